@@ -1,0 +1,28 @@
+# zoetrope_room(NAME SOURCES … [TESTS …] [DEPENDS rooms…] [LIBRARIES …] [TEST_LIBRARIES …])
+#
+# A room is a folder, a static library `zoetrope_NAME` and a test program `NAME_test`. DEPENDS names the rooms it
+# may include; LIBRARIES are third-party and stay private to the room.
+function(zoetrope_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;TESTS;DEPENDS;LIBRARIES;TEST_LIBRARIES" ${ARGN})
+  set(target zoetrope_${name})
+  add_library(${target} STATIC ${ROOM_SOURCES})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  if(ROOM_DEPENDS)
+    list(TRANSFORM ROOM_DEPENDS PREPEND zoetrope_)
+  endif()
+  target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE zoetrope_flags ${ROOM_LIBRARIES})
+  set_property(GLOBAL APPEND PROPERTY ZOETROPE_ROOMS ${target})
+  if(BUILD_TESTING AND ROOM_TESTS)
+    zoetrope_test(${name}_test SOURCES ${ROOM_TESTS} LIBRARIES ${target} ${ROOM_TEST_LIBRARIES})
+  endif()
+endfunction()
+
+# zoetrope_test(NAME SOURCES … LIBRARIES …): a GoogleTest program, each of its tests a ctest of its own.
+function(zoetrope_test name)
+  cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE zoetrope_flags ${TEST_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock
+                                        GTest::gtest_main)
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT 300)
+endfunction()

@@ -1,0 +1,43 @@
+#include "zoetrope/tensor.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "tensor/half.h"
+
+namespace zoetrope {
+namespace {
+
+TEST(TensorView, SlicesSelectsAndPermutesWithoutMovingData) {
+  Tensor owner(DType::kI32, {2, 3, 4});
+  std::iota(owner.data<int32_t>(), owner.data<int32_t>() + 24, 0);
+  const TensorView view = owner;
+  EXPECT_EQ(*view.slice(1, 1, 3).select(0, 1).data<int32_t>(), 16);
+  const TensorView turned = view.permute({2, 0, 1});
+  EXPECT_EQ(turned.shape(), (Shape{4, 2, 3}));
+  EXPECT_FALSE(turned.contiguous());
+  EXPECT_EQ(*turned.select(0, 3).select(0, 1).select(0, 2).data<int32_t>(), 23);
+  EXPECT_EQ(turned.split_axis(0, 2, 2).shape(), (Shape{2, 2, 2, 3}));
+  EXPECT_EQ(*turned.split_axis(0, 2, 2).select(0, 1).data<int32_t>(), 2);
+  EXPECT_TRUE(view.slice(0, 1, 2).contiguous());
+}
+
+TEST(TensorView, OfNoDataStaysEmptyThroughSlices) {
+  const TensorView none;
+  EXPECT_FALSE(none);
+  EXPECT_TRUE(none.empty());
+}
+
+TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
+  EXPECT_EQ(to_bfloat16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // tie to even
+  EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
+  EXPECT_TRUE(std::isnan(to_float(to_bfloat16(std::bit_cast<float>(0x7f800001u)))));
+  EXPECT_EQ(to_float(to_bfloat16(std::numeric_limits<float>::max())), std::numeric_limits<float>::infinity());
+}
+
+}  // namespace
+}  // namespace zoetrope
