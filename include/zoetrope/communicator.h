@@ -1,0 +1,113 @@
+// Ranks and the messages between them. One program text runs on every transport: ranks as threads of this process
+// (run_ranks) or as MPI processes (mpi_world). A communicator moves bytes; it knows no tensors and no heads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+namespace zoetrope::comm {
+
+// One contiguous piece of a message. Messages between a pair of ranks match in the order they were posted; the byte counts
+// of matching pieces must be equal.
+struct Segment {
+  int peer = 0;
+  void* data = nullptr;  // not written by sends
+  size_t bytes = 0;
+  Device device{};
+};
+
+struct Counters {
+  int64_t bytes_sent = 0;      // to other ranks
+  int64_t bytes_received = 0;  // from other ranks
+  double wait_seconds = 0;     // spent inside Work::wait
+};
+
+// A posted operation. Must be waited for before its buffers are touched again (sent data: not changed; received: not read).
+class Work {
+ public:
+  class Operation {
+   public:
+    virtual ~Operation() = default;
+    virtual void wait() = 0;  // throws Error when the deadline passes or a peer has failed
+  };
+
+  Work() = default;
+  explicit Work(std::unique_ptr<Operation> operation) : operation_(std::move(operation)) {}
+  Work(Work&&) noexcept = default;
+  Work& operator=(Work&&) noexcept = default;
+
+  // Blocks until all pieces are sent and received. At most `comm_timeout` seconds: then Error names this rank, the peer, the
+  // operation and the step. A second call does nothing.
+  void wait();
+  bool pending() const { return operation_ != nullptr; }
+
+ private:
+  std::unique_ptr<Operation> operation_;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Rank in the job, for messages to people: sub-communicators number their ranks anew.
+  virtual int world_rank(int rank) const = 0;
+
+  // Posts all pieces at once. `operation` (a string literal) names them in time-out messages and traces. Pieces to and from
+  // the own rank are allowed and are matched in order like any other.
+  virtual Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) = 0;
+
+  // Ranks of equal color form a new communicator, ordered by key, then by rank. Collective.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+
+  virtual Counters counters() const = 0;
+  virtual void reset_counters() = 0;
+
+  // What the run is doing ("step 3"), for time-out messages.
+  virtual void set_step(std::string step) = 0;
+
+  // Built on exchange; each waits.
+  void barrier();
+  // `bytes` from every rank, in rank order, into `all` (size()·bytes).
+  void all_gather(const void* mine, void* all, size_t bytes, const char* operation = "all_gather");
+  // Pieces of unequal size: piece r goes to receive[r] (receive[rank()] is copied too).
+  void all_gather_v(const Segment& mine, std::span<const Segment> receive, const char* operation = "all_gather");
+  void broadcast(int root, void* data, size_t bytes, const char* operation = "broadcast");
+  double all_reduce_max(double value);
+  double all_reduce_sum(double value);  // in rank order: the same bits on every rank
+};
+
+// ---- ranks are threads ----
+
+struct RankOptions {
+  double timeout_seconds = 300;
+};
+
+// Runs body(communicator) on n threads and returns when all have ended. When a body throws, every other rank's pending and
+// later waits throw too, and the first failure is rethrown here.
+void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options = {});
+
+// ---- ranks are MPI processes ----
+
+// True where this process was started by mpirun/srun with a world of its own (environment only; starts nothing).
+bool launched_by_mpi();
+bool mpi_available();  // built with MPI
+
+// Initialises MPI on first use; finalised by finish_mpi(). Throws Error without MPI.
+std::unique_ptr<Communicator> mpi_world(const RankOptions& options = {});
+
+// Runs body on this process' rank of the MPI world. An Error on any rank ends all ranks with that error printed once on
+// standard error and a non-zero exit code, which is returned (0 when all went well).
+int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& options = {});
+
+}  // namespace zoetrope::comm

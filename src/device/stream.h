@@ -1,0 +1,39 @@
+// What an op needs to run on a device: the thread team of the rank (on a GPU: a queue), scratch memory, the trace lane and
+// the counter of copied bytes. One stream a rank, passed to every op, never global.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "device/arena.h"
+#include "device/thread_team.h"
+#include "trace/trace.h"
+#include "zoetrope/tensor.h"
+
+namespace zoetrope {
+
+class Stream {
+ public:
+  explicit Stream(int threads, trace::Lane lane = {}) : team_(threads), lane_(lane) {}
+
+  Device device() const { return {}; }
+  ThreadTeam& team() { return team_; }
+  Arena& scratch() { return scratch_; }
+  const trace::Lane& lane() const { return lane_; }
+
+  // Bytes of tensor data copied by this rank since it began, without what ops compute and what comm transfers.
+  int64_t copied_bytes() const { return copied_bytes_; }
+  void count_copied(int64_t bytes) { copied_bytes_ += bytes; }
+
+ private:
+  ThreadTeam team_;
+  Arena scratch_;
+  trace::Lane lane_;
+  int64_t copied_bytes_ = 0;
+};
+
+// The one function that copies tensor data: same shape and dtype, any strides (innermost runs are copied whole), counted in
+// the stream. Source and destination must not overlap.
+void copy(Stream& stream, const TensorView& destination, const TensorView& source);
+
+}  // namespace zoetrope

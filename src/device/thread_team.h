@@ -1,0 +1,57 @@
+// A team of threads owned by a rank. On OpenMP, so that oneDNN and our kernels share one pool a rank thread; on
+// std::thread under the thread sanitizer, which cannot see libgomp's barriers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "base/index_range.h"
+
+namespace zoetrope {
+
+class ThreadTeam {
+ public:
+  // `threads` ≥ 1, the calling thread included.
+  explicit ThreadTeam(int threads);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int size() const { return threads_; }
+
+  // body(thread) once on each of the team's threads; returns when all have finished. Bodies must not throw. To be called
+  // from the thread that owns the rank, never from inside a body.
+  template <typename Body>
+  void run(Body&& body) {
+    run_erased([](void* b, int thread) { (*static_cast<std::remove_reference_t<Body>*>(b))(thread); }, &body);
+  }
+
+  // body(IndexRange, thread) over [0, count) in one contiguous piece a thread; runs inline when a piece would have fewer
+  // than `grain` items.
+  template <typename Body>
+  void parallel_for(int64_t count, int64_t grain, Body&& body) {
+    const int64_t pieces = std::min<int64_t>(threads_, std::max<int64_t>(1, count / std::max<int64_t>(1, grain)));
+    if (count <= 0) return;
+    if (pieces == 1) {
+      body(IndexRange{0, count}, 0);
+      return;
+    }
+    run([&](int thread) {
+      if (thread < pieces) body(split_range(count, pieces, thread), thread);
+    });
+  }
+
+ private:
+  using Erased = void (*)(void* body, int thread);
+  void run_erased(Erased call, void* body);
+
+  int threads_;
+  struct Pool;
+  std::unique_ptr<Pool> pool_;
+};
+
+// Hardware threads this process may use (its affinity mask), at least 1.
+int available_threads();
+
+}  // namespace zoetrope

@@ -1,0 +1,86 @@
+// Exact attention without an S×S matrix: o = softmax(scale·q·kᵀ + bias) v per (batch, head), folded over key blocks into a
+// running state. The same calls serve a whole sequence, one ring block, and cross-attention. Knows no ranks.
+//
+// Softmax is base-2 online (attention.md section 5). Masked keys and values never enter the arithmetic, not even as NaN; a
+// row without a valid key yields zeros.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/stream.h"
+#include "zoetrope/tensor.h"
+
+namespace zoetrope::kernels {
+
+enum class MaskKind : uint8_t { kNone, kKeyLengths, kKeyMask };
+
+struct FlashProblem {
+  int64_t batch = 1;
+  int64_t query_tokens = 0;  // rows of the state
+  int64_t key_tokens = 0;    // the most keys one accumulate() brings
+  int64_t heads = 1;
+  int64_t head_dim = 0;      // ≤ 1024
+  DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation and state are float32
+  float scale = 0;           // applied to q·k; usually 1/√head_dim, explicit always
+  MaskKind mask = MaskKind::kNone;
+  bool bias = false;         // additive, float32
+  std::string implementation;  // empty: the fastest that can
+};
+
+// Keys and values of one block, with what masks them. Any strides except a contiguous last axis.
+struct KeyBlock {
+  TensorView k;                          // [B, Skv, H, D]
+  TensorView v;                          // [B, Skv, H, D]
+  int64_t first_key = 0;                 // global position of the block's first key: masks are in global positions
+  std::span<const int64_t> key_lengths;  // [B] valid keys from global position 0 (mask = kKeyLengths)
+  TensorView key_mask;                   // [B, S] U8 or BOOL over global positions, non-zero = valid (mask = kKeyMask)
+  TensorView bias;                       // [H, Sq, Skv] F32 of this block, added after the scale (bias = true)
+};
+
+// {o, l, m} of every (batch, query row, head), float32: o the weighted sum, l the sum of weights, m the reference they were
+// taken at. Laid out as the implementation likes; made by FlashAttention::make_state and valid with that object only.
+class FlashState {
+ public:
+  virtual ~FlashState() = default;
+};
+
+class FlashAttention {
+ public:
+  // Chooses the implementation and books nothing. Throws Error where no implementation can do the problem.
+  explicit FlashAttention(const FlashProblem& problem);
+  ~FlashAttention();
+  FlashAttention(FlashAttention&&) noexcept;
+
+  const FlashProblem& problem() const;
+  const char* implementation() const;
+  static std::vector<std::string> implementations();  // every name, fastest first
+  // Why `name` cannot do the problem on this machine; empty when it can.
+  static std::string refusal(const FlashProblem& problem, const std::string& name);
+
+  std::unique_ptr<FlashState> make_state() const;
+  size_t state_bytes() const;
+
+  // q is [B, Sq, H, D] and must be the same in every accumulate() of a state.
+  void init(Stream& stream, FlashState& state) const;
+  void accumulate(Stream& stream, FlashState& state, const TensorView& q, const KeyBlock& block) const;
+  // Folds `from` (same rows, other keys) into `into`.
+  void merge(Stream& stream, FlashState& into, const FlashState& from) const;
+  void finish(Stream& stream, FlashState& state, const TensorView& o) const;  // [B, Sq, H, D], any strides, D contiguous
+
+  // init + accumulate + finish over one block, without a state in memory.
+  void attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The float64 definition, row by row; the yardstick of every test. Keeps nothing, scales to nothing.
+void flash_attention_reference(const FlashProblem& problem, const TensorView& q, const KeyBlock& block,
+                               const TensorView& o /* [B, Sq, H, D] F32 or F64 */);
+
+}  // namespace zoetrope::kernels

@@ -1,0 +1,42 @@
+// The timing summary of a run: nested phases with seconds, printed for people. Not a profiler: see trace.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trace/trace.h"
+
+namespace zoetrope::trace {
+
+class Timing {
+ public:
+  // Adds seconds to the phase `path` ("Inference/Denoise"), which appears where it was first named.
+  void add(const std::string& path, double seconds);
+  double seconds(const std::string& path) const;  // 0 where the phase never ran
+  // One line a phase, children indented under their parent.
+  std::string to_string() const;
+
+  // Times a scope.
+  class Scope {
+   public:
+    Scope(Timing& timing, std::string path) : timing_(timing), path_(std::move(path)), begin_(Clock::now()) {}
+    ~Scope() { timing_.add(path_, std::chrono::duration<double>(Clock::now() - begin_).count()); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Timing& timing_;
+    std::string path_;
+    Clock::time_point begin_;
+  };
+
+ private:
+  struct Phase {
+    std::string path;
+    double seconds = 0;
+    int calls = 0;
+  };
+  std::vector<Phase> phases_;
+};
+
+}  // namespace zoetrope::trace
