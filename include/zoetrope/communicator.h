@@ -16,8 +16,8 @@
 
 namespace zoetrope::comm {
 
-// One contiguous piece of a message. Messages between a pair of ranks match in the order they were posted; the byte counts
-// of matching pieces must be equal.
+// One contiguous piece of a message. Messages between a pair of ranks match in the order they were posted; the byte
+// counts of matching pieces must be equal.
 struct Segment {
   int peer = 0;
   void* data = nullptr;  // not written by sends
@@ -31,7 +31,8 @@ struct Counters {
   double wait_seconds = 0;     // spent inside Work::wait
 };
 
-// A posted operation. Must be waited for before its buffers are touched again (sent data: not changed; received: not read).
+// A posted operation. Must be waited for before its buffers are touched again (sent data: not changed; received: not
+// read).
 class Work {
  public:
   class Operation {
@@ -45,8 +46,8 @@ class Work {
   Work(Work&&) noexcept = default;
   Work& operator=(Work&&) noexcept = default;
 
-  // Blocks until all pieces are sent and received. At most `comm_timeout` seconds: then Error names this rank, the peer, the
-  // operation and the step. A second call does nothing.
+  // Blocks until all pieces are sent and received. At most `comm_timeout` seconds: then Error names this rank, the
+  // peer, the operation and the step. A second call does nothing.
   void wait();
   bool pending() const { return operation_ != nullptr; }
 
@@ -63,8 +64,8 @@ class Communicator {
   // Rank in the job, for messages to people: sub-communicators number their ranks anew.
   virtual int world_rank(int rank) const = 0;
 
-  // Posts all pieces at once. `operation` (a string literal) names them in time-out messages and traces. Pieces to and from
-  // the own rank are allowed and are matched in order like any other.
+  // Posts all pieces at once. `operation` (a string literal) names them in time-out messages and traces. Pieces to and
+  // from the own rank are allowed and are matched in order like any other.
   virtual Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) = 0;
 
   // Ranks of equal color form a new communicator, ordered by key, then by rank. Collective.
@@ -93,8 +94,8 @@ struct RankOptions {
   double timeout_seconds = 300;
 };
 
-// Runs body(communicator) on n threads and returns when all have ended. When a body throws, every other rank's pending and
-// later waits throw too, and the first failure is rethrown here.
+// Runs body(communicator) on n threads and returns when all have ended. When a body throws, every other rank's pending
+// and later waits throw too, and the first failure is rethrown here.
 void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options = {});
 
 // ---- ranks are MPI processes ----

@@ -12,8 +12,8 @@ namespace zoetrope {
 
 enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kBool };
 
-size_t dtype_size(DType dtype);         // bytes per element
-const char* dtype_name(DType dtype);    // as safetensors spells it: "F32", "BF16", …, "U8", "BOOL"
+size_t dtype_size(DType dtype);       // bytes per element
+const char* dtype_name(DType dtype);  // as safetensors spells it: "F32", "BF16", …, "U8", "BOOL"
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
@@ -74,7 +74,7 @@ class TensorView {
   TensorView slice(int axis, int64_t begin, int64_t end) const;  // same rank
   TensorView select(int axis, int64_t index) const;              // rank − 1
   TensorView permute(std::initializer_list<int> axes) const;
-  TensorView reshape(const Shape& shape) const;                  // contiguous views only
+  TensorView reshape(const Shape& shape) const;                         // contiguous views only
   TensorView split_axis(int axis, int64_t outer, int64_t inner) const;  // extent = outer·inner; any strides
 
  private:

@@ -1,21 +1,12 @@
-// Half-open ranges of indices and the one rule by which anything is dealt out over parts.
+// The one rule by which anything is dealt out over parts.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "zoetrope/index_range.h"
+
 namespace zoetrope {
-
-// [begin, end) of tokens, heads, rows or frames.
-struct IndexRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  constexpr int64_t size() const { return end - begin; }
-  constexpr bool empty() const { return end <= begin; }
-  constexpr bool contains(int64_t i) const { return begin <= i && i < end; }
-  friend constexpr bool operator==(const IndexRange&, const IndexRange&) = default;
-};
 
 // Part `index` of `total` items dealt out over `parts`: [⌊index·total/parts⌋, ⌊(index+1)·total/parts⌋). Sizes differ by
 // at most one; parts are empty where total < parts.

@@ -65,21 +65,21 @@ void copy(Stream& stream, const TensorView& destination, const TensorView& sourc
     });
     return;
   }
-  stream.team().parallel_for(rows, std::max<int64_t>(1, kGrainBytes / static_cast<int64_t>(run)), [&](IndexRange range,
-                                                                                                     int) {
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      int64_t rest = row, to = 0, from = 0;
-      for (int axis = plan.rank - 1; axis >= 0; --axis) {
-        const auto at = static_cast<size_t>(axis);
-        const int64_t index = rest % plan.extent[at];
-        rest /= plan.extent[at];
-        to += index * plan.to[at];
-        from += index * plan.from[at];
-      }
-      std::memcpy(static_cast<char*>(destination.raw()) + to * static_cast<int64_t>(element),
-                  static_cast<const char*>(source.raw()) + from * static_cast<int64_t>(element), run);
-    }
-  });
+  stream.team().parallel_for(
+      rows, std::max<int64_t>(1, kGrainBytes / static_cast<int64_t>(run)), [&](IndexRange range, int) {
+        for (int64_t row = range.begin; row < range.end; ++row) {
+          int64_t rest = row, to = 0, from = 0;
+          for (int axis = plan.rank - 1; axis >= 0; --axis) {
+            const auto at = static_cast<size_t>(axis);
+            const int64_t index = rest % plan.extent[at];
+            rest /= plan.extent[at];
+            to += index * plan.to[at];
+            from += index * plan.from[at];
+          }
+          std::memcpy(static_cast<char*>(destination.raw()) + to * static_cast<int64_t>(element),
+                      static_cast<const char*>(source.raw()) + from * static_cast<int64_t>(element), run);
+        }
+      });
 }
 
 }  // namespace zoetrope

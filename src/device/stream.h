@@ -1,14 +1,15 @@
-// What an op needs to run on a device: the thread team of the rank (on a GPU: a queue), scratch memory, the trace lane and
-// the counter of copied bytes. One stream a rank, passed to every op, never global.
+// What an op needs to run on a device: the thread team of the rank (on a GPU: a queue), scratch memory, the trace lane
+// and the counter of copied bytes. One stream a rank, passed to every op, never global.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
+#include "zoetrope/tensor.h"
+
 #include "device/arena.h"
 #include "device/thread_team.h"
 #include "trace/trace.h"
-#include "zoetrope/tensor.h"
 
 namespace zoetrope {
 
@@ -32,8 +33,8 @@ class Stream {
   int64_t copied_bytes_ = 0;
 };
 
-// The one function that copies tensor data: same shape and dtype, any strides (innermost runs are copied whole), counted in
-// the stream. Source and destination must not overlap.
+// The one function that copies tensor data: same shape and dtype, any strides (innermost runs are copied whole),
+// counted in the stream. Source and destination must not overlap.
 void copy(Stream& stream, const TensorView& destination, const TensorView& source);
 
 }  // namespace zoetrope

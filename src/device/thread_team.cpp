@@ -84,7 +84,8 @@ void ThreadTeam::run_erased(Erased call, void* body) {
 
 struct ThreadTeam::Pool {};
 
-// The number of OpenMP threads is a property of the calling (rank) thread: set here, it also holds for oneDNN's regions.
+// The number of OpenMP threads is a property of the calling (rank) thread: set here, it also holds for oneDNN's
+// regions.
 ThreadTeam::ThreadTeam(int threads) : threads_(threads) {
   ZT_CHECK(threads >= 1);
   omp_set_dynamic(0);

@@ -20,15 +20,15 @@ class ThreadTeam {
 
   int size() const { return threads_; }
 
-  // body(thread) once on each of the team's threads; returns when all have finished. Bodies must not throw. To be called
-  // from the thread that owns the rank, never from inside a body.
+  // body(thread) once on each of the team's threads; returns when all have finished. Bodies must not throw. To be
+  // called from the thread that owns the rank, never from inside a body.
   template <typename Body>
   void run(Body&& body) {
     run_erased([](void* b, int thread) { (*static_cast<std::remove_reference_t<Body>*>(b))(thread); }, &body);
   }
 
-  // body(IndexRange, thread) over [0, count) in one contiguous piece a thread; runs inline when a piece would have fewer
-  // than `grain` items.
+  // body(IndexRange, thread) over [0, count) in one contiguous piece a thread; runs inline when a piece would have
+  // fewer than `grain` items.
   template <typename Body>
   void parallel_for(int64_t count, int64_t grain, Body&& body) {
     const int64_t pieces = std::min<int64_t>(threads_, std::max<int64_t>(1, count / std::max<int64_t>(1, grain)));

@@ -1,5 +1,5 @@
-// The list of implementations that every op keeps: fastest first, the scalar reference last. Each says why it cannot do a
-// problem; any can be forced by name.
+// The list of implementations that every op keeps: fastest first, the scalar reference last. Each says why it cannot do
+// a problem; any can be forced by name.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@ struct Implementation {
   Function function;
 };
 
-// The first that supports the problem, or the one named by `forced` (empty: no force). Throws Error where the forced one is
-// unknown (lists the names) or refuses (says why).
+// The first that supports the problem, or the one named by `forced` (empty: no force). Throws Error where the forced
+// one is unknown (lists the names) or refuses (says why).
 template <typename Problem, typename Function, size_t N>
 const Implementation<Problem, Function>& choose(const char* op, const Implementation<Problem, Function> (&list)[N],
                                                 const Problem& problem, std::string_view forced) {

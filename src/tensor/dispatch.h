@@ -1,9 +1,10 @@
 // Promotion of a run-time dtype to a compile-time type, once, at an op's door.
 #pragma once
 
+#include "zoetrope/tensor.h"
+
 #include "base/error.h"
 #include "tensor/half.h"
-#include "zoetrope/tensor.h"
 
 namespace zoetrope {
 
@@ -12,13 +13,17 @@ struct TypeTag {
   using type = T;
 };
 
-// Calls body(TypeTag<float>{}) or body(TypeTag<BFloat16>{}): the two compute dtypes. `what` names the tensor in the error.
+// Calls body(TypeTag<float>{}) or body(TypeTag<BFloat16>{}): the two compute dtypes. `what` names the tensor in the
+// error.
 template <typename Body>
 decltype(auto) with_compute_type(DType dtype, const char* what, Body&& body) {
   switch (dtype) {
-    case DType::kF32: return body(TypeTag<float>{});
-    case DType::kBF16: return body(TypeTag<BFloat16>{});
-    default: fail("{} has dtype {}, but F32 or BF16 is needed", what, dtype_name(dtype));
+    case DType::kF32:
+      return body(TypeTag<float>{});
+    case DType::kBF16:
+      return body(TypeTag<BFloat16>{});
+    default:
+      fail("{} has dtype {}, but F32 or BF16 is needed", what, dtype_name(dtype));
   }
 }
 

@@ -1,10 +1,10 @@
 #include "zoetrope/tensor.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <limits>
 #include <numeric>
-
-#include <gtest/gtest.h>
 
 #include "tensor/half.h"
 

@@ -42,13 +42,14 @@ void Trace::write(const std::filesystem::path& path) const {
   const std::lock_guard lock(mutex_);
   const std::filesystem::path part = path.string() + ".part";
   std::FILE* file = std::fopen(part.c_str(), "w");
-  if (file == nullptr) fail("{}: the trace cannot be written there; name a folder that exists and is writable", path.string());
+  if (file == nullptr)
+    fail("{}: the trace cannot be written there; name a folder that exists and is writable", path.string());
   fmt::print(file, "{{\"traceEvents\":[\n");
   bool first = true;
   for (const Event& event : events_) {
-    fmt::print(file, "{}{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}", first ? "" : ",\n",
-               json_string(event.name), event.rank, json_string(event.lane), static_cast<double>(event.begin_ns) * 1e-3,
-               static_cast<double>(event.duration_ns) * 1e-3);
+    fmt::print(file, "{}{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}",
+               first ? "" : ",\n", json_string(event.name), event.rank, json_string(event.lane),
+               static_cast<double>(event.begin_ns) * 1e-3, static_cast<double>(event.duration_ns) * 1e-3);
     first = false;
   }
   fmt::print(file, "\n],\"displayTimeUnit\":\"ms\"}}\n");

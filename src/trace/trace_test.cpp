@@ -1,12 +1,13 @@
 #include "trace/trace.h"
 
+#include <gtest/gtest.h>
+
 #include <fstream>
 #include <sstream>
 
-#include <gtest/gtest.h>
+#include "zoetrope/error.h"
 
 #include "trace/timing.h"
-#include "zoetrope/error.h"
 
 namespace zoetrope::trace {
 namespace {

@@ -1,5 +1,5 @@
-// Convolutions of the VAE, channels last: 2-D per frame and causal 3-D. oneDNN does the work; weights are brought into its
-// layout once, when the object is made, and the object is then shared by ranks.
+// Convolutions of the VAE, channels last: 2-D per frame and causal 3-D. oneDNN does the work; weights are brought into
+// its layout once, when the object is made, and the object is then shared by ranks.
 #pragma once
 
 #include <array>
@@ -7,8 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "device/stream.h"
 #include "zoetrope/tensor.h"
+
+#include "device/stream.h"
 
 namespace zoetrope::kernels {
 
@@ -25,8 +26,8 @@ struct ConvProblem {
 
 class Convolution {
  public:
-  // weight [O, I, kt, kh, kw] or [O, I, kh, kw] (kt = 1), bias [O] or empty; F32. The views must live as long as the object
-  // only where the implementation keeps the plain layout; callers keep checkpoint maps open anyway.
+  // weight [O, I, kt, kh, kw] or [O, I, kh, kw] (kt = 1), bias [O] or empty; F32. The views must live as long as the
+  // object only where the implementation keeps the plain layout; callers keep checkpoint maps open anyway.
   Convolution(const ConvProblem& problem, const TensorView& weight, const TensorView& bias);
   ~Convolution();
   Convolution(Convolution&&) noexcept;
@@ -35,8 +36,8 @@ class Convolution {
   const char* implementation() const;
   Shape output_shape(const Shape& x) const;  // [T, H, W, C] → [T', H', W', O]
 
-  // x [T, H, W, C], out [T', H', W', O], both contiguous F32. With `add`, out = conv(x) + add (same shape as out, may be out).
-  // Safe to call from several ranks at once, each with its own stream.
+  // x [T, H, W, C], out [T', H', W', O], both contiguous F32. With `add`, out = conv(x) + add (same shape as out, may
+  // be out). Safe to call from several ranks at once, each with its own stream.
   void run(Stream& stream, const TensorView& x, const TensorView& out, const TensorView& add = {}) const;
 
  private:

@@ -1,8 +1,8 @@
-// Exact attention without an S×S matrix: o = softmax(scale·q·kᵀ + bias) v per (batch, head), folded over key blocks into a
-// running state. The same calls serve a whole sequence, one ring block, and cross-attention. Knows no ranks.
+// Exact attention without an S×S matrix: o = softmax(scale·q·kᵀ + bias) v per (batch, head), folded over key blocks
+// into a running state. The same calls serve a whole sequence, one ring block, and cross-attention. Knows no ranks.
 //
-// Softmax is base-2 online (attention.md section 5). Masked keys and values never enter the arithmetic, not even as NaN; a
-// row without a valid key yields zeros.
+// Softmax is base-2 online (attention.md section 5). Masked keys and values never enter the arithmetic, not even as
+// NaN; a row without a valid key yields zeros.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "device/stream.h"
 #include "zoetrope/tensor.h"
+
+#include "device/stream.h"
 
 namespace zoetrope::kernels {
 
@@ -23,11 +24,11 @@ struct FlashProblem {
   int64_t query_tokens = 0;  // rows of the state
   int64_t key_tokens = 0;    // the most keys one accumulate() brings
   int64_t heads = 1;
-  int64_t head_dim = 0;      // ≤ 1024
+  int64_t head_dim = 0;       // ≤ 1024
   DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation and state are float32
-  float scale = 0;           // applied to q·k; usually 1/√head_dim, explicit always
+  float scale = 0;            // applied to q·k; usually 1/√head_dim, explicit always
   MaskKind mask = MaskKind::kNone;
-  bool bias = false;         // additive, float32
+  bool bias = false;           // additive, float32
   std::string implementation;  // empty: the fastest that can
 };
 
@@ -41,8 +42,9 @@ struct KeyBlock {
   TensorView bias;                       // [H, Sq, Skv] F32 of this block, added after the scale (bias = true)
 };
 
-// {o, l, m} of every (batch, query row, head), float32: o the weighted sum, l the sum of weights, m the reference they were
-// taken at. Laid out as the implementation likes; made by FlashAttention::make_state and valid with that object only.
+// {o, l, m} of every (batch, query row, head), float32: o the weighted sum, l the sum of weights, m the reference they
+// were taken at. Laid out as the implementation likes; made by FlashAttention::make_state and valid with that object
+// only.
 class FlashState {
  public:
   virtual ~FlashState() = default;
@@ -69,7 +71,8 @@ class FlashAttention {
   void accumulate(Stream& stream, FlashState& state, const TensorView& q, const KeyBlock& block) const;
   // Folds `from` (same rows, other keys) into `into`.
   void merge(Stream& stream, FlashState& into, const FlashState& from) const;
-  void finish(Stream& stream, FlashState& state, const TensorView& o) const;  // [B, Sq, H, D], any strides, D contiguous
+  void finish(Stream& stream, FlashState& state,
+              const TensorView& o) const;  // [B, Sq, H, D], any strides, D contiguous
 
   // init + accumulate + finish over one block, without a state in memory.
   void attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const;

@@ -3,8 +3,9 @@
 
 #include <string>
 
-#include "device/stream.h"
 #include "zoetrope/tensor.h"
+
+#include "device/stream.h"
 
 namespace zoetrope::kernels {
 
@@ -15,7 +16,7 @@ struct Gemm {
   TensorView w;     // [N, K] same dtype as x, contiguous rows
   TensorView bias;  // [N] F32 or BF16, optional
   Activation activation = Activation::kNone;
-  TensorView out;   // [M, N] F32 or BF16, last axis contiguous, rows at any stride; accumulated in float32, rounded once
+  TensorView out;  // [M, N] F32 or BF16, last axis contiguous, rows at any stride; accumulated in float32, rounded once
   std::string implementation;
 };
 void gemm(Stream& stream, const Gemm& args);

@@ -4,9 +4,10 @@
 #include <span>
 #include <string>
 
-#include "base/index_range.h"
-#include "device/stream.h"
+#include "zoetrope/head_slot.h"
 #include "zoetrope/tensor.h"
+
+#include "device/stream.h"
 
 namespace zoetrope::kernels {
 
@@ -18,21 +19,15 @@ struct LayerNorm {
   TensorView scale;   // [B, 1, d] or [B, S, d] F32, optional (both or neither); last axis contiguous
   TensorView shift;
   float eps = 1e-6f;
-  TensorView out;     // [B, S, d] F32 or BF16
+  TensorView out;  // [B, S, d] F32 or BF16
   std::string implementation;
 };
 void layer_norm(Stream& stream, const LayerNorm& args);
 
-// A piece of the output of rms_norm_rope: heads [heads.begin, heads.end) go to `out`.
-struct HeadSlot {
-  IndexRange heads;
-  TensorView out;  // [B, S, heads.size(), D], D contiguous
-};
-
-// y = x·rsqrt(mean(x² over all heads) + eps)·weight, then the rotary embedding of every head on interleaved pairs (2i, 2i+1),
-// written head range by head range wherever the slots point: the send buffer of an exchange, or one plain tensor. With
-// `weight` empty only the rotation happens, with `cos` empty only the norm; with neither it is a scatter of heads whose
-// bytes are counted as copied.
+// y = x·rsqrt(mean(x² over all heads) + eps)·weight, then the rotary embedding of every head on interleaved pairs (2i,
+// 2i+1), written head range by head range wherever the slots point: the send buffer of an exchange, or one plain
+// tensor. With `weight` empty only the rotation happens, with `cos` empty only the norm; with neither it is a scatter
+// of heads whose bytes are counted as copied.
 struct RmsNormRope {
   TensorView x;       // [B, S, H, D], D contiguous, F32 or BF16
   TensorView weight;  // [H·D] F32 or BF16
@@ -44,12 +39,13 @@ struct RmsNormRope {
 };
 void rms_norm_rope(Stream& stream, const RmsNormRope& args);
 
-// y = weight · cast(x·rsqrt(mean(x²) + eps)) per row: the T5 form, whose product is cast before the weight (wan.md 5.2).
+// y = weight · cast(x·rsqrt(mean(x²) + eps)) per row: the T5 form, whose product is cast before the weight
+// (wan.md 5.2).
 struct RmsNorm {
   TensorView x;       // [M, d] F32 or BF16
   TensorView weight;  // [d] same dtype as out
   float eps = 1e-6f;
-  TensorView out;     // [M, d]
+  TensorView out;  // [M, d]
   std::string implementation;
 };
 void rms_norm(Stream& stream, const RmsNorm& args);
@@ -59,7 +55,7 @@ struct ChannelNorm {
   TensorView x;      // [M, C] F32 (or BF16)
   TensorView gamma;  // [C] F32
   bool silu = false;
-  TensorView out;    // [M, C], may be x
+  TensorView out;  // [M, C], may be x
   std::string implementation;
 };
 void channel_norm(Stream& stream, const ChannelNorm& args);

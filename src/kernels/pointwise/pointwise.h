@@ -1,9 +1,10 @@
 // Element-wise steps. All take F32 or BF16, compute in float32 and round once to the output's dtype.
 #pragma once
 
+#include "zoetrope/tensor.h"
+
 #include "device/stream.h"
 #include "kernels/gemm/gemm.h"
-#include "zoetrope/tensor.h"
 
 namespace zoetrope::kernels {
 

@@ -1,8 +1,9 @@
 // Tables of the 3-D rotary embedding (wan.md section 2.2): angles in float64, cos and sin rounded once to float32.
 #pragma once
 
-#include "base/index_range.h"
 #include "zoetrope/tensor.h"
+
+#include "base/index_range.h"
 
 namespace zoetrope::kernels {
 
