@@ -1,0 +1,255 @@
+#include "base/options.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace zoetrope {
+namespace {
+
+int64_t parse_integer(std::string_view text, IntegerRange range) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) fail("'{}' is not a whole number", text);
+  if (value < range.low || value > range.high) {
+    if (range.high == INT64_MAX) fail("{} is too small; {} is the least", value, range.low);
+    fail("{} is out of range; {} to {} is allowed", value, range.low, range.high);
+  }
+  return value;
+}
+
+double parse_number(std::string_view text, NumberRange range) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+    fail("'{}' is not a finite number", text);
+  }
+  if (value < range.low || value > range.high)
+    fail("{} is out of range; {} to {} is allowed", value, range.low, range.high);
+  return value;
+}
+
+std::string range_text(IntegerRange range) {
+  if (range.low == INT64_MIN && range.high == INT64_MAX) return "integer";
+  if (range.high == INT64_MAX) return fmt::format("integer >= {}", range.low);
+  return fmt::format("{} … {}", range.low, range.high);
+}
+
+std::string range_text(NumberRange range) {
+  if (range.low <= -1e300 && range.high >= 1e300) return "number";
+  return fmt::format("{} … {}", range.low, range.high);
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t least = SIZE_MAX;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = edit_distance(word, candidate);
+    if (distance < least && distance <= std::max(word.size(), candidate.size()) / 2) {
+      least = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+OptionSet::Option& OptionSet::add(const char* name, const char* help, std::string range,
+                                  std::function<void(std::string_view)> parse, std::function<std::string()> print) {
+  ZT_CHECK(find(name) == nullptr, "option {} described twice", name);
+  Option option;
+  option.name = name;
+  option.help = help;
+  option.range = std::move(range);
+  option.parse = std::move(parse);
+  option.print = std::move(print);
+  option.default_text = option.print ? option.print() : "";
+  options_.push_back(std::move(option));
+  return options_.back();
+}
+
+OptionSet& OptionSet::text(const char* name, std::string& field, const char* help) {
+  add(
+      name, help, "text", [&field](std::string_view value) { field = value; }, [&field] { return field; });
+  return *this;
+}
+
+OptionSet& OptionSet::integer(const char* name, int64_t& field, IntegerRange range, const char* help) {
+  add(
+      name, help, range_text(range), [&field, range](std::string_view value) { field = parse_integer(value, range); },
+      [&field] { return fmt::to_string(field); });
+  return *this;
+}
+
+OptionSet& OptionSet::integer(const char* name, std::optional<int64_t>& field, IntegerRange range, const char* help) {
+  add(
+      name, help, range_text(range), [&field, range](std::string_view value) { field = parse_integer(value, range); },
+      [&field] { return field ? fmt::to_string(*field) : ""; });
+  return *this;
+}
+
+OptionSet& OptionSet::number(const char* name, double& field, NumberRange range, const char* help) {
+  add(
+      name, help, range_text(range), [&field, range](std::string_view value) { field = parse_number(value, range); },
+      [&field] { return fmt::to_string(field); });
+  return *this;
+}
+
+OptionSet& OptionSet::number(const char* name, std::optional<double>& field, NumberRange range, const char* help) {
+  add(
+      name, help, range_text(range), [&field, range](std::string_view value) { field = parse_number(value, range); },
+      [&field] { return field ? fmt::to_string(*field) : ""; });
+  return *this;
+}
+
+OptionSet& OptionSet::flag(const char* name, bool& field, const char* help) {
+  const auto parse = [&field](std::string_view value) {
+    if (value == "true" || value == "1" || value == "yes" || value == "True") {
+      field = true;
+    } else if (value == "false" || value == "0" || value == "no" || value == "False") {
+      field = false;
+    } else {
+      fail("'{}' is neither true nor false", value);
+    }
+  };
+  add(name, help, "true, false", parse, [&field] { return field ? "true" : "false"; });
+  return *this;
+}
+
+OptionSet& OptionSet::choice(const char* name, std::string& field, std::vector<std::string> legal, const char* help) {
+  const std::string all = fmt::format("{}", fmt::join(legal, ", "));
+  const auto parse = [&field, legal = std::move(legal), all](std::string_view value) {
+    if (std::find(legal.begin(), legal.end(), value) == legal.end()) {
+      const std::string near = nearest_name(value, legal);
+      fail("'{}' is unknown{}; one of: {}", value, near.empty() ? "" : fmt::format(" (did you mean {}?)", near), all);
+    }
+    field = value;
+  };
+  add(name, help, all, parse, [&field] { return field; });
+  return *this;
+}
+
+OptionSet& OptionSet::alias(const char* name, const char* target) {
+  ZT_CHECK(find(target) != nullptr, "alias of {}", target);
+  add(name, "", "", {}, {}).alias_of = target;
+  return *this;
+}
+
+OptionSet& OptionSet::unavailable(const char* name, const char* neutral, const char* reason) {
+  const auto parse = [neutral = std::string(neutral), reason = std::string(reason)](std::string_view value) {
+    if (value != neutral) fail("{}", reason);
+  };
+  add(name, "", "", parse, {}).unavailable = reason;
+  return *this;
+}
+
+const OptionSet::Option* OptionSet::find(std::string_view key) const {
+  const auto at = std::find_if(options_.begin(), options_.end(), [&](const Option& o) { return o.name == key; });
+  if (at == options_.end()) return nullptr;
+  return at->alias_of.empty() ? &*at : find(at->alias_of);
+}
+
+OptionSet::Option* OptionSet::find(std::string_view key) {
+  return const_cast<Option*>(static_cast<const OptionSet*>(this)->find(key));
+}
+
+void OptionSet::set(std::string_view key, std::string_view value, const std::string& origin) {
+  Option* option = find(key);
+  if (option == nullptr) {
+    std::vector<std::string> names;
+    for (const Option& o : options_) names.push_back(o.name);
+    const std::string near = nearest_name(key, names);
+    fail("{}: unknown key '{}'{}", origin, key,
+         near.empty() ? "; --help lists the keys" : fmt::format("; did you mean '{}'?", near));
+  }
+  try {
+    option->parse(value);
+  } catch (const Error& error) {
+    fail("{}: {}={}: {}", origin, key, value, error.what());
+  }
+  option->origin = origin;
+}
+
+void OptionSet::set_argument(std::string_view argument) {
+  const size_t equals = argument.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    fail("command line: '{}' is not of the form key=value", argument);
+  }
+  set(argument.substr(0, equals), argument.substr(equals + 1), "command line");
+}
+
+void OptionSet::load_yaml(const std::filesystem::path& path) {
+  YAML::Node root;
+  try {
+    root = YAML::LoadFile(path.string());
+  } catch (const YAML::BadFile&) {
+    fail("{}: cannot be read; name a YAML file that exists", path.string());
+  } catch (const YAML::Exception& error) {
+    fail("{} line {}: not YAML: {}", path.string(), error.mark.line + 1, error.msg);
+  }
+  if (!root.IsMap()) fail("{}: must hold `key: value` lines", path.string());
+  for (const auto& entry : root) {
+    const std::string origin = fmt::format("{} line {}", path.string(), entry.first.Mark().line + 1);
+    if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull())) {
+      fail("{}: the value must be a single word, number or text", origin);
+    }
+    set(entry.first.Scalar(), entry.second.IsNull() ? "" : entry.second.Scalar(), origin);
+  }
+}
+
+std::string OptionSet::origin(std::string_view key) const {
+  const Option* option = find(key);
+  ZT_CHECK(option != nullptr, "option {}", key);
+  return option->origin;
+}
+
+std::string OptionSet::help() const {
+  size_t width = 0;
+  for (const Option& o : options_) width = std::max(width, o.name.size());
+  std::string text;
+  for (const Option& o : options_) {
+    if (!o.alias_of.empty() || !o.unavailable.empty()) continue;
+    text += fmt::format("  {:<{}}  {} [{}{}]\n", o.name, width, o.help, o.range,
+                        o.default_text.empty() ? "" : fmt::format("; default {}", o.default_text));
+  }
+  return text;
+}
+
+std::string OptionSet::markdown() const {
+  std::string text = "| key | meaning | values | default |\n|---|---|---|---|\n";
+  for (const Option& o : options_) {
+    if (!o.alias_of.empty() || !o.unavailable.empty()) continue;
+    text += fmt::format("| `{}` | {} | {} | {} |\n", o.name, o.help, o.range, o.default_text);
+  }
+  return text;
+}
+
+std::string OptionSet::values() const {
+  std::string text;
+  for (const Option& o : options_) {
+    if (o.print) text += fmt::format("{}={}\n", o.name, o.print());
+  }
+  return text;
+}
+
+}  // namespace zoetrope

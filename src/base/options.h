@@ -1,0 +1,82 @@
+// Options described once: name, type, default, range and help stand in one place, from which keys are parsed (YAML file
+// and `key=value`), checked, printed as help and documented. Not a command line parser: see cli/.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zoetrope {
+
+// What a value may be; the ends are included.
+struct IntegerRange {
+  int64_t low = INT64_MIN;
+  int64_t high = INT64_MAX;
+};
+struct NumberRange {
+  double low = -1e300;
+  double high = 1e300;
+};
+
+// Binds keys to the fields of an options struct. The fields' values at binding time are the defaults; std::optional
+// fields have none and stay empty until set.
+class OptionSet {
+ public:
+  OptionSet& text(const char* name, std::string& field, const char* help);
+  OptionSet& integer(const char* name, int64_t& field, IntegerRange range, const char* help);
+  OptionSet& integer(const char* name, std::optional<int64_t>& field, IntegerRange range, const char* help);
+  OptionSet& number(const char* name, double& field, NumberRange range, const char* help);
+  OptionSet& number(const char* name, std::optional<double>& field, NumberRange range, const char* help);
+  OptionSet& flag(const char* name, bool& field, const char* help);
+  OptionSet& choice(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
+  // Another spelling of a key that is already described.
+  OptionSet& alias(const char* name, const char* target);
+  // A key that users bring along but that is not built: refused with `reason`, unless it is given its neutral value.
+  OptionSet& unavailable(const char* name, const char* neutral, const char* reason);
+
+  // Throws Error for an unknown key (naming the nearest known one) or a value that does not fit; `origin` says where it
+  // was written ("command line", "wan.yml line 3").
+  void set(std::string_view key, std::string_view value, const std::string& origin);
+  // "key=value".
+  void set_argument(std::string_view argument);
+  // A flat YAML mapping. Throws Error with file and line.
+  void load_yaml(const std::filesystem::path& path);
+
+  // Where `key` was set last, empty while it has its default.
+  std::string origin(std::string_view key) const;
+  bool is_set(std::string_view key) const { return !origin(key).empty(); }
+
+  // The lines of --help: key, default, range and what it is for, in the order of description.
+  std::string help() const;
+  // The same as a Markdown table, for the documentation.
+  std::string markdown() const;
+  // key=value of every key as it stands, for logs and for comparing ranks.
+  std::string values() const;
+
+ private:
+  struct Option {
+    std::string name;
+    std::string help;
+    std::string default_text;
+    std::string range;
+    std::string origin;
+    std::string alias_of;
+    std::string unavailable;                      // the reason
+    std::function<void(std::string_view)> parse;  // throws Error with what would be right, without key or origin
+    std::function<std::string()> print;
+  };
+  Option& add(const char* name, const char* help, std::string range, std::function<void(std::string_view)> parse,
+              std::function<std::string()> print);
+  Option* find(std::string_view key);
+  const Option* find(std::string_view key) const;
+  std::vector<Option> options_;
+};
+
+// The candidate with the smallest edit distance to `word`; empty where none is near (distance > 1/2 of its length).
+std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace zoetrope

@@ -1,0 +1,106 @@
+#include "base/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "zoetrope/error.h"
+
+namespace zoetrope {
+namespace {
+
+using testing::HasSubstr;
+
+struct Example {
+  std::string prompt;
+  int64_t height = 480;
+  std::optional<double> flow_shift;
+  std::string dtype = "bf16";
+  bool loud = false;
+  OptionSet set;
+  Example() {
+    set.text("prompt", prompt, "what to show")
+        .integer("height", height, {16, 8192}, "pixels")
+        .number("flow_shift", flow_shift, {0.01, 100}, "shift")
+        .choice("dtype", dtype, {"bf16", "float32"}, "of the transformer")
+        .flag("loud", loud, "say more")
+        .alias("hoehe", "height")
+        .unavailable("lora", "", "LoRA is not built yet");
+  }
+  std::string refusal(const char* argument) {
+    try {
+      set.set_argument(argument);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST(Options, ParsesEveryTypeAndRemembersWhereFrom) {
+  Example e;
+  for (const char* argument : {"prompt=a=b c", "hoehe=64", "flow_shift=3.5", "dtype=float32", "loud=true", "lora="}) {
+    e.set.set_argument(argument);
+  }
+  EXPECT_EQ(e.prompt, "a=b c");
+  EXPECT_EQ(e.height, 64);
+  EXPECT_EQ(e.flow_shift, 3.5);
+  EXPECT_EQ(e.dtype, "float32");
+  EXPECT_TRUE(e.loud);
+  EXPECT_EQ(e.set.origin("height"), "command line");
+}
+
+TEST(Options, RefusesWithOneSentenceThatSaysWhatWouldBeRight) {
+  Example e;
+  EXPECT_THAT(e.refusal("heigth=64"), HasSubstr("did you mean 'height'"));
+  EXPECT_THAT(e.refusal("height=64.5"), HasSubstr("not a whole number"));
+  EXPECT_THAT(e.refusal("height=8"), HasSubstr("16 to 8192"));
+  EXPECT_THAT(e.refusal("flow_shift=nan"), HasSubstr("finite"));
+  EXPECT_THAT(e.refusal("dtype=fp32"), HasSubstr("bf16, float32"));
+  EXPECT_THAT(e.refusal("loud=maybe"), HasSubstr("true nor false"));
+  EXPECT_THAT(e.refusal("lora=x.safetensors"), HasSubstr("not built yet"));
+  EXPECT_THAT(e.refusal("height"), HasSubstr("key=value"));
+  EXPECT_EQ(e.height, 480);
+}
+
+TEST(Options, ReadsYamlAndTheLaterWins) {
+  const std::string path = testing::TempDir() + "options.yml";
+  std::ofstream(path) << "# sizes\nheight: 128\nprompt: \"a: b\"\n";
+  Example e;
+  e.set.load_yaml(path);
+  e.set.set_argument("height=256");
+  EXPECT_EQ(e.height, 256);
+  EXPECT_EQ(e.prompt, "a: b");
+  EXPECT_THAT(e.set.origin("prompt"), HasSubstr("options.yml line 3"));
+}
+
+TEST(Options, YamlErrorsNameFileAndLine) {
+  const std::string path = testing::TempDir() + "bad.yml";
+  const auto refusal = [&](const char* text) {
+    std::ofstream(path) << text;
+    Example e;
+    try {
+      e.set.load_yaml(path);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal("height: 64\nwidht: 3\n"), HasSubstr("bad.yml line 2"));
+  EXPECT_THAT(refusal("height: [1, 2\n"), HasSubstr("not YAML"));
+  EXPECT_THAT(refusal("height: [1, 2]\n"), HasSubstr("single"));
+  EXPECT_THAT(refusal("just text"), HasSubstr("key: value"));
+  Example e;
+  EXPECT_THROW(e.set.load_yaml("/nowhere/x.yml"), Error);
+}
+
+TEST(Options, HelpNamesEveryKeyOnceAndNoAlias) {
+  Example e;
+  EXPECT_THAT(e.set.help(), HasSubstr("height"));
+  EXPECT_THAT(e.set.help(), testing::Not(HasSubstr("hoehe")));
+  EXPECT_THAT(e.set.markdown(), HasSubstr("| `dtype` |"));
+}
+
+}  // namespace
+}  // namespace zoetrope
