@@ -1,0 +1,138 @@
+// The JSON files of a Wan checkpoint folder as plain structs: what the published files may hold, with the defaults of
+// the reference (wan.md sections 1.2–1.7). Only reading and plausibility; whether this build can run a model is asked
+// by the require_supported() functions, so that `inspect` can describe models that cannot run yet.
+//
+// Every load() ignores unknown keys and keys that begin with '_', refuses a `_class_name` it does not know, and refuses
+// a size that is missing or absurd with an Error that names the file and the key. Keys that every published file has
+// are required; keys that older or newer files leave out take the reference's default.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace zoetrope::io {
+class JsonObject;
+}
+
+namespace zoetrope::wan {
+
+// transformer/config.json
+struct TransformerConfig {
+  std::string class_name = "WanTransformer3DModel";  // or WanVACETransformer3DModel
+  std::array<int64_t, 3> patch_size{1, 2, 2};        // frames, height, width
+  int64_t num_attention_heads = 40;
+  int64_t attention_head_dim = 128;
+  int64_t in_channels = 16;
+  int64_t out_channels = 16;
+  int64_t text_dim = 4096;
+  int64_t freq_dim = 256;
+  int64_t ffn_dim = 13824;
+  int64_t num_layers = 40;
+  bool cross_attn_norm = true;
+  double eps = 1e-6;
+  std::optional<int64_t> image_dim;          // 2.1 I2V and FLF2V: rows of the image encoder
+  std::optional<int64_t> added_kv_proj_dim;  // second cross-attention over them
+  std::optional<int64_t> pos_embed_seq_len;  // FLF2V
+  int64_t rope_max_seq_len = 1024;
+  std::vector<int64_t> vace_layers;  // ascending; empty unless VACE
+  int64_t vace_in_channels = 96;
+
+  int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }          // d
+  int64_t patch_volume() const { return patch_size[0] * patch_size[1] * patch_size[2]; }  // latent cells
+  int64_t patch_input_dim() const { return in_channels * patch_volume(); }                // per token
+  int64_t patch_output_dim() const { return out_channels * patch_volume(); }              // per token
+  bool vace() const { return !vace_layers.empty(); }
+
+  static TransformerConfig load(const std::filesystem::path& config_json);
+  static TransformerConfig from_json(const io::JsonObject& json);
+};
+
+// Throws Error for what needs image tokens or control layers (I2V 2.1, FLF2V, VACE). `where` opens the sentence.
+void require_supported(const TransformerConfig& config, const std::string& where);
+
+// text_encoder/config.json: UMT5, encoder only.
+struct TextEncoderConfig {
+  int64_t vocab_size = 256384;
+  int64_t d_model = 4096;
+  int64_t d_kv = 64;
+  int64_t d_ff = 10240;
+  int64_t num_layers = 24;
+  int64_t num_heads = 64;
+  int64_t relative_attention_num_buckets = 32;
+  int64_t relative_attention_max_distance = 128;
+  double layer_norm_epsilon = 1e-6;
+  int64_t pad_token_id = 0;
+  int64_t eos_token_id = 1;
+
+  int64_t attention_dim() const { return num_heads * d_kv; }
+
+  static TextEncoderConfig load(const std::filesystem::path& config_json);
+  static TextEncoderConfig from_json(const io::JsonObject& json);
+};
+
+// vae/config.json, both generations.
+struct VaeConfig {
+  int64_t base_dim = 96;
+  int64_t decoder_base_dim = 96;  // null in the file: base_dim
+  int64_t z_dim = 16;
+  std::vector<int64_t> dim_mult{1, 2, 4, 4};
+  int64_t num_res_blocks = 2;
+  std::vector<bool> temporal_downsample{false, true, true};  // "temperal_downsample" in the file
+  std::vector<float> latents_mean;                           // [z_dim]
+  std::vector<float> latents_std;                            // [z_dim]
+  bool is_residual = false;                                  // 2.2
+  int64_t in_channels = 3;
+  int64_t out_channels = 3;
+  int64_t patch_size = 1;  // null in the file: 1
+  int64_t scale_factor_temporal = 4;
+  int64_t scale_factor_spatial = 8;
+
+  static VaeConfig load(const std::filesystem::path& config_json);
+  static VaeConfig from_json(const io::JsonObject& json);
+};
+
+// Throws Error for the 2.2 VAE (residual, patchified).
+void require_supported(const VaeConfig& config, const std::string& where);
+
+// scheduler/scheduler_config.json
+struct SchedulerConfigFile {
+  std::string class_name = "UniPCMultistepScheduler";  // or FlowMatchEulerDiscreteScheduler
+  int64_t num_train_timesteps = 1000;
+  double flow_shift = 1.0;  // "shift" of FlowMatchEuler
+  int64_t solver_order = 2;
+  std::string solver_type = "bh2";
+  bool predict_x0 = true;
+  bool lower_order_final = true;
+  std::vector<int64_t> disable_corrector;
+
+  static SchedulerConfigFile load(const std::filesystem::path& scheduler_config_json);
+  static SchedulerConfigFile from_json(const io::JsonObject& json);
+};
+
+// model_index.json
+struct PipelineConfig {
+  struct Component {
+    std::string library;
+    std::string class_name;
+  };
+
+  std::string class_name = "WanPipeline";       // or WanImageToVideoPipeline, WanVACEPipeline
+  std::map<std::string, Component> components;  // only those present ([null, null] is absent)
+  std::optional<double> boundary_ratio;         // two experts: where the second takes over
+  bool expand_timesteps = false;                // TI2V
+
+  bool has(const std::string& component) const { return components.count(component) != 0; }
+
+  static PipelineConfig load(const std::filesystem::path& model_index_json);
+  static PipelineConfig from_json(const io::JsonObject& json);
+};
+
+// Throws Error for pipelines other than text to video.
+void require_supported(const PipelineConfig& config, const std::string& where);
+
+}  // namespace zoetrope::wan

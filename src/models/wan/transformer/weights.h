@@ -1,0 +1,66 @@
+// The transformer's parameters, laid out as the executor reads them: q, k, v joined, islands in float32. Built once a
+// process, read by every rank's thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "io/weights.h"
+#include "models/wan/config.h"
+
+namespace zoetrope::wan {
+
+struct LinearWeights {
+  TensorView weight;  // [out, in]
+  TensorView bias;    // [out]
+};
+
+// "W" stands for the model dtype; the others are float32 always (wan.md section 2.9).
+struct TransformerBlockWeights {
+  TensorView modulation;  // [6, d] F32: scale_shift_table
+
+  LinearWeights self_qkv;  // [3d, d] W: to_q, to_k, to_v
+  TensorView self_norm_q;  // [d] W
+  TensorView self_norm_k;  // [d] W
+  LinearWeights self_out;  // [d, d] W
+
+  TensorView cross_norm_weight;  // [d] F32, empty without cross_attn_norm: norm2
+  TensorView cross_norm_bias;    // [d] F32
+  LinearWeights cross_q;         // [d, d] W
+  LinearWeights cross_kv;        // [2d, d] W: to_k, to_v
+  TensorView cross_norm_q;       // [d] W
+  TensorView cross_norm_k;       // [d] W
+  LinearWeights cross_out;       // [d, d] W
+
+  LinearWeights ffn_in;   // [ffn_dim, d] W
+  LinearWeights ffn_out;  // [d, ffn_dim] W
+};
+
+class TransformerWeights {
+ public:
+  // `dtype` F32 or BF16. Throws Error for a model that is not supported and for tensors that are missing or have
+  // another shape than the config says.
+  static std::shared_ptr<const TransformerWeights> load(const TransformerConfig& config,
+                                                        std::shared_ptr<const io::Weights> source, DType dtype);
+
+  TransformerConfig config;
+  DType dtype = DType::kF32;
+
+  LinearWeights patch_embedding;  // [d, C_in·pt·ph·pw] W
+  LinearWeights time_in;          // [d, freq_dim] F32
+  LinearWeights time_out;         // [d, d] F32
+  LinearWeights time_proj;        // [6d, d] W
+  LinearWeights text_in;          // [d, text_dim] W
+  LinearWeights text_out;         // [d, d] W
+  TensorView head_modulation;     // [2, d] F32
+  LinearWeights proj_out;         // [pt·ph·pw·C_out, d] W
+  std::vector<TransformerBlockWeights> blocks;
+
+ private:
+  TransformerWeights() = default;
+  std::shared_ptr<const io::Weights> source_;  // owns what the views show
+};
+
+}  // namespace zoetrope::wan
