@@ -1,0 +1,58 @@
+// A folder of weights as the hub publishes it: one safetensors file, or shards with an index. Knows names, shapes and
+// bytes; what a tensor is for, and conversion to the compute dtype, is not its business (see weights.h).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "io/safetensors.h"
+
+namespace zoetrope::io {
+
+struct DTypeCount {
+  int64_t tensors = 0;
+  int64_t elements = 0;
+  uint64_t bytes = 0;
+};
+
+// Immutable and cheap to copy; views stay valid as long as any copy lives.
+class Checkpoint {
+ public:
+  // Opens FOLDER/STEM.safetensors.index.json with the shards it names, else FOLDER/STEM.safetensors. The index decides
+  // where a tensor is; tensors it does not name are not seen. Published stems: "diffusion_pytorch_model" (transformer,
+  // VAE) and "model" (encoders).
+  static Checkpoint open(const std::filesystem::path& folder, const std::string& stem);
+  static Checkpoint open_file(const std::filesystem::path& file);  // one safetensors file by its own name
+
+  const std::filesystem::path& folder() const { return contents_->folder; }
+  std::vector<std::filesystem::path> files() const;
+  bool contains(const std::string& name) const;
+  std::vector<std::string> names() const;                 // sorted
+  const TensorInfo& info(const std::string& name) const;  // absent: Error naming the tensor and the nearest names
+  TensorView view(const std::string& name) const;         // mapped, read-only; see SafetensorsFile::tensor
+  const std::filesystem::path& file(const std::string& name) const;  // that holds the tensor
+  void will_need(const std::string& name) const;
+
+  uint64_t bytes() const;                            // of tensor data
+  int64_t parameters() const;                        // number of elements
+  std::map<std::string, DTypeCount> dtypes() const;  // by the name the files use
+
+ private:
+  struct Contents {
+    std::filesystem::path folder;
+    std::vector<std::shared_ptr<const SafetensorsFile>> files;
+    std::map<std::string, const SafetensorsFile*> tensors;
+  };
+  explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+  const SafetensorsFile& holder(const std::string& name) const;
+
+  std::shared_ptr<const Contents> contents_;
+};
+
+}  // namespace zoetrope::io

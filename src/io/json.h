@@ -1,0 +1,73 @@
+// JSON files (configs, indices, headers) read with errors that name file, key, line and column. Reading only: what the
+// project writes as JSON it writes where it knows the format. Not for YAML, see the model configs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zoetrope::io {
+
+// Deeper nesting than any published file has (tokenizer.json: 6), and far from what could exhaust a stack.
+inline constexpr int kMaxJsonDepth = 64;
+
+// The whole document. Broken syntax, a key that stands twice in one object, and nesting beyond kMaxJsonDepth are
+// refused. Include <nlohmann/json.hpp> to use the result; JsonObject below does not need it.
+nlohmann::json load_json(const std::filesystem::path& path);
+nlohmann::json parse_json(std::string_view text, const std::string& where);  // `where` opens every error
+
+// The bytes of a regular file; refuses other kinds of file and sizes above `limit`.
+std::string read_text_file(const std::filesystem::path& path, size_t limit = size_t{256} << 20);
+
+// One object of a document: typed getters whose errors name the file and the key with its parents ("a.b").
+//   const auto config = JsonObject::load(folder / "config.json");
+//   const auto layers = config.get_between<int64_t>("num_layers", 1, 1000);
+// T is bool, int64_t, double, std::string, or a std::vector of int64_t, double, std::string or
+// std::optional<std::string> (whose nulls are empty). An int64_t must be written without a fraction; a double may be
+// written as an integer. A key that holds null counts as absent, as the published configs mean it.
+class JsonObject {
+ public:
+  static JsonObject load(const std::filesystem::path& path);
+  static JsonObject parse(std::string_view text, const std::string& where);
+  static std::vector<JsonObject> load_array(const std::filesystem::path& path);  // a document [{…}, {…}]
+
+  bool has(const std::string& key) const;  // present and not null
+  std::vector<std::string> keys() const;   // sorted; null ones too
+  const std::string& where() const { return where_; }
+
+  template <typename T>
+  T get(const std::string& key) const;  // absent: Error
+  template <typename T>
+  T get(const std::string& key, const T& fallback) const;  // absent: fallback
+  template <typename T>
+  std::optional<T> find(const std::string& key) const;  // absent: nothing
+
+  // Values outside [low, high] are refused; T is int64_t or double. The fallback is not checked.
+  template <typename T>
+  T get_between(const std::string& key, T low, T high) const;
+  template <typename T>
+  T get_between(const std::string& key, T low, T high, T fallback) const;
+
+  JsonObject object(const std::string& key) const;                // {"key": {…}}
+  std::vector<JsonObject> objects(const std::string& key) const;  // {"key": [{…}, {…}]}
+
+  const nlohmann::json& raw() const { return *node_; }
+
+ private:
+  JsonObject(std::shared_ptr<const nlohmann::json> node, std::string where, std::string prefix);
+  const nlohmann::json* value(const std::string& key) const;
+  std::string label(const std::string& key) const;
+  template <typename T>
+  void check_range(const std::string& key, T value, T low, T high) const;
+
+  std::shared_ptr<const nlohmann::json> node_;  // shares ownership of the whole document
+  std::string where_;                           // the file
+  std::string prefix_;                          // parents of this object's keys, "a.b."
+};
+
+}  // namespace zoetrope::io

@@ -1,0 +1,89 @@
+#include "io/json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+
+#include "io/test_files.h"
+
+namespace zoetrope::io {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+JsonObject parse(const std::string& text) { return JsonObject::parse(text, "c.json"); }
+
+TEST(Json, ReadsEveryType) {
+  const auto object = parse(
+      R"({"n": 40, "x": 2.5, "whole": 3, "s": "silu", "b": true, "null": null, "list": [1, 2, 2], "reals": [1, 0.5],
+          "class": ["diffusers", "Wan"], "absent": [null, null], "inner": {"k": 7}, "many": [{"a": 1}, {"a": 2}]})");
+  EXPECT_EQ(object.get<int64_t>("n"), 40);
+  EXPECT_EQ(object.get<double>("x"), 2.5);
+  EXPECT_EQ(object.get<double>("whole"), 3.0);
+  EXPECT_EQ(object.get<std::string>("s"), "silu");
+  EXPECT_TRUE(object.get<bool>("b"));
+  EXPECT_EQ(object.get<std::vector<int64_t>>("list"), (std::vector<int64_t>{1, 2, 2}));
+  EXPECT_EQ(object.get<std::vector<double>>("reals"), (std::vector<double>{1, 0.5}));
+  EXPECT_EQ(object.get<std::vector<std::string>>("class"), (std::vector<std::string>{"diffusers", "Wan"}));
+  using Nullable = std::vector<std::optional<std::string>>;
+  EXPECT_EQ(object.get<Nullable>("absent"), (Nullable{std::nullopt, std::nullopt}));
+  EXPECT_EQ(object.object("inner").get<int64_t>("k"), 7);
+  EXPECT_EQ(object.objects("many").at(1).get<int64_t>("a"), 2);
+  EXPECT_FALSE(object.has("null"));
+  EXPECT_EQ(object.get<int64_t>("null", 5), 5);
+  EXPECT_EQ(object.find<int64_t>("nothing"), std::nullopt);
+  EXPECT_EQ(object.get_between<int64_t>("nothing", 1, 9, 4), 4);
+  EXPECT_EQ(object.get_between<double>("x", 2.5, 2.5), 2.5);
+}
+
+TEST(Json, GetterErrorsNameFileAndKey) {
+  const auto object = parse(
+      R"({"n": "40", "f": 1.5, "big": 18446744073709551615, "a": {"b": {"c": -1}}, "l": [1, "x"], "o": [{"k": []}]})");
+  EXPECT_THAT(error_of([&] { object.get<int64_t>("n"); }),
+              AllOf(HasSubstr("c.json: key 'n'"), HasSubstr("\"40\""), HasSubstr("integer")));
+  EXPECT_THAT(error_of([&] { object.get<int64_t>("f"); }), HasSubstr("1.5"));
+  EXPECT_THAT(error_of([&] { object.get<int64_t>("big"); }), HasSubstr("64 bits"));
+  EXPECT_THAT(error_of([&] { object.get<bool>("missing"); }), HasSubstr("'missing' is missing"));
+  EXPECT_THAT(error_of([&] { object.object("a").object("b").get_between<int64_t>("c", 0, 9); }),
+              AllOf(HasSubstr("'a.b.c'"), HasSubstr("is -1"), HasSubstr("from 0 to 9")));
+  EXPECT_THAT(error_of([&] { object.get<std::vector<int64_t>>("l"); }), HasSubstr("list of integers"));
+  EXPECT_THAT(error_of([&] { object.objects("o").at(0).get<int64_t>("k"); }), HasSubstr("'o[0].k'"));
+  EXPECT_THAT(error_of([&] { object.object("l"); }), HasSubstr("object"));
+  EXPECT_THAT(error_of([&] { object.objects("l"); }), HasSubstr("element 0"));
+}
+
+TEST(Json, BrokenTextIsRefused) {
+  EXPECT_THAT(error_of([] { parse("{\n \"a\": 1,\n}"); }), AllOf(HasSubstr("c.json"), HasSubstr("line 3, column 1")));
+  EXPECT_THAT(error_of([] { parse(""); }), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_of([] { parse("[1]"); }), HasSubstr("JSON object"));
+  EXPECT_THAT(error_of([] { parse("{\"a\": \"\xff\"}"); }), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_of([] { parse("{\"a\": 1e999}"); }), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_of([] { parse(R"({"a": {"k": 1, "l": {"k": 2}, "k": 3}})"); }), HasSubstr("'k' stands twice"));
+  EXPECT_EQ(parse(R"({"k": {"k": {"k": 1}}, "l": {"k": 2}})").object("l").get<int64_t>("k"), 2);
+}
+
+TEST(Json, DepthIsLimited) {
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_NO_THROW(parse_json(nested(kMaxJsonDepth), "d"));
+  EXPECT_THAT(error_of([&] { parse_json(nested(kMaxJsonDepth + 1), "d"); }), HasSubstr("nests deeper"));
+  EXPECT_THAT(error_of([&] { parse_json(std::string(5'000'000, '['), "d"); }), HasSubstr("nests deeper"));
+  std::string objects;
+  for (int i = 0; i < 1'000'000; ++i) objects += "{\"a\":";
+  EXPECT_THAT(error_of([&] { parse_json(objects, "d"); }), HasSubstr("nests deeper"));
+}
+
+TEST(Json, FilesThatCannotBeRead) {
+  const TestFolder folder;
+  EXPECT_THAT(error_of([&] { load_json(folder / "none.json"); }), AllOf(HasSubstr("none.json"), HasSubstr("no such")));
+  EXPECT_THAT(error_of([&] { load_json(folder.path()); }), HasSubstr("not a regular file"));
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { load_json(folder / "pipe"); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { read_text_file(folder.write("long", "12345"), 4); }), HasSubstr("5 bytes"));
+  EXPECT_EQ(JsonObject::load_array(folder.write("a.json", R"([{"k": 1}, {"k": 2}])")).size(), 2u);
+}
+
+}  // namespace
+}  // namespace zoetrope::io

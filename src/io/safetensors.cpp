@@ -1,0 +1,338 @@
+#include "io/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/index_range.h"
+#include "io/atomic_file.h"
+#include "io/json.h"
+
+namespace zoetrope::io {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr const char* kMetadataKey = "__metadata__";
+
+struct StoredType {
+  const char* name;
+  int bits;
+  std::optional<DType> dtype;
+};
+
+// Every dtype of the format; those without a DType can be listed but not computed with.
+constexpr StoredType kStoredTypes[] = {
+    {"F64", 64, DType::kF64},
+    {"F32", 32, DType::kF32},
+    {"F16", 16, DType::kF16},
+    {"BF16", 16, DType::kBF16},
+    {"I64", 64, DType::kI64},
+    {"I32", 32, DType::kI32},
+    {"U8", 8, DType::kU8},
+    {"BOOL", 8, DType::kBool},
+    {"I16", 16, std::nullopt},
+    {"I8", 8, std::nullopt},
+    {"U64", 64, std::nullopt},
+    {"U32", 32, std::nullopt},
+    {"U16", 16, std::nullopt},
+    {"C64", 64, std::nullopt},
+    {"F8_E4M3", 8, std::nullopt},
+    {"F8_E5M2", 8, std::nullopt},
+    {"F8_E8M0", 8, std::nullopt},
+    {"F8_E4M3FNUZ", 8, std::nullopt},
+    {"F8_E5M2FNUZ", 8, std::nullopt},
+    {"F6_E2M3", 6, std::nullopt},
+    {"F6_E3M2", 6, std::nullopt},
+    {"F4", 4, std::nullopt},
+};
+
+const StoredType* find_stored_type(const std::string& name) {
+  for (const StoredType& type : kStoredTypes) {
+    if (name == type.name) return &type;
+  }
+  return nullptr;
+}
+
+// One tensor's header entry, on its way to a TensorInfo. `where` is "FILE: tensor 'NAME'".
+class Entry {
+ public:
+  Entry(const json& entry, std::string where) : entry_(entry), where_(std::move(where)) {
+    if (!entry_.is_object()) fail("{}: its header entry must be an object with dtype, shape and data_offsets", where_);
+  }
+
+  TensorInfo read(uint64_t data_start) const {
+    TensorInfo info;
+    const StoredType& type = read_type();
+    info.dtype_name = type.name;
+    info.dtype = type.dtype;
+    info.shape = read_shape();
+    info.bytes = byte_count(info.shape, type);
+    const auto [begin, end] = read_offsets();
+    if (end - begin != info.bytes) {
+      fail("{}: shape {} of {} takes {} bytes, but data_offsets [{}, {}] span {}", where_, info.shape.to_string(),
+           type.name, info.bytes, begin, end, end - begin);
+    }
+    info.offset = data_start + begin;  // cannot wrap: both are below 2^63
+    info.aligned = info.offset % std::max<uint64_t>(1, static_cast<uint64_t>(type.bits) / 8) == 0;
+    return info;
+  }
+
+ private:
+  const json& field(const char* key, json::value_t kind, const char* wanted) const {
+    const auto found = entry_.find(key);
+    if (found == entry_.end()) fail("{}: has no '{}' in the header; it must be {}", where_, key, wanted);
+    if (found->type() != kind) fail("{}: '{}' in the header must be {}", where_, key, wanted);
+    return *found;
+  }
+
+  // Below 2^63, so that sums of two cannot wrap.
+  uint64_t natural(const json& value, const char* key) const {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+      fail("{}: {} in '{}' must be an integer from 0 to 2^63 - 1", where_, value.dump(), key);
+    }
+    return value.get<uint64_t>();
+  }
+
+  const StoredType& read_type() const {
+    const std::string name = field("dtype", json::value_t::string, "a string").get<std::string>();
+    const StoredType* type = find_stored_type(name);
+    if (type == nullptr) {
+      std::string legal;
+      for (const StoredType& known : kStoredTypes) legal += fmt::format("{}{}", legal.empty() ? "" : ", ", known.name);
+      fail("{}: unknown dtype '{}'; the format has {}", where_, name, legal);
+    }
+    return *type;
+  }
+
+  Shape read_shape() const {
+    const json& extents = field("shape", json::value_t::array, "a list of integers");
+    if (extents.size() > Shape::kMaxRank) {
+      fail("{}: has {} axes, but at most {} are supported", where_, extents.size(), Shape::kMaxRank);
+    }
+    Shape shape;
+    for (const json& extent : extents) shape.append(static_cast<int64_t>(natural(extent, "shape")));
+    return shape;
+  }
+
+  uint64_t byte_count(const Shape& shape, const StoredType& type) const {
+    // The product without zeros is checked too: strides are made of it.
+    int64_t bits = type.bits;
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+      if (__builtin_mul_overflow(bits, std::max<int64_t>(1, shape[axis]), &bits)) {
+        fail("{}: shape {} is too large, its size overflows 64 bits", where_, shape.to_string());
+      }
+    }
+    if (shape.size() == 0) return 0;
+    if (bits % 8 != 0) {
+      fail("{}: shape {} of {} does not fill whole bytes", where_, shape.to_string(), type.name);
+    }
+    return static_cast<uint64_t>(bits) / 8;
+  }
+
+  std::pair<uint64_t, uint64_t> read_offsets() const {
+    const json& offsets = field("data_offsets", json::value_t::array, "a pair of integers");
+    if (offsets.size() != 2) fail("{}: 'data_offsets' must be a pair [begin, end]", where_);
+    const uint64_t begin = natural(offsets[0], "data_offsets");
+    const uint64_t end = natural(offsets[1], "data_offsets");
+    if (begin > end) fail("{}: data_offsets [{}, {}] are reversed; begin must not be above end", where_, begin, end);
+    return {begin, end};
+  }
+
+  const json& entry_;
+  std::string where_;
+};
+
+// The data must be covered without gap or overlap, and end where the file ends.
+void check_coverage(const std::string& file, const std::map<std::string, TensorInfo>& tensors, uint64_t data_start,
+                    uint64_t file_size) {
+  std::vector<std::pair<const std::string*, const TensorInfo*>> order;
+  for (const auto& [name, info] : tensors) order.emplace_back(&name, &info);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second->offset, a.second->bytes) < std::pair(b.second->offset, b.second->bytes);
+  });
+  uint64_t cursor = data_start;
+  const std::string* previous = nullptr;
+  for (const auto& [name, info] : order) {
+    const std::string after = previous == nullptr ? "the header" : fmt::format("tensor '{}'", *previous);
+    if (info->offset < cursor) {
+      fail("{}: tensor '{}' overlaps {}; their data_offsets must not share bytes", file, *name, after);
+    }
+    if (info->offset > cursor) {
+      fail("{}: {} bytes between {} and tensor '{}' belong to no tensor; the data must have no gaps", file,
+           info->offset - cursor, after, *name);
+    }
+    cursor = info->offset + info->bytes;
+    previous = name;
+  }
+  if (cursor > file_size) {
+    fail("{}: is truncated: {} bytes are missing (its header describes {} bytes, the file has {}; tensor '{}' is cut)",
+         file, cursor - file_size, cursor, file_size, *previous);
+  }
+  if (cursor < file_size) {
+    fail("{}: has {} bytes after its last tensor that belong to none; the file must end there", file,
+         file_size - cursor);
+  }
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
+  const std::shared_ptr<SafetensorsFile> file(new SafetensorsFile(path));
+  file->map();
+  file->parse_header();
+  return file;
+}
+
+void SafetensorsFile::map() {
+  struct stat status {};
+  // stat before open: opening a FIFO would wait for a writer.
+  if (::stat(path_.c_str(), &status) != 0) {
+    if (errno == ENOENT) fail("{}: no such file", path_.string());
+    fail("{}: cannot be opened: {}", path_.string(), std::generic_category().message(errno));
+  }
+  if (!S_ISREG(status.st_mode)) fail("{}: is not a regular file", path_.string());
+  const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail("{}: cannot be opened: {}", path_.string(), std::generic_category().message(errno));
+  size_ = static_cast<uint64_t>(status.st_size);
+  void* mapped = MAP_FAILED;
+  if (size_ >= kLengthBytes) mapped = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
+  const int code = errno;
+  ::close(descriptor);
+  if (size_ < kLengthBytes) {
+    fail("{}: has {} bytes, but a safetensors file starts with 8 bytes of header length", path_.string(), size_);
+  }
+  if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), std::generic_category().message(code));
+  data_ = static_cast<std::byte*>(mapped);
+}
+
+void SafetensorsFile::parse_header() {
+  const std::string file = path_.string();
+  uint64_t length = 0;
+  for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(data_[i]) << (8 * i);
+  if (length > kMaxHeaderBytes || length > size_ - kLengthBytes) {
+    fail(
+        "{}: claims a header of {} bytes in a file of {} bytes (and at most {} are allowed), so it is truncated or "
+        "not a safetensors file",
+        file, length, size_, kMaxHeaderBytes);
+  }
+  const std::string_view text(reinterpret_cast<const char*>(data_) + kLengthBytes, length);
+  if (text.empty() || text.front() != '{') fail("{}: its header must be a JSON object, opening with '{{'", file);
+  const json header = parse_json(text, file + ": header");
+  for (const auto& [name, entry] : header.items()) {
+    if (name != kMetadataKey) {
+      tensors_[name] = Entry(entry, fmt::format("{}: tensor '{}'", file, name)).read(kLengthBytes + length);
+      continue;
+    }
+    if (!entry.is_object()) fail("{}: {} must be an object of strings", file, kMetadataKey);
+    for (const auto& [key, value] : entry.items()) {
+      if (!value.is_string()) fail("{}: {} key '{}' must be a string", file, kMetadataKey, key);
+      metadata_[key] = value.get<std::string>();
+    }
+  }
+  check_coverage(file, tensors_, kLengthBytes + length, size_);
+}
+
+const TensorInfo& SafetensorsFile::info(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    fail("{}: tensor '{}' is missing (the file has {} others)", path_.string(), name, tensors_.size());
+  }
+  return found->second;
+}
+
+TensorView SafetensorsFile::tensor(const std::string& name) const {
+  const TensorInfo& found = info(name);
+  if (!found.dtype) {
+    fail("{}: tensor '{}' has dtype {}, which cannot be computed with; store it as F32, BF16 or F16", path_.string(),
+         name, found.dtype_name);
+  }
+  return {data_ + found.offset, *found.dtype, found.shape};
+}
+
+void SafetensorsFile::will_need(const std::string& name) const {
+  const TensorInfo& found = info(name);
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t begin = found.offset / page * page;
+  if (found.bytes > 0) ::madvise(data_ + begin, found.offset + found.bytes - begin, MADV_WILLNEED);
+}
+
+namespace {
+
+// The elements of `tensor` in row-major order, whatever its strides, through a buffer of at most 1 MiB.
+void write_elements(AtomicFile& file, const TensorView& tensor) {
+  if (tensor.size() == 0) return;
+  if (tensor.contiguous()) return file.write(tensor.raw(), tensor.bytes());
+  if (tensor.rank() > 1) {
+    for (int64_t i = 0; i < tensor.extent(0); ++i) write_elements(file, tensor.select(0, i));
+    return;
+  }
+  constexpr int64_t kChunk = int64_t{1} << 17;
+  const size_t element = dtype_size(tensor.dtype());
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(kChunk, tensor.size())) * element);
+  for (int64_t begin = 0; begin < tensor.size(); begin += kChunk) {
+    const TensorView part = tensor.slice(0, begin, std::min(tensor.size(), begin + kChunk));
+    for (int64_t i = 0; i < part.size(); ++i) {
+      std::memcpy(buffer.data() + static_cast<size_t>(i) * element, part.select(0, i).raw(), element);
+    }
+    file.write(buffer.data(), part.bytes());
+  }
+}
+
+}  // namespace
+
+void SafetensorsWriter::add(const std::string& name, const TensorView& tensor) {
+  ZT_CHECK(tensor.device().kind == DeviceKind::kCpu, "tensor '{}' is not in host memory", name);
+  if (name == kMetadataKey) fail("a tensor cannot be named '{}': the format keeps this name", name);
+  if (!tensors_.emplace(name, tensor).second) fail("tensor '{}' is added twice to one safetensors file", name);
+}
+
+void SafetensorsWriter::set_metadata(const std::string& key, const std::string& value) { metadata_[key] = value; }
+
+void SafetensorsWriter::write(const std::filesystem::path& path) const {
+  std::vector<std::pair<std::string, TensorView>> order(tensors_.begin(), tensors_.end());
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return dtype_size(a.second.dtype()) > dtype_size(b.second.dtype());
+  });
+  json header = json::object();
+  if (!metadata_.empty()) header[kMetadataKey] = metadata_;
+  uint64_t offset = 0;
+  for (const auto& [name, tensor] : order) {
+    json extents = json::array();
+    for (int axis = 0; axis < tensor.rank(); ++axis) extents.push_back(tensor.extent(axis));
+    const uint64_t end = offset + tensor.bytes();
+    header[name] = {{"dtype", dtype_name(tensor.dtype())}, {"shape", extents}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  // Text that is not UTF-8 cannot stand in JSON; metadata comes from users, so it is mended rather than refused.
+  std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
+  text.resize(static_cast<size_t>(round_up(static_cast<int64_t>(text.size()), 8)), ' ');
+
+  AtomicFile file(path);
+  unsigned char length[kLengthBytes];
+  for (uint64_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<unsigned char>(uint64_t{text.size()} >> (8 * i));
+  file.write(length, sizeof length);
+  file.write(text.data(), text.size());
+  for (const auto& [name, tensor] : order) write_elements(file, tensor);
+  file.commit();
+}
+
+}  // namespace zoetrope::io

@@ -1,0 +1,72 @@
+// The safetensors container: reading by mapping the file, writing by way of a temporary name. Knows nothing of models;
+// folders with several files are checkpoint.h, conversion of dtypes is weights.h.
+// Format: https://huggingface.co/docs/safetensors (8 bytes header length, JSON header, data without gaps).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+namespace zoetrope::io {
+
+struct TensorInfo {
+  std::string dtype_name;      // as the file spells it
+  std::optional<DType> dtype;  // nothing for what cannot be computed with (F8_E4M3, I16, …), which is listed only
+  Shape shape;
+  uint64_t offset = 0;  // of the first byte, counted from the start of the file
+  uint64_t bytes = 0;
+  bool aligned = true;  // the mapped data may be read through a pointer of its type
+};
+
+// A mapped file, validated whole at open(): tensor() cannot fail on a bad file later. The file must not be truncated by
+// others while it is open (as with any mapping, the process would receive SIGBUS).
+class SafetensorsFile {
+ public:
+  static std::shared_ptr<const SafetensorsFile> open(const std::filesystem::path& path);
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+  ~SafetensorsFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  bool contains(const std::string& name) const { return tensors_.count(name) != 0; }
+  const TensorInfo& info(const std::string& name) const;  // absent: Error naming file and tensor
+  // A read-only view of the map, valid as long as the file object; writing to it is a fault. Where !info().aligned the
+  // elements may only be reached by memcpy. A dtype that cannot be computed with is an Error.
+  TensorView tensor(const std::string& name) const;
+  void will_need(const std::string& name) const;  // asks the system to read the pages ahead
+
+ private:
+  explicit SafetensorsFile(std::filesystem::path path);
+  void map();
+  void parse_header();
+
+  std::filesystem::path path_;
+  std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+  std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Collects views and writes them in one go. The data must stay alive until write() returns.
+class SafetensorsWriter {
+ public:
+  void add(const std::string& name, const TensorView& tensor);  // CPU, any strides; a name twice is an Error
+  void set_metadata(const std::string& key, const std::string& value);
+  // All or nothing (AtomicFile). Tensors are stored by falling element size, so that every one is aligned.
+  void write(const std::filesystem::path& path) const;
+
+ private:
+  std::map<std::string, TensorView> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace zoetrope::io

@@ -1,0 +1,277 @@
+#include "io/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "io/json.h"
+#include "tensor/half.h"
+
+namespace zoetrope::io {
+
+namespace {
+
+// memcpy because stored data may lie at any address; it compiles to plain vector loads.
+template <typename From, typename To>
+void convert(const void* from, To* to, int64_t count) {
+  const auto* source = static_cast<const std::byte*>(from);
+  for (int64_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, source + static_cast<size_t>(i) * sizeof(From), sizeof(From));
+    to[i] = from_float<To>(to_float(value));  // a double is rounded to float first, as PyTorch does
+  }
+}
+
+template <typename To>
+void convert_stored(const TensorView& stored, const TensorView& out, const std::string& label) {
+  switch (stored.dtype()) {
+    case DType::kF32:
+      return convert<float>(stored.raw(), out.data<To>(), out.size());
+    case DType::kBF16:
+      return convert<BFloat16>(stored.raw(), out.data<To>(), out.size());
+    case DType::kF16:
+      return convert<Float16>(stored.raw(), out.data<To>(), out.size());
+    case DType::kF64:
+      return convert<double>(stored.raw(), out.data<To>(), out.size());
+    default:
+      fail("{} is stored as {}, but F32, BF16, F16 or F64 is needed", label, dtype_name(stored.dtype()));
+  }
+}
+
+std::string label(const WeightSource& source, const std::string& name) {
+  return fmt::format("{}: tensor '{}'", source.where(name), name);
+}
+
+class CheckpointSource final : public WeightSource {
+ public:
+  explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  bool contains(const std::string& name) const override { return checkpoint_.contains(name); }
+  std::vector<std::string> names() const override { return checkpoint_.names(); }
+  TensorInfo info(const std::string& name) const override { return checkpoint_.info(name); }
+  std::string where(const std::string& name) const override {
+    return (contains(name) ? checkpoint_.file(name) : checkpoint_.folder()).string();
+  }
+  TensorView mapped(const std::string& name) const override {
+    const TensorInfo& found = checkpoint_.info(name);
+    return found.dtype && found.aligned ? checkpoint_.view(name) : TensorView();
+  }
+  void read(const std::string& name, const TensorView& out) const override {
+    const TensorView stored = checkpoint_.view(name);
+    if (out.size() == 0) return;
+    if (stored.dtype() == out.dtype()) {
+      std::memcpy(out.raw(), stored.raw(), out.bytes());
+    } else if (out.dtype() == DType::kF32) {
+      convert_stored<float>(stored, out, label(*this, name));
+    } else if (out.dtype() == DType::kBF16) {
+      convert_stored<BFloat16>(stored, out, label(*this, name));
+    } else {
+      fail("{} is stored as {} and cannot be had as {}", label(*this, name), dtype_name(stored.dtype()),
+           dtype_name(out.dtype()));
+    }
+  }
+  void will_need(const std::string& name) const override { checkpoint_.will_need(name); }
+
+ private:
+  Checkpoint checkpoint_;
+};
+
+// Finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+constexpr uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+constexpr uint64_t fnv1a64(std::string_view text) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return hash;
+}
+
+class ProceduralSource final : public WeightSource {
+ public:
+  explicit ProceduralSource(const std::filesystem::path& path) : path_(path.string()) {
+    const JsonObject document = JsonObject::load(path);
+    seed_ = static_cast<uint64_t>(document.get<int64_t>("seed"));
+    const JsonObject tensors = document.object("tensors");
+    for (const std::string& name : tensors.keys()) {
+      const JsonObject entry = tensors.object(name);
+      Formula formula;
+      const auto extents = entry.get<std::vector<int64_t>>("shape");
+      if (extents.size() > Shape::kMaxRank) {
+        fail("{}: tensor '{}' has {} axes, but at most {} are supported", path_, name, extents.size(), Shape::kMaxRank);
+      }
+      int64_t elements = 1;
+      for (const int64_t extent : extents) {
+        if (extent < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(1, extent), &elements) ||
+            elements > kMaxElements) {
+          fail("{}: tensor '{}' has an impossible extent {} in its shape", path_, name, extent);
+        }
+        formula.shape.append(extent);
+      }
+      formula.offset = entry.get<double>("offset");
+      formula.amplitude = entry.get<double>("amplitude");
+      formulas_[name] = formula;
+    }
+  }
+
+  bool contains(const std::string& name) const override { return formulas_.count(name) != 0; }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& item : formulas_) names.push_back(item.first);
+    return names;
+  }
+  TensorInfo info(const std::string& name) const override {
+    TensorInfo info;
+    info.dtype_name = "F32";
+    info.dtype = DType::kF32;
+    info.shape = formula(name).shape;
+    info.bytes = static_cast<uint64_t>(info.shape.size()) * sizeof(float);
+    return info;
+  }
+  std::string where(const std::string&) const override { return path_; }
+  TensorView mapped(const std::string&) const override { return {}; }
+  void read(const std::string& name, const TensorView& out) const override {
+    switch (out.dtype()) {
+      case DType::kF32:
+        return fill(name, out.data<float>());
+      case DType::kBF16:
+        return fill(name, out.data<BFloat16>());
+      default:
+        fail("{} is F32 by formula and cannot be had as {}", label(*this, name), dtype_name(out.dtype()));
+    }
+  }
+
+ private:
+  struct Formula {
+    Shape shape;
+    double offset = 0;
+    double amplitude = 0;
+  };
+  static constexpr int64_t kMaxElements = int64_t{1} << 48;
+
+  const Formula& formula(const std::string& name) const {
+    const auto found = formulas_.find(name);
+    if (found == formulas_.end()) fail("{}: tensor '{}' is missing among {}", path_, name, formulas_.size());
+    return found->second;
+  }
+
+  template <typename T>
+  void fill(const std::string& name, T* out) const {
+    const Formula& f = formula(name);
+    const uint64_t key = fnv1a64(name) ^ mix(seed_);
+    const int64_t count = f.shape.size();
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t bits = mix(key + (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u) >> 40;
+      const double u = static_cast<double>(bits) * 0x1p-24;
+      out[i] = from_float<T>(static_cast<float>(f.offset + f.amplitude * (2.0 * u - 1.0)));
+    }
+  }
+
+  std::string path_;
+  uint64_t seed_ = 0;
+  std::map<std::string, Formula> formulas_;
+};
+
+}  // namespace
+
+std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint) {
+  return std::make_shared<CheckpointSource>(std::move(checkpoint));
+}
+
+std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json) {
+  return std::make_shared<ProceduralSource>(weights_json);
+}
+
+// Copies by what they were made of. The outer lock is held for look-ups only, so ranks convert different tensors at the
+// same time while those that want the same one wait for it.
+struct Weights::Cache {
+  struct Entry {
+    std::mutex mutex;
+    Tensor tensor;
+  };
+  using Key = std::pair<std::vector<std::string>, DType>;
+
+  Entry& entry(Key key) {
+    const std::lock_guard lock(mutex);
+    std::unique_ptr<Entry>& found = entries[std::move(key)];
+    if (!found) found = std::make_unique<Entry>();
+    return *found;
+  }
+
+  std::mutex mutex;
+  std::map<Key, std::unique_ptr<Entry>> entries;
+  size_t bytes = 0;  // under `mutex`
+};
+
+Weights::Weights(Checkpoint checkpoint) : Weights(checkpoint_source(std::move(checkpoint))) {}
+Weights::Weights(std::shared_ptr<const WeightSource> source)
+    : source_(std::move(source)), cache_(std::make_unique<Cache>()) {}
+Weights::Weights(Weights&&) noexcept = default;
+Weights::~Weights() = default;
+
+bool Weights::contains(const std::string& name) const { return source_->contains(name); }
+std::vector<std::string> Weights::names() const { return source_->names(); }
+TensorInfo Weights::info(const std::string& name) const { return source_->info(name); }
+void Weights::will_need(const std::string& name) const { source_->will_need(name); }
+
+size_t Weights::copied_bytes() const {
+  const std::lock_guard lock(cache_->mutex);
+  return cache_->bytes;
+}
+
+void Weights::check(const std::string& name, const Shape& expected, DType wanted) const {
+  const TensorInfo found = source_->info(name);
+  if (!(found.shape == expected)) {
+    fail("{} has shape {}, but {} is needed", label(*source_, name), found.shape.to_string(), expected.to_string());
+  }
+  if (!found.dtype) {
+    fail("{} has dtype {}, which cannot be computed with as {}; store it as F32, BF16 or F16", label(*source_, name),
+         found.dtype_name, dtype_name(wanted));
+  }
+}
+
+TensorView Weights::get(const std::string& name, const Shape& expected, DType wanted) const {
+  check(name, expected, wanted);
+  const TensorView mapped = source_->mapped(name);
+  if (mapped && mapped.dtype() == wanted) return mapped;
+  return get_fused({name}, {expected}, wanted);
+}
+
+TensorView Weights::get_fused(const std::vector<std::string>& names, const std::vector<Shape>& expected,
+                              DType wanted) const {
+  ZT_CHECK(!names.empty() && names.size() == expected.size());
+  Shape joined = expected.front();
+  for (size_t i = 0; i < names.size(); ++i) {
+    check(names[i], expected[i], wanted);
+    if (i == 0) continue;
+    ZT_CHECK(joined.rank() > 0);
+    Shape same = expected[i];
+    same[0] = joined[0];
+    ZT_CHECK(same == joined, "{} does not join {}", expected[i].to_string(), joined.to_string());
+    joined[0] += expected[i][0];
+  }
+
+  Cache::Entry& entry = cache_->entry({names, wanted});
+  const std::lock_guard lock(entry.mutex);
+  if (entry.tensor) return entry.tensor.view();
+  Tensor tensor = Tensor::uninitialized(wanted, joined);
+  if (names.size() == 1) {
+    source_->read(names[0], tensor.view());
+  } else {
+    int64_t row = 0;
+    for (size_t i = 0; i < names.size(); ++i) {
+      source_->read(names[i], tensor.view().slice(0, row, row + expected[i][0]));
+      row += expected[i][0];
+    }
+  }
+  entry.tensor = std::move(tensor);
+  const std::lock_guard total(cache_->mutex);
+  cache_->bytes += entry.tensor.view().bytes();
+  return entry.tensor.view();
+}
+
+}  // namespace zoetrope::io

@@ -1,0 +1,71 @@
+// A model's parameters in the dtype it computes with, shared by every rank of the process: the mapped file where it can
+// be used in place, else one converted copy, made once. Where the parameters come from is behind WeightSource.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "io/checkpoint.h"
+
+namespace zoetrope::io {
+
+// Immutable once made; every function may be called from any thread.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  virtual bool contains(const std::string& name) const = 0;
+  virtual std::vector<std::string> names() const = 0;
+  virtual TensorInfo info(const std::string& name) const = 0;    // absent: Error
+  virtual std::string where(const std::string& name) const = 0;  // the file, for errors
+  virtual TensorView mapped(const std::string& name) const = 0;  // usable in place as stored, else a null view
+  virtual void read(const std::string& name,
+                    const TensorView& out) const = 0;  // all values, in out's dtype; contiguous
+  virtual void will_need(const std::string&) const {}
+};
+
+std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint);
+
+// Parameters by formula instead of by file, for models too large to keep as test data. The file holds
+// {"seed": s, "tensors": {name: {"shape": […], "offset": o, "amplitude": a}}}; element i of a tensor is
+//   offset + amplitude·(2u − 1) in float64, rounded to float32,  u = (mix(key + (i + 1)·0x9E3779B97F4A7C15) >> 40) /
+//   2^24, key = FNV-1a-64(name) xor mix(seed), mix the finalizer of SplitMix64.
+std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json);
+
+class Weights {
+ public:
+  explicit Weights(Checkpoint checkpoint);
+  explicit Weights(std::shared_ptr<const WeightSource> source);
+  Weights(Weights&&) noexcept;
+  ~Weights();
+
+  bool contains(const std::string& name) const;
+  std::vector<std::string> names() const;
+  TensorInfo info(const std::string& name) const;
+
+  // Contiguous and aligned for its type; the same memory on every call with the same name and dtype, valid as long as
+  // the Weights. `wanted` is F32 or BF16 (any stored float is converted, by way of float32, to nearest even) or the
+  // stored dtype itself. The view must not be written to. A missing tensor or another shape is an Error that names
+  // file, tensor and both shapes.
+  TensorView get(const std::string& name, const Shape& expected, DType wanted) const;
+
+  // Several tensors as one, joined along axis 0 (q, k, v weights [d, d] → [3d, d]). Always a copy, made once.
+  TensorView get_fused(const std::vector<std::string>& names, const std::vector<Shape>& expected, DType wanted) const;
+
+  void will_need(const std::string& name) const;  // starts reading a mapped tensor ahead of its first use
+  size_t copied_bytes() const;                    // memory held by conversions and joins so far
+
+ private:
+  struct Cache;
+  void check(const std::string& name, const Shape& expected, DType wanted) const;
+
+  std::shared_ptr<const WeightSource> source_;
+  std::unique_ptr<Cache> cache_;
+};
+
+}  // namespace zoetrope::io
