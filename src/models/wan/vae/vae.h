@@ -1,0 +1,64 @@
+// The VAE in use: latents to frames and frames to latents, float32, streamed in time. A causal convolution needs two
+// past frames of its input and nothing else, so both halves take a clip piece by piece, keep those frames, and give the
+// result that one pass over the whole clip would give (wan.md section 4.4). Memory depends on the size of a frame, not
+// on the length of the clip.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "zoetrope/tensor.h"
+
+#include "device/stream.h"
+#include "models/wan/probe.h"
+#include "models/wan/vae/vae_weights.h"
+
+namespace zoetrope::wan {
+
+// Frames [first_frame, first_frame + n) of the clip, in order and without gaps; valid during the call only. What it
+// throws ends decode(), and the decoder can be used again.
+using FrameSink = std::function<void(int64_t first_frame, const TensorView& frames /* [n, H, W, 3] F32 in [−1, 1] */)>;
+
+// One use at a time; keeps its buffers for the next clip of the same size. Probes see "conv_in", "mid_block",
+// "up_blocks.i" and "conv_out" as [C, n, H, W], several times a clip: joined along time they are the whole tensor.
+class VaeDecoder {
+ public:
+  explicit VaeDecoder(std::shared_ptr<const VaeWeights> weights);
+  ~VaeDecoder();
+  VaeDecoder(VaeDecoder&&) noexcept;
+
+  // latents [z, T, h, w] or [1, z, T, h, w] F32, any strides, not normalised (see latents.h). Frames reach the sink as
+  // soon as they are made, while later latent frames wait.
+  void decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe = {});
+
+  size_t workspace_bytes() const;  // held now, without weights
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// As the decoder; probes see "conv_in", "down_blocks.i", "mid_block" and "conv_out".
+class VaeEncoder {
+ public:
+  explicit VaeEncoder(std::shared_ptr<const VaeWeights> weights);
+  ~VaeEncoder();
+  VaeEncoder(VaeEncoder&&) noexcept;
+
+  // [2·z, T, h, w] for a clip of `video_shape`: mean, then log variance (not clamped). Error where it is too small.
+  Shape moments_shape(const Shape& video_shape) const;
+
+  // video [F, H, W, 3] F32 in [−1, 1], any strides; frames beyond 1 + 4·k are not used. moments as above or with a
+  // leading 1, F32, any strides.
+  void encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe = {});
+
+  size_t workspace_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace zoetrope::wan

@@ -1,0 +1,92 @@
+// What a VAE is made of, as data: names, channels and kernels of every layer, derived from the config (wan.md sections
+// 4.1–4.3). The list of tensors, the loading of weights and the running of both halves all read this one description,
+// so that another generation of the VAE is another description. Holds no weights and runs nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "models/wan/config.h"
+#include "models/wan/tensor_list.h"
+
+namespace zoetrope::wan {
+
+// NAME.weight and NAME.bias. Three axes of kernel are stored for a 3-D convolution, two for one that sees one frame.
+struct ConvLayout {
+  std::string name;
+  int64_t in = 0;
+  int64_t out = 0;
+  std::array<int64_t, 3> kernel{1, 1, 1};  // t, h, w
+  bool per_frame = false;                  // stored as [out, in, h, w]
+  Shape weight_shape() const;
+};
+
+// NAME.gamma, one value a channel, stored with `trailing` axes of extent 1 behind it.
+struct NormLayout {
+  std::string name;
+  int64_t channels = 0;
+  int trailing = 3;
+  Shape gamma_shape() const;
+};
+
+// x + conv2(SiLU(norm2(conv1(SiLU(norm1(x)))))), the sum with shortcut(x) where the channels change.
+struct ResidualLayout {
+  std::string name;
+  NormLayout norm1, norm2;
+  ConvLayout conv1, conv2;
+  std::optional<ConvLayout> shortcut;
+};
+
+// Single-head attention over the positions of one frame, added to its input.
+struct AttentionLayout {
+  std::string name;
+  NormLayout norm;
+  ConvLayout to_qkv, proj;
+};
+
+// Half or twice the size; with `time`, half or twice the frames too.
+struct ResampleLayout {
+  std::string name;
+  ConvLayout spatial;
+  std::optional<ConvLayout> time;
+};
+
+struct StageLayout {
+  std::string name;  // of the golden tensor that shows the stage's output; empty where the parts have their own
+  std::vector<ResidualLayout> resnets;
+  std::optional<ResampleLayout> resample;
+};
+
+// The encoder runs in, stages, middle, out, quant; the decoder quant, in, middle, stages, out.
+struct CoderLayout {
+  ConvLayout in;
+  ResidualLayout middle_first;
+  AttentionLayout middle_attention;
+  ResidualLayout middle_last;
+  std::vector<StageLayout> stages;
+  NormLayout norm_out;
+  ConvLayout out;
+  ConvLayout quant;  // quant_conv or post_quant_conv, 1×1×1
+};
+
+// Throw Error for a VAE that cannot be laid out so: the residual one of Wan 2.2, lists of different lengths, channels
+// that cannot be halved.
+CoderLayout encoder_layout(const VaeConfig& config);
+CoderLayout decoder_layout(const VaeConfig& config);
+
+// Every tensor that the two halves read.
+TensorList coder_tensors(const CoderLayout& layout);
+TensorList vae_tensor_list(const VaeConfig& config);
+
+// Sizes on both sides. A clip of F frames becomes 1 + ⌊(F−1)/f⌋ latent frames, left-over frames are dropped.
+int64_t temporal_factor(const VaeConfig& config);  // f: 4
+int64_t spatial_factor(const VaeConfig& config);   // 8
+int64_t latent_frames(const VaeConfig& config, int64_t video_frames);
+int64_t video_frames(const VaeConfig& config, int64_t latent_frames);
+
+}  // namespace zoetrope::wan
