@@ -14,10 +14,14 @@
 
 #include "zoetrope/tensor.h"
 
+namespace zoetrope::trace {
+class Trace;
+}
+
 namespace zoetrope::comm {
 
 // One contiguous piece of a message. Messages between a pair of ranks match in the order they were posted; the byte
-// counts of matching pieces must be equal.
+// counts of matching pieces must be equal. A piece of zero bytes is matched like any other.
 struct Segment {
   int peer = 0;
   void* data = nullptr;  // not written by sends
@@ -71,10 +75,11 @@ class Communicator {
   // Ranks of equal color form a new communicator, ordered by key, then by rank. Collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
+  // Of this communicator alone: those split from it count for themselves.
   virtual Counters counters() const = 0;
   virtual void reset_counters() = 0;
 
-  // What the run is doing ("step 3"), for time-out messages.
+  // What this rank is doing ("step 3"), for time-out messages. Shared with the communicators split from this one.
   virtual void set_step(std::string step) = 0;
 
   // Built on exchange; each waits.
@@ -91,11 +96,13 @@ class Communicator {
 // ---- ranks are threads ----
 
 struct RankOptions {
-  double timeout_seconds = 300;
+  double timeout_seconds = 300;   // of any one wait
+  trace::Trace* trace = nullptr;  // records waits and transfers
 };
 
 // Runs body(communicator) on n threads and returns when all have ended. When a body throws, every other rank's pending
-// and later waits throw too, and the first failure is rethrown here.
+// and later waits throw too, and the first failure is rethrown here. A thread cannot be killed: where one has not
+// returned timeout_seconds after the first failure, the error is printed and the process exits with 1.
 void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options = {});
 
 // ---- ranks are MPI processes ----
@@ -104,8 +111,9 @@ void run_ranks(int n, const std::function<void(Communicator&)>& body, const Rank
 bool launched_by_mpi();
 bool mpi_available();  // built with MPI
 
-// Initialises MPI on first use; finalised by finish_mpi(). Throws Error without MPI.
+// Initialises MPI on first use; finalised by finish_mpi(). Collective. Throws Error without MPI.
 std::unique_ptr<Communicator> mpi_world(const RankOptions& options = {});
+void finish_mpi();  // collective; after the last use of MPI in this process; does nothing where MPI was not used
 
 // Runs body on this process' rank of the MPI world. An Error on any rank ends all ranks with that error printed once on
 // standard error and a non-zero exit code, which is returned (0 when all went well).

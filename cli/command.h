@@ -1,0 +1,23 @@
+// What the subcommands share: how each is described to main, and where its lines go. One file a subcommand.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+
+namespace zoetrope::cli {
+
+struct Command {
+  const char* name;
+  const char* synopsis;   // after the name, as --help shows it
+  const char* summary;    // one line
+  std::string (*help)();  // the keys it takes
+  // Runs with the words after the name. `world` is this process' rank of an MPI job, or null. Throws Error.
+  int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
+};
+
+extern const Command kGenerate;
+extern const Command kInspect;
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,99 @@
+// Text to video: the settings of a run and the run itself. Every field is also a `key=value` of the program and of YAML
+// files, under the same name; docs/configuration.md lists them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+namespace zoetrope {
+
+namespace comm {
+class Communicator;
+}
+
+struct GenerateOptions {
+  std::string model;  // checkpoint folder in the published (diffusers) layout
+  std::string prompt;
+  std::string negative_prompt;
+  int64_t height = 480;  // pixels; multiples of 16
+  int64_t width = 832;
+  int64_t num_frames = 81;  // 4k + 1
+  int64_t num_inference_steps = 50;
+  double guidance_scale = 5.0;             // ≤ 1: no guidance
+  std::optional<double> guidance_scale_2;  // of the low-noise expert; unset: guidance_scale
+  std::optional<double> flow_shift;        // unset: the checkpoint's
+  std::optional<double> boundary_ratio;    // of two experts; unset: the checkpoint's
+  std::string scheduler = "unipc";         // unipc | flow_match_euler
+  std::string sigma_grid = "linspace";  // UniPC's grid: linspace (diffusers ≥ 0.37) | legacy (≤ 0.36, native Wan)
+  int64_t seed = 0;
+  int64_t max_sequence_length = 512;
+  bool mask_padding_tokens = false;
+  std::string latents;  // safetensors file with the initial noise, instead of a seed
+  std::string output = "out.mp4";
+  int64_t fps = 16;
+  std::string dump;   // folder for run.safetensors
+  std::string trace;  // file for a Perfetto trace
+
+  std::string dtype = "bf16";  // of the transformer: bf16 | float32
+  std::string text_encoder_dtype = "float32";
+  std::string vae_dtype = "float32";
+
+  std::optional<int64_t> ranks;    // in-process ranks; under mpirun the world size
+  std::optional<int64_t> threads;  // compute threads of the process; unset: all cores
+  std::string attention = "auto";
+  std::optional<int64_t> ulysses_shards;
+  int64_t context_parallelism = -1;
+  int64_t data_parallelism = 1;
+  int64_t fsdp_parallelism = 1;
+  int64_t tensor_parallelism = 1;
+  int64_t flash_min_seq_length = 0;
+  double comm_timeout = 300;
+  bool compare_one_rank = false;  // afterwards denoise once more on one rank and state the difference
+};
+
+// What a run tells while it goes on. Called on rank 0's thread only.
+struct GenerateCallbacks {
+  // A line for people ("12 advised, the checkpoint says 3").
+  std::function<void(const std::string&)> note;
+  // Denoising step `done` of `total` has ended; it took `seconds`.
+  std::function<void(int64_t done, int64_t total, double seconds)> step;
+  // `done` of `total` frames are decoded and written.
+  std::function<void(int64_t done, int64_t total)> frames;
+  // Returns true when the run should stop (Ctrl-C). Asked between blocks of every step, on every rank.
+  std::function<bool()> cancelled;
+};
+
+struct GenerateResult {
+  Tensor latents;                         // [1, C, T, h, w] F32, final, normalised; on every rank
+  std::string timing;                     // the timing summary; rank 0
+  std::string written;                    // what was written; rank 0
+  int64_t bytes_sent = 0;                 // by attention, summed over ranks
+  std::optional<double> one_rank_rel_l2;  // with compare_one_rank
+};
+
+// Runs over options.ranks threads of this process, or as this process' rank of an MPI job when started by mpirun.
+// Throws Error with one sentence for everything a user can mend.
+GenerateResult generate(const GenerateOptions& options, const GenerateCallbacks& callbacks = {});
+
+// The part of one rank, for programs that bring their own communicator. Collective over `world`.
+class TextToVideo {
+ public:
+  // Reads and checks configuration, names, shapes and options; reads no weights, allocates nothing large. Shared by the
+  // ranks of a process: weights are mapped and converted once.
+  static std::shared_ptr<TextToVideo> open(const GenerateOptions& options);
+  virtual ~TextToVideo() = default;
+
+  enum class Stop { kAfterDenoise, kAfterOutput };
+  virtual GenerateResult run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) = 0;
+  // A line a fact: model, size, degrees, values that override the checkpoint's.
+  virtual std::string describe(int ranks) const = 0;
+};
+
+}  // namespace zoetrope

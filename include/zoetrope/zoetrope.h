@@ -1,0 +1,9 @@
+// Everything public at once.
+#pragma once
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+#include "zoetrope/error.h"
+#include "zoetrope/generate.h"
+#include "zoetrope/tensor.h"
+#include "zoetrope/version.h"

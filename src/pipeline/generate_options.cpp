@@ -1,0 +1,102 @@
+#include "pipeline/generate_options.h"
+
+#include "base/error.h"
+#include "base/index_range.h"
+
+namespace zoetrope::pipeline {
+
+OptionSet describe_options(GenerateOptions& o) {
+  OptionSet set;
+  set.text("model", o.model, "checkpoint folder in the diffusers layout")
+      .text("prompt", o.prompt, "what the video shows")
+      .text("negative_prompt", o.negative_prompt, "what it should not show")
+      .integer("height", o.height, {16, 16384}, "pixels, a multiple of 16")
+      .integer("width", o.width, {16, 16384}, "pixels, a multiple of 16")
+      .integer("num_frames", o.num_frames, {1, 4093}, "frames, 4k + 1")
+      .integer("num_inference_steps", o.num_inference_steps, {1, 1000}, "denoising steps")
+      .number("guidance_scale", o.guidance_scale, {0, 100}, "classifier-free guidance; 1 or less turns it off")
+      .number("guidance_scale_2", o.guidance_scale_2, {0, 100},
+              "guidance of the low-noise expert of two-expert models; unset: guidance_scale")
+      .number("flow_shift", o.flow_shift, {0.01, 100}, "shift of the noise schedule; unset: the checkpoint's")
+      .number("boundary_ratio", o.boundary_ratio, {0, 1},
+              "share of the noise schedule above which the high-noise expert works; unset: the checkpoint's")
+      .choice("scheduler", o.scheduler, {"unipc", "flow_match_euler"}, "solver of the flow equation")
+      .choice("sigma_grid", o.sigma_grid, {"linspace", "legacy"},
+              "UniPC's noise levels: linspace as diffusers >= 0.37, legacy as <= 0.36 and the native code")
+      .integer("seed", o.seed, {0, INT64_MAX}, "of the initial noise, as PyTorch's CPU generator draws it")
+      .integer("max_sequence_length", o.max_sequence_length, {1, 512}, "text tokens that the prompt is cut to")
+      .flag("mask_padding_tokens", o.mask_padding_tokens,
+            "let cross-attention see the prompt's own tokens only; the reference attends to the padding too")
+      .text("latents", o.latents, "safetensors file with the initial noise (latents.init, or its only tensor)")
+      .text("output", o.output, "NAME.mp4, NAME.gif, NAME.png (numbered) or a folder for numbered PNGs")
+      .integer("fps", o.fps, {1, 240}, "frames per second of the file")
+      .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
+      .text("trace", o.trace, "file for a Chrome/Perfetto trace")
+      .choice("dtype", o.dtype, {"bf16", "float32"}, "of the transformer")
+      .choice("text_encoder_dtype", o.text_encoder_dtype, {"float32", "bf16"}, "of the text encoder")
+      .choice("vae_dtype", o.vae_dtype, {"float32"}, "of the VAE")
+      .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
+      .integer("threads", o.threads, {1, 4096},
+               "compute threads of this process, shared by its ranks; unset: all cores")
+      .text("attention", o.attention,
+            "strategy: auto, flash, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
+      .integer("ulysses_shards", o.ulysses_shards, {INT64_MIN, INT64_MAX},
+               "Ulysses degree inside the context axis, a divisor of it; unset: the largest that is <= the heads")
+      .integer("context_parallelism", o.context_parallelism, {-1, 4096},
+               "ranks a sequence is split over; -1: what is left")
+      .integer("data_parallelism", o.data_parallelism, {-1, 4096},
+               "2 runs the two guidance branches on two halves of the ranks")
+      .integer("fsdp_parallelism", o.fsdp_parallelism, {-1, 4096}, "only 1 so far")
+      .integer("tensor_parallelism", o.tensor_parallelism, {-1, 4096}, "only 1 so far")
+      .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
+               "sequences shorter than this stay unsharded (every rank computes the same)")
+      .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
+      .flag("compare_one_rank", o.compare_one_rank, "afterwards denoise again on one rank and print the difference");
+  for (const char* axis : {"context", "data", "fsdp", "tensor"}) {
+    set.alias(fmt::format("ici_{}_parallelism", axis).c_str(), fmt::format("{}_parallelism", axis).c_str());
+    set.unavailable(fmt::format("dcn_{}_parallelism", axis).c_str(), "1",
+                    "degrees across data-centre networks are not built yet; only 1");
+  }
+  set.unavailable("ulysses_attention_chunks", "1", "head chunks are not built yet; only 1")
+      .unavailable("ring_direction", "forward", "only the forward ring is built yet")
+      .unavailable("softmax", "online", "only online softmax is built yet")
+      .unavailable("flash_block_sizes", "", "tile sizes cannot be set yet; leave it out")
+      .unavailable("use_base2_exp", "true", "the exponent is always base 2")
+      .unavailable("use_k_smoothing", "true", "it belongs to fixed-max softmax, which is not built yet")
+      .unavailable("enable_tile_search", "false", "tile search is not built yet")
+      .unavailable("deterministic", "false", "the deterministic mode is not built yet")
+      .unavailable("image", "", "image to video is not built yet")
+      .unavailable("last_image", "", "image to video is not built yet")
+      .unavailable("video", "", "VACE is not built yet")
+      .unavailable("lora", "", "LoRA files are not supported yet")
+      .unavailable("vae_tiling", "false", "VAE tiling is not built yet")
+      .unavailable("weights", "", "weights are read from the checkpoint folder only")
+      .unavailable("weight_cache", "", "the weight cache is not built yet")
+      .unavailable("hardware", "", "the planner is not built yet");
+  return set;
+}
+
+namespace {
+
+void check_multiple(const char* key, int64_t value, int64_t unit) {
+  if (value % unit == 0) return;
+  const int64_t below = value / unit * unit;
+  fail("{}={}: must be a multiple of {}; the nearest are {}{}", key, value, unit,
+       below > 0 ? fmt::format("{} and ", below) : "", below + unit);
+}
+
+}  // namespace
+
+void check_options(const GenerateOptions& o) {
+  if (o.model.empty()) fail("model: name the checkpoint folder, as model=FOLDER or in the configuration file");
+  if (o.prompt.empty()) fail("prompt: say what the video shows, as prompt=\"a red cat on a market\"");
+  check_multiple("height", o.height, 16);
+  check_multiple("width", o.width, 16);
+  if (o.num_frames % 4 != 1) {
+    const int64_t below = (o.num_frames - 1) / 4 * 4 + 1;
+    fail("num_frames={}: must be 4k + 1; the nearest are {} and {}", o.num_frames, below, below + 4);
+  }
+  if (o.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
+}
+
+}  // namespace zoetrope::pipeline

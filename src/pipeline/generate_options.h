@@ -1,0 +1,17 @@
+// The one description of every key of a generation run.
+#pragma once
+
+#include "zoetrope/generate.h"
+
+#include "base/options.h"
+
+namespace zoetrope::pipeline {
+
+// Binds the keys to the fields; `options` must outlive the set.
+OptionSet describe_options(GenerateOptions& options);
+
+// Throws Error for what is wrong whatever the model is: an empty prompt or model, sizes no Wan model can make (naming
+// the nearest that it can), a combination of dtypes that does not exist.
+void check_options(const GenerateOptions& options);
+
+}  // namespace zoetrope::pipeline
