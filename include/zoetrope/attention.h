@@ -1,0 +1,153 @@
+// Exact attention over a sequence that is sharded over ranks (context parallelism). A strategy says how the work is
+// spread, plan() validates it once and books all memory, run() computes. Every strategy gives the same numbers.
+//
+//   rank c of P owns the global tokens [⌊cS/P⌋, ⌊(c+1)S/P⌋), uneven and empty shards included, nothing padded
+//   P = U × R: groups of U neighbours trade tokens for heads (Ulysses), K/V blocks go round R groups (ring)
+//
+//   auto attention = attention::plan({.batch = 1, .tokens = 32760, .heads = 40, .head_dim = 128, .dtype = kBF16},
+//                                    {.ulysses = 2}, communicator, /*threads=*/8);
+//   attention.run(q, k, v, {}, o);                    // buffers of your own: [B, tokens().size(), H, D]
+//
+// A model saves the copy by writing q, k, v where input_slots() points and calling run(mask, o).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zoetrope/head_slot.h"
+#include "zoetrope/index_range.h"
+#include "zoetrope/tensor.h"
+
+namespace zoetrope {
+class Stream;
+namespace comm {
+class Communicator;
+}
+namespace mesh {
+class ContextAxis;
+}
+}  // namespace zoetrope
+
+namespace zoetrope::attention {
+
+enum class MaskKind : uint8_t {
+  kNone,
+  kKeyLengths,  // per batch entry, the first so many global tokens are valid keys
+  kKeyMask,     // per batch entry and global token
+};
+
+// What is computed: softmax(scale·q·kᵀ) v per (batch, head), bidirectional. Global sizes, the same on every rank.
+struct Problem {
+  int64_t batch = 1;
+  int64_t tokens = 0;  // S, of the whole sequence
+  int64_t heads = 1;
+  int64_t head_dim = 0;
+  DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation is float32
+  float scale = 0;            // 0: 1/√head_dim
+  MaskKind mask = MaskKind::kNone;
+};
+
+enum class Direction : uint8_t {
+  kForward,  // one way round the ring
+  kTwoWay,   // both ways round at once
+  kOpen,     // both ways along a chain that has no wrap link
+};
+
+enum class Softmax : uint8_t { kAuto, kOnline, kFixedMax };
+
+// How it is spread: four independent choices, and a kernel to force.
+struct Strategy {
+  int ulysses = 0;  // U; 0: P / ring, or where that is 0 too the largest divisor of P that is ≤ H
+  int ring = 0;     // R; 0: P / ulysses
+  Direction direction = Direction::kForward;
+  Softmax softmax = Softmax::kAuto;
+  int head_chunks = 1;  // groups of heads whose exchange overlaps the previous group's attention
+  std::string kernel;   // a flash-attention implementation by name; empty: the fastest that can
+};
+
+// The configuration keys of the same names; empty or 0 where the user gave none.
+struct StrategyKeys {
+  std::string attention = "auto";  // one of strategy_names()
+  int ulysses_shards = 0;
+  int ulysses_attention_chunks = 0;
+  std::string ring_direction;  // forward, two_way, open
+  std::string softmax;         // online, fixed_max, auto
+};
+
+// A name sets its fields. Throws Error for an unknown name (with the nearest), an illegal value (with the legal ones),
+// and a key that contradicts the name.
+Strategy parse_strategy(const StrategyKeys& keys, int context_degree, int64_t heads);
+std::vector<std::string> strategy_names();
+
+// Masks are in global positions and the same on every rank.
+struct Mask {
+  std::span<const int64_t> key_lengths;  // [B]
+  TensorView key_mask;                   // [B, S] U8 or BOOL, non-zero = valid
+};
+
+// Where q, k and v of this rank's tokens are to be written, range of heads by range of heads.
+struct InputSlots {
+  std::vector<HeadSlot> q, k, v;  // each covers [0, H) once; out is [B, tokens().size(), heads.size(), D]
+};
+
+// What the calls to run() did on this rank since the start or reset_counters().
+struct Counters {
+  struct Traffic {
+    int64_t bytes_sent = 0;      // to other ranks
+    int64_t bytes_received = 0;  // from other ranks
+    double wait_seconds = 0;     // spent waiting for them
+  };
+  Traffic ulysses;           // the exchange and its way back
+  Traffic ring;              // K/V blocks
+  int64_t bytes_copied = 0;  // inside the rank: packed and unpacked
+};
+
+// A planned attention of one rank. Made by plan() only; calls are collective over the context ranks.
+class ContextAttention {
+ public:
+  ~ContextAttention();
+  ContextAttention(ContextAttention&&) noexcept;
+
+  const Problem& problem() const;    // scale filled in
+  const Strategy& strategy() const;  // ulysses and ring filled in
+  const char* kernel() const;        // the implementation that computes
+
+  // This rank's tokens, as global positions.
+  IndexRange tokens() const;
+
+  // The same places for every run; what is written there is lost in run().
+  const InputSlots& input_slots() const;
+  // Attends what the slots hold. A row without a valid key yields zeros.
+  void run(const Mask& mask, const TensorView& o);  // [B, tokens().size(), H, D], D contiguous
+
+  // Packs first. Views [B, tokens().size(), H, D] with D contiguous and any other strides.
+  void run(const TensorView& q, const TensorView& k, const TensorView& v, const Mask& mask, const TensorView& o);
+
+  Counters counters() const;
+  void reset_counters();
+  size_t workspace_bytes() const;  // booked by plan(), kernel state included
+
+ private:
+  friend ContextAttention plan(const Problem&, const Strategy&, mesh::ContextAxis&, Stream&);
+  friend ContextAttention plan(const Problem&, const Strategy&, comm::Communicator&, Stream&);
+  friend ContextAttention plan(const Problem&, const Strategy&, comm::Communicator&, int);
+  struct Impl;
+  explicit ContextAttention(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Validates everything and books the workspace; afterwards nothing allocates. Collective: all ranks must bring the same
+// problem and strategy, and ranks that disagree are refused. Throws Error with the legal values where something is not
+// possible. The communicator (its ranks are the context ranks), axis and stream must outlive the attention.
+ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, Stream& stream);
+// With `threads` threads of its own for this rank.
+ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, int threads);
+// Over an axis that is already split; the strategy's U and R must be the axis' or 0.
+ContextAttention plan(const Problem& problem, const Strategy& strategy, mesh::ContextAxis& axis, Stream& stream);
+
+}  // namespace zoetrope::attention

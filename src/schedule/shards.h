@@ -1,0 +1,57 @@
+// Who owns which tokens and which heads: the P = R·U ranks of the context axis seen as R ring blocks of U shards, and
+// the head shares inside a Ulysses group. Pure arithmetic; nothing here moves or holds data.
+//
+// Ulysses innermost (rank c has ring index c / U and Ulysses index c % U), here P = 6 = ring 3 × Ulysses 2:
+//
+//   tokens   0 ──────────────────────────────────────────── S
+//   shard    │ rank 0 │ rank 1 │ rank 2 │ rank 3 │ rank 4 │ rank 5 │     ⌊cS/P⌋ … ⌊(c+1)S/P⌋
+//   block    │   ring index 0  │  ring index 1   │  ring index 2   │     ⌊rS/R⌋ … ⌊(r+1)S/R⌋
+//
+// A group's shards join to its block exactly, for every S, because ⌊rU·S/(RU)⌋ = ⌊rS/R⌋. Nothing is padded: shards
+// differ by at most one token and are empty where S < P.
+#pragma once
+
+#include <cstdint>
+
+#include "base/index_range.h"
+
+namespace zoetrope::schedule {
+
+struct Topology {
+  int ulysses = 1;  // U
+  int ring = 1;     // R
+
+  constexpr int ranks() const { return ulysses * ring; }
+  constexpr int ring_index(int rank) const { return rank / ulysses; }
+  constexpr int ulysses_index(int rank) const { return rank % ulysses; }
+  constexpr int rank_of(int ring_index, int ulysses_index) const { return ring_index * ulysses + ulysses_index; }
+  friend constexpr bool operator==(const Topology&, const Topology&) = default;
+};
+
+// What is attended: global sizes, the same on every rank.
+struct Sizes {
+  int64_t batch = 1;
+  int64_t tokens = 0;  // S, of the whole sequence
+  int64_t heads = 1;
+  int64_t head_dim = 0;
+  int64_t element_bytes = 4;
+};
+
+// Global tokens of a rank.
+constexpr IndexRange token_shard(int64_t tokens, int ranks, int rank) { return split_range(tokens, ranks, rank); }
+
+// Global tokens of a Ulysses group, which are the keys that travel the ring as one block.
+constexpr IndexRange ring_block(int64_t tokens, int ring, int index) { return split_range(tokens, ring, index); }
+
+// Heads that a Ulysses rank attends; shares differ by at most one head and none is empty, since U ≤ H.
+constexpr IndexRange head_share(int64_t heads, int ulysses, int index) { return split_range(heads, ulysses, index); }
+
+// Group `chunk` of `chunks` of a share. The larger groups come first, so that for more chunks than heads the trailing
+// ones are empty (split_range would leave holes between).
+constexpr IndexRange head_chunk(IndexRange share, int chunks, int chunk) {
+  const int64_t size = share.size() / chunks, larger = share.size() % chunks;
+  const auto start = [&](int64_t index) { return share.begin + index * size + (index < larger ? index : larger); };
+  return {start(chunk), start(chunk + 1)};
+}
+
+}  // namespace zoetrope::schedule

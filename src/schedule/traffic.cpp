@@ -1,0 +1,38 @@
+// Sums the tables.
+#include "schedule/traffic.h"
+
+namespace zoetrope::schedule {
+namespace {
+
+int64_t sum(const Sizes& sizes, const std::vector<Segment>& segments) {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments) bytes += segment_bytes(sizes, segment);
+  return bytes;
+}
+
+}  // namespace
+
+Traffic traffic(const Sizes& sizes, Topology topology, Direction direction, int rank, int chunks) {
+  Traffic total;
+  const int64_t heads = head_share(sizes.heads, topology.ulysses, topology.ulysses_index(rank)).size();
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const Exchange out = exchange_schedule(sizes, topology, rank, chunks, chunk);
+    const Exchange back = return_schedule(sizes, topology, rank, chunks, chunk);
+    total.exchange_sent += sum(sizes, out.sends);
+    total.exchange_received += sum(sizes, out.receives);
+    total.return_sent += sum(sizes, back.sends);
+    total.return_received += sum(sizes, back.receives);
+  }
+  for (const RingStep& step : ring_schedule(sizes.tokens, topology.ring, direction, topology.ring_index(rank))) {
+    for (const Transfer& transfer : step.sends) total.ring_sent += kv_bytes(sizes, transfer.tokens, heads);
+    for (const Transfer& transfer : step.receives) total.ring_received += kv_bytes(sizes, transfer.tokens, heads);
+  }
+  const int64_t own = token_shard(sizes.tokens, topology.ranks(), rank).size() * sizes.batch * sizes.heads *
+                      sizes.head_dim * sizes.element_bytes;
+  // One rank reads its caller's q, k, v where they are; a ring alone needs only k and v side by side.
+  total.packed = own * (topology.ulysses > 1 ? 3 : topology.ring > 1 ? 2 : 0);
+  total.unpacked = topology.ulysses > 1 ? own : 0;
+  return total;
+}
+
+}  // namespace zoetrope::schedule
