@@ -1,0 +1,49 @@
+#include "pipeline/agreement.h"
+
+#include <sstream>
+#include <vector>
+
+#include "base/error.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+// The first line in which the two differ, as a sentence.
+std::string difference(int rank, const std::string& mine, const std::string& first) {
+  std::istringstream a(mine), b(first);
+  std::string line_a, line_b;
+  while (true) {
+    const bool more_a = static_cast<bool>(std::getline(a, line_a)), more_b = static_cast<bool>(std::getline(b, line_b));
+    if (!more_a && !more_b) return "";
+    if (!more_a) line_a = "nothing";
+    if (!more_b) line_b = "nothing";
+    if (line_a != line_b) {
+      return fmt::format("the ranks disagree about their settings: rank {} has {} where rank 0 has {}", rank, line_a,
+                         line_b);
+    }
+  }
+}
+
+std::string broadcast_text(comm::Communicator& world, int root, std::string text) {
+  int64_t bytes = static_cast<int64_t>(text.size());
+  world.broadcast(root, &bytes, sizeof(bytes), "agreement");
+  text.resize(static_cast<size_t>(bytes));
+  world.broadcast(root, text.data(), text.size(), "agreement");
+  return text;
+}
+
+}  // namespace
+
+void require_agreement(comm::Communicator& world, const std::string& values) {
+  if (world.size() == 1) return;
+  const std::string sentence = difference(world.rank(), values, broadcast_text(world, 0, values));
+  const uint8_t differs = sentence.empty() ? 0 : 1;
+  std::vector<uint8_t> all(static_cast<size_t>(world.size()));
+  world.all_gather(&differs, all.data(), 1, "agreement");
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (all[static_cast<size_t>(rank)] == 0) continue;
+    throw Error(broadcast_text(world, rank, sentence));
+  }
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,36 @@
+#include "pipeline/dump.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "io/safetensors.h"
+
+namespace zoetrope::pipeline {
+
+Dump::Dump(const std::string& folder) : folder_(folder) {
+  if (folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (error || !std::filesystem::is_directory(folder_)) fail("dump={}: the folder cannot be made there", folder);
+}
+
+TensorView Dump::reserve(const std::string& name, DType dtype, const Shape& shape) {
+  if (!on()) return {};
+  tensors_.emplace_back(name, Tensor(dtype, shape));
+  return tensors_.back().second;
+}
+
+void Dump::add(const std::string& name, const TensorView& tensor) {
+  if (!on()) return;
+  ZT_CHECK(tensor.contiguous());
+  std::memcpy(reserve(name, tensor.dtype(), tensor.shape()).raw(), tensor.raw(), tensor.bytes());
+}
+
+void Dump::write() const {
+  if (!on()) return;
+  io::SafetensorsWriter writer;
+  for (const auto& [name, tensor] : tensors_) writer.add(name, tensor);
+  writer.write(folder_ / "run.safetensors");
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,28 @@
+// dump=FOLDER: the tensors of a run under the names of the recorded reference runs, for parity checks.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+namespace zoetrope::pipeline {
+
+// Collects copies; write() puts them into FOLDER/run.safetensors, all or nothing. Without a folder it does nothing.
+class Dump {
+ public:
+  // Throws Error where the folder cannot be made.
+  explicit Dump(const std::string& folder);
+  bool on() const { return !folder_.empty(); }
+  void add(const std::string& name, const TensorView& tensor);  // contiguous F32 or U8
+  // A tensor that is filled piece by piece; null while off.
+  TensorView reserve(const std::string& name, DType dtype, const Shape& shape);
+  void write() const;
+
+ private:
+  std::filesystem::path folder_;
+  std::vector<std::pair<std::string, Tensor>> tensors_;
+};
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,26 @@
+#include "pipeline/prompt_context.h"
+
+#include "base/error.h"
+#include "io/weights.h"
+#include "models/wan/text/prompt.h"
+#include "models/wan/umt5/umt5.h"
+
+namespace zoetrope::pipeline {
+
+PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
+                                DType dtype, Stream& stream) {
+  const int64_t width = model.text_encoder_config.d_model;
+  PromptEmbeddings out;
+  out.rows = Tensor(DType::kF32, {static_cast<int64_t>(prompts.size()), rows, width});
+  wan::TextEncoder encoder(io::checkpoint_source(model.text_encoder), model.text_encoder_config, dtype, stream);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const std::vector<int32_t> ids = model.tokenizer.encode(wan::clean_prompt(prompts[i]), rows);
+    const auto length = static_cast<int64_t>(ids.size());
+    ZT_CHECK(length >= 1 && length <= rows);
+    out.lengths.push_back(length);
+    encoder.encode(ids, out.rows.view().select(0, static_cast<int64_t>(i)).slice(0, 0, length));
+  }
+  return out;
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,24 @@
+// From prompts to what cross-attention reads: cleaning, tokens, the text encoder, zero padding (wan.md section 5).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "device/stream.h"
+#include "pipeline/model_folder.h"
+
+namespace zoetrope::pipeline {
+
+struct PromptEmbeddings {
+  Tensor rows;                   // [prompts, max_sequence_length, text_dim] F32; rows past a prompt's length are zero
+  std::vector<int64_t> lengths;  // tokens of each prompt, </s> included
+};
+
+// Runs the text encoder in `dtype`; its weights are let go before this returns.
+PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
+                                DType dtype, Stream& stream);
+
+}  // namespace zoetrope::pipeline
