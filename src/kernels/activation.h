@@ -1,0 +1,54 @@
+// The one place where an Activation becomes arithmetic: in double for references, in vectors for kernels.
+#pragma once
+
+#include <cmath>
+#include <numbers>
+
+#include "kernels/gemm/gemm.h"
+#include "kernels/vector_math.h"
+
+namespace zoetrope::kernels {
+
+inline double activation_reference(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kSilu:
+      return x / (1.0 + std::exp(-x));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * (1.0 + std::erf(x / std::numbers::sqrt2));
+  }
+  return x;
+}
+
+template <Activation kActivation>
+simd::Floats activation_vector(simd::Floats x) {
+  if constexpr (kActivation == Activation::kSilu) return simd::silu(x);
+  if constexpr (kActivation == Activation::kGeluTanh) return simd::gelu_tanh(x);
+  if constexpr (kActivation == Activation::kGeluErf) return simd::gelu_erf(x);
+  return x;
+}
+
+template <Activation kActivation>
+struct ActivationTag {
+  static constexpr Activation value = kActivation;
+};
+
+// Calls body(ActivationTag<…>{}): the choice is made once, outside the loop.
+template <typename Body>
+void with_activation(Activation activation, Body&& body) {
+  switch (activation) {
+    case Activation::kNone:
+      return body(ActivationTag<Activation::kNone>{});
+    case Activation::kSilu:
+      return body(ActivationTag<Activation::kSilu>{});
+    case Activation::kGeluTanh:
+      return body(ActivationTag<Activation::kGeluTanh>{});
+    case Activation::kGeluErf:
+      return body(ActivationTag<Activation::kGeluErf>{});
+  }
+}
+
+}  // namespace zoetrope::kernels

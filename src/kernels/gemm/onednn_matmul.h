@@ -1,0 +1,27 @@
+// oneDNN's matmul on plain pointers, with primitives kept per thread. For gemm.cpp only.
+#pragma once
+
+#include "kernels/gemm/gemm.h"
+
+namespace zoetrope::kernels {
+
+// out[M, N] = x[M, K]·w[N, K]ᵀ + bias, rows at a stride. M, N, K > 0.
+struct MatmulCall {
+  int64_t m = 0, n = 0, k = 0;
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  const void* w = nullptr;
+  int64_t w_stride = 0;
+  const float* bias = nullptr;  // [N] or none
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  DType in_dtype = DType::kF32;
+  DType out_dtype = DType::kF32;
+  Activation fused = Activation::kNone;  // inside oneDNN: good enough for a bf16 result, not for a float32 one
+};
+void onednn_matmul(Stream& stream, const MatmulCall& call);
+
+// Whether oneDNN multiplies bf16 on this machine (it needs AVX-512, and not necessarily its bf16 extension).
+bool onednn_has_bf16();
+
+}  // namespace zoetrope::kernels

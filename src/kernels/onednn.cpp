@@ -1,0 +1,28 @@
+#include "kernels/onednn.h"
+
+#include <string_view>
+
+namespace zoetrope::kernels {
+
+const dnnl::engine& onednn_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+dnnl::stream& onednn_stream() {
+  thread_local dnnl::stream stream(onednn_engine());
+  return stream;
+}
+
+dnnl::primitive_attr onednn_attributes() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);
+  return attributes;
+}
+
+bool onednn_is_reference(const char* implementation_info) {
+  return std::string_view(implementation_info).find("ref") != std::string_view::npos;
+}
+
+}  // namespace zoetrope::kernels

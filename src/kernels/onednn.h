@@ -1,0 +1,39 @@
+// What gemm and conv share of oneDNN: the engine, a stream a thread, scratch memory from the rank's arena, and the
+// rule that float32 stays float32.
+#pragma once
+
+#include <omp.h>
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "device/stream.h"
+
+namespace zoetrope::kernels {
+
+// One CPU engine a process: it holds no state that changes. Streams belong to the calling (rank) thread.
+const dnnl::engine& onednn_engine();
+dnnl::stream& onednn_stream();
+
+// Makes oneDNN use the rank's team from this thread; returns the number of threads that primitives will see, which is
+// part of every cache key: a primitive made for n threads must run on n.
+inline int use_team(Stream& stream) {
+#ifdef ZOETROPE_STD_THREAD_TEAM
+  (void)stream;
+  return 1;
+#else
+  omp_set_num_threads(stream.team().size());
+  return stream.team().size();
+#endif
+}
+
+// Strict float32, and scratch given by us: primitives are shared by ranks, so they must not own any.
+dnnl::primitive_attr onednn_attributes();
+
+inline dnnl::memory onednn_memory(const dnnl::memory::desc& desc, const void* data) {
+  return {desc, onednn_engine(), const_cast<void*>(data)};
+}
+
+// "jit", "brgemm" and so on are fast; "ref" and plain "gemm:ref" are oneDNN's own yardsticks.
+bool onednn_is_reference(const char* implementation_info);
+
+}  // namespace zoetrope::kernels
