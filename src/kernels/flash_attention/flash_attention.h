@@ -56,6 +56,7 @@ class FlashAttention {
   explicit FlashAttention(const FlashProblem& problem);
   ~FlashAttention();
   FlashAttention(FlashAttention&&) noexcept;
+  FlashAttention& operator=(FlashAttention&&) noexcept;
 
   const FlashProblem& problem() const;
   const char* implementation() const;

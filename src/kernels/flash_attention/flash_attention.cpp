@@ -1,0 +1,175 @@
+// The door: validates what callers bring, chooses the implementation, and hands on. Computes nothing itself.
+#include "kernels/flash_attention/flash_attention.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/flash_attention/kernel.h"
+#include "tensor/dispatch.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+constexpr int64_t kMaxHeadDim = 1024;
+
+// Fastest first.
+constexpr Implementation<FlashProblem, FlashFactory> kImplementations[] = {
+    {"scalar", [](const FlashProblem&) -> Refusal { return std::nullopt; }, make_scalar_kernel},
+};
+
+void validate(const FlashProblem& p) {
+  if (p.dtype != DType::kF32 && p.dtype != DType::kBF16) {
+    fail("flash attention: dtype {} is not supported; F32 and BF16 are", dtype_name(p.dtype));
+  }
+  if (p.head_dim < 1 || p.head_dim > kMaxHeadDim) {
+    fail("flash attention: head_dim is {}, but must be in [1, {}]", p.head_dim, kMaxHeadDim);
+  }
+  if (p.batch < 0 || p.heads < 0 || p.query_tokens < 0 || p.key_tokens < 0) {
+    fail("flash attention: negative size in batch {}, heads {}, query_tokens {}, key_tokens {}", p.batch, p.heads,
+         p.query_tokens, p.key_tokens);
+  }
+  if (!std::isfinite(p.scale)) fail("flash attention: scale is {}, but must be finite", p.scale);
+}
+
+// x must be [B, S, H, D] with a contiguous last axis, S = `tokens`.
+void validate_tensor(const FlashProblem& p, const char* name, const TensorView& x, int64_t tokens) {
+  const Shape expected{p.batch, tokens, p.heads, p.head_dim};
+  if (x.shape() != expected) {
+    fail("flash attention: {} is {}, but must be {} (batch, tokens, heads, head_dim)", name, x.shape().to_string(),
+         expected.to_string());
+  }
+  if (x.dtype() != p.dtype) {
+    fail("flash attention: {} has dtype {}, but the problem says {}", name, dtype_name(x.dtype()), dtype_name(p.dtype));
+  }
+  if (x.stride(3) != 1 && p.head_dim > 1) {
+    fail("flash attention: the last axis of {} must be contiguous, but its stride is {}", name, x.stride(3));
+  }
+}
+
+void validate_mask(const FlashProblem& p, const KeyBlock& block) {
+  const int64_t end = block.first_key + block.k.extent(1);
+  if (p.mask == MaskKind::kKeyLengths) {
+    if (static_cast<int64_t>(block.key_lengths.size()) != p.batch) {
+      fail("flash attention: {} key lengths for a batch of {}", block.key_lengths.size(), p.batch);
+    }
+  } else if (!block.key_lengths.empty()) {
+    fail("flash attention: key lengths were given, but the problem's mask is not kKeyLengths");
+  }
+  if (p.mask == MaskKind::kKeyMask) {
+    const TensorView& mask = block.key_mask;
+    if (mask.rank() != 2 || mask.extent(0) != p.batch || mask.extent(1) < end) {
+      fail("flash attention: key_mask is {}, but must be [{}, ≥ {}] to cover keys up to {}", mask.shape().to_string(),
+           p.batch, end, end);
+    }
+    if (mask.dtype() != DType::kU8 && mask.dtype() != DType::kBool) {
+      fail("flash attention: key_mask has dtype {}, but must be U8 or BOOL", dtype_name(mask.dtype()));
+    }
+  } else if (block.key_mask) {
+    fail("flash attention: a key mask was given, but the problem's mask is not kKeyMask");
+  }
+}
+
+void validate_bias(const FlashProblem& p, const KeyBlock& block) {
+  if (!p.bias) {
+    if (block.bias) fail("flash attention: a bias was given, but the problem has none");
+    return;
+  }
+  const Shape expected{p.heads, p.query_tokens, block.k.extent(1)};
+  if (block.bias.shape() != expected || block.bias.dtype() != DType::kF32) {
+    fail("flash attention: bias is {} {}, but must be F32 {} (heads, query tokens, key tokens)",
+         dtype_name(block.bias.dtype()), block.bias.shape().to_string(), expected.to_string());
+  }
+  if (block.bias.stride(2) != 1 && block.bias.extent(2) > 1) {
+    fail("flash attention: the last axis of bias must be contiguous, but its stride is {}", block.bias.stride(2));
+  }
+}
+
+void validate_block(const FlashProblem& p, const TensorView& q, const KeyBlock& block) {
+  validate_tensor(p, "q", q, p.query_tokens);
+  const int64_t keys = block.k.rank() == 4 ? block.k.extent(1) : p.key_tokens;
+  validate_tensor(p, "k", block.k, keys);
+  validate_tensor(p, "v", block.v, keys);
+  if (keys > p.key_tokens) {
+    fail("flash attention: a block of {} keys, but the problem says at most {}", keys, p.key_tokens);
+  }
+  if (block.first_key < 0) fail("flash attention: first_key is {}, but must not be negative", block.first_key);
+  validate_mask(p, block);
+  validate_bias(p, block);
+}
+
+bool without_rows(const FlashProblem& p) { return p.batch == 0 || p.heads == 0 || p.query_tokens == 0; }
+
+}  // namespace
+
+struct FlashAttention::Impl {
+  FlashProblem problem;
+  const char* name;
+  std::unique_ptr<FlashKernel> kernel;
+
+  // A state of this object: anything else is a bug of the caller.
+  RowState& rows_of(FlashState& state) const {
+    auto& rows = static_cast<RowState&>(state);
+    ZT_CHECK(
+        rows.rows == problem.batch * problem.heads * problem.query_tokens && rows.o_stride == state_row_stride(problem),
+        "the state belongs to another problem");
+    return rows;
+  }
+};
+
+FlashAttention::FlashAttention(const FlashProblem& problem) : impl_(std::make_unique<Impl>()) {
+  validate(problem);
+  const auto& chosen = choose("flash attention", kImplementations, problem, problem.implementation);
+  impl_->problem = problem;
+  impl_->name = chosen.name;
+  impl_->kernel = chosen.function(problem);
+}
+
+FlashAttention::~FlashAttention() = default;
+FlashAttention::FlashAttention(FlashAttention&&) noexcept = default;
+FlashAttention& FlashAttention::operator=(FlashAttention&&) noexcept = default;
+
+const FlashProblem& FlashAttention::problem() const { return impl_->problem; }
+const char* FlashAttention::implementation() const { return impl_->name; }
+
+std::vector<std::string> FlashAttention::implementations() {
+  std::vector<std::string> names;
+  for (const auto& implementation : kImplementations) names.emplace_back(implementation.name);
+  return names;
+}
+
+std::string FlashAttention::refusal(const FlashProblem& problem, const std::string& name) {
+  for (const auto& implementation : kImplementations) {
+    if (name == implementation.name) return implementation.supports(problem).value_or("");
+  }
+  return fmt::format("there is no implementation '{}'", name);
+}
+
+std::unique_ptr<FlashState> FlashAttention::make_state() const { return std::make_unique<RowState>(impl_->problem); }
+size_t FlashAttention::state_bytes() const { return row_state_bytes(impl_->problem); }
+
+void FlashAttention::init(Stream& stream, FlashState& state) const { init_rows(stream, impl_->rows_of(state)); }
+
+void FlashAttention::accumulate(Stream& stream, FlashState& state, const TensorView& q, const KeyBlock& block) const {
+  validate_block(impl_->problem, q, block);
+  RowState& rows = impl_->rows_of(state);
+  if (without_rows(impl_->problem) || block.k.extent(1) == 0) return;
+  impl_->kernel->accumulate(stream, rows, q, block);
+}
+
+void FlashAttention::merge(Stream& stream, FlashState& into, const FlashState& from) const {
+  merge_rows(stream, impl_->rows_of(into), impl_->rows_of(const_cast<FlashState&>(from)));
+}
+
+void FlashAttention::finish(Stream& stream, FlashState& state, const TensorView& o) const {
+  validate_tensor(impl_->problem, "o", o, impl_->problem.query_tokens);
+  finish_rows(stream, impl_->problem, impl_->rows_of(state), o);
+}
+
+void FlashAttention::attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const {
+  validate_block(impl_->problem, q, block);
+  validate_tensor(impl_->problem, "o", o, impl_->problem.query_tokens);
+  if (without_rows(impl_->problem)) return;
+  impl_->kernel->attend(stream, q, block, o);
+}
+
+}  // namespace zoetrope::kernels

@@ -1,0 +1,24 @@
+// What an implementation of flash attention is behind the door. Problems and views have been validated when they get
+// here; states are RowState.
+#pragma once
+
+#include <memory>
+
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/flash_attention/state.h"
+#include "kernels/implementation.h"
+
+namespace zoetrope::kernels {
+
+class FlashKernel {
+ public:
+  virtual ~FlashKernel() = default;
+  virtual void accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const = 0;
+  virtual void attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const = 0;
+};
+
+using FlashFactory = std::unique_ptr<FlashKernel> (*)(const FlashProblem& problem);
+
+std::unique_ptr<FlashKernel> make_scalar_kernel(const FlashProblem& problem);
+
+}  // namespace zoetrope::kernels
