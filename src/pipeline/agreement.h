@@ -7,8 +7,8 @@
 
 namespace zoetrope::pipeline {
 
-// `values` is one "key=value" a line. Collective. Throws the same Error on every rank where a rank's values differ from rank
-// 0's, naming the rank, the key and both values.
+// `values` is one "key=value" a line. Collective. Throws the same Error on every rank where a rank's values differ from
+// rank 0's, naming the rank, the key and both values.
 void require_agreement(comm::Communicator& world, const std::string& values);
 
 }  // namespace zoetrope::pipeline

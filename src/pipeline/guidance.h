@@ -1,4 +1,5 @@
-// Classifier-free guidance: v = v_u + g·(v_c − v_u), rounded like the reference does in the model's dtype (wan.md section 7.1).
+// Classifier-free guidance: v = v_u + g·(v_c − v_u), rounded like the reference does in the model's dtype (wan.md
+// section 7.1).
 #pragma once
 
 #include <span>

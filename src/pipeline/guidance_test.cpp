@@ -1,8 +1,8 @@
 #include "pipeline/guidance.h"
 
-#include <vector>
-
 #include <gtest/gtest.h>
+
+#include <vector>
 
 #include "tensor/half.h"
 

@@ -1,5 +1,5 @@
-// A text-to-video checkpoint folder, opened and checked: configs, tokenizer, names and shapes of every tensor. No weights are
-// read yet, so whatever is wrong with a folder is said before anything long begins.
+// A text-to-video checkpoint folder, opened and checked: configs, tokenizer, names and shapes of every tensor. No
+// weights are read yet, so whatever is wrong with a folder is said before anything long begins.
 #pragma once
 
 #include <filesystem>

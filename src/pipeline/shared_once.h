@@ -1,4 +1,5 @@
-// Something large that the ranks of one process share: made by the first rank that asks, freed when the last one lets go.
+// Something large that the ranks of one process share: made by the first rank that asks, freed when the last one lets
+// go.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,179 @@
+#include "pipeline/denoise.h"
+
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "base/index_range.h"
+#include "models/wan/transformer/patchify.h"
+#include "pipeline/guidance.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+std::span<float> values(const TensorView& tensor) { return {tensor.data<float>(), static_cast<size_t>(tensor.size())}; }
+
+attention::Problem attention_problem(const Denoiser::Setup& setup, int64_t batch) {
+  const wan::TransformerConfig& config = setup.model.experts[0].config;
+  attention::Problem problem;
+  problem.batch = batch;
+  problem.tokens = setup.plan.tokens;
+  problem.heads = config.num_attention_heads;
+  problem.head_dim = config.attention_head_dim;
+  problem.dtype = setup.plan.dtype;
+  return problem;
+}
+
+}  // namespace
+
+Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing)
+    : setup_(setup),
+      stream_(stream),
+      timing_(timing),
+      mesh_(world, setup.layout.degrees),
+      alone_(setup.layout.sharded ? nullptr : world.split(world.rank(), 0)),
+      context_(alone_ ? *alone_ : mesh_.context()) {
+  const trace::Timing::Scope scope(timing_, "Prepare");
+  const int64_t batch = local_branches();
+  attention::Strategy strategy = setup.layout.strategy;
+  if (alone_) strategy.ulysses = strategy.ring = 1;
+  attention_ = std::make_unique<attention::ContextAttention>(
+      attention::plan(attention_problem(setup, batch), strategy, context_, stream));
+  const RunPlan& plan = setup.plan;
+  const int64_t width = setup.model.experts[0].config.patch_output_dim();
+  const Shape latent{1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
+  local_ = Tensor(plan.dtype, {batch, attention_->tokens().size(), width});
+  gathered_ = Tensor(plan.dtype, {branches(), plan.tokens, width});
+  branch_ = Tensor(DType::kF32, {branches(), latent[1], latent[2], latent[3], latent[4]});
+  velocity_ = Tensor(DType::kF32, latent);
+}
+
+int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
+int64_t Denoiser::local_branches() const { return branches() / setup_.layout.degrees.data; }
+
+int Denoiser::expert_at(double timestep) const {
+  return setup_.model.experts.size() == 1 || timestep >= setup_.plan.boundary ? 0 : 1;
+}
+
+void Denoiser::load_expert(int expert) {
+  if (expert == expert_) return;
+  // The previous expert goes first: two would be twice the memory.
+  transformer_.reset();
+  text_.reset();
+  const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
+  SharedExpert& shared = setup_.experts[expert];
+  std::shared_ptr<const wan::TransformerWeights> weights;
+  {
+    const trace::Timing::Scope scope(timing_, expert == 0 ? "Load/transformer" : "Load/transformer_2");
+    weights = shared.weights.get([&] {
+      return wan::TransformerWeights::load(files.config, std::make_shared<io::Weights>(files.checkpoint),
+                                           setup_.plan.dtype);
+    });
+  }
+  const trace::Timing::Scope scope(timing_, "Prepare");
+  transformer_ = std::make_unique<wan::Transformer>(weights, stream_);
+  transformer_->prepare(setup_.plan.latent, local_branches(), *attention_);
+  const int data = mesh_.here().data;
+  text_ = shared.contexts[data].get([&] {
+    const PromptEmbeddings& prompts = setup_.prompts;
+    const TensorView rows = prompts.rows.view().slice(0, data * local_branches(), (data + 1) * local_branches());
+    auto made = std::make_shared<SharedContext>();
+    made->rows = Tensor(DType::kF32, rows.shape());
+    std::memcpy(made->rows.data<float>(), rows.raw(), rows.bytes());
+    std::vector<int64_t> lengths;
+    if (setup_.mask_padding_tokens) {
+      lengths.assign(prompts.lengths.begin() + data * local_branches(),
+                     prompts.lengths.begin() + (data + 1) * local_branches());
+    }
+    made->context = std::make_unique<wan::TextContext>(weights, made->rows, lengths);
+    return made;
+  });
+  // The alias keeps the rows alive as long as the transformer holds the context.
+  transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()));
+  expert_ = expert;
+}
+
+// Tokens of all context ranks, then the branches of all data ranks, into gathered_.
+void Denoiser::gather() {
+  const int64_t width = gathered_.extent(2), mine = mesh_.here().data * local_branches();
+  const auto size = dtype_size(gathered_.dtype());
+  for (int64_t b = 0; b < local_branches(); ++b) {
+    const TensorView part = local_.view().select(0, b), whole = gathered_.view().select(0, mine + b);
+    std::vector<comm::Segment> receive;
+    for (int rank = 0; rank < context_.size(); ++rank) {
+      const IndexRange range = split_range(setup_.plan.tokens, context_.size(), rank);
+      receive.push_back({rank, whole.slice(0, range.begin, range.end).raw(),
+                         static_cast<size_t>(range.size() * width) * size, whole.device()});
+    }
+    context_.all_gather_v({context_.rank(), part.raw(), part.bytes(), part.device()}, receive, "velocity gather");
+  }
+  comm::Communicator& data = mesh_.data();
+  if (data.size() == 1) return;
+  std::vector<comm::Segment> receive;
+  const int64_t bytes = static_cast<int64_t>(gathered_.view().bytes()) / data.size();
+  for (int rank = 0; rank < data.size(); ++rank) {
+    receive.push_back({rank, gathered_.data<std::byte>() + rank * bytes, static_cast<size_t>(bytes), {}});
+  }
+  // The own branch already stands in its place: send it from there, receive the other's.
+  std::vector<comm::Segment> send, others;
+  for (const comm::Segment& segment : receive) {
+    if (segment.peer == data.rank()) continue;
+    others.push_back(segment);
+    send.push_back({segment.peer, receive[static_cast<size_t>(data.rank())].data, static_cast<size_t>(bytes), {}});
+  }
+  data.exchange(send, others, "guidance gather").wait();
+}
+
+void Denoiser::velocity(const TensorView& latents, double timestep, const wan::Probe& probe) {
+  const int64_t batch = local_branches();
+  // Both branches see the same latents: a batch stride of zero.
+  Shape shape = latents.shape(), strides;
+  for (int axis = 0; axis < latents.rank(); ++axis) strides.append(axis == 0 ? 0 : latents.stride(axis));
+  shape[0] = batch;
+  const TensorView repeated(latents.raw(), DType::kF32, shape, strides, latents.device());
+  const std::vector<float> timesteps(static_cast<size_t>(batch), static_cast<float>(timestep));
+  transformer_->forward(repeated, timesteps, local_, probe);
+  gather();
+  wan::unpatchify(stream_, gathered_, setup_.model.experts[0].config.patch_size, branch_);
+  if (setup_.plan.guided) {
+    guide(values(branch_.view().select(0, 0)), values(branch_.view().select(0, 1)), setup_.plan.guidance[expert_],
+          setup_.plan.dtype, values(velocity_));
+  } else {
+    std::memcpy(velocity_.data<float>(), branch_.data<float>(), velocity_.view().bytes());
+  }
+}
+
+void Denoiser::run(int64_t steps, const TensorView& latents, const Callbacks& callbacks) {
+  const std::unique_ptr<wan::Solver> solver = wan::make_solver(setup_.plan.solver, steps);
+  for (int64_t i = 0; i < steps; ++i) {
+    const double timestep = solver->timesteps()[static_cast<size_t>(i)];
+    const std::string step = fmt::format("step {} of {}", i + 1, steps);
+    mesh_.world().set_step(step);
+    context_.set_step(step);
+    mesh_.data().set_step(step);
+    // Asked before the step and between its blocks: a step of a large model takes minutes.
+    const auto stop_if_cancelled = [&] {
+      if (callbacks.cancelled()) fail("interrupted in {}; nothing was written", step);
+    };
+    wan::Probe probe;
+    if (callbacks.cancelled) {
+      stop_if_cancelled();
+      probe = [&](std::string_view, const TensorView&) { stop_if_cancelled(); };
+    }
+    load_expert(expert_at(timestep));
+    const auto begin = trace::Clock::now();
+    velocity(latents, timestep, probe);
+    solver->step(i, values(velocity_), values(latents),
+                 setup_.plan.dtype == DType::kBF16 ? wan::VelocityRounding::kBF16 : wan::VelocityRounding::kNone);
+    const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
+    timing_.add("Inference/Denoise", seconds);
+    if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);
+  }
+}
+
+int64_t Denoiser::attention_bytes_sent() const {
+  const attention::Counters counters = attention_->counters();
+  return counters.ulysses.bytes_sent + counters.ring.bytes_sent;
+}
+
+}  // namespace zoetrope::pipeline

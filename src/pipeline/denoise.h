@@ -1,0 +1,83 @@
+// The denoising loop of one rank: latents in, latents out. Every rank holds the whole latents and steps the solver
+// alike; the transformer's tokens and the guidance branches are what is divided.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+#include "zoetrope/generate.h"
+
+#include "device/stream.h"
+#include "models/wan/transformer/transformer.h"
+#include "pipeline/plan.h"
+#include "pipeline/prompt_context.h"
+#include "pipeline/shared_once.h"
+#include "trace/timing.h"
+
+namespace zoetrope::pipeline {
+
+// The prompt's keys and values of one expert and the rows they are made from.
+struct SharedContext {
+  Tensor rows;
+  std::unique_ptr<wan::TextContext> context;
+};
+
+// What ranks of one process share while denoising.
+struct SharedExpert {
+  SharedOnce<const wan::TransformerWeights> weights;
+  SharedOnce<SharedContext> contexts[2];  // by data coordinate
+};
+
+class Denoiser {
+ public:
+  struct Setup {
+    const ModelFolder& model;
+    const RunPlan& plan;
+    const RankLayout& layout;
+    const PromptEmbeddings& prompts;  // conditional, then unconditional where guided
+    bool mask_padding_tokens;
+    SharedExpert* experts;  // [2]
+  };
+  // Collective over `world`. Plans attention and books its memory.
+  Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing);
+
+  // Reads the expert's weights now instead of at its first step.
+  void load_expert(int expert);
+
+  struct Callbacks {
+    std::function<bool()> cancelled;
+    std::function<void(int64_t step, const TensorView& velocity, const TensorView& latents, double seconds)> step;
+  };
+  // latents [1, C, T, h, w] F32, noise on entry, the final latents after.
+  void run(int64_t steps, const TensorView& latents, const Callbacks& callbacks);
+
+  int64_t attention_bytes_sent() const;
+
+ private:
+  int64_t branches() const;        // of all ranks: 2 with guidance
+  int64_t local_branches() const;  // this rank's batch
+  int expert_at(double timestep) const;
+  void velocity(const TensorView& latents, double timestep, const wan::Probe& probe);
+  void gather();
+
+  Setup setup_;
+  Stream& stream_;
+  trace::Timing& timing_;
+  mesh::Mesh mesh_;
+  std::unique_ptr<comm::Communicator> alone_;  // where the sequence is not sharded
+  comm::Communicator& context_;
+  std::unique_ptr<attention::ContextAttention> attention_;
+
+  int expert_ = -1;
+  std::unique_ptr<wan::Transformer> transformer_;
+  std::shared_ptr<SharedContext> text_;
+
+  Tensor local_;     // [local branches, S_local, V] model dtype
+  Tensor gathered_;  // [branches, N, V]
+  Tensor branch_;    // [branches, C, T, h, w] F32
+  Tensor velocity_;  // [1, C, T, h, w] F32, after guidance
+};
+
+}  // namespace zoetrope::pipeline

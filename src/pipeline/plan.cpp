@@ -1,0 +1,121 @@
+#include "pipeline/plan.h"
+
+#include <tuple>
+
+#include "base/error.h"
+#include "mesh/context_axis.h"
+#include "models/wan/vae/vae_layout.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+// The latent sizes, refused where the transformer's positions do not reach.
+Shape latent_shape(const GenerateOptions& o, const ModelFolder& model) {
+  const int64_t spatial = model.vae_config.scale_factor_spatial;
+  const wan::TransformerConfig& config = model.experts[0].config;
+  for (const auto& [key, value, patch] :
+       {std::tuple{"height", o.height, config.patch_size[1]}, std::tuple{"width", o.width, config.patch_size[2]}}) {
+    const int64_t unit = spatial * patch;
+    if (value % unit != 0) {
+      const int64_t below = value / unit * unit;
+      fail("{}={}: this model makes multiples of {}; the nearest are {}{}", key, value, unit,
+           below > 0 ? fmt::format("{} and ", below) : "", below + unit);
+    }
+    if (value / unit > config.rope_max_seq_len) {
+      fail("{}={}: this model has positions for {} at most", key, value, config.rope_max_seq_len * unit);
+    }
+  }
+  const int64_t frames = wan::latent_frames(model.vae_config, o.num_frames);
+  const int64_t made = wan::video_frames(model.vae_config, frames);
+  if (made != o.num_frames) {
+    const int64_t next = wan::video_frames(model.vae_config, frames + 1);
+    fail("num_frames={}: this model makes {} or {} frames, not a number between", o.num_frames, made, next);
+  }
+  if (frames / config.patch_size[0] > config.rope_max_seq_len) {
+    const int64_t most = wan::video_frames(model.vae_config, config.rope_max_seq_len * config.patch_size[0]);
+    fail("num_frames={}: this model has positions for {} frames at most", o.num_frames, most);
+  }
+  return {frames, o.height / spatial, o.width / spatial};
+}
+
+wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
+  wan::SolverConfig config;
+  config.kind = o.scheduler == "unipc" ? wan::SolverKind::kUniPC : wan::SolverKind::kFlowMatchEuler;
+  config.sigma_grid = o.sigma_grid == "legacy" ? wan::SigmaGrid::kOld : wan::SigmaGrid::kNew;
+  config.num_train_timesteps = model.scheduler.num_train_timesteps;
+  config.shift = o.flow_shift.value_or(model.scheduler.flow_shift);
+  if (o.flow_shift && *o.flow_shift != model.scheduler.flow_shift) {
+    plan.notes.push_back(fmt::format("flow_shift {} instead of {}, which the checkpoint says", *o.flow_shift,
+                                     model.scheduler.flow_shift));
+  }
+  return config;
+}
+
+}  // namespace
+
+RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
+  RunPlan plan;
+  const wan::TransformerConfig& config = model.experts[0].config;
+  plan.latent = latent_shape(o, model);
+  plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();
+  plan.channels = config.in_channels;
+  plan.dtype = o.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  plan.guided = o.guidance_scale > 1;
+  plan.guidance[0] = o.guidance_scale;
+  plan.guidance[1] = o.guidance_scale_2.value_or(o.guidance_scale);
+  plan.solver = solver_config(o, model, plan);
+  if (model.experts.size() == 2) {
+    const double ratio = o.boundary_ratio.value_or(*model.pipeline.boundary_ratio);
+    plan.boundary = ratio * static_cast<double>(model.scheduler.num_train_timesteps);
+    if (ratio != *model.pipeline.boundary_ratio) {
+      plan.notes.push_back(fmt::format("boundary_ratio {} instead of {}, which the checkpoint says", ratio,
+                                       *model.pipeline.boundary_ratio));
+    }
+  } else {
+    if (o.guidance_scale_2) fail("guidance_scale_2: this model has one expert; leave it out");
+    if (o.boundary_ratio) fail("boundary_ratio: this model has one expert; leave it out");
+  }
+  return plan;
+}
+
+RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks) {
+  const auto degree = [](int64_t value) { return static_cast<int>(value); };
+  RankLayout layout;
+  layout.degrees = mesh::resolve_degrees({.data = degree(o.data_parallelism),
+                                          .fsdp = degree(o.fsdp_parallelism),
+                                          .context = degree(o.context_parallelism),
+                                          .tensor = degree(o.tensor_parallelism)},
+                                         ranks);
+  if (layout.degrees.data > 1 && !plan.guided) {
+    fail("data_parallelism={}: without guidance (guidance_scale={}) there is one branch to compute; use 1",
+         layout.degrees.data, o.guidance_scale);
+  }
+  if (layout.degrees.data > 2) {
+    fail("data_parallelism={}: there are two guidance branches; use 1 or 2", layout.degrees.data);
+  }
+  const int64_t heads = model.experts[0].config.num_attention_heads;
+  attention::StrategyKeys keys;
+  keys.attention = o.attention;
+  if (o.ulysses_shards) {
+    // A value that is no degree at all must reach the check as it was written, not as "unset".
+    if (*o.ulysses_shards < 1 || *o.ulysses_shards > layout.degrees.context) {
+      fail("ulysses_shards={}: must divide the context degree {} and be at most the {} heads; legal: {}",
+           *o.ulysses_shards, layout.degrees.context, heads,
+           fmt::join(mesh::legal_ulysses(layout.degrees.context, heads), ", "));
+    }
+    keys.ulysses_shards = degree(*o.ulysses_shards);
+  }
+  layout.strategy = attention::parse_strategy(keys, layout.degrees.context, heads);
+  layout.sharded = plan.tokens >= o.flash_min_seq_length;
+  return layout;
+}
+
+RankLayout single_rank_layout() {
+  RankLayout layout;
+  layout.degrees = {.data = 1, .fsdp = 1, .context = 1, .tensor = 1};
+  layout.strategy.ulysses = 1;
+  layout.strategy.ring = 1;
+  return layout;
+}
+
+}  // namespace zoetrope::pipeline

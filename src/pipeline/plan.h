@@ -1,0 +1,45 @@
+// What a run will do, derived from options and model once and checked: sizes, solver, guidance, how ranks are used.
+// Pure data: `describe` prints it, the run follows it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/generate.h"
+
+#include "mesh/mesh.h"
+#include "models/wan/solvers/solver.h"
+#include "pipeline/model_folder.h"
+
+namespace zoetrope::pipeline {
+
+struct RunPlan {
+  Shape latent;  // {T, h, w} in latent cells
+  int64_t tokens = 0;
+  int64_t channels = 0;
+  DType dtype = DType::kBF16;
+  bool guided = false;
+  double guidance[2] = {1, 1};  // of each expert
+  double boundary = 0;          // timestep from which on expert 0 works; one expert: 0
+  wan::SolverConfig solver;
+  std::vector<std::string> notes;  // where an option overrides the checkpoint
+};
+
+// Throws Error for sizes that this model cannot make.
+RunPlan plan_run(const GenerateOptions& options, const ModelFolder& model);
+
+// How `ranks` ranks are used.
+struct RankLayout {
+  mesh::Degrees degrees;
+  attention::Strategy strategy;
+  bool sharded = true;  // false: every rank computes the whole sequence (flash_min_seq_length)
+};
+
+// Throws Error for degrees that are not possible, with the legal ones.
+RankLayout lay_out_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks);
+// The layout of one rank alone, whatever the options say.
+RankLayout single_rank_layout();
+
+}  // namespace zoetrope::pipeline

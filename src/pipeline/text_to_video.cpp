@@ -1,0 +1,300 @@
+// The stages of a run, in order: prompts, noise, denoising, decoding. What a stage does is in its own file.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "zoetrope/communicator.h"
+#include "zoetrope/generate.h"
+#include "zoetrope/version.h"
+
+#include "base/error.h"
+#include "io/safetensors.h"
+#include "io/video.h"
+#include "models/wan/solvers/random.h"
+#include "models/wan/vae/latents.h"
+#include "models/wan/vae/vae.h"
+#include "pipeline/agreement.h"
+#include "pipeline/denoise.h"
+#include "pipeline/dump.h"
+#include "pipeline/generate_options.h"
+#include "pipeline/plan.h"
+
+namespace zoetrope {
+namespace pipeline {
+namespace {
+
+// Threads of this process: what the user says, else the cores it may use; MPI processes of one node that are not bound
+// to cores of their own share them.
+int process_threads(const GenerateOptions& options) {
+  if (options.threads) return static_cast<int>(*options.threads);
+  const int available = available_threads();
+  const bool bound = available < static_cast<int>(std::thread::hardware_concurrency());
+  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  if (local == nullptr || bound || !comm::launched_by_mpi()) return available;
+  return std::max(1, available / std::max(1, std::atoi(local)));
+}
+
+// Initial noise [1, C, T, h, w]: drawn from the seed as PyTorch does, or read from the user's file.
+Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan) {
+  const Shape shape{1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
+  Tensor noise(DType::kF32, shape);
+  if (options.latents.empty()) {
+    wan::RandomGenerator generator(static_cast<uint64_t>(options.seed));
+    generator.normal(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
+    return noise;
+  }
+  const auto file = io::SafetensorsFile::open(options.latents);
+  std::string name = "latents.init";
+  if (!file->contains(name)) {
+    if (file->tensors().size() != 1) {
+      fail("latents={}: holds {} tensors and none is named latents.init", options.latents, file->tensors().size());
+    }
+    name = file->tensors().begin()->first;
+  }
+  const io::TensorInfo& info = file->info(name);
+  if (info.dtype != DType::kF32 || !(info.shape == shape)) {
+    fail("latents={}: tensor '{}' is {} {}, but this run needs F32 {}", options.latents, name, info.dtype_name,
+         info.shape.to_string(), shape.to_string());
+  }
+  std::memcpy(noise.data<float>(), file->tensor(name).raw(), noise.view().bytes());
+  return noise;
+}
+
+double relative_l2(const TensorView& a, const TensorView& reference) {
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < a.size(); ++i) {
+    const double r = reference.data<float>()[i], d = a.data<float>()[i] - r;
+    difference += d * d;
+    norm += r * r;
+  }
+  return std::sqrt(difference / std::max(norm, 1e-300));
+}
+
+class Run final : public TextToVideo {
+ public:
+  explicit Run(const GenerateOptions& options)
+      : options_(options), model_(checked_model(options)), plan_(plan_run(options, model_)) {}
+
+  GenerateResult run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) override;
+  std::string describe(int ranks) const override;
+
+ private:
+  static ModelFolder checked_model(const GenerateOptions& options) {
+    check_options(options);
+    return ModelFolder::open(options.model);
+  }
+  GenerateResult run_once(comm::Communicator& world, const RankLayout& layout, const GenerateCallbacks& callbacks,
+                          Stop stop);
+  PromptEmbeddings prompts(comm::Communicator& world, trace::Timing& timing);
+  void decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump, const GenerateCallbacks& callbacks,
+              trace::Timing& timing);
+  std::unique_ptr<io::FrameWriter> open_output() const;
+  int threads_of(const comm::Communicator& world) const;
+
+  const GenerateOptions options_;
+  const ModelFolder model_;
+  const RunPlan plan_;
+  SharedExpert experts_[2];
+  std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
+};
+
+int Run::threads_of(const comm::Communicator& world) const {
+  const int here = comm::launched_by_mpi() ? 1 : world.size();
+  return std::max(1, process_threads(options_) / here);
+}
+
+std::unique_ptr<io::FrameWriter> Run::open_output() const {
+  io::VideoFormat format;
+  format.width = static_cast<int>(options_.width);
+  format.height = static_cast<int>(options_.height);
+  format.fps = static_cast<double>(options_.fps);
+  format.metadata = {{"prompt", options_.prompt},
+                     {"seed", fmt::to_string(options_.seed)},
+                     {"model", model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
+                                                                : model_.folder.filename().string()},
+                     {"version", fmt::format("zoetrope {}", version())}};
+  if (!options_.negative_prompt.empty()) format.metadata["negative_prompt"] = options_.negative_prompt;
+  return io::FrameWriter::open(options_.output, format);
+}
+
+// Rank 0 encodes with all threads of its process while the others wait; then everybody has the rows.
+PromptEmbeddings Run::prompts(comm::Communicator& world, trace::Timing& timing) {
+  const trace::Timing::Scope scope(timing, "Inference/Conditioning");
+  std::vector<std::string> texts{options_.prompt};
+  if (plan_.guided) texts.push_back(options_.negative_prompt);
+  const auto count = static_cast<int64_t>(texts.size());
+  PromptEmbeddings result;
+  if (world.rank() == 0) {
+    Stream stream(process_threads(options_));
+    result = encode_prompts(model_, texts, options_.max_sequence_length,
+                            options_.text_encoder_dtype == "bf16" ? DType::kBF16 : DType::kF32, stream);
+  } else {
+    result.rows = Tensor(DType::kF32, {count, options_.max_sequence_length, model_.text_encoder_config.d_model});
+    result.lengths.resize(texts.size());
+  }
+  if (world.size() > 1) {
+    world.set_step("the prompt's encoding");
+    world.broadcast(0, result.lengths.data(), result.lengths.size() * sizeof(int64_t), "prompt broadcast");
+    world.broadcast(0, result.rows.data<void>(), result.rows.view().bytes(), "prompt broadcast");
+  }
+  return result;
+}
+
+void Run::decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump, const GenerateCallbacks& callbacks,
+                 trace::Timing& timing) {
+  std::shared_ptr<const wan::VaeWeights> weights;
+  {
+    const trace::Timing::Scope scope(timing, "Load/VAE");
+    weights = std::make_shared<wan::VaeWeights>(model_.vae_config, std::make_shared<io::Weights>(model_.vae),
+                                                wan::VaeParts::kDecoder);
+  }
+  const trace::Timing::Scope scope(timing, "Inference/VAE decode");
+  Stream stream(process_threads(options_), {trace_.get(), 0, "compute"});
+  Tensor raw(DType::kF32, latents.shape());
+  wan::denormalize_latents(model_.vae_config, latents, raw);
+  const int64_t pixels = options_.height * options_.width * 3;
+  const Shape clip{options_.num_frames, options_.height, options_.width, 3};
+  const TensorView kept = dump.reserve("frames", DType::kF32, clip);
+  const TensorView bytes = dump.reserve("frames_u8", DType::kU8, clip);
+  std::vector<float> frame(static_cast<size_t>(pixels));
+  wan::VaeDecoder decoder(weights);
+  double formatting = 0;
+  const auto begin = trace::Clock::now();
+  decoder.decode(stream, raw, [&](int64_t first, const TensorView& frames) {
+    if (callbacks.cancelled && callbacks.cancelled()) fail("interrupted while decoding; nothing was written");
+    const auto start = trace::Clock::now();
+    for (int64_t f = 0; f < frames.extent(0); ++f) {
+      const float* values = frames.select(0, f).data<float>();
+      for (int64_t i = 0; i < pixels; ++i) {
+        frame[static_cast<size_t>(i)] = std::clamp(0.5f * values[i] + 0.5f, 0.0f, 1.0f);
+      }
+      writer.add_frame_float(frame.data());
+      if (!kept) continue;
+      std::memcpy(kept.select(0, first + f).raw(), frame.data(), frame.size() * sizeof(float));
+      uint8_t* to = bytes.select(0, first + f).data<uint8_t>();
+      for (int64_t i = 0; i < pixels; ++i) to[i] = io::to_u8_truncate(frame[static_cast<size_t>(i)]);
+    }
+    formatting += std::chrono::duration<double>(trace::Clock::now() - start).count();
+    if (callbacks.frames) callbacks.frames(first + frames.extent(0), options_.num_frames);
+  });
+  const double all = std::chrono::duration<double>(trace::Clock::now() - begin).count();
+  timing.add("Inference/VAE decode/compute", all - formatting);
+  timing.add("Inference/VAE decode/host formatting", formatting);
+}
+
+GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout, const GenerateCallbacks& callbacks,
+                             Stop stop) {
+  const bool first = world.rank() == 0;
+  trace::Timing timing;
+  GenerateResult result;
+  // The output is opened before anything long begins: where it cannot be written is said now.
+  const bool writes = first && stop == Stop::kAfterOutput;
+  const std::unique_ptr<io::FrameWriter> writer = writes ? open_output() : nullptr;
+  Dump dump(writes ? options_.dump : "");
+  {
+    const PromptEmbeddings embeddings = prompts(world, timing);
+    const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
+    for (size_t i = 0; i < embeddings.lengths.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
+    }
+    Stream stream(threads_of(world), {trace_.get(), world.rank(), "compute"});
+    Denoiser denoiser({model_, plan_, layout, embeddings, options_.mask_padding_tokens, experts_}, world, stream,
+                      timing);
+    denoiser.load_expert(0);
+    result.latents = initial_noise(options_, plan_);
+    dump.add("latents.init", result.latents);
+    Denoiser::Callbacks inner;
+    inner.cancelled = callbacks.cancelled;
+    inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& latents, double seconds) {
+      dump.add(fmt::format("velocity.{}", step), velocity);
+      dump.add(fmt::format("latents.{}", step), latents);
+      if (first && callbacks.step) callbacks.step(step + 1, options_.num_inference_steps, seconds);
+    };
+    denoiser.run(options_.num_inference_steps, result.latents, inner);
+    result.bytes_sent =
+        static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
+  }
+  if (writes) {
+    decode(result.latents, *writer, dump, callbacks, timing);
+    const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
+    writer->finish();
+    dump.write();
+    result.written = options_.output;
+  }
+  const double inference = timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
+                           timing.seconds("Inference/VAE decode");
+  timing.add("Inference", inference);
+  timing.add("Load",
+             timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
+  if (first) result.timing = timing.to_string();
+  return result;
+}
+
+GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) {
+  GenerateOptions copy = options_;
+  require_agreement(world, describe_options(copy).values());
+  if (options_.ranks && *options_.ranks != world.size()) {
+    fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options_.ranks, world.size());
+  }
+  const RankLayout layout = lay_out_ranks(options_, plan_, model_, world.size());
+  if (world.rank() == 0 && callbacks.note) callbacks.note(describe(world.size()));
+  GenerateResult result = run_once(world, layout, callbacks, stop);
+  if (trace_ && world.size() > 1) world.barrier();
+  if (trace_ && world.rank() == 0) trace_->write(options_.trace);
+  if (options_.compare_one_rank) {
+    const std::unique_ptr<comm::Communicator> alone = world.split(world.rank(), 0);
+    if (world.rank() == 0) {
+      if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
+      const GenerateResult one = run_once(*alone, single_rank_layout(), callbacks, Stop::kAfterDenoise);
+      result.one_rank_rel_l2 = relative_l2(result.latents, one.latents);
+    }
+  }
+  return result;
+}
+
+std::string Run::describe(int ranks) const {
+  const RankLayout layout = lay_out_ranks(options_, plan_, model_, ranks);
+  const wan::TransformerConfig& config = model_.experts[0].config;
+  std::string text = fmt::format("Model {}: {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
+                                 model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
+                                 config.num_attention_heads, config.attention_head_dim, options_.dtype);
+  text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}\n", options_.width, options_.height,
+                      options_.num_frames, plan_.tokens, options_.num_inference_steps,
+                      plan_.guided ? fmt::to_string(options_.guidance_scale) : "off");
+  text += fmt::format("Ranks {}: data {} x context {} (Ulysses {} x ring {}), {} threads in this process", ranks,
+                      layout.degrees.data, layout.degrees.context, layout.strategy.ulysses, layout.strategy.ring,
+                      process_threads(options_));
+  for (const std::string& note : plan_.notes) text += "\nNote: " + note;
+  return text;
+}
+
+}  // namespace
+}  // namespace pipeline
+
+std::shared_ptr<TextToVideo> TextToVideo::open(const GenerateOptions& options) {
+  return std::make_shared<pipeline::Run>(options);
+}
+
+GenerateResult generate(const GenerateOptions& options, const GenerateCallbacks& callbacks) {
+  const std::shared_ptr<TextToVideo> video = TextToVideo::open(options);
+  comm::RankOptions rank_options;
+  rank_options.timeout_seconds = options.comm_timeout;
+  GenerateResult result;
+  if (comm::launched_by_mpi()) {
+    const std::unique_ptr<comm::Communicator> world = comm::mpi_world(rank_options);
+    return video->run(*world, callbacks, TextToVideo::Stop::kAfterOutput);
+  }
+  comm::run_ranks(
+      static_cast<int>(options.ranks.value_or(1)),
+      [&](comm::Communicator& world) {
+        GenerateResult mine = video->run(world, callbacks, TextToVideo::Stop::kAfterOutput);
+        if (world.rank() == 0) result = std::move(mine);
+      },
+      rank_options);
+  return result;
+}
+
+}  // namespace zoetrope
