@@ -13,6 +13,9 @@ struct Command {
   const char* synopsis;   // after the name, as --help shows it
   const char* summary;    // one line
   std::string (*help)();  // the keys it takes
+  // comm_timeout as these words set it, wanted before the ranks of an MPI job can talk; the default where they are
+  // wrong (run() then says so).
+  double (*timeout)(const std::vector<std::string>& arguments);
   // Runs with the words after the name. `world` is this process' rank of an MPI job, or null. Throws Error.
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
 };

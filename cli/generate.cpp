@@ -71,6 +71,17 @@ GenerateCallbacks make_callbacks(bool speaks) {
   return callbacks;
 }
 
+double timeout(const std::vector<std::string>& arguments) {
+  GenerateOptions options;
+  OptionSet set = pipeline::describe_options(options);
+  try {
+    parse(arguments, options, set);
+  } catch (const Error&) {
+    return GenerateOptions().comm_timeout;
+  }
+  return options.comm_timeout;
+}
+
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
@@ -95,6 +106,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
 
 }  // namespace
 
-const Command kGenerate = {"generate", "CONFIG.yml|MODEL_DIR key=value…", "Turn a prompt into a video", help, run};
+const Command kGenerate = {"generate", "CONFIG.yml|MODEL_DIR key=value…", "Turn a prompt into a video", help, timeout,
+                           run};
 
 }  // namespace zoetrope::cli

@@ -109,6 +109,7 @@ std::string help() {
 
 }  // namespace
 
-const Command kInspect = {"inspect", "MODEL_DIR", "Say what a checkpoint folder holds and what it lacks", help, run};
+const Command kInspect = {"inspect", "MODEL_DIR", "Say what a checkpoint folder holds and what it lacks",
+                          help,      nullptr,     run};
 
 }  // namespace zoetrope::cli

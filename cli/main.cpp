@@ -20,7 +20,9 @@ constexpr const Command* kCommands[] = {&kGenerate, &kInspect};
 
 int run_command(const Command& command, const std::vector<std::string>& arguments) {
   if (comm::launched_by_mpi()) {
-    return comm::run_mpi([&](comm::Communicator& world) { command.run(arguments, &world); });
+    comm::RankOptions options;
+    if (command.timeout != nullptr) options.timeout_seconds = command.timeout(arguments);
+    return comm::run_mpi([&](comm::Communicator& world) { command.run(arguments, &world); }, options);
   }
   try {
     return command.run(arguments, nullptr);
