@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Holds the include walls between the rooms (docs/architecture.md), and a few rules about names.
+
+    check_walls.py ROOT          exit 1 and a line per breach
+    check_walls.py --self-test   plants one breach of every kind and expects each to be reported
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+# A room may include itself and the rooms named here. Public headers stand in include/zoetrope/.
+ROOMS = {
+    "base": [],
+    "trace": ["base"],
+    "tensor": ["base"],
+    "device": ["tensor", "trace", "base"],
+    "kernels": ["device", "tensor", "trace", "base"],
+    "comm": ["device", "tensor", "trace", "base"],
+    "mesh": ["comm", "device", "tensor", "trace", "base"],
+    "schedule": ["base"],
+    "attention": ["kernels", "mesh", "schedule", "comm", "device", "tensor", "trace", "base"],
+    "io": ["device", "tensor", "trace", "base"],
+    "models": ["attention", "kernels", "io", "device", "tensor", "trace", "base"],
+    "pipeline": ["models", "attention", "kernels", "io", "mesh", "comm", "schedule", "device", "tensor", "trace", "base"],
+    "planner": ["schedule", "trace", "base"],
+}
+# A public header counts as the room that implements it.
+PUBLIC = {
+    "error.h": "base", "version.h": "base", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
+    "communicator.h": "comm", "attention.h": "attention", "generate.h": "pipeline", "zoetrope.h": "pipeline",
+}
+# Words that may not stand in a room's code at all, comments aside.
+FORBIDDEN_NAMES = {
+    "models": re.compile(r"\b(comm|mesh)::"),
+    "kernels": re.compile(r"\b(comm|mesh|schedule|attention)::"),
+    "comm": re.compile(r"\b(kernels|attention|schedule)::"),
+    "planner": re.compile(r"\b(Stream|ThreadTeam|Arena)\b"),
+}
+# What a room's tests may use beyond its own walls: the rooms that bring ranks to what they test.
+TEST_EXTRA = {"models": ["comm", "mesh"], "pipeline": []}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+
+
+def strip_comments(text):
+    text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group().count("\n"), text, flags=re.S)
+    return re.sub(r"//[^\n]*", "", text)
+
+
+def room_of_include(path):
+    parts = path.split("/")
+    if parts[0] == "zoetrope":
+        return PUBLIC.get(parts[1], "?" + path)
+    return parts[0] if parts[0] in ROOMS else None
+
+
+def breaches(root):
+    root = pathlib.Path(root)
+    for room, allowed in ROOMS.items():
+        folder = root / "src" / room
+        for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
+            if path.suffix not in (".h", ".cpp", ".inc"):
+                continue
+            test = "test" in path.stem
+            may = set(allowed) | {room} | (set(TEST_EXTRA.get(room, [])) if test else set())
+            code = strip_comments(path.read_text(encoding="utf-8"))
+            for number, line in enumerate(code.splitlines(), 1):
+                where = f"{path.relative_to(root)}:{number}"
+                include = INCLUDE.match(line)
+                if include:
+                    target = room_of_include(include.group(1))
+                    if target is not None and target not in may:
+                        yield f'{where}: {room} may not include "{include.group(1)}" ({target})'
+                elif not test and room in FORBIDDEN_NAMES and FORBIDDEN_NAMES[room].search(line):
+                    yield f"{where}: {room} may not name {FORBIDDEN_NAMES[room].search(line).group()}"
+            if path.suffix == ".h" and "#pragma once" not in code:
+                yield f"{path.relative_to(root)}: a header needs #pragma once"
+
+
+def self_test():
+    planted = {
+        "src/kernels/x.cpp": '#include "comm/inproc.h"\n',
+        "src/comm/x.cpp": '#include "kernels/norm/norm.h"\n',
+        "src/models/wan/x.cpp": "void f() { mesh::Mesh m; }\n",
+        "src/models/wan/y.h": '#pragma once\n#include "zoetrope/communicator.h"\n',
+        "src/planner/x.cpp": '#include "device/stream.h"\n',
+        "src/base/x.h": "int f();\n",
+        "src/schedule/x.cpp": '#include "zoetrope/tensor.h"\n',
+    }
+    harmless = {
+        "src/models/wan/z.cpp": '// never comm::send\n#include "attention/attention.h"\n#include <vector>\n',
+        "src/models/wan/z_test.cpp": '#include "zoetrope/communicator.h"\n',
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in {**planted, **harmless}.items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        found = list(breaches(folder))
+    for name in planted:
+        assert any(line.startswith(name) for line in found), f"not reported: {name}"
+    for name in harmless:
+        assert not any(line.startswith(name) for line in found), f"reported without reason: {name}"
+    print(f"{len(planted)} planted breaches reported")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        self_test()
+    else:
+        lines = list(breaches(sys.argv[1]))
+        print("\n".join(lines) or "every wall stands")
+        sys.exit(1 if lines else 0)
