@@ -1,0 +1,21 @@
+// Validation of problems and strategies: everything that plan() refuses, with the legal values. The names and the
+// configuration keys are public (zoetrope/attention.h).
+#pragma once
+
+#include "zoetrope/attention.h"
+
+#include "schedule/ring.h"
+#include "schedule/shards.h"
+
+namespace zoetrope::attention {
+
+// The problem with its scale filled in. Throws Error.
+Problem checked_problem(const Problem& problem);
+
+// The strategy with U, R and softmax filled in, for a context axis of `degree` ranks. Throws Error.
+Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads);
+
+schedule::Direction schedule_direction(Direction direction);
+schedule::Sizes schedule_sizes(const Problem& problem);
+
+}  // namespace zoetrope::attention
