@@ -1,0 +1,250 @@
+// One function a type, in the order and with the names of the `tokenizers` library (src/normalizers,
+// src/pre_tokenizers). Left out are the types that only byte-level and word-piece tokenizers use; a file that has them
+// is refused.
+#include "models/wan/text/normalizer.h"
+
+#include <unicode/locid.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+#include <unicode/unistr.h>
+
+#include <memory>
+#include <utility>
+
+#include "models/wan/text/charsmap.h"
+#include "models/wan/text/json_field.h"
+#include "models/wan/text/regex.h"
+#include "models/wan/text/utf8.h"
+
+namespace zoetrope::wan {
+
+namespace {
+
+using nlohmann::json;
+
+// Sequences may hold sequences; a file that nests them deeper than this is an attack or a mistake.
+constexpr int kMaxNesting = 16;
+
+bool is_space(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_WHITE_SPACE); }
+
+std::u32string to_chars(std::string_view text) { return decode_utf8_or_fail(text, "the text"); }
+
+std::string normalize_unicode(const std::string& text, const icu::Normalizer2& form) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::UnicodeString result = form.normalize(icu::UnicodeString::fromUTF8(text), status);
+  if (U_FAILURE(status)) fail("ICU cannot normalise the text: {}", u_errorName(status));
+  std::string out;
+  return result.toUTF8String(out);
+}
+
+Normalizer make_unicode(const std::string& type) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::Normalizer2* form = type == "NFC"    ? icu::Normalizer2::getNFCInstance(status)
+                                 : type == "NFD"  ? icu::Normalizer2::getNFDInstance(status)
+                                 : type == "NFKC" ? icu::Normalizer2::getNFKCInstance(status)
+                                                  : icu::Normalizer2::getNFKDInstance(status);
+  if (U_FAILURE(status)) fail("ICU has no data for {}: {}", type, u_errorName(status));
+  return [form](const std::string& text) { return normalize_unicode(text, *form); };
+}
+
+std::string strip(const std::string& text, bool left, bool right) {
+  std::u32string chars = to_chars(text);
+  size_t begin = 0, end = chars.size();
+  while (left && begin < end && is_space(chars[begin])) ++begin;
+  while (right && end > begin && is_space(chars[end - 1])) --end;
+  return encode_utf8(std::u32string_view(chars).substr(begin, end - begin));
+}
+
+std::string replace(std::string_view text, const Pattern& pattern, const std::string& content) {
+  std::string out;
+  size_t done = 0;
+  for (const Match& match : pattern(text)) {
+    out += text.substr(done, match.begin - done);
+    out += content;
+    done = match.end;
+  }
+  return out += text.substr(done);
+}
+
+// Character by character, as the reference does: a final sigma is not special.
+std::string lowercase(const std::string& text) {
+  std::string out;
+  for (char32_t c : to_chars(text)) {
+    icu::UnicodeString one(static_cast<UChar32>(c));
+    one.toLower(icu::Locale::getRoot()).toUTF8String(out);
+  }
+  return out;
+}
+
+std::string strip_accents(const std::string& text) {
+  std::u32string chars = to_chars(text);
+  std::erase_if(chars, [](char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_M_MASK) != 0; });
+  return encode_utf8(chars);
+}
+
+// The control characters and spaces of neural machine translation's preprocessing (SentencePiece's "nmt" rules).
+std::string nmt(const std::string& text) {
+  std::u32string chars = to_chars(text);
+  std::erase_if(chars, [](char32_t c) {
+    return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+  });
+  for (char32_t& c : chars) {
+    if (c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+        c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD) {
+      c = ' ';
+    }
+  }
+  return encode_utf8(chars);
+}
+
+Normalizer make_normalizer_at(const json& block, const std::string& where, int depth) {
+  if (block.is_null()) return [](std::string text) { return text; };
+  if (depth > kMaxNesting) fail("{}: sequences are nested more than {} deep", where, kMaxNesting);
+  const auto type = json_get<std::string>(block, "type", where);
+  if (type == "Sequence") {
+    std::vector<Normalizer> steps;
+    for (const json& step : json_field(block, "normalizers", where)) {
+      steps.push_back(make_normalizer_at(step, fmt::format("{}[{}]", where, steps.size()), depth + 1));
+    }
+    return [steps](std::string text) {
+      for (const Normalizer& step : steps) text = step(std::move(text));
+      return text;
+    };
+  }
+  if (type == "Precompiled") {
+    const auto map = std::make_shared<Charsmap>(json_get<std::string>(block, "precompiled_charsmap", where), where);
+    return [map](const std::string& text) { return map->normalize(text); };
+  }
+  if (type == "Strip") {
+    const bool left = json_get<bool>(block, "strip_left", where);
+    const bool right = json_get<bool>(block, "strip_right", where);
+    return [left, right](const std::string& text) { return strip(text, left, right); };
+  }
+  if (type == "Replace") {
+    const Pattern pattern = make_pattern(json_field(block, "pattern", where), where + ".pattern");
+    const auto content = json_get<std::string>(block, "content", where);
+    return [pattern, content](const std::string& text) { return replace(text, pattern, content); };
+  }
+  if (type == "Prepend") {
+    const auto prefix = json_get<std::string>(block, "prepend", where);
+    return [prefix](const std::string& text) { return text.empty() ? text : prefix + text; };
+  }
+  if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") return make_unicode(type);
+  if (type == "Lowercase") return lowercase;
+  if (type == "StripAccents") return strip_accents;
+  if (type == "Nmt") return nmt;
+  fail(
+      "{}: type '{}' is not supported; Sequence, Precompiled, Strip, Replace, Prepend, NFC, NFD, NFKC, NFKD, "
+      "Lowercase, StripAccents and Nmt are",
+      where, type);
+}
+
+enum class PrependScheme { kAlways, kFirst, kNever };
+
+struct Metaspace {
+  std::string replacement;
+  PrependScheme prepend = PrependScheme::kAlways;
+  bool split = true;
+};
+
+Metaspace read_metaspace(const json& block, const std::string& where) {
+  Metaspace result;
+  result.replacement = json_get<std::string>(block, "replacement", where);
+  if (to_chars(result.replacement).size() != 1) fail("{}.replacement must be one character", where);
+  const auto scheme = json_get_or<std::string>(block, "prepend_scheme", "always", where);
+  if (scheme == "first") {
+    result.prepend = PrependScheme::kFirst;
+  } else if (scheme == "never") {
+    result.prepend = PrependScheme::kNever;
+  } else if (scheme != "always") {
+    fail("{}.prepend_scheme is '{}', and must be always, first or never", where, scheme);
+  }
+  // The older spelling; the two may not contradict each other.
+  if (!json_get_or<bool>(block, "add_prefix_space", true, where)) {
+    if (block.contains("prepend_scheme") && result.prepend != PrependScheme::kNever) {
+      fail("{}: add_prefix_space is false, so prepend_scheme must be never and not {}", where, scheme);
+    }
+    result.prepend = PrependScheme::kNever;
+  }
+  result.split = json_get_or<bool>(block, "split", true, where);
+  return result;
+}
+
+// Every occurrence of the replacement begins a word.
+void apply_metaspace(const Metaspace& meta, Word word, std::vector<Word>& out) {
+  std::string text;
+  for (char c : word.text) {
+    if (c == ' ') {
+      text += meta.replacement;
+    } else {
+      text.push_back(c);
+    }
+  }
+  const bool wanted = meta.prepend == PrependScheme::kAlways || (meta.prepend == PrependScheme::kFirst && word.first);
+  if (wanted && !text.starts_with(meta.replacement)) text.insert(0, meta.replacement);
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t next = meta.split ? text.find(meta.replacement, begin + 1) : std::string::npos;
+    const size_t end = std::min(next, text.size());
+    out.push_back({text.substr(begin, end - begin), word.first && begin == 0});
+    begin = end;
+  }
+}
+
+void split_at_spaces(const Word& word, std::vector<Word>& out) {
+  size_t begin = 0;
+  const auto flush = [&](size_t end) {
+    if (end > begin) out.push_back({word.text.substr(begin, end - begin), word.first && begin == 0});
+  };
+  for (size_t at = 0; at < word.text.size();) {
+    const DecodedChar c = decode_char(word.text, at);
+    if (is_space(c.code)) {
+      flush(at);
+      begin = at + c.bytes;
+    }
+    at += c.bytes;
+  }
+  flush(word.text.size());
+}
+
+PreTokenizer make_pre_tokenizer_at(const json& block, const std::string& where, int depth) {
+  if (block.is_null()) return [](std::vector<Word> words) { return words; };
+  if (depth > kMaxNesting) fail("{}: sequences are nested more than {} deep", where, kMaxNesting);
+  const auto type = json_get<std::string>(block, "type", where);
+  if (type == "Sequence") {
+    std::vector<PreTokenizer> steps;
+    for (const json& step : json_field(block, "pretokenizers", where)) {
+      steps.push_back(make_pre_tokenizer_at(step, fmt::format("{}[{}]", where, steps.size()), depth + 1));
+    }
+    return [steps](std::vector<Word> words) {
+      for (const PreTokenizer& step : steps) words = step(std::move(words));
+      return words;
+    };
+  }
+  if (type == "Metaspace") {
+    const Metaspace meta = read_metaspace(block, where);
+    return [meta](const std::vector<Word>& words) {
+      std::vector<Word> out;
+      for (const Word& word : words) apply_metaspace(meta, word, out);
+      return out;
+    };
+  }
+  if (type == "WhitespaceSplit") {
+    return [](const std::vector<Word>& words) {
+      std::vector<Word> out;
+      for (const Word& word : words) split_at_spaces(word, out);
+      return out;
+    };
+  }
+  fail("{}: type '{}' is not supported; Sequence, Metaspace and WhitespaceSplit are", where, type);
+}
+
+}  // namespace
+
+Normalizer make_normalizer(const json& block, const std::string& where) { return make_normalizer_at(block, where, 0); }
+
+PreTokenizer make_pre_tokenizer(const json& block, const std::string& where) {
+  return make_pre_tokenizer_at(block, where, 0);
+}
+
+}  // namespace zoetrope::wan
