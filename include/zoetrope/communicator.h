@@ -37,7 +37,7 @@ struct Counters {
 
 // A posted operation. Must be waited for before its buffers are touched again (sent data: not changed; received: not
 // read).
-class Work {
+class [[nodiscard]] Work {
  public:
   class Operation {
    public:

@@ -1,0 +1,67 @@
+// The collectives that are the same on every transport, built on exchange(). No transport is known here.
+#include "zoetrope/communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace zoetrope::comm {
+
+void Work::wait() {
+  // Taken out first: an operation that throws must not be waited for again.
+  if (const std::unique_ptr<Operation> operation = std::exchange(operation_, nullptr)) operation->wait();
+}
+
+// Dissemination: after round k a rank knows of 2^k ranks, so ⌈log₂ n⌉ rounds of empty pieces do.
+void Communicator::barrier() {
+  const int n = size();
+  for (int distance = 1; distance < n; distance *= 2) {
+    const Segment send{.peer = (rank() + distance) % n};
+    const Segment receive{.peer = (rank() - distance + n) % n};
+    exchange({&send, 1}, {&receive, 1}, "barrier").wait();
+  }
+}
+
+void Communicator::all_gather(const void* mine, void* all, size_t bytes, const char* operation) {
+  std::vector<Segment> receives;
+  for (int peer = 0; peer < size(); ++peer)
+    receives.push_back({peer, static_cast<std::byte*>(all) + static_cast<size_t>(peer) * bytes, bytes});
+  all_gather_v({rank(), const_cast<void*>(mine), bytes}, receives, operation);
+}
+
+void Communicator::all_gather_v(const Segment& mine, std::span<const Segment> receive, const char* operation) {
+  std::vector<Segment> sends(static_cast<size_t>(size()), mine);
+  std::vector<Segment> receives(receive.begin(), receive.end());
+  for (int peer = 0; peer < size(); ++peer) {
+    sends[static_cast<size_t>(peer)].peer = peer;
+    receives[static_cast<size_t>(peer)].peer = peer;
+  }
+  exchange(sends, receives, operation).wait();
+}
+
+void Communicator::broadcast(int root, void* data, size_t bytes, const char* operation) {
+  std::vector<Segment> sends;
+  std::vector<Segment> receives;
+  if (rank() == root) {
+    for (int peer = 0; peer < size(); ++peer)
+      if (peer != root) sends.push_back({peer, data, bytes});
+  } else {
+    receives.push_back({root, data, bytes});
+  }
+  exchange(sends, receives, operation).wait();
+}
+
+double Communicator::all_reduce_max(double value) {
+  std::vector<double> all(static_cast<size_t>(size()));
+  all_gather(&value, all.data(), sizeof value, "all_reduce_max");
+  return *std::max_element(all.begin(), all.end());
+}
+
+double Communicator::all_reduce_sum(double value) {
+  std::vector<double> all(static_cast<size_t>(size()));
+  all_gather(&value, all.data(), sizeof value, "all_reduce_sum");
+  double sum = 0;
+  for (const double term : all) sum += term;
+  return sum;
+}
+
+}  // namespace zoetrope::comm

@@ -1,0 +1,315 @@
+// The in-process transport: posting, matching, copying, waiting. See world.h for who copies and why.
+#include "zoetrope/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "comm/inproc/world.h"
+#include "comm/transport.h"
+#include "device/thread_team.h"
+#include "trace/trace.h"
+
+namespace zoetrope::comm::inproc {
+
+using Lock = std::unique_lock<std::mutex>;
+using trace::Clock;
+
+namespace {
+
+// Bytes copied between two looks at who else could help.
+constexpr size_t kChunk = size_t{4} << 20;
+
+}  // namespace
+
+World::World(int rank_count, const RankOptions& run_options)
+    : options(run_options),
+      // About 5 µs: a wake-up costs more than that, a time slice of a core that a peer needs far more.
+      spins(rank_count <= available_threads() ? 200 : 0),
+      ranks(static_cast<size_t>(rank_count)) {}
+
+void World::wake(int rank) {
+  Rank& sleeper = ranks[static_cast<size_t>(rank)];
+  sleeper.changes.fetch_add(1, std::memory_order_release);
+  sleeper.changed.notify_all();
+}
+
+void World::set_failed(int rank, std::string why) {
+  const std::lock_guard lock(mutex);
+  if (failed_rank >= 0) return;
+  failed_rank = rank;
+  failure = std::move(why);
+  for (int peer = 0; peer < static_cast<int>(ranks.size()); ++peer) wake(peer);
+}
+
+// The pieces of one exchange() call. Everything but the copies happens under the world's mutex.
+class Operation final : public Work::Operation {
+ public:
+  Operation(std::shared_ptr<World> world, std::shared_ptr<Group> group, std::shared_ptr<Counters> counters, int rank,
+            const char* name)
+      : world_(std::move(world)),
+        group_(std::move(group)),
+        counters_(std::move(counters)),
+        rank_(rank),
+        world_rank_(group_->world_ranks[static_cast<size_t>(rank)]),
+        name_(name) {}
+  ~Operation() override;
+
+  void post(std::span<const Segment> sends, std::span<const Segment> receives);
+  void wait() override;
+
+ private:
+  using Transfers = std::deque<std::shared_ptr<Transfer>>;
+
+  void post_piece(const Segment& piece, bool sending);
+  void match(const std::shared_ptr<Transfer>& transfer);
+  static void finish(Transfer& transfer);
+  bool copy_from(Lock& lock, Transfers& ready);
+  bool sleep(Lock& lock, Clock::time_point deadline);
+  void wait_locked(Lock& lock);
+  void throw_if_failed() const;
+  [[noreturn]] void throw_timeout() const;
+  void record(const char* lane, Clock::time_point begin) const;
+
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Group> group_;
+  const std::shared_ptr<Counters> counters_;
+  const int rank_;        // in the group
+  const int world_rank_;  // in the job
+  const char* const name_;
+  std::vector<std::shared_ptr<Transfer>> transfers_;
+  Transfers ready_receives_;  // matched and not yet claimed to the last byte
+  Transfers ready_sends_;
+  size_t unfinished_ = 0;
+  std::string error_;
+};
+
+void Operation::post(std::span<const Segment> sends, std::span<const Segment> receives) {
+  Lock lock(world_->mutex);
+  throw_if_failed();
+  world_->ranks[static_cast<size_t>(world_rank_)].last_operation = name_;
+  transfers_.reserve(sends.size() + receives.size());
+  for (const Segment& piece : sends) post_piece(piece, true);
+  for (const Segment& piece : receives) post_piece(piece, false);
+  if (ready_receives_.empty()) return;
+  const Clock::time_point begin = Clock::now();
+  while (copy_from(lock, ready_receives_)) {
+  }
+  lock.unlock();
+  record("comm: copy", begin);
+}
+
+void Operation::post_piece(const Segment& piece, bool sending) {
+  Transfers& channel = sending ? group_->channel(rank_, piece.peer) : group_->channel(piece.peer, rank_);
+  const auto other_side_waits = [&] {
+    if (channel.empty()) return false;
+    return sending ? channel.front()->receiver.posted : channel.front()->sender.posted;
+  };
+  std::shared_ptr<Transfer> transfer;
+  const bool matches = other_side_waits();
+  if (matches) {
+    transfer = std::move(channel.front());
+    channel.pop_front();
+  } else {
+    transfer = std::make_shared<Transfer>();
+    channel.push_back(transfer);
+    // Named before it posts, for messages about its absence.
+    (sending ? transfer->receiver : transfer->sender).world_rank = group_->world_ranks[static_cast<size_t>(piece.peer)];
+  }
+  (sending ? transfer->sender : transfer->receiver) = {this, true, piece.bytes, world_rank_, name_};
+  if (sending) transfer->source = static_cast<const std::byte*>(piece.data);
+  else transfer->destination = static_cast<std::byte*>(piece.data);
+  transfers_.push_back(transfer);
+  ++unfinished_;
+  if (piece.peer != rank_)
+    (sending ? counters_->bytes_sent : counters_->bytes_received) += static_cast<int64_t>(piece.bytes);
+  if (matches && !transfer->dropped) match(transfer);
+}
+
+// Both sides are here.
+void Operation::match(const std::shared_ptr<Transfer>& transfer) {
+  Transfer::Side& sender = transfer->sender;
+  Transfer::Side& receiver = transfer->receiver;
+  if (sender.bytes != receiver.bytes) {
+    transfer->dropped = true;
+    const std::string error =
+        fmt::format("rank {} sends {} bytes in '{}' where rank {} expects {} bytes in '{}'", sender.world_rank,
+                    sender.bytes, sender.name, receiver.world_rank, receiver.bytes, receiver.name);
+    for (const Transfer::Side* side : {&sender, &receiver}) {
+      side->operation->error_ = error;
+      world_->wake(side->world_rank);
+    }
+    return;
+  }
+  if (sender.bytes == 0) {
+    finish(*transfer);
+    return;
+  }
+  receiver.operation->ready_receives_.push_back(transfer);
+  sender.operation->ready_sends_.push_back(transfer);
+  for (const Transfer::Side* side : {&sender, &receiver})
+    if (side->operation != this) world_->wake(side->world_rank);
+}
+
+void Operation::finish(Transfer& transfer) {
+  for (const Transfer::Side* side : {&transfer.sender, &transfer.receiver}) {
+    Operation& operation = *side->operation;
+    if (--operation.unfinished_ == 0) operation.world_->wake(side->world_rank);
+  }
+}
+
+// Copies one chunk, with the lock released meanwhile; false where there is nothing to copy.
+bool Operation::copy_from(Lock& lock, Transfers& ready) {
+  while (!ready.empty() && (ready.front()->dropped || ready.front()->claimed == ready.front()->sender.bytes))
+    ready.pop_front();
+  if (ready.empty()) return false;
+  const std::shared_ptr<Transfer> transfer = ready.front();
+  const size_t bytes = transfer->sender.bytes;
+  const size_t begin = transfer->claimed;
+  const size_t count = std::min(kChunk, bytes - begin);
+  transfer->claimed += count;
+  ++transfer->copiers;
+  lock.unlock();
+  std::memcpy(transfer->destination + begin, transfer->source + begin, count);
+  lock.lock();
+  --transfer->copiers;
+  transfer->copied += count;
+  if (transfer->dropped) {
+    // Whoever dropped it waits for the copiers to leave.
+    world_->wake(transfer->sender.world_rank);
+    world_->wake(transfer->receiver.world_rank);
+  } else if (transfer->copied == bytes) {
+    finish(*transfer);
+  }
+  return true;
+}
+
+void Operation::wait() {
+  const Clock::time_point begin = Clock::now();
+  Lock lock(world_->mutex);
+  wait_locked(lock);
+  lock.unlock();
+  counters_->wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  record("comm: wait", begin);
+}
+
+void Operation::wait_locked(Lock& lock) {
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(world_->options.timeout_seconds));
+  while (true) {
+    if (!error_.empty()) throw Error(error_);
+    throw_if_failed();
+    if (unfinished_ == 0) return;
+    if (copy_from(lock, ready_receives_) || copy_from(lock, ready_sends_)) continue;
+    if (!sleep(lock, deadline)) throw_timeout();
+  }
+}
+
+// Until something changes for this rank; false when the deadline passes.
+bool Operation::sleep(Lock& lock, Clock::time_point deadline) {
+  World::Rank& self = world_->ranks[static_cast<size_t>(world_rank_)];
+  const uint32_t seen = self.changes.load(std::memory_order_relaxed);
+  if (world_->spins > 0) {
+    lock.unlock();
+    for (int spin = 0; spin < world_->spins && self.changes.load(std::memory_order_acquire) == seen; ++spin)
+      __builtin_ia32_pause();
+    lock.lock();
+  }
+  return self.changed.wait_until(lock, deadline, [&] { return self.changes.load(std::memory_order_relaxed) != seen; });
+}
+
+void Operation::throw_if_failed() const {
+  if (world_->failed_rank >= 0) throw Error(stopped_message(world_rank_, name_, world_->failed_rank, world_->failure));
+}
+
+void Operation::throw_timeout() const {
+  // What has not been posted is the cause; a piece in flight is at most its consequence.
+  const auto unfinished = [](const auto& transfer) { return transfer->copied < transfer->sender.bytes; };
+  const auto absent = [](const auto& transfer) { return !transfer->sender.posted || !transfer->receiver.posted; };
+  auto found = std::find_if(transfers_.begin(), transfers_.end(), absent);
+  if (found == transfers_.end()) found = std::find_if(transfers_.begin(), transfers_.end(), unfinished);
+  ZT_CHECK(found != transfers_.end(), "'{}' has unfinished pieces and none of them is", name_);
+  const Transfer& transfer = **found;
+  const bool sends = transfer.sender.operation == this;
+  const Transfer::Side& own = sends ? transfer.sender : transfer.receiver;
+  const Transfer::Side& other = sends ? transfer.receiver : transfer.sender;
+  const World::Rank& peer = world_->ranks[static_cast<size_t>(other.world_rank)];
+  std::string detail = fmt::format("its {} of {} bytes {}", sends ? "receive" : "send", own.bytes,
+                                   other.posted ? "did not end" : "was never posted");
+  if (peer.last_operation != nullptr)
+    detail += fmt::format("; the last that rank {} began was '{}'{}", other.world_rank, peer.last_operation,
+                          at_step(peer.step));
+  throw Error(timeout_message(world_rank_, world_->options.timeout_seconds, other.world_rank, name_,
+                              world_->ranks[static_cast<size_t>(world_rank_)].step, detail));
+}
+
+void Operation::record(const char* lane, Clock::time_point begin) const {
+  if (world_->options.trace != nullptr) world_->options.trace->record(name_, world_rank_, lane, begin, Clock::now());
+}
+
+// After a wait that threw, or where the work was dropped: the buffers may go away with this operation, so nobody may
+// touch them any more. Peers are not told here; they learn of the failure that is behind it, or run into the deadline.
+Operation::~Operation() {
+  Lock lock(world_->mutex);
+  World::Rank& self = world_->ranks[static_cast<size_t>(world_rank_)];
+  for (const std::shared_ptr<Transfer>& transfer : transfers_) {
+    Transfer::Side& side = transfer->sender.operation == this ? transfer->sender : transfer->receiver;
+    side.operation = nullptr;
+    if (transfer->copied == transfer->sender.bytes && transfer->sender.posted && transfer->receiver.posted) continue;
+    transfer->dropped = true;
+    self.changed.wait(lock, [&] { return transfer->copiers == 0; });
+  }
+}
+
+namespace {
+
+class InprocCommunicator final : public Communicator {
+ public:
+  InprocCommunicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank)
+      : world_(std::move(world)), group_(std::move(group)), rank_(rank), counters_(std::make_shared<Counters>()) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(group_->world_ranks.size()); }
+  int world_rank(int rank) const override { return group_->world_ranks.at(static_cast<size_t>(rank)); }
+
+  Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {
+    for (const std::span<const Segment> pieces : {sends, receives}) check_pieces(pieces, size(), operation);
+    auto work = std::make_unique<Operation>(world_, group_, counters_, rank_, operation);
+    work->post(sends, receives);
+    return Work(std::move(work));
+  }
+
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    const SplitGroup mine = gather_split(*this, color, key);
+    std::vector<int> members;
+    for (const int member : mine.members) members.push_back(world_rank(member));
+    const std::lock_guard lock(world_->mutex);
+    // Kept as long as its parent: a few hundred bytes a split, and no question of who is last to leave.
+    std::shared_ptr<Group>& child = group_->children[{splits_++, color}];
+    if (child == nullptr) child = std::make_shared<Group>(std::move(members));
+    return make_communicator(world_, child, mine.rank);
+  }
+
+  Counters counters() const override { return *counters_; }
+  void reset_counters() override { *counters_ = {}; }
+
+  void set_step(std::string step) override {
+    const std::lock_guard lock(world_->mutex);
+    world_->ranks[static_cast<size_t>(world_rank(rank_))].step = std::move(step);
+  }
+
+ private:
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Group> group_;
+  const int rank_;
+  const std::shared_ptr<Counters> counters_;
+  int splits_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank) {
+  return std::make_unique<InprocCommunicator>(std::move(world), std::move(group), rank);
+}
+
+}  // namespace zoetrope::comm::inproc

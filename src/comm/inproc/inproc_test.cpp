@@ -1,0 +1,193 @@
+// How in-process runs fail: one rank's exception, deadlines, disagreement. The contract itself is tested in
+// communicator_test.cpp.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "zoetrope/communicator.h"
+#include "zoetrope/error.h"
+
+namespace zoetrope::comm {
+namespace {
+
+std::string error_of(int ranks, const std::function<void(Communicator&)>& body, const RankOptions& options = {}) {
+  try {
+    run_ranks(ranks, body, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RunRanks, RefusesNoRanks) {
+  EXPECT_EQ(error_of(0, [](Communicator&) {}), "0 ranks cannot run; 1 or more can");
+}
+
+struct OwnException : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The others wait for messages that never come; all end, and the first exception comes back with its type.
+TEST(RunRanks, FirstExceptionEndsAllRanksAndIsRethrown) {
+  for (const int n : {1, 2, 4, 7}) {
+    std::atomic<int> stopped = 0;
+    const auto body = [&](Communicator& comm) {
+      if (comm.rank() == n - 1) throw OwnException("the disk is full");
+      char byte = 0;
+      const Segment receive{n - 1, &byte, 1};
+      try {
+        comm.exchange({}, {&receive, 1}, "ring hop").wait();
+      } catch (const Error& error) {
+        EXPECT_EQ(std::string(error.what()), "rank " + std::to_string(comm.rank()) +
+                                                 " stopped in 'ring hop' because rank " + std::to_string(n - 1) +
+                                                 " failed: the disk is full");
+        ++stopped;
+        throw;
+      }
+    };
+    try {
+      run_ranks(n, body);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const OwnException& error) {
+      EXPECT_STREQ(error.what(), "the disk is full");
+    }
+    EXPECT_EQ(stopped, n - 1);
+  }
+}
+
+TEST(RunRanks, ExceptionsThatAreNoStdExceptionComeBackToo) {
+  EXPECT_THROW(run_ranks(2,
+                         [](Communicator& comm) {
+                           if (comm.rank() == 0) throw 7;
+                           comm.barrier();
+                         }),
+               int);
+}
+
+// Posts fail after a failure as waits do, so that a rank that never waits ends too.
+TEST(RunRanks, NothingCanBePostedAfterAFailure) {
+  EXPECT_EQ(error_of(2,
+                     [](Communicator& comm) {
+                       if (comm.rank() == 0) throw Error("broken");
+                       char byte = 0;
+                       const Segment send{0, &byte, 1};
+                       std::vector<Work> works;
+                       while (true) works.push_back(comm.exchange({&send, 1}, {}, "send"));
+                     }),
+            "broken");
+}
+
+TEST(RunRanks, StalledThreadIsNamedWithOperationAndStep) {
+  const std::string error = error_of(3,
+                                     [](Communicator& comm) {
+                                       comm.set_step("step 3");
+                                       comm.barrier();
+                                       // Longer than rank 2's deadline, shorter than the patience after it.
+                                       if (comm.rank() == 1)
+                                         std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                                       if (comm.rank() != 2) return;
+                                       char byte = 0;
+                                       const Segment receive{1, &byte, 1};
+                                       comm.exchange({}, {&receive, 1}, "ring hop").wait();
+                                     },
+                                     {.timeout_seconds = 0.2});
+  EXPECT_EQ(error,
+            "rank 2 waited 0.2 s for rank 1 in 'ring hop' at step 3: its send of 1 bytes was never posted; the last "
+            "that rank 1 began was 'barrier' at step 3");
+}
+
+TEST(RunRanks, SendThatNobodyReceivesTimesOutToo) {
+  const std::string error = error_of(2,
+                                     [](Communicator& comm) {
+                                       char byte = 0;
+                                       const Segment send{1, &byte, 1};
+                                       if (comm.rank() == 0) comm.exchange({&send, 1}, {}, "Ulysses out").wait();
+                                     },
+                                     {.timeout_seconds = 0.1});
+  EXPECT_EQ(error, "rank 0 waited 0.1 s for rank 1 in 'Ulysses out': its receive of 1 bytes was never posted");
+}
+
+// Sub-communicators speak of the ranks of the job.
+TEST(RunRanks, TimeOutInASplitNamesRanksOfTheJob) {
+  const std::string error = error_of(4,
+                                     [](Communicator& comm) {
+                                       const auto pair = comm.split(comm.rank() / 2, comm.rank());
+                                       char byte = 0;
+                                       const Segment receive{0, &byte, 1};
+                                       if (comm.rank() == 3) pair->exchange({}, {&receive, 1}, "hop").wait();
+                                     },
+                                     {.timeout_seconds = 0.1});
+  EXPECT_EQ(error.substr(0, 37), "rank 3 waited 0.1 s for rank 2 in 'ho");
+}
+
+// A thread that computes for ever cannot be stopped; the run ends all the same, with the error printed.
+TEST(RunRanksDeathTest, EndsTheProcessWhereAThreadNeverComesBack) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_ranks(2,
+                        [](Communicator& comm) {
+                          while (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+                          comm.barrier();
+                        },
+                        {.timeout_seconds = 0.2}),
+              testing::ExitedWithCode(1), "error: rank 0 waited 0.2 s for rank 1 in 'barrier'");
+}
+
+TEST(Exchange, MismatchedSizesNameBothRanks) {
+  const std::string error = error_of(2, [](Communicator& comm) {
+    std::vector<char> data(16);
+    const Segment send{1, data.data(), 5};
+    const Segment receive{0, data.data(), 7};
+    if (comm.rank() == 0) comm.exchange({&send, 1}, {}, "pack").wait();
+    else comm.exchange({}, {&receive, 1}, "unpack").wait();
+  });
+  EXPECT_EQ(error, "rank 0 sends 5 bytes in 'pack' where rank 1 expects 7 bytes in 'unpack'");
+}
+
+TEST(Exchange, RefusesRanksThatAreNotThere) {
+  EXPECT_EQ(error_of(1,
+                     [](Communicator& comm) {
+                       const Segment send{.peer = 3};
+                       comm.exchange({&send, 1}, {}, "hop").wait();
+                     }),
+            "'hop' names rank 3; the communicator has ranks 0 to 0");
+}
+
+// Dropped work frees its buffers for the caller at once; a peer that counts on it learns so by its deadline.
+TEST(Exchange, DroppedWorkIsNotTouchedAgain) {
+  const std::string error = error_of(2,
+                                     [](Communicator& comm) {
+                                       std::vector<char> data(1000);
+                                       if (comm.rank() == 0) {
+                                         const Segment send{1, data.data(), data.size()};
+                                         const Work given_up = comm.exchange({&send, 1}, {}, "given up");
+                                       } else {
+                                         const Segment receive{0, data.data(), data.size()};
+                                         std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                         comm.exchange({}, {&receive, 1}, "hop").wait();
+                                       }
+                                     },
+                                     {.timeout_seconds = 0.1});
+  EXPECT_EQ(error.substr(0, 38), "rank 1 waited 0.1 s for rank 0 in 'hop");
+}
+
+TEST(Counters, WaitingCountsOnlyInsideWait) {
+  run_ranks(2, [](Communicator& comm) {
+    char byte = 0;
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const Segment send{0, &byte, 1};
+      comm.exchange({&send, 1}, {}, "late").wait();
+      return;
+    }
+    const Segment receive{1, &byte, 1};
+    Work work = comm.exchange({}, {&receive, 1}, "late");
+    EXPECT_EQ(comm.counters().wait_seconds, 0);
+    work.wait();
+    EXPECT_GT(comm.counters().wait_seconds, 0.01);
+  });
+}
+
+}  // namespace
+}  // namespace zoetrope::comm

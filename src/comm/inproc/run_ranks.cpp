@@ -1,0 +1,94 @@
+// Ranks as threads: starting them, stopping the others when one fails.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <numeric>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/inproc/world.h"
+
+namespace zoetrope::comm {
+
+namespace {
+
+using inproc::Group;
+using inproc::World;
+
+std::string describe(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+// What the threads report back.
+struct Ending {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int running = 0;
+  std::exception_ptr first;
+  std::string why;
+};
+
+void run_rank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>& group, int rank,
+              const std::function<void(Communicator&)>& body, Ending& ending) {
+  std::exception_ptr failure;
+  try {
+    body(*inproc::make_communicator(world, group, rank));
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure != nullptr) {
+    const std::string why = describe(failure);
+    {
+      // Before the others are told, so that what they throw in consequence comes second.
+      const std::lock_guard lock(ending.mutex);
+      if (ending.first == nullptr) {
+        ending.first = failure;
+        ending.why = why;
+      }
+    }
+    world->set_failed(rank, why);
+  }
+  const std::lock_guard lock(ending.mutex);
+  --ending.running;
+  ending.changed.notify_all();
+}
+
+// Until all have ended; where one does not end after a failure, the process does.
+void await(Ending& ending, double patience_seconds) {
+  std::unique_lock lock(ending.mutex);
+  const auto ended = [&] { return ending.running == 0; };
+  ending.changed.wait(lock, [&] { return ended() || ending.first != nullptr; });
+  if (ending.changed.wait_for(lock, std::chrono::duration<double>(patience_seconds), ended)) return;
+  std::fprintf(stderr, "error: %s\n", ending.why.c_str());
+  std::fflush(nullptr);
+  std::_Exit(EXIT_FAILURE);
+}
+
+}  // namespace
+
+void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options) {
+  if (n < 1) fail("{} ranks cannot run; 1 or more can", n);
+  std::vector<int> members(static_cast<size_t>(n));
+  std::iota(members.begin(), members.end(), 0);
+  const auto world = std::make_shared<World>(n, options);
+  const auto group = std::make_shared<Group>(std::move(members));
+  if (n == 1) {
+    body(*inproc::make_communicator(world, group, 0));
+    return;
+  }
+  Ending ending;
+  ending.running = n;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) threads.emplace_back([&, rank] { run_rank(world, group, rank, body, ending); });
+  await(ending, options.timeout_seconds);
+  for (std::thread& thread : threads) thread.join();
+  if (ending.first != nullptr) std::rethrow_exception(ending.first);
+}
+
+}  // namespace zoetrope::comm

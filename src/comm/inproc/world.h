@@ -1,0 +1,93 @@
+// The state that the ranks of one run share: who has posted what, and who copies it. Private to the in-process
+// transport; everybody else sees Communicator.
+//
+// Who copies. Threads have no engine beside the cores that compute, so a byte costs the same core time whenever it is
+// moved; what can be saved is waiting. Therefore:
+//   - a receiver copies its own pieces, straight from the sender's memory: inside exchange() where the sender has
+//     posted already, otherwise in its wait(). So each rank pays for what it receives, and the data is fresh in its
+//     cache;
+//   - who waits helps: a rank in wait() also copies what it sends, piece by piece of kChunk bytes, first come first
+//     served. So once both sides have posted nobody waits for a peer that computes, and two ranks that both wait share
+//     the work.
+// Lost: "whoever posts second copies everything at once", which makes the rank that is behind fall further behind.
+//
+// One mutex a run guards all of it, held for bookkeeping and never for a copy: at kChunk bytes a lock, contention is
+// nothing that can be measured, and the rules above stay a page long.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+
+namespace zoetrope::comm::inproc {
+
+class Operation;
+
+// One piece on its way, from the first side's post to the last copied byte.
+struct Transfer {
+  struct Side {
+    Operation* operation = nullptr;  // null before it posts, and after it is gone
+    bool posted = false;
+    size_t bytes = 0;
+    int world_rank = 0;
+    const char* name = nullptr;
+  };
+  Side sender;
+  Side receiver;
+  const std::byte* source = nullptr;
+  std::byte* destination = nullptr;
+  size_t claimed = 0;  // bytes that somebody copies or has copied
+  size_t copied = 0;
+  int copiers = 0;       // threads copying now
+  bool dropped = false;  // one side went away unfinished: nothing more is copied
+};
+
+// The members of one communicator and, for each (source, destination), the pieces that wait for their other side: all
+// sends or all receives, in the order posted.
+struct Group {
+  explicit Group(std::vector<int> members)
+      : world_ranks(std::move(members)), waiting(world_ranks.size() * world_ranks.size()) {}
+  std::deque<std::shared_ptr<Transfer>>& channel(int source, int destination) {
+    return waiting[static_cast<size_t>(source) * world_ranks.size() + static_cast<size_t>(destination)];
+  }
+
+  std::vector<int> world_ranks;
+  std::vector<std::deque<std::shared_ptr<Transfer>>> waiting;
+  // The groups split from this one, by (how many splits came before, color); the first member to arrive makes them.
+  std::map<std::pair<int, int>, std::shared_ptr<Group>> children;
+};
+
+struct World {
+  World(int ranks, const RankOptions& run_options);
+  // Marks the run as failed and wakes everybody. Only the first call counts.
+  void set_failed(int rank, std::string why);
+  void wake(int rank);  // with the mutex held
+
+  struct Rank {
+    std::condition_variable changed;
+    std::atomic<uint32_t> changes{0};  // grows with every wake, so that a short spin needs no lock
+    const char* last_operation = nullptr;
+    std::string step;
+  };
+
+  const RankOptions options;
+  const int spins;  // before a wait sleeps; 0 where ranks share cores
+  std::mutex mutex;
+  std::vector<Rank> ranks;
+  int failed_rank = -1;
+  std::string failure;
+};
+
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank);
+
+}  // namespace zoetrope::comm::inproc

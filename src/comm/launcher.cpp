@@ -1,0 +1,66 @@
+#include "comm/launcher.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "zoetrope/communicator.h"
+
+namespace zoetrope::comm {
+
+namespace {
+
+struct Launch {
+  bool found = false;
+  int ranks = 1;
+  int rank = 0;
+};
+
+std::optional<int> number(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return std::nullopt;
+  const std::string_view view = text;
+  int value = 0;
+  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
+  if (error != std::errc() || end != view.data() + view.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+// Both numbers must be there, and the namespace of the job with them: a shell inside a batch allocation has variables
+// of the batch system (SLURM_NTASKS) without having been started as a rank, and those are not looked at. srun names its
+// ranks through PMIx or PMI, or starts single processes, which then is what they are.
+Launch read_environment() {
+  struct Launcher {
+    const char* rank;
+    const char* ranks;
+    const char* job;
+  };
+  constexpr Launcher kLaunchers[] = {
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"},  // Open MPI's mpirun
+      {"PMI_RANK", "PMI_SIZE", nullptr},                                   // srun --mpi=pmi2, Hydra
+      {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "PMIX_NAMESPACE"},             // srun --mpi=pmix
+  };
+  for (const Launcher& launcher : kLaunchers) {
+    const std::optional<int> rank = number(launcher.rank);
+    const std::optional<int> ranks = number(launcher.ranks);
+    if (!rank || !ranks || *rank >= *ranks) continue;
+    if (launcher.job != nullptr && std::getenv(launcher.job) == nullptr) continue;
+    return {true, *ranks, *rank};
+  }
+  return {};
+}
+
+// Read once: MPI_Init of a process that nobody launched sets variables of its own.
+const Launch& launch() {
+  static const Launch found = read_environment();
+  return found;
+}
+
+}  // namespace
+
+bool launched_by_mpi() { return launch().found; }
+int launched_ranks() { return launch().ranks; }
+int launched_rank() { return launch().rank; }
+
+}  // namespace zoetrope::comm

@@ -1,0 +1,26 @@
+// Stands in for the MPI transport in a build without MPI: every use says what is missing.
+#include "zoetrope/communicator.h"
+
+#include "base/error.h"
+
+namespace zoetrope::comm {
+
+namespace {
+
+[[noreturn]] void refuse() {
+  fail(
+      "this program was built without MPI; install Open MPI (Debian: libopenmpi-dev) and build again, or run the ranks "
+      "as threads with ranks=N");
+}
+
+}  // namespace
+
+bool mpi_available() { return false; }
+
+std::unique_ptr<Communicator> mpi_world(const RankOptions&) { refuse(); }
+
+int run_mpi(const std::function<void(Communicator&)>&, const RankOptions&) { refuse(); }
+
+void finish_mpi() {}
+
+}  // namespace zoetrope::comm

@@ -1,0 +1,56 @@
+#include "comm/transport.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace zoetrope::comm {
+
+void check_pieces(std::span<const Segment> pieces, int ranks, const char* operation) {
+  for (const Segment& piece : pieces) {
+    if (piece.peer < 0 || piece.peer >= ranks)
+      fail("'{}' names rank {}; the communicator has ranks 0 to {}", operation, piece.peer, ranks - 1);
+    if (piece.device.kind != DeviceKind::kCpu)
+      fail("'{}' names memory of a GPU, which this transport cannot reach", operation);
+    ZT_CHECK(piece.data != nullptr || piece.bytes == 0, "'{}' has a piece of {} bytes at no address", operation,
+             piece.bytes);
+  }
+}
+
+SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket) {
+  struct Entry {
+    int color;
+    int key;
+    int64_t ticket;
+  };
+  const Entry mine{color, key, ticket};
+  std::vector<Entry> all(static_cast<size_t>(parent.size()));
+  parent.all_gather(&mine, all.data(), sizeof mine, "split");
+
+  SplitGroup group;
+  group.largest_ticket = ticket;
+  for (int rank = 0; rank < parent.size(); ++rank) {
+    if (all[static_cast<size_t>(rank)].color == color) group.members.push_back(rank);
+    group.largest_ticket = std::max(group.largest_ticket, all[static_cast<size_t>(rank)].ticket);
+  }
+  std::stable_sort(group.members.begin(), group.members.end(),
+                   [&](int a, int b) { return all[static_cast<size_t>(a)].key < all[static_cast<size_t>(b)].key; });
+  group.rank =
+      static_cast<int>(std::find(group.members.begin(), group.members.end(), parent.rank()) - group.members.begin());
+  return group;
+}
+
+std::string at_step(const std::string& step) { return step.empty() ? std::string() : " at " + step; }
+
+std::string timeout_message(int rank, double seconds, int peer, const std::string& operation, const std::string& step,
+                            const std::string& detail) {
+  return fmt::format("rank {} waited {:g} s for rank {} in '{}'{}: {}", rank, seconds, peer, operation, at_step(step),
+                     detail);
+}
+
+std::string stopped_message(int rank, const std::string& operation, int failed_rank, const std::string& why) {
+  return fmt::format("rank {} stopped in '{}' because rank {} failed: {}", rank, operation, failed_rank, why);
+}
+
+}  // namespace zoetrope::comm

@@ -1,0 +1,36 @@
+// What every transport needs and none of them owns: checks of pieces, the members of a split, the sentences of waits
+// that fail.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+
+namespace zoetrope::comm {
+
+// Error where a piece names a rank outside [0, ranks), or memory that a CPU transport cannot reach.
+void check_pieces(std::span<const Segment> pieces, int ranks, const char* operation);
+
+struct SplitGroup {
+  std::vector<int> members;  // ranks of the parent, in the order of the new communicator
+  int rank = 0;              // the own one among them
+  int64_t largest_ticket = 0;
+};
+
+// The collective part of Communicator::split: who has this rank's color. `ticket` is any number; the largest over all
+// ranks of the parent comes back.
+SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket = 0);
+
+// "rank 2 waited 300 s for rank 1 in 'ring hop' at step 3: DETAIL"; ranks are those of the job.
+std::string timeout_message(int rank, double seconds, int peer, const std::string& operation, const std::string& step,
+                            const std::string& detail);
+
+// "rank 2 stopped in 'ring hop' because rank 1 failed: WHY"
+std::string stopped_message(int rank, const std::string& operation, int failed_rank, const std::string& why);
+
+// " at step 3", or nothing where no step was set.
+std::string at_step(const std::string& step);
+
+}  // namespace zoetrope::comm
