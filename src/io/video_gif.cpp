@@ -1,0 +1,107 @@
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "io/ffmpeg.h"
+#include "io/palette.h"
+#include "io/video_writers.h"
+
+namespace zoetrope::io {
+
+namespace {
+
+constexpr double kMaxGifFps = 50;  // delays count hundredths of a second, and players slow down below two
+
+// Ordered dither by Bayer's 8 × 8 matrix: it stands still from frame to frame, where error diffusion would crawl.
+constexpr int kBayer[8][8] = {{0, 32, 8, 40, 2, 34, 10, 42},  {48, 16, 56, 24, 50, 18, 58, 26},
+                              {12, 44, 4, 36, 14, 46, 6, 38}, {60, 28, 52, 20, 62, 30, 54, 22},
+                              {3, 35, 11, 43, 1, 33, 9, 41},  {51, 19, 59, 27, 49, 17, 57, 25},
+                              {15, 47, 7, 39, 13, 45, 5, 37}, {63, 31, 55, 23, 61, 29, 53, 21}};
+// Half the distance of neighbouring colours in a typical palette of 256, in steps of a byte.
+constexpr int kDitherSteps = 4;
+
+// Around 0, from −kDitherSteps to kDitherSteps.
+int dither(int x, int y) { return (kDitherSteps * (2 * kBayer[y % 8][x % 8] - 63) + 32) >> 6; }
+
+class GifWriter final : public FrameWriter {
+ public:
+  GifWriter(const std::filesystem::path& path, const VideoFormat& format)
+      : FrameWriter(format), path_(path), muxer_("gif", path), encoder_("gif", path) {
+    if (format.fps > kMaxGifFps) {
+      fail("{}: a .gif shows at most {} frames per second, but {} are asked for", path.string(), kMaxGifFps,
+           format.fps);
+    }
+    encoder_->width = format.width;
+    encoder_->height = format.height;
+    encoder_->pix_fmt = AV_PIX_FMT_PAL8;
+    encoder_->time_base = {1, 100};
+    encoder_->framerate = av_d2q(format.fps, 1000);
+    encoder_.open();
+    AVDictionary* options = nullptr;
+    av_dict_set(&options, "loop", "0", 0);  // for ever
+    muxer_.start(encoder_, &options);
+  }
+
+  PixelRounding rounding() const override { return PixelRounding::kTruncate; }
+
+  void add_frame(const uint8_t* rgb) override {
+    frames_.emplace_back(rgb, rgb + frame_bytes());
+    histogram_.add(rgb, frame_bytes() / 3);
+  }
+
+  void finish() override {
+    if (frames_.empty()) fail("{}: no frame was added, so there is nothing to write", path_.string());
+    Palette palette(histogram_);
+    for (size_t i = 0; i < frames_.size(); ++i) encode(static_cast<int64_t>(i), palette);
+    encoder_.encode(nullptr, sink());
+    muxer_.finish();
+  }
+
+ private:
+  int64_t time(int64_t index) const { return std::llround(static_cast<double>(index) * 100 / format_.fps); }
+
+  Encoder::Sink sink() {
+    return [this](AVPacket* packet) {
+      packet->duration = time(written_ + 1) - time(written_);
+      ++written_;
+      muxer_.write(encoder_, packet);
+    };
+  }
+
+  void encode(int64_t index, Palette& palette) {
+    // A frame of its own each time: the encoder keeps the last one to store differences only.
+    const FFmpegPtr<AVFrame> frame = make_frame(AV_PIX_FMT_PAL8, format_.width, format_.height);
+    uint32_t colours[Palette::kColours] = {};
+    for (size_t i = 0; i < Palette::kColours; ++i) {
+      const Rgb c = i < palette.colours().size() ? palette.colours()[i] : Rgb{};
+      colours[i] = 0xff000000u | static_cast<uint32_t>(c.r) << 16 | static_cast<uint32_t>(c.g) << 8 | c.b;
+    }
+    std::memcpy(frame->data[1], colours, sizeof colours);
+    const uint8_t* rgb = frames_[static_cast<size_t>(index)].data();
+    for (int y = 0; y < format_.height; ++y) {
+      uint8_t* row = frame->data[0] + static_cast<ptrdiff_t>(y) * frame->linesize[0];
+      for (int x = 0; x < format_.width; ++x, rgb += 3) {
+        const int shift = dither(x, y);
+        row[x] = palette.nearest(rgb[0] + shift, rgb[1] + shift, rgb[2] + shift);
+      }
+    }
+    frame->pts = time(index);
+    encoder_.encode(frame.get(), sink());
+  }
+
+  const std::filesystem::path path_;
+  Muxer muxer_;
+  Encoder encoder_;
+  std::vector<std::vector<uint8_t>> frames_;
+  Palette::Histogram histogram_;
+  int64_t written_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<FrameWriter> open_gif(const std::filesystem::path& path, const VideoFormat& format) {
+  return std::make_unique<GifWriter>(path, format);
+}
+
+}  // namespace zoetrope::io

@@ -1,0 +1,180 @@
+extern "C" {
+#include <libavutil/crc.h>
+}
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "io/ffmpeg.h"
+#include "io/video_writers.h"
+
+namespace zoetrope::io {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kHeaderBytes = 33;  // signature and IHDR, which must come first
+constexpr int kMaxDigits = 9;
+
+// "x%04d.png" taken apart; never handed to printf.
+struct Numbering {
+  std::string before, after;
+  int digits = 1;
+
+  std::string name(size_t index) const { return fmt::format("{}{:0{}}{}", before, index, digits, after); }
+};
+
+Numbering parse_pattern(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const size_t percent = name.find('%');
+  const size_t d = name.find_first_not_of("0123456789", percent + 1);
+  Numbering numbering;
+  const std::string width = d == std::string::npos ? "" : name.substr(percent + 1, d - percent - 1);
+  if (!width.empty()) std::from_chars(width.data(), width.data() + width.size(), numbering.digits);
+  const bool legal = d != std::string::npos && name[d] == 'd' && name.find('%', d) == std::string::npos &&
+                     numbering.digits <= kMaxDigits && width.size() <= 2;
+  if (!legal) {
+    fail("{}: the number of a frame must be written once as %d or %0Nd with N up to {}, as in frame-%04d.png",
+         path.string(), kMaxDigits);
+  }
+  numbering.digits = std::max(1, numbering.digits);
+  numbering.before = name.substr(0, percent);
+  numbering.after = name.substr(d + 1);
+  return numbering;
+}
+
+void append_be32(std::string& text, uint32_t value) {
+  for (int shift = 24; shift >= 0; shift -= 8) text.push_back(static_cast<char>(value >> shift));
+}
+
+// An iTXt chunk (PNG specification, 11.3.3.4), uncompressed UTF-8. Keywords have 1 to 79 bytes.
+std::string text_chunk(const std::string& key, const std::string& value) {
+  std::string body = "iTXt";
+  body += key.substr(0, 79);
+  body.append(5, '\0');  // end of keyword, not compressed, method, no language, no translated keyword
+  body += value;
+  std::string chunk;
+  append_be32(chunk, static_cast<uint32_t>(body.size() - 4));
+  chunk += body;
+  const AVCRC* table = av_crc_get_table(AV_CRC_32_IEEE_LE);
+  append_be32(chunk, av_crc(table, ~0u, reinterpret_cast<const uint8_t*>(body.data()), body.size()) ^ ~0u);
+  return chunk;
+}
+
+// A folder that we made goes again unless it is kept, if it is empty by then.
+class MadeFolder {
+ public:
+  MadeFolder() = default;
+  MadeFolder(const MadeFolder&) = delete;
+  MadeFolder& operator=(const MadeFolder&) = delete;
+  ~MadeFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove(path_, ignored);
+  }
+  void make(const fs::path& path) {
+    std::error_code code;
+    if (fs::create_directory(path, code)) path_ = path;
+    if (code) fail("{}: this folder cannot be made: {}", path.string(), code.message());
+  }
+  void keep() { path_.clear(); }
+
+ private:
+  fs::path path_;
+};
+
+class PngWriter final : public FrameWriter {
+ public:
+  PngWriter(const fs::path& path, const VideoFormat& format) : FrameWriter(format), path_(path) {
+    const std::string name = path.filename().string();
+    std::error_code ignored;
+    if (path.extension().empty() || fs::is_directory(path, ignored)) {
+      use_folder();
+    } else if (name.find('%') != std::string::npos) {
+      folder_ = path.parent_path();
+      numbering_ = parse_pattern(path);
+    } else {
+      folder_ = path.parent_path();
+      numbering_ = {path.stem().string() + "-", path.extension().string(), 4};
+      single_ = path;
+    }
+    // Tried now, so that a place that cannot be written is known before the first frame is computed.
+    AtomicFile(single_.value_or(folder_ / numbering_.name(0)));
+    for (const auto& [key, value] : format.metadata) {
+      if (!key.empty()) text_ += text_chunk(key, value);
+    }
+    encoder_.emplace("png", path);
+    (*encoder_)->width = format.width;
+    (*encoder_)->height = format.height;
+    (*encoder_)->pix_fmt = AV_PIX_FMT_RGB24;
+    (*encoder_)->time_base = {1, 1};
+    encoder_->set_option("pred", "paeth");
+    encoder_->open();
+    frame_ = make_frame(AV_PIX_FMT_RGB24, format.width, format.height);
+  }
+
+  PixelRounding rounding() const override { return PixelRounding::kRound; }
+
+  void add_frame(const uint8_t* rgb) override {
+    check_ffmpeg(av_frame_make_writable(frame_.get()), path_, "encode a frame");
+    const int row = 3 * format_.width;
+    av_image_copy_plane(frame_->data[0], frame_->linesize[0], rgb, row, row, format_.height);
+    frame_->pts = static_cast<int64_t>(frames_.size());
+    AtomicFile file(folder_ / numbering_.name(frames_.size()));
+    encoder_->encode(frame_.get(), [&](AVPacket* packet) {
+      ZT_CHECK(packet->size > static_cast<int>(kHeaderBytes));
+      file.write(packet->data, kHeaderBytes);
+      file.write(text_.data(), text_.size());
+      file.write(packet->data + kHeaderBytes, static_cast<size_t>(packet->size) - kHeaderBytes);
+    });
+    file.close();
+    frames_.push_back(std::move(file));
+  }
+
+  void finish() override {
+    if (frames_.empty()) fail("{}: no frame was added, so there is nothing to write", path_.string());
+    size_t done = 0;
+    try {
+      for (; done < frames_.size(); ++done) {
+        frames_[done].commit_as(frames_.size() == 1 && single_ ? *single_ : frames_[done].path());
+      }
+    } catch (...) {
+      std::error_code ignored;
+      for (size_t i = 0; i < done; ++i) fs::remove(frames_[i].path(), ignored);
+      throw;
+    }
+    made_folder_.keep();
+  }
+
+ private:
+  void use_folder() {
+    folder_ = path_.filename().empty() ? path_.parent_path() : path_;
+    numbering_ = {"", ".png", 4};
+    made_folder_.make(folder_);
+  }
+
+  const fs::path path_;
+  fs::path folder_;
+  MadeFolder made_folder_;  // before frames_, whose files must be gone when it is removed
+  Numbering numbering_;
+  std::optional<fs::path> single_;  // the name if only one frame comes
+  std::string text_;                // metadata chunks, the same in every frame
+  std::optional<Encoder> encoder_;
+  FFmpegPtr<AVFrame> frame_;
+  std::vector<AtomicFile> frames_;  // closed, under temporary names
+};
+
+}  // namespace
+
+std::unique_ptr<FrameWriter> open_png(const fs::path& path, const VideoFormat& format) {
+  return std::make_unique<PngWriter>(path, format);
+}
+
+}  // namespace zoetrope::io

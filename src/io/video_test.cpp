@@ -1,0 +1,274 @@
+#include "io/video.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "io/disk_limit.h"
+#include "io/palette.h"
+#include "io/safetensors.h"
+#include "io/test_files.h"
+#include "io/video_reader.h"
+
+namespace zoetrope::io {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+VideoFormat format_of(int width, int height, double fps = 16) { return {width, height, fps, {}}; }
+
+// Frame `index` of a clip whose colour changes: a smooth ramp over a flat tone.
+std::vector<uint8_t> frame_of(int width, int height, int index) {
+  std::vector<uint8_t> rgb;
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      rgb.push_back(static_cast<uint8_t>(60 + 20 * index + 32 * x / width));
+      rgb.push_back(static_cast<uint8_t>(200 - 20 * index));
+      rgb.push_back(static_cast<uint8_t>(90 + 32 * y / height));
+    }
+  }
+  return rgb;
+}
+
+std::array<double, 3> mean_colour(const uint8_t* rgb, int64_t pixels) {
+  std::array<double, 3> mean{};
+  for (int64_t i = 0; i < pixels; ++i) {
+    for (size_t c = 0; c < 3; ++c) mean[c] += static_cast<double>(rgb[3 * i + static_cast<int64_t>(c)]);
+  }
+  for (double& value : mean) value /= static_cast<double>(pixels);
+  return mean;
+}
+
+void write_clip(const std::filesystem::path& path, const VideoFormat& format, int frames) {
+  const auto writer = FrameWriter::open(path, format);
+  for (int i = 0; i < frames; ++i) writer->add_frame(frame_of(format.width, format.height, i).data());
+  writer->finish();
+}
+
+// Each frame's mean colour within `tolerance` of what was written.
+void expect_clip(const Clip& clip, int width, int height, int frames, double tolerance) {
+  EXPECT_EQ(clip.frames.shape(), (Shape{frames, height, width, 3}));
+  if (!(clip.frames.shape() == Shape{frames, height, width, 3})) return;
+  const int64_t pixels = int64_t{width} * height;
+  for (int i = 0; i < frames; ++i) {
+    const auto read = mean_colour(clip.frames.data<uint8_t>() + i * pixels * 3, pixels);
+    const auto written = mean_colour(frame_of(width, height, i).data(), pixels);
+    for (size_t c = 0; c < 3; ++c) EXPECT_NEAR(read[c], written[c], tolerance) << "frame " << i << " channel " << c;
+  }
+}
+
+TEST(Pixels, TruncateAndRound) {
+  EXPECT_EQ(to_u8_truncate(0.999f), 254);
+  EXPECT_EQ(to_u8_round(0.999f), 255);
+  EXPECT_EQ(to_u8_round(0.5f), 128);  // 127.5, half to even
+  EXPECT_EQ(to_u8_truncate(0.5f), 127);
+  EXPECT_EQ(to_u8_round(2.5f / 255), 2);  // exact half again
+  for (const auto convert : {to_u8_truncate, to_u8_round}) {
+    EXPECT_EQ(convert(1.0f), 255);
+    EXPECT_EQ(convert(7.0f), 255);
+    EXPECT_EQ(convert(-0.1f), 0);
+    EXPECT_EQ(convert(std::numeric_limits<float>::quiet_NaN()), 0);
+    EXPECT_EQ(convert(std::numeric_limits<float>::infinity()), 255);
+  }
+}
+
+TEST(Pixels, TruncationIsTheReferencesVideoPath) {
+  const auto file = SafetensorsFile::open(ZOETROPE_GOLDEN_DIR "/pipelines/wan21_t2v/t2v.safetensors");
+  const TensorView frames = file->tensor("frames"), bytes = file->tensor("frames_u8");
+  for (int64_t i = 0; i < frames.size(); ++i) {
+    ASSERT_EQ(to_u8_truncate(frames.data<float>()[i]), bytes.data<uint8_t>()[i]) << i;
+  }
+}
+
+TEST(Mp4, CarriesFramesRateAndMetadata) {
+  const TestFolder folder;
+  VideoFormat format = format_of(64, 48, 24);
+  format.metadata = {{"prompt", "a cat; \"ü\"\nsecond line"}, {"seed", "42"}, {"model", "wan"}, {"version", "0.1"}};
+  write_clip(folder / "x.mp4", format, 6);
+  EXPECT_EQ(folder.entries(), 1u);
+  const Clip clip = read_clip(folder / "x.mp4");
+  // Limited range has 219 steps for 256, so a plane's mean is off by half a step of each of Y, U, V: under 2.
+  expect_clip(clip, 64, 48, 6, 2.0);
+  EXPECT_NEAR(clip.fps, 24, 1e-9);
+  for (const auto& [key, value] : format.metadata) {
+    ASSERT_EQ(clip.metadata.count(key), 1u) << key;
+    EXPECT_EQ(clip.metadata.at(key), value);
+  }
+}
+
+TEST(Mp4, OddAndTinySizesAreExtended) {
+  const TestFolder folder;
+  for (const auto& [width, height] : std::vector<std::pair<int, int>>{{33, 48}, {32, 17}, {35, 19}, {1, 1}}) {
+    const auto path = folder / (std::to_string(width) + ".mp4");
+    write_clip(path, format_of(width, height), 2);
+    const Clip clip = read_clip(path);
+    EXPECT_EQ(clip.frames.shape(), (Shape{2, height + height % 2, width + width % 2, 3}));
+  }
+}
+
+TEST(Mp4, FractionalRateIsExact) {
+  const TestFolder folder;
+  write_clip(folder / "X.MP4", format_of(16, 16, 24000.0 / 1001), 3);
+  EXPECT_NEAR(read_clip(folder / "X.MP4").fps, 24000.0 / 1001, 1e-9);
+}
+
+TEST(Gif, CarriesFramesAndRate) {
+  const TestFolder folder;
+  write_clip(folder / "x.gif", format_of(49, 31, 12.5), 5);
+  EXPECT_EQ(folder.entries(), 1u);
+  const Clip clip = read_clip(folder / "x.gif");
+  // 256 colours over five ramps of 32 · 32: cells of 4 and a dither of ±4 that averages out; a mean is off by under 2.
+  expect_clip(clip, 49, 31, 5, 2.0);
+  EXPECT_NEAR(clip.fps, 12.5, 0.01);
+}
+
+TEST(Gif, FewColoursAreExact) {
+  const TestFolder folder;
+  std::vector<uint8_t> rgb;
+  const uint8_t colours[4][3] = {{250, 1, 2}, {3, 240, 100}, {9, 9, 9}, {77, 66, 255}};
+  for (int i = 0; i < 16 * 16; ++i) rgb.insert(rgb.end(), colours[i % 4], colours[i % 4] + 3);
+  const auto writer = FrameWriter::open(folder / "x.gif", format_of(16, 16));
+  for (int i = 0; i < 3; ++i) writer->add_frame(rgb.data());
+  writer->finish();
+  const Clip clip = read_clip(folder / "x.gif");
+  ASSERT_EQ(clip.frames.shape(), (Shape{3, 16, 16, 3}));
+  for (int64_t i = 0; i < clip.frames.size(); ++i) {
+    ASSERT_EQ(clip.frames.data<uint8_t>()[i], rgb[static_cast<size_t>(i) % rgb.size()]) << i;
+  }
+}
+
+TEST(Palette, UsesAllColoursOfARichPicture) {
+  std::vector<uint8_t> rgb;
+  std::mt19937 random(1);
+  for (int i = 0; i < 30'000; ++i) rgb.push_back(static_cast<uint8_t>(random() >> 24));
+  Palette::Histogram histogram;
+  histogram.add(rgb.data(), rgb.size() / 3);
+  Palette palette(histogram);
+  ASSERT_EQ(palette.colours().size(), 256u);
+  double error = 0;
+  for (size_t i = 0; i < rgb.size(); i += 3) {
+    const Rgb c = palette.colours()[palette.nearest(rgb[i], rgb[i + 1], rgb[i + 2])];
+    error += std::pow(rgb[i] - c.r, 2) + std::pow(rgb[i + 1] - c.g, 2) + std::pow(rgb[i + 2] - c.b, 2);
+  }
+  // 256 equal cubes of a uniform cube have edge 256/∛256 = 40 and a mean square error of 3·40²/12 = 403.
+  EXPECT_LT(error / static_cast<double>(rgb.size() / 3), 2 * 403);
+}
+
+TEST(Png, FolderPatternAndSingle) {
+  const TestFolder folder;
+  const VideoFormat format = format_of(17, 9);
+  std::filesystem::create_directory(folder / "sub");
+  write_clip(folder / "made", format, 3);
+  write_clip(folder / "sub/", format, 2);
+  write_clip(folder / "f-%03d_x.png", format, 2);
+  write_clip(folder / "one.PNG", format, 1);
+  write_clip(folder / "many.png", format, 2);
+  write_clip(folder / "%d.png", format, 1);
+  for (const char* name : {"made/0000.png", "made/0002.png", "sub/0001.png", "f-000_x.png", "f-001_x.png", "one.PNG",
+                           "many-0000.png", "many-0001.png", "0.png"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
+  }
+  EXPECT_EQ(folder.entries(), 8u);
+  const Tensor image = read_image(folder / "made/0002.png");
+  const auto expected = frame_of(17, 9, 2);
+  ASSERT_EQ(image.shape(), (Shape{9, 17, 3}));
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), image.data<uint8_t>()));  // lossless
+}
+
+TEST(Png, CarriesMetadataAndStaysReadable) {
+  const TestFolder folder;
+  VideoFormat format = format_of(8, 8);
+  format.metadata = {{"prompt", "ein Käfer"}, {"seed", "7"}, {"", "ignored"}};
+  write_clip(folder / "x.png", format, 1);
+  // The reader checks every chunk's CRC.
+  EXPECT_EQ(read_image(folder / "x.png").shape(), (Shape{8, 8, 3}));
+  const std::string bytes = file_bytes(folder / "x.png");
+  EXPECT_THAT(bytes, HasSubstr(std::string("iTXtprompt\0\0\0\0\0ein Käfer", 25)));
+  EXPECT_THAT(bytes, HasSubstr(std::string("iTXtseed\0\0\0\0\0007", 14)));
+}
+
+TEST(FrameWriter, FloatsAreConvertedByTheWritersRule) {
+  const TestFolder folder;
+  const auto png = FrameWriter::open(folder / "x.png", format_of(1, 1));
+  const float pixel[3] = {0.999f, 0.5f, 0.0f};
+  png->add_frame_float(pixel);
+  png->finish();
+  const Tensor image = read_image(folder / "x.png");
+  EXPECT_EQ(image.data<uint8_t>()[0], 255);
+  EXPECT_EQ(image.data<uint8_t>()[1], 128);
+  EXPECT_EQ(FrameWriter::open(folder / "x.mp4", format_of(16, 16))->rounding(), PixelRounding::kTruncate);
+  EXPECT_EQ(FrameWriter::open(folder / "x.gif", format_of(16, 16))->rounding(), PixelRounding::kTruncate);
+}
+
+TEST(FrameWriter, RefusesAtOnce) {
+  const TestFolder folder;
+  const auto refusal = [&](const std::string& name, const VideoFormat& format) {
+    return error_of([&] { FrameWriter::open(folder / name, format); });
+  };
+  const VideoFormat good = format_of(16, 16);
+  EXPECT_THAT(refusal("x.avi", good), AllOf(HasSubstr("'.avi'"), HasSubstr(".mp4, .gif, .png")));
+  EXPECT_THAT(refusal("x.mp4", format_of(0, 16)), HasSubstr("0 x 16"));
+  EXPECT_THAT(refusal("x.mp4", format_of(16, 100'000)), HasSubstr("100000"));
+  EXPECT_THAT(refusal("x.mp4", format_of(16, 16, 0)), HasSubstr("0 frames per second"));
+  EXPECT_THAT(refusal("x.mp4", format_of(16, 16, NAN)), HasSubstr("frames per second"));
+  EXPECT_THAT(refusal("x.gif", format_of(16, 16, 60)), HasSubstr("at most 50"));
+  for (const char* name : {"none/x.mp4", "none/x.gif", "none/x.png", "none/x%02d.png", "none/more/frames"}) {
+    EXPECT_THAT(refusal(name, good), HasSubstr("none")) << name;
+  }
+  for (const char* name : {"%04s.png", "%d%d.png", "x%.png", "%10d.png", "%%d.png", "%999999999999d.png"}) {
+    EXPECT_THAT(refusal(name, good), HasSubstr("%04d")) << name;
+  }
+  EXPECT_THAT(error_of([&] { FrameWriter::open("", good); }), HasSubstr("empty"));
+  EXPECT_EQ(folder.entries(), 0u);
+}
+
+TEST(FrameWriter, AbandonedOrEmptyLeavesNothing) {
+  const TestFolder folder;
+  for (const char* name : {"x.mp4", "x.gif", "x.png", "x%d.png", "folder"}) {
+    for (const int frames : {0, 1, 30}) {
+      const auto writer = FrameWriter::open(folder / name, format_of(32, 32));
+      for (int i = 0; i < frames; ++i) writer->add_frame(frame_of(32, 32, i % 6).data());
+    }
+    EXPECT_THAT(error_of([&] { FrameWriter::open(folder / name, format_of(32, 32))->finish(); }),
+                HasSubstr("no frame"));
+    EXPECT_EQ(folder.entries(), 0u) << name;
+  }
+}
+
+TEST(FrameWriter, NoSpaceIsAnErrorAndLeavesNothing) {
+  const TestFolder folder;
+  std::vector<uint8_t> noise;
+  for (uint32_t i = 0; i < 128 * 128 * 3; ++i) noise.push_back(static_cast<uint8_t>(i * i * 2654435761u >> 24));
+  for (const char* name : {"x.mp4", "x.gif", "x.png", "folder"}) {
+    const DiskLimit limit(3000);
+    EXPECT_THAT(error_of([&] {
+                  const auto writer = FrameWriter::open(folder / name, format_of(128, 128));
+                  for (int i = 0; i < 3; ++i) writer->add_frame(noise.data());
+                  writer->finish();
+                }),
+                HasSubstr("written"))
+        << name;
+    EXPECT_EQ(folder.entries(), 0u) << name;
+  }
+}
+
+TEST(VideoReader, BadFiles) {
+  const TestFolder folder;
+  EXPECT_THAT(error_of([&] { read_image(folder / "none.png"); }), HasSubstr("no such file"));
+  EXPECT_THAT(error_of([&] { read_image(folder.path()); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { read_image(folder.write("x.png", "")); }), HasSubstr("x.png"));
+  EXPECT_THAT(error_of([&] { read_image(folder.write("y.png", "no picture at all, only text")); }), HasSubstr("y.png"));
+  write_clip(folder / "z.png", format_of(64, 64), 1);
+  std::string bytes = file_bytes(folder / "z.png");
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x55);
+  EXPECT_THAT(error_of([&] { read_image(folder.write("z.png", bytes)); }), HasSubstr("z.png"));
+}
+
+}  // namespace
+}  // namespace zoetrope::io
