@@ -1,0 +1,285 @@
+#include "models/wan/config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/error.h"
+#include "io/json.h"
+
+namespace zoetrope::wan {
+
+namespace {
+
+using io::JsonObject;
+
+// What no plausible model reaches; keeps every product of sizes far inside int64.
+constexpr int64_t kMaxDim = int64_t{1} << 20;
+constexpr int64_t kMaxLayers = 1000;
+constexpr int64_t kMaxHeads = 1024;
+constexpr int64_t kMaxHeadDim = 1024;
+constexpr int64_t kMaxChannels = 4096;
+constexpr int64_t kMaxPatch = 16;
+constexpr int64_t kMaxRows = int64_t{1} << 20;  // positions of a table
+
+template <typename Names>
+std::string join(const Names& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// The value of `key` where it is one of `legal`; absent: the first of them if `optional`.
+std::string one_of(const JsonObject& json, const std::string& key, std::initializer_list<std::string_view> legal,
+                   bool optional) {
+  const std::string value =
+      optional ? json.get<std::string>(key, std::string(*legal.begin())) : json.get<std::string>(key);
+  if (std::find(legal.begin(), legal.end(), value) == legal.end()) {
+    fail("{}: {} '{}' is not supported; supported: {}", json.where(), key, value, join(legal));
+  }
+  return value;
+}
+
+// Refuses a switch that stands where this engine does not follow.
+void require_switch(const JsonObject& json, const std::string& key, bool needed) {
+  if (json.get<bool>(key, needed) != needed) fail("{}: {} must be {}", json.where(), key, needed);
+}
+
+int64_t even(const JsonObject& json, const std::string& key, int64_t value) {
+  if (value % 2 != 0) fail("{}: {} is {}, but must be even", json.where(), key, value);
+  return value;
+}
+
+std::optional<int64_t> optional_between(const JsonObject& json, const std::string& key, int64_t low, int64_t high) {
+  if (!json.has(key)) return std::nullopt;
+  return json.get_between<int64_t>(key, low, high);
+}
+
+void read_vace(const JsonObject& json, TransformerConfig& config) {
+  config.vace_layers = json.get<std::vector<int64_t>>("vace_layers");
+  config.vace_in_channels = json.get_between<int64_t>("vace_in_channels", 1, kMaxChannels, 96);
+  const auto& layers = config.vace_layers;
+  const bool legal = !layers.empty() && layers.front() == 0 && layers.back() < config.num_layers &&
+                     std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  if (!legal) {
+    fail("{}: vace_layers is [{}], but must begin with 0, rise, and stay below num_layers = {}", json.where(),
+         join(layers), config.num_layers);
+  }
+}
+
+std::vector<float> per_channel(const JsonObject& json, const std::string& key, int64_t channels, bool positive) {
+  const auto values = json.get<std::vector<double>>(key);
+  if (static_cast<int64_t>(values.size()) != channels) {
+    fail("{}: {} has {} values, but z_dim is {}", json.where(), key, values.size(), channels);
+  }
+  for (const double value : values) {
+    if (!(std::abs(value) < 1e6) || (positive && !(value > 0))) {
+      fail("{}: {} holds {}, which cannot be", json.where(), key, value);
+    }
+  }
+  return {values.begin(), values.end()};
+}
+
+std::vector<bool> read_flags(const JsonObject& json, const std::string& key) {
+  const auto found = json.raw().find(key);
+  if (found == json.raw().end() || found->is_null()) fail("{}: {} is missing", json.where(), key);
+  std::vector<bool> flags;
+  bool legal = found->is_array();
+  for (const auto& item : *found) {
+    legal = legal && item.is_boolean();
+    if (legal) flags.push_back(item.get<bool>());
+  }
+  if (!legal) fail("{}: {} must be a list of true and false", json.where(), key);
+  return flags;
+}
+
+// [library, class]; nothing for [null, null] and for entries that are not components.
+std::optional<PipelineConfig::Component> read_component(const JsonObject& json, const std::string& key) {
+  if (key.empty() || key.front() == '_' || !json.raw().at(key).is_array()) return std::nullopt;
+  const auto pair = json.get<std::vector<std::optional<std::string>>>(key);
+  if (pair.size() != 2 || pair[0].has_value() != pair[1].has_value()) {
+    fail("{}: {} must be [library, class] or [null, null]", json.where(), key);
+  }
+  if (!pair[0]) return std::nullopt;
+  return PipelineConfig::Component{*pair[0], *pair[1]};
+}
+
+}  // namespace
+
+TransformerConfig TransformerConfig::load(const std::filesystem::path& config_json) {
+  return from_json(JsonObject::load(config_json));
+}
+
+TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
+  TransformerConfig config;
+  config.class_name = one_of(json, "_class_name", {"WanTransformer3DModel", "WanVACETransformer3DModel"}, false);
+  const auto patch = json.get<std::vector<int64_t>>("patch_size", {1, 2, 2});
+  if (patch.size() != 3 || std::any_of(patch.begin(), patch.end(), [](auto p) { return p < 1 || p > kMaxPatch; })) {
+    fail("{}: patch_size is [{}], but must be three sizes from 1 to {}", json.where(), join(patch), kMaxPatch);
+  }
+  std::copy(patch.begin(), patch.end(), config.patch_size.begin());
+  config.num_attention_heads = json.get_between<int64_t>("num_attention_heads", 1, kMaxHeads);
+  config.attention_head_dim =
+      even(json, "attention_head_dim", json.get_between<int64_t>("attention_head_dim", 2, kMaxHeadDim));
+  config.in_channels = json.get_between<int64_t>("in_channels", 1, kMaxChannels);
+  config.out_channels = json.get_between<int64_t>("out_channels", 1, kMaxChannels, config.in_channels);
+  config.text_dim = json.get_between<int64_t>("text_dim", 1, kMaxDim);
+  config.freq_dim = even(json, "freq_dim", json.get_between<int64_t>("freq_dim", 2, kMaxDim));
+  config.ffn_dim = json.get_between<int64_t>("ffn_dim", 1, kMaxDim);
+  config.num_layers = json.get_between<int64_t>("num_layers", 1, kMaxLayers);
+  config.cross_attn_norm = json.get<bool>("cross_attn_norm", true);
+  config.eps = json.get_between<double>("eps", 1e-30, 1.0, 1e-6);
+  config.image_dim = optional_between(json, "image_dim", 1, kMaxDim);
+  config.added_kv_proj_dim = optional_between(json, "added_kv_proj_dim", 1, kMaxDim);
+  config.pos_embed_seq_len = optional_between(json, "pos_embed_seq_len", 1, kMaxRows);
+  config.rope_max_seq_len = json.get_between<int64_t>("rope_max_seq_len", 1, kMaxRows, 1024);
+  if (config.class_name == "WanVACETransformer3DModel") read_vace(json, config);
+  return config;
+}
+
+void require_supported(const TransformerConfig& config, const std::string& where) {
+  const char* model = config.vace()                                  ? "VACE"
+                      : config.pos_embed_seq_len                     ? "first-and-last-frame-to-video"
+                      : config.image_dim || config.added_kv_proj_dim ? "image-to-video"
+                      : config.in_channels != config.out_channels    ? "image-to-video"
+                                                                     : nullptr;
+  if (model != nullptr)
+    fail("{}: this is a {} model, which is not supported yet; text-to-video models are", where, model);
+}
+
+TextEncoderConfig TextEncoderConfig::load(const std::filesystem::path& config_json) {
+  return from_json(JsonObject::load(config_json));
+}
+
+TextEncoderConfig TextEncoderConfig::from_json(const JsonObject& json) {
+  TextEncoderConfig config;
+  one_of(json, "model_type", {"umt5"}, true);
+  one_of(json, "feed_forward_proj", {"gated-gelu"}, true);
+  one_of(json, "dense_act_fn", {"gelu_new"}, true);
+  require_switch(json, "is_gated_act", true);
+  config.vocab_size = json.get_between<int64_t>("vocab_size", 1, int64_t{1} << 24);
+  config.d_model = json.get_between<int64_t>("d_model", 1, kMaxDim);
+  config.d_kv = json.get_between<int64_t>("d_kv", 1, kMaxHeadDim);
+  config.d_ff = json.get_between<int64_t>("d_ff", 1, kMaxDim);
+  config.num_layers = json.get_between<int64_t>("num_layers", 1, kMaxLayers);
+  config.num_heads = json.get_between<int64_t>("num_heads", 1, kMaxHeads);
+  // Half of the buckets are one side's, half of those hold one distance each.
+  config.relative_attention_num_buckets = json.get_between<int64_t>("relative_attention_num_buckets", 4, 4096, 32);
+  config.relative_attention_max_distance = json.get_between<int64_t>(
+      "relative_attention_max_distance", config.relative_attention_num_buckets / 4 + 1, kMaxRows, 128);
+  config.layer_norm_epsilon = json.get_between<double>("layer_norm_epsilon", 1e-30, 1.0, 1e-6);
+  config.pad_token_id = json.get_between<int64_t>("pad_token_id", 0, config.vocab_size - 1, 0);
+  config.eos_token_id = json.get_between<int64_t>("eos_token_id", 0, config.vocab_size - 1, 1);
+  return config;
+}
+
+VaeConfig VaeConfig::load(const std::filesystem::path& config_json) { return from_json(JsonObject::load(config_json)); }
+
+VaeConfig VaeConfig::from_json(const JsonObject& json) {
+  VaeConfig config;
+  one_of(json, "_class_name", {"AutoencoderKLWan"}, false);
+  config.base_dim = json.get_between<int64_t>("base_dim", 1, kMaxChannels);
+  config.decoder_base_dim = json.get_between<int64_t>("decoder_base_dim", 1, kMaxChannels, config.base_dim);
+  config.z_dim = json.get_between<int64_t>("z_dim", 1, kMaxChannels);
+  config.dim_mult = json.get<std::vector<int64_t>>("dim_mult");
+  if (config.dim_mult.empty() || config.dim_mult.size() > 8 ||
+      std::any_of(config.dim_mult.begin(), config.dim_mult.end(), [](auto m) { return m < 1 || m > 64; })) {
+    fail("{}: dim_mult is [{}], but must be 1 to 8 factors from 1 to 64", json.where(), join(config.dim_mult));
+  }
+  config.num_res_blocks = json.get_between<int64_t>("num_res_blocks", 1, 64);
+  config.temporal_downsample = read_flags(json, "temperal_downsample");
+  if (config.temporal_downsample.size() + 1 != config.dim_mult.size()) {
+    fail("{}: temperal_downsample has {} entries, but must have one less than dim_mult ({})", json.where(),
+         config.temporal_downsample.size(), config.dim_mult.size());
+  }
+  config.latents_mean = per_channel(json, "latents_mean", config.z_dim, false);
+  config.latents_std = per_channel(json, "latents_std", config.z_dim, true);
+  config.is_residual = json.get<bool>("is_residual", false);
+  config.in_channels = json.get_between<int64_t>("in_channels", 1, kMaxChannels, 3);
+  config.out_channels = json.get_between<int64_t>("out_channels", 1, kMaxChannels, 3);
+  config.patch_size = json.get_between<int64_t>("patch_size", 1, kMaxPatch, 1);
+  config.scale_factor_temporal = json.get_between<int64_t>("scale_factor_temporal", 1, 256, 4);
+  config.scale_factor_spatial = json.get_between<int64_t>("scale_factor_spatial", 1, 256, 8);
+  if (!json.get<std::vector<double>>("attn_scales", {}).empty()) {
+    fail("{}: attn_scales must be empty: attention outside the middle block is not supported", json.where());
+  }
+  // The factors are what the layers do; a file that says otherwise would give videos of another size.
+  const auto steps = std::count(config.temporal_downsample.begin(), config.temporal_downsample.end(), true);
+  const int64_t temporal = int64_t{1} << steps;
+  const int64_t spatial = (int64_t{1} << (config.dim_mult.size() - 1)) * config.patch_size;
+  if (config.scale_factor_temporal != temporal || config.scale_factor_spatial != spatial) {
+    fail("{}: scale_factor_temporal {} and scale_factor_spatial {} do not fit the layers, which scale by {} and {}",
+         json.where(), config.scale_factor_temporal, config.scale_factor_spatial, temporal, spatial);
+  }
+  return config;
+}
+
+void require_supported(const VaeConfig& config, const std::string& where) {
+  if (config.is_residual || config.patch_size != 1) {
+    fail("{}: this is the Wan 2.2 (residual) VAE, which is not supported yet; the Wan 2.1 VAE is", where);
+  }
+}
+
+SchedulerConfigFile SchedulerConfigFile::load(const std::filesystem::path& scheduler_config_json) {
+  return from_json(JsonObject::load(scheduler_config_json));
+}
+
+SchedulerConfigFile SchedulerConfigFile::from_json(const JsonObject& json) {
+  constexpr double kMaxShift = 1000;
+  SchedulerConfigFile config;
+  config.class_name =
+      one_of(json, "_class_name", {"UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"}, false);
+  config.num_train_timesteps = json.get_between<int64_t>("num_train_timesteps", 1, 1'000'000, 1000);
+  for (const char* key : {"use_dynamic_shifting", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"}) {
+    require_switch(json, key, false);
+  }
+  if (json.has("shift_terminal")) fail("{}: shift_terminal is not supported; it must be null", json.where());
+  if (config.class_name == "FlowMatchEulerDiscreteScheduler") {
+    config.flow_shift = json.get_between<double>("shift", 1e-3, kMaxShift, 1.0);
+    require_switch(json, "invert_sigmas", false);
+    require_switch(json, "stochastic_sampling", false);
+    return config;
+  }
+  config.flow_shift = json.get_between<double>("flow_shift", 1e-3, kMaxShift);
+  one_of(json, "prediction_type", {"flow_prediction"}, true);
+  one_of(json, "final_sigmas_type", {"zero"}, true);
+  require_switch(json, "use_flow_sigmas", true);
+  require_switch(json, "thresholding", false);
+  require_switch(json, "predict_x0", true);
+  require_switch(json, "lower_order_final", true);
+  config.solver_order = json.get_between<int64_t>("solver_order", 1, 2, 2);
+  config.solver_type = one_of(json, "solver_type", {"bh2"}, true);
+  config.disable_corrector = json.get<std::vector<int64_t>>("disable_corrector", {});
+  return config;
+}
+
+PipelineConfig PipelineConfig::load(const std::filesystem::path& model_index_json) {
+  return from_json(JsonObject::load(model_index_json));
+}
+
+PipelineConfig PipelineConfig::from_json(const JsonObject& json) {
+  PipelineConfig config;
+  config.class_name = one_of(json, "_class_name", {"WanPipeline", "WanImageToVideoPipeline", "WanVACEPipeline"}, false);
+  for (const std::string& key : json.keys()) {
+    if (const auto component = read_component(json, key)) config.components.emplace(key, *component);
+  }
+  for (const char* needed : {"scheduler", "text_encoder", "tokenizer", "transformer", "vae"}) {
+    if (!config.has(needed)) fail("{}: component {} is missing", json.where(), needed);
+  }
+  if (json.has("boundary_ratio")) config.boundary_ratio = json.get_between<double>("boundary_ratio", 0.0, 1.0);
+  if (config.has("transformer_2") != config.boundary_ratio.has_value()) {
+    fail("{}: transformer_2 and boundary_ratio belong together, but there is only {}", json.where(),
+         config.boundary_ratio ? "boundary_ratio" : "transformer_2");
+  }
+  config.expand_timesteps = json.get<bool>("expand_timesteps", false);
+  return config;
+}
+
+void require_supported(const PipelineConfig& config, const std::string& where) {
+  if (config.class_name != "WanPipeline") {
+    fail("{}: pipelines of class {} are not supported yet; WanPipeline (text to video) is", where, config.class_name);
+  }
+  if (config.expand_timesteps) {
+    fail("{}: expand_timesteps (Wan 2.2 TI2V) is not supported yet; it must be false", where);
+  }
+}
+
+}  // namespace zoetrope::wan

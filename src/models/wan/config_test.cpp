@@ -1,0 +1,269 @@
+#include "models/wan/config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "io/json.h"
+
+namespace zoetrope::wan {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kPipelines = fs::path(ZOETROPE_GOLDEN_DIR) / "pipelines";
+
+json transformer_json() {
+  return {{"_class_name", "WanTransformer3DModel"},
+          {"_diffusers_version", "0.42.1"},
+          {"num_attention_heads", 12},
+          {"attention_head_dim", 128},
+          {"in_channels", 16},
+          {"text_dim", 4096},
+          {"freq_dim", 256},
+          {"ffn_dim", 8960},
+          {"num_layers", 30}};
+}
+
+template <typename Config>
+Config parse(const json& document) {
+  return Config::from_json(io::JsonObject::parse(document.dump(), "folder/config.json"));
+}
+
+// The message of the Error that parsing throws; empty when it throws none.
+template <typename Config>
+std::string refusal(const json& document) {
+  try {
+    parse<Config>(document);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+template <typename Config>
+std::string refusal_with(json document, const std::string& key, const json& value) {
+  document[key] = value;
+  return refusal<Config>(document);
+}
+
+// Each refusal names the file and the key.
+template <typename Config>
+void expect_refused(const json& document, const std::string& key, const json& value) {
+  const std::string message = refusal_with<Config>(document, key, value);
+  EXPECT_NE(message.find("folder/config.json"), std::string::npos) << key << " = " << value << ": " << message;
+  EXPECT_NE(message.find(key), std::string::npos) << key << " = " << value << ": " << message;
+}
+
+template <typename Config>
+void expect_required(json document, const std::string& key) {
+  document.erase(key);
+  const std::string message = refusal<Config>(document);
+  EXPECT_NE(message.find("folder/config.json"), std::string::npos) << key << ": " << message;
+  EXPECT_NE(message.find(key), std::string::npos) << key << ": " << message;
+}
+
+TEST(TransformerConfig, TakesDefaultsOfTheReference) {
+  const auto config = parse<TransformerConfig>(transformer_json());
+  EXPECT_EQ(config.patch_size, (std::array<int64_t, 3>{1, 2, 2}));
+  EXPECT_EQ(config.out_channels, 16);
+  EXPECT_TRUE(config.cross_attn_norm);
+  EXPECT_EQ(config.eps, 1e-6);
+  EXPECT_EQ(config.rope_max_seq_len, 1024);
+  EXPECT_FALSE(config.image_dim.has_value());
+  EXPECT_FALSE(config.vace());
+  EXPECT_EQ(config.inner_dim(), 1536);
+  EXPECT_EQ(config.patch_input_dim(), 64);
+}
+
+TEST(TransformerConfig, NullOutChannelsMeanInChannels) {
+  json document = transformer_json();
+  document["in_channels"] = 48;
+  document["out_channels"] = nullptr;
+  EXPECT_EQ(parse<TransformerConfig>(document).out_channels, 48);
+}
+
+TEST(TransformerConfig, IgnoresUnknownAndUnderscoredKeys) {
+  json document = transformer_json();
+  document["_name_or_path"] = 3;
+  document["something_new"] = json::array({1, "two"});
+  EXPECT_EQ(refusal<TransformerConfig>(document), "");
+}
+
+TEST(TransformerConfig, RefusesAbsurdValues) {
+  const json good = transformer_json();
+  expect_refused<TransformerConfig>(good, "_class_name", "FluxTransformer2DModel");
+  expect_refused<TransformerConfig>(good, "num_layers", 0);
+  expect_refused<TransformerConfig>(good, "num_layers", -3);
+  expect_refused<TransformerConfig>(good, "num_layers", 2.5);
+  expect_refused<TransformerConfig>(good, "num_layers", "thirty");
+  expect_refused<TransformerConfig>(good, "num_layers", 1000000);
+  expect_refused<TransformerConfig>(good, "num_attention_heads", 0);
+  expect_refused<TransformerConfig>(good, "attention_head_dim", 127);
+  expect_refused<TransformerConfig>(good, "ffn_dim", int64_t{1} << 62);
+  expect_refused<TransformerConfig>(good, "freq_dim", 255);
+  expect_refused<TransformerConfig>(good, "patch_size", json::array({1, 2}));
+  expect_refused<TransformerConfig>(good, "patch_size", json::array({1, 0, 2}));
+  expect_refused<TransformerConfig>(good, "eps", 0.0);
+  expect_refused<TransformerConfig>(good, "cross_attn_norm", "yes");
+}
+
+TEST(TransformerConfig, RequiresEverySize) {
+  for (const char* key : {"_class_name", "num_attention_heads", "attention_head_dim", "in_channels", "text_dim",
+                          "freq_dim", "ffn_dim", "num_layers"}) {
+    expect_required<TransformerConfig>(transformer_json(), key);
+  }
+}
+
+TEST(TransformerConfig, ReadsVaceLayers) {
+  json document = transformer_json();
+  document["_class_name"] = "WanVACETransformer3DModel";
+  expect_required<TransformerConfig>(document, "vace_layers");
+  document["vace_layers"] = {0, 2, 4};
+  EXPECT_EQ(parse<TransformerConfig>(document).vace_layers, (std::vector<int64_t>{0, 2, 4}));
+  for (const json& layers : {json{1, 2}, json{0, 2, 2}, json{0, 30}, json::array()}) {
+    expect_refused<TransformerConfig>(document, "vace_layers", layers);
+  }
+}
+
+TEST(TextEncoderConfig, RefusesOtherModels) {
+  const json good = {
+      {"model_type", "umt5"}, {"vocab_size", 1024}, {"d_model", 32},  {"d_kv", 8},
+      {"d_ff", 64},           {"num_layers", 2},    {"num_heads", 4}, {"feed_forward_proj", "gated-gelu"}};
+  EXPECT_EQ(refusal<TextEncoderConfig>(good), "");
+  expect_refused<TextEncoderConfig>(good, "model_type", "t5");
+  expect_refused<TextEncoderConfig>(good, "feed_forward_proj", "relu");
+  expect_refused<TextEncoderConfig>(good, "vocab_size", 0);
+  expect_refused<TextEncoderConfig>(good, "eos_token_id", 1024);
+  expect_refused<TextEncoderConfig>(good, "relative_attention_num_buckets", 1);
+  expect_refused<TextEncoderConfig>(good, "relative_attention_max_distance", 8);
+  for (const char* key : {"vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads"}) {
+    expect_required<TextEncoderConfig>(good, key);
+  }
+}
+
+json vae_json() {
+  return {{"_class_name", "AutoencoderKLWan"},
+          {"base_dim", 8},
+          {"z_dim", 2},
+          {"dim_mult", {1, 2, 4, 4}},
+          {"num_res_blocks", 2},
+          {"temperal_downsample", {false, true, true}},
+          {"latents_mean", {0.0, 0.5}},
+          {"latents_std", {1.0, 2.0}}};
+}
+
+TEST(VaeConfig, TakesDefaultsOfOlderFiles) {
+  const auto config = parse<VaeConfig>(vae_json());
+  EXPECT_EQ(config.decoder_base_dim, 8);
+  EXPECT_EQ(config.patch_size, 1);
+  EXPECT_EQ(config.temporal_downsample, (std::vector<bool>{false, true, true}));
+  EXPECT_EQ(config.scale_factor_spatial, 8);
+  EXPECT_EQ(config.latents_std[1], 2.0f);
+}
+
+TEST(VaeConfig, RefusesWhatDoesNotFitTogether) {
+  const json good = vae_json();
+  expect_refused<VaeConfig>(good, "_class_name", "AutoencoderKL");
+  expect_refused<VaeConfig>(good, "latents_mean", {0.0});
+  expect_refused<VaeConfig>(good, "latents_std", {1.0, 0.0});
+  expect_refused<VaeConfig>(good, "temperal_downsample", {false, true});
+  expect_refused<VaeConfig>(good, "temperal_downsample", {0, 1, 1});
+  expect_refused<VaeConfig>(good, "dim_mult", {1, 0, 4, 4});
+  expect_refused<VaeConfig>(good, "scale_factor_spatial", 16);
+  expect_refused<VaeConfig>(good, "scale_factor_temporal", 8);
+  expect_refused<VaeConfig>(good, "attn_scales", {1.0});
+  for (const char* key : {"base_dim", "z_dim", "dim_mult", "num_res_blocks", "temperal_downsample", "latents_mean"}) {
+    expect_required<VaeConfig>(good, key);
+  }
+}
+
+TEST(SchedulerConfigFile, ReadsBothSolvers) {
+  const json unipc = {{"_class_name", "UniPCMultistepScheduler"}, {"flow_shift", 3.0}, {"use_flow_sigmas", true}};
+  EXPECT_EQ(parse<SchedulerConfigFile>(unipc).flow_shift, 3.0);
+  expect_required<SchedulerConfigFile>(unipc, "flow_shift");
+  expect_refused<SchedulerConfigFile>(unipc, "flow_shift", 0.0);
+  expect_refused<SchedulerConfigFile>(unipc, "prediction_type", "epsilon");
+  expect_refused<SchedulerConfigFile>(unipc, "use_flow_sigmas", false);
+  expect_refused<SchedulerConfigFile>(unipc, "solver_order", 3);
+  expect_refused<SchedulerConfigFile>(unipc, "use_karras_sigmas", true);
+  expect_refused<SchedulerConfigFile>(unipc, "_class_name", "DDIMScheduler");
+  const json euler = {{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"shift", 5.0}};
+  EXPECT_EQ(parse<SchedulerConfigFile>(euler).flow_shift, 5.0);
+}
+
+json pipeline_json() {
+  return {{"_class_name", "WanPipeline"},
+          {"scheduler", {"diffusers", "UniPCMultistepScheduler"}},
+          {"text_encoder", {"transformers", "UMT5EncoderModel"}},
+          {"tokenizer", {"transformers", "T5TokenizerFast"}},
+          {"transformer", {"diffusers", "WanTransformer3DModel"}},
+          {"transformer_2", {nullptr, nullptr}},
+          {"boundary_ratio", nullptr},
+          {"vae", {"diffusers", "AutoencoderKLWan"}}};
+}
+
+TEST(PipelineConfig, TwoExpertsNeedABoundary) {
+  EXPECT_FALSE(parse<PipelineConfig>(pipeline_json()).has("transformer_2"));
+  expect_refused<PipelineConfig>(pipeline_json(), "boundary_ratio", 0.5);
+  json document = pipeline_json();
+  document["transformer_2"] = document["transformer"];
+  EXPECT_NE(refusal<PipelineConfig>(document).find("boundary_ratio"), std::string::npos);
+  expect_refused<PipelineConfig>(document, "boundary_ratio", 1.5);
+  document["boundary_ratio"] = 0.875;
+  EXPECT_EQ(parse<PipelineConfig>(document).boundary_ratio, 0.875);
+}
+
+TEST(PipelineConfig, RefusesWhatIsMissingOrMalformed) {
+  expect_refused<PipelineConfig>(pipeline_json(), "_class_name", "FluxPipeline");
+  expect_refused<PipelineConfig>(pipeline_json(), "vae", {nullptr, nullptr});
+  expect_refused<PipelineConfig>(pipeline_json(), "vae", {"diffusers"});
+  for (const char* key : {"_class_name", "scheduler", "text_encoder", "tokenizer", "transformer", "vae"}) {
+    expect_required<PipelineConfig>(pipeline_json(), key);
+  }
+}
+
+TEST(Golden, EveryRecordedFolderParses) {
+  int folders = 0;
+  for (const auto& entry : fs::directory_iterator(kPipelines)) {
+    SCOPED_TRACE(entry.path().string());
+    ASSERT_NO_THROW(PipelineConfig::load(entry.path() / "model_index.json"));
+    ASSERT_NO_THROW(TransformerConfig::load(entry.path() / "transformer/config.json"));
+    ASSERT_NO_THROW(TextEncoderConfig::load(entry.path() / "text_encoder/config.json"));
+    ASSERT_NO_THROW(VaeConfig::load(entry.path() / "vae/config.json"));
+    ASSERT_NO_THROW(SchedulerConfigFile::load(entry.path() / "scheduler/scheduler_config.json"));
+    ++folders;
+  }
+  EXPECT_GT(folders, 0);
+}
+
+TEST(Golden, OnlyTextToVideoIsSupported) {
+  const auto supported = [](const std::string& name) {
+    const fs::path folder = kPipelines / name;
+    try {
+      require_supported(PipelineConfig::load(folder / "model_index.json"), name);
+      require_supported(TransformerConfig::load(folder / "transformer/config.json"), name);
+      require_supported(VaeConfig::load(folder / "vae/config.json"), name);
+      return true;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("not supported yet"), std::string::npos) << error.what();
+      return false;
+    }
+  };
+  for (const char* name : {"wan21_t2v", "wan21_t2v_h6", "wan22_t2v"}) EXPECT_TRUE(supported(name)) << name;
+  for (const char* name : {"wan21_i2v", "wan21_flf2v", "wan21_vace", "wan22_i2v", "wan22_ti2v"}) {
+    EXPECT_FALSE(supported(name)) << name;
+    const auto transformer = TransformerConfig::load(kPipelines / name / "transformer/config.json");
+    if (std::string(name) == "wan22_ti2v") {
+      EXPECT_NO_THROW(require_supported(transformer, name));  // what it lacks is the pipeline
+    } else {
+      EXPECT_THROW(require_supported(transformer, name), Error) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zoetrope::wan

@@ -1,0 +1,95 @@
+// Recorded reference cases for the tests of this folder: inputs, intermediate values and how far they may be missed.
+// For tests only. Layout and meaning: tests/golden/README.md.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "zoetrope/tensor.h"
+
+#include "base/error.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "tensor/half.h"
+
+namespace zoetrope::wan::testing {
+
+inline double element(const TensorView& tensor, int64_t i) {
+  switch (tensor.dtype()) {
+    case DType::kF32:
+      return static_cast<double>(tensor.data<float>()[i]);
+    case DType::kBF16:
+      return static_cast<double>(to_float(tensor.data<BFloat16>()[i]));
+    case DType::kF64:
+      return tensor.data<double>()[i];
+    case DType::kI64:
+      return static_cast<double>(tensor.data<int64_t>()[i]);
+    default:
+      fail("no test reads {}", dtype_name(tensor.dtype()));
+  }
+}
+
+struct Difference {
+  double max_abs = 0;
+  double rel_l2 = 0;
+};
+
+// Both contiguous and of equal size.
+inline Difference difference(const TensorView& value, const TensorView& reference) {
+  ZT_CHECK(value.size() == reference.size() && value.contiguous() && reference.contiguous(), "{} against {}",
+           value.shape().to_string(), reference.shape().to_string());
+  Difference result;
+  double squares = 0, norm = 0;
+  for (int64_t i = 0; i < value.size(); ++i) {
+    const double expected = element(reference, i), error = element(value, i) - expected;
+    result.max_abs = std::isnan(error) ? error : std::max(result.max_abs, std::abs(error));
+    squares += error * error;
+    norm += expected * expected;
+  }
+  result.rel_l2 = std::sqrt(squares / norm);
+  return result;
+}
+
+inline Tensor clone(const TensorView& view) {
+  Tensor copy = Tensor::uninitialized(view.dtype(), view.shape());
+  ZT_CHECK(view.contiguous());
+  std::copy_n(view.data<std::byte>(), view.bytes(), copy.data<std::byte>());
+  return copy;
+}
+
+class GoldenCase {
+ public:
+  explicit GoldenCase(const std::string& name, const std::string& file = "tensors.safetensors")
+      : root_(ZOETROPE_GOLDEN_DIR),
+        description_(io::load_json(root_ / name / "case.json")),
+        tensors_(io::SafetensorsFile::open(root_ / name / file)) {}
+
+  const std::filesystem::path& root() const { return root_; }
+  const nlohmann::json& description() const { return description_; }
+  bool has(const std::string& name) const { return tensors_->contains(name); }
+  TensorView tensor(const std::string& name) const { return tensors_->tensor(name); }
+
+  // The recorded error of `name` in a comparison ("f32_vs_f64", "bf16_vs_f32"); where it has none of its own, the
+  // largest of the case.
+  Difference noise(const std::string& comparison, const std::string& name) const {
+    Difference largest;
+    for (const auto& [key, entry] : description_.at("noise").items()) {
+      if (key.rfind(comparison + ".", 0) != 0) continue;
+      const Difference recorded{entry.at("max_abs").get<double>(), entry.at("rel_l2").get<double>()};
+      if (key == comparison + "." + name) return recorded;
+      largest = {std::max(largest.max_abs, recorded.max_abs), std::max(largest.rel_l2, recorded.rel_l2)};
+    }
+    return largest;
+  }
+
+ private:
+  std::filesystem::path root_;
+  nlohmann::json description_;
+  std::shared_ptr<const io::SafetensorsFile> tensors_;
+};
+
+}  // namespace zoetrope::wan::testing
