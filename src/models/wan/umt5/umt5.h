@@ -46,7 +46,4 @@ class TextEncoder {
   std::unique_ptr<State> state_;
 };
 
-// bucket of the distance key − query (wan.md section 5.2, bidirectional T5 buckets).
-int64_t relative_position_bucket(int64_t distance, int64_t buckets, int64_t max_distance);
-
 }  // namespace zoetrope::wan

@@ -1,0 +1,248 @@
+#include "models/wan/umt5/umt5.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/norm/norm.h"
+#include "kernels/pointwise/pointwise.h"
+#include "models/wan/tensor_list.h"
+#include "models/wan/umt5/relative_bias.h"
+#include "tensor/dispatch.h"
+#include "trace/trace.h"
+
+namespace zoetrope::wan {
+
+namespace {
+
+constexpr const char* kEmbedding = "shared.weight";
+constexpr const char* kTiedEmbedding = "encoder.embed_tokens.weight";
+
+template <typename From, typename To>
+void convert_row(const From* from, To* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
+}
+
+// out[i] = table[ids[i]] in out's dtype.
+template <typename To>
+void gather_rows(const TensorView& table, std::span<const int32_t> ids, const TensorView& out) {
+  const int64_t d = table.extent(1);
+  const auto gather = [&](auto tag) {
+    using From = typename decltype(tag)::type;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      convert_row(table.data<From>() + ids[i] * d, out.data<To>() + static_cast<int64_t>(i) * d, d);
+    }
+  };
+  if (table.dtype() == DType::kF16) return gather(TypeTag<Float16>{});
+  with_compute_type(table.dtype(), kEmbedding, gather);
+}
+
+}  // namespace
+
+// Rows are of all prompts together, M = B·L; W stands for the compute dtype.
+struct TextEncoder::State {
+  // What one encode_batch() works in.
+  struct Buffers {
+    int64_t batch, length;
+    TensorView x;           // [M, d] W: the residual stream
+    TensorView n;           // [M, d] W
+    TensorView q, k, v, o;  // [M, H·d_kv] W
+    TensorView gate, up;    // [M, d_ff] W
+    TensorView bias;        // [H, L, L] F32
+    TensorView heads(const TensorView& rows, int64_t head_dim) const {
+      return rows.reshape({batch, length, rows.extent(1) / head_dim, head_dim});
+    }
+  };
+
+  void check_tensors() const;
+  TensorView weight(const std::string& name, const Shape& shape);
+  void embed(std::span<const int32_t> ids, const TensorView& out);
+  void norm(const std::string& name, const TensorView& x, const TensorView& out);
+  void project(const std::string& name, const TensorView& x, const TensorView& out);
+  Buffers allocate(int64_t batch, int64_t length);
+  void layer(int64_t index, const Buffers& b, const kernels::FlashAttention& attention,
+             std::span<const int64_t> lengths);
+
+  std::shared_ptr<const io::WeightSource> source;
+  TextEncoderConfig config;
+  DType dtype;
+  Stream& stream;
+  std::string embedding;  // the name this file has it under
+  Tensor converted;       // the one weight in use that the file holds in another dtype
+};
+
+void TextEncoder::State::check_tensors() const {
+  for (const TensorSpec& spec : text_encoder_tensors(config)) {
+    const std::string& name = spec.name == kEmbedding ? embedding : spec.name;
+    const io::TensorInfo info = source->info(name);
+    if (info.shape != spec.shape) {
+      fail("{}: tensor '{}' has shape {}, but the config needs {}", source->where(name), name, info.shape.to_string(),
+           spec.shape.to_string());
+    }
+  }
+}
+
+// Valid until the next call.
+TensorView TextEncoder::State::weight(const std::string& name, const Shape& shape) {
+  const TensorView mapped = source->mapped(name);
+  if (mapped && mapped.dtype() == dtype) return mapped;
+  if (converted.size() < shape.size()) {
+    // Once, for the largest matrix: growing step by step would leave holes.
+    const int64_t widest = std::max(config.d_ff, config.attention_dim());
+    const int64_t needed = std::max(shape.size(), config.d_model * widest);
+    converted = Tensor();
+    converted = Tensor::uninitialized(dtype, {needed});
+  }
+  const TensorView out(converted.view().raw(), dtype, shape);
+  if (mapped && (mapped.dtype() == DType::kF32 || mapped.dtype() == DType::kBF16)) {
+    kernels::convert(stream, mapped, out);  // threaded; read() is not
+  } else {
+    source->read(name, out);
+  }
+  return out;
+}
+
+void TextEncoder::State::embed(std::span<const int32_t> ids, const TensorView& out) {
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      fail("token id {} is outside the text encoder's vocabulary of {}", id, config.vocab_size);
+    }
+  }
+  Tensor whole;  // where the source cannot show the table in place; only the rows asked for are read otherwise
+  TensorView table = source->mapped(embedding);
+  if (!table || table.dtype() == DType::kF64) {
+    whole = Tensor::uninitialized(dtype, {config.vocab_size, config.d_model});
+    source->read(embedding, whole);
+    table = whole;
+  }
+  with_compute_type(out.dtype(), "embedding",
+                    [&](auto tag) { gather_rows<typename decltype(tag)::type>(table, ids, out); });
+}
+
+void TextEncoder::State::norm(const std::string& name, const TensorView& x, const TensorView& out) {
+  kernels::rms_norm(stream, {.x = x,
+                             .weight = weight(name, {config.d_model}),
+                             .eps = static_cast<float>(config.layer_norm_epsilon),
+                             .out = out,
+                             .implementation = {}});
+}
+
+void TextEncoder::State::project(const std::string& name, const TensorView& x, const TensorView& out) {
+  kernels::gemm(stream, {.x = x,
+                         .w = weight(name, {out.extent(1), x.extent(1)}),
+                         .bias = {},
+                         .activation = kernels::Activation::kNone,
+                         .out = out,
+                         .implementation = {}});
+}
+
+TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t batch, int64_t length) {
+  const int64_t rows = batch * length;
+  const auto matrix = [&](int64_t columns) { return stream.scratch().tensor(dtype, {rows, columns}); };
+  Buffers b{};
+  b.batch = batch;
+  b.length = length;
+  b.x = matrix(config.d_model);
+  b.n = matrix(config.d_model);
+  for (TensorView* view : {&b.q, &b.k, &b.v, &b.o}) *view = matrix(config.attention_dim());
+  for (TensorView* view : {&b.gate, &b.up}) *view = matrix(config.d_ff);
+  b.bias = stream.scratch().tensor(DType::kF32, {config.num_heads, length, length});
+  return b;
+}
+
+void TextEncoder::State::layer(int64_t index, const Buffers& b, const kernels::FlashAttention& attention,
+                               std::span<const int64_t> lengths) {
+  const auto add_to_x = [&](const TensorView& branch) {
+    const Shape shape{1, b.x.extent(0), b.x.extent(1)};
+    kernels::gated_add(stream, b.x.reshape(shape), branch.reshape(shape), {}, b.x.reshape(shape));
+  };
+  const std::string self = fmt::format("encoder.block.{}.layer.0.", index);
+  norm(self + "layer_norm.weight", b.x, b.n);
+  for (const auto& [name, out] : {std::pair("q", b.q), std::pair("k", b.k), std::pair("v", b.v)}) {
+    project(fmt::format("{}SelfAttention.{}.weight", self, name), b.n, out);
+  }
+  fill_relative_bias(stream,
+                     weight(self + "SelfAttention.relative_attention_bias.weight",
+                            {config.relative_attention_num_buckets, config.num_heads}),
+                     config.relative_attention_max_distance, b.bias);
+  kernels::KeyBlock block;
+  block.k = b.heads(b.k, config.d_kv);
+  block.v = b.heads(b.v, config.d_kv);
+  block.key_lengths = lengths;
+  block.bias = b.bias;
+  attention.attend(stream, b.heads(b.q, config.d_kv), block, b.heads(b.o, config.d_kv));
+  project(self + "SelfAttention.o.weight", b.o, b.n);
+  add_to_x(b.n);
+
+  const std::string feed_forward = fmt::format("encoder.block.{}.layer.1.", index);
+  norm(feed_forward + "layer_norm.weight", b.x, b.n);
+  project(feed_forward + "DenseReluDense.wi_0.weight", b.n, b.gate);
+  project(feed_forward + "DenseReluDense.wi_1.weight", b.n, b.up);
+  kernels::gelu_tanh_mul(stream, b.gate, b.up, b.up);
+  project(feed_forward + "DenseReluDense.wo.weight", b.up, b.n);
+  add_to_x(b.n);
+}
+
+TextEncoder::TextEncoder(std::shared_ptr<const io::WeightSource> source, const TextEncoderConfig& config, DType dtype,
+                         Stream& stream)
+    : state_(new State{std::move(source), config, dtype, stream, {}, {}}) {
+  ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
+  const auto& weights = *state_->source;
+  state_->embedding = !weights.contains(kEmbedding) && weights.contains(kTiedEmbedding) ? kTiedEmbedding : kEmbedding;
+  state_->check_tensors();
+}
+TextEncoder::~TextEncoder() = default;
+TextEncoder::TextEncoder(TextEncoder&&) noexcept = default;
+
+const TextEncoderConfig& TextEncoder::config() const { return state_->config; }
+
+void TextEncoder::encode(std::span<const int32_t> ids, const TensorView& out, const Probe& probe) {
+  const auto length = static_cast<int64_t>(ids.size());
+  ZT_CHECK(out.rank() == 2);
+  // A view of ids for reading only.
+  const TensorView row(const_cast<int32_t*>(ids.data()), DType::kI32, {1, length});
+  encode_batch(row, {&length, 1}, out.reshape({1, out.extent(0), out.extent(1)}), probe);
+}
+
+void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> lengths, const TensorView& out,
+                               const Probe& probe) {
+  State& s = *state_;
+  const trace::Span span(s.stream.lane(), "text encoder");
+  const int64_t batch = ids.extent(0), length = ids.extent(1), rows = batch * length, d = s.config.d_model;
+  ZT_CHECK(ids.dtype() == DType::kI32 && ids.contiguous() && length > 0);
+  ZT_CHECK(static_cast<int64_t>(lengths.size()) == batch);
+  ZT_CHECK(out.shape() == Shape({batch, length, d}) && out.contiguous());
+  const bool padded = std::any_of(lengths.begin(), lengths.end(), [&](int64_t real) { return real != length; });
+
+  const Arena::Scope scope(s.stream.scratch());
+  const State::Buffers b = s.allocate(batch, length);
+  kernels::FlashProblem problem;
+  problem.batch = batch;
+  problem.query_tokens = problem.key_tokens = length;
+  problem.heads = s.config.num_heads;
+  problem.head_dim = s.config.d_kv;
+  problem.dtype = s.dtype;
+  problem.scale = 1.0f;
+  problem.mask = padded ? kernels::MaskKind::kKeyLengths : kernels::MaskKind::kNone;
+  problem.bias = true;
+  const kernels::FlashAttention attention(problem);
+
+  s.embed({ids.data<int32_t>(), static_cast<size_t>(rows)}, b.x);
+  for (int64_t i = 0; i < s.config.num_layers; ++i) {
+    s.layer(i, b, attention, padded ? lengths : std::span<const int64_t>());
+    if (probe) probe(fmt::format("block.{}", i), b.x.reshape(out.shape()));
+  }
+  const TensorView last = out.reshape({rows, d});
+  if (out.dtype() == s.dtype) {
+    s.norm("encoder.final_layer_norm.weight", b.x, last);
+  } else {
+    s.norm("encoder.final_layer_norm.weight", b.x, b.n);
+    kernels::convert(s.stream, b.n, last);
+  }
+  observe(probe, "last_hidden_state", out);
+}
+
+}  // namespace zoetrope::wan

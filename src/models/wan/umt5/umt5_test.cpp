@@ -1,0 +1,173 @@
+#include "models/wan/umt5/umt5.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "models/wan/golden_testing.h"
+#include "models/wan/umt5/relative_bias.h"
+
+namespace zoetrope::wan {
+namespace {
+
+using testing::GoldenCase;
+
+TEST(RelativePositionBucket, EdgesOfThePublishedModel) {
+  const auto bucket = [](int64_t distance) { return relative_position_bucket(distance, 32, 128); };
+  for (int64_t a = 0; a < 8; ++a) EXPECT_EQ(bucket(-a), a);
+  const std::map<int64_t, int64_t> edges{{8, 8}, {12, 9}, {16, 10}, {23, 11}, {32, 12}, {46, 13}, {64, 14}, {91, 15}};
+  for (const auto& [edge, index] : edges) {
+    EXPECT_EQ(bucket(-edge), index);
+    EXPECT_EQ(bucket(edge), 16 + index);
+    if (edge > 8) {
+      EXPECT_EQ(bucket(1 - edge), index - 1);
+    }
+  }
+  EXPECT_EQ(bucket(-100000), 15);
+  EXPECT_EQ(bucket(100000), 31);
+  EXPECT_EQ(bucket(1), 17);
+}
+
+TEST(RelativePositionBucket, EqualsTheRecordedTable) {
+  const GoldenCase golden("umt5", "encoder.safetensors");
+  const TensorView recorded = golden.tensor("relative_buckets");
+  const int64_t length = (recorded.size() + 1) / 2;
+  for (int64_t i = 0; i < recorded.size(); ++i) {
+    ASSERT_EQ(relative_position_bucket(i - length + 1, 32, 128), recorded.data<int64_t>()[i]) << i;
+  }
+}
+
+TEST(RelativeBias, IsTheTableByBucketAndHead) {
+  Stream stream(2);
+  const Tensor table(DType::kF32, {8, 3}), bias(DType::kF32, {3, 37, 37});
+  for (int64_t i = 0; i < table.size(); ++i) table.data<float>()[i] = static_cast<float>(i);
+  fill_relative_bias(stream, table, 20, bias);
+  for (int64_t h = 0; h < 3; ++h)
+    for (int64_t i = 0; i < 37; ++i)
+      for (int64_t j = 0; j < 37; ++j) {
+        const int64_t bucket = relative_position_bucket(j - i, 8, 20);
+        ASSERT_EQ(bias.data<float>()[(h * 37 + i) * 37 + j], static_cast<float>(bucket * 3 + h));
+      }
+}
+
+struct Recorded {
+  GoldenCase golden{"umt5", "encoder.safetensors"};
+  std::filesystem::path folder = golden.root() / "pipelines/wan21_t2v/text_encoder";
+  TextEncoderConfig config = TextEncoderConfig::load(folder / "config.json");
+  int64_t batch, length;
+  Tensor ids;                    // [B, L] I32
+  std::vector<int64_t> lengths;  // [B]
+
+  Recorded() {
+    const TensorView recorded = golden.tensor("in.ids"), mask = golden.tensor("in.mask");
+    batch = recorded.extent(0);
+    length = recorded.extent(1);
+    ids = Tensor(DType::kI32, {batch, length});
+    lengths.assign(static_cast<size_t>(batch), 0);
+    for (int64_t i = 0; i < recorded.size(); ++i) {
+      ids.data<int32_t>()[i] = static_cast<int32_t>(recorded.data<int64_t>()[i]);
+      lengths[static_cast<size_t>(i / length)] += mask.data<int64_t>()[i];
+    }
+  }
+
+  std::unique_ptr<TextEncoder> encoder(DType dtype, Stream& stream) const {
+    return std::make_unique<TextEncoder>(io::checkpoint_source(io::Checkpoint::open(folder, "model")), config, dtype,
+                                         stream);
+  }
+
+  // Sample b's real rows.
+  TensorView real_rows(const TensorView& value, int64_t b) const {
+    return value.select(0, b).slice(0, 0, lengths[static_cast<size_t>(b)]);
+  }
+};
+
+TEST(RecordedEncoder, Float32) {
+  const Recorded recorded;
+  Stream stream(2);
+  const Tensor out(DType::kF32, {recorded.batch, recorded.length, recorded.config.d_model});
+  int compared = 0;
+  recorded.encoder(DType::kF32, stream)
+      ->encode_batch(recorded.ids, recorded.lengths, out, [&](auto name, const auto& value) {
+        const std::string key(name);
+        // 4 times the reference's own error against float64: see the transformer's test.
+        const auto noise = recorded.golden.noise("f32_vs_f64", key);
+        for (int64_t b = 0; b < recorded.batch; ++b, ++compared) {
+          const auto error = testing::difference(recorded.real_rows(value, b),
+                                                 recorded.real_rows(recorded.golden.tensor("f32." + key), b));
+          EXPECT_LE(error.rel_l2, 4 * noise.rel_l2) << key << " of prompt " << b;
+          EXPECT_LE(error.max_abs, 4 * noise.max_abs) << key << " of prompt " << b;
+        }
+      });
+  EXPECT_EQ(compared, recorded.batch * (recorded.config.num_layers + 1));
+}
+
+TEST(RecordedEncoder, BFloat16) {
+  const Recorded recorded;
+  Stream stream(2);
+  const Tensor out(DType::kBF16, {recorded.batch, recorded.length, recorded.config.d_model});
+  recorded.encoder(DType::kBF16, stream)->encode_batch(recorded.ids, recorded.lengths, out);
+  const double limit = 1.5 * recorded.golden.noise("bf16_vs_f32", "last_hidden_state").rel_l2;
+  for (int64_t b = 0; b < recorded.batch; ++b) {
+    const auto error = testing::difference(recorded.real_rows(out, b),
+                                           recorded.real_rows(recorded.golden.tensor("f32.last_hidden_state"), b));
+    EXPECT_LE(error.rel_l2, limit) << b;
+  }
+}
+
+// A prompt alone, without its padding, gives the same rows.
+TEST(TextEncoder, PaddingDoesNotReachRealRows) {
+  const Recorded recorded;
+  Stream stream(2);
+  const auto encoder = recorded.encoder(DType::kF32, stream);
+  const Tensor all(DType::kF32, {recorded.batch, recorded.length, recorded.config.d_model});
+  encoder->encode_batch(recorded.ids, recorded.lengths, all);
+  const auto noise = recorded.golden.noise("f32_vs_f64", "last_hidden_state");
+  for (int64_t b = 0; b < recorded.batch; ++b) {
+    const auto rows = static_cast<size_t>(recorded.lengths[static_cast<size_t>(b)]);
+    const Tensor alone(DType::kF32, {static_cast<int64_t>(rows), recorded.config.d_model});
+    encoder->encode({recorded.ids.data<int32_t>() + b * recorded.length, rows}, alone);
+    EXPECT_LE(testing::difference(alone, recorded.real_rows(all, b)).rel_l2, 4 * noise.rel_l2) << b;
+  }
+}
+
+TEST(TextEncoder, WritesEitherDtype) {
+  const Recorded recorded;
+  Stream stream(1);
+  const std::vector<int32_t> ids{5, 6, 7, 1};
+  const auto encoder = recorded.encoder(DType::kF32, stream);
+  const Tensor wide(DType::kF32, {4, recorded.config.d_model}), narrow(DType::kBF16, wide.shape());
+  encoder->encode(ids, wide);
+  encoder->encode(ids, narrow);
+  for (int64_t i = 0; i < wide.size(); ++i) {
+    ASSERT_EQ(narrow.data<BFloat16>()[i].bits, to_bfloat16(wide.data<float>()[i]).bits);
+  }
+}
+
+TEST(TextEncoder, RefusesIdsOutsideTheVocabulary) {
+  const Recorded recorded;
+  Stream stream(1);
+  const auto encoder = recorded.encoder(DType::kF32, stream);
+  const Tensor out(DType::kF32, {2, recorded.config.d_model});
+  for (const int32_t id : {-1, static_cast<int32_t>(recorded.config.vocab_size)}) {
+    EXPECT_THROW(encoder->encode(std::vector<int32_t>{3, id}, out), Error) << id;
+  }
+}
+
+TEST(TextEncoder, RefusesTensorsThatDoNotFitTheConfig) {
+  Recorded recorded;
+  Stream stream(1);
+  recorded.config.d_ff += 1;
+  try {
+    recorded.encoder(DType::kF32, stream);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("DenseReluDense.wi_0.weight"), std::string::npos) << error.what();
+  }
+  recorded.config.d_ff -= 1;
+  recorded.config.num_layers += 1;
+  EXPECT_THROW(recorded.encoder(DType::kF32, stream), Error);
+}
+
+}  // namespace
+}  // namespace zoetrope::wan
