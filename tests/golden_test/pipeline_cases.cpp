@@ -1,0 +1,93 @@
+// pipelines/*: complete text-to-video runs from the prompt, every step's latents, and the frames.
+#include <unistd.h>
+
+#include "zoetrope/generate.h"
+
+#include "base/error.h"
+#include "io/safetensors.h"
+#include "report.h"
+
+namespace zoetrope::golden {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Which of the recorded noise entries a tensor goes by.
+std::string noise_name(const std::string& tensor, int64_t steps) {
+  if (tensor == "velocity.0") return "first_velocity";
+  if (tensor == "frames") return "frames";
+  if (tensor == fmt::format("latents.{}", steps - 1)) return "final_latents";
+  return tensor;  // none of its own
+}
+
+GenerateOptions run_options(const fs::path& folder, const io::JsonObject& run, const fs::path& scratch) {
+  const io::JsonObject arguments = run.object("arguments");
+  GenerateOptions options;
+  options.model = folder.string();
+  options.prompt = arguments.get<std::string>("prompt");
+  options.negative_prompt = arguments.get<std::string>("negative_prompt", "");
+  options.height = arguments.get<int64_t>("height");
+  options.width = arguments.get<int64_t>("width");
+  options.num_frames = arguments.get<int64_t>("num_frames");
+  options.num_inference_steps = arguments.get<int64_t>("num_inference_steps");
+  options.guidance_scale = arguments.get<double>("guidance_scale");
+  options.guidance_scale_2 = arguments.find<double>("guidance_scale_2");
+  options.seed = run.get<int64_t>("generator_seed");
+  options.dtype = "float32";
+  options.output = (scratch / "clip.mp4").string();
+  options.dump = scratch.string();
+  return options;
+}
+
+void check_run(Report& report, const std::string& run, const io::SafetensorsFile& recorded,
+               const io::SafetensorsFile& float32, const io::SafetensorsFile& ours, const NoiseFloor& noise,
+               int64_t steps) {
+  const bool bf16 = run.size() > 5 && run.substr(run.size() - 5) == "_bf16";
+  const std::string floor_run = bf16 ? run.substr(0, run.size() - 5) : run;
+  for (const auto& [name, info] : recorded.tensors()) {
+    const std::string label = run + "." + name;
+    if (!ours.contains(name)) {
+      report.fail(label, "the run shows no such tensor");
+      continue;
+    }
+    if (name == "frames_u8") {
+      if (!bf16) report.check_levels(label, ours.tensor(name), recorded.tensor(name));
+      continue;
+    }
+    const std::string own = noise_name(name, steps);
+    // A bf16 run is held against the float32 recording, as its error was measured.
+    const TensorView reference = bf16 && float32.contains(name) ? float32.tensor(name) : recorded.tensor(name);
+    report.check(label, ours.tensor(name), reference,
+                 bf16 ? bf16_tolerance(noise.of("bf16_vs_f32", own, floor_run))
+                      : float32_tolerance(noise.of("f32_vs_f64", own, floor_run)));
+  }
+}
+
+}  // namespace
+
+void run_pipeline_case(Report& report, const fs::path& folder) {
+  const auto json = io::JsonObject::load(folder / "case.json");
+  const NoiseFloor noise(json);
+  const io::JsonObject runs = json.object("runs");
+  const fs::path scratch = fs::temp_directory_path() / fmt::format("zoetrope_golden_{}", getpid());
+  for (const std::string& name : runs.keys()) {
+    const io::JsonObject run = runs.object(name);
+    const GenerateOptions options = run_options(folder, run, scratch);
+    const int64_t steps = options.num_inference_steps;
+    const auto float32 = io::SafetensorsFile::open(folder / (name + ".safetensors"));
+    for (const char* dtype : {"float32", "bf16"}) {
+      const bool bf16 = std::string(dtype) == "bf16";
+      const fs::path file = folder / (name + (bf16 ? "_bf16" : "") + ".safetensors");
+      if (!fs::exists(file)) continue;
+      fs::create_directories(scratch);
+      GenerateOptions these = options;
+      these.dtype = dtype;
+      generate(these);
+      const auto ours = io::SafetensorsFile::open(scratch / "run.safetensors");
+      check_run(report, name + (bf16 ? "_bf16" : ""), *io::SafetensorsFile::open(file), *float32, *ours, noise, steps);
+      fs::remove_all(scratch);
+    }
+  }
+}
+
+}  // namespace zoetrope::golden

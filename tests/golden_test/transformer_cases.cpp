@@ -1,0 +1,130 @@
+// transformer_*: one forward pass, every recorded tensor from the patch embedding to the output, float32 and bf16.
+#include <map>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+
+#include "base/error.h"
+#include "device/stream.h"
+#include "io/checkpoint.h"
+#include "io/safetensors.h"
+#include "io/weights.h"
+#include "kernels/rope/rope.h"
+#include "models/wan/transformer/patchify.h"
+#include "models/wan/transformer/transformer.h"
+#include "report.h"
+
+namespace zoetrope::golden {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Values = std::map<std::string, Tensor, std::less<>>;
+
+Tensor copy_of(const TensorView& view) {
+  Tensor out(DType::kF32, view.shape());
+  const std::vector<double> values = to_doubles(view);
+  for (size_t i = 0; i < values.size(); ++i) out.data<float>()[i] = static_cast<float>(values[i]);
+  return out;
+}
+
+// One forward pass on one rank; what the probe saw, and "output".
+Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::Weights> source, DType dtype,
+               const io::SafetensorsFile& data) {
+  Values seen;
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    Stream stream(available_threads());
+    const TensorView latents = data.tensor("in.hidden_states"), text = data.tensor("in.encoder_hidden_states");
+    const Shape latent{latents.extent(2), latents.extent(3), latents.extent(4)};
+    attention::Problem problem;
+    problem.batch = latents.extent(0);
+    problem.tokens = wan::token_grid(config, latent).tokens();
+    problem.heads = config.num_attention_heads;
+    problem.head_dim = config.attention_head_dim;
+    problem.dtype = dtype;
+    attention::ContextAttention attention = attention::plan(problem, {}, world, stream);
+    wan::Transformer transformer(wan::TransformerWeights::load(config, std::move(source), dtype), stream);
+    transformer.prepare(latent, problem.batch, attention);
+    const wan::Probe probe = [&](std::string_view name, const TensorView& value) {
+      seen[std::string(name)] = copy_of(value);
+    };
+    transformer.set_context(text, {}, probe);
+    std::vector<float> timesteps;
+    for (const double t : to_doubles(data.tensor("in.timestep"))) timesteps.push_back(static_cast<float>(t));
+    Tensor tokens(dtype, {problem.batch, problem.tokens, config.patch_output_dim()});
+    transformer.forward(latents, timesteps, tokens, probe);
+    Tensor output(DType::kF32, {problem.batch, config.out_channels, latent[0], latent[1], latent[2]});
+    wan::unpatchify(stream, tokens, config.patch_size, output);
+    seen["output"] = std::move(output);
+  });
+  return seen;
+}
+
+void check_rope(Report& report, const wan::TransformerConfig& config, const io::SafetensorsFile& data,
+                Deviation tolerance) {
+  if (!data.contains("rope.cos")) return;
+  const TensorView latents = data.tensor("in.hidden_states");
+  const wan::TokenGrid grid = wan::token_grid(config, {latents.extent(2), latents.extent(3), latents.extent(4)});
+  const kernels::RopeTable table =
+      kernels::make_rope_table(config.attention_head_dim, grid.frames, grid.height, grid.width, {0, grid.tokens()});
+  for (const auto& [name, half] : {std::pair{"rope.cos", &table.cos}, std::pair{"rope.sin", &table.sin}}) {
+    // The recording stores each value twice, for both members of its pair.
+    Tensor whole(DType::kF32, {half->extent(0), 2 * half->extent(1)});
+    for (int64_t i = 0; i < whole.size(); ++i) whole.data<float>()[i] = half->data<float>()[i / 2];
+    report.check(name, whole, data.tensor(name), tolerance);
+  }
+}
+
+void check_pass(Report& report, const std::string& prefix, const Values& ours, const io::SafetensorsFile& data,
+                const NoiseFloor& noise) {
+  const bool bf16 = prefix == "bf16.";
+  for (const auto& [name, info] : data.tensors()) {
+    const bool wide = !bf16 && name.rfind("f64.", 0) == 0;
+    if (name.rfind(prefix, 0) != 0 && !wide) continue;
+    const std::string tensor = name.substr(wide ? 4 : prefix.size());
+    const auto found = ours.find(tensor);
+    if (found == ours.end()) {
+      report.fail(name, "the engine shows no such tensor");
+      continue;
+    }
+    // bf16 runs are held against the float32 recording, as their error was measured.
+    const std::string reference = bf16 && data.contains("f32." + tensor) ? "f32." + tensor : name;
+    const Deviation tolerance =
+        bf16 ? bf16_tolerance(noise.of("bf16_vs_f32", tensor)) : float32_tolerance(noise.of("f32_vs_f64", tensor));
+    const TensorView recorded = data.tensor(reference);
+    TensorView mine = found->second;
+    if (mine.size() == recorded.size() && mine.contiguous()) mine = mine.reshape(recorded.shape());
+    report.check(name, mine, recorded, tolerance);
+  }
+}
+
+}  // namespace
+
+void run_transformer_case(Report& report, const fs::path& root, const fs::path& folder) {
+  const auto json = io::JsonObject::load(folder / "case.json");
+  const NoiseFloor noise(json);
+  const fs::path checkpoint = root / json.get<std::string>("checkpoint");
+  const auto config = wan::TransformerConfig::load(checkpoint / "config.json");
+  const auto data = io::SafetensorsFile::open(folder / "tensors.safetensors");
+  const auto source = [&] {
+    return std::make_shared<io::Weights>(
+        json.get<bool>("procedural", false)
+            ? io::procedural_source(checkpoint / "weights.json")
+            : io::checkpoint_source(io::Checkpoint::open(checkpoint, "diffusion_pytorch_model")));
+  };
+  check_rope(report, config, *data, float32_tolerance(noise.of("f32_vs_f64", "rope")));
+  check_pass(report, "f32.", forward(config, source(), DType::kF32, *data), *data, noise);
+  check_pass(report, "bf16.", forward(config, source(), DType::kBF16, *data), *data, noise);
+  if (!json.get<bool>("procedural", false) && fs::exists(checkpoint / "weights.json")) {
+    // Both forms of the weights are there: the formula must give what the files hold.
+    const auto formula = io::procedural_source(checkpoint / "weights.json");
+    const io::Checkpoint files = io::Checkpoint::open(checkpoint, "diffusion_pytorch_model");
+    for (const std::string& name : formula->names()) {
+      Tensor made(DType::kF32, formula->info(name).shape);
+      formula->read(name, made);
+      report.check_equal("weights." + name, to_doubles(made), to_doubles(files.view(name)));
+    }
+  }
+}
+
+}  // namespace zoetrope::golden

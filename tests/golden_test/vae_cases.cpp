@@ -1,0 +1,171 @@
+// vae21: activations, encode and decode of the Wan 2.1 VAE.
+#include <map>
+#include <regex>
+
+#include "base/error.h"
+#include "device/stream.h"
+#include "io/checkpoint.h"
+#include "io/safetensors.h"
+#include "io/weights.h"
+#include "models/wan/vae/latents.h"
+#include "models/wan/vae/vae.h"
+#include "report.h"
+
+namespace zoetrope::golden {
+namespace {
+
+namespace fs = std::filesystem;
+
+// [F, H, W, 3] bytes → (u − 127.5)/127.5.
+Tensor to_video(const TensorView& bytes) {
+  Tensor video(DType::kF32, bytes.shape());
+  const std::vector<double> values = to_doubles(bytes);
+  for (size_t i = 0; i < values.size(); ++i) {
+    video.data<float>()[i] = (static_cast<float>(values[i]) - 127.5f) / 127.5f;
+  }
+  return video;
+}
+
+// Chunks [C, n, H, W] of one probe name, joined along time as [1, C, T, H, W].
+class Chunks {
+ public:
+  wan::Probe probe() {
+    return [this](std::string_view name, const TensorView& value) {
+      auto& frames = seen_[std::string(name)];
+      for (int64_t f = 0; f < value.extent(1); ++f) {
+        frames.push_back(to_doubles(value.select(1, f)));
+        shapes_[std::string(name)] = {value.extent(0), value.extent(2), value.extent(3)};
+      }
+    };
+  }
+  bool has(const std::string& name) const { return seen_.count(name) != 0; }
+  Tensor joined(const std::string& name) const {
+    const auto& frames = seen_.at(name);
+    const Shape& one = shapes_.at(name);
+    const auto count = static_cast<int64_t>(frames.size()), plane = one[1] * one[2];
+    Tensor out(DType::kF32, {1, one[0], count, one[1], one[2]});
+    for (int64_t c = 0; c < one[0]; ++c) {
+      for (int64_t f = 0; f < count; ++f) {
+        for (int64_t i = 0; i < plane; ++i) {
+          out.data<float>()[(c * count + f) * plane + i] =
+              static_cast<float>(frames[static_cast<size_t>(f)][static_cast<size_t>(c * plane + i)]);
+        }
+      }
+    }
+    return out;
+  }
+
+ private:
+  std::map<std::string, std::vector<std::vector<double>>> seen_;
+  std::map<std::string, Shape> shapes_;
+};
+
+// The whole clip as [1, 3, F, H, W].
+Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, const wan::Probe& probe = {}) {
+  std::vector<std::vector<double>> frames;
+  Shape one;
+  decoder.decode(
+      stream, z,
+      [&](int64_t, const TensorView& made) {
+        one = {made.extent(1), made.extent(2)};
+        for (int64_t f = 0; f < made.extent(0); ++f) frames.push_back(to_doubles(made.select(0, f)));
+      },
+      probe);
+  const auto count = static_cast<int64_t>(frames.size()), plane = one[0] * one[1];
+  Tensor out(DType::kF32, {1, 3, count, one[0], one[1]});
+  for (int64_t c = 0; c < 3; ++c) {
+    for (int64_t f = 0; f < count; ++f) {
+      for (int64_t i = 0; i < plane; ++i) {
+        out.data<float>()[(c * count + f) * plane + i] =
+            static_cast<float>(frames[static_cast<size_t>(f)][static_cast<size_t>(i * 3 + c)]);
+      }
+    }
+  }
+  return out;
+}
+
+struct Vae {
+  wan::VaeConfig config;
+  wan::VaeDecoder decoder;
+  wan::VaeEncoder encoder;
+  Stream stream;
+};
+
+void check_clips(Report& report, Vae& vae, const io::SafetensorsFile& data, const NoiseFloor& noise) {
+  static const std::regex encode_name("encode\\.f([0-9]+)\\.moments"), decode_name("decode\\.f([0-9]+)\\.sample");
+  const Tensor video = to_video(data.tensor("in.video_u8"));
+  for (const auto& [name, info] : data.tensors()) {
+    std::smatch match;
+    if (std::regex_match(name, match, encode_name)) {
+      const std::string n = match[1];
+      const TensorView recorded = data.tensor(name);
+      Tensor moments(DType::kF32, recorded.shape());
+      vae.encoder.encode(vae.stream, video.view().slice(0, 0, std::stoll(n)), moments);
+      report.check(name, moments, recorded, float32_tolerance(noise.of("f32_vs_f64", "encode.f" + n)));
+    } else if (std::regex_match(name, match, decode_name)) {
+      const std::string n = match[1];
+      const TensorView mean = wan::mode(data.tensor("encode.f" + n + ".moments"));
+      report.check(name, decode(vae.stream, vae.decoder, mean), data.tensor(name),
+                   float32_tolerance(noise.of("f32_vs_f64", "decode.f" + n)));
+    }
+  }
+}
+
+void check_seen(Report& report, const Chunks& chunks, const std::string& prefix, const io::SafetensorsFile& data,
+                const NoiseFloor& noise) {
+  for (const auto& [name, info] : data.tensors()) {
+    if (name.rfind(prefix, 0) != 0) continue;
+    const std::string part = name.substr(prefix.size());
+    if (part == "sample" || part == "moments") continue;  // checked from the result
+    if (!chunks.has(part)) {
+      report.fail(name, "the engine shows no such tensor");
+    } else {
+      report.check(name, chunks.joined(part), data.tensor(name), float32_tolerance(noise.of("f32_vs_f64", name)));
+    }
+  }
+}
+
+void check_activations(Report& report, Vae& vae, const io::SafetensorsFile& data, const TensorView& video_u8,
+                       const NoiseFloor& noise) {
+  const auto tolerance = [&](const std::string& name) { return float32_tolerance(noise.of("f32_vs_f64", name)); };
+  const TensorView normalized = data.tensor("in.normalized_latents");
+  Tensor z(DType::kF32, normalized.shape());
+  wan::denormalize_latents(vae.config, normalized, z);
+  report.check("in.z", z, data.tensor("in.z"), tolerance("in.z"));
+  Chunks decoded;
+  const Tensor sample = decode(vae.stream, vae.decoder, data.tensor("in.z"), decoded.probe());
+  check_seen(report, decoded, "decode.", data, noise);
+  report.check("decode.sample", sample, data.tensor("decode.sample"), tolerance("decode.sample"));
+
+  // The encoder saw a crop of the clip: its size is that of conv_in's output.
+  const TensorView first = data.tensor("encode.conv_in");
+  const Tensor crop =
+      to_video(video_u8.slice(0, 0, first.extent(2)).slice(1, 0, first.extent(3)).slice(2, 0, first.extent(4)));
+  Tensor moments(DType::kF32, vae.encoder.moments_shape(crop.shape()));
+  Chunks encoded;
+  vae.encoder.encode(vae.stream, crop, moments, encoded.probe());
+  check_seen(report, encoded, "encode.", data, noise);
+  if (data.contains("encode.moments")) {
+    report.check("encode.moments", moments.view().reshape(data.tensor("encode.moments").shape()),
+                 data.tensor("encode.moments"), tolerance("encode.moments"));
+  }
+}
+
+}  // namespace
+
+void run_vae_case(Report& report, const fs::path& root, const fs::path& folder) {
+  const auto json = io::JsonObject::load(folder / "case.json");
+  const NoiseFloor noise(json);
+  const fs::path checkpoint = root / json.get<std::string>("checkpoint");
+  const auto config = wan::VaeConfig::load(checkpoint / "config.json");
+  const auto weights = std::make_shared<wan::VaeWeights>(
+      config, std::make_shared<io::Weights>(io::Checkpoint::open(checkpoint, "diffusion_pytorch_model")));
+  Vae vae{config, wan::VaeDecoder(weights), wan::VaeEncoder(weights), Stream(available_threads())};
+  const auto data = io::SafetensorsFile::open(folder / "tensors.safetensors");
+  check_clips(report, vae, *data, noise);
+  check_activations(report, vae, *io::SafetensorsFile::open(folder / "activations.safetensors"),
+                    data->tensor("in.video_u8"), noise);
+  report.skip("tiled", "tiled encode and decode are not built yet");
+}
+
+}  // namespace zoetrope::golden
