@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/flash_attention/kernel.h"
-#include "tensor/dispatch.h"
+#include "kernels/flash_attention/vector_kernels.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -14,6 +14,9 @@ constexpr int64_t kMaxHeadDim = 1024;
 
 // Fastest first.
 constexpr Implementation<FlashProblem, FlashFactory> kImplementations[] = {
+    {"avx512_bf16", avx512_bf16_refusal, make_avx512_bf16_kernel},
+    {"avx512", avx512_refusal, make_avx512_kernel},
+    {"avx2", avx2_refusal, make_avx2_kernel},
     {"scalar", [](const FlashProblem&) -> Refusal { return std::nullopt; }, make_scalar_kernel},
 };
 

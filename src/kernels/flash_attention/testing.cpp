@@ -54,7 +54,10 @@ double largest_row_norm(const TensorView& x) {
 
 }  // namespace
 
-std::vector<Variant> variants() { return {{"scalar", DType::kF32}, {"scalar", DType::kBF16}}; }
+std::vector<Variant> variants() {
+  return {{"avx512_bf16", DType::kBF16}, {"avx512", DType::kF32}, {"avx512", DType::kBF16}, {"avx2", DType::kF32},
+          {"avx2", DType::kBF16},        {"scalar", DType::kF32}, {"scalar", DType::kBF16}};
+}
 
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
   return std::string(info.param.implementation) + "_" + dtype_name(info.param.dtype);

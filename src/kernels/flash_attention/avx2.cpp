@@ -1,0 +1,86 @@
+// The float32 tile on AVX2 + FMA. bf16 inputs are converted when they are packed. Sixteen registers: 6 × 2
+// accumulators, two key vectors, one query.
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/flash_attention/exp2_coefficients.h"
+#include "kernels/flash_attention/vector_tile.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+struct Avx2 {
+  static constexpr DType kOperand = DType::kF32;
+  using Element = float;
+  using Vec = __m256;
+  using Operand = __m256;
+  static constexpr int kLanes = 8;
+  static constexpr int kPair = 1;
+  static constexpr int kQueryRows = 6;
+  static constexpr int kKeyVectors = 2;
+  static constexpr int kValueVectors = 2;
+  static constexpr int64_t kKeyTile = 128;
+  static constexpr int64_t kQueryTile = 252;
+  static constexpr int value_rows(int width) { return width == 1 ? 10 : 6; }
+
+  static ZT_FLASH_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }
+  static ZT_FLASH_INLINE Vec load(const float* x) { return _mm256_loadu_ps(x); }
+  static ZT_FLASH_INLINE void store(float* to, Vec x) { _mm256_storeu_ps(to, x); }
+  static ZT_FLASH_INLINE Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+  static ZT_FLASH_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+  static ZT_FLASH_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static ZT_FLASH_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static ZT_FLASH_INLINE Operand operand(const Element* x) { return load(x); }
+  static ZT_FLASH_INLINE Operand broadcast(const Element* x) { return _mm256_broadcast_ss(x); }
+  static ZT_FLASH_INLINE Vec dot(Vec acc, Operand a, Operand b) { return _mm256_fmadd_ps(a, b, acc); }
+
+  static ZT_FLASH_INLINE float reduce_max(Vec x) {
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+  }
+  static ZT_FLASH_INLINE float reduce_add(Vec x) {
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+  }
+  static ZT_FLASH_INLINE bool all_at_most(Vec x, float limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, set1(limit), _CMP_LE_OQ)) == 0xff;
+  }
+  static ZT_FLASH_INLINE Vec keep_lanes(Vec x, int count, float fill) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i keep = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lane);
+    return _mm256_blendv_ps(set1(fill), x, _mm256_castsi256_ps(keep));
+  }
+
+  // 2^x = 2^n · 2^f as bits: n is added to the exponent of the polynomial. Below −126 the result is 0; above 128 it is
+  // wrong but larger than any sum that passes the check. NaN stays NaN: the second operand of min wins.
+  static ZT_FLASH_INLINE Vec exp2(Vec x) {
+    const Vec above_floor = _mm256_cmp_ps(x, set1(-126.0f), _CMP_NLT_UQ);
+    x = _mm256_min_ps(set1(128.0f), x);
+    const Vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vec f = _mm256_sub_ps(x, n);
+    Vec p = set1(kExp2Degree5[5]);
+#pragma GCC unroll 8
+    for (int i = 4; i >= 0; --i) p = _mm256_fmadd_ps(p, f, set1(kExp2Degree5[i]));
+    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+    return _mm256_and_ps(p, above_floor);
+  }
+  static ZT_FLASH_INLINE float exp2_scalar(float x) { return _mm256_cvtss_f32(exp2(set1(x))); }
+
+  static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec (&p)[kKeyVectors]) {
+    store(to, p[0]);
+    store(to + kLanes, p[1]);
+    return add(p[0], p[1]);
+  }
+};
+
+constexpr TileKernel kTile = {VectorTile<Avx2>::kShape, VectorTile<Avx2>::fold};
+
+}  // namespace
+
+const TileKernel& avx2_tile() { return kTile; }
+
+}  // namespace zoetrope::kernels

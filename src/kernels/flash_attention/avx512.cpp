@@ -1,0 +1,38 @@
+// The float32 tile on AVX-512 (F, BW, DQ, VL). bf16 inputs are converted when they are packed.
+#include "kernels/flash_attention/avx512_common.h"
+#include "kernels/flash_attention/exp2_coefficients.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+struct Avx512 : Avx512Vectors {
+  static constexpr DType kOperand = DType::kF32;
+  using Element = float;
+  using Operand = __m512;
+  static constexpr int kPair = 1;
+  static constexpr int kQueryRows = 8;
+  static constexpr int kKeyVectors = 2;
+  static constexpr int kValueVectors = 2;
+  static constexpr int64_t kKeyTile = 128;
+  static constexpr int64_t kQueryTile = 256;
+  static constexpr int value_rows(int) { return 8; }
+
+  static ZT_FLASH_INLINE Operand operand(const Element* x) { return load(x); }
+  static ZT_FLASH_INLINE Operand broadcast(const Element* x) { return _mm512_set1_ps(*x); }
+  static ZT_FLASH_INLINE Vec dot(Vec acc, Operand a, Operand b) { return _mm512_fmadd_ps(a, b, acc); }
+  static ZT_FLASH_INLINE Vec exp2(Vec x) { return exp2_of<5>(x, kExp2Degree5); }
+  static ZT_FLASH_INLINE float exp2_scalar(float x) { return _mm512_cvtss_f32(exp2(set1(x))); }
+  static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec (&p)[kKeyVectors]) {
+    store(to, p[0]);
+    store(to + kLanes, p[1]);
+    return add(p[0], p[1]);
+  }
+};
+
+constexpr TileKernel kTile = {VectorTile<Avx512>::kShape, VectorTile<Avx512>::fold};
+
+}  // namespace
+
+const TileKernel& avx512_tile() { return kTile; }
+
+}  // namespace zoetrope::kernels

@@ -1,0 +1,50 @@
+// What the AVX-512 instruction-set types share: float32 vectors and exp2. Internal linkage, for avx512*.cpp only.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/flash_attention/vector_tile.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+struct Avx512Vectors {
+  static constexpr int kLanes = 16;
+  using Vec = __m512;
+
+  static ZT_FLASH_INLINE Vec set1(float x) { return _mm512_set1_ps(x); }
+  static ZT_FLASH_INLINE Vec load(const float* x) { return _mm512_loadu_ps(x); }
+  static ZT_FLASH_INLINE void store(float* to, Vec x) { _mm512_storeu_ps(to, x); }
+  static ZT_FLASH_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static ZT_FLASH_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static ZT_FLASH_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static ZT_FLASH_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static ZT_FLASH_INLINE float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
+  static ZT_FLASH_INLINE float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
+  static ZT_FLASH_INLINE bool all_at_most(Vec x, float limit) {
+    return _mm512_cmp_ps_mask(x, set1(limit), _CMP_LE_OQ) == 0xffff;
+  }
+  // The first `count` lanes of x (none where count ≤ 0, all where ≥ 16), `fill` in the others.
+  static ZT_FLASH_INLINE Vec keep_lanes(Vec x, int count, float fill) {
+    const unsigned mask = count <= 0 ? 0u : count >= kLanes ? 0xffffu : (1u << count) - 1u;
+    return _mm512_mask_blend_ps(static_cast<__mmask16>(mask), set1(fill), x);
+  }
+
+  // 2^x = 2^n · 2^f, n the nearest integer, f in [−1/2, 1/2]. vscalefps needs no clamp: it ends in 0 and in ∞ by
+  // itself. x = −∞ leaves f = −∞ − −∞ = NaN behind, hence the maximum: below −200 everything is 0 anyway.
+  template <int kDegree>
+  static ZT_FLASH_INLINE Vec exp2_of(Vec x, const float (&c)[kDegree + 1]) {
+    x = _mm512_max_ps(set1(-200.0f), x);
+    const Vec n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vec f = _mm512_sub_ps(x, n);
+    Vec p = set1(c[kDegree]);
+#pragma GCC unroll 8
+    for (int i = kDegree - 1; i >= 0; --i) p = _mm512_fmadd_ps(p, f, set1(c[i]));
+    return _mm512_scalef_ps(p, n);
+  }
+};
+
+}  // namespace
+}  // namespace zoetrope::kernels

@@ -1,0 +1,79 @@
+// The seam between what is compiled for every machine (threads, masks, packing, states) and what is compiled for one
+// instruction set: one query tile of one (batch, head) against all packed keys. Plain data and function pointers only,
+// so that a file built for a wide instruction set brings no inline code that the linker could hand to others.
+//
+// Packed keys:   [panel][⌈D/pair⌉][panel_keys][pair], keys in lanes, zeros beyond the last key and beyond D.
+// Packed values: per key tile [value panel][⌈keys/pair⌉ of the padded tile][width][pair], head dims in lanes, zeros
+//                beyond the last key and beyond D.
+// `pair` neighbours share a 32-bit lane where the instruction set multiplies bf16 pairs, and is 1 in float32.
+#pragma once
+
+#include <cstdint>
+
+#include "zoetrope/tensor.h"
+
+namespace zoetrope::kernels {
+
+// The sizes that an instruction set's tile was written and tuned for.
+struct TileShape {
+  DType operand;          // what packed keys, values, queries and weights are: F32 or BF16
+  int64_t lanes;          // float32 lanes of a vector
+  int64_t pair;           // operand elements in one 32-bit lane
+  int64_t panel_keys;     // keys of a key panel
+  int64_t value_vectors;  // vectors of a full value panel
+  int64_t key_tile;       // keys whose weights are held at once: a multiple of panel_keys
+  int64_t query_tile;     // rows at most
+  int64_t query_rows;     // rows of a register block; tiles are padded to a multiple of it
+};
+
+// The widths of value panels: D in vectors, dealt out evenly over as few panels as full ones would need, so that no
+// panel is much narrower than the others (D = 80 with 16 lanes is 3 + 2 vectors, not 4 + 1).
+struct ValuePanels {
+  int64_t vectors;  // of D
+  int64_t count;
+
+  ValuePanels(int64_t head_dim, const TileShape& shape)
+      : vectors((head_dim + shape.lanes - 1) / shape.lanes),
+        count((vectors + shape.value_vectors - 1) / shape.value_vectors) {}
+  int64_t first_vector(int64_t panel) const { return panel * vectors / count; }
+  int64_t width_vectors(int64_t panel) const { return first_vector(panel + 1) - first_vector(panel); }
+};
+
+// Per-thread memory of a tile, 64-byte aligned. `rows` is query_tile, itself a multiple of query_rows.
+struct TileScratch {
+  void* weights;     // operand[rows][key_tile]
+  float* sums;       // [rows][lanes]: sums of weights over earlier key tiles
+  float* tile_sums;  // [rows][lanes]: of this key tile
+  float* m;          // [rows]
+  float* scores;     // [key_tile]: one row's, where its key tile is redone
+};
+
+struct TileTask {
+  const void* q;     // operand[rows][q_stride]; ⌈D/pair⌉·pair elements of a row are read
+  int64_t q_stride;  // elements
+  int64_t rows;
+  int64_t head_dim;
+  const void* keys;    // packed
+  const void* values;  // packed
+  int64_t key_count;   // ≥ 1 valid keys
+  float scale_log2e;
+  const float* bias;         // [rows][…], or null
+  int64_t bias_stride;       // floats from row to row
+  const int32_t* key_index;  // packed key → column of the bias; null where they are the same
+  float* o;                  // [rows][o_stride], o_stride ≥ D rounded up to whole vectors
+  int64_t o_stride;
+  float* l;  // [rows]
+  float* m;  // [rows]; RowState::kNoKeys in all rows or in none: masks are per key, so rows see the first key together
+  TileScratch scratch;
+};
+
+struct TileKernel {
+  TileShape shape;
+  void (*fold)(const TileTask& task);
+};
+
+const TileKernel& avx2_tile();
+const TileKernel& avx512_tile();
+const TileKernel& avx512_bf16_tile();
+
+}  // namespace zoetrope::kernels

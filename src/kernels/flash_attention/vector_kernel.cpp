@@ -1,0 +1,287 @@
+// Drives the tiles of an instruction set: which keys take part, packing, the division of rows over threads, states and
+// outputs. Compiled for the baseline; the arithmetic is in the tiles.
+//
+// Keys and values are packed once per (batch, head) and read by all threads. Work goes over heads in groups: pack the
+// group, then fold its query tiles. A group is one head unless tiles are too few to feed the team, so that at short
+// sequences a pack is still in the second cache level when it is read. Rows are independent and keys are never split
+// over threads: neither groups nor the team change a bit of the result.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/index_range.h"
+#include "kernels/cpu_features.h"
+#include "kernels/flash_attention/kernel.h"
+#include "kernels/flash_attention/mask.h"
+#include "kernels/flash_attention/pack.h"
+#include "kernels/flash_attention/tile.h"
+#include "kernels/flash_attention/vector_kernels.h"
+#include "tensor/dispatch.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr int64_t kPackBudget = int64_t{64} << 20;  // bytes of a group of more than one head
+constexpr int64_t kFewTiles = 8;                    // query tiles a thread below which heads are grouped
+constexpr int64_t kMinTileRows =
+    32;  // a tile cut smaller for the team's sake costs more in cache traffic than it gives
+
+// Which keys of the block take part for one batch entry.
+struct Selection {
+  int64_t count = 0;
+  const int32_t* index = nullptr;  // null: the first `count`
+};
+
+// How the rows of the heads are dealt out.
+struct Division {
+  int64_t group;      // heads packed at once
+  int64_t tiles;      // of a head
+  int64_t tile_rows;  // of a tile, the last may have fewer
+};
+
+class VectorKernel final : public FlashKernel {
+ public:
+  VectorKernel(const FlashProblem& problem, const TileKernel& tile)
+      : problem_(problem), tile_(tile), heads_(problem.batch * problem.heads) {}
+
+  void accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const override {
+    run(stream, q, block, &state, nullptr);
+  }
+  void attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const override {
+    run(stream, q, block, nullptr, &o);
+  }
+
+ private:
+  // What one call needs in one place.
+  struct Call {
+    const TensorView& q;
+    const KeyBlock& block;
+    RowState* state;              // where rows are kept, or
+    const TensorView* o;          // where they are finished to
+    const Selection* selections;  // [B]
+    Division division;
+    char* packs;         // [group][pack_bytes]
+    int64_t pack_bytes;  // keys, then values
+    int64_t value_offset;
+    char* scratch;  // [team][scratch_bytes]
+    int64_t scratch_bytes;
+  };
+
+  void run(Stream& stream, const TensorView& q, const KeyBlock& block, RowState* state, const TensorView* o) const {
+    const Arena::Scope scope(stream.scratch());
+    const Selection* selections = select_keys(stream.scratch(), block);
+    int64_t most = 0;
+    for (int64_t b = 0; b < problem_.batch; ++b) most = std::max(most, selections[b].count);
+    Call call{q, block, state, o, selections, {}, nullptr, 0, 0, nullptr, 0};
+    call.value_offset = round_up(packed_keys_bytes(tile_.shape, most, problem_.head_dim), 64);
+    call.pack_bytes = call.value_offset + round_up(packed_values_bytes(tile_.shape, most, problem_.head_dim), 64);
+    call.division = divide(stream.team().size(), call.pack_bytes);
+    call.packs = allocate(stream.scratch(), call.division.group * call.pack_bytes);
+    call.scratch_bytes = scratch_bytes(state == nullptr);
+    call.scratch = allocate(stream.scratch(), stream.team().size() * call.scratch_bytes);
+    for (int64_t first = 0; first < heads_; first += call.division.group) {
+      const int64_t count = std::min(call.division.group, heads_ - first);
+      pack_group(stream, call, first, count);
+      fold_group(stream, call, first, count);
+    }
+  }
+
+  static char* allocate(Arena& arena, int64_t bytes) {
+    return static_cast<char*>(arena.allocate(static_cast<size_t>(bytes)));
+  }
+
+  const Selection* select_keys(Arena& arena, const KeyBlock& block) const {
+    const Mask mask(problem_, block);
+    const int64_t keys = block.k.extent(1);
+    auto* selections = reinterpret_cast<Selection*>(allocate(arena, problem_.batch * int64_t{sizeof(Selection)}));
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      selections[b] = {mask.prefix(b), nullptr};
+      if (selections[b].count >= 0) continue;
+      auto* index = reinterpret_cast<int32_t*>(allocate(arena, keys * int64_t{sizeof(int32_t)}));
+      int64_t count = 0;
+      for (int64_t j = 0; j < keys; ++j) {
+        if (mask.valid(b, j)) index[count++] = static_cast<int32_t>(j);
+      }
+      selections[b] = {count, count == keys ? nullptr : index};
+    }
+    return selections;
+  }
+
+  Division divide(int64_t threads, int64_t pack_bytes) const {
+    const int64_t rows = problem_.query_tokens;
+    int64_t tiles = ceil_div(rows, tile_.shape.query_tile), group = 1;
+    if (threads > 1) {
+      if (tiles < kFewTiles * threads) {
+        group = std::clamp<int64_t>(kPackBudget / std::max<int64_t>(pack_bytes, 1), 1, std::min(heads_, threads));
+      }
+      if (group % threads != 0) tiles = std::min(round_up(tiles, threads), ceil_div(rows, kMinTileRows));
+    }
+    const int64_t tile_rows = round_up(ceil_div(rows, tiles), tile_.shape.query_rows);
+    return {group, ceil_div(rows, tile_rows), tile_rows};
+  }
+
+  PackSource source(const Call& call, const TensorView& x, int64_t head) const {
+    const int64_t b = head / problem_.heads, h = head % problem_.heads;
+    const char* data =
+        x.data<const char>() + (b * x.stride(0) + h * x.stride(2)) * static_cast<int64_t>(dtype_size(problem_.dtype));
+    return {data, x.stride(1), problem_.dtype, call.selections[b].index, call.selections[b].count, problem_.head_dim};
+  }
+
+  void pack_group(Stream& stream, const Call& call, int64_t first, int64_t count) const {
+    int64_t tiles = 0;
+    for (int64_t head = first; head < first + count; ++head) {
+      tiles = std::max(tiles, ceil_div(call.selections[head / problem_.heads].count, tile_.shape.key_tile));
+    }
+    stream.team().parallel_for(count * tiles, 1, [&](IndexRange range, int) {
+      for (int64_t item = range.begin; item < range.end; ++item) {
+        const int64_t head = first + item / tiles, tile = item % tiles;
+        char* pack = call.packs + item / tiles * call.pack_bytes;
+        const PackSource keys = source(call, call.block.k, head), values = source(call, call.block.v, head);
+        if (tile * tile_.shape.key_tile >= keys.count) continue;
+        pack_keys(tile_.shape, keys, tile, pack);
+        pack_values(tile_.shape, values, tile, pack + call.value_offset);
+      }
+    });
+  }
+
+  void fold_group(Stream& stream, const Call& call, int64_t first, int64_t count) const {
+    std::atomic<int64_t> next{0};
+    const int64_t items = count * call.division.tiles;
+    auto work = [&](int thread) {
+      for (int64_t item = next++; item < items; item = next++) {
+        const int64_t head = item / call.division.tiles;
+        fold_tile(call, first + head, call.packs + head * call.pack_bytes, item % call.division.tiles, thread);
+      }
+    };
+    if (items == 1) {
+      work(0);
+    } else {
+      stream.team().run(work);
+    }
+  }
+
+  // ---- one tile ----
+
+  bool queries_in_place() const {
+    return problem_.dtype == tile_.shape.operand && problem_.head_dim % tile_.shape.pair == 0;
+  }
+  int64_t o_stride() const { return round_up(problem_.head_dim, 16); }
+
+  int64_t scratch_bytes(bool rows) const {
+    const TileShape& s = tile_.shape;
+    const int64_t weight = static_cast<int64_t>(dtype_size(s.operand));
+    int64_t bytes = s.query_tile * s.key_tile * weight + 2 * s.query_tile * s.lanes * 4 + s.query_tile * 4 +
+                    s.key_tile * 4 + 5 * 64;
+    if (!queries_in_place()) bytes += s.query_tile * ceil_div(problem_.head_dim, s.pair) * 4 + 64;
+    if (rows) bytes += s.query_tile * (o_stride() + 2) * 4 + 3 * 64;
+    return bytes;
+  }
+
+  void fold_tile(const Call& call, int64_t head, const char* pack, int64_t tile, int thread) const {
+    const TileShape& s = tile_.shape;
+    const int64_t b = head / problem_.heads, h = head % problem_.heads;
+    const int64_t begin = tile * call.division.tile_rows;
+    const int64_t rows = std::min(call.division.tile_rows, problem_.query_tokens - begin);
+    char* at = call.scratch + thread * call.scratch_bytes;
+    const auto take = [&at](int64_t bytes) {
+      char* memory = at;
+      at += round_up(bytes, 64);
+      return memory;
+    };
+    const auto take_floats = [&take](int64_t count) { return reinterpret_cast<float*>(take(count * 4)); };
+    TileTask task{};
+    task.scratch.weights = take(s.query_tile * s.key_tile * static_cast<int64_t>(dtype_size(s.operand)));
+    task.scratch.sums = take_floats(s.query_tile * s.lanes);
+    task.scratch.tile_sums = take_floats(s.query_tile * s.lanes);
+    task.scratch.m = take_floats(s.query_tile);
+    task.scratch.scores = take_floats(s.key_tile);
+    task.rows = rows;
+    task.head_dim = problem_.head_dim;
+    task.scale_log2e = static_cast<float>(static_cast<double>(problem_.scale) * kLog2E);
+    PackSource queries = source(call, call.q, head);
+    queries.index = nullptr;
+    if (queries_in_place()) {
+      task.q_stride = queries.stride;
+      task.q = static_cast<const char*>(queries.data) +
+               begin * queries.stride * static_cast<int64_t>(dtype_size(problem_.dtype));
+    } else {
+      task.q_stride = ceil_div(problem_.head_dim, s.pair) * s.pair;
+      char* copy = take(s.query_tile * ceil_div(problem_.head_dim, s.pair) * 4);
+      pack_rows(s, queries, begin, rows, copy);
+      task.q = copy;
+    }
+    task.keys = pack;
+    task.values = pack + call.value_offset;
+    task.key_count = call.selections[b].count;
+    task.key_index = call.selections[b].index;
+    if (problem_.bias) {
+      const TensorView& bias = call.block.bias;
+      task.bias = bias.data<const float>() + h * bias.stride(0) + begin * bias.stride(1);
+      task.bias_stride = bias.stride(1);
+    }
+    task.o_stride = o_stride();
+    if (call.state != nullptr) {
+      const int64_t row = head * problem_.query_tokens + begin;
+      task.o = call.state->o.data<float>() + row * call.state->o_stride;
+      task.l = call.state->l.data<float>() + row;
+      task.m = call.state->m.data<float>() + row;
+      if (task.key_count > 0) tile_.fold(task);
+      return;
+    }
+    task.o = take_floats(s.query_tile * task.o_stride);
+    task.l = take_floats(s.query_tile);
+    task.m = take_floats(s.query_tile);
+    std::fill(task.m, task.m + rows, RowState::kNoKeys);
+    if (task.key_count > 0) {
+      tile_.fold(task);
+    } else {
+      std::memset(task.o, 0, static_cast<size_t>(rows * task.o_stride) * sizeof(float));
+    }
+    finish_tile(*call.o, task, b, begin, h);
+  }
+
+  void finish_tile(const TensorView& o, const TileTask& task, int64_t b, int64_t begin, int64_t h) const {
+    with_compute_type(problem_.dtype, "o", [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T* out = o.data<T>() + b * o.stride(0) + begin * o.stride(1) + h * o.stride(2);
+      for (int64_t r = 0; r < task.rows; ++r) {
+        finish_row(task.o + r * task.o_stride, task.l[r], task.m[r], out + r * o.stride(1), problem_.head_dim);
+      }
+    });
+  }
+
+  FlashProblem problem_;
+  const TileKernel& tile_;
+  int64_t heads_;  // B·H
+};
+
+}  // namespace
+
+Refusal avx2_refusal(const FlashProblem&) {
+  if (!cpu_features().avx2) return "needs AVX2 and FMA";
+  return std::nullopt;
+}
+
+Refusal avx512_refusal(const FlashProblem&) {
+  if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
+  return std::nullopt;
+}
+
+Refusal avx512_bf16_refusal(const FlashProblem& problem) {
+  if (problem.dtype != DType::kBF16) return fmt::format("takes BF16, not {}", dtype_name(problem.dtype));
+  if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
+  return std::nullopt;
+}
+
+std::unique_ptr<FlashKernel> make_avx2_kernel(const FlashProblem& problem) {
+  return std::make_unique<VectorKernel>(problem, avx2_tile());
+}
+std::unique_ptr<FlashKernel> make_avx512_kernel(const FlashProblem& problem) {
+  return std::make_unique<VectorKernel>(problem, avx512_tile());
+}
+std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem) {
+  return std::make_unique<VectorKernel>(problem, avx512_bf16_tile());
+}
+
+}  // namespace zoetrope::kernels

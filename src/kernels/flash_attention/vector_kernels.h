@@ -1,0 +1,18 @@
+// The vector implementations as the door lists them.
+#pragma once
+
+#include <memory>
+
+#include "kernels/flash_attention/kernel.h"
+
+namespace zoetrope::kernels {
+
+Refusal avx2_refusal(const FlashProblem& problem);
+Refusal avx512_refusal(const FlashProblem& problem);
+Refusal avx512_bf16_refusal(const FlashProblem& problem);
+
+std::unique_ptr<FlashKernel> make_avx2_kernel(const FlashProblem& problem);
+std::unique_ptr<FlashKernel> make_avx512_kernel(const FlashProblem& problem);
+std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem);
+
+}  // namespace zoetrope::kernels

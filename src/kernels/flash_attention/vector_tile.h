@@ -1,0 +1,347 @@
+// One query tile against all packed keys, as a template over a thin instruction-set type. Included once by each of the
+// avx*.cpp files, with an Isa of internal linkage: nothing here may be instantiated elsewhere.
+//
+// Structure (the budgets are those of 512-bit cores, per 16 scores at D = 128: QK 32–64 cycles, PV the same, softmax
+// about 5 exposed):
+//  - keys in lanes, queries broadcast from memory; no shuffle in any loop. A register block is kQueryRows × kKeyVectors
+//    accumulators; 16 of them leave room for the softmax of a block beside the next block's products.
+//  - panels of keys outside, rows inside: a key panel stays in the first cache level while the rows stream.
+//  - softmax in the epilogue of the scores' register block, on values that are still in registers.
+//  - lazy online softmax: a row's reference is its maximum over the first panel of keys it ever meets, and is kept. P
+//    is scale free, so any reference is exact while sums stay within 2^±60. Once per key tile the row sums that exist
+//    anyway are checked; a row that has left the range has its tile redone with a raised reference. Sums can only be
+//    too large: the first panel's own maximum contributes 1.
+//  - weights times values starts each key tile from zero and is added to o at its end: one chain over all keys would
+//    lose a digit at 32 000 float32 keys.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/flash_attention/tile.h"
+
+namespace zoetrope::kernels {
+
+#define ZT_FLASH_INLINE inline __attribute__((always_inline))
+
+constexpr float kSumLimit = 0x1p60f;
+constexpr float kFloatLog2E = 1.44269504088896340736f;
+// RowState's special references, without its header (see tile.h on inline code).
+constexpr float kReferenceNoKeys = -std::numeric_limits<float>::infinity();
+constexpr float kReferenceLowest = std::numeric_limits<float>::lowest();
+
+template <typename Isa>
+class VectorTile {
+  using Element = typename Isa::Element;
+  using Vec = typename Isa::Vec;
+  using Operand = typename Isa::Operand;
+  static constexpr int kLanes = Isa::kLanes;
+  static constexpr int kPair = Isa::kPair;
+  static constexpr int kRows = Isa::kQueryRows;
+  static constexpr int kVectors = Isa::kKeyVectors;
+  static constexpr int kPanelKeys = kLanes * kVectors;
+
+ public:
+  static constexpr TileShape kShape = {Isa::kOperand,      kLanes,        kPair,           kPanelKeys,
+                                       Isa::kValueVectors, Isa::kKeyTile, Isa::kQueryTile, kRows};
+  static_assert(Isa::kKeyTile % kPanelKeys == 0 && Isa::kQueryTile % kRows == 0);
+
+  static void fold(const TileTask& task) {
+    if (task.bias != nullptr) {
+      VectorTile<Isa>(task).template run<true>();
+    } else {
+      VectorTile<Isa>(task).template run<false>();
+    }
+  }
+
+ private:
+  explicit VectorTile(const TileTask& task)
+      : t_(task),
+        steps_((task.head_dim + kPair - 1) / kPair),
+        padded_rows_((task.rows + kRows - 1) / kRows * kRows),
+        vectors_((task.head_dim + kLanes - 1) / kLanes) {}
+
+  template <bool kBias>
+  void run() {
+    load_state();
+    for (int64_t first = 0; first < t_.key_count; first += Isa::kKeyTile) {
+      const int64_t keys = t_.key_count - first < Isa::kKeyTile ? t_.key_count - first : Isa::kKeyTile;
+      score_tile<kBias>(first, keys);
+      check_tile<kBias>(first, keys);
+      apply_values(first, keys);
+      fresh_ = false;
+    }
+    store_state();
+  }
+
+  // ---- state ----
+
+  void load_state() {
+    fresh_ = t_.m[0] == kReferenceNoKeys;
+    for (int64_t r = 0; r < padded_rows_; ++r) {
+      const int64_t row = r < t_.rows ? r : t_.rows - 1;
+      t_.scratch.m[r] = t_.m[row];
+      float* sum = t_.scratch.sums + r * kLanes;
+      Isa::store(sum, Isa::set1(0));
+      sum[0] = fresh_ ? 0.0f : t_.l[row];
+    }
+  }
+
+  void store_state() {
+    for (int64_t r = 0; r < t_.rows; ++r) {
+      t_.m[r] = t_.scratch.m[r];
+      t_.l[r] = Isa::reduce_add(Isa::load(t_.scratch.sums + r * kLanes));
+    }
+  }
+
+  // ---- scores and weights ----
+
+  ZT_FLASH_INLINE const Element* query(int64_t row) const {
+    return static_cast<const Element*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
+  }
+  ZT_FLASH_INLINE Element* weights(int64_t row) const {
+    return static_cast<Element*>(t_.scratch.weights) + row * Isa::kKeyTile;
+  }
+  ZT_FLASH_INLINE const Element* key_panel(int64_t first_key) const {
+    return static_cast<const Element*>(t_.keys) + first_key * steps_ * kPair;
+  }
+
+  template <bool kBias>
+  void score_tile(int64_t first, int64_t keys) {
+    for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
+      const int64_t valid = keys - panel;
+      const bool reference = fresh_ && panel == 0;
+      if (valid >= kPanelKeys && !reference) {
+        for (int64_t row = 0; row < padded_rows_; row += kRows) score_block<kBias, false, false>(first, panel, row, 0);
+      } else if (valid >= kPanelKeys) {
+        for (int64_t row = 0; row < padded_rows_; row += kRows) score_block<kBias, true, false>(first, panel, row, 0);
+      } else if (!reference) {
+        for (int64_t row = 0; row < padded_rows_; row += kRows) {
+          score_block<kBias, false, true>(first, panel, row, valid);
+        }
+      } else {
+        for (int64_t row = 0; row < padded_rows_; row += kRows) {
+          score_block<kBias, true, true>(first, panel, row, valid);
+        }
+      }
+    }
+  }
+
+  // kRows × kVectors scores, their weights, and their part of the row sums. kReference: this is the first panel these
+  // rows meet. kTail: only `valid` keys of the panel exist.
+  template <bool kBias, bool kReference, bool kTail>
+  void score_block(int64_t first, int64_t panel, int64_t row0, int64_t valid) {
+    Vec acc[kRows][kVectors];
+    products<kRows>(acc, first + panel, row0);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t row = row0 + r;
+      if constexpr (kReference) {
+        t_.scratch.m[row] = valid_reference(panel_maximum<kBias, kTail>(acc[r], row, first + panel, valid));
+      }
+      const Vec sum = weigh<kBias, kTail>(acc[r], row, first + panel, valid, weights(row) + panel);
+      float* tile_sum = t_.scratch.tile_sums + row * kLanes;
+      Isa::store(tile_sum, panel == 0 ? sum : Isa::add(Isa::load(tile_sum), sum));
+    }
+  }
+
+  template <int kBlockRows>
+  ZT_FLASH_INLINE void products(Vec (&acc)[kBlockRows][kVectors], int64_t key, int64_t row0) const {
+    const Element* k = key_panel(key);
+    const Element* q[kBlockRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kBlockRows; ++r) {
+      q[r] = query(row0 + r);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = Isa::set1(0);
+    }
+    for (int64_t step = 0; step < steps_; ++step) {
+      Operand kv[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) kv[v] = Isa::operand(k + v * kLanes * kPair);
+      k += kPanelKeys * kPair;
+#pragma GCC unroll 16
+      for (int r = 0; r < kBlockRows; ++r) {
+        const Operand x = Isa::broadcast(q[r] + step * kPair);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = Isa::dot(acc[r][v], x, kv[v]);
+      }
+    }
+  }
+
+  // score·scale·log₂e + bias·log₂e + addend
+  template <bool kBias>
+  ZT_FLASH_INLINE Vec exponent(Vec score, const float* bias, Vec addend) const {
+    if constexpr (kBias) addend = Isa::fma(Isa::load(bias), Isa::set1(kFloatLog2E), addend);
+    return Isa::fma(score, Isa::set1(t_.scale_log2e), addend);
+  }
+
+  // The panel's biases in the order of the packed keys; in place where that is memory order and no lane is missing.
+  ZT_FLASH_INLINE const float* bias_of(int64_t row, int64_t key, int64_t valid, bool tail, float* buffer) const {
+    const float* bias = t_.bias + (row < t_.rows ? row : t_.rows - 1) * t_.bias_stride;
+    if (t_.key_index == nullptr && !tail) return bias + key;
+    for (int64_t j = 0; j < kPanelKeys; ++j) {
+      const bool exists = !tail || j < valid;
+      const int64_t column = t_.key_index == nullptr ? key + j : exists ? t_.key_index[key + j] : 0;
+      buffer[j] = exists ? bias[column] : 0.0f;
+    }
+    return buffer;
+  }
+
+  // The largest exponent of one row of a panel; NaN scores may hide in it.
+  template <bool kBias, bool kTail>
+  ZT_FLASH_INLINE float panel_maximum(const Vec (&score)[kVectors], int64_t row, int64_t key, int64_t valid) const {
+    alignas(64) float buffer[kPanelKeys];
+    const float* bias = kBias ? bias_of(row, key, valid, kTail, buffer) : nullptr;
+    Vec top = Isa::set1(kReferenceNoKeys);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Vec t = exponent<kBias>(score[v], kBias ? bias + v * kLanes : nullptr, Isa::set1(0));
+      if constexpr (kTail) t = Isa::keep_lanes(t, static_cast<int>(valid - v * kLanes), kReferenceNoKeys);
+      top = Isa::max(top, t);
+    }
+    return Isa::reduce_max(top);
+  }
+
+  // Never −∞ and never NaN: differences to the reference stay clean, and a NaN score makes its own weight NaN.
+  static ZT_FLASH_INLINE float valid_reference(float top) { return top > kReferenceLowest ? top : kReferenceLowest; }
+
+  // Weights of one row of a panel: stored as operands, their sum by lanes returned.
+  template <bool kBias, bool kTail>
+  ZT_FLASH_INLINE Vec weigh(const Vec (&score)[kVectors], int64_t row, int64_t key, int64_t valid, Element* out) const {
+    alignas(64) float buffer[kPanelKeys];
+    const float* bias = kBias ? bias_of(row, key, valid, kTail, buffer) : nullptr;
+    const Vec minus_m = Isa::set1(-t_.scratch.m[row]);
+    Vec p[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      p[v] = Isa::exp2(exponent<kBias>(score[v], kBias ? bias + v * kLanes : nullptr, minus_m));
+      if constexpr (kTail) p[v] = Isa::keep_lanes(p[v], static_cast<int>(valid - v * kLanes), 0.0f);
+    }
+    return Isa::store_weights(out, p);
+  }
+
+  // ---- the check of lazy softmax ----
+
+  template <bool kBias>
+  void check_tile(int64_t first, int64_t keys) {
+    for (int64_t row = 0; row < t_.rows; ++row) {
+      float* sum = t_.scratch.sums + row * kLanes;
+      const Vec before = Isa::load(sum);
+      Vec after = Isa::add(before, Isa::load(t_.scratch.tile_sums + row * kLanes));
+      if (!Isa::all_at_most(after, kSumLimit)) [[unlikely]] {
+        // A sum that was not finite before stays so whatever is redone.
+        if (Isa::all_at_most(before, std::numeric_limits<float>::max())) after = redo_row<kBias>(first, keys, row);
+      }
+      Isa::store(sum, after);
+    }
+  }
+
+  // Raises the reference of a row to its maximum over this tile, brings o and the sums along, and makes the tile's
+  // weights again. Rows of trained models do this a handful of times, so it runs one row at a time. Returns the sums
+  // with this tile's.
+  template <bool kBias>
+  __attribute__((noinline)) Vec redo_row(int64_t first, int64_t keys, int64_t row) {
+    float* scratch_m = t_.scratch.m + row;
+    float top = *scratch_m;
+    Vec score[1][kVectors];
+    for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
+      const bool tail = keys - panel < kPanelKeys;
+      products<1>(score, first + panel, row);
+      for (int v = 0; v < kVectors; ++v) Isa::store(t_.scratch.scores + panel + v * kLanes, score[0][v]);
+      const float reference = tail ? panel_maximum<kBias, true>(score[0], row, first + panel, keys - panel)
+                                   : panel_maximum<kBias, false>(score[0], row, first + panel, keys - panel);
+      top = reference > top ? reference : top;
+    }
+    // Exactly 1 where the reference stays; 0 where it was none.
+    float alpha = 1;
+    if (top != *scratch_m) alpha = *scratch_m > kReferenceLowest ? Isa::exp2_scalar(*scratch_m - top) : 0.0f;
+    *scratch_m = top;
+    Vec sum = Isa::mul(Isa::load(t_.scratch.sums + row * kLanes), Isa::set1(alpha));
+    for (int64_t v = 0; v < vectors_ && !fresh_; ++v) {
+      float* o = t_.o + row * t_.o_stride + v * kLanes;
+      Isa::store(o, Isa::mul(Isa::load(o), Isa::set1(alpha)));
+    }
+    Vec tile_sum = Isa::set1(0);
+    for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
+      for (int v = 0; v < kVectors; ++v) score[0][v] = Isa::load(t_.scratch.scores + panel + v * kLanes);
+      Element* out = weights(row) + panel;
+      tile_sum = Isa::add(tile_sum, keys - panel < kPanelKeys
+                                        ? weigh<kBias, true>(score[0], row, first + panel, keys - panel, out)
+                                        : weigh<kBias, false>(score[0], row, first + panel, keys - panel, out));
+    }
+    return Isa::add(sum, tile_sum);
+  }
+
+  // ---- weights times values ----
+
+  void apply_values(int64_t first, int64_t keys) {
+    const ValuePanels panels(t_.head_dim, kShape);
+    const Element* tile = static_cast<const Element*>(t_.values) + first * vectors_ * kLanes;
+    // A key tile is packed for whole panels; only pairs that exist are multiplied.
+    const int64_t packed_keys = (keys + kPanelKeys - 1) / kPanelKeys * kPanelKeys;
+    const int64_t pairs = (keys + kPair - 1) / kPair;
+    for (int64_t panel = 0; panel < panels.count; ++panel) {
+      const int64_t vector = panels.first_vector(panel), width = panels.width_vectors(panel);
+      const Element* v = tile + vector * kLanes * packed_keys;
+      float* o = t_.o + vector * kLanes;
+      value_panel<Isa::kValueVectors>(width, v, pairs, o);
+    }
+  }
+
+  template <int kWidth>
+  ZT_FLASH_INLINE void value_panel(int64_t width, const Element* v, int64_t pairs, float* o) {
+    if constexpr (kWidth > 1) {
+      if (width < kWidth) return value_panel<kWidth - 1>(width, v, pairs, o);
+    }
+    value_rows<kWidth, Isa::value_rows(kWidth)>(v, pairs, o);
+  }
+
+  template <int kWidth, int kBlockRows>
+  __attribute__((noinline)) void value_rows(const Element* v, int64_t pairs, float* o) {
+    for (int64_t row = 0; row < t_.rows; row += kBlockRows) {
+      value_block<kWidth, kBlockRows>(v, pairs, o, row);
+    }
+  }
+
+  template <int kWidth, int kBlockRows>
+  ZT_FLASH_INLINE void value_block(const Element* v, int64_t pairs, float* o, int64_t row0) {
+    Vec acc[kBlockRows][kWidth];
+    const Element* p[kBlockRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kBlockRows; ++r) {
+      p[r] = weights(row0 + r < t_.rows ? row0 + r : t_.rows - 1);
+#pragma GCC unroll 4
+      for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::set1(0);
+    }
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      Operand vv[kWidth];
+#pragma GCC unroll 4
+      for (int w = 0; w < kWidth; ++w) vv[w] = Isa::operand(v + w * kLanes * kPair);
+      v += kWidth * kLanes * kPair;
+#pragma GCC unroll 16
+      for (int r = 0; r < kBlockRows; ++r) {
+        const Operand x = Isa::broadcast(p[r] + pair * kPair);
+#pragma GCC unroll 4
+        for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::dot(acc[r][w], x, vv[w]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kBlockRows; ++r) {
+      if (row0 + r >= t_.rows) break;
+      float* out = o + (row0 + r) * t_.o_stride;
+#pragma GCC unroll 4
+      for (int w = 0; w < kWidth; ++w) {
+        Isa::store(out + w * kLanes, fresh_ ? acc[r][w] : Isa::add(Isa::load(out + w * kLanes), acc[r][w]));
+      }
+    }
+  }
+
+  const TileTask& t_;
+  const int64_t steps_;        // products of a score: ⌈D/pair⌉
+  const int64_t padded_rows_;  // whole register blocks; rows beyond the tile repeat the last one and are never stored
+  const int64_t vectors_;      // of D
+  bool fresh_ = false;         // no key has been folded into these rows yet
+};
+
+}  // namespace zoetrope::kernels
