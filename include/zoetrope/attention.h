@@ -66,8 +66,8 @@ struct Strategy {
   int ring = 0;     // R; 0: P / ulysses
   Direction direction = Direction::kForward;
   Softmax softmax = Softmax::kAuto;
-  int head_chunks = 1;  // groups of heads whose exchange overlaps the previous group's attention
-  std::string kernel;   // a flash-attention implementation by name; empty: the fastest that can
+  int head_chunks = 1;   // groups of heads whose exchange overlaps the previous group's attention
+  std::string kernel{};  // a flash-attention implementation by name; empty: the fastest that can
 };
 
 // The configuration keys of the same names; empty or 0 where the user gave none.

@@ -1,0 +1,189 @@
+#include "attention_case.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "tensor/half.h"
+
+namespace zoetrope::attention::testing {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood 2014): a good 64-bit hash of a counter.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+void store(const TensorView& x, int64_t at, float value) {
+  if (x.dtype() == DType::kBF16) {
+    x.data<BFloat16>()[at] = to_bfloat16(value);
+  } else {
+    x.data<float>()[at] = value;
+  }
+}
+
+double load(const TensorView& x, int64_t at) {
+  if (x.dtype() == DType::kBF16) return to_float(x.data<BFloat16>()[at]);
+  if (x.dtype() == DType::kF64) return x.data<double>()[at];
+  return x.data<float>()[at];
+}
+
+// Calls body(b, s, h, d, offset) for every element of [B, S, H, D].
+template <typename Body>
+void for_each(const TensorView& x, Body&& body) {
+  for (int64_t b = 0; b < x.extent(0); ++b)
+    for (int64_t s = 0; s < x.extent(1); ++s)
+      for (int64_t h = 0; h < x.extent(2); ++h)
+        for (int64_t d = 0; d < x.extent(3); ++d)
+          body(b, s, h, d, b * x.stride(0) + s * x.stride(1) + h * x.stride(2) + d * x.stride(3));
+}
+
+int64_t offset(const TensorView& x, int64_t b, int64_t s, int64_t h, int64_t d) {
+  return b * x.stride(0) + s * x.stride(1) + h * x.stride(2) + d * x.stride(3);
+}
+
+void assign(const TensorView& to, const TensorView& from) {
+  for_each(to, [&](int64_t b, int64_t s, int64_t h, int64_t d, int64_t at) {
+    store(to, at, static_cast<float>(load(from, offset(from, b, s, h, d))));
+  });
+}
+
+Tensor filled(const Problem& p, uint64_t seed) {
+  Tensor x(p.dtype, {p.batch, p.tokens, p.heads, p.head_dim});
+  for_each(x, [&](int64_t, int64_t, int64_t, int64_t, int64_t at) {
+    const uint64_t bits = mix(seed * 0x1000003u + static_cast<uint64_t>(at));
+    store(x, at, static_cast<float>(static_cast<double>(bits >> 11) * 0x1p-51 - 2));
+  });
+  return x;
+}
+
+}  // namespace
+
+Case::Case(const Problem& what, uint64_t seed)
+    : problem(what), q(filled(what, 3 * seed)), k(filled(what, 3 * seed + 1)), v(filled(what, 3 * seed + 2)) {
+  if (problem.scale == 0) problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(problem.head_dim)));
+}
+
+Mask Case::mask() const { return {key_lengths, key_mask ? key_mask.view() : TensorView{}}; }
+
+bool Case::valid(int64_t b, int64_t s) const {
+  if (problem.mask == MaskKind::kKeyLengths) return s < key_lengths[static_cast<size_t>(b)];
+  if (problem.mask == MaskKind::kKeyMask) return key_mask.data<uint8_t>()[b * problem.tokens + s] != 0;
+  return true;
+}
+
+void Case::poison_masked() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for_each(k, [&](int64_t b, int64_t s, int64_t, int64_t, int64_t at) {
+    if (valid(b, s)) return;
+    store(k, at, nan);
+    store(v, at, nan);
+  });
+}
+
+void Case::set_key_lengths(std::vector<int64_t> lengths) {
+  problem.mask = MaskKind::kKeyLengths;
+  key_lengths = std::move(lengths);
+  poison_masked();
+}
+
+void Case::set_key_mask(uint64_t seed) {
+  problem.mask = MaskKind::kKeyMask;
+  key_mask = Tensor(DType::kU8, {problem.batch, problem.tokens});
+  for (int64_t i = 0; i < key_mask.size(); ++i)
+    key_mask.data<uint8_t>()[i] = mix(seed + static_cast<uint64_t>(i)) % 3 != 0 ? 7 : 0;
+  poison_masked();
+}
+
+Tensor Case::reference() const {
+  kernels::FlashProblem flash;
+  flash.batch = problem.batch;
+  flash.query_tokens = flash.key_tokens = problem.tokens;
+  flash.heads = problem.heads;
+  flash.head_dim = problem.head_dim;
+  flash.dtype = problem.dtype;
+  flash.scale = problem.scale;
+  flash.mask = static_cast<kernels::MaskKind>(problem.mask);
+  Tensor o(DType::kF64, {problem.batch, problem.tokens, problem.heads, problem.head_dim});
+  kernels::KeyBlock block;
+  block.k = k;
+  block.v = v;
+  block.key_lengths = key_lengths;
+  if (key_mask) block.key_mask = key_mask;
+  flash_attention_reference(flash, q, block, o);
+  return o;
+}
+
+Shard::Shard(const Case& whole, IndexRange tokens)
+    : qkv(whole.problem.dtype, {whole.problem.batch, tokens.size(), 3, whole.problem.heads, whole.problem.head_dim}),
+      o_padded(whole.problem.dtype,
+               {whole.problem.batch, tokens.size(), whole.problem.heads, whole.problem.head_dim + 3}),
+      q(qkv.view().select(2, 0)),
+      k(qkv.view().select(2, 1)),
+      v(qkv.view().select(2, 2)),
+      o(o_padded.view().slice(3, 0, whole.problem.head_dim)) {
+  assign(q, whole.q.view().slice(1, tokens.begin, tokens.end));
+  assign(k, whole.k.view().slice(1, tokens.begin, tokens.end));
+  assign(v, whole.v.view().slice(1, tokens.begin, tokens.end));
+}
+
+void write_slots(const InputSlots& slots, const Shard& shard) {
+  const auto write = [](const std::vector<HeadSlot>& list, const TensorView& from) {
+    int64_t next = 0;
+    for (const HeadSlot& slot : list) {
+      // In any order, but each head once; here they come ascending for one head chunk.
+      assign(slot.out, from.slice(2, slot.heads.begin, slot.heads.end));
+      next += slot.heads.size();
+    }
+    ZT_CHECK(next == from.extent(2), "slots cover {} of {} heads", next, from.extent(2));
+  };
+  write(slots.q, shard.q);
+  write(slots.k, shard.k);
+  write(slots.v, shard.v);
+}
+
+double distance(comm::Communicator& comm, const TensorView& a, const TensorView& b) {
+  ZT_CHECK(a.shape() == b.shape(), "{} against {}", a.shape().to_string(), b.shape().to_string());
+  double error = 0, norm = 0;
+  for_each(a, [&](int64_t i, int64_t s, int64_t h, int64_t d, int64_t at) {
+    const double x = load(a, at), y = load(b, offset(b, i, s, h, d));
+    if (std::isfinite(x) && std::isfinite(y)) {
+      error += (x - y) * (x - y);
+      norm += y * y;
+    } else if (std::isfinite(x) != std::isfinite(y)) {
+      error = std::numeric_limits<double>::infinity();
+    }
+  });
+  error = comm.all_reduce_sum(error);
+  norm = comm.all_reduce_sum(norm);
+  return norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+}
+
+bool same_bits(const TensorView& a, const TensorView& b) {
+  ZT_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype());
+  const size_t size = dtype_size(a.dtype());
+  bool same = true;
+  for_each(a, [&](int64_t i, int64_t s, int64_t h, int64_t d, int64_t at) {
+    same = same && std::memcmp(a.data<char>() + static_cast<size_t>(at) * size,
+                               b.data<char>() + static_cast<size_t>(offset(b, i, s, h, d)) * size, size) == 0;
+  });
+  return same;
+}
+
+Tensor run_alone(comm::Communicator& comm, const Case& whole) {
+  const auto alone = comm.split(comm.rank(), 0);
+  ContextAttention attention = plan(whole.problem, {}, *alone, 1);
+  Tensor o(whole.problem.dtype,
+           {whole.problem.batch, whole.problem.tokens, whole.problem.heads, whole.problem.head_dim});
+  attention.run(whole.q, whole.k, whole.v, whole.mask(), o);
+  return o;
+}
+
+double bound(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : 1e-5; }
+
+}  // namespace zoetrope::attention::testing

@@ -1,0 +1,65 @@
+// What the tests of context-parallel attention share: whole sequences of data that every rank makes for itself, the
+// float64 result, this rank's part of them, and distances over all ranks. For tests only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+#include "zoetrope/tensor.h"
+
+namespace zoetrope::attention::testing {
+
+// A problem with data for the whole sequence: the same on every rank, and on every machine.
+struct Case {
+  explicit Case(const Problem& what, uint64_t seed = 1);
+
+  Problem problem;
+  Tensor q, k, v;  // [B, S, H, D], uniform in [-2, 2)
+  std::vector<int64_t> key_lengths;
+  Tensor key_mask;  // [B, S] U8
+
+  Mask mask() const;
+  // Sets the mask of the problem's kind. Masked keys and values become NaN: none may enter the arithmetic.
+  void set_key_lengths(std::vector<int64_t> lengths);
+  void set_key_mask(uint64_t seed);
+  Tensor reference() const;  // [B, S, H, D] F64
+
+ private:
+  bool valid(int64_t b, int64_t s) const;
+  void poison_masked();
+};
+
+// This rank's tokens of the case in the layout of a model: q, k, v side by side in one tensor, o with a gap after each
+// row.
+struct Shard {
+  Shard(const Case& whole, IndexRange tokens);
+
+  Tensor qkv;       // [B, S_l, 3, H, D]
+  Tensor o_padded;  // [B, S_l, H, D + 3]
+  TensorView q, k, v, o;
+};
+
+// Writes the shard's q, k, v where the slots point, as a model does.
+void write_slots(const InputSlots& slots, const Shard& shard);
+
+// ‖a − b‖ / ‖b‖ over all ranks, a and b being this rank's tokens of [B, S_l, H, D] tensors of any float dtype; infinite
+// where one is not finite and the other is. Collective.
+double distance(comm::Communicator& comm, const TensorView& a, const TensorView& b);
+
+bool same_bits(const TensorView& a, const TensorView& b);  // shapes [B, S, H, D]
+
+// Every rank alone: the case over a communicator of one rank.
+Tensor run_alone(comm::Communicator& comm, const Case& whole);
+
+// The bound on the distance between two results for one case.
+//  F32: what is asked of N ranks against one, 1e-5. A float32 score of D ≤ 128 terms errs by about
+//  √D·2^-24·‖q‖‖k‖/√D ≲ 1e-6, the rest of the chain by a few 2^-24: far inside.
+//  BF16: each result rounds o once (≤ 2^-9 of each element) and its weights p once before they meet V (≤ 2^-9 of each
+//  term), so either is within 2^-8 of the exact result; two of them may be on opposite sides of it only where both
+//  roundings are extreme everywhere, so 2^-8 holds between them as well (in L2 a rounding is 0.58 of its bound).
+double bound(DType dtype);
+
+}  // namespace zoetrope::attention::testing

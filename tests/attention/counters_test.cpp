@@ -1,0 +1,81 @@
+// Counted bytes against the schedule's sums: equal exactly, for every U × R up to seven ranks, uneven cases included.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "attention_case.h"
+#include "comm/rank_test.h"
+#include "device/stream.h"
+#include "schedule/traffic.h"
+
+namespace zoetrope::attention::testing {
+namespace {
+
+schedule::Direction of(Direction direction) {
+  return direction == Direction::kForward  ? schedule::Direction::kForward
+         : direction == Direction::kTwoWay ? schedule::Direction::kTwoWay
+                                           : schedule::Direction::kOpen;
+}
+
+void expect_sums(comm::Communicator& comm, const Problem& problem, const Strategy& strategy) {
+  const Case whole(problem);
+  Stream stream(1);
+  ContextAttention attention = plan(problem, strategy, comm, stream);
+  Shard shard(whole, attention.tokens());
+  const schedule::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
+                              static_cast<int64_t>(dtype_size(problem.dtype))};
+  const schedule::Traffic sum = schedule::traffic(sizes, {strategy.ulysses, strategy.ring}, of(strategy.direction),
+                                                  comm.rank(), strategy.head_chunks);
+  attention.run(shard.q, shard.k, shard.v, {}, shard.o);
+  const Counters first = attention.counters();
+  EXPECT_EQ(first.ulysses.bytes_sent, sum.exchange_sent + sum.return_sent);
+  EXPECT_EQ(first.ulysses.bytes_received, sum.exchange_received + sum.return_received);
+  EXPECT_EQ(first.ring.bytes_sent, sum.ring_sent);
+  EXPECT_EQ(first.ring.bytes_received, sum.ring_received);
+  EXPECT_EQ(first.bytes_copied, sum.packed + sum.unpacked);
+  // The stream counts every copy of tensor data, so nothing was copied beside the counters.
+  EXPECT_EQ(stream.copied_bytes(), sum.packed + sum.unpacked);
+
+  // A model that writes the slots copies nothing on the way out; and counters add up over runs.
+  write_slots(attention.input_slots(), shard);
+  attention.run({}, shard.o);
+  EXPECT_EQ(attention.counters().bytes_copied, sum.packed + 2 * sum.unpacked);
+  EXPECT_EQ(attention.counters().ring.bytes_sent, 2 * sum.ring_sent);
+  attention.reset_counters();
+  EXPECT_EQ(attention.counters().ulysses.bytes_sent, 0);
+}
+
+const bool kRegistered = [] {
+  for (int ranks = 1; ranks <= 7; ++ranks) {
+    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
+      if (ranks % ulysses != 0) continue;
+      const int ring = ranks / ulysses;
+      comm::register_rank_test(
+          "Counters", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__, [=](comm::Communicator& comm) {
+            for (const int64_t tokens : {1, ranks, 61, 64})
+              for (const int64_t heads : {ulysses, 2 * ulysses - 1})
+                for (const Direction direction : {Direction::kForward, Direction::kTwoWay, Direction::kOpen})
+                  for (const int chunks : {1, 2})
+                    expect_sums(comm, {2, tokens, heads, 8, DType::kF32},
+                                {.ulysses = ulysses, .ring = ring, .direction = direction, .head_chunks = chunks});
+          });
+    }
+  }
+  return true;
+}();
+
+// Workspace is booked by plan(): the scratch of the stream does not grow after the first run either.
+ZT_RANK_TEST(Counters, NothingIsBookedAfterTheFirstRun) {
+  const Problem problem{2, 61, int64_t{comm.size()}, 16, DType::kF32};
+  const Case whole(problem);
+  Stream stream(1);
+  ContextAttention attention = plan(problem, {}, comm, stream);
+  Shard shard(whole, attention.tokens());
+  attention.run(shard.q, shard.k, shard.v, {}, shard.o);
+  const size_t workspace = attention.workspace_bytes(), scratch = stream.scratch().reserved();
+  for (int repeat = 0; repeat < 3; ++repeat) attention.run(shard.q, shard.k, shard.v, {}, shard.o);
+  EXPECT_EQ(attention.workspace_bytes(), workspace);
+  EXPECT_EQ(stream.scratch().reserved(), scratch);
+}
+
+}  // namespace
+}  // namespace zoetrope::attention::testing
