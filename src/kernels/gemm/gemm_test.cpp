@@ -28,7 +28,7 @@ double act(Activation activation, double x) {
     case Activation::kGeluTanh:
       return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
     case Activation::kGeluErf:
-      return 0.5 * x * std::erfc(-x * 0.7071067811865476);
+      return 0.5 * x * (1 + std::erf(x * 0.7071067811865476));
     case Activation::kNone:
       break;
   }

@@ -1,0 +1,364 @@
+#include "kernels/pointwise/pointwise.h"
+
+#include <array>
+#include <cstring>
+
+#include "base/error.h"
+#include "kernels/activation.h"
+#include "kernels/implementation.h"
+#include "tensor/dispatch.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+using simd::Floats;
+
+constexpr int64_t kGrain = 8192;  // elements a thread: below that, waking the team costs more than the work
+
+// The views of one call; what an op does not use stays empty.
+struct Args {
+  TensorView x, a, b, out;
+  Activation activation = Activation::kNone;
+};
+using Function = void (*)(Stream&, const Args&);
+Refusal refuse_nothing(const Args&) { return {}; }
+
+// Chooses from a pair {vector code, scalar code}, checks done.
+template <Function kVector, Function kScalar>
+void run(const char* op, Stream& stream, const Args& args, std::string_view forced) {
+  static constexpr Implementation<Args, Function> kList[] = {
+      {"avx2", refuse_nothing, kVector},
+      {"reference", refuse_nothing, kScalar},
+  };
+  const auto& implementation = choose(op, kList, args, forced);
+  if (args.out.size() > 0) implementation.function(stream, args);
+}
+
+// Element offset of the row (all axes but the last) with this number in row-major order.
+int64_t row_offset(const TensorView& view, int64_t row) {
+  int64_t offset = 0;
+  for (int axis = view.rank() - 2; axis >= 0; --axis) {
+    offset += row % view.extent(axis) * view.stride(axis);
+    row /= view.extent(axis);
+  }
+  return offset;
+}
+
+int64_t row_length(const TensorView& view) { return view.rank() == 0 ? 1 : view.extent(view.rank() - 1); }
+
+float read(const TensorView& view, int64_t offset) {
+  return view.dtype() == DType::kBF16 ? to_float(view.data<BFloat16>()[offset]) : view.data<float>()[offset];
+}
+
+void write(const TensorView& view, int64_t offset, double value) {
+  const auto rounded = static_cast<float>(value);
+  if (view.dtype() == DType::kBF16) view.data<BFloat16>()[offset] = to_bfloat16(rounded);
+  else view.data<float>()[offset] = rounded;
+}
+
+// body(In{}, Out{}) for the dtypes of two views.
+template <typename Body>
+void with_types(const TensorView& in, const TensorView& out, Body&& body) {
+  with_compute_type(in.dtype(), "the input",
+                    [&](auto from) { with_compute_type(out.dtype(), "the output", [&](auto to) { body(from, to); }); });
+}
+
+// ---- gated_add
+// -------------------------------------------------------------------------------------------------------
+
+int64_t gate_offset(const TensorView& gate, int64_t b, int64_t s) {
+  return b * gate.stride(0) + (gate.extent(1) == 1 ? 0 : s * gate.stride(1));
+}
+
+template <bool kGated, typename X, typename A, typename Out>
+void gated_row(const X* x, const A* a, const float* gate, Out* out, int64_t d) {
+  simd::for_vectors(d, [&](int64_t i, auto lanes) {
+    const Floats base = simd::load_at(x, i, lanes), addend = simd::load_at(a, i, lanes);
+    if constexpr (kGated) simd::store_at(out, i, simd::fma(addend, simd::load_at(gate, i, lanes), base), lanes);
+    else simd::store_at(out, i, _mm256_add_ps(base, addend), lanes);
+  });
+}
+
+template <typename X, typename A, typename Out>
+void gated_rows(Stream& stream, const Args& v) {
+  const int64_t tokens = v.x.extent(1), d = v.x.extent(2);
+  stream.team().parallel_for(v.x.extent(0) * tokens, std::max<int64_t>(1, kGrain / d), [&](IndexRange range, int) {
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const int64_t b = row / tokens, s = row % tokens;
+      const X* x = v.x.data<X>() + b * v.x.stride(0) + s * v.x.stride(1);
+      const A* a = v.a.data<A>() + b * v.a.stride(0) + s * v.a.stride(1);
+      Out* out = v.out.data<Out>() + b * v.out.stride(0) + s * v.out.stride(1);
+      if (v.b) gated_row<true>(x, a, v.b.data<float>() + gate_offset(v.b, b, s), out, d);
+      else gated_row<false>(x, a, static_cast<const float*>(nullptr), out, d);
+    }
+  });
+}
+
+void gated_add_vector(Stream& stream, const Args& v) {
+  with_types(v.x, v.out, [&](auto x, auto out) {
+    with_compute_type(v.a.dtype(), "gated_add's a", [&](auto a) {
+      gated_rows<typename decltype(x)::type, typename decltype(a)::type, typename decltype(out)::type>(stream, v);
+    });
+  });
+}
+
+void gated_add_scalar(Stream&, const Args& v) {
+  for (int64_t b = 0; b < v.x.extent(0); ++b)
+    for (int64_t s = 0; s < v.x.extent(1); ++s)
+      for (int64_t i = 0; i < v.x.extent(2); ++i) {
+        const double gate = v.b ? v.b.data<float>()[gate_offset(v.b, b, s) + i] : 1.0;
+        const double x = read(v.x, b * v.x.stride(0) + s * v.x.stride(1) + i);
+        const double a = read(v.a, b * v.a.stride(0) + s * v.a.stride(1) + i);
+        write(v.out, b * v.out.stride(0) + s * v.out.stride(1) + i, x + a * gate);
+      }
+}
+
+// ---- activate, gelu_tanh_mul
+// -----------------------------------------------------------------------------------------
+
+void activate_vector(Stream& stream, const Args& v) {
+  with_types(v.x, v.out, [&](auto from, auto to) {
+    const auto* x = v.x.data<typename decltype(from)::type>();
+    auto* out = v.out.data<typename decltype(to)::type>();
+    with_activation(v.activation, [&](auto activation) {
+      stream.team().parallel_for(v.x.size(), kGrain, [&](IndexRange range, int) {
+        simd::for_vectors(range.size(), [&](int64_t i, auto lanes) {
+          const Floats y = activation_vector<decltype(activation)::value>(simd::load_at(x + range.begin, i, lanes));
+          simd::store_at(out + range.begin, i, y, lanes);
+        });
+      });
+    });
+  });
+}
+
+void activate_scalar(Stream&, const Args& v) {
+  for (int64_t i = 0; i < v.x.size(); ++i) write(v.out, i, activation_reference(v.activation, read(v.x, i)));
+}
+
+template <typename T>
+Floats round_to(Floats x) {
+  if constexpr (sizeof(T) == sizeof(float)) return x;
+  T rounded[simd::kWidth];
+  simd::store(rounded, x);
+  return simd::load(rounded);
+}
+
+void gelu_mul_vector(Stream& stream, const Args& v) {
+  with_compute_type(v.out.dtype(), "gelu_tanh_mul's out", [&](auto type) {
+    using T = typename decltype(type)::type;
+    stream.team().parallel_for(v.out.size(), kGrain, [&](IndexRange range, int) {
+      const T *a = v.a.data<T>() + range.begin, *b = v.b.data<T>() + range.begin;
+      T* out = v.out.data<T>() + range.begin;
+      simd::for_vectors(range.size(), [&](int64_t i, auto lanes) {
+        const Floats gelu = round_to<T>(simd::gelu_tanh(simd::load_at(a, i, lanes)));
+        simd::store_at(out, i, _mm256_mul_ps(gelu, simd::load_at(b, i, lanes)), lanes);
+      });
+    });
+  });
+}
+
+void gelu_mul_scalar(Stream&, const Args& v) {
+  for (int64_t i = 0; i < v.out.size(); ++i) {
+    double gelu = activation_reference(Activation::kGeluTanh, read(v.a, i));
+    if (v.out.dtype() == DType::kBF16) gelu = to_float(to_bfloat16(static_cast<float>(gelu)));
+    write(v.out, i, gelu * read(v.b, i));
+  }
+}
+
+// ---- convert, affine_channels: rows at any stride
+// --------------------------------------------------------------------
+
+template <typename In, typename Out, typename Map>
+void map_rows(Stream& stream, const TensorView& x, const TensorView& out, Map&& map) {
+  const int64_t d = row_length(x);
+  stream.team().parallel_for(x.size() / d, std::max<int64_t>(1, kGrain / d), [&](IndexRange range, int) {
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const In* from = x.data<In>() + row_offset(x, row);
+      Out* to = out.data<Out>() + row_offset(out, row);
+      simd::for_vectors(d, [&](int64_t i, auto lanes) {
+        simd::store_at(to, i, map(simd::load_at(from, i, lanes), i, lanes), lanes);
+      });
+    }
+  });
+}
+
+void convert_vector(Stream& stream, const Args& v) {
+  with_types(v.x, v.out, [&](auto from, auto to) {
+    using In = typename decltype(from)::type;
+    using Out = typename decltype(to)::type;
+    if (!v.x.contiguous() || !v.out.contiguous())
+      return map_rows<In, Out>(stream, v.x, v.out, [](Floats y, int64_t, auto) { return y; });
+    stream.team().parallel_for(v.x.size(), kGrain, [&](IndexRange range, int) {  // one row, cut anywhere
+      const In* x = v.x.data<In>() + range.begin;
+      Out* out = v.out.data<Out>() + range.begin;
+      simd::for_vectors(range.size(),
+                        [&](int64_t i, auto lanes) { simd::store_at(out, i, simd::load_at(x, i, lanes), lanes); });
+    });
+  });
+}
+
+void convert_scalar(Stream&, const Args& v) {
+  const int64_t d = row_length(v.x);
+  for (int64_t i = 0; i < v.x.size(); ++i)
+    write(v.out, row_offset(v.out, i / d) + i % d, read(v.x, row_offset(v.x, i / d) + i % d));
+}
+
+void affine_vector(Stream& stream, const Args& v) {
+  const float *scale = v.a.data<float>(), *offset = v.b.data<float>();
+  with_types(v.x, v.out, [&](auto from, auto to) {
+    map_rows<typename decltype(from)::type, typename decltype(to)::type>(
+        stream, v.x, v.out, [&](Floats y, int64_t i, auto lanes) {
+          return simd::fma(y, simd::load_at(scale, i, lanes), simd::load_at(offset, i, lanes));
+        });
+  });
+}
+
+void affine_scalar(Stream&, const Args& v) {
+  const int64_t d = row_length(v.x);
+  for (int64_t i = 0; i < v.x.size(); ++i) {
+    const double x = read(v.x, row_offset(v.x, i / d) + i % d);
+    const double scale = v.a.data<float>()[i % d], offset = v.b.data<float>()[i % d];
+    write(v.out, row_offset(v.out, i / d) + i % d, x * scale + offset);
+  }
+}
+
+// ---- upsample_nearest_2x
+// ---------------------------------------------------------------------------------------------
+
+void upsample_vector(Stream& stream, const Args& v) {
+  const int64_t width = v.x.extent(2);
+  const size_t pixel = static_cast<size_t>(v.x.extent(3)) * dtype_size(v.x.dtype());
+  const size_t row_bytes = static_cast<size_t>(width) * pixel;
+  const auto* x = static_cast<const char*>(v.x.raw());
+  auto* out = static_cast<char*>(v.out.raw());
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width * v.x.extent(3)));
+  stream.team().parallel_for(v.x.extent(0) * v.x.extent(1), grain, [&](IndexRange range, int) {
+    for (auto row = static_cast<size_t>(range.begin); row < static_cast<size_t>(range.end); ++row) {
+      const char* from = x + row * row_bytes;
+      char* to = out + row * 4 * row_bytes;
+      for (size_t i = 0; i < static_cast<size_t>(width); ++i) {
+        std::memcpy(to + 2 * i * pixel, from + i * pixel, pixel);
+        std::memcpy(to + (2 * i + 1) * pixel, from + i * pixel, pixel);
+      }
+      std::memcpy(to + 2 * row_bytes, to, 2 * row_bytes);
+    }
+  });
+}
+
+void upsample_scalar(Stream&, const Args& v) {
+  const int64_t channels = v.out.extent(3);
+  for (int64_t t = 0; t < v.out.extent(0); ++t)
+    for (int64_t y = 0; y < v.out.extent(1); ++y)
+      for (int64_t x = 0; x < v.out.extent(2); ++x)
+        for (int64_t c = 0; c < channels; ++c) {
+          const int64_t from = ((t * v.x.extent(1) + y / 2) * v.x.extent(2) + x / 2) * channels + c;
+          const int64_t to = ((t * v.out.extent(1) + y) * v.out.extent(2) + x) * channels + c;
+          write(v.out, to, read(v.x, from));
+        }
+}
+
+// ---- checks
+// ----------------------------------------------------------------------------------------------------------
+
+void need_dtype(const char* op, const TensorView& view) {
+  if (view.dtype() != DType::kF32 && view.dtype() != DType::kBF16)
+    fail("{}: dtype {}, but F32 or BF16 is needed", op, dtype_name(view.dtype()));
+}
+
+void need_same_shape(const char* op, const TensorView& x, const TensorView& out) {
+  if (!(x.shape() == out.shape()))
+    fail("{}: {} and {} must have one shape", op, x.shape().to_string(), out.shape().to_string());
+}
+
+void need_contiguous(const char* op, const TensorView& view) {
+  if (!view.contiguous()) fail("{}: {} must be contiguous", op, view.shape().to_string());
+}
+
+void need_rows(const char* op, const TensorView& view) {
+  if (view.rank() > 0 && view.extent(-1) > 1 && view.stride(-1) != 1)
+    fail("{}: the last axis of {} must be contiguous", op, view.shape().to_string());
+}
+
+}  // namespace
+
+void gated_add(Stream& stream, const TensorView& x, const TensorView& a, const TensorView& gate, const TensorView& out,
+               std::string_view implementation) {
+  for (const TensorView* t : {&x, &a, &out}) {
+    if (t->rank() != 3) fail("gated_add: {} must be [B, S, d]", t->shape().to_string());
+    need_dtype("gated_add", *t);
+    need_same_shape("gated_add", *t, out);
+    need_rows("gated_add", *t);
+  }
+  if (gate) {
+    need_rows("gated_add", gate);
+    const bool fits = gate.rank() == 3 && gate.extent(0) == x.extent(0) && gate.extent(2) == x.extent(2) &&
+                      (gate.extent(1) == 1 || gate.extent(1) == x.extent(1));
+    if (!fits || gate.dtype() != DType::kF32)
+      fail("gated_add: gate must be F32 [B, 1, d] or [B, S, d] for x {}, not {} {}", x.shape().to_string(),
+           dtype_name(gate.dtype()), gate.shape().to_string());
+  }
+  run<gated_add_vector, gated_add_scalar>("gated_add", stream, {x, a, gate, out}, implementation);
+}
+
+void activate(Stream& stream, Activation activation, const TensorView& x, const TensorView& out,
+              std::string_view implementation) {
+  for (const TensorView* t : {&x, &out}) {
+    need_dtype("activate", *t);
+    need_contiguous("activate", *t);
+  }
+  need_same_shape("activate", x, out);
+  run<activate_vector, activate_scalar>("activate", stream, {x, {}, {}, out, activation}, implementation);
+}
+
+void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out,
+                   std::string_view implementation) {
+  for (const TensorView* t : {&a, &b}) {
+    need_contiguous("gelu_tanh_mul", *t);
+    need_same_shape("gelu_tanh_mul", *t, out);
+    if (t->dtype() != out.dtype())
+      fail("gelu_tanh_mul: {} and {}; a, b and out must have one dtype", dtype_name(t->dtype()),
+           dtype_name(out.dtype()));
+  }
+  need_contiguous("gelu_tanh_mul", out);
+  need_dtype("gelu_tanh_mul", out);
+  run<gelu_mul_vector, gelu_mul_scalar>("gelu_tanh_mul", stream, {{}, a, b, out}, implementation);
+}
+
+void convert(Stream& stream, const TensorView& x, const TensorView& out, std::string_view implementation) {
+  for (const TensorView* t : {&x, &out}) {
+    need_dtype("convert", *t);
+    need_rows("convert", *t);
+  }
+  need_same_shape("convert", x, out);
+  run<convert_vector, convert_scalar>("convert", stream, {x, {}, {}, out}, implementation);
+}
+
+void upsample_nearest_2x(Stream& stream, const TensorView& x, const TensorView& out, std::string_view implementation) {
+  for (const TensorView* t : {&x, &out}) {
+    if (t->rank() != 4) fail("upsample_nearest_2x: {} must be [T, H, W, C]", t->shape().to_string());
+    need_dtype("upsample_nearest_2x", *t);
+    need_contiguous("upsample_nearest_2x", *t);
+  }
+  const Shape doubled{x.extent(0), 2 * x.extent(1), 2 * x.extent(2), x.extent(3)};
+  if (!(out.shape() == doubled) || out.dtype() != x.dtype())
+    fail("upsample_nearest_2x: out is {} {}, but {} {} is needed", dtype_name(out.dtype()), out.shape().to_string(),
+         dtype_name(x.dtype()), doubled.to_string());
+  run<upsample_vector, upsample_scalar>("upsample_nearest_2x", stream, {x, {}, {}, out}, implementation);
+}
+
+void affine_channels(Stream& stream, const TensorView& x, const TensorView& scale, const TensorView& offset,
+                     const TensorView& out, std::string_view implementation) {
+  for (const TensorView* t : {&x, &out}) {
+    need_dtype("affine_channels", *t);
+    need_rows("affine_channels", *t);
+  }
+  need_same_shape("affine_channels", x, out);
+  for (const TensorView* t : {&scale, &offset}) {
+    if (t->dtype() != DType::kF32 || !(t->shape() == Shape{row_length(x)}) || !t->contiguous())
+      fail("affine_channels: scale and offset must be contiguous F32 [{}], not {} {}", row_length(x),
+           dtype_name(t->dtype()), t->shape().to_string());
+  }
+  run<affine_vector, affine_scalar>("affine_channels", stream, {x, scale, offset, out}, implementation);
+}
+
+}  // namespace zoetrope::kernels
