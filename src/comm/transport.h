@@ -2,6 +2,7 @@
 // that fail.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct SplitGroup {
 // The collective part of Communicator::split: who has this rank's color. `ticket` is any number; the largest over all
 // ranks of the parent comes back.
 SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket = 0);
+
+// Now + seconds; about three years where that is more.
+std::chrono::steady_clock::time_point deadline_after(double seconds);
 
 // "rank 2 waited 300 s for rank 1 in 'ring hop' at step 3: DETAIL"; ranks are those of the job.
 std::string timeout_message(int rank, double seconds, int peer, const std::string& operation, const std::string& step,

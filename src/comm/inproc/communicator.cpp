@@ -194,8 +194,7 @@ void Operation::wait() {
 }
 
 void Operation::wait_locked(Lock& lock) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(world_->options.timeout_seconds));
+  const Clock::time_point deadline = deadline_after(world_->options.timeout_seconds);
   while (true) {
     if (!error_.empty()) throw Error(error_);
     throw_if_failed();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "comm/inproc/world.h"
+#include "comm/transport.h"
 
 namespace zoetrope::comm {
 
@@ -64,7 +65,7 @@ void await(Ending& ending, double patience_seconds) {
   std::unique_lock lock(ending.mutex);
   const auto ended = [&] { return ending.running == 0; };
   ending.changed.wait(lock, [&] { return ended() || ending.first != nullptr; });
-  if (ending.changed.wait_for(lock, std::chrono::duration<double>(patience_seconds), ended)) return;
+  if (ending.changed.wait_until(lock, deadline_after(patience_seconds), ended)) return;
   std::fprintf(stderr, "error: %s\n", ending.why.c_str());
   std::fflush(nullptr);
   std::_Exit(EXIT_FAILURE);

@@ -1,0 +1,47 @@
+# MPI, where it is installed or demanded, and tests that run under mpirun.
+#
+# ZOETROPE_HAVE_MPI says whether the MPI transport is built.
+if(NOT DEFINED ZOETROPE_HAVE_MPI)
+  if(ZOETROPE_MPI STREQUAL "OFF")
+    set(ZOETROPE_HAVE_MPI FALSE)
+  else()
+    set(MPI_CXX_SKIP_MPICXX TRUE)
+    if(ZOETROPE_MPI STREQUAL "ON")
+      find_package(MPI REQUIRED COMPONENTS CXX)
+    else()
+      find_package(MPI QUIET COMPONENTS CXX)
+    endif()
+    set(ZOETROPE_HAVE_MPI ${MPI_CXX_FOUND})
+  endif()
+endif()
+
+# What Open MPI needs to run quietly on a machine that is nobody's cluster: as root in a container, more ranks than
+# cores, no network but (at most) the loopback interface, no probing of fabrics.
+set(ZOETROPE_MPI_TEST_ENVIRONMENT
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+  OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_plm=isolated
+  OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1)
+
+# zoetrope_mpi_test(NAME name RANKS n COMMAND program argument… [TIMEOUT seconds] [LABELS …] [ENVIRONMENT …])
+#
+# A ctest that runs `mpirun -n RANKS program argument…`. Does nothing in a build without MPI. A GoogleTest filter that
+# selects no test fails.
+function(zoetrope_mpi_test)
+  if(NOT ZOETROPE_HAVE_MPI OR NOT BUILD_TESTING)
+    return()
+  endif()
+  cmake_parse_arguments(TEST "" "NAME;RANKS;TIMEOUT" "COMMAND;ENVIRONMENT;LABELS" ${ARGN})
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 300)
+  endif()
+  list(POP_FRONT TEST_COMMAND program)
+  if(TARGET ${program})
+    set(program $<TARGET_FILE:${program}>)
+  endif()
+  add_test(NAME ${TEST_NAME} COMMAND ${MPIEXEC_EXECUTABLE} -n ${TEST_RANKS} ${program} ${TEST_COMMAND})
+  set_tests_properties(${TEST_NAME} PROPERTIES
+    TIMEOUT ${TEST_TIMEOUT} PROCESSORS 2 LABELS "mpi;${TEST_LABELS}"
+    ENVIRONMENT "${ZOETROPE_MPI_TEST_ENVIRONMENT};${TEST_ENVIRONMENT}"
+    FAIL_REGULAR_EXPRESSION "Running 0 tests")
+endfunction()

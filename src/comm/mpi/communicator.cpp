@@ -1,0 +1,156 @@
+// The MPI transport as a Communicator: pieces become messages of the runtime, those to the own rank are copied here.
+#include "zoetrope/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <numeric>
+
+#include "base/error.h"
+#include "comm/mpi/runtime.h"
+#include "comm/transport.h"
+#include "trace/trace.h"
+
+namespace zoetrope::comm {
+namespace mpi {
+namespace {
+
+// MPI counts in int. Both sides cut a piece alike, since their byte counts are equal.
+constexpr size_t kLargestMessage = size_t{1} << 30;
+
+// Worlds take the low tags, in the order of the calls of mpi_world(), which are collective; splits take those above.
+constexpr int kWorlds = 1 << 14;
+
+// Pieces from this rank to itself that wait for their other side, in the order posted: all sends or all receives.
+using LocalQueue = std::deque<std::pair<std::shared_ptr<Exchange>, size_t>>;
+
+class Operation final : public Work::Operation {
+ public:
+  Operation(std::shared_ptr<Exchange> exchange, std::shared_ptr<Counters> counters, double timeout_seconds)
+      : exchange_(std::move(exchange)), counters_(std::move(counters)), timeout_seconds_(timeout_seconds) {}
+  ~Operation() override { Runtime::instance().cancel(exchange_); }
+
+  void wait() override {
+    const Clock::time_point begin = Clock::now();
+    Runtime::instance().wait(*exchange_, timeout_seconds_);
+    const Clock::time_point end = Clock::now();
+    counters_->wait_seconds += std::chrono::duration<double>(end - begin).count();
+    if (exchange_->trace != nullptr)
+      exchange_->trace->record(exchange_->name, Runtime::instance().rank(), "comm: wait", begin, end);
+  }
+
+ private:
+  const std::shared_ptr<Exchange> exchange_;
+  const std::shared_ptr<Counters> counters_;
+  const double timeout_seconds_;
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(const RankOptions& options, std::vector<int> members, int rank, int tag)
+      : options_(options),
+        members_(std::move(members)),
+        rank_(rank),
+        tag_(tag),
+        counters_(std::make_shared<Counters>()) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  int world_rank(int rank) const override { return members_.at(static_cast<size_t>(rank)); }
+
+  Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {
+    for (const std::span<const Segment> pieces : {sends, receives}) check_pieces(pieces, size(), operation);
+    auto exchange = std::make_shared<Exchange>();
+    exchange->name = operation;
+    exchange->tag = tag_;
+    exchange->trace = options_.trace;
+    for (const Segment& segment : sends) add(*exchange, segment, true);
+    for (const Segment& segment : receives) add(*exchange, segment, false);
+    exchange->unfinished = exchange->pieces.size();
+    Runtime::instance().submit(exchange);
+    // Made before the local copies: they may throw, and the buffers must be taken back then.
+    Work work(std::make_unique<Operation>(exchange, counters_, options_.timeout_seconds));
+    for (size_t i = 0; i < exchange->pieces.size(); ++i)
+      if (exchange->pieces[i].local) post_local(exchange, i);
+    return work;
+  }
+
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    // A tag that no member of the parent uses yet; groups of different colors share it, having no pair in common.
+    Runtime& runtime = Runtime::instance();
+    const SplitGroup group = gather_split(*this, color, key, std::max<int64_t>(runtime.next_tag, kWorlds));
+    const int64_t tag = group.largest_ticket;
+    if (tag > runtime.largest_tag())
+      fail("{} communicators have been split off, and this MPI can tell no more apart", tag - kWorlds);
+    runtime.next_tag = tag + 1;
+    std::vector<int> members;
+    for (const int member : group.members) members.push_back(world_rank(member));
+    return std::make_unique<MpiCommunicator>(options_, std::move(members), group.rank, static_cast<int>(tag));
+  }
+
+  Counters counters() const override { return *counters_; }
+  void reset_counters() override { *counters_ = {}; }
+  void set_step(std::string step) override { Runtime::instance().set_step(std::move(step)); }
+
+ private:
+  void add(Exchange& exchange, const Segment& segment, bool sends) {
+    const bool local = segment.peer == rank_;
+    size_t begin = 0;
+    do {
+      const size_t bytes = local ? segment.bytes : std::min(kLargestMessage, segment.bytes - begin);
+      exchange.pieces.push_back({.data = static_cast<std::byte*>(segment.data) + begin,
+                                 .bytes = bytes,
+                                 .peer = world_rank(segment.peer),
+                                 .sends = sends,
+                                 .local = local});
+      begin += bytes;
+    } while (begin < segment.bytes);
+    if (!local) (sends ? counters_->bytes_sent : counters_->bytes_received) += static_cast<int64_t>(segment.bytes);
+  }
+
+  void post_local(const std::shared_ptr<Exchange>& exchange, size_t index) {
+    const Piece& piece = exchange->pieces[index];
+    while (!local_.empty() && local_.front().first->cancelled) local_.pop_front();  // their buffers are gone
+    const bool meets = !local_.empty() && local_.front().first->pieces[local_.front().second].sends != piece.sends;
+    if (!meets) {
+      local_.emplace_back(exchange, index);
+      return;
+    }
+    const auto [other_exchange, other_index] = local_.front();
+    local_.pop_front();
+    const Piece& other = other_exchange->pieces[other_index];
+    const Piece& source = piece.sends ? piece : other;
+    const Piece& destination = piece.sends ? other : piece;
+    if (source.bytes != destination.bytes)
+      fail("rank {0} sends {1} bytes in '{2}' where rank {0} expects {3} bytes in '{4}'", source.peer, source.bytes,
+           (piece.sends ? exchange : other_exchange)->name, destination.bytes,
+           (piece.sends ? other_exchange : exchange)->name);
+    if (source.bytes > 0) std::memcpy(destination.data, source.data, source.bytes);
+    Runtime::instance().complete_local(*exchange, index);
+    Runtime::instance().complete_local(*other_exchange, other_index);
+  }
+
+  const RankOptions options_;
+  const std::vector<int> members_;
+  const int rank_;
+  const int tag_;
+  const std::shared_ptr<Counters> counters_;
+  LocalQueue local_;
+};
+
+}  // namespace
+}  // namespace mpi
+
+bool mpi_available() { return true; }
+
+std::unique_ptr<Communicator> mpi_world(const RankOptions& options) {
+  static std::atomic<int> worlds = 0;
+  mpi::Runtime& runtime = mpi::Runtime::instance();
+  const int tag = worlds++;
+  if (tag >= mpi::kWorlds) fail("mpi_world() was called {} times; call it once and split", tag);
+  std::vector<int> members(static_cast<size_t>(runtime.size()));
+  std::iota(members.begin(), members.end(), 0);
+  return std::make_unique<mpi::MpiCommunicator>(options, std::move(members), runtime.rank(), tag);
+}
+
+}  // namespace zoetrope::comm

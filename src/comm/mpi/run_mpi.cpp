@@ -1,0 +1,33 @@
+// A body on this process' rank, and the end of the run that all ranks share. See ending.h for how they agree.
+#include <cstdlib>
+#include <exception>
+
+#include "zoetrope/communicator.h"
+
+#include "base/error.h"
+#include "comm/mpi/runtime.h"
+
+namespace zoetrope::comm {
+
+int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& options) {
+  const std::unique_ptr<Communicator> world = mpi_world(options);
+  mpi::Runtime& runtime = mpi::Runtime::instance();
+  std::string failure;
+  try {
+    body(*world);
+  } catch (const std::exception& error) {
+    failure = error.what();
+    if (failure.empty()) failure = "an exception without a message";
+  } catch (...) {
+    failure = "an exception that is no std::exception";
+  }
+  const bool went_well = runtime.end_run(failure, options.timeout_seconds);
+  runtime.finish();
+  return went_well ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+void finish_mpi() {
+  if (mpi::Runtime::started()) mpi::Runtime::instance().finish();
+}
+
+}  // namespace zoetrope::comm

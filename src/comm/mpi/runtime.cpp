@@ -1,0 +1,389 @@
+#include "comm/mpi/runtime.h"
+
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+#include "comm/mpi/ending.h"
+#include "comm/transport.h"
+#include "trace/trace.h"
+
+namespace zoetrope::comm::mpi {
+
+namespace {
+
+using Lock = std::unique_lock<std::mutex>;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kControlTag = 0;
+// A call of the MPI library that lasts this long has moved data, and the next one probably will too.
+constexpr auto kBusyCall = microseconds(10);
+// While the rank waits: polls without sleep, then short sleeps. A core may have other ranks to run.
+constexpr int kEagerPolls = 100;
+constexpr auto kShortSleep = microseconds(20);
+// While the rank computes: a poll costs a few µs of its core, so at most one in 400 µs; a hop lasts milliseconds.
+constexpr auto kLongSleep = microseconds(400);
+// Without messages under way: control messages are looked for this often.
+constexpr auto kIdleSleep = milliseconds(20);
+
+std::string mpi_error(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+// Open MPI copies between processes with process_vm_readv without asking whether this container allows it, and then
+// prints an error a message. Asked here, before it starts; whoever sets the variable keeps the last word.
+void choose_copy_mechanism() {
+  const char source = 1;
+  char destination = 0;
+  iovec local{&destination, 1};
+  iovec remote{const_cast<char*>(&source), 1};
+  if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1)
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", /*overwrite=*/0);
+}
+
+Runtime* g_runtime = nullptr;  // for started() only
+
+}  // namespace
+
+Runtime& Runtime::instance() {
+  static Runtime runtime;
+  return runtime;
+}
+
+bool Runtime::started() { return g_runtime != nullptr; }
+
+Runtime::Runtime() {
+  thread_ = std::thread([this] { run(); });
+  Lock lock(mutex_);
+  done_.wait(lock, [&] { return initialised_; });
+  lock.unlock();
+  if (!initialise_error_.empty()) {
+    thread_.join();
+    throw Error(initialise_error_);
+  }
+  g_runtime = this;
+}
+
+// Reached with MPI running only where the program exits in the middle: MPI_Finalize would wait for ranks that wait for
+// this one, so mpirun is left to end them.
+Runtime::~Runtime() {
+  {
+    const std::lock_guard lock(mutex_);
+    abandon_ = true;
+    work_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Runtime::run() {
+  // Timer slack, 50 µs by default, would add itself to every short sleep.
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  try {
+    initialise();
+  } catch (const Error& error) {
+    initialise_error_ = error.what();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    initialised_ = true;
+    done_.notify_all();
+  }
+  if (!initialise_error_.empty()) return;
+  loop();
+  const std::lock_guard lock(mutex_);
+  finished_ = true;
+  done_.notify_all();
+}
+
+void Runtime::initialise() {
+  int running = 0;
+  MPI_Initialized(&running);
+  owns_mpi_ = running == 0;
+  int provided = MPI_THREAD_SINGLE;
+  if (owns_mpi_) {
+    choose_copy_mechanism();
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
+        provided < MPI_THREAD_FUNNELED)
+      fail("MPI does not start with MPI_THREAD_FUNNELED, which its progress thread needs");
+  } else {
+    MPI_Query_thread(&provided);
+    if (provided < MPI_THREAD_MULTIPLE)
+      fail(
+          "MPI was initialised by the program without MPI_THREAD_MULTIPLE, which is needed beside calls of its own; "
+          "call MPI_Init_thread with it, or let mpi_world() initialise MPI");
+  }
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  for (MPI_Comm* comm : {&data_, &control_}) {
+    MPI_Comm_dup(MPI_COMM_WORLD, comm);
+    MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
+  }
+  void* value = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
+  largest_tag_ = found != 0 ? *static_cast<int*>(value) : 32767;
+  ending_ = std::make_unique<Ending>(*this, rank_, size_);
+  receive_control();
+}
+
+void Runtime::finalise() {
+  for (size_t i = 0; i < requests_.size(); ++i)
+    if (slots_[i].control_receive) {
+      MPI_Cancel(&requests_[i]);
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
+    } else if (slots_[i].control != nullptr) {
+      // Sent eagerly: completes without the receiver. The last of them releases the others.
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
+    }
+  // Data that nobody received after a failure is left to MPI_Finalize.
+  if (owns_mpi_) MPI_Finalize();
+}
+
+void Runtime::loop() {
+  while (true) {
+    std::vector<std::shared_ptr<Exchange>> submitted;
+    {
+      const std::lock_guard lock(mutex_);
+      if (abandon_) return;
+      if (finish_ && submitted_.empty()) break;
+      submitted.swap(submitted_);
+    }
+    for (const std::shared_ptr<Exchange>& exchange : submitted) start(exchange);
+    cancel_requests();
+    const Clock::time_point begin = Clock::now();
+    const size_t before = requests_.size();
+    test();
+    const bool moved = requests_.size() != before || Clock::now() - begin > kBusyCall || !submitted.empty();
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto end = std::exchange(body_end_, std::nullopt))
+        ending_->body_ended(end->failure, end->timeout_seconds);
+      ending_->poll();
+      if (ending_->released()) done_.notify_all();
+    }
+    pause(moved);
+  }
+  finalise();
+}
+
+// Between two polls. New work and a rank that begins to wait end the pause.
+void Runtime::pause(bool moved) {
+  if (moved) {
+    quiet_polls_ = 0;
+    return;
+  }
+  ++quiet_polls_;
+  const bool idle =
+      std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.exchange != nullptr; });
+  Lock lock(mutex_);
+  if (!submitted_.empty() || !cancelled_.empty() || body_end_ || finish_ || abandon_) return;
+  if (idle) {
+    work_.wait_for(lock, kIdleSleep);
+  } else if (!rank_waits_) {
+    work_.wait_for(lock, std::min<Clock::duration>(kShortSleep * quiet_polls_, kLongSleep));
+  } else if (quiet_polls_ < kEagerPolls) {
+    lock.unlock();
+    std::this_thread::yield();
+  } else {
+    work_.wait_for(lock, kShortSleep);
+  }
+}
+
+void Runtime::start(const std::shared_ptr<Exchange>& exchange) {
+  // Receives first, so that what is sent among these ranks finds its place at once.
+  for (const bool sends : {false, true})
+    for (size_t i = 0; i < exchange->pieces.size(); ++i) {
+      const Piece& piece = exchange->pieces[i];
+      if (piece.sends != sends || piece.local) continue;
+      MPI_Request request = MPI_REQUEST_NULL;
+      const int bytes = static_cast<int>(piece.bytes);
+      const int code = sends ? MPI_Isend(piece.data, bytes, MPI_BYTE, piece.peer, exchange->tag, data_, &request)
+                             : MPI_Irecv(piece.data, bytes, MPI_BYTE, piece.peer, exchange->tag, data_, &request);
+      ZT_CHECK(code == MPI_SUCCESS, "{}", mpi_error(code));
+      requests_.push_back(request);
+      slots_.push_back({exchange, i, nullptr, false});
+    }
+}
+
+void Runtime::receive_control() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, kControlTag, control_, &request);
+  requests_.push_back(request);
+  slots_.push_back({nullptr, 0, nullptr, true});
+}
+
+void Runtime::send_control(int peer, Control::Kind kind, int about_rank, const std::string& text) {
+  auto message = std::make_unique<Control>();
+  message->kind = kind;
+  message->rank = about_rank;
+  text.copy(message->text, sizeof message->text - 1);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Isend(message.get(), sizeof *message, MPI_BYTE, peer, kControlTag, control_, &request);
+  requests_.push_back(request);
+  slots_.push_back({nullptr, 0, std::move(message), false});
+}
+
+void Runtime::test() {
+  const int count = static_cast<int>(requests_.size());
+  std::vector<int> indices(requests_.size());
+  std::vector<MPI_Status> statuses(requests_.size());
+  int completed = 0;
+  const int code = MPI_Testsome(count, requests_.data(), &completed, indices.data(), statuses.data());
+  if (completed == MPI_UNDEFINED || completed <= 0) return;
+  // Taken out before they are handled: handling may add requests.
+  std::vector<Slot> finished;
+  for (int i = 0; i < completed; ++i)
+    finished.push_back(std::move(slots_[static_cast<size_t>(indices[static_cast<size_t>(i)])]));
+  size_t kept = 0;
+  std::vector<bool> gone(requests_.size());
+  for (int i = 0; i < completed; ++i) gone[static_cast<size_t>(indices[static_cast<size_t>(i)])] = true;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (gone[i]) continue;
+    if (kept != i) {
+      requests_[kept] = requests_[i];
+      slots_[kept] = std::move(slots_[i]);
+    }
+    ++kept;
+  }
+  requests_.resize(kept);
+  slots_.resize(kept);
+  for (int i = 0; i < completed; ++i) {
+    const MPI_Status& status = statuses[static_cast<size_t>(i)];
+    complete(finished[static_cast<size_t>(i)], status, code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS);
+  }
+}
+
+void Runtime::complete(Slot& slot, const MPI_Status& status, int error) {
+  const std::lock_guard lock(mutex_);
+  if (slot.control_receive) {
+    const Control message = incoming_;
+    receive_control();
+    ending_->handle(message, status.MPI_SOURCE);
+    if (ending_->released()) done_.notify_all();
+    return;
+  }
+  if (slot.exchange == nullptr) return;
+  Exchange& exchange = *slot.exchange;
+  Piece& piece = exchange.pieces[slot.piece];
+  if (!piece.sends && !exchange.cancelled) {
+    int received = 0;
+    MPI_Get_count(&status, MPI_BYTE, &received);
+    int code_class = MPI_SUCCESS;
+    MPI_Error_class(error, &code_class);
+    if (code_class == MPI_ERR_TRUNCATE || (error == MPI_SUCCESS && static_cast<size_t>(received) != piece.bytes))
+      exchange.error = fmt::format("rank {} sends {} bytes where rank {} expects {} bytes in '{}'", piece.peer,
+                                   code_class == MPI_ERR_TRUNCATE ? "more" : std::to_string(received), rank_,
+                                   piece.bytes, exchange.name);
+    else if (error != MPI_SUCCESS)
+      exchange.error = fmt::format("receiving from rank {} in '{}': {}", piece.peer, exchange.name, mpi_error(error));
+  } else if (error != MPI_SUCCESS && !exchange.cancelled) {
+    exchange.error = fmt::format("sending to rank {} in '{}': {}", piece.peer, exchange.name, mpi_error(error));
+  }
+  piece.done = true;
+  --exchange.unfinished;
+  if (exchange.unfinished > 0 && exchange.error.empty()) return;
+  if (exchange.trace != nullptr && exchange.unfinished == 0)
+    exchange.trace->record(exchange.name, rank_, "comm: transfer", exchange.posted, Clock::now());
+  done_.notify_all();
+}
+
+void Runtime::cancel_requests() {
+  std::vector<std::shared_ptr<Exchange>> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled.swap(cancelled_);
+  }
+  for (const std::shared_ptr<Exchange>& exchange : cancelled)
+    for (size_t i = 0; i < slots_.size(); ++i)
+      if (slots_[i].exchange == exchange && !exchange->pieces[slots_[i].piece].sends) MPI_Cancel(&requests_[i]);
+}
+
+void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
+  const std::lock_guard lock(mutex_);
+  if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange->name, failed_rank_, failure_));
+  exchange->posted = Clock::now();
+  submitted_.push_back(exchange);
+  work_.notify_all();
+}
+
+void Runtime::wait(Exchange& exchange, double timeout_seconds) {
+  Lock lock(mutex_);
+  rank_waits_ = true;
+  work_.notify_all();
+  const auto ready = [&] { return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0; };
+  const bool in_time = done_.wait_until(lock, deadline_after(timeout_seconds), ready);
+  rank_waits_ = false;
+  if (!exchange.error.empty()) throw Error(exchange.error);
+  if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange.name, failed_rank_, failure_));
+  if (in_time) return;
+  // Small sends end without their receiver, so a receive says more.
+  const auto unfinished = [](bool sends) {
+    return [sends](const Piece& piece) { return !piece.done && piece.sends == sends; };
+  };
+  auto piece = std::find_if(exchange.pieces.begin(), exchange.pieces.end(), unfinished(false));
+  if (piece == exchange.pieces.end())
+    piece = std::find_if(exchange.pieces.begin(), exchange.pieces.end(), unfinished(true));
+  throw Error(timeout_message(rank_, timeout_seconds, piece->peer, exchange.name, step_,
+                              piece->sends ? fmt::format("it did not take the {} bytes sent to it", piece->bytes)
+                                           : fmt::format("its {} bytes did not arrive", piece->bytes)));
+}
+
+void Runtime::cancel(const std::shared_ptr<Exchange>& exchange) {
+  Lock lock(mutex_);
+  if (exchange->unfinished == 0 || finished_) return;
+  exchange->cancelled = true;
+  cancelled_.push_back(exchange);
+  work_.notify_all();
+  const auto received = [&] {
+    return std::all_of(exchange->pieces.begin(), exchange->pieces.end(),
+                       [](const Piece& piece) { return piece.done || piece.sends; });
+  };
+  // What has begun to arrive cannot be cancelled, but ends soon. Where it does not, the run is about to be killed.
+  while (!received())
+    if (done_.wait_for(lock, milliseconds(1000)) == std::cv_status::timeout) return;
+}
+
+void Runtime::complete_local(Exchange& exchange, size_t piece) {
+  const std::lock_guard lock(mutex_);
+  exchange.pieces[piece].done = true;
+  --exchange.unfinished;
+}
+
+bool Runtime::end_run(const std::string& failure, double timeout_seconds) {
+  Lock lock(mutex_);
+  body_end_ = BodyEnd{failure, timeout_seconds};
+  work_.notify_all();
+  done_.wait(lock, [&] { return ending_->released(); });
+  return !ending_->failed();
+}
+
+void Runtime::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    finish_ = true;
+    work_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Runtime::set_step(std::string step) {
+  const std::lock_guard lock(mutex_);
+  step_ = std::move(step);
+}
+
+void Runtime::set_failed(int rank, const std::string& why) {
+  failed_rank_ = rank;
+  failure_ = why;
+  done_.notify_all();
+}
+
+}  // namespace zoetrope::comm::mpi

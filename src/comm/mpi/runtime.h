@@ -1,0 +1,159 @@
+// MPI of one process: a progress thread that makes every MPI call, so that transfers proceed while the rank computes,
+// whatever the MPI library does by itself. Not a communicator: see communicator.cpp; nor the end of a run: see
+// run_mpi.cpp.
+//
+// All messages travel on one duplicate of MPI_COMM_WORLD; the tag is the number of the communicator, so a split makes
+// no MPI communicator and cannot block where a rank is missing. MPI keeps the order of messages of equal tag.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+
+namespace zoetrope::comm::mpi {
+
+using Clock = std::chrono::steady_clock;
+
+// One MPI message, at most kLargestMessage bytes.
+struct Piece {
+  void* data = nullptr;
+  size_t bytes = 0;
+  int peer = 0;  // world rank
+  bool sends = false;
+  bool local = false;  // to or from the own rank: MPI does not see it
+  bool done = false;
+};
+
+// An exchange, shared by the rank that waits for it and the thread that performs it. Guarded by the runtime's mutex
+// once it is submitted.
+struct Exchange {
+  const char* name = "";
+  int tag = 0;
+  std::vector<Piece> pieces;
+  size_t unfinished = 0;
+  bool cancelled = false;
+  std::string error;
+  trace::Trace* trace = nullptr;
+  Clock::time_point posted;
+};
+
+// What ranks tell each other about the end of the run; small enough to be sent eagerly by every MPI.
+struct Control {
+  enum class Kind : int {
+    kFailed,   // to the reporter: my body failed, and this is why
+    kStop,     // from the reporter: the run has failed, stop
+    kEnded,    // to the collector: my body has ended
+    kRelease,  // from the collector: all have ended, finalise
+    kPing,     // are you there?
+    kPong,
+  };
+  Kind kind = Kind::kPing;
+  int rank = 0;  // the failed one (kFailed, kStop), else the sender
+  char text[3000] = {};
+};
+
+class Ending;
+
+class Runtime {
+ public:
+  // The one of this process; started by the first call.
+  static Runtime& instance();
+  static bool started();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int largest_tag() const { return largest_tag_; }
+  int64_t next_tag = 0;  // for communicators split off; the rank's own thread alone touches it
+
+  // Makes the messages of an exchange; throws Error where the run has failed.
+  void submit(const std::shared_ptr<Exchange>& exchange);
+  // Until the exchange is finished; throws Error when it failed, the run failed, or the deadline passed.
+  void wait(Exchange& exchange, double timeout_seconds);
+  // The buffers are about to go away: takes back what has not arrived.
+  void cancel(const std::shared_ptr<Exchange>& exchange);
+
+  // A local piece has been copied.
+  void complete_local(Exchange& exchange, size_t piece);
+
+  void set_step(std::string step);
+
+  // The end of a run, see run_mpi.cpp. Reports `failure` unless it is empty; returns when all ranks have ended: whether
+  // all went well.
+  bool end_run(const std::string& failure, double timeout_seconds);
+  // Ends MPI and the progress thread; collective.
+  void finish();
+
+  // For Ending, on the progress thread with the mutex held.
+  void send_control(int peer, Control::Kind kind, int about_rank, const std::string& text = {});
+  void set_failed(int rank, const std::string& why);
+
+ private:
+  Runtime();
+  ~Runtime();
+
+  struct BodyEnd {
+    std::string failure;
+    double timeout_seconds = 0;
+  };
+  struct Slot {
+    std::shared_ptr<Exchange> exchange;  // null for control messages
+    size_t piece = 0;
+    std::unique_ptr<Control> control;  // of a control send
+    bool control_receive = false;
+  };
+
+  void run();
+  void initialise();
+  void finalise();
+  void loop();
+  void start(const std::shared_ptr<Exchange>& exchange);
+  void receive_control();
+  void test();
+  void complete(Slot& slot, const MPI_Status& status, int error);
+  void cancel_requests();
+  void pause(bool moved);
+
+  std::mutex mutex_;
+  std::condition_variable work_;  // for the progress thread
+  std::condition_variable done_;  // for the rank
+  std::vector<std::shared_ptr<Exchange>> submitted_;
+  std::vector<std::shared_ptr<Exchange>> cancelled_;
+  bool rank_waits_ = false;
+  bool initialised_ = false;
+  bool finish_ = false;   // with MPI_Finalize
+  bool abandon_ = false;  // without
+  bool finished_ = false;
+  std::string initialise_error_;
+  std::optional<BodyEnd> body_end_;  // on its way to the progress thread
+  int failed_rank_ = -1;
+  std::string failure_;
+  std::string step_;
+  std::unique_ptr<Ending> ending_;
+
+  // Touched by the progress thread alone.
+  std::vector<MPI_Request> requests_;
+  std::vector<Slot> slots_;
+  Control incoming_;
+  MPI_Comm data_ = MPI_COMM_NULL;
+  MPI_Comm control_ = MPI_COMM_NULL;
+  bool owns_mpi_ = true;
+  int quiet_polls_ = 0;
+
+  int rank_ = 0;
+  int size_ = 1;
+  int largest_tag_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace zoetrope::comm::mpi
