@@ -92,7 +92,7 @@ struct Mask {
 
 // Where q, k and v of this rank's tokens are to be written, range of heads by range of heads.
 struct InputSlots {
-  std::vector<HeadSlot> q, k, v;  // each covers [0, H) once; out is [B, tokens().size(), heads.size(), D]
+  std::vector<HeadSlot> q, k, v;  // each covers [0, H) once, ascending; out is [B, tokens().size(), heads.size(), D]
 };
 
 // What the calls to run() did on this rank since the start or reset_counters().

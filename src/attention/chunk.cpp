@@ -33,10 +33,6 @@ Place place_at(const Folded& folded, char* rows, IndexRange heads, int64_t token
   return place;
 }
 
-void sort_by_heads(std::vector<Place>& places) {
-  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.heads.begin < b.heads.begin; });
-}
-
 // Builds one chunk; the steps follow the life of its buffers.
 class Builder {
  public:
@@ -74,7 +70,6 @@ class Builder {
           posted(segment.peer, row(segment.region, segment.tokens), segment_bytes(sizes_, segment)));
     for (const Region region : {Region::kQ, Region::kKV}) {
       places(region).push_back(place(row(region, out_.tokens), out_.heads, out_.tokens.size(), region));
-      sort_by_heads(places(region));
     }
     chunk_.q = chunk_.folded.view(q_rows_, out_.block.size(), 1, 0);
   }

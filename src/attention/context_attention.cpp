@@ -6,6 +6,7 @@
 //   way back     heads for tokens; the own share is unpacked while the others travel, then the others
 //
 // No copy and no message beyond these; schedule/ lists both and their sums.
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -136,6 +137,9 @@ void ContextAttention::Impl::collect_slots() {
       inputs.v.push_back({place.heads, place.second});
     }
   }
+  for (auto* list : {&inputs.q, &inputs.k, &inputs.v})
+    std::sort(list->begin(), list->end(),
+              [](const HeadSlot& a, const HeadSlot& b) { return a.heads.begin < b.heads.begin; });
 }
 
 void ContextAttention::Impl::check_tensor(const char* name, const TensorView& x) const {

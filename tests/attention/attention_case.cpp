@@ -136,9 +136,9 @@ void write_slots(const InputSlots& slots, const Shard& shard) {
   const auto write = [](const std::vector<HeadSlot>& list, const TensorView& from) {
     int64_t next = 0;
     for (const HeadSlot& slot : list) {
-      // In any order, but each head once; here they come ascending for one head chunk.
+      ZT_CHECK(slot.heads.begin == next, "a slot begins at head {}, the one before ends at {}", slot.heads.begin, next);
       assign(slot.out, from.slice(2, slot.heads.begin, slot.heads.end));
-      next += slot.heads.size();
+      next = slot.heads.end;
     }
     ZT_CHECK(next == from.extent(2), "slots cover {} of {} heads", next, from.extent(2));
   };
