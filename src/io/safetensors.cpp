@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -78,12 +80,18 @@ class Entry {
     const StoredType& type = read_type();
     info.dtype_name = type.name;
     info.dtype = type.dtype;
-    info.shape = read_shape();
-    info.bytes = byte_count(info.shape, type);
+    info.extents = read_extents();
+    const std::string shape = fmt::format("[{}]", fmt::join(info.extents, ", "));
+    info.bytes = byte_count(info.extents, shape, type);
+    if (info.extents.size() <= Shape::kMaxRank) {
+      for (const int64_t extent : info.extents) info.shape.append(extent);
+    } else {
+      info.shape.append(std::accumulate(info.extents.begin(), info.extents.end(), int64_t{1}, std::multiplies<>()));
+    }
     const auto [begin, end] = read_offsets();
     if (end - begin != info.bytes) {
-      fail("{}: shape {} of {} takes {} bytes, but data_offsets [{}, {}] span {}", where_, info.shape.to_string(),
-           type.name, info.bytes, begin, end, end - begin);
+      fail("{}: shape {} of {} takes {} bytes, but data_offsets [{}, {}] span {}", where_, shape, type.name, info.bytes,
+           begin, end, end - begin);
     }
     info.offset = data_start + begin;  // cannot wrap: both are below 2^63
     info.aligned = info.offset % std::max<uint64_t>(1, static_cast<uint64_t>(type.bits) / 8) == 0;
@@ -117,28 +125,26 @@ class Entry {
     return *type;
   }
 
-  Shape read_shape() const {
-    const json& extents = field("shape", json::value_t::array, "a list of integers");
-    if (extents.size() > Shape::kMaxRank) {
-      fail("{}: has {} axes, but at most {} are supported", where_, extents.size(), Shape::kMaxRank);
+  std::vector<int64_t> read_extents() const {
+    std::vector<int64_t> extents;
+    for (const json& extent : field("shape", json::value_t::array, "a list of integers")) {
+      extents.push_back(static_cast<int64_t>(natural(extent, "shape")));
     }
-    Shape shape;
-    for (const json& extent : extents) shape.append(static_cast<int64_t>(natural(extent, "shape")));
-    return shape;
+    return extents;
   }
 
-  uint64_t byte_count(const Shape& shape, const StoredType& type) const {
+  uint64_t byte_count(const std::vector<int64_t>& extents, const std::string& shape, const StoredType& type) const {
     // The product without zeros is checked too: strides are made of it.
     int64_t bits = type.bits;
-    for (int axis = 0; axis < shape.rank(); ++axis) {
-      if (__builtin_mul_overflow(bits, std::max<int64_t>(1, shape[axis]), &bits)) {
-        fail("{}: shape {} is too large, its size overflows 64 bits", where_, shape.to_string());
+    bool empty = false;
+    for (const int64_t extent : extents) {
+      empty |= extent == 0;
+      if (__builtin_mul_overflow(bits, std::max<int64_t>(1, extent), &bits)) {
+        fail("{}: shape {} is too large, its size overflows 64 bits", where_, shape);
       }
     }
-    if (shape.size() == 0) return 0;
-    if (bits % 8 != 0) {
-      fail("{}: shape {} of {} does not fill whole bytes", where_, shape.to_string(), type.name);
-    }
+    if (empty) return 0;
+    if (bits % 8 != 0) fail("{}: shape {} of {} does not fill whole bytes", where_, shape, type.name);
     return static_cast<uint64_t>(bits) / 8;
   }
 
@@ -259,13 +265,23 @@ const TensorInfo& SafetensorsFile::info(const std::string& name) const {
   return found->second;
 }
 
-TensorView SafetensorsFile::tensor(const std::string& name) const {
+TensorView SafetensorsFile::flat(const std::string& name) const {
   const TensorInfo& found = info(name);
   if (!found.dtype) {
     fail("{}: tensor '{}' has dtype {}, which cannot be computed with; store it as F32, BF16 or F16", path_.string(),
          name, found.dtype_name);
   }
-  return {data_ + found.offset, *found.dtype, found.shape};
+  return {data_ + found.offset, *found.dtype, {found.shape.size()}};
+}
+
+TensorView SafetensorsFile::tensor(const std::string& name) const {
+  const TensorView elements = flat(name);
+  const TensorInfo& found = info(name);
+  if (found.extents.size() > Shape::kMaxRank) {
+    fail("{}: tensor '{}' has {} axes, but at most {} are supported", path_.string(), name, found.extents.size(),
+         Shape::kMaxRank);
+  }
+  return elements.reshape(found.shape);
 }
 
 void SafetensorsFile::will_need(const std::string& name) const {

@@ -16,10 +16,11 @@
 namespace zoetrope::io {
 
 struct TensorInfo {
-  std::string dtype_name;      // as the file spells it
-  std::optional<DType> dtype;  // nothing for what cannot be computed with (F8_E4M3, I16, …), which is listed only
-  Shape shape;
-  uint64_t offset = 0;  // of the first byte, counted from the start of the file
+  std::string dtype_name;        // as the file spells it
+  std::optional<DType> dtype;    // nothing for what cannot be computed with (F8_E4M3, I16, …), which is listed only
+  Shape shape;                   // of more than five axes: all in one, [elements]
+  std::vector<int64_t> extents;  // every axis
+  uint64_t offset = 0;           // of the first byte, counted from the start of the file
   uint64_t bytes = 0;
   bool aligned = true;  // the mapped data may be read through a pointer of its type
 };
@@ -40,9 +41,10 @@ class SafetensorsFile {
   bool contains(const std::string& name) const { return tensors_.count(name) != 0; }
   const TensorInfo& info(const std::string& name) const;  // absent: Error naming file and tensor
   // A read-only view of the map, valid as long as the file object; writing to it is a fault. Where !info().aligned the
-  // elements may only be reached by memcpy. A dtype that cannot be computed with is an Error.
+  // elements may only be reached by memcpy. A dtype that cannot be computed with, or more than five axes, is an Error.
   TensorView tensor(const std::string& name) const;
-  void will_need(const std::string& name) const;  // asks the system to read the pages ahead
+  TensorView flat(const std::string& name) const;  // likewise, as [elements] whatever its axes
+  void will_need(const std::string& name) const;   // asks the system to read the pages ahead
 
  private:
   explicit SafetensorsFile(std::filesystem::path path);

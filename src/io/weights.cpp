@@ -129,6 +129,7 @@ class ProceduralSource final : public WeightSource {
     info.dtype_name = "F32";
     info.dtype = DType::kF32;
     info.shape = formula(name).shape;
+    for (int axis = 0; axis < info.shape.rank(); ++axis) info.extents.push_back(info.shape[axis]);
     info.bytes = static_cast<uint64_t>(info.shape.size()) * sizeof(float);
     return info;
   }
