@@ -11,6 +11,9 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
 list(APPEND ZOETROPE_KERNEL_TESTS
   flash_attention/testing.cpp
   flash_attention/door_test.cpp
+  flash_attention/folding_test.cpp
+  flash_attention/masks_test.cpp
+  flash_attention/numerics_test.cpp
   flash_attention/values_test.cpp)
 # One algorithm, one file an instruction set; which of them runs is decided by the CPU at hand.
 # GCC 12's own avx512fintrin.h trips its uninitialized warnings (GCC bug 105593).

@@ -24,8 +24,8 @@ namespace {
 constexpr double kLog2E = 1.4426950408889634;
 constexpr int64_t kPackBudget = int64_t{64} << 20;  // bytes of a group of more than one head
 constexpr int64_t kFewTiles = 8;                    // query tiles a thread below which heads are grouped
-constexpr int64_t kMinTileRows =
-    32;  // a tile cut smaller for the team's sake costs more in cache traffic than it gives
+constexpr int64_t kMinTileRows = 32;                // smaller tiles, for the team's sake, read the keys too often
+constexpr int64_t kThreadWork = int64_t{1} << 20;   // multiply-adds worth waking a thread for: some 20 µs
 
 // Which keys of the block take part for one batch entry.
 struct Selection {
@@ -38,6 +38,7 @@ struct Division {
   int64_t group;      // heads packed at once
   int64_t tiles;      // of a head
   int64_t tile_rows;  // of a tile, the last may have fewer
+  bool team;          // a group is worth waking the team for
 };
 
 class VectorKernel final : public FlashKernel {
@@ -76,7 +77,7 @@ class VectorKernel final : public FlashKernel {
     Call call{q, block, state, o, selections, {}, nullptr, 0, 0, nullptr, 0};
     call.value_offset = round_up(packed_keys_bytes(tile_.shape, most, problem_.head_dim), 64);
     call.pack_bytes = call.value_offset + round_up(packed_values_bytes(tile_.shape, most, problem_.head_dim), 64);
-    call.division = divide(stream.team().size(), call.pack_bytes);
+    call.division = divide(stream.team().size(), most, call.pack_bytes);
     call.packs = allocate(stream.scratch(), call.division.group * call.pack_bytes);
     call.scratch_bytes = scratch_bytes(state == nullptr);
     call.scratch = allocate(stream.scratch(), stream.team().size() * call.scratch_bytes);
@@ -108,17 +109,22 @@ class VectorKernel final : public FlashKernel {
     return selections;
   }
 
-  Division divide(int64_t threads, int64_t pack_bytes) const {
+  // Multiply-adds of one of the two products of a head.
+  int64_t head_work(int64_t keys) const { return problem_.query_tokens * keys * problem_.head_dim; }
+
+  Division divide(int64_t threads, int64_t keys, int64_t pack_bytes) const {
     const int64_t rows = problem_.query_tokens;
     int64_t tiles = ceil_div(rows, tile_.shape.query_tile), group = 1;
     if (threads > 1) {
       if (tiles < kFewTiles * threads) {
-        group = std::clamp<int64_t>(kPackBudget / std::max<int64_t>(pack_bytes, 1), 1, std::min(heads_, threads));
+        const int64_t wanted = ceil_div(kThreadWork, std::max<int64_t>(head_work(keys), 1)) * threads;
+        const int64_t affordable = std::max<int64_t>(1, kPackBudget / std::max<int64_t>(pack_bytes, 1));
+        group = std::min({wanted, affordable, heads_});
       }
-      if (group % threads != 0) tiles = std::min(round_up(tiles, threads), ceil_div(rows, kMinTileRows));
+      if (group % threads != 0) tiles = std::max(tiles, std::min(round_up(tiles, threads), rows / kMinTileRows));
     }
     const int64_t tile_rows = round_up(ceil_div(rows, tiles), tile_.shape.query_rows);
-    return {group, ceil_div(rows, tile_rows), tile_rows};
+    return {group, ceil_div(rows, tile_rows), tile_rows, group * head_work(keys) >= kThreadWork};
   }
 
   PackSource source(const Call& call, const TensorView& x, int64_t head) const {
@@ -133,7 +139,7 @@ class VectorKernel final : public FlashKernel {
     for (int64_t head = first; head < first + count; ++head) {
       tiles = std::max(tiles, ceil_div(call.selections[head / problem_.heads].count, tile_.shape.key_tile));
     }
-    stream.team().parallel_for(count * tiles, 1, [&](IndexRange range, int) {
+    stream.team().parallel_for(count * tiles, call.division.team ? 1 : count * tiles, [&](IndexRange range, int) {
       for (int64_t item = range.begin; item < range.end; ++item) {
         const int64_t head = first + item / tiles, tile = item % tiles;
         char* pack = call.packs + item / tiles * call.pack_bytes;
@@ -154,7 +160,7 @@ class VectorKernel final : public FlashKernel {
         fold_tile(call, first + head, call.packs + head * call.pack_bytes, item % call.division.tiles, thread);
       }
     };
-    if (items == 1) {
+    if (items == 1 || !call.division.team) {
       work(0);
     } else {
       stream.team().run(work);
