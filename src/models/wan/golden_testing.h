@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "zoetrope/tensor.h"
 
@@ -72,6 +73,14 @@ class GoldenCase {
   const nlohmann::json& description() const { return description_; }
   bool has(const std::string& name) const { return tensors_->contains(name); }
   TensorView tensor(const std::string& name) const { return tensors_->tensor(name); }
+  // What follows `prefix` in the recorded names that begin with it.
+  std::vector<std::string> names(const std::string& prefix) const {
+    std::vector<std::string> found;
+    for (const auto& [name, info] : tensors_->tensors()) {
+      if (name.rfind(prefix, 0) == 0) found.push_back(name.substr(prefix.size()));
+    }
+    return found;
+  }
 
   // The recorded error of `name` in a comparison ("f32_vs_f64", "bf16_vs_f32"); where it has none of its own, the
   // largest of the case.

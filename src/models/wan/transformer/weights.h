@@ -29,7 +29,8 @@ struct TransformerBlockWeights {
   TensorView cross_norm_weight;  // [d] F32, empty without cross_attn_norm: norm2
   TensorView cross_norm_bias;    // [d] F32
   LinearWeights cross_q;         // [d, d] W
-  LinearWeights cross_kv;        // [2d, d] W: to_k, to_v
+  LinearWeights cross_k;         // [d, d] W
+  LinearWeights cross_v;         // [d, d] W
   TensorView cross_norm_q;       // [d] W
   TensorView cross_norm_k;       // [d] W
   LinearWeights cross_out;       // [d, d] W

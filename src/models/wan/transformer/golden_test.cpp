@@ -1,0 +1,98 @@
+// The transformer on one rank against recorded runs of the reference, value by value from patch embedding to velocity.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+
+#include "models/wan/golden_testing.h"
+#include "models/wan/transformer/patchify.h"
+#include "models/wan/transformer/transformer.h"
+
+namespace zoetrope::wan {
+namespace {
+
+using testing::GoldenCase;
+
+using Values = std::map<std::string, Tensor>;
+
+std::shared_ptr<const io::Weights> open_weights(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "weights.json")) {
+    return std::make_shared<io::Weights>(io::procedural_source(folder / "weights.json"));
+  }
+  return std::make_shared<io::Weights>(io::Checkpoint::open(folder, "diffusion_pytorch_model"));
+}
+
+// Everything the case records, as this transformer computes it.
+Values run_case(const GoldenCase& golden, DType dtype) {
+  const auto folder = golden.root() / golden.description().at("checkpoint").get<std::string>();
+  const auto config = TransformerConfig::load(folder / "config.json");
+  const auto weights = TransformerWeights::load(config, open_weights(folder), dtype);
+  const TensorView latents = golden.tensor("in.hidden_states"), text = golden.tensor("in.encoder_hidden_states");
+  const TensorView steps = golden.tensor("in.timestep");
+  std::vector<float> timesteps;
+  for (int64_t b = 0; b < steps.size(); ++b) timesteps.push_back(static_cast<float>(testing::element(steps, b)));
+  const Shape latent{latents.extent(2), latents.extent(3), latents.extent(4)};
+  const int64_t batch = latents.extent(0), tokens = token_grid(config, latent).tokens();
+
+  Values values;
+  const Probe keep = [&](std::string_view name, const TensorView& value) {
+    values.emplace(std::string(name), testing::clone(value));
+  };
+  comm::run_ranks(1, [&](comm::Communicator& rank) {
+    Stream stream(2);
+    attention::ContextAttention attention = attention::plan({.batch = batch,
+                                                             .tokens = tokens,
+                                                             .heads = config.num_attention_heads,
+                                                             .head_dim = config.attention_head_dim,
+                                                             .dtype = dtype,
+                                                             .scale = 0},
+                                                            {}, rank, stream);
+    Transformer transformer(weights, stream);
+    transformer.prepare(latent, batch, attention);
+    transformer.set_context(text, {}, keep);
+    const Tensor velocity(dtype, {batch, tokens, config.patch_output_dim()});
+    transformer.forward(latents, timesteps, velocity, keep);
+    Tensor output(DType::kF32, {batch, config.out_channels, latent[0], latent[1], latent[2]});
+    unpatchify(stream, velocity, config.patch_size, output);
+    values.emplace("output", std::move(output));
+  });
+  return values;
+}
+
+class RecordedTransformer : public ::testing::TestWithParam<const char*> {};
+
+// A float32 engine sums in another order than the reference: the same kind of error as the reference's own against
+// float64, so 4 times that (the two errors add, and the largest of so many values varies).
+TEST_P(RecordedTransformer, Float32) {
+  const GoldenCase golden(GetParam());
+  const Values values = run_case(golden, DType::kF32);
+  for (const std::string& name : golden.names("f32.")) {
+    ASSERT_EQ(values.count(name), 1u) << name;
+    const auto error = testing::difference(values.at(name), golden.tensor("f32." + name));
+    const auto noise = golden.noise("f32_vs_f64", name);
+    EXPECT_LE(error.rel_l2, 4 * noise.rel_l2) << name;
+    EXPECT_LE(error.max_abs, 4 * noise.max_abs) << name;
+  }
+  EXPECT_GT(golden.names("f32.").size(), 1u);
+}
+
+// Rounding points are the reference's, single roundings fall elsewhere: at most 1.5 times its own error against
+// float32.
+TEST_P(RecordedTransformer, BFloat16) {
+  const GoldenCase golden(GetParam());
+  const Values values = run_case(golden, DType::kBF16);
+  for (const std::string& name : golden.names("f32.")) {
+    ASSERT_EQ(values.count(name), 1u) << name;
+    const auto error = testing::difference(values.at(name), golden.tensor("f32." + name));
+    EXPECT_LE(error.rel_l2, 1.5 * golden.noise("bf16_vs_f32", name).rel_l2) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, RecordedTransformer,
+                         ::testing::Values("transformer_t2v", "transformer_hd128", "transformer_odd"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace zoetrope::wan

@@ -1,0 +1,239 @@
+// The transformer against itself: many ranks against one, one batch against its samples, a kept context against a fresh
+// one. Recorded values are in golden_test.cpp.
+#include "models/wan/transformer/transformer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <tuple>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+
+#include "models/wan/golden_testing.h"
+#include "models/wan/transformer/patchify.h"
+
+namespace zoetrope::wan {
+namespace {
+
+// Same sums in another order: a few roundings per operation, here against the norm of the result. The reference's own
+// float32 error on models of this size is below 4e-7 (tests/golden/README.md); ranks and batches differ less than that.
+constexpr double kReordered = 2e-6;
+
+// A model that exists as a formula only: 5 heads of 12, two blocks.
+struct Model {
+  std::filesystem::path folder = std::filesystem::path(ZOETROPE_GOLDEN_DIR) / "transformer_odd/transformer";
+  TransformerConfig config = TransformerConfig::load(folder / "config.json");
+  std::shared_ptr<const TransformerWeights> weights;
+
+  explicit Model(DType dtype = DType::kF32)
+      : weights(TransformerWeights::load(
+            config, std::make_shared<io::Weights>(io::procedural_source(folder / "weights.json")), dtype)) {}
+};
+
+Tensor waves(const Shape& shape, float frequency) {
+  Tensor tensor = Tensor::uninitialized(DType::kF32, shape);
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    tensor.data<float>()[i] = std::sin(frequency * static_cast<float>(i % 1009) + 0.1f);
+  }
+  return tensor;
+}
+
+struct Job {
+  Shape latent{3, 6, 10};  // 45 tokens
+  int64_t batch = 2;
+  int64_t text_rows = 7;
+  std::vector<float> timesteps{999.0f, 401.0f};
+  std::vector<int64_t> key_lengths;
+  int ulysses = 1, ring = 1;
+
+  int ranks() const { return ulysses * ring; }
+  Tensor latents(const Model& model) const {
+    return waves({batch, model.config.in_channels, latent[0], latent[1], latent[2]}, 0.37f);
+  }
+  Tensor text(const Model& model) const { return waves({batch, text_rows, model.config.text_dim}, 0.73f); }
+};
+
+attention::ContextAttention plan_attention(const Model& model, const Job& job, comm::Communicator& rank,
+                                           Stream& stream) {
+  attention::Strategy strategy;
+  strategy.ulysses = job.ulysses;
+  strategy.ring = job.ring;
+  return attention::plan({.batch = job.batch,
+                          .tokens = token_grid(model.config, job.latent).tokens(),
+                          .heads = model.config.num_attention_heads,
+                          .head_dim = model.config.attention_head_dim,
+                          .dtype = model.weights->dtype,
+                          .scale = 0},
+                         strategy, rank, stream);
+}
+
+// The velocity tokens [B, N, out] of all ranks, in token order, after `steps` calls of forward().
+Tensor run(const Model& model, const Job& job, const Tensor& latents, const Tensor& text, int steps = 1) {
+  const int64_t tokens = token_grid(model.config, job.latent).tokens(), width = model.config.patch_output_dim();
+  Tensor all(model.weights->dtype, {job.batch, tokens, width});
+  const auto context = std::make_shared<TextContext>(model.weights, text, job.key_lengths);
+  comm::run_ranks(job.ranks(), [&](comm::Communicator& rank) {
+    Stream stream(1);
+    attention::ContextAttention attention = plan_attention(model, job, rank, stream);
+    Transformer transformer(model.weights, stream);
+    transformer.prepare(job.latent, job.batch, attention);
+    transformer.set_context(context);
+    const IndexRange mine = transformer.local_tokens();
+    const Tensor velocity(model.weights->dtype, {job.batch, mine.size(), width});
+    for (int step = 0; step < steps; ++step) transformer.forward(latents, job.timesteps, velocity);
+    if (!mine.empty()) copy(stream, all.view().slice(1, mine.begin, mine.end), velocity);
+  });
+  return all;
+}
+
+Tensor run(const Model& model, const Job& job) { return run(model, job, job.latents(model), job.text(model)); }
+
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && std::memcmp(a.data<char>(), b.data<char>(), a.view().bytes()) == 0;
+}
+
+class ManyRanks : public ::testing::TestWithParam<std::pair<int, int>> {};
+
+TEST_P(ManyRanks, GiveTheVelocityOfOne) {
+  const Model model;
+  Job job;
+  const Tensor one = run(model, job);
+  std::tie(job.ulysses, job.ring) = GetParam();
+  EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
+}
+
+INSTANTIATE_TEST_SUITE_P(Degrees, ManyRanks,
+                         ::testing::Values(std::pair(2, 1), std::pair(1, 2), std::pair(2, 2), std::pair(3, 1),
+                                           std::pair(1, 7)),
+                         [](const auto& test) { return fmt::format("U{}R{}", test.param.first, test.param.second); });
+
+TEST(Transformer, RanksWithoutTokensTakePart) {
+  const Model model;
+  Job job;
+  job.latent = {1, 2, 4};  // two tokens on three ranks
+  const Tensor one = run(model, job);
+  job.ring = 3;
+  EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
+}
+
+TEST(Transformer, ABatchIsItsSamples) {
+  const Model model;
+  const Job job;
+  const Tensor latents = job.latents(model), text = job.text(model), both = run(model, job, latents, text);
+  for (int64_t b = 0; b < job.batch; ++b) {
+    Job single = job;
+    single.batch = 1;
+    single.timesteps = {job.timesteps[static_cast<size_t>(b)]};
+    const Tensor alone = run(model, single, testing::clone(latents.view().slice(0, b, b + 1)),
+                             testing::clone(text.view().slice(0, b, b + 1)));
+    EXPECT_LE(testing::difference(alone, both.view().slice(0, b, b + 1)).rel_l2, kReordered) << b;
+  }
+}
+
+TEST(Transformer, AStepLeavesNothingBehind) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Model model(dtype);
+    const Job job;
+    const Tensor latents = job.latents(model), text = job.text(model);
+    EXPECT_TRUE(same_bytes(run(model, job, latents, text, 1), run(model, job, latents, text, 3)));
+  }
+}
+
+TEST(Transformer, KeyLengthsHideTheRowsBeyond) {
+  const Model model;
+  Job job;
+  job.key_lengths = {7, 4};
+  const Tensor latents = job.latents(model), text = job.text(model), changed = testing::clone(text);
+  for (int64_t i = (7 + 4) * model.config.text_dim; i < text.size(); ++i) changed.data<float>()[i] = 1e3f;
+  EXPECT_TRUE(same_bytes(run(model, job, latents, text), run(model, job, latents, changed)));
+  const Tensor masked = run(model, job, latents, text);
+  job.key_lengths.clear();
+  EXPECT_GT(testing::difference(run(model, job, latents, text), masked).rel_l2, 1e-4);  // the mask is looked at
+}
+
+TEST(Transformer, TimestepsAreTheSamplesOwn) {
+  const Model model;
+  Job job;
+  const Tensor before = run(model, job);
+  job.timesteps[1] = 7.0f;
+  const Tensor after = run(model, job);
+  const auto sample = [](const Tensor& all, int64_t b) { return all.view().slice(0, b, b + 1); };
+  EXPECT_EQ(testing::difference(sample(after, 0), sample(before, 0)).max_abs, 0);
+  EXPECT_GT(testing::difference(sample(after, 1), sample(before, 1)).rel_l2, 1e-3);
+}
+
+TEST(TextContext, AFailureReachesEveryRank) {
+  const Model model;
+  const Job job;
+  const Tensor text = job.text(model);
+  const auto context = std::make_shared<TextContext>(model.weights, text);
+  std::mutex mutex;
+  int failed = 0;
+  comm::run_ranks(3, [&](comm::Communicator&) {
+    Stream stream(1);
+    try {
+      context->join(stream, [](auto, const auto&) { throw Error("planted"); });
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex);
+      failed += std::string(error.what()) == "planted" ? 1 : 0;
+    }
+  });
+  EXPECT_EQ(failed, 3);
+}
+
+TEST(TextContext, RefusesRowsOfAnotherWidth) {
+  const Model model;
+  const Tensor text(DType::kF32, {1, 4, model.config.text_dim + 1});
+  EXPECT_THROW(TextContext(model.weights, text), Error);
+}
+
+TEST(TokenGrid, RefusesWhatPatchesDoNotCover) {
+  const TransformerConfig config;
+  EXPECT_EQ(token_grid(config, {21, 60, 104}).tokens(), 32760);
+  EXPECT_EQ(token_grid(config, {21, 90, 160}).tokens(), 75600);
+  EXPECT_THROW(token_grid(config, {21, 61, 104}), Error);
+  EXPECT_THROW(token_grid(config, {21, 60, 103}), Error);
+  EXPECT_THROW(token_grid(config, {0, 60, 104}), Error);
+  EXPECT_THROW(token_grid(config, {21, 60, 2 * 1025}), Error);  // positions end at 1024
+}
+
+TEST(TransformerWeights, RefuseTensorsThatDoNotFitTheConfig) {
+  Model model;
+  model.config.ffn_dim += 1;
+  const auto load = [&] {
+    return TransformerWeights::load(
+        model.config, std::make_shared<io::Weights>(io::procedural_source(model.folder / "weights.json")), DType::kF32);
+  };
+  try {
+    load();
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("blocks.0.ffn.net.0.proj.weight"), std::string::npos) << error.what();
+  }
+  model.config.ffn_dim -= 1;
+  model.config.num_layers += 1;
+  EXPECT_THROW(load(), Error);
+  model.config.num_layers -= 1;
+  model.config.image_dim = 20;
+  EXPECT_THROW(load(), Error);
+}
+
+TEST(TransformerWeights, IslandsStayFloat32) {
+  const Model model(DType::kBF16);
+  const auto& block = model.weights->blocks.at(0);
+  for (const TensorView& island :
+       {block.modulation, block.cross_norm_weight, block.cross_norm_bias, model.weights->time_in.weight,
+        model.weights->time_out.bias, model.weights->head_modulation}) {
+    EXPECT_EQ(island.dtype(), DType::kF32);
+  }
+  for (const TensorView& narrow : {block.self_qkv.weight, block.self_norm_q, block.ffn_in.bias,
+                                   model.weights->time_proj.weight, model.weights->patch_embedding.weight}) {
+    EXPECT_EQ(narrow.dtype(), DType::kBF16);
+  }
+}
+
+}  // namespace
+}  // namespace zoetrope::wan
