@@ -1,0 +1,204 @@
+#include "models/wan/vae/vae_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace zoetrope::wan {
+namespace {
+
+// Frames that the pieces of a clip have beyond the first: how the reference cuts, and so which frames it drops.
+constexpr int64_t kEncodeChunk = 4;
+
+ConvLayout causal_conv(const std::string& name, int64_t in, int64_t out) { return {name, in, out, {3, 3, 3}, false}; }
+ConvLayout pointwise_conv(const std::string& name, int64_t in, int64_t out) {
+  return {name, in, out, {1, 1, 1}, false};
+}
+ConvLayout frame_conv(const std::string& name, int64_t in, int64_t out, int64_t kernel) {
+  return {name, in, out, {1, kernel, kernel}, true};
+}
+
+ResidualLayout residual(const std::string& name, int64_t in, int64_t out) {
+  ResidualLayout layout;
+  layout.name = name;
+  layout.norm1 = {name + ".norm1", in};
+  layout.conv1 = causal_conv(name + ".conv1", in, out);
+  layout.norm2 = {name + ".norm2", out};
+  layout.conv2 = causal_conv(name + ".conv2", out, out);
+  if (in != out) layout.shortcut = pointwise_conv(name + ".conv_shortcut", in, out);
+  return layout;
+}
+
+AttentionLayout attention(const std::string& name, int64_t channels) {
+  return {name,
+          {name + ".norm", channels, 2},
+          frame_conv(name + ".to_qkv", channels, 3 * channels, 1),
+          frame_conv(name + ".proj", channels, channels, 1)};
+}
+
+ResampleLayout downsample(const std::string& name, int64_t channels, bool time) {
+  ResampleLayout layout{name, frame_conv(name + ".resample.1", channels, channels, 3), {}};
+  if (time) layout.time = ConvLayout{name + ".time_conv", channels, channels, {3, 1, 1}, false};
+  return layout;
+}
+
+ResampleLayout upsample(const std::string& name, int64_t channels, bool time) {
+  ResampleLayout layout{name, frame_conv(name + ".resample.1", channels, channels / 2, 3), {}};
+  if (time) layout.time = ConvLayout{name + ".time_conv", channels, 2 * channels, {3, 1, 1}, false};
+  return layout;
+}
+
+void set_middle(CoderLayout& layout, const std::string& prefix, int64_t channels) {
+  layout.middle_first = residual(prefix + ".mid_block.resnets.0", channels, channels);
+  layout.middle_attention = attention(prefix + ".mid_block.attentions.0", channels);
+  layout.middle_last = residual(prefix + ".mid_block.resnets.1", channels, channels);
+}
+
+void require_layout(const VaeConfig& config) {
+  if (config.is_residual || config.patch_size != 1) {
+    fail("the VAE of Wan 2.2 (is_residual, patch_size {}) is not supported; that of Wan 2.1 is", config.patch_size);
+  }
+  if (config.dim_mult.empty() || config.temporal_downsample.size() + 1 != config.dim_mult.size()) {
+    fail("the VAE's config has {} values in dim_mult and {} in temperal_downsample; there must be one less",
+         config.dim_mult.size(), config.temporal_downsample.size());
+  }
+  if (kEncodeChunk % temporal_factor(config) != 0) {
+    fail("the VAE's temperal_downsample halves the frames {} times; at most twice is possible",
+         std::count(config.temporal_downsample.begin(), config.temporal_downsample.end(), true));
+  }
+}
+
+void add(TensorList& list, const ConvLayout& conv) {
+  list.push_back({conv.name + ".weight", conv.weight_shape()});
+  list.push_back({conv.name + ".bias", {conv.out}});
+}
+
+void add(TensorList& list, const NormLayout& norm) { list.push_back({norm.name + ".gamma", norm.gamma_shape()}); }
+
+void add(TensorList& list, const ResidualLayout& block) {
+  add(list, block.norm1);
+  add(list, block.conv1);
+  add(list, block.norm2);
+  add(list, block.conv2);
+  if (block.shortcut) add(list, *block.shortcut);
+}
+
+}  // namespace
+
+Shape ConvLayout::weight_shape() const {
+  if (per_frame) return {out, in, kernel[1], kernel[2]};
+  return {out, in, kernel[0], kernel[1], kernel[2]};
+}
+
+Shape NormLayout::gamma_shape() const {
+  Shape shape{channels};
+  for (int axis = 0; axis < trailing; ++axis) shape.append(1);
+  return shape;
+}
+
+CoderLayout encoder_layout(const VaeConfig& config) {
+  require_layout(config);
+  const size_t levels = config.dim_mult.size();
+  CoderLayout layout;
+  int64_t channels = config.base_dim;
+  layout.in = causal_conv("encoder.conv_in", config.in_channels, channels);
+  int index = 0;  // down_blocks is one flat list
+  for (size_t level = 0; level < levels; ++level) {
+    StageLayout stage;
+    for (int64_t block = 0; block < config.num_res_blocks; ++block) {
+      const int64_t out = config.base_dim * config.dim_mult[level];
+      stage.resnets.push_back(residual(fmt::format("encoder.down_blocks.{}", index++), channels, out));
+      channels = out;
+    }
+    if (level + 1 < levels) {
+      stage.resample =
+          downsample(fmt::format("encoder.down_blocks.{}", index++), channels, config.temporal_downsample[level]);
+    }
+    layout.stages.push_back(std::move(stage));
+  }
+  set_middle(layout, "encoder", channels);
+  layout.norm_out = {"encoder.norm_out", channels};
+  layout.out = causal_conv("encoder.conv_out", channels, 2 * config.z_dim);
+  layout.quant = pointwise_conv("quant_conv", 2 * config.z_dim, 2 * config.z_dim);
+  return layout;
+}
+
+CoderLayout decoder_layout(const VaeConfig& config) {
+  require_layout(config);
+  const size_t levels = config.dim_mult.size();
+  CoderLayout layout;
+  layout.quant = pointwise_conv("post_quant_conv", config.z_dim, config.z_dim);
+  int64_t channels = config.decoder_base_dim * config.dim_mult.back();
+  layout.in = causal_conv("decoder.conv_in", config.z_dim, channels);
+  set_middle(layout, "decoder", channels);
+  for (size_t level = 0; level < levels; ++level) {
+    StageLayout stage;
+    stage.name = fmt::format("up_blocks.{}", level);
+    const std::string prefix = "decoder." + stage.name;
+    const int64_t out = config.decoder_base_dim * config.dim_mult[levels - 1 - level];
+    for (int64_t block = 0; block <= config.num_res_blocks; ++block) {
+      stage.resnets.push_back(residual(fmt::format("{}.resnets.{}", prefix, block), channels, out));
+      channels = out;
+    }
+    if (level + 1 < levels) {
+      if (channels < 2) fail("the VAE's decoder cannot halve its {} channels; base_dim is too small", channels);
+      stage.resample = upsample(prefix + ".upsamplers.0", channels, config.temporal_downsample[levels - 2 - level]);
+      channels /= 2;
+    }
+    layout.stages.push_back(std::move(stage));
+  }
+  layout.norm_out = {"decoder.norm_out", channels};
+  layout.out = causal_conv("decoder.conv_out", channels, config.out_channels);
+  return layout;
+}
+
+TensorList coder_tensors(const CoderLayout& layout) {
+  TensorList list;
+  add(list, layout.quant);
+  add(list, layout.in);
+  add(list, layout.middle_first);
+  add(list, layout.middle_attention.norm);
+  add(list, layout.middle_attention.to_qkv);
+  add(list, layout.middle_attention.proj);
+  add(list, layout.middle_last);
+  for (const StageLayout& stage : layout.stages) {
+    for (const ResidualLayout& block : stage.resnets) add(list, block);
+    if (stage.resample) {
+      add(list, stage.resample->spatial);
+      if (stage.resample->time) add(list, *stage.resample->time);
+    }
+  }
+  add(list, layout.norm_out);
+  add(list, layout.out);
+  return list;
+}
+
+TensorList vae_tensor_list(const VaeConfig& config) {
+  TensorList list = coder_tensors(encoder_layout(config));
+  const TensorList decoder = coder_tensors(decoder_layout(config));
+  list.insert(list.end(), decoder.begin(), decoder.end());
+  return list;
+}
+
+int64_t temporal_factor(const VaeConfig& config) {
+  int64_t factor = 1;
+  for (const bool halves : config.temporal_downsample) factor *= halves ? 2 : 1;
+  return factor;
+}
+
+int64_t spatial_factor(const VaeConfig& config) {
+  return (int64_t{1} << config.temporal_downsample.size()) * config.patch_size;
+}
+
+int64_t latent_frames(const VaeConfig& config, int64_t video_frames) {
+  const int64_t used = (video_frames - 1) / kEncodeChunk * kEncodeChunk;
+  return 1 + used / temporal_factor(config);
+}
+
+int64_t video_frames(const VaeConfig& config, int64_t latent_frames) {
+  return 1 + (latent_frames - 1) * temporal_factor(config);
+}
+
+}  // namespace zoetrope::wan
