@@ -84,7 +84,7 @@ struct Transformer::State {
 
   Tensor x;     // [B, S, d] W: the residual stream
   Tensor n;     // [B, S, d] W: what a sub-layer reads, then what it gives back
-  Tensor wide;  // [M·max(4d, ffn_dim, patch)] W: q, k, v and o; or the feed-forward's hidden rows
+  Tensor wide;  // [M·max(3d, ffn_dim, patch)] W: q, k, v; or the feed-forward's hidden rows
 
   Tensor sinusoid;     // [B, freq_dim] F32
   Tensor time_hidden;  // [B, d] F32
@@ -99,7 +99,7 @@ struct Transformer::State {
 
 void Transformer::State::book() {
   const int64_t d = config.inner_dim(), rows_local = batch * tokens_local;
-  const int64_t widest = std::max({4 * d, config.ffn_dim, config.patch_input_dim()});
+  const int64_t widest = std::max({3 * d, config.ffn_dim, config.patch_input_dim()});
   x = Tensor::uninitialized(dtype, {batch, tokens_local, d});
   n = Tensor::uninitialized(dtype, {batch, tokens_local, d});
   wide = Tensor::uninitialized(dtype, {rows_local * widest});
@@ -200,8 +200,8 @@ void Transformer::State::self_attention(const TransformerBlockWeights& block) {
   write_heads(qkv.slice(2, 0, d), block.self_norm_q, true, slots.q);
   write_heads(qkv.slice(2, d, 2 * d), block.self_norm_k, true, slots.k);
   write_heads(qkv.slice(2, 2 * d, 3 * d), {}, false, slots.v);
-  const TensorView o = wide_part(3 * d, d);
-  attention->run({}, heads(o));  // collective: also where this rank has no tokens
+  const TensorView o = wide_part(0, d);  // over q, k, v, which the slots hold now
+  attention->run({}, heads(o));          // collective: also where this rank has no tokens
   if (tokens_local == 0) return;
   linear(stream, rows(o), block.self_out, rows(n));
   kernels::gated_add(stream, x, n, m.slice(1, kGate1, kGate1 + 1), x);

@@ -144,6 +144,38 @@ TEST(TextEncoder, WritesEitherDtype) {
   }
 }
 
+// The same parameters with the embedding under its other name.
+class TiedName final : public io::WeightSource {
+ public:
+  explicit TiedName(std::shared_ptr<const io::WeightSource> source) : source_(std::move(source)) {}
+  bool contains(const std::string& name) const override {
+    return name != "shared.weight" && source_->contains(stored(name));
+  }
+  std::vector<std::string> names() const override { return source_->names(); }
+  io::TensorInfo info(const std::string& name) const override { return source_->info(stored(name)); }
+  std::string where(const std::string& name) const override { return source_->where(stored(name)); }
+  TensorView mapped(const std::string& name) const override { return source_->mapped(stored(name)); }
+  void read(const std::string& name, const TensorView& out) const override { source_->read(stored(name), out); }
+
+ private:
+  static std::string stored(const std::string& name) {
+    if (name == "shared.weight") fail("'shared.weight' is not in this file");
+    return name == "encoder.embed_tokens.weight" ? "shared.weight" : name;
+  }
+  std::shared_ptr<const io::WeightSource> source_;
+};
+
+TEST(TextEncoder, TakesTheEmbeddingUnderEitherName) {
+  const Recorded recorded;
+  Stream stream(1);
+  const std::vector<int32_t> ids{5, 6, 7, 1};
+  const Tensor shared(DType::kF32, {4, recorded.config.d_model}), tied(DType::kF32, shared.shape());
+  recorded.encoder(DType::kF32, stream)->encode(ids, shared);
+  const auto source = io::checkpoint_source(io::Checkpoint::open(recorded.folder, "model"));
+  TextEncoder(std::make_shared<TiedName>(source), recorded.config, DType::kF32, stream).encode(ids, tied);
+  EXPECT_EQ(testing::difference(tied, shared).max_abs, 0);
+}
+
 TEST(TextEncoder, RefusesIdsOutsideTheVocabulary) {
   const Recorded recorded;
   Stream stream(1);
