@@ -22,6 +22,9 @@ set(ZOETROPE_MPI_TEST_ENVIRONMENT
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_plm=isolated
   OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1)
+# The same as one command line, for tests that start mpirun themselves: "env NAME=value… mpirun".
+list(JOIN ZOETROPE_MPI_TEST_ENVIRONMENT " " ZOETROPE_MPIRUN)
+set(ZOETROPE_MPIRUN "env ${ZOETROPE_MPIRUN} ${MPIEXEC_EXECUTABLE}")
 
 # zoetrope_mpi_test(NAME name RANKS n COMMAND program argument… [TIMEOUT seconds] [LABELS …] [ENVIRONMENT …])
 #

@@ -13,6 +13,8 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr Seconds kAnswer{4};  // a live process answers within milliseconds, a starved one within this
 constexpr Seconds kGrace{5};   // from the failure until ranks that have not ended are killed
+constexpr Seconds kPause{1};   // this long without a poll, and the process was stopped
+constexpr std::chrono::seconds kQuiet{2};
 
 }  // namespace
 
@@ -23,7 +25,16 @@ Ending::Ending(Runtime& runtime, int rank, int size)
       ended_ranks_(static_cast<size_t>(size)),
       heard_(static_cast<size_t>(size)) {}
 
+// A process that was stopped and goes on finds questions and deadlines that are old; before it reports any, it listens
+// whether another rank has reported meanwhile.
+void Ending::notice_pause() {
+  const Clock::time_point now = Clock::now();
+  if (now - polled_at_ > kPause) quiet_until_ = now + kQuiet;
+  polled_at_ = now;
+}
+
 void Ending::body_ended(const std::string& failure, double timeout_seconds) {
+  notice_pause();
   timeout_seconds_ = timeout_seconds;
   ended_ = true;
   std::fill(heard_.begin(), heard_.end(), Clock::now());
@@ -41,31 +52,33 @@ void Ending::body_ended(const std::string& failure, double timeout_seconds) {
 // on who prints as long as the live processes answer within kAnswer.
 void Ending::ask_reporter() {
   asked_at_ = Clock::now();
-  if (candidate_ == rank_) report(rank_, *unreported_);
-  else runtime_.send_control(candidate_, Control::Kind::kFailed, rank_, *unreported_);
+  if (candidate_ != rank_) runtime_.send_control(candidate_, Control::Kind::kFailed, rank_, *unreported_);
+  else if (!to_report_) to_report_ = Report{rank_, *unreported_};
 }
 
-void Ending::report(int failed_rank, const std::string& why) {
-  std::fprintf(stderr, "error: %s\n", why.c_str());
+void Ending::report() {
+  std::fprintf(stderr, "error: %s\n", to_report_->why.c_str());
   std::fflush(stderr);
-  failed_rank_ = failed_rank;
-  why_ = why;
+  failed_rank_ = to_report_->rank;
+  why_ = to_report_->why;
+  to_report_.reset();
   stopped_ = reporter_ = true;
   stopped_at_ = Clock::now();
   collector_ = rank_;
   unreported_.reset();
   for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) runtime_.send_control(peer, Control::Kind::kStop, failed_rank, why);
-  runtime_.set_failed(failed_rank, why);
+    if (peer != rank_) runtime_.send_control(peer, Control::Kind::kStop, failed_rank_, why_);
+  runtime_.set_failed(failed_rank_, why_);
   if (ended_) tell_collector();
 }
 
 void Ending::handle(const Control& message, int sender) {
+  notice_pause();
   heard_[static_cast<size_t>(sender)] = Clock::now();
   switch (message.kind) {
     case Control::Kind::kFailed:
-      if (!stopped_) report(message.rank, message.text);
-      else runtime_.send_control(sender, Control::Kind::kStop, failed_rank_, why_);
+      if (stopped_) runtime_.send_control(sender, Control::Kind::kStop, failed_rank_, why_);
+      else if (!to_report_) to_report_ = Report{message.rank, message.text};
       break;
     case Control::Kind::kStop:
       if (stopped_) break;
@@ -75,6 +88,7 @@ void Ending::handle(const Control& message, int sender) {
       why_ = message.text;
       collector_ = sender;
       unreported_.reset();
+      to_report_.reset();
       runtime_.set_failed(failed_rank_, why_);
       if (ended_) tell_collector();
       break;
@@ -109,6 +123,8 @@ void Ending::note_ended(int rank) {
 void Ending::poll() {
   if (released_) return;
   const Clock::time_point now = Clock::now();
+  notice_pause();
+  if (to_report_ && now >= quiet_until_) report();
   if (unreported_ && now - asked_at_ > kAnswer) {
     ++candidate_;
     ask_reporter();

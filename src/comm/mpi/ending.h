@@ -29,8 +29,9 @@ class Ending {
   bool failed() const { return stopped_; }
 
  private:
+  void notice_pause();
   void ask_reporter();
-  void report(int failed_rank, const std::string& why);
+  void report();
   void tell_collector();
   void note_ended(int rank);
   void check_alive();
@@ -51,6 +52,13 @@ class Ending {
   std::vector<Clock::time_point> heard_;
   std::string why_;
   int failed_rank_ = -1;
+  struct Report {
+    int rank;
+    std::string why;
+  };
+  std::optional<Report> to_report_;  // by this process
+  Clock::time_point polled_at_ = Clock::now();
+  Clock::time_point quiet_until_ = polled_at_;
   Clock::time_point asked_at_;
   Clock::time_point stopped_at_;
   Clock::time_point pinged_at_;

@@ -1,0 +1,130 @@
+// A program for run_mpi_test.cpp to start under mpirun: each scenario ends a run in its own way. `driver SCENARIO`.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "zoetrope/communicator.h"
+#include "zoetrope/error.h"
+
+namespace {
+
+using zoetrope::Error;
+using zoetrope::comm::Communicator;
+using zoetrope::comm::Segment;
+
+void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// Rank 1 disappears in the way `vanish` says; the others wait for their left neighbour's block.
+void ring_without(Communicator& comm, int missing, const std::function<void()>& vanish) {
+  comm.set_step("step 3");
+  comm.barrier();
+  if (comm.rank() == missing) vanish();
+  char out = 0;
+  char in = 0;
+  const Segment send{(comm.rank() + 1) % comm.size(), &out, 1};
+  const Segment receive{(comm.rank() + comm.size() - 1) % comm.size(), &in, 1};
+  for (int hop = 1; hop < comm.size(); ++hop) comm.exchange({&send, 1}, {&receive, 1}, "ring hop").wait();
+}
+
+void stop_this_process() {
+  std::printf("stopped %d\n", static_cast<int>(getpid()));
+  std::fflush(stdout);
+  raise(SIGSTOP);
+}
+
+const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
+    {"well", [](Communicator& comm) { comm.barrier(); }},
+    // The one that ends last keeps the others waiting for longer than the deadline, which is no failure.
+    {"late",
+     [](Communicator& comm) {
+       comm.barrier();
+       if (comm.rank() == 0) sleep_for(3);
+     }},
+    {"all_fail", [](Communicator&) { throw Error("ulysses_shards=3 does not divide 4"); }},
+    {"one_fails",
+     [](Communicator& comm) {
+       comm.barrier();
+       if (comm.rank() == 1) throw Error("shard 2 is missing");
+       while (true) comm.barrier();
+     }},
+    {"rank_0_fails",
+     [](Communicator& comm) {
+       if (comm.rank() == 0) throw Error("the output is not writable");
+       comm.barrier();
+     }},
+    {"one_fails_at_the_end",
+     [](Communicator& comm) {
+       comm.barrier();
+       if (comm.rank() == comm.size() - 1) {
+         sleep_for(0.3);
+         throw Error("too late");
+       }
+     }},
+    {"all_fail_differently",
+     [](Communicator& comm) { throw Error("rank " + std::to_string(comm.rank()) + " is unhappy"); }},
+    {"no_std_exception",
+     [](Communicator& comm) {
+       if (comm.rank() == 1) throw 7;
+       comm.barrier();
+     }},
+    // Buffers of a failed rank are freed while a peer still sends to them.
+    {"fails_amid_transfers",
+     [](Communicator& comm) {
+       std::vector<char> out(16 << 20), in(16 << 20);
+       const Segment send{(comm.rank() + 1) % comm.size(), out.data(), out.size()};
+       const Segment receive{(comm.rank() + comm.size() - 1) % comm.size(), in.data(), in.size()};
+       auto work = comm.exchange({&send, 1}, {&receive, 1}, "large");
+       if (comm.rank() == 1) throw Error("given up");
+       work.wait();
+       comm.barrier();
+     }},
+    {"sizes_differ",
+     [](Communicator& comm) {
+       char data[16] = {};
+       const Segment send{1, data, 5};
+       const Segment receive{0, data, 7};
+       if (comm.rank() == 0) comm.exchange({&send, 1}, {}, "pack").wait();
+       if (comm.rank() == 1) comm.exchange({}, {&receive, 1}, "unpack").wait();
+       comm.barrier();
+     }},
+    {"more_than_expected",
+     [](Communicator& comm) {
+       std::vector<char> data(1 << 20);
+       const Segment send{1, data.data(), data.size()};
+       const Segment receive{0, data.data(), 7};
+       if (comm.rank() == 0) comm.exchange({&send, 1}, {}, "pack").wait();
+       if (comm.rank() == 1) comm.exchange({}, {&receive, 1}, "unpack").wait();
+       comm.barrier();
+     }},
+    {"process_stops", [](Communicator& comm) { ring_without(comm, 1, stop_this_process); }},
+    {"process_0_stops", [](Communicator& comm) { ring_without(comm, 0, stop_this_process); }},
+    {"process_stops_at_the_end",
+     [](Communicator& comm) {
+       comm.barrier();
+       if (comm.rank() == 1) stop_this_process();
+     }},
+    {"thread_stalls", [](Communicator& comm) { ring_without(comm, 1, [] { sleep_for(1000); }); }},
+    {"leaves_without_mpi",
+     [](Communicator& comm) {
+       comm.barrier();
+       if (comm.rank() == 1) std::_Exit(3);
+       comm.barrier();
+     }},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto scenario = kScenarios.find(argc == 2 ? argv[1] : "");
+  if (scenario == kScenarios.end()) {
+    std::fprintf(stderr, "no such scenario\n");
+    return 2;
+  }
+  return zoetrope::comm::run_mpi(scenario->second, {.timeout_seconds = 2});
+}
