@@ -102,7 +102,7 @@ struct RankOptions {
 
 // Runs body(communicator) on n threads and returns when all have ended. When a body throws, every other rank's pending
 // and later waits throw too, and the first failure is rethrown here. A thread cannot be killed: where one has not
-// returned timeout_seconds after the first failure, the error is printed and the process exits with 1.
+// returned timeout_seconds (at least 5) after the first failure, the error is printed and the process exits with 1.
 void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options = {});
 
 // ---- ranks are MPI processes ----

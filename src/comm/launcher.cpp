@@ -11,14 +11,7 @@ namespace zoetrope::comm {
 
 namespace {
 
-struct Launch {
-  bool found = false;
-  int ranks = 1;
-  int rank = 0;
-};
-
-std::optional<int> number(const char* variable) {
-  const char* text = std::getenv(variable);
+std::optional<int> number(const char* text) {
   if (text == nullptr) return std::nullopt;
   const std::string_view view = text;
   int value = 0;
@@ -27,10 +20,18 @@ std::optional<int> number(const char* variable) {
   return value;
 }
 
+// Read once: MPI_Init of a process that nobody launched sets variables of its own.
+const Launch& launch() {
+  static const Launch found = read_launch([](const char* name) { return std::getenv(name); });
+  return found;
+}
+
+}  // namespace
+
 // Both numbers must be there, and the namespace of the job with them: a shell inside a batch allocation has variables
 // of the batch system (SLURM_NTASKS) without having been started as a rank, and those are not looked at. srun names its
 // ranks through PMIx or PMI, or starts single processes, which then is what they are.
-Launch read_environment() {
+Launch read_launch(const std::function<const char*(const char*)>& variable) {
   struct Launcher {
     const char* rank;
     const char* ranks;
@@ -42,22 +43,14 @@ Launch read_environment() {
       {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "PMIX_NAMESPACE"},             // srun --mpi=pmix
   };
   for (const Launcher& launcher : kLaunchers) {
-    const std::optional<int> rank = number(launcher.rank);
-    const std::optional<int> ranks = number(launcher.ranks);
+    const std::optional<int> rank = number(variable(launcher.rank));
+    const std::optional<int> ranks = number(variable(launcher.ranks));
     if (!rank || !ranks || *rank >= *ranks) continue;
-    if (launcher.job != nullptr && std::getenv(launcher.job) == nullptr) continue;
+    if (launcher.job != nullptr && variable(launcher.job) == nullptr) continue;
     return {true, *ranks, *rank};
   }
   return {};
 }
-
-// Read once: MPI_Init of a process that nobody launched sets variables of its own.
-const Launch& launch() {
-  static const Launch found = read_environment();
-  return found;
-}
-
-}  // namespace
 
 bool launched_by_mpi() { return launch().found; }
 int launched_ranks() { return launch().ranks; }

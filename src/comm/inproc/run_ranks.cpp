@@ -1,4 +1,5 @@
 // Ranks as threads: starting them, stopping the others when one fails.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -15,6 +16,9 @@ namespace {
 
 using inproc::Group;
 using inproc::World;
+
+// A rank that computes between two waits notices a failure late; this much it is given in any case.
+constexpr double kLeastPatience = 5;
 
 std::string describe(const std::exception_ptr& exception) {
   try {
@@ -87,7 +91,7 @@ void run_ranks(int n, const std::function<void(Communicator&)>& body, const Rank
   ending.running = n;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) threads.emplace_back([&, rank] { run_rank(world, group, rank, body, ending); });
-  await(ending, options.timeout_seconds);
+  await(ending, std::max(kLeastPatience, options.timeout_seconds));
   for (std::thread& thread : threads) thread.join();
   if (ending.first != nullptr) std::rethrow_exception(ending.first);
 }

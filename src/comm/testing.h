@@ -1,0 +1,94 @@
+// Communicators that misbehave on purpose, for tests of what is built on communicators. Each wraps another one, on any
+// transport, and wraps what is split from it.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "zoetrope/communicator.h"
+
+namespace zoetrope::comm {
+
+// Passes everything on; the base of the others.
+class WrappedCommunicator : public Communicator {
+ public:
+  explicit WrappedCommunicator(Communicator& inner) : inner_(&inner) {}
+  explicit WrappedCommunicator(std::unique_ptr<Communicator> inner) : inner_(inner.get()), owned_(std::move(inner)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  int world_rank(int rank) const override { return inner_->world_rank(rank); }
+  Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {
+    return inner_->exchange(sends, receives, operation);
+  }
+  Counters counters() const override { return inner_->counters(); }
+  void reset_counters() override { inner_->reset_counters(); }
+  void set_step(std::string step) override { inner_->set_step(std::move(step)); }
+
+ protected:
+  Communicator& inner() const { return *inner_; }
+
+ private:
+  Communicator* inner_;
+  std::unique_ptr<Communicator> owned_;
+};
+
+// Each exchange named `operation` that receives from another rank ends no earlier than its post + delay. The message
+// itself moves as ever, and nothing else is held up: the delay passes while the rank computes, or it is waited for.
+class DelayedCommunicator final : public WrappedCommunicator {
+ public:
+  struct State;  // of a wrapper and all that is split from it
+
+  DelayedCommunicator(Communicator& inner, std::string operation, std::chrono::duration<double> delay);
+  DelayedCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<State> state);
+
+  Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  Counters counters() const override;  // the waiting for the delay included
+  void reset_counters() override;
+
+  double injected_seconds() const;  // the delays so far: messages × delay
+  double wait_seconds() const;      // inside wait(), here and in all that was split from this, for delayed exchanges
+
+ private:
+  std::shared_ptr<State> state_;
+  std::shared_ptr<double> extra_wait_seconds_;  // of this communicator alone
+};
+
+// Flips the lowest bit of one byte of the `index`-th piece (from 0) that is received from another rank in exchanges
+// named `operation`, after it has arrived. The byte is the middle one. Pieces without bytes do not count.
+class FaultyCommunicator final : public WrappedCommunicator {
+ public:
+  struct State;
+
+  FaultyCommunicator(Communicator& inner, std::string operation, int index);
+  FaultyCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<State> state);
+
+  Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+
+  bool flipped() const;  // whether it came to that
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// The rank `stalled` (of the job) posts nothing in exchanges named `operation`: its own work ends at once, its peers
+// wait in vain.
+class StalledCommunicator final : public WrappedCommunicator {
+ public:
+  StalledCommunicator(Communicator& inner, std::string operation, int stalled);
+  StalledCommunicator(std::unique_ptr<Communicator> inner, std::string operation, int stalled);
+
+  Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+
+ private:
+  std::string operation_;
+  int stalled_;
+};
+
+}  // namespace zoetrope::comm
