@@ -143,8 +143,9 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const wan::P
   }
 }
 
-void Denoiser::run(int64_t steps, const TensorView& latents, const Callbacks& callbacks) {
-  const std::unique_ptr<wan::Solver> solver = wan::make_solver(setup_.plan.solver, steps);
+void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
+  const std::unique_ptr<wan::Solver> solver = wan::Solver::create(setup_.plan.solver);
+  const int64_t steps = solver->steps();
   for (int64_t i = 0; i < steps; ++i) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
     const std::string step = fmt::format("step {} of {}", i + 1, steps);
@@ -163,8 +164,7 @@ void Denoiser::run(int64_t steps, const TensorView& latents, const Callbacks& ca
     load_expert(expert_at(timestep));
     const auto begin = trace::Clock::now();
     velocity(latents, timestep, probe);
-    solver->step(i, values(velocity_), values(latents),
-                 setup_.plan.dtype == DType::kBF16 ? wan::VelocityRounding::kBF16 : wan::VelocityRounding::kNone);
+    solver->step(i, values(velocity_), values(latents));
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
     timing_.add("Inference/Denoise", seconds);
     if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);

@@ -51,7 +51,7 @@ class Denoiser {
     std::function<void(int64_t step, const TensorView& velocity, const TensorView& latents, double seconds)> step;
   };
   // latents [1, C, T, h, w] F32, noise on entry, the final latents after.
-  void run(int64_t steps, const TensorView& latents, const Callbacks& callbacks);
+  void run(const TensorView& latents, const Callbacks& callbacks);
 
   int64_t attention_bytes_sent() const;
 

@@ -40,9 +40,13 @@ Shape latent_shape(const GenerateOptions& o, const ModelFolder& model) {
 
 wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
   wan::SolverConfig config;
-  config.kind = o.scheduler == "unipc" ? wan::SolverKind::kUniPC : wan::SolverKind::kFlowMatchEuler;
-  config.sigma_grid = o.sigma_grid == "legacy" ? wan::SigmaGrid::kOld : wan::SigmaGrid::kNew;
+  config.kind = wan::parse_solver_kind(o.scheduler);
+  config.grid = o.sigma_grid == "legacy" ? wan::SigmaGrid::kFrom999 : wan::SigmaGrid::kFromOne;
+  config.steps = o.num_inference_steps;
   config.num_train_timesteps = model.scheduler.num_train_timesteps;
+  config.solver_order = static_cast<int>(model.scheduler.solver_order);
+  config.disable_corrector = model.scheduler.disable_corrector;
+  config.velocity = plan.dtype == DType::kBF16 ? wan::VelocityDType::kBF16 : wan::VelocityDType::kF32;
   config.shift = o.flow_shift.value_or(model.scheduler.flow_shift);
   if (o.flow_shift && *o.flow_shift != model.scheduler.flow_shift) {
     plan.notes.push_back(fmt::format("flow_shift {} instead of {}, which the checkpoint says", *o.flow_shift,

@@ -41,8 +41,8 @@ Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan) {
   const Shape shape{1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
   Tensor noise(DType::kF32, shape);
   if (options.latents.empty()) {
-    wan::RandomGenerator generator(static_cast<uint64_t>(options.seed));
-    generator.normal(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
+    wan::TorchGenerator generator(static_cast<uint64_t>(options.seed));
+    generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
     return noise;
   }
   const auto file = io::SafetensorsFile::open(options.latents);
@@ -213,7 +213,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
       dump.add(fmt::format("latents.{}", step), latents);
       if (first && callbacks.step) callbacks.step(step + 1, options_.num_inference_steps, seconds);
     };
-    denoiser.run(options_.num_inference_steps, result.latents, inner);
+    denoiser.run(result.latents, inner);
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
   }
