@@ -128,11 +128,11 @@ Work FaultyCommunicator::exchange(std::span<const Segment> sends, std::span<cons
   std::optional<Segment> target;
   if (operation == state_->operation)
     for (const Segment& piece : receives)
-      if (from_others(*this, piece) && state_->seen++ == state_->index) target = piece;
+      if (piece.bytes > 0 && from_others(*this, piece) && state_->seen++ == state_->index) target = piece;
   Work work = inner().exchange(sends, receives, operation);
   if (!target) return work;
   return Work(std::make_unique<ThenOperation>(std::move(work), [state = state_, piece = *target] {
-    static_cast<unsigned char*>(piece.data)[piece.bytes / 2] ^= 1;
+    static_cast<unsigned char*>(piece.data)[FaultyCommunicator::flipped_byte(piece.bytes)] ^= 0xff;
     state->flipped = true;
   }));
 }
@@ -140,6 +140,8 @@ Work FaultyCommunicator::exchange(std::span<const Segment> sends, std::span<cons
 std::unique_ptr<Communicator> FaultyCommunicator::split(int color, int key) {
   return std::make_unique<FaultyCommunicator>(inner().split(color, key), state_);
 }
+
+size_t FaultyCommunicator::flipped_byte(size_t bytes) { return std::min(bytes - 1, bytes / 2 / 4 * 4 + 3); }
 
 bool FaultyCommunicator::flipped() const { return state_->flipped; }
 

@@ -58,8 +58,9 @@ class DelayedCommunicator final : public WrappedCommunicator {
   std::shared_ptr<double> extra_wait_seconds_;  // of this communicator alone
 };
 
-// Flips the lowest bit of one byte of the `index`-th piece (from 0) that is received from another rank in exchanges
-// named `operation`, after it has arrived. The byte is the middle one. Pieces without bytes do not count.
+// Inverts one byte of the `index`-th piece (from 0) that is received from another rank in exchanges named `operation`,
+// after it has arrived: the leading byte (sign and most of the exponent) of a float32 or bf16 in the middle, because
+// the last bits of a value are below every tolerance. Pieces without bytes do not count.
 class FaultyCommunicator final : public WrappedCommunicator {
  public:
   struct State;
@@ -70,7 +71,8 @@ class FaultyCommunicator final : public WrappedCommunicator {
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
 
-  bool flipped() const;  // whether it came to that
+  static size_t flipped_byte(size_t bytes);  // its place in a piece of so many bytes
+  bool flipped() const;                      // whether it came to that
 
  private:
   std::shared_ptr<State> state_;

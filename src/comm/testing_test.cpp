@@ -82,7 +82,7 @@ ZT_RANK_TEST(Faulty, FlipsOneByteOfTheChosenPiece) {
     const bool wrong = hop == 2 && comm.size() > 1;
     EXPECT_EQ(ring.arrived(), !wrong);
     if (wrong) {
-      ring.in[500] ^= 1;
+      ring.in[FaultyCommunicator::flipped_byte(ring.in.size())] ^= 0xff;
       EXPECT_TRUE(ring.arrived());
     }
   }
