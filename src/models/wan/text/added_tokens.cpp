@@ -71,7 +71,8 @@ std::vector<Span> AddedTokens::split(std::string_view text) const {
       while (end < text.size() && is_space(decode_char(text, end).code)) end += decode_char(text, end).bytes;
     }
     if (done < begin) spans.push_back({text.substr(done, begin - done)});
-    spans.push_back({text.substr(begin, end - begin), token.id});
+    // Nothing is left of a token whose text the spaces of the one before have swallowed.
+    if (begin < end) spans.push_back({text.substr(begin, end - begin), token.id});
     done = end;
   }
   if (done < text.size()) spans.push_back({text.substr(done)});

@@ -6,8 +6,10 @@
 #include <unicode/locid.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>
+#include <unicode/uniset.h>
 #include <unicode/unistr.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -22,6 +24,10 @@ namespace {
 
 using nlohmann::json;
 
+// The character tables of the reference's normalisation forms are those of Unicode 9; characters of later versions pass
+// them unchanged.
+constexpr int kNormalizationVersion = 9;
+
 // Sequences may hold sequences; a file that nests them deeper than this is an attack or a mistake.
 constexpr int kMaxNesting = 16;
 
@@ -29,41 +35,66 @@ bool is_space(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), 
 
 std::u32string to_chars(std::string_view text) { return decode_utf8_or_fail(text, "the text"); }
 
-std::string normalize_unicode(const std::string& text, const icu::Normalizer2& form) {
-  UErrorCode status = U_ZERO_ERROR;
-  const icu::UnicodeString result = form.normalize(icu::UnicodeString::fromUTF8(text), status);
-  if (U_FAILURE(status)) fail("ICU cannot normalise the text: {}", u_errorName(status));
-  std::string out;
-  return result.toUTF8String(out);
+using TextStep = std::function<std::string(const std::string&)>;
+
+// A step after which the first character still stems from where it stemmed from.
+Normalizer keeping_place(TextStep step) {
+  return [step = std::move(step)](const Word& word) { return Word{step(word.text), word.first}; };
 }
 
 Normalizer make_unicode(const std::string& type) {
   UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* form = type == "NFC"    ? icu::Normalizer2::getNFCInstance(status)
+  const icu::Normalizer2* full = type == "NFC"    ? icu::Normalizer2::getNFCInstance(status)
                                  : type == "NFD"  ? icu::Normalizer2::getNFDInstance(status)
                                  : type == "NFKC" ? icu::Normalizer2::getNFKCInstance(status)
                                                   : icu::Normalizer2::getNFKDInstance(status);
+  static_assert(kNormalizationVersion == 9);
+  const auto known = std::make_shared<icu::UnicodeSet>(u"[:Age=9.0:]", status);
   if (U_FAILURE(status)) fail("ICU has no data for {}: {}", type, u_errorName(status));
-  return [form](const std::string& text) { return normalize_unicode(text, *form); };
+  const auto form = std::make_shared<icu::FilteredNormalizer2>(*full, *known);
+  return keeping_place([known, form](const std::string& text) {
+    UErrorCode failed = U_ZERO_ERROR;
+    const icu::Normalizer2& normalizer = *form;
+    const icu::UnicodeString result = normalizer.normalize(icu::UnicodeString::fromUTF8(text), failed);
+    if (U_FAILURE(failed)) fail("ICU cannot normalise the text: {}", u_errorName(failed));
+    std::string out;
+    return result.toUTF8String(out);
+  });
 }
 
-std::string strip(const std::string& text, bool left, bool right) {
-  std::u32string chars = to_chars(text);
+// Without the characters that `drop` holds for, at the given ends or everywhere.
+enum class Where { kEnds, kLeft, kRight, kEverywhere, kNowhere };
+
+template <typename Drop>
+Word filter(const Word& word, Where where, Drop drop) {
+  std::u32string chars = to_chars(word.text);
+  const bool first =
+      word.first && (where == Where::kRight || where == Where::kNowhere || chars.empty() || !drop(chars[0]));
   size_t begin = 0, end = chars.size();
-  while (left && begin < end && is_space(chars[begin])) ++begin;
-  while (right && end > begin && is_space(chars[end - 1])) --end;
-  return encode_utf8(std::u32string_view(chars).substr(begin, end - begin));
+  if (where == Where::kEverywhere) {
+    std::erase_if(chars, drop);
+    end = chars.size();
+  }
+  while ((where == Where::kEnds || where == Where::kLeft) && begin < end && drop(chars[begin])) ++begin;
+  while ((where == Where::kEnds || where == Where::kRight) && end > begin && drop(chars[end - 1])) --end;
+  return {encode_utf8(std::u32string_view(chars).substr(begin, end - begin)), first};
 }
 
-std::string replace(std::string_view text, const Pattern& pattern, const std::string& content) {
-  std::string out;
+Word replace(const Word& word, const Pattern& pattern, const std::string& content) {
+  const std::string_view text = word.text;
+  Word out{{}, word.first};
   size_t done = 0;
   for (const Match& match : pattern(text)) {
-    out += text.substr(done, match.begin - done);
-    out += content;
+    // What replaces several characters counts as stemming from the last of them.
+    if (match.begin == 0 && match.end > 0 && (content.empty() || match.end > decode_char(text, 0).bytes)) {
+      out.first = false;
+    }
+    out.text += text.substr(done, match.begin - done);
+    out.text += content;
     done = match.end;
   }
-  return out += text.substr(done);
+  out.text += text.substr(done);
+  return out;
 }
 
 // Character by character, as the reference does: a final sigma is not special.
@@ -76,29 +107,31 @@ std::string lowercase(const std::string& text) {
   return out;
 }
 
-std::string strip_accents(const std::string& text) {
-  std::u32string chars = to_chars(text);
-  std::erase_if(chars, [](char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_M_MASK) != 0; });
-  return encode_utf8(chars);
+Word strip_accents(const Word& word) {
+  return filter(word, Where::kEverywhere, [](char32_t c) {
+    UVersionInfo age;
+    u_charAge(static_cast<UChar32>(c), age);
+    return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_M_MASK) != 0 && age[0] <= kNormalizationVersion;
+  });
 }
 
 // The control characters and spaces of neural machine translation's preprocessing (SentencePiece's "nmt" rules).
-std::string nmt(const std::string& text) {
-  std::u32string chars = to_chars(text);
-  std::erase_if(chars, [](char32_t c) {
+Word nmt(const Word& word) {
+  Word kept = filter(word, Where::kEverywhere, [](char32_t c) {
     return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
   });
+  std::u32string chars = to_chars(kept.text);
   for (char32_t& c : chars) {
     if (c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
         c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD) {
       c = ' ';
     }
   }
-  return encode_utf8(chars);
+  return {encode_utf8(chars), kept.first};
 }
 
 Normalizer make_normalizer_at(const json& block, const std::string& where, int depth) {
-  if (block.is_null()) return [](std::string text) { return text; };
+  if (block.is_null()) return [](Word word) { return word; };
   if (depth > kMaxNesting) fail("{}: sequences are nested more than {} deep", where, kMaxNesting);
   const auto type = json_get<std::string>(block, "type", where);
   if (type == "Sequence") {
@@ -106,31 +139,32 @@ Normalizer make_normalizer_at(const json& block, const std::string& where, int d
     for (const json& step : json_field(block, "normalizers", where)) {
       steps.push_back(make_normalizer_at(step, fmt::format("{}[{}]", where, steps.size()), depth + 1));
     }
-    return [steps](std::string text) {
-      for (const Normalizer& step : steps) text = step(std::move(text));
-      return text;
+    return [steps](Word word) {
+      for (const Normalizer& step : steps) word = step(std::move(word));
+      return word;
     };
   }
   if (type == "Precompiled") {
     const auto map = std::make_shared<Charsmap>(json_get<std::string>(block, "precompiled_charsmap", where), where);
-    return [map](const std::string& text) { return map->normalize(text); };
+    return keeping_place([map](const std::string& text) { return map->normalize(text); });
   }
   if (type == "Strip") {
     const bool left = json_get<bool>(block, "strip_left", where);
     const bool right = json_get<bool>(block, "strip_right", where);
-    return [left, right](const std::string& text) { return strip(text, left, right); };
+    const Where where_to = left && right ? Where::kEnds : left ? Where::kLeft : right ? Where::kRight : Where::kNowhere;
+    return [where_to](const Word& word) { return filter(word, where_to, is_space); };
   }
   if (type == "Replace") {
     const Pattern pattern = make_pattern(json_field(block, "pattern", where), where + ".pattern");
     const auto content = json_get<std::string>(block, "content", where);
-    return [pattern, content](const std::string& text) { return replace(text, pattern, content); };
+    return [pattern, content](const Word& word) { return replace(word, pattern, content); };
   }
   if (type == "Prepend") {
     const auto prefix = json_get<std::string>(block, "prepend", where);
-    return [prefix](const std::string& text) { return text.empty() ? text : prefix + text; };
+    return keeping_place([prefix](const std::string& text) { return text.empty() ? text : prefix + text; });
   }
   if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") return make_unicode(type);
-  if (type == "Lowercase") return lowercase;
+  if (type == "Lowercase") return keeping_place(lowercase);
   if (type == "StripAccents") return strip_accents;
   if (type == "Nmt") return nmt;
   fail(

@@ -9,13 +9,12 @@
 
 namespace zoetrope::wan {
 
-using Normalizer = std::function<std::string(std::string)>;
-
-// A stretch of text on its way to the model; `first`: it is at the very beginning of the prompt.
+// A stretch of text on its way to the model; `first`: its first character is also the first of the prompt.
 struct Word {
   std::string text;
   bool first = false;
 };
+using Normalizer = std::function<Word(Word)>;
 using PreTokenizer = std::function<std::vector<Word>(std::vector<Word>)>;
 
 // null gives the identity. Throws Error (the sentence opens with `where`) on a type that is not supported.

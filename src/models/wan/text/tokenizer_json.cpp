@@ -84,13 +84,13 @@ class JsonModel final : public Tokenizer::Model {
         ids.push_back(raw.id);
         continue;
       }
-      const std::string normal = normalize_(std::string(raw.text));
-      for (const Span& span : normal_tokens_.split(normal)) {
+      const Word normal = normalize_({std::string(raw.text), raw.text.data() == text.data()});
+      for (const Span& span : normal_tokens_.split(normal.text)) {
         if (span.id != Trie::kNone) {
           ids.push_back(span.id);
           continue;
         }
-        const bool first = raw.text.data() == text.data() && span.text.data() == normal.data();
+        const bool first = normal.first && span.text.data() == normal.text.data();
         for (const Word& word : pre_tokenize_({{std::string(span.text), first}})) unigram_.encode(word.text, ids);
       }
     }
@@ -126,7 +126,7 @@ void JsonModel::read_added_tokens(const json& block, const std::string& where) {
     token.id = known ? *known : static_cast<int32_t>(vocab_size++);
     added_.push_back(token);
     if (json_get_or<bool>(entry, "normalized", true, here)) {
-      token.content = normalize_(token.content);
+      token.content = normalize_({token.content}).text;
       normal.push_back(token);
     } else {
       raw.push_back(token);

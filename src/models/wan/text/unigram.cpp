@@ -46,8 +46,8 @@ void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
     int32_t id = Trie::kNone;
   };
   std::vector<Best> best(word.size() + 1);
-  const auto offer = [&](size_t start, size_t end, double score, int32_t id) {
-    if (best[end].start == std::string_view::npos || score > best[end].score) best[end] = {score, start, id};
+  const auto better = [&](size_t end, double score) {
+    return best[end].start == std::string_view::npos || score > best[end].score;
   };
   for (size_t start = 0; start < word.size();) {
     const size_t char_bytes = std::max<size_t>(1, decode_char(word, start).bytes);
@@ -59,12 +59,13 @@ void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
       if (node == Trie::kNone) break;
       const int32_t id = trie_.value(node);
       if (id == Trie::kNone) continue;
-      offer(start, end, so_far + scores_[static_cast<size_t>(id)], id);
+      const double score = so_far + scores_[static_cast<size_t>(id)];
+      if (better(end, score)) best[end] = {score, start, id};
       single = single || end - start == char_bytes;
     }
-    if (!single) {
+    if (const double score = so_far + unknown_score_; !single && better(start + char_bytes, score)) {
       if (!unk_id_) fail("tokenizer.json: the text has a character outside the vocabulary and model.unk_id is missing");
-      offer(start, start + char_bytes, so_far + unknown_score_, *unk_id_);
+      best[start + char_bytes] = {score, start, *unk_id_};
     }
     start += char_bytes;
   }
