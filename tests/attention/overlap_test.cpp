@@ -1,0 +1,83 @@
+// Ring hops travel under the kernel: hops that are late by less than a block's kernel time are not waited for.
+//
+// What is compared are two durations of one run, so the test asks for no speed: a run without delay measures the
+// kernel time of a block on the machine as it is, hops are then delayed by half of that, and the time spent waiting
+// stays under 20 % of the delay injected. An engine that posts a hop after the kernel, or waits before it, waits for
+// all of it. A machine that stops a rank for a while can spoil a run, so the best of a few counts; no luck makes a run
+// that does not overlap pass, as the control with delays of four blocks shows.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "attention_case.h"
+#include "comm/rank_test.h"
+#include "comm/testing.h"
+
+namespace zoetrope::attention::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The scalar kernel: long blocks from little data, so that copies and start-up do not count. Tries that fail are
+// followed by longer blocks, beside which the pauses of a busy machine (some 10 ms) grow small.
+constexpr int64_t kBlockTokens[] = {256, 256, 256, 512, 512, 512, 1024, 1024, 1024, 1024};
+
+Case make_case(int64_t block_tokens, int ulysses, int ring) {
+  return Case({1, block_tokens * ring, 2 * int64_t{ulysses}, 32, DType::kF32}, 3);
+}
+
+// Seconds of one ring step where it is shortest, without delays.
+double block_seconds(comm::Communicator& comm, const Case& whole, const Strategy& strategy) {
+  ContextAttention attention = plan(whole.problem, strategy, comm, 1);
+  Shard shard(whole, attention.tokens());
+  comm.barrier();
+  const Clock::time_point begin = Clock::now();
+  attention.run(shard.q, shard.k, shard.v, {}, shard.o);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return -comm.all_reduce_max(-seconds) / strategy.ring;
+}
+
+// Time waited for ring hops over time injected, on the rank that waited most.
+double wait_fraction(comm::Communicator& comm, const Case& whole, const Strategy& strategy, double delay) {
+  comm::DelayedCommunicator late(comm, "ring hop", std::chrono::duration<double>(delay));
+  ContextAttention attention = plan(whole.problem, strategy, late, 1);
+  Shard shard(whole, attention.tokens());
+  comm.barrier();
+  attention.run(shard.q, shard.k, shard.v, {}, shard.o);
+  const double injected = late.injected_seconds();
+  EXPECT_NEAR(injected, delay * (strategy.ring - 1), 1e-6 * injected);
+  return comm.all_reduce_max(attention.counters().ring.wait_seconds) / injected;
+}
+
+void run_overlap(comm::Communicator& comm, int ulysses, int ring) {
+  const Strategy strategy{.ulysses = ulysses, .ring = ring, .kernel = "scalar"};
+  double best = 1;
+  for (const int64_t tokens : kBlockTokens) {
+    const Case whole = make_case(tokens, ulysses, ring);
+    const double delay = 0.5 * block_seconds(comm, whole, strategy);
+    best = std::min(best, wait_fraction(comm, whole, strategy, delay));
+    if (best < 0.2) break;
+  }
+  EXPECT_LT(best, 0.2) << "of the injected delay was waited for";
+
+  const Case whole = make_case(kBlockTokens[0], ulysses, ring);
+  const double longer = 4 * block_seconds(comm, whole, strategy);
+  EXPECT_GT(wait_fraction(comm, whole, strategy, longer), 0.2) << "delays beyond the kernel time must show";
+}
+
+const bool kRegistered = [] {
+  struct Grid {
+    int ulysses, ring;
+  };
+  for (const Grid grid : {Grid{1, 2}, Grid{1, 3}, Grid{1, 4}, Grid{2, 2}}) {
+    comm::register_rank_test("Overlap", fmt::format("U{}R{}", grid.ulysses, grid.ring), {grid.ulysses * grid.ring},
+                             __FILE__, __LINE__,
+                             [=](comm::Communicator& comm) { run_overlap(comm, grid.ulysses, grid.ring); });
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace zoetrope::attention::testing
