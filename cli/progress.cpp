@@ -34,22 +34,21 @@ Progress::~Progress() {
 }
 
 void Progress::update(int64_t done, int64_t total) {
-  const double elapsed = seconds_since(begin_);
-  const double per_unit = elapsed / static_cast<double>(done > 0 ? done : 1);
-  const double left = per_unit * static_cast<double>(total - done);
+  const double per_unit = done > 0 ? seconds_since(begin_) / static_cast<double>(done) : 0;
+  const std::string left = done > 0 ? duration_text(per_unit * static_cast<double>(total - done)) : "?";
   if (terminal_) {
     constexpr int64_t kWidth = 30;
     const int64_t filled = total > 0 ? kWidth * done / total : kWidth;
     std::string bar(static_cast<size_t>(filled), '#');
     bar.append(static_cast<size_t>(kWidth - filled), '.');
-    fmt::print(stderr, "\r\x1b[K{} [{}] {}/{}  {:.3g} s/{}  {} left", title_, bar, done, total, per_unit, unit_,
-               duration_text(left));
+    fmt::print(stderr, "\r\x1b[K{} [{}] {}/{}  {:.3g} s/{}  {} left", title_, bar, done, total, per_unit, unit_, left);
     open_ = true;
+  } else if (done == 0) {
+    return;
   } else if (done == total || done == 1 || seconds_since(last_) > 10) {
     // A log gets the first, the last and one every ten seconds.
     last_ = trace::Clock::now();
-    fmt::print(stderr, "{}: {} {} of {}, {:.3g} s/{}, {} left\n", title_, unit_, done, total, per_unit, unit_,
-               duration_text(left));
+    fmt::print(stderr, "{}: {} {} of {}, {:.3g} s/{}, {} left\n", title_, unit_, done, total, per_unit, unit_, left);
   }
   std::fflush(stderr);
 }

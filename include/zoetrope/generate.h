@@ -62,9 +62,9 @@ struct GenerateOptions {
 struct GenerateCallbacks {
   // A line for people ("12 advised, the checkpoint says 3").
   std::function<void(const std::string&)> note;
-  // Denoising step `done` of `total` has ended; it took `seconds`.
+  // Denoising step `done` of `total` has ended; it took `seconds`. Called with done = 0 when denoising begins.
   std::function<void(int64_t done, int64_t total, double seconds)> step;
-  // `done` of `total` frames are decoded and written.
+  // `done` of `total` frames are decoded and written; 0 when decoding begins.
   std::function<void(int64_t done, int64_t total)> frames;
   // Returns true when the run should stop (Ctrl-C). Asked between blocks of every step, on every rank.
   std::function<bool()> cancelled;

@@ -160,6 +160,7 @@ void Run::decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump,
   const TensorView bytes = dump.reserve("frames_u8", DType::kU8, clip);
   std::vector<float> frame(static_cast<size_t>(pixels));
   wan::VaeDecoder decoder(weights);
+  if (callbacks.frames) callbacks.frames(0, options_.num_frames);
   double formatting = 0;
   const auto begin = trace::Clock::now();
   decoder.decode(stream, raw, [&](int64_t first, const TensorView& frames) {
@@ -188,6 +189,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
                              Stop stop) {
   const bool first = world.rank() == 0;
   trace::Timing timing;
+  for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
   GenerateResult result;
   // The output is opened before anything long begins: where it cannot be written is said now.
   const bool writes = first && stop == Stop::kAfterOutput;
@@ -213,6 +215,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
       dump.add(fmt::format("latents.{}", step), latents);
       if (first && callbacks.step) callbacks.step(step + 1, options_.num_inference_steps, seconds);
     };
+    if (first && callbacks.step) callbacks.step(0, options_.num_inference_steps, 0);
     denoiser.run(result.latents, inner);
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));

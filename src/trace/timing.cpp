@@ -6,6 +6,15 @@
 
 namespace zoetrope::trace {
 
+void Timing::declare(const std::string& path) {
+  for (const Phase& phase : phases_) {
+    if (phase.path == path) return;
+  }
+  Phase phase;
+  phase.path = path;
+  phases_.push_back(phase);
+}
+
 void Timing::add(const std::string& path, double seconds) {
   for (Phase& phase : phases_) {
     if (phase.path == path) {

@@ -10,6 +10,8 @@ namespace zoetrope::trace {
 
 class Timing {
  public:
+  // Fixes the place of a phase in the summary before it runs.
+  void declare(const std::string& path);
   // Adds seconds to the phase `path` ("Inference/Denoise"), which appears where it was first named.
   void add(const std::string& path, double seconds);
   double seconds(const std::string& path) const;  // 0 where the phase never ran

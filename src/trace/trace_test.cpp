@@ -31,6 +31,8 @@ TEST(Trace, RefusesAFolderThatIsNotThere) { EXPECT_THROW(Trace().write("/nowhere
 
 TEST(Timing, NestsChildrenUnderTheirParentWhicheverEndsFirst) {
   Timing timing;
+  timing.declare("Load");
+  timing.add("Inference/Denoise", 0);
   timing.add("Load", 1);
   timing.add("Inference/Denoise", 2);
   timing.add("Inference/Denoise", 2);
@@ -39,7 +41,7 @@ TEST(Timing, NestsChildrenUnderTheirParentWhicheverEndsFirst) {
   const std::string text = timing.to_string();
   EXPECT_LT(text.find("Load"), text.find("Inference"));
   EXPECT_LT(text.find("Inference"), text.find("  Denoise"));
-  EXPECT_NE(text.find("2 x 2.000 s"), std::string::npos);
+  EXPECT_NE(text.find("3 x 1.333 s"), std::string::npos);
 }
 
 }  // namespace

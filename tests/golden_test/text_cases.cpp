@@ -8,6 +8,7 @@
 #include "io/weights.h"
 #include "models/wan/text/prompt.h"
 #include "models/wan/text/tokenizer.h"
+#include "models/wan/umt5/relative_bias.h"
 #include "models/wan/umt5/umt5.h"
 #include "report.h"
 
