@@ -93,10 +93,20 @@ void onednn_matmul(Stream& stream, const MatmulCall& call) {
   onednn_stream().wait();
 }
 
-bool onednn_has_bf16() {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  return (isa & needed) == needed;
+namespace {
+
+bool onednn_has(dnnl::cpu_isa needed) {
+  const auto bits = static_cast<unsigned>(needed);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+}  // namespace
+
+bool onednn_has_bf16() { return onednn_has(dnnl::cpu_isa::avx512_core); }
+
+bool onednn_bf16_is_fast() {
+  if (onednn_has(dnnl::cpu_isa::avx512_core_amx)) return true;
+  return onednn_has(dnnl::cpu_isa::avx512_core_bf16) && __builtin_cpu_is("amd") != 0;
 }
 
 }  // namespace zoetrope::kernels

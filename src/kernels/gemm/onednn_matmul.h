@@ -23,5 +23,7 @@ void onednn_matmul(Stream& stream, const MatmulCall& call);
 
 // Whether oneDNN multiplies bf16 on this machine (it needs AVX-512, and not necessarily its bf16 extension).
 bool onednn_has_bf16();
+// Whether that beats its float32: with AMX, and where a bf16 dot product does twice the work of an FMA (AMD).
+bool onednn_bf16_is_fast();
 
 }  // namespace zoetrope::kernels
