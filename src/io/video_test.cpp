@@ -102,6 +102,21 @@ TEST(Mp4, CarriesFramesRateAndMetadata) {
   }
 }
 
+TEST(Mp4, IsVisuallyLossless) {
+  const TestFolder folder;
+  write_clip(folder / "x.mp4", format_of(96, 64), 4);
+  const Clip clip = read_clip(folder / "x.mp4");
+  ASSERT_EQ(clip.frames.shape(), (Shape{4, 64, 96, 3}));
+  double squares = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto written = frame_of(96, 64, i);
+    const uint8_t* read = clip.frames.data<uint8_t>() + static_cast<size_t>(i) * written.size();
+    for (size_t k = 0; k < written.size(); ++k) squares += std::pow(static_cast<double>(read[k]) - written[k], 2);
+  }
+  const double psnr = 10 * std::log10(255.0 * 255.0 * static_cast<double>(clip.frames.size()) / squares);
+  EXPECT_GT(psnr, 40);  // dB; above it differences are not seen. Wrong matrix or range in one direction gives under 35.
+}
+
 TEST(Mp4, OddAndTinySizesAreExtended) {
   const TestFolder folder;
   for (const auto& [width, height] : std::vector<std::pair<int, int>>{{33, 48}, {32, 17}, {35, 19}, {1, 1}}) {
