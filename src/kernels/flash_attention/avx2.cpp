@@ -54,12 +54,13 @@ struct Avx2 {
     return _mm256_blendv_ps(set1(fill), x, _mm256_castsi256_ps(keep));
   }
 
-  // 2^x = 2^n · 2^f as bits: n is added to the exponent of the polynomial. Below −126 the result is 0; above 128 it is
-  // wrong but larger than any sum that passes the check. NaN stays NaN: the second operand of min wins.
+  // 2^x = 2^⌊x⌋ · 2^f as bits: the floor is added to the exponent of the polynomial, which is in [1, 2). Below −126 the
+  // result is 0; from 128 on it is infinite or NaN, which the check of the sums finds. NaN stays NaN: the second
+  // operand of min wins.
   static ZT_FLASH_INLINE Vec exp2(Vec x) {
     const Vec above_floor = _mm256_cmp_ps(x, set1(-126.0f), _CMP_NLT_UQ);
     x = _mm256_min_ps(set1(128.0f), x);
-    const Vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vec n = _mm256_floor_ps(x);
     const Vec f = _mm256_sub_ps(x, n);
     Vec p = set1(kExp2Degree5[5]);
 #pragma GCC unroll 8

@@ -32,17 +32,16 @@ struct Avx512Vectors {
     return _mm512_mask_blend_ps(static_cast<__mmask16>(mask), set1(fill), x);
   }
 
-  // 2^x = 2^n · 2^f, n the nearest integer, f in [−1/2, 1/2]. vscalefps needs no clamp: it ends in 0 and in ∞ by
-  // itself. x = −∞ leaves f = −∞ − −∞ = NaN behind, hence the maximum: below −200 everything is 0 anyway.
+  // 2^x = 2^⌊x⌋ · 2^f, f in [0, 1]. vreduceps gives f, and 0 for ±∞; vscalefps takes the floor of its own operand and
+  // ends in 0 and in ∞ by itself: no clamps, clean at both ends. Rounding to nearest and subtracting would need a
+  // maximum against −∞ − −∞ and costs two instructions more, on cores whose two vector ports also do the products.
   template <int kDegree>
   static ZT_FLASH_INLINE Vec exp2_of(Vec x, const float (&c)[kDegree + 1]) {
-    x = _mm512_max_ps(set1(-200.0f), x);
-    const Vec n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Vec f = _mm512_sub_ps(x, n);
+    const Vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     Vec p = set1(c[kDegree]);
 #pragma GCC unroll 8
     for (int i = kDegree - 1; i >= 0; --i) p = _mm512_fmadd_ps(p, f, set1(c[i]));
-    return _mm512_scalef_ps(p, n);
+    return _mm512_scalef_ps(p, x);
   }
 };
 

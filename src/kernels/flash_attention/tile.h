@@ -43,8 +43,8 @@ struct ValuePanels {
 struct TileScratch {
   void* weights;     // operand[rows][key_tile]
   float* sums;       // [rows][lanes]: sums of weights over earlier key tiles
-  float* tile_sums;  // [rows][lanes]: of this key tile
-  float* m;          // [rows]
+  float* tile_sums;  // [rows][lanes]: of this key tile, zero before it
+  float* minus_m;    // [rows]: −m, as exponents want it
   float* scores;     // [key_tile]: one row's, where its key tile is redone
 };
 

@@ -200,7 +200,7 @@ class VectorKernel final : public FlashKernel {
     task.scratch.weights = take(s.query_tile * s.key_tile * static_cast<int64_t>(dtype_size(s.operand)));
     task.scratch.sums = take_floats(s.query_tile * s.lanes);
     task.scratch.tile_sums = take_floats(s.query_tile * s.lanes);
-    task.scratch.m = take_floats(s.query_tile);
+    task.scratch.minus_m = take_floats(s.query_tile);
     task.scratch.scores = take_floats(s.key_tile);
     task.rows = rows;
     task.head_dim = problem_.head_dim;

@@ -80,16 +80,17 @@ class VectorTile {
     fresh_ = t_.m[0] == kReferenceNoKeys;
     for (int64_t r = 0; r < padded_rows_; ++r) {
       const int64_t row = r < t_.rows ? r : t_.rows - 1;
-      t_.scratch.m[r] = t_.m[row];
+      t_.scratch.minus_m[r] = -t_.m[row];
       float* sum = t_.scratch.sums + r * kLanes;
       Isa::store(sum, Isa::set1(0));
+      Isa::store(t_.scratch.tile_sums + r * kLanes, Isa::set1(0));
       sum[0] = fresh_ ? 0.0f : t_.l[row];
     }
   }
 
   void store_state() {
     for (int64_t r = 0; r < t_.rows; ++r) {
-      t_.m[r] = t_.scratch.m[r];
+      t_.m[r] = -t_.scratch.minus_m[r];
       t_.l[r] = Isa::reduce_add(Isa::load(t_.scratch.sums + r * kLanes));
     }
   }
@@ -111,37 +112,42 @@ class VectorTile {
     for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
       const int64_t valid = keys - panel;
       const bool reference = fresh_ && panel == 0;
-      if (valid >= kPanelKeys && !reference) {
-        for (int64_t row = 0; row < padded_rows_; row += kRows) score_block<kBias, false, false>(first, panel, row, 0);
-      } else if (valid >= kPanelKeys) {
-        for (int64_t row = 0; row < padded_rows_; row += kRows) score_block<kBias, true, false>(first, panel, row, 0);
+      if (valid >= kPanelKeys) {
+        if (!reference) {
+          score_panel<kBias, false, false>(first, panel, valid);
+        } else {
+          score_panel<kBias, true, false>(first, panel, valid);
+        }
       } else if (!reference) {
-        for (int64_t row = 0; row < padded_rows_; row += kRows) {
-          score_block<kBias, false, true>(first, panel, row, valid);
-        }
+        score_panel<kBias, false, true>(first, panel, valid);
       } else {
-        for (int64_t row = 0; row < padded_rows_; row += kRows) {
-          score_block<kBias, true, true>(first, panel, row, valid);
-        }
+        score_panel<kBias, true, true>(first, panel, valid);
       }
     }
   }
 
-  // kRows × kVectors scores, their weights, and their part of the row sums. kReference: this is the first panel these
-  // rows meet. kTail: only `valid` keys of the panel exist.
+  // Scores of all rows with one panel of keys, their weights, and their part of the row sums. kReference: this is the
+  // first panel these rows meet. kTail: only `valid` keys of the panel exist.
   template <bool kBias, bool kReference, bool kTail>
-  void score_block(int64_t first, int64_t panel, int64_t row0, int64_t valid) {
-    Vec acc[kRows][kVectors];
-    products<kRows>(acc, first + panel, row0);
+  __attribute__((noinline)) void score_panel(int64_t first, int64_t panel, int64_t valid) {
+    const Vec scale = Isa::set1(t_.scale_log2e);
+    float* const minus_m = t_.scratch.minus_m;
+    float* const tile_sums = t_.scratch.tile_sums;
+    Element* const out = weights(0) + panel;
+    const int64_t padded_rows = padded_rows_;
+    for (int64_t row0 = 0; row0 < padded_rows; row0 += kRows) {
+      Vec acc[kRows][kVectors];
+      products<kRows>(acc, first + panel, row0);
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t row = row0 + r;
-      if constexpr (kReference) {
-        t_.scratch.m[row] = valid_reference(panel_maximum<kBias, kTail>(acc[r], row, first + panel, valid));
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t row = row0 + r;
+        if constexpr (kReference) {
+          minus_m[row] = -valid_reference(panel_maximum<kBias, kTail>(acc[r], scale, row, first + panel, valid));
+        }
+        const Vec sum = weigh<kBias, kTail>(acc[r], scale, Isa::set1(minus_m[row]), row, first + panel, valid,
+                                            out + row * Isa::kKeyTile);
+        Isa::store(tile_sums + row * kLanes, Isa::add(Isa::load(tile_sums + row * kLanes), sum));
       }
-      const Vec sum = weigh<kBias, kTail>(acc[r], row, first + panel, valid, weights(row) + panel);
-      float* tile_sum = t_.scratch.tile_sums + row * kLanes;
-      Isa::store(tile_sum, panel == 0 ? sum : Isa::add(Isa::load(tile_sum), sum));
     }
   }
 
@@ -171,9 +177,9 @@ class VectorTile {
 
   // score·scale·log₂e + bias·log₂e + addend
   template <bool kBias>
-  ZT_FLASH_INLINE Vec exponent(Vec score, const float* bias, Vec addend) const {
+  static ZT_FLASH_INLINE Vec exponent(Vec score, Vec scale, const float* bias, Vec addend) {
     if constexpr (kBias) addend = Isa::fma(Isa::load(bias), Isa::set1(kFloatLog2E), addend);
-    return Isa::fma(score, Isa::set1(t_.scale_log2e), addend);
+    return Isa::fma(score, scale, addend);
   }
 
   // The panel's biases in the order of the packed keys; in place where that is memory order and no lane is missing.
@@ -190,13 +196,14 @@ class VectorTile {
 
   // The largest exponent of one row of a panel; NaN scores may hide in it.
   template <bool kBias, bool kTail>
-  ZT_FLASH_INLINE float panel_maximum(const Vec (&score)[kVectors], int64_t row, int64_t key, int64_t valid) const {
+  ZT_FLASH_INLINE float panel_maximum(const Vec (&score)[kVectors], Vec scale, int64_t row, int64_t key,
+                                      int64_t valid) const {
     alignas(64) float buffer[kPanelKeys];
     const float* bias = kBias ? bias_of(row, key, valid, kTail, buffer) : nullptr;
     Vec top = Isa::set1(kReferenceNoKeys);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      Vec t = exponent<kBias>(score[v], kBias ? bias + v * kLanes : nullptr, Isa::set1(0));
+      Vec t = exponent<kBias>(score[v], scale, kBias ? bias + v * kLanes : nullptr, Isa::set1(0));
       if constexpr (kTail) t = Isa::keep_lanes(t, static_cast<int>(valid - v * kLanes), kReferenceNoKeys);
       top = Isa::max(top, t);
     }
@@ -208,14 +215,14 @@ class VectorTile {
 
   // Weights of one row of a panel: stored as operands, their sum by lanes returned.
   template <bool kBias, bool kTail>
-  ZT_FLASH_INLINE Vec weigh(const Vec (&score)[kVectors], int64_t row, int64_t key, int64_t valid, Element* out) const {
+  ZT_FLASH_INLINE Vec weigh(const Vec (&score)[kVectors], Vec scale, Vec minus_m, int64_t row, int64_t key,
+                            int64_t valid, Element* out) const {
     alignas(64) float buffer[kPanelKeys];
     const float* bias = kBias ? bias_of(row, key, valid, kTail, buffer) : nullptr;
-    const Vec minus_m = Isa::set1(-t_.scratch.m[row]);
     Vec p[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      p[v] = Isa::exp2(exponent<kBias>(score[v], kBias ? bias + v * kLanes : nullptr, minus_m));
+      p[v] = Isa::exp2(exponent<kBias>(score[v], scale, kBias ? bias + v * kLanes : nullptr, minus_m));
       if constexpr (kTail) p[v] = Isa::keep_lanes(p[v], static_cast<int>(valid - v * kLanes), 0.0f);
     }
     return Isa::store_weights(out, p);
@@ -227,13 +234,15 @@ class VectorTile {
   void check_tile(int64_t first, int64_t keys) {
     for (int64_t row = 0; row < t_.rows; ++row) {
       float* sum = t_.scratch.sums + row * kLanes;
+      float* tile_sum = t_.scratch.tile_sums + row * kLanes;
       const Vec before = Isa::load(sum);
-      Vec after = Isa::add(before, Isa::load(t_.scratch.tile_sums + row * kLanes));
+      Vec after = Isa::add(before, Isa::load(tile_sum));
       if (!Isa::all_at_most(after, kSumLimit)) [[unlikely]] {
         // A sum that was not finite before stays so whatever is redone.
         if (Isa::all_at_most(before, std::numeric_limits<float>::max())) after = redo_row<kBias>(first, keys, row);
       }
       Isa::store(sum, after);
+      Isa::store(tile_sum, Isa::set1(0));
     }
   }
 
@@ -242,33 +251,37 @@ class VectorTile {
   // with this tile's.
   template <bool kBias>
   __attribute__((noinline)) Vec redo_row(int64_t first, int64_t keys, int64_t row) {
-    float* scratch_m = t_.scratch.m + row;
-    float top = *scratch_m;
+    const Vec scale = Isa::set1(t_.scale_log2e);
+    const float reference = -t_.scratch.minus_m[row];
+    float top = reference;
     Vec score[1][kVectors];
     for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
-      const bool tail = keys - panel < kPanelKeys;
+      const int64_t valid = keys - panel;
       products<1>(score, first + panel, row);
       for (int v = 0; v < kVectors; ++v) Isa::store(t_.scratch.scores + panel + v * kLanes, score[0][v]);
-      const float reference = tail ? panel_maximum<kBias, true>(score[0], row, first + panel, keys - panel)
-                                   : panel_maximum<kBias, false>(score[0], row, first + panel, keys - panel);
-      top = reference > top ? reference : top;
+      const float highest = valid < kPanelKeys
+                                ? panel_maximum<kBias, true>(score[0], scale, row, first + panel, valid)
+                                : panel_maximum<kBias, false>(score[0], scale, row, first + panel, valid);
+      top = highest > top ? highest : top;
     }
-    // Exactly 1 where the reference stays; 0 where it was none.
+    // Exactly 1 where the reference stays; 0 where there was none.
     float alpha = 1;
-    if (top != *scratch_m) alpha = *scratch_m > kReferenceLowest ? Isa::exp2_scalar(*scratch_m - top) : 0.0f;
-    *scratch_m = top;
-    Vec sum = Isa::mul(Isa::load(t_.scratch.sums + row * kLanes), Isa::set1(alpha));
+    if (top != reference) alpha = reference > kReferenceLowest ? Isa::exp2_scalar(reference - top) : 0.0f;
+    t_.scratch.minus_m[row] = -top;
+    const Vec sum = Isa::mul(Isa::load(t_.scratch.sums + row * kLanes), Isa::set1(alpha));
     for (int64_t v = 0; v < vectors_ && !fresh_; ++v) {
       float* o = t_.o + row * t_.o_stride + v * kLanes;
       Isa::store(o, Isa::mul(Isa::load(o), Isa::set1(alpha)));
     }
     Vec tile_sum = Isa::set1(0);
     for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
+      const int64_t valid = keys - panel;
       for (int v = 0; v < kVectors; ++v) score[0][v] = Isa::load(t_.scratch.scores + panel + v * kLanes);
       Element* out = weights(row) + panel;
-      tile_sum = Isa::add(tile_sum, keys - panel < kPanelKeys
-                                        ? weigh<kBias, true>(score[0], row, first + panel, keys - panel, out)
-                                        : weigh<kBias, false>(score[0], row, first + panel, keys - panel, out));
+      const Vec minus_m = Isa::set1(-top);
+      tile_sum = Isa::add(
+          tile_sum, valid < kPanelKeys ? weigh<kBias, true>(score[0], scale, minus_m, row, first + panel, valid, out)
+                                       : weigh<kBias, false>(score[0], scale, minus_m, row, first + panel, valid, out));
     }
     return Isa::add(sum, tile_sum);
   }
@@ -294,23 +307,38 @@ class VectorTile {
     if constexpr (kWidth > 1) {
       if (width < kWidth) return value_panel<kWidth - 1>(width, v, pairs, o);
     }
-    value_rows<kWidth, Isa::value_rows(kWidth)>(v, pairs, o);
-  }
-
-  template <int kWidth, int kBlockRows>
-  __attribute__((noinline)) void value_rows(const Element* v, int64_t pairs, float* o) {
-    for (int64_t row = 0; row < t_.rows; row += kBlockRows) {
-      value_block<kWidth, kBlockRows>(v, pairs, o, row);
+    constexpr int kBlockRows = Isa::value_rows(kWidth);
+    if (fresh_) {
+      value_rows<kWidth, kBlockRows, true>(v, pairs, o);
+    } else {
+      value_rows<kWidth, kBlockRows, false>(v, pairs, o);
     }
   }
 
-  template <int kWidth, int kBlockRows>
-  ZT_FLASH_INLINE void value_block(const Element* v, int64_t pairs, float* o, int64_t row0) {
+  template <int kWidth, int kBlockRows, bool kFresh>
+  __attribute__((noinline)) void value_rows(const Element* v, int64_t pairs, float* o) {
+    const int64_t rows = t_.rows, stride = t_.o_stride;
+    int64_t row = 0;
+    for (; row + kBlockRows <= rows; row += kBlockRows) {
+      Vec acc[kBlockRows][kWidth];
+      value_products(acc, v, pairs, weights(row), kBlockRows - 1);
+#pragma GCC unroll 16
+      for (int r = 0; r < kBlockRows; ++r) add_to_row<kFresh>(o + (row + r) * stride, acc[r]);
+    }
+    if (row == rows) return;
     Vec acc[kBlockRows][kWidth];
+    value_products(acc, v, pairs, weights(row), rows - 1 - row);
+    for (int r = 0; r < kBlockRows && row + r < rows; ++r) add_to_row<kFresh>(o + (row + r) * stride, acc[r]);
+  }
+
+  // Rows of weights beyond `last` repeat it.
+  template <int kBlockRows, int kWidth>
+  static ZT_FLASH_INLINE void value_products(Vec (&acc)[kBlockRows][kWidth], const Element* v, int64_t pairs,
+                                             const Element* weights, int64_t last) {
     const Element* p[kBlockRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kBlockRows; ++r) {
-      p[r] = weights(row0 + r < t_.rows ? row0 + r : t_.rows - 1);
+      p[r] = weights + (r < last ? r : last) * Isa::kKeyTile;
 #pragma GCC unroll 4
       for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::set1(0);
     }
@@ -326,14 +354,13 @@ class VectorTile {
         for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::dot(acc[r][w], x, vv[w]);
       }
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < kBlockRows; ++r) {
-      if (row0 + r >= t_.rows) break;
-      float* out = o + (row0 + r) * t_.o_stride;
+  }
+
+  template <bool kFresh, int kWidth>
+  static ZT_FLASH_INLINE void add_to_row(float* o, const Vec (&acc)[kWidth]) {
 #pragma GCC unroll 4
-      for (int w = 0; w < kWidth; ++w) {
-        Isa::store(out + w * kLanes, fresh_ ? acc[r][w] : Isa::add(Isa::load(out + w * kLanes), acc[r][w]));
-      }
+    for (int w = 0; w < kWidth; ++w) {
+      Isa::store(o + w * kLanes, kFresh ? acc[w] : Isa::add(Isa::load(o + w * kLanes), acc[w]));
     }
   }
 
