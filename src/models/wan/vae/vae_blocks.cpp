@@ -64,12 +64,14 @@ void ResidualBlock::run(const VaeRun& run, const TensorView& x, const TensorView
   const TensorView hidden = run.frames(frames, x.extent(1), x.extent(2), out_channels());
   conv1_.run(run.stream, frames, hidden);
   norm_silu(run.stream, hidden, weights_.gamma2, conv2_.input(frames));
-  TensorView skip = x;
+  // The sum is taken in the output's memory: with a second operand oneDNN falls back to kernels at half the speed,
+  // which want the weights in yet another layout. The copy costs a hundredth of the convolution.
   if (weights_.shortcut) {
     convolve(run.stream, *weights_.shortcut, "vae.conv1x1", x, out);
-    skip = out;
+  } else if (out.raw() != x.raw()) {
+    copy(run.stream, out, x);
   }
-  conv2_.run(run.stream, frames, out, skip);
+  conv2_.run(run.stream, frames, out, out);
 }
 
 MiddleBlock::MiddleBlock(const CoderWeights& weights)
