@@ -17,7 +17,7 @@ struct MatmulCall {
   int64_t out_stride = 0;
   DType in_dtype = DType::kF32;
   DType out_dtype = DType::kF32;
-  Activation fused = Activation::kNone;  // inside oneDNN: good enough for a bf16 result, not for a float32 one
+  Activation fused = Activation::kNone;  // done by oneDNN before it rounds to out
 };
 void onednn_matmul(Stream& stream, const MatmulCall& call);
 
