@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <random>
 
 #include "io/disk_limit.h"
 #include "io/test_files.h"
@@ -210,6 +211,42 @@ TEST(Safetensors, EveryTruncationIsRefused) {
   for (size_t length = 0; length < whole.size(); ++length) {
     EXPECT_NE(open_error(folder, whole.substr(0, length)), "no error") << length;
   }
+}
+
+// Whatever stands in the header: either an Error, or a file whose every tensor can be read to its last byte.
+TEST(Safetensors, MutatedHeadersAreRefusedOrSafe) {
+  const TestFolder folder;
+  const Tensor a = counting({4, 3}), b = counting({5});
+  SafetensorsWriter writer;
+  writer.add("a", a);
+  writer.add("b", b);
+  writer.set_metadata("k", "v");
+  writer.write(folder / "x.safetensors");
+  const std::string whole = file_bytes(folder / "x.safetensors");
+  const size_t header = whole.size() - a.view().bytes() - b.view().bytes();
+  std::mt19937 random(7);
+  int refused = 0, opened = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::string bytes = whole;
+    for (uint32_t change = random() % 3 + 1; change > 0; --change) {
+      bytes[random() % header] = "0123456789-,:[]{}\"aF \xff"[random() % 22];
+    }
+    const auto path = folder.write("bad.safetensors", bytes);
+    try {
+      const auto file = SafetensorsFile::open(path);
+      uint64_t sum = 0;
+      for (const auto& [name, info] : file->tensors()) {
+        const TensorView view = file->flat(name);
+        for (size_t i = 0; i < view.bytes(); ++i) sum += view.data<uint8_t>()[i];
+      }
+      EXPECT_GT(sum, 0u);
+      ++opened;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 150);
+  EXPECT_GT(opened, 0);
 }
 
 TEST(Safetensors, WriterRefusesAndLeavesNothing) {
