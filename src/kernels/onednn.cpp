@@ -1,7 +1,5 @@
 #include "kernels/onednn.h"
 
-#include <string_view>
-
 namespace zoetrope::kernels {
 
 const dnnl::engine& onednn_engine() {
@@ -19,10 +17,6 @@ dnnl::primitive_attr onednn_attributes() {
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);
   return attributes;
-}
-
-bool onednn_is_reference(const char* implementation_info) {
-  return std::string_view(implementation_info).find("ref") != std::string_view::npos;
 }
 
 }  // namespace zoetrope::kernels

@@ -33,7 +33,4 @@ inline dnnl::memory onednn_memory(const dnnl::memory::desc& desc, const void* da
   return {desc, onednn_engine(), const_cast<void*>(data)};
 }
 
-// "jit", "brgemm" and so on are fast; "ref" and plain "gemm:ref" are oneDNN's own yardsticks.
-bool onednn_is_reference(const char* implementation_info);
-
 }  // namespace zoetrope::kernels

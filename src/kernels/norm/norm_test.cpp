@@ -219,6 +219,23 @@ TEST(RmsNormRope, WidthsOptionsAndDtypes) {
   }
 }
 
+// Rows are independent of each other, so the bits are those of one thread whatever the team.
+TEST(RmsNormRope, BitsDoNotDependOnThreads) {
+  for (DType dtype : kDtypes) {
+    const RopeNormData data(2, 101, 3, 128, dtype, DType::kF32);
+    std::vector<double> one;
+    for (const int threads : {1, 2, 3, 5}) {
+      const Tensor out(dtype, {2, 101, 3, 128});
+      const HeadSlot slots[] = {{{0, 3}, out}};
+      Stream stream(threads);
+      rms_norm_rope(stream, data.args(true, true, slots, "avx2"));
+      if (threads == 1) one = values(out);
+      else EXPECT_EQ(values(out), one) << threads;
+    }
+    EXPECT_TRUE(close(one, data.expected(true, true), tolerance(dtype)));
+  }
+}
+
 // The send buffer of an exchange: each peer's heads lie together, token by token, peers in any order, sizes uneven.
 TEST(RmsNormRope, SlotsOfAnExchange) {
   constexpr int64_t kBatch = 2, kTokens = 7, kHeads = 7, kDim = 12;
@@ -281,6 +298,26 @@ TEST(RmsNormRope, StatisticSpansHeadsAtAnyStride) {
     EXPECT_NEAR(out.data<float>()[3], 0.4, 1e-7) << name;
     EXPECT_NEAR(out.data<float>()[11], 2.8, 1e-6) << name;
   }
+}
+
+// The comparison sees one value off by ten times its bound, a pair rotated the wrong way, and two heads exchanged.
+TEST(RmsNormRope, WrongResultsFailTheComparison) {
+  const RopeNormData data(1, 5, 2, 12, DType::kF32, DType::kF32);
+  const Tensor out(DType::kF32, {1, 5, 2, 12});
+  const HeadSlot slots[] = {{{0, 2}, out}},
+                 exchanged[] = {{{0, 1}, out.view().slice(2, 1, 2)}, {{1, 2}, out.view().slice(2, 0, 1)}};
+  const std::vector<double> expected = data.expected(true, true);
+  Stream stream(1);
+  RmsNormRope a = data.args(true, true, slots, "");
+  rms_norm_rope(stream, a);
+  ASSERT_TRUE(close(out, expected, tolerance(DType::kF32)));
+  out.data<float>()[77] += 1e-4f;
+  EXPECT_FALSE(close(out, expected, tolerance(DType::kF32)));
+  std::swap(a.cos, a.sin);
+  rms_norm_rope(stream, a);
+  EXPECT_FALSE(close(out, expected, tolerance(DType::kF32)));
+  rms_norm_rope(stream, data.args(true, true, exchanged, ""));
+  EXPECT_FALSE(close(out, expected, tolerance(DType::kF32)));
 }
 
 TEST(RmsNormRope, Refusals) {
@@ -378,6 +415,28 @@ TEST(ChannelNorm, WidthsActivationAndDtypes) {
           }
         }
       }
+    }
+  }
+}
+
+TEST(ChannelNorm, BitsDoNotDependOnThreads) {
+  const Tensor x = random_tensor(DType::kF32, {3001, 20}, 1), weight = random_tensor(DType::kF32, {20}, 2);
+  std::vector<double> channel, rms;
+  for (const int threads : {1, 2, 3, 5}) {
+    const Tensor first(DType::kF32, {3001, 20}), second(DType::kF32, {3001, 20});
+    Stream stream(threads);
+    channel_norm(stream, {x, weight, true, first, ""});
+    rms_norm(stream, {x, weight, 1e-6f, second, ""});
+    if (threads == 1) {
+      channel = values(first);
+      rms = values(second);
+      channel_norm(stream, {x, weight, true, first, "reference"});
+      rms_norm(stream, {x, weight, 1e-6f, second, "reference"});
+      EXPECT_TRUE(close(channel, values(first), tolerance(DType::kF32)));
+      EXPECT_TRUE(close(rms, values(second), tolerance(DType::kF32)));
+    } else {
+      EXPECT_EQ(values(first), channel) << threads;
+      EXPECT_EQ(values(second), rms) << threads;
     }
   }
 }

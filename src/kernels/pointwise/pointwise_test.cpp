@@ -268,6 +268,39 @@ TEST(AffineChannels, WidthsAndDtypes) {
   }
 }
 
+// Elements are independent, so the bits are those of one thread whatever the team; and the one thread's are right.
+TEST(Pointwise, BitsDoNotDependOnThreads) {
+  const Tensor x = random_tensor(DType::kF32, {2, 701, 50}, 1), a = random_tensor(DType::kF32, {2, 701, 50}, 2);
+  const Tensor gate = random_tensor(DType::kF32, {2, 1, 50}, 3), channel = random_tensor(DType::kF32, {50}, 4);
+  const TensorView image = x.view().reshape({2, 701, 10, 5});
+  const Tensor out(DType::kF32, {2, 701, 50}), large(DType::kF32, {2, 1402, 20, 5});
+  const std::function<void(Stream&, const char*)> ops[] = {
+      [&](Stream& stream, const char* name) { gated_add(stream, x, a, gate, out, name); },
+      [&](Stream& stream, const char* name) { activate(stream, Activation::kGeluTanh, x, out, name); },
+      [&](Stream& stream, const char* name) { gelu_tanh_mul(stream, x, a, out, name); },
+      [&](Stream& stream, const char* name) { convert(stream, x, out, name); },
+      [&](Stream& stream, const char* name) { upsample_nearest_2x(stream, image, large, name); },
+      [&](Stream& stream, const char* name) { affine_channels(stream, x, channel, channel, out, name); },
+  };
+  for (const auto& op : ops) {
+    std::vector<double> one, one_large;
+    for (const int threads : {1, 2, 3, 5}) {
+      Stream stream(threads);
+      op(stream, "avx2");
+      if (threads == 1) {
+        one = values(out);
+        one_large = values(large);
+        op(stream, "reference");
+        EXPECT_TRUE(close(one, values(out), tolerance(DType::kF32)));
+        EXPECT_EQ(one_large, values(large));
+        continue;
+      }
+      EXPECT_EQ(values(out), one) << threads;
+      EXPECT_EQ(values(large), one_large) << threads;
+    }
+  }
+}
+
 TEST(Pointwise, PerturbedResultFailsAndRefusals) {
   const Tensor x = random_tensor(DType::kF32, {1, 4, 16}, 1), out(DType::kF32, {1, 4, 16});
   Stream stream(1);
