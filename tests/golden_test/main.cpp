@@ -44,8 +44,8 @@ std::string pipeline_left_out(const fs::path& folder) {
 
 void run_case(Report& report, const fs::path& root, const fs::path& folder) {
   const std::string name = fs::relative(folder, root).generic_string();
-  const auto json = io::JsonObject::load(folder / "case.json");
   report.begin_case(name);
+  const auto json = load_case(folder);
   std::string reason = left_out(name, json);
   if (reason.empty() && begins(name, "pipelines/")) reason = pipeline_left_out(folder);
   // The per-token timestep of TI2V shows in the case's input, not in its class.

@@ -66,7 +66,7 @@ void check_run(Report& report, const std::string& run, const io::SafetensorsFile
 }  // namespace
 
 void run_pipeline_case(Report& report, const fs::path& folder) {
-  const auto json = io::JsonObject::load(folder / "case.json");
+  const auto json = load_case(folder);
   const NoiseFloor noise(json);
   const io::JsonObject runs = json.object("runs");
   const fs::path scratch = fs::temp_directory_path() / fmt::format("zoetrope_golden_{}", getpid());

@@ -20,6 +20,9 @@ struct Deviation {
   double max_abs = 0;
 };
 
+// FOLDER/case.json. Python writes infinities that JSON does not have; they are read as null.
+io::JsonObject load_case(const std::filesystem::path& folder);
+
 // The noise that case.json records: "[RUN.]f32_vs_f64.TENSOR" and "[RUN.]bf16_vs_f32.TENSOR".
 class NoiseFloor {
  public:

@@ -113,7 +113,7 @@ std::vector<float> draw(wan::TorchGenerator& generator, int64_t count) {
 void run_scheduler_case(Report& report, const fs::path& folder) {
   check_tables(report, folder / "tables.json");
   const auto data = io::SafetensorsFile::open(folder / "trajectories.safetensors");
-  for (const nlohmann::json& entry : io::load_json(folder / "case.json").at("trajectories")) {
+  for (const nlohmann::json& entry : load_case(folder).raw().at("trajectories")) {
     check_trajectory(report, *data, entry.at("key"), entry);
   }
 }

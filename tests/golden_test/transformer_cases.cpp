@@ -101,7 +101,7 @@ void check_pass(Report& report, const std::string& prefix, const Values& ours, c
 }  // namespace
 
 void run_transformer_case(Report& report, const fs::path& root, const fs::path& folder) {
-  const auto json = io::JsonObject::load(folder / "case.json");
+  const auto json = load_case(folder);
   const NoiseFloor noise(json);
   const fs::path checkpoint = root / json.get<std::string>("checkpoint");
   const auto config = wan::TransformerConfig::load(checkpoint / "config.json");

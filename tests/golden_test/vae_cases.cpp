@@ -154,7 +154,7 @@ void check_activations(Report& report, Vae& vae, const io::SafetensorsFile& data
 }  // namespace
 
 void run_vae_case(Report& report, const fs::path& root, const fs::path& folder) {
-  const auto json = io::JsonObject::load(folder / "case.json");
+  const auto json = load_case(folder);
   const NoiseFloor noise(json);
   const fs::path checkpoint = root / json.get<std::string>("checkpoint");
   const auto config = wan::VaeConfig::load(checkpoint / "config.json");
