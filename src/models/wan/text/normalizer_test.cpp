@@ -34,6 +34,8 @@ TEST(Normalizer, EachType) {
   EXPECT_EQ(normal(R"({"type":"Strip","strip_left":true,"strip_right":true})", " a "), "a");
   EXPECT_EQ(normal(R"({"type":"Replace","pattern":{"Regex":" {2,}"},"content":"▁"})", "a  b c   é   "), "a▁b c▁é▁");
   EXPECT_EQ(normal(R"({"type":"Replace","pattern":{"Regex":"[^a]"},"content":"-"})", "é😀a"), "--a");
+  EXPECT_EQ(normal(R"({"type":"Replace","pattern":{"Regex":"\\s+"},"content":"_"})", "a \u0085\vb\u3000"), "a_b_");
+  EXPECT_EQ(normal(R"({"type":"Replace","pattern":{"Regex":"^."},"content":"_"})", "ab\n\u2028c"), "_b\n_c");
   EXPECT_EQ(normal(R"({"type":"Replace","pattern":{"String":"a.b"},"content":""})", "a.ba.b axb"), " axb");
   EXPECT_EQ(normal(R"({"type":"Prepend","prepend":"▁"})", "a"), "▁a");
   EXPECT_EQ(normal(R"({"type":"Prepend","prepend":"▁"})", ""), "");

@@ -12,6 +12,9 @@ namespace zoetrope::wan {
 
 namespace {
 
+// Only a newline ends a line, and "^" and "$" stand at every line.
+constexpr uint32_t kLikeOniguruma = UREGEX_UNIX_LINES | UREGEX_MULTILINE;
+
 icu::UnicodeString to_utf16(std::string_view text) {
   return icu::UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
 }
@@ -59,7 +62,8 @@ Pattern make_pattern(const nlohmann::json& block, const std::string& where) {
   const auto source = json_get<std::string>(block, "Regex", where);
   UErrorCode status = U_ZERO_ERROR;
   UParseError position;
-  std::shared_ptr<icu::RegexPattern> pattern(icu::RegexPattern::compile(to_utf16(source), 0, position, status));
+  std::shared_ptr<icu::RegexPattern> pattern(
+      icu::RegexPattern::compile(to_utf16(source), kLikeOniguruma, position, status));
   if (U_FAILURE(status) || !pattern) {
     fail("{}.Regex '{}' is not a regular expression: {}", where, source, u_errorName(status));
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include "base/error.h"
 #include "models/wan/text/tokenizer_model.h"
@@ -19,11 +20,20 @@ std::string read_text_file(const std::filesystem::path& file) {
   return bytes;
 }
 
+namespace {
+
+bool is_file(const std::filesystem::path& path) {
+  std::error_code ignored;  // what cannot be looked at counts as absent
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
+}  // namespace
+
 Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
-  if (const auto json = folder / "tokenizer.json"; std::filesystem::is_regular_file(json)) {
+  if (const auto json = folder / "tokenizer.json"; is_file(json)) {
     return Tokenizer(load_tokenizer_json(json));
   }
-  if (const auto model = folder / "spiece.model"; std::filesystem::is_regular_file(model)) {
+  if (const auto model = folder / "spiece.model"; is_file(model)) {
     return Tokenizer(load_sentencepiece(model));
   }
   fail("{}: no tokenizer here; the folder must hold tokenizer.json or spiece.model", folder.string());

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "models/wan/text/added_tokens.h"
 #include "models/wan/text/json_field.h"
+#include "models/wan/text/json_file.h"
 #include "models/wan/text/normalizer.h"
 #include "models/wan/text/tokenizer_model.h"
 #include "models/wan/text/unigram.h"
@@ -15,20 +16,6 @@ namespace zoetrope::wan {
 namespace {
 
 using nlohmann::json;
-
-json parse_json(const std::filesystem::path& file) {
-  const std::string text = read_text_file(file);
-  if (text.empty()) fail("{}: the file is empty", file.string());
-  try {
-    return json::parse(text);
-  } catch (const json::parse_error& error) {
-    const bool ended = error.byte >= text.size();
-    fail("{}: not valid JSON: {} at byte {} of {}", file.string(),
-         ended ? "the file ends too early, it may be truncated" : "unexpected text", error.byte, text.size());
-  } catch (const json::exception& error) {
-    fail("{}: not valid JSON: {}", file.string(), error.what());
-  }
-}
 
 Unigram read_unigram(const json& model, const std::string& where) {
   if (const auto type = json_get<std::string>(model, "type", where); type != "Unigram") {
@@ -177,7 +164,7 @@ void JsonModel::read_post_processor(const json& block, const std::string& where)
 std::optional<std::string> configured_token(const std::filesystem::path& folder, const char* key) {
   const auto file = folder / "tokenizer_config.json";
   if (!std::filesystem::is_regular_file(file)) return std::nullopt;
-  const json config = parse_json(file);
+  const json config = read_json_file(file);
   if (!config.is_object() || !config.contains(key) || config[key].is_null()) return std::nullopt;
   const json& value = config[key];
   const std::string where = fmt::format("{}: {}", file.string(), key);
@@ -187,7 +174,7 @@ std::optional<std::string> configured_token(const std::filesystem::path& folder,
 }  // namespace
 
 std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::path& file) {
-  const json root = parse_json(file);
+  const json root = read_json_file(file);
   auto model = std::make_unique<JsonModel>(root, file.string());
   if (const auto name = configured_token(file.parent_path(), "eos_token")) {
     model->eos_id = model->find(*name).value_or(model->eos_id);

@@ -192,8 +192,9 @@ TEST_F(TokenizerFolder, DamagedFilesAreRefusedInOneSentence) {
 
 TEST_F(TokenizerFolder, BrokenTextIsRefused) {
   const std::string whole = small_.dump();
-  for (const std::string& text : {std::string(), whole.substr(0, whole.size() / 2), whole + "}", std::string("\xFF"),
-                                  std::string(100000, '['), std::string("{\"a\": \"\xC3(\"}")}) {
+  for (const std::string& text :
+       {std::string(), whole.substr(0, whole.size() / 2), whole + "}", std::string("\xFF"), std::string(100000, '['),
+        std::string(1000, '[') + std::string(1000, ']'), std::string("{\"a\": \"\xC3(\"}")}) {
     write_bytes(folder_ / "tokenizer.json", text);
     EXPECT_THAT([&] { Tokenizer::load(folder_); }, testing::ThrowsMessage<Error>(HasSubstr("tokenizer.json: ")));
   }
