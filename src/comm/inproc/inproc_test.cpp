@@ -9,6 +9,8 @@
 #include "zoetrope/communicator.h"
 #include "zoetrope/error.h"
 
+#include "trace/trace.h"
+
 namespace zoetrope::comm {
 namespace {
 
@@ -184,6 +186,21 @@ TEST(Counters, WaitingCountsOnlyInsideWait) {
     work.wait();
     EXPECT_GT(comm.counters().wait_seconds, 0);
   });
+}
+
+// One lane for copies, one for waits, both named after the operation.
+TEST(Trace, RecordsCopiesAndWaitsOfEveryRank) {
+  trace::Trace trace;
+  run_ranks(2,
+            [](Communicator& comm) {
+              char out = 0;
+              char in = 0;
+              const Segment send{1 - comm.rank(), &out, 1};
+              const Segment receive{1 - comm.rank(), &in, 1};
+              comm.exchange({&send, 1}, {&receive, 1}, "ring hop").wait();
+            },
+            {.trace = &trace});
+  EXPECT_EQ(trace.size(), 3u);  // two waits, and the copy of the rank that posted second
 }
 
 }  // namespace
