@@ -130,7 +130,7 @@ TEST(RunRanksDeathTest, EndsTheProcessWhereAThreadNeverComesBack) {
                           comm.barrier();
                         },
                         {.timeout_seconds = 1}),
-              testing::ExitedWithCode(1), "error: rank 0 waited 1 s for rank 1 in 'barrier'");
+              testing::ExitedWithCode(1), "zoetrope: rank 0 waited 1 s for rank 1 in 'barrier'");
 }
 
 TEST(Exchange, MismatchedSizesNameBothRanks) {

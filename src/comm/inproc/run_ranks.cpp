@@ -70,7 +70,7 @@ void await(Ending& ending, double patience_seconds) {
   const auto ended = [&] { return ending.running == 0; };
   ending.changed.wait(lock, [&] { return ended() || ending.first != nullptr; });
   if (ending.changed.wait_until(lock, deadline_after(patience_seconds), ended)) return;
-  std::fprintf(stderr, "error: %s\n", ending.why.c_str());
+  std::fprintf(stderr, "zoetrope: %s\n", ending.why.c_str());
   std::fflush(nullptr);
   std::_Exit(EXIT_FAILURE);
 }

@@ -57,7 +57,7 @@ void Ending::ask_reporter() {
 }
 
 void Ending::report() {
-  std::fprintf(stderr, "error: %s\n", to_report_->why.c_str());
+  std::fprintf(stderr, "zoetrope: %s\n", to_report_->why.c_str());
   std::fflush(stderr);
   failed_rank_ = to_report_->rank;
   why_ = to_report_->why;

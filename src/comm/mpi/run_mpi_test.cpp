@@ -40,8 +40,8 @@ int count(const std::string& text, const std::string& part) {
 void expect_one_error(const Outcome& result, const std::string& error) {
   EXPECT_NE(result.exit_code, 0) << result.output;
   EXPECT_NE(result.exit_code, 124) << "hangs\n" << result.output;
-  EXPECT_EQ(count(result.output, "error: " + error), 1) << result.output;
-  EXPECT_EQ(count(result.output, "error: "), 1) << result.output;
+  EXPECT_EQ(count(result.output, "zoetrope: " + error), 1) << result.output;
+  EXPECT_EQ(count(result.output, "zoetrope: "), 1) << result.output;
   EXPECT_EQ(count(result.output, "stopped in"), 0) << result.output;
   EXPECT_EQ(count(result.output, "Signal:"), 0) << result.output;  // Open MPI's report of a crash
 }
