@@ -25,6 +25,7 @@ namespace zoetrope::kernels {
 #define ZT_FLASH_INLINE inline __attribute__((always_inline))
 
 constexpr float kSumLimit = 0x1p60f;
+constexpr int64_t kPrefetchBytes = 20 << 10;  // of the next panel: beside this one in a first level of 32 KB or more
 constexpr float kFloatLog2E = 1.44269504088896340736f;
 // RowState's special references, without its header (see tile.h on inline code).
 constexpr float kReferenceNoKeys = -std::numeric_limits<float>::infinity();
@@ -95,6 +96,25 @@ class VectorTile {
     }
   }
 
+  // ---- prefetch ----
+
+  // Brings the next panel to the first cache level while this one is worked on, a share before each register block.
+  // Nothing while the packs sit in the second level, and most of what it loses beyond.
+  class Prefetch {
+   public:
+    Prefetch(const void* from, int64_t bytes, int64_t blocks)
+        : at_(static_cast<const char*>(from)),
+          share_(((bytes < kPrefetchBytes ? bytes : kPrefetchBytes) / 64 + blocks - 1) / blocks) {}
+    ZT_FLASH_INLINE void share() {
+      for (int64_t line = 0; line < share_; ++line) __builtin_prefetch(at_ + line * 64, 0, 3);
+      at_ += share_ * 64;
+    }
+
+   private:
+    const char* at_;
+    int64_t share_;  // lines
+  };
+
   // ---- scores and weights ----
 
   ZT_FLASH_INLINE const Element* query(int64_t row) const {
@@ -107,21 +127,27 @@ class VectorTile {
     return static_cast<const Element*>(t_.keys) + first_key * steps_ * kPair;
   }
 
+  ZT_FLASH_INLINE const Element* value_tile(int64_t first_key) const {
+    return static_cast<const Element*>(t_.values) + first_key * vectors_ * kLanes;
+  }
+
   template <bool kBias>
   void score_tile(int64_t first, int64_t keys) {
     for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
       const int64_t valid = keys - panel;
       const bool reference = fresh_ && panel == 0;
+      const void* next = valid > kPanelKeys ? static_cast<const void*>(key_panel(first + panel + kPanelKeys))
+                                            : static_cast<const void*>(value_tile(first));
       if (valid >= kPanelKeys) {
         if (!reference) {
-          score_panel<kBias, false, false>(first, panel, valid);
+          score_panel<kBias, false, false>(first, panel, valid, next);
         } else {
-          score_panel<kBias, true, false>(first, panel, valid);
+          score_panel<kBias, true, false>(first, panel, valid, next);
         }
       } else if (!reference) {
-        score_panel<kBias, false, true>(first, panel, valid);
+        score_panel<kBias, false, true>(first, panel, valid, next);
       } else {
-        score_panel<kBias, true, true>(first, panel, valid);
+        score_panel<kBias, true, true>(first, panel, valid, next);
       }
     }
   }
@@ -129,13 +155,15 @@ class VectorTile {
   // Scores of all rows with one panel of keys, their weights, and their part of the row sums. kReference: this is the
   // first panel these rows meet. kTail: only `valid` keys of the panel exist.
   template <bool kBias, bool kReference, bool kTail>
-  __attribute__((noinline)) void score_panel(int64_t first, int64_t panel, int64_t valid) {
+  __attribute__((noinline)) void score_panel(int64_t first, int64_t panel, int64_t valid, const void* next) {
     const Vec scale = Isa::set1(t_.scale_log2e);
     float* const minus_m = t_.scratch.minus_m;
     float* const tile_sums = t_.scratch.tile_sums;
     Element* const out = weights(0) + panel;
     const int64_t padded_rows = padded_rows_;
+    Prefetch prefetch(next, steps_ * kPanelKeys * kPair * int64_t{sizeof(Element)}, padded_rows / kRows);
     for (int64_t row0 = 0; row0 < padded_rows; row0 += kRows) {
+      prefetch.share();
       Vec acc[kRows][kVectors];
       products<kRows>(acc, first + panel, row0);
 #pragma GCC unroll 16
@@ -290,7 +318,7 @@ class VectorTile {
 
   void apply_values(int64_t first, int64_t keys) {
     const ValuePanels panels(t_.head_dim, kShape);
-    const Element* tile = static_cast<const Element*>(t_.values) + first * vectors_ * kLanes;
+    const Element* tile = value_tile(first);
     // A key tile is packed for whole panels; only pairs that exist are multiplied.
     const int64_t packed_keys = (keys + kPanelKeys - 1) / kPanelKeys * kPanelKeys;
     const int64_t pairs = (keys + kPair - 1) / kPair;
@@ -298,28 +326,33 @@ class VectorTile {
       const int64_t vector = panels.first_vector(panel), width = panels.width_vectors(panel);
       const Element* v = tile + vector * kLanes * packed_keys;
       float* o = t_.o + vector * kLanes;
-      value_panel<Isa::kValueVectors>(width, v, pairs, o);
+      const void* next = panel + 1 < panels.count ? static_cast<const void*>(v + width * kLanes * packed_keys)
+                                                  : static_cast<const void*>(key_panel(first + Isa::kKeyTile));
+      value_panel<Isa::kValueVectors>(width, v, pairs, o, next);
     }
   }
 
   template <int kWidth>
-  ZT_FLASH_INLINE void value_panel(int64_t width, const Element* v, int64_t pairs, float* o) {
+  ZT_FLASH_INLINE void value_panel(int64_t width, const Element* v, int64_t pairs, float* o, const void* next) {
     if constexpr (kWidth > 1) {
-      if (width < kWidth) return value_panel<kWidth - 1>(width, v, pairs, o);
+      if (width < kWidth) return value_panel<kWidth - 1>(width, v, pairs, o, next);
     }
     constexpr int kBlockRows = Isa::value_rows(kWidth);
     if (fresh_) {
-      value_rows<kWidth, kBlockRows, true>(v, pairs, o);
+      value_rows<kWidth, kBlockRows, true>(v, pairs, o, next);
     } else {
-      value_rows<kWidth, kBlockRows, false>(v, pairs, o);
+      value_rows<kWidth, kBlockRows, false>(v, pairs, o, next);
     }
   }
 
   template <int kWidth, int kBlockRows, bool kFresh>
-  __attribute__((noinline)) void value_rows(const Element* v, int64_t pairs, float* o) {
+  __attribute__((noinline)) void value_rows(const Element* v, int64_t pairs, float* o, const void* next) {
     const int64_t rows = t_.rows, stride = t_.o_stride;
+    Prefetch prefetch(next, pairs * kWidth * kLanes * kPair * int64_t{sizeof(Element)},
+                      (rows + kBlockRows - 1) / kBlockRows);
     int64_t row = 0;
     for (; row + kBlockRows <= rows; row += kBlockRows) {
+      prefetch.share();
       Vec acc[kBlockRows][kWidth];
       value_products(acc, v, pairs, weights(row), kBlockRows - 1);
 #pragma GCC unroll 16
