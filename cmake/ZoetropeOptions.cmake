@@ -9,6 +9,14 @@ set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
 set(ZOETROPE_MPI AUTO CACHE STRING "Build the MPI transport: AUTO (where MPI is installed), ON or OFF")
 set(ZOETROPE_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them; empty for none")
+if(ZOETROPE_SANITIZE)
+  set(timeout_scale 6)  # address and undefined cost up to 4 times the time, thread up to 15 on memory-bound loops
+else()
+  set(timeout_scale 1)
+endif()
+set(ZOETROPE_TEST_TIMEOUT_SCALE ${timeout_scale} CACHE STRING "Factor on every test's time limit, for slow machines")
+math(EXPR ZOETROPE_TEST_TIMEOUT "300 * ${ZOETROPE_TEST_TIMEOUT_SCALE}")      # seconds, of a unit test
+math(EXPR ZOETROPE_LONG_TEST_TIMEOUT "900 * ${ZOETROPE_TEST_TIMEOUT_SCALE}")  # of whole runs
 
 add_library(zoetrope_flags INTERFACE)
 target_compile_options(zoetrope_flags INTERFACE

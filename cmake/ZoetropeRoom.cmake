@@ -25,5 +25,5 @@ function(zoetrope_test name)
   target_link_libraries(${name} PRIVATE zoetrope_flags ${TEST_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock
                                         GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT 300)
+                       PROPERTIES TIMEOUT ${ZOETROPE_TEST_TIMEOUT})
 endfunction()
