@@ -26,15 +26,14 @@ struct Implementation {
 template <typename Problem, typename Function, size_t N>
 const Implementation<Problem, Function>& choose(const char* op, const Implementation<Problem, Function> (&list)[N],
                                                 const Problem& problem, std::string_view forced) {
-  std::string names;
   for (const auto& candidate : list) {
-    if (!names.empty()) names += ", ";
-    names += candidate.name;
     if (!forced.empty() && forced != candidate.name) continue;
     const Refusal refusal = candidate.supports(problem);
     if (!refusal) return candidate;
     if (!forced.empty()) fail("{}: implementation '{}' cannot run here: {}", op, forced, *refusal);
   }
+  std::string names;
+  for (const auto& candidate : list) names += (names.empty() ? "" : ", ") + std::string(candidate.name);
   if (!forced.empty()) fail("{}: there is no implementation '{}'; there are: {}", op, forced, names);
   fail("{}: no implementation can do this problem; there are: {}", op, names);
 }
