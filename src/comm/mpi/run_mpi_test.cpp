@@ -27,6 +27,8 @@ Outcome run(const std::string& scenario, int ranks = 4) {
   while (const size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) result.output.append(buffer.data(), count);
   const int status = pclose(pipe);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  // A sanitizer's exit code alone would pass for the failure that a scenario asks for.
+  EXPECT_EQ(result.output.find("Sanitizer: "), std::string::npos) << result.output;
   return result;
 }
 
