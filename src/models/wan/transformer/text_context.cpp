@@ -1,5 +1,7 @@
 #include "models/wan/transformer/text_context.h"
 
+#include <exception>
+
 #include "base/error.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/norm/norm.h"
@@ -46,22 +48,23 @@ void TextContext::join(Stream& stream, const Probe& probe) {
     }
     const size_t item = next_item_++;
     lock.unlock();
-    std::exception_ptr failure;
     try {
       if (item == 0) {
         embed(stream, probe);
       } else {
         project(stream, item - 1);
       }
-    } catch (...) {
-      failure = std::current_exception();
+    } catch (const std::exception& error) {
+      lock.lock();
+      failure_ = error.what();
+      changed_.notify_all();
+      throw;
     }
     lock.lock();
-    if (failure && !failure_) failure_ = failure;
     if (++done_items_ == items) embedding_ = Tensor();
     changed_.notify_all();
   }
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_) throw Error(*failure_);
 }
 
 void TextContext::embed(Stream& stream, const Probe& probe) {

@@ -5,10 +5,11 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "zoetrope/tensor.h"
@@ -27,8 +28,8 @@ class TextContext {
               std::span<const int64_t> key_lengths = {});
 
   // Computes what is left to compute, with the caller's threads, and returns when all of it is there. Any rank may
-  // call, in any order; when one fails, the others get its error. The probe sees "text_embedding" [B, L, d] where this
-  // rank computed it.
+  // call, in any order; when one fails, the others fail with its message. The probe sees "text_embedding" [B, L, d]
+  // where this rank computed it.
   void join(Stream& stream, const Probe& probe = {});
 
   int64_t batch() const { return batch_; }
@@ -58,7 +59,7 @@ class TextContext {
   std::condition_variable changed_;
   size_t next_item_ = 0;
   size_t done_items_ = 0;
-  std::exception_ptr failure_;
+  std::optional<std::string> failure_;  // of the first rank that failed; an exception object is not shared by threads
 };
 
 }  // namespace zoetrope::wan
