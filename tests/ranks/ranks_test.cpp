@@ -22,15 +22,16 @@ struct Job {
   const char* model;
   int64_t heads;
   int64_t height, width, frames;  // tokens: (height/16)·(width/16)·((frames + 3)/4)
+  double recorded_bf16_error;     // final latents in case.json, of the model's own class where it has none
 };
 
 // 125 tokens divide by none of 2, 3, 4, 6, 7; six heads do not divide by four, four not by three. Two experts switch
 // midway.
 constexpr Job kJobs[] = {
-    {"even_tokens", "wan21_t2v", 4, 48, 64, 9},
-    {"odd_tokens", "wan21_t2v", 4, 80, 80, 17},
-    {"six_heads", "wan21_t2v_h6", 6, 80, 80, 17},
-    {"two_experts", "wan22_t2v", 4, 32, 48, 5},
+    {"even_tokens", "wan21_t2v", 4, 48, 64, 9, 1.4e-2},
+    {"odd_tokens", "wan21_t2v", 4, 80, 80, 17, 1.4e-2},
+    {"six_heads", "wan21_t2v_h6", 6, 80, 80, 17, 1.4e-2},
+    {"two_experts", "wan22_t2v", 4, 32, 48, 5, 1.4e-2},
 };
 
 struct Layout {
@@ -102,13 +103,25 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
 }
 
 constexpr double kFloat32 = 1e-5;
-// The recorded error of this model in bf16 against float32 (pipelines/wan21_t2v, final latents): ranks fold blocks in
-// another order, and roundings that fall the other way may not cost more than bf16 itself does.
-constexpr double kBf16 = 1.4e-2;
+
+// Ranks fold blocks in another order, so bf16 roundings fall elsewhere, and through steps and guidance the result is
+// another sample of bf16's own error: 1.5 times what one rank's bf16 is off float32, the bound that recorded bf16 runs
+// have too. Two such samples are up to the root of the sum of their squares apart.
+constexpr double kBf16Factor = 1.5;
 
 void matches_one(const Job& job, const Layout& layout, comm::Communicator& world) {
-  EXPECT_LE(distance(run(job, layout, "float32", world), reference(job, "float32")), kFloat32);
-  EXPECT_LE(distance(run(job, layout, "bf16", world), reference(job, "bf16")), kBf16);
+  const Tensor& exact = reference(job, "float32");
+  const Tensor& rounded = reference(job, "bf16");
+  EXPECT_LE(distance(run(job, layout, "float32", world), exact), kFloat32);
+  const double own_error = distance(rounded, exact);
+  const Tensor ours = run(job, layout, "bf16", world);
+  EXPECT_LE(distance(ours, exact), kBf16Factor * own_error);
+  EXPECT_LE(distance(ours, rounded), std::hypot(1, kBf16Factor) * own_error);
+  EXPECT_LE(own_error, kBf16Factor * job.recorded_bf16_error);
+  if (world.rank() == 0) {
+    fmt::print("{}: bf16 against float32: {:.3g} on one rank, {:.3g} on {}; against each other {:.3g}\n", job.name,
+               own_error, distance(ours, exact), world.size(), distance(ours, rounded));
+  }
 }
 
 // One byte of one received piece is wrong: the run must leave its bound on some rank.
