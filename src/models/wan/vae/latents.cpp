@@ -1,7 +1,7 @@
 #include "models/wan/vae/latents.h"
 
 #include "base/error.h"
-#include "models/wan/vae/vae_pieces.h"
+#include "models/wan/vae/without_batch.h"
 
 namespace zoetrope::wan {
 namespace {

@@ -1,196 +1,183 @@
 #include "models/wan/vae/vae_blocks.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/norm/norm.h"
-#include "kernels/pointwise/pointwise.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
 namespace {
 
-constexpr int64_t kPastFrames = 2;  // of a kernel of three
-
-TensorView positions(const TensorView& x) {  // [T, H, W, C] as [T·H·W, C]
+TensorView positions(const TensorView& x) {  // [1, H, W, C] as [H·W, C]
   return x.reshape({x.size() / x.extent(-1), x.extent(-1)});
 }
 
-void normalize(Stream& stream, const TensorView& x, const TensorView& gamma, bool silu, const TensorView& out) {
-  const trace::Span span(stream.lane(), "vae.norm");
+void normalize(const VaeRun& run, const TensorView& x, const TensorView& gamma, bool silu, const TensorView& out) {
+  const trace::Span span(run.stream.lane(), "vae.norm");
   kernels::ChannelNorm norm;
   norm.x = positions(x);
   norm.gamma = gamma;
   norm.silu = silu;
   norm.out = positions(out);
-  kernels::channel_norm(stream, norm);
+  kernels::channel_norm(run.stream, norm);
 }
 
-void convolve(Stream& stream, const kernels::Convolution& convolution, const char* name, const TensorView& x,
+void convolve(const VaeRun& run, const kernels::Convolution& convolution, const char* name, const TensorView& x,
               const TensorView& out, const TensorView& add = {}) {
-  const trace::Span span(stream.lane(), name);
-  convolution.run(stream, x, out, add);
+  const trace::Span span(run.stream.lane(), name);
+  convolution.run(run.stream, x, out, add);
 }
 
 }  // namespace
 
-void norm_silu(Stream& stream, const TensorView& x, const TensorView& gamma, const TensorView& out) {
-  normalize(stream, x, gamma, true, out);
+void norm_silu(const VaeRun& run, const TensorView& x, const TensorView& gamma, const TensorView& out) {
+  normalize(run, x, gamma, true, out);
 }
 
-void CausalConv::start(Stream& stream, int64_t max_frames, FrameSize size) {
-  history_.start(stream, kPastFrames + max_frames, kPastFrames, size.height, size.width,
-                 convolution_.problem().in_channels);
+// The sum is taken in the output's memory: with a second operand elsewhere oneDNN falls back to kernels at half the
+// speed, which want the weights in yet another layout.
+void convolve_taps(const VaeRun& run, const TapWeights& taps, const std::array<const Frame*, 3>& frames,
+                   const TensorView& out, Onto onto) {
+  ZT_CHECK(taps.taps.size() == frames.size() && *frames.back());
+  TensorView add = onto == Onto::kOut ? out : TensorView{};
+  for (size_t tap = frames.size(); tap-- > 0 && *frames[tap];) {
+    convolve(run, taps.taps[tap], "vae.conv", frames[tap]->view(), out, add);
+    add = out;
+  }
 }
 
-void CausalConv::run(Stream& stream, int64_t frames, const TensorView& out, const TensorView& add) {
-  convolve(stream, convolution_, "vae.conv3d", history_.append(frames), out, add);
-  const trace::Span span(stream.lane(), "vae.history");
-  history_.drop(stream, frames);
+void PastFrames::push(Frame present) {
+  older_ = std::move(newer_);
+  newer_ = std::move(present);
+}
+
+void CausalConv::run(const VaeRun& run, Frame x, const TensorView& out, Onto onto) {
+  convolve_taps(run, weights_, past_.with(x), out, onto);
+  past_.push(std::move(x));
 }
 
 ResidualBlock::ResidualBlock(const ResidualWeights& weights)
     : weights_(weights), conv1_(weights.conv1), conv2_(weights.conv2) {}
 
-void ResidualBlock::start(Stream& stream, int64_t max_frames, FrameSize size) {
-  conv1_.start(stream, max_frames, size);
-  conv2_.start(stream, max_frames, size);
+void ResidualBlock::start() {
+  conv1_.start();
+  conv2_.start();
 }
 
-void ResidualBlock::run(const VaeRun& run, const TensorView& x, const TensorView& out) {
-  const Arena::Scope scope(run.arena);
-  const int64_t frames = x.extent(0);
-  norm_silu(run.stream, x, weights_.gamma1, conv1_.input(frames));
-  const TensorView hidden = run.frames(frames, x.extent(1), x.extent(2), out_channels());
-  conv1_.run(run.stream, frames, hidden);
-  norm_silu(run.stream, hidden, weights_.gamma2, conv2_.input(frames));
-  // The sum is taken in the output's memory: with a second operand oneDNN falls back to kernels at half the speed,
-  // which want the weights in yet another layout. The copy costs a hundredth of the convolution.
+Frame ResidualBlock::run(const VaeRun& run, Frame x) {
+  Frame normed = run.like(x, x.channels());
+  norm_silu(run, x.view(), weights_.gamma1, normed.view());
+  Frame hidden = run.like(x, out_channels());
+  conv1_.run(run, std::move(normed), hidden.view());
+  norm_silu(run, hidden.view(), weights_.gamma2, hidden.view());
   if (weights_.shortcut) {
-    convolve(run.stream, *weights_.shortcut, "vae.conv1x1", x, out);
-  } else if (out.raw() != x.raw()) {
-    copy(run.stream, out, x);
+    Frame skip = run.like(x, out_channels());
+    convolve(run, *weights_.shortcut, "vae.conv1x1", x.view(), skip.view());
+    x = std::move(skip);
   }
-  conv2_.run(run.stream, frames, out, out);
+  conv2_.run(run, std::move(hidden), x.view(), Onto::kOut);
+  return x;
 }
 
 MiddleBlock::MiddleBlock(const CoderWeights& weights)
-    : attention_weights_(weights.middle_attention), first_(weights.middle_first), last_(weights.middle_last) {}
+    : attention_(weights.middle_attention), first_(weights.middle_first), last_(weights.middle_last) {}
 
-void MiddleBlock::start(Stream& stream, int64_t max_frames, FrameSize size) {
-  first_.start(stream, max_frames, size);
-  last_.start(stream, max_frames, size);
-  kernels::FlashProblem problem;
-  problem.query_tokens = problem.key_tokens = size.height * size.width;
-  problem.head_dim = first_.out_channels();
-  problem.scale = 1.0f / std::sqrt(static_cast<float>(problem.head_dim));
-  attention_.emplace(problem);
+void MiddleBlock::start() {
+  first_.start();
+  last_.start();
 }
 
-void MiddleBlock::run(const VaeRun& run, const TensorView& x) {
-  first_.run(run, x, x);
-  for (int64_t frame = 0; frame < x.extent(0); ++frame) attend(run, x.slice(0, frame, frame + 1));
-  last_.run(run, x, x);
+Frame MiddleBlock::run(const VaeRun& run, Frame x) {
+  x = first_.run(run, std::move(x));
+  attend(run, x);
+  return last_.run(run, std::move(x));
 }
 
-void MiddleBlock::attend(const VaeRun& run, const TensorView& frame) {
-  const Arena::Scope scope(run.arena);
-  const int64_t height = frame.extent(1), width = frame.extent(2), channels = frame.extent(3);
-  const int64_t tokens = height * width;
-  const TensorView normed = run.frames(1, height, width, channels);
-  const TensorView qkv = run.frames(1, height, width, 3 * channels);
-  normalize(run.stream, frame, attention_weights_.gamma, false, normed);
-  convolve(run.stream, attention_weights_.to_qkv, "vae.conv1x1", normed, qkv);
-  const auto part = [&](int64_t index) {
-    return TensorView(qkv.data<float>() + index * channels, DType::kF32, {1, tokens, 1, channels},
-                      {tokens * 3 * channels, 3 * channels, channels, 1}, qkv.device());
+void MiddleBlock::attend(const VaeRun& run, const Frame& x) {
+  const int64_t tokens = x.height() * x.width(), channels = x.channels();
+  const Frame mixed = run.like(x, channels), qkv = run.like(x, 3 * channels);
+  normalize(run, x.view(), attention_.gamma, false, mixed.view());
+  convolve(run, attention_.to_qkv, "vae.conv1x1", mixed.view(), qkv.view());
+  const auto part = [&](int64_t index) {  // [1, tokens, 1, C]
+    return positions(qkv.view())
+        .slice(1, index * channels, (index + 1) * channels)
+        .split_axis(0, 1, tokens)
+        .split_axis(2, 1, channels);
   };
+  kernels::FlashProblem problem;
+  problem.query_tokens = problem.key_tokens = tokens;
+  problem.head_dim = channels;
+  problem.scale = 1.0f / std::sqrt(static_cast<float>(channels));
   kernels::KeyBlock keys;
   keys.k = part(1);
   keys.v = part(2);
   {
     const trace::Span span(run.stream.lane(), "vae.attention");
-    attention_->attend(run.stream, part(0), keys, normed.reshape({1, tokens, 1, channels}));
+    kernels::FlashAttention(problem).attend(run.stream, part(0), keys, mixed.view().reshape({1, tokens, 1, channels}));
   }
-  convolve(run.stream, attention_weights_.proj, "vae.conv1x1", normed, frame, frame);
+  convolve(run, attention_.proj, "vae.conv1x1", mixed.view(), x.view(), x.view());
 }
 
-ResidualChain::ResidualChain(const std::vector<ResidualWeights>& weights) {
-  for (const ResidualWeights& block : weights) blocks_.emplace_back(block);
-}
-
-void ResidualChain::start(Stream& stream, int64_t max_frames, FrameSize size) {
-  for (ResidualBlock& block : blocks_) block.start(stream, max_frames, size);
-}
-
-size_t ResidualChain::bytes() const {
-  size_t bytes = 0;
-  for (const ResidualBlock& block : blocks_) bytes += block.bytes();
-  return bytes;
-}
-
-void Upsampler::start(Stream& stream, int64_t max_frames, FrameSize size) {
+void Upsampler::start() {
+  past_.start();
   first_ = true;
-  if (weights_.time.empty()) return;
-  history_.start(stream, kPastFrames + max_frames, kPastFrames, size.height, size.width,
-                 weights_.time.front().problem().in_channels);
 }
 
-TensorView Upsampler::input(int64_t frames) const {
-  return makes_two_of_one() ? history_.incoming(frames) : TensorView{};
-}
-
-TensorView Upsampler::two_of_one(const VaeRun& run, const TensorView& window) {
-  const TensorView two = run.frames(2, window.extent(1), window.extent(2), window.extent(3));
-  for (int64_t which = 0; which < 2; ++which) {
-    convolve(run.stream, weights_.time[static_cast<size_t>(which)], "vae.time_conv", window,
-             two.slice(0, which, which + 1));
+void Upsampler::run(const VaeRun& run, Frame x, const Next& next) {
+  if (weights_.time.empty() || std::exchange(first_, false)) {
+    Frame large = enlarge(run, x);
+    x.release();  // what follows may need the memory
+    next(std::move(large));
+    return;
   }
-  return two;
+  for (const TapWeights& parity : weights_.time) {
+    Frame frame = run.like(x, x.channels());
+    convolve_taps(run, parity, past_.with(x), frame.view(), Onto::kNothing);
+    Frame large = enlarge(run, frame);
+    frame.release();
+    next(std::move(large));
+  }
+  past_.push(std::move(x));
 }
 
-void Upsampler::enlarge(const VaeRun& run, const TensorView& x, const TensorView& out) {
-  const Arena::Scope scope(run.arena);
-  const TensorView large = run.frames(x.extent(0), 2 * x.extent(1), 2 * x.extent(2), x.extent(3));
-  {
-    const trace::Span span(run.stream.lane(), "vae.nearest");
-    kernels::upsample_nearest_2x(run.stream, x, large);
+Frame Upsampler::enlarge(const VaeRun& run, const Frame& x) const {
+  const int64_t channels = weights_.cells.front().problem().out_channels;
+  Frame large = run.pool.take(2 * x.height(), 2 * x.width(), channels);
+  const Frame cell = run.like(x, channels);
+  for (int64_t index = 0; index < 4; ++index) {
+    convolve(run, weights_.cells[static_cast<size_t>(index)], "vae.upsample", x.view(), cell.view());
+    const trace::Span span(run.stream.lane(), "vae.interleave");
+    const TensorView rows = large.view().select(0, 0).split_axis(0, x.height(), 2).select(1, index / 2);
+    copy(run.stream, rows.split_axis(1, x.width(), 2).select(2, index % 2), cell.view().select(0, 0));
   }
-  convolve(run.stream, weights_.spatial, "vae.conv2d", large, out);
+  return large;
 }
 
-void Downsampler::start(Stream& stream, int64_t max_frames, FrameSize size) {
-  if (weights_.time.empty()) return;
-  const FrameSize half = out_size(size);
-  // Of three frames that make one, one stays; another may be waiting for its partner.
-  history_.start(stream, kPastFrames + max_frames, 0, half.height, half.width,
-                 weights_.time.front().problem().in_channels);
+void Downsampler::start() {
+  last_ = {};
+  waiting_ = {};
 }
 
-TensorView Downsampler::run(const VaeRun& run, const TensorView& x) {
-  const FrameSize half = out_size({x.extent(1), x.extent(2)});
-  const int64_t count = x.extent(0), channels = x.extent(3);
-  const auto result = [&](int64_t frames) { return run.frames(frames, half.height, half.width, channels); };
-  if (weights_.time.empty()) {
-    const TensorView y = result(count);
-    convolve(run.stream, weights_.spatial, "vae.conv2d", x, y);
-    return y;
+Frame Downsampler::run(const VaeRun& run, Frame x) {
+  Frame small = run.pool.take(x.height() / 2, x.width() / 2, x.channels());
+  convolve(run, weights_.spatial, "vae.downsample", x.view(), small.view());
+  if (!weights_.time) return small;
+  if (!last_) {
+    last_ = run.like(small, small.channels());  // a copy, for the next layer works in place
+    copy(run.stream, last_.view(), small.view());
+    return small;
   }
-  const bool first = history_.frames() == 0;
-  convolve(run.stream, weights_.spatial, "vae.conv2d", x, history_.incoming(count));
-  const TensorView window = history_.append(count);
-  if (first) {
-    ZT_CHECK(count == 1, "the first frame must come alone, not with {} others", count - 1);
-    const TensorView y = result(1);  // a copy, for the next layer may work in place
-    copy(run.stream, y, window);
-    return y;
+  if (!waiting_) {
+    waiting_ = std::move(small);
+    return {};
   }
-  const int64_t pairs = (history_.frames() - 1) / 2;
-  if (pairs == 0) return {};
-  const TensorView y = result(pairs);
-  convolve(run.stream, weights_.time.front(), "vae.time_conv", window.slice(0, 0, 1 + 2 * pairs), y);
-  history_.drop(run.stream, 2 * pairs);
-  return y;
+  Frame one = run.like(small, small.channels());
+  convolve_taps(run, *weights_.time, {&last_, &waiting_, &small}, one.view(), Onto::kNothing);
+  last_ = std::move(small);
+  waiting_ = {};
+  return one;
 }
 
 }  // namespace zoetrope::wan

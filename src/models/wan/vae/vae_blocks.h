@@ -1,160 +1,108 @@
 // The layers of both halves of the VAE with their state over time: what each keeps of the past and how it takes the
-// next frames. Every tensor is channels last, [frames, H, W, C]. Which layer follows which is the business of
+// next frame. Every value is one frame, channels last, [1, H, W, C]. Which layer follows which is the business of
 // vae_decoder.cpp and vae_encoder.cpp.
 //
-// start() begins a clip. A layer may be handed any number of frames up to the `max_frames` it was started with.
+// A convolution over time is the sum of one 2-D convolution per tap, each on a frame of its own. Against one 3-D
+// convolution over a window of three frames that is 9 % faster (oneDNN 2.6, 96 channels at 480×832 to 384 at 60×104),
+// needs no contiguous window and so no copies, keeps two frames instead of three, and leaves out the taps that would
+// see the zeros before a clip.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "zoetrope/tensor.h"
 
-#include "device/arena.h"
 #include "device/stream.h"
 #include "kernels/flash_attention/flash_attention.h"
-#include "models/wan/vae/frame_history.h"
+#include "models/wan/vae/frame_pool.h"
 #include "models/wan/vae/vae_weights.h"
 
 namespace zoetrope::wan {
 
-// What running needs: the rank's stream, and the VAE's own memory for values between layers.
+// What running needs: the rank's stream, and the memory for values.
 struct VaeRun {
   Stream& stream;
-  Arena& arena;
-  TensorView frames(int64_t count, int64_t height, int64_t width, int64_t channels) const {
-    return arena.tensor(DType::kF32, {count, height, width, channels});
-  }
+  FramePool& pool;
+  Frame like(const Frame& x, int64_t channels) const { return pool.take(x.height(), x.width(), channels); }
 };
 
-struct FrameSize {
-  int64_t height = 0;
-  int64_t width = 0;
-};
+// out = SiLU(x / ‖x‖·√C·gamma) over channels; out may be x.
+void norm_silu(const VaeRun& run, const TensorView& x, const TensorView& gamma, const TensorView& out);
 
-// A 3×3×3 convolution that sees two past frames, zeros before the first.
-class CausalConv {
+// out = Σ tap·frame over the frames that exist (oldest first, empty where the clip had not begun), plus out if `add`.
+enum class Onto : uint8_t { kNothing, kOut };
+void convolve_taps(const VaeRun& run, const TapWeights& taps, const std::array<const Frame*, 3>& frames,
+                   const TensorView& out, Onto onto);
+
+// The two frames before the present one.
+class PastFrames {
  public:
-  explicit CausalConv(const kernels::Convolution& convolution) : convolution_(convolution) {}
-  void start(Stream& stream, int64_t max_frames, FrameSize size);
-  TensorView input(int64_t frames) const { return history_.incoming(frames); }  // to be written before run()
-  void run(Stream& stream, int64_t frames, const TensorView& out, const TensorView& add = {});
-  size_t bytes() const { return history_.bytes(); }
+  void start() { older_ = {}, newer_ = {}; }
+  std::array<const Frame*, 3> with(const Frame& present) const { return {&older_, &newer_, &present}; }
+  void push(Frame present);
 
  private:
-  const kernels::Convolution& convolution_;
-  FrameHistory history_;
+  Frame older_, newer_;
 };
 
-// out = SiLU(x / ‖x‖·√C·gamma) over channels.
-void norm_silu(Stream& stream, const TensorView& x, const TensorView& gamma, const TensorView& out);
+// A 3×3×3 convolution, causal in time.
+class CausalConv {
+ public:
+  explicit CausalConv(const TapWeights& weights) : weights_(weights) {}
+  void start() { past_.start(); }
+  int64_t out_channels() const { return weights_.out_channels(); }
+  void run(const VaeRun& run, Frame x, const TensorView& out, Onto onto = Onto::kNothing);
+
+ private:
+  const TapWeights& weights_;
+  PastFrames past_;
+};
 
 class ResidualBlock {
  public:
   explicit ResidualBlock(const ResidualWeights& weights);
-  void start(Stream& stream, int64_t max_frames, FrameSize size);
-  bool changes_channels() const { return weights_.shortcut.has_value(); }
-  int64_t out_channels() const { return weights_.conv2.problem().out_channels; }
-  void run(const VaeRun& run, const TensorView& x, const TensorView& out);  // out may be x if the channels stay
-  size_t bytes() const { return conv1_.bytes() + conv2_.bytes(); }
+  void start();
+  int64_t out_channels() const { return conv2_.out_channels(); }
+  Frame run(const VaeRun& run, Frame x);  // in x's memory if the channels stay
 
  private:
   const ResidualWeights& weights_;
   CausalConv conv1_, conv2_;
 };
 
-// Residual, attention within each frame, residual; in place.
+// Residual, attention within the frame, residual.
 class MiddleBlock {
  public:
   explicit MiddleBlock(const CoderWeights& weights);
-  void start(Stream& stream, int64_t max_frames, FrameSize size);
-  void run(const VaeRun& run, const TensorView& x);
-  size_t bytes() const { return first_.bytes() + last_.bytes(); }
+  void start();
+  Frame run(const VaeRun& run, Frame x);
 
  private:
-  void attend(const VaeRun& run, const TensorView& frame);
+  void attend(const VaeRun& run, const Frame& x);
 
-  const AttentionWeights& attention_weights_;
+  const AttentionWeights& attention_;
   ResidualBlock first_, last_;
-  std::optional<kernels::FlashAttention> attention_;
 };
 
-// The residual blocks of one level.
-class ResidualChain {
- public:
-  explicit ResidualChain(const std::vector<ResidualWeights>& weights);
-  void start(Stream& stream, int64_t max_frames, FrameSize size);
-  int64_t out_channels() const { return blocks_.back().out_channels(); }
-  // Works in x where it can. The result is in `out` if one is given, else in x or in new memory of the arena. `after`
-  // sees each block's output.
-  template <typename After>
-  TensorView run(const VaeRun& run, TensorView x, const TensorView& out, After&& after) {
-    for (ResidualBlock& block : blocks_) {
-      TensorView y = x;
-      if (out && &block == &blocks_.back()) {
-        y = out;
-      } else if (block.changes_channels()) {
-        y = run.frames(x.extent(0), x.extent(1), x.extent(2), block.out_channels());
-      }
-      block.run(run, x, y);
-      x = y;
-      after(x);
-    }
-    return x;
-  }
-  size_t bytes() const;
-
- private:
-  std::vector<ResidualBlock> blocks_;
-};
-
-// Twice the height and width, and twice the frames if the weights say so; the first frame of a clip stays one and has
+// Twice the height and width, and two frames for one if the weights say so; the first frame of a clip stays one and has
 // no part in the history (wan.md section 4.4).
 class Upsampler {
  public:
-  explicit Upsampler(const ResampleWeights& weights) : weights_(weights) {}
-  void start(Stream& stream, int64_t max_frames, FrameSize size);
-  int64_t out_channels() const { return weights_.spatial.problem().out_channels; }
-  // Where the frames are best put before run(); null where any place is as good.
-  TensorView input(int64_t frames) const;
-  // x is input(), where that is not null. next(y) takes the results in order, at most `piece` frames at a time; y is
-  // next's to overwrite and valid until it returns.
-  template <typename Next>
-  void run(const VaeRun& run, const TensorView& x, int64_t piece, Next&& next) {
-    if (!makes_two_of_one()) {
-      first_ = false;
-      enlarge(run, x, piece, next);
-      return;
-    }
-    const TensorView window = history_.append(x.extent(0));
-    for (int64_t frame = 0; frame < x.extent(0); ++frame) {
-      const Arena::Scope scope(run.arena);
-      enlarge(run, two_of_one(run, window.slice(0, frame, frame + 3)), piece, next);
-    }
-    history_.drop(run.stream, x.extent(0));
-  }
-  size_t bytes() const { return history_.bytes(); }
+  using Next = std::function<void(Frame)>;
+  explicit Upsampler(const UpsampleWeights& weights) : weights_(weights) {}
+  void start();
+  void run(const VaeRun& run, Frame x, const Next& next);  // next takes the results in order
 
  private:
-  bool makes_two_of_one() const { return !weights_.time.empty() && !first_; }
-  TensorView two_of_one(const VaeRun& run, const TensorView& window /* two past frames and this */);
-  void enlarge(const VaeRun& run, const TensorView& x, const TensorView& out);  // in space
-  template <typename Next>
-  void enlarge(const VaeRun& run, const TensorView& x, int64_t piece, Next& next) {
-    for (int64_t begin = 0; begin < x.extent(0); begin += piece) {
-      const Arena::Scope scope(run.arena);
-      const int64_t count = std::min(piece, x.extent(0) - begin);
-      const TensorView y = run.frames(count, 2 * x.extent(1), 2 * x.extent(2), out_channels());
-      enlarge(run, x.slice(0, begin, begin + count), y);
-      next(y);
-    }
-  }
+  Frame enlarge(const VaeRun& run, const Frame& x) const;
 
-  const ResampleWeights& weights_;
-  FrameHistory history_;
+  const UpsampleWeights& weights_;
+  PastFrames past_;
   bool first_ = true;
 };
 
@@ -162,18 +110,13 @@ class Upsampler {
 // then one of every two.
 class Downsampler {
  public:
-  explicit Downsampler(const ResampleWeights& weights) : weights_(weights) {}
-  void start(Stream& stream, int64_t max_frames, FrameSize size);
-  bool halves_frames() const { return !weights_.time.empty(); }
-  static FrameSize out_size(FrameSize size) { return {size.height / 2, size.width / 2}; }
-  // The frames that x completes, in memory of the arena; none where a partner is still to come. The first frame of a
-  // clip must come alone.
-  TensorView run(const VaeRun& run, const TensorView& x);
-  size_t bytes() const { return history_.bytes(); }
+  explicit Downsampler(const DownsampleWeights& weights) : weights_(weights) {}
+  void start();
+  Frame run(const VaeRun& run, Frame x);  // empty where a partner is still to come
 
  private:
-  const ResampleWeights& weights_;
-  FrameHistory history_;
+  const DownsampleWeights& weights_;
+  Frame last_, waiting_;  // of the pair before; the first of a pair
 };
 
 }  // namespace zoetrope::wan

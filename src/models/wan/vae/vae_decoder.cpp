@@ -1,22 +1,23 @@
 // Latents to frames. The stages form a tree in time: a latent frame becomes two frames, these become four, and each
-// piece runs to the end before the next one starts, so that only small pieces of large frames exist at once.
+// runs to the end before the next one starts, so that large frames exist one at a time.
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_blocks.h"
-#include "models/wan/vae/vae_pieces.h"
+#include "models/wan/vae/without_batch.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
 namespace {
 
 struct UpStage {
-  explicit UpStage(const StageWeights& weights) : chain(weights.resnets) {
-    if (weights.resample) upsampler.emplace(*weights.resample);
+  explicit UpStage(const StageWeights& weights) {
+    for (const ResidualWeights& block : weights.resnets) resnets.emplace_back(block);
+    if (weights.up) upsampler.emplace(*weights.up);
   }
-  ResidualChain chain;
+  std::vector<ResidualBlock> resnets;
   std::optional<Upsampler> upsampler;
 };
 
@@ -28,67 +29,58 @@ struct VaeDecoder::Impl {
     for (const StageWeights& stage : weights.stages) stages.emplace_back(stage);
   }
 
-  // Histories of the clip that begins: sizes double from stage to stage, and pieces hold at most two frames.
-  void start(Stream& stream, FrameSize size) {
-    in.start(stream, 1, size);
-    middle.start(stream, 1, size);
-    pieces.clear();
+  // Forgets the clip before.
+  void start() {
+    in.start();
+    middle.start();
     for (UpStage& stage : stages) {
-      const int64_t piece = pieces.empty() ? 1 : frames_at_once(size, stage.chain.out_channels());
-      pieces.push_back(piece);
-      stage.chain.start(stream, piece, size);
-      if (stage.upsampler) {
-        stage.upsampler->start(stream, piece, size);
-        size = {2 * size.height, 2 * size.width};
-      }
+      for (ResidualBlock& block : stage.resnets) block.start();
+      if (stage.upsampler) stage.upsampler->start();
     }
-    out.start(stream, pieces.back(), size);
+    out.start();
     next_frame = 0;
   }
 
   void run_latent(const VaeRun& run, const TensorView& latent /* [z, h, w] */) {
-    const Arena::Scope scope(run.arena);
     const int64_t height = latent.extent(1), width = latent.extent(2);
-    const TensorView z = run.frames(1, height, width, latent.extent(0));
-    copy(run.stream, z.select(0, 0), latent.permute({1, 2, 0}));
-    weights.quant.run(run.stream, z, in.input(1));
-    const TensorView x = run.frames(1, height, width, weights.layout.in.out);
-    in.run(run.stream, 1, x);
+    Frame raw = pool.take(height, width, latent.extent(0));
+    copy(run.stream, raw.view().select(0, 0), latent.permute({1, 2, 0}));
+    Frame z = run.like(raw, raw.channels());
+    weights.quant.run(run.stream, raw.view(), z.view());
+    raw.release();
+    Frame x = run.like(z, in.out_channels());
+    in.run(run, std::move(z), x.view());
     show("conv_in", x);
-    middle.run(run, x);
+    x = middle.run(run, std::move(x));
     show("mid_block", x);
-    run_stage(run, 0, x);
+    run_stage(run, 0, std::move(x));
   }
 
-  void run_stage(const VaeRun& run, size_t index, TensorView x) {
+  void run_stage(const VaeRun& run, size_t index, Frame x) {
     UpStage& stage = stages[index];
     const std::string& name = weights.layout.stages[index].name;
     {
       const trace::Span span(run.stream.lane(), name.c_str());
-      const TensorView target = stage.upsampler ? stage.upsampler->input(x.extent(0)) : TensorView{};
-      x = stage.chain.run(run, x, target, [](const TensorView&) {});
+      for (ResidualBlock& block : stage.resnets) x = block.run(run, std::move(x));
     }
     if (!stage.upsampler) {
       show(name, x);
-      finish(run, x);
+      finish(run, std::move(x));
       return;
     }
-    stage.upsampler->run(run, x, pieces[index + 1], [&](const TensorView& y) {
+    stage.upsampler->run(run, std::move(x), [&](Frame y) {
       show(name, y);
-      run_stage(run, index + 1, y);
+      run_stage(run, index + 1, std::move(y));
     });
   }
 
-  void finish(const VaeRun& run, const TensorView& x) {
-    const Arena::Scope scope(run.arena);
-    const int64_t count = x.extent(0);
-    norm_silu(run.stream, x, weights.gamma_out, out.input(count));
-    const TensorView frames = run.frames(count, x.extent(1), x.extent(2), weights.layout.out.out);
-    out.run(run.stream, count, frames);
-    show("conv_out", frames);
-    clamp(run.stream, frames);
-    (*sink)(next_frame, frames);
-    next_frame += count;
+  void finish(const VaeRun& run, Frame x) {
+    norm_silu(run, x.view(), weights.gamma_out, x.view());
+    const Frame frame = run.like(x, out.out_channels());
+    out.run(run, std::move(x), frame.view());
+    show("conv_out", frame);
+    clamp(run.stream, frame.view());
+    (*sink)(next_frame++, frame.view());
   }
 
   static void clamp(Stream& stream, const TensorView& x) {
@@ -99,16 +91,15 @@ struct VaeDecoder::Impl {
     });
   }
 
-  void show(std::string_view name, const TensorView& x) const { observe(*probe, name, x.permute({3, 0, 1, 2})); }
+  void show(std::string_view name, const Frame& x) const { observe(*probe, name, x.view().permute({3, 0, 1, 2})); }
 
   std::shared_ptr<const VaeWeights> owner;
   const CoderWeights& weights;
+  FramePool pool;  // outlives the frames that the layers keep
   CausalConv in;
   MiddleBlock middle;
   std::vector<UpStage> stages;
   CausalConv out;
-  std::vector<int64_t> pieces;  // frames at once, per stage
-  Arena arena;
 
   // Of the clip in work.
   int64_t next_frame = 0;
@@ -129,17 +120,13 @@ void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameSi
   }
   impl_->sink = &sink;
   impl_->probe = &probe;
-  impl_->start(stream, {z.extent(2), z.extent(3)});
-  const VaeRun run{stream, impl_->arena};
+  impl_->start();
+  impl_->pool.trim_to({z.extent(2), z.extent(3)});
+  const VaeRun run{stream, impl_->pool};
   for (int64_t t = 0; t < z.extent(1); ++t) impl_->run_latent(run, z.select(1, t));
+  impl_->start();  // gives the histories back for whoever comes next
 }
 
-size_t VaeDecoder::workspace_bytes() const {
-  size_t bytes = impl_->arena.reserved() + impl_->in.bytes() + impl_->middle.bytes() + impl_->out.bytes();
-  for (const UpStage& stage : impl_->stages) {
-    bytes += stage.chain.bytes() + (stage.upsampler ? stage.upsampler->bytes() : 0);
-  }
-  return bytes;
-}
+size_t VaeDecoder::workspace_bytes() const { return impl_->pool.bytes(); }
 
 }  // namespace zoetrope::wan

@@ -1,22 +1,21 @@
-// Frames to latents. Frames enter one or two at a time; a stage that halves time gives nothing until it has a pair.
-#include <algorithm>
+// Frames to latents, frame by frame. A stage that halves time gives nothing until it has a pair.
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_blocks.h"
-#include "models/wan/vae/vae_pieces.h"
-#include "trace/trace.h"
+#include "models/wan/vae/without_batch.h"
 
 namespace zoetrope::wan {
 namespace {
 
 struct DownStage {
-  explicit DownStage(const StageWeights& weights) : chain(weights.resnets) {
-    if (weights.resample) downsampler.emplace(*weights.resample);
+  explicit DownStage(const StageWeights& weights) {
+    for (const ResidualWeights& block : weights.resnets) resnets.emplace_back(block);
+    if (weights.down) downsampler.emplace(*weights.down);
   }
-  ResidualChain chain;
+  std::vector<ResidualBlock> resnets;
   std::optional<Downsampler> downsampler;
 };
 
@@ -30,73 +29,62 @@ struct VaeEncoder::Impl {
     for (const StageWeights& stage : weights.stages) stages.emplace_back(stage);
   }
 
-  void start(Stream& stream, FrameSize size) {
-    piece = frames_at_once(size, weights.layout.in.out);
-    int64_t at_once = piece;
-    in.start(stream, at_once, size);
+  // Forgets the clip before.
+  void start() {
+    in.start();
     for (DownStage& stage : stages) {
-      stage.chain.start(stream, at_once, size);
-      if (!stage.downsampler) continue;
-      stage.downsampler->start(stream, at_once, size);
-      size = Downsampler::out_size(size);
-      if (stage.downsampler->halves_frames()) at_once = (at_once + 1) / 2;
+      for (ResidualBlock& block : stage.resnets) block.start();
+      if (stage.downsampler) stage.downsampler->start();
     }
-    middle.start(stream, at_once, size);
-    out.start(stream, at_once, size);
+    middle.start();
+    out.start();
     next_latent = 0;
   }
 
-  void run_piece(const VaeRun& run, const TensorView& video /* [n, H, W, 3] */) {
-    const Arena::Scope scope(run.arena);
-    const int64_t count = video.extent(0);
-    copy(run.stream, in.input(count), video);
-    const TensorView x = run.frames(count, video.extent(1), video.extent(2), weights.layout.in.out);
-    in.run(run.stream, count, x);
+  void run_frame(const VaeRun& run, const TensorView& frame /* [1, H, W, 3] */) {
+    Frame pixels = pool.take(frame.extent(1), frame.extent(2), frame.extent(3));
+    copy(run.stream, pixels.view(), frame);
+    Frame x = run.like(pixels, in.out_channels());
+    in.run(run, std::move(pixels), x.view());
     show("conv_in", x);
-    run_stages(run, x);
-  }
-
-  void run_stages(const VaeRun& run, TensorView x) {
     for (size_t index = 0; index < stages.size(); ++index) {
       DownStage& stage = stages[index];
       const StageLayout& layout = weights.layout.stages[index];
-      size_t block = 0;
-      x = stage.chain.run(run, x, {},
-                          [&](const TensorView& y) { show(without_prefix(layout.resnets[block++].name), y); });
+      for (size_t block = 0; block < stage.resnets.size(); ++block) {
+        x = stage.resnets[block].run(run, std::move(x));
+        show(without_prefix(layout.resnets[block].name), x);
+      }
       if (!stage.downsampler) continue;
-      x = stage.downsampler->run(run, x);
+      x = stage.downsampler->run(run, std::move(x));
       if (!x) return;
       show(without_prefix(layout.resample->name), x);
     }
-    middle.run(run, x);
+    x = middle.run(run, std::move(x));
     show("mid_block", x);
-    finish(run, x);
+    finish(run, std::move(x));
   }
 
-  void finish(const VaeRun& run, const TensorView& x) {
-    const int64_t count = x.extent(0), channels = weights.layout.quant.out;
-    norm_silu(run.stream, x, weights.gamma_out, out.input(count));
-    const TensorView raw = run.frames(count, x.extent(1), x.extent(2), channels);
-    out.run(run.stream, count, raw);
+  void finish(const VaeRun& run, Frame x) {
+    norm_silu(run, x.view(), weights.gamma_out, x.view());
+    const Frame raw = run.like(x, out.out_channels()), quantized = run.like(x, out.out_channels());
+    out.run(run, std::move(x), raw.view());
     show("conv_out", raw);
-    const TensorView quantized = run.frames(count, x.extent(1), x.extent(2), channels);
-    weights.quant.run(run.stream, raw, quantized);
-    copy(run.stream, moments.slice(1, next_latent, next_latent + count), quantized.permute({3, 0, 1, 2}));
-    next_latent += count;
+    weights.quant.run(run.stream, raw.view(), quantized.view());
+    copy(run.stream, moments.slice(1, next_latent, next_latent + 1), quantized.view().permute({3, 0, 1, 2}));
+    ++next_latent;
   }
 
-  void show(std::string_view name, const TensorView& x) const { observe(*probe, name, x.permute({3, 0, 1, 2})); }
+  void show(std::string_view name, const Frame& x) const { observe(*probe, name, x.view().permute({3, 0, 1, 2})); }
 
   std::shared_ptr<const VaeWeights> owner;
   const CoderWeights& weights;
+  FramePool pool;  // outlives the frames that the layers keep
   CausalConv in;
   std::vector<DownStage> stages;
   MiddleBlock middle;
   CausalConv out;
-  Arena arena;
 
   // Of the clip in work.
-  int64_t piece = 1;  // frames that enter at once, after the first
   int64_t next_latent = 0;
   TensorView moments;  // [2·z, T, h, w]
   const Probe* probe = nullptr;
@@ -126,22 +114,14 @@ void VaeEncoder::encode(Stream& stream, const TensorView& video, const TensorVie
          moments.shape().to_string());
   }
   impl_->probe = &probe;
-  impl_->start(stream, {video.extent(1), video.extent(2)});
-  const VaeRun run{stream, impl_->arena};
+  impl_->start();
+  impl_->pool.trim_to({video.extent(1), video.extent(2)});
+  const VaeRun run{stream, impl_->pool};
   const int64_t used = video_frames(impl_->owner->config(), expected[1]);
-  for (int64_t begin = 0; begin < used;) {
-    const int64_t count = begin == 0 ? 1 : std::min(impl_->piece, used - begin);
-    impl_->run_piece(run, video.slice(0, begin, begin + count));
-    begin += count;
-  }
+  for (int64_t frame = 0; frame < used; ++frame) impl_->run_frame(run, video.slice(0, frame, frame + 1));
+  impl_->start();  // gives the histories back for whoever comes next
 }
 
-size_t VaeEncoder::workspace_bytes() const {
-  size_t bytes = impl_->arena.reserved() + impl_->in.bytes() + impl_->middle.bytes() + impl_->out.bytes();
-  for (const DownStage& stage : impl_->stages) {
-    bytes += stage.chain.bytes() + (stage.downsampler ? stage.downsampler->bytes() : 0);
-  }
-  return bytes;
-}
+size_t VaeEncoder::workspace_bytes() const { return impl_->pool.bytes(); }
 
 }  // namespace zoetrope::wan

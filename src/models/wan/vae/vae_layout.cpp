@@ -39,13 +39,13 @@ AttentionLayout attention(const std::string& name, int64_t channels) {
 }
 
 ResampleLayout downsample(const std::string& name, int64_t channels, bool time) {
-  ResampleLayout layout{name, frame_conv(name + ".resample.1", channels, channels, 3), {}};
+  ResampleLayout layout{name, Direction::kDown, frame_conv(name + ".resample.1", channels, channels, 3), {}};
   if (time) layout.time = ConvLayout{name + ".time_conv", channels, channels, {3, 1, 1}, false};
   return layout;
 }
 
 ResampleLayout upsample(const std::string& name, int64_t channels, bool time) {
-  ResampleLayout layout{name, frame_conv(name + ".resample.1", channels, channels / 2, 3), {}};
+  ResampleLayout layout{name, Direction::kUp, frame_conv(name + ".resample.1", channels, channels / 2, 3), {}};
   if (time) layout.time = ConvLayout{name + ".time_conv", channels, 2 * channels, {3, 1, 1}, false};
   return layout;
 }

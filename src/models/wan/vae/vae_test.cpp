@@ -172,15 +172,15 @@ TEST(Vae, MemoryDoesNotGrowWithTheClip) {
   const Model model(small_config());
   Stream stream(1);
   size_t decoder_bytes = 0, encoder_bytes = 0;
-  for (const int64_t frames : {2, 3, 6}) {
+  for (const int64_t frames : {4, 5, 8}) {  // from the fourth on every layer has two past frames (the first has no
+                                            // part in the upsampling over time)
     VaeDecoder decoder(model.weights);
     VaeEncoder encoder(model.weights);
-    // Large enough for the arena to need more than its first block.
     decoder.decode(stream, random_tensor({3, frames, 24, 24}, 4), [](int64_t, const TensorView&) {});
     const Tensor video = random_tensor({1 + 4 * frames, 96, 96, 3}, 5);
     Tensor moments(DType::kF32, encoder.moments_shape(video.shape()));
     encoder.encode(stream, video, moments);
-    if (frames == 2) {
+    if (frames == 4) {
       decoder_bytes = decoder.workspace_bytes();
       encoder_bytes = encoder.workspace_bytes();
     }

@@ -16,9 +16,15 @@
 
 namespace zoetrope::wan {
 
+// A convolution over time as one 2-D convolution per frame that it sees, oldest first; the last one adds the bias.
+struct TapWeights {
+  std::vector<kernels::Convolution> taps;
+  int64_t out_channels() const { return taps.back().problem().out_channels; }
+};
+
 struct ResidualWeights {
   TensorView gamma1, gamma2;  // [C] F32
-  kernels::Convolution conv1, conv2;
+  TapWeights conv1, conv2;
   std::optional<kernels::Convolution> shortcut;
 };
 
@@ -27,27 +33,34 @@ struct AttentionWeights {
   kernels::Convolution to_qkv, proj;
 };
 
-struct ResampleWeights {
+// Nearest ×2, then 3×3: each output pixel sees only 2×2 different inputs, so its place in the 2×2 cell gives one of
+// four 2×2 convolutions on the small image, whose weights are sums of the 3×3 ones. 4 products instead of 9, and the
+// large image in between is never made.
+struct UpsampleWeights {
+  std::vector<kernels::Convolution> cells;  // (0, 0), (0, 1), (1, 0), (1, 1): row, column of the pixel in its cell
+  std::vector<TapWeights> time;             // none, or two: C → C for even and for odd frames
+};
+
+struct DownsampleWeights {
   kernels::Convolution spatial;
-  // Down: one, C → C with stride 2 in time. Up: two, C → C each, for even and odd frames, so that each writes whole
-  // frames (the checkpoint stacks them as C → 2C).
-  std::vector<kernels::Convolution> time;
+  std::optional<TapWeights> time;
 };
 
 struct StageWeights {
   std::vector<ResidualWeights> resnets;
-  std::optional<ResampleWeights> resample;
+  std::optional<UpsampleWeights> up;  // at most one of the two
+  std::optional<DownsampleWeights> down;
 };
 
 struct CoderWeights {
   CoderLayout layout;
-  kernels::Convolution in;
+  TapWeights in;
   ResidualWeights middle_first;
   AttentionWeights middle_attention;
   ResidualWeights middle_last;
   std::vector<StageWeights> stages;
   TensorView gamma_out;  // [C] F32
-  kernels::Convolution out;
+  TapWeights out;
   kernels::Convolution quant;
 };
 
@@ -65,7 +78,8 @@ class VaeWeights {
 
  private:
   VaeConfig config_;
-  std::shared_ptr<const io::Weights> source_;  // gammas and plain weights point into it
+  std::shared_ptr<const io::Weights> source_;  // the gammas point into it
+  std::vector<Tensor> plain_;                  // rearranged weights of convolutions that read them in place
   std::unique_ptr<const CoderWeights> encoder_, decoder_;
 };
 
