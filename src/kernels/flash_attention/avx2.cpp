@@ -19,8 +19,9 @@ struct Avx2 {
   static constexpr int kPair = 1;
   static constexpr int kQueryRows = 6;
   static constexpr int kKeyVectors = 2;
+  static constexpr int kWeighRows = 2;
   static constexpr int kValueVectors = 2;
-  static constexpr int64_t kKeyTile = 128;
+  static constexpr int64_t kKeyTile = 256;
   static constexpr int64_t kQueryTile = 252;
   static constexpr int value_rows(int width) { return width == 1 ? 10 : 6; }
 
@@ -54,24 +55,37 @@ struct Avx2 {
     return _mm256_blendv_ps(set1(fill), x, _mm256_castsi256_ps(keep));
   }
 
-  // 2^x = 2^⌊x⌋ · 2^f as bits: the floor is added to the exponent of the polynomial, which is in [1, 2). Below −126 the
-  // result is 0; from 128 on it is infinite or NaN, which the check of the sums finds. NaN stays NaN: the second
-  // operand of min wins.
-  static ZT_FLASH_INLINE Vec exp2(Vec x) {
-    const Vec above_floor = _mm256_cmp_ps(x, set1(-126.0f), _CMP_NLT_UQ);
-    x = _mm256_min_ps(set1(128.0f), x);
-    const Vec n = _mm256_floor_ps(x);
-    const Vec f = _mm256_sub_ps(x, n);
-    Vec p = set1(kExp2Degree5[5]);
+  // 2^x = 2^n · 2^f, n the nearest integer, f in [−1/2, 1/2]. Adding kMagic leaves n + 127 in the low bits, so that a
+  // shift makes the bits of 2^n: 0 for n = −127, ∞ for n = 128, where x is clamped. Weights that should be larger are
+  // infinite, which the check of the sums finds. NaN stays NaN: the second operands of min and max win.
+  template <int kCount>
+  static ZT_FLASH_INLINE void exp2(Vec (&x)[kCount]) {
+    constexpr float kMagic = 0x1.8p23f + 127;
+    Vec shifted[kCount], p[kCount];
 #pragma GCC unroll 8
-    for (int i = 4; i >= 0; --i) p = _mm256_fmadd_ps(p, f, set1(kExp2Degree5[i]));
-    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
-    p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
-    return _mm256_and_ps(p, above_floor);
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = _mm256_max_ps(set1(-127.0f), _mm256_min_ps(set1(128.0f), x[i]));
+      shifted[i] = add(x[i], set1(kMagic));
+      x[i] = _mm256_sub_ps(x[i], _mm256_sub_ps(shifted[i], set1(kMagic)));
+      p[i] = set1(kExp2Degree5Nearest[5]);
+    }
+#pragma GCC unroll 8
+    for (int power = 4; power >= 0; --power) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) p[i] = _mm256_fmadd_ps(p[i], x[i], set1(kExp2Degree5Nearest[power]));
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = mul(p[i], _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted[i]), 23)));
+    }
   }
-  static ZT_FLASH_INLINE float exp2_scalar(float x) { return _mm256_cvtss_f32(exp2(set1(x))); }
+  static ZT_FLASH_INLINE float exp2_scalar(float x) {
+    Vec all[1] = {set1(x)};
+    exp2(all);
+    return _mm256_cvtss_f32(all[0]);
+  }
 
-  static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec (&p)[kKeyVectors]) {
+  static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec* p) {
     store(to, p[0]);
     store(to + kLanes, p[1]);
     return add(p[0], p[1]);

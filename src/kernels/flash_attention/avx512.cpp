@@ -12,6 +12,7 @@ struct Avx512 : Avx512Vectors {
   static constexpr int kPair = 1;
   static constexpr int kQueryRows = 8;
   static constexpr int kKeyVectors = 2;
+  static constexpr int kWeighRows = 2;
   static constexpr int kValueVectors = 2;
   static constexpr int64_t kKeyTile = 128;
   static constexpr int64_t kQueryTile = 256;
@@ -20,9 +21,16 @@ struct Avx512 : Avx512Vectors {
   static ZT_FLASH_INLINE Operand operand(const Element* x) { return load(x); }
   static ZT_FLASH_INLINE Operand broadcast(const Element* x) { return _mm512_set1_ps(*x); }
   static ZT_FLASH_INLINE Vec dot(Vec acc, Operand a, Operand b) { return _mm512_fmadd_ps(a, b, acc); }
-  static ZT_FLASH_INLINE Vec exp2(Vec x) { return exp2_of<5>(x, kExp2Degree5); }
-  static ZT_FLASH_INLINE float exp2_scalar(float x) { return _mm512_cvtss_f32(exp2(set1(x))); }
-  static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec (&p)[kKeyVectors]) {
+  template <int kCount>
+  static ZT_FLASH_INLINE void exp2(Vec (&x)[kCount]) {
+    exp2_of<5>(x, kExp2Degree5);
+  }
+  static ZT_FLASH_INLINE float exp2_scalar(float x) {
+    Vec all[1] = {set1(x)};
+    exp2_of<5>(all, kExp2Degree5);
+    return _mm512_cvtss_f32(all[0]);
+  }
+  static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec* p) {
     store(to, p[0]);
     store(to + kLanes, p[1]);
     return add(p[0], p[1]);

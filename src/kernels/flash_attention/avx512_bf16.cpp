@@ -2,7 +2,6 @@
 // the values, sums of the rounded weights. The instruction flushes subnormals, whatever the control register says.
 #include "kernels/flash_attention/avx512_common.h"
 #include "kernels/flash_attention/exp2_coefficients.h"
-#include "tensor/half.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -14,6 +13,7 @@ struct Avx512Bf16 : Avx512Vectors {
   static constexpr int kPair = 2;
   static constexpr int kQueryRows = 4;
   static constexpr int kKeyVectors = 4;
+  static constexpr int kWeighRows = 1;
   static constexpr int kValueVectors = 4;
   static constexpr int64_t kKeyTile = 256;
   static constexpr int64_t kQueryTile = 256;
@@ -26,12 +26,19 @@ struct Avx512Bf16 : Avx512Vectors {
     return (__m512bh)_mm512_set1_epi32(pair);
   }
   static ZT_FLASH_INLINE Vec dot(Vec acc, Operand a, Operand b) { return _mm512_dpbf16_ps(acc, a, b); }
-  static ZT_FLASH_INLINE Vec exp2(Vec x) { return exp2_of<3>(x, kExp2Degree3); }
+  template <int kCount>
+  static ZT_FLASH_INLINE void exp2(Vec (&x)[kCount]) {
+    exp2_of<3>(x, kExp2Degree3);
+  }
   // Of the rare rescale: o and the sums share the factor, so its error cancels.
-  static ZT_FLASH_INLINE float exp2_scalar(float x) { return _mm512_cvtss_f32(exp2_of<5>(set1(x), kExp2Degree5)); }
+  static ZT_FLASH_INLINE float exp2_scalar(float x) {
+    Vec all[1] = {set1(x)};
+    exp2_of<5>(all, kExp2Degree5);
+    return _mm512_cvtss_f32(all[0]);
+  }
 
   // Two neighbouring key vectors are rounded into one, in order. A product with ones sums the pairs of what was stored.
-  static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec (&p)[kKeyVectors]) {
+  static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec* p) {
     const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
     const __m512bh low = _mm512_cvtne2ps_pbh(p[1], p[0]), high = _mm512_cvtne2ps_pbh(p[3], p[2]);
     _mm512_storeu_si512(to, (__m512i)low);

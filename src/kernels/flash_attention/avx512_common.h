@@ -35,13 +35,21 @@ struct Avx512Vectors {
   // 2^x = 2^⌊x⌋ · 2^f, f in [0, 1]. vreduceps gives f, and 0 for ±∞; vscalefps takes the floor of its own operand and
   // ends in 0 and in ∞ by itself: no clamps, clean at both ends. Rounding to nearest and subtracting would need a
   // maximum against −∞ − −∞ and costs two instructions more, on cores whose two vector ports also do the products.
-  template <int kDegree>
-  static ZT_FLASH_INLINE Vec exp2_of(Vec x, const float (&c)[kDegree + 1]) {
-    const Vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    Vec p = set1(c[kDegree]);
+  template <int kDegree, int kCount>
+  static ZT_FLASH_INLINE void exp2_of(Vec (&x)[kCount], const float (&c)[kDegree + 1]) {
+    Vec f[kCount], p[kCount];
 #pragma GCC unroll 8
-    for (int i = kDegree - 1; i >= 0; --i) p = _mm512_fmadd_ps(p, f, set1(c[i]));
-    return _mm512_scalef_ps(p, x);
+    for (int i = 0; i < kCount; ++i) {
+      f[i] = _mm512_reduce_ps(x[i], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+      p[i] = set1(c[kDegree]);
+    }
+#pragma GCC unroll 8
+    for (int power = kDegree - 1; power >= 0; --power) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) p[i] = _mm512_fmadd_ps(p[i], f[i], set1(c[power]));
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
   }
 };
 

@@ -32,11 +32,13 @@ struct ValuePanels {
   int64_t vectors;  // of D
   int64_t count;
 
-  ValuePanels(int64_t head_dim, const TileShape& shape)
+  [[gnu::always_inline]] ValuePanels(int64_t head_dim, const TileShape& shape)
       : vectors((head_dim + shape.lanes - 1) / shape.lanes),
         count((vectors + shape.value_vectors - 1) / shape.value_vectors) {}
-  int64_t first_vector(int64_t panel) const { return panel * vectors / count; }
-  int64_t width_vectors(int64_t panel) const { return first_vector(panel + 1) - first_vector(panel); }
+  [[gnu::always_inline]] int64_t first_vector(int64_t panel) const { return panel * vectors / count; }
+  [[gnu::always_inline]] int64_t width_vectors(int64_t panel) const {
+    return first_vector(panel + 1) - first_vector(panel);
+  }
 };
 
 // Per-thread memory of a tile, 64-byte aligned. `rows` is query_tile, itself a multiple of query_rows.

@@ -41,11 +41,12 @@ class VectorTile {
   static constexpr int kRows = Isa::kQueryRows;
   static constexpr int kVectors = Isa::kKeyVectors;
   static constexpr int kPanelKeys = kLanes * kVectors;
+  static constexpr int kWeighRows = Isa::kWeighRows;
 
  public:
   static constexpr TileShape kShape = {Isa::kOperand,      kLanes,        kPair,           kPanelKeys,
                                        Isa::kValueVectors, Isa::kKeyTile, Isa::kQueryTile, kRows};
-  static_assert(Isa::kKeyTile % kPanelKeys == 0 && Isa::kQueryTile % kRows == 0);
+  static_assert(Isa::kKeyTile % kPanelKeys == 0 && Isa::kQueryTile % kRows == 0 && kRows % kWeighRows == 0);
 
   static void fold(const TileTask& task) {
     if (task.bias != nullptr) {
@@ -166,15 +167,23 @@ class VectorTile {
       prefetch.share();
       Vec acc[kRows][kVectors];
       products<kRows>(acc, first + panel, row0);
+      if constexpr (kReference) {
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const int64_t row = row0 + r;
-        if constexpr (kReference) {
-          minus_m[row] = -valid_reference(panel_maximum<kBias, kTail>(acc[r], scale, row, first + panel, valid));
+        for (int r = 0; r < kRows; ++r) {
+          minus_m[row0 + r] =
+              -valid_reference(panel_maximum<kBias, kTail>(acc[r], scale, row0 + r, first + panel, valid));
         }
-        const Vec sum = weigh<kBias, kTail>(acc[r], scale, Isa::set1(minus_m[row]), row, first + panel, valid,
-                                            out + row * Isa::kKeyTile);
-        Isa::store(tile_sums + row * kLanes, Isa::add(Isa::load(tile_sums + row * kLanes), sum));
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; r += kWeighRows) {
+        Vec sum[kWeighRows];
+        weigh<kWeighRows, kBias, kTail>(&acc[r], sum, scale, row0 + r, first + panel, valid,
+                                        out + (row0 + r) * Isa::kKeyTile);
+#pragma GCC unroll 4
+        for (int i = 0; i < kWeighRows; ++i) {
+          float* tile_sum = tile_sums + (row0 + r + i) * kLanes;
+          Isa::store(tile_sum, Isa::add(Isa::load(tile_sum), sum[i]));
+        }
       }
     }
   }
@@ -189,16 +198,24 @@ class VectorTile {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) acc[r][v] = Isa::set1(0);
     }
-    for (int64_t step = 0; step < steps_; ++step) {
-      Operand kv[kVectors];
+    multiply(acc, q, k, steps_);
+  }
+
+  // acc[r][w] += a[r][step] · b[step][w] over all steps: the loop that everything else waits on. Lost: unrolling by 4
+  // and 8 (0, and −5 points with sixteen registers), fetching the next block's rows between the steps (−3).
+  template <int kBlockRows, int kWidth>
+  static ZT_FLASH_INLINE void multiply(Vec (&acc)[kBlockRows][kWidth], const Element* const (&a)[kBlockRows],
+                                       const Element* b, int64_t steps) {
+    for (int64_t step = 0; step < steps; ++step) {
+      Operand bw[kWidth];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) kv[v] = Isa::operand(k + v * kLanes * kPair);
-      k += kPanelKeys * kPair;
+      for (int w = 0; w < kWidth; ++w) bw[w] = Isa::operand(b + w * kLanes * kPair);
+      b += kWidth * kLanes * kPair;
 #pragma GCC unroll 16
       for (int r = 0; r < kBlockRows; ++r) {
-        const Operand x = Isa::broadcast(q[r] + step * kPair);
+        const Operand x = Isa::broadcast(a[r] + step * kPair);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) acc[r][v] = Isa::dot(acc[r][v], x, kv[v]);
+        for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::dot(acc[r][w], x, bw[w]);
       }
     }
   }
@@ -241,19 +258,33 @@ class VectorTile {
   // Never −∞ and never NaN: differences to the reference stay clean, and a NaN score makes its own weight NaN.
   static ZT_FLASH_INLINE float valid_reference(float top) { return top > kReferenceLowest ? top : kReferenceLowest; }
 
-  // Weights of one row of a panel: stored as operands, their sum by lanes returned.
-  template <bool kBias, bool kTail>
-  ZT_FLASH_INLINE Vec weigh(const Vec (&score)[kVectors], Vec scale, Vec minus_m, int64_t row, int64_t key,
-                            int64_t valid, Element* out) const {
+  // Weights of some rows of a panel: stored as operands, their sums by lanes in `sum`. Rows together, so that the steps
+  // of several exponentials stand side by side and fill the pipes.
+  template <int kCount, bool kBias, bool kTail>
+  ZT_FLASH_INLINE void weigh(const Vec (*score)[kVectors], Vec (&sum)[kCount], Vec scale, int64_t row, int64_t key,
+                             int64_t valid, Element* out) const {
     alignas(64) float buffer[kPanelKeys];
-    const float* bias = kBias ? bias_of(row, key, valid, kTail, buffer) : nullptr;
-    Vec p[kVectors];
+    Vec p[kCount * kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      p[v] = Isa::exp2(exponent<kBias>(score[v], scale, kBias ? bias + v * kLanes : nullptr, minus_m));
-      if constexpr (kTail) p[v] = Isa::keep_lanes(p[v], static_cast<int>(valid - v * kLanes), 0.0f);
+    for (int i = 0; i < kCount; ++i) {
+      const float* bias = kBias ? bias_of(row + i, key, valid, kTail, buffer) : nullptr;
+      const Vec minus_m = Isa::set1(t_.scratch.minus_m[row + i]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        p[i * kVectors + v] = exponent<kBias>(score[i][v], scale, kBias ? bias + v * kLanes : nullptr, minus_m);
+      }
     }
-    return Isa::store_weights(out, p);
+    Isa::exp2(p);
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (kTail) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          p[i * kVectors + v] = Isa::keep_lanes(p[i * kVectors + v], static_cast<int>(valid - v * kLanes), 0.0f);
+        }
+      }
+      sum[i] = Isa::store_weights(out + i * Isa::kKeyTile, p + i * kVectors);
+    }
   }
 
   // ---- the check of lazy softmax ----
@@ -306,10 +337,13 @@ class VectorTile {
       const int64_t valid = keys - panel;
       for (int v = 0; v < kVectors; ++v) score[0][v] = Isa::load(t_.scratch.scores + panel + v * kLanes);
       Element* out = weights(row) + panel;
-      const Vec minus_m = Isa::set1(-top);
-      tile_sum = Isa::add(
-          tile_sum, valid < kPanelKeys ? weigh<kBias, true>(score[0], scale, minus_m, row, first + panel, valid, out)
-                                       : weigh<kBias, false>(score[0], scale, minus_m, row, first + panel, valid, out));
+      Vec panel_sum[1];
+      if (valid < kPanelKeys) {
+        weigh<1, kBias, true>(score, panel_sum, scale, row, first + panel, valid, out);
+      } else {
+        weigh<1, kBias, false>(score, panel_sum, scale, row, first + panel, valid, out);
+      }
+      tile_sum = Isa::add(tile_sum, panel_sum[0]);
     }
     return Isa::add(sum, tile_sum);
   }
@@ -375,18 +409,7 @@ class VectorTile {
 #pragma GCC unroll 4
       for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::set1(0);
     }
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      Operand vv[kWidth];
-#pragma GCC unroll 4
-      for (int w = 0; w < kWidth; ++w) vv[w] = Isa::operand(v + w * kLanes * kPair);
-      v += kWidth * kLanes * kPair;
-#pragma GCC unroll 16
-      for (int r = 0; r < kBlockRows; ++r) {
-        const Operand x = Isa::broadcast(p[r] + pair * kPair);
-#pragma GCC unroll 4
-        for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::dot(acc[r][w], x, vv[w]);
-      }
-    }
+    multiply(acc, p, v, pairs);
   }
 
   template <bool kFresh, int kWidth>
