@@ -21,8 +21,9 @@
 namespace zoetrope {
 namespace {
 
-// Both threads are here at once, yet nothing orders what they do next: relaxed atomics synchronise nothing.
-class Meeting {
+// Both threads are here at once, yet nothing orders what they do next: relaxed atomics synchronise nothing. On a line
+// of its own: the sanitizer remembers four accesses to 8 bytes, and these would push out the ones to look for.
+class alignas(64) Meeting {
  public:
   void wait() {
     arrived_.fetch_add(1, std::memory_order_relaxed);
