@@ -10,76 +10,18 @@
 namespace zoetrope::attention::testing {
 namespace {
 
-// Inverts the leading byte (sign and most of the exponent) of the middle element of the `index`-th non-empty piece
-// received in exchanges named `operation`. The last bits of an element are below every tolerance; these are not.
-class SpoiledCommunicator final : public comm::WrappedCommunicator {
- public:
-  struct State {
-    std::string operation;
-    int index = 0;
-    size_t element_bytes = 4;
-    int seen = 0;
-    bool spoiled = false;
-  };
-
-  SpoiledCommunicator(comm::Communicator& inner, std::shared_ptr<State> state)
-      : WrappedCommunicator(inner), state_(std::move(state)) {}
-  SpoiledCommunicator(std::unique_ptr<comm::Communicator> inner, std::shared_ptr<State> state)
-      : WrappedCommunicator(std::move(inner)), state_(std::move(state)) {}
-
-  std::unique_ptr<Communicator> split(int color, int key) override {
-    return std::make_unique<SpoiledCommunicator>(inner().split(color, key), state_);
-  }
-
-  comm::Work exchange(std::span<const comm::Segment> sends, std::span<const comm::Segment> receives,
-                      const char* operation) override {
-    comm::Work work = inner().exchange(sends, receives, operation);
-    if (operation != state_->operation) return work;
-    for (const comm::Segment& piece : receives) {
-      if (piece.bytes == 0 || state_->seen++ != state_->index) continue;
-      const size_t middle = piece.bytes / state_->element_bytes / 2;
-      unsigned char* byte = static_cast<unsigned char*>(piece.data) + (middle + 1) * state_->element_bytes - 1;
-      return comm::Work(std::make_unique<Spoil>(std::move(work), byte, state_));
-    }
-    return work;
-  }
-
- private:
-  class Spoil final : public comm::Work::Operation {
-   public:
-    Spoil(comm::Work inner, unsigned char* byte, std::shared_ptr<State> state)
-        : inner_(std::move(inner)), byte_(byte), state_(std::move(state)) {}
-    void wait() override {
-      inner_.wait();
-      *byte_ ^= 0xff;
-      state_->spoiled = true;
-    }
-
-   private:
-    comm::Work inner_;
-    unsigned char* byte_;
-    std::shared_ptr<State> state_;
-  };
-
-  std::shared_ptr<State> state_;
-};
-
 // How many pieces were spoiled, one run each, and noticed.
 int spoil_each_piece(comm::Communicator& comm, const Case& whole, const Tensor& reference, const Strategy& strategy,
                      const char* operation) {
   const int victim = comm.size() - 1;
   for (int index = 0;; ++index) {
-    auto state = std::make_shared<SpoiledCommunicator::State>();
-    state->operation = comm.rank() == victim ? operation : "";
-    state->index = index;
-    state->element_bytes = dtype_size(whole.problem.dtype);
-    SpoiledCommunicator spoiled(comm, state);
+    comm::FaultyCommunicator spoiled(comm, comm.rank() == victim ? operation : "", index);
     ContextAttention attention = plan(whole.problem, strategy, spoiled, 1);
     const IndexRange own = attention.tokens();
     Shard shard(whole, own);
     attention.run(shard.q, shard.k, shard.v, {}, shard.o);
     const double error = distance(comm, shard.o, reference.view().slice(1, own.begin, own.end));
-    if (comm.all_reduce_max(state->spoiled ? 1 : 0) == 0) {
+    if (comm.all_reduce_max(spoiled.flipped() ? 1 : 0) == 0) {
       EXPECT_LE(error, bound(whole.problem.dtype));
       return index;
     }
