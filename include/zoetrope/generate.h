@@ -17,6 +17,9 @@ namespace zoetrope {
 namespace comm {
 class Communicator;
 }
+namespace trace {
+class Trace;
+}
 
 struct GenerateOptions {
   std::string model;  // checkpoint folder in the published (diffusers) layout
@@ -30,7 +33,7 @@ struct GenerateOptions {
   std::optional<double> guidance_scale_2;  // of the low-noise expert; unset: guidance_scale
   std::optional<double> flow_shift;        // unset: the checkpoint's
   std::optional<double> boundary_ratio;    // of two experts; unset: the checkpoint's
-  std::string scheduler = "unipc";         // unipc | flow_match_euler
+  std::string scheduler;                   // unipc | flow_match_euler; empty: the checkpoint's
   std::string sigma_grid = "linspace";  // UniPC's grid: linspace (diffusers ≥ 0.37) | legacy (≤ 0.36, native Wan)
   int64_t seed = 0;
   int64_t max_sequence_length = 512;
@@ -66,7 +69,7 @@ struct GenerateCallbacks {
   std::function<void(int64_t done, int64_t total, double seconds)> step;
   // `done` of `total` frames are decoded and written; 0 when decoding begins.
   std::function<void(int64_t done, int64_t total)> frames;
-  // Returns true when the run should stop (Ctrl-C). Asked between blocks of every step, on every rank.
+  // Returns true when the run should stop (Ctrl-C). Asked between layers and between decoded frames, on every rank.
   std::function<bool()> cancelled;
 };
 
@@ -94,6 +97,8 @@ class TextToVideo {
   virtual GenerateResult run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) = 0;
   // A line a fact: model, size, degrees, values that override the checkpoint's.
   virtual std::string describe(int ranks) const = 0;
+  // Where options.trace records, for comm::RankOptions; lives as long as this object; null without it.
+  virtual trace::Trace* recorder() const = 0;
 };
 
 }  // namespace zoetrope

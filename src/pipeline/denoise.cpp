@@ -139,7 +139,7 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const wan::P
     guide(values(branch_.view().select(0, 0)), values(branch_.view().select(0, 1)), setup_.plan.guidance[expert_],
           setup_.plan.dtype, values(velocity_));
   } else {
-    std::memcpy(velocity_.data<float>(), branch_.data<float>(), velocity_.view().bytes());
+    copy(stream_, velocity_, branch_);
   }
 }
 

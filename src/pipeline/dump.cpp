@@ -3,15 +3,27 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "io/atomic_file.h"
 #include "io/safetensors.h"
 
 namespace zoetrope::pipeline {
+namespace {
+
+constexpr const char* kFile = "run.safetensors";
+
+}  // namespace
 
 Dump::Dump(const std::string& folder) : folder_(folder) {
   if (folder.empty()) return;
   std::error_code error;
-  std::filesystem::create_directories(folder_, error);
+  made_folder_ = std::filesystem::create_directories(folder_, error);
   if (error || !std::filesystem::is_directory(folder_)) fail("dump={}: the folder cannot be made there", folder);
+  io::AtomicFile(folder_ / kFile);  // tried now, and not after the run
+}
+
+Dump::~Dump() {
+  std::error_code ignored;
+  if (made_folder_) std::filesystem::remove(folder_, ignored);
 }
 
 TensorView Dump::reserve(const std::string& name, DType dtype, const Shape& shape) {
@@ -26,11 +38,12 @@ void Dump::add(const std::string& name, const TensorView& tensor) {
   std::memcpy(reserve(name, tensor.dtype(), tensor.shape()).raw(), tensor.raw(), tensor.bytes());
 }
 
-void Dump::write() const {
+void Dump::write() {
   if (!on()) return;
   io::SafetensorsWriter writer;
   for (const auto& [name, tensor] : tensors_) writer.add(name, tensor);
-  writer.write(folder_ / "run.safetensors");
+  writer.write(folder_ / kFile);
+  made_folder_ = false;
 }
 
 }  // namespace zoetrope::pipeline

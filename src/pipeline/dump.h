@@ -12,16 +12,20 @@ namespace zoetrope::pipeline {
 // Collects copies; write() puts them into FOLDER/run.safetensors, all or nothing. Without a folder it does nothing.
 class Dump {
  public:
-  // Throws Error where the folder cannot be made.
+  // Throws Error where the folder cannot be made or written.
   explicit Dump(const std::string& folder);
+  Dump(const Dump&) = delete;
+  Dump& operator=(const Dump&) = delete;
+  ~Dump();  // a folder that it made goes again where nothing was written
   bool on() const { return !folder_.empty(); }
   void add(const std::string& name, const TensorView& tensor);  // contiguous F32 or U8
   // A tensor that is filled piece by piece; null while off.
   TensorView reserve(const std::string& name, DType dtype, const Shape& shape);
-  void write() const;
+  void write();
 
  private:
   std::filesystem::path folder_;
+  bool made_folder_ = false;
   std::vector<std::pair<std::string, Tensor>> tensors_;
 };
 

@@ -20,7 +20,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .number("flow_shift", o.flow_shift, {0.01, 100}, "shift of the noise schedule; unset: the checkpoint's")
       .number("boundary_ratio", o.boundary_ratio, {0, 1},
               "share of the noise schedule above which the high-noise expert works; unset: the checkpoint's")
-      .choice("scheduler", o.scheduler, {"unipc", "flow_match_euler"}, "solver of the flow equation")
+      .choice("scheduler", o.scheduler, {"unipc", "flow_match_euler"},
+              "solver of the flow equation; unset: the checkpoint's")
       .choice("sigma_grid", o.sigma_grid, {"linspace", "legacy"},
               "UniPC's noise levels: linspace as diffusers >= 0.37, legacy as <= 0.36 and the native code")
       .integer("seed", o.seed, {0, INT64_MAX}, "of the initial noise, as PyTorch's CPU generator draws it")
@@ -31,7 +32,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("output", o.output, "NAME.mp4, NAME.gif, NAME.png (numbered) or a folder for numbered PNGs")
       .integer("fps", o.fps, {1, 240}, "frames per second of the file")
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
-      .text("trace", o.trace, "file for a Chrome/Perfetto trace")
+      .text("trace", o.trace, "file for a Chrome/Perfetto trace; under mpirun of rank 0")
       .choice("dtype", o.dtype, {"bf16", "float32"}, "of the transformer")
       .choice("text_encoder_dtype", o.text_encoder_dtype, {"float32", "bf16"}, "of the text encoder")
       .choice("vae_dtype", o.vae_dtype, {"float32"}, "of the VAE")

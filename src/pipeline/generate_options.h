@@ -11,7 +11,7 @@ namespace zoetrope::pipeline {
 OptionSet describe_options(GenerateOptions& options);
 
 // Throws Error for what is wrong whatever the model is: an empty prompt or model, sizes no Wan model can make (naming
-// the nearest that it can), a combination of dtypes that does not exist.
+// the nearest that it can), an empty output.
 void check_options(const GenerateOptions& options);
 
 }  // namespace zoetrope::pipeline

@@ -40,7 +40,11 @@ Shape latent_shape(const GenerateOptions& o, const ModelFolder& model) {
 
 wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
   wan::SolverConfig config;
-  config.kind = wan::parse_solver_kind(o.scheduler);
+  config.kind = wan::parse_solver_kind(o.scheduler.empty() ? model.scheduler.class_name : o.scheduler);
+  if (config.kind != wan::parse_solver_kind(model.scheduler.class_name)) {
+    plan.notes.push_back(
+        fmt::format("scheduler {} instead of {}, which the checkpoint names", o.scheduler, model.scheduler.class_name));
+  }
   config.grid = o.sigma_grid == "legacy" ? wan::SigmaGrid::kFrom999 : wan::SigmaGrid::kFromOne;
   config.steps = o.num_inference_steps;
   config.num_train_timesteps = model.scheduler.num_train_timesteps;
@@ -52,6 +56,7 @@ wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& mod
     plan.notes.push_back(fmt::format("flow_shift {} instead of {}, which the checkpoint says", *o.flow_shift,
                                      model.scheduler.flow_shift));
   }
+  wan::Solver::create(config);  // refuses now what it would refuse after the weights are read
   return config;
 }
 

@@ -8,7 +8,7 @@
 namespace zoetrope::pipeline {
 
 PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
-                                DType dtype, Stream& stream) {
+                                DType dtype, Stream& stream, const std::function<void()>& tick) {
   const int64_t width = model.text_encoder_config.d_model;
   PromptEmbeddings out;
   out.rows = Tensor(DType::kF32, {static_cast<int64_t>(prompts.size()), rows, width});
@@ -18,7 +18,8 @@ PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std:
     const auto length = static_cast<int64_t>(ids.size());
     ZT_CHECK(length >= 1 && length <= rows);
     out.lengths.push_back(length);
-    encoder.encode(ids, out.rows.view().select(0, static_cast<int64_t>(i)).slice(0, 0, length));
+    encoder.encode(ids, out.rows.view().select(0, static_cast<int64_t>(i)).slice(0, 0, length),
+                   [&](std::string_view, const TensorView&) { tick(); });
   }
   return out;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@ struct PromptEmbeddings {
   std::vector<int64_t> lengths;  // tokens of each prompt, </s> included
 };
 
-// Runs the text encoder in `dtype`; its weights are let go before this returns.
+// Runs the text encoder in `dtype`; its weights are let go before this returns. `tick` is called after every layer: it
+// may throw to give up.
 PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
-                                DType dtype, Stream& stream);
+                                DType dtype, Stream& stream, const std::function<void()>& tick);
 
 }  // namespace zoetrope::pipeline

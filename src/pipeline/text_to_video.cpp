@@ -10,6 +10,7 @@
 #include "zoetrope/version.h"
 
 #include "base/error.h"
+#include "io/atomic_file.h"
 #include "io/safetensors.h"
 #include "io/video.h"
 #include "models/wan/solvers/random.h"
@@ -79,15 +80,19 @@ class Run final : public TextToVideo {
 
   GenerateResult run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) override;
   std::string describe(int ranks) const override;
+  trace::Trace* recorder() const override { return trace_.get(); }
 
  private:
   static ModelFolder checked_model(const GenerateOptions& options) {
     check_options(options);
     return ModelFolder::open(options.model);
   }
-  GenerateResult run_once(comm::Communicator& world, const RankLayout& layout, const GenerateCallbacks& callbacks,
-                          Stop stop);
-  PromptEmbeddings prompts(comm::Communicator& world, trace::Timing& timing);
+  // `experts` [2] are shared by the ranks of `world` that live in this process.
+  GenerateResult run_once(comm::Communicator& world, const RankLayout& layout, SharedExpert* experts,
+                          const GenerateCallbacks& callbacks, Stop stop);
+  double distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
+                              const GenerateCallbacks& callbacks);
+  PromptEmbeddings prompts(comm::Communicator& world, const GenerateCallbacks& callbacks, trace::Timing& timing);
   void decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump, const GenerateCallbacks& callbacks,
               trace::Timing& timing);
   std::unique_ptr<io::FrameWriter> open_output() const;
@@ -119,23 +124,36 @@ std::unique_ptr<io::FrameWriter> Run::open_output() const {
   return io::FrameWriter::open(options_.output, format);
 }
 
-// Rank 0 encodes with all threads of its process while the others wait; then everybody has the rows.
-PromptEmbeddings Run::prompts(comm::Communicator& world, trace::Timing& timing) {
+// Rank 0 encodes with all threads of its process while the others wait; then everybody has the rows. Reading the
+// encoder's weights may take longer than comm_timeout, so rank 0 says after every layer that there is more to come.
+PromptEmbeddings Run::prompts(comm::Communicator& world, const GenerateCallbacks& callbacks, trace::Timing& timing) {
   const trace::Timing::Scope scope(timing, "Inference/Conditioning");
   std::vector<std::string> texts{options_.prompt};
   if (plan_.guided) texts.push_back(options_.negative_prompt);
   const auto count = static_cast<int64_t>(texts.size());
   PromptEmbeddings result;
+  world.set_step("the prompt's encoding");
+  uint8_t more = 1;
+  const auto tell = [&] {
+    if (world.size() > 1) world.broadcast(0, &more, 1, "prompt encoding");
+  };
   if (world.rank() == 0) {
-    Stream stream(process_threads(options_));
+    Stream stream(process_threads(options_), {trace_.get(), 0, "compute"});
+    const auto tick = [&] {
+      if (callbacks.cancelled && callbacks.cancelled())
+        fail("interrupted while encoding the prompt; nothing was written");
+      tell();
+    };
     result = encode_prompts(model_, texts, options_.max_sequence_length,
-                            options_.text_encoder_dtype == "bf16" ? DType::kBF16 : DType::kF32, stream);
+                            options_.text_encoder_dtype == "bf16" ? DType::kBF16 : DType::kF32, stream, tick);
+    more = 0;
+    tell();
   } else {
+    while (more != 0) tell();
     result.rows = Tensor(DType::kF32, {count, options_.max_sequence_length, model_.text_encoder_config.d_model});
     result.lengths.resize(texts.size());
   }
   if (world.size() > 1) {
-    world.set_step("the prompt's encoding");
     world.broadcast(0, result.lengths.data(), result.lengths.size() * sizeof(int64_t), "prompt broadcast");
     world.broadcast(0, result.rows.data<void>(), result.rows.view().bytes(), "prompt broadcast");
   }
@@ -185,8 +203,8 @@ void Run::decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump,
   timing.add("Inference/VAE decode/host formatting", formatting);
 }
 
-GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout, const GenerateCallbacks& callbacks,
-                             Stop stop) {
+GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout, SharedExpert* experts,
+                             const GenerateCallbacks& callbacks, Stop stop) {
   const bool first = world.rank() == 0;
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
@@ -195,19 +213,19 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
   const bool writes = first && stop == Stop::kAfterOutput;
   const std::unique_ptr<io::FrameWriter> writer = writes ? open_output() : nullptr;
   Dump dump(writes ? options_.dump : "");
+  result.latents = initial_noise(options_, plan_);
+  dump.add("latents.init", result.latents);
   {
-    const PromptEmbeddings embeddings = prompts(world, timing);
+    const PromptEmbeddings embeddings = prompts(world, callbacks, timing);
     const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
     for (size_t i = 0; i < embeddings.lengths.size(); ++i) {
       const auto at = static_cast<int64_t>(i);
       dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
     }
     Stream stream(threads_of(world), {trace_.get(), world.rank(), "compute"});
-    Denoiser denoiser({model_, plan_, layout, embeddings, options_.mask_padding_tokens, experts_}, world, stream,
+    Denoiser denoiser({model_, plan_, layout, embeddings, options_.mask_padding_tokens, experts}, world, stream,
                       timing);
     denoiser.load_expert(0);
-    result.latents = initial_noise(options_, plan_);
-    dump.add("latents.init", result.latents);
     Denoiser::Callbacks inner;
     inner.cancelled = callbacks.cancelled;
     inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& latents, double seconds) {
@@ -223,8 +241,8 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
   if (writes) {
     decode(result.latents, *writer, dump, callbacks, timing);
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
-    writer->finish();
     dump.write();
+    writer->finish();
     result.written = options_.output;
   }
   const double inference = timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
@@ -244,18 +262,24 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   }
   const RankLayout layout = lay_out_ranks(options_, plan_, model_, world.size());
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(world.size()));
-  GenerateResult result = run_once(world, layout, callbacks, stop);
-  if (trace_ && world.size() > 1) world.barrier();
-  if (trace_ && world.rank() == 0) trace_->write(options_.trace);
-  if (options_.compare_one_rank) {
-    const std::unique_ptr<comm::Communicator> alone = world.split(world.rank(), 0);
-    if (world.rank() == 0) {
-      if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
-      const GenerateResult one = run_once(*alone, single_rank_layout(), callbacks, Stop::kAfterDenoise);
-      result.one_rank_rel_l2 = relative_l2(result.latents, one.latents);
-    }
-  }
+  // Tried now, and not after the run.
+  if (trace_ && world.rank() == 0) io::AtomicFile(options_.trace);
+  // Rank 0 alone decodes, for as long as it takes: after the last step nobody waits for it any more.
+  const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
+  GenerateResult result = run_once(world, layout, experts_, callbacks, stop);
+  if (world.rank() != 0) return result;
+  if (trace_) trace_->write(options_.trace);
+  if (alone) result.one_rank_rel_l2 = distance_to_one_rank(*alone, result, callbacks);
   return result;
+}
+
+double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
+                                 const GenerateCallbacks& callbacks) {
+  if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
+  // Its own: the other ranks may not have let go of theirs, whose batch is another where guidance was divided.
+  SharedExpert experts[2];
+  const GenerateResult one = run_once(alone, single_rank_layout(), experts, callbacks, Stop::kAfterDenoise);
+  return relative_l2(result.latents, one.latents);
 }
 
 std::string Run::describe(int ranks) const {
@@ -290,6 +314,7 @@ GenerateResult generate(const GenerateOptions& options, const GenerateCallbacks&
     const std::unique_ptr<comm::Communicator> world = comm::mpi_world(rank_options);
     return video->run(*world, callbacks, TextToVideo::Stop::kAfterOutput);
   }
+  rank_options.trace = video->recorder();
   comm::run_ranks(
       static_cast<int>(options.ranks.value_or(1)),
       [&](comm::Communicator& world) {
