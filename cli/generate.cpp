@@ -76,7 +76,7 @@ double timeout(const std::vector<std::string>& arguments) {
   OptionSet set = pipeline::describe_options(options);
   try {
     parse(arguments, options, set);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     return GenerateOptions().comm_timeout;
   }
   return options.comm_timeout;

@@ -4,10 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <new>
 #include <string>
 #include <vector>
 
-#include "zoetrope/error.h"
 #include "zoetrope/version.h"
 
 #include "cli/command.h"
@@ -18,18 +18,23 @@ namespace {
 
 constexpr const Command* kCommands[] = {&kGenerate, &kInspect};
 
+int run_here_or_on_ranks(const Command& command, const std::vector<std::string>& arguments) {
+  if (!comm::launched_by_mpi()) return command.run(arguments, nullptr);
+  comm::RankOptions options;
+  if (command.timeout != nullptr) options.timeout_seconds = command.timeout(arguments);
+  return comm::run_mpi([&](comm::Communicator& world) { command.run(arguments, &world); }, options);
+}
+
 int run_command(const Command& command, const std::vector<std::string>& arguments) {
-  if (comm::launched_by_mpi()) {
-    comm::RankOptions options;
-    if (command.timeout != nullptr) options.timeout_seconds = command.timeout(arguments);
-    return comm::run_mpi([&](comm::Communicator& world) { command.run(arguments, &world); }, options);
-  }
+  int code = 1;
   try {
-    return command.run(arguments, nullptr);
-  } catch (const Error& error) {
+    code = run_here_or_on_ranks(command, arguments);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "zoetrope: out of memory\n");
+  } catch (const std::exception& error) {  // Error, or what the system refuses (a name too long, no more threads)
     fmt::print(stderr, "zoetrope: {}\n", error.what());
-    return interrupted() ? 130 : 1;
   }
+  return code != 0 && interrupted() ? 130 : code;
 }
 
 int run(int argc, char** argv) {

@@ -8,6 +8,7 @@ not 0, and leaves nothing behind.
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import struct
@@ -194,6 +195,9 @@ refused_option("a_folder_that_is_not_there", ["nowhere"], "output=nowhere/clip.m
 refused_option("a_second_guidance_without_a_second_expert", ["guidance_scale_2", "one expert"], "guidance_scale_2=3")
 refused_option("a_missing_latents_file", ["none.safetensors"], "latents=none.safetensors")
 refused_option("a_word_that_is_no_key", ["hello", "key=value"], "hello")
+refused_option("a_word_too_long_for_a_file_name", ["too long"], "x" * 5000)
+refused_option("a_trace_that_cannot_be_written", ["nowhere"], "trace=nowhere/t.json")
+refused_option("a_dump_that_cannot_be_written", ["dump=/proc/zoetrope"], "dump=/proc/zoetrope")
 
 
 @test
@@ -386,6 +390,19 @@ def no_space_left(cwd):
             assert not left, left
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+@test
+def a_write_that_fails_midway(cwd):
+    """As on a full disk, where nothing may be mounted."""
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    for output in ("clip.mp4", "clip.gif", "frames/"):
+        result = unreported(subprocess.run(
+            [PROGRAM, "generate", MODEL, *SMALL, f"output={output}", "height=128", "width=128"], cwd=cwd, text=True,
+            errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=240 * SLOWER, preexec_fn=limit))
+        refused(cwd, result, output.rstrip("/"))
 
 
 def interrupt(cwd, wait_for, *arguments, number=signal.SIGINT, environment=None, command=None):
