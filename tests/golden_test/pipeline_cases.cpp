@@ -12,6 +12,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A folder that is gone afterwards, whatever happens.
+struct Scratch {
+  const fs::path path = fs::temp_directory_path() / fmt::format("zoetrope_golden_{}", getpid());
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
+
 // Which of the recorded noise entries a tensor goes by.
 std::string noise_name(const std::string& tensor, int64_t steps) {
   if (tensor == "velocity.0") return "first_velocity";
@@ -32,8 +44,8 @@ GenerateOptions run_options(const fs::path& folder, const io::JsonObject& run, c
   options.num_inference_steps = arguments.get<int64_t>("num_inference_steps");
   options.guidance_scale = arguments.get<double>("guidance_scale");
   options.guidance_scale_2 = arguments.find<double>("guidance_scale_2");
+  options.max_sequence_length = arguments.get<int64_t>("max_sequence_length", options.max_sequence_length);
   options.seed = run.get<int64_t>("generator_seed");
-  options.dtype = "float32";
   options.output = (scratch / "clip.mp4").string();
   options.dump = scratch.string();
   return options;
@@ -69,23 +81,21 @@ void run_pipeline_case(Report& report, const fs::path& folder) {
   const auto json = load_case(folder);
   const NoiseFloor noise(json);
   const io::JsonObject runs = json.object("runs");
-  const fs::path scratch = fs::temp_directory_path() / fmt::format("zoetrope_golden_{}", getpid());
   for (const std::string& name : runs.keys()) {
     const io::JsonObject run = runs.object(name);
-    const GenerateOptions options = run_options(folder, run, scratch);
-    const int64_t steps = options.num_inference_steps;
     const auto float32 = io::SafetensorsFile::open(folder / (name + ".safetensors"));
     for (const char* dtype : {"float32", "bf16"}) {
       const bool bf16 = std::string(dtype) == "bf16";
       const fs::path file = folder / (name + (bf16 ? "_bf16" : "") + ".safetensors");
       if (!fs::exists(file)) continue;
-      fs::create_directories(scratch);
-      GenerateOptions these = options;
-      these.dtype = dtype;
-      generate(these);
-      const auto ours = io::SafetensorsFile::open(scratch / "run.safetensors");
-      check_run(report, name + (bf16 ? "_bf16" : ""), *io::SafetensorsFile::open(file), *float32, *ours, noise, steps);
-      fs::remove_all(scratch);
+      const Scratch scratch;
+      fs::create_directories(scratch.path);
+      GenerateOptions options = run_options(folder, run, scratch.path);
+      options.dtype = dtype;
+      generate(options);
+      const auto ours = io::SafetensorsFile::open(scratch.path / "run.safetensors");
+      check_run(report, name + (bf16 ? "_bf16" : ""), *io::SafetensorsFile::open(file), *float32, *ours, noise,
+                options.num_inference_steps);
     }
   }
 }

@@ -135,6 +135,8 @@ void run_rng_case(Report& report, const fs::path& folder) {
       wan::TorchGenerator generator(std::stoull(match[1]));
       check_normals(report, name, draw<float>(generator, recorded.size()), recorded);
       check_normals(report, next, draw<float>(generator, data->tensor(next).size()), data->tensor(next));
+    } else if (name.find(".second_draw.second") == std::string::npos) {  // checked with its first
+      report.fail(name, "no test knows this kind of draw");
     }
   }
 }

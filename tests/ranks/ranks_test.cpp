@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "zoetrope/generate.h"
 
@@ -126,9 +127,12 @@ void matches_one(const Job& job, const Layout& layout, comm::Communicator& world
 
 // One byte of one received piece is wrong: the run must leave its bound on some rank.
 void sees_a_flipped_byte(const Job& job, const Layout& layout, comm::Communicator& world) {
-  for (const char* operation : {"ulysses exchange", "ring hop", "ulysses return"}) {
-    const bool ring = std::string(operation) == "ring hop";
-    if ((ring ? layout.ring : layout.ulysses) == 1) continue;
+  const std::pair<const char*, int> operations[] = {{"ulysses exchange", layout.ulysses},
+                                                    {"ring hop", layout.ring},
+                                                    {"ulysses return", layout.ulysses},
+                                                    {"guidance gather", layout.data}};
+  for (const auto& [operation, degree] : operations) {
+    if (degree == 1) continue;
     SCOPED_TRACE(operation);
     const bool victim = world.rank() == world.size() - 1;
     comm::FaultyCommunicator faulty(world, victim ? operation : "", 0);
@@ -149,10 +153,8 @@ const bool kRegistered = [] {
           const std::string name = fmt::format("{}_n{}_data{}_U{}R{}", job.name, ranks, data, ulysses, layout.ring);
           comm::register_rank_test("RanksMatchOne", name, {ranks}, __FILE__, __LINE__,
                                    [=](comm::Communicator& world) { matches_one(job, layout, world); });
-          if (ranks / data > 1) {
-            comm::register_rank_test("RanksSeeAFlippedByte", name, {ranks}, __FILE__, __LINE__,
-                                     [=](comm::Communicator& world) { sees_a_flipped_byte(job, layout, world); });
-          }
+          comm::register_rank_test("RanksSeeAFlippedByte", name, {ranks}, __FILE__, __LINE__,
+                                   [=](comm::Communicator& world) { sees_a_flipped_byte(job, layout, world); });
         }
       }
     }
