@@ -1,14 +1,17 @@
 #include "cli/interrupt.h"
 
+#include <atomic>
 #include <csignal>
 
 namespace zoetrope::cli {
 namespace {
 
-volatile std::sig_atomic_t seen = 0;
+// Written by the handler, read by every rank's thread.
+std::atomic<bool> seen = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int signal) {
-  seen = 1;
+  seen = true;
   std::signal(signal, SIG_DFL);
 }
 
@@ -19,6 +22,6 @@ void catch_interrupts() {
   std::signal(SIGTERM, on_signal);
 }
 
-bool interrupted() { return seen != 0; }
+bool interrupted() { return seen; }
 
 }  // namespace zoetrope::cli

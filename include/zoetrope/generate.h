@@ -82,7 +82,8 @@ struct GenerateResult {
 };
 
 // Runs over options.ranks threads of this process, or as this process' rank of an MPI job when started by mpirun.
-// Throws Error with one sentence for everything a user can mend.
+// Throws Error with one sentence for everything a user can mend. MPI is left running, for further calls: end it with
+// comm::finish_mpi(), or run TextToVideo inside comm::run_mpi(), which also ends all ranks when one fails.
 GenerateResult generate(const GenerateOptions& options, const GenerateCallbacks& callbacks = {});
 
 // The part of one rank, for programs that bring their own communicator. Collective over `world`.

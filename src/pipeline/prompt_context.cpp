@@ -16,7 +16,11 @@ PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std:
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::vector<int32_t> ids = model.tokenizer.encode(wan::clean_prompt(prompts[i]), rows);
     const auto length = static_cast<int64_t>(ids.size());
-    ZT_CHECK(length >= 1 && length <= rows);
+    if (length == 0) {
+      fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>",
+           (model.folder / "tokenizer").string(), prompts[i]);
+    }
+    ZT_CHECK(length <= rows);
     out.lengths.push_back(length);
     encoder.encode(ids, out.rows.view().select(0, static_cast<int64_t>(i)).slice(0, 0, length),
                    [&](std::string_view, const TensorView&) { tick(); });
