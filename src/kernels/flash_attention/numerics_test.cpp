@@ -83,6 +83,19 @@ TEST_P(FlashNumerics, SumsNextToTheLimitOfLazySoftmax) {
   }
 }
 
+// Every score is far below zero: neither zero padding nor an empty state may pass for a key.
+TEST_P(FlashNumerics, ScoresFarBelowZero) {
+  for (const int64_t keys : {1, 5, 70, 300}) {
+    Case c(GetParam(), 1, 9, keys, 1, 16);
+    c.problem.scale = -1;
+    for (const TensorView& x : {c.q.view(), c.k.view()}) fill_normal(x, 4, 0.25, 5.0);  // scores near −400
+    c.attend();
+    EXPECT_TRUE(matches_reference(c, correlated(c))) << keys;
+    c.fold({{keys / 2, keys}, {0, keys / 2}});
+    EXPECT_TRUE(matches_reference(c, correlated(c))) << keys;
+  }
+}
+
 TEST_P(FlashNumerics, AllEqualKeysGiveTheMeanOfTheValues) {
   Case c(GetParam(), 1, 5, 1000, 1, 16);
   for (int64_t j = 0; j < 1000; ++j) {

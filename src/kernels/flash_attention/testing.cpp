@@ -59,9 +59,11 @@ std::vector<Variant> variants() {
           {"avx2", DType::kBF16},        {"scalar", DType::kF32}, {"scalar", DType::kBF16}};
 }
 
-std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
-  return std::string(info.param.implementation) + "_" + dtype_name(info.param.dtype);
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.implementation << "_" << dtype_name(variant.dtype);
 }
+
+std::string variant_name(const ::testing::TestParamInfo<Variant>& info) { return ::testing::PrintToString(info.param); }
 
 double element(const TensorView& x, int64_t b, int64_t s, int64_t h, int64_t d) {
   const int64_t at = offset(x, b, s, h, d);

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -18,6 +18,7 @@ struct Variant {
   DType dtype;
 };
 std::vector<Variant> variants();
+void PrintTo(const Variant& variant, std::ostream* out);  // the name under which ctest lists it
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info);
 
 // Fills with normal deviates × `deviation` + `mean`, the same for the same seed on every machine.

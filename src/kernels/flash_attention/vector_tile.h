@@ -26,6 +26,7 @@ namespace zoetrope::kernels {
 
 constexpr float kSumLimit = 0x1p60f;
 constexpr int64_t kPrefetchBytes = 20 << 10;  // of the next panel: beside this one in a first level of 32 KB or more
+constexpr float kFloatMax = std::numeric_limits<float>::max();
 constexpr float kFloatLog2E = 1.44269504088896340736f;
 // RowState's special references, without its header (see tile.h on inline code).
 constexpr float kReferenceNoKeys = -std::numeric_limits<float>::infinity();
@@ -298,7 +299,7 @@ class VectorTile {
       Vec after = Isa::add(before, Isa::load(tile_sum));
       if (!Isa::all_at_most(after, kSumLimit)) [[unlikely]] {
         // A sum that was not finite before stays so whatever is redone.
-        if (Isa::all_at_most(before, std::numeric_limits<float>::max())) after = redo_row<kBias>(first, keys, row);
+        if (Isa::all_at_most(before, kFloatMax)) after = redo_row<kBias>(first, keys, row);
       }
       Isa::store(sum, after);
       Isa::store(tile_sum, Isa::set1(0));
