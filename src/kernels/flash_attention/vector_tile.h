@@ -140,24 +140,20 @@ class VectorTile {
       const bool reference = fresh_ && panel == 0;
       const void* next = valid > kPanelKeys ? static_cast<const void*>(key_panel(first + panel + kPanelKeys))
                                             : static_cast<const void*>(value_tile(first));
-      if (valid >= kPanelKeys) {
-        if (!reference) {
-          score_panel<kBias, false, false>(first, panel, valid, next);
-        } else {
-          score_panel<kBias, true, false>(first, panel, valid, next);
-        }
-      } else if (!reference) {
-        score_panel<kBias, false, true>(first, panel, valid, next);
+      if (valid >= kPanelKeys && !reference) {
+        score_panel<kBias, false>(first, panel, kPanelKeys, false, next);
       } else {
-        score_panel<kBias, true, true>(first, panel, valid, next);
+        score_panel<kBias, true>(first, panel, valid, reference, next);
       }
     }
   }
 
-  // Scores of all rows with one panel of keys, their weights, and their part of the row sums. kReference: this is the
-  // first panel these rows meet. kTail: only `valid` keys of the panel exist.
-  template <bool kBias, bool kReference, bool kTail>
-  __attribute__((noinline)) void score_panel(int64_t first, int64_t panel, int64_t valid, const void* next) {
+  // Scores of all rows with one panel of keys, their weights, and their part of the row sums. kSpecial: only `valid`
+  // keys of the panel may exist, or it is the first that these rows meet and gives them their `reference`. One
+  // instance for both: they are rare, and compiling them costs more than a few blends in a first panel.
+  template <bool kBias, bool kSpecial>
+  __attribute__((noinline)) void score_panel(int64_t first, int64_t panel, int64_t valid, bool reference,
+                                             const void* next) {
     const Vec scale = Isa::set1(t_.scale_log2e);
     float* const minus_m = t_.scratch.minus_m;
     float* const tile_sums = t_.scratch.tile_sums;
@@ -168,18 +164,17 @@ class VectorTile {
       prefetch.share();
       Vec acc[kRows][kVectors];
       products<kRows>(acc, first + panel, row0);
-      if constexpr (kReference) {
+      if (kSpecial && reference) {
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
-          minus_m[row0 + r] =
-              -valid_reference(panel_maximum<kBias, kTail>(acc[r], scale, row0 + r, first + panel, valid));
+          minus_m[row0 + r] = -valid_reference(panel_maximum<kBias>(acc[r], scale, row0 + r, first + panel, valid));
         }
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; r += kWeighRows) {
         Vec sum[kWeighRows];
-        weigh<kWeighRows, kBias, kTail>(&acc[r], sum, scale, row0 + r, first + panel, valid,
-                                        out + (row0 + r) * Isa::kKeyTile);
+        weigh<kWeighRows, kBias, kSpecial>(&acc[r], sum, scale, row0 + r, first + panel, valid,
+                                           out + (row0 + r) * Isa::kKeyTile);
 #pragma GCC unroll 4
         for (int i = 0; i < kWeighRows; ++i) {
           float* tile_sum = tile_sums + (row0 + r + i) * kLanes;
@@ -241,16 +236,16 @@ class VectorTile {
   }
 
   // The largest exponent of one row of a panel; NaN scores may hide in it.
-  template <bool kBias, bool kTail>
+  template <bool kBias>
   ZT_FLASH_INLINE float panel_maximum(const Vec (&score)[kVectors], Vec scale, int64_t row, int64_t key,
                                       int64_t valid) const {
     alignas(64) float buffer[kPanelKeys];
-    const float* bias = kBias ? bias_of(row, key, valid, kTail, buffer) : nullptr;
+    const float* bias = kBias ? bias_of(row, key, valid, true, buffer) : nullptr;
     Vec top = Isa::set1(kReferenceNoKeys);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       Vec t = exponent<kBias>(score[v], scale, kBias ? bias + v * kLanes : nullptr, Isa::set1(0));
-      if constexpr (kTail) t = Isa::keep_lanes(t, static_cast<int>(valid - v * kLanes), kReferenceNoKeys);
+      t = Isa::keep_lanes(t, static_cast<int>(valid - v * kLanes), kReferenceNoKeys);
       top = Isa::max(top, t);
     }
     return Isa::reduce_max(top);
@@ -319,9 +314,7 @@ class VectorTile {
       const int64_t valid = keys - panel;
       products<1>(score, first + panel, row);
       for (int v = 0; v < kVectors; ++v) Isa::store(t_.scratch.scores + panel + v * kLanes, score[0][v]);
-      const float highest = valid < kPanelKeys
-                                ? panel_maximum<kBias, true>(score[0], scale, row, first + panel, valid)
-                                : panel_maximum<kBias, false>(score[0], scale, row, first + panel, valid);
+      const float highest = panel_maximum<kBias>(score[0], scale, row, first + panel, valid);
       top = highest > top ? highest : top;
     }
     // Exactly 1 where the reference stays; 0 where there was none.
@@ -339,11 +332,7 @@ class VectorTile {
       for (int v = 0; v < kVectors; ++v) score[0][v] = Isa::load(t_.scratch.scores + panel + v * kLanes);
       Element* out = weights(row) + panel;
       Vec panel_sum[1];
-      if (valid < kPanelKeys) {
-        weigh<1, kBias, true>(score, panel_sum, scale, row, first + panel, valid, out);
-      } else {
-        weigh<1, kBias, false>(score, panel_sum, scale, row, first + panel, valid, out);
-      }
+      weigh<1, kBias, true>(score, panel_sum, scale, row, first + panel, valid, out);
       tile_sum = Isa::add(tile_sum, panel_sum[0]);
     }
     return Isa::add(sum, tile_sum);
