@@ -172,7 +172,7 @@ class VectorKernel final : public FlashKernel {
   bool queries_in_place() const {
     return problem_.dtype == tile_.shape.operand && problem_.head_dim % tile_.shape.pair == 0;
   }
-  int64_t o_stride() const { return round_up(problem_.head_dim, 16); }
+  int64_t o_stride() const { return state_row_stride(problem_); }
 
   int64_t scratch_bytes(bool rows) const {
     const TileShape& s = tile_.shape;
@@ -181,7 +181,7 @@ class VectorKernel final : public FlashKernel {
                     s.key_tile * 4 + 5 * 64;
     if (!queries_in_place()) bytes += s.query_tile * ceil_div(problem_.head_dim, s.pair) * 4 + 64;
     if (rows) bytes += s.query_tile * (o_stride() + 2) * 4 + 3 * 64;
-    return bytes;
+    return round_up(bytes, 64);  // threads' shares stay on cache lines of their own
   }
 
   void fold_tile(const Call& call, int64_t head, const char* pack, int64_t tile, int thread) const {
