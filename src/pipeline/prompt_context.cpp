@@ -1,5 +1,7 @@
 #include "pipeline/prompt_context.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "io/weights.h"
 #include "models/wan/text/prompt.h"
@@ -9,22 +11,24 @@ namespace zoetrope::pipeline {
 
 PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
                                 DType dtype, Stream& stream, const std::function<void()>& tick) {
-  const int64_t width = model.text_encoder_config.d_model;
+  const auto count = static_cast<int64_t>(prompts.size());
   PromptEmbeddings out;
-  out.rows = Tensor(DType::kF32, {static_cast<int64_t>(prompts.size()), rows, width});
-  wan::TextEncoder encoder(io::checkpoint_source(model.text_encoder), model.text_encoder_config, dtype, stream);
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const std::vector<int32_t> ids = model.tokenizer.encode(wan::clean_prompt(prompts[i]), rows);
-    const auto length = static_cast<int64_t>(ids.size());
-    if (length == 0) {
+  Tensor ids(DType::kI32, {count, rows});
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string& prompt = prompts[static_cast<size_t>(i)];
+    const std::vector<int32_t> own = model.tokenizer.encode(wan::clean_prompt(prompt), rows);
+    if (own.empty()) {
       fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>",
-           (model.folder / "tokenizer").string(), prompts[i]);
+           (model.folder / "tokenizer").string(), prompt);
     }
-    ZT_CHECK(length <= rows);
-    out.lengths.push_back(length);
-    encoder.encode(ids, out.rows.view().select(0, static_cast<int64_t>(i)).slice(0, 0, length),
-                   [&](std::string_view, const TensorView&) { tick(); });
+    ZT_CHECK(static_cast<int64_t>(own.size()) <= rows);
+    out.lengths.push_back(static_cast<int64_t>(own.size()));
+    std::copy(own.begin(), own.end(), ids.data<int32_t>() + i * rows);
   }
+  // All prompts at once: the encoder reads and converts its weights in every pass.
+  out.rows = Tensor(DType::kF32, {count, rows, model.text_encoder_config.d_model});
+  wan::TextEncoder(io::checkpoint_source(model.text_encoder), model.text_encoder_config, dtype, stream)
+      .encode_batch(ids, out.lengths, out.rows, [&](std::string_view, const TensorView&) { tick(); });
   return out;
 }
 

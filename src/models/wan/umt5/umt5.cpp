@@ -1,8 +1,10 @@
 #include "models/wan/umt5/umt5.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/flash_attention/flash_attention.h"
@@ -42,19 +44,22 @@ void gather_rows(const TensorView& table, std::span<const int32_t> ids, const Te
 
 }  // namespace
 
-// Rows are of all prompts together, M = B·L; W stands for the compute dtype.
+// Rows are the real ones of all prompts, one prompt after the other, M together: padding is never computed. W stands
+// for the compute dtype.
 struct TextEncoder::State {
+  // A prompt's part of the rows, and its attention, which sees nothing of the others.
+  struct Prompt {
+    int64_t first, length;
+    kernels::FlashAttention attention;
+  };
+
   // What one encode_batch() works in.
   struct Buffers {
-    int64_t batch, length;
     TensorView x;           // [M, d] W: the residual stream
     TensorView n;           // [M, d] W
     TensorView q, k, v, o;  // [M, H·d_kv] W
     TensorView gate, up;    // [M, d_ff] W
-    TensorView bias;        // [H, L, L] F32
-    TensorView heads(const TensorView& rows, int64_t head_dim) const {
-      return rows.reshape({batch, length, rows.extent(1) / head_dim, head_dim});
-    }
+    TensorView bias;        // [H, L, L] F32, of the longest prompt: it knows distances only, so others take a corner
   };
 
   void check_tensors() const;
@@ -62,9 +67,10 @@ struct TextEncoder::State {
   void embed(std::span<const int32_t> ids, const TensorView& out);
   void norm(const std::string& name, const TensorView& x, const TensorView& out);
   void project(const std::string& name, const TensorView& x, const TensorView& out);
-  Buffers allocate(int64_t batch, int64_t length);
-  void layer(int64_t index, const Buffers& b, const kernels::FlashAttention& attention,
-             std::span<const int64_t> lengths);
+  std::vector<Prompt> plan(std::span<const int64_t> lengths) const;
+  Buffers allocate(int64_t rows, int64_t longest);
+  void attend(const Buffers& b, std::span<const Prompt> prompts);
+  void layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts);
 
   std::shared_ptr<const io::WeightSource> source;
   TextEncoderConfig config;
@@ -139,22 +145,50 @@ void TextEncoder::State::project(const std::string& name, const TensorView& x, c
                          .implementation = {}});
 }
 
-TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t batch, int64_t length) {
-  const int64_t rows = batch * length;
+std::vector<TextEncoder::State::Prompt> TextEncoder::State::plan(std::span<const int64_t> lengths) const {
+  std::vector<Prompt> prompts;
+  int64_t first = 0;
+  for (const int64_t length : lengths) {
+    kernels::FlashProblem problem;
+    problem.batch = 1;
+    problem.query_tokens = problem.key_tokens = length;
+    problem.heads = config.num_heads;
+    problem.head_dim = config.d_kv;
+    problem.dtype = dtype;
+    problem.scale = 1.0f;
+    problem.bias = true;
+    prompts.push_back({first, length, kernels::FlashAttention(problem)});
+    first += length;
+  }
+  return prompts;
+}
+
+TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t rows, int64_t longest) {
   const auto matrix = [&](int64_t columns) { return stream.scratch().tensor(dtype, {rows, columns}); };
   Buffers b{};
-  b.batch = batch;
-  b.length = length;
   b.x = matrix(config.d_model);
   b.n = matrix(config.d_model);
   for (TensorView* view : {&b.q, &b.k, &b.v, &b.o}) *view = matrix(config.attention_dim());
   for (TensorView* view : {&b.gate, &b.up}) *view = matrix(config.d_ff);
-  b.bias = stream.scratch().tensor(DType::kF32, {config.num_heads, length, length});
+  b.bias = stream.scratch().tensor(DType::kF32, {config.num_heads, longest, longest});
   return b;
 }
 
-void TextEncoder::State::layer(int64_t index, const Buffers& b, const kernels::FlashAttention& attention,
-                               std::span<const int64_t> lengths) {
+void TextEncoder::State::attend(const Buffers& b, std::span<const Prompt> prompts) {
+  for (const Prompt& prompt : prompts) {
+    const int64_t length = prompt.length;
+    const auto heads = [&](const TensorView& rows) {
+      return rows.slice(0, prompt.first, prompt.first + length).reshape({1, length, config.num_heads, config.d_kv});
+    };
+    kernels::KeyBlock block;
+    block.k = heads(b.k);
+    block.v = heads(b.v);
+    block.bias = b.bias.slice(1, 0, length).slice(2, 0, length);
+    prompt.attention.attend(stream, heads(b.q), block, heads(b.o));
+  }
+}
+
+void TextEncoder::State::layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts) {
   const auto add_to_x = [&](const TensorView& branch) {
     const Shape shape{1, b.x.extent(0), b.x.extent(1)};
     kernels::gated_add(stream, b.x.reshape(shape), branch.reshape(shape), {}, b.x.reshape(shape));
@@ -168,12 +202,7 @@ void TextEncoder::State::layer(int64_t index, const Buffers& b, const kernels::F
                      weight(self + "SelfAttention.relative_attention_bias.weight",
                             {config.relative_attention_num_buckets, config.num_heads}),
                      config.relative_attention_max_distance, b.bias);
-  kernels::KeyBlock block;
-  block.k = b.heads(b.k, config.d_kv);
-  block.v = b.heads(b.v, config.d_kv);
-  block.key_lengths = lengths;
-  block.bias = b.bias;
-  attention.attend(stream, b.heads(b.q, config.d_kv), block, b.heads(b.o, config.d_kv));
+  attend(b, prompts);
   project(self + "SelfAttention.o.weight", b.o, b.n);
   add_to_x(b.n);
 
@@ -211,37 +240,45 @@ void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> l
                                const Probe& probe) {
   State& s = *state_;
   const trace::Span span(s.stream.lane(), "text encoder");
-  const int64_t batch = ids.extent(0), length = ids.extent(1), rows = batch * length, d = s.config.d_model;
-  ZT_CHECK(ids.dtype() == DType::kI32 && ids.contiguous() && length > 0);
-  ZT_CHECK(static_cast<int64_t>(lengths.size()) == batch);
-  ZT_CHECK(out.shape() == Shape({batch, length, d}) && out.contiguous());
-  const bool padded = std::any_of(lengths.begin(), lengths.end(), [&](int64_t real) { return real != length; });
+  const int64_t batch = ids.extent(0), padded = ids.extent(1), d = s.config.d_model;
+  ZT_CHECK(ids.dtype() == DType::kI32 && ids.contiguous());
+  ZT_CHECK(batch > 0 && static_cast<int64_t>(lengths.size()) == batch);
+  ZT_CHECK(out.shape() == Shape({batch, padded, d}) && out.contiguous());
+  std::vector<int32_t> real;  // ids of all prompts
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t length = lengths[static_cast<size_t>(i)];
+    ZT_CHECK(length > 0 && length <= padded, "{} of {}", length, padded);
+    const int32_t* row = ids.data<int32_t>() + i * padded;
+    real.insert(real.end(), row, row + length);
+  }
+  const auto rows = static_cast<int64_t>(real.size());
+  const std::vector<State::Prompt> prompts = s.plan(lengths);
+  // [M, d] to [B, L, d], zeros where nothing real belongs.
+  const auto scatter = [&](const TensorView& packed, const TensorView& to) {
+    std::memset(to.raw(), 0, to.bytes());
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const TensorView from = packed.slice(0, prompts[i].first, prompts[i].first + prompts[i].length);
+      std::memcpy(to.select(0, static_cast<int64_t>(i)).raw(), from.raw(), from.bytes());
+    }
+  };
 
   const Arena::Scope scope(s.stream.scratch());
-  const State::Buffers b = s.allocate(batch, length);
-  kernels::FlashProblem problem;
-  problem.batch = batch;
-  problem.query_tokens = problem.key_tokens = length;
-  problem.heads = s.config.num_heads;
-  problem.head_dim = s.config.d_kv;
-  problem.dtype = s.dtype;
-  problem.scale = 1.0f;
-  problem.mask = padded ? kernels::MaskKind::kKeyLengths : kernels::MaskKind::kNone;
-  problem.bias = true;
-  const kernels::FlashAttention attention(problem);
-
-  s.embed({ids.data<int32_t>(), static_cast<size_t>(rows)}, b.x);
+  const State::Buffers b = s.allocate(rows, *std::max_element(lengths.begin(), lengths.end()));
+  const TensorView seen = probe ? s.stream.scratch().tensor(s.dtype, out.shape()) : TensorView();
+  s.embed(real, b.x);
   for (int64_t i = 0; i < s.config.num_layers; ++i) {
-    s.layer(i, b, attention, padded ? lengths : std::span<const int64_t>());
-    if (probe) probe(fmt::format("block.{}", i), b.x.reshape(out.shape()));
+    s.layer(i, b, prompts);
+    if (!probe) continue;
+    scatter(b.x, seen);
+    probe(fmt::format("block.{}", i), seen);
   }
-  const TensorView last = out.reshape({rows, d});
-  if (out.dtype() == s.dtype) {
-    s.norm("encoder.final_layer_norm.weight", b.x, last);
-  } else {
-    s.norm("encoder.final_layer_norm.weight", b.x, b.n);
+  s.norm("encoder.final_layer_norm.weight", b.x, b.n);
+  TensorView last = b.n;
+  if (out.dtype() != s.dtype) {
+    last = s.stream.scratch().tensor(out.dtype(), b.n.shape());
     kernels::convert(s.stream, b.n, last);
   }
+  scatter(last, out);
   observe(probe, "last_hidden_state", out);
 }
 

@@ -3,7 +3,8 @@
 //
 // Weights are read from their source layer by layer and not kept: where the file holds them in the dtype computed with
 // they are used in place, else one tensor at a time is converted into a buffer that the next one reuses. So the 22.7 GB
-// of UMT5-XXL never have to be in memory; the price is that a second encode() converts again.
+// of UMT5-XXL never have to be in memory; the price is that a second encode() converts again: encode_batch() is for
+// several prompts.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,13 @@ class TextEncoder {
   const TextEncoderConfig& config() const;
 
   // One prompt: ids of its pieces with the closing </s>, no padding. out [L, d_model] F32 or BF16, contiguous. An id
-  // outside the vocabulary is an Error. Padding rows would change nothing in these rows, so none are computed.
+  // outside the vocabulary is an Error.
   void encode(std::span<const int32_t> ids, const TensorView& out, const Probe& probe = {});
 
-  // Several prompts padded to one length: ids [B, L] I32, lengths [B] real rows of each, out [B, L, d_model]. Keys
-  // beyond a prompt's length are masked; rows beyond it are computed but mean nothing. The probe sees "block.0", …,
-  // "last_hidden_state", [B, L, d_model] each.
+  // Several prompts in one pass over the weights: ids [B, L] I32, lengths [B] ids that are a prompt's own, at least one
+  // each; what stands beyond is not read. out [B, L, d_model] F32 or BF16, contiguous, zero beyond a prompt's length.
+  // Costs as many rows as there are ids of their own: prompts share the matrix products and attend each to itself. The
+  // probe sees "block.0", …, "last_hidden_state", laid out as out.
   void encode_batch(const TensorView& ids, std::span<const int64_t> lengths, const TensorView& out,
                     const Probe& probe = {});
 

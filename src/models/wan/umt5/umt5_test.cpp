@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -129,6 +130,60 @@ TEST(TextEncoder, PaddingDoesNotReachRealRows) {
     encoder->encode({recorded.ids.data<int32_t>() + b * recorded.length, rows}, alone);
     EXPECT_LE(testing::difference(alone, recorded.real_rows(all, b)).rel_l2, 4 * noise.rel_l2) << b;
   }
+}
+
+// What stands in the padding is not read (the ids there are outside the vocabulary), and its rows are zero.
+TEST(TextEncoder, PaddingIsNeitherReadNorComputed) {
+  const Recorded recorded;
+  Stream stream(2);
+  const auto encoder = recorded.encoder(DType::kF32, stream);
+  const Shape shape{recorded.batch, recorded.length, recorded.config.d_model};
+  const Tensor clean(DType::kF32, shape), dirty(DType::kF32, shape);
+  encoder->encode_batch(recorded.ids, recorded.lengths, clean);
+  int64_t padding = 0;
+  for (int64_t b = 0; b < recorded.batch; ++b)
+    for (int64_t i = recorded.lengths[static_cast<size_t>(b)]; i < recorded.length; ++i, ++padding) {
+      recorded.ids.view().select(0, b).data<int32_t>()[i] = -7;
+    }
+  ASSERT_GT(padding, 0);
+  std::fill_n(dirty.data<float>(), dirty.size(), 3.0f);
+  encoder->encode_batch(recorded.ids, recorded.lengths, dirty);
+  EXPECT_EQ(testing::difference(dirty, clean).max_abs, 0);
+  for (int64_t b = 0; b < recorded.batch; ++b) {
+    const TensorView rows = dirty.view().select(0, b);
+    const int64_t own = recorded.lengths[static_cast<size_t>(b)] * recorded.config.d_model;
+    for (int64_t i = own; i < rows.size(); ++i) ASSERT_EQ(rows.data<float>()[i], 0) << b;
+  }
+}
+
+// A source that counts what is read of it.
+class Counting final : public io::WeightSource {
+ public:
+  explicit Counting(std::shared_ptr<const io::WeightSource> source) : source_(std::move(source)) {}
+  bool contains(const std::string& name) const override { return source_->contains(name); }
+  std::vector<std::string> names() const override { return source_->names(); }
+  io::TensorInfo info(const std::string& name) const override { return source_->info(name); }
+  std::string where(const std::string& name) const override { return source_->where(name); }
+  TensorView mapped(const std::string&) const override { return {}; }
+  void read(const std::string& name, const TensorView& out) const override {
+    ++reads[name];
+    source_->read(name, out);
+  }
+  mutable std::map<std::string, int> reads;
+
+ private:
+  std::shared_ptr<const io::WeightSource> source_;
+};
+
+TEST(TextEncoder, ReadsEveryWeightOnceForAllPrompts) {
+  const Recorded recorded;
+  Stream stream(1);
+  const auto source = std::make_shared<Counting>(io::checkpoint_source(io::Checkpoint::open(recorded.folder, "model")));
+  const Tensor out(DType::kF32, {recorded.batch, recorded.length, recorded.config.d_model});
+  ASSERT_GT(recorded.batch, 1);
+  TextEncoder(source, recorded.config, DType::kF32, stream).encode_batch(recorded.ids, recorded.lengths, out);
+  EXPECT_GT(source->reads.size(), 10u);
+  for (const auto& [name, reads] : source->reads) EXPECT_EQ(reads, 1) << name;
 }
 
 TEST(TextEncoder, WritesEitherDtype) {
