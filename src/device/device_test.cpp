@@ -32,6 +32,21 @@ TEST(ThreadTeam, GivesEachThreadItsOwnNumber) {
   for (const auto& n : seen) EXPECT_EQ(n, 1);
 }
 
+#ifndef ZOETROPE_STD_THREAD_TEAM  // libgomp's own regions are what the thread sanitizer cannot see
+// Inside a program's own parallel region OpenMP gives one thread where many are asked for.
+TEST(ThreadTeam, RunsEveryIndexWithinAParallelRegion) {
+  std::atomic<int> callers = 0;
+  std::vector<std::atomic<int>> seen(4);
+#pragma omp parallel num_threads(2)
+  {
+    ++callers;
+    ThreadTeam team(4);
+    team.run([&](int thread) { ++seen[static_cast<size_t>(thread)]; });
+  }
+  for (const auto& n : seen) EXPECT_EQ(n, callers);
+}
+#endif
+
 TEST(Arena, ReusesWhatAScopeGaveBack) {
   Arena arena;
   void* first = nullptr;

@@ -100,8 +100,10 @@ void ThreadTeam::run_erased(Erased call, void* body) {
     return;
   }
   omp_set_num_threads(threads_);
+  // OpenMP may give fewer threads than asked for (OMP_THREAD_LIMIT, a caller inside a parallel region): those that come
+  // do the work of the missing too. Bodies never wait for one another, so one after the other is as good.
 #pragma omp parallel num_threads(threads_)
-  call(body, omp_get_thread_num());
+  for (int thread = omp_get_thread_num(); thread < threads_; thread += omp_get_num_threads()) call(body, thread);
 }
 
 #endif

@@ -20,7 +20,8 @@ class ThreadTeam {
 
   int size() const { return threads_; }
 
-  // body(thread) once on each of the team's threads; returns when all have finished. Bodies must not throw. To be
+  // body(thread) once for each thread in [0, size()); returns when all have finished. Bodies must not throw and must
+  // not wait for one another: where OpenMP gives fewer threads than asked for, one runs several bodies in turn. To be
   // called from the thread that owns the rank, never from inside a body.
   template <typename Body>
   void run(Body&& body) {

@@ -4,6 +4,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "device/stream.h"
@@ -15,14 +16,16 @@ const dnnl::engine& onednn_engine();
 dnnl::stream& onednn_stream();
 
 // Makes oneDNN use the rank's team from this thread; returns the number of threads that primitives will see, which is
-// part of every cache key: a primitive made for n threads must run on n.
+// part of every cache key: a primitive made for n threads must run on n. So what OpenMP would not give is not asked
+// for.
 inline int use_team(Stream& stream) {
 #ifdef ZOETROPE_STD_THREAD_TEAM
   (void)stream;
   return 1;
 #else
-  omp_set_num_threads(stream.team().size());
-  return stream.team().size();
+  const int given = omp_in_parallel() != 0 ? 1 : std::min(stream.team().size(), omp_get_thread_limit());
+  omp_set_num_threads(given);
+  return given;
 #endif
 }
 
