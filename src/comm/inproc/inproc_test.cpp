@@ -1,8 +1,12 @@
 // How in-process runs fail: one rank's exception, deadlines, disagreement. The contract itself is tested in
 // communicator_test.cpp.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 
@@ -30,6 +34,38 @@ TEST(RunRanks, RefusesNoRanks) {
 struct OwnException : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+// Threads that the system refuses: there is address space for two of these stacks, not for four. The ranks that run by
+// then are stopped.
+TEST(RunRanks, MoreRanksThanThreadsIsAnError) {
+  constexpr size_t kStack = size_t{256} << 20;
+  pthread_attr_t usual, large;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_attr_init(&large), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&large, kStack), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&large), 0);
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit limit{pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + 2 * kStack + kStack / 2, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  std::atomic<int> stopped = 0;
+  const std::string error = error_of(4, [&](Communicator& comm) {
+    try {
+      comm.barrier();
+    } catch (const Error&) {
+      ++stopped;
+      throw;
+    }
+  });
+  EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(pthread_setattr_default_np(&usual), 0);
+  const std::string started = std::to_string(stopped);
+  EXPECT_GE(stopped, 1);
+  EXPECT_EQ(error.find("only " + started + " of 4 ranks could be started, as the system gives no more threads"), 0u)
+      << error;
+}
 
 // The others wait for messages that never come; all end, and the first exception comes back with its type.
 TEST(RunRanks, FirstExceptionEndsAllRanksAndIsRethrown) {

@@ -39,6 +39,14 @@ struct Ending {
   std::string why;
 };
 
+// The first failure is the one that the caller sees.
+void note_failure(Ending& ending, const std::exception_ptr& failure, const std::string& why) {
+  const std::lock_guard lock(ending.mutex);
+  if (ending.first != nullptr) return;
+  ending.first = failure;
+  ending.why = why;
+}
+
 void run_rank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>& group, int rank,
               const std::function<void(Communicator&)>& body, Ending& ending) {
   std::exception_ptr failure;
@@ -49,19 +57,35 @@ void run_rank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>&
   }
   if (failure != nullptr) {
     const std::string why = describe(failure);
-    {
-      // Before the others are told, so that what they throw in consequence comes second.
-      const std::lock_guard lock(ending.mutex);
-      if (ending.first == nullptr) {
-        ending.first = failure;
-        ending.why = why;
-      }
-    }
+    // Before the others are told, so that what they throw in consequence comes second.
+    note_failure(ending, failure, why);
     world->set_failed(rank, why);
   }
   const std::lock_guard lock(ending.mutex);
   --ending.running;
   ending.changed.notify_all();
+}
+
+// As many of the n threads as the system gives. Where that is not all of them, those that run are stopped.
+std::vector<std::thread> start_threads(const std::shared_ptr<World>& world, const std::shared_ptr<Group>& group,
+                                       const std::function<void(Communicator&)>& body, Ending& ending) {
+  const int n = static_cast<int>(world->ranks.size());
+  std::vector<std::thread> threads;
+  threads.reserve(world->ranks.size());
+  try {
+    for (int rank = 0; rank < n; ++rank) {
+      threads.emplace_back([&, rank] { run_rank(world, group, rank, body, ending); });
+    }
+  } catch (const std::exception& error) {
+    const int started = static_cast<int>(threads.size());
+    const std::string why = fmt::format(
+        "only {} of {} ranks could be started, as the system gives no more threads ({})", started, n, error.what());
+    note_failure(ending, std::make_exception_ptr(Error(why)), why);
+    world->set_failed(started, why);
+    const std::lock_guard lock(ending.mutex);
+    ending.running -= n - started;
+  }
+  return threads;
 }
 
 // Until all have ended; where one does not end after a failure, the process does.
@@ -89,8 +113,7 @@ void run_ranks(int n, const std::function<void(Communicator&)>& body, const Rank
   }
   Ending ending;
   ending.running = n;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < n; ++rank) threads.emplace_back([&, rank] { run_rank(world, group, rank, body, ending); });
+  std::vector<std::thread> threads = start_threads(world, group, body, ending);
   await(ending, std::max(kLeastPatience, options.timeout_seconds));
   for (std::thread& thread : threads) thread.join();
   if (ending.first != nullptr) std::rethrow_exception(ending.first);
