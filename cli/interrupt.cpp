@@ -1,7 +1,10 @@
 #include "cli/interrupt.h"
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+
+#include "base/unfinished_files.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -10,9 +13,16 @@ namespace {
 std::atomic<bool> seen = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-void on_signal(int signal) {
-  seen = true;
-  std::signal(signal, SIG_DFL);
+// mpirun passes Ctrl-C on as SIGTERM and kills a second later, which no safe point need come before: so what is
+// unfinished goes at once, and what remains of the run only has to stop.
+void on_signal(int number) {
+  const int error = errno;
+  const bool again = seen.exchange(true);
+  remove_unfinished_files();
+  errno = error;
+  if (!again) return;
+  std::signal(number, SIG_DFL);
+  std::raise(number);
 }
 
 }  // namespace

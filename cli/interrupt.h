@@ -1,5 +1,5 @@
-// Ctrl-C: the first asks the run to stop at its next safe point, so that nothing half-written stays; the second ends
-// the process at once.
+// Ctrl-C: the first removes what is not finished and asks the run to stop at its next safe point; the second ends the
+// process at once. Neither leaves anything half-written.
 #pragma once
 
 namespace zoetrope::cli {

@@ -68,9 +68,17 @@ Muxer::Muxer(const char* container, const std::filesystem::path& path) : file_(p
     avformat_free_context(context_);
     check_ffmpeg(code, path, "be written");
   }
+  try {
+    file_.check_not_stopped();  // avio_open() makes a file that is gone anew
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
-Muxer::~Muxer() {
+Muxer::~Muxer() { close(); }
+
+void Muxer::close() {
   if (context_->pb != nullptr) avio_closep(&context_->pb);
   avformat_free_context(context_);
 }

@@ -16,7 +16,7 @@ extern "C" {
 #include <memory>
 #include <string>
 
-#include "io/atomic_file.h"
+#include "base/atomic_file.h"
 
 namespace zoetrope::io {
 
@@ -74,6 +74,7 @@ class Muxer {
 
  private:
   void check_output(const char* doing) const;
+  void close();
 
   AtomicFile file_;
   AVFormatContext* context_ = nullptr;

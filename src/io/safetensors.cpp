@@ -14,9 +14,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/index_range.h"
-#include "io/atomic_file.h"
 #include "io/json.h"
 
 namespace zoetrope::io {

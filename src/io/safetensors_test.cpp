@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "io/disk_limit.h"
+#include "base/disk_limit.h"
 #include "io/test_files.h"
 
 namespace zoetrope::io {

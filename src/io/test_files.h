@@ -1,46 +1,13 @@
-// For this room's tests: a folder that is gone afterwards, files with given bytes, and what an Error says.
+// For this room's tests: files in a folder of their own, well-formed or not.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 
-#include "zoetrope/error.h"
+#include "base/test_folder.h"
 
 namespace zoetrope::io {
-
-class TestFolder {
- public:
-  TestFolder() {
-    std::string pattern = testing::TempDir() + "zoetrope_io_XXXXXX";
-    path_ = ::mkdtemp(pattern.data());
-  }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  ~TestFolder() { std::filesystem::remove_all(path_); }
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-    return path_ / name;
-  }
-  // Files and folders directly inside, hidden ones too.
-  size_t entries() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path_), {})); }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline std::string file_bytes(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // A safetensors file with any header text and any data.
 inline std::string safetensors_bytes(const std::string& header, const std::string& data) {
@@ -48,16 +15,6 @@ inline std::string safetensors_bytes(const std::string& header, const std::strin
   const uint64_t length = header.size();
   std::memcpy(bytes.data(), &length, 8);
   return bytes + header + data;
-}
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace zoetrope::io

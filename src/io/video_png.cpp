@@ -81,13 +81,20 @@ class MadeFolder {
   }
   void make(const fs::path& path) {
     std::error_code code;
-    if (fs::create_directory(path, code)) path_ = path;
+    if (fs::create_directory(path, code)) {
+      path_ = path;
+      unfinished_ = UnfinishedPath(path.string(), UnfinishedPath::Kind::kFolder);
+    }
     if (code) fail("{}: this folder cannot be made: {}", path.string(), code.message());
   }
-  void keep() { path_.clear(); }
+  void keep() {
+    path_.clear();
+    unfinished_.forget();
+  }
 
  private:
   fs::path path_;
+  UnfinishedPath unfinished_;
 };
 
 class PngWriter final : public FrameWriter {

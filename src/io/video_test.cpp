@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "io/disk_limit.h"
+#include "base/disk_limit.h"
 #include "io/palette.h"
 #include "io/safetensors.h"
 #include "io/test_files.h"

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
-#include "io/atomic_file.h"
 #include "io/safetensors.h"
 
 namespace zoetrope::pipeline {
@@ -18,7 +18,7 @@ Dump::Dump(const std::string& folder) : folder_(folder) {
   std::error_code error;
   made_folder_ = std::filesystem::create_directories(folder_, error);
   if (error || !std::filesystem::is_directory(folder_)) fail("dump={}: the folder cannot be made there", folder);
-  io::AtomicFile(folder_ / kFile);  // tried now, and not after the run
+  AtomicFile(folder_ / kFile);  // tried now, and not after the run
 }
 
 Dump::~Dump() {

@@ -9,8 +9,8 @@
 #include "zoetrope/generate.h"
 #include "zoetrope/version.h"
 
+#include "base/atomic_file.h"
 #include "base/error.h"
-#include "io/atomic_file.h"
 #include "io/safetensors.h"
 #include "io/video.h"
 #include "models/wan/solvers/random.h"
@@ -263,7 +263,7 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   const RankLayout layout = lay_out_ranks(options_, plan_, model_, world.size());
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(world.size()));
   // Tried now, and not after the run.
-  if (trace_ && world.rank() == 0) io::AtomicFile(options_.trace);
+  if (trace_ && world.rank() == 0) AtomicFile(options_.trace);
   // Rank 0 alone decodes, for as long as it takes: after the last step nobody waits for it any more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   GenerateResult result = run_once(world, layout, experts_, callbacks, stop);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/unfinished_files.h"
 #include "comm/inproc/world.h"
 #include "comm/transport.h"
 
@@ -96,6 +97,7 @@ void await(Ending& ending, double patience_seconds) {
   if (ending.changed.wait_until(lock, deadline_after(patience_seconds), ended)) return;
   std::fprintf(stderr, "zoetrope: %s\n", ending.why.c_str());
   std::fflush(nullptr);
+  remove_unfinished_files();
   std::_Exit(EXIT_FAILURE);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/unfinished_files.h"
 
 namespace zoetrope::comm::mpi {
 
@@ -156,6 +157,7 @@ void Ending::check_alive() {
 }
 
 void Ending::abort_run() {
+  remove_unfinished_files();
   MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
   std::_Exit(EXIT_FAILURE);
 }

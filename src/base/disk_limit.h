@@ -7,7 +7,7 @@
 
 #include <csignal>
 
-namespace zoetrope::io {
+namespace zoetrope {
 
 class DiskLimit {
  public:
@@ -29,4 +29,4 @@ class DiskLimit {
   void (*handler_)(int) = nullptr;
 };
 
-}  // namespace zoetrope::io
+}  // namespace zoetrope

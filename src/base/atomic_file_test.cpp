@@ -1,15 +1,17 @@
-#include "io/atomic_file.h"
+#include "base/atomic_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <utility>
+#include <vector>
 
-#include "io/disk_limit.h"
-#include "io/test_files.h"
+#include "base/disk_limit.h"
+#include "base/test_folder.h"
 
-namespace zoetrope::io {
+namespace zoetrope {
 namespace {
 
 using testing::HasSubstr;
@@ -64,6 +66,43 @@ TEST(AtomicFile, RefusesPlacesAtOnce) {
   EXPECT_EQ(folder.entries(), 2u);
 }
 
+// As from a signal handler, in a process of its own: afterwards it writes nothing any more.
+TEST(AtomicFileDeathTest, RemovedInTheMiddleIsNeitherPutInPlaceNorMadeAgain) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto scenario = [] {
+    const TestFolder folder;
+    const auto path = folder.write("out.bin", "old");
+    AtomicFile(folder / "done").commit();
+    std::filesystem::create_directory(folder / "made");
+    const UnfinishedPath made((folder / "made").string(), UnfinishedPath::Kind::kFolder);
+    AtomicFile file(path), inside(folder / "made/frame");
+    AtomicFile moved = std::move(file);
+    moved.write("new ", 4);
+    remove_unfinished_files();
+    const size_t left = folder.entries();
+    moved.write("text", 4);
+    const std::string in_place = error_of([&] { moved.commit(); });
+    const std::string again = error_of([&] { AtomicFile(folder / "other"); });
+    const bool kept = file_bytes(path) == "old" && std::filesystem::exists(folder / "done");
+    const bool good = left == 2 && folder.entries() == 2 && kept && in_place.find("interrupted") != std::string::npos &&
+                      again.find("interrupted") != std::string::npos;
+    std::filesystem::remove_all(folder.path());
+    std::_Exit(good ? 0 : 1);
+  };
+  EXPECT_EXIT(scenario(), testing::ExitedWithCode(0), "");
+}
+
+TEST(AtomicFile, KeepsManyUnfinishedAndForgetsThem) {
+  const TestFolder folder;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<AtomicFile> files;
+    for (int i = 0; i < 100; ++i) files.emplace_back(folder / std::to_string(i));
+    EXPECT_EQ(folder.entries(), 100u + (round == 0 ? 0 : 50));
+    for (int i = 0; i < 50; ++i) files[static_cast<size_t>(i)].commit();
+  }
+  EXPECT_EQ(folder.entries(), 50u);
+}
+
 TEST(AtomicFile, NoSpaceIsAnErrorAndLeavesNothing) {
   const TestFolder folder;
   const DiskLimit limit(1000);
@@ -78,4 +117,4 @@ TEST(AtomicFile, NoSpaceIsAnErrorAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace zoetrope::io
+}  // namespace zoetrope

@@ -1,4 +1,4 @@
-#include "io/atomic_file.h"
+#include "base/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 
-namespace zoetrope::io {
+namespace zoetrope {
 
 namespace {
 
@@ -44,25 +44,38 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 
 AtomicFile::AtomicFile(std::filesystem::path final_path) : final_(std::move(final_path)) {
   static std::atomic<uint64_t> counter{0};
+  check_not_stopped();
   check_replaceable(final_);
   // Short and independent of the final name, which may already be as long as the file system allows.
   while (descriptor_ < 0) {
     temporary_ = folder_of(final_) / fmt::format(".zoetrope-{}-{}.partial", ::getpid(), counter++);
+    unfinished_ = UnfinishedPath(temporary_.string(), UnfinishedPath::Kind::kFile);
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor_ < 0 && errno != EEXIST) {
       fail("{}: cannot be written: {} (folder {})", final_.string(), system_message(errno), folder_of(final_).string());
     }
   }
+  if (!unfinished_files_removed()) return;
+  discard();
+  check_not_stopped();
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : final_(std::move(other.final_)),
       temporary_(std::exchange(other.temporary_, {})),
+      unfinished_(std::move(other.unfinished_)),
       descriptor_(std::exchange(other.descriptor_, -1)) {}
 
-AtomicFile::~AtomicFile() {
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::discard() {
   if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::check_not_stopped() const {
+  if (unfinished_files_removed())
+    fail("{}: interrupted before it was complete, so it was not written", final_.string());
 }
 
 void AtomicFile::write(const void* data, size_t bytes) {
@@ -96,11 +109,14 @@ void AtomicFile::commit_as(const std::filesystem::path& final_path) {
   close();
   check_replaceable(final_path);
   if (::rename(temporary_.c_str(), final_path.c_str()) != 0) {
-    fail("{}: cannot be put in place: {}", final_path.string(), system_message(errno));
+    const int code = errno;
+    check_not_stopped();
+    fail("{}: cannot be put in place: {}", final_path.string(), system_message(code));
   }
+  unfinished_.forget();
   final_ = final_path;
   temporary_.clear();
   flush_folder(folder_of(final_));
 }
 
-}  // namespace zoetrope::io
+}  // namespace zoetrope
