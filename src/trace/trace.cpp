@@ -1,7 +1,6 @@
 #include "trace/trace.h"
 
-#include <cstdio>
-
+#include "base/atomic_file.h"
 #include "base/error.h"
 
 namespace zoetrope::trace {
@@ -20,6 +19,8 @@ size_t Trace::size() const {
 }
 
 namespace {
+
+constexpr size_t kFlushBytes = size_t{1} << 20;  // of text, between two writes
 
 std::string json_string(const std::string& text) {
   std::string out = "\"";
@@ -40,25 +41,21 @@ std::string json_string(const std::string& text) {
 
 void Trace::write(const std::filesystem::path& path) const {
   const std::lock_guard lock(mutex_);
-  const std::filesystem::path part = path.string() + ".part";
-  std::FILE* file = std::fopen(part.c_str(), "w");
-  if (file == nullptr)
-    fail("{}: the trace cannot be written there; name a folder that exists and is writable", path.string());
-  fmt::print(file, "{{\"traceEvents\":[\n");
-  bool first = true;
+  AtomicFile file(path);
+  std::string text = "{\"traceEvents\":[\n";
+  const char* separator = "";
   for (const Event& event : events_) {
-    fmt::print(file, "{}{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}",
-               first ? "" : ",\n", json_string(event.name), event.rank, json_string(event.lane),
-               static_cast<double>(event.begin_ns) * 1e-3, static_cast<double>(event.duration_ns) * 1e-3);
-    first = false;
+    text += fmt::format("{}{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}", separator,
+                        json_string(event.name), event.rank, json_string(event.lane),
+                        static_cast<double>(event.begin_ns) * 1e-3, static_cast<double>(event.duration_ns) * 1e-3);
+    separator = ",\n";
+    if (text.size() < kFlushBytes) continue;
+    file.write(text.data(), text.size());
+    text.clear();
   }
-  fmt::print(file, "\n],\"displayTimeUnit\":\"ms\"}}\n");
-  const bool failed = std::ferror(file) != 0;
-  if (std::fclose(file) != 0 || failed) {
-    std::remove(part.c_str());
-    fail("{}: writing the trace failed; is there space left?", path.string());
-  }
-  std::filesystem::rename(part, path);
+  text += "\n],\"displayTimeUnit\":\"ms\"}\n";
+  file.write(text.data(), text.size());
+  file.commit();
 }
 
 }  // namespace zoetrope::trace
