@@ -39,7 +39,7 @@ int in_team() {
   Meeting meeting;
   int shared = 0;
   team.run([&](int thread) {
-    meeting.wait();
+    meeting.wait();  // what bodies must not do in general; under the sanitizer each has a thread of its own
     shared = thread;
   });
   return shared;
