@@ -3,12 +3,10 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "mesh/context_axis.h"
 
 namespace zoetrope::attention {
@@ -41,35 +39,13 @@ constexpr Name kNames[] = {
     {"ulysses_ring_custom_bidir", Topology::kBoth, "open", "online", ""},
 };
 
-// Levenshtein: single-character insertions, deletions and replacements from one word to the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
-
 const Name& find_name(const std::string& name) {
-  const Name* nearest = &kNames[0];
-  size_t best = std::numeric_limits<size_t>::max();
   for (const Name& candidate : kNames) {
-    const size_t distance = edit_distance(name, candidate.name);
-    if (distance < best) {
-      best = distance;
-      nearest = &candidate;
-    }
+    if (name == candidate.name) return candidate;
   }
-  if (best == 0) return *nearest;
-  fail("attention={} is not known; did you mean '{}'? There are: {}", name, nearest->name,
-       fmt::join(strategy_names(), ", "));
+  const std::string nearest = nearest_name(name, strategy_names());
+  fail("attention={} is not known{} There are: {}", name,
+       nearest.empty() ? "." : fmt::format("; did you mean '{}'?", nearest), fmt::join(strategy_names(), ", "));
 }
 
 template <typename Value>

@@ -75,6 +75,8 @@ TEST(Names, UnknownOnesGetTheNearest) {
   EXPECT_THAT(refusal(named("rnig")), HasSubstr("did you mean 'ring'"));
   EXPECT_THAT(refusal(named("ulysses_ring_custom_bidirectional")), HasSubstr("'ulysses_ring_custom_bidir'"));
   EXPECT_THAT(refusal(named("")), HasSubstr("There are: auto, dot_product, flash, ring"));
+  // "auto" is no help to who asks for something else altogether.
+  EXPECT_THAT(refusal(named("xyz")), HasSubstr("attention=xyz is not known. There are: auto"));
 }
 
 TEST(Keys, IllegalShardsListTheLegalOnes) {
