@@ -18,12 +18,13 @@ function(zoetrope_room name)
   endif()
 endfunction()
 
-# zoetrope_test(NAME SOURCES … LIBRARIES …): a GoogleTest program, each of its tests a ctest of its own.
+# zoetrope_test(NAME SOURCES … LIBRARIES … [PROPERTIES …]): a GoogleTest program, each of its tests a ctest of its own with
+# these properties.
 function(zoetrope_test name)
-  cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE zoetrope_flags ${TEST_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock
                                         GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${ZOETROPE_TEST_TIMEOUT})
+                       PROPERTIES TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ${TEST_PROPERTIES})
 endfunction()
