@@ -119,4 +119,20 @@ class Downsampler {
   Frame last_, waiting_;  // of the pair before; the first of a pair
 };
 
+// A stage of either half: residual blocks, then a change of size where the weights have one.
+template <typename Resampler>
+struct Stage {
+  template <typename ResampleWeights>
+  Stage(const std::vector<ResidualWeights>& blocks, const std::optional<ResampleWeights>& resample) {
+    for (const ResidualWeights& block : blocks) resnets.emplace_back(block);
+    if (resample) resampler.emplace(*resample);
+  }
+  void start() {
+    for (ResidualBlock& block : resnets) block.start();
+    if (resampler) resampler->start();
+  }
+  std::vector<ResidualBlock> resnets;
+  std::optional<Resampler> resampler;
+};
+
 }  // namespace zoetrope::wan

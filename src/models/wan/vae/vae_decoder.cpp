@@ -10,33 +10,18 @@
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
-namespace {
-
-struct UpStage {
-  explicit UpStage(const StageWeights& weights) {
-    for (const ResidualWeights& block : weights.resnets) resnets.emplace_back(block);
-    if (weights.up) upsampler.emplace(*weights.up);
-  }
-  std::vector<ResidualBlock> resnets;
-  std::optional<Upsampler> upsampler;
-};
-
-}  // namespace
 
 struct VaeDecoder::Impl {
   explicit Impl(std::shared_ptr<const VaeWeights> shared)
       : owner(std::move(shared)), weights(owner->decoder()), in(weights.in), middle(weights), out(weights.out) {
-    for (const StageWeights& stage : weights.stages) stages.emplace_back(stage);
+    for (const StageWeights& stage : weights.stages) stages.emplace_back(stage.resnets, stage.up);
   }
 
   // Forgets the clip before.
   void start() {
     in.start();
     middle.start();
-    for (UpStage& stage : stages) {
-      for (ResidualBlock& block : stage.resnets) block.start();
-      if (stage.upsampler) stage.upsampler->start();
-    }
+    for (Stage<Upsampler>& stage : stages) stage.start();
     out.start();
     next_frame = 0;
   }
@@ -57,18 +42,18 @@ struct VaeDecoder::Impl {
   }
 
   void run_stage(const VaeRun& run, size_t index, Frame x) {
-    UpStage& stage = stages[index];
+    Stage<Upsampler>& stage = stages[index];
     const std::string& name = weights.layout.stages[index].name;
     {
       const trace::Span span(run.stream.lane(), name.c_str());
       for (ResidualBlock& block : stage.resnets) x = block.run(run, std::move(x));
     }
-    if (!stage.upsampler) {
+    if (!stage.resampler) {
       show(name, x);
       finish(run, std::move(x));
       return;
     }
-    stage.upsampler->run(run, std::move(x), [&](Frame y) {
+    stage.resampler->run(run, std::move(x), [&](Frame y) {
       show(name, y);
       run_stage(run, index + 1, std::move(y));
     });
@@ -98,7 +83,7 @@ struct VaeDecoder::Impl {
   FramePool pool;  // outlives the frames that the layers keep
   CausalConv in;
   MiddleBlock middle;
-  std::vector<UpStage> stages;
+  std::vector<Stage<Upsampler>> stages;
   CausalConv out;
 
   // Of the clip in work.

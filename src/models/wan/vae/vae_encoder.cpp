@@ -10,15 +10,6 @@
 namespace zoetrope::wan {
 namespace {
 
-struct DownStage {
-  explicit DownStage(const StageWeights& weights) {
-    for (const ResidualWeights& block : weights.resnets) resnets.emplace_back(block);
-    if (weights.down) downsampler.emplace(*weights.down);
-  }
-  std::vector<ResidualBlock> resnets;
-  std::optional<Downsampler> downsampler;
-};
-
 std::string_view without_prefix(std::string_view name) { return name.substr(name.find('.') + 1); }
 
 }  // namespace
@@ -26,16 +17,13 @@ std::string_view without_prefix(std::string_view name) { return name.substr(name
 struct VaeEncoder::Impl {
   explicit Impl(std::shared_ptr<const VaeWeights> shared)
       : owner(std::move(shared)), weights(owner->encoder()), in(weights.in), middle(weights), out(weights.out) {
-    for (const StageWeights& stage : weights.stages) stages.emplace_back(stage);
+    for (const StageWeights& stage : weights.stages) stages.emplace_back(stage.resnets, stage.down);
   }
 
   // Forgets the clip before.
   void start() {
     in.start();
-    for (DownStage& stage : stages) {
-      for (ResidualBlock& block : stage.resnets) block.start();
-      if (stage.downsampler) stage.downsampler->start();
-    }
+    for (Stage<Downsampler>& stage : stages) stage.start();
     middle.start();
     out.start();
     next_latent = 0;
@@ -48,14 +36,14 @@ struct VaeEncoder::Impl {
     in.run(run, std::move(pixels), x.view());
     show("conv_in", x);
     for (size_t index = 0; index < stages.size(); ++index) {
-      DownStage& stage = stages[index];
+      Stage<Downsampler>& stage = stages[index];
       const StageLayout& layout = weights.layout.stages[index];
       for (size_t block = 0; block < stage.resnets.size(); ++block) {
         x = stage.resnets[block].run(run, std::move(x));
         show(without_prefix(layout.resnets[block].name), x);
       }
-      if (!stage.downsampler) continue;
-      x = stage.downsampler->run(run, std::move(x));
+      if (!stage.resampler) continue;
+      x = stage.resampler->run(run, std::move(x));
       if (!x) return;
       show(without_prefix(layout.resample->name), x);
     }
@@ -80,7 +68,7 @@ struct VaeEncoder::Impl {
   const CoderWeights& weights;
   FramePool pool;  // outlives the frames that the layers keep
   CausalConv in;
-  std::vector<DownStage> stages;
+  std::vector<Stage<Downsampler>> stages;
   MiddleBlock middle;
   CausalConv out;
 
