@@ -113,15 +113,19 @@ constexpr double kBf16Factor = 1.5;
 void matches_one(const Job& job, const Layout& layout, comm::Communicator& world) {
   const Tensor& exact = reference(job, "float32");
   const Tensor& rounded = reference(job, "bf16");
-  EXPECT_LE(distance(run(job, layout, "float32", world), exact), kFloat32);
+  const double float32_error = distance(run(job, layout, "float32", world), exact);
+  EXPECT_LE(float32_error, kFloat32);
   const double own_error = distance(rounded, exact);
   const Tensor ours = run(job, layout, "bf16", world);
   EXPECT_LE(distance(ours, exact), kBf16Factor * own_error);
   EXPECT_LE(distance(ours, rounded), std::hypot(1, kBf16Factor) * own_error);
   EXPECT_LE(own_error, kBf16Factor * job.recorded_bf16_error);
   if (world.rank() == 0) {
-    fmt::print("{}: bf16 against float32: {:.3g} on one rank, {:.3g} on {}; against each other {:.3g}\n", job.name,
-               own_error, distance(ours, exact), world.size(), distance(ours, rounded));
+    fmt::print(
+        "{} n={} data={} U={} R={}: float32 {:.2g} off one rank; bf16 {:.2g} off one rank, {:.2g} off float32 "
+        "(one rank: {:.2g})\n",
+        job.name, world.size(), layout.data, layout.ulysses, layout.ring, float32_error, distance(ours, rounded),
+        distance(ours, exact), own_error);
   }
 }
 
