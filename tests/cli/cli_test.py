@@ -405,8 +405,8 @@ def a_write_that_fails_midway(cwd):
         refused(cwd, result, output.rstrip("/"))
 
 
-def interrupt(cwd, wait_for, *arguments, number=signal.SIGINT, environment=None, command=None):
-    """Starts a long run, sends the signal once `wait_for` stands on standard error, and gives back the result."""
+def interrupt(cwd, wait_for, *arguments, signals=(signal.SIGINT,), environment=None, command=None):
+    """Starts a long run, sends the signals once `wait_for` stands on standard error, and gives back the result."""
     process = subprocess.Popen(
         command or [PROGRAM, "generate", MODEL, *SMALL, *arguments], cwd=cwd, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(environment or {})})
@@ -415,8 +415,9 @@ def interrupt(cwd, wait_for, *arguments, number=signal.SIGINT, environment=None,
         line = process.stderr.readline()
         assert line, f"ended before '{wait_for}':\n{seen}"
         seen += line
-    process.send_signal(number)
     begin = time.time()
+    for number in signals:
+        process.send_signal(number)
     out, err = process.communicate(timeout=120 * SLOWER)
     return unreported(subprocess.CompletedProcess([], process.returncode, out, seen + err)), time.time() - begin
 
@@ -435,6 +436,43 @@ def ctrl_c_while_encoding(cwd):
                           "width=128", "num_frames=801")
     assert result.returncode == 130, result.returncode
     refused(cwd, result, "interrupted")
+
+
+# Layers that take long beside two calls of kill().
+LONG_STEPS = ["height=256", "width=256", "num_frames=81", "num_inference_steps=100"]
+# As of two Ctrl-C in a row; two of one number might be delivered as one.
+TWICE = (signal.SIGINT, signal.SIGTERM)
+
+
+@test
+def a_second_ctrl_c_ends_at_once_and_leaves_nothing(cwd):
+    for output in ("clip.mp4", "frames/"):
+        result, _ = interrupt(cwd, "Denoise: step 1 of", f"output={output}", *LONG_STEPS, signals=TWICE)
+        assert -result.returncode in TWICE, result.returncode
+        assert not files_in(cwd), files_in(cwd)
+
+
+@test
+def a_second_ctrl_c_while_encoding_leaves_nothing(cwd):
+    # Unfinished frames stand in the folder by then.
+    result, _ = interrupt(cwd, "Decode: frame 1 of", "output=frames/", "num_inference_steps=1", "height=128",
+                          "width=128", "num_frames=801", signals=TWICE)
+    assert -result.returncode in TWICE, result.returncode
+    assert not files_in(cwd), files_in(cwd)
+
+
+@test
+def a_termination_that_is_followed_by_a_kill_leaves_nothing(cwd):
+    process = subprocess.Popen([PROGRAM, "generate", MODEL, *SMALL, "output=clip.mp4", *LONG_STEPS], cwd=cwd, text=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while "Denoise: step 1 of" not in (line := process.stderr.readline()):
+        assert line, "ended early"
+    assert files_in(cwd), "there is nothing that could be left"
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2 * SLOWER)
+    process.kill()
+    process.communicate()
+    assert not files_in(cwd), files_in(cwd)
 
 
 # ---- under MPI ----
@@ -478,7 +516,26 @@ def mpi_error_of_one_rank_ends_all(cwd):
 
 
 @test
+def mpi_ctrl_c_leaves_nothing(cwd):
+    # mpirun ends the ranks, and kills them a second later: within one of these steps.
+    for words in (LONG_STEPS, ["height=128", "width=128", "num_inference_steps=1000"]):
+        result, _ = interrupt(cwd, "Denoise: step 1 of", environment=MPI_ENV,
+                              command=mpirun((2, ["output=clip.mp4", "threads=1", *words])))
+        assert result.returncode != 0
+        assert not files_in(cwd), files_in(cwd)
+
+
+@test
 def mpi_a_stopped_rank_is_named(cwd):
+    stop_rank(cwd, 1)
+
+
+@test
+def mpi_a_stopped_writer_is_named_and_leaves_nothing(cwd):
+    stop_rank(cwd, 0)
+
+
+def stop_rank(cwd, rank):
     words = mpirun((2, ["output=a.gif", "num_inference_steps=1000", "height=128", "width=128", "comm_timeout=3",
                         "threads=1"]))
     process = subprocess.Popen(words, cwd=cwd, text=True, errors="replace", stdout=subprocess.PIPE,
@@ -490,7 +547,8 @@ def mpi_a_stopped_rank_is_named(cwd):
         seen += line
     ranks = subprocess.run(["pgrep", "-P", str(process.pid)], text=True, stdout=subprocess.PIPE).stdout.split()
     assert len(ranks) == 2, ranks
-    stopped = [p for p in ranks if b"OMPI_COMM_WORLD_RANK=1" in pathlib.Path(f"/proc/{p}/environ").read_bytes().split(b"\0")]
+    variable = f"OMPI_COMM_WORLD_RANK={rank}".encode()
+    stopped = [p for p in ranks if variable in pathlib.Path(f"/proc/{p}/environ").read_bytes().split(b"\0")]
     os.kill(int(stopped[0]), signal.SIGSTOP)
     try:
         out, err = process.communicate(timeout=90 * SLOWER)
