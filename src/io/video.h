@@ -33,8 +33,7 @@ class FrameWriter {
   //   x.mp4         H.264 4:2:0 (BT.709, visually lossless). An odd width or height gets one more column or row, a copy
   //                 of the last, as 4:2:0 has even sizes only.
   //   x.gif         256 colours chosen for the whole clip, ordered dither, endless loop; at most 50 frames a second.
-  //   All
-  //                 frames are kept in memory until finish().
+  //                 All frames are kept in memory until finish().
   //   x%04d.png     one file a frame, counted from 0; the pattern stands in the last part of the path
   //   x.png         one frame: this file; several: x-0000.png, x-0001.png, …
   //   x or x/       a folder (made if absent, its parent must exist) of 0000.png, 0001.png, …; files of these names
