@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/index_range.h"
+#include "io/hash.h"
 #include "io/json.h"
 #include "tensor/half.h"
 
@@ -13,28 +16,50 @@ namespace zoetrope::io {
 
 namespace {
 
+// body(IndexRange) over parts of [0, count) at once. Threads of its own, because this room lies below the thread teams;
+// their start is tens of microseconds against the millisecond that a part takes.
+template <typename Body>
+void in_parts(int64_t count, int threads, const Body& body) {
+  constexpr int64_t kWorthAThread = int64_t{1} << 20;  // elements
+  const auto parts = static_cast<int>(std::clamp<int64_t>(count / kWorthAThread, 1, std::max(1, threads)));
+  std::vector<std::jthread> others;
+  for (int part = 1; part < parts; ++part) {
+    others.emplace_back([&body, range = split_range(count, parts, part)] { body(range); });
+  }
+  body(split_range(count, parts, 0));
+}
+
 // memcpy because stored data may lie at any address; it compiles to plain vector loads.
 template <typename From, typename To>
-void convert(const void* from, To* to, int64_t count) {
+void convert(const void* from, To* to, int64_t count, int threads) {
   const auto* source = static_cast<const std::byte*>(from);
-  for (int64_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, source + static_cast<size_t>(i) * sizeof(From), sizeof(From));
-    to[i] = from_float<To>(to_float(value));  // a double is rounded to float first, as PyTorch does
-  }
+  in_parts(count, threads, [&](IndexRange range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      From value;
+      std::memcpy(&value, source + static_cast<size_t>(i) * sizeof(From), sizeof(From));
+      to[i] = from_float<To>(to_float(value));  // a double is rounded to float first, as PyTorch does
+    }
+  });
+}
+
+void copy_bytes(const TensorView& from, const TensorView& to, int threads) {
+  in_parts(static_cast<int64_t>(to.bytes()), threads, [&](IndexRange range) {
+    std::memcpy(static_cast<std::byte*>(to.raw()) + range.begin,
+                static_cast<const std::byte*>(from.raw()) + range.begin, static_cast<size_t>(range.size()));
+  });
 }
 
 template <typename To>
-void convert_stored(const TensorView& stored, const TensorView& out, const std::string& label) {
+void convert_stored(const TensorView& stored, const TensorView& out, const std::string& label, int threads) {
   switch (stored.dtype()) {
     case DType::kF32:
-      return convert<float>(stored.raw(), out.data<To>(), out.size());
+      return convert<float>(stored.raw(), out.data<To>(), out.size(), threads);
     case DType::kBF16:
-      return convert<BFloat16>(stored.raw(), out.data<To>(), out.size());
+      return convert<BFloat16>(stored.raw(), out.data<To>(), out.size(), threads);
     case DType::kF16:
-      return convert<Float16>(stored.raw(), out.data<To>(), out.size());
+      return convert<Float16>(stored.raw(), out.data<To>(), out.size(), threads);
     case DType::kF64:
-      return convert<double>(stored.raw(), out.data<To>(), out.size());
+      return convert<double>(stored.raw(), out.data<To>(), out.size(), threads);
     default:
       fail("{} is stored as {}, but F32, BF16, F16 or F64 is needed", label, dtype_name(stored.dtype()));
   }
@@ -46,7 +71,7 @@ std::string label(const WeightSource& source, const std::string& name) {
 
 class CheckpointSource final : public WeightSource {
  public:
-  explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  CheckpointSource(Checkpoint checkpoint, int threads) : checkpoint_(std::move(checkpoint)), threads_(threads) {}
 
   bool contains(const std::string& name) const override { return checkpoint_.contains(name); }
   std::vector<std::string> names() const override { return checkpoint_.names(); }
@@ -62,11 +87,11 @@ class CheckpointSource final : public WeightSource {
     const TensorView stored = checkpoint_.view(name);
     if (out.size() == 0) return;
     if (stored.dtype() == out.dtype()) {
-      std::memcpy(out.raw(), stored.raw(), out.bytes());
+      copy_bytes(stored, out, threads_);
     } else if (out.dtype() == DType::kF32) {
-      convert_stored<float>(stored, out, label(*this, name));
+      convert_stored<float>(stored, out, label(*this, name), threads_);
     } else if (out.dtype() == DType::kBF16) {
-      convert_stored<BFloat16>(stored, out, label(*this, name));
+      convert_stored<BFloat16>(stored, out, label(*this, name), threads_);
     } else {
       fail("{} is stored as {} and cannot be had as {}", label(*this, name), dtype_name(stored.dtype()),
            dtype_name(out.dtype()));
@@ -76,6 +101,7 @@ class CheckpointSource final : public WeightSource {
 
  private:
   Checkpoint checkpoint_;
+  int threads_;
 };
 
 // Finalizer of SplitMix64 (Steele, Lea, Flood 2014).
@@ -85,15 +111,9 @@ constexpr uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-constexpr uint64_t fnv1a64(std::string_view text) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-  return hash;
-}
-
 class ProceduralSource final : public WeightSource {
  public:
-  explicit ProceduralSource(const std::filesystem::path& path) : path_(path.string()) {
+  ProceduralSource(const std::filesystem::path& path, int threads) : path_(path.string()), threads_(threads) {
     const JsonObject document = JsonObject::load(path);
     seed_ = static_cast<uint64_t>(document.get<int64_t>("seed"));
     const JsonObject tensors = document.object("tensors");
@@ -164,27 +184,29 @@ class ProceduralSource final : public WeightSource {
   void fill(const std::string& name, T* out) const {
     const Formula& f = formula(name);
     const uint64_t key = fnv1a64(name) ^ mix(seed_);
-    const int64_t count = f.shape.size();
-    for (int64_t i = 0; i < count; ++i) {
-      const uint64_t bits = mix(key + (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u) >> 40;
-      const double u = static_cast<double>(bits) * 0x1p-24;
-      out[i] = from_float<T>(static_cast<float>(f.offset + f.amplitude * (2.0 * u - 1.0)));
-    }
+    in_parts(f.shape.size(), threads_, [&](IndexRange range) {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const uint64_t bits = mix(key + (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u) >> 40;
+        const double u = static_cast<double>(bits) * 0x1p-24;
+        out[i] = from_float<T>(static_cast<float>(f.offset + f.amplitude * (2.0 * u - 1.0)));
+      }
+    });
   }
 
   std::string path_;
+  int threads_;
   uint64_t seed_ = 0;
   std::map<std::string, Formula> formulas_;
 };
 
 }  // namespace
 
-std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint) {
-  return std::make_shared<CheckpointSource>(std::move(checkpoint));
+std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int threads) {
+  return std::make_shared<CheckpointSource>(std::move(checkpoint), threads);
 }
 
-std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json) {
-  return std::make_shared<ProceduralSource>(weights_json);
+std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json, int threads) {
+  return std::make_shared<ProceduralSource>(weights_json, threads);
 }
 
 // Copies by what they were made of. The outer lock is held for look-ups only, so ranks convert different tensors at the
@@ -208,7 +230,7 @@ struct Weights::Cache {
   size_t bytes = 0;  // under `mutex`
 };
 
-Weights::Weights(Checkpoint checkpoint) : Weights(checkpoint_source(std::move(checkpoint))) {}
+Weights::Weights(Checkpoint checkpoint, int threads) : Weights(checkpoint_source(std::move(checkpoint), threads)) {}
 Weights::Weights(std::shared_ptr<const WeightSource> source)
     : source_(std::move(source)), cache_(std::make_unique<Cache>()) {}
 Weights::Weights(Weights&&) noexcept = default;

@@ -1,5 +1,6 @@
 #include "io/weights.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -186,6 +187,37 @@ TEST(ProceduralWeights, BadFiles) {
   const auto path = folder.write("w.json", R"({"seed": 1, "tensors": {}})");
   EXPECT_THAT(error_of([&] { Weights(procedural_source(path)).get("a", {1}, DType::kF32); }),
               HasSubstr("'a' is missing"));
+}
+
+// Two and a half parts' worth, at an odd size.
+TEST(Weights, SeveralThreadsReadWhatOneReads) {
+  constexpr int64_t kCount = (int64_t{5} << 19) + 3;
+  const TestFolder folder;
+  const Tensor f32(DType::kF32, {kCount});
+  for (int64_t i = 0; i < kCount; ++i) f32.data<float>()[i] = static_cast<float>(i) * 1.37f;
+  SafetensorsWriter writer;
+  writer.add("w", f32);
+  writer.write(folder / "model.safetensors");
+  const auto formula = folder.write(
+      "weights.json",
+      fmt::format(R"({{"seed": 3, "tensors": {{"w": {{"shape": [{}], "offset": 0.5, "amplitude": 2}}}}}})", kCount));
+  const auto checkpoint = Checkpoint::open(folder.path(), "model");
+  const std::shared_ptr<const WeightSource> alone[] = {checkpoint_source(checkpoint), procedural_source(formula)};
+  const std::shared_ptr<const WeightSource> many[] = {checkpoint_source(checkpoint, 3), procedural_source(formula, 64)};
+  for (int kind = 0; kind < 2; ++kind) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Tensor expected(dtype, {kCount}), read(dtype, {kCount});
+      alone[kind]->read("w", expected);
+      many[kind]->read("w", read);
+      EXPECT_EQ(std::memcmp(read.view().raw(), expected.view().raw(), read.view().bytes()), 0)
+          << kind << " " << dtype_name(dtype);
+    }
+  }
+  const Tensor narrow(DType::kBF16, {kCount});
+  many[0]->read("w", narrow);
+  for (int64_t i = 0; i < kCount; ++i) {
+    ASSERT_EQ(narrow.data<BFloat16>()[i].bits, to_bfloat16(f32.data<float>()[i]).bits) << i;
+  }
 }
 
 }  // namespace
