@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <tuple>
 
@@ -13,6 +14,7 @@
 #include "zoetrope/communicator.h"
 
 #include "models/wan/golden_testing.h"
+#include "models/wan/tensor_list.h"
 #include "models/wan/transformer/patchify.h"
 
 namespace zoetrope::wan {
@@ -219,6 +221,26 @@ TEST(TransformerWeights, RefuseTensorsThatDoNotFitTheConfig) {
   model.config.num_layers -= 1;
   model.config.image_dim = 20;
   EXPECT_THROW(load(), Error);
+}
+
+// Reading goes on for minutes: who waits is asked after every tensor, and can give up at any.
+TEST(TransformerWeights, TickAfterEveryTensor) {
+  const Model model;
+  const auto load = [&](const std::function<void()>& tick) {
+    const auto source = std::make_shared<io::Weights>(io::procedural_source(model.folder / "weights.json"));
+    return TransformerWeights::load(model.config, source, DType::kF32, tick);
+  };
+  size_t ticks = 0;
+  load([&] { ++ticks; });
+  // q, k and v of a block's self-attention are read as one, weights and biases.
+  const auto joined = static_cast<size_t>(4 * model.config.num_layers);
+  EXPECT_EQ(ticks, transformer_tensors(model.config).size() - joined);
+  size_t left = 3;
+  EXPECT_THROW(load([&] {
+                 if (--left == 0) fail("enough");
+               }),
+               Error);
+  EXPECT_EQ(left, 0u);
 }
 
 TEST(TransformerWeights, IslandsStayFloat32) {

@@ -12,14 +12,14 @@ namespace {
 // Fetches tensors below a prefix, each in the dtype its name calls for.
 class Reader {
  public:
-  Reader(const io::Weights& source, DType dtype, std::string prefix = {})
-      : source_(source), dtype_(dtype), prefix_(std::move(prefix)) {}
+  Reader(const io::Weights& source, DType dtype, const std::function<void()>& tick, std::string prefix = {})
+      : source_(source), dtype_(dtype), tick_(tick), prefix_(std::move(prefix)) {}
 
-  Reader in(const std::string& name) const { return {source_, dtype_, prefix_ + name + "."}; }
+  Reader in(const std::string& name) const { return {source_, dtype_, tick_, prefix_ + name + "."}; }
 
   TensorView tensor(const std::string& name, const Shape& shape) const {
     const std::string full = prefix_ + name;
-    return source_.get(full, shape, is_float32_island(full) ? DType::kF32 : dtype_);
+    return read([&] { return source_.get(full, shape, is_float32_island(full) ? DType::kF32 : dtype_); });
   }
   LinearWeights linear(const std::string& name, int64_t out, int64_t in_features) const {
     return {tensor(name + ".weight", {out, in_features}), tensor(name + ".bias", {out})};
@@ -31,13 +31,22 @@ class Reader {
       weights.push_back(prefix_ + name + ".weight");
       biases.push_back(prefix_ + name + ".bias");
     }
-    return {source_.get_fused(weights, std::vector<Shape>(names.size(), {out, in_features}), dtype_),
-            source_.get_fused(biases, std::vector<Shape>(names.size(), {out}), dtype_)};
+    const std::vector<Shape> matrices(names.size(), {out, in_features}), rows(names.size(), {out});
+    return {read([&] { return source_.get_fused(weights, matrices, dtype_); }),
+            read([&] { return source_.get_fused(biases, rows, dtype_); })};
   }
 
  private:
+  template <typename Get>
+  TensorView read(const Get& get) const {
+    const TensorView tensor = get();
+    if (tick_) tick_();
+    return tensor;
+  }
+
   const io::Weights& source_;
   DType dtype_;
+  const std::function<void()>& tick_;
   std::string prefix_;
 };
 
@@ -70,13 +79,23 @@ TransformerBlockWeights read_block(const Reader& block, const TransformerConfig&
 
 std::shared_ptr<const TransformerWeights> TransformerWeights::load(const TransformerConfig& config,
                                                                    std::shared_ptr<const io::Weights> source,
-                                                                   DType dtype) {
+                                                                   DType dtype, const std::function<void()>& tick) {
   ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   require_supported(config, "transformer/config.json");
   const std::shared_ptr<TransformerWeights> weights(new TransformerWeights());
   weights->config = config;
   weights->dtype = dtype;
-  const Reader root(*source, dtype);
+  const Reader root(*source, dtype, tick);
+  // A block's file is read while the one before is converted. What is used in place is left to its first use.
+  const TensorList list = transformer_tensors(config);
+  const auto ask_ahead = [&](int64_t block) {
+    const std::string prefix = fmt::format("blocks.{}.", block);
+    for (const TensorSpec& spec : list) {
+      const bool wanted = spec.name.starts_with(prefix) && source->contains(spec.name);
+      if (wanted && source->info(spec.name).dtype != dtype) source->will_need(spec.name);
+    }
+  };
+  ask_ahead(0);
   const int64_t d = config.inner_dim();
   const auto& patch = config.patch_size;
   weights->patch_embedding = {
@@ -92,6 +111,7 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
   weights->head_modulation = root.tensor("scale_shift_table", {1, 2, d}).reshape({2, d});
   weights->proj_out = root.linear("proj_out", config.patch_output_dim(), d);
   for (int64_t i = 0; i < config.num_layers; ++i) {
+    ask_ahead(i + 1);
     weights->blocks.push_back(read_block(root.in(fmt::format("blocks.{}", i)), config));
   }
   weights->source_ = std::move(source);

@@ -2,6 +2,7 @@
 // process, read by every rank's thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -41,10 +42,12 @@ struct TransformerBlockWeights {
 
 class TransformerWeights {
  public:
-  // `dtype` F32 or BF16. Throws Error for a model that is not supported and for tensors that are missing or have
+  // `dtype` F32 or BF16. `tick` is called after every tensor; it may throw to give up, as reading and converting a
+  // large model takes minutes. Throws Error for a model that is not supported and for tensors that are missing or have
   // another shape than the config says.
   static std::shared_ptr<const TransformerWeights> load(const TransformerConfig& config,
-                                                        std::shared_ptr<const io::Weights> source, DType dtype);
+                                                        std::shared_ptr<const io::Weights> source, DType dtype,
+                                                        const std::function<void()>& tick = {});
 
   TransformerConfig config;
   DType dtype = DType::kF32;
