@@ -37,9 +37,7 @@ Findings compare(const io::Checkpoint& checkpoint, const wan::TensorList& expect
   std::set<std::string> known;
   for (const wan::TensorSpec& spec : expected) {
     known.insert(spec.name);
-    // UMT5 files name the tied embedding either way.
-    const std::string tied = "encoder.embed_tokens.weight";
-    const std::string& name = !checkpoint.contains(spec.name) && spec.name == "shared.weight" ? tied : spec.name;
+    const std::string name = wan::stored_name(checkpoint, spec.name);
     if (!checkpoint.contains(name)) {
       print_name(++findings.missing, "missing", fmt::format("{} {}", spec.name, spec.shape.to_string()));
       continue;

@@ -1,7 +1,5 @@
 #include "pipeline/model_folder.h"
 
-#include <tuple>
-
 #include "base/error.h"
 #include "models/wan/tensor_list.h"
 
@@ -10,13 +8,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTiedEmbedding = "encoder.embed_tokens.weight";
-
 // Every tensor of `expected` must be there with its shape. More tensors are no error: `inspect` names them.
 void check_tensors(const io::Checkpoint& checkpoint, const wan::TensorList& expected) {
   for (const wan::TensorSpec& spec : expected) {
-    const bool tied = spec.name == "shared.weight" && !checkpoint.contains(spec.name);
-    const std::string name = tied && checkpoint.contains(kTiedEmbedding) ? kTiedEmbedding : spec.name;
+    const std::string name = wan::stored_name(checkpoint, spec.name);
     if (!checkpoint.contains(name)) {
       fail("{}: tensor '{}' {} is missing; the config of this folder asks for it", checkpoint.folder().string(), name,
            spec.shape.to_string());
@@ -32,7 +27,7 @@ void check_tensors(const io::Checkpoint& checkpoint, const wan::TensorList& expe
 Expert open_expert(const fs::path& folder) {
   const auto config = wan::TransformerConfig::load(folder / "config.json");
   wan::require_supported(config, folder.string());
-  Expert expert{config, io::Checkpoint::open(folder, "diffusion_pytorch_model")};
+  Expert expert{config, io::Checkpoint::open(folder, kDiffusersStem)};
   check_tensors(expert.checkpoint, wan::transformer_tensors(config));
   return expert;
 }
@@ -40,6 +35,21 @@ Expert open_expert(const fs::path& folder) {
 void require_same(const char* what, int64_t a, const char* where_a, int64_t b, const char* where_b,
                   const fs::path& folder) {
   if (a != b) fail("{}: {} is {} in {} but {} in {}", folder.string(), what, a, where_a, b, where_b);
+}
+
+// The experts take turns on the same latents, tokens and attention plan: what shapes those must not differ. Depth and
+// feed-forward width may.
+void require_interchangeable(const ModelFolder& model) {
+  const wan::TransformerConfig &first = model.experts[0].config, &second = model.experts[1].config;
+  const auto same = [&](const char* what, int64_t a, int64_t b) {
+    require_same(what, a, "transformer/config.json", b, "transformer_2/config.json", model.folder);
+  };
+  same("the number of heads", first.num_attention_heads, second.num_attention_heads);
+  same("the head size", first.attention_head_dim, second.attention_head_dim);
+  same("patch_size[0]", first.patch_size[0], second.patch_size[0]);
+  same("patch_size[1]", first.patch_size[1], second.patch_size[1]);
+  same("patch_size[2]", first.patch_size[2], second.patch_size[2]);
+  same("rope_max_seq_len", first.rope_max_seq_len, second.rope_max_seq_len);
 }
 
 }  // namespace
@@ -54,10 +64,6 @@ ModelFolder ModelFolder::open(const fs::path& folder) {
   std::vector<Expert> experts;
   experts.push_back(open_expert(folder / "transformer"));
   if (pipeline.has("transformer_2")) experts.push_back(open_expert(folder / "transformer_2"));
-  if (experts.size() == 2 && !pipeline.boundary_ratio) {
-    fail("{}: has a transformer_2 but no boundary_ratio; add it (0.875 for Wan 2.2 A14B)",
-         (folder / "model_index.json").string());
-  }
   const auto text_config = wan::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
   const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
   wan::require_supported(vae_config, (folder / "vae").string());
@@ -66,10 +72,10 @@ ModelFolder ModelFolder::open(const fs::path& folder) {
                     scheduler,
                     wan::Tokenizer::load(folder / "tokenizer"),
                     text_config,
-                    io::Checkpoint::open(folder / "text_encoder", "model"),
+                    io::Checkpoint::open(folder / "text_encoder", kTextEncoderStem),
                     std::move(experts),
                     vae_config,
-                    io::Checkpoint::open(folder / "vae", "diffusion_pytorch_model")};
+                    io::Checkpoint::open(folder / "vae", kDiffusersStem)};
   check_tensors(model.text_encoder, wan::text_encoder_tensors(text_config));
   check_tensors(model.vae, wan::vae_tensors(vae_config));
   for (const Expert& expert : model.experts) {
@@ -81,13 +87,7 @@ ModelFolder ModelFolder::open(const fs::path& folder) {
     require_same("the number of latent channels", config.out_channels, "transformer/config.json (out_channels)",
                  vae_config.z_dim, "vae/config.json (z_dim)", folder);
   }
-  if (model.experts.size() == 2) {
-    const auto& [first, second] = std::tie(model.experts[0].config, model.experts[1].config);
-    require_same("the number of heads", first.num_attention_heads, "transformer/config.json",
-                 second.num_attention_heads, "transformer_2/config.json", folder);
-    require_same("the head size", first.attention_head_dim, "transformer/config.json", second.attention_head_dim,
-                 "transformer_2/config.json", folder);
-  }
+  if (model.experts.size() == 2) require_interchangeable(model);
   return model;
 }
 

@@ -12,6 +12,10 @@
 
 namespace zoetrope::pipeline {
 
+// Published names of weight files, without their endings.
+inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
+inline constexpr const char* kTextEncoderStem = "model";
+
 struct Expert {
   wan::TransformerConfig config;
   io::Checkpoint checkpoint;

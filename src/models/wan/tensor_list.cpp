@@ -179,7 +179,7 @@ TensorList text_encoder_tensors(const TextEncoderConfig& config) {
   TensorList list;
   const Scope root(list, "");
   const int64_t d = config.d_model;
-  root.tensor("shared.weight", {config.vocab_size, d});
+  root.tensor(kEmbedding, {config.vocab_size, d});
   for (size_t i = 0; i < static_cast<size_t>(config.num_layers); ++i) {
     const Scope attention = root.in("encoder.block", i).in("layer.0");
     attention.tensor("layer_norm.weight", {d});
@@ -217,7 +217,7 @@ TensorTotals totals(const TensorList& list) {
 }
 
 bool is_ignored_tensor(const std::string& name) {
-  return name == "encoder.embed_tokens.weight" || has_component(name, "norm_added_q");
+  return name == kTiedEmbedding || has_component(name, "norm_added_q");
 }
 
 bool is_float32_island(const std::string& name) {

@@ -23,6 +23,16 @@ TensorList transformer_tensors(const TransformerConfig& config);   // T2V, I2V, 
 TensorList text_encoder_tensors(const TextEncoderConfig& config);  // the embedding as "shared.weight"
 TensorList vae_tensors(const VaeConfig& config);                   // 2.1 and 2.2, encoder and decoder
 
+// The name under which `holder` (anything with contains(name)) has a tensor of these lists: files name UMT5's embedding
+// by either of the two that are tied. `listed` itself where it has neither.
+inline constexpr const char* kEmbedding = "shared.weight";
+inline constexpr const char* kTiedEmbedding = "encoder.embed_tokens.weight";
+template <typename Holder>
+std::string stored_name(const Holder& holder, const std::string& listed) {
+  const bool tied = listed == kEmbedding && !holder.contains(listed) && holder.contains(kTiedEmbedding);
+  return tied ? kTiedEmbedding : listed;
+}
+
 struct TensorTotals {
   int64_t tensors = 0;
   int64_t parameters = 0;

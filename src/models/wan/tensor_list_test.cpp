@@ -154,5 +154,13 @@ TEST(Golden, ListsMatchEveryRecordedCheckpoint) {
   EXPECT_GT(folders, 0);
 }
 
+TEST(TensorList, TheTiedEmbeddingIsFoundByEitherName) {
+  using Names = std::set<std::string>;
+  EXPECT_EQ(stored_name(Names{kEmbedding, kTiedEmbedding}, kEmbedding), kEmbedding);
+  EXPECT_EQ(stored_name(Names{kTiedEmbedding}, kEmbedding), kTiedEmbedding);
+  EXPECT_EQ(stored_name(Names{}, kEmbedding), kEmbedding);
+  EXPECT_EQ(stored_name(Names{kTiedEmbedding}, "encoder.final_layer_norm.weight"), "encoder.final_layer_norm.weight");
+}
+
 }  // namespace
 }  // namespace zoetrope::wan

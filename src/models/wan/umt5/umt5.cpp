@@ -20,9 +20,6 @@ namespace zoetrope::wan {
 
 namespace {
 
-constexpr const char* kEmbedding = "shared.weight";
-constexpr const char* kTiedEmbedding = "encoder.embed_tokens.weight";
-
 template <typename From, typename To>
 void convert_row(const From* from, To* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
@@ -63,6 +60,7 @@ struct TextEncoder::State {
   };
 
   void check_tensors() const;
+  void ask_ahead(int64_t layer) const;
   TensorView weight(const std::string& name, const Shape& shape);
   void embed(std::span<const int32_t> ids, const TensorView& out);
   void norm(const std::string& name, const TensorView& x, const TensorView& out);
@@ -74,6 +72,7 @@ struct TextEncoder::State {
 
   std::shared_ptr<const io::WeightSource> source;
   TextEncoderConfig config;
+  TensorList list;  // of the config
   DType dtype;
   Stream& stream;
   std::string embedding;  // the name this file has it under
@@ -81,13 +80,21 @@ struct TextEncoder::State {
 };
 
 void TextEncoder::State::check_tensors() const {
-  for (const TensorSpec& spec : text_encoder_tensors(config)) {
-    const std::string& name = spec.name == kEmbedding ? embedding : spec.name;
+  for (const TensorSpec& spec : list) {
+    const std::string name = stored_name(*source, spec.name);
     const io::TensorInfo info = source->info(name);
     if (info.shape != spec.shape) {
       fail("{}: tensor '{}' has shape {}, but the config needs {}", source->where(name), name, info.shape.to_string(),
            spec.shape.to_string());
     }
+  }
+}
+
+// The layer's part of the file is read while the one before computes.
+void TextEncoder::State::ask_ahead(int64_t layer) const {
+  const std::string prefix = fmt::format("encoder.block.{}.", layer);
+  for (const TensorSpec& spec : list) {
+    if (spec.name.starts_with(prefix)) source->will_need(spec.name);
   }
 }
 
@@ -217,10 +224,9 @@ void TextEncoder::State::layer(int64_t index, const Buffers& b, std::span<const 
 
 TextEncoder::TextEncoder(std::shared_ptr<const io::WeightSource> source, const TextEncoderConfig& config, DType dtype,
                          Stream& stream)
-    : state_(new State{std::move(source), config, dtype, stream, {}, {}}) {
+    : state_(new State{std::move(source), config, text_encoder_tensors(config), dtype, stream, {}, {}}) {
   ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
-  const auto& weights = *state_->source;
-  state_->embedding = !weights.contains(kEmbedding) && weights.contains(kTiedEmbedding) ? kTiedEmbedding : kEmbedding;
+  state_->embedding = stored_name(*state_->source, kEmbedding);
   state_->check_tensors();
 }
 TextEncoder::~TextEncoder() = default;
@@ -265,8 +271,10 @@ void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> l
   const Arena::Scope scope(s.stream.scratch());
   const State::Buffers b = s.allocate(rows, *std::max_element(lengths.begin(), lengths.end()));
   const TensorView seen = probe ? s.stream.scratch().tensor(s.dtype, out.shape()) : TensorView();
+  s.ask_ahead(0);
   s.embed(real, b.x);
   for (int64_t i = 0; i < s.config.num_layers; ++i) {
+    s.ask_ahead(i + 1);
     s.layer(i, b, prompts);
     if (!probe) continue;
     scatter(b.x, seen);
