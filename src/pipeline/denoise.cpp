@@ -51,11 +51,7 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
 int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
 int64_t Denoiser::local_branches() const { return branches() / setup_.layout.degrees.data; }
 
-int Denoiser::expert_at(double timestep) const {
-  return setup_.model.experts.size() == 1 || timestep >= setup_.plan.boundary ? 0 : 1;
-}
-
-void Denoiser::load_expert(int expert) {
+void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
   // The previous expert goes first: two would be twice the memory.
   transformer_.reset();
@@ -65,9 +61,16 @@ void Denoiser::load_expert(int expert) {
   std::shared_ptr<const wan::TransformerWeights> weights;
   {
     const trace::Timing::Scope scope(timing_, expert == 0 ? "Load/transformer" : "Load/transformer_2");
+    mesh_.world().set_step("reading weights");
+    const auto tick = [&] {
+      if (cancelled && cancelled()) fail("interrupted while reading weights; nothing was written");
+      // Processes read at different speeds, and a large model for longer than comm_timeout: they go tensor by tensor
+      // together. The ranks of one process wait for the one that reads without a deadline.
+      if (setup_.every_rank_loads) mesh_.world().barrier();
+    };
     weights = shared.weights.get([&] {
-      return wan::TransformerWeights::load(files.config, std::make_shared<io::Weights>(files.checkpoint),
-                                           setup_.plan.dtype);
+      return wan::TransformerWeights::load(
+          files.config, std::make_shared<io::Weights>(files.checkpoint, setup_.load_threads), setup_.plan.dtype, tick);
     });
   }
   const trace::Timing::Scope scope(timing_, "Prepare");
@@ -148,6 +151,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   const int64_t steps = solver->steps();
   for (int64_t i = 0; i < steps; ++i) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
+    load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
     const std::string step = fmt::format("step {} of {}", i + 1, steps);
     mesh_.world().set_step(step);
     context_.set_step(step);
@@ -161,7 +165,6 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
       stop_if_cancelled();
       probe = [&](std::string_view, const TensorView&) { stop_if_cancelled(); };
     }
-    load_expert(expert_at(timestep));
     const auto begin = trace::Clock::now();
     velocity(latents, timestep, probe);
     solver->step(i, values(velocity_), values(latents));

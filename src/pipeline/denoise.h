@@ -39,12 +39,14 @@ class Denoiser {
     const PromptEmbeddings& prompts;  // conditional, then unconditional where guided
     bool mask_padding_tokens;
     SharedExpert* experts;  // [2]
+    int load_threads;       // of this process
+    bool every_rank_loads;  // ranks are processes: each reads weights of its own
   };
   // Collective over `world`. Plans attention and books its memory.
   Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing);
 
-  // Reads the expert's weights now instead of at its first step.
-  void load_expert(int expert);
+  // Collective. Reads the expert's weights now instead of at its first step; throws Error when `cancelled` says so.
+  void load_expert(int expert, const std::function<bool()>& cancelled);
 
   struct Callbacks {
     std::function<bool()> cancelled;
@@ -58,7 +60,6 @@ class Denoiser {
  private:
   int64_t branches() const;        // of all ranks: 2 with guidance
   int64_t local_branches() const;  // this rank's batch
-  int expert_at(double timestep) const;
   void velocity(const TensorView& latents, double timestep, const wan::Probe& probe);
   void gather();
 

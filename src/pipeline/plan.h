@@ -25,6 +25,8 @@ struct RunPlan {
   double boundary = 0;          // timestep from which on expert 0 works; one expert: 0
   wan::SolverConfig solver;
   std::vector<std::string> notes;  // where an option overrides the checkpoint
+
+  int expert_at(double timestep) const { return timestep >= boundary ? 0 : 1; }
 };
 
 // Throws Error for sizes that this model cannot make.

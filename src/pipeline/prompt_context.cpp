@@ -27,7 +27,8 @@ PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std:
   }
   // All prompts at once: the encoder reads and converts its weights in every pass.
   out.rows = Tensor(DType::kF32, {count, rows, model.text_encoder_config.d_model});
-  wan::TextEncoder(io::checkpoint_source(model.text_encoder), model.text_encoder_config, dtype, stream)
+  wan::TextEncoder(io::checkpoint_source(model.text_encoder, stream.team().size()), model.text_encoder_config, dtype,
+                   stream)
       .encode_batch(ids, out.lengths, out.rows, [&](std::string_view, const TensorView&) { tick(); });
   return out;
 }

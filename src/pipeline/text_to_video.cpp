@@ -19,6 +19,7 @@
 #include "pipeline/agreement.h"
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
+#include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/plan.h"
 
@@ -165,7 +166,8 @@ void Run::decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump,
   std::shared_ptr<const wan::VaeWeights> weights;
   {
     const trace::Timing::Scope scope(timing, "Load/VAE");
-    weights = std::make_shared<wan::VaeWeights>(model_.vae_config, std::make_shared<io::Weights>(model_.vae),
+    weights = std::make_shared<wan::VaeWeights>(model_.vae_config,
+                                                std::make_shared<io::Weights>(model_.vae, process_threads(options_)),
                                                 wan::VaeParts::kDecoder);
   }
   const trace::Timing::Scope scope(timing, "Inference/VAE decode");
@@ -223,9 +225,16 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
       dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
     }
     Stream stream(threads_of(world), {trace_.get(), world.rank(), "compute"});
-    Denoiser denoiser({model_, plan_, layout, embeddings, options_.mask_padding_tokens, experts}, world, stream,
-                      timing);
-    denoiser.load_expert(0);
+    const Denoiser::Setup setup{model_,
+                                plan_,
+                                layout,
+                                embeddings,
+                                options_.mask_padding_tokens,
+                                experts,
+                                process_threads(options_),
+                                comm::launched_by_mpi()};
+    Denoiser denoiser(setup, world, stream, timing);
+    denoiser.load_expert(0, callbacks.cancelled);
     Denoiser::Callbacks inner;
     inner.cancelled = callbacks.cancelled;
     inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& latents, double seconds) {
@@ -256,7 +265,8 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
 
 GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) {
   GenerateOptions copy = options_;
-  require_agreement(world, describe_options(copy).values());
+  // Ranks of one process share the model; other processes may have found something else under its path.
+  require_agreement(world, describe_options(copy).values() + (comm::launched_by_mpi() ? fingerprint(model_) : ""));
   if (options_.ranks && *options_.ranks != world.size()) {
     fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options_.ranks, world.size());
   }

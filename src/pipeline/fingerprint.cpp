@@ -1,0 +1,80 @@
+#include "pipeline/fingerprint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "base/error.h"
+#include "io/hash.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Lines {
+ public:
+  explicit Lines(const fs::path& folder) : folder_(folder) {}
+
+  // Nothing where there is no such file: that one machine lacks it shows in the lines of the others.
+  void whole(const fs::path& file) {
+    if (!fs::is_regular_file(file)) return;
+    add(file, io::fnv1a64(read(file, 0, fs::file_size(file))));
+  }
+
+  void weights(const fs::path& file) {
+    const uint64_t size = fs::file_size(file);
+    uint64_t header = 0;  // a safetensors file begins with the length of its header
+    const std::string length = read(file, 0, sizeof(header));
+    std::memcpy(&header, length.data(), sizeof(header));
+    constexpr uint64_t kSample = 4096;
+    const uint64_t begin = std::min(size, sizeof(header) + header + kSample);
+    const uint64_t hash = io::fnv1a64(read(file, 0, begin), io::fnv1a64(std::to_string(size)));
+    const uint64_t end = std::min(size, kSample);
+    add(file, io::fnv1a64(read(file, size - end, end), hash));
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  static std::string read(const fs::path& path, uint64_t offset, uint64_t count) {
+    std::string bytes(count, '\0');
+    std::ifstream file(path, std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    file.read(bytes.data(), static_cast<std::streamsize>(count));
+    if (!file) fail("{}: cannot be read", path.string());
+    return bytes;
+  }
+
+  void add(const fs::path& file, uint64_t hash) {
+    text_ += fmt::format("model/{}={:016x}\n", file.lexically_relative(folder_).generic_string(), hash);
+  }
+
+  const fs::path& folder_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string fingerprint(const ModelFolder& model) {
+  Lines lines(model.folder);
+  lines.whole(model.folder / "model_index.json");
+  lines.whole(model.folder / "scheduler" / "scheduler_config.json");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "spiece.model"}) {
+    lines.whole(model.folder / "tokenizer" / name);
+  }
+  const auto component = [&](const io::Checkpoint& checkpoint, const char* stem) {
+    lines.whole(checkpoint.folder() / "config.json");
+    lines.whole(checkpoint.folder() / fmt::format("{}.safetensors.index.json", stem));
+    std::vector<fs::path> files = checkpoint.files();
+    std::sort(files.begin(), files.end());
+    for (const fs::path& file : files) lines.weights(file);
+  };
+  component(model.text_encoder, kTextEncoderStem);
+  for (const Expert& expert : model.experts) component(expert.checkpoint, kDiffusersStem);
+  component(model.vae, kDiffusersStem);
+  return lines.text();
+}
+
+}  // namespace zoetrope::pipeline

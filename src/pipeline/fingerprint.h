@@ -1,0 +1,16 @@
+// What of a checkpoint folder decides the video, in a few lines: processes that were given the same path on different
+// machines compare them (agreement.h).
+#pragma once
+
+#include <string>
+
+#include "pipeline/model_folder.h"
+
+namespace zoetrope::pipeline {
+
+// "model/transformer/config.json=<hash>" and so on, one line a file, each with a line feed: configs, tokenizer and
+// index files whole, of weight files size and header and the first and last 4 KiB of data. That is read in
+// milliseconds and tells other weights of the same shapes apart; one differing weight in the middle it does not see.
+std::string fingerprint(const ModelFolder& model);
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,63 @@
+#include "pipeline/fingerprint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "zoetrope/communicator.h"
+
+#include "pipeline/agreement.h"
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string fingerprint_of(const ModelCopy& model) { return fingerprint(ModelFolder::open(model.path())); }
+
+TEST(Fingerprint, IsOfTheContentsAndNotOfThePlace) {
+  const ModelCopy one("wan21_t2v"), other("wan21_t2v");
+  const std::string lines = fingerprint_of(one);
+  EXPECT_EQ(lines, fingerprint_of(other));
+  for (const char* file :
+       {"model_index.json", "scheduler/scheduler_config.json", "tokenizer/tokenizer.json", "text_encoder/config.json",
+        "text_encoder/model.safetensors.index.json", "text_encoder/model-00002-of-00002.safetensors",
+        "transformer/config.json", "transformer/diffusion_pytorch_model-00003-of-00003.safetensors", "vae/config.json",
+        "vae/diffusion_pytorch_model.safetensors"}) {
+    EXPECT_THAT(lines, HasSubstr(std::string("model/") + file + "=")) << file;
+  }
+}
+
+// What two ranks with these folders are told.
+std::string disagreement(const ModelCopy& first, const ModelCopy& second) {
+  const std::string lines[] = {fingerprint_of(first), fingerprint_of(second)};
+  return error_of(
+      [&] { comm::run_ranks(2, [&](comm::Communicator& world) { require_agreement(world, lines[world.rank()]); }); });
+}
+
+TEST(Fingerprint, OtherSettingsAreRefusedByTheNameOfTheirFile) {
+  const ModelCopy one("wan21_t2v"), other("wan21_t2v");
+  EXPECT_EQ(disagreement(one, other), "no error");
+  other.replace("scheduler/scheduler_config.json", "\"flow_shift\": 3.0", "\"flow_shift\": 5.0");
+  EXPECT_THAT(disagreement(one, other), AllOf(HasSubstr("rank 1 has model/scheduler/scheduler_config.json="),
+                                              HasSubstr("where rank 0 has model/scheduler/scheduler_config.json=")));
+}
+
+// One bit of the last weight of a file, with the same header.
+TEST(Fingerprint, OtherWeightsAreRefused) {
+  const ModelCopy one("wan22_t2v"), other("wan22_t2v");
+  const auto file = other.path() / "transformer_2" / "diffusion_pytorch_model.safetensors";
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekg(-1, std::ios::end);
+  const int last = bytes.get();
+  bytes.seekp(-1, std::ios::end);
+  bytes.put(static_cast<char>(last ^ 1));
+  bytes.close();
+  EXPECT_THAT(disagreement(one, other), HasSubstr("model/transformer_2/diffusion_pytorch_model.safetensors="));
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,47 @@
+#include "pipeline/model_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string refusal(const ModelCopy& model) {
+  return error_of([&] { ModelFolder::open(model.path()); });
+}
+
+TEST(ModelFolder, RecordedModelsOpen) {
+  EXPECT_EQ(ModelFolder::open(recorded_model("wan21_t2v")).experts.size(), 1u);
+  EXPECT_EQ(ModelFolder::open(recorded_model("wan22_t2v")).experts.size(), 2u);
+}
+
+// Whole in itself, but of other tokens than the first expert: {1, 2, 2} and {1, 1, 4} have the same number of weights.
+TEST(ModelFolder, ExpertsOfDifferentPatchesAreRefused) {
+  const ModelCopy model("wan22_t2v");
+  const Shape stored = ModelFolder::open(model.path()).experts[1].checkpoint.info("patch_embedding.weight").shape;
+  ASSERT_EQ(stored[4], 2);
+  model.reshape("transformer_2", {{"patch_embedding.weight", {stored[0], stored[1], 1, 1, 4}}});
+  model.replace("transformer_2/config.json", "1,\n    2,\n    2", "1,\n    1,\n    4");
+  EXPECT_THAT(refusal(model), AllOf(HasSubstr("patch_size[1] is 2 in transformer/config.json"),
+                                    HasSubstr("1 in transformer_2/config.json")));
+}
+
+TEST(ModelFolder, ExpertsOfDifferentReachAreRefused) {
+  const ModelCopy model("wan22_t2v");
+  model.replace("transformer_2/config.json", "\"rope_max_seq_len\": 1024", "\"rope_max_seq_len\": 64");
+  EXPECT_THAT(refusal(model), HasSubstr("rope_max_seq_len is 1024 in transformer/config.json but 64"));
+}
+
+TEST(ModelFolder, TwoExpertsNeedABoundary) {
+  const ModelCopy model("wan22_t2v");
+  model.replace("model_index.json", "\"boundary_ratio\": 0.875,", "");
+  EXPECT_THAT(refusal(model), HasSubstr("transformer_2 and boundary_ratio belong together"));
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline

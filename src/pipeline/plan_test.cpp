@@ -1,0 +1,177 @@
+#include "pipeline/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::HasSubstr;
+
+// The arguments of the recorded runs.
+GenerateOptions one_expert() {
+  GenerateOptions options;
+  options.height = 48;
+  options.width = 64;
+  options.num_frames = 9;
+  options.num_inference_steps = 6;
+  return options;
+}
+
+GenerateOptions two_experts() {
+  GenerateOptions options;
+  options.height = 32;
+  options.width = 48;
+  options.num_frames = 5;
+  options.num_inference_steps = 6;
+  options.guidance_scale = 4;
+  options.guidance_scale_2 = 3;
+  return options;
+}
+
+class Plan : public testing::Test {
+ protected:
+  std::string refusal(const GenerateOptions& options) const {
+    return error_of([&] { plan_run(options, wan21); });
+  }
+  RankLayout layout(const GenerateOptions& options, int ranks) const {
+    return lay_out_ranks(options, plan_run(options, wan21), wan21, ranks);
+  }
+  std::string layout_refusal(const GenerateOptions& options, int ranks) const {
+    return error_of([&] { layout(options, ranks); });
+  }
+
+  const ModelFolder wan21 = ModelFolder::open(recorded_model("wan21_t2v"));
+  const ModelFolder wan22 = ModelFolder::open(recorded_model("wan22_t2v"));
+};
+
+TEST_F(Plan, SizesOfOneExpert) {
+  const RunPlan plan = plan_run(one_expert(), wan21);
+  // 8 pixels a cell, 4 frames a cell after the first; 1 × 2 × 2 cells a token.
+  EXPECT_EQ(plan.latent, (Shape{3, 6, 8}));
+  EXPECT_EQ(plan.tokens, 3 * 3 * 4);
+  EXPECT_EQ(plan.channels, 16);
+  EXPECT_EQ(plan.dtype, DType::kBF16);
+  EXPECT_TRUE(plan.guided);
+  EXPECT_EQ(plan.guidance[0], 5);
+  EXPECT_EQ(plan.solver.shift, 3);
+  EXPECT_EQ(plan.solver.steps, 6);
+  EXPECT_TRUE(plan.notes.empty());
+  for (const double timestep : {999.0, 1.0, 0.0}) EXPECT_EQ(plan.expert_at(timestep), 0) << timestep;
+}
+
+TEST_F(Plan, TheBoundaryDividesTheTimestepsBetweenTheExperts) {
+  RunPlan plan = plan_run(two_experts(), wan22);
+  EXPECT_EQ(plan.boundary, 875);  // 0.875 of 1000
+  EXPECT_EQ(plan.guidance[0], 4);
+  EXPECT_EQ(plan.guidance[1], 3);
+  std::vector<int> experts;
+  const std::unique_ptr<wan::Solver> solver = wan::Solver::create(plan.solver);
+  for (const float timestep : solver->timesteps()) experts.push_back(plan.expert_at(timestep));
+  // The recorded timesteps are 999, 983, 960, 923, 857, 707.
+  EXPECT_THAT(experts, testing::ElementsAre(0, 0, 0, 0, 1, 1));
+  EXPECT_EQ(plan.expert_at(875), 0);
+  EXPECT_EQ(plan.expert_at(874), 1);
+
+  GenerateOptions options = two_experts();
+  options.boundary_ratio = 0.95;
+  options.guidance_scale_2.reset();
+  plan = plan_run(options, wan22);
+  EXPECT_EQ(plan.expert_at(960), 0);
+  EXPECT_EQ(plan.expert_at(923), 1);
+  EXPECT_EQ(plan.guidance[1], 4);
+  EXPECT_THAT(plan.notes, testing::ElementsAre(HasSubstr("boundary_ratio 0.95 instead of 0.875")));
+}
+
+TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
+  GenerateOptions options = one_expert();
+  options.flow_shift = 5;
+  options.scheduler = "flow_match_euler";
+  const RunPlan plan = plan_run(options, wan21);
+  EXPECT_EQ(plan.solver.shift, 5);
+  EXPECT_EQ(plan.solver.kind, wan::SolverKind::kFlowMatchEuler);
+  EXPECT_THAT(plan.notes, testing::UnorderedElementsAre(HasSubstr("flow_shift 5 instead of 3"),
+                                                        HasSubstr("scheduler flow_match_euler instead of UniPC")));
+  options = one_expert();
+  options.flow_shift = 3;
+  options.scheduler = "unipc";
+  EXPECT_TRUE(plan_run(options, wan21).notes.empty());
+}
+
+TEST_F(Plan, NoGuidanceAtOneAndBelow) {
+  GenerateOptions options = one_expert();
+  for (const double scale : {1.0, 0.0, -2.0}) {
+    options.guidance_scale = scale;
+    EXPECT_FALSE(plan_run(options, wan21).guided) << scale;
+  }
+}
+
+TEST_F(Plan, SizesTheModelCannotMakeAreRefused) {
+  GenerateOptions options = one_expert();
+  options.height = 40;
+  EXPECT_EQ(refusal(options), "height=40: this model makes multiples of 16; the nearest are 32 and 48");
+  options.height = 16 * 1025;  // 1024 positions
+  EXPECT_THAT(refusal(options), HasSubstr("positions for 16384 at most"));
+  options = one_expert();
+  options.num_frames = 8;
+  EXPECT_EQ(refusal(options), "num_frames=8: this model makes 5 or 9 frames, not a number between");
+  options.num_frames = 4 * 1024 + 1;  // 1025 latent frames
+  EXPECT_THAT(refusal(options), HasSubstr("positions for 4093 frames at most"));
+}
+
+TEST_F(Plan, OneExpertTakesNothingForTwo) {
+  GenerateOptions options = one_expert();
+  options.guidance_scale_2 = 3;
+  EXPECT_THAT(refusal(options), HasSubstr("guidance_scale_2: this model has one expert"));
+  options = one_expert();
+  options.boundary_ratio = 0.9;
+  EXPECT_THAT(refusal(options), HasSubstr("boundary_ratio: this model has one expert"));
+}
+
+TEST_F(Plan, DegreesFillTheRanks) {
+  GenerateOptions options = one_expert();
+  options.data_parallelism = 2;
+  RankLayout made = layout(options, 8);
+  EXPECT_EQ(made.degrees.data, 2);
+  EXPECT_EQ(made.degrees.context, 4);
+  EXPECT_EQ(made.strategy.ulysses * made.strategy.ring, 4);
+  EXPECT_TRUE(made.sharded);
+  options.ulysses_shards = 2;
+  made = layout(options, 8);
+  EXPECT_EQ(made.strategy.ulysses, 2);
+  EXPECT_EQ(made.strategy.ring, 2);
+  options.flash_min_seq_length = 37;  // the run has 36 tokens
+  EXPECT_FALSE(layout(options, 8).sharded);
+  options.flash_min_seq_length = 36;
+  EXPECT_TRUE(layout(options, 8).sharded);
+}
+
+TEST_F(Plan, ImpossibleDegreesAreRefused) {
+  GenerateOptions options = one_expert();
+  options.data_parallelism = 3;
+  EXPECT_THAT(layout_refusal(options, 3), HasSubstr("there are two guidance branches; use 1 or 2"));
+  options.data_parallelism = 2;
+  options.guidance_scale = 1;
+  EXPECT_THAT(layout_refusal(options, 2), HasSubstr("there is one branch to compute; use 1"));
+  options = one_expert();
+  options.ulysses_shards = 0;
+  EXPECT_THAT(layout_refusal(options, 4), HasSubstr("ulysses_shards=0: must divide the context degree 4"));
+  options.ulysses_shards = 3;
+  EXPECT_THAT(layout_refusal(options, 4), HasSubstr("legal values: 1, 2, 4"));
+}
+
+TEST_F(Plan, OneRankAloneIsNotDivided) {
+  const RankLayout alone = single_rank_layout();
+  EXPECT_EQ(alone.degrees.data, 1);
+  EXPECT_EQ(alone.degrees.context, 1);
+  EXPECT_EQ(alone.strategy.ulysses, 1);
+  EXPECT_EQ(alone.strategy.ring, 1);
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline

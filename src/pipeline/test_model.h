@@ -1,0 +1,55 @@
+// For this room's tests: recorded checkpoint folders, and copies of them that may be changed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "base/test_folder.h"
+#include "io/safetensors.h"
+
+namespace zoetrope::pipeline {
+
+inline std::filesystem::path recorded_model(const std::string& name) {
+  return std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests" / "golden" / "pipelines" / name;
+}
+
+class ModelCopy {
+ public:
+  explicit ModelCopy(const std::string& name) {
+    namespace fs = std::filesystem;
+    for (const auto& entry : fs::directory_iterator(recorded_model(name))) {
+      if (!entry.is_directory() && entry.path().filename() != "model_index.json") continue;
+      fs::copy(entry.path(), path() / entry.path().filename(), fs::copy_options::recursive);
+    }
+  }
+
+  const std::filesystem::path& path() const { return folder_.path(); }
+
+  // The first place of `from` becomes `to`; anything else in the file stays.
+  void replace(const std::string& file, const std::string& from, const std::string& to) const {
+    std::string text = file_bytes(folder_ / file);
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << file << " has no " << from;
+    folder_.write(file, text.replace(at, from.size(), to));
+  }
+
+  // Rewrites a component's weights, tensors in `shapes` with other axes over the same elements.
+  void reshape(const std::string& component, const std::map<std::string, Shape>& shapes) const {
+    const auto file = path() / component / "diffusion_pytorch_model.safetensors";
+    const auto stored = io::SafetensorsFile::open(file);
+    io::SafetensorsWriter writer;
+    for (const auto& [name, info] : stored->tensors()) {
+      const auto other = shapes.find(name);
+      writer.add(name, other == shapes.end() ? stored->tensor(name) : stored->tensor(name).reshape(other->second));
+    }
+    writer.write(file);  // beside the mapped one, whose place it then takes
+  }
+
+ private:
+  TestFolder folder_;
+};
+
+}  // namespace zoetrope::pipeline
