@@ -17,6 +17,7 @@ Dump::Dump(const std::string& folder) : folder_(folder) {
   if (folder.empty()) return;
   std::error_code error;
   made_folder_ = std::filesystem::create_directories(folder_, error);
+  if (made_folder_) unfinished_ = UnfinishedPath(folder_.string(), UnfinishedPath::Kind::kFolder);
   if (error || !std::filesystem::is_directory(folder_)) fail("dump={}: the folder cannot be made there", folder);
   AtomicFile(folder_ / kFile);  // tried now, and not after the run
 }
@@ -44,6 +45,7 @@ void Dump::write() {
   for (const auto& [name, tensor] : tensors_) writer.add(name, tensor);
   writer.write(folder_ / kFile);
   made_folder_ = false;
+  unfinished_.forget();
 }
 
 }  // namespace zoetrope::pipeline

@@ -7,6 +7,8 @@
 
 #include "zoetrope/tensor.h"
 
+#include "base/unfinished_files.h"
+
 namespace zoetrope::pipeline {
 
 // Collects copies; write() puts them into FOLDER/run.safetensors, all or nothing. Without a folder it does nothing.
@@ -26,6 +28,7 @@ class Dump {
  private:
   std::filesystem::path folder_;
   bool made_folder_ = false;
+  UnfinishedPath unfinished_;  // the folder, where it was made
   std::vector<std::pair<std::string, Tensor>> tensors_;
 };
 

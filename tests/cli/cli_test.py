@@ -447,7 +447,7 @@ TWICE = (signal.SIGINT, signal.SIGTERM)
 @test
 def a_second_ctrl_c_ends_at_once_and_leaves_nothing(cwd):
     for output in ("clip.mp4", "frames/"):
-        result, _ = interrupt(cwd, "Denoise: step 1 of", f"output={output}", *LONG_STEPS, signals=TWICE)
+        result, _ = interrupt(cwd, "Denoise: step 1 of", f"output={output}", "dump=tensors", *LONG_STEPS, signals=TWICE)
         assert -result.returncode in TWICE, result.returncode
         assert not files_in(cwd), files_in(cwd)
 
