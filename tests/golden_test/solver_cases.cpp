@@ -113,7 +113,8 @@ std::vector<float> draw(wan::TorchGenerator& generator, int64_t count) {
 void run_scheduler_case(Report& report, const fs::path& folder) {
   check_tables(report, folder / "tables.json");
   const auto data = io::SafetensorsFile::open(folder / "trajectories.safetensors");
-  for (const nlohmann::json& entry : load_case(folder).raw().at("trajectories")) {
+  const io::JsonObject recorded = load_case(folder);  // outlives the loop over what it owns
+  for (const nlohmann::json& entry : recorded.raw().at("trajectories")) {
     check_trajectory(report, *data, entry.at("key"), entry);
   }
 }
