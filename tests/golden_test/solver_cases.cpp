@@ -57,8 +57,8 @@ void check_trajectory(Report& report, const io::SafetensorsFile& data, const std
   wan::SolverConfig config = solver_config(scheduler, entry.at("shift"), entry.at("steps"));
   if (entry.at("model_output_dtype") == "bfloat16") config.velocity = wan::VelocityDType::kBF16;
   const auto solver = wan::Solver::create(config);
-  const std::vector<double> outputs = to_doubles(data.tensor(key + ".v"));
-  const TensorView samples = data.tensor(key + ".samples");
+  const std::vector<double> outputs = to_doubles(data.flat(key + ".v"));
+  const TensorView samples = data.flat(key + ".samples");
   const std::vector<double> recorded = to_doubles(samples);
   const size_t size = outputs.size() / static_cast<size_t>(config.steps);
   std::vector<float> sample(recorded.begin(), recorded.begin() + static_cast<std::ptrdiff_t>(size));
