@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "device/stream.h"
 #include "mesh/context_axis.h"
 
@@ -15,16 +16,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string refusal(const StrategyKeys& keys, int degree = 4, int64_t heads = 12) {
   return error_of([&] { parse_strategy(keys, degree, heads); });

@@ -7,22 +7,13 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "mesh/context_axis.h"
 
 namespace zoetrope::mesh {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(Degrees, MinusOneIsWhatIsLeft) {
   const Degrees all = resolve_degrees({}, 6);
