@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,7 +61,7 @@ enum class Direction : uint8_t {
 
 enum class Softmax : uint8_t { kAuto, kOnline, kFixedMax };
 
-// How it is spread: four independent choices, and a kernel to force.
+// How it is spread: four independent choices, and how the kernel works.
 struct Strategy {
   int ulysses = 0;  // U; 0: P / ring, or where that is 0 too the largest divisor of P that is ≤ H
   int ring = 0;     // R; 0: P / ulysses
@@ -68,20 +69,31 @@ struct Strategy {
   Softmax softmax = Softmax::kAuto;
   int head_chunks = 1;   // groups of heads whose exchange overlaps the previous group's attention
   std::string kernel{};  // a flash-attention implementation by name; empty: the fastest that can
+  // Query rows and keys of a kernel's tile; 0: what was tuned for this machine, else the kernel's table.
+  int64_t block_q = 0;
+  int64_t block_kv = 0;
+  bool k_smoothing = true;     // fixed-max: offsets about the mean key
+  bool deterministic = false;  // tiles as dtype, D and S say and nothing else: no tuned sizes, no search
+  bool tile_search = false;    // where this machine was not tuned for the problem: do it now, and remember
 };
 
-// The configuration keys of the same names; empty or 0 where the user gave none.
-struct StrategyKeys {
-  std::string attention = "auto";  // one of strategy_names()
-  int ulysses_shards = 0;
-  int ulysses_attention_chunks = 0;
-  std::string ring_direction;  // forward, two_way, open
-  std::string softmax;         // online, fixed_max, auto
+// The configuration keys of the same names, as a user writes them.
+struct StrategyOptions {
+  std::string attention = "auto";         // one of strategy_names()
+  std::optional<int64_t> ulysses_shards;  // unset: as the name says, else the largest divisor of P that is ≤ H
+  int64_t ulysses_attention_chunks = 1;
+  std::string ring_direction;     // forward, two_way, open; empty: as the name says, else forward
+  std::string softmax;            // online, fixed_max, auto; empty: as the name says, else auto
+  std::string flash_block_sizes;  // {block_q: 256, block_kv: 128}, any of them; empty: tuned
+  bool use_base2_exp = true;      // only true
+  bool use_k_smoothing = true;
+  bool enable_tile_search = false;
+  bool deterministic = false;
 };
 
 // A name sets its fields. Throws Error for an unknown name (with the nearest), an illegal value (with the legal ones),
 // and a key that contradicts the name.
-Strategy parse_strategy(const StrategyKeys& keys, int context_degree, int64_t heads);
+Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 std::vector<std::string> strategy_names();
 
 // Masks are in global positions and the same on every rank.
@@ -105,6 +117,9 @@ struct Counters {
   Traffic ulysses;           // the exchange and its way back
   Traffic ring;              // K/V blocks
   int64_t bytes_copied = 0;  // inside the rank: packed and unpacked
+  // Groups of query rows × blocks of keys, by how their softmax went; online ones are counted in fixed-max too.
+  int64_t tiles_fixed = 0;
+  int64_t tiles_online = 0;
 };
 
 // A planned attention of one rank. Made by plan() only; calls are collective over the context ranks.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "zoetrope/attention.h"
 #include "zoetrope/tensor.h"
 
 namespace zoetrope {
@@ -48,10 +49,9 @@ struct GenerateOptions {
   std::string text_encoder_dtype = "float32";
   std::string vae_dtype = "float32";
 
-  std::optional<int64_t> ranks;    // in-process ranks; under mpirun the world size
-  std::optional<int64_t> threads;  // compute threads of the process; unset: all cores
-  std::string attention = "auto";
-  std::optional<int64_t> ulysses_shards;
+  std::optional<int64_t> ranks;         // in-process ranks; under mpirun the world size
+  std::optional<int64_t> threads;       // compute threads of the process; unset: all cores
+  attention::StrategyOptions strategy;  // keys attention, ulysses_shards, … without a prefix
   int64_t context_parallelism = -1;
   int64_t data_parallelism = 1;
   int64_t fsdp_parallelism = 1;

@@ -7,7 +7,9 @@
 //
 // No copy and no message beyond these; schedule/ lists both and their sums.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "zoetrope/attention.h"
@@ -29,11 +31,25 @@ constexpr const char* kReturn = "ulysses return";
 
 // Everything that all ranks must agree on, by name.
 struct Agreement {
-  static constexpr size_t kFields = 12;
-  static constexpr const char* kNames[kFields] = {
-      "batch", "tokens", "heads",          "head_dim", "dtype",       "scale (float bits)",
-      "mask",  "ring",   "ring_direction", "softmax",  "head_chunks", "kernel (name hash)"};
-  int64_t values[kFields];
+  static constexpr const char* kNames[] = {"batch",
+                                           "tokens",
+                                           "heads",
+                                           "head_dim",
+                                           "dtype",
+                                           "scale (float bits)",
+                                           "mask",
+                                           "ring",
+                                           "ring_direction",
+                                           "softmax",
+                                           "ulysses_attention_chunks",
+                                           "kernel (name hash)",
+                                           "block_q",
+                                           "block_kv",
+                                           "use_k_smoothing",
+                                           "deterministic",
+                                           "enable_tile_search"};
+  static constexpr size_t kFields = std::size(kNames);
+  std::array<int64_t, kFields> values;
 };
 
 Agreement agreement(const Problem& p, const Strategy& s) {
@@ -43,7 +59,8 @@ Agreement agreement(const Problem& p, const Strategy& s) {
   int64_t kernel = 0;
   for (const char c : s.kernel) kernel = (kernel * 131 + c) & 0xffffffff;
   return {{p.batch, p.tokens, p.heads, p.head_dim, static_cast<int64_t>(p.dtype), scale, static_cast<int64_t>(p.mask),
-           s.ring, static_cast<int64_t>(s.direction), static_cast<int64_t>(s.softmax), s.head_chunks, kernel}};
+           s.ring, static_cast<int64_t>(s.direction), static_cast<int64_t>(s.softmax), s.head_chunks, kernel, s.block_q,
+           s.block_kv, s.k_smoothing, s.deterministic, s.tile_search}};
 }
 
 // Ranks that disagree would wait for messages that never come, or fold rows that are not theirs.

@@ -9,6 +9,12 @@
 
 namespace zoetrope::attention {
 
+// More chunks than heads leave empty ones; there is no use for so many.
+inline constexpr int kMostHeadChunks = 4096;
+
+// The fields of flash_block_sizes.
+const std::vector<std::string>& block_size_names();
+
 // The problem with its scale filled in. Throws Error.
 Problem checked_problem(const Problem& problem);
 

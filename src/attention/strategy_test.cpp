@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/test_folder.h"
 #include "device/stream.h"
@@ -17,48 +18,46 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string refusal(const StrategyKeys& keys, int degree = 4, int64_t heads = 12) {
-  return error_of([&] { parse_strategy(keys, degree, heads); });
+std::string refusal(const StrategyOptions& options, int degree = 4, int64_t heads = 12) {
+  return error_of([&] { parse_strategy(options, degree, heads); });
 }
 
-StrategyKeys named(const std::string& name, int shards = 0) {
-  StrategyKeys keys;
-  keys.attention = name;
-  keys.ulysses_shards = shards;
-  return keys;
+StrategyOptions named(const std::string& name, std::optional<int64_t> shards = {}) {
+  StrategyOptions options;
+  options.attention = name;
+  options.ulysses_shards = shards;
+  return options;
 }
 
-void expect_grid(const std::string& name, int shards, int degree, int ulysses, int ring, Direction direction) {
+constexpr std::nullopt_t kUnset = std::nullopt;
+
+void expect_grid(const std::string& name, std::optional<int64_t> shards, int degree, int ulysses, int ring,
+                 Direction direction, Softmax softmax = Softmax::kOnline) {
   const Strategy s = parse_strategy(named(name, shards), degree, 12);
   EXPECT_EQ(s.ulysses, ulysses) << name;
   EXPECT_EQ(s.ring, ring) << name;
   EXPECT_EQ(s.direction, direction) << name;
-  EXPECT_EQ(s.softmax, Softmax::kOnline) << name;
+  EXPECT_EQ(s.softmax, softmax) << name;
 }
 
 TEST(Names, MapOntoTheFourFields) {
-  expect_grid("dot_product", 0, 1, 1, 1, Direction::kForward);
+  expect_grid("dot_product", kUnset, 1, 1, 1, Direction::kForward);
   EXPECT_EQ(parse_strategy(named("dot_product"), 1, 12).kernel, "scalar");
-  expect_grid("flash", 0, 1, 1, 1, Direction::kForward);
+  expect_grid("flash", kUnset, 1, 1, 1, Direction::kForward);
   for (const char* name : {"ring", "tokamax_ring", "tokamax_ring_custom"})
-    expect_grid(name, 0, 4, 1, 4, Direction::kForward);
-  for (const char* name : {"ulysses", "ulysses_custom"}) expect_grid(name, 0, 4, 4, 1, Direction::kForward);
+    expect_grid(name, kUnset, 4, 1, 4, Direction::kForward);
+  for (const char* name : {"ulysses", "ulysses_custom"}) expect_grid(name, kUnset, 4, 4, 1, Direction::kForward);
   for (const char* name : {"ulysses_ring", "ulysses_ring_custom"}) expect_grid(name, 2, 4, 2, 2, Direction::kForward);
   expect_grid("ulysses_ring_custom_bidir", 2, 8, 2, 4, Direction::kOpen);
-  expect_grid("auto", 0, 16, 8, 2, Direction::kForward);  // the largest divisor of 16 that is ≤ 12 heads
+  expect_grid("ulysses_custom_fixed_m", kUnset, 4, 4, 1, Direction::kForward, Softmax::kFixedMax);
+  expect_grid("ulysses_ring_custom_fixed_m", 2, 4, 2, 2, Direction::kForward, Softmax::kFixedMax);
+  expect_grid("auto", kUnset, 16, 8, 2, Direction::kForward);  // the largest divisor of 16 that is ≤ 12 heads
   expect_grid("auto", 2, 16, 2, 8, Direction::kForward);
 }
 
-// Every name of the table is accepted, or refused for the one thing that is not built.
 TEST(Names, AllAreKnown) {
-  for (const std::string& name : strategy_names()) {
-    const std::string error = refusal(named(name), name == "flash" || name == "dot_product" ? 1 : 4);
-    if (name.ends_with("fixed_m")) {
-      EXPECT_THAT(error, HasSubstr("softmax=fixed_max is not built yet"));
-    } else {
-      EXPECT_EQ(error, "no error") << name;
-    }
-  }
+  for (const std::string& name : strategy_names())
+    EXPECT_EQ(refusal(named(name), name == "flash" || name == "dot_product" ? 1 : 4), "no error") << name;
 }
 
 TEST(Names, UnknownOnesGetTheNearest) {
@@ -82,46 +81,107 @@ TEST(Keys, ContradictionsOfANameAreRefused) {
   EXPECT_THAT(refusal(named("ring", 2)), HasSubstr("attention=ring means ulysses_shards=1, but ulysses_shards=2"));
   EXPECT_THAT(refusal(named("ulysses", 2)), HasSubstr("means ulysses_shards=4"));
   EXPECT_THAT(refusal(named("flash"), 4), HasSubstr("runs on one rank, but the context degree is 4"));
-  StrategyKeys keys = named("ring");
-  keys.ring_direction = "two_way";
-  EXPECT_THAT(refusal(keys), HasSubstr("means ring_direction=forward, but ring_direction=two_way is given"));
-  keys.ring_direction = "forward";
-  EXPECT_EQ(refusal(keys), "no error");
-  keys = named("ulysses_ring_custom_bidir", 2);
-  keys.ring_direction = "forward";
-  EXPECT_THAT(refusal(keys), HasSubstr("means ring_direction=open"));
-  keys = named("ring");
-  keys.softmax = "fixed_max";
-  EXPECT_THAT(refusal(keys), HasSubstr("means softmax=online, but softmax=fixed_max is given"));
-  keys.softmax = "auto";
-  EXPECT_EQ(refusal(keys), "no error");
+  StrategyOptions options = named("ring");
+  options.ring_direction = "two_way";
+  EXPECT_THAT(refusal(options), HasSubstr("means ring_direction=forward, but ring_direction=two_way is given"));
+  options.ring_direction = "forward";
+  EXPECT_EQ(refusal(options), "no error");
+  options = named("ulysses_ring_custom_bidir", 2);
+  options.ring_direction = "forward";
+  EXPECT_THAT(refusal(options), HasSubstr("means ring_direction=open"));
+  options = named("ring");
+  options.softmax = "fixed_max";
+  EXPECT_THAT(refusal(options), HasSubstr("means softmax=online, but softmax=fixed_max is given"));
+  options.softmax = "auto";
+  EXPECT_EQ(refusal(options), "no error");
 }
 
 TEST(Keys, UnknownWordsListTheLegalOnes) {
-  StrategyKeys keys;
-  keys.ring_direction = "backward";
-  EXPECT_THAT(refusal(keys), HasSubstr("ring_direction=backward is not known; legal values: forward, two_way, open"));
-  keys = {};
-  keys.softmax = "exact";
-  EXPECT_THAT(refusal(keys), HasSubstr("softmax=exact is not known; legal values: online, fixed_max, auto"));
-  keys = {};
-  keys.softmax = "fixed_max";
-  EXPECT_THAT(refusal(keys), HasSubstr("fixed_max is not built yet; legal values: online, auto"));
-  keys = {};
-  keys.ulysses_attention_chunks = -1;
-  EXPECT_THAT(refusal(keys), HasSubstr("ulysses_attention_chunks=-1 must be at least 1"));
+  StrategyOptions options;
+  options.ring_direction = "backward";
+  EXPECT_THAT(refusal(options),
+              HasSubstr("ring_direction=backward is not known; legal values: forward, two_way, open"));
+  options = {};
+  options.softmax = "exact";
+  EXPECT_THAT(refusal(options), HasSubstr("softmax=exact is not known; legal values: online, fixed_max, auto"));
+  options = {};
+  options.ulysses_attention_chunks = 0;
+  EXPECT_THAT(refusal(options), HasSubstr("ulysses_attention_chunks=0 must be from 1"));
+  options.ulysses_attention_chunks = int64_t{1} << 40;
+  EXPECT_THAT(refusal(options), HasSubstr("to 4096"));
 }
 
 TEST(Keys, WithoutANameTheyAreFree) {
-  StrategyKeys keys;
-  keys.ulysses_shards = 2;
-  keys.ring_direction = "two_way";
-  keys.ulysses_attention_chunks = 3;
-  const Strategy strategy = parse_strategy(keys, 4, 12);
+  StrategyOptions options;
+  options.ulysses_shards = 2;
+  options.ring_direction = "two_way";
+  options.ulysses_attention_chunks = 3;
+  options.softmax = "fixed_max";
+  options.use_k_smoothing = false;
+  options.deterministic = true;
+  const Strategy strategy = parse_strategy(options, 4, 12);
   EXPECT_EQ(strategy.ulysses, 2);
   EXPECT_EQ(strategy.ring, 2);
   EXPECT_EQ(strategy.direction, Direction::kTwoWay);
   EXPECT_EQ(strategy.head_chunks, 3);
+  EXPECT_EQ(strategy.softmax, Softmax::kFixedMax);
+  EXPECT_FALSE(strategy.k_smoothing);
+  EXPECT_TRUE(strategy.deterministic);
+  EXPECT_FALSE(strategy.tile_search);
+}
+
+TEST(Keys, BlockSizesAreNamed) {
+  const auto sizes = [](const char* text) {
+    StrategyOptions options;
+    options.flash_block_sizes = text;
+    const Strategy strategy = parse_strategy(options, 1, 12);
+    return std::pair{strategy.block_q, strategy.block_kv};
+  };
+  EXPECT_EQ(sizes(""), (std::pair<int64_t, int64_t>{0, 0}));
+  EXPECT_EQ(sizes("block_q:256,block_kv:128"), (std::pair<int64_t, int64_t>{256, 128}));
+  EXPECT_EQ(sizes("{block_kv: 512, block_kv_compute: 512}"), (std::pair<int64_t, int64_t>{0, 512}));
+  StrategyOptions options;
+  options.flash_block_sizes = "block_k:3";
+  EXPECT_THAT(refusal(options),
+              HasSubstr("flash_block_sizes=block_k:3: 'block_k' is unknown; one of: block_q, block_kv, "
+                        "block_kv_compute"));
+  options.flash_block_sizes = "block_q:-1";
+  EXPECT_THAT(refusal(options), HasSubstr("block_q: -1 is too small; 1 is the least"));
+  for (const char* text : {"block_kv:256,block_kv_compute:128", "block_kv_compute:128"}) {
+    options.flash_block_sizes = text;
+    EXPECT_THAT(refusal(options), HasSubstr("block_kv_compute=128 is not possible"));
+  }
+}
+
+TEST(Keys, WhatExcludesEachOtherIsRefused) {
+  StrategyOptions options;
+  options.use_base2_exp = false;
+  EXPECT_THAT(refusal(options), HasSubstr("use_base2_exp=false is not possible"));
+  options = {};
+  options.deterministic = options.enable_tile_search = true;
+  EXPECT_THAT(refusal(options), HasSubstr("enable_tile_search=true with deterministic=true is not possible"));
+  options.deterministic = false;
+  EXPECT_EQ(refusal(options), "no error");
+}
+
+// Every key, through the set that the commands use.
+TEST(Keys, AreDescribedOnce) {
+  StrategyOptions options;
+  OptionSet set;
+  describe_strategy_options(set, options);
+  for (const char* argument :
+       {"attention=ulysses_ring", "ulysses_shards=2", "ulysses_attention_chunks=3", "ring_direction=forward",
+        "softmax=online", "flash_block_sizes={block_q: 64}", "use_base2_exp=true", "use_k_smoothing=false",
+        "enable_tile_search=true", "deterministic=false"})
+    set.set_argument(argument);
+  EXPECT_EQ(options.flash_block_sizes, "block_q:64");
+  const Strategy strategy = parse_strategy(options, 4, 12);
+  EXPECT_EQ(strategy.ulysses, 2);
+  EXPECT_EQ(strategy.head_chunks, 3);
+  EXPECT_EQ(strategy.block_q, 64);
+  EXPECT_TRUE(strategy.tile_search);
+  EXPECT_THAT(error_of([&] { set.set_argument("softmax=exact"); }), HasSubstr("online, fixed_max, auto"));
+  EXPECT_THAT(error_of([&] { set.set_argument("ulysses_attention_chunks=0"); }), HasSubstr("1 to 4096"));
 }
 
 TEST(Strategies, ZeroIsFilledIn) {
@@ -162,8 +222,9 @@ TEST(Plan, RefusesProblemsThatAreNone) {
 
 TEST(Plan, RefusesStrategies) {
   EXPECT_THAT(plan_refusal(kProblem, {.ulysses = 2}), HasSubstr("legal values: 1"));
-  EXPECT_THAT(plan_refusal(kProblem, {.softmax = Softmax::kFixedMax}), HasSubstr("not built yet"));
-  EXPECT_THAT(plan_refusal(kProblem, {.head_chunks = 0}), HasSubstr("must be at least 1"));
+  EXPECT_THAT(plan_refusal(kProblem, {.head_chunks = 0}), HasSubstr("must be from 1"));
+  EXPECT_THAT(plan_refusal(kProblem, {.block_q = -1}), HasSubstr("block_q=-1"));
+  EXPECT_THAT(plan_refusal(kProblem, {.deterministic = true, .tile_search = true}), HasSubstr("is not possible"));
   EXPECT_THAT(plan_refusal(kProblem, {.kernel = "warp"}), HasSubstr("warp"));
 }
 
@@ -195,6 +256,14 @@ TEST(Plan, RefusesRanksThatDisagree) {
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.scale = 1; }), HasSubstr("scale"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.ulysses = 4; }), HasSubstr("ring 2, but rank 2 1"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kernel = "scalar"; }), HasSubstr("kernel"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.direction = Direction::kOpen; }), HasSubstr("ring_direction 0"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.softmax = Softmax::kFixedMax; }), HasSubstr("softmax"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.head_chunks = 2; }), HasSubstr("ulysses_attention_chunks 1"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_q = 64; }), HasSubstr("block_q 0, but rank 2 64"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_kv = 64; }), HasSubstr("block_kv 0, but rank 2 64"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.k_smoothing = false; }), HasSubstr("use_k_smoothing 1"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.deterministic = true; }), HasSubstr("deterministic 0"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.tile_search = true; }), HasSubstr("enable_tile_search 0"));
 }
 
 TEST(Run, RefusesTensorsOfAnotherShape) {

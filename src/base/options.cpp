@@ -44,6 +44,20 @@ std::string range_text(NumberRange range) {
   return fmt::format("{} … {}", range.low, range.high);
 }
 
+std::string scalar_text(const YAML::Node& node) { return node.IsNull() ? "" : node.Scalar(); }
+
+// {a: 1, b: 2} as "a:1,b:2"; in {a:1} without the blank YAML sees a key "a:1" and no value.
+std::string mapping_text(const YAML::Node& node, const std::string& origin) {
+  std::string text;
+  for (const auto& entry : node) {
+    if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull()))
+      fail("{}: the mapping must hold `name: number` only", origin);
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : ",", entry.first.Scalar(), entry.second.IsNull() ? "" : ":",
+                        scalar_text(entry.second));
+  }
+  return text;
+}
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -60,6 +74,36 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal) {
+  const auto trimmed = [](std::string_view part) {
+    constexpr const char* kBlank = " \t";
+    const size_t begin = part.find_first_not_of(kBlank);
+    if (begin == std::string_view::npos) return std::string_view();
+    return part.substr(begin, part.find_last_not_of(kBlank) - begin + 1);
+  };
+  const std::string names = fmt::format("{}", fmt::join(legal, ", "));
+  std::string_view rest = trimmed(text);
+  if (rest.starts_with('{') && rest.ends_with('}')) rest = trimmed(rest.substr(1, rest.size() - 2));
+  std::vector<std::pair<std::string, int64_t>> sizes;
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view part = trimmed(rest.substr(0, comma));
+    rest = trimmed(rest.substr(std::min(comma + 1, rest.size())));
+    const size_t colon = part.find(':');
+    if (colon == std::string_view::npos) fail("'{}' is not of the form name:number; names: {}", part, names);
+    const std::string name(trimmed(part.substr(0, colon)));
+    if (std::find(legal.begin(), legal.end(), name) == legal.end()) fail("'{}' is unknown; one of: {}", name, names);
+    for (const auto& size : sizes)
+      if (size.first == name) fail("{} is given twice", name);
+    try {
+      sizes.emplace_back(name, parse_integer(trimmed(part.substr(colon + 1)), {1, INT64_MAX}));
+    } catch (const Error& error) {
+      fail("{}: {}", name, error.what());
+    }
+  }
+  return sizes;
+}
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
@@ -149,6 +193,18 @@ OptionSet& OptionSet::choice(const char* name, std::string& field, std::vector<s
   return *this;
 }
 
+OptionSet& OptionSet::sizes(const char* name, std::string& field, std::vector<std::string> legal, const char* help) {
+  const std::string range = fmt::format("{{{}}}", fmt::join(legal, ", "));
+  const auto parse = [&field, legal = std::move(legal)](std::string_view value) {
+    std::string text;
+    for (const auto& [key, size] : parse_sizes(value, legal))
+      text += fmt::format("{}{}:{}", text.empty() ? "" : ",", key, size);
+    field = text;
+  };
+  add(name, help, range, parse, [&field] { return field; }).mapping = true;
+  return *this;
+}
+
 OptionSet& OptionSet::alias(const char* name, const char* target) {
   ZT_CHECK(find(target) != nullptr, "alias of {}", target);
   add(name, "", "", {}, {}).alias_of = target;
@@ -210,10 +266,12 @@ void OptionSet::load_yaml(const std::filesystem::path& path) {
   if (!root.IsMap()) fail("{}: must hold `key: value` lines", path.string());
   for (const auto& entry : root) {
     const std::string origin = fmt::format("{} line {}", path.string(), entry.first.Mark().line + 1);
-    if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull())) {
+    const Option* option = entry.first.IsScalar() ? find(entry.first.Scalar()) : nullptr;
+    const bool mapping = option != nullptr && option->mapping && entry.second.IsMap();
+    if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull() || mapping)) {
       fail("{}: the value must be a single word, number or text", origin);
     }
-    set(entry.first.Scalar(), entry.second.IsNull() ? "" : entry.second.Scalar(), origin);
+    set(entry.first.Scalar(), mapping ? mapping_text(entry.second, origin) : scalar_text(entry.second), origin);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace zoetrope {
@@ -33,6 +34,8 @@ class OptionSet {
   OptionSet& number(const char* name, std::optional<double>& field, NumberRange range, const char* help);
   OptionSet& flag(const char* name, bool& field, const char* help);
   OptionSet& choice(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
+  // Named whole numbers >= 1, any of the legal names: see parse_sizes(). YAML may write them as a mapping.
+  OptionSet& sizes(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
   // Another spelling of a key that is already described.
   OptionSet& alias(const char* name, const char* target);
   // A key that users bring along but that is not built: refused with `reason`, unless it is given its neutral value.
@@ -66,6 +69,7 @@ class OptionSet {
     std::string origin;
     std::string alias_of;
     std::string unavailable;                      // the reason
+    bool mapping = false;                         // YAML may give a mapping of scalars
     std::function<void(std::string_view)> parse;  // throws Error with what would be right, without key or origin
     std::function<std::string()> print;
   };
@@ -75,6 +79,10 @@ class OptionSet {
   const Option* find(std::string_view key) const;
   std::vector<Option> options_;
 };
+
+// `rows: 8, columns: 4`, with or without braces and spaces, as (name, value); empty text has none. Throws Error for a
+// name that is not legal or comes twice, and for a value that is not a whole number >= 1.
+std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal);
 
 // The candidate with the smallest edit distance to `word`; empty where none is near (distance > 1/2 of its length).
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);

@@ -18,6 +18,7 @@ struct Example {
   std::optional<double> flow_shift;
   std::string dtype = "bf16";
   bool loud = false;
+  std::string tile;
   OptionSet set;
   Example() {
     set.text("prompt", prompt, "what to show")
@@ -25,6 +26,7 @@ struct Example {
         .number("flow_shift", flow_shift, {0.01, 100}, "shift")
         .choice("dtype", dtype, {"bf16", "float32"}, "of the transformer")
         .flag("loud", loud, "say more")
+        .sizes("tile", tile, {"rows", "columns"}, "of a tile")
         .alias("hoehe", "height")
         .unavailable("lora", "", "LoRA is not built yet");
   }
@@ -73,6 +75,31 @@ TEST(Options, ReadsYamlAndTheLaterWins) {
   EXPECT_EQ(e.height, 256);
   EXPECT_EQ(e.prompt, "a: b");
   EXPECT_THAT(e.set.origin("prompt"), HasSubstr("options.yml line 3"));
+}
+
+TEST(Options, SizesAreNamedNumbers) {
+  Example e;
+  e.set.set_argument("tile={ rows: 8, columns: 4 }");
+  EXPECT_EQ(e.tile, "rows:8,columns:4");
+  e.set.set_argument("tile=columns:16");
+  EXPECT_EQ(e.tile, "columns:16");
+  EXPECT_THAT(e.refusal("tile=rows:8,depth:2"), HasSubstr("'depth' is unknown; one of: rows, columns"));
+  EXPECT_THAT(e.refusal("tile=rows:0"), HasSubstr("rows: 0 is too small; 1 is the least"));
+  EXPECT_THAT(e.refusal("tile=rows:8,rows:9"), HasSubstr("rows is given twice"));
+  EXPECT_THAT(e.refusal("tile=8"), HasSubstr("'8' is not of the form name:number; names: rows, columns"));
+  EXPECT_EQ(e.tile, "columns:16");
+  e.set.set_argument("tile=");
+  EXPECT_EQ(e.tile, "");
+  const std::string path = testing::TempDir() + "sizes.yml";
+  for (const char* text : {"tile: {rows: 8, columns: 4}", "tile:\n  rows: 8\n  columns: 4", "tile: {rows:8, columns:4}",
+                           "tile: \"rows:8,columns:4\""}) {
+    std::ofstream(path) << text << "\n";
+    e.tile.clear();
+    e.set.load_yaml(path);
+    EXPECT_EQ(e.tile, "rows:8,columns:4") << text;
+  }
+  std::ofstream(path) << "height: {rows: 8}\n";
+  EXPECT_THROW(e.set.load_yaml(path), Error);
 }
 
 TEST(Options, YamlErrorsNameFileAndLine) {

@@ -18,7 +18,7 @@ std::vector<int> legal_ulysses(int context_degree, int64_t heads) {
 
 int default_ulysses(int context_degree, int64_t heads) { return legal_ulysses(context_degree, heads).back(); }
 
-void check_ulysses(int ulysses, int context_degree, int64_t heads) {
+void check_ulysses(int64_t ulysses, int context_degree, int64_t heads) {
   const std::vector<int> legal = legal_ulysses(context_degree, heads);
   if (std::find(legal.begin(), legal.end(), ulysses) != legal.end()) return;
   const std::string values = fmt::format("{}", fmt::join(legal, ", "));

@@ -16,7 +16,7 @@ std::vector<int> legal_ulysses(int context_degree, int64_t heads);
 // The largest of them.
 int default_ulysses(int context_degree, int64_t heads);
 // Throws Error, listing the legal values, where `ulysses` is not one of them.
-void check_ulysses(int ulysses, int context_degree, int64_t heads);
+void check_ulysses(int64_t ulysses, int context_degree, int64_t heads);
 
 // Collective over `context`, which must outlive it.
 class ContextAxis {

@@ -1,5 +1,6 @@
 #include "pipeline/generate_options.h"
 
+#include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/index_range.h"
 
@@ -38,13 +39,10 @@ OptionSet describe_options(GenerateOptions& o) {
       .choice("vae_dtype", o.vae_dtype, {"float32"}, "of the VAE")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
       .integer("threads", o.threads, {1, 4096},
-               "compute threads of this process, shared by its ranks; unset: all cores")
-      .text("attention", o.attention,
-            "strategy: auto, flash, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
-      .integer("ulysses_shards", o.ulysses_shards, {INT64_MIN, INT64_MAX},
-               "Ulysses degree inside the context axis, a divisor of it; unset: the largest that is <= the heads")
-      .integer("context_parallelism", o.context_parallelism, {-1, 4096},
-               "ranks a sequence is split over; -1: what is left")
+               "compute threads of this process, shared by its ranks; unset: all cores");
+  attention::describe_strategy_options(set, o.strategy);
+  set.integer("context_parallelism", o.context_parallelism, {-1, 4096},
+              "ranks a sequence is split over; -1: what is left")
       .integer("data_parallelism", o.data_parallelism, {-1, 4096},
                "2 runs the two guidance branches on two halves of the ranks")
       .integer("fsdp_parallelism", o.fsdp_parallelism, {-1, 4096}, "only 1 so far")
@@ -58,15 +56,7 @@ OptionSet describe_options(GenerateOptions& o) {
     set.unavailable(fmt::format("dcn_{}_parallelism", axis).c_str(), "1",
                     "degrees across data-centre networks are not built yet; only 1");
   }
-  set.unavailable("ulysses_attention_chunks", "1", "head chunks are not built yet; only 1")
-      .unavailable("ring_direction", "forward", "only the forward ring is built yet")
-      .unavailable("softmax", "online", "only online softmax is built yet")
-      .unavailable("flash_block_sizes", "", "tile sizes cannot be set yet; leave it out")
-      .unavailable("use_base2_exp", "true", "the exponent is always base 2")
-      .unavailable("use_k_smoothing", "true", "it belongs to fixed-max softmax, which is not built yet")
-      .unavailable("enable_tile_search", "false", "tile search is not built yet")
-      .unavailable("deterministic", "false", "the deterministic mode is not built yet")
-      .unavailable("image", "", "image to video is not built yet")
+  set.unavailable("image", "", "image to video is not built yet")
       .unavailable("last_image", "", "image to video is not built yet")
       .unavailable("video", "", "VACE is not built yet")
       .unavailable("lora", "", "LoRA files are not supported yet")

@@ -103,18 +103,7 @@ RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const Mo
     fail("data_parallelism={}: there are two guidance branches; use 1 or 2", layout.degrees.data);
   }
   const int64_t heads = model.experts[0].config.num_attention_heads;
-  attention::StrategyKeys keys;
-  keys.attention = o.attention;
-  if (o.ulysses_shards) {
-    // A value that is no degree at all must reach the check as it was written, not as "unset".
-    if (*o.ulysses_shards < 1 || *o.ulysses_shards > layout.degrees.context) {
-      fail("ulysses_shards={}: must divide the context degree {} and be at most the {} heads; legal: {}",
-           *o.ulysses_shards, layout.degrees.context, heads,
-           fmt::join(mesh::legal_ulysses(layout.degrees.context, heads), ", "));
-    }
-    keys.ulysses_shards = degree(*o.ulysses_shards);
-  }
-  layout.strategy = attention::parse_strategy(keys, layout.degrees.context, heads);
+  layout.strategy = attention::parse_strategy(o.strategy, layout.degrees.context, heads);
   layout.sharded = plan.tokens >= o.flash_min_seq_length;
   return layout;
 }

@@ -141,7 +141,7 @@ TEST_F(Plan, DegreesFillTheRanks) {
   EXPECT_EQ(made.degrees.context, 4);
   EXPECT_EQ(made.strategy.ulysses * made.strategy.ring, 4);
   EXPECT_TRUE(made.sharded);
-  options.ulysses_shards = 2;
+  options.strategy.ulysses_shards = 2;
   made = layout(options, 8);
   EXPECT_EQ(made.strategy.ulysses, 2);
   EXPECT_EQ(made.strategy.ring, 2);
@@ -159,9 +159,9 @@ TEST_F(Plan, ImpossibleDegreesAreRefused) {
   options.guidance_scale = 1;
   EXPECT_THAT(layout_refusal(options, 2), HasSubstr("there is one branch to compute; use 1"));
   options = one_expert();
-  options.ulysses_shards = 0;
-  EXPECT_THAT(layout_refusal(options, 4), HasSubstr("ulysses_shards=0: must divide the context degree 4"));
-  options.ulysses_shards = 3;
+  options.strategy.ulysses_shards = 0;
+  EXPECT_THAT(layout_refusal(options, 4), HasSubstr("ulysses_shards=0 must be at least 1; legal values: 1, 2, 4"));
+  options.strategy.ulysses_shards = 3;
   EXPECT_THAT(layout_refusal(options, 4), HasSubstr("legal values: 1, 2, 4"));
 }
 

@@ -94,7 +94,7 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
     if (!video) {
       GenerateOptions options = options_of(job, dtype);
       options.data_parallelism = layout.data;
-      options.ulysses_shards = layout.ulysses;
+      options.strategy.ulysses_shards = layout.ulysses;
       held = video = TextToVideo::open(options);
     }
   }

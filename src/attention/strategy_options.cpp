@@ -1,0 +1,33 @@
+#include "attention/strategy_options.h"
+
+#include "attention/strategy.h"
+
+namespace zoetrope::attention {
+
+void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
+  set.text("attention", o.attention,
+           "strategy: auto, flash, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
+      .integer("ulysses_shards", o.ulysses_shards, {INT64_MIN, INT64_MAX},
+               "Ulysses degree inside the context axis, a divisor of it; unset: the largest that is <= the heads")
+      .integer("ulysses_attention_chunks", o.ulysses_attention_chunks, {1, kMostHeadChunks},
+               "groups of heads; the exchange of one overlaps the attention of another")
+      .choice("ring_direction", o.ring_direction, {"forward", "two_way", "open"},
+              "how K/V blocks travel: one way round, both ways round, or both ways along a chain without a wrap link; "
+              "unset: forward")
+      .choice("softmax", o.softmax, {"online", "fixed_max", "auto"},
+              "running reference per row, or one fixed offset from statistics of all keys; unset: auto, the faster "
+              "(online on CPUs)")
+      .sizes("flash_block_sizes", o.flash_block_sizes, block_size_names(),
+             "rows of queries and keys of the kernel's tile, rounded to what it can do; block_kv_compute must equal "
+             "block_kv on CPUs; unset: tuned")
+      .flag("use_base2_exp", o.use_base2_exp, "exponents to base 2; only true is possible")
+      .flag("use_k_smoothing", o.use_k_smoothing, "fixed_max: offsets about the mean key, a tighter bound")
+      .flag("enable_tile_search", o.enable_tile_search,
+            "search the tile sizes when a problem is met for the first time, and remember them")
+      .flag("deterministic", o.deterministic,
+            "tile sizes from dtype, head size and length alone, never tuned ones: the same bits for any number of "
+            "threads "
+            "and any Ulysses degree");
+}
+
+}  // namespace zoetrope::attention
