@@ -21,8 +21,6 @@ struct Avx2 {
   static constexpr int kKeyVectors = 2;
   static constexpr int kWeighRows = 2;
   static constexpr int kValueVectors = 2;
-  static constexpr int64_t kKeyTile = 256;
-  static constexpr int64_t kQueryTile = 252;
   static constexpr int value_rows(int width) { return width == 1 ? 10 : 6; }
 
   static ZT_FLASH_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }
@@ -77,6 +75,22 @@ struct Avx2 {
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) {
       x[i] = mul(p[i], _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted[i]), 23)));
+    }
+  }
+  // 2^x · 2^e, e a whole number per row of kVectors vectors: the sum of both whole parts goes into the exponent's bits.
+  template <int kVectors, int kCount, int kRows>
+  static ZT_FLASH_INLINE void exp2_scaled(Vec (&x)[kCount], const Vec (&e)[kRows]) {
+    static_assert(kCount == kRows * kVectors);
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      const Vec whole = _mm256_round_ps(x[i], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      const Vec f = _mm256_sub_ps(x[i], whole);
+      Vec p = set1(kExp2Degree5Nearest[5]);
+#pragma GCC unroll 8
+      for (int power = 4; power >= 0; --power) p = _mm256_fmadd_ps(p, f, set1(kExp2Degree5Nearest[power]));
+      const Vec power = _mm256_max_ps(set1(-127.0f), _mm256_min_ps(set1(128.0f), add(whole, e[i / kVectors])));
+      const __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(power), _mm256_set1_epi32(127)), 23);
+      x[i] = mul(p, _mm256_castsi256_ps(bits));
     }
   }
   static ZT_FLASH_INLINE float exp2_scalar(float x) {

@@ -14,8 +14,6 @@ struct Avx512 : Avx512Vectors {
   static constexpr int kKeyVectors = 2;
   static constexpr int kWeighRows = 2;
   static constexpr int kValueVectors = 2;
-  static constexpr int64_t kKeyTile = 128;
-  static constexpr int64_t kQueryTile = 256;
   static constexpr int value_rows(int) { return 8; }
 
   static ZT_FLASH_INLINE Operand operand(const Element* x) { return load(x); }
@@ -24,6 +22,10 @@ struct Avx512 : Avx512Vectors {
   template <int kCount>
   static ZT_FLASH_INLINE void exp2(Vec (&x)[kCount]) {
     exp2_of<5>(x, kExp2Degree5);
+  }
+  template <int kVectors, int kCount, int kRows>
+  static ZT_FLASH_INLINE void exp2_scaled(Vec (&x)[kCount], const Vec (&e)[kRows]) {
+    exp2_scaled_of<5, kVectors>(x, e, kExp2Degree5);
   }
   static ZT_FLASH_INLINE float exp2_scalar(float x) {
     Vec all[1] = {set1(x)};

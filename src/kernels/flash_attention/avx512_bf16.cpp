@@ -15,8 +15,6 @@ struct Avx512Bf16 : Avx512Vectors {
   static constexpr int kKeyVectors = 4;
   static constexpr int kWeighRows = 1;
   static constexpr int kValueVectors = 4;
-  static constexpr int64_t kKeyTile = 256;
-  static constexpr int64_t kQueryTile = 256;
   static constexpr int value_rows(int width) { return width <= 2 ? 8 : 4; }
 
   static ZT_FLASH_INLINE Operand operand(const Element* x) { return (__m512bh)_mm512_loadu_si512(x); }
@@ -29,6 +27,10 @@ struct Avx512Bf16 : Avx512Vectors {
   template <int kCount>
   static ZT_FLASH_INLINE void exp2(Vec (&x)[kCount]) {
     exp2_of<3>(x, kExp2Degree3);
+  }
+  template <int kVectors, int kCount, int kRows>
+  static ZT_FLASH_INLINE void exp2_scaled(Vec (&x)[kCount], const Vec (&e)[kRows]) {
+    exp2_scaled_of<3, kVectors>(x, e, kExp2Degree3);
   }
   // Of the rare rescale: o and the sums share the factor, so its error cancels.
   static ZT_FLASH_INLINE float exp2_scalar(float x) {

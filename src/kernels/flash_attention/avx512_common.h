@@ -51,6 +51,22 @@ struct Avx512Vectors {
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
   }
+
+  // 2^x · 2^e, e a whole number per row of kVectors vectors. The whole part of x is taken before e joins it: x + e
+  // would be rounded, and could round up to a whole number where its fraction did not.
+  template <int kDegree, int kVectors, int kCount, int kRows>
+  static ZT_FLASH_INLINE void exp2_scaled_of(Vec (&x)[kCount], const Vec (&e)[kRows], const float (&c)[kDegree + 1]) {
+    static_assert(kCount == kRows * kVectors);
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      const Vec whole = _mm512_roundscale_ps(x[i], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+      const Vec f = _mm512_sub_ps(x[i], whole);
+      Vec p = set1(c[kDegree]);
+#pragma GCC unroll 8
+      for (int power = kDegree - 1; power >= 0; --power) p = _mm512_fmadd_ps(p, f, set1(c[power]));
+      x[i] = _mm512_scalef_ps(p, add(whole, e[i / kVectors]));
+    }
+  }
 };
 
 }  // namespace

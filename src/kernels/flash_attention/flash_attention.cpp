@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/flash_attention/fixed_max.h"
 #include "kernels/flash_attention/kernel.h"
 #include "kernels/flash_attention/vector_kernels.h"
 
@@ -32,6 +33,13 @@ void validate(const FlashProblem& p) {
          p.query_tokens, p.key_tokens);
   }
   if (!std::isfinite(p.scale)) fail("flash attention: scale is {}, but must be finite", p.scale);
+  if (p.softmax == Softmax::kFixedMax && p.bias) {
+    fail("flash attention: fixed-max softmax has no bound on scores with a bias; use online softmax");
+  }
+  if (p.tiles.query < 0 || p.tiles.keys < 0) {
+    fail("flash attention: tiles of {} queries and {} keys; sizes must be positive, or 0 for the tuned ones",
+         p.tiles.query, p.tiles.keys);
+  }
 }
 
 // x must be [B, S, H, D] with a contiguous last axis, S = `tokens`.
@@ -87,8 +95,16 @@ void validate_bias(const FlashProblem& p, const KeyBlock& block) {
   }
 }
 
-void validate_block(const FlashProblem& p, const TensorView& q, const KeyBlock& block) {
-  validate_tensor(p, "q", q, p.query_tokens);
+// The statistics of a block, or of all.
+void validate_statistics(const FlashProblem& p, const char* name, const TensorView& x) {
+  const Shape expected{p.batch, p.heads, statistics_floats(p.head_dim)};
+  if (x.shape() != expected || x.dtype() != DType::kF32 || x.stride(2) != 1) {
+    fail("flash attention: {} are {} {}, but must be F32 {} (batch, heads, 3 + head_dim), the last axis contiguous",
+         name, dtype_name(x.dtype()), x.shape().to_string(), expected.to_string());
+  }
+}
+
+void validate_keys(const FlashProblem& p, const KeyBlock& block) {
   const int64_t keys = block.k.rank() == 4 ? block.k.extent(1) : p.key_tokens;
   validate_tensor(p, "k", block.k, keys);
   validate_tensor(p, "v", block.v, keys);
@@ -97,7 +113,17 @@ void validate_block(const FlashProblem& p, const TensorView& q, const KeyBlock& 
   }
   if (block.first_key < 0) fail("flash attention: first_key is {}, but must not be negative", block.first_key);
   validate_mask(p, block);
+}
+
+void validate_block(const FlashProblem& p, const TensorView& q, const KeyBlock& block) {
+  validate_tensor(p, "q", q, p.query_tokens);
+  validate_keys(p, block);
   validate_bias(p, block);
+  if (block.statistics) {
+    if (p.softmax != Softmax::kFixedMax)
+      fail("flash attention: key statistics were given, but softmax is not fixed-max");
+    validate_statistics(p, "key statistics", block.statistics);
+  }
 }
 
 bool without_rows(const FlashProblem& p) { return p.batch == 0 || p.heads == 0 || p.query_tokens == 0; }
@@ -152,11 +178,15 @@ size_t FlashAttention::state_bytes() const { return row_state_bytes(impl_->probl
 
 void FlashAttention::init(Stream& stream, FlashState& state) const { init_rows(stream, impl_->rows_of(state)); }
 
-void FlashAttention::accumulate(Stream& stream, FlashState& state, const TensorView& q, const KeyBlock& block) const {
+TileCounts FlashAttention::accumulate(Stream& stream, FlashState& state, const TensorView& q,
+                                      const KeyBlock& block) const {
   validate_block(impl_->problem, q, block);
+  if (impl_->problem.softmax == Softmax::kFixedMax && !block.statistics) {
+    fail("flash attention: fixed-max softmax over blocks needs the statistics of all keys");
+  }
   RowState& rows = impl_->rows_of(state);
-  if (without_rows(impl_->problem) || block.k.extent(1) == 0) return;
-  impl_->kernel->accumulate(stream, rows, q, block);
+  if (without_rows(impl_->problem) || block.k.extent(1) == 0) return {};
+  return impl_->kernel->accumulate(stream, rows, q, block);
 }
 
 void FlashAttention::merge(Stream& stream, FlashState& into, const FlashState& from) const {
@@ -168,11 +198,27 @@ void FlashAttention::finish(Stream& stream, FlashState& state, const TensorView&
   finish_rows(stream, impl_->problem, impl_->rows_of(state), o);
 }
 
-void FlashAttention::attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const {
+TileCounts FlashAttention::attend(Stream& stream, const TensorView& q, const KeyBlock& block,
+                                  const TensorView& o) const {
   validate_block(impl_->problem, q, block);
   validate_tensor(impl_->problem, "o", o, impl_->problem.query_tokens);
-  if (without_rows(impl_->problem)) return;
-  impl_->kernel->attend(stream, q, block, o);
+  if (without_rows(impl_->problem)) return {};
+  return impl_->kernel->attend(stream, q, block, o);
+}
+
+void FlashAttention::key_statistics(Stream& stream, const KeyBlock& block, const TensorView& out) const {
+  const FlashProblem& p = impl_->problem;
+  validate_keys(p, block);
+  validate_statistics(p, "key statistics", out);
+  measure_keys(stream, p, block, out);
+}
+
+void FlashAttention::combine_key_statistics(std::span<const TensorView> parts, const TensorView& into) {
+  ZT_CHECK(into.rank() == 3 && into.extent(2) > kStatMean && into.dtype() == DType::kF32 && into.stride(2) == 1);
+  for (const TensorView& part : parts) {
+    ZT_CHECK(part.shape() == into.shape() && part.dtype() == DType::kF32 && part.stride(2) == 1);
+  }
+  combine_statistics(parts, into);
 }
 
 }  // namespace zoetrope::kernels

@@ -1,8 +1,8 @@
 // Exact attention without an S×S matrix: o = softmax(scale·q·kᵀ + bias) v per (batch, head), folded over key blocks
 // into a running state. The same calls serve a whole sequence, one ring block, and cross-attention. Knows no ranks.
 //
-// Softmax is base-2 online (attention.md section 5). Masked keys and values never enter the arithmetic, not even as
-// NaN; a row without a valid key yields zeros.
+// Softmax is base-2, online or with a fixed offset per row (attention.md section 5). Masked keys and values never enter
+// the arithmetic, not even as NaN; a row without a valid key yields zeros.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,19 @@ namespace zoetrope::kernels {
 
 enum class MaskKind : uint8_t { kNone, kKeyLengths, kKeyMask };
 
+enum class Softmax : uint8_t {
+  kOnline,       // lazy: a row keeps the reference of its first keys while its sums stay in range
+  kExactOnline,  // the running maximum, raised tile by tile as in the textbook; to compare with
+  kFixedMax,     // an offset per row from statistics of all keys; groups of rows that are not safe with it go online
+};
+
+// Of one tile; 0: as the table of the implementation says. Others are rounded to what it can do.
+struct TileSizes {
+  int64_t query = 0;  // rows
+  int64_t keys = 0;   // keys whose weights are held at once
+  friend bool operator==(const TileSizes&, const TileSizes&) = default;
+};
+
 struct FlashProblem {
   int64_t batch = 1;
   int64_t query_tokens = 0;  // rows of the state
@@ -28,8 +41,11 @@ struct FlashProblem {
   DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation and state are float32
   float scale = 0;            // applied to q·k; usually 1/√head_dim, explicit always
   MaskKind mask = MaskKind::kNone;
-  bool bias = false;           // additive, float32
+  bool bias = false;           // additive, float32; not with kFixedMax
   std::string implementation;  // empty: the fastest that can
+  Softmax softmax = Softmax::kOnline;
+  bool center_keys = true;  // kFixedMax: offsets about the mean key, a tighter bound
+  TileSizes tiles;
 };
 
 // Keys and values of one block, with what masks them. Any strides except a contiguous last axis.
@@ -40,6 +56,16 @@ struct KeyBlock {
   std::span<const int64_t> key_lengths;  // [B] valid keys from global position 0 (mask = kKeyLengths)
   TensorView key_mask;                   // [B, S] U8 or BOOL over global positions, non-zero = valid (mask = kKeyMask)
   TensorView bias;                       // [H, Sq, Skv] F32 of this block, added after the scale (bias = true)
+  // [B, H, 3 + D] F32 of all keys the rows will meet (softmax = kFixedMax), from key_statistics() and, over several
+  // blocks, combine_key_statistics(). attend() measures its one block itself where this is empty.
+  TensorView statistics;
+};
+
+// Groups of query rows, counted once for every block they met, by how their softmax went. Groups depend on the
+// implementation and the rows alone, not on threads or heads.
+struct TileCounts {
+  int64_t fixed = 0;
+  int64_t online = 0;
 };
 
 // {o, l, m} of every (batch, query row, head), float32: o the weighted sum, l the sum of weights, m the reference they
@@ -69,14 +95,21 @@ class FlashAttention {
 
   // q is [B, Sq, H, D] and must be the same in every accumulate() of a state.
   void init(Stream& stream, FlashState& state) const;
-  void accumulate(Stream& stream, FlashState& state, const TensorView& q, const KeyBlock& block) const;
+  TileCounts accumulate(Stream& stream, FlashState& state, const TensorView& q, const KeyBlock& block) const;
   // Folds `from` (same rows, other keys) into `into`.
   void merge(Stream& stream, FlashState& into, const FlashState& from) const;
   void finish(Stream& stream, FlashState& state,
               const TensorView& o) const;  // [B, Sq, H, D], any strides, D contiguous
 
   // init + accumulate + finish over one block, without a state in memory.
-  void attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const;
+  TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const;
+
+  // What fixed-max offsets are made of, over the valid keys of a block, per (batch, head):
+  //   [0] their number n, [1] ρ = max ‖k − k̄‖, [2] max |v|, [3, 3 + D) the mean k̄;  k̄ = 0 without center_keys.
+  void key_statistics(Stream& stream, const KeyBlock& block, const TensorView& out) const;  // [B, H, 3 + D] F32
+  // The statistics of all blocks together, from those of each in ring order; ρ may grow by a bound. Elementwise in
+  // (b, h), so that heads may be anything. `into` may not be one of `parts`.
+  static void combine_key_statistics(std::span<const TensorView> parts, const TensorView& into);  // [B, H, 3 + D] F32
 
  private:
   struct Impl;

@@ -13,8 +13,8 @@ namespace zoetrope::kernels {
 class FlashKernel {
  public:
   virtual ~FlashKernel() = default;
-  virtual void accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const = 0;
-  virtual void attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const = 0;
+  virtual TileCounts accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const = 0;
+  virtual TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const = 0;
 };
 
 using FlashFactory = std::unique_ptr<FlashKernel> (*)(const FlashProblem& problem);

@@ -2,6 +2,7 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
   flash_attention/avx2.cpp
   flash_attention/avx512.cpp
   flash_attention/avx512_bf16.cpp
+  flash_attention/fixed_max.cpp
   flash_attention/flash_attention.cpp
   flash_attention/pack.cpp
   flash_attention/reference.cpp

@@ -21,9 +21,10 @@ struct TileShape {
   int64_t pair;           // operand elements in one 32-bit lane
   int64_t panel_keys;     // keys of a key panel
   int64_t value_vectors;  // vectors of a full value panel
-  int64_t key_tile;       // keys whose weights are held at once: a multiple of panel_keys
-  int64_t query_tile;     // rows at most
   int64_t query_rows;     // rows of a register block; tiles are padded to a multiple of it
+  // Chosen by the driver (tile_size.h), 0 in the instruction set's own shape.
+  int64_t key_tile = 0;    // keys whose weights are held at once: a multiple of panel_keys
+  int64_t query_tile = 0;  // rows at most: a multiple of query_rows
 };
 
 // The widths of value panels: D in vectors, dealt out evenly over as few panels as full ones would need, so that no
@@ -46,8 +47,15 @@ struct TileScratch {
   void* weights;     // operand[rows][key_tile]
   float* sums;       // [rows][lanes]: sums of weights over earlier key tiles
   float* tile_sums;  // [rows][lanes]: of this key tile, zero before it
-  float* minus_m;    // [rows]: −m, as exponents want it
-  float* scores;     // [key_tile]: one row's, where its key tile is redone
+  float* minus_m;    // [rows]: −m, as exponents want it; −c in fixed-max, filled by the driver
+  float* scores;     // [key_tile]: one row's, where its key tile is redone; [rows][key_tile] for kExact
+};
+
+enum class TileSoftmax : uint8_t {
+  kLazy,           // a row's reference is that of its first panel until a check finds sums out of range
+  kExact,          // the running maximum, tile by tile
+  kFixed,          // the references in minus_m
+  kFixedExponent,  // likewise, and weights scaled by two to the `exponent` of their row
 };
 
 struct TileTask {
@@ -58,7 +66,10 @@ struct TileTask {
   const void* keys;    // packed
   const void* values;  // packed
   int64_t key_count;   // ≥ 1 valid keys
+  int64_t key_tile;
   float scale_log2e;
+  TileSoftmax softmax;
+  const float* exponent;     // [rows], whole numbers (kFixedExponent)
   const float* bias;         // [rows][…], or null
   int64_t bias_stride;       // floats from row to row
   const int32_t* key_index;  // packed key → column of the bias; null where they are the same

@@ -11,10 +11,12 @@
 
 #include "base/index_range.h"
 #include "kernels/cpu_features.h"
+#include "kernels/flash_attention/fixed_max.h"
 #include "kernels/flash_attention/kernel.h"
 #include "kernels/flash_attention/mask.h"
 #include "kernels/flash_attention/pack.h"
 #include "kernels/flash_attention/tile.h"
+#include "kernels/flash_attention/tile_size.h"
 #include "kernels/flash_attention/vector_kernels.h"
 #include "tensor/dispatch.h"
 
@@ -44,13 +46,16 @@ struct Division {
 class VectorKernel final : public FlashKernel {
  public:
   VectorKernel(const FlashProblem& problem, const TileKernel& tile)
-      : problem_(problem), tile_(tile), heads_(problem.batch * problem.heads) {}
+      : problem_(problem),
+        tile_(tile),
+        shape_(with_tile_sizes(tile.shape, problem.tiles)),
+        heads_(problem.batch * problem.heads) {}
 
-  void accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const override {
-    run(stream, q, block, &state, nullptr);
+  TileCounts accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const override {
+    return run(stream, q, block, &state, nullptr);
   }
-  void attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const override {
-    run(stream, q, block, nullptr, &o);
+  TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const override {
+    return run(stream, q, block, nullptr, &o);
   }
 
  private:
@@ -61,22 +66,28 @@ class VectorKernel final : public FlashKernel {
     RowState* state;              // where rows are kept, or
     const TensorView* o;          // where they are finished to
     const Selection* selections;  // [B]
+    TensorView statistics;        // [B, H, 3 + D], fixed-max
     Division division;
     char* packs;         // [group][pack_bytes]
     int64_t pack_bytes;  // keys, then values
     int64_t value_offset;
     char* scratch;  // [team][scratch_bytes]
     int64_t scratch_bytes;
+    std::atomic<int64_t>* fixed;  // groups of rows
+    std::atomic<int64_t>* online;
   };
 
-  void run(Stream& stream, const TensorView& q, const KeyBlock& block, RowState* state, const TensorView* o) const {
+  TileCounts run(Stream& stream, const TensorView& q, const KeyBlock& block, RowState* state,
+                 const TensorView* o) const {
     const Arena::Scope scope(stream.scratch());
     const Selection* selections = select_keys(stream.scratch(), block);
     int64_t most = 0;
     for (int64_t b = 0; b < problem_.batch; ++b) most = std::max(most, selections[b].count);
-    Call call{q, block, state, o, selections, {}, nullptr, 0, 0, nullptr, 0};
-    call.value_offset = round_up(packed_keys_bytes(tile_.shape, most, problem_.head_dim), 64);
-    call.pack_bytes = call.value_offset + round_up(packed_values_bytes(tile_.shape, most, problem_.head_dim), 64);
+    std::atomic<int64_t> fixed{0}, online{0};
+    Call call{q, block, state, o, selections, {}, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
+    if (fixed_max()) call.statistics = statistics(stream, block);
+    call.value_offset = round_up(packed_keys_bytes(shape_, most, problem_.head_dim), 64);
+    call.pack_bytes = call.value_offset + round_up(packed_values_bytes(shape_, most, problem_.head_dim), 64);
     call.division = divide(stream.team().size(), most, call.pack_bytes);
     call.packs = allocate(stream.scratch(), call.division.group * call.pack_bytes);
     call.scratch_bytes = scratch_bytes(state == nullptr);
@@ -86,6 +97,19 @@ class VectorKernel final : public FlashKernel {
       pack_group(stream, call, first, count);
       fold_group(stream, call, first, count);
     }
+    return {fixed, online};
+  }
+
+  bool fixed_max() const { return problem_.softmax == Softmax::kFixedMax; }
+
+  // Those of all keys the rows will meet, or of this one block's.
+  TensorView statistics(Stream& stream, const KeyBlock& block) const {
+    if (block.statistics) return block.statistics;
+    const int64_t record = statistics_floats(problem_.head_dim);
+    const TensorView own(allocate(stream.scratch(), heads_ * record * 4), DType::kF32,
+                         {problem_.batch, problem_.heads, record});
+    measure_keys(stream, problem_, block, own);
+    return own;
   }
 
   static char* allocate(Arena& arena, int64_t bytes) {
@@ -114,7 +138,7 @@ class VectorKernel final : public FlashKernel {
 
   Division divide(int64_t threads, int64_t keys, int64_t pack_bytes) const {
     const int64_t rows = problem_.query_tokens;
-    int64_t tiles = ceil_div(rows, tile_.shape.query_tile), group = 1;
+    int64_t tiles = ceil_div(rows, shape_.query_tile), group = 1;
     if (threads > 1) {
       if (tiles < kFewTiles * threads) {
         const int64_t wanted = ceil_div(kThreadWork, std::max<int64_t>(head_work(keys), 1)) * threads;
@@ -123,30 +147,36 @@ class VectorKernel final : public FlashKernel {
       }
       if (group % threads != 0) tiles = std::max(tiles, std::min(round_up(tiles, threads), rows / kMinTileRows));
     }
-    const int64_t tile_rows = round_up(ceil_div(rows, tiles), tile_.shape.query_rows);
+    // Rows that are gated together stay together, however many threads there are.
+    const int64_t unit = fixed_max() ? gate_rows(shape_) : shape_.query_rows;
+    const int64_t tile_rows = round_up(ceil_div(rows, tiles), unit);
     return {group, ceil_div(rows, tile_rows), tile_rows, group * head_work(keys) >= kThreadWork};
+  }
+
+  int64_t element_bytes() const { return static_cast<int64_t>(dtype_size(problem_.dtype)); }
+  int64_t row_offset(const TensorView& x, int64_t b, int64_t token, int64_t h) const {
+    return (b * x.stride(0) + token * x.stride(1) + h * x.stride(2)) * element_bytes();
   }
 
   PackSource source(const Call& call, const TensorView& x, int64_t head) const {
     const int64_t b = head / problem_.heads, h = head % problem_.heads;
-    const char* data =
-        x.data<const char>() + (b * x.stride(0) + h * x.stride(2)) * static_cast<int64_t>(dtype_size(problem_.dtype));
+    const char* data = x.data<const char>() + row_offset(x, b, 0, h);
     return {data, x.stride(1), problem_.dtype, call.selections[b].index, call.selections[b].count, problem_.head_dim};
   }
 
   void pack_group(Stream& stream, const Call& call, int64_t first, int64_t count) const {
     int64_t tiles = 0;
     for (int64_t head = first; head < first + count; ++head) {
-      tiles = std::max(tiles, ceil_div(call.selections[head / problem_.heads].count, tile_.shape.key_tile));
+      tiles = std::max(tiles, ceil_div(call.selections[head / problem_.heads].count, shape_.key_tile));
     }
     stream.team().parallel_for(count * tiles, call.division.team ? 1 : count * tiles, [&](IndexRange range, int) {
       for (int64_t item = range.begin; item < range.end; ++item) {
         const int64_t head = first + item / tiles, tile = item % tiles;
         char* pack = call.packs + item / tiles * call.pack_bytes;
         const PackSource keys = source(call, call.block.k, head), values = source(call, call.block.v, head);
-        if (tile * tile_.shape.key_tile >= keys.count) continue;
-        pack_keys(tile_.shape, keys, tile, pack);
-        pack_values(tile_.shape, values, tile, pack + call.value_offset);
+        if (tile * shape_.key_tile >= keys.count) continue;
+        pack_keys(shape_, keys, tile, pack);
+        pack_values(shape_, values, tile, pack + call.value_offset);
       }
     });
   }
@@ -169,23 +199,24 @@ class VectorKernel final : public FlashKernel {
 
   // ---- one tile ----
 
-  bool queries_in_place() const {
-    return problem_.dtype == tile_.shape.operand && problem_.head_dim % tile_.shape.pair == 0;
-  }
+  bool queries_in_place() const { return problem_.dtype == shape_.operand && problem_.head_dim % shape_.pair == 0; }
+  // Rows whose scores are kept before softmax.
+  int64_t score_rows() const { return problem_.softmax == Softmax::kExactOnline ? shape_.query_tile : 1; }
   int64_t o_stride() const { return state_row_stride(problem_); }
 
   int64_t scratch_bytes(bool rows) const {
-    const TileShape& s = tile_.shape;
+    const TileShape& s = shape_;
     const int64_t weight = static_cast<int64_t>(dtype_size(s.operand));
     int64_t bytes = s.query_tile * s.key_tile * weight + 2 * s.query_tile * s.lanes * 4 + s.query_tile * 4 +
-                    s.key_tile * 4 + 5 * 64;
+                    score_rows() * s.key_tile * 4 + 5 * 64;
+    if (fixed_max()) bytes += 2 * s.query_tile * 4 + 2 * 64;
     if (!queries_in_place()) bytes += s.query_tile * ceil_div(problem_.head_dim, s.pair) * 4 + 64;
     if (rows) bytes += s.query_tile * (o_stride() + 2) * 4 + 3 * 64;
     return round_up(bytes, 64);  // threads' shares stay on cache lines of their own
   }
 
   void fold_tile(const Call& call, int64_t head, const char* pack, int64_t tile, int thread) const {
-    const TileShape& s = tile_.shape;
+    const TileShape& s = shape_;
     const int64_t b = head / problem_.heads, h = head % problem_.heads;
     const int64_t begin = tile * call.division.tile_rows;
     const int64_t rows = std::min(call.division.tile_rows, problem_.query_tokens - begin);
@@ -201,16 +232,17 @@ class VectorKernel final : public FlashKernel {
     task.scratch.sums = take_floats(s.query_tile * s.lanes);
     task.scratch.tile_sums = take_floats(s.query_tile * s.lanes);
     task.scratch.minus_m = take_floats(s.query_tile);
-    task.scratch.scores = take_floats(s.key_tile);
+    task.scratch.scores = take_floats(score_rows() * s.key_tile);
     task.rows = rows;
+    task.key_tile = s.key_tile;
+    task.softmax = problem_.softmax == Softmax::kExactOnline ? TileSoftmax::kExact : TileSoftmax::kLazy;
     task.head_dim = problem_.head_dim;
     task.scale_log2e = static_cast<float>(static_cast<double>(problem_.scale) * kLog2E);
     PackSource queries = source(call, call.q, head);
     queries.index = nullptr;
     if (queries_in_place()) {
       task.q_stride = queries.stride;
-      task.q = static_cast<const char*>(queries.data) +
-               begin * queries.stride * static_cast<int64_t>(dtype_size(problem_.dtype));
+      task.q = static_cast<const char*>(queries.data) + begin * queries.stride * element_bytes();
     } else {
       task.q_stride = ceil_div(problem_.head_dim, s.pair) * s.pair;
       char* copy = take(s.query_tile * ceil_div(problem_.head_dim, s.pair) * 4);
@@ -232,7 +264,7 @@ class VectorKernel final : public FlashKernel {
       task.o = call.state->o.data<float>() + row * call.state->o_stride;
       task.l = call.state->l.data<float>() + row;
       task.m = call.state->m.data<float>() + row;
-      if (task.key_count > 0) tile_.fold(task);
+      if (task.key_count > 0) fold_rows(call, task, b, h, begin, take_floats);
       return;
     }
     task.o = take_floats(s.query_tile * task.o_stride);
@@ -240,11 +272,60 @@ class VectorKernel final : public FlashKernel {
     task.m = take_floats(s.query_tile);
     std::fill(task.m, task.m + rows, RowState::kNoKeys);
     if (task.key_count > 0) {
-      tile_.fold(task);
+      fold_rows(call, task, b, h, begin, take_floats);
     } else {
       std::memset(task.o, 0, static_cast<size_t>(rows * task.o_stride) * sizeof(float));
     }
     finish_tile(*call.o, task, b, begin, h);
+  }
+
+  // Folds the rows of a tile, with fixed references where that is the problem's softmax and the rows are safe with
+  // them.
+  template <typename Take>
+  void fold_rows(const Call& call, TileTask& task, int64_t b, int64_t h, int64_t begin, Take&& take_floats) const {
+    const int64_t unit = gate_rows(shape_), groups = ceil_div(task.rows, unit);
+    if (!fixed_max()) {
+      tile_.fold(task);
+      call.online->fetch_add(groups, std::memory_order_relaxed);
+      return;
+    }
+    const TensorView& all = call.statistics;
+    const OffsetBound bound(problem_, all.data<const float>() + b * all.stride(0) + h * all.stride(1));
+    float* center = take_floats(shape_.query_tile);
+    float* exponent = take_floats(shape_.query_tile);
+    const char* q = call.q.data<const char>() + row_offset(call.q, b, begin, h);
+    const auto mode_of = [&](int64_t group) {
+      const int64_t first = group * unit;
+      return bound.rows(q + first * call.q.stride(1) * element_bytes(), call.q.stride(1),
+                        std::min(unit, task.rows - first), center + first, exponent + first);
+    };
+    // Neighbouring groups of one mode are folded together: the keys are read once for them.
+    RowMode mode = mode_of(0);
+    for (int64_t first = 0, end = 1; first < groups; first = end++) {
+      RowMode next = mode;
+      while (end < groups && (next = mode_of(end)) == mode) ++end;
+      fold_part(task, mode, first * unit, std::min(end * unit, task.rows), center, exponent);
+      (mode == RowMode::kOnline ? call.online : call.fixed)->fetch_add(end - first, std::memory_order_relaxed);
+      mode = next;
+    }
+  }
+
+  // Rows [begin, end) of a tile.
+  void fold_part(const TileTask& tile, RowMode mode, int64_t begin, int64_t end, const float* center,
+                 const float* exponent) const {
+    TileTask part = tile;
+    part.rows = end - begin;
+    part.q =
+        static_cast<const char*>(tile.q) + begin * tile.q_stride * static_cast<int64_t>(dtype_size(shape_.operand));
+    part.o += begin * tile.o_stride;
+    part.l += begin;
+    part.m += begin;
+    if (mode != RowMode::kOnline) {
+      part.softmax = mode == RowMode::kPlain ? TileSoftmax::kFixed : TileSoftmax::kFixedExponent;
+      part.exponent = exponent + begin;
+      for (int64_t i = 0; i < part.rows; ++i) part.scratch.minus_m[i] = -center[begin + i];
+    }
+    tile_.fold(part);
   }
 
   void finish_tile(const TensorView& o, const TileTask& task, int64_t b, int64_t begin, int64_t h) const {
@@ -259,7 +340,8 @@ class VectorKernel final : public FlashKernel {
 
   FlashProblem problem_;
   const TileKernel& tile_;
-  int64_t heads_;  // B·H
+  TileShape shape_;  // with the sizes of its tiles
+  int64_t heads_;    // B·H
 };
 
 }  // namespace

@@ -45,45 +45,65 @@ class VectorTile {
   static constexpr int kWeighRows = Isa::kWeighRows;
 
  public:
-  static constexpr TileShape kShape = {Isa::kOperand,      kLanes,        kPair,           kPanelKeys,
-                                       Isa::kValueVectors, Isa::kKeyTile, Isa::kQueryTile, kRows};
-  static_assert(Isa::kKeyTile % kPanelKeys == 0 && Isa::kQueryTile % kRows == 0 && kRows % kWeighRows == 0);
+  static constexpr TileShape kShape = {Isa::kOperand, kLanes, kPair, kPanelKeys, Isa::kValueVectors, kRows, 0, 0};
+  static_assert(kRows % kWeighRows == 0);
 
   static void fold(const TileTask& task) {
-    if (task.bias != nullptr) {
-      VectorTile<Isa>(task).template run<true>();
-    } else {
-      VectorTile<Isa>(task).template run<false>();
+    VectorTile<Isa> tile(task);
+    const bool bias = task.bias != nullptr;
+    switch (task.softmax) {
+      case TileSoftmax::kLazy:
+        return bias ? tile.template run<TileSoftmax::kLazy, true>() : tile.template run<TileSoftmax::kLazy, false>();
+      case TileSoftmax::kExact:
+        return bias ? tile.template run<TileSoftmax::kExact, true>() : tile.template run<TileSoftmax::kExact, false>();
+      case TileSoftmax::kFixed:
+        return tile.template run<TileSoftmax::kFixed, false>();
+      case TileSoftmax::kFixedExponent:
+        return tile.template run<TileSoftmax::kFixedExponent, false>();
     }
   }
 
  private:
   explicit VectorTile(const TileTask& task)
       : t_(task),
+        key_tile_(task.key_tile),
         steps_((task.head_dim + kPair - 1) / kPair),
         padded_rows_((task.rows + kRows - 1) / kRows * kRows),
         vectors_((task.head_dim + kLanes - 1) / kLanes) {}
 
-  template <bool kBias>
+  static constexpr bool is_fixed(TileSoftmax softmax) {
+    return softmax == TileSoftmax::kFixed || softmax == TileSoftmax::kFixedExponent;
+  }
+
+  template <TileSoftmax kSoftmax, bool kBias>
   void run() {
-    load_state();
-    for (int64_t first = 0; first < t_.key_count; first += Isa::kKeyTile) {
-      const int64_t keys = t_.key_count - first < Isa::kKeyTile ? t_.key_count - first : Isa::kKeyTile;
-      score_tile<kBias>(first, keys);
-      check_tile<kBias>(first, keys);
+    load_state<kSoftmax>();
+    for (int64_t first = 0; first < t_.key_count; first += key_tile_) {
+      const int64_t keys = t_.key_count - first < key_tile_ ? t_.key_count - first : key_tile_;
+      if constexpr (kSoftmax == TileSoftmax::kExact) {
+        score_exactly<kBias>(first, keys);
+      } else {
+        score_tile<kSoftmax, kBias>(first, keys);
+        check_tile<kSoftmax, kBias>(first, keys);
+      }
       apply_values(first, keys);
       fresh_ = false;
     }
-    store_state();
+    store_state<kSoftmax>();
   }
 
   // ---- state ----
 
+  template <TileSoftmax kSoftmax>
   void load_state() {
     fresh_ = t_.m[0] == kReferenceNoKeys;
     for (int64_t r = 0; r < padded_rows_; ++r) {
       const int64_t row = r < t_.rows ? r : t_.rows - 1;
-      t_.scratch.minus_m[r] = -t_.m[row];
+      if constexpr (!is_fixed(kSoftmax)) {
+        t_.scratch.minus_m[r] = -t_.m[row];
+      } else if (r >= t_.rows) {
+        t_.scratch.minus_m[r] = t_.scratch.minus_m[row];
+      }
       float* sum = t_.scratch.sums + r * kLanes;
       Isa::store(sum, Isa::set1(0));
       Isa::store(t_.scratch.tile_sums + r * kLanes, Isa::set1(0));
@@ -91,9 +111,11 @@ class VectorTile {
     }
   }
 
+  template <TileSoftmax kSoftmax>
   void store_state() {
     for (int64_t r = 0; r < t_.rows; ++r) {
       t_.m[r] = -t_.scratch.minus_m[r];
+      if constexpr (kSoftmax == TileSoftmax::kFixedExponent) t_.m[r] -= t_.exponent[r];
       t_.l[r] = Isa::reduce_add(Isa::load(t_.scratch.sums + r * kLanes));
     }
   }
@@ -123,7 +145,7 @@ class VectorTile {
     return static_cast<const Element*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
   }
   ZT_FLASH_INLINE Element* weights(int64_t row) const {
-    return static_cast<Element*>(t_.scratch.weights) + row * Isa::kKeyTile;
+    return static_cast<Element*>(t_.scratch.weights) + row * key_tile_;
   }
   ZT_FLASH_INLINE const Element* key_panel(int64_t first_key) const {
     return static_cast<const Element*>(t_.keys) + first_key * steps_ * kPair;
@@ -133,17 +155,17 @@ class VectorTile {
     return static_cast<const Element*>(t_.values) + first_key * vectors_ * kLanes;
   }
 
-  template <bool kBias>
+  template <TileSoftmax kSoftmax, bool kBias>
   void score_tile(int64_t first, int64_t keys) {
     for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
       const int64_t valid = keys - panel;
-      const bool reference = fresh_ && panel == 0;
+      const bool reference = !is_fixed(kSoftmax) && fresh_ && panel == 0;
       const void* next = valid > kPanelKeys ? static_cast<const void*>(key_panel(first + panel + kPanelKeys))
                                             : static_cast<const void*>(value_tile(first));
       if (valid >= kPanelKeys && !reference) {
-        score_panel<kBias, false>(first, panel, kPanelKeys, false, next);
+        score_panel<kSoftmax, kBias, false>(first, panel, kPanelKeys, false, next);
       } else {
-        score_panel<kBias, true>(first, panel, valid, reference, next);
+        score_panel<kSoftmax, kBias, true>(first, panel, valid, reference, next);
       }
     }
   }
@@ -151,7 +173,7 @@ class VectorTile {
   // Scores of all rows with one panel of keys, their weights, and their part of the row sums. kSpecial: only `valid`
   // keys of the panel may exist, or it is the first that these rows meet and gives them their `reference`. One
   // instance for both: they are rare, and compiling them costs more than a few blends in a first panel.
-  template <bool kBias, bool kSpecial>
+  template <TileSoftmax kSoftmax, bool kBias, bool kSpecial>
   __attribute__((noinline)) void score_panel(int64_t first, int64_t panel, int64_t valid, bool reference,
                                              const void* next) {
     const Vec scale = Isa::set1(t_.scale_log2e);
@@ -173,8 +195,8 @@ class VectorTile {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; r += kWeighRows) {
         Vec sum[kWeighRows];
-        weigh<kWeighRows, kBias, kSpecial>(&acc[r], sum, scale, row0 + r, first + panel, valid,
-                                           out + (row0 + r) * Isa::kKeyTile);
+        weigh<kSoftmax, kWeighRows, kBias, kSpecial>(&acc[r], sum, scale, row0 + r, first + panel, valid,
+                                                     out + (row0 + r) * key_tile_);
 #pragma GCC unroll 4
         for (int i = 0; i < kWeighRows; ++i) {
           float* tile_sum = tile_sums + (row0 + r + i) * kLanes;
@@ -256,7 +278,7 @@ class VectorTile {
 
   // Weights of some rows of a panel: stored as operands, their sums by lanes in `sum`. Rows together, so that the steps
   // of several exponentials stand side by side and fill the pipes.
-  template <int kCount, bool kBias, bool kTail>
+  template <TileSoftmax kSoftmax, int kCount, bool kBias, bool kTail>
   ZT_FLASH_INLINE void weigh(const Vec (*score)[kVectors], Vec (&sum)[kCount], Vec scale, int64_t row, int64_t key,
                              int64_t valid, Element* out) const {
     alignas(64) float buffer[kPanelKeys];
@@ -270,7 +292,14 @@ class VectorTile {
         p[i * kVectors + v] = exponent<kBias>(score[i][v], scale, kBias ? bias + v * kLanes : nullptr, minus_m);
       }
     }
-    Isa::exp2(p);
+    if constexpr (kSoftmax == TileSoftmax::kFixedExponent) {
+      Vec exponents[kCount];
+#pragma GCC unroll 4
+      for (int i = 0; i < kCount; ++i) exponents[i] = Isa::set1(t_.exponent[row + i < t_.rows ? row + i : t_.rows - 1]);
+      Isa::template exp2_scaled<kVectors>(p, exponents);
+    } else {
+      Isa::exp2(p);
+    }
 #pragma GCC unroll 4
     for (int i = 0; i < kCount; ++i) {
       if constexpr (kTail) {
@@ -279,63 +308,101 @@ class VectorTile {
           p[i * kVectors + v] = Isa::keep_lanes(p[i * kVectors + v], static_cast<int>(valid - v * kLanes), 0.0f);
         }
       }
-      sum[i] = Isa::store_weights(out + i * Isa::kKeyTile, p + i * kVectors);
+      sum[i] = Isa::store_weights(out + i * key_tile_, p + i * kVectors);
     }
   }
 
   // ---- the check of lazy softmax ----
 
-  template <bool kBias>
+  // Fixed references need no check, their sums cannot leave the range.
+  template <TileSoftmax kSoftmax, bool kBias>
   void check_tile(int64_t first, int64_t keys) {
     for (int64_t row = 0; row < t_.rows; ++row) {
       float* sum = t_.scratch.sums + row * kLanes;
       float* tile_sum = t_.scratch.tile_sums + row * kLanes;
       const Vec before = Isa::load(sum);
       Vec after = Isa::add(before, Isa::load(tile_sum));
-      if (!Isa::all_at_most(after, kSumLimit)) [[unlikely]] {
-        // A sum that was not finite before stays so whatever is redone.
-        if (Isa::all_at_most(before, kFloatMax)) after = redo_row<kBias>(first, keys, row);
+      if constexpr (!is_fixed(kSoftmax)) {
+        if (!Isa::all_at_most(after, kSumLimit)) [[unlikely]] {
+          // A sum that was not finite before stays so whatever is redone.
+          if (Isa::all_at_most(before, kFloatMax)) after = redo_row<kBias>(first, keys, row);
+        }
       }
       Isa::store(sum, after);
       Isa::store(tile_sum, Isa::set1(0));
     }
   }
 
-  // Raises the reference of a row to its maximum over this tile, brings o and the sums along, and makes the tile's
-  // weights again. Rows of trained models do this a handful of times, so it runs one row at a time. Returns the sums
-  // with this tile's.
+  // Rows of trained models need this a handful of times, so it runs one row at a time. Returns the sums with this
+  // tile's.
   template <bool kBias>
   __attribute__((noinline)) Vec redo_row(int64_t first, int64_t keys, int64_t row) {
-    const Vec scale = Isa::set1(t_.scale_log2e);
-    const float reference = -t_.scratch.minus_m[row];
-    float top = reference;
     Vec score[1][kVectors];
     for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
-      const int64_t valid = keys - panel;
       products<1>(score, first + panel, row);
       for (int v = 0; v < kVectors; ++v) Isa::store(t_.scratch.scores + panel + v * kLanes, score[0][v]);
-      const float highest = panel_maximum<kBias>(score[0], scale, row, first + panel, valid);
+    }
+    return raise_row<kBias>(t_.scratch.scores, first, keys, row);
+  }
+
+  // Raises the reference of a row to its maximum over this tile, brings o and the sums along, and makes the tile's
+  // weights from its scores. Returns the sums with this tile's.
+  template <bool kBias>
+  ZT_FLASH_INLINE Vec raise_row(const float* scores, int64_t first, int64_t keys, int64_t row) {
+    const Vec scale = Isa::set1(t_.scale_log2e);
+    const float reference = -t_.scratch.minus_m[row];
+    float top = valid_reference(reference);
+    Vec score[1][kVectors];
+    for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
+      for (int v = 0; v < kVectors; ++v) score[0][v] = Isa::load(scores + panel + v * kLanes);
+      const float highest = panel_maximum<kBias>(score[0], scale, row, first + panel, keys - panel);
       top = highest > top ? highest : top;
     }
-    // Exactly 1 where the reference stays; 0 where there was none.
-    float alpha = 1;
-    if (top != reference) alpha = reference > kReferenceLowest ? Isa::exp2_scalar(reference - top) : 0.0f;
     t_.scratch.minus_m[row] = -top;
-    const Vec sum = Isa::mul(Isa::load(t_.scratch.sums + row * kLanes), Isa::set1(alpha));
-    for (int64_t v = 0; v < vectors_ && !fresh_; ++v) {
-      float* o = t_.o + row * t_.o_stride + v * kLanes;
-      Isa::store(o, Isa::mul(Isa::load(o), Isa::set1(alpha)));
+    Vec sum = Isa::load(t_.scratch.sums + row * kLanes);
+    // Exactly 1 where the reference stays; 0 where there was none.
+    if (top != reference) {
+      const float alpha = reference > kReferenceLowest ? Isa::exp2_scalar(reference - top) : 0.0f;
+      sum = Isa::mul(sum, Isa::set1(alpha));
+      for (int64_t v = 0; v < vectors_ && !fresh_; ++v) {
+        float* o = t_.o + row * t_.o_stride + v * kLanes;
+        Isa::store(o, Isa::mul(Isa::load(o), Isa::set1(alpha)));
+      }
     }
     Vec tile_sum = Isa::set1(0);
     for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
-      const int64_t valid = keys - panel;
-      for (int v = 0; v < kVectors; ++v) score[0][v] = Isa::load(t_.scratch.scores + panel + v * kLanes);
-      Element* out = weights(row) + panel;
+      for (int v = 0; v < kVectors; ++v) score[0][v] = Isa::load(scores + panel + v * kLanes);
       Vec panel_sum[1];
-      weigh<1, kBias, true>(score, panel_sum, scale, row, first + panel, valid, out);
+      weigh<TileSoftmax::kExact, 1, kBias, true>(score, panel_sum, scale, row, first + panel, keys - panel,
+                                                 weights(row) + panel);
       tile_sum = Isa::add(tile_sum, panel_sum[0]);
     }
     return Isa::add(sum, tile_sum);
+  }
+
+  // ---- exact online softmax, in sequence: scores of the tile, then softmax, then values ----
+
+  // The textbook form, kept to be compared with. It costs a pass over the scores in the second cache level, and a
+  // rescale of o wherever a maximum rises.
+  template <bool kBias>
+  void score_exactly(int64_t first, int64_t keys) {
+    for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
+      for (int64_t row0 = 0; row0 < padded_rows_; row0 += kRows) {
+        Vec acc[kRows][kVectors];
+        products<kRows>(acc, first + panel, row0);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) {
+            Isa::store(t_.scratch.scores + (row0 + r) * key_tile_ + panel + v * kLanes, acc[r][v]);
+          }
+        }
+      }
+    }
+    for (int64_t row = 0; row < t_.rows; ++row) {
+      const Vec sum = raise_row<kBias>(t_.scratch.scores + row * key_tile_, first, keys, row);
+      Isa::store(t_.scratch.sums + row * kLanes, sum);
+    }
   }
 
   // ---- weights times values ----
@@ -351,7 +418,7 @@ class VectorTile {
       const Element* v = tile + vector * kLanes * packed_keys;
       float* o = t_.o + vector * kLanes;
       const void* next = panel + 1 < panels.count ? static_cast<const void*>(v + width * kLanes * packed_keys)
-                                                  : static_cast<const void*>(key_panel(first + Isa::kKeyTile));
+                                                  : static_cast<const void*>(key_panel(first + key_tile_));
       value_panel<Isa::kValueVectors>(width, v, pairs, o, next);
     }
   }
@@ -390,12 +457,12 @@ class VectorTile {
 
   // Rows of weights beyond `last` repeat it.
   template <int kBlockRows, int kWidth>
-  static ZT_FLASH_INLINE void value_products(Vec (&acc)[kBlockRows][kWidth], const Element* v, int64_t pairs,
-                                             const Element* weights, int64_t last) {
+  ZT_FLASH_INLINE void value_products(Vec (&acc)[kBlockRows][kWidth], const Element* v, int64_t pairs,
+                                      const Element* weights, int64_t last) const {
     const Element* p[kBlockRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kBlockRows; ++r) {
-      p[r] = weights + (r < last ? r : last) * Isa::kKeyTile;
+      p[r] = weights + (r < last ? r : last) * key_tile_;
 #pragma GCC unroll 4
       for (int w = 0; w < kWidth; ++w) acc[r][w] = Isa::set1(0);
     }
@@ -411,6 +478,7 @@ class VectorTile {
   }
 
   const TileTask& t_;
+  const int64_t key_tile_;
   const int64_t steps_;        // products of a score: ⌈D/pair⌉
   const int64_t padded_rows_;  // whole register blocks; rows beyond the tile repeat the last one and are never stored
   const int64_t vectors_;      // of D
