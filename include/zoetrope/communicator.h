@@ -113,6 +113,12 @@ bool mpi_available();  // built with MPI
 
 // Initialises MPI on first use; finalised by finish_mpi(). Collective. Throws Error without MPI.
 std::unique_ptr<Communicator> mpi_world(const RankOptions& options = {});
+// The ranks of an MPI communicator of the program's own, numbered as there. `mpi_comm` points to its MPI_Comm handle,
+// which may be freed afterwards: messages travel on another. The program has initialised MPI with MPI_THREAD_MULTIPLE
+// and calls finish_mpi() before MPI_Finalize(). Collective over that communicator; where it is the first use of MPI
+// here, over MPI_COMM_WORLD: ranks that have nothing to wrap call mpi_world(). Throws Error for what is not an
+// intracommunicator of processes of MPI_COMM_WORLD, and without MPI.
+std::unique_ptr<Communicator> wrap_mpi(const void* mpi_comm, const RankOptions& options = {});
 void finish_mpi();  // collective; after the last use of MPI in this process; does nothing where MPI was not used
 
 // Runs body on this process' rank of the MPI world. An Error on any rank ends all ranks with that error printed once on

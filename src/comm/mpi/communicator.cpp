@@ -138,6 +138,37 @@ class MpiCommunicator final : public Communicator {
   LocalQueue local_;
 };
 
+// World ranks of a communicator of the program's own.
+std::vector<int> world_members(MPI_Comm comm) {
+  int inter = 0;
+  MPI_Comm_test_inter(comm, &inter);
+  if (inter != 0) fail("wrap_mpi: the communicator joins two groups; bring an intracommunicator");
+  MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  int size = 0;
+  MPI_Comm_group(comm, &group);
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  MPI_Group_size(group, &size);
+  std::vector<int> ranks(static_cast<size_t>(size)), members(ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  MPI_Group_translate_ranks(group, size, ranks.data(), world, members.data());
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  const auto outside = std::find(members.begin(), members.end(), MPI_UNDEFINED);
+  if (outside != members.end())
+    fail("wrap_mpi: rank {} of the communicator is no process of MPI_COMM_WORLD", outside - members.begin());
+  return members;
+}
+
+// A tag that no member uses yet. On the caller's communicator, since the members have no other in common.
+int agreed_tag(Runtime& runtime, MPI_Comm comm) {
+  int64_t tag = std::max<int64_t>(runtime.next_tag, kWorlds);
+  MPI_Allreduce(MPI_IN_PLACE, &tag, 1, MPI_INT64_T, MPI_MAX, comm);
+  if (tag > runtime.largest_tag())
+    fail("{} communicators have been made, and this MPI can tell no more apart", tag - kWorlds);
+  runtime.next_tag = tag + 1;
+  return static_cast<int>(tag);
+}
+
 }  // namespace
 }  // namespace mpi
 
@@ -151,6 +182,23 @@ std::unique_ptr<Communicator> mpi_world(const RankOptions& options) {
   std::vector<int> members(static_cast<size_t>(runtime.size()));
   std::iota(members.begin(), members.end(), 0);
   return std::make_unique<mpi::MpiCommunicator>(options, std::move(members), runtime.rank(), tag);
+}
+
+std::unique_ptr<Communicator> wrap_mpi(const void* mpi_comm, const RankOptions& options) {
+  int running = 0, provided = MPI_THREAD_SINGLE;
+  MPI_Initialized(&running);
+  if (running == 0) fail("wrap_mpi: MPI is not initialised; call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
+  MPI_Query_thread(&provided);
+  if (provided < MPI_THREAD_MULTIPLE)
+    fail("wrap_mpi: MPI was initialised without MPI_THREAD_MULTIPLE; call MPI_Init_thread with it");
+  const MPI_Comm comm = *static_cast<const MPI_Comm*>(mpi_comm);
+  if (comm == MPI_COMM_NULL) fail("wrap_mpi: the communicator is MPI_COMM_NULL; this rank is no member of any");
+  mpi::Runtime& runtime = mpi::Runtime::instance();
+  std::vector<int> members = mpi::world_members(comm);
+  int rank = 0;
+  MPI_Comm_rank(comm, &rank);
+  const int tag = mpi::agreed_tag(runtime, comm);
+  return std::make_unique<mpi::MpiCommunicator>(options, std::move(members), rank, tag);
 }
 
 }  // namespace zoetrope::comm

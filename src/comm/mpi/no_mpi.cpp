@@ -19,6 +19,8 @@ bool mpi_available() { return false; }
 
 std::unique_ptr<Communicator> mpi_world(const RankOptions&) { refuse(); }
 
+std::unique_ptr<Communicator> wrap_mpi(const void*, const RankOptions&) { refuse(); }
+
 int run_mpi(const std::function<void(Communicator&)>&, const RankOptions&) { refuse(); }
 
 void finish_mpi() {}

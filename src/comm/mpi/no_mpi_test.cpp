@@ -16,6 +16,7 @@ TEST(NoMpi, SaysWhatIsMissing) {
     EXPECT_NE(std::string(error.what()).find("built without MPI"), std::string::npos);
   }
   EXPECT_THROW(mpi_world(), Error);
+  EXPECT_THROW(wrap_mpi(nullptr), Error);
   finish_mpi();
 }
 

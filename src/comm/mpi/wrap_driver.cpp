@@ -1,0 +1,101 @@
+// A program with an MPI of its own, which lends its communicators: started by mpirun, exits with the number of what
+// went wrong on any rank.
+#include <mpi.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+#include "zoetrope/error.h"
+
+#include "comm/payload.h"
+
+namespace zoetrope::comm {
+namespace {
+
+int g_failures = 0;
+
+void expect(bool holds, const std::string& what) {
+  if (holds) return;
+  ++g_failures;
+  std::fprintf(stderr, "wrong: %s\n", what.c_str());
+}
+
+void expect_refusal(const void* comm, const std::string& part) {
+  try {
+    wrap_mpi(comm);
+    expect(false, "no error about " + part);
+  } catch (const Error& error) {
+    expect(std::string(error.what()).find(part) != std::string::npos, error.what());
+  }
+}
+
+// Every rank sends every other a message that says where it comes from, 100 kB so that none leaves unasked.
+void trade(Communicator& comm, int run) {
+  const int n = comm.size(), me = comm.rank();
+  std::vector<std::vector<char>> out, in;
+  std::vector<Segment> sends, receives;
+  for (int peer = 0; peer < n; ++peer) {
+    out.push_back(make_payload({me, peer, run}, 100000));
+    in.emplace_back(out.back().size());
+  }
+  for (int peer = 0; peer < n; ++peer) {
+    sends.push_back({peer, out[static_cast<size_t>(peer)].data(), 100000});
+    receives.push_back({peer, in[static_cast<size_t>(peer)].data(), 100000});
+  }
+  comm.exchange(sends, receives, "trade").wait();
+  for (int peer = 0; peer < n; ++peer)
+    expect(is_payload(in[static_cast<size_t>(peer)], {peer, me, run}), "payload of " + std::to_string(peer));
+}
+
+// Numbered the other way round: ranks of the communicator are not those of the job.
+void trade_over_own_communicators(int rank, int size) {
+  MPI_Comm reversed = MPI_COMM_NULL, parity = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &parity);
+  const auto all = wrap_mpi(&reversed), half = wrap_mpi(&parity);
+  MPI_Comm_free(&reversed);
+  expect(all->rank() == size - 1 - rank && all->size() == size, "rank of the reversed communicator");
+  expect(all->world_rank(all->rank()) == rank, "rank in the job");
+  expect(half->rank() == rank / 2, "rank among those of equal parity");
+  trade(*all, 1);
+  trade(*half, 2);
+  const auto split = all->split(rank % 2, 0);
+  trade(*split, 3);
+  // The program's own messages go on beside it.
+  int sum = 0;
+  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, parity);
+  expect(sum >= rank, "sum of ranks");
+  MPI_Comm_free(&parity);
+}
+
+void refuse_what_is_no_group_of_ranks(int rank, int size) {
+  const MPI_Comm none = MPI_COMM_NULL;
+  expect_refusal(&none, "MPI_COMM_NULL");
+  if (size < 2) return;
+  MPI_Comm side = MPI_COMM_NULL, both = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? 0 : 1, rank, &side);
+  MPI_Intercomm_create(side, 0, MPI_COMM_WORLD, rank == 0 ? 1 : 0, 7, &both);
+  expect_refusal(&both, "joins two groups");
+  MPI_Comm_free(&both);
+  MPI_Comm_free(&side);
+}
+
+}  // namespace
+}  // namespace zoetrope::comm
+
+int main(int argc, char** argv) {
+  using namespace zoetrope::comm;
+  const MPI_Comm world = MPI_COMM_WORLD;
+  expect_refusal(&world, "MPI is not initialised");
+  int provided = 0, rank = 0, size = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  trade_over_own_communicators(rank, size);
+  refuse_what_is_no_group_of_ranks(rank, size);
+  finish_mpi();
+  MPI_Finalize();
+  return g_failures;
+}
