@@ -51,6 +51,9 @@ struct Problem {
   DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation is float32
   float scale = 0;            // 0: 1/√head_dim
   MaskKind mask = MaskKind::kNone;
+  // Cross-attention: so many keys beside the sequence, whole on every rank. The queries stay where they are and nothing
+  // is sent, whatever the strategy. 0: the keys are the sequence's own.
+  int64_t key_tokens = 0;
 };
 
 enum class Direction : uint8_t {
@@ -99,12 +102,14 @@ std::vector<std::string> strategy_names();
 // Masks are in global positions and the same on every rank.
 struct Mask {
   std::span<const int64_t> key_lengths;  // [B]
-  TensorView key_mask;                   // [B, S] U8 or BOOL, non-zero = valid
+  TensorView key_mask;                   // [B, S] (or key_tokens) U8 or BOOL, non-zero = valid
 };
 
 // Where q, k and v of this rank's tokens are to be written, range of heads by range of heads.
 struct InputSlots {
-  std::vector<HeadSlot> q, k, v;  // each covers [0, H) once, ascending; out is [B, tokens().size(), heads.size(), D]
+  // Each covers [0, H) once, ascending; out is [B, tokens().size(), heads.size(), D], of k and v in cross-attention
+  // [B, key_tokens, heads.size(), D].
+  std::vector<HeadSlot> q, k, v;
 };
 
 // What the calls to run() did on this rank since the start or reset_counters().
@@ -115,7 +120,7 @@ struct Counters {
     double wait_seconds = 0;     // spent waiting for them
   };
   Traffic ulysses;           // the exchange and its way back
-  Traffic ring;              // K/V blocks
+  Traffic ring;              // K/V blocks, and in fixed-max their statistics
   int64_t bytes_copied = 0;  // inside the rank: packed and unpacked
   // Groups of query rows × blocks of keys, by how their softmax went; online ones are counted in fixed-max too.
   int64_t tiles_fixed = 0;
@@ -140,7 +145,8 @@ class ContextAttention {
   // Attends what the slots hold. A row without a valid key yields zeros.
   void run(const Mask& mask, const TensorView& o);  // [B, tokens().size(), H, D], D contiguous
 
-  // Packs first. Views [B, tokens().size(), H, D] with D contiguous and any other strides.
+  // Packs first. Views [B, tokens().size(), H, D] (k, v in cross-attention [B, key_tokens, H, D]) with D contiguous and
+  // any other strides.
   void run(const TensorView& q, const TensorView& k, const TensorView& v, const Mask& mask, const TensorView& o);
 
   Counters counters() const;

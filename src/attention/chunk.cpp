@@ -33,6 +33,10 @@ Place place_at(const Folded& folded, char* rows, IndexRange heads, int64_t token
   return place;
 }
 
+// The one place where tile sizes are decided. The user's win, field by field; 0 leaves the table of the implementation,
+// which knows dtype, D and S alone: all that a deterministic run may depend on.
+kernels::TileSizes tile_sizes(const Strategy& strategy) { return {strategy.block_q, strategy.block_kv}; }
+
 // Builds one chunk; the steps follow the life of its buffers.
 class Builder {
  public:
@@ -52,7 +56,7 @@ class Builder {
     const int64_t o_bytes = group ? chunk_.folded.row_bytes(1) * out_.block.size() : 0;
     out_rows_ = workspace.book(std::max(sum_bytes(sizes_, out_.sends), o_bytes));
     q_rows_ = workspace.book(chunk_.folded.row_bytes(1) * out_.block.size());
-    const int64_t kv_bytes = chunk_.folded.row_bytes(2) * out_.block.size();
+    const int64_t kv_bytes = chunk_.folded.row_bytes(2) * keys_of(out_.block).size();
     kv_rows_ = workspace.book(std::max(kv_bytes, sum_bytes(sizes_, back_.receives)));
   }
 
@@ -68,10 +72,30 @@ class Builder {
     for (const auto& segment : out_.receives)
       chunk_.exchange_receives.push_back(
           posted(segment.peer, row(segment.region, segment.tokens), segment_bytes(sizes_, segment)));
-    for (const Region region : {Region::kQ, Region::kKV}) {
-      places(region).push_back(place(row(region, out_.tokens), out_.heads, out_.tokens.size(), region));
-    }
+    chunk_.q_places.push_back(place(row(Region::kQ, out_.tokens), out_.heads, out_.tokens.size(), Region::kQ));
+    const int64_t keys = keys_of(out_.tokens).size();
+    chunk_.kv_places.push_back(place(row(Region::kKV, out_.tokens), out_.heads, keys, Region::kKV));
     chunk_.q = chunk_.folded.view(q_rows_, out_.block.size(), 1, 0);
+  }
+
+  // Statistics that all blocks are folded with, where a ring spreads the keys. One rank's attend() takes its own.
+  void statistics(Workspace& workspace) {
+    if (context_.strategy.softmax != Softmax::kFixedMax || context_.topology.ring == 1 || !computes()) return;
+    const int64_t bytes = schedule::statistics_bytes(sizes_, out_.heads.size());
+    const auto book = [&] {
+      return TensorView(workspace.book(bytes), DType::kF32,
+                        {sizes_.batch, out_.heads.size(), 3 + context_.problem.head_dim});
+    };
+    RingStatistics& statistics = chunk_.statistics.emplace();
+    statistics.all = book();
+    const int self = context_.topology.ring_index(context_.rank);
+    for (const int peer : schedule::statistics_ranks(context_.problem.tokens, context_.topology.ring)) {
+      const TensorView& part = statistics.parts.emplace_back(book());
+      if (peer == self) statistics.own = part;
+      else statistics.receives.push_back(posted(peer, part.data<char>(), bytes));
+    }
+    for (const comm::Segment& receive : statistics.receives)
+      statistics.sends.push_back(posted(receive.peer, statistics.own.data<char>(), bytes));
   }
 
   // The ring: blocks to fold and transfers to post, step by step. `slots` are shared by all chunks.
@@ -88,9 +112,11 @@ class Builder {
         if (piece.tokens.empty()) continue;
         char* rows = at(piece.slot, 0);
         kernels::KeyBlock& block = ready.blocks.emplace_back();
-        block.k = chunk_.folded.view(rows, piece.tokens.size(), 2, 0);
-        block.v = chunk_.folded.view(rows, piece.tokens.size(), 2, 1);
-        block.first_key = piece.tokens.begin;
+        const IndexRange keys = keys_of(piece.tokens);
+        block.k = chunk_.folded.view(rows, keys.size(), 2, 0);
+        block.v = chunk_.folded.view(rows, keys.size(), 2, 1);
+        block.first_key = keys.begin;
+        if (chunk_.statistics) block.statistics = chunk_.statistics->all;
       }
       // A half leaves from the middle of its block; whatever arrives does so at the start of its slot.
       for (const auto& send : step.sends) {
@@ -102,7 +128,7 @@ class Builder {
   }
 
   void kernel() {
-    if (out_.block.empty() || out_.heads.empty()) return;
+    if (!computes()) return;
     const Problem& problem = context_.problem;
     kernels::FlashProblem flash;
     flash.batch = problem.batch;
@@ -116,6 +142,10 @@ class Builder {
     flash.scale = problem.scale;
     flash.mask = static_cast<kernels::MaskKind>(problem.mask);
     flash.implementation = context_.strategy.kernel;
+    flash.softmax =
+        context_.strategy.softmax == Softmax::kFixedMax ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
+    flash.center_keys = context_.strategy.k_smoothing;
+    flash.tiles = tile_sizes(context_.strategy);
     chunk_.kernel = std::make_unique<kernels::FlashAttention>(flash);
     if (context_.topology.ring > 1) chunk_.state = chunk_.kernel->make_state();
   }
@@ -138,6 +168,11 @@ class Builder {
   }
 
  private:
+  bool computes() const { return !out_.block.empty() && !out_.heads.empty(); }
+  // The keys that come with some of the own tokens: the same, or where the problem has keys of its own all of those.
+  IndexRange keys_of(IndexRange tokens) const {
+    return context_.problem.key_tokens > 0 ? IndexRange{0, context_.problem.key_tokens} : tokens;
+  }
   comm::Segment posted(int peer, char* data, int64_t bytes) const {
     return {peer, data, static_cast<size_t>(bytes), context_.device};
   }
@@ -192,6 +227,7 @@ Chunk::Chunk(const ChunkContext& context, int index, const RingSlots& slots, Wor
   Builder builder(context, index, *this);
   builder.book(workspace);
   builder.exchange();
+  builder.statistics(workspace);
   builder.ring(slots.rows);
   builder.kernel();
   builder.way_back();

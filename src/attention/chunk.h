@@ -8,12 +8,14 @@
 //   q       Q [S_g, B·h, D]
 //   kv      the own ring block [S_g, 2, B·h, D]            then  o of the own tokens from each peer
 //   slots   ring blocks on their way [S_block, 2, B·h, D]
+//   records statistics of the keys of each ring rank [B, h, 3 + D], and of all (fixed-max on a ring)
 //
 // Each reuse follows a wait for the transfers of the first use, on both ends.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "zoetrope/attention.h"
@@ -38,7 +40,16 @@ struct PostedStep {
   std::vector<comm::Segment> sends, receives;
 };
 
-// What every chunk of a plan shares.
+// Statistics of all keys, over a ring, for fixed-max.
+struct RingStatistics {
+  TensorView own;                 // [B, h, 3 + D] F32, as all here
+  std::vector<TensorView> parts;  // of every rank that has keys, in ring order, `own` among them
+  TensorView all;                 // combined
+  std::vector<comm::Segment> sends, receives;
+};
+
+// What every chunk of a plan shares. With keys of their own (key_tokens) the problem is one rank's: its tokens are
+// those of this rank, the topology has one rank.
 struct ChunkContext {
   const Problem& problem;
   const Strategy& strategy;
@@ -65,7 +76,8 @@ struct Chunk {
 
   TensorView q;                   // [B, S_g, h, D]
   std::vector<PostedStep> steps;  // one for R = 1
-  TensorView o;                   // [B, S_g, h, D] in `out`; unused for U = 1, which finishes in the caller's tensor
+  std::optional<RingStatistics> statistics;
+  TensorView o;  // [B, S_g, h, D] in `out`; unused for U = 1, which finishes in the caller's tensor
   std::unique_ptr<kernels::FlashAttention> kernel;  // none where this rank has no queries or the chunk no heads
   std::unique_ptr<kernels::FlashState> state;       // R > 1
 

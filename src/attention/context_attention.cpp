@@ -2,6 +2,7 @@
 //
 //   pack*        q, k, v of the own tokens into the places of the exchange          (* unless a model wrote there)
 //   exchange     tokens for heads inside the Ulysses group; lands in place
+//   statistics   of the own keys, gathered over the ring (fixed-max on a ring)
 //   ring         post the next K/V blocks, fold the current ones, wait, until all blocks are folded; finish
 //   way back     heads for tokens; the own share is unpacked while the others travel, then the others
 //
@@ -26,6 +27,7 @@ namespace {
 
 // Names of the operations, as time-out messages and traces show them.
 constexpr const char* kExchange = "ulysses exchange";
+constexpr const char* kStatistics = "ring statistics";
 constexpr const char* kHop = "ring hop";
 constexpr const char* kReturn = "ulysses return";
 
@@ -33,6 +35,7 @@ constexpr const char* kReturn = "ulysses return";
 struct Agreement {
   static constexpr const char* kNames[] = {"batch",
                                            "tokens",
+                                           "key_tokens",
                                            "heads",
                                            "head_dim",
                                            "dtype",
@@ -58,9 +61,9 @@ Agreement agreement(const Problem& p, const Strategy& s) {
   std::memcpy(&scale, &p.scale, sizeof scale);
   int64_t kernel = 0;
   for (const char c : s.kernel) kernel = (kernel * 131 + c) & 0xffffffff;
-  return {{p.batch, p.tokens, p.heads, p.head_dim, static_cast<int64_t>(p.dtype), scale, static_cast<int64_t>(p.mask),
-           s.ring, static_cast<int64_t>(s.direction), static_cast<int64_t>(s.softmax), s.head_chunks, kernel, s.block_q,
-           s.block_kv, s.k_smoothing, s.deterministic, s.tile_search}};
+  return {{p.batch, p.tokens, p.key_tokens, p.heads, p.head_dim, static_cast<int64_t>(p.dtype), scale,
+           static_cast<int64_t>(p.mask), s.ring, static_cast<int64_t>(s.direction), static_cast<int64_t>(s.softmax),
+           s.head_chunks, kernel, s.block_q, s.block_kv, s.k_smoothing, s.deterministic, s.tile_search}};
 }
 
 // Ranks that disagree would wait for messages that never come, or fold rows that are not theirs.
@@ -96,6 +99,7 @@ struct ContextAttention::Impl {
   mesh::ContextAxis* axis = nullptr;
 
   IndexRange tokens;
+  schedule::Topology topology;  // that work is spread over: one rank where every rank has all keys
   Workspace workspace;
   size_t state_bytes = 0;
   std::optional<RingSlots> slots;
@@ -112,7 +116,10 @@ struct ContextAttention::Impl {
   void build();
   void collect_slots();
 
-  void check_tensor(const char* name, const TensorView& x) const;
+  int64_t all_keys() const { return problem.key_tokens > 0 ? problem.key_tokens : problem.tokens; }
+  enum class Rows : uint8_t { kTokens, kKeys };
+  void check_tensor(const char* name, const TensorView& x, Rows rows) const;
+  void check_tensors(const TensorView& q, const TensorView& k, const TensorView& v) const;
   void check_mask(const Mask& mask) const;
   void pack(const TensorView& q, const TensorView& k, const TensorView& v);
 
@@ -120,15 +127,25 @@ struct ContextAttention::Impl {
   comm::Work post_exchange(const Chunk& chunk);
   comm::Work post_return(const Chunk& chunk);
   void wait(comm::Work& work, const char* what);
-  void compute(const Chunk& chunk, const Mask& mask, const TensorView& o, const Direct& direct);
-  void fold_ring(const Chunk& chunk, const TensorView& q, const Mask& mask);
+  void compute(const Chunk& chunk, const Mask& mask, const TensorView& o, const Direct& direct, comm::Work statistics);
+  comm::Work post_statistics(const Chunk& chunk, const Mask& mask);
+  void finish_statistics(const Chunk& chunk, comm::Work& gather);
+  void fold_ring(const Chunk& chunk, const TensorView& q, const Mask& mask, comm::Work statistics);
+  void add(const kernels::TileCounts& counts);
   void unpack(const Chunk& chunk, const TensorView& o);
 };
 
 void ContextAttention::Impl::build() {
   tokens = schedule::token_shard(problem.tokens, axis->degree(), axis->rank());
-  const ChunkContext context{problem, strategy, {strategy.ulysses, strategy.ring}, axis->rank(), stream->device()};
-  const IndexRange share = schedule::head_share(problem.heads, strategy.ulysses, axis->ulysses_index());
+  topology = {strategy.ulysses, strategy.ring};
+  Problem spread = problem;
+  if (problem.key_tokens > 0) {
+    spread.tokens = tokens.size();
+    topology = {1, 1};
+  }
+  const int rank = topology.ranks() == 1 ? 0 : axis->rank();
+  const ChunkContext context{spread, strategy, topology, rank, stream->device()};
+  const IndexRange share = schedule::head_share(problem.heads, topology.ulysses, topology.ulysses_index(rank));
   slots.emplace(context, schedule::head_chunk(share, strategy.head_chunks, 0).size(), workspace);
   chunks.reserve(static_cast<size_t>(strategy.head_chunks));
   for (int i = 0; i < strategy.head_chunks; ++i) {
@@ -143,6 +160,12 @@ void ContextAttention::Impl::collect_slots() {
     const IndexRange all{0, problem.heads};
     const TensorView nothing(workspace.book(0), problem.dtype, {problem.batch, 0, problem.heads, problem.head_dim});
     inputs.q = inputs.k = inputs.v = {{all, nothing}};
+    if (problem.key_tokens == 0) return;
+    // Callers write the keys of cross-attention on every rank; here nobody reads them.
+    const Folded folded{problem.dtype, problem.batch, problem.heads, problem.head_dim};
+    char* rows = workspace.book(folded.row_bytes(2) * problem.key_tokens);
+    inputs.k[0].out = folded.view(rows, problem.key_tokens, 2, 0);
+    inputs.v[0].out = folded.view(rows, problem.key_tokens, 2, 1);
     return;
   }
   for (const Chunk& chunk : chunks) {
@@ -159,17 +182,24 @@ void ContextAttention::Impl::collect_slots() {
               [](const HeadSlot& a, const HeadSlot& b) { return a.heads.begin < b.heads.begin; });
 }
 
-void ContextAttention::Impl::check_tensor(const char* name, const TensorView& x) const {
-  const Shape expected{problem.batch, tokens.size(), problem.heads, problem.head_dim};
+void ContextAttention::Impl::check_tensor(const char* name, const TensorView& x, Rows rows) const {
+  const bool cross = rows == Rows::kKeys && problem.key_tokens > 0;
+  const Shape expected{problem.batch, cross ? problem.key_tokens : tokens.size(), problem.heads, problem.head_dim};
   if (x.shape() != expected) {
-    fail("attention: {} is {}, but must be {} (batch, tokens of this rank, heads, head_dim)", name,
-         x.shape().to_string(), expected.to_string());
+    fail("attention: {} is {}, but must be {} (batch, {}, heads, head_dim)", name, x.shape().to_string(),
+         expected.to_string(), cross ? "key_tokens" : "tokens of this rank");
   }
   if (x.dtype() != problem.dtype) {
     fail("attention: {} has dtype {}, but {} was planned", name, dtype_name(x.dtype()), dtype_name(problem.dtype));
   }
   if (x.size() > 0 && problem.head_dim > 1 && x.stride(3) != 1)
     fail("attention: the last axis of {} must be contiguous, but its stride is {}", name, x.stride(3));
+}
+
+void ContextAttention::Impl::check_tensors(const TensorView& q, const TensorView& k, const TensorView& v) const {
+  check_tensor("q", q, Rows::kTokens);
+  check_tensor("k", k, Rows::kKeys);
+  check_tensor("v", v, Rows::kKeys);
 }
 
 void ContextAttention::Impl::check_mask(const Mask& mask) const {
@@ -179,10 +209,10 @@ void ContextAttention::Impl::check_mask(const Mask& mask) const {
   if (!lengths && !mask.key_lengths.empty()) fail("attention: key lengths were given, but none were planned");
   if (!keys && mask.key_mask) fail("attention: a key mask was given, but none was planned");
   if (!keys) return;
-  const Shape expected{problem.batch, problem.tokens};
+  const Shape expected{problem.batch, all_keys()};
   if (mask.key_mask.shape() != expected) {
-    fail("attention: key_mask is {}, but must be {} (batch, tokens of the whole sequence)",
-         mask.key_mask.shape().to_string(), expected.to_string());
+    fail("attention: key_mask is {}, but must be {} (batch, {})", mask.key_mask.shape().to_string(),
+         expected.to_string(), problem.key_tokens > 0 ? "key_tokens" : "tokens of the whole sequence");
   }
   if (mask.key_mask.dtype() != DType::kU8 && mask.key_mask.dtype() != DType::kBool)
     fail("attention: key_mask has dtype {}, but must be U8 or BOOL", dtype_name(mask.key_mask.dtype()));
@@ -191,7 +221,7 @@ void ContextAttention::Impl::check_mask(const Mask& mask) const {
 void ContextAttention::Impl::pack(const TensorView& q, const TensorView& k, const TensorView& v) {
   const trace::Span span(stream->lane(), "pack");
   for (const Chunk& chunk : chunks) {
-    if (strategy.ulysses > 1)
+    if (topology.ulysses > 1)
       for (const Place& place : chunk.q_places) copy_heads(*stream, q, place.heads, place.first, true);
     for (const Place& place : chunk.kv_places) {
       copy_heads(*stream, k, place.heads, place.first, true);
@@ -216,31 +246,67 @@ void ContextAttention::Impl::wait(comm::Work& work, const char* what) {
   work.wait();
 }
 
-void ContextAttention::Impl::fold_ring(const Chunk& chunk, const TensorView& q, const Mask& mask) {
+namespace {
+
+kernels::KeyBlock masked(const kernels::KeyBlock& block, const Mask& mask) {
+  kernels::KeyBlock with_mask = block;
+  with_mask.key_lengths = mask.key_lengths;
+  with_mask.key_mask = mask.key_mask;
+  return with_mask;
+}
+
+}  // namespace
+
+void ContextAttention::Impl::add(const kernels::TileCounts& counts) {
+  counters.tiles_fixed += counts.fixed;
+  counters.tiles_online += counts.online;
+}
+
+// Statistics of the own block, on their way to the other ring ranks.
+comm::Work ContextAttention::Impl::post_statistics(const Chunk& chunk, const Mask& mask) {
+  if (!chunk.statistics) return {};
+  const RingStatistics& statistics = *chunk.statistics;
+  {
+    const trace::Span span(stream->lane(), "key statistics");
+    chunk.kernel->key_statistics(*stream, masked(chunk.steps[0].blocks[0], mask), statistics.own);
+  }
+  if (statistics.sends.empty()) return {};
+  return axis->ring_group().exchange(statistics.sends, statistics.receives, kStatistics);
+}
+
+void ContextAttention::Impl::finish_statistics(const Chunk& chunk, comm::Work& gather) {
+  if (!chunk.statistics) return;
+  wait(gather, kStatistics);
+  kernels::FlashAttention::combine_key_statistics(chunk.statistics->parts, chunk.statistics->all);
+}
+
+// The first hop is posted before the statistics are waited for, but after they were sent: behind a K/V block on the
+// same link they would be late.
+void ContextAttention::Impl::fold_ring(const Chunk& chunk, const TensorView& q, const Mask& mask,
+                                       comm::Work statistics) {
   if (chunk.kernel) chunk.kernel->init(*stream, *chunk.state);
   for (const PostedStep& step : chunk.steps) {
     comm::Work hop;
     if (!step.sends.empty() || !step.receives.empty())
       hop = axis->ring_group().exchange(step.sends, step.receives, kHop);
+    if (&step == &chunk.steps.front()) finish_statistics(chunk, statistics);
     if (chunk.kernel) {
       const trace::Span span(stream->lane(), "attention block");
-      for (kernels::KeyBlock block : step.blocks) {
-        block.key_lengths = mask.key_lengths;
-        block.key_mask = mask.key_mask;
-        chunk.kernel->accumulate(*stream, *chunk.state, q, block);
-      }
+      for (const kernels::KeyBlock& block : step.blocks)
+        add(chunk.kernel->accumulate(*stream, *chunk.state, q, masked(block, mask)));
     }
     wait(hop, kHop);
   }
 }
 
 // Attends one chunk: into its own O where a way back follows, else into the caller's o.
-void ContextAttention::Impl::compute(const Chunk& chunk, const Mask& mask, const TensorView& o, const Direct& direct) {
+void ContextAttention::Impl::compute(const Chunk& chunk, const Mask& mask, const TensorView& o, const Direct& direct,
+                                     comm::Work statistics) {
   const auto of_chunk = [&](const TensorView& all) { return all.slice(2, chunk.heads.begin, chunk.heads.end); };
   const TensorView q = direct.q ? of_chunk(direct.q) : chunk.q;
-  const TensorView target = strategy.ulysses > 1 || !chunk.kernel ? chunk.o : of_chunk(o);
-  if (strategy.ring > 1) {
-    fold_ring(chunk, q, mask);
+  const TensorView target = topology.ulysses > 1 || !chunk.kernel ? chunk.o : of_chunk(o);
+  if (topology.ring > 1) {
+    fold_ring(chunk, q, mask, std::move(statistics));
     if (!chunk.kernel) return;
     const trace::Span span(stream->lane(), "attention finish");
     chunk.kernel->finish(*stream, *chunk.state, target);
@@ -248,12 +314,10 @@ void ContextAttention::Impl::compute(const Chunk& chunk, const Mask& mask, const
   }
   if (!chunk.kernel) return;
   const trace::Span span(stream->lane(), "attention block");
-  kernels::KeyBlock block = chunk.steps[0].blocks[0];
+  kernels::KeyBlock block = masked(chunk.steps[0].blocks[0], mask);
   if (direct.k) block.k = of_chunk(direct.k);
   if (direct.v) block.v = of_chunk(direct.v);
-  block.key_lengths = mask.key_lengths;
-  block.key_mask = mask.key_mask;
-  chunk.kernel->attend(*stream, q, block, target);
+  add(chunk.kernel->attend(*stream, q, block, target));
 }
 
 void ContextAttention::Impl::unpack(const Chunk& chunk, const TensorView& o) {
@@ -262,14 +326,19 @@ void ContextAttention::Impl::unpack(const Chunk& chunk, const TensorView& o) {
 }
 
 void ContextAttention::Impl::execute(const Mask& mask, const TensorView& o, const Direct& direct) {
-  const bool group = strategy.ulysses > 1;
+  const bool group = topology.ulysses > 1;
   comm::Work arriving = post_exchange(chunks[0]), returning;
+  comm::Work statistics = group ? comm::Work() : post_statistics(chunks[0], mask);
   for (size_t i = 0; i < chunks.size(); ++i) {
     const Chunk& chunk = chunks[i];
+    const bool last = i + 1 == chunks.size();
     comm::Work current = std::move(arriving);
-    if (i + 1 < chunks.size()) arriving = post_exchange(chunks[i + 1]);
+    if (!last) arriving = post_exchange(chunks[i + 1]);
     wait(current, kExchange);
-    compute(chunk, mask, o, direct);
+    // Without an exchange to wait for, the statistics of the next chunk travel while this one computes.
+    comm::Work ready = group ? post_statistics(chunk, mask) : std::move(statistics);
+    if (!group && !last) statistics = post_statistics(chunks[i + 1], mask);
+    compute(chunk, mask, o, direct, std::move(ready));
     if (!group) continue;
     comm::Work leaving = post_return(chunk);
     copy_heads(*stream, o, chunk.own_return.heads, chunk.own_return.first, false);
@@ -341,7 +410,7 @@ const char* ContextAttention::kernel() const {
 
 void ContextAttention::run(const Mask& mask, const TensorView& o) {
   impl_->check_mask(mask);
-  impl_->check_tensor("o", o);
+  impl_->check_tensor("o", o, Impl::Rows::kTokens);
   const Count count(impl_->counters, impl_->strategy, *impl_->axis, *impl_->stream);
   impl_->execute(mask, o, {});
 }
@@ -349,14 +418,12 @@ void ContextAttention::run(const Mask& mask, const TensorView& o) {
 void ContextAttention::run(const TensorView& q, const TensorView& k, const TensorView& v, const Mask& mask,
                            const TensorView& o) {
   impl_->check_mask(mask);
-  impl_->check_tensor("q", q);
-  impl_->check_tensor("k", k);
-  impl_->check_tensor("v", v);
-  impl_->check_tensor("o", o);
+  impl_->check_tensors(q, k, v);
+  impl_->check_tensor("o", o, Impl::Rows::kTokens);
   const Count count(impl_->counters, impl_->strategy, *impl_->axis, *impl_->stream);
   Impl::Direct direct;
-  if (impl_->strategy.ulysses == 1) direct.q = q;
-  if (impl_->axis->degree() == 1) {
+  if (impl_->topology.ulysses == 1) direct.q = q;
+  if (impl_->topology.ranks() == 1) {
     direct.k = k;
     direct.v = v;
   } else {

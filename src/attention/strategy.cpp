@@ -178,6 +178,10 @@ Strategy parse_strategy(const StrategyOptions& options, int context_degree, int6
 Problem checked_problem(const Problem& problem) {
   if (problem.batch < 1) fail("attention: batch {} must be at least 1", problem.batch);
   if (problem.tokens < 1) fail("attention: {} tokens; the sequence needs at least one", problem.tokens);
+  if (problem.key_tokens < 0) {
+    fail("attention: {} key tokens; there must be at least one, or 0 where the keys are the sequence's own",
+         problem.key_tokens);
+  }
   if (problem.heads < 1) fail("attention: {} heads; there must be at least one", problem.heads);
   constexpr int64_t kMostHeadDim = 1024;
   if (problem.head_dim < 1 || problem.head_dim > kMostHeadDim)

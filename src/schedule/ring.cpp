@@ -123,6 +123,17 @@ std::vector<int> ring_slots(int ring, Direction direction) {
   return slots;
 }
 
+std::vector<int> statistics_ranks(int64_t tokens, int ring) {
+  std::vector<int> ranks;
+  for (int index = 0; index < ring; ++index)
+    if (!ring_block(tokens, ring, index).empty()) ranks.push_back(index);
+  return ranks;
+}
+
+int64_t statistics_bytes(const Sizes& sizes, int64_t heads) {
+  return sizes.batch * heads * (3 + sizes.head_dim) * static_cast<int64_t>(sizeof(float));
+}
+
 int64_t kv_bytes(const Sizes& sizes, IndexRange tokens, int64_t heads) {
   return tokens.size() * 2 * sizes.batch * heads * sizes.head_dim * sizes.element_bytes;
 }

@@ -60,6 +60,16 @@ std::vector<RingStep> ring_schedule(int64_t tokens, int ring, Direction directio
 // Buffers beside the own block: the slots that ring_schedule() uses on some rank. 0 for R = 1.
 std::vector<int> ring_slots(int ring, Direction direction);
 
+// Whether a softmax with fixed offsets needs statistics of all keys first: then, before the first block is computed,
+// every rank that has keys sends one record about them to every other that has, and all combine them in ring order.
+enum class Statistics : uint8_t { kNone, kGathered };
+
+// Ring indices of those ranks, ascending. The others (S < R) have no queries either, and need nothing.
+std::vector<int> statistics_ranks(int64_t tokens, int ring);
+
+// Of one record: a number n, a radius, the largest |v| and the mean key per (batch, head), float32.
+int64_t statistics_bytes(const Sizes& sizes, int64_t heads);
+
 // Bytes of the keys and values of `tokens`, for `heads` heads.
 int64_t kv_bytes(const Sizes& sizes, IndexRange tokens, int64_t heads);
 

@@ -1,6 +1,8 @@
 // Sums the tables.
 #include "schedule/traffic.h"
 
+#include <algorithm>
+
 namespace zoetrope::schedule {
 namespace {
 
@@ -12,7 +14,8 @@ int64_t sum(const Sizes& sizes, const std::vector<Segment>& segments) {
 
 }  // namespace
 
-Traffic traffic(const Sizes& sizes, Topology topology, Direction direction, int rank, int chunks) {
+Traffic traffic(const Sizes& sizes, Topology topology, Direction direction, int rank, int chunks,
+                Statistics statistics) {
   Traffic total;
   const int64_t heads = head_share(sizes.heads, topology.ulysses, topology.ulysses_index(rank)).size();
   for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -26,6 +29,12 @@ Traffic traffic(const Sizes& sizes, Topology topology, Direction direction, int 
   for (const RingStep& step : ring_schedule(sizes.tokens, topology.ring, direction, topology.ring_index(rank))) {
     for (const Transfer& transfer : step.sends) total.ring_sent += kv_bytes(sizes, transfer.tokens, heads);
     for (const Transfer& transfer : step.receives) total.ring_received += kv_bytes(sizes, transfer.tokens, heads);
+  }
+  if (statistics == Statistics::kGathered) {
+    const std::vector<int> ranks = statistics_ranks(sizes.tokens, topology.ring);
+    if (std::find(ranks.begin(), ranks.end(), topology.ring_index(rank)) != ranks.end())
+      total.statistics_sent = total.statistics_received =
+          (static_cast<int64_t>(ranks.size()) - 1) * statistics_bytes(sizes, heads);
   }
   const int64_t own = token_shard(sizes.tokens, topology.ranks(), rank).size() * sizes.batch * sizes.heads *
                       sizes.head_dim * sizes.element_bytes;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace zoetrope::schedule {
 namespace {
 
@@ -50,6 +52,28 @@ TEST(Traffic, RingPerRankAndInAll) {
       }
       EXPECT_EQ(sent, (topology.ring - 1) * 2 * s.batch * s.tokens * s.heads * s.head_dim * s.element_bytes);
     }
+  });
+}
+
+// Ranks with keys tell each other about them; what one rank sends, others receive.
+TEST(Traffic, StatisticsPerRankAndInAll) {
+  sweep([](const Sizes& s, Topology topology) {
+    int64_t sent = 0, received = 0;
+    const int64_t with_keys = std::min<int64_t>(s.tokens, topology.ring);
+    for (int rank = 0; rank < topology.ranks(); ++rank) {
+      const Traffic none = traffic(s, topology, Direction::kForward, rank);
+      EXPECT_EQ(none.statistics_sent + none.statistics_received, 0);
+      const Traffic t = traffic(s, topology, Direction::kForward, rank, 3, Statistics::kGathered);
+      const int64_t mine = head_share(s.heads, topology.ulysses, topology.ulysses_index(rank)).size();
+      const bool has_keys = !ring_block(s.tokens, topology.ring, topology.ring_index(rank)).empty();
+      EXPECT_EQ(t.statistics_sent, has_keys ? (with_keys - 1) * s.batch * mine * (3 + s.head_dim) * 4 : 0);
+      EXPECT_EQ(t.sent(), none.sent() + t.statistics_sent);
+      EXPECT_EQ(t.received(), none.received() + t.statistics_received);
+      sent += t.statistics_sent;
+      received += t.statistics_received;
+    }
+    EXPECT_EQ(sent, received);
+    EXPECT_EQ(sent, with_keys * (with_keys - 1) * s.batch * s.heads * (3 + s.head_dim) * 4);
   });
 }
 
