@@ -12,6 +12,7 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
 list(APPEND ZOETROPE_KERNEL_TESTS
   flash_attention/testing.cpp
   flash_attention/door_test.cpp
+  flash_attention/fixed_max_test.cpp
   flash_attention/folding_test.cpp
   flash_attention/masks_test.cpp
   flash_attention/numerics_test.cpp

@@ -59,8 +59,21 @@ std::vector<Variant> variants() {
           {"avx2", DType::kBF16},        {"scalar", DType::kF32}, {"scalar", DType::kBF16}};
 }
 
+std::vector<Variant> softmax_variants() {
+  std::vector<Variant> all = variants();
+  for (const Softmax softmax : {Softmax::kExactOnline, Softmax::kFixedMax}) {
+    for (Variant variant : variants()) {
+      variant.softmax = softmax;
+      all.push_back(variant);
+    }
+  }
+  return all;
+}
+
 void PrintTo(const Variant& variant, std::ostream* out) {
   *out << variant.implementation << "_" << dtype_name(variant.dtype);
+  if (variant.softmax == Softmax::kExactOnline) *out << "_exact";
+  if (variant.softmax == Softmax::kFixedMax) *out << "_fixed";
 }
 
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info) { return ::testing::PrintToString(info.param); }
@@ -101,6 +114,7 @@ Case::Case(const Variant& variant, int64_t batch, int64_t queries, int64_t keys,
   problem.dtype = variant.dtype;
   problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
   problem.implementation = variant.implementation;
+  problem.softmax = variant.softmax;
   fill_normal(q, 1);
   fill_normal(k, 2);
   fill_normal(v, 3);
@@ -137,6 +151,7 @@ KeyBlock Case::block(IndexRange keys) const {
   block.key_lengths = key_lengths;
   if (key_mask) block.key_mask = key_mask;
   if (bias) block.bias = bias.view().slice(2, keys.begin, keys.end);
+  if (known) block.statistics = known;
   return block;
 }
 
@@ -148,7 +163,24 @@ Tensor Case::reference() const {
 
 void Case::attend(int threads) {
   Stream stream(threads);
-  FlashAttention(problem).attend(stream, q, block(), o);
+  counts = FlashAttention(problem).attend(stream, q, block(), o);
+}
+
+Tensor Case::statistics(const std::vector<IndexRange>& blocks) const {
+  Stream stream(2);
+  const FlashAttention attention(problem);
+  const Shape shape{problem.batch, problem.heads, 3 + problem.head_dim};
+  std::vector<Tensor> parts;
+  for (const IndexRange& keys : blocks) {
+    attention.key_statistics(stream, block(keys), parts.emplace_back(DType::kF32, shape));
+  }
+  Tensor all(DType::kF32, shape);
+  FlashAttention::combine_key_statistics(std::vector<TensorView>(parts.begin(), parts.end()), all);
+  return all;
+}
+
+void Case::know_statistics(const std::vector<IndexRange>& blocks) {
+  if (problem.softmax == Softmax::kFixedMax) known = statistics(blocks);
 }
 
 void Case::fold(const std::vector<IndexRange>& blocks, int threads) {
@@ -156,7 +188,13 @@ void Case::fold(const std::vector<IndexRange>& blocks, int threads) {
   const FlashAttention attention(problem);
   const auto state = attention.make_state();
   attention.init(stream, *state);
-  for (const IndexRange& keys : blocks) attention.accumulate(stream, *state, q, block(keys));
+  know_statistics(blocks);
+  counts = {};
+  for (const IndexRange& keys : blocks) {
+    const TileCounts one = attention.accumulate(stream, *state, q, block(keys));
+    counts.fixed += one.fixed;
+    counts.online += one.online;
+  }
   attention.finish(stream, *state, o);
 }
 

@@ -12,12 +12,14 @@
 
 namespace zoetrope::kernels::flash_testing {
 
-// An implementation with a dtype it takes; the parameter of most tests.
+// An implementation with a dtype it takes, and a softmax; the parameter of most tests.
 struct Variant {
   const char* implementation;
   DType dtype;
+  Softmax softmax = Softmax::kOnline;
 };
-std::vector<Variant> variants();
+std::vector<Variant> variants();                          // online
+std::vector<Variant> softmax_variants();                  // each with every softmax
 void PrintTo(const Variant& variant, std::ostream* out);  // the name under which ctest lists it
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info);
 
@@ -46,6 +48,11 @@ struct Case {
   Tensor reference() const;                                           // float64 [B, Sq, H, D]
   void attend(int threads = 2);                                       // into o
   void fold(const std::vector<IndexRange>& blocks, int threads = 2);  // state, one block after another, into o
+  Tensor statistics(const std::vector<IndexRange>& blocks) const;     // of all of them, combined in this order
+  void know_statistics(const std::vector<IndexRange>& blocks);        // block() brings them along, in fixed-max
+  Tensor known;
+
+  TileCounts counts;  // of the last attend() or fold()
 };
 
 // How far `o` is from the definition.
