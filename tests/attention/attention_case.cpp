@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "device/stream.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "tensor/half.h"
 
@@ -53,8 +54,8 @@ void assign(const TensorView& to, const TensorView& from) {
   });
 }
 
-Tensor filled(const Problem& p, uint64_t seed) {
-  Tensor x(p.dtype, {p.batch, p.tokens, p.heads, p.head_dim});
+Tensor filled(const Problem& p, int64_t rows, uint64_t seed) {
+  Tensor x(p.dtype, {p.batch, rows, p.heads, p.head_dim});
   for_each(x, [&](int64_t, int64_t, int64_t, int64_t, int64_t at) {
     const uint64_t bits = mix(seed * 0x1000003u + static_cast<uint64_t>(at));
     store(x, at, static_cast<float>(static_cast<double>(bits >> 11) * 0x1p-51 - 2));
@@ -65,7 +66,10 @@ Tensor filled(const Problem& p, uint64_t seed) {
 }  // namespace
 
 Case::Case(const Problem& what, uint64_t seed)
-    : problem(what), q(filled(what, 3 * seed)), k(filled(what, 3 * seed + 1)), v(filled(what, 3 * seed + 2)) {
+    : problem(what),
+      q(filled(what, what.tokens, 3 * seed)),
+      k(filled(what, keys(), 3 * seed + 1)),
+      v(filled(what, keys(), 3 * seed + 2)) {
   if (problem.scale == 0) problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(problem.head_dim)));
 }
 
@@ -73,7 +77,7 @@ Mask Case::mask() const { return {key_lengths, key_mask ? key_mask.view() : Tens
 
 bool Case::valid(int64_t b, int64_t s) const {
   if (problem.mask == MaskKind::kKeyLengths) return s < key_lengths[static_cast<size_t>(b)];
-  if (problem.mask == MaskKind::kKeyMask) return key_mask.data<uint8_t>()[b * problem.tokens + s] != 0;
+  if (problem.mask == MaskKind::kKeyMask) return key_mask.data<uint8_t>()[b * keys() + s] != 0;
   return true;
 }
 
@@ -94,16 +98,23 @@ void Case::set_key_lengths(std::vector<int64_t> lengths) {
 
 void Case::set_key_mask(uint64_t seed) {
   problem.mask = MaskKind::kKeyMask;
-  key_mask = Tensor(DType::kU8, {problem.batch, problem.tokens});
+  key_mask = Tensor(DType::kU8, {problem.batch, keys()});
   for (int64_t i = 0; i < key_mask.size(); ++i)
     key_mask.data<uint8_t>()[i] = mix(seed + static_cast<uint64_t>(i)) % 3 != 0 ? 7 : 0;
   poison_masked();
 }
 
+void Case::shift_keys(const std::function<double(int64_t s, int64_t d)>& shift) {
+  for_each(k, [&](int64_t, int64_t s, int64_t, int64_t d, int64_t at) {
+    store(k, at, static_cast<float>(load(k, at) + shift(s, d)));
+  });
+}
+
 Tensor Case::reference() const {
   kernels::FlashProblem flash;
   flash.batch = problem.batch;
-  flash.query_tokens = flash.key_tokens = problem.tokens;
+  flash.query_tokens = problem.tokens;
+  flash.key_tokens = keys();
   flash.heads = problem.heads;
   flash.head_dim = problem.head_dim;
   flash.dtype = problem.dtype;
@@ -128,6 +139,11 @@ Shard::Shard(const Case& whole, IndexRange tokens)
       v(qkv.view().select(2, 2)),
       o(o_padded.view().slice(3, 0, whole.problem.head_dim)) {
   assign(q, whole.q.view().slice(1, tokens.begin, tokens.end));
+  if (whole.problem.key_tokens > 0) {
+    k = whole.k;
+    v = whole.v;
+    return;
+  }
   assign(k, whole.k.view().slice(1, tokens.begin, tokens.end));
   assign(v, whole.v.view().slice(1, tokens.begin, tokens.end));
 }
@@ -175,13 +191,27 @@ bool same_bits(const TensorView& a, const TensorView& b) {
   return same;
 }
 
-Tensor run_alone(comm::Communicator& comm, const Case& whole) {
+Tensor run_alone(comm::Communicator& comm, const Case& whole, Softmax softmax) {
   const auto alone = comm.split(comm.rank(), 0);
-  ContextAttention attention = plan(whole.problem, {}, *alone, 1);
+  ContextAttention attention = plan(whole.problem, {.softmax = softmax}, *alone, 1);
   Tensor o(whole.problem.dtype,
            {whole.problem.batch, whole.problem.tokens, whole.problem.heads, whole.problem.head_dim});
   attention.run(whole.q, whole.k, whole.v, whole.mask(), o);
   return o;
+}
+
+Tensor run_threads(const Case& whole, const Strategy& strategy, int threads) {
+  const Problem& p = whole.problem;
+  Tensor all(p.dtype, {p.batch, p.tokens, p.heads, p.head_dim});
+  comm::run_ranks(strategy.ulysses * strategy.ring, [&](comm::Communicator& comm) {
+    Stream stream(threads);
+    ContextAttention attention = plan(p, strategy, comm, stream);
+    const IndexRange own = attention.tokens();
+    Shard shard(whole, own);
+    attention.run(shard.q, shard.k, shard.v, whole.mask(), shard.o);
+    copy(stream, all.view().slice(1, own.begin, own.end), shard.o);
+  });
+  return all;
 }
 
 double bound(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : 1e-5; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,14 +18,17 @@ struct Case {
   explicit Case(const Problem& what, uint64_t seed = 1);
 
   Problem problem;
-  Tensor q, k, v;  // [B, S, H, D], uniform in [-2, 2)
+  Tensor q, k, v;  // [B, S, H, D], uniform in [-2, 2); k, v of cross-attention [B, key_tokens, H, D]
   std::vector<int64_t> key_lengths;
   Tensor key_mask;  // [B, S] U8
+  int64_t keys() const { return problem.key_tokens > 0 ? problem.key_tokens : problem.tokens; }
 
   Mask mask() const;
   // Sets the mask of the problem's kind. Masked keys and values become NaN: none may enter the arithmetic.
   void set_key_lengths(std::vector<int64_t> lengths);
   void set_key_mask(uint64_t seed);
+  // Adds `offset(s, d)` to every key: a mean that all keys share, or that wanders along the sequence.
+  void shift_keys(const std::function<double(int64_t s, int64_t d)>& offset);
   Tensor reference() const;  // [B, S, H, D] F64
 
  private:
@@ -37,7 +41,7 @@ struct Case {
 struct Shard {
   Shard(const Case& whole, IndexRange tokens);
 
-  Tensor qkv;       // [B, S_l, 3, H, D]
+  Tensor qkv;       // [B, S_l, 3, H, D]; k and v of cross-attention are the case's
   Tensor o_padded;  // [B, S_l, H, D + 3]
   TensorView q, k, v, o;
 };
@@ -52,7 +56,10 @@ double distance(comm::Communicator& comm, const TensorView& a, const TensorView&
 bool same_bits(const TensorView& a, const TensorView& b);  // shapes [B, S, H, D]
 
 // Every rank alone: the case over a communicator of one rank.
-Tensor run_alone(comm::Communicator& comm, const Case& whole);
+Tensor run_alone(comm::Communicator& comm, const Case& whole, Softmax softmax = Softmax::kOnline);
+
+// The whole o of a run of ranks that are threads.
+Tensor run_threads(const Case& whole, const Strategy& strategy, int threads);
 
 // The bound on the distance between two results for one case.
 //  F32: what is asked of N ranks against one, 1e-5. A float32 score of D ≤ 128 terms errs by about

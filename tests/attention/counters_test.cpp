@@ -23,14 +23,15 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   Shard shard(whole, attention.tokens());
   const schedule::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                               static_cast<int64_t>(dtype_size(problem.dtype))};
-  const schedule::Traffic sum = schedule::traffic(sizes, {strategy.ulysses, strategy.ring}, of(strategy.direction),
-                                                  comm.rank(), strategy.head_chunks);
+  const schedule::Traffic sum = schedule::traffic(
+      sizes, {strategy.ulysses, strategy.ring}, of(strategy.direction), comm.rank(), strategy.head_chunks,
+      strategy.softmax == Softmax::kFixedMax ? schedule::Statistics::kGathered : schedule::Statistics::kNone);
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
   const Counters first = attention.counters();
   EXPECT_EQ(first.ulysses.bytes_sent, sum.exchange_sent + sum.return_sent);
   EXPECT_EQ(first.ulysses.bytes_received, sum.exchange_received + sum.return_received);
-  EXPECT_EQ(first.ring.bytes_sent, sum.ring_sent);
-  EXPECT_EQ(first.ring.bytes_received, sum.ring_received);
+  EXPECT_EQ(first.ring.bytes_sent, sum.ring_sent + sum.statistics_sent);
+  EXPECT_EQ(first.ring.bytes_received, sum.ring_received + sum.statistics_received);
   EXPECT_EQ(first.bytes_copied, sum.packed + sum.unpacked);
   // The stream counts every copy of tensor data, so nothing was copied beside the counters.
   EXPECT_EQ(stream.copied_bytes(), sum.packed + sum.unpacked);
@@ -39,7 +40,7 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   write_slots(attention.input_slots(), shard);
   attention.run({}, shard.o);
   EXPECT_EQ(attention.counters().bytes_copied, sum.packed + 2 * sum.unpacked);
-  EXPECT_EQ(attention.counters().ring.bytes_sent, 2 * sum.ring_sent);
+  EXPECT_EQ(attention.counters().ring.bytes_sent, 2 * first.ring.bytes_sent);
   attention.reset_counters();
   EXPECT_EQ(attention.counters().ulysses.bytes_sent, 0);
 }
@@ -55,8 +56,13 @@ const bool kRegistered = [] {
               for (const int64_t heads : {ulysses, 2 * ulysses - 1})
                 for (const Direction direction : {Direction::kForward, Direction::kTwoWay, Direction::kOpen})
                   for (const int chunks : {1, 2})
-                    expect_sums(comm, {2, tokens, heads, 8, DType::kF32},
-                                {.ulysses = ulysses, .ring = ring, .direction = direction, .head_chunks = chunks});
+                    for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax})
+                      expect_sums(comm, {2, tokens, heads, 8, DType::kF32},
+                                  {.ulysses = ulysses,
+                                   .ring = ring,
+                                   .direction = direction,
+                                   .softmax = softmax,
+                                   .head_chunks = chunks});
           });
     }
   }
@@ -68,7 +74,7 @@ ZT_RANK_TEST(Counters, NothingIsBookedAfterTheFirstRun) {
   const Problem problem{2, 61, int64_t{comm.size()}, 16, DType::kF32};
   const Case whole(problem);
   Stream stream(1);
-  ContextAttention attention = plan(problem, {}, comm, stream);
+  ContextAttention attention = plan(problem, {.ring = comm.size(), .softmax = Softmax::kFixedMax}, comm, stream);
   Shard shard(whole, attention.tokens());
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
   const size_t workspace = attention.workspace_bytes(), scratch = stream.scratch().reserved();

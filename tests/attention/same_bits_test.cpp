@@ -1,46 +1,75 @@
-// What must not change a bit: how many ranks share the heads, how many threads a rank has, who packs. (How many ring
-// blocks there are does change bits: it is another order of summation.)
+// What must not change a bit: how many ranks share the heads, how many threads a rank has, in how many chunks the heads
+// go, and what carries the messages. (How many ring blocks there are does: it is another order of summation.)
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "attention_case.h"
-#include "device/stream.h"
+#include "comm/rank_test.h"
 
 namespace zoetrope::attention::testing {
 namespace {
 
-// The whole o of a run over U × R ranks.
-Tensor run_grid(const Case& whole, int ulysses, int ring, int threads) {
-  const Problem& p = whole.problem;
-  Tensor all(p.dtype, {p.batch, p.tokens, p.heads, p.head_dim});
-  comm::run_ranks(ulysses * ring, [&](comm::Communicator& comm) {
-    Stream stream(threads);
-    ContextAttention attention = plan(p, {.ulysses = ulysses, .ring = ring}, comm, stream);
-    const IndexRange own = attention.tokens();
-    Shard shard(whole, own);
-    attention.run(shard.q, shard.k, shard.v, whole.mask(), shard.o);
-    copy(stream, all.view().slice(1, own.begin, own.end), shard.o);
-  });
+struct Spread {
+  int ulysses, threads, chunks;
+};
+
+// Every U with every thread count, and every U with every number of chunks; of these one U has heads enough for three
+// and one has not.
+std::vector<Spread> spreads() {
+  std::vector<Spread> all;
+  for (int ulysses = 1; ulysses <= 4; ++ulysses) {
+    for (const int threads : {1, 2, 3}) all.push_back({ulysses, threads, 1});
+    for (const int chunks : {2, 3}) all.push_back({ulysses, 2, chunks});
+  }
   return all;
 }
 
-TEST(SameBits, ForAnyUlyssesDegreeAndThreadCount) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const MaskKind mask : {MaskKind::kNone, MaskKind::kKeyLengths}) {
-      Case whole({2, 301, 7, 64, dtype}, 5);
-      if (mask == MaskKind::kKeyLengths) whole.set_key_lengths({250, 77});
-      for (const int ring : {1, 2, 3}) {
-        const Tensor expected = run_grid(whole, 1, ring, 1);
-        for (const int ulysses : {1, 2, 3}) {
-          for (const int threads : {1, 2, 3}) {
-            EXPECT_TRUE(same_bits(run_grid(whole, ulysses, ring, threads), expected))
-                << fmt::format("{} U{} R{} with {} threads", dtype_name(dtype), ulysses, ring, threads);
-          }
-        }
-      }
+void expect_same_bits(DType dtype, Softmax softmax) {
+  // Seven heads divide by none of 2, 3, 4. Each ring block has rows for two query tiles and a rest.
+  Case whole({2, 331, 7, 40, dtype}, 5);
+  whole.set_key_lengths({300, 77});
+  for (const int ring : {1, 2, 3}) {
+    Strategy strategy{.ulysses = 1, .ring = ring, .softmax = softmax, .deterministic = true};
+    const Tensor expected = run_threads(whole, strategy, 1);
+    for (const Spread& spread : spreads()) {
+      strategy.ulysses = spread.ulysses;
+      strategy.head_chunks = spread.chunks;
+      EXPECT_TRUE(same_bits(run_threads(whole, strategy, spread.threads), expected)) << fmt::format(
+          "U{} R{} with {} threads and {} head chunks", spread.ulysses, ring, spread.threads, spread.chunks);
     }
   }
 }
+
+TEST(Deterministic, OnlineF32) { expect_same_bits(DType::kF32, Softmax::kOnline); }
+TEST(Deterministic, OnlineBF16) { expect_same_bits(DType::kBF16, Softmax::kOnline); }
+TEST(Deterministic, FixedMaxF32) { expect_same_bits(DType::kF32, Softmax::kFixedMax); }
+TEST(Deterministic, FixedMaxBF16) { expect_same_bits(DType::kBF16, Softmax::kFixedMax); }
+
+// The same ranks as threads of this process: under mpirun that is another transport.
+void run_transport(comm::Communicator& comm, int ulysses, int ring) {
+  const Case whole({1, 61, 2 * int64_t{ulysses} - 1, 16, DType::kBF16}, 9);
+  for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
+    const Strategy strategy{.ulysses = ulysses, .ring = ring, .softmax = softmax, .head_chunks = 2};
+    const Tensor expected = run_threads(whole, strategy, 1);
+    ContextAttention attention = plan(whole.problem, strategy, comm, 1);
+    const IndexRange own = attention.tokens();
+    Shard shard(whole, own);
+    attention.run(shard.q, shard.k, shard.v, {}, shard.o);
+    EXPECT_TRUE(same_bits(shard.o, expected.view().slice(1, own.begin, own.end)));
+  }
+}
+
+const bool kRegistered = [] {
+  for (const int ranks : {2, 3, 4, 6}) {
+    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
+      if (ranks % ulysses != 0) continue;
+      const int ring = ranks / ulysses;
+      comm::register_rank_test("SameBitsOnAnyTransport", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__,
+                               __LINE__, [=](comm::Communicator& comm) { run_transport(comm, ulysses, ring); });
+    }
+  }
+  return true;
+}();
 
 }  // namespace
 }  // namespace zoetrope::attention::testing

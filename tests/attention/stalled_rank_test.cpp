@@ -20,7 +20,8 @@ std::string error_of_stall(const char* operation, int ulysses, int ring) {
                     [&](comm::Communicator& inner) {
                       comm::StalledCommunicator comm(inner, operation, /*stalled=*/1);
                       const Case whole({1, 40, 4, 16, DType::kF32});
-                      ContextAttention attention = plan(whole.problem, {.ulysses = ulysses, .ring = ring}, comm, 1);
+                      const Strategy strategy{.ulysses = ulysses, .ring = ring, .softmax = Softmax::kFixedMax};
+                      ContextAttention attention = plan(whole.problem, strategy, comm, 1);
                       Shard shard(whole, attention.tokens());
                       attention.run(shard.q, shard.k, shard.v, {}, shard.o);
                     },
@@ -33,6 +34,8 @@ std::string error_of_stall(const char* operation, int ulysses, int ring) {
 
 TEST(StalledRank, IsNamedWithTheOperation) {
   EXPECT_THAT(error_of_stall("ring hop", 1, 2), HasSubstr("rank 0 waited 0.5 s for rank 1 in 'ring hop'"));
+  // Again the stalled rank goes on, to the hop.
+  EXPECT_THAT(error_of_stall("ring statistics", 1, 2), HasSubstr("in 'ring "));
   EXPECT_THAT(error_of_stall("ulysses return", 2, 1), HasSubstr("rank 0 waited 0.5 s for rank 1 in 'ulysses return'"));
   // The stalled rank goes on to the way back, where it waits as well: either may be first to give up.
   EXPECT_THAT(error_of_stall("ulysses exchange", 2, 1), HasSubstr("in 'ulysses "));
@@ -40,7 +43,7 @@ TEST(StalledRank, IsNamedWithTheOperation) {
 
 // Whichever rank notices first, by waiting or by a later message that does not fit.
 TEST(StalledRank, EndsAllOfALargerGrid) {
-  for (const char* operation : {"ulysses exchange", "ring hop", "ulysses return"})
+  for (const char* operation : {"ulysses exchange", "ring statistics", "ring hop", "ulysses return"})
     EXPECT_NE(error_of_stall(operation, 2, 3), "no error") << operation;
 }
 
