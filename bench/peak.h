@@ -58,16 +58,17 @@ struct PairedRepeat {
 };
 
 struct PairedOptions {
-  int repeats = 5;
+  int repeats = 0;          // 0: five, or three where one takes more than a second
   double seconds = 0;       // go on until so much time went into the runs themselves
   double window = 0.02;     // the least a repeat and a peak window last: short runs are repeated inside one
   double window_limit = 2;  // the most a peak window lasts
 };
 
 // Times run() (which does `flop` operations on the team) by turns with the peak: window, repeat, window, repeat, …,
-// window, each window as long as the repeat. One run before all that is not counted.
+// window, each window as long as the repeat. One run before all that is not counted; check(), where there is one, looks
+// at its result before anything is timed and may throw.
 std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flop, const PairedOptions& options,
-                                           const std::function<void()>& run);
+                                           const std::function<void()>& run, const std::function<void()>& check = {});
 
 double wall_seconds();        // monotonic
 double thread_cpu_seconds();  // of the calling thread

@@ -1,0 +1,39 @@
+// The modes of `zoetrope bench`, one case a file: what each measures, the settings it takes, and the section it adds to
+// the report. They print nothing; progress goes to a function of the caller.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/options.h"
+#include "bench/report.h"
+
+namespace zoetrope::bench {
+
+// Told what is being measured now; may be empty.
+using Progress = std::function<void(const std::string&)>;
+
+struct PeakSettings {
+  std::string threads = "1,all";
+  std::string sizes = "32K,1M,16M,256M";
+  double seconds = 0.2;
+};
+OptionSet describe(PeakSettings& settings);
+Section bench_peak(const PeakSettings& settings, const Progress& progress);
+
+struct KernelSettings {
+  std::string shapes = "lengths,two_heads,head_dims,primes,cross,masks";
+  std::string dtype = "all";
+  std::string implementation = "all";
+  std::string softmax = "online";
+  std::string threads = "1,all";
+  int64_t repeat = 0;
+  double seconds = 0;
+  double window = 0.02;
+};
+OptionSet describe(KernelSettings& settings);
+// `wrong` counts the cases whose result was not within its tolerance; they are not timed.
+Section bench_kernel(const KernelSettings& settings, const Progress& progress, int& wrong);
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,286 @@
+// `bench kernel`: flash attention by itself, over shapes × dtypes × implementations × softmax × threads, each verified
+// before it is timed and timed between windows of the peak of its instruction set.
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "base/error.h"
+#include "bench/attention_data.h"
+#include "bench/cases.h"
+#include "bench/peak.h"
+#include "bench/statistics.h"
+#include "bench/words.h"
+
+namespace zoetrope::bench {
+namespace {
+
+using kernels::FlashAttention;
+using kernels::FlashProblem;
+
+constexpr int kMostThreads = 4096;
+constexpr double kMostScalarFlop = 2e9;  // the scalar kernel does about as many a second
+
+struct Named {
+  const char* name;
+  kernels::Softmax softmax;
+};
+constexpr Named kSoftmaxes[] = {{"online", kernels::Softmax::kOnline},
+                                {"exact_online", kernels::Softmax::kExactOnline},
+                                {"fixed_max", kernels::Softmax::kFixedMax}};
+
+std::vector<std::string> softmax_names() {
+  std::vector<std::string> names;
+  for (const Named& named : kSoftmaxes) names.emplace_back(named.name);
+  return names;
+}
+
+kernels::Softmax softmax_of(const std::string& name) {
+  for (const Named& named : kSoftmaxes) {
+    if (name == named.name) return named.softmax;
+  }
+  fail("there is no softmax '{}'", name);
+}
+
+struct Axes {
+  std::vector<problems::AttentionShape> shapes;
+  std::vector<std::string> dtypes, implementations, softmaxes;
+  std::vector<int> threads;
+  bool all_implementations = false;
+};
+
+Axes parse(const KernelSettings& settings) {
+  Axes axes;
+  axes.shapes = parse_shapes("shapes", settings.shapes);
+  axes.dtypes = choose_words("dtype", settings.dtype, {"bf16", "f32"});
+  axes.implementations = choose_words("implementation", settings.implementation, FlashAttention::implementations());
+  axes.softmaxes = choose_words("softmax", settings.softmax, softmax_names());
+  axes.threads = parse_counts("threads", settings.threads, available_threads(), kMostThreads);
+  axes.all_implementations = settings.implementation == "all";
+  return axes;
+}
+
+std::string mask_text(const problems::AttentionShape& shape) {
+  if (shape.key_lengths > 0) return fmt::format("lengths {:.0f} %", shape.key_lengths * 100);
+  if (shape.key_mask > 0) return fmt::format("mask {:.0f} %", shape.key_mask * 100);
+  return "none";
+}
+
+std::vector<Column> columns() {
+  return {{"batch", "B"},
+          {"queries", "Sq"},
+          {"keys", "Skv"},
+          {"heads", "H"},
+          {"head_dim", "D"},
+          {"mask", "mask"},
+          {"dtype", "dtype"},
+          {"implementation", "implementation"},
+          {"softmax", "softmax"},
+          {"threads", "threads"},
+          {"seconds_min", "least", Format::kSeconds},
+          {"seconds_median", "median", Format::kSeconds},
+          {"gflops", "GFLOP/s", Format::kOneDecimal},
+          {"peak_gflops", "peak", Format::kOneDecimal},
+          {"fraction_min", "least %", Format::kPercent},
+          {"fraction", "of peak", Format::kPercent},
+          {"fraction_max", "most %", Format::kPercent},
+          {"cpu", "cpu", Format::kPercent},
+          {"repeats", "repeats"},
+          {"tiles_fixed", "fixed", Format::kCount},
+          {"tiles_online", "online", Format::kCount},
+          {"rel_l2", "rel L2", Format::kScientific},
+          {"tolerance", "tolerance", Format::kScientific},
+          {"note", ""}};
+}
+constexpr size_t kDescribed = 10;  // columns that name the case
+
+template <typename Get>
+std::vector<double> each(const std::vector<PairedRepeat>& repeats, Get get) {
+  std::vector<double> values;
+  for (const PairedRepeat& repeat : repeats) values.push_back(get(repeat));
+  return values;
+}
+
+// Where a figure is drawn: the lines of one plot share dtype and threads.
+using PlotKey = std::pair<std::string, int>;
+using Lines = std::map<std::string, std::vector<LinePlot::Point>>;
+
+bool takes_other_dtype(const AttentionData& data, const std::string& implementation) {
+  return FlashAttention::refusal(data.problem, implementation).starts_with("takes ");
+}
+
+class KernelBench {
+ public:
+  KernelBench(const KernelSettings& settings, const Progress& progress)
+      : settings_(settings), progress_(progress), axes_(parse(settings)) {
+    table_.columns = columns();
+  }
+
+  void run() {
+    for (const problems::AttentionShape& shape : axes_.shapes) {
+      for (const std::string& dtype : axes_.dtypes) {
+        const AttentionData data(shape, dtype == "bf16" ? DType::kBF16 : DType::kF32);
+        const SampledReference reference(data);
+        Tensor o(data.problem.dtype, data.q.shape());
+        for (const std::string& implementation : axes_.implementations) {
+          // Of all, those that take another dtype go unmentioned.
+          if (axes_.all_implementations && takes_other_dtype(data, implementation)) continue;
+          for (const std::string& softmax : axes_.softmaxes) {
+            for (const int threads : axes_.threads) {
+              run_case(shape, data, reference, o, {dtype, implementation, softmax, threads});
+            }
+          }
+        }
+      }
+    }
+  }
+
+  Table& table() { return table_; }
+  int wrong() const { return wrong_; }
+
+  // Fraction against S for what was measured at two lengths or more, one head, no mask, D = 128.
+  std::vector<LinePlot> plots() const {
+    std::vector<LinePlot> plots;
+    for (const auto& [key, lines] : lines_) {
+      LinePlot plot;
+      plot.title = fmt::format("{}, {} thread{}: fraction of peak against length", key.first, key.second,
+                               key.second == 1 ? "" : "s");
+      plot.x_label = "tokens (one head of 128)";
+      plot.y_label = "of the measured peak";
+      plot.y_is_fraction = true;
+      for (const auto& [name, points] : lines) {
+        if (points.size() < 2) continue;
+        plot.lines.push_back({name, points});
+      }
+      if (!plot.lines.empty()) plots.push_back(std::move(plot));
+    }
+    return plots;
+  }
+
+ private:
+  struct Choice {
+    std::string dtype, implementation, softmax;
+    int threads;
+  };
+
+  void run_case(const problems::AttentionShape& shape, const AttentionData& data, const SampledReference& reference,
+                Tensor& o, const Choice& choice) {
+    if (progress_) {
+      progress_(fmt::format("{}x{}x{}x{} {} {} {} on {} threads", shape.batch, shape.queries, shape.heads,
+                            shape.head_dim, choice.dtype, choice.implementation, choice.softmax, choice.threads));
+    }
+    std::vector<Cell> row = {shape.batch,    shape.queries,          shape.keys,   shape.heads,
+                             shape.head_dim, mask_text(shape),       choice.dtype, choice.implementation,
+                             choice.softmax, int64_t{choice.threads}};
+    ZT_CHECK(row.size() == kDescribed);
+    row.resize(table_.columns.size());
+    FlashProblem problem = data.problem;
+    problem.implementation = choice.implementation;
+    problem.softmax = softmax_of(choice.softmax);
+    std::string note = FlashAttention::refusal(problem, choice.implementation);
+    if (note.empty() && choice.implementation == "scalar" && axes_.all_implementations && data.flop > kMostScalarFlop) {
+      note = "left out: slow; implementation=scalar times it";
+    }
+    if (note.empty()) {
+      try {
+        time(problem, data, reference, o, choice, shape, row);
+      } catch (const Error& error) {
+        note = error.what();
+      }
+    }
+    if (!note.empty()) row.back() = note;
+    table_.add(std::move(row));
+  }
+
+  void time(const FlashProblem& problem, const AttentionData& data, const SampledReference& reference, Tensor& o,
+            const Choice& choice, const problems::AttentionShape& shape, std::vector<Cell>& row) {
+    const FlashAttention attention(problem);
+    Stream stream(choice.threads);
+    const Isa isa = isa_of_kernel(attention.implementation());
+    kernels::TileCounts tiles;
+    const auto check = [&] {
+      const Verdict verdict = reference.check(o);
+      size_t at = table_.columns.size() - 5;
+      row[at++] = tiles.fixed;
+      row[at++] = tiles.online;
+      row[at++] = verdict.relative_l2;
+      row[at++] = verdict.tolerance;
+      if (verdict.passed()) return;
+      ++wrong_;
+      fail("WRONG: {}", verdict.finite ? "beyond the tolerance" : "not finite");
+    };
+    const PairedOptions options{
+        .repeats = static_cast<int>(settings_.repeat), .seconds = settings_.seconds, .window = settings_.window};
+    const std::vector<PairedRepeat> repeats = time_beside_peak(
+        isa, stream.team(), data.flop, options, [&] { tiles = attention.attend(stream, data.q, data.block(), o); },
+        check);
+    const std::vector<double> seconds = each(repeats, [](const PairedRepeat& r) { return r.seconds; });
+    const std::vector<double> fractions = each(repeats, [](const PairedRepeat& r) { return r.fraction; });
+    size_t at = kDescribed;
+    row[at++] = minimum(seconds);
+    row[at++] = median(seconds);
+    row[at++] = data.flop / minimum(seconds) * 1e-9;
+    row[at++] = median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; })) * 1e-9;
+    row[at++] = minimum(fractions);
+    row[at++] = median(fractions);
+    row[at++] = maximum(fractions);
+    if (choice.threads == 1) row[at] = median(each(repeats, [](const PairedRepeat& r) { return r.cpu_fraction; }));
+    row[++at] = static_cast<int64_t>(repeats.size());
+    if (shape.heads == 1 && shape.batch == 1 && shape.head_dim == 128 && shape.queries == shape.keys &&
+        data.problem.mask == kernels::MaskKind::kNone) {
+      const std::string name =
+          axes_.softmaxes.size() == 1 ? choice.implementation : choice.implementation + " " + choice.softmax;
+      std::vector<LinePlot::Point>& points = lines_[{choice.dtype, choice.threads}][name];
+      const auto x = static_cast<double>(shape.queries);
+      const auto place = std::lower_bound(points.begin(), points.end(), x,
+                                          [](const LinePlot::Point& p, double value) { return p.x < value; });
+      if (place == points.end() || place->x != x) points.insert(place, {x, median(fractions)});
+    }
+  }
+
+  const KernelSettings& settings_;
+  const Progress& progress_;
+  Axes axes_;
+  Table table_;
+  std::map<PlotKey, Lines> lines_;
+  int wrong_ = 0;
+};
+
+}  // namespace
+
+OptionSet describe(KernelSettings& settings) {
+  OptionSet options;
+  options
+      .text("shapes", settings.shapes,
+            "groups (lengths, two_heads, head_dims, primes, cross, masks, small) or shapes BxSxHxD, each with "
+            ":kv=N, :lengths=SHARE or :mask=SHARE after it")
+      .text("dtype", settings.dtype, "bf16, f32 or all")
+      .text("implementation", settings.implementation, "names, or all that can run here")
+      .text("softmax", settings.softmax, "online, exact_online, fixed_max or all")
+      .text("threads", settings.threads, "thread counts; 'all' is every one this process has")
+      .integer("repeat", settings.repeat, {0, 10000},
+               "timed repeats; 0: five, or three where one takes more than a second")
+      .number("seconds", settings.seconds, {0, 3600}, "repeat until so much time went into each case")
+      .number("window", settings.window, {0.0001, 60},
+              "the least a repeat and the peak windows beside it last, in seconds: short runs are repeated inside");
+  return options;
+}
+
+Section bench_kernel(const KernelSettings& settings, const Progress& progress, int& wrong) {
+  KernelBench bench(settings, progress);
+  bench.run();
+  wrong += bench.wrong();
+  Section section;
+  section.name = "kernel";
+  section.title = "Flash attention on this CPU";
+  section.note =
+      "Exact attention, 4·Sq·(valid keys)·D floating-point operations a head. Every result was compared with the "
+      "float64 definition (a sample of rows where there are many) before it was timed. 'of peak' is the median over "
+      "the repeats of operations a second over those of the instruction set's multiply-adds, measured on the same "
+      "threads right before and after each repeat for as long as the repeat; 'cpu' is the same by the thread's own "
+      "CPU time, which others on the machine disturb less. GFLOP/s are those of the least time.";
+  section.line_plots = bench.plots();
+  section.table = std::move(bench.table());
+  return section;
+}
+
+}  // namespace zoetrope::bench

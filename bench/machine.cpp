@@ -1,0 +1,71 @@
+#include "bench/machine.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <fstream>
+
+#include "zoetrope/version.h"
+
+#include "bench/peak.h"
+#include "device/thread_team.h"
+
+namespace zoetrope::bench {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// "48K L1d, 2048K L2, 32M shared L3" of the first core, as far as the system tells.
+std::string caches() {
+  std::string text;
+  for (int index = 0; index < 8; ++index) {
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
+    const std::string level = first_line(folder + "level"), type = first_line(folder + "type");
+    if (level.empty() || type == "Instruction") continue;
+    const char* suffix = type == "Data" ? "d" : "";
+    text += fmt::format("{}{} L{}{}", text.empty() ? "" : ", ", first_line(folder + "size"), level, suffix);
+  }
+  return text.empty() ? "unknown" : text;
+}
+
+}  // namespace
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) {
+      const size_t colon = line.find(": ");
+      if (colon != std::string::npos) return line.substr(colon + 2);
+    }
+  }
+  return "unknown";
+}
+
+std::vector<std::pair<std::string, std::string>> describe_machine() {
+  utsname system{};
+  uname(&system);
+  std::string isas;
+  for (const Isa isa : all_isas()) {
+    if (isa_available(isa)) isas += (isas.empty() ? "" : ", ") + std::string(isa_name(isa));
+  }
+  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  return {{"CPU", cpu_model()},
+          {"threads", fmt::format("{}", available_threads())},
+          {"caches", caches()},
+          {"memory", fmt::format("{:.1f} GiB", memory / (1 << 30))},
+          {"instruction sets", isas},
+          {"system", fmt::format("{} {}", system.sysname, system.release)},
+          {"compiler", "g++ " __VERSION__},
+          {"zoetrope", version()},
+          {"measured", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))}};
+}
+
+}  // namespace zoetrope::bench

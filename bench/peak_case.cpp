@@ -1,0 +1,72 @@
+// `bench peak`: multiply-adds a second of every instruction set, and bytes copied a second.
+#include "base/error.h"
+#include "bench/cases.h"
+#include "bench/peak.h"
+#include "bench/statistics.h"
+#include "bench/words.h"
+
+namespace zoetrope::bench {
+namespace {
+
+constexpr int kWindows = 5;
+constexpr int kMostThreads = 4096;
+
+struct Rates {
+  std::vector<double> values;
+  void add_to(Table& table, const char* what, const char* unit, int threads, Cell bytes, double scale) const {
+    table.add({what, int64_t{threads}, std::move(bytes), maximum(values) * scale, median(values) * scale, unit});
+  }
+};
+
+void add_copies(Table& table, const PeakSettings& settings, int threads, double seconds, const Progress& progress) {
+  constexpr CopyKind kKinds[] = {CopyKind::kMemcpy, CopyKind::kStreaming};
+  for (const CopyKind kind : kKinds) {
+    const char* what = kind == CopyKind::kMemcpy ? "memcpy" : "streaming copy";
+    for (const int64_t bytes : parse_byte_sizes("sizes", settings.sizes)) {
+      if (progress) progress(fmt::format("{} of {} bytes on {} threads", what, bytes, threads));
+      Rates rates;
+      for (int i = 0; i < kWindows; ++i) {
+        rates.values.push_back(measure_copy_bandwidth(threads, static_cast<size_t>(bytes), seconds, kind));
+      }
+      rates.add_to(table, what, "GB/s", threads, bytes, 1e-9);
+    }
+  }
+}
+
+}  // namespace
+
+OptionSet describe(PeakSettings& settings) {
+  OptionSet options;
+  options.text("threads", settings.threads, "thread counts, each measured alone; 'all' is every one this process has")
+      .text("sizes", settings.sizes, "bytes that each thread copies at once (K, M, G: powers of 1024)")
+      .number("seconds", settings.seconds, {0.001, 60}, "for each figure, in five windows");
+  return options;
+}
+
+Section bench_peak(const PeakSettings& settings, const Progress& progress) {
+  Section section;
+  section.name = "peak";
+  section.title = "The machine's limits";
+  section.note =
+      "Multiply-adds on registers only (a multiply and an add count as two), all threads at once; and bytes copied per "
+      "second by all threads together, each byte counted once though it is read and written, every thread in buffers "
+      "of its own. Best and median of five windows.";
+  section.table.columns = {{"what", "what", Format::kText},           {"threads", "threads", Format::kText},
+                           {"bytes", "bytes", Format::kBytes},        {"best", "best", Format::kOneDecimal},
+                           {"median", "median", Format::kOneDecimal}, {"unit", "unit", Format::kText}};
+  const double window = settings.seconds / kWindows;
+  for (const int threads : parse_counts("threads", settings.threads, available_threads(), kMostThreads)) {
+    ThreadTeam team(threads);
+    for (const Isa isa : all_isas()) {
+      if (!isa_available(isa)) continue;
+      if (progress) progress(fmt::format("peak of {} on {} threads", isa_name(isa), threads));
+      Rates rates;
+      for (int i = 0; i < kWindows; ++i) rates.values.push_back(measure_peak(isa, team, window).flops);
+      rates.add_to(section.table, isa_name(isa), "GFLOP/s", threads, {}, 1e-9);
+    }
+    add_copies(section.table, settings, threads, window, progress);
+  }
+  return section;
+}
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,37 @@
+// The loops that peak.cpp times, one thin file an instruction set. Each call issues `rounds` × kPeakRound independent
+// multiply-adds on registers. To be called only where the CPU has the instructions.
+#pragma once
+
+#include <cstdint>
+
+namespace zoetrope::bench {
+
+// Instructions a round; a multiple of each file's accumulators.
+inline constexpr int64_t kPeakRound = 48;
+
+void avx2_multiply_adds(int64_t rounds);
+void avx512_multiply_adds(int64_t rounds);
+void avx512_bf16_multiply_adds(int64_t rounds);
+
+// The loop itself: kAccumulators chains, more than latency × instructions a cycle of any core so far (6 × 2 for
+// vdpbf16ps), and few enough to stay in registers beside the operands. `Set` brings Vec, Operand, accumulator(),
+// operand(), multiply_add() and keep(). A template, so that every file compiles its own with its own flags.
+template <typename Set>
+[[gnu::always_inline]] inline void run_multiply_adds(int64_t rounds) {
+  static_assert(kPeakRound % Set::kAccumulators == 0);
+  typename Set::Vec sum[Set::kAccumulators];
+#pragma GCC unroll 24
+  for (int i = 0; i < Set::kAccumulators; ++i) sum[i] = Set::accumulator(i);
+  const typename Set::Operand a = Set::operand(0), b = Set::operand(1);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 4
+    for (int part = 0; part < kPeakRound / Set::kAccumulators; ++part) {
+#pragma GCC unroll 24
+      for (int i = 0; i < Set::kAccumulators; ++i) sum[i] = Set::multiply_add(sum[i], a, b);
+    }
+  }
+#pragma GCC unroll 24
+  for (int i = 0; i < Set::kAccumulators; ++i) Set::keep(sum[i]);
+}
+
+}  // namespace zoetrope::bench

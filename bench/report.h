@@ -1,0 +1,90 @@
+// What a benchmark hands back: sections of tables and plots. From one description come the table for people, the JSON
+// for programs and the page for both (page.h), so that none of them can say something else. Measures nothing.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace zoetrope::bench {
+
+// Nothing: does not apply or was not measured.
+using Cell = std::variant<std::monostate, std::string, int64_t, double>;
+
+enum class Format : uint8_t {
+  kText,
+  kCount,       // 1 234 567
+  kSeconds,     // 1.23 ms
+  kOneDecimal,  // 123.4
+  kPercent,     // of a fraction
+  kScientific,  // 1.2e-03
+  kBytes,       // 16 MiB
+};
+
+struct Column {
+  std::string key;      // in JSON, where the raw value stands
+  std::string heading;  // for people
+  Format format = Format::kText;
+};
+
+struct Table {
+  std::vector<Column> columns;
+  std::vector<std::vector<Cell>> rows;
+
+  // Throws nothing, checks the row's length (ZT_CHECK).
+  void add(std::vector<Cell> row);
+};
+
+std::string format_cell(const Cell& cell, Format format);
+std::string table_text(const Table& table);  // aligned columns, a heading and a rule; numbers to the right
+
+struct LinePlot {
+  struct Point {
+    double x = 0;
+    double y = 0;
+  };
+  struct Line {
+    std::string name;
+    std::vector<Point> points;  // ascending in x
+  };
+  std::string title;
+  std::string x_label, y_label;
+  bool x_is_bytes = false;  // ticks as 64 KiB instead of 65536
+  bool y_is_fraction = false;
+  double guide = 0;         // a horizontal line at this height, where not 0
+  std::vector<Line> lines;  // at most 8: one colour each
+};
+
+struct BarPlot {
+  struct Series {
+    std::string name;
+    std::vector<double> values;  // one a group
+  };
+  std::string title;
+  std::string y_label;
+  bool y_is_fraction = false;
+  std::vector<std::string> groups;
+  std::vector<Series> series;  // at most 8
+};
+
+struct Section {
+  std::string name;   // key in JSON: "peak", "kernel", …
+  std::string title;  // for people
+  std::string note;   // a paragraph: what was measured and how the columns are defined
+  std::vector<LinePlot> line_plots;
+  std::vector<BarPlot> bar_plots;
+  Table table;
+};
+
+struct Report {
+  std::vector<std::pair<std::string, std::string>> machine;  // "CPU", "Intel …"
+  std::vector<Section> sections;
+};
+
+nlohmann::ordered_json report_json(const Report& report);
+void write_json(const Report& report, const std::filesystem::path& path);  // whole or not at all
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,29 @@
+// Lists in settings: "a,b,c" of legal names, counts, and shapes. Refusals name the key, the word and what would be
+// right.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "problems/attention.h"
+
+namespace zoetrope::bench {
+
+std::vector<std::string> split_words(const char* key, std::string_view text);
+
+// Each word is one of `legal`; "all" stands for every one of them.
+std::vector<std::string> choose_words(const char* key, std::string_view text, const std::vector<std::string>& legal);
+
+// Positive counts, in the order given; "all" is `all`. The same count twice is listed once.
+std::vector<int> parse_counts(const char* key, std::string_view text, int all, int limit);
+
+// "65536", "64K", "16M", "1G" (powers of 1024), ascending as given.
+std::vector<int64_t> parse_byte_sizes(const char* key, std::string_view text);
+
+// Names of groups of problems/attention.h, or shapes of one's own: "1x4096x2x128" is B×S×H×D;
+// "1x8190x2x128:kv=512", ":lengths=0.75" and ":mask=0.75" (the share of valid keys) may follow.
+std::vector<problems::AttentionShape> parse_shapes(const char* key, std::string_view text);
+
+}  // namespace zoetrope::bench
