@@ -20,6 +20,7 @@ struct Command {
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
 };
 
+extern const Command kBench;
 extern const Command kGenerate;
 extern const Command kInspect;
 
