@@ -24,6 +24,10 @@ struct Job {
   int64_t heads;
   int64_t height, width, frames;  // tokens: (height/16)·(width/16)·((frames + 3)/4)
   double recorded_bf16_error;     // final latents in case.json, of the model's own class where it has none
+  // Of the ranks; the one rank that they are compared with has the defaults.
+  const char* direction = "";
+  const char* softmax = "";
+  int64_t head_chunks = 1;
 };
 
 // 125 tokens divide by none of 2, 3, 4, 6, 7; six heads do not divide by four, four not by three. Two experts switch
@@ -33,6 +37,8 @@ constexpr Job kJobs[] = {
     {"odd_tokens", "wan21_t2v", 4, 80, 80, 17, 1.4e-2},
     {"six_heads", "wan21_t2v_h6", 6, 80, 80, 17, 1.4e-2},
     {"two_experts", "wan22_t2v", 4, 32, 48, 5, 1.4e-2},
+    {"fixed_max_both_ways_in_chunks", "wan21_t2v_h6", 6, 48, 64, 9, 1.4e-2, "two_way", "fixed_max", 2},
+    {"fixed_max_chain_in_chunks", "wan21_t2v", 4, 48, 64, 9, 1.4e-2, "open", "fixed_max", 3},
 };
 
 struct Layout {
@@ -95,6 +101,9 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
       GenerateOptions options = options_of(job, dtype);
       options.data_parallelism = layout.data;
       options.strategy.ulysses_shards = layout.ulysses;
+      options.strategy.ring_direction = job.direction;
+      options.strategy.softmax = job.softmax;
+      options.strategy.ulysses_attention_chunks = job.head_chunks;
       held = video = TextToVideo::open(options);
     }
   }
