@@ -82,6 +82,10 @@ class Communicator {
   // What this rank is doing ("step 3"), for time-out messages. Shared with the communicators split from this one.
   virtual void set_step(std::string step) = 0;
 
+  // Where this communicator, and those split from it afterwards, record waits and transfers; null: nowhere. Takes the
+  // place of RankOptions::trace.
+  virtual void set_trace(trace::Trace* trace) = 0;
+
   // Built on exchange; each waits.
   void barrier();
   // `bytes` from every rank, in rank order, into `all` (size()·bytes).

@@ -1,6 +1,7 @@
 // The contract of Communicator, on every transport: bytes arrive where they belong, in order, in any sizes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "comm/payload.h"
@@ -195,6 +196,32 @@ ZT_RANK_TEST(Collectives, GiveEveryRankTheSame) {
   std::vector<char> mine = make_payload({me, 0, 3}, static_cast<size_t>(10 * me));
   comm.all_gather_v({me, mine.data(), mine.size()}, receives);
   for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(is_payload(all[static_cast<size_t>(rank)], {rank, 0, 3}));
+}
+
+// Large pieces that begin anywhere, several at once from the same peer: chunks and the copy past the caches.
+ZT_RANK_TEST(Exchange, LargePiecesAtOddPlaces) {
+  const int n = comm.size();
+  const int me = comm.rank();
+  const int to = (me + 1) % n, from = (me + n - 1) % n;
+  const std::vector<size_t> sizes = {(size_t{1} << 20) - 1, size_t{1} << 20, (size_t{2} << 20) + 1,
+                                     (size_t{5} << 20) + 77};
+  std::vector<std::vector<char>> out, in;
+  std::vector<Segment> sends, receives;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::vector<char> payload = make_payload({me, to, static_cast<int>(i)}, sizes[i]);
+    out.emplace_back(i).insert(out[i].end(), payload.begin(), payload.end());  // i bytes into its memory
+    in.emplace_back(sizes[i] + 2 * i + 1, 'x');
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    sends.push_back({to, out[i].data() + i, sizes[i]});
+    receives.push_back({from, in[i].data() + 2 * i + 1, sizes[i]});
+  }
+  comm.exchange(sends, receives, "large").wait();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const auto begin = in[i].begin() + static_cast<int64_t>(2 * i + 1);
+    EXPECT_TRUE(is_payload({begin, in[i].end()}, {from, me, static_cast<int>(i)}));
+    EXPECT_EQ(std::count(in[i].begin(), begin, 'x'), static_cast<int64_t>(2 * i + 1));
+  }
 }
 
 }  // namespace

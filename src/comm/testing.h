@@ -27,6 +27,7 @@ class WrappedCommunicator : public Communicator {
   Counters counters() const override { return inner_->counters(); }
   void reset_counters() override { inner_->reset_counters(); }
   void set_step(std::string step) override { inner_->set_step(std::move(step)); }
+  void set_trace(trace::Trace* trace) override { inner_->set_trace(trace); }
 
  protected:
   Communicator& inner() const { return *inner_; }

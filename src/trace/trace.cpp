@@ -1,26 +1,20 @@
 #include "trace/trace.h"
 
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
 #include "base/atomic_file.h"
 #include "base/error.h"
 
 namespace zoetrope::trace {
-
-Trace::Trace() : origin_(Clock::now()) {}
-
-void Trace::record(std::string name, int rank, const char* lane, Clock::time_point begin, Clock::time_point end) {
-  const auto ns = [](Clock::duration d) { return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count(); };
-  const std::lock_guard lock(mutex_);
-  events_.push_back({std::move(name), rank, lane, ns(begin - origin_), ns(end - begin)});
-}
-
-size_t Trace::size() const {
-  const std::lock_guard lock(mutex_);
-  return events_.size();
-}
-
 namespace {
 
 constexpr size_t kFlushBytes = size_t{1} << 20;  // of text, between two writes
+
+int64_t nanoseconds(Clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
 
 std::string json_string(const std::string& text) {
   std::string out = "\"";
@@ -37,24 +31,205 @@ std::string json_string(const std::string& text) {
   return out + '"';
 }
 
+// Text that grows piece by piece into a file.
+class JsonEvents {
+ public:
+  explicit JsonEvents(AtomicFile& file) : file_(file) { text_ = "{\"traceEvents\":[\n"; }
+
+  void add(const std::string& event) {
+    text_ += separator_;
+    text_ += event;
+    separator_ = ",\n";
+    if (text_.size() >= kFlushBytes) flush();
+  }
+  // What the viewer calls a process or a thread, and in which order it shows them.
+  void name(const char* what, int rank, int row, const std::string& key, const std::string& value) {
+    add(fmt::format("{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}}", what, rank, row,
+                    key, value));
+  }
+  void end() {
+    text_ += "\n],\"displayTimeUnit\":\"ms\"}\n";
+    flush();
+  }
+
+ private:
+  void flush() {
+    file_.write(text_.data(), text_.size());
+    text_.clear();
+  }
+
+  AtomicFile& file_;
+  std::string text_;
+  const char* separator_ = "";
+};
+
+// Plain values and texts one after the other; both sides are the same program.
+class Packer {
+ public:
+  void value(int64_t number) { append(&number, sizeof number); }
+  void text(const std::string& string) {
+    value(static_cast<int64_t>(string.size()));
+    append(string.data(), string.size());
+  }
+  std::vector<char> take() { return std::move(bytes_); }
+
+ private:
+  void append(const void* data, size_t size) {
+    const char* begin = static_cast<const char*>(data);
+    bytes_.insert(bytes_.end(), begin, begin + size);
+  }
+  std::vector<char> bytes_;
+};
+
+class Unpacker {
+ public:
+  explicit Unpacker(std::span<const char> bytes) : bytes_(bytes) {}
+  bool done() const { return bytes_.empty(); }
+  int64_t value() {
+    int64_t number = 0;
+    const std::span<const char> raw = take(sizeof number);
+    std::memcpy(&number, raw.data(), sizeof number);
+    return number;
+  }
+  std::string text() {
+    const std::span<const char> raw = take(static_cast<size_t>(value()));
+    return {raw.begin(), raw.end()};
+  }
+
+ private:
+  std::span<const char> take(size_t size) {
+    ZT_CHECK(size <= bytes_.size(), "packed spans end {} bytes early", size - bytes_.size());
+    const std::span<const char> front = bytes_.first(size);
+    bytes_ = bytes_.subspan(size);
+    return front;
+  }
+  std::span<const char> bytes_;
+};
+
 }  // namespace
+
+Trace::Trace() : origin_ns_(nanoseconds(Clock::now().time_since_epoch())) {}
+
+void Trace::record(Event event) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(std::move(event));
+}
+
+void Trace::record(std::string name, int rank, const char* lane, Clock::time_point begin, Clock::time_point end) {
+  record({std::move(name), rank, lane, nanoseconds(begin.time_since_epoch()), nanoseconds(end - begin), kNoTransfer});
+}
+
+void Trace::record_transfer(std::string name, int rank, Clock::time_point begin, Clock::time_point end, int64_t bytes) {
+  record(
+      {std::move(name), rank, kTransferLane, nanoseconds(begin.time_since_epoch()), nanoseconds(end - begin), bytes});
+}
+
+void Trace::set_label(int rank, std::string label) {
+  const std::lock_guard lock(mutex_);
+  labels_[rank] = std::move(label);
+}
+
+size_t Trace::size() const {
+  const std::lock_guard lock(mutex_);
+  return events_.size();
+}
+
+std::vector<char> Trace::pack() const {
+  const std::lock_guard lock(mutex_);
+  Packer packer;
+  for (const Event& event : events_) {
+    packer.text(event.name);
+    packer.value(event.rank);
+    packer.text(event.lane);
+    packer.value(event.begin_ns);
+    packer.value(event.duration_ns);
+    packer.value(event.bytes);
+  }
+  return packer.take();
+}
+
+void Trace::add_packed(std::span<const char> packed, std::chrono::nanoseconds shift) {
+  const std::lock_guard lock(mutex_);
+  for (Unpacker unpacker(packed); !unpacker.done();) {
+    Event& event = events_.emplace_back();
+    event.name = unpacker.text();
+    event.rank = static_cast<int>(unpacker.value());
+    event.lane = unpacker.text();
+    event.begin_ns = unpacker.value() + shift.count();
+    event.duration_ns = unpacker.value();
+    event.bytes = unpacker.value();
+  }
+}
+
+// The row of each event. The viewer draws what lies in one row as calls within calls, so a row takes a span that begins
+// after its last one, or lies inside the last that is still open; transfers are nobody's calls and nest in nothing.
+// Compute comes first, the other lanes by name, further rows of a lane below its first.
+std::vector<int> Trace::lay_out(const std::vector<Event>& events, Rows& rows) {
+  std::vector<size_t> order(events.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto place = [&](size_t i) {
+    const Event& e = events[i];
+    return std::tuple(e.rank, e.lane != kComputeLane, std::string_view(e.lane), e.begin_ns, -e.duration_ns);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
+
+  std::vector<int> row_of(events.size());
+  std::vector<std::vector<int64_t>> open;  // of the lane at hand, row by row: the ends of spans within spans
+  const Event* last = nullptr;
+  int first = 0;  // row of the lane
+  for (const size_t i : order) {
+    const Event& event = events[i];
+    std::vector<Row>& of_rank = rows[event.rank];
+    if (last == nullptr || last->rank != event.rank || last->lane != event.lane) {
+      open.clear();
+      first = static_cast<int>(of_rank.size());
+    }
+    last = &event;
+    const int64_t end = event.begin_ns + event.duration_ns;
+    size_t at = 0;
+    for (; at < open.size(); ++at) {
+      while (!open[at].empty() && open[at].back() <= event.begin_ns) open[at].pop_back();
+      if (open[at].empty() || (event.bytes == kNoTransfer && end <= open[at].back())) break;
+    }
+    if (at == open.size()) {
+      open.emplace_back();
+      const std::string suffix = at == 0 ? "" : fmt::format(" {}", at + 1);
+      of_rank.push_back({first + static_cast<int>(at), event.lane + suffix});
+    }
+    open[at].push_back(end);
+    row_of[i] = first + static_cast<int>(at);
+  }
+  return row_of;
+}
 
 void Trace::write(const std::filesystem::path& path) const {
   const std::lock_guard lock(mutex_);
+  Rows rows;
+  const std::vector<int> row_of = lay_out(events_, rows);
+  int64_t origin = origin_ns_;
+  for (const Event& event : events_) origin = std::min(origin, event.begin_ns);
+
   AtomicFile file(path);
-  std::string text = "{\"traceEvents\":[\n";
-  const char* separator = "";
-  for (const Event& event : events_) {
-    text += fmt::format("{}{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}", separator,
-                        json_string(event.name), event.rank, json_string(event.lane),
-                        static_cast<double>(event.begin_ns) * 1e-3, static_cast<double>(event.duration_ns) * 1e-3);
-    separator = ",\n";
-    if (text.size() < kFlushBytes) continue;
-    file.write(text.data(), text.size());
-    text.clear();
+  JsonEvents json(file);
+  for (const auto& [rank, of_rank] : rows) {
+    json.name("process_name", rank, 0, "name", json_string(fmt::format("rank {}", rank)));
+    json.name("process_sort_index", rank, 0, "sort_index", fmt::to_string(rank));
+    if (const auto label = labels_.find(rank); label != labels_.end())
+      json.name("process_labels", rank, 0, "labels", json_string(label->second));
+    for (const Row& row : of_rank) {
+      json.name("thread_name", rank, row.number, "name", json_string(row.name));
+      json.name("thread_sort_index", rank, row.number, "sort_index", fmt::to_string(row.number));
+    }
   }
-  text += "\n],\"displayTimeUnit\":\"ms\"}\n";
-  file.write(text.data(), text.size());
+  for (size_t i = 0; i < events_.size(); ++i) {
+    const Event& event = events_[i];
+    const std::string bytes = event.bytes == kNoTransfer ? "" : fmt::format(",\"args\":{{\"bytes\":{}}}", event.bytes);
+    json.add(fmt::format("{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}{}}}",
+                         json_string(event.name), event.rank, row_of[i],
+                         static_cast<double>(event.begin_ns - origin) * 1e-3,
+                         static_cast<double>(event.duration_ns) * 1e-3, bytes));
+  }
+  json.end();
   file.commit();
 }
 

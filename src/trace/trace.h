@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,34 +15,63 @@ namespace zoetrope::trace {
 
 using Clock = std::chrono::steady_clock;
 
-// Collects the spans of one process; any thread may record. Ranks appear as processes, lanes ("compute", "comm") as
-// threads of the viewer.
+// Lanes that more than one room records on.
+inline constexpr const char* kComputeLane = "compute";
+inline constexpr const char* kTransferLane = "comm: transfer";  // from the post of an exchange to its last byte
+inline constexpr const char* kCopyLane = "comm: copy";          // a rank's own thread moves bytes
+inline constexpr const char* kWaitLane = "comm: wait";
+
+// Collects the spans of one process; any thread may record. Ranks appear as processes, lanes as threads of the viewer:
+// compute on top, below it what moves meanwhile.
 class Trace {
  public:
   Trace();
   void record(std::string name, int rank, const char* lane, Clock::time_point begin, Clock::time_point end);
+  // Bytes under way on the transfer lane. Transfers may overlap one another as they like: those that do are drawn on
+  // rows below each other, while spans of the other lanes nest as calls do.
+  void record_transfer(std::string name, int rank, Clock::time_point begin, Clock::time_point end, int64_t bytes);
+  // A remark beside the rank's name.
+  void set_label(int rank, std::string label);
+
   // Throws Error where the file cannot be written.
   void write(const std::filesystem::path& path) const;
   size_t size() const;
 
+  // All spans as bytes, for a process that adds them to its own trace, `shift` later than their clock says.
+  std::vector<char> pack() const;
+  void add_packed(std::span<const char> packed, std::chrono::nanoseconds shift);
+
  private:
+  static constexpr int64_t kNoTransfer = -1;
+
   struct Event {
     std::string name;
-    int rank;
-    const char* lane;
-    int64_t begin_ns;
-    int64_t duration_ns;
+    int rank = 0;
+    std::string lane;
+    int64_t begin_ns = 0;  // of the clock, whose origin two processes of one host share
+    int64_t duration_ns = 0;
+    int64_t bytes = kNoTransfer;
   };
-  Clock::time_point origin_;
+  struct Row {
+    int number = 0;  // of its rank
+    std::string name;
+  };
+  using Rows = std::map<int, std::vector<Row>>;  // by rank
+
+  void record(Event event);
+  static std::vector<int> lay_out(const std::vector<Event>& events, Rows& rows);
+
+  int64_t origin_ns_;
   mutable std::mutex mutex_;
   std::vector<Event> events_;
+  std::map<int, std::string> labels_;
 };
 
 // Where a rank records; without a trace every call is a test of a null pointer.
 struct Lane {
   Trace* trace = nullptr;
   int rank = 0;
-  const char* name = "compute";
+  const char* name = kComputeLane;
 };
 
 // Records from construction to destruction.

@@ -21,7 +21,79 @@ TEST(Trace, WritesEverySpanAsJson) {
   trace.write(path);
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
-  EXPECT_NE(text.str().find(R"("name":"hop \"2\"","pid":3,"tid":"comm")"), std::string::npos) << text.str();
+  EXPECT_NE(text.str().find(R"("ph":"X","name":"hop \"2\"","pid":3,"tid":0,)"), std::string::npos) << text.str();
+  EXPECT_NE(text.str().find(R"("name":"process_name","pid":3,"tid":0,"args":{"name":"rank 3"})"), std::string::npos);
+  EXPECT_NE(text.str().find(R"("name":"thread_name","pid":3,"tid":0,"args":{"name":"comm"})"), std::string::npos);
+}
+
+// The text of a trace, and of it the row ("tid") on which a span of this name is drawn.
+std::string written(const Trace& trace) {
+  const TestFolder folder;
+  trace.write(folder / "t.json");
+  return file_bytes(folder / "t.json");
+}
+
+int row_of(const std::string& text, const std::string& name) {
+  const std::string key = "\"ph\":\"X\",\"name\":\"" + name + "\"";
+  const size_t span = text.find(key);
+  if (span == std::string::npos) return -1;
+  const std::string tid = "\"tid\":";
+  return std::stoi(text.substr(text.find(tid, span) + tid.size()));
+}
+
+Clock::time_point at(int milliseconds) { return Clock::time_point(std::chrono::milliseconds(milliseconds)); }
+
+TEST(Trace, ComputeIsOnTopAndEachRankHasRowsOfItsOwn) {
+  Trace trace;
+  trace.record("wait", 0, kWaitLane, at(1), at(2));
+  trace.record("copy", 0, kCopyLane, at(1), at(2));
+  trace.record("block", 0, kComputeLane, at(0), at(1));
+  trace.record("other", 1, kWaitLane, at(0), at(1));
+  const std::string text = written(trace);
+  EXPECT_EQ(row_of(text, "block"), 0);
+  EXPECT_EQ(row_of(text, "copy"), 1);
+  EXPECT_EQ(row_of(text, "wait"), 2);
+  EXPECT_EQ(row_of(text, "other"), 0);
+  EXPECT_NE(text.find(R"("name":"block","pid":0,"tid":0,"ts":0.000,"dur":1000.000})"), std::string::npos) << text;
+}
+
+// Calls within calls share a row; what overlaps without lying inside gets one of its own, and so does every transfer.
+TEST(Trace, SpansThatCrossAreDrawnBelowEachOther) {
+  Trace trace;
+  trace.record("outer", 0, kComputeLane, at(0), at(10));
+  trace.record("inner", 0, kComputeLane, at(0), at(4));
+  trace.record("next", 0, kComputeLane, at(4), at(10));
+  trace.record("crosses", 0, kComputeLane, at(8), at(12));
+  trace.record("after", 0, kComputeLane, at(10), at(11));
+  trace.record_transfer("hop 1", 0, at(0), at(9), 1000);
+  trace.record_transfer("hop 2", 0, at(1), at(3), 2000);
+  trace.record_transfer("hop 3", 0, at(3), at(12), 3000);
+  const std::string text = written(trace);
+  for (const char* name : {"outer", "inner", "next", "after"}) EXPECT_EQ(row_of(text, name), 0) << name;
+  EXPECT_EQ(row_of(text, "crosses"), 1);
+  EXPECT_EQ(row_of(text, "hop 1"), 2);
+  EXPECT_EQ(row_of(text, "hop 2"), 3);
+  EXPECT_EQ(row_of(text, "hop 3"), 3);
+  EXPECT_NE(text.find(R"("name":"thread_name","pid":0,"tid":3,"args":{"name":"comm: transfer 2"})"), std::string::npos);
+  EXPECT_NE(text.find(R"("args":{"bytes":2000})"), std::string::npos);
+}
+
+// What another process recorded, on a clock that is 5 ms behind.
+TEST(Trace, TakesInTheSpansOfAnotherProcess) {
+  Trace trace, other;
+  trace.record("mine", 0, kComputeLane, at(5), at(6));
+  other.record("theirs", 1, kComputeLane, at(1), at(3));
+  other.record_transfer("hop", 1, at(1), at(2), 77);
+  trace.add_packed(other.pack(), std::chrono::milliseconds(5));
+  trace.set_label(1, "aligned");
+  EXPECT_EQ(trace.size(), 3u);
+  const std::string text = written(trace);
+  EXPECT_NE(text.find(R"("name":"mine","pid":0,"tid":0,"ts":0.000,"dur":1000.000})"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("name":"theirs","pid":1,"tid":0,"ts":1000.000,"dur":2000.000})"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("name":"hop","pid":1,"tid":1,"ts":1000.000,"dur":1000.000,"args":{"bytes":77}})"),
+            std::string::npos);
+  EXPECT_NE(text.find(R"("name":"process_labels","pid":1,"tid":0,"args":{"labels":"aligned"})"), std::string::npos);
+  EXPECT_EQ(Trace().pack().size(), 0u);
 }
 
 TEST(Trace, WithoutATraceNothingIsRecorded) {
@@ -52,7 +124,9 @@ TEST(Trace, WritesManySpans) {
   trace.write(folder / "t.json");
   const std::string text = file_bytes(folder / "t.json");
   size_t found = 0;
-  for (size_t at = text.find("\"ph\""); at != std::string::npos; at = text.find("\"ph\"", at + 1)) ++found;
+  for (size_t position = text.find("\"ph\":\"X\""); position != std::string::npos;
+       position = text.find("\"ph\":\"X\"", position + 1))
+    ++found;
   EXPECT_EQ(found, 20000u);
   EXPECT_GT(text.size(), size_t{1} << 20);
 }

@@ -2,11 +2,11 @@
 #include "zoetrope/communicator.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "comm/inproc/world.h"
 #include "comm/transport.h"
+#include "device/copy_bytes.h"
 #include "device/thread_team.h"
 #include "trace/trace.h"
 
@@ -17,8 +17,9 @@ using trace::Clock;
 
 namespace {
 
-// Bytes copied between two looks at who else could help.
-constexpr size_t kChunk = size_t{4} << 20;
+// Bytes copied between two looks at who else could help: above what copy_bytes() wants for its best path. 1, 2 and 4
+// MiB cannot be told apart in an all-to-all of 1 to 64 MB, nor can ten times the spins, or none.
+constexpr size_t kChunk = size_t{2} << 20;
 
 }  // namespace
 
@@ -45,11 +46,12 @@ void World::set_failed(int rank, std::string why) {
 // The pieces of one exchange() call. Everything but the copies happens under the world's mutex.
 class Operation final : public Work::Operation {
  public:
-  Operation(std::shared_ptr<World> world, std::shared_ptr<Group> group, std::shared_ptr<Counters> counters, int rank,
-            const char* name)
+  Operation(std::shared_ptr<World> world, std::shared_ptr<Group> group, std::shared_ptr<Counters> counters,
+            trace::Trace* trace, int rank, const char* name)
       : world_(std::move(world)),
         group_(std::move(group)),
         counters_(std::move(counters)),
+        trace_(trace),
         rank_(rank),
         world_rank_(group_->world_ranks[static_cast<size_t>(rank)]),
         name_(name) {}
@@ -65,6 +67,7 @@ class Operation final : public Work::Operation {
   void match(const std::shared_ptr<Transfer>& transfer);
   static void finish(Transfer& transfer);
   bool copy_from(Lock& lock, Transfers& ready);
+  void copy_ready(Lock& lock);
   bool sleep(Lock& lock, Clock::time_point deadline);
   void wait_locked(Lock& lock);
   void throw_if_failed() const;
@@ -74,6 +77,7 @@ class Operation final : public Work::Operation {
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<Counters> counters_;
+  trace::Trace* const trace_;
   const int rank_;        // in the group
   const int world_rank_;  // in the job
   const char* const name_;
@@ -81,6 +85,8 @@ class Operation final : public Work::Operation {
   Transfers ready_receives_;  // matched and not yet claimed to the last byte
   Transfers ready_sends_;
   size_t unfinished_ = 0;
+  int64_t bytes_ = 0;  // to and from other ranks
+  Clock::time_point posted_;
   std::string error_;
 };
 
@@ -89,14 +95,14 @@ void Operation::post(std::span<const Segment> sends, std::span<const Segment> re
   throw_if_failed();
   world_->ranks[static_cast<size_t>(world_rank_)].last_operation = name_;
   transfers_.reserve(sends.size() + receives.size());
+  posted_ = Clock::now();
   for (const Segment& piece : sends) post_piece(piece, true);
   for (const Segment& piece : receives) post_piece(piece, false);
   if (ready_receives_.empty()) return;
   const Clock::time_point begin = Clock::now();
   while (copy_from(lock, ready_receives_)) {
   }
-  lock.unlock();
-  record("comm: copy", begin);
+  record(trace::kCopyLane, begin);
 }
 
 void Operation::post_piece(const Segment& piece, bool sending) {
@@ -121,8 +127,10 @@ void Operation::post_piece(const Segment& piece, bool sending) {
   else transfer->destination = static_cast<std::byte*>(piece.data);
   transfers_.push_back(transfer);
   ++unfinished_;
-  if (piece.peer != rank_)
+  if (piece.peer != rank_) {
+    bytes_ += static_cast<int64_t>(piece.bytes);
     (sending ? counters_->bytes_sent : counters_->bytes_received) += static_cast<int64_t>(piece.bytes);
+  }
   if (matches && !transfer->dropped) match(transfer);
 }
 
@@ -154,7 +162,11 @@ void Operation::match(const std::shared_ptr<Transfer>& transfer) {
 void Operation::finish(Transfer& transfer) {
   for (const Transfer::Side* side : {&transfer.sender, &transfer.receiver}) {
     Operation& operation = *side->operation;
-    if (--operation.unfinished_ == 0) operation.world_->wake(side->world_rank);
+    if (--operation.unfinished_ > 0) continue;
+    if (operation.trace_ != nullptr)
+      operation.trace_->record_transfer(operation.name_, side->world_rank, operation.posted_, Clock::now(),
+                                        operation.bytes_);
+    operation.world_->wake(side->world_rank);
   }
 }
 
@@ -170,7 +182,7 @@ bool Operation::copy_from(Lock& lock, Transfers& ready) {
   transfer->claimed += count;
   ++transfer->copiers;
   lock.unlock();
-  std::memcpy(transfer->destination + begin, transfer->source + begin, count);
+  copy_bytes(transfer->destination + begin, transfer->source + begin, count);
   lock.lock();
   --transfer->copiers;
   transfer->copied += count;
@@ -184,13 +196,23 @@ bool Operation::copy_from(Lock& lock, Transfers& ready) {
   return true;
 }
 
+// What is ready, until nothing is; the own receives first.
+void Operation::copy_ready(Lock& lock) {
+  const Clock::time_point begin = Clock::now();
+  bool copied = false;
+  while (error_.empty() && world_->failed_rank < 0 &&
+         (copy_from(lock, ready_receives_) || copy_from(lock, ready_sends_)))
+    copied = true;
+  if (copied) record(trace::kCopyLane, begin);
+}
+
 void Operation::wait() {
   const Clock::time_point begin = Clock::now();
   Lock lock(world_->mutex);
   wait_locked(lock);
   lock.unlock();
   counters_->wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
-  record("comm: wait", begin);
+  record(trace::kWaitLane, begin);
 }
 
 void Operation::wait_locked(Lock& lock) {
@@ -199,7 +221,10 @@ void Operation::wait_locked(Lock& lock) {
     if (!error_.empty()) throw Error(error_);
     throw_if_failed();
     if (unfinished_ == 0) return;
-    if (copy_from(lock, ready_receives_) || copy_from(lock, ready_sends_)) continue;
+    if (!ready_receives_.empty() || !ready_sends_.empty()) {
+      copy_ready(lock);
+      continue;
+    }
     if (!sleep(lock, deadline)) throw_timeout();
   }
 }
@@ -243,7 +268,7 @@ void Operation::throw_timeout() const {
 }
 
 void Operation::record(const char* lane, Clock::time_point begin) const {
-  if (world_->options.trace != nullptr) world_->options.trace->record(name_, world_rank_, lane, begin, Clock::now());
+  if (trace_ != nullptr) trace_->record(name_, world_rank_, lane, begin, Clock::now());
 }
 
 // After a wait that threw, or where the work was dropped: the buffers may go away with this operation, so nobody may
@@ -264,8 +289,12 @@ namespace {
 
 class InprocCommunicator final : public Communicator {
  public:
-  InprocCommunicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank)
-      : world_(std::move(world)), group_(std::move(group)), rank_(rank), counters_(std::make_shared<Counters>()) {}
+  InprocCommunicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank, trace::Trace* trace)
+      : world_(std::move(world)),
+        group_(std::move(group)),
+        rank_(rank),
+        trace_(trace),
+        counters_(std::make_shared<Counters>()) {}
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(group_->world_ranks.size()); }
@@ -273,7 +302,7 @@ class InprocCommunicator final : public Communicator {
 
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {
     for (const std::span<const Segment> pieces : {sends, receives}) check_pieces(pieces, size(), operation);
-    auto work = std::make_unique<Operation>(world_, group_, counters_, rank_, operation);
+    auto work = std::make_unique<Operation>(world_, group_, counters_, trace_, rank_, operation);
     work->post(sends, receives);
     return Work(std::move(work));
   }
@@ -286,11 +315,12 @@ class InprocCommunicator final : public Communicator {
     // Kept as long as its parent: a few hundred bytes a split, and no question of who is last to leave.
     std::shared_ptr<Group>& child = group_->children[{splits_++, color}];
     if (child == nullptr) child = std::make_shared<Group>(std::move(members));
-    return make_communicator(world_, child, mine.rank);
+    return make_communicator(world_, child, mine.rank, trace_);
   }
 
   Counters counters() const override { return *counters_; }
   void reset_counters() override { *counters_ = {}; }
+  void set_trace(trace::Trace* trace) override { trace_ = trace; }
 
   void set_step(std::string step) override {
     const std::lock_guard lock(world_->mutex);
@@ -301,14 +331,16 @@ class InprocCommunicator final : public Communicator {
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Group> group_;
   const int rank_;
+  trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
   int splits_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank) {
-  return std::make_unique<InprocCommunicator>(std::move(world), std::move(group), rank);
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank,
+                                                trace::Trace* trace) {
+  return std::make_unique<InprocCommunicator>(std::move(world), std::move(group), rank, trace);
 }
 
 }  // namespace zoetrope::comm::inproc

@@ -224,20 +224,5 @@ TEST(Counters, WaitingCountsOnlyInsideWait) {
   });
 }
 
-// One lane for copies, one for waits, both named after the operation.
-TEST(Trace, RecordsCopiesAndWaitsOfEveryRank) {
-  trace::Trace trace;
-  run_ranks(2,
-            [](Communicator& comm) {
-              char out = 0;
-              char in = 0;
-              const Segment send{1 - comm.rank(), &out, 1};
-              const Segment receive{1 - comm.rank(), &in, 1};
-              comm.exchange({&send, 1}, {&receive, 1}, "ring hop").wait();
-            },
-            {.trace = &trace});
-  EXPECT_EQ(trace.size(), 3u);  // two waits, and the copy of the rank that posted second
-}
-
 }  // namespace
 }  // namespace zoetrope::comm

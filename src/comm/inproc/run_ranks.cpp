@@ -52,7 +52,7 @@ void run_rank(const std::shared_ptr<World>& world, const std::shared_ptr<Group>&
               const std::function<void(Communicator&)>& body, Ending& ending) {
   std::exception_ptr failure;
   try {
-    body(*inproc::make_communicator(world, group, rank));
+    body(*inproc::make_communicator(world, group, rank, world->options.trace));
   } catch (...) {
     failure = std::current_exception();
   }
@@ -110,7 +110,7 @@ void run_ranks(int n, const std::function<void(Communicator&)>& body, const Rank
   const auto world = std::make_shared<World>(n, options);
   const auto group = std::make_shared<Group>(std::move(members));
   if (n == 1) {
-    body(*inproc::make_communicator(world, group, 0));
+    body(*inproc::make_communicator(world, group, 0, options.trace));
     return;
   }
   Ending ending;

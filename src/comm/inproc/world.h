@@ -6,7 +6,7 @@
 //   - a receiver copies its own pieces, straight from the sender's memory: inside exchange() where the sender has
 //     posted already, otherwise in its wait(). So each rank pays for what it receives, and the data is fresh in its
 //     cache;
-//   - who waits helps: a rank in wait() also copies what it sends, piece by piece of kChunk bytes, first come first
+//   - who waits helps: a rank in wait() also copies what it sends, in chunks of kChunk bytes, first come first
 //     served. So once both sides have posted nobody waits for a peer that computes, and two ranks that both wait share
 //     the work.
 // Lost: "whoever posts second copies everything at once", which makes the rank that is behind fall further behind.
@@ -88,6 +88,7 @@ struct World {
   std::string failure;
 };
 
-std::unique_ptr<Communicator> make_communicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank);
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<World> world, std::shared_ptr<Group> group, int rank,
+                                                trace::Trace* trace);
 
 }  // namespace zoetrope::comm::inproc

@@ -2,13 +2,13 @@
 #include "zoetrope/communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <numeric>
 
 #include "base/error.h"
 #include "comm/mpi/runtime.h"
 #include "comm/transport.h"
+#include "device/copy_bytes.h"
 #include "trace/trace.h"
 
 namespace zoetrope::comm {
@@ -36,7 +36,7 @@ class Operation final : public Work::Operation {
     const Clock::time_point end = Clock::now();
     counters_->wait_seconds += std::chrono::duration<double>(end - begin).count();
     if (exchange_->trace != nullptr)
-      exchange_->trace->record(exchange_->name, Runtime::instance().rank(), "comm: wait", begin, end);
+      exchange_->trace->record(exchange_->name, Runtime::instance().rank(), trace::kWaitLane, begin, end);
   }
 
  private:
@@ -52,6 +52,7 @@ class MpiCommunicator final : public Communicator {
         members_(std::move(members)),
         rank_(rank),
         tag_(tag),
+        trace_(options.trace),
         counters_(std::make_shared<Counters>()) {}
 
   int rank() const override { return rank_; }
@@ -63,10 +64,11 @@ class MpiCommunicator final : public Communicator {
     auto exchange = std::make_shared<Exchange>();
     exchange->name = operation;
     exchange->tag = tag_;
-    exchange->trace = options_.trace;
+    exchange->trace = trace_;
     for (const Segment& segment : sends) add(*exchange, segment, true);
     for (const Segment& segment : receives) add(*exchange, segment, false);
     exchange->unfinished = exchange->pieces.size();
+    for (const Piece& piece : exchange->pieces) exchange->bytes += piece.local ? 0 : static_cast<int64_t>(piece.bytes);
     Runtime::instance().submit(exchange);
     // Made before the local copies: they may throw, and the buffers must be taken back then.
     Work work(std::make_unique<Operation>(exchange, counters_, options_.timeout_seconds));
@@ -85,12 +87,15 @@ class MpiCommunicator final : public Communicator {
     runtime.next_tag = tag + 1;
     std::vector<int> members;
     for (const int member : group.members) members.push_back(world_rank(member));
-    return std::make_unique<MpiCommunicator>(options_, std::move(members), group.rank, static_cast<int>(tag));
+    RankOptions options = options_;
+    options.trace = trace_;
+    return std::make_unique<MpiCommunicator>(options, std::move(members), group.rank, static_cast<int>(tag));
   }
 
   Counters counters() const override { return *counters_; }
   void reset_counters() override { *counters_ = {}; }
   void set_step(std::string step) override { Runtime::instance().set_step(std::move(step)); }
+  void set_trace(trace::Trace* trace) override { trace_ = trace; }
 
  private:
   void add(Exchange& exchange, const Segment& segment, bool sends) {
@@ -125,7 +130,7 @@ class MpiCommunicator final : public Communicator {
       fail("rank {0} sends {1} bytes in '{2}' where rank {0} expects {3} bytes in '{4}'", source.peer, source.bytes,
            (piece.sends ? exchange : other_exchange)->name, destination.bytes,
            (piece.sends ? other_exchange : exchange)->name);
-    if (source.bytes > 0) std::memcpy(destination.data, source.data, source.bytes);
+    copy_bytes(destination.data, source.data, source.bytes);
     Runtime::instance().complete_local(*exchange, index);
     Runtime::instance().complete_local(*other_exchange, other_index);
   }
@@ -134,6 +139,7 @@ class MpiCommunicator final : public Communicator {
   const std::vector<int> members_;
   const int rank_;
   const int tag_;
+  trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
   LocalQueue local_;
 };

@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
+#include <ctime>
 
 #include "base/error.h"
 #include "comm/mpi/ending.h"
@@ -28,13 +29,19 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr int kControlTag = 0;
-// A call of the MPI library that lasts this long has moved data, and the next one probably will too.
-constexpr auto kBusyCall = microseconds(10);
-// While the rank waits: polls without sleep, then short sleeps. A core may have other ranks to run.
+// A call of the MPI library that takes this much CPU time has moved data (a quiet one takes 1), and the next one
+// probably will too. CPU time, because the library gives up its core where it finds nothing, and so may return much
+// later.
+constexpr int64_t kBusyCallNs = 5000;
+// Between calls that moved nothing: a fraction of the time since something did, within these limits. A poll with its
+// two context switches costs about 5 µs of a core on which some rank computes: 4 ranks on 2 cores at 100 ms a hop spent
+// 2.4 % of their CPU time on polls every 400 µs (20 µs where the rank waits), and 1.1 to 2.2 % with these.
+constexpr int kNapFraction = 8;
+constexpr auto kShortestNap = microseconds(20);
+constexpr auto kLongestNap = milliseconds(5);           // while the rank computes
+constexpr auto kLongestWaitingNap = microseconds(200);  // while it waits
+// While the rank waits and its core has nobody else to run: calls without a nap first.
 constexpr int kEagerPolls = 100;
-constexpr auto kShortSleep = microseconds(20);
-// While the rank computes: a poll costs a few µs of its core, so at most one in 400 µs; a hop lasts milliseconds.
-constexpr auto kLongSleep = microseconds(400);
 // Without messages under way: control messages are looked for this often.
 constexpr auto kIdleSleep = milliseconds(20);
 
@@ -52,8 +59,20 @@ void choose_copy_mechanism() {
   char destination = 0;
   iovec local{&destination, 1};
   iovec remote{const_cast<char*>(&source), 1};
-  if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1)
-    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", /*overwrite=*/0);
+  constexpr const char* kMechanism = "OMPI_MCA_btl_vader_single_copy_mechanism";
+  if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1) setenv(kMechanism, "none", /*overwrite=*/0);
+  const char* chosen = std::getenv(kMechanism);
+  if (chosen == nullptr || std::string(chosen) != "none") return;
+  // Then messages go through shared memory in fragments, a few a call of the library, and the rank at the other end
+  // has to answer. 4 ranks on 2 cores, 16 MB and 20 ms of kernel a hop, share of the run spent waiting: 0.33 to 0.59
+  // with fragments of 32 KB, the default; 0.18 to 0.60 with 128 KB, 0.12 to 0.47 with 256 KB, 0 to 0.03 with 1 MB.
+  setenv("OMPI_MCA_btl_vader_max_send_size", "1048576", /*overwrite=*/0);
+}
+
+int64_t thread_cpu_ns() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
 Runtime* g_runtime = nullptr;  // for started() only
@@ -129,6 +148,12 @@ void Runtime::initialise() {
   }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  MPI_Comm host = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+  int neighbours = 1;
+  MPI_Comm_size(host, &neighbours);
+  MPI_Comm_free(&host);
+  cores_to_spare_ = neighbours <= static_cast<int>(std::thread::hardware_concurrency());
   for (MPI_Comm* comm : {&data_, &control_}) {
     MPI_Comm_dup(MPI_COMM_WORLD, comm);
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
@@ -165,10 +190,7 @@ void Runtime::loop() {
     }
     for (const std::shared_ptr<Exchange>& exchange : submitted) start(exchange);
     cancel_requests();
-    const Clock::time_point begin = Clock::now();
-    const size_t before = requests_.size();
-    test();
-    const bool moved = requests_.size() != before || Clock::now() - begin > kBusyCall || !submitted.empty();
+    const bool moved = poll() || !submitted.empty();
     {
       const std::lock_guard lock(mutex_);
       if (const auto end = std::exchange(body_end_, std::nullopt))
@@ -181,27 +203,43 @@ void Runtime::loop() {
   finalise();
 }
 
+// Whether anything moved.
+bool Runtime::poll() {
+  const size_t before = requests_.size();
+  const int64_t begin = thread_cpu_ns();
+  test();
+  return requests_.size() != before || thread_cpu_ns() - begin > kBusyCallNs;
+}
+
 // Between two polls. New work and a rank that begins to wait end the pause.
 void Runtime::pause(bool moved) {
   if (moved) {
     quiet_polls_ = 0;
     return;
   }
-  ++quiet_polls_;
+  const Clock::time_point now = Clock::now();
+  if (quiet_polls_++ == 0) quiet_since_ = now;
   const bool idle =
       std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.exchange != nullptr; });
   Lock lock(mutex_);
+  if (std::exchange(wait_began_, false)) {
+    quiet_polls_ = 1;
+    quiet_since_ = now;
+  }
   if (!submitted_.empty() || !cancelled_.empty() || body_end_ || finish_ || abandon_) return;
   if (idle) {
     work_.wait_for(lock, kIdleSleep);
-  } else if (!rank_waits_) {
-    work_.wait_for(lock, std::min<Clock::duration>(kShortSleep * quiet_polls_, kLongSleep));
-  } else if (quiet_polls_ < kEagerPolls) {
+  } else if (rank_waits_ && cores_to_spare_ && quiet_polls_ < kEagerPolls) {
     lock.unlock();
     std::this_thread::yield();
   } else {
-    work_.wait_for(lock, kShortSleep);
+    work_.wait_for(lock, nap(now));
   }
+}
+
+Clock::duration Runtime::nap(Clock::time_point now) const {
+  const Clock::duration longest = rank_waits_ ? Clock::duration(kLongestWaitingNap) : Clock::duration(kLongestNap);
+  return std::clamp((now - quiet_since_) / kNapFraction, Clock::duration(kShortestNap), longest);
 }
 
 void Runtime::start(const std::shared_ptr<Exchange>& exchange) {
@@ -240,18 +278,20 @@ void Runtime::send_control(int peer, Control::Kind kind, int about_rank, const s
 
 void Runtime::test() {
   const int count = static_cast<int>(requests_.size());
-  std::vector<int> indices(requests_.size());
-  std::vector<MPI_Status> statuses(requests_.size());
+  indices_.resize(requests_.size());
+  statuses_.resize(requests_.size());
   int completed = 0;
-  const int code = MPI_Testsome(count, requests_.data(), &completed, indices.data(), statuses.data());
+  const int code = MPI_Testsome(count, requests_.data(), &completed, indices_.data(), statuses_.data());
   if (completed == MPI_UNDEFINED || completed <= 0) return;
   // Taken out before they are handled: handling may add requests.
   std::vector<Slot> finished;
-  for (int i = 0; i < completed; ++i)
-    finished.push_back(std::move(slots_[static_cast<size_t>(indices[static_cast<size_t>(i)])]));
   size_t kept = 0;
   std::vector<bool> gone(requests_.size());
-  for (int i = 0; i < completed; ++i) gone[static_cast<size_t>(indices[static_cast<size_t>(i)])] = true;
+  for (int i = 0; i < completed; ++i) {
+    const auto index = static_cast<size_t>(indices_[static_cast<size_t>(i)]);
+    finished.push_back(std::move(slots_[index]));
+    gone[index] = true;
+  }
   for (size_t i = 0; i < requests_.size(); ++i) {
     if (gone[i]) continue;
     if (kept != i) {
@@ -263,7 +303,7 @@ void Runtime::test() {
   requests_.resize(kept);
   slots_.resize(kept);
   for (int i = 0; i < completed; ++i) {
-    const MPI_Status& status = statuses[static_cast<size_t>(i)];
+    const MPI_Status& status = statuses_[static_cast<size_t>(i)];
     complete(finished[static_cast<size_t>(i)], status, code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS);
   }
 }
@@ -295,11 +335,13 @@ void Runtime::complete(Slot& slot, const MPI_Status& status, int error) {
     exchange.error = fmt::format("sending to rank {} in '{}': {}", piece.peer, exchange.name, mpi_error(error));
   }
   piece.done = true;
-  --exchange.unfinished;
-  if (exchange.unfinished > 0 && exchange.error.empty()) return;
-  if (exchange.trace != nullptr && exchange.unfinished == 0)
-    exchange.trace->record(exchange.name, rank_, "comm: transfer", exchange.posted, Clock::now());
-  done_.notify_all();
+  note_done(exchange);
+  if (exchange.unfinished == 0 || !exchange.error.empty()) done_.notify_all();
+}
+
+void Runtime::note_done(Exchange& exchange) {
+  if (--exchange.unfinished > 0 || exchange.trace == nullptr || exchange.cancelled) return;
+  exchange.trace->record_transfer(exchange.name, rank_, exchange.posted, Clock::now(), exchange.bytes);
 }
 
 void Runtime::cancel_requests() {
@@ -323,11 +365,14 @@ void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
 
 void Runtime::wait(Exchange& exchange, double timeout_seconds) {
   Lock lock(mutex_);
-  rank_waits_ = true;
-  work_.notify_all();
   const auto ready = [&] { return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0; };
-  const bool in_time = done_.wait_until(lock, deadline_after(timeout_seconds), ready);
-  rank_waits_ = false;
+  bool in_time = ready();
+  if (!in_time) {
+    rank_waits_ = wait_began_ = true;
+    work_.notify_all();
+    in_time = done_.wait_until(lock, deadline_after(timeout_seconds), ready);
+    rank_waits_ = false;
+  }
   if (!exchange.error.empty()) throw Error(exchange.error);
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange.name, failed_rank_, failure_));
   if (in_time) return;
@@ -361,7 +406,7 @@ void Runtime::cancel(const std::shared_ptr<Exchange>& exchange) {
 void Runtime::complete_local(Exchange& exchange, size_t piece) {
   const std::lock_guard lock(mutex_);
   exchange.pieces[piece].done = true;
-  --exchange.unfinished;
+  note_done(exchange);
 }
 
 bool Runtime::end_run(const std::string& failure, double timeout_seconds) {

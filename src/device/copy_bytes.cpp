@@ -1,0 +1,61 @@
+#include "device/copy_bytes.h"
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace zoetrope {
+namespace {
+
+constexpr size_t kLine = 64;
+constexpr size_t kPage = 4096;
+// Pages that are written side by side, so that several DRAM banks are open at once. One lost 40 % at 16 MB and 15 % at
+// 64 MB; two lost 10 and 8 %; eight gained nothing that could be told from noise.
+constexpr size_t kPages = 4;
+// How far ahead the source is fetched; the hardware follows no more than one page at a time.
+constexpr size_t kAhead = 512;
+
+// Two cache lines; `to` is aligned to a line.
+inline void stream_lines(std::byte* to, const std::byte* from) {
+  _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(from + kAhead + kLine), _MM_HINT_T0);
+  const auto* source = reinterpret_cast<const __m256i*>(from);
+  auto* target = reinterpret_cast<__m256i*>(to);
+  const __m256i a = _mm256_loadu_si256(source), b = _mm256_loadu_si256(source + 1);
+  const __m256i c = _mm256_loadu_si256(source + 2), d = _mm256_loadu_si256(source + 3);
+  _mm256_stream_si256(target, a);
+  _mm256_stream_si256(target + 1, b);
+  _mm256_stream_si256(target + 2, c);
+  _mm256_stream_si256(target + 3, d);
+}
+
+// Without reading the lines that are about to be overwritten, which is a third of the traffic of an ordinary copy.
+void copy_streamed(std::byte* to, const std::byte* from, size_t bytes) {
+  const size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
+  std::memcpy(to, from, head);
+  size_t at = head;
+  for (; at + kPages * kPage <= bytes; at += kPages * kPage)
+    for (size_t line = 0; line < kPage; line += 2 * kLine)
+      for (size_t page = 0; page < kPages; ++page) {
+        const size_t offset = at + page * kPage + line;
+        stream_lines(to + offset, from + offset);
+      }
+  _mm_sfence();  // such stores are ordered by nothing else
+  std::memcpy(to + at, from + at, bytes - at);
+}
+
+}  // namespace
+
+void copy_bytes(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+#ifndef __SANITIZE_THREAD__  // which does not see such stores, and would miss a race
+  if (bytes >= kStreamedBytes) {
+    copy_streamed(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+    return;
+  }
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace zoetrope
