@@ -134,7 +134,7 @@ class ContextAttention {
   ContextAttention(ContextAttention&&) noexcept;
 
   const Problem& problem() const;    // scale filled in
-  const Strategy& strategy() const;  // ulysses and ring filled in
+  const Strategy& strategy() const;  // ulysses, ring and softmax filled in
   const char* kernel() const;        // the implementation that computes
 
   // This rank's tokens, as global positions.
