@@ -1,5 +1,11 @@
 #include "kernels/cpu_features.h"
 
+#include <cpuid.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+
 namespace zoetrope::kernels {
 
 const CpuFeatures& cpu_features() {
@@ -13,6 +19,23 @@ const CpuFeatures& cpu_features() {
     return f;
   }();
   return features;
+}
+
+std::string cpu_model() {
+  std::array<unsigned, 12> words{};
+  for (unsigned i = 0; i < 3; ++i) {
+    if (__get_cpuid(0x80000002 + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]) == 0) break;
+  }
+  std::array<char, sizeof words + 1> brand{};
+  std::memcpy(brand.data(), words.data(), sizeof words);
+  unsigned signature = 0, b = 0, c = 0, d = 0;
+  __get_cpuid(1, &signature, &b, &c, &d);
+  const unsigned family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
+  const unsigned model = (signature >> 4 & 0xf) | (signature >> 12 & 0xf0);
+  std::string name = brand.data();
+  name.erase(0, name.find_first_not_of(' '));
+  name.erase(name.find_last_not_of(' ') + 1);
+  return fmt::format("{} (family {}, model {}, stepping {})", name, family, model, signature & 0xf);
 }
 
 }  // namespace zoetrope::kernels

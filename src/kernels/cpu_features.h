@@ -1,6 +1,8 @@
 // What the CPU can do, as the implementation lists ask it.
 #pragma once
 
+#include <string>
+
 namespace zoetrope::kernels {
 
 struct CpuFeatures {
@@ -10,5 +12,8 @@ struct CpuFeatures {
 };
 
 const CpuFeatures& cpu_features();
+
+// The brand the CPU gives itself, with family, model and stepping: what tuned numbers belong to.
+std::string cpu_model();
 
 }  // namespace zoetrope::kernels

@@ -6,6 +6,7 @@
 
 #include "zoetrope/error.h"
 
+#include "kernels/flash_attention/dot_rate.h"
 #include "kernels/flash_attention/testing.h"
 
 namespace zoetrope::kernels {
@@ -69,6 +70,17 @@ TEST(FlashDoor, UnforcedTakesTheFirstThatCan) {
     if (expected.empty() && FlashAttention::refusal(p, name).empty()) expected = name;
   }
   EXPECT_EQ(FlashAttention(p).implementation(), expected);
+}
+
+// In bf16 that depends on how fast the CPU multiplies pairs of bf16.
+TEST(FlashDoor, BF16TakesWhatThisCpuIsFastAt) {
+  FlashProblem p = small_problem();
+  p.dtype = DType::kBF16;
+  if (!FlashAttention::refusal(p, "avx512_bf16").empty()) GTEST_SKIP() << "needs AVX-512-BF16";
+  const double rate = measure_bf16_dot_rate();
+  EXPECT_GT(rate, 0.1);
+  EXPECT_LT(rate, 5);
+  EXPECT_STREQ(FlashAttention(p).implementation(), rate > 0.75 ? "avx512_bf16" : "avx512") << rate;
 }
 
 TEST(FlashDoor, RefusesAbsurdProblems) {

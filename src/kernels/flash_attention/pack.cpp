@@ -31,7 +31,8 @@ struct PairWords {
   static __m256i load(const Source* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
 };
 
-constexpr int64_t kWords = 8;  // of a vector
+constexpr int64_t kWords = 8;      // of a vector
+constexpr int64_t kRowsAhead = 8;  // of values, asked for before they are read
 
 template <typename Body>
 void with_words(const TileShape& shape, DType source, Body&& body) {
@@ -49,6 +50,13 @@ template <typename Words>
 const typename Words::Source* row_of(const PackSource& source, int64_t key) {
   const int64_t row = source.index == nullptr ? key : source.index[key];
   return static_cast<const typename Words::Source*>(source.data) + row * source.stride;
+}
+
+// The row of a key that is packed soon, so that its lines are on their way: rows are too short and too far apart for
+// the hardware to guess. Keys beyond the last ask for the last once more.
+template <typename Words>
+const typename Words::Source* upcoming_row(const PackSource& source, int64_t key) {
+  return row_of<Words>(source, std::min(key, source.count - 1));
 }
 
 // Eight words from element `d` on, zeros beyond the head.
@@ -88,14 +96,17 @@ void pack_key_panel(const TileShape& shape, const PackSource& source, int64_t fi
   const int64_t steps = ceil_div(source.head_dim, Words::kElements);
   for (int64_t group = 0; group < shape.panel_keys; group += kWords) {
     const typename Words::Source* rows[kWords] = {};
+    const typename Words::Source* next[kWords];
     for (int64_t i = 0; i < kWords; ++i) {
       if (first + group + i < source.count) rows[i] = row_of<Words>(source, first + group + i);
+      next[i] = upcoming_row<Words>(source, first + group + kWords + i);
     }
     for (int64_t step = 0; step < steps; step += kWords) {
       __m256i x[kWords];
       for (int64_t i = 0; i < kWords; ++i) {
         x[i] = rows[i] == nullptr ? _mm256_setzero_si256()
                                   : load_words<Words>(rows[i], step * Words::kElements, source.head_dim);
+        __builtin_prefetch(next[i] + step * Words::kElements);
       }
       transpose(x);
       const int64_t n = std::min(kWords, steps - step);
@@ -110,11 +121,13 @@ void pack_value_row(const TileShape& shape, const PackSource& source, int64_t ke
                     int64_t tile_keys, int32_t* packed) {
   const ValuePanels panels(source.head_dim, shape);
   const auto* row = key < source.count ? row_of<Words>(source, key) : nullptr;
+  const auto* next = upcoming_row<Words>(source, key + kRowsAhead);
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t begin = panels.first_vector(panel) * shape.lanes, width = panels.width_vectors(panel) * shape.lanes;
     int32_t* to = packed + begin * tile_keys + row_in_tile * width;
     for (int64_t d = 0; d < width; d += kWords) {
       store_words(to + d, row == nullptr ? _mm256_setzero_si256() : load_words<Words>(row, begin + d, source.head_dim));
+      __builtin_prefetch(next + begin + d);
     }
   }
 }
@@ -124,8 +137,10 @@ void pack_value_pair(const TileShape& shape, const PackSource& source, int64_t k
                      int64_t tile_keys, int32_t* packed) {
   const ValuePanels panels(source.head_dim, shape);
   const uint16_t* rows[2] = {};
+  const uint16_t* next[2];
   for (int64_t i = 0; i < 2; ++i) {
     if (key + i < source.count) rows[i] = row_of<PairWords>(source, key + i);
+    next[i] = upcoming_row<PairWords>(source, key + kRowsAhead + i);
   }
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t begin = panels.first_vector(panel) * shape.lanes, width = panels.width_vectors(panel) * shape.lanes;
@@ -134,6 +149,7 @@ void pack_value_pair(const TileShape& shape, const PackSource& source, int64_t k
       __m256i x[2];
       for (int i = 0; i < 2; ++i) {
         x[i] = rows[i] == nullptr ? _mm256_setzero_si256() : load_words<PairWords>(rows[i], begin + d, source.head_dim);
+        __builtin_prefetch(next[i] + begin + d);
       }
       const __m256i low = _mm256_unpacklo_epi16(x[0], x[1]), high = _mm256_unpackhi_epi16(x[0], x[1]);
       store_words(to + d, _mm256_permute2x128_si256(low, high, 0x20));

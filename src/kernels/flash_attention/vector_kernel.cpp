@@ -372,4 +372,11 @@ std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem
   return std::make_unique<VectorKernel>(problem, avx512_bf16_tile());
 }
 
+const TileShape* vector_shape(std::string_view implementation) {
+  if (implementation == "avx512_bf16") return &avx512_bf16_tile().shape;
+  if (implementation == "avx512") return &avx512_tile().shape;
+  if (implementation == "avx2") return &avx2_tile().shape;
+  return nullptr;
+}
+
 }  // namespace zoetrope::kernels

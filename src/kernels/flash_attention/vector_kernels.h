@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "kernels/flash_attention/kernel.h"
+#include "kernels/flash_attention/tile.h"
 
 namespace zoetrope::kernels {
 
@@ -14,5 +16,8 @@ Refusal avx512_bf16_refusal(const FlashProblem& problem);
 std::unique_ptr<FlashKernel> make_avx2_kernel(const FlashProblem& problem);
 std::unique_ptr<FlashKernel> make_avx512_kernel(const FlashProblem& problem);
 std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem);
+
+// The shape of an implementation's tile before its sizes are chosen; null for implementations without tiles.
+const TileShape* vector_shape(std::string_view implementation);
 
 }  // namespace zoetrope::kernels

@@ -1,0 +1,67 @@
+// Tile sizes that were searched for on this machine, remembered in a file of the user's cache folder:
+//   $XDG_CACHE_HOME/zoetrope/tiles.json, else $HOME/.cache/zoetrope/tiles.json
+// An entry holds for one CPU model, implementation, dtype, head dim and softmax, and a bucket of key counts. The search
+// itself is tile_search.h.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/flash_attention/flash_attention.h"
+
+namespace zoetrope::kernels {
+
+struct TileKey {
+  std::string cpu;
+  std::string implementation;
+  std::string dtype;
+  int64_t head_dim = 0;
+  std::string softmax;
+  int64_t keys = 0;  // the bucket: the power of two nearest to the number of keys
+  friend bool operator==(const TileKey&, const TileKey&) = default;
+};
+
+// Of a problem on this CPU, for the implementation that would compute it.
+TileKey tile_key(const FlashProblem& problem);
+
+struct TileEntry {
+  TileKey key;
+  TileSizes sizes;
+  double gain = 1;  // time with the table's sizes over time with these, as it was measured
+};
+
+class TileCache {
+ public:
+  // Where entries are kept; empty where neither variable is set, and then nothing is found or remembered.
+  static std::filesystem::path default_file();
+
+  explicit TileCache(std::filesystem::path file) : file_(std::move(file)) {}
+
+  const std::filesystem::path& file() const { return file_; }
+  // All entries; none where the file does not exist. Throws Error, saying what to do, where it is broken.
+  std::vector<TileEntry> entries() const;
+  std::optional<TileEntry> find(const TileKey& key) const;
+  // Adds or replaces, all or nothing. Makes the folder. Throws Error where that is not possible.
+  void remember(const TileEntry& entry) const;
+
+ private:
+  std::filesystem::path file_;
+};
+
+// Held by one thread of one process at a time, for the same file on one machine. Throws Error where the folder cannot
+// be made or written.
+class TileCacheLock {
+ public:
+  explicit TileCacheLock(const TileCache& cache);
+  ~TileCacheLock();
+  TileCacheLock(const TileCacheLock&) = delete;
+  TileCacheLock& operator=(const TileCacheLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace zoetrope::kernels
