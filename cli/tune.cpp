@@ -1,0 +1,122 @@
+// zoetrope tune: searches for the tile sizes of a shape on this CPU and remembers them for every later run.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "cli/attention_options.h"
+#include "cli/command.h"
+#include "kernels/flash_attention/tile_search.h"
+
+namespace zoetrope::cli {
+namespace {
+
+using kernels::TileCache;
+using kernels::TileCandidate;
+using kernels::TileEntry;
+
+struct TuneOptions {
+  std::string shape = "1x32760x1x128";
+  std::optional<int64_t> kv;
+  std::string dtype = "bf16";
+  std::string softmax = "online";
+  std::string implementation;
+  std::optional<int64_t> threads;
+  double seconds = 10;
+  std::string cache;
+  bool list = false;
+};
+
+OptionSet describe(TuneOptions& o) {
+  OptionSet set;
+  set.text("shape", o.shape, "what to tune for, as BxSxHxD; entries hold for all S near this one")
+      .integer("kv", o.kv, {1, INT64_MAX}, "tokens of k and v; unset: those of q")
+      .choice("dtype", o.dtype, {"bf16", "float32"}, "of q, k, v and o")
+      .choice("softmax", o.softmax, {"online", "fixed_max"}, "the softmax to tune")
+      .text("implementation", o.implementation, "the kernel to tune; unset: the one that would run")
+      .integer("threads", o.threads, {1, 4096}, "compute threads; unset: all cores")
+      .number("seconds", o.seconds, {0, 1e5}, "how long to search; every candidate gets three turns at least")
+      .text("cache", o.cache, "the file to remember in; unset: zoetrope/tiles.json in the user's cache folder")
+      .flag("list", o.list, "only show what is remembered");
+  return set;
+}
+
+std::string help() {
+  TuneOptions options;
+  return fmt::format(
+      "Keys, as key=value:\n{}\n"
+      "Later runs on the same CPU model use what was found, unless deterministic=true or flash_block_sizes is given.\n"
+      "Example:\n  zoetrope tune shape=1x32760x1x128 dtype=bf16\n",
+      describe(options).help());
+}
+
+void print_entries(const TileCache& cache) {
+  const std::vector<TileEntry> entries = cache.entries();
+  if (entries.empty()) {
+    fmt::print("{}: nothing is remembered yet\n", cache.file().string());
+    return;
+  }
+  fmt::print("{}\n{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6}  {}\n", cache.file().string(), "kernel", "dtype",
+             "D", "softmax", "keys ~", "block_q", "block_kv", "gain", "CPU");
+  for (const TileEntry& e : entries) {
+    fmt::print("{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6.3f}  {}\n", e.key.implementation, e.key.dtype,
+               e.key.head_dim, e.key.softmax, e.key.keys, e.sizes.query, e.sizes.keys, e.gain, e.key.cpu);
+  }
+}
+
+kernels::FlashProblem problem_of(const TuneOptions& o) {
+  const Shape shape = parse_shape(o.shape);
+  kernels::FlashProblem problem;
+  problem.batch = shape[0];
+  problem.query_tokens = shape[1];
+  problem.key_tokens = o.kv.value_or(shape[1]);
+  problem.heads = shape[2];
+  problem.head_dim = shape[3];
+  problem.dtype = o.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape[3])));
+  problem.softmax = o.softmax == "fixed_max" ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
+  problem.implementation = o.implementation;
+  return problem;
+}
+
+int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
+  if (world != nullptr) fail("tune measures one process; start it without mpirun");
+  TuneOptions options;
+  OptionSet set = describe(options);
+  for (const std::string& word : arguments) set.set_argument(word);
+  const TileCache cache(options.cache.empty() ? TileCache::default_file() : std::filesystem::path(options.cache));
+  if (options.list) {
+    print_entries(cache);
+    return 0;
+  }
+  const kernels::FlashProblem problem = problem_of(options);
+  const kernels::TileKey key = tile_key(problem);  // refuses what cannot run here
+  cache.entries();                                 // and a file that could not be written to later
+  Stream stream(static_cast<int>(options.threads.value_or(available_threads())));
+  std::vector<TileCandidate> found;
+  {
+    const kernels::TileCacheLock lock(cache);
+    if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "searching …\n");
+    found = search_tiles(problem, stream, options.seconds);
+    cache.remember(tile_entry(problem, found));
+  }
+  const TileEntry entry = tile_entry(problem, found);
+  fmt::print("{} {}, D = {}, {} softmax, about {} keys, {} threads\n{:>8} {:>9} {:>10}\n", key.implementation,
+             key.dtype, key.head_dim, key.softmax, key.keys, stream.team().size(), "block_q", "block_kv", "time");
+  for (const TileCandidate& c : found) {
+    fmt::print("{:>8} {:>9} {:>10.4f}{}{}\n", c.sizes.query, c.sizes.keys, c.seconds / found.front().seconds,
+               c.table ? "  the table's" : "", c.sizes == entry.sizes ? "  remembered" : "");
+  }
+  fmt::print("remembered in {}\n", cache.file().string());
+  return 0;
+}
+
+}  // namespace
+
+const Command kTune = {"tune", "[key=value …]", "Search for this CPU's tile sizes and remember them",
+                       help,   nullptr,         run};
+
+}  // namespace zoetrope::cli

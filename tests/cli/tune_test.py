@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""`zoetrope tune` as a user runs it: what it remembers, that later runs use it and deterministic ones do not, searching on
+first use, and bad input.
+
+    tune_test.py PROGRAM NAME    runs one test (exit 77: skipped, with the reason)
+    tune_test.py --list          the names
+"""
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+from cli_test import Skip, refused, run  # noqa: E402
+
+PROGRAM = None
+TESTS = {}
+SHAPE = "shape=1x300x2x32"
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def zoetrope(cwd, *arguments):
+    """Runs with a cache folder of its own."""
+    return run([PROGRAM, *arguments], cwd, env={**os.environ, "XDG_CACHE_HOME": str(pathlib.Path(cwd) / "cache")})
+
+
+def cache_file(cwd):
+    return pathlib.Path(cwd) / "cache" / "zoetrope" / "tiles.json"
+
+
+def tiles(cwd):
+    return json.loads(cache_file(cwd).read_text())["tiles"]
+
+
+def tune(cwd, *arguments):
+    result = zoetrope(cwd, "tune", SHAPE, "seconds=0", "threads=2", *arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def measured_run(cwd, *arguments):
+    """What `attention` says of a run with the cache."""
+    result = zoetrope(cwd, "attention", SHAPE, "threads=2", "reference=true", "json=m.json", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads((pathlib.Path(cwd) / "m.json").read_text())
+
+
+@test
+def remembers_what_it_found(cwd):
+    said = tune(cwd, "dtype=float32")
+    assert "remembered" in said and "the table's" in said, said
+    (entry,) = tiles(cwd)
+    assert entry["dtype"] == "F32" and entry["head_dim"] == 32 and entry["softmax"] == "online" and entry["keys"] == 256
+    tune(cwd, "dtype=float32")
+    assert len(tiles(cwd)) == 1
+    tune(cwd, "dtype=bf16")
+    tune(cwd, "dtype=float32", "softmax=fixed_max")
+    tune(cwd, "dtype=float32", "kv=3000")
+    assert len(tiles(cwd)) == 4
+    listed = zoetrope(cwd, "tune", "list=true")
+    assert listed.returncode == 0 and listed.stdout.count("fixed_max") == 1, listed.stdout
+    assert not [p for p in cache_file(cwd).parent.iterdir() if p.name not in ("tiles.json", "tiles.json.lock")]
+
+
+@test
+def lists_nothing_at_first(cwd):
+    listed = zoetrope(cwd, "tune", "list=true")
+    assert listed.returncode == 0 and "nothing is remembered yet" in listed.stdout
+    assert not cache_file(cwd).exists()
+
+
+@test
+def another_file(cwd):
+    tune(cwd, "cache=here.json")
+    assert (pathlib.Path(cwd) / "here.json").exists() and not cache_file(cwd).exists()
+
+
+@test
+def attention_searches_on_first_use(cwd):
+    measured = measured_run(cwd, "enable_tile_search=true", "dtype=float32")
+    assert measured["rel_l2"] < 1e-5
+    (entry,) = tiles(cwd)
+    assert entry["head_dim"] == 32 and entry["dtype"] == "F32"
+    before = cache_file(cwd).read_text()
+    measured_run(cwd, "enable_tile_search=true", "dtype=float32")
+    assert cache_file(cwd).read_text() == before
+    # Ranks search one after another, and the first one's result serves all.
+    measured_run(cwd, "enable_tile_search=true", "dtype=bf16", "ranks=2", "attention=ulysses")
+    assert len(tiles(cwd)) == 2
+
+
+@test
+def remembered_sizes_are_used_unless_deterministic(cwd):
+    """A cache that cannot be read shows who reads it: every run but deterministic ones and those with sizes of their own."""
+    tune(cwd)
+    cache_file(cwd).write_text("{")
+    said = zoetrope(cwd, "attention", SHAPE)
+    assert said.returncode == 1 and "delete it" in said.stderr and str(cache_file(cwd)) in said.stderr, said.stderr
+    for option in ("deterministic=true", "flash_block_sizes={block_q: 64, block_kv: 64}"):
+        assert zoetrope(cwd, "attention", SHAPE, option).returncode == 0
+
+
+@test
+def bad_input(cwd):
+    for arguments, words in (
+            (["shape=1x300x2"], ["shape"]),
+            (["shape=1x0x2x32"], ["shape"]),
+            (["dtype=int8"], ["dtype", "bf16"]),
+            (["softmax=exact"], ["softmax", "fixed_max"]),
+            (["implementation=abacus"], ["abacus", "avx2"]),
+            (["implementation=scalar", "seconds=0"], ["scalar", "no tiles"]),
+            (["cache=/proc/nothing/tiles.json"], ["/proc/nothing"]),
+            (["shap=1"], ["shap", "shape"])):
+        result = zoetrope(cwd, "tune", *arguments)
+        refused(cwd, result, *words, left=[p.name for p in pathlib.Path(cwd).iterdir() if p.name == "cache"])
+    both = zoetrope(cwd, "attention", SHAPE, "enable_tile_search=true", "deterministic=true")
+    assert both.returncode == 1 and "deterministic" in both.stderr and "enable_tile_search" in both.stderr, both.stderr
+
+
+def main():
+    global PROGRAM
+    if sys.argv[1:] == ["--list"]:
+        print(";".join(TESTS))
+        return 0
+    PROGRAM, name = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="zoetrope_tune_") as cwd:
+        try:
+            TESTS[name](cwd)
+        except Skip as reason:
+            print(f"skipped: {reason}")
+            return 77
+    print(f"{name}: passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
