@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "zoetrope/communicator.h"
+
 #include "base/options.h"
 #include "bench/report.h"
 
@@ -35,5 +37,31 @@ struct KernelSettings {
 OptionSet describe(KernelSettings& settings);
 // `wrong` counts the cases whose result was not within its tolerance; they are not timed.
 Section bench_kernel(const KernelSettings& settings, const Progress& progress, int& wrong);
+
+struct CommSettings {
+  std::string ranks = "2,4";
+  std::string sizes = "64K,256K,1M,4M,16M,64M";
+  int64_t repeat = 5;
+};
+OptionSet describe(CommSettings& settings);
+// Over the ranks of `world`, or where that is null over threads of this process.
+Section bench_comm(const CommSettings& settings, comm::Communicator* world, const Progress& progress);
+
+struct AttentionSettings {
+  std::string strategies = "all";
+  std::string batch = "1,2,4,8";
+  int64_t tokens = 4096;
+  int64_t heads = 8;
+  int64_t head_dim = 128;
+  std::string dtype = "bf16";
+  int64_t ranks = 4;
+  int64_t threads = 1;
+  std::string kernel;
+  int64_t repeat = 3;
+  std::string traces;
+};
+OptionSet describe(AttentionSettings& settings);
+Section bench_attention(const AttentionSettings& settings, comm::Communicator* world, const Progress& progress,
+                        int& wrong);
 
 }  // namespace zoetrope::bench

@@ -8,6 +8,7 @@
 #include "bench/attention_data.h"
 #include "bench/cases.h"
 #include "bench/peak.h"
+#include "bench/plot.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
 
@@ -80,15 +81,15 @@ std::vector<Column> columns() {
           {"seconds_median", "median", Format::kSeconds},
           {"gflops", "GFLOP/s", Format::kOneDecimal},
           {"peak_gflops", "peak", Format::kOneDecimal},
-          {"fraction_min", "least %", Format::kPercent},
+          {"fraction_min", "least %", Format::kPercent, true},
           {"fraction", "of peak", Format::kPercent},
-          {"fraction_max", "most %", Format::kPercent},
+          {"fraction_max", "most %", Format::kPercent, true},
           {"cpu", "cpu", Format::kPercent},
-          {"repeats", "repeats"},
+          {"repeats", "repeats", Format::kText, true},
           {"tiles_fixed", "fixed", Format::kCount},
           {"tiles_online", "online", Format::kCount},
           {"rel_l2", "rel L2", Format::kScientific},
-          {"tolerance", "tolerance", Format::kScientific},
+          {"tolerance", "tolerance", Format::kScientific, true},
           {"note", ""}};
 }
 constexpr size_t kDescribed = 10;  // columns that name the case
@@ -149,6 +150,10 @@ class KernelBench {
       plot.y_is_fraction = true;
       for (const auto& [name, points] : lines) {
         if (points.size() < 2) continue;
+        if (plot.lines.size() == kMostSeries) {
+          plots.push_back(plot);
+          plot.lines.clear();
+        }
         plot.lines.push_back({name, points});
       }
       if (!plot.lines.empty()) plots.push_back(std::move(plot));

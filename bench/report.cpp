@@ -6,7 +6,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 
 namespace zoetrope::bench {
@@ -88,7 +87,26 @@ std::string format_cell(const Cell& cell, Format format) {
   return "-";
 }
 
+std::vector<bool> filled_columns(const Table& table) {
+  std::vector<bool> filled(table.columns.size(), false);
+  for (const std::vector<Cell>& row : table.rows) {
+    for (size_t c = 0; c < row.size(); ++c) filled[c] = filled[c] || row[c].index() != 0;
+  }
+  return filled;
+}
+
+std::vector<bool> numeric_columns(const Table& table) {
+  std::vector<bool> numeric(table.columns.size(), false);
+  for (const std::vector<Cell>& row : table.rows) {
+    for (size_t c = 0; c < row.size(); ++c) numeric[c] = numeric[c] || row[c].index() >= 2;
+  }
+  return numeric;
+}
+
 std::string table_text(const Table& table) {
+  std::vector<bool> shown = filled_columns(table);
+  for (size_t c = 0; c < shown.size(); ++c) shown[c] = shown[c] && !table.columns[c].detail;
+  const std::vector<bool> numeric = numeric_columns(table);
   std::vector<std::vector<std::string>> lines(1);
   for (const Column& column : table.columns) lines[0].push_back(column.heading);
   for (const std::vector<Cell>& row : table.rows) {
@@ -96,34 +114,30 @@ std::string table_text(const Table& table) {
     for (size_t c = 0; c < row.size(); ++c) line.push_back(format_cell(row[c], table.columns[c].format));
   }
   std::vector<size_t> widths(table.columns.size(), 0);
-  std::vector<bool> numeric(table.columns.size(), false);
   for (const auto& line : lines) {
     for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], width(line[c]));
   }
-  for (const std::vector<Cell>& row : table.rows) {
-    for (size_t c = 0; c < row.size(); ++c) numeric[c] = numeric[c] || row[c].index() >= 2;
-  }
   std::string text;
   for (size_t l = 0; l < lines.size(); ++l) {
-    std::string out;
+    std::string out, rule;
     for (size_t c = 0; c < lines[l].size(); ++c) {
+      if (!shown[c]) continue;
       const size_t padding = widths[c] - width(lines[l][c]);
-      if (c > 0) out += "  ";
+      if (!out.empty()) out += "  ";
+      if (!rule.empty()) rule += "  ";
       if (numeric[c]) out.append(padding, ' ');
       out += lines[l][c];
       if (!numeric[c]) out.append(padding, ' ');
+      rule.append(widths[c], '-');
     }
     out.erase(out.find_last_not_of(' ') + 1);
     text += out + "\n";
-    if (l == 0) {
-      for (size_t c = 0; c < widths.size(); ++c) text += fmt::format("{}{:->{}}", c > 0 ? "  " : "", "", widths[c]);
-      text += "\n";
-    }
+    if (l == 0) text += rule + "\n";
   }
   return text;
 }
 
-nlohmann::ordered_json report_json(const Report& report) {
+std::string report_json(const Report& report) {
   nlohmann::ordered_json json;
   for (const auto& [name, value] : report.machine) json["machine"][name] = value;
   for (const Section& section : report.sections) {
@@ -135,14 +149,7 @@ nlohmann::ordered_json report_json(const Report& report) {
     }
     json[section.name] = std::move(rows);
   }
-  return json;
-}
-
-void write_json(const Report& report, const std::filesystem::path& path) {
-  const std::string text = report_json(report).dump(1) + "\n";
-  AtomicFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
+  return json.dump(1) + "\n";
 }
 
 }  // namespace zoetrope::bench

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,6 +26,7 @@ struct Column {
   std::string key;      // in JSON, where the raw value stands
   std::string heading;  // for people
   Format format = Format::kText;
+  bool detail = false;  // on the page and in JSON only: the table for people has room for the rest
 };
 
 struct Table {
@@ -39,7 +38,10 @@ struct Table {
 };
 
 std::string format_cell(const Cell& cell, Format format);
-std::string table_text(const Table& table);  // aligned columns, a heading and a rule; numbers to the right
+std::vector<bool> filled_columns(const Table& table);   // some row has a value there
+std::vector<bool> numeric_columns(const Table& table);  // some row has a number there
+// Aligned columns under a heading and a rule, numbers to the right; without details and columns that are empty.
+std::string table_text(const Table& table);
 
 struct LinePlot {
   struct Point {
@@ -74,6 +76,7 @@ struct Section {
   std::string name;   // key in JSON: "peak", "kernel", …
   std::string title;  // for people
   std::string note;   // a paragraph: what was measured and how the columns are defined
+  std::vector<std::pair<std::string, std::string>> highlights;  // a figure and what it is, large on the page
   std::vector<LinePlot> line_plots;
   std::vector<BarPlot> bar_plots;
   Table table;
@@ -84,7 +87,6 @@ struct Report {
   std::vector<Section> sections;
 };
 
-nlohmann::ordered_json report_json(const Report& report);
-void write_json(const Report& report, const std::filesystem::path& path);  // whole or not at all
+std::string report_json(const Report& report);  // {"machine": {…}, SECTION: [{COLUMN: value, …}, …], …}
 
 }  // namespace zoetrope::bench

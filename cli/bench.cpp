@@ -4,108 +4,188 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <optional>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/machine.h"
+#include "bench/page.h"
 #include "cli/command.h"
+#include "cli/interrupt.h"
 
 namespace zoetrope::cli {
 namespace {
 
-using bench::Section;
+using Words = std::vector<std::string>;
 
+// Every mode takes these two.
 struct Output {
-  std::string json;
-  void describe(OptionSet& options) { options.text("json", json, "write every figure to this file"); }
+  std::string json, html;
+  void describe(OptionSet& options) {
+    options.text("json", json, "write every figure to this file")
+        .text("html", html, "write a page with plots to this file; it needs no other file and no network");
+  }
+};
+
+// What one call measures. Settings at their defaults until words set them.
+struct Settings {
+  bench::PeakSettings peak;
+  bench::KernelSettings kernel;
+  bench::CommSettings comm;
+  bench::AttentionSettings attention;
+  Output output;
+};
+
+struct Run {
+  const Settings& settings;
+  comm::Communicator* world;
+  int wrong = 0;  // results that are
+};
+
+struct Mode {
+  const char* name;
+  const char* summary;
+  bool on_ranks;  // of an MPI job
+  OptionSet (*describe)(Settings&);
+  bench::Section (*run)(Run&);
 };
 
 // One line on a terminal that the next one replaces; nothing elsewhere.
 void show_progress(const std::string& text) {
+  if (interrupted()) fail("interrupted");
   if (isatty(STDERR_FILENO) == 0) return;
   fmt::print(stderr, "\r\x1b[K{}", text);
   std::fflush(stderr);
 }
 
-struct Mode {
-  const char* name;
-  const char* summary;
-  std::string (*help)();
-  Section (*run)(const std::vector<std::string>& words, Output& output, int& wrong);
-};
-
-template <typename Settings>
-void parse(Settings& settings, Output& output, const std::vector<std::string>& words) {
-  OptionSet options = describe(settings);
-  output.describe(options);
-  for (const std::string& word : words) options.set_argument(word);
-}
-
-template <typename Settings>
-std::string help_of() {
-  Settings settings;
-  Output output;
-  OptionSet options = describe(settings);
-  output.describe(options);
-  return options.help();
-}
-
-Section run_peak(const std::vector<std::string>& words, Output& output, int&) {
-  bench::PeakSettings settings;
-  parse(settings, output, words);
-  return bench_peak(settings, show_progress);
-}
-
-Section run_kernel(const std::vector<std::string>& words, Output& output, int& wrong) {
-  bench::KernelSettings settings;
-  parse(settings, output, words);
-  return bench_kernel(settings, show_progress, wrong);
-}
-
 constexpr Mode kModes[] = {
-    {"peak", "multiply-adds and bytes copied a second: the denominator of every fraction", help_of<bench::PeakSettings>,
-     run_peak},
-    {"kernel", "flash attention by itself, every implementation side by side", help_of<bench::KernelSettings>,
-     run_kernel},
+    {"peak", "multiply-adds and bytes copied a second: the denominator of every fraction", false,
+     [](Settings& s) { return describe(s.peak); },
+     [](Run& run) { return bench_peak(run.settings.peak, show_progress); }},
+    {"kernel", "flash attention by itself, every implementation side by side", false,
+     [](Settings& s) { return describe(s.kernel); },
+     [](Run& run) { return bench_kernel(run.settings.kernel, show_progress, run.wrong); }},
+    {"comm", "all-to-all and ring bandwidth against message size; under mpirun over its ranks", true,
+     [](Settings& s) { return describe(s.comm); },
+     [](Run& run) { return bench_comm(run.settings.comm, run.world, show_progress); }},
+    {"attention", "every strategy at several batch sizes; under mpirun over its ranks", true,
+     [](Settings& s) { return describe(s.attention); },
+     [](Run& run) { return bench_attention(run.settings.attention, run.world, show_progress, run.wrong); }},
 };
+constexpr const char* kAll = "all";
 
 std::string mode_names() {
   std::string names;
-  for (const Mode& mode : kModes) names += (names.empty() ? "" : ", ") + std::string(mode.name);
-  return names;
+  for (const Mode& mode : kModes) names += std::string(mode.name) + ", ";
+  return names + kAll;
+}
+
+// `all` measures less of the kernel than the mode by itself: a quarter of an hour, not an hour.
+void set_defaults_of_all(Settings& settings) { settings.kernel.shapes = "lengths,head_dims,primes,cross,masks"; }
+
+// Words of `all` name the mode first: kernel.shapes=small.
+void parse_all(Settings& settings, const Words& words) {
+  set_defaults_of_all(settings);
+  OptionSet output;
+  settings.output.describe(output);
+  for (const std::string& word : words) {
+    const size_t dot = word.find('.');
+    const Mode* owner = nullptr;
+    for (const Mode& mode : kModes) {
+      if (dot < word.find('=') && word.substr(0, dot) == mode.name) owner = &mode;
+    }
+    if (owner != nullptr) {
+      owner->describe(settings).set_argument(std::string_view(word).substr(dot + 1));
+    } else if (dot < word.find('=')) {
+      fail("bench all: there is no benchmark '{}' for '{}'; there are: {}", word.substr(0, dot), word, mode_names());
+    } else {
+      output.set_argument(word);
+    }
+  }
+}
+
+void parse(const Mode& mode, Settings& settings, const Words& words) {
+  OptionSet options = mode.describe(settings);
+  settings.output.describe(options);
+  for (const std::string& word : words) options.set_argument(word);
 }
 
 void print(const bench::Report& report) {
   for (const auto& [name, value] : report.machine) fmt::print("{:<17} {}\n", name, value);
-  for (const Section& section : report.sections) {
+  for (const bench::Section& section : report.sections) {
     fmt::print("\n{}\n\n{}", section.title, table_text(section.table));
   }
 }
 
-int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  if (arguments.empty())
+// Opened before anything is measured, so that a folder that is not there is known then.
+void open(std::optional<AtomicFile>& file, const std::string& path) {
+  if (!path.empty()) file.emplace(path);
+}
+
+void write(std::optional<AtomicFile>& file, const std::string& text) {
+  if (!file) return;
+  file->write(text.data(), text.size());
+  file->commit();
+}
+
+std::vector<const Mode*> choose(const Words& arguments, Settings& settings, bool on_ranks) {
+  if (arguments.empty()) {
     fail("bench needs to know what to measure: zoetrope bench MODE, where MODE is one of {}", mode_names());
-  const Mode* chosen = nullptr;
-  for (const Mode& mode : kModes) {
-    if (arguments[0] == mode.name) chosen = &mode;
   }
-  if (chosen == nullptr) fail("there is no benchmark '{}'; there are: {}", arguments[0], mode_names());
-  if (world != nullptr) fail("bench {} measures one process; start it without mpirun", chosen->name);
-  Output output;
-  int wrong = 0;
+  const Words words(arguments.begin() + 1, arguments.end());
+  std::vector<const Mode*> chosen;
+  for (const Mode& mode : kModes) {
+    if (arguments[0] == mode.name || arguments[0] == kAll) chosen.push_back(&mode);
+  }
+  if (chosen.empty()) fail("there is no benchmark '{}'; there are: {}", arguments[0], mode_names());
+  for (const Mode* mode : chosen) {
+    if (on_ranks && !mode->on_ranks) fail("bench {} measures one process; start it without mpirun", arguments[0]);
+  }
+  if (arguments[0] == kAll) {
+    parse_all(settings, words);
+  } else {
+    parse(*chosen[0], settings, words);
+  }
+  return chosen;
+}
+
+int run(const Words& arguments, comm::Communicator* world) {
+  catch_interrupts();
+  Settings settings;
+  const std::vector<const Mode*> chosen = choose(arguments, settings, world != nullptr);
+  const bool leads = world == nullptr || world->rank() == 0;
+  std::optional<AtomicFile> json, html;
+  if (leads) {
+    open(json, settings.output.json);
+    open(html, settings.output.html);
+  }
   bench::Report report{bench::describe_machine(), {}};
-  report.sections.push_back(chosen->run({arguments.begin() + 1, arguments.end()}, output, wrong));
-  show_progress("");
-  print(report);
-  if (!output.json.empty()) write_json(report, output.json);
-  if (wrong > 0) fail("bench {}: {} of the results are wrong; see the lines marked WRONG", chosen->name, wrong);
+  Run state{settings, world};
+  for (const Mode* mode : chosen) report.sections.push_back(mode->run(state));
+  if (leads) {
+    show_progress("");
+    print(report);
+    write(json, report_json(report));
+    write(html, report_page(report));
+  }
+  if (state.wrong > 0) fail("bench: {} of the results are wrong; see the lines marked WRONG", state.wrong);
   return 0;
 }
 
 std::string help() {
   std::string text;
-  for (const Mode& mode : kModes) text += fmt::format("bench {}: {}\n{}\n", mode.name, mode.summary, mode.help());
-  return text;
+  for (const Mode& mode : kModes) {
+    Settings settings;
+    text += fmt::format("bench {}: {}\n{}\n", mode.name, mode.summary, mode.describe(settings).help());
+  }
+  Output output;
+  OptionSet common;
+  output.describe(common);
+  return text + fmt::format(
+                    "bench all: every mode into one report; their keys with the mode in front "
+                    "(kernel.shapes=small)\n\nEvery mode takes:\n{}",
+                    common.help());
 }
 
 }  // namespace

@@ -1,0 +1,471 @@
+// `bench attention`: every strategy over ranks × batch sizes, each verified against the float64 definition before it is
+// timed, with what it sends and how long it waits for that.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "zoetrope/attention.h"
+
+#include "base/error.h"
+#include "bench/attention_data.h"
+#include "bench/cases.h"
+#include "bench/peak.h"
+#include "bench/plot.h"
+#include "bench/statistics.h"
+#include "bench/words.h"
+#include "schedule/shards.h"
+#include "trace/trace.h"
+
+namespace zoetrope::bench {
+namespace {
+
+using attention::ContextAttention;
+using attention::Direction;
+using attention::Strategy;
+using comm::Communicator;
+
+constexpr int kMostThreads = 4096;
+constexpr int kMostRanks = 256;
+constexpr int kMostBatch = 64;
+constexpr int64_t kTracedBatch = 2;
+constexpr int kTracedRuns = 2;
+constexpr double kWindow = 0.02, kWindowLimit = 10;
+
+enum class Topology : uint8_t { kOneRank, kRing, kUlysses, kBoth };
+
+struct NamedStrategy {
+  const char* name;
+  Topology topology;
+  Direction direction;
+  attention::Softmax softmax;
+};
+constexpr NamedStrategy kStrategies[] = {
+    {"flash", Topology::kOneRank, Direction::kForward, attention::Softmax::kOnline},
+    {"ring", Topology::kRing, Direction::kForward, attention::Softmax::kOnline},
+    {"ulysses", Topology::kUlysses, Direction::kForward, attention::Softmax::kOnline},
+    {"ulysses_ring", Topology::kBoth, Direction::kForward, attention::Softmax::kOnline},
+    {"ulysses_ring_fixed_max", Topology::kBoth, Direction::kForward, attention::Softmax::kFixedMax},
+    {"ulysses_ring_two_way", Topology::kBoth, Direction::kTwoWay, attention::Softmax::kOnline},
+    {"ulysses_ring_open", Topology::kBoth, Direction::kOpen, attention::Softmax::kOnline},
+};
+
+std::vector<std::string> strategy_list() {
+  std::vector<std::string> names;
+  for (const NamedStrategy& named : kStrategies) names.emplace_back(named.name);
+  return names;
+}
+
+const char* direction_name(Direction direction) {
+  switch (direction) {
+    case Direction::kForward:
+      return "forward";
+    case Direction::kTwoWay:
+      return "two_way";
+    case Direction::kOpen:
+      return "open";
+  }
+  return "";
+}
+
+// The smallest divisor of n above 1 that leaves a ring of two or more; n itself where there is none.
+int half_split(int n) {
+  for (int u = 2; u < n; ++u) {
+    if (n % u == 0) return u;
+  }
+  return n;
+}
+
+Strategy strategy_of(const NamedStrategy& named, int ranks, const std::string& kernel) {
+  Strategy strategy;
+  switch (named.topology) {
+    case Topology::kOneRank:
+      strategy.ulysses = strategy.ring = 1;
+      break;
+    case Topology::kRing:
+      strategy.ulysses = 1;
+      strategy.ring = ranks;
+      break;
+    case Topology::kUlysses:
+      strategy.ulysses = ranks;
+      strategy.ring = 1;
+      break;
+    case Topology::kBoth:
+      strategy.ulysses = half_split(ranks);
+      strategy.ring = ranks / strategy.ulysses;
+      break;
+  }
+  strategy.direction = named.direction;
+  strategy.softmax = named.softmax;
+  strategy.kernel = kernel;
+  return strategy;
+}
+
+// What was measured of one strategy and batch size; one number a repeat.
+struct Figures {
+  Strategy strategy;
+  std::string implementation;
+  std::vector<double> seconds;  // of the slowest rank
+  std::vector<double> peak;     // FLOP a second, all threads of all ranks together
+  std::vector<double> wait;     // seconds of the rank that waited longest
+  int64_t bytes_sent = 0, bytes_copied = 0, tiles_fixed = 0, tiles_online = 0;  // of one run, all ranks
+  Verdict verdict;
+};
+
+// One rank's part.
+class RankRun {
+ public:
+  RankRun(Communicator& world, Stream& stream, const AttentionData& data, Tensor& o, const Strategy& strategy)
+      : world_(world),
+        stream_(stream),
+        data_(data),
+        own_(schedule::token_shard(data.problem.query_tokens, world.size(), world.rank())),
+        o_(o),
+        attention_(attention::plan({.batch = data.problem.batch,
+                                    .tokens = data.problem.query_tokens,
+                                    .heads = data.problem.heads,
+                                    .head_dim = data.problem.head_dim,
+                                    .dtype = data.problem.dtype},
+                                   strategy, world, stream)) {}
+
+  void run() { attention_.run(rows(data_.q), rows(data_.k), rows(data_.v), {}, rows(o_)); }
+
+  // Rank 0's word counts. `shared`: o is that of all ranks.
+  Verdict verify(const SampledReference* reference, bool shared) {
+    if (!shared) gather();
+    world_.barrier();
+    Verdict verdict;
+    if (world_.rank() == 0) verdict = reference->check(o_);
+    world_.broadcast(0, &verdict, sizeof verdict, "verdict");
+    return verdict;
+  }
+
+  void time(int repeats, double estimate_window, Figures& figures) {
+    figures.strategy = attention_.strategy();
+    figures.implementation = attention_.kernel();
+    double once = repeat(1, nullptr);
+    if (once < kWindow) once = repeat(3, nullptr);
+    const auto runs = static_cast<int64_t>(std::max(1.0, std::ceil(estimate_window / once)));
+    const double window = std::clamp(once * static_cast<double>(runs), kWindow, kWindowLimit);
+    const Isa isa = isa_of_kernel(common_kernel());
+    double before = peak(isa, window);
+    for (int i = 0; i < repeats; ++i) {
+      repeat(runs, &figures);
+      const double after = peak(isa, window);
+      figures.peak.push_back((before + after) / 2);
+      before = after;
+    }
+  }
+
+  ContextAttention& attention() { return attention_; }
+
+ private:
+  TensorView rows(const TensorView& x) const { return x.slice(1, own_.begin, own_.end); }
+
+  // A rank without heads or tokens names no kernel; rank 0 has both.
+  std::string common_kernel() {
+    char name[32] = {};
+    std::snprintf(name, sizeof name, "%s", attention_.kernel());
+    world_.broadcast(0, name, sizeof name, "kernel");
+    return name;
+  }
+
+  double peak(Isa isa, double seconds) {
+    world_.barrier();
+    return world_.all_reduce_sum(measure_peak(isa, stream_.team(), seconds).flops);
+  }
+
+  double repeat(int64_t runs, Figures* figures) {
+    attention_.reset_counters();
+    world_.barrier();
+    const double begin = wall_seconds();
+    for (int64_t i = 0; i < runs; ++i) run();
+    const double mine = wall_seconds() - begin;
+    const attention::Counters counters = attention_.counters();
+    const auto each = static_cast<double>(runs);
+    const double seconds = world_.all_reduce_max(mine) / each;
+    if (figures == nullptr) return seconds;
+    const auto sum = [&](int64_t count) {
+      return static_cast<int64_t>(world_.all_reduce_sum(static_cast<double>(count)) / each + 0.5);
+    };
+    figures->seconds.push_back(seconds);
+    figures->wait.push_back(world_.all_reduce_max(counters.ulysses.wait_seconds + counters.ring.wait_seconds) / each);
+    figures->bytes_sent = sum(counters.ulysses.bytes_sent + counters.ring.bytes_sent);
+    figures->bytes_copied = sum(counters.bytes_copied);
+    figures->tiles_fixed = sum(counters.tiles_fixed);
+    figures->tiles_online = sum(counters.tiles_online);
+    return seconds;
+  }
+
+  void gather() {
+    std::vector<comm::Segment> sends, receives;
+    const auto add = [&](std::vector<comm::Segment>& segments, int owner, int peer) {
+      const IndexRange tokens = schedule::token_shard(o_.extent(1), world_.size(), owner);
+      for (int64_t b = 0; b < o_.extent(0); ++b) {
+        const TensorView piece = o_.view().select(0, b).slice(0, tokens.begin, tokens.end);
+        segments.push_back({peer, piece.raw(), piece.bytes()});
+      }
+    };
+    if (world_.rank() == 0) {
+      for (int peer = 1; peer < world_.size(); ++peer) add(receives, peer, peer);
+    } else {
+      add(sends, world_.rank(), 0);
+    }
+    world_.exchange(sends, receives, "gather output").wait();
+  }
+
+  Communicator& world_;
+  Stream& stream_;
+  const AttentionData& data_;
+  IndexRange own_;
+  Tensor& o_;
+  ContextAttention attention_;
+};
+
+std::vector<Column> columns() {
+  return {{"strategy", "strategy"},
+          {"batch", "B"},
+          {"ranks", "ranks"},
+          {"threads", "threads"},
+          {"ulysses", "U"},
+          {"ring", "R"},
+          {"direction", "direction", Format::kText, true},
+          {"softmax", "softmax", Format::kText, true},
+          {"implementation", "kernel"},
+          {"seconds_min", "least", Format::kSeconds},
+          {"seconds_median", "median", Format::kSeconds},
+          {"gflops", "GFLOP/s", Format::kOneDecimal},
+          {"peak_gflops", "peak", Format::kOneDecimal},
+          {"fraction", "of peak", Format::kPercent},
+          {"bytes_sent", "sent", Format::kBytes},
+          {"bytes_copied", "copied", Format::kBytes, true},
+          {"wait_seconds", "wait", Format::kSeconds},
+          {"unhidden", "not hidden", Format::kPercent},
+          {"tiles_fixed", "fixed", Format::kCount, true},
+          {"tiles_online", "online", Format::kCount, true},
+          {"rel_l2", "rel L2", Format::kScientific},
+          {"tolerance", "tolerance", Format::kScientific, true},
+          {"note", "note"}};
+}
+
+class AttentionBench {
+ public:
+  AttentionBench(const AttentionSettings& settings, Communicator* world, const Progress& progress)
+      : settings_(settings), world_(world), progress_(progress) {
+    names_ = choose_words("strategies", settings.strategies, strategy_list());
+    batches_ = parse_counts("batch", settings.batch, kMostBatch, kMostBatch);
+    ranks_ = world != nullptr ? world->size() : static_cast<int>(settings.ranks);
+    dtype_ = settings.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    if (!settings.traces.empty()) {
+      if (world != nullptr)
+        fail(
+            "traces: are written by bench attention without mpirun; zoetrope attention trace=FILE "
+            "traces the ranks of an MPI job");
+      std::filesystem::create_directories(settings.traces);
+    }
+    table_.columns = columns();
+  }
+
+  void run() {
+    for (const int batch : batches_) {
+      const problems::AttentionShape shape{
+          "", batch, settings_.tokens, settings_.tokens, settings_.heads, settings_.head_dim, 0, 0};
+      const AttentionData data(shape, dtype_);
+      std::optional<SampledReference> reference;
+      if (leads()) reference.emplace(data);
+      Tensor o(dtype_, data.q.shape());
+      for (const NamedStrategy& named : kStrategies) {
+        if (std::find(names_.begin(), names_.end(), named.name) == names_.end()) continue;
+        if (progress_ && leads()) progress_(fmt::format("{}, batch {}", named.name, batch));
+        run_case(named, batch, data, reference ? &*reference : nullptr, o);
+      }
+    }
+  }
+
+  int wrong() const { return wrong_; }
+  Section section();
+
+ private:
+  bool leads() const { return world_ == nullptr || world_->rank() == 0; }
+
+  void run_case(const NamedStrategy& named, int batch, const AttentionData& data, const SampledReference* reference,
+                Tensor& o) {
+    const bool one = named.topology == Topology::kOneRank;
+    const int ranks = one ? 1 : ranks_;
+    // One rank has the threads of all, so that every strategy has the same cores.
+    const int threads = static_cast<int>(settings_.threads) * (one ? ranks_ : 1);
+    const Strategy strategy = strategy_of(named, ranks, settings_.kernel);
+    std::memset(o.data<char>(), 0xff, o.view().bytes());  // NaN: what is not written is found
+    Figures figures;
+    std::string note;
+    const auto body = [&](Communicator& world, bool shared) {
+      Stream stream(threads);
+      RankRun rank(world, stream, data, o, strategy);
+      rank.run();
+      Figures mine;
+      mine.verdict = rank.verify(reference, shared);
+      if (mine.verdict.passed()) rank.time(static_cast<int>(settings_.repeat), kWindow, mine);
+      if (world.rank() == 0) figures = std::move(mine);
+    };
+    try {
+      if (world_ == nullptr) {
+        comm::run_ranks(ranks, [&](Communicator& world) { body(world, true); });
+      } else {
+        const auto part = world_->split(world_->rank() < ranks ? 0 : 1, world_->rank());
+        if (world_->rank() < ranks) body(*part, ranks == 1);
+        world_->barrier();
+      }
+    } catch (const Error& error) {
+      if (world_ != nullptr) throw;  // the other ranks are to end too
+      note = error.what();
+    }
+    if (note.empty() && leads() && !figures.verdict.passed()) {
+      ++wrong_;
+      note = figures.verdict.finite ? "WRONG: beyond the tolerance" : "WRONG: not finite";
+    }
+    add(named, batch, ranks, threads, data, figures, note);
+    if (!settings_.traces.empty() && batch == kTracedBatch && note.empty()) {
+      trace_case(named, ranks, threads, data, o, strategy);
+    }
+  }
+
+  // Apart from what is timed: recording costs a little.
+  void trace_case(const NamedStrategy& named, int ranks, int threads, const AttentionData& data, Tensor& o,
+                  const Strategy& strategy) {
+    trace::Trace trace;
+    comm::RankOptions options;
+    options.trace = &trace;
+    comm::run_ranks(
+        ranks,
+        [&](Communicator& world) {
+          Stream stream(threads, {&trace, world.rank(), "compute"});
+          RankRun rank(world, stream, data, o, strategy);
+          for (int i = 0; i < kTracedRuns; ++i) {
+            world.barrier();
+            const trace::Span span(stream.lane(), i == 0 ? "first run" : "run");
+            rank.run();
+          }
+        },
+        options);
+    trace.write(std::filesystem::path(settings_.traces) / fmt::format("{}.json", named.name));
+  }
+
+  void add(const NamedStrategy& named, int batch, int ranks, int threads, const AttentionData& data,
+           const Figures& figures, const std::string& note);
+
+  const AttentionSettings& settings_;
+  Communicator* world_;
+  const Progress& progress_;
+  std::vector<std::string> names_;
+  std::vector<int> batches_;
+  int ranks_ = 1;
+  DType dtype_ = DType::kBF16;
+  int wrong_ = 0;
+  Table table_;
+  std::map<std::string, std::map<int, std::pair<double, double>>> bars_;  // strategy, batch: fraction, not hidden
+};
+
+void AttentionBench::add(const NamedStrategy& named, int batch, int ranks, int threads, const AttentionData& data,
+                         const Figures& figures, const std::string& note) {
+  std::vector<Cell> row = {named.name, int64_t{batch}, int64_t{ranks}, int64_t{threads}};
+  const size_t described = row.size();
+  row.resize(table_.columns.size());
+  if (!note.empty()) row.back() = note;
+  if (!figures.seconds.empty()) {
+    std::vector<double> fractions, unhidden;
+    for (size_t i = 0; i < figures.seconds.size(); ++i) {
+      fractions.push_back(data.flop / figures.seconds[i] / figures.peak[i]);
+      unhidden.push_back(figures.wait[i] / figures.seconds[i]);
+    }
+    const Cell cells[] = {int64_t{figures.strategy.ulysses},
+                          int64_t{figures.strategy.ring},
+                          direction_name(figures.strategy.direction),
+                          figures.strategy.softmax == attention::Softmax::kFixedMax ? "fixed_max" : "online",
+                          figures.implementation,
+                          minimum(figures.seconds),
+                          median(figures.seconds),
+                          data.flop / minimum(figures.seconds) * 1e-9,
+                          median(figures.peak) * 1e-9,
+                          median(fractions),
+                          figures.bytes_sent,
+                          figures.bytes_copied,
+                          median(figures.wait),
+                          median(unhidden),
+                          figures.tiles_fixed,
+                          figures.tiles_online,
+                          figures.verdict.relative_l2,
+                          figures.verdict.tolerance};
+    std::copy(std::begin(cells), std::end(cells), row.begin() + static_cast<ptrdiff_t>(described));
+    bars_[named.name][batch] = {median(fractions), median(unhidden)};
+  }
+  table_.add(std::move(row));
+}
+
+Section AttentionBench::section() {
+  Section section;
+  section.name = "attention";
+  section.title = "Strategies over ranks";
+  section.note = fmt::format(
+      "{} tokens, {} heads of {}, {}. flash is one rank with the threads of all, so that every strategy has the same "
+      "cores. 'of peak' is the median of 4·S·S·D·H·B operations a second over the peak of the kernel's instruction "
+      "set, "
+      "measured on all ranks at once before and after each repeat for as long as the repeat. 'sent' is the sum over "
+      "ranks; 'wait' is that of the rank that waited longest for others, and 'not hidden' its share of the time. With "
+      "more ranks than cores a rank also waits for others to compute.",
+      settings_.tokens, settings_.heads, settings_.head_dim, settings_.dtype);
+  BarPlot peak, waiting;
+  peak.title = "Fraction of peak by batch size";
+  peak.y_label = "of the measured peak";
+  waiting.title = "Share of time spent waiting for other ranks";
+  waiting.y_label = "of the time";
+  peak.y_is_fraction = waiting.y_is_fraction = true;
+  for (const int batch : batches_) peak.groups.push_back(fmt::format("batch {}", batch));
+  waiting.groups = peak.groups;
+  for (const NamedStrategy& named : kStrategies) {
+    const auto found = bars_.find(named.name);
+    if (found == bars_.end()) continue;
+    BarPlot::Series fractions{named.name, {}}, waits{named.name, {}};
+    for (const int batch : batches_) {
+      const auto at = found->second.find(batch);
+      const bool there = at != found->second.end();
+      fractions.values.push_back(there ? at->second.first : 0);
+      waits.values.push_back(there ? at->second.second : 0);
+    }
+    peak.series.push_back(fractions);
+    waiting.series.push_back(waits);
+  }
+  if (!peak.series.empty()) section.bar_plots = {peak, waiting};
+  section.table = std::move(table_);
+  return section;
+}
+
+}  // namespace
+
+OptionSet describe(AttentionSettings& settings) {
+  OptionSet options;
+  options
+      .text("strategies", settings.strategies,
+            "flash, ring, ulysses, ulysses_ring, ulysses_ring_fixed_max, ulysses_ring_two_way, ulysses_ring_open")
+      .text("batch", settings.batch, "batch sizes")
+      .integer("tokens", settings.tokens, {1, int64_t{1} << 22}, "S, of the whole sequence")
+      .integer("heads", settings.heads, {1, 1024}, "H")
+      .integer("head_dim", settings.head_dim, {1, 1024}, "D")
+      .choice("dtype", settings.dtype, {"bf16", "f32"}, "of q, k, v and o")
+      .integer("ranks", settings.ranks, {1, kMostRanks}, "threads that play rank; under mpirun its ranks")
+      .integer("threads", settings.threads, {1, kMostThreads}, "of each rank")
+      .text("kernel", settings.kernel, "a flash-attention implementation by name; unset: the fastest that can")
+      .integer("repeat", settings.repeat, {1, 10000}, "timed repeats")
+      .text("traces", settings.traces, "a folder for a Perfetto trace of each strategy, of batch 2 only");
+  return options;
+}
+
+Section bench_attention(const AttentionSettings& settings, Communicator* world, const Progress& progress, int& wrong) {
+  AttentionBench bench(settings, world, progress);
+  bench.run();
+  wrong += bench.wrong();
+  return bench.section();
+}
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,167 @@
+#include "bench/page.h"
+
+#include <fmt/format.h>
+
+#include "bench/plot.h"
+
+namespace zoetrope::bench {
+namespace {
+
+// Eight colours that stay apart for colour-blind eyes, one set for each background; text and marks read them by class.
+constexpr const char* kStyle = R"css(
+:root{color-scheme:light dark;--page:#f7f7f5;--card:#ffffff;--ink:#171715;--soft:#52524e;--faint:#77776f;--rule:#dcdcd5;
+--grid:#e7e7e1;--head:#f1f1ec;--bad:#b3261e;
+--c0:#2a6fd0;--c1:#d9591c;--c2:#12926a;--c3:#b98100;--c4:#c94f86;--c5:#3c7a10;--c6:#5a48b8;--c7:#c93a3a}
+@media (prefers-color-scheme:dark){:root{--page:#141413;--card:#1d1d1b;--ink:#f3f3ee;--soft:#c2c2b9;--faint:#95958b;
+--rule:#3a3a36;--grid:#2d2d2a;--head:#262623;--bad:#ff8a80;
+--c0:#6aa5f5;--c1:#f08a52;--c2:#3fc49a;--c3:#e0ae3a;--c4:#ec8fb6;--c5:#86c45a;--c6:#a99bf5;--c7:#f2807c}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
+main{max-width:1180px;margin:0 auto;padding:40px 24px 64px}
+h1{font-size:30px;line-height:1.2;margin:0 0 6px;letter-spacing:-.01em}
+h2{font-size:21px;line-height:1.3;margin:0 0 8px}
+h3{font-size:15px;line-height:1.4;margin:0 0 8px;font-weight:600}
+p{margin:0 0 16px;color:var(--soft);max-width:78ch}
+.sub{font-size:17px;margin-bottom:24px}
+section,.machine{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:24px;margin-top:24px}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:12px;margin:0 0 20px}
+.tile{border:1px solid var(--rule);border-radius:8px;padding:12px 14px}
+.tile b{display:block;font-size:24px;line-height:1.2;font-weight:600}
+.tile span{color:var(--soft);font-size:13px}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 20px;margin:0;font-size:14px}
+dt{color:var(--faint)}dd{margin:0}
+nav{margin:0 0 4px;font-size:14px}nav a{color:var(--c0);margin-right:18px}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:28px 24px;margin:8px 0 24px}
+figure{margin:0;min-width:0}
+svg{display:block;width:100%;height:auto}
+svg text{fill:var(--soft);font:12px system-ui,-apple-system,"Segoe UI",sans-serif}
+svg .tick{fill:var(--faint);font-variant-numeric:tabular-nums}
+.grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--faint);stroke-width:1}
+.guide{stroke:var(--soft);stroke-width:1;stroke-dasharray:5 4}
+.line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+.mark{stroke:var(--card);stroke-width:1.5}
+.legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin:0 0 6px;padding:0;list-style:none;font-size:13px;color:var(--soft)}
+.legend svg{display:inline-block;width:22px;height:14px;margin-right:6px;vertical-align:-2px}
+.table{overflow-x:auto;border:1px solid var(--rule);border-radius:8px;max-height:620px;overflow-y:auto}
+.table:focus-visible,a:focus-visible{outline:2px solid var(--c0);outline-offset:2px}
+table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums;white-space:nowrap}
+th{position:sticky;top:0;background:var(--head);text-align:left;font-weight:600;color:var(--soft)}
+th,td{padding:6px 12px;border-bottom:1px solid var(--rule)}
+tr:last-child td{border-bottom:0}
+.n{text-align:right}.wrong{color:var(--bad);font-weight:600}
+)css";
+
+std::string style() {
+  std::string css = kStyle;
+  for (size_t i = 0; i < kMostSeries; ++i) {
+    css += fmt::format(".line.s{}{{stroke:var(--c{})}}.mark.s{},.bar.s{}{{fill:var(--c{})}}\n", i, i, i, i, i);
+  }
+  css += "@media print{body{background:#fff}section,.machine{break-inside:avoid}.table{max-height:none}}\n";
+  return css;
+}
+
+// What stands for a series in the plot, beside its name.
+std::string legend_entry(size_t series, const std::string& name, bool line) {
+  constexpr const char* kMarks[] = {"<circle cx=\"11\" cy=\"7\" r=\"4.5\"/>", "<path d=\"M7 3h8v8h-8z\"/>",
+                                    "<path d=\"M11 1l5.5 9.5h-11z\"/>",
+                                    "<path d=\"M11 1.5l5.5 5.5l-5.5 5.5l-5.5 -5.5z\"/>"};
+  std::string drawing = line ? fmt::format("<path class=\"line s{}\" d=\"M1 7H21\"/><g class=\"mark s{}\">{}</g>",
+                                           series, series, kMarks[series % 4])
+                             : fmt::format("<path class=\"bar s{}\" d=\"M5 1h12v12h-12z\"/>", series);
+  return fmt::format("<li><svg viewBox=\"0 0 22 14\" aria-hidden=\"true\">{}</svg>{}</li>\n", drawing,
+                     escape_html(name));
+}
+
+template <typename Series>
+std::string figure(const std::string& title, const std::vector<Series>& series, const std::string& svg, bool lines) {
+  std::string html = fmt::format("<figure>\n<h3>{}</h3>\n", escape_html(title));
+  if (series.size() > 1) {  // the title names a single one
+    html += "<ul class=\"legend\">\n";
+    for (size_t i = 0; i < series.size(); ++i) html += legend_entry(i, series[i].name, lines);
+    html += "</ul>\n";
+  }
+  return html + svg + "</figure>\n";
+}
+
+std::string table_html(const Table& table, const std::string& title) {
+  const std::vector<bool> filled = filled_columns(table);
+  std::string html =
+      fmt::format("<div class=\"table\" tabindex=\"0\" role=\"region\" aria-label=\"{}: table\">\n<table>\n<thead><tr>",
+                  escape_html(title));
+  const std::vector<bool> numeric = numeric_columns(table);
+  for (size_t c = 0; c < table.columns.size(); ++c) {
+    if (!filled[c]) continue;
+    html += fmt::format("<th scope=\"col\"{}>{}</th>", numeric[c] ? " class=\"n\"" : "",
+                        escape_html(table.columns[c].heading));
+  }
+  html += "</tr></thead>\n<tbody>\n";
+  for (const std::vector<Cell>& row : table.rows) {
+    html += "<tr>";
+    for (size_t c = 0; c < row.size(); ++c) {
+      if (!filled[c]) continue;
+      const std::string text = format_cell(row[c], table.columns[c].format);
+      const bool wrong = text.starts_with("WRONG");
+      html += fmt::format("<td{}>{}</td>",
+                          wrong        ? " class=\"wrong\""
+                          : numeric[c] ? " class=\"n\""
+                                       : "",
+                          escape_html(text));
+    }
+    html += "</tr>\n";
+  }
+  return html + "</tbody>\n</table>\n</div>\n";
+}
+
+std::string section_html(const Section& section) {
+  std::string html =
+      fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n", escape_html(section.name), escape_html(section.title));
+  if (!section.highlights.empty()) {
+    html += "<div class=\"tiles\">\n";
+    for (const auto& [value, what] : section.highlights) {
+      html +=
+          fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escape_html(value), escape_html(what));
+    }
+    html += "</div>\n";
+  }
+  html += fmt::format("<p>{}</p>\n", escape_html(section.note));
+  if (!section.line_plots.empty() || !section.bar_plots.empty()) html += "<div class=\"plots\">\n";
+  int number = 0;
+  for (const LinePlot& plot : section.line_plots) {
+    html += figure(plot.title, plot.lines, line_plot_svg(plot, fmt::format("{}-{}", section.name, ++number)), true);
+  }
+  for (const BarPlot& plot : section.bar_plots) {
+    html += figure(plot.title, plot.series, bar_plot_svg(plot, fmt::format("{}-{}", section.name, ++number)), false);
+  }
+  if (number > 0) html += "</div>\n";
+  if (!section.table.rows.empty()) html += table_html(section.table, section.title);
+  return html + "</section>\n";
+}
+
+}  // namespace
+
+std::string report_page(const Report& report) {
+  std::string html = fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<title>Zoetrope: attention at the machine&#39;s limit</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n"
+      "<h1>Zoetrope: attention at the machine&#39;s limit</h1>\n"
+      "<p class=\"sub\">Exact attention as measured on one machine, against what that machine can do. Every result was "
+      "verified before it was timed.</p>\n",
+      style());
+  if (report.sections.size() > 1) {
+    html += "<nav aria-label=\"Sections\">";
+    for (const Section& section : report.sections) {
+      html += fmt::format("<a href=\"#{}\">{}</a>", escape_html(section.name), escape_html(section.title));
+    }
+    html += "</nav>\n";
+  }
+  html += "<div class=\"machine\">\n<h2>The machine</h2>\n<dl>\n";
+  for (const auto& [name, value] : report.machine) {
+    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape_html(name), escape_html(value));
+  }
+  html += "</dl>\n</div>\n";
+  for (const Section& section : report.sections) html += section_html(section);
+  return html + "</main>\n</body>\n</html>\n";
+}
+
+}  // namespace zoetrope::bench

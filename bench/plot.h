@@ -1,0 +1,24 @@
+// Plots as inline SVG: lines over a logarithmic axis, and grouped bars. Colours are CSS classes of the page (page.cpp),
+// so that light and dark are its business; every mark carries its value as a tooltip, every plot a title and a
+// description for screen readers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/report.h"
+
+namespace zoetrope::bench {
+
+inline constexpr size_t kMostSeries = 8;
+
+// `id` must be unique on the page. At most kMostSeries lines or series (ZT_CHECK).
+std::string line_plot_svg(const LinePlot& plot, const std::string& id);
+std::string bar_plot_svg(const BarPlot& plot, const std::string& id);
+
+// Round steps from 0 to at least `top`, five or so: {0, 20, 40, …}.
+std::vector<double> axis_ticks(double top);
+
+std::string escape_html(const std::string& text);  // & < > " '
+
+}  // namespace zoetrope::bench
