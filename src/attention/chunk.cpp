@@ -6,6 +6,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "kernels/flash_attention/tile_search.h"
 
 namespace zoetrope::attention {
 namespace {
@@ -34,8 +35,16 @@ Place place_at(const Folded& folded, char* rows, IndexRange heads, int64_t token
 }
 
 // The one place where tile sizes are decided. The user's win, field by field; 0 leaves the table of the implementation,
-// which knows dtype, D and S alone: all that a deterministic run may depend on.
-kernels::TileSizes tile_sizes(const Strategy& strategy) { return {strategy.block_q, strategy.block_kv}; }
+// which knows dtype, D and S alone: all that a deterministic run may depend on. Others take what this machine was tuned
+// to, which depends on nothing that differs between the chunks of a plan.
+kernels::TileSizes tile_sizes(const ChunkContext& context, const kernels::FlashProblem& problem) {
+  const Strategy& strategy = context.strategy;
+  const kernels::TileSizes wanted{strategy.block_q, strategy.block_kv};
+  if (strategy.deterministic || wanted != kernels::TileSizes{}) return wanted;
+  const kernels::TileCache cache(kernels::TileCache::default_file());
+  return tuned_tiles(problem, context.stream, cache,
+                     strategy.tile_search ? kernels::WhenUnknown::kSearch : kernels::WhenUnknown::kTable);
+}
 
 // Builds one chunk; the steps follow the life of its buffers.
 class Builder {
@@ -145,7 +154,7 @@ class Builder {
     flash.softmax =
         context_.strategy.softmax == Softmax::kFixedMax ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
     flash.center_keys = context_.strategy.k_smoothing;
-    flash.tiles = tile_sizes(context_.strategy);
+    flash.tiles = tile_sizes(context_, flash);
     chunk_.kernel = std::make_unique<kernels::FlashAttention>(flash);
     if (context_.topology.ring > 1) chunk_.state = chunk_.kernel->make_state();
   }
@@ -174,7 +183,7 @@ class Builder {
     return context_.problem.key_tokens > 0 ? IndexRange{0, context_.problem.key_tokens} : tokens;
   }
   comm::Segment posted(int peer, char* data, int64_t bytes) const {
-    return {peer, data, static_cast<size_t>(bytes), context_.device};
+    return {peer, data, static_cast<size_t>(bytes), context_.stream.device()};
   }
   Place place(char* rows, IndexRange heads, int64_t tokens, Region region) const {
     return place_at(chunk_.folded, rows, heads, tokens, region);

