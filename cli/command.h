@@ -20,8 +20,10 @@ struct Command {
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
 };
 
+extern const Command kAttention;
 extern const Command kBench;
 extern const Command kGenerate;
 extern const Command kInspect;
+extern const Command kTune;
 
 }  // namespace zoetrope::cli

@@ -1,0 +1,147 @@
+// zoetrope attention: exact attention over ranks, on tensors of a file or on random ones, timed and compared.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "base/error.h"
+#include "cli/attention_data.h"
+#include "cli/attention_options.h"
+#include "cli/attention_reference.h"
+#include "cli/attention_report.h"
+#include "cli/attention_run.h"
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "comm/gather_trace.h"
+#include "device/thread_team.h"
+#include "io/safetensors.h"
+#include "pipeline/agreement.h"
+#include "trace/trace.h"
+
+namespace zoetrope::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void parse(const std::vector<std::string>& arguments, OptionSet& set) {
+  for (const std::string& word : arguments) {
+    const fs::path path = word;
+    if (word.find('=') == std::string::npos && (path.extension() == ".yml" || path.extension() == ".yaml")) {
+      set.load_yaml(path);
+    } else {
+      set.set_argument(word);
+    }
+  }
+}
+
+std::string help() {
+  AttentionOptions options;
+  return fmt::format(
+      "Keys, as key=value or in a YAML file (later wins):\n{}\n{}\n"
+      "Examples:\n"
+      "  zoetrope attention input=qkv.safetensors output=o.safetensors ranks=4 attention=ulysses_ring\n"
+      "  zoetrope attention shape=1x4096x8x128 repeat=10 reference=true json=attention.json\n"
+      "  mpirun -n 4 zoetrope attention shape=1x16384x8x128 attention=ring threads=1 trace=ring.json\n",
+      describe_options(options).help(), attention_json_help());
+}
+
+double timeout(const std::vector<std::string>& arguments) {
+  AttentionOptions options;
+  OptionSet set = describe_options(options);
+  try {
+    parse(arguments, set);
+  } catch (const std::exception&) {
+    return AttentionOptions().comm_timeout;
+  }
+  return options.comm_timeout;
+}
+
+// Threads of this process: what the user says, else the cores it may use; MPI processes of one node that are not bound
+// to cores of their own share them.
+int process_threads(const AttentionOptions& options) {
+  if (options.threads) return static_cast<int>(*options.threads);
+  const int available = available_threads();
+  const bool bound = available < static_cast<int>(std::thread::hardware_concurrency());
+  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  if (local == nullptr || bound || !comm::launched_by_mpi()) return available;
+  return std::max(1, available / std::max(1, std::atoi(local)));
+}
+
+// After the ranks have computed: what is written and printed, by one process.
+void finish(const AttentionOptions& options, const AttentionData& data, const AttentionMeasurement& measured,
+            const TensorView& o, const trace::Trace* trace) {
+  std::optional<ReferenceErrors> errors;
+  if (options.reference) errors = compare_with_reference(data, measured.problem, o, process_threads(options));
+  fmt::print("{}", attention_text(measured, data, errors));
+  if (!options.output.empty()) {
+    io::SafetensorsWriter writer;
+    writer.add("o", o);
+    writer.write(options.output);
+  }
+  if (!options.json.empty()) write_attention_json(options.json, measured, data, errors);
+  if (trace != nullptr) trace->write(options.trace);
+  for (const std::string* path : {&options.output, &options.json, &options.trace}) {
+    if (!path->empty()) fmt::print("Wrote {}\n", *path);
+  }
+}
+
+void run_in_process(const AttentionOptions& options, const AttentionData& data, trace::Trace* trace) {
+  const int ranks = static_cast<int>(options.ranks.value_or(1));
+  const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
+  const AttentionRun job{options, data, o.view(), std::max(1, process_threads(options) / ranks), true, trace};
+  AttentionMeasurement measured;
+  comm::RankOptions rank_options;
+  rank_options.timeout_seconds = options.comm_timeout;
+  rank_options.trace = trace;
+  comm::run_ranks(
+      ranks,
+      [&](comm::Communicator& world) {
+        AttentionMeasurement mine = run_attention(job, world);
+        if (world.rank() == 0) measured = std::move(mine);
+      },
+      rank_options);
+  finish(options, data, measured, o, trace);
+}
+
+void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const AttentionData& data, trace::Trace* trace,
+                comm::Communicator& world) {
+  const comm::RecordingScope recording(world, trace);
+  pipeline::require_agreement(world, set.values() + data.fingerprint());
+  if (options.ranks && *options.ranks != world.size()) {
+    fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options.ranks, world.size());
+  }
+  const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
+  const AttentionRun job{options, data, o.view(), process_threads(options), false, trace};
+  const AttentionMeasurement measured = run_attention(job, world);
+  if (!options.output.empty() || options.reference) gather_output(job, world);
+  if (trace != nullptr) comm::gather_trace(world, *trace);
+  // Rank 0 alone goes on, for as long as it takes: nobody waits for it any more.
+  if (world.rank() == 0) finish(options, data, measured, o, trace);
+}
+
+int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
+  AttentionOptions options;
+  OptionSet set = describe_options(options);
+  parse(arguments, set);
+  check_options(options);
+  catch_interrupts();
+  const AttentionData data = open_attention_data(options);
+  if (world == nullptr || world->rank() == 0) check_files_can_be_written(options);
+  const auto trace = options.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
+  if (world == nullptr) {
+    run_in_process(options, data, trace.get());
+  } else {
+    run_on_mpi(options, set, data, trace.get(), *world);
+  }
+  return 0;
+}
+
+}  // namespace
+
+const Command kAttention = {
+    "attention", "key=value…", "Attend over ranks: a file's q, k, v or random ones, timed and compared",
+    help,        timeout,      run};
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,266 @@
+#include "cli/attention_data.h"
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <numeric>
+
+#include "base/error.h"
+#include "io/hash.h"
+#include "tensor/half.h"
+
+namespace zoetrope::cli {
+namespace {
+
+// ---- files ----
+
+class Reader {
+ public:
+  Reader(AttentionData& data, const AttentionOptions& options) : data_(data), options_(options) {}
+
+  void read() {
+    data_.file = io::SafetensorsFile::open(options_.input);
+    data_.q = operand("q");
+    data_.k = operand("k");
+    data_.v = operand("v");
+    check_shapes();
+    check_options();
+    const bool lengths = data_.file->contains("key_lengths"), mask = data_.file->contains("key_mask");
+    if (lengths && mask) {
+      fail("{}: holds both key_lengths and key_mask; leave one of them out", options_.input);
+    }
+    if (lengths) read_key_lengths();
+    if (mask) read_key_mask();
+  }
+
+ private:
+  const io::TensorInfo& info(const char* name) const { return data_.file->info(name); }
+
+  // The mapped tensor, or a copy where it lies across the alignment of its elements.
+  TensorView elements(const char* name) {
+    const TensorView mapped = data_.file->tensor(name);
+    if (info(name).aligned) return mapped;
+    Tensor copy = Tensor::uninitialized(mapped.dtype(), mapped.shape());
+    std::memcpy(copy.data<char>(), mapped.raw(), mapped.bytes());
+    return data_.owned.emplace_back(std::move(copy)).view();
+  }
+
+  TensorView operand(const char* name) {
+    if (!data_.file->contains(name)) {
+      fail("{}: tensor '{}' is missing; the file must hold q, k and v", options_.input, name);
+    }
+    const io::TensorInfo& i = info(name);
+    const std::string extents = extents_text(i);
+    if (i.extents.size() != 4) {
+      fail("{}: tensor '{}' is {}, but must have four axes: batch, tokens, heads, head_dim", options_.input, name,
+           extents);
+    }
+    for (const int64_t extent : i.extents) {
+      if (extent < 1) {
+        fail("{}: tensor '{}' is {}; every extent must be at least 1", options_.input, name, extents);
+      }
+    }
+    if (i.dtype != DType::kF32 && i.dtype != DType::kBF16) {
+      fail("{}: tensor '{}' has dtype {}, but must be F32 or BF16", options_.input, name, i.dtype_name);
+    }
+    if (i.dtype != info("q").dtype) {
+      fail("{}: tensor '{}' has dtype {}, but 'q' has {}; q, k and v must have the same", options_.input, name,
+           i.dtype_name, info("q").dtype_name);
+    }
+    return elements(name);
+  }
+
+  static std::string extents_text(const io::TensorInfo& i) { return fmt::format("[{}]", fmt::join(i.extents, ", ")); }
+
+  void check_shapes() const {
+    const Shape &q = data_.q.shape(), &k = data_.k.shape(), &v = data_.v.shape();
+    for (const int axis : {0, 2, 3}) {
+      if (k[axis] == q[axis]) continue;
+      fail("{}: tensor 'k' is {}, but 'q' is {}; batch, heads and head_dim must agree", options_.input, k.to_string(),
+           q.to_string());
+    }
+    if (!(v == k)) {
+      fail("{}: tensor 'v' is {}, but 'k' is {}; they must have the same shape", options_.input, v.to_string(),
+           k.to_string());
+    }
+  }
+
+  // Keys for random data may be given as long as they say what the file says.
+  void check_options() const {
+    const char* dtype = data_.q.dtype() == DType::kF32 ? "float32" : "bf16";
+    if (!options_.dtype.empty() && options_.dtype != dtype) {
+      fail("dtype={}: the tensors of {} are {}; leave dtype out", options_.dtype, options_.input, dtype);
+    }
+    if (options_.kv && *options_.kv != data_.key_tokens()) {
+      fail("kv={}: tensor 'k' of {} is {}; leave kv out", *options_.kv, options_.input, data_.k.shape().to_string());
+    }
+  }
+
+  void check_mask_shape(const char* name, const std::vector<int64_t>& expected, const char* axes) const {
+    if (info(name).extents == expected) return;
+    fail("{}: tensor '{}' is {}, but must be [{}] ({}) beside k {}", options_.input, name, extents_text(info(name)),
+         fmt::join(expected, ", "), axes, data_.k.shape().to_string());
+  }
+
+  void read_key_lengths() {
+    const io::TensorInfo& i = info("key_lengths");
+    if (i.dtype != DType::kI64) {
+      fail("{}: tensor 'key_lengths' has dtype {}, but must be I64", options_.input, i.dtype_name);
+    }
+    check_mask_shape("key_lengths", {data_.q.extent(0)}, "batch");
+    const TensorView lengths = elements("key_lengths");
+    data_.key_lengths.assign(lengths.data<int64_t>(), lengths.data<int64_t>() + lengths.size());
+    for (size_t b = 0; b < data_.key_lengths.size(); ++b) {
+      const int64_t length = data_.key_lengths[b];
+      if (length >= 0 && length <= data_.key_tokens()) continue;
+      fail("{}: key_lengths[{}] is {}, but there are {} keys; 0 to {} is possible", options_.input, b, length,
+           data_.key_tokens(), data_.key_tokens());
+    }
+  }
+
+  void read_key_mask() {
+    const io::TensorInfo& i = info("key_mask");
+    if (i.dtype != DType::kBool && i.dtype != DType::kU8) {
+      fail("{}: tensor 'key_mask' has dtype {}, but must be BOOL or U8", options_.input, i.dtype_name);
+    }
+    check_mask_shape("key_mask", {data_.q.extent(0), data_.key_tokens()}, "batch, keys");
+    data_.key_mask = elements("key_mask");
+  }
+
+  AttentionData& data_;
+  const AttentionOptions& options_;
+};
+
+// ---- random data ----
+
+// Says so where q, k, v and o together cannot fit, before the system ends the process for it.
+void check_memory(const Shape& queries, const Shape& keys, DType dtype) {
+  const auto size = static_cast<double>(dtype_size(dtype));
+  const double bytes = 2 * size * (static_cast<double>(queries.size()) + static_cast<double>(keys.size()));
+  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (bytes <= memory) return;
+  fail("shape={}, kv={}: q, k, v and o take {:.1f} GB, but this machine has {:.1f}", queries.to_string(), keys[1],
+       bytes * 1e-9, memory * 1e-9);
+}
+
+void allocate(AttentionData& data, const AttentionOptions& options) {
+  const Shape queries = parse_shape(options.shape);
+  Shape keys = queries;
+  keys[1] = options.kv.value_or(queries[1]);
+  if (keys[1] != queries[1]) {
+    parse_shape(fmt::format("{}x{}x{}x{}", keys[0], keys[1], keys[2], keys[3]));  // refuses what overflows
+  }
+  const DType dtype = options.dtype == "float32" ? DType::kF32 : DType::kBF16;
+  check_memory(queries, keys, dtype);
+  // Not touched: the pages of other processes' tokens are never taken from the system.
+  for (const Shape& shape : {queries, keys, keys}) data.owned.push_back(Tensor::uninitialized(dtype, shape));
+  data.q = data.owned[0].view();
+  data.k = data.owned[1].view();
+  data.v = data.owned[2].view();
+  data.random = true;
+  if (!options.key_lengths.empty()) {
+    data.key_lengths = parse_key_lengths(options.key_lengths, queries[0], keys[1]);
+  }
+}
+
+// SplitMix64 (Steele, Lea, Flood 2014): the number at a place of the sequence, without those before it.
+uint64_t split_mix(uint64_t seed, uint64_t place) {
+  uint64_t z = seed + (place + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// Two normal numbers from one place (Box and Muller 1958), from 32 random bits each.
+struct NormalPair {
+  float first, second;
+};
+NormalPair normal_pair(uint64_t seed, uint64_t place) {
+  const uint64_t bits = split_mix(seed, place);
+  constexpr float kUnit = 0x1p-32F;
+  const float u = (static_cast<float>(bits >> 32) + 0.5F) * kUnit;  // in (0, 1]
+  const float angle = 2 * std::numbers::pi_v<float> * static_cast<float>(bits & 0xFFFFFFFFu) * kUnit;
+  const float radius = std::sqrt(-2 * std::log(u));
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+template <typename T>
+void fill_row(T* row, int64_t count, uint64_t seed, uint64_t place) {
+  for (int64_t i = 0; i < count; i += 2) {
+    const NormalPair pair = normal_pair(seed, place + static_cast<uint64_t>(i) / 2);
+    row[i] = from_float<T>(pair.first);
+    if (i + 1 < count) row[i + 1] = from_float<T>(pair.second);
+  }
+}
+
+void fill_tokens(const TensorView& x /* [B, S, H, D], contiguous */, IndexRange tokens, uint64_t seed,
+                 ThreadTeam& team) {
+  const int64_t batch = x.extent(0), row = x.extent(2) * x.extent(3);
+  constexpr int64_t kGrain = 1 << 14;  // elements; below, a thread costs more than it brings
+  team.parallel_for(batch * tokens.size(), std::max<int64_t>(1, kGrain / row), [&](IndexRange part, int) {
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const int64_t at = i / tokens.size() * x.extent(1) + tokens.begin + i % tokens.size();
+      // A row takes (row + 1) / 2 places: all values are independent of how rows are shared out.
+      const auto place = static_cast<uint64_t>(at * ((row + 1) / 2));
+      if (x.dtype() == DType::kF32) {
+        fill_row(x.data<float>() + at * row, row, seed, place);
+      } else {
+        fill_row(x.data<BFloat16>() + at * row, row, seed, place);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+attention::MaskKind AttentionData::mask_kind() const {
+  if (!key_lengths.empty()) return attention::MaskKind::kKeyLengths;
+  return key_mask ? attention::MaskKind::kKeyMask : attention::MaskKind::kNone;
+}
+
+int64_t AttentionData::valid_keys() const {
+  if (!key_lengths.empty()) return std::accumulate(key_lengths.begin(), key_lengths.end(), int64_t{0});
+  if (!key_mask) return q.extent(0) * key_tokens();
+  const auto* bytes = key_mask.data<const uint8_t>();
+  return key_mask.size() - std::count(bytes, bytes + key_mask.size(), uint8_t{0});
+}
+
+std::string AttentionData::fingerprint() const {
+  std::string text;
+  for (const auto& [name, x] : {std::pair{"q", q}, {"k", k}, {"v", v}}) {
+    text += fmt::format("{}={} {}\n", name, dtype_name(x.dtype()), x.shape().to_string());
+    if (random) continue;
+    // Other files under one name: their ends tell nearly all of them apart, for next to nothing.
+    constexpr size_t kSample = 4096;
+    const std::string_view bytes(x.data<const char>(), x.bytes());
+    const std::string_view last = bytes.substr(bytes.size() - std::min(bytes.size(), kSample));
+    text +=
+        fmt::format("{} (hash of both ends)={:016x}\n", name, io::fnv1a64(last, io::fnv1a64(bytes.substr(0, kSample))));
+  }
+  text += fmt::format("key_lengths=[{}]\n", fmt::join(key_lengths, ", "));
+  const std::string_view mask(key_mask ? key_mask.data<const char>() : "", key_mask ? key_mask.bytes() : 0);
+  return text + fmt::format("key_mask (hash)={:016x}\n", io::fnv1a64(mask));
+}
+
+AttentionData open_attention_data(const AttentionOptions& options) {
+  AttentionData data;
+  if (options.input.empty()) {
+    allocate(data, options);
+  } else {
+    Reader(data, options).read();
+  }
+  return data;
+}
+
+void fill_random(const AttentionData& data, int64_t seed, const RandomPart& part, ThreadTeam& team) {
+  const auto tensor_seed = [seed](uint64_t which) { return split_mix(static_cast<uint64_t>(seed), which); };
+  fill_tokens(data.q, part.queries, tensor_seed(0), team);
+  fill_tokens(data.k, part.keys, tensor_seed(1), team);
+  fill_tokens(data.v, part.keys, tensor_seed(2), team);
+}
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,160 @@
+#include "cli/attention_options.h"
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "attention/strategy_options.h"
+#include "base/atomic_file.h"
+#include "base/error.h"
+
+namespace zoetrope::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLargestScale = 1e38;  // float32 holds little more
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+std::optional<int64_t> whole_number(const std::string& text) {
+  int64_t value = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc() || end != last) return std::nullopt;
+  return value;
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  if (fs::equivalent(a, b, ignored)) return true;
+  return fs::weakly_canonical(fs::absolute(a), ignored) == fs::weakly_canonical(fs::absolute(b), ignored);
+}
+
+using NamedFile = std::pair<const char*, const std::string&>;
+
+void check_files_differ(const AttentionOptions& o) {
+  const NamedFile files[] = {{"input", o.input}, {"output", o.output}, {"json", o.json}, {"trace", o.trace}};
+  for (size_t i = 0; i < std::size(files); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const auto& [name, path] = files[i];
+      const auto& [other_name, other_path] = files[j];
+      if (path.empty() || other_path.empty() || !same_file(path, other_path)) continue;
+      fail("{}={} is the same file as {}={}; each needs a file of its own", name, path, other_name, other_path);
+    }
+  }
+}
+
+}  // namespace
+
+OptionSet describe_options(AttentionOptions& o) {
+  OptionSet set;
+  set.text("input", o.input,
+           "safetensors file with q, k, v [B, S, H, D] in F32 or BF16 (k and v may have another S than q), and "
+           "key_lengths [B] I64 or key_mask [B, S] BOOL or U8 where there are masked keys")
+      .text("output", o.output, "safetensors file for o, of q's shape and dtype")
+      .text("shape", o.shape, "instead of input: random normal data of this size, as BxSxHxD")
+      .integer("kv", o.kv, {1, INT64_MAX}, "with shape: tokens of k and v; unset: those of q")
+      .text("key_lengths", o.key_lengths, "with shape: valid keys, one number or one for each batch entry (5,7)")
+      .choice("dtype", o.dtype, {"bf16", "float32"}, "with shape: of q, k, v and o; unset: bf16")
+      .integer("seed", o.seed, {0, INT64_MAX}, "with shape: of the random data");
+  attention::describe_strategy_options(set, o.strategy);
+  set.text("implementation", o.implementation,
+           "force a kernel: avx512_bf16, avx512, avx2, scalar; unset: the fastest that can")
+      .number("scale", o.scale, {-kLargestScale, kLargestScale}, "of q·k; unset: 1/sqrt(D)")
+      .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
+      .integer("threads", o.threads, {1, 4096},
+               "compute threads of this process, shared by its ranks; unset: all cores")
+      .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
+      .integer("repeat", o.repeat, {1, 1000000}, "timed repeats, after runs that are not timed")
+      .flag("reference", o.reference,
+            "afterwards compare o with the definition in float64, every row of it; where Sq·Skv·H·B·D is above 2e10 "
+            "evenly "
+            "spaced rows")
+      .text("json", o.json, "file for the measurements")
+      .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks and runs; every repeat is one run then");
+  return set;
+}
+
+void check_options(const AttentionOptions& o) {
+  if (o.input.empty() && o.shape.empty()) {
+    fail("attention: name the data, as input=FILE.safetensors with q, k and v, or shape=BxSxHxD for random data");
+  }
+  if (!o.input.empty() && !o.shape.empty()) {
+    fail("attention: input={} and shape={} are both given; leave one of them out", o.input, o.shape);
+  }
+  if (!o.input.empty() && !o.key_lengths.empty()) {
+    fail("key_lengths={} is for random data, but input={} is given; put a tensor key_lengths [B] I64 into the file",
+         o.key_lengths, o.input);
+  }
+  // The engine reads zero as "the default".
+  if (o.scale && static_cast<float>(*o.scale) == 0) {
+    fail("scale={}: is zero in float32; leave scale out for 1/sqrt(D)", *o.scale);
+  }
+  check_files_differ(o);
+}
+
+void check_files_can_be_written(const AttentionOptions& options) {
+  for (const std::string* path : {&options.output, &options.json, &options.trace}) {
+    if (!path->empty()) AtomicFile{*path};
+  }
+}
+
+Shape parse_shape(const std::string& text) {
+  const std::vector<std::string> parts = split(text, 'x');
+  Shape shape;
+  int64_t bytes = 8;  // of the widest element, with room to spare
+  if (parts.size() == 4) {
+    for (const std::string& part : parts) {
+      const std::optional<int64_t> extent = whole_number(part);
+      if (!extent) break;
+      if (*extent < 1) fail("shape={}: has an extent of {}; every one must be at least 1", text, *extent);
+      if (__builtin_mul_overflow(bytes, *extent, &bytes)) fail("shape={}: is larger than any memory", text);
+      shape.append(*extent);
+    }
+  }
+  if (shape.rank() != 4) fail("shape={}: must be BxSxHxD (batch, tokens, heads, head_dim), as 1x4096x8x128", text);
+  return shape;
+}
+
+std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, int64_t keys) {
+  std::vector<int64_t> lengths;
+  for (const std::string& part : split(text, ',')) {
+    const std::optional<int64_t> length = whole_number(part);
+    if (!length) fail("key_lengths={}: must be whole numbers separated by commas, as 5,7", text);
+    if (*length < 0 || *length > keys) {
+      fail("key_lengths={}: {} is out of range; there are {} keys, so 0 to {} is possible", text, *length, keys, keys);
+    }
+    lengths.push_back(*length);
+  }
+  if (lengths.size() == 1) lengths.resize(static_cast<size_t>(batch), lengths[0]);
+  if (static_cast<int64_t>(lengths.size()) != batch) {
+    fail("key_lengths={}: {} numbers, but a batch of {}; give one number or one for each entry", text, lengths.size(),
+         batch);
+  }
+  return lengths;
+}
+
+attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads) {
+  attention::Strategy strategy = attention::parse_strategy(options.strategy, ranks, heads);
+  if (options.implementation.empty()) return strategy;
+  if (!strategy.kernel.empty() && strategy.kernel != options.implementation) {
+    fail("attention={} means implementation={}, but implementation={} is given; leave one of them out",
+         options.strategy.attention, strategy.kernel, options.implementation);
+  }
+  strategy.kernel = options.implementation;
+  return strategy;
+}
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,179 @@
+#include "cli/attention_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/atomic_file.h"
+#include "bench/peak.h"
+#include "bench/statistics.h"
+
+namespace zoetrope::cli {
+namespace {
+
+const char* direction_name(attention::Direction direction) {
+  switch (direction) {
+    case attention::Direction::kTwoWay:
+      return "two_way";
+    case attention::Direction::kOpen:
+      return "open";
+    default:
+      return "forward";
+  }
+}
+
+const char* softmax_name(attention::Softmax softmax) {
+  switch (softmax) {
+    case attention::Softmax::kOnline:
+      return "online";
+    case attention::Softmax::kFixedMax:
+      return "fixed_max";
+    default:
+      return "auto";
+  }
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.3f} s", seconds);
+  if (seconds >= 1e-3) return fmt::format("{:.3f} ms", seconds * 1e3);
+  return fmt::format("{:.1f} us", seconds * 1e6);
+}
+
+std::string bytes_text(int64_t bytes) {
+  if (bytes >= 1'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) * 1e-6);
+  return fmt::format("{} bytes", bytes);
+}
+
+std::string mask_text(const AttentionData& data) {
+  if (data.mask_kind() == attention::MaskKind::kNone) return "";
+  const int64_t all = data.k.extent(0) * data.key_tokens();
+  return fmt::format(", {} of {} keys valid ({})", data.valid_keys(), all,
+                     data.key_lengths.empty() ? "key mask" : "key lengths");
+}
+
+std::string errors_text(const ReferenceErrors& errors, int64_t tokens) {
+  std::string text = fmt::format("Against float64: rel_l2 {:.3g}, max_abs {:.3g}, ", errors.rel_l2, errors.max_abs);
+  text += errors.rows == tokens ? fmt::format("all {} rows", tokens)
+                                : fmt::format("{} evenly spaced rows of {}", errors.rows, tokens);
+  if (errors.nonfinite > 0) {
+    text += fmt::format("; {} elements are not finite there, of which {} are finite here", errors.nonfinite,
+                        errors.nonfinite_missed);
+  }
+  return text + '\n';
+}
+
+// JSON has no infinities.
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
+
+std::string numbers(const std::vector<double>& values) {
+  std::vector<std::string> texts;
+  for (const double value : values) texts.push_back(number(value));
+  return fmt::format("[{}]", fmt::join(texts, ", "));
+}
+
+std::string extents(const TensorView& x) {
+  return fmt::format("[{}, {}, {}, {}]", x.extent(0), x.extent(1), x.extent(2), x.extent(3));
+}
+
+// A flat object, field by field; names and texts need no escapes.
+class Fields {
+ public:
+  void raw(const char* name, const std::string& value) {
+    text_ += fmt::format("{}\n  \"{}\": {}", text_.empty() ? "" : ",", name, value);
+  }
+  void add(const char* name, double value) { raw(name, number(value)); }
+  void add(const char* name, int64_t value) { raw(name, fmt::to_string(value)); }
+  void add(const char* name, int value) { raw(name, fmt::to_string(value)); }
+  void add(const char* name, const std::string& value) { raw(name, fmt::format("\"{}\"", value)); }
+  std::string text() const { return "{" + text_ + "\n}\n"; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+std::string attention_text(const AttentionMeasurement& m, const AttentionData& data,
+                           const std::optional<ReferenceErrors>& errors) {
+  const attention::Problem& p = m.problem;
+  std::string text = fmt::format("q {} {}", data.q.shape().to_string(), dtype_name(p.dtype));
+  if (data.cross()) text += fmt::format(", k and v {}", data.k.shape().to_string());
+  text += fmt::format("{}, scale {:.6g}\n", mask_text(data), p.scale);
+  text += fmt::format("Strategy: Ulysses {} x ring {}, {}, {}, {} head chunk{}; {} rank{} x {} thread{}; kernel {}\n",
+                      m.strategy.ulysses, m.strategy.ring, direction_name(m.strategy.direction),
+                      softmax_name(m.strategy.softmax), m.strategy.head_chunks, m.strategy.head_chunks == 1 ? "" : "s",
+                      m.ranks, m.ranks == 1 ? "" : "s", m.threads, m.threads == 1 ? "" : "s", m.implementation);
+  text += fmt::format("Time: {} median, {} least of {}\n", seconds_text(m.seconds_median()),
+                      seconds_text(m.seconds_min()), m.seconds.size());
+  text +=
+      fmt::format("Work: {:.4g} GFLOP, {:.1f} GFLOP/s, {:.1f} % of the peak measured beside it, {:.1f} GFLOP/s ({})\n",
+                  m.flop * 1e-9, m.flops() * 1e-9, 100 * m.flops() / m.median_peak_flops(),
+                  m.median_peak_flops() * 1e-9, bench::isa_name(bench::isa_of_kernel(m.implementation)));
+  text += fmt::format("Tiles: {} fixed, {} online; sent between ranks: {}; longest wait of a rank: {}\n", m.tiles_fixed,
+                      m.tiles_online, bytes_text(m.bytes_sent), seconds_text(bench::median(m.wait_seconds)));
+  if (errors) text += errors_text(*errors, p.tokens);
+  return text;
+}
+
+void write_attention_json(const std::filesystem::path& path, const AttentionMeasurement& m, const AttentionData& data,
+                          const std::optional<ReferenceErrors>& errors) {
+  Fields fields;
+  fields.add("seconds_min", m.seconds_min());
+  fields.add("seconds_median", m.seconds_median());
+  fields.add("gflops", m.flops() * 1e-9);
+  fields.add("peak_gflops", m.median_peak_flops() * 1e-9);
+  fields.add("fraction", m.flops() / m.median_peak_flops());
+  fields.add("implementation", m.implementation);
+  fields.add("tiles_fixed", m.tiles_fixed);
+  fields.add("tiles_online", m.tiles_online);
+  fields.add("bytes_sent", m.bytes_sent);
+  fields.add("wait_seconds", bench::median(m.wait_seconds));
+  if (errors) {
+    fields.add("rel_l2", errors->rel_l2);
+    fields.add("max_abs", errors->max_abs);
+    fields.add("reference_rows", errors->rows);
+  }
+  fields.raw("shape", extents(data.q));
+  fields.add("key_tokens", data.key_tokens());
+  fields.add("valid_keys", data.valid_keys());
+  fields.add("dtype", std::string(dtype_name(m.problem.dtype)));
+  fields.add("ranks", m.ranks);
+  fields.add("threads_per_rank", m.threads);
+  fields.add("ulysses", m.strategy.ulysses);
+  fields.add("ring", m.strategy.ring);
+  fields.add("ring_direction", std::string(direction_name(m.strategy.direction)));
+  fields.add("softmax", std::string(softmax_name(m.strategy.softmax)));
+  fields.add("head_chunks", m.strategy.head_chunks);
+  fields.add("flop", m.flop);
+  fields.raw("seconds", numbers(m.seconds));
+  std::vector<double> peaks = m.peak_flops;
+  for (double& peak : peaks) peak *= 1e-9;
+  fields.raw("peak_gflops_beside", numbers(peaks));
+  const std::string text = fields.text();
+  AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+std::string attention_json_help() {
+  return "Fields of the JSON file, all of one run:\n"
+         "  seconds_min, seconds_median  of the repeats; a repeat takes as long as its slowest rank. Runs shorter "
+         "than\n"
+         "                               0.02 s are done several times in a repeat, which counts with their mean\n"
+         "  gflops           4·Sq·D·H for each valid key of a batch entry, over seconds_median, in 10^9 a second\n"
+         "  peak_gflops      multiply-adds of the kernel's instruction set on the same threads, measured before and "
+         "after\n"
+         "                   each repeat for as long as it (at most 2 s); the median\n"
+         "  fraction         gflops / peak_gflops\n"
+         "  implementation   the kernel that computed\n"
+         "  tiles_fixed, tiles_online    groups of query rows by how their softmax went, summed over ranks\n"
+         "  bytes_sent       between ranks, summed over ranks\n"
+         "  wait_seconds     that the rank which waited longest spent waiting for others; the median of the repeats\n"
+         "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
+         "and, to tell runs apart: shape, key_tokens, valid_keys, dtype, ranks, threads_per_rank, ulysses, ring,\n"
+         "ring_direction, softmax, head_chunks, flop, and every repeat's seconds and peak_gflops_beside.\n";
+}
+
+}  // namespace zoetrope::cli
