@@ -73,7 +73,7 @@ nlohmann::json to_json(const TileEntry& entry) {
 void make_folder(const std::filesystem::path& file) {
   if (file.empty()) fail("tile sizes cannot be remembered: neither XDG_CACHE_HOME nor HOME names a folder");
   std::error_code error;
-  std::filesystem::create_directories(file.parent_path(), error);
+  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), error);
   if (error) fail("{}: cannot make this folder for tile sizes: {}", file.parent_path().string(), error.message());
 }
 

@@ -97,7 +97,16 @@ class VectorKernel final : public FlashKernel {
       pack_group(stream, call, first, count);
       fold_group(stream, call, first, count);
     }
-    return {fixed, online};
+    if (fixed_max()) return {fixed, online};
+    return {0, groups_with_keys(selections)};
+  }
+
+  int64_t groups_with_keys(const Selection* selections) const {
+    int64_t groups = 0;
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      if (selections[b].count > 0) groups += problem_.heads * ceil_div(problem_.query_tokens, gate_rows(shape_));
+    }
+    return groups;
   }
 
   bool fixed_max() const { return problem_.softmax == Softmax::kFixedMax; }
@@ -284,11 +293,7 @@ class VectorKernel final : public FlashKernel {
   template <typename Take>
   void fold_rows(const Call& call, TileTask& task, int64_t b, int64_t h, int64_t begin, Take&& take_floats) const {
     const int64_t unit = gate_rows(shape_), groups = ceil_div(task.rows, unit);
-    if (!fixed_max()) {
-      tile_.fold(task);
-      call.online->fetch_add(groups, std::memory_order_relaxed);
-      return;
-    }
+    if (!fixed_max()) return tile_.fold(task);
     const TensorView& all = call.statistics;
     const OffsetBound bound(problem_, all.data<const float>() + b * all.stride(0) + h * all.stride(1));
     float* center = take_floats(shape_.query_tile);
