@@ -33,7 +33,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("output", o.output, "NAME.mp4, NAME.gif, NAME.png (numbered) or a folder for numbered PNGs")
       .integer("fps", o.fps, {1, 240}, "frames per second of the file")
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
-      .text("trace", o.trace, "file for a Chrome/Perfetto trace; under mpirun of rank 0")
+      .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks")
       .choice("dtype", o.dtype, {"bf16", "float32"}, "of the transformer")
       .choice("text_encoder_dtype", o.text_encoder_dtype, {"float32", "bf16"}, "of the text encoder")
       .choice("vae_dtype", o.vae_dtype, {"float32"}, "of the VAE")

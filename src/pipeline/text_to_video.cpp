@@ -11,6 +11,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "comm/gather_trace.h"
 #include "io/safetensors.h"
 #include "io/video.h"
 #include "models/wan/solvers/random.h"
@@ -246,6 +247,8 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
     denoiser.run(result.latents, inner);
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
+    // Now, because the other ranks end here: rank 0 decodes alone, for as long as it takes.
+    if (trace_) comm::gather_trace(world, *trace_);
   }
   if (writes) {
     decode(result.latents, *writer, dump, callbacks, timing);
@@ -264,6 +267,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
 }
 
 GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) {
+  const comm::RecordingScope recording(world, trace_.get());
   GenerateOptions copy = options_;
   // Ranks of one process share the model; other processes may have found something else under its path.
   require_agreement(world, describe_options(copy).values() + (comm::launched_by_mpi() ? fingerprint(model_) : ""));
