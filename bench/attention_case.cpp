@@ -437,6 +437,10 @@ Section AttentionBench::section() {
     waiting.series.push_back(waits);
   }
   if (!peak.series.empty()) section.bar_plots = {peak, waiting};
+  for (const BarPlot::Series& series : peak.series) {
+    section.highlights.emplace_back(format_cell(series.values.back(), Format::kPercent),
+                                    fmt::format("of peak: {}, {}", series.name, peak.groups.back()));
+  }
   section.table = std::move(table_);
   return section;
 }

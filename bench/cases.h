@@ -38,6 +38,16 @@ OptionSet describe(KernelSettings& settings);
 // `wrong` counts the cases whose result was not within its tolerance; they are not timed.
 Section bench_kernel(const KernelSettings& settings, const Progress& progress, int& wrong);
 
+struct NumericsSettings {
+  std::string tokens = "512,1024,4096,16384,32760";
+  int64_t head_dim = 128;
+  int64_t rows = 128;
+  std::string dtype = "all";
+};
+OptionSet describe(NumericsSettings& settings);
+// `wrong` counts the results that were not within their tolerance.
+Section bench_numerics(const NumericsSettings& settings, const Progress& progress, int& wrong);
+
 struct CommSettings {
   std::string ranks = "2,4";
   std::string sizes = "64K,256K,1M,4M,16M,64M";

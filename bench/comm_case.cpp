@@ -164,6 +164,11 @@ class CommBench {
     for (const int ranks : ranks_) {
       for (const Pattern pattern : kPatterns) {
         for (const int64_t bytes : sizes_) run_case(ranks, pattern, static_cast<size_t>(bytes));
+        const std::vector<Cell>& last = table_.rows.back();
+        highlights_.emplace_back(
+            fmt::format("{} GB/s", format_cell(last[8], Format::kOneDecimal)),
+            fmt::format("{}, {} ranks, {} each: {} of copy", name_of(pattern), ranks,
+                        format_cell(last[3], Format::kBytes), format_cell(last[10], Format::kPercent)));
       }
     }
   }
@@ -193,6 +198,7 @@ class CommBench {
       }
       if (!plot.lines.empty()) section.line_plots.push_back(std::move(plot));
     }
+    section.highlights = std::move(highlights_);
     section.table = std::move(table_);
     return section;
   }
@@ -238,6 +244,7 @@ class CommBench {
   std::vector<int64_t> sizes_;
   std::vector<int> ranks_;
   Table table_;
+  std::vector<std::pair<std::string, std::string>> highlights_;
   std::map<std::string, std::map<std::string, std::vector<LinePlot::Point>>> lines_;
 };
 

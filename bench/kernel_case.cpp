@@ -21,6 +21,8 @@ using kernels::FlashProblem;
 constexpr int kMostThreads = 4096;
 constexpr double kMostScalarFlop = 2e9;  // the scalar kernel does about as many a second
 
+constexpr const char* kAuto = "auto";  // the implementation that a caller gets who names none
+
 struct Named {
   const char* name;
   kernels::Softmax softmax;
@@ -53,7 +55,9 @@ Axes parse(const KernelSettings& settings) {
   Axes axes;
   axes.shapes = parse_shapes("shapes", settings.shapes);
   axes.dtypes = choose_words("dtype", settings.dtype, {"bf16", "f32"});
-  axes.implementations = choose_words("implementation", settings.implementation, FlashAttention::implementations());
+  std::vector<std::string> implementations = FlashAttention::implementations();
+  if (settings.implementation != "all") implementations.emplace_back(kAuto);
+  axes.implementations = choose_words("implementation", settings.implementation, implementations);
   axes.softmaxes = choose_words("softmax", settings.softmax, softmax_names());
   axes.threads = parse_counts("threads", settings.threads, available_threads(), kMostThreads);
   axes.all_implementations = settings.implementation == "all";
@@ -92,7 +96,8 @@ std::vector<Column> columns() {
           {"tolerance", "tolerance", Format::kScientific, true},
           {"note", ""}};
 }
-constexpr size_t kDescribed = 10;  // columns that name the case
+constexpr size_t kImplementation = 7;  // its place among the columns
+constexpr size_t kDescribed = 10;      // columns that name the case
 
 template <typename Get>
 std::vector<double> each(const std::vector<PairedRepeat>& repeats, Get get) {
@@ -103,7 +108,11 @@ std::vector<double> each(const std::vector<PairedRepeat>& repeats, Get get) {
 
 // Where a figure is drawn: the lines of one plot share dtype and threads.
 using PlotKey = std::pair<std::string, int>;
-using Lines = std::map<std::string, std::vector<LinePlot::Point>>;
+struct Measured {
+  double tokens, fraction, gflops;
+};
+// In the order of the implementations, which is that of their speed.
+using Lines = std::vector<std::pair<std::string, std::vector<Measured>>>;
 
 bool takes_other_dtype(const AttentionData& data, const std::string& implementation) {
   return FlashAttention::refusal(data.problem, implementation).starts_with("takes ");
@@ -138,27 +147,55 @@ class KernelBench {
   Table& table() { return table_; }
   int wrong() const { return wrong_; }
 
-  // Fraction against S for what was measured at two lengths or more, one head, no mask, D = 128.
+  // For what was measured at two lengths or more, one head, no mask, D = 128.
   std::vector<LinePlot> plots() const {
     std::vector<LinePlot> plots;
     for (const auto& [key, lines] : lines_) {
-      LinePlot plot;
-      plot.title = fmt::format("{}, {} thread{}: fraction of peak against length", key.first, key.second,
-                               key.second == 1 ? "" : "s");
-      plot.x_label = "tokens (one head of 128)";
-      plot.y_label = "of the measured peak";
-      plot.y_is_fraction = true;
+      const std::string where = fmt::format("{}, {} thread{}", key.first, key.second, key.second == 1 ? "" : "s");
+      LinePlot fraction, speed;
+      fraction.title = where + ": fraction of peak against length";
+      fraction.y_label = "of the measured peak";
+      fraction.y_is_fraction = true;
+      speed.title = where + ": speed against length";
+      speed.y_label = "GFLOP/s";
+      fraction.x_label = speed.x_label = "tokens (one head of 128)";
       for (const auto& [name, points] : lines) {
-        if (points.size() < 2) continue;
-        if (plot.lines.size() == kMostSeries) {
-          plots.push_back(plot);
-          plot.lines.clear();
+        if (points.size() < 2 || fraction.lines.size() == kMostSeries) continue;
+        LinePlot::Line& fractions = fraction.lines.emplace_back();
+        LinePlot::Line& speeds = speed.lines.emplace_back();
+        fractions.name = speeds.name = name;
+        fractions.slot = speeds.slot =
+            static_cast<size_t>(std::find(names_.begin(), names_.end(), name) - names_.begin());
+        for (const Measured& point : points) {
+          fractions.points.push_back({point.tokens, point.fraction});
+          speeds.points.push_back({point.tokens, point.gflops});
         }
-        plot.lines.push_back({name, points});
       }
-      if (!plot.lines.empty()) plots.push_back(std::move(plot));
+      if (fraction.lines.empty()) continue;
+      plots.push_back(std::move(fraction));
+      plots.push_back(std::move(speed));
     }
     return plots;
+  }
+
+  // The fastest of each dtype at its longest sequence.
+  std::vector<std::pair<std::string, std::string>> highlights() const {
+    std::vector<std::pair<std::string, std::string>> result;
+    for (const auto& [key, lines] : lines_) {
+      const Measured* best = nullptr;
+      std::string name;
+      for (const auto& [line, points] : lines) {
+        const Measured& last = points.back();
+        if (best != nullptr && (last.tokens < best->tokens || last.gflops <= best->gflops)) continue;
+        best = &last;
+        name = line;
+      }
+      if (best == nullptr) continue;
+      result.emplace_back(fmt::format("{:.0f} GFLOP/s", best->gflops),
+                          fmt::format("{}, {} tokens, {} thread{}: {:.1f} % of the peak of {}", key.first, best->tokens,
+                                      key.second, key.second == 1 ? "" : "s", best->fraction * 100, name));
+    }
+    return result;
   }
 
  private:
@@ -179,9 +216,12 @@ class KernelBench {
     ZT_CHECK(row.size() == kDescribed);
     row.resize(table_.columns.size());
     FlashProblem problem = data.problem;
-    problem.implementation = choice.implementation;
     problem.softmax = softmax_of(choice.softmax);
-    std::string note = FlashAttention::refusal(problem, choice.implementation);
+    std::string note;
+    if (choice.implementation != kAuto) {
+      problem.implementation = choice.implementation;
+      note = FlashAttention::refusal(problem, choice.implementation);
+    }
     if (note.empty() && choice.implementation == "scalar" && axes_.all_implementations && data.flop > kMostScalarFlop) {
       note = "left out: slow; implementation=scalar times it";
     }
@@ -200,6 +240,7 @@ class KernelBench {
             const Choice& choice, const problems::AttentionShape& shape, std::vector<Cell>& row) {
     const FlashAttention attention(problem);
     Stream stream(choice.threads);
+    row[kImplementation] = attention.implementation();
     const Isa isa = isa_of_kernel(attention.implementation());
     kernels::TileCounts tiles;
     const auto check = [&] {
@@ -234,12 +275,21 @@ class KernelBench {
         data.problem.mask == kernels::MaskKind::kNone) {
       const std::string name =
           axes_.softmaxes.size() == 1 ? choice.implementation : choice.implementation + " " + choice.softmax;
-      std::vector<LinePlot::Point>& points = lines_[{choice.dtype, choice.threads}][name];
-      const auto x = static_cast<double>(shape.queries);
-      const auto place = std::lower_bound(points.begin(), points.end(), x,
-                                          [](const LinePlot::Point& p, double value) { return p.x < value; });
-      if (place == points.end() || place->x != x) points.insert(place, {x, median(fractions)});
+      remember({choice.dtype, choice.threads}, name,
+               {static_cast<double>(shape.queries), median(fractions), data.flop / minimum(seconds) * 1e-9});
     }
+  }
+
+  // Ascending in length; the first counts where a shape stands in two groups.
+  void remember(const PlotKey& key, const std::string& name, const Measured& point) {
+    Lines& lines = lines_[key];
+    auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == name; });
+    if (line == lines.end()) line = lines.insert(lines.end(), {name, {}});
+    if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
+    std::vector<Measured>& points = line->second;
+    const auto place = std::lower_bound(points.begin(), points.end(), point.tokens,
+                                        [](const Measured& p, double value) { return p.tokens < value; });
+    if (place == points.end() || place->tokens != point.tokens) points.insert(place, point);
   }
 
   const KernelSettings& settings_;
@@ -247,6 +297,7 @@ class KernelBench {
   Axes axes_;
   Table table_;
   std::map<PlotKey, Lines> lines_;
+  std::vector<std::string> names_;  // of all lines
   int wrong_ = 0;
 };
 
@@ -259,7 +310,8 @@ OptionSet describe(KernelSettings& settings) {
             "groups (lengths, two_heads, head_dims, primes, cross, masks, small) or shapes BxSxHxD, each with "
             ":kv=N, :lengths=SHARE or :mask=SHARE after it")
       .text("dtype", settings.dtype, "bf16, f32 or all")
-      .text("implementation", settings.implementation, "names, or all that can run here")
+      .text("implementation", settings.implementation,
+            "names, all that can run here, or auto: the one that is taken where none is named")
       .text("softmax", settings.softmax, "online, exact_online, fixed_max or all")
       .text("threads", settings.threads, "thread counts; 'all' is every one this process has")
       .integer("repeat", settings.repeat, {0, 10000},
@@ -284,6 +336,7 @@ Section bench_kernel(const KernelSettings& settings, const Progress& progress, i
       "threads right before and after each repeat for as long as the repeat; 'cpu' is the same by the thread's own "
       "CPU time, which others on the machine disturb less. GFLOP/s are those of the least time.";
   section.line_plots = bench.plots();
+  section.highlights = bench.highlights();
   section.table = std::move(bench.table());
   return section;
 }

@@ -21,12 +21,12 @@ main{max-width:1180px;margin:0 auto;padding:40px 24px 64px}
 h1{font-size:30px;line-height:1.2;margin:0 0 6px;letter-spacing:-.01em}
 h2{font-size:21px;line-height:1.3;margin:0 0 8px}
 h3{font-size:15px;line-height:1.4;margin:0 0 8px;font-weight:600}
-p{margin:0 0 16px;color:var(--soft);max-width:78ch}
-.sub{font-size:17px;margin-bottom:24px}
+p{margin:0 0 18px;color:var(--soft);max-width:96ch;font-size:15px}
+p.sub{font-size:17px;margin-bottom:24px}
 section,.machine{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:24px;margin-top:24px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:12px;margin:0 0 20px}
 .tile{border:1px solid var(--rule);border-radius:8px;padding:12px 14px}
-.tile b{display:block;font-size:24px;line-height:1.2;font-weight:600}
+.tile b{display:block;font-size:22px;white-space:nowrap;line-height:1.2;font-weight:600}
 .tile span{color:var(--soft);font-size:13px}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 20px;margin:0;font-size:14px}
 dt{color:var(--faint)}dd{margin:0}
@@ -34,7 +34,7 @@ nav{margin:0 0 4px;font-size:14px}nav a{color:var(--c0);margin-right:18px}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:28px 24px;margin:8px 0 24px}
 figure{margin:0;min-width:0}
 svg{display:block;width:100%;height:auto}
-svg text{fill:var(--soft);font:12px system-ui,-apple-system,"Segoe UI",sans-serif}
+svg text{fill:var(--soft);font:12.5px system-ui,-apple-system,"Segoe UI",sans-serif}
 svg .tick{fill:var(--faint);font-variant-numeric:tabular-nums}
 .grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--faint);stroke-width:1}
 .guide{stroke:var(--soft);stroke-width:1;stroke-dasharray:5 4}
@@ -72,15 +72,28 @@ std::string legend_entry(size_t series, const std::string& name, bool line) {
                      escape_html(name));
 }
 
-template <typename Series>
-std::string figure(const std::string& title, const std::vector<Series>& series, const std::string& svg, bool lines) {
+std::string figure(const std::string& title, const std::vector<std::string>& entries, const std::string& svg) {
   std::string html = fmt::format("<figure>\n<h3>{}</h3>\n", escape_html(title));
-  if (series.size() > 1) {  // the title names a single one
+  if (entries.size() > 1) {  // the title names a single one
     html += "<ul class=\"legend\">\n";
-    for (size_t i = 0; i < series.size(); ++i) html += legend_entry(i, series[i].name, lines);
+    for (const std::string& entry : entries) html += entry;
     html += "</ul>\n";
   }
   return html + svg + "</figure>\n";
+}
+
+std::string line_figure(const LinePlot& plot, const std::string& id) {
+  std::vector<std::string> entries;
+  for (size_t i = 0; i < plot.lines.size(); ++i) {
+    entries.push_back(legend_entry(slot_of(plot, i), plot.lines[i].name, true));
+  }
+  return figure(plot.title, entries, line_plot_svg(plot, id));
+}
+
+std::string bar_figure(const BarPlot& plot, const std::string& id) {
+  std::vector<std::string> entries;
+  for (size_t i = 0; i < plot.series.size(); ++i) entries.push_back(legend_entry(i, plot.series[i].name, false));
+  return figure(plot.title, entries, bar_plot_svg(plot, id));
 }
 
 std::string table_html(const Table& table, const std::string& title) {
@@ -126,12 +139,9 @@ std::string section_html(const Section& section) {
   html += fmt::format("<p>{}</p>\n", escape_html(section.note));
   if (!section.line_plots.empty() || !section.bar_plots.empty()) html += "<div class=\"plots\">\n";
   int number = 0;
-  for (const LinePlot& plot : section.line_plots) {
-    html += figure(plot.title, plot.lines, line_plot_svg(plot, fmt::format("{}-{}", section.name, ++number)), true);
-  }
-  for (const BarPlot& plot : section.bar_plots) {
-    html += figure(plot.title, plot.series, bar_plot_svg(plot, fmt::format("{}-{}", section.name, ++number)), false);
-  }
+  for (const LinePlot& plot : section.line_plots)
+    html += line_figure(plot, fmt::format("{}-{}", section.name, ++number));
+  for (const BarPlot& plot : section.bar_plots) html += bar_figure(plot, fmt::format("{}-{}", section.name, ++number));
   if (number > 0) html += "</div>\n";
   if (!section.table.rows.empty()) html += table_html(section.table, section.title);
   return html + "</section>\n";

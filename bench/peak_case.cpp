@@ -57,12 +57,15 @@ Section bench_peak(const PeakSettings& settings, const Progress& progress) {
   const double window = settings.seconds / kWindows;
   for (const int threads : parse_counts("threads", settings.threads, available_threads(), kMostThreads)) {
     ThreadTeam team(threads);
+    const std::string where = fmt::format("on {} thread{}", threads, threads == 1 ? "" : "s");
     for (const Isa isa : all_isas()) {
       if (!isa_available(isa)) continue;
       if (progress) progress(fmt::format("peak of {} on {} threads", isa_name(isa), threads));
       Rates rates;
       for (int i = 0; i < kWindows; ++i) rates.values.push_back(measure_peak(isa, team, window).flops);
       rates.add_to(section.table, isa_name(isa), "GFLOP/s", threads, {}, 1e-9);
+      section.highlights.emplace_back(fmt::format("{:.0f} GFLOP/s", maximum(rates.values) * 1e-9),
+                                      fmt::format("{} {}", isa_name(isa), where));
     }
     add_copies(section.table, settings, threads, window, progress);
   }

@@ -12,8 +12,8 @@ namespace zoetrope::bench {
 namespace {
 
 // In units of the view box; the page scales the whole.
-constexpr double kWidth = 680, kHeight = 340;
-constexpr double kLeft = 64, kRight = 20, kTop = 14, kBottom = 52;
+constexpr double kWidth = 560, kHeight = 300;
+constexpr double kLeft = 72, kRight = 14, kTop = 14, kBottom = 50;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
 constexpr double kLeastLabelDistance = 46;  // of neighbouring x labels
 constexpr double kWidestBar = 30, kGap = 2;
@@ -53,7 +53,7 @@ std::string y_axis(const std::vector<double>& ticks, const Scale& scale, bool fr
                        tick_text(tick, fraction));
   }
   svg += fmt::format(
-      "<text class=\"label\" transform=\"translate(14 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}"
+      "<text class=\"label\" transform=\"translate(13 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}"
       "</text>\n",
       kTop + kPlotHeight / 2, escape_html(label));
   return svg;
@@ -134,6 +134,8 @@ std::vector<double> axis_ticks(double top) {
   return ticks;
 }
 
+size_t slot_of(const LinePlot& plot, size_t line) { return plot.lines[line].slot.value_or(line) % kMostSeries; }
+
 std::string line_plot_svg(const LinePlot& plot, const std::string& id) {
   ZT_CHECK(plot.lines.size() <= kMostSeries, "{} lines in one plot", plot.lines.size());
   std::set<double> xs;
@@ -178,11 +180,11 @@ std::string line_plot_svg(const LinePlot& plot, const std::string& id) {
     for (const LinePlot::Point& point : plot.lines[i].points) {
       path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_of(point.x), scale.y(point.y));
     }
-    svg += fmt::format("<path class=\"line s{}\" d=\"{}\"/>\n", i, path);
+    svg += fmt::format("<path class=\"line s{}\" d=\"{}\"/>\n", slot_of(plot, i), path);
   }
   for (size_t i = 0; i < plot.lines.size(); ++i) {  // marks above all lines
     for (const LinePlot::Point& point : plot.lines[i].points) {
-      svg += mark(i, x_of(point.x), scale.y(point.y),
+      svg += mark(slot_of(plot, i), x_of(point.x), scale.y(point.y),
                   escape_html(fmt::format("{}, {}: {}", plot.lines[i].name, x_text(point.x, plot.x_is_bytes),
                                           value_text(point.y, plot.y_is_fraction))));
     }

@@ -16,6 +16,9 @@ inline constexpr size_t kMostSeries = 8;
 std::string line_plot_svg(const LinePlot& plot, const std::string& id);
 std::string bar_plot_svg(const BarPlot& plot, const std::string& id);
 
+// The colour and mark of a line, in [0, kMostSeries).
+size_t slot_of(const LinePlot& plot, size_t line);
+
 // Round steps from 0 to at least `top`, five or so: {0, 20, 40, …}.
 std::vector<double> axis_ticks(double top);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -51,6 +52,8 @@ struct LinePlot {
   struct Line {
     std::string name;
     std::vector<Point> points;  // ascending in x
+    std::optional<size_t> slot =
+        std::nullopt;  // colour and mark: the same for the same thing in every plot; unset: its place
   };
   std::string title;
   std::string x_label, y_label;
