@@ -32,6 +32,7 @@ struct Output {
 struct Settings {
   bench::PeakSettings peak;
   bench::KernelSettings kernel;
+  bench::NumericsSettings numerics;
   bench::CommSettings comm;
   bench::AttentionSettings attention;
   Output output;
@@ -66,6 +67,9 @@ constexpr Mode kModes[] = {
     {"kernel", "flash attention by itself, every implementation side by side", false,
      [](Settings& s) { return describe(s.kernel); },
      [](Run& run) { return bench_kernel(run.settings.kernel, show_progress, run.wrong); }},
+    {"numerics", "errors of every kernel and softmax against the float64 definition", false,
+     [](Settings& s) { return describe(s.numerics); },
+     [](Run& run) { return bench_numerics(run.settings.numerics, show_progress, run.wrong); }},
     {"comm", "all-to-all and ring bandwidth against message size; under mpirun over its ranks", true,
      [](Settings& s) { return describe(s.comm); },
      [](Run& run) { return bench_comm(run.settings.comm, run.world, show_progress); }},

@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""`zoetrope bench` as a user runs it: every mode at its smallest, its JSON and page, and that bad input gets one sentence.
+How fast anything is, is no test's business.
+
+    bench_test.py PROGRAM NAME    runs one test (exit 77: skipped, with the reason)
+    bench_test.py --list          the names
+"""
+import html.parser
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = None
+TESTS = {}
+MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+           "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+           "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+if "ASAN_OPTIONS" in os.environ:
+    # Open MPI is built without frame pointers: only full unwinding finds whose leak it is.
+    MPI_ENV["ASAN_OPTIONS"] = os.environ["ASAN_OPTIONS"] + ":fast_unwind_on_malloc=0"
+SLOWER = int(os.environ.get("ZOETROPE_TEST_TIMEOUT_SCALE", "1"))  # sanitizers
+PEAK = ["sizes=4K", "seconds=0.005"]
+KERNEL = ["shapes=1x128x1x64", "window=0.0005", "repeat=1"]
+COMM = ["sizes=4K,64K", "repeat=1"]
+ATTENTION = ["tokens=67", "heads=5", "head_dim=16", "repeat=1", "batch=1,2"]
+
+
+class Skip(Exception):
+    pass
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def bench(cwd, *arguments, ranks=0, timeout=240):
+    launcher = ["mpirun", "-n", str(ranks)] if ranks else []
+    result = subprocess.run([*launcher, str(PROGRAM), "bench", *arguments], cwd=cwd, timeout=timeout * SLOWER, text=True,
+                            errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            env={**os.environ, **(MPI_ENV if ranks else {})})
+    for words in ("Sanitizer: ", "runtime error: "):
+        assert words not in result.stderr, f"a sanitizer's report:\n{result.stderr}"
+    return result
+
+
+def rows(cwd, mode, *arguments, **options):
+    result = bench(cwd, mode, *arguments, "json=out.json", **options)
+    assert result.returncode == 0, result.stderr
+    report = json.loads((pathlib.Path(cwd) / "out.json").read_text())
+    assert report["machine"]["CPU"], report["machine"]
+    assert mode in report and report[mode], report.keys()
+    return report[mode]
+
+
+def refused(cwd, result, *words):
+    assert result.returncode == 1, f"exit code {result.returncode}\n{result.stderr}"
+    lines = [line for line in result.stderr.splitlines() if line.startswith("zoetrope: ")]
+    assert len(lines) == 1, f"{len(lines)} error lines instead of one:\n{result.stderr}"
+    for word in words:
+        assert word in lines[0], f"'{word}' is not in: {lines[0]}"
+    assert not os.listdir(cwd), os.listdir(cwd)
+
+
+class Links(html.parser.HTMLParser):
+    """What a page would fetch or run, and whether its elements close in order."""
+    VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.outside, self.seen = [], [], set()
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.add(tag)
+        for name, value in attributes:
+            if name in ("src", "href", "xlink:href") and not value.startswith("#"):
+                self.outside.append((tag, name, value))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+
+# ---- what works ----
+
+@test
+def help_lists_modes_and_keys(cwd):
+    result = bench(cwd, "--help")
+    assert result.returncode == 0
+    for word in ("bench peak", "bench kernel", "bench comm", "bench attention", "bench all", "shapes", "sizes", "traces",
+                 "json", "html"):
+        assert word in result.stdout, word
+
+
+@test
+def peak_measures_every_instruction_set_and_copies(cwd):
+    found = rows(cwd, "peak", *PEAK, "threads=1")
+    names = {row["what"] for row in found}
+    assert {"avx2", "memcpy", "streaming copy"} <= names, names
+    for row in found:
+        assert row["best"] >= row["median"] > 0, row
+
+
+@test
+def kernel_verifies_and_times_every_choice(cwd):
+    found = rows(cwd, "kernel", *KERNEL, "softmax=all", "threads=1,2")
+    seen = {(row["dtype"], row["implementation"], row["softmax"], row["threads"]) for row in found}
+    assert len(seen) == len(found)
+    for dtype in ("bf16", "f32"):
+        for softmax in ("online", "exact_online", "fixed_max"):
+            for threads in (1, 2):
+                assert (dtype, "avx2", softmax, threads) in seen, (dtype, softmax, threads)
+    for row in found:
+        if row["note"]:
+            assert "needs" in row["note"], row  # an instruction set that this CPU lacks
+            continue
+        assert row["seconds_median"] >= row["seconds_min"] > 0, row
+        assert 0 < row["rel_l2"] <= row["tolerance"], row
+        assert row["fraction"] > 0 and (row["cpu"] is not None) == (row["threads"] == 1), row
+        assert (row["tiles_fixed"] > 0) == (row["softmax"] == "fixed_max"), row
+
+
+@test
+def kernel_times_masks_and_cross_attention(cwd):
+    found = rows(cwd, "kernel", "shapes=2x33x2x40:kv=65,1x40x1x16:lengths=0.5,1x40x1x16:mask=0.5", *KERNEL[1:],
+                 "implementation=auto", "dtype=f32", "threads=1")
+    assert [row["mask"] for row in found] == ["none", "lengths 50 %", "mask 50 %"]
+    assert (found[0]["queries"], found[0]["keys"], found[0]["batch"]) == (33, 65, 2)
+    assert all(row["implementation"] in ("avx512", "avx2", "scalar") for row in found), found
+
+
+@test
+def kernel_says_why_an_implementation_cannot(cwd):
+    found = rows(cwd, "kernel", *KERNEL, "implementation=avx512_bf16", "dtype=f32", "threads=1")
+    assert len(found) == 1 and found[0]["note"] and found[0]["seconds_min"] is None, found
+
+
+@test
+def comm_runs_on_threads(cwd):
+    found = rows(cwd, "comm", *COMM, "ranks=2,3")
+    assert len(found) == 2 * 2 * 2
+    for row in found:
+        assert row["transport"] == "threads" and row["fraction"] > 0, row
+        share = (row["ranks"] - 1) / row["ranks"] if row["pattern"] == "all_to_all" else 1
+        assert abs(row["busbw"] - row["algbw"] * share) < 1e-6 * row["busbw"], row
+
+
+@test
+def comm_runs_under_mpirun(cwd):
+    if shutil.which("mpirun") is None:
+        raise Skip("there is no mpirun")
+    found = rows(cwd, "comm", *COMM, ranks=2)
+    assert {(row["pattern"], row["transport"], row["ranks"]) for row in found} == {("all_to_all", "MPI", 2),
+                                                                                   ("ring", "MPI", 2)}
+
+
+def check_strategies(found, ranks):
+    names = ["flash", "ring", "ulysses", "ulysses_ring", "ulysses_ring_fixed_max", "ulysses_ring_two_way",
+             "ulysses_ring_open"]
+    assert [(row["batch"], row["strategy"]) for row in found] == [(b, n) for b in (1, 2) for n in names]
+    for row in found:
+        assert not row["note"], row
+        assert 0 < row["rel_l2"] <= row["tolerance"], row
+        one = row["strategy"] == "flash"
+        assert row["ranks"] == (1 if one else ranks) and row["ulysses"] * row["ring"] == row["ranks"], row
+        assert (row["bytes_sent"] == 0) == one and row["fraction"] > 0 and 0 <= row["unhidden"] <= 1, row
+
+
+@test
+def attention_verifies_every_strategy_and_traces_batch_2(cwd):
+    check_strategies(rows(cwd, "attention", *ATTENTION, "ranks=4", "traces=traces"), 4)
+    traces = sorted(p.name for p in (pathlib.Path(cwd) / "traces").iterdir())
+    assert len(traces) == 7 and "ulysses_ring_two_way.json" in traces, traces
+    text = json.loads((pathlib.Path(cwd) / "traces" / "ulysses_ring.json").read_text())
+    events = text["traceEvents"] if isinstance(text, dict) else text
+    assert len({event["pid"] for event in events if event.get("ph") == "X"}) == 4, "a process of the viewer for each rank"
+
+
+@test
+def attention_runs_under_mpirun(cwd):
+    if shutil.which("mpirun") is None:
+        raise Skip("there is no mpirun")
+    check_strategies(rows(cwd, "attention", *ATTENTION, ranks=2), 2)
+
+
+@test
+def all_makes_one_page_that_stands_alone(cwd):
+    words = ["peak." + w for w in PEAK] + ["comm." + w for w in COMM] + ["attention." + w for w in ATTENTION]
+    words += ["kernel." + w for w in KERNEL[1:]] + ["kernel.shapes=1x64x1x128,1x128x1x128", "kernel.threads=1"]
+    words += ["numerics.tokens=32,64", "numerics.head_dim=16", "numerics.rows=8"]
+    result = bench(cwd, "all", *words, "html=page.html", "json=out.json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads((pathlib.Path(cwd) / "out.json").read_text())
+    assert list(report) == ["machine", "peak", "kernel", "numerics", "comm", "attention"]
+    page = (pathlib.Path(cwd) / "page.html").read_text()
+    assert "http:" not in page and "https:" not in page and "<script" not in page and "@import" not in page
+    links = Links()
+    links.feed(page)
+    assert not links.open and not links.outside, (links.open, links.outside)
+    assert {"title", "style", "svg", "table", "figure"} <= links.seen
+    assert page.count("<svg viewBox=\"0 0 5") >= 6, "plots of kernel, comm and attention"
+
+
+# ---- bad input ----
+
+@test
+def bad_modes_and_keys_are_refused(cwd):
+    refused(cwd, bench(cwd), "MODE", "peak, kernel, ", "attention, all")
+    refused(cwd, bench(cwd, "kernels"), "'kernels'", "peak, kernel")
+    refused(cwd, bench(cwd, "kernel", "shape=1x8x1x8"), "shape", "shapes")
+    refused(cwd, bench(cwd, "kernel", "shapes=8x8"), "'8x8'", "BxSxHxD")
+    refused(cwd, bench(cwd, "kernel", "dtype=f16"), "'f16'", "bf16")
+    refused(cwd, bench(cwd, "kernel", "implementation=amx"), "'amx'", "avx2")
+    refused(cwd, bench(cwd, "kernel", "softmax=lazy"), "'lazy'", "online")
+    refused(cwd, bench(cwd, "kernel", "threads=0"), "'0'")
+    refused(cwd, bench(cwd, "peak", "sizes=16T"), "'16T'")
+    refused(cwd, bench(cwd, "peak", "seconds=nan"), "seconds")
+    refused(cwd, bench(cwd, "comm", "ranks=1"), "2 is the least")
+    refused(cwd, bench(cwd, "attention", "strategies=spiral"), "'spiral'", "ulysses_ring")
+    refused(cwd, bench(cwd, "attention", "tokens=0"), "tokens")
+    refused(cwd, bench(cwd, "all", "attn.tokens=5"), "'attn'")
+    refused(cwd, bench(cwd, "all", "tokens=5"), "tokens")
+
+
+@test
+def an_output_that_cannot_be_written_is_refused_before_measuring(cwd):
+    refused(cwd, bench(cwd, "kernel", "json=missing/out.json", timeout=20), "missing")
+    refused(cwd, bench(cwd, "kernel", "html=missing/out.html", timeout=20), "missing")
+
+
+@test
+def modes_of_one_process_refuse_mpirun(cwd):
+    if shutil.which("mpirun") is None:
+        raise Skip("there is no mpirun")
+    refused(cwd, bench(cwd, "peak", *PEAK, ranks=2), "without mpirun")
+
+
+def main():
+    global PROGRAM
+    if sys.argv[1:] == ["--list"]:
+        print(";".join(TESTS))
+        return 0
+    PROGRAM, name = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="zoetrope_bench_") as cwd:
+        try:
+            TESTS[name](cwd)
+        except Skip as reason:
+            print(f"skipped: {reason}")
+            return 77
+    print(f"{name}: passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
