@@ -128,6 +128,34 @@ TEST_P(Sampled, PassesWhatIsRightAndFindsAWrongRow) {
 INSTANTIATE_TEST_SUITE_P(DTypes, Sampled, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
+// The shapes that the benchmarks time are tested too: the small ones here, with everything that can run.
+TEST(Problems, SmallShapesAreRightInEveryImplementationAndSoftmax) {
+  int checked = 0;
+  for (const problems::AttentionShape& shape : parse_shapes("shapes", "small")) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const AttentionData data(shape, dtype);
+      const SampledReference reference(data);
+      Stream stream(2);
+      for (const std::string& name : kernels::FlashAttention::implementations()) {
+        for (const kernels::Softmax softmax :
+             {kernels::Softmax::kOnline, kernels::Softmax::kExactOnline, kernels::Softmax::kFixedMax}) {
+          kernels::FlashProblem problem = data.problem;
+          problem.implementation = name;
+          problem.softmax = softmax;
+          if (!kernels::FlashAttention::refusal(problem, name).empty()) continue;
+          Tensor o(dtype, data.q.shape());
+          kernels::FlashAttention(problem).attend(stream, data.q, data.block(), o);
+          const Verdict verdict = reference.check(o);
+          EXPECT_TRUE(verdict.passed()) << name << " " << dtype_name(dtype) << " " << shape.queries << "x" << shape.keys
+                                        << ": " << verdict.relative_l2 << " > " << verdict.tolerance;
+          ++checked;
+        }
+      }
+    }
+  }
+  EXPECT_GE(checked, 4 * 2 * 3) << "the scalar implementation can do them all";
+}
+
 TEST(SampledReference, AgreesWithAllRows) {
   const AttentionData data({"", 1, 50, 20, 1, 8, 0, 0}, DType::kF32);
   Tensor o(DType::kF64, data.q.shape());
