@@ -1,6 +1,7 @@
 #include "comm/mpi/runtime.h"
 
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "comm/launcher.h"
 #include "comm/mpi/ending.h"
 #include "comm/transport.h"
 #include "trace/trace.h"
@@ -52,21 +54,34 @@ std::string mpi_error(int code) {
   return std::string(text, static_cast<size_t>(length));
 }
 
+// For where messages go through shared memory in fragments, a few a call of the library, each of which the other end
+// has to answer. 4 ranks on 2 cores, 16 MB and 20 ms of kernel a hop, share of the run spent waiting (median, while
+// others used the machine too): 0.50 with fragments of 32 KB, the default; 0.51 with 128 KB, 0.32 to 0.41 with 256 KB,
+// 0.19 with 512 KB, 0.03 to 0.09 with 1 MB. The library starts only where its segment, 4 MB by default, holds them all.
+void choose_fragments() {
+  constexpr const char* kFragment = "OMPI_MCA_btl_vader_max_send_size";
+  constexpr const char* kSegment = "OMPI_MCA_btl_vader_segment_size";
+  constexpr uint64_t kFragmentBytes = uint64_t{1} << 20, kSegmentBytes = uint64_t{16} << 20;
+  if (std::getenv(kFragment) != nullptr || std::getenv(kSegment) != nullptr) return;
+  struct statvfs memory {};
+  if (statvfs("/dev/shm", &memory) != 0) return;
+  const uint64_t needed = 2 * kSegmentBytes * static_cast<uint64_t>(launched_ranks());
+  if (uint64_t{memory.f_bavail} * memory.f_frsize < needed) return;
+  setenv(kFragment, std::to_string(kFragmentBytes).c_str(), /*overwrite=*/0);
+  setenv(kSegment, std::to_string(kSegmentBytes).c_str(), /*overwrite=*/0);
+}
+
 // Open MPI copies between processes with process_vm_readv without asking whether this container allows it, and then
 // prints an error a message. Asked here, before it starts; whoever sets the variable keeps the last word.
 void choose_copy_mechanism() {
+  constexpr const char* kMechanism = "OMPI_MCA_btl_vader_single_copy_mechanism";
   const char source = 1;
   char destination = 0;
   iovec local{&destination, 1};
   iovec remote{const_cast<char*>(&source), 1};
-  constexpr const char* kMechanism = "OMPI_MCA_btl_vader_single_copy_mechanism";
   if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1) setenv(kMechanism, "none", /*overwrite=*/0);
   const char* chosen = std::getenv(kMechanism);
-  if (chosen == nullptr || std::string(chosen) != "none") return;
-  // Then messages go through shared memory in fragments, a few a call of the library, and the rank at the other end
-  // has to answer. 4 ranks on 2 cores, 16 MB and 20 ms of kernel a hop, share of the run spent waiting: 0.33 to 0.59
-  // with fragments of 32 KB, the default; 0.18 to 0.60 with 128 KB, 0.12 to 0.47 with 256 KB, 0 to 0.03 with 1 MB.
-  setenv("OMPI_MCA_btl_vader_max_send_size", "1048576", /*overwrite=*/0);
+  if (chosen != nullptr && std::string(chosen) == "none") choose_fragments();
 }
 
 int64_t thread_cpu_ns() {
