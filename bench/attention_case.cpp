@@ -437,10 +437,20 @@ Section AttentionBench::section() {
     waiting.series.push_back(waits);
   }
   if (!peak.series.empty()) section.bar_plots = {peak, waiting};
-  for (const BarPlot::Series& series : peak.series) {
+  // One rank, and the best of those over several, at the largest batch.
+  const BarPlot::Series* best = nullptr;
+  const auto highlight = [&](const BarPlot::Series& series) {
     section.highlights.emplace_back(format_cell(series.values.back(), Format::kPercent),
                                     fmt::format("of peak: {}, {}", series.name, peak.groups.back()));
+  };
+  for (const BarPlot::Series& series : peak.series) {
+    if (series.name == kStrategies[0].name) {
+      highlight(series);
+    } else if (best == nullptr || series.values.back() > best->values.back()) {
+      best = &series;
+    }
   }
+  if (best != nullptr) highlight(*best);
   section.table = std::move(table_);
   return section;
 }

@@ -27,8 +27,9 @@ section,.machine{background:var(--card);border:1px solid var(--rule);border-radi
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:12px;margin:0 0 20px}
 .tile{border:1px solid var(--rule);border-radius:8px;padding:12px 14px}
 .tile b{display:block;font-size:22px;white-space:nowrap;line-height:1.2;font-weight:600}
-.tile span{color:var(--soft);font-size:13px}
+.tile span{color:var(--soft);font-size:13px;overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 20px;margin:0;font-size:14px}
+@media (min-width:900px){dl{grid-template-columns:max-content 1fr max-content 1fr}}
 dt{color:var(--faint)}dd{margin:0}
 nav{margin:0 0 4px;font-size:14px}nav a{color:var(--c0);margin-right:18px}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:28px 24px;margin:8px 0 24px}
