@@ -71,7 +71,7 @@ OptionSet describe_options(AttentionOptions& o) {
       .integer("seed", o.seed, {0, INT64_MAX}, "with shape: of the random data");
   attention::describe_strategy_options(set, o.strategy);
   set.text("implementation", o.implementation,
-           "force a kernel: avx512_bf16, avx512, avx2, scalar; unset: the fastest that can")
+           "force a kernel: avx512_bf16, avx512, avx2, scalar; unset or auto: the fastest that can")
       .number("scale", o.scale, {-kLargestScale, kLargestScale}, "of q·k; unset: 1/sqrt(D)")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
       .integer("threads", o.threads, {1, 4096},
@@ -148,7 +148,7 @@ std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, i
 
 attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads) {
   attention::Strategy strategy = attention::parse_strategy(options.strategy, ranks, heads);
-  if (options.implementation.empty()) return strategy;
+  if (options.implementation.empty() || options.implementation == "auto") return strategy;
   if (!strategy.kernel.empty() && strategy.kernel != options.implementation) {
     fail("attention={} means implementation={}, but implementation={} is given; leave one of them out",
          options.strategy.attention, strategy.kernel, options.implementation);

@@ -391,7 +391,7 @@ def help_names_every_key(cwd):
 
 @test
 def keys_may_stand_in_a_yaml_file(cwd):
-    (pathlib.Path(cwd) / "a.yml").write_text("shape: 1x8x2x8\nattention: ring\nranks: 2\nrepeat: 1\n")
+    (pathlib.Path(cwd) / "a.yml").write_text("shape: 1x8x2x8\nattention: ring\nranks: 2\nimplementation: auto\n")
     result = attention(cwd, "a.yml", "ranks=4")
     assert result.returncode == 0 and "ring 4" in result.stdout, result.stdout + result.stderr
 
