@@ -104,7 +104,8 @@ void run_other_strategies(comm::Communicator& comm, int ulysses, int ring) {
     for (const auto& [direction, softmax] : kRingStrategies) {
       SCOPED_TRACE(fmt::format("{} direction {} softmax {}", describe(shape), static_cast<int>(direction),
                                static_cast<int>(softmax)));
-      Strategy strategy{.ulysses = ulysses, .ring = ring, .direction = direction, .softmax = softmax};
+      Strategy strategy{
+          .ulysses = ulysses, .ring = ring, .direction = direction, .softmax = softmax, .deterministic = true};
       ContextAttention whole_heads = plan(whole.problem, strategy, comm, 1);
       Shard one(whole, whole_heads.tokens());
       whole_heads.run(one.q, one.k, one.v, whole.mask(), one.o);
