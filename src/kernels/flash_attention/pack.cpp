@@ -32,6 +32,7 @@ struct PairWords {
 };
 
 constexpr int64_t kWords = 8;      // of a vector
+constexpr int64_t kLine = 64;      // bytes
 constexpr int64_t kRowsAhead = 8;  // of values, asked for before they are read
 
 template <typename Body>
@@ -69,7 +70,7 @@ __m256i load_words(const typename Words::Source* row, int64_t d, int64_t head_di
   return Words::load(part);
 }
 
-void transpose(__m256i (&x)[8]) {
+inline void transpose(__m256i (&x)[8]) {
   __m256i a[8], b[8];
   for (int i = 0; i < 8; i += 2) {
     a[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
@@ -94,6 +95,9 @@ void store_words(int32_t* to, __m256i x) { _mm256_storeu_si256(reinterpret_cast<
 template <typename Words>
 void pack_key_panel(const TileShape& shape, const PackSource& source, int64_t first, int32_t* packed) {
   const int64_t steps = ceil_div(source.head_dim, Words::kElements);
+  // The panel after this one: its lines are written in strides that the hardware does not follow.
+  const char* ahead = reinterpret_cast<const char*>(packed + steps * shape.panel_keys);
+  const int64_t lines_a_block = ceil_div(shape.panel_keys * kWords * 4, kLine * (shape.panel_keys / kWords));
   for (int64_t group = 0; group < shape.panel_keys; group += kWords) {
     const typename Words::Source* rows[kWords] = {};
     const typename Words::Source* next[kWords];
@@ -108,6 +112,7 @@ void pack_key_panel(const TileShape& shape, const PackSource& source, int64_t fi
                                   : load_words<Words>(rows[i], step * Words::kElements, source.head_dim);
         __builtin_prefetch(next[i] + step * Words::kElements);
       }
+      for (int64_t line = 0; line < lines_a_block; ++line, ahead += kLine) __builtin_prefetch(ahead, 1);
       transpose(x);
       const int64_t n = std::min(kWords, steps - step);
       for (int64_t i = 0; i < n; ++i) store_words(packed + (step + i) * shape.panel_keys + group, x[i]);

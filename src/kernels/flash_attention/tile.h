@@ -42,9 +42,13 @@ struct ValuePanels {
   }
 };
 
+// Bytes between two rows of weights: without them rows of weights and of queries stand a multiple of 512 bytes apart,
+// and stores of the ones hold up loads of the others that agree in the low twelve bits.
+constexpr int64_t kWeightPadding = 64;
+
 // Per-thread memory of a tile, 64-byte aligned. `rows` is query_tile, itself a multiple of query_rows.
 struct TileScratch {
-  void* weights;     // operand[rows][key_tile]
+  void* weights;     // operand[rows][key_tile + padding]
   float* sums;       // [rows][lanes]: sums of weights over earlier key tiles
   float* tile_sums;  // [rows][lanes]: of this key tile, zero before it
   float* minus_m;    // [rows]: −m, as exponents want it; −c in fixed-max, filled by the driver

@@ -27,6 +27,8 @@ constexpr double kLog2E = 1.4426950408889634;
 constexpr int64_t kPackBudget = int64_t{64} << 20;  // bytes of a group of more than one head
 constexpr int64_t kFewTiles = 8;                    // query tiles a thread below which heads are grouped
 constexpr int64_t kMinTileRows = 32;                // smaller tiles, for the team's sake, read the keys too often
+constexpr int64_t kRowsAhead = 4;                   // of the output, asked for before they are written
+constexpr int64_t kLine = 64;                       // bytes
 constexpr int64_t kThreadWork = int64_t{1} << 20;   // multiply-adds worth waking a thread for: some 20 µs
 
 // Which keys of the block take part for one batch entry.
@@ -216,8 +218,8 @@ class VectorKernel final : public FlashKernel {
   int64_t scratch_bytes(bool rows) const {
     const TileShape& s = shape_;
     const int64_t weight = static_cast<int64_t>(dtype_size(s.operand));
-    int64_t bytes = s.query_tile * s.key_tile * weight + 2 * s.query_tile * s.lanes * 4 + s.query_tile * 4 +
-                    score_rows() * s.key_tile * 4 + 5 * 64;
+    int64_t bytes = s.query_tile * (s.key_tile * weight + kWeightPadding) + 2 * s.query_tile * s.lanes * 4 +
+                    s.query_tile * 4 + score_rows() * s.key_tile * 4 + 5 * 64;
     if (fixed_max()) bytes += 2 * s.query_tile * 4 + 2 * 64;
     if (!queries_in_place()) bytes += s.query_tile * ceil_div(problem_.head_dim, s.pair) * 4 + 64;
     if (rows) bytes += s.query_tile * (o_stride() + 2) * 4 + 3 * 64;
@@ -237,7 +239,8 @@ class VectorKernel final : public FlashKernel {
     };
     const auto take_floats = [&take](int64_t count) { return reinterpret_cast<float*>(take(count * 4)); };
     TileTask task{};
-    task.scratch.weights = take(s.query_tile * s.key_tile * static_cast<int64_t>(dtype_size(s.operand)));
+    task.scratch.weights =
+        take(s.query_tile * (s.key_tile * static_cast<int64_t>(dtype_size(s.operand)) + kWeightPadding));
     task.scratch.sums = take_floats(s.query_tile * s.lanes);
     task.scratch.tile_sums = take_floats(s.query_tile * s.lanes);
     task.scratch.minus_m = take_floats(s.query_tile);
@@ -338,6 +341,9 @@ class VectorKernel final : public FlashKernel {
       using T = typename decltype(tag)::type;
       T* out = o.data<T>() + b * o.stride(0) + begin * o.stride(1) + h * o.stride(2);
       for (int64_t r = 0; r < task.rows; ++r) {
+        // Lines that are written whole and were last seen long ago: asked for ahead, they do not hold up the stores.
+        const T* soon = out + std::min(r + kRowsAhead, task.rows - 1) * o.stride(1);
+        for (int64_t d = 0; d < problem_.head_dim; d += kLine / int64_t{sizeof(T)}) __builtin_prefetch(soon + d, 1);
         finish_row(task.o + r * task.o_stride, task.l[r], task.m[r], out + r * o.stride(1), problem_.head_dim);
       }
     });
