@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/flash_attention/dot_rate.h"
+#include "kernels/cpu_features.h"
 #include "kernels/flash_attention/fixed_max.h"
 #include "kernels/flash_attention/kernel.h"
 #include "kernels/flash_attention/vector_kernels.h"
@@ -22,18 +22,11 @@ constexpr Implementation<FlashProblem, FlashFactory> kImplementations[] = {
     {"scalar", [](const FlashProblem&) -> Refusal { return std::nullopt; }, make_scalar_kernel},
 };
 
-// Whether products of bf16 pairs are worth their own kernel here. At equal FLOP they are: packs are half the size. The
-// rates that exist are 0.5, 1 and 2 of float32's, far enough apart for a short measurement.
-bool bf16_dots_are_fast() {
-  static const bool fast = measure_bf16_dot_rate() > 0.75;
-  return fast;
-}
-
 // The implementation that is taken where none is named: the first that can, but for what this CPU is slow at.
 std::string fastest(const FlashProblem& problem) {
   for (const auto& implementation : kImplementations) {
     if (implementation.supports(problem)) continue;
-    if (implementation.function == make_avx512_bf16_kernel && !bf16_dots_are_fast()) continue;
+    if (implementation.function == make_avx512_bf16_kernel && !cpu_features().fast_bf16_dots) continue;
     return implementation.name;
   }
   return "";

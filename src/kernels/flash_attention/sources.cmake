@@ -2,7 +2,6 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
   flash_attention/avx2.cpp
   flash_attention/avx512.cpp
   flash_attention/avx512_bf16.cpp
-  flash_attention/dot_rate_avx512_bf16.cpp
   flash_attention/fixed_max.cpp
   flash_attention/flash_attention.cpp
   flash_attention/pack.cpp
@@ -25,5 +24,5 @@ list(APPEND ZOETROPE_KERNEL_TESTS
 # GCC 12's own avx512fintrin.h trips its uninitialized warnings (GCC bug 105593).
 set(avx512_options -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
 set_source_files_properties(flash_attention/avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512_options}")
-set_source_files_properties(flash_attention/avx512_bf16.cpp flash_attention/dot_rate_avx512_bf16.cpp PROPERTIES
+set_source_files_properties(flash_attention/avx512_bf16.cpp PROPERTIES
   COMPILE_OPTIONS "${avx512_options};-mavx512bf16")
