@@ -165,8 +165,8 @@ TensorView TensorView::split_axis(int axis, int64_t outer, int64_t inner) const 
 
 namespace {
 
-// Large memory on large pages where the system has them: rows of heads lie kilobytes apart, and 4 KiB pages are looked up
-// anew for each (nested in a virtual machine: attention over 16 000 keys gains 2 to 4 points).
+// Large memory on large pages where the system has them: rows of heads lie kilobytes apart, and 4 KiB pages are looked
+// up anew for each (nested in a virtual machine: attention over 16 000 keys gains 2 to 4 points).
 void* allocate(size_t bytes) {
   constexpr size_t kLine = 64, kLargePage = size_t{2} << 20;
   const size_t alignment = bytes >= kLargePage ? kLargePage : kLine;
