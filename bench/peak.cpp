@@ -169,10 +169,17 @@ double measure_copy_bandwidth(int threads, size_t bytes, double seconds, CopyKin
 
 std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flop, const PairedOptions& options,
                                            const std::function<void()>& run, const std::function<void()>& check) {
-  const double first = wall_seconds();
-  run();
-  const double estimate = std::max(1e-9, wall_seconds() - first);
+  const auto timed = [&run](int64_t count) {
+    const double begin = wall_seconds();
+    for (int64_t i = 0; i < count; ++i) run();
+    return std::max(1e-9, (wall_seconds() - begin) / static_cast<double>(count));
+  };
+  double estimate = timed(1);
   if (check) check();
+  // The first run touches memory for the first time: where it is short, the next ones say how many fill a window.
+  for (int round = 0; round < 2 && estimate < options.window; ++round) {
+    estimate = timed(static_cast<int64_t>(std::ceil(options.window / 4 / estimate)));
+  }
   const int least = options.repeats > 0 ? options.repeats : estimate > 1 ? 3 : 5;
   const auto inner = static_cast<int64_t>(std::max(1.0, std::ceil(options.window / estimate)));
   const double window =

@@ -65,8 +65,8 @@ struct PairedOptions {
 };
 
 // Times run() (which does `flop` operations on the team) by turns with the peak: window, repeat, window, repeat, …,
-// window, each window as long as the repeat. One run before all that is not counted; check(), where there is one, looks
-// at its result before anything is timed and may throw.
+// window, each window as long as the repeat. Runs before all that are not counted; after the first, check(), where
+// there is one, looks at its result before anything is timed and may throw.
 std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flop, const PairedOptions& options,
                                            const std::function<void()>& run, const std::function<void()>& check = {});
 
