@@ -80,6 +80,14 @@ TEST(FlashDoor, BF16TakesWhatThisCpuIsFastAt) {
   EXPECT_STREQ(FlashAttention(p).implementation(), cpu_features().fast_bf16_dots ? "avx512_bf16" : "avx512");
 }
 
+TEST(FlashDoor, RefusesAbsurdTiles) {
+  for (const TileSizes& sizes : {TileSizes{-1, 0}, {0, -1}, {4097, 0}, {0, 8193}}) {
+    FlashProblem p = small_problem();
+    p.tiles = sizes;
+    EXPECT_THAT(error_of([&] { FlashAttention{p}; }), HasSubstr("at most 4096 and 8192"));
+  }
+}
+
 TEST(FlashDoor, RefusesAbsurdProblems) {
   FlashProblem p = small_problem();
   p.head_dim = 1025;

@@ -30,6 +30,9 @@ int floor_log2(float x) {
   return exponent - 1;
 }
 
+// What a sum of squares may have lost where they fall below the smallest float32.
+float lost_squares(int64_t head_dim) { return static_cast<float>(head_dim) * std::numeric_limits<float>::denorm_min(); }
+
 // The larger one; NaN where either is.
 float maximum(float a, float b) { return a > b || std::isnan(a) ? a : b; }
 
@@ -160,7 +163,7 @@ void measure(Stream& stream, const FlashProblem& p, const KeyBlock& block, const
       square = maximum(square, part[kStatRadius]);
       value = maximum(value, part[kStatValueMaximum]);
     }
-    record_of(head)[kStatRadius] = std::sqrt(square);
+    record_of(head)[kStatRadius] = std::sqrt(square + lost_squares(p.head_dim));
     record_of(head)[kStatValueMaximum] = value;
   }
 }
@@ -199,8 +202,13 @@ OffsetBound::OffsetBound(const FlashProblem& problem, const float* statistics)
     : dtype_(problem.dtype),
       head_dim_(problem.head_dim),
       mean_(statistics + kStatMean),
-      scale_log2e_(static_cast<float>(static_cast<double>(problem.scale) * kLog2E)),
-      radius_log2e_(statistics[kStatRadius] * std::abs(scale_log2e_)) {
+      scale_log2e_(static_cast<float>(static_cast<double>(problem.scale) * kLog2E)) {
+  // What rounding may add to |t − c|: both are sums of D products, in another order, with errors of up to D ulp of
+  // ‖q‖·‖k̄‖ where keys share a large offset.
+  double square = 0;
+  for (int64_t d = 0; d < head_dim_; ++d) square += static_cast<double>(mean_[d]) * static_cast<double>(mean_[d]);
+  const double rounding = std::sqrt(square) * static_cast<double>(head_dim_ + 8) * 0x1p-24;
+  radius_log2e_ = (statistics[kStatRadius] + static_cast<float>(rounding)) * std::abs(scale_log2e_);
   const float n = statistics[kStatCount], value = statistics[kStatValueMaximum];
   if (!(n > 0) || !(value < kInfinity) || !(radius_log2e_ < kInfinity)) return;
   const int up = value > 0 ? std::max(0, ceil_log2(value)) : 0;
@@ -229,7 +237,7 @@ RowMode OffsetBound::rows_of(const T* q, int64_t stride, int64_t count, float* c
   for (int64_t i = 0; i < count; ++i) {
     float dot, square;
     row_products(q + i * stride, mean_, head_dim_, dot, square);
-    const float beta = std::ceil(std::sqrt(square) * radius_log2e_);
+    const float beta = std::ceil(std::sqrt(square + lost_squares(head_dim_)) * radius_log2e_);
     center[i] = dot * scale_log2e_;
     exponent[i] = room_ - beta;
     most = maximum(most, beta);

@@ -49,10 +49,10 @@ class OffsetBound {
   int64_t head_dim_;
   const float* mean_;
   float scale_log2e_;
-  float radius_log2e_;     // ρ·|scale|·log₂e
-  float room_ = 0;         // C
-  float most_safe_ = -1;   // ⌈β⌉ up to which a row is safe; negative: never
-  float most_plain_ = -1;  // with E = 0
+  float radius_log2e_ = 0;  // ρ and what rounding may add, times |scale|·log₂e
+  float room_ = 0;          // C
+  float most_safe_ = -1;    // ⌈β⌉ up to which a row is safe; negative: never
+  float most_plain_ = -1;   // with E = 0
 };
 
 void measure_keys(Stream& stream, const FlashProblem& problem, const KeyBlock& block, const TensorView& out);

@@ -204,6 +204,27 @@ TEST_P(FlashFixedMax, LargeCommonOffsetIsCentredAway) {
   expect_as_good_as_online(c);
 }
 
+// c and t are the same sum in another order: their difference grows with the keys' common offset though ρ is 0.
+TEST_P(FlashFixedMax, HugeEqualKeys) {
+  for (int power = 16; power <= 28; power += 3) {
+    Case c = make(1, 40, 100, 1, 128);
+    for (int64_t j = 0; j < 100; ++j) {
+      for (int64_t d = 0; d < 128; ++d) set_element(c.k, 0, j, 0, d, std::ldexp(1.0f, power));
+    }
+    c.attend();
+    EXPECT_TRUE(matches_reference(c)) << power;
+  }
+}
+
+// Squares that vanish in float32 beside a scale that brings them back.
+TEST_P(FlashFixedMax, TinyQueriesUnderAHugeScale) {
+  Case c = make(1, 20, 100, 1, 16);
+  fill_normal(c.q, 1, 1e-24);
+  c.problem.scale = 1e26f;
+  c.attend();
+  EXPECT_TRUE(matches_reference(c));
+}
+
 TEST_P(FlashFixedMax, EqualKeysAndASingleKey) {
   for (const int64_t keys : {1, 2, 300}) {
     Case c = make(1, 40, keys, 1, 24);
@@ -333,6 +354,24 @@ TEST(KeyStatistics, AreWhatTheySay) {
       }
     }
   }
+}
+
+// More keys than float32 counts one by one: two records say 2^24 + 2 each.
+TEST(KeyStatistics, OfMoreKeysThanFloat32Counts) {
+  const auto record = [](float count, float mean) {
+    Tensor x(DType::kF32, {1, 1, statistics_floats(1)});
+    x.data<float>()[kStatCount] = count;
+    x.data<float>()[kStatRadius] = 1;
+    x.data<float>()[kStatValueMaximum] = 2;
+    x.data<float>()[kStatMean] = mean;
+    return x;
+  };
+  const Tensor a = record(16777218.0f, 1), b = record(16777218.0f, 3), all = record(0, 0);
+  FlashAttention::combine_key_statistics(std::vector<TensorView>{a, b}, all);
+  EXPECT_EQ(all.data<float>()[kStatCount], 33554436.0f);
+  EXPECT_EQ(all.data<float>()[kStatMean], 2.0f);
+  EXPECT_EQ(all.data<float>()[kStatRadius], 2.0f);
+  EXPECT_EQ(all.data<float>()[kStatValueMaximum], 2.0f);
 }
 
 // A tensor of statistics that is off moves the result's path, never its value, as long as it stays a bound.

@@ -7,6 +7,7 @@
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/fixed_max.h"
 #include "kernels/flash_attention/kernel.h"
+#include "kernels/flash_attention/tile_size.h"
 #include "kernels/flash_attention/vector_kernels.h"
 
 namespace zoetrope::kernels {
@@ -47,9 +48,9 @@ void validate(const FlashProblem& p) {
   if (p.softmax == Softmax::kFixedMax && p.bias) {
     fail("flash attention: fixed-max softmax has no bound on scores with a bias; use online softmax");
   }
-  if (p.tiles.query < 0 || p.tiles.keys < 0) {
-    fail("flash attention: tiles of {} queries and {} keys; sizes must be positive, or 0 for the tuned ones",
-         p.tiles.query, p.tiles.keys);
+  if (p.tiles.query < 0 || p.tiles.keys < 0 || p.tiles.query > kMostTileRows || p.tiles.keys > kMostTileKeys) {
+    fail("flash attention: tiles of {} queries and {} keys; at most {} and {}, or 0 for the tuned ones, are possible",
+         p.tiles.query, p.tiles.keys, kMostTileRows, kMostTileKeys);
   }
 }
 

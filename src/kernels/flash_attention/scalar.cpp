@@ -84,7 +84,7 @@ class ScalarKernel final : public FlashKernel {
         const int64_t count = std::min(kGateRows, problem_.query_tokens - first);
         float center[kGateRows], exponent[kGateRows];
         const RowMode mode = gate(statistics, q, head, first, count, center, exponent);
-        (mode == RowMode::kOnline ? online : fixed) += 1;
+        if (any_key(block, head / problem_.heads)) (mode == RowMode::kOnline ? online : fixed) += 1;
         for (int64_t i = 0; i < count; ++i) {
           const int64_t index = head * problem_.query_tokens + first + i;
           const Offset offset{mode != RowMode::kOnline, static_cast<double>(center[i]),
@@ -102,6 +102,14 @@ class ScalarKernel final : public FlashKernel {
   template <typename RowOf>
   TileCounts run(Stream& stream, const TensorView& q, const KeyBlock& block, RowOf&& row_of) const {
     return run(stream, q, block, row_of, [](int64_t, const Row&) {});
+  }
+
+  bool any_key(const KeyBlock& block, int64_t b) const {
+    const Mask mask(problem_, block);
+    for (int64_t j = 0; j < block.k.extent(1); ++j) {
+      if (mask.valid(b, j)) return true;
+    }
+    return false;
   }
 
   TensorView statistics_of(Stream& stream, const KeyBlock& block) const {

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/tile_size.h"
+#include "kernels/flash_attention/vector_kernels.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -45,6 +46,7 @@ TileEntry parse_entry(const nlohmann::json& json) {
   TileEntry entry;
   entry.key.cpu = json.at("cpu").get<std::string>();
   entry.key.implementation = json.at("implementation").get<std::string>();
+  entry.key.blocks = json.at("blocks").get<std::string>();
   entry.key.dtype = json.at("dtype").get<std::string>();
   entry.key.head_dim = json.at("head_dim").get<int64_t>();
   entry.key.softmax = json.at("softmax").get<std::string>();
@@ -53,21 +55,18 @@ TileEntry parse_entry(const nlohmann::json& json) {
   entry.gain = json.at("gain").get<double>();
   if (entry.sizes.query < 1 || entry.sizes.query > kMostTileRows || entry.sizes.keys < 1 ||
       entry.sizes.keys > kMostTileKeys) {
-    fail("tiles of {} × {}", entry.sizes.query, entry.sizes.keys);
+    fail("tiles of {} × {}, where 1 to {} × 1 to {} are possible", entry.sizes.query, entry.sizes.keys, kMostTileRows,
+         kMostTileKeys);
   }
   return entry;
 }
 
 nlohmann::json to_json(const TileEntry& entry) {
-  return {{"cpu", entry.key.cpu},
-          {"implementation", entry.key.implementation},
-          {"dtype", entry.key.dtype},
-          {"head_dim", entry.key.head_dim},
-          {"softmax", entry.key.softmax},
-          {"keys", entry.key.keys},
-          {"block_q", entry.sizes.query},
-          {"block_kv", entry.sizes.keys},
-          {"gain", entry.gain}};
+  return {{"cpu", entry.key.cpu},           {"implementation", entry.key.implementation},
+          {"blocks", entry.key.blocks},     {"dtype", entry.key.dtype},
+          {"head_dim", entry.key.head_dim}, {"softmax", entry.key.softmax},
+          {"keys", entry.key.keys},         {"block_q", entry.sizes.query},
+          {"block_kv", entry.sizes.keys},   {"gain", entry.gain}};
 }
 
 void make_folder(const std::filesystem::path& file) {
@@ -80,8 +79,15 @@ void make_folder(const std::filesystem::path& file) {
 }  // namespace
 
 TileKey tile_key(const FlashProblem& problem) {
+  const char* implementation = FlashAttention(problem).implementation();
+  std::string blocks;
+  if (const TileShape* shape = vector_shape(implementation)) {
+    const TileShape table = with_tile_sizes(*shape, {});
+    blocks = fmt::format("{}x{} {}x{}", shape->query_rows, shape->panel_keys, table.query_tile, table.key_tile);
+  }
   return {cpu_model(),
-          FlashAttention(problem).implementation(),
+          implementation,
+          blocks,
           dtype_name(problem.dtype),
           problem.head_dim,
           softmax_name(problem.softmax),

@@ -17,6 +17,7 @@ namespace zoetrope::kernels {
 struct TileKey {
   std::string cpu;
   std::string implementation;
+  std::string blocks;  // its register block and the table's tiles: another build's may be others
   std::string dtype;
   int64_t head_dim = 0;
   std::string softmax;

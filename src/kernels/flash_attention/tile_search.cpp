@@ -30,6 +30,7 @@ FlashProblem timed_problem(const FlashProblem& problem, int threads) {
   timed.batch = 1;
   timed.heads = problem.query_tokens >= kRowsPerThread * threads ? 1 : std::min<int64_t>(problem.heads, threads);
   timed.mask = MaskKind::kNone;
+  timed.bias = false;
   return timed;
 }
 

@@ -75,7 +75,7 @@ TEST(TileCache, OneOfAnotherFormatIsNotRead) {
 TEST(TileCache, BrokenFilesSayWhatToDo) {
   const TestFolder folder;
   const std::string entry =
-      R"({"cpu":"x","implementation":"avx2","dtype":"F32","head_dim":64,"softmax":"online","keys":64,"gain":1,)";
+      R"({"cpu":"x","implementation":"avx2","dtype":"F32","blocks":"","head_dim":64,"softmax":"online","keys":64,"gain":1,)";
   for (const std::string& text : {std::string("{"), std::string("[]"), std::string(R"({"format":1})"),
                                   R"({"format":1,"tiles":[)" + entry + R"("block_q":0,"block_kv":64}]})",
                                   R"({"format":1,"tiles":[)" + entry + R"("block_q":64,"block_kv":99999999}]})",
@@ -95,7 +95,23 @@ TEST(TileCache, FoldersThatCannotBeMade) {
   EXPECT_THAT(error_of([&] { TileCache({}).remember(entry); }), HasSubstr("neither XDG_CACHE_HOME nor HOME"));
 }
 
+// Puts a variable of the environment back as it was.
+class Variable {
+ public:
+  explicit Variable(const char* name) : name_(name) {
+    if (const char* value = std::getenv(name)) value_ = value;
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { value_ ? ::setenv(name_, value_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> value_;
+};
+
 TEST(TileCache, FollowsTheBaseDirectories) {
+  const Variable xdg_before("XDG_CACHE_HOME"), home_before("HOME");
   const auto with = [](const char* xdg, const char* home) {
     xdg == nullptr ? ::unsetenv("XDG_CACHE_HOME") : ::setenv("XDG_CACHE_HOME", xdg, 1);
     home == nullptr ? ::unsetenv("HOME") : ::setenv("HOME", home, 1);
@@ -143,6 +159,15 @@ TEST(TileSearch, TimesEveryCandidateAndRemembers) {
   EXPECT_EQ(cache.find(tile_key(unknown))->sizes, sizes);
 }
 
+// Masks and biases are not timed.
+TEST(TileSearch, ProblemsWithMaskAndBias) {
+  FlashProblem p = problem_of(100);
+  p.mask = MaskKind::kKeyLengths;
+  p.bias = true;
+  Stream stream(1);
+  EXPECT_FALSE(search_tiles(p, stream, 0).empty());
+}
+
 TEST(TileSearch, NothingToSearchForInTheScalarImplementation) {
   FlashProblem p = problem_of(30);
   p.implementation = "scalar";
@@ -161,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Implementations, FlashTiles, testing::ValuesIn(flash_te
 
 TEST_P(FlashTiles, AnySizeComputesTheSame) {
   flash_testing::Case c(GetParam(), 1, 301, 777, 2, 40);
-  for (const TileSizes& sizes : {TileSizes{1, 1}, {64, 64}, {100, 900}, {4096, 32}, {4097, 8193}}) {
+  for (const TileSizes& sizes : {TileSizes{1, 1}, {64, 64}, {100, 900}, {4096, 32}, {4096, 8192}}) {
     c.problem.tiles = sizes;
     c.attend();
     EXPECT_TRUE(matches_reference(c)) << sizes.query << " × " << sizes.keys;

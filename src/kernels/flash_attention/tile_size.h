@@ -1,8 +1,6 @@
 // The sizes of query and key tiles: one table, the losers noted, and what a caller may ask for instead.
 #pragma once
 
-#include <algorithm>
-
 #include "base/index_range.h"
 #include "kernels/flash_attention/fixed_max.h"
 #include "kernels/flash_attention/tile.h"
@@ -15,6 +13,7 @@ constexpr TileSizes kTileSizesBf16{256, 256};
 constexpr TileSizes kTileSizesF32{256, 128};
 constexpr TileSizes kTileSizesF32Narrow{256, 256};  // eight lanes: the same bytes of weights
 
+// What may be asked for: beyond, a thread's weights alone would take hundreds of megabytes.
 constexpr int64_t kMostTileRows = 4096;
 constexpr int64_t kMostTileKeys = 8192;
 
@@ -26,8 +25,8 @@ inline TileShape with_tile_sizes(TileShape shape, const TileSizes& wanted) {
   const TileSizes& table = shape.operand == DType::kBF16 ? kTileSizesBf16
                            : shape.lanes < 16            ? kTileSizesF32Narrow
                                                          : kTileSizesF32;
-  const int64_t rows = std::clamp<int64_t>(wanted.query > 0 ? wanted.query : table.query, 1, kMostTileRows);
-  const int64_t keys = std::clamp<int64_t>(wanted.keys > 0 ? wanted.keys : table.keys, 1, kMostTileKeys);
+  const int64_t rows = wanted.query > 0 ? wanted.query : table.query;
+  const int64_t keys = wanted.keys > 0 ? wanted.keys : table.keys;
   shape.query_tile = round_up(rows, gate_rows(shape));
   shape.key_tile = round_up(keys, shape.panel_keys);
   return shape;

@@ -4,7 +4,7 @@
 // Structure (the budgets are those of 512-bit cores, per 16 scores at D = 128: QK 32–64 cycles, PV the same, softmax
 // about 5 exposed):
 //  - keys in lanes, queries broadcast from memory; no shuffle in any loop. A register block is kQueryRows × kKeyVectors
-//    accumulators; 16 of them leave room for the softmax of a block beside the next block's products.
+//    accumulators; 16 to 20 of 32 leave room for the softmax of a block beside the next block's products.
 //  - panels of keys outside, rows inside: a key panel stays in the first cache level while the rows stream.
 //  - softmax in the epilogue of the scores' register block, on values that are still in registers.
 //  - lazy online softmax: a row's reference is its maximum over the first panel of keys it ever meets, and is kept. P
@@ -123,9 +123,9 @@ class VectorTile {
   // ---- prefetch ----
 
   // Brings the next panel to the second cache level while this one is worked on, a share before each register block.
-  // Nothing while the packs sit there anyway, and most of what it loses beyond: 16 384 float32 keys, 0.91 of the peak
-  // with 20 KB of each panel brought to the first level, 0.93 with all of it to the second, where it cannot push out
-  // the panel in use.
+  // While the packs sit there anyway it gains nothing; beyond, most of what there is to lose. At 16 384 float32 keys:
+  // 0.91 of the peak with 20 KB of each panel brought to the first level, 0.93 with all of it brought to the second,
+  // where it cannot push out the panel in use.
   class Prefetch {
    public:
     Prefetch(const void* from, int64_t bytes, int64_t blocks)
