@@ -1,5 +1,6 @@
-// Attention shapes that tests and benchmarks both walk, in named groups. A shape that matters to somebody is added here
-// and is from then on tested and timed. Data only.
+// Attention shapes in named groups. A shape that matters to somebody is added to one, and from then on
+// `zoetrope bench kernel shapes=GROUP` compares it with the float64 definition and times it. The unit tests walk the
+// group `small` alone, with every kernel and softmax (bench/cases_test.cpp); the others take too long. Data only.
 #pragma once
 
 #include <cstdint>
