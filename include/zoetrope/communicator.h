@@ -115,14 +115,17 @@ void run_ranks(int n, const std::function<void(Communicator&)>& body, const Rank
 bool launched_by_mpi();
 bool mpi_available();  // built with MPI
 
-// Initialises MPI on first use; finalised by finish_mpi(). Collective. Throws Error without MPI.
+// Initialises MPI on first use; finalised by finish_mpi(). Collective. Throws Error without MPI and after finish_mpi().
 std::unique_ptr<Communicator> mpi_world(const RankOptions& options = {});
 // The ranks of an MPI communicator of the program's own, numbered as there. `mpi_comm` points to its MPI_Comm handle,
 // which may be freed afterwards: messages travel on another. The program has initialised MPI with MPI_THREAD_MULTIPLE
 // and calls finish_mpi() before MPI_Finalize(). Collective over that communicator; where it is the first use of MPI
-// here, over MPI_COMM_WORLD: ranks that have nothing to wrap call mpi_world(). Throws Error for what is not an
-// intracommunicator of processes of MPI_COMM_WORLD, and without MPI.
+// here, over MPI_COMM_WORLD: ranks that have nothing to wrap call start_mpi(). Throws Error for what is not an
+// intracommunicator of processes of MPI_COMM_WORLD, without MPI and after finish_mpi().
 std::unique_ptr<Communicator> wrap_mpi(const void* mpi_comm, const RankOptions& options = {});
+// The first use of MPI and nothing else: this rank's part in a wrap_mpi() of others. Does nothing later. Throws Error
+// as mpi_world() does.
+void start_mpi();
 void finish_mpi();  // collective; after the last use of MPI in this process; does nothing where MPI was not used
 
 // Runs body on this process' rank of the MPI world. An Error on any rank ends all ranks with that error printed once on

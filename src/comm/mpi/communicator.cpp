@@ -175,6 +175,12 @@ int agreed_tag(Runtime& runtime, MPI_Comm comm) {
   return static_cast<int>(tag);
 }
 
+// Refuses what would wait for a progress thread that has ended.
+void check_not_finished(const char* caller) {
+  if (Runtime::started() && Runtime::instance().finishing())
+    fail("{}: finish_mpi() was called, which comes after the last use of MPI in this process", caller);
+}
+
 }  // namespace
 }  // namespace mpi
 
@@ -182,6 +188,7 @@ bool mpi_available() { return true; }
 
 std::unique_ptr<Communicator> mpi_world(const RankOptions& options) {
   static std::atomic<int> worlds = 0;
+  mpi::check_not_finished("mpi_world");
   mpi::Runtime& runtime = mpi::Runtime::instance();
   const int tag = worlds++;
   if (tag >= mpi::kWorlds) fail("mpi_world() was called {} times; call it once and split", tag);
@@ -191,8 +198,12 @@ std::unique_ptr<Communicator> mpi_world(const RankOptions& options) {
 }
 
 std::unique_ptr<Communicator> wrap_mpi(const void* mpi_comm, const RankOptions& options) {
-  int running = 0, provided = MPI_THREAD_SINGLE;
+  if (mpi_comm == nullptr) fail("wrap_mpi: no communicator was given; pass the address of an MPI_Comm");
+  mpi::check_not_finished("wrap_mpi");
+  int running = 0, ended = 0, provided = MPI_THREAD_SINGLE;
   MPI_Initialized(&running);
+  MPI_Finalized(&ended);
+  if (ended != 0) fail("wrap_mpi: MPI is finalised; call MPI_Finalize after the last use of MPI");
   if (running == 0) fail("wrap_mpi: MPI is not initialised; call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
   MPI_Query_thread(&provided);
   if (provided < MPI_THREAD_MULTIPLE)
@@ -205,6 +216,11 @@ std::unique_ptr<Communicator> wrap_mpi(const void* mpi_comm, const RankOptions& 
   MPI_Comm_rank(comm, &rank);
   const int tag = mpi::agreed_tag(runtime, comm);
   return std::make_unique<mpi::MpiCommunicator>(options, std::move(members), rank, tag);
+}
+
+void start_mpi() {
+  mpi::check_not_finished("start_mpi");
+  mpi::Runtime::instance();
 }
 
 }  // namespace zoetrope::comm

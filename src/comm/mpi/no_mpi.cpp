@@ -21,6 +21,8 @@ std::unique_ptr<Communicator> mpi_world(const RankOptions&) { refuse(); }
 
 std::unique_ptr<Communicator> wrap_mpi(const void*, const RankOptions&) { refuse(); }
 
+void start_mpi() { refuse(); }
+
 int run_mpi(const std::function<void(Communicator&)>&, const RankOptions&) { refuse(); }
 
 void finish_mpi() {}

@@ -17,6 +17,7 @@ TEST(NoMpi, SaysWhatIsMissing) {
   }
   EXPECT_THROW(mpi_world(), Error);
   EXPECT_THROW(wrap_mpi(nullptr), Error);
+  EXPECT_THROW(start_mpi(), Error);
   finish_mpi();
 }
 

@@ -1,5 +1,6 @@
 #include "comm/mpi/runtime.h"
 
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
@@ -14,6 +15,7 @@
 #include "comm/launcher.h"
 #include "comm/mpi/ending.h"
 #include "comm/transport.h"
+#include "device/thread_team.h"
 #include "trace/trace.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -88,6 +90,15 @@ int64_t thread_cpu_ns() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// Cores that the ranks of one host may run on, bound to cores of their own or not; collective over them.
+int cores_of(MPI_Comm host) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof cores, &cores);  // stays empty where the host has more cores than the set
+  MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof cores, MPI_BYTE, MPI_BOR, host);
+  return std::max(CPU_COUNT(&cores), available_threads());
 }
 
 Runtime* g_runtime = nullptr;  // for started() only
@@ -167,8 +178,8 @@ void Runtime::initialise() {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
   int neighbours = 1;
   MPI_Comm_size(host, &neighbours);
+  cores_to_spare_ = neighbours <= cores_of(host);
   MPI_Comm_free(&host);
-  cores_to_spare_ = neighbours <= static_cast<int>(std::thread::hardware_concurrency());
   for (MPI_Comm* comm : {&data_, &control_}) {
     MPI_Comm_dup(MPI_COMM_WORLD, comm);
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
@@ -191,7 +202,11 @@ void Runtime::finalise() {
       MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
     }
   // Data that nobody received after a failure is left to MPI_Finalize.
-  if (owns_mpi_) MPI_Finalize();
+  if (owns_mpi_) {
+    MPI_Finalize();
+    return;
+  }
+  for (MPI_Comm* comm : {&data_, &control_}) MPI_Comm_free(comm);
 }
 
 void Runtime::loop() {
@@ -439,6 +454,11 @@ void Runtime::finish() {
     work_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+}
+
+bool Runtime::finishing() {
+  const std::lock_guard lock(mutex_);
+  return finish_;
 }
 
 void Runtime::set_step(std::string step) {

@@ -97,8 +97,9 @@ class Runtime {
   // The end of a run, see run_mpi.cpp. Reports `failure` unless it is empty; returns when all ranks have ended: whether
   // all went well.
   bool end_run(const std::string& failure, double timeout_seconds);
-  // Ends MPI and the progress thread; collective.
+  // Ends MPI, or where it is the program's own what was made of it here, and the progress thread; collective.
   void finish();
+  bool finishing();  // finish() was called
 
   // For Ending, on the progress thread with the mutex held.
   void send_control(int peer, Control::Kind kind, int about_rank, const std::string& text = {});
@@ -141,8 +142,8 @@ class Runtime {
   bool rank_waits_ = false;
   bool wait_began_ = false;  // and the progress thread has not seen it
   bool initialised_ = false;
-  bool finish_ = false;   // with MPI_Finalize
-  bool abandon_ = false;  // without
+  bool finish_ = false;   // by finish()
+  bool abandon_ = false;  // the process exits in the middle
   bool finished_ = false;
   std::string initialise_error_;
   std::optional<BodyEnd> body_end_;  // on its way to the progress thread

@@ -2,6 +2,7 @@
 // went wrong on any rank.
 #include <mpi.h>
 
+#include <atomic>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -22,13 +23,18 @@ void expect(bool holds, const std::string& what) {
   std::fprintf(stderr, "wrong: %s\n", what.c_str());
 }
 
-void expect_refusal(const void* comm, const std::string& part) {
+template <typename Call>
+void expect_refusal_of(const Call& call, const std::string& part) {
   try {
-    wrap_mpi(comm);
+    call();
     expect(false, "no error about " + part);
   } catch (const Error& error) {
     expect(std::string(error.what()).find(part) != std::string::npos, error.what());
   }
+}
+
+void expect_refusal(const void* comm, const std::string& part) {
+  expect_refusal_of([&] { wrap_mpi(comm); }, part);
 }
 
 // Every rank sends every other a message that says where it comes from, 100 kB so that none leaves unasked.
@@ -47,6 +53,45 @@ void trade(Communicator& comm, int run) {
   comm.exchange(sends, receives, "trade").wait();
   for (int peer = 0; peer < n; ++peer)
     expect(is_payload(in[static_cast<size_t>(peer)], {peer, me, run}), "payload of " + std::to_string(peer));
+}
+
+// Communicators made from MPI_COMM_WORLD and not freed: they carry its attributes.
+class CommunicatorCount {
+ public:
+  CommunicatorCount() {
+    MPI_Comm_create_keyval(copied, freed, &key_, nullptr);
+    MPI_Comm_set_attr(MPI_COMM_WORLD, key_, this);
+  }
+  int alive() const { return alive_; }
+
+ private:
+  static int copied(MPI_Comm, int, void*, void* from, void* to, int* carries) {
+    ++static_cast<CommunicatorCount*>(from)->alive_;
+    *static_cast<void**>(to) = from;
+    *carries = 1;
+    return MPI_SUCCESS;
+  }
+  static int freed(MPI_Comm, int, void* value, void*) {
+    --static_cast<CommunicatorCount*>(value)->alive_;
+    return MPI_SUCCESS;
+  }
+
+  int key_ = MPI_KEYVAL_INVALID;
+  std::atomic<int> alive_ = 0;  // duplicates are made by a thread of the library
+};
+
+// The first use of all: rank 0 has nothing to wrap. Whoever wrapped and who did not make one world afterwards.
+void begin_with_ranks_that_wrap_nothing(int rank) {
+  constexpr RankOptions kOptions{.timeout_seconds = 60};
+  MPI_Comm others = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? MPI_UNDEFINED : 0, rank, &others);
+  if (rank == 0) {
+    start_mpi();
+  } else {
+    trade(*wrap_mpi(&others, kOptions), 4);
+    MPI_Comm_free(&others);
+  }
+  trade(*mpi_world(kOptions), 5);
 }
 
 // Numbered the other way round: ranks of the communicator are not those of the job.
@@ -88,14 +133,23 @@ void refuse_what_is_no_group_of_ranks(int rank, int size) {
 int main(int argc, char** argv) {
   using namespace zoetrope::comm;
   const MPI_Comm world = MPI_COMM_WORLD;
+  expect_refusal(nullptr, "no communicator was given");
   expect_refusal(&world, "MPI is not initialised");
   int provided = 0, rank = 0, size = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const CommunicatorCount made;
+  begin_with_ranks_that_wrap_nothing(rank);
   trade_over_own_communicators(rank, size);
   refuse_what_is_no_group_of_ranks(rank, size);
+  expect(made.alive() > 0, "no communicator was made");
   finish_mpi();
+  expect(made.alive() == 0, std::to_string(made.alive()) + " communicators are left to the program");
+  finish_mpi();
+  expect_refusal(&world, "finish_mpi() was called");
+  expect_refusal_of([] { mpi_world(); }, "finish_mpi() was called");
+  expect_refusal_of([] { start_mpi(); }, "finish_mpi() was called");
   MPI_Finalize();
   return g_failures;
 }
