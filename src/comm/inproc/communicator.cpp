@@ -44,7 +44,7 @@ void World::set_failed(int rank, std::string why) {
   for (int peer = 0; peer < static_cast<int>(ranks.size()); ++peer) wake(peer);
 }
 
-// The pieces of one exchange() call. Everything but the copies happens under the world's mutex.
+// The pieces of one exchange() call. Everything but the copies and the records happens under the world's mutex.
 class Operation final : public Work::Operation {
  public:
   Operation(std::shared_ptr<World> world, std::shared_ptr<Group> group, std::shared_ptr<Counters> counters,
@@ -86,8 +86,8 @@ class Operation final : public Work::Operation {
   Transfers ready_receives_;  // matched and not yet claimed to the last byte
   Transfers ready_sends_;
   size_t unfinished_ = 0;
-  int64_t bytes_ = 0;  // to and from other ranks
-  Clock::time_point posted_;
+  int64_t bytes_ = 0;                    // to and from other ranks
+  Clock::time_point posted_, finished_;  // finished_: for the trace
   std::string error_;
 };
 
@@ -103,6 +103,7 @@ void Operation::post(std::span<const Segment> sends, std::span<const Segment> re
   const Clock::time_point begin = Clock::now();
   while (copy_from(lock, ready_receives_)) {
   }
+  lock.unlock();
   record(trace::kCopyLane, begin);
 }
 
@@ -164,9 +165,7 @@ void Operation::finish(Transfer& transfer) {
   for (const Transfer::Side* side : {&transfer.sender, &transfer.receiver}) {
     Operation& operation = *side->operation;
     if (--operation.unfinished_ > 0) continue;
-    if (operation.trace_ != nullptr)
-      operation.trace_->record_transfer(operation.name_, side->world_rank, operation.posted_, Clock::now(),
-                                        operation.bytes_);
+    if (operation.trace_ != nullptr) operation.finished_ = Clock::now();
     operation.world_->wake(side->world_rank);
   }
 }
@@ -204,7 +203,10 @@ void Operation::copy_ready(Lock& lock) {
   while (error_.empty() && world_->failed_rank < 0 &&
          (copy_from(lock, ready_receives_) || copy_from(lock, ready_sends_)))
     copied = true;
-  if (copied) record(trace::kCopyLane, begin);
+  if (!copied || trace_ == nullptr) return;
+  lock.unlock();
+  record(trace::kCopyLane, begin);
+  lock.lock();
 }
 
 void Operation::wait() {
@@ -213,7 +215,9 @@ void Operation::wait() {
   wait_locked(lock);
   lock.unlock();
   counters_->wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  if (trace_ == nullptr) return;
   record(trace::kWaitLane, begin);
+  trace_->record_transfer(name_, world_rank_, posted_, finished_, bytes_);
 }
 
 void Operation::wait_locked(Lock& lock) {
