@@ -34,16 +34,34 @@ Place place_at(const Folded& folded, char* rows, IndexRange heads, int64_t token
   return place;
 }
 
-// The one place where tile sizes are decided. The user's win, field by field; 0 leaves the table of the implementation,
-// which knows dtype, D and S alone: all that a deterministic run may depend on. Others take what this machine was tuned
-// to, which depends on nothing that differs between the chunks of a plan.
-kernels::TileSizes tile_sizes(const ChunkContext& context, const kernels::FlashProblem& problem) {
-  const Strategy& strategy = context.strategy;
-  const kernels::TileSizes wanted{strategy.block_q, strategy.block_kv};
-  if (strategy.deterministic || wanted != kernels::TileSizes{}) return wanted;
-  const kernels::TileCache cache(kernels::TileCache::default_file());
-  return tuned_tiles(problem, context.stream, cache,
-                     strategy.tile_search ? kernels::WhenUnknown::kSearch : kernels::WhenUnknown::kTable);
+// The keys that come with some of the own tokens: the same, or where the problem has keys of its own all of those.
+IndexRange keys_with(const ChunkContext& context, IndexRange tokens) {
+  return context.problem.key_tokens > 0 ? IndexRange{0, context.problem.key_tokens} : tokens;
+}
+
+// What the kernel of a chunk computes: `queries` rows of `heads` against the largest piece of a ring block.
+kernels::FlashProblem flash_problem(const ChunkContext& context, int64_t queries, int64_t heads) {
+  const Problem& problem = context.problem;
+  kernels::FlashProblem flash;
+  flash.batch = problem.batch;
+  flash.query_tokens = queries;
+  flash.key_tokens = 0;
+  const auto direction = schedule_direction(context.strategy.direction);
+  const schedule::Topology& topology = context.topology;
+  for (const auto& step : ring_schedule(problem.tokens, topology.ring, direction, topology.ring_index(context.rank)))
+    for (const auto& piece : step.compute)
+      if (!piece.tokens.empty()) flash.key_tokens = std::max(flash.key_tokens, keys_with(context, piece.tokens).size());
+  flash.heads = heads;
+  flash.head_dim = problem.head_dim;
+  flash.dtype = problem.dtype;
+  flash.scale = problem.scale;
+  flash.mask = static_cast<kernels::MaskKind>(problem.mask);
+  flash.implementation = context.strategy.kernel;
+  flash.softmax =
+      context.strategy.softmax == Softmax::kFixedMax ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
+  flash.center_keys = context.strategy.k_smoothing;
+  flash.tiles = context.tiles;
+  return flash;
 }
 
 // Builds one chunk; the steps follow the life of its buffers.
@@ -138,24 +156,8 @@ class Builder {
 
   void kernel() {
     if (!computes()) return;
-    const Problem& problem = context_.problem;
-    kernels::FlashProblem flash;
-    flash.batch = problem.batch;
-    flash.query_tokens = out_.block.size();
-    flash.key_tokens = 0;
-    for (const PostedStep& step : chunk_.steps)
-      for (const auto& block : step.blocks) flash.key_tokens = std::max(flash.key_tokens, block.k.extent(1));
-    flash.heads = out_.heads.size();
-    flash.head_dim = problem.head_dim;
-    flash.dtype = problem.dtype;
-    flash.scale = problem.scale;
-    flash.mask = static_cast<kernels::MaskKind>(problem.mask);
-    flash.implementation = context_.strategy.kernel;
-    flash.softmax =
-        context_.strategy.softmax == Softmax::kFixedMax ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
-    flash.center_keys = context_.strategy.k_smoothing;
-    flash.tiles = tile_sizes(context_, flash);
-    chunk_.kernel = std::make_unique<kernels::FlashAttention>(flash);
+    chunk_.kernel =
+        std::make_unique<kernels::FlashAttention>(flash_problem(context_, out_.block.size(), out_.heads.size()));
     if (context_.topology.ring > 1) chunk_.state = chunk_.kernel->make_state();
   }
 
@@ -178,10 +180,7 @@ class Builder {
 
  private:
   bool computes() const { return !out_.block.empty() && !out_.heads.empty(); }
-  // The keys that come with some of the own tokens: the same, or where the problem has keys of its own all of those.
-  IndexRange keys_of(IndexRange tokens) const {
-    return context_.problem.key_tokens > 0 ? IndexRange{0, context_.problem.key_tokens} : tokens;
-  }
+  IndexRange keys_of(IndexRange tokens) const { return keys_with(context_, tokens); }
   comm::Segment posted(int peer, char* data, int64_t bytes) const {
     return {peer, data, static_cast<size_t>(bytes), context_.stream.device()};
   }
@@ -216,6 +215,21 @@ static_assert(static_cast<int>(MaskKind::kKeyLengths) == static_cast<int>(kernel
 static_assert(static_cast<int>(MaskKind::kKeyMask) == static_cast<int>(kernels::MaskKind::kKeyMask));
 
 }  // namespace
+
+// The user's win, field by field; 0 leaves the table of the implementation, which knows dtype, D and S alone: all that
+// a deterministic run may depend on. Others take what this machine was tuned to.
+kernels::TileSizes plan_tiles(const ChunkContext& context) {
+  const Strategy& strategy = context.strategy;
+  const kernels::TileSizes wanted{strategy.block_q, strategy.block_kv};
+  if (strategy.deterministic || wanted != kernels::TileSizes{}) return wanted;
+  // The first chunk has the most heads: where it has none, no other has.
+  const schedule::Exchange first =
+      exchange_schedule(schedule_sizes(context.problem), context.topology, context.rank, strategy.head_chunks, 0);
+  if (first.block.empty() || first.heads.empty()) return wanted;
+  const kernels::TileCache cache(kernels::TileCache::default_file());
+  return tuned_tiles(flash_problem(context, first.block.size(), first.heads.size()), context.stream, cache,
+                     strategy.tile_search ? kernels::WhenUnknown::kSearch : kernels::WhenUnknown::kTable);
+}
 
 RingSlots::RingSlots(const ChunkContext& context, int64_t most_heads, Workspace& workspace) {
   const schedule::Sizes sizes = schedule_sizes(context.problem);

@@ -57,7 +57,12 @@ struct ChunkContext {
   schedule::Topology topology;
   int rank = 0;
   Stream& stream;  // of the rank, where a plan times tiles
+  kernels::TileSizes tiles{};
 };
+
+// The tile sizes of all chunks of a plan, from the problem of the first that this rank computes: chunks that differed
+// in them would differ in their bits. {}, the table's, where it computes none.
+kernels::TileSizes plan_tiles(const ChunkContext& context);
 
 // The buffers that ring blocks on their way alternate in; the chunks take turns.
 struct RingSlots {

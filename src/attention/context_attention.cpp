@@ -45,7 +45,6 @@ struct Agreement {
                                            "ring_direction",
                                            "softmax",
                                            "ulysses_attention_chunks",
-                                           "kernel (name hash)",
                                            "block_q",
                                            "block_kv",
                                            "use_k_smoothing",
@@ -53,17 +52,21 @@ struct Agreement {
                                            "enable_tile_search"};
   static constexpr size_t kFields = std::size(kNames);
   std::array<int64_t, kFields> values;
+  // Its name: no implementation has a longer one, and those that do not exist are refused.
+  std::array<char, 64> kernel{};
+  std::string_view kernel_name() const { return kernel[0] == 0 ? "auto" : kernel.data(); }
 };
 
 Agreement agreement(const Problem& p, const Strategy& s) {
   int32_t scale = 0;
   static_assert(sizeof scale == sizeof p.scale);
   std::memcpy(&scale, &p.scale, sizeof scale);
-  int64_t kernel = 0;
-  for (const char c : s.kernel) kernel = (kernel * 131 + c) & 0xffffffff;
-  return {{p.batch, p.tokens, p.key_tokens, p.heads, p.head_dim, static_cast<int64_t>(p.dtype), scale,
-           static_cast<int64_t>(p.mask), s.ring, static_cast<int64_t>(s.direction), static_cast<int64_t>(s.softmax),
-           s.head_chunks, kernel, s.block_q, s.block_kv, s.k_smoothing, s.deterministic, s.tile_search}};
+  Agreement mine{{p.batch, p.tokens, p.key_tokens, p.heads, p.head_dim, static_cast<int64_t>(p.dtype), scale,
+                  static_cast<int64_t>(p.mask), s.ring, static_cast<int64_t>(s.direction),
+                  static_cast<int64_t>(s.softmax), s.head_chunks, s.block_q, s.block_kv, s.k_smoothing, s.deterministic,
+                  s.tile_search}};
+  s.kernel.copy(mine.kernel.data(), mine.kernel.size() - 1);
+  return mine;
 }
 
 // Ranks that disagree would wait for messages that never come, or fold rows that are not theirs.
@@ -71,13 +74,16 @@ void check_agreement(comm::Communicator& context, const Agreement& mine) {
   if (context.size() == 1) return;
   std::vector<Agreement> all(static_cast<size_t>(context.size()));
   context.all_gather(&mine, all.data(), sizeof mine, "attention plan");
+  const Agreement& first = all[0];
   for (int rank = 0; rank < context.size(); ++rank) {
-    for (size_t i = 0; i < Agreement::kFields; ++i) {
-      const int64_t here = all[0].values[i], there = all[static_cast<size_t>(rank)].values[i];
-      if (here == there) continue;
+    const Agreement& other = all[static_cast<size_t>(rank)];
+    const auto refuse = [&](const char* name, const auto& here, const auto& there) {
       fail("attention: rank {} planned {} {}, but rank {} {}; all ranks must bring the same problem and strategy",
-           context.world_rank(0), Agreement::kNames[i], here, context.world_rank(rank), there);
-    }
+           context.world_rank(0), name, here, context.world_rank(rank), there);
+    };
+    for (size_t i = 0; i < Agreement::kFields; ++i)
+      if (first.values[i] != other.values[i]) refuse(Agreement::kNames[i], first.values[i], other.values[i]);
+    if (first.kernel != other.kernel) refuse("kernel", first.kernel_name(), other.kernel_name());
   }
 }
 
@@ -144,7 +150,8 @@ void ContextAttention::Impl::build() {
     topology = {1, 1};
   }
   const int rank = topology.ranks() == 1 ? 0 : axis->rank();
-  const ChunkContext context{spread, strategy, topology, rank, *stream};
+  ChunkContext context{spread, strategy, topology, rank, *stream};
+  context.tiles = plan_tiles(context);
   const IndexRange share = schedule::head_share(problem.heads, topology.ulysses, topology.ulysses_index(rank));
   slots.emplace(context, schedule::head_chunk(share, strategy.head_chunks, 0).size(), workspace);
   chunks.reserve(static_cast<size_t>(strategy.head_chunks));
