@@ -98,6 +98,8 @@ struct StrategyOptions {
 // and a key that contradicts the name.
 Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 std::vector<std::string> strategy_names();
+const char* direction_name(Direction direction);  // as ring_direction and softmax spell them
+const char* softmax_name(Softmax softmax);
 
 // Masks are in global positions and the same on every rank.
 struct Mask {

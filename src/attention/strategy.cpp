@@ -64,6 +64,14 @@ constexpr Word<Softmax> kSoftmaxes[] = {
     {"online", Softmax::kOnline}, {"fixed_max", Softmax::kFixedMax}, {"auto", Softmax::kAuto}};
 
 template <typename Value, size_t N>
+const char* word_of(Value value, const Word<Value> (&words)[N]) {
+  for (const auto& word : words)
+    if (word.value == value) return word.word;
+  ZT_CHECK(false, "no word for {}", static_cast<int>(value));
+  return "";
+}
+
+template <typename Value, size_t N>
 Value parse_word(const char* key, const std::string& text, const Word<Value> (&words)[N]) {
   std::vector<const char*> legal;
   for (const auto& word : words) {
@@ -143,6 +151,9 @@ std::vector<std::string> strategy_names() {
   return names;
 }
 
+const char* direction_name(Direction direction) { return word_of(direction, kDirections); }
+const char* softmax_name(Softmax softmax) { return word_of(softmax, kSoftmaxes); }
+
 Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads) {
   ZT_CHECK(context_degree >= 1 && heads >= 1);
   const Name& name = find_name(options.attention);
@@ -210,10 +221,9 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
   }
   mesh::check_ulysses(checked.ulysses, degree, heads);
   if (checked.ring == 0) checked.ring = degree / checked.ulysses;
-  if (checked.ulysses * checked.ring != degree) {
+  if (const int64_t ranks = int64_t{checked.ulysses} * checked.ring; ranks != degree) {
     fail("ulysses={} × ring={} make {} ranks, but the context degree is {}; with ulysses={} the ring is {}",
-         checked.ulysses, checked.ring, checked.ulysses * checked.ring, degree, checked.ulysses,
-         degree / checked.ulysses);
+         checked.ulysses, checked.ring, ranks, degree, checked.ulysses, degree / checked.ulysses);
   }
   if (checked.head_chunks < 1 || checked.head_chunks > kMostHeadChunks) {
     fail("ulysses_attention_chunks={} must be from 1, which is one group of all heads, to {}", checked.head_chunks,

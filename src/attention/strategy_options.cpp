@@ -26,8 +26,7 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
             "search the tile sizes when a problem is met for the first time, and remember them")
       .flag("deterministic", o.deterministic,
             "tile sizes from dtype, head size and length alone, never tuned ones: the same bits for any number of "
-            "threads "
-            "and any Ulysses degree");
+            "threads and any Ulysses degree");
 }
 
 }  // namespace zoetrope::attention

@@ -193,6 +193,7 @@ TEST(Strategies, ZeroIsFilledIn) {
 TEST(Strategies, IllegalGridsAreRefused) {
   const auto of = [](const Strategy& strategy) { return error_of([&] { checked_strategy(strategy, 6, 4); }); };
   EXPECT_THAT(of({.ulysses = 2, .ring = 2}), HasSubstr("make 4 ranks, but the context degree is 6"));
+  EXPECT_THAT(of({.ulysses = 2, .ring = std::numeric_limits<int>::max()}), HasSubstr("make 4294967294 ranks"));
   EXPECT_THAT(of({.ring = 4}), HasSubstr("ring=4 does not divide the context degree 6; legal values: 1, 2, 3, 6"));
   EXPECT_THAT(of({.ring = -1}), HasSubstr("ring=-1 must each be at least 1"));
   EXPECT_THAT(of({.ulysses = 6}), HasSubstr("more than the 4 heads"));
@@ -255,7 +256,8 @@ TEST(Plan, RefusesRanksThatDisagree) {
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.mask = MaskKind::kKeyMask; }), HasSubstr("mask"));
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.scale = 1; }), HasSubstr("scale"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.ulysses = 4; }), HasSubstr("ring 2, but rank 2 1"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kernel = "scalar"; }), HasSubstr("kernel"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kernel = "scalar"; }),
+              HasSubstr("rank 0 planned kernel auto, but rank 2 scalar"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.direction = Direction::kOpen; }), HasSubstr("ring_direction 0"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.softmax = Softmax::kFixedMax; }), HasSubstr("softmax"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.head_chunks = 2; }), HasSubstr("ulysses_attention_chunks 1"));
