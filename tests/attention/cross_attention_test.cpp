@@ -60,8 +60,8 @@ ZT_RANK_TEST(TileSizes, OfAnyKindComputeTheSame) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Case whole({1, 149, comm.size(), 24, dtype}, 3);
     const Tensor reference = whole.reference();
-    for (const int64_t block_q : {0, 1, 17, 64, 100000}) {
-      for (const int64_t block_kv : {0, 65, 100000}) {
+    for (const int64_t block_q : {0, 1, 17, 64, 4096}) {
+      for (const int64_t block_kv : {0, 65, 8192}) {
         for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
           ContextAttention attention =
               plan(whole.problem, {.softmax = softmax, .block_q = block_q, .block_kv = block_kv}, comm, 1);
