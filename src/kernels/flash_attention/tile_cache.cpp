@@ -21,7 +21,7 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 
 int64_t bucket(int64_t keys) {
   const auto n = static_cast<uint64_t>(std::max<int64_t>(keys, 1));
@@ -145,17 +145,40 @@ void TileCache::remember(const TileEntry& entry) const {
   file.commit();
 }
 
-TileCacheLock::TileCacheLock(const TileCache& cache) {
+TileCacheLock::TileCacheLock(const TileCache& cache, const std::function<void(const std::string& holder)>& waiting) {
   make_folder(cache.file());
   const std::string path = cache.file().string() + ".lock";
   descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail("{}: cannot be opened: {}", path, std::strerror(errno));
-  while (::flock(descriptor_, LOCK_EX) != 0) {
-    if (errno == EINTR) continue;
-    const int error = errno;
+  try {
+    if (!lock(path, LOCK_EX | LOCK_NB)) {
+      if (waiting) waiting(holder());
+      lock(path, LOCK_EX);
+    }
+  } catch (...) {
     ::close(descriptor_);
-    fail("{}: cannot be locked: {}", path, std::strerror(error));
+    throw;
   }
+  // For whoever waits: who holds it. Nothing depends on it, so a full disk is no matter.
+  const std::string process = fmt::format("{}\n", ::getpid());
+  if (::ftruncate(descriptor_, 0) == 0) {
+    [[maybe_unused]] const ssize_t written = ::pwrite(descriptor_, process.data(), process.size(), 0);
+  }
+}
+
+bool TileCacheLock::lock(const std::string& path, int operation) const {
+  while (::flock(descriptor_, operation) != 0) {
+    if (errno == EWOULDBLOCK) return false;
+    if (errno != EINTR) fail("{}: cannot be locked: {}", path, std::strerror(errno));
+  }
+  return true;
+}
+
+std::string TileCacheLock::holder() const {
+  char text[32] = {};
+  const ssize_t count = ::pread(descriptor_, text, sizeof text - 1, 0);
+  const long process = count > 0 ? std::strtol(text, nullptr, 10) : 0;
+  return process > 0 ? fmt::format("process {}", process) : "another process";
 }
 
 TileCacheLock::~TileCacheLock() { ::close(descriptor_); }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,12 +57,16 @@ class TileCache {
 // be made or written.
 class TileCacheLock {
  public:
-  explicit TileCacheLock(const TileCache& cache);
+  // `waiting` is called once where somebody else holds it ("process 1234"), before waiting for as long as that takes.
+  explicit TileCacheLock(const TileCache& cache, const std::function<void(const std::string& holder)>& waiting = {});
   ~TileCacheLock();
   TileCacheLock(const TileCacheLock&) = delete;
   TileCacheLock& operator=(const TileCacheLock&) = delete;
 
  private:
+  bool lock(const std::string& path, int operation) const;  // false: somebody else has it
+  std::string holder() const;
+
   int descriptor_ = -1;
 };
 

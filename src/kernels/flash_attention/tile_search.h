@@ -20,7 +20,8 @@ struct TileCandidate {
 // The sizes a search tries for a problem, the table's first.
 std::vector<TileCandidate> tile_candidates(const FlashProblem& problem);
 
-// Times the candidates for about `seconds` in all, at least three turns each. Of long sequences the first query rows
+// Times the candidates for about `seconds` in all, at least three turns each and more for the best. Of long
+// sequences the first query rows
 // stand for all, as many as give every thread a few tiles. Returns them fastest first.
 std::vector<TileCandidate> search_tiles(const FlashProblem& problem, Stream& stream, double seconds);
 

@@ -76,10 +76,10 @@ TEST(TileCache, BrokenFilesSayWhatToDo) {
   const TestFolder folder;
   const std::string entry =
       R"({"cpu":"x","implementation":"avx2","dtype":"F32","blocks":"","head_dim":64,"softmax":"online","keys":64,"gain":1,)";
-  for (const std::string& text : {std::string("{"), std::string("[]"), std::string(R"({"format":1})"),
-                                  R"({"format":1,"tiles":[)" + entry + R"("block_q":0,"block_kv":64}]})",
-                                  R"({"format":1,"tiles":[)" + entry + R"("block_q":64,"block_kv":99999999}]})",
-                                  R"({"format":1,"tiles":[)" + entry + R"("block_q":"wide","block_kv":64}]})"}) {
+  for (const std::string& text : {std::string("{"), std::string("[]"), std::string(R"({"format":2})"),
+                                  R"({"format":2,"tiles":[)" + entry + R"("block_q":0,"block_kv":64}]})",
+                                  R"({"format":2,"tiles":[)" + entry + R"("block_q":64,"block_kv":99999999}]})",
+                                  R"({"format":2,"tiles":[)" + entry + R"("block_q":"wide","block_kv":64}]})"}) {
     const TileCache cache(folder.write("tiles.json", text));
     EXPECT_THAT(error_of([&] { cache.entries(); }), HasSubstr("not a readable cache of tile sizes")) << text;
     EXPECT_THAT(error_of([&] { cache.entries(); }), HasSubstr("delete it")) << text;
