@@ -18,6 +18,9 @@ function(zoetrope_room name)
   endif()
 endfunction()
 
+# Tests never read what the developer's machine was tuned to: their cache folder does not exist.
+set(ZOETROPE_TEST_ENVIRONMENT XDG_CACHE_HOME=${PROJECT_BINARY_DIR}/no_cache)
+
 # zoetrope_test(NAME SOURCES … LIBRARIES … [PROPERTIES …]): a GoogleTest program, each of its tests a ctest of its own with
 # these properties.
 function(zoetrope_test name)
@@ -26,5 +29,6 @@ function(zoetrope_test name)
   target_link_libraries(${name} PRIVATE zoetrope_flags ${TEST_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock
                                         GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ${TEST_PROPERTIES})
+                       PROPERTIES TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
+                                  ${TEST_PROPERTIES})
 endfunction()
