@@ -80,8 +80,7 @@ OptionSet describe_options(AttentionOptions& o) {
       .integer("repeat", o.repeat, {1, 1000000}, "timed repeats, after runs that are not timed")
       .flag("reference", o.reference,
             "afterwards compare o with the definition in float64, every row of it; where Sq·Skv·H·B·D is above 2e10 "
-            "evenly "
-            "spaced rows")
+            "evenly spaced rows")
       .text("json", o.json, "file for the measurements")
       .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks and runs; every repeat is one run then");
   return set;

@@ -13,28 +13,6 @@
 namespace zoetrope::cli {
 namespace {
 
-const char* direction_name(attention::Direction direction) {
-  switch (direction) {
-    case attention::Direction::kTwoWay:
-      return "two_way";
-    case attention::Direction::kOpen:
-      return "open";
-    default:
-      return "forward";
-  }
-}
-
-const char* softmax_name(attention::Softmax softmax) {
-  switch (softmax) {
-    case attention::Softmax::kOnline:
-      return "online";
-    case attention::Softmax::kFixedMax:
-      return "fixed_max";
-    default:
-      return "auto";
-  }
-}
-
 std::string seconds_text(double seconds) {
   if (seconds >= 1) return fmt::format("{:.3f} s", seconds);
   if (seconds >= 1e-3) return fmt::format("{:.3f} ms", seconds * 1e3);
@@ -159,16 +137,15 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
 
 std::string attention_json_help() {
   return "Fields of the JSON file, all of one run:\n"
-         "  seconds_min, seconds_median  of the repeats; a repeat takes as long as its slowest rank. Runs shorter "
-         "than\n"
-         "                               0.02 s are done several times in a repeat, which counts with their mean\n"
+         "  seconds_min, seconds_median  of the repeats; a repeat takes as long as its slowest rank. Runs shorter\n"
+         "                               than 0.02 s are done several times in a repeat, which counts with their mean\n"
          "  gflops           4·Sq·D·H for each valid key of a batch entry, over seconds_median, in 10^9 a second\n"
-         "  peak_gflops      multiply-adds of the kernel's instruction set on the same threads, measured before and "
-         "after\n"
-         "                   each repeat for as long as it (at most 2 s); the median\n"
+         "  peak_gflops      multiply-adds of the kernel's instruction set on the same threads, measured before and\n"
+         "                   after each repeat for as long as it (at most 2 s); the median\n"
          "  fraction         gflops / peak_gflops\n"
          "  implementation   the kernel that computed\n"
-         "  tiles_fixed, tiles_online    groups of query rows by how their softmax went, summed over ranks\n"
+         "  tiles_fixed, tiles_online    groups of query rows × key blocks by how their softmax went, summed\n"
+         "                               over ranks\n"
          "  bytes_sent       between ranks, summed over ranks\n"
          "  wait_seconds     that the rank which waited longest spent waiting for others; the median of the repeats\n"
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"

@@ -18,7 +18,7 @@ namespace {
 class RankRun {
  public:
   RankRun(const AttentionRun& run, comm::Communicator& world)
-      : run_(run), world_(world), stream_(run.threads, {run.trace, world.rank(), "compute"}) {
+      : run_(run), world_(world), stream_(run.threads, {run.trace, world.rank(), trace::kComputeLane}) {
     const int64_t tokens = run.data.query_tokens();
     own_ = schedule::token_shard(tokens, world.size(), world.rank());
     own_keys_ = run.data.cross() ? IndexRange{0, run.data.key_tokens()} : own_;
