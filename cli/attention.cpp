@@ -1,10 +1,8 @@
 // zoetrope attention: exact attention over ranks, on tensors of a file or on random ones, timed and compared.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "base/error.h"
 #include "cli/attention_data.h"
@@ -15,7 +13,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "comm/gather_trace.h"
-#include "device/thread_team.h"
+#include "comm/launcher.h"
 #include "io/safetensors.h"
 #include "pipeline/agreement.h"
 #include "trace/trace.h"
@@ -58,22 +56,12 @@ double timeout(const std::vector<std::string>& arguments) {
   return options.comm_timeout;
 }
 
-// Threads of this process: what the user says, else the cores it may use; MPI processes of one node that are not bound
-// to cores of their own share them.
-int process_threads(const AttentionOptions& options) {
-  if (options.threads) return static_cast<int>(*options.threads);
-  const int available = available_threads();
-  const bool bound = available < static_cast<int>(std::thread::hardware_concurrency());
-  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  if (local == nullptr || bound || !comm::launched_by_mpi()) return available;
-  return std::max(1, available / std::max(1, std::atoi(local)));
-}
-
 // After the ranks have computed: what is written and printed, by one process.
 void finish(const AttentionOptions& options, const AttentionData& data, const AttentionMeasurement& measured,
             const TensorView& o, const trace::Trace* trace) {
   std::optional<ReferenceErrors> errors;
-  if (options.reference) errors = compare_with_reference(data, measured.problem, o, process_threads(options));
+  if (options.reference)
+    errors = compare_with_reference(data, measured.problem, o, comm::process_threads(options.threads));
   fmt::print("{}", attention_text(measured, data, errors));
   if (!options.output.empty()) {
     io::SafetensorsWriter writer;
@@ -90,7 +78,8 @@ void finish(const AttentionOptions& options, const AttentionData& data, const At
 void run_in_process(const AttentionOptions& options, const AttentionData& data, trace::Trace* trace) {
   const int ranks = static_cast<int>(options.ranks.value_or(1));
   const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
-  const AttentionRun job{options, data, o.view(), std::max(1, process_threads(options) / ranks), true, trace};
+  const AttentionRun job{options, data, o.view(), std::max(1, comm::process_threads(options.threads) / ranks),
+                         true,    trace};
   AttentionMeasurement measured;
   comm::RankOptions rank_options;
   rank_options.timeout_seconds = options.comm_timeout;
@@ -113,7 +102,7 @@ void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const Att
     fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options.ranks, world.size());
   }
   const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
-  const AttentionRun job{options, data, o.view(), process_threads(options), false, trace};
+  const AttentionRun job{options, data, o.view(), comm::process_threads(options.threads), false, trace};
   const AttentionMeasurement measured = run_attention(job, world);
   if (!options.output.empty() || options.reference) gather_output(job, world);
   if (trace != nullptr) comm::gather_trace(world, *trace);
@@ -127,7 +116,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   parse(arguments, set);
   check_options(options);
   catch_interrupts();
-  const AttentionData data = open_attention_data(options);
+  const ProcessPart part = world == nullptr ? ProcessPart{} : ProcessPart{world->rank(), world->size()};
+  const AttentionData data = open_attention_data(options, part);
   if (world == nullptr || world->rank() == 0) check_files_can_be_written(options);
   const auto trace = options.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
   if (world == nullptr) {

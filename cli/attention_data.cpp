@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "io/hash.h"
+#include "schedule/shards.h"
 #include "tensor/half.h"
 
 namespace zoetrope::cli {
@@ -137,17 +138,25 @@ class Reader {
 
 // ---- random data ----
 
-// Says so where q, k, v and o together cannot fit, before the system ends the process for it.
-void check_memory(const Shape& queries, const Shape& keys, DType dtype) {
-  const auto size = static_cast<double>(dtype_size(dtype));
-  const double bytes = 2 * size * (static_cast<double>(queries.size()) + static_cast<double>(keys.size()));
+// Says so where what this process touches of q, k, v and o cannot fit, before the system ends the process for it: the
+// tokens of its ranks, all keys of cross-attention, and in the one that writes o or compares it the whole of that.
+void check_memory(const Shape& queries, const Shape& keys, DType dtype, const AttentionOptions& options,
+                  const ProcessPart& part) {
+  const bool compares = part.rank == 0 && options.reference, writes = part.rank == 0 && !options.output.empty();
+  const auto own = static_cast<double>(schedule::token_shard(queries[1], part.ranks, part.rank).size());
+  const auto all_queries = static_cast<double>(queries[1]), all_keys = static_cast<double>(keys[1]);
+  const double q = compares ? all_queries : own;
+  const double o = compares || writes ? all_queries : own;
+  const double k = compares || keys[1] != queries[1] ? all_keys : own;
+  const auto row = static_cast<double>(queries[0] * queries[2] * queries[3]) * static_cast<double>(dtype_size(dtype));
+  const double bytes = row * (q + 2 * k + o);
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (bytes <= memory) return;
-  fail("shape={}, kv={}: q, k, v and o take {:.1f} GB, but this machine has {:.1f}", queries.to_string(), keys[1],
-       bytes * 1e-9, memory * 1e-9);
+  fail("shape={}, kv={}: {}q, k, v and o take {:.1f} GB, but this machine has {:.1f}", queries.to_string(), keys[1],
+       part.ranks == 1 ? "" : fmt::format("the tokens of rank {} in ", part.rank), bytes * 1e-9, memory * 1e-9);
 }
 
-void allocate(AttentionData& data, const AttentionOptions& options) {
+void allocate(AttentionData& data, const AttentionOptions& options, const ProcessPart& part) {
   const Shape queries = parse_shape(options.shape);
   Shape keys = queries;
   keys[1] = options.kv.value_or(queries[1]);
@@ -155,7 +164,7 @@ void allocate(AttentionData& data, const AttentionOptions& options) {
     parse_shape(fmt::format("{}x{}x{}x{}", keys[0], keys[1], keys[2], keys[3]));  // refuses what overflows
   }
   const DType dtype = options.dtype == "float32" ? DType::kF32 : DType::kBF16;
-  check_memory(queries, keys, dtype);
+  check_memory(queries, keys, dtype, options, part);
   // Not touched: the pages of other processes' tokens are never taken from the system.
   for (const Shape& shape : {queries, keys, keys}) data.owned.push_back(Tensor::uninitialized(dtype, shape));
   data.q = data.owned[0].view();
@@ -246,10 +255,10 @@ std::string AttentionData::fingerprint() const {
   return text + fmt::format("key_mask (hash)={:016x}\n", io::fnv1a64(mask));
 }
 
-AttentionData open_attention_data(const AttentionOptions& options) {
+AttentionData open_attention_data(const AttentionOptions& options, const ProcessPart& part) {
   AttentionData data;
   if (options.input.empty()) {
-    allocate(data, options);
+    allocate(data, options, part);
   } else {
     Reader(data, options).read();
   }

@@ -37,8 +37,13 @@ struct AttentionData {
   std::string fingerprint() const;
 };
 
+// What this process does of the whole: the tokens of one rank, or of all where the ranks are its threads.
+struct ProcessPart {
+  int rank = 0, ranks = 1;
+};
+
 // Throws Error for what is missing, and for shapes, dtypes and masks that do not fit, naming file and tensor.
-AttentionData open_attention_data(const AttentionOptions& options);
+AttentionData open_attention_data(const AttentionOptions& options, const ProcessPart& part = {});
 
 // Standard normal numbers, each a function of the seed, the tensor and its place in it alone: any thread and any rank
 // may make any part.

@@ -1,11 +1,15 @@
 #include "comm/launcher.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <thread>
 
 #include "zoetrope/communicator.h"
+
+#include "device/thread_team.h"
 
 namespace zoetrope::comm {
 
@@ -55,5 +59,14 @@ Launch read_launch(const std::function<const char*(const char*)>& variable) {
 bool launched_by_mpi() { return launch().found; }
 int launched_ranks() { return launch().ranks; }
 int launched_rank() { return launch().rank; }
+
+int process_threads(std::optional<int64_t> wanted) {
+  if (wanted) return static_cast<int>(*wanted);
+  const int available = available_threads();
+  const bool bound = available < static_cast<int>(std::thread::hardware_concurrency());
+  const std::optional<int> local = number(std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE"));
+  if (!local || bound || !launched_by_mpi()) return available;
+  return std::max(1, available / std::max(1, *local));
+}
 
 }  // namespace zoetrope::comm

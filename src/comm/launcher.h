@@ -1,7 +1,10 @@
-// What the environment says about the launcher (mpirun, srun) that started this process. Starts no MPI.
+// What the environment says about the launcher (mpirun, srun) that started this process, and so how many threads are
+// this process' own. Starts no MPI.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 
 namespace zoetrope::comm {
 
@@ -16,5 +19,9 @@ Launch read_launch(const std::function<const char*(const char*)>& variable);
 
 int launched_ranks();  // ranks of the job; 1 where no launcher started this process
 int launched_rank();   // 0 where no launcher started this process
+
+// Threads of this process: what the user says, else the cores it may use; MPI processes of one node that are not bound
+// to cores of their own share them.
+int process_threads(std::optional<int64_t> wanted);
 
 }  // namespace zoetrope::comm

@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "device/thread_team.h"
+
 namespace zoetrope::comm {
 namespace {
 
@@ -35,6 +37,12 @@ TEST(Launcher, IsNotFooledByAShellInAnAllocationOrByHalfAnEnvironment) {
   EXPECT_FALSE(launch_of({{"OMPI_MCA_btl", "self"}, {"OMPI_ALLOW_RUN_AS_ROOT", "1"}}).found);
   EXPECT_FALSE(launch_of({{"PMI_RANK", "9"}, {"PMI_SIZE", "8"}}).found);
   EXPECT_FALSE(launch_of({{"PMI_RANK", "x"}, {"PMI_SIZE", "8"}}).found);
+}
+
+TEST(Launcher, LeavesThreadsToTheUserElseTakesWhatThisProcessHas) {
+  EXPECT_EQ(process_threads(37), 37);
+  EXPECT_GE(process_threads({}), 1);
+  EXPECT_LE(process_threads({}), available_threads());
 }
 
 }  // namespace

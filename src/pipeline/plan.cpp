@@ -108,6 +108,17 @@ RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const Mo
   return layout;
 }
 
+std::string layout_text(const RankLayout& layout) {
+  const attention::Strategy &s = layout.strategy, defaults;
+  std::string text = fmt::format("data {} x context {} (Ulysses {} x ring {}", layout.degrees.data,
+                                 layout.degrees.context, s.ulysses, s.ring);
+  if (s.direction != defaults.direction) text += fmt::format(", ring direction {}", direction_name(s.direction));
+  // Filled in: auto is online.
+  if (s.softmax == attention::Softmax::kFixedMax) text += fmt::format(", softmax {}", softmax_name(s.softmax));
+  if (s.head_chunks != defaults.head_chunks) text += fmt::format(", {} head chunks", s.head_chunks);
+  return text + ")";
+}
+
 RankLayout single_rank_layout() {
   RankLayout layout;
   layout.degrees = {.data = 1, .fsdp = 1, .context = 1, .tensor = 1};

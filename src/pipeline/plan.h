@@ -41,6 +41,9 @@ struct RankLayout {
 
 // Throws Error for degrees that are not possible, with the legal ones.
 RankLayout lay_out_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks);
+// As people read it, "data 1 x context 4 (Ulysses 2 x ring 2)", and after these what is not the default: the ring's
+// direction, the softmax, the head chunks.
+std::string layout_text(const RankLayout& layout);
 // The layout of one rank alone, whatever the options say.
 RankLayout single_rank_layout();
 

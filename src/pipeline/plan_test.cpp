@@ -173,5 +173,17 @@ TEST_F(Plan, OneRankAloneIsNotDivided) {
   EXPECT_EQ(alone.strategy.ring, 1);
 }
 
+TEST_F(Plan, LayoutsSayWhatIsNotTheDefault) {
+  GenerateOptions options = one_expert();
+  options.guidance_scale = 1;
+  EXPECT_EQ(layout_text(layout(options, 2)), "data 1 x context 2 (Ulysses 2 x ring 1)");
+  options.strategy.ulysses_shards = 1;
+  options.strategy.ring_direction = "two_way";
+  options.strategy.softmax = "fixed_max";
+  options.strategy.ulysses_attention_chunks = 2;
+  EXPECT_EQ(layout_text(layout(options, 2)),
+            "data 1 x context 2 (Ulysses 1 x ring 2, ring direction two_way, softmax fixed_max, 2 head chunks)");
+}
+
 }  // namespace
 }  // namespace zoetrope::pipeline

@@ -1,9 +1,7 @@
 // The stages of a run, in order: prompts, noise, denoising, decoding. What a stage does is in its own file.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include "zoetrope/communicator.h"
 #include "zoetrope/generate.h"
@@ -12,6 +10,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "comm/gather_trace.h"
+#include "comm/launcher.h"
 #include "io/safetensors.h"
 #include "io/video.h"
 #include "models/wan/solvers/random.h"
@@ -27,17 +26,6 @@
 namespace zoetrope {
 namespace pipeline {
 namespace {
-
-// Threads of this process: what the user says, else the cores it may use; MPI processes of one node that are not bound
-// to cores of their own share them.
-int process_threads(const GenerateOptions& options) {
-  if (options.threads) return static_cast<int>(*options.threads);
-  const int available = available_threads();
-  const bool bound = available < static_cast<int>(std::thread::hardware_concurrency());
-  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  if (local == nullptr || bound || !comm::launched_by_mpi()) return available;
-  return std::max(1, available / std::max(1, std::atoi(local)));
-}
 
 // Initial noise [1, C, T, h, w]: drawn from the seed as PyTorch does, or read from the user's file.
 Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan) {
@@ -109,7 +97,7 @@ class Run final : public TextToVideo {
 
 int Run::threads_of(const comm::Communicator& world) const {
   const int here = comm::launched_by_mpi() ? 1 : world.size();
-  return std::max(1, process_threads(options_) / here);
+  return std::max(1, comm::process_threads(options_.threads) / here);
 }
 
 std::unique_ptr<io::FrameWriter> Run::open_output() const {
@@ -140,7 +128,7 @@ PromptEmbeddings Run::prompts(comm::Communicator& world, const GenerateCallbacks
     if (world.size() > 1) world.broadcast(0, &more, 1, "prompt encoding");
   };
   if (world.rank() == 0) {
-    Stream stream(process_threads(options_), {trace_.get(), 0, "compute"});
+    Stream stream(comm::process_threads(options_.threads), {trace_.get(), 0, trace::kComputeLane});
     const auto tick = [&] {
       if (callbacks.cancelled && callbacks.cancelled())
         fail("interrupted while encoding the prompt; nothing was written");
@@ -167,12 +155,12 @@ void Run::decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump,
   std::shared_ptr<const wan::VaeWeights> weights;
   {
     const trace::Timing::Scope scope(timing, "Load/VAE");
-    weights = std::make_shared<wan::VaeWeights>(model_.vae_config,
-                                                std::make_shared<io::Weights>(model_.vae, process_threads(options_)),
-                                                wan::VaeParts::kDecoder);
+    weights = std::make_shared<wan::VaeWeights>(
+        model_.vae_config, std::make_shared<io::Weights>(model_.vae, comm::process_threads(options_.threads)),
+        wan::VaeParts::kDecoder);
   }
   const trace::Timing::Scope scope(timing, "Inference/VAE decode");
-  Stream stream(process_threads(options_), {trace_.get(), 0, "compute"});
+  Stream stream(comm::process_threads(options_.threads), {trace_.get(), 0, trace::kComputeLane});
   Tensor raw(DType::kF32, latents.shape());
   wan::denormalize_latents(model_.vae_config, latents, raw);
   const int64_t pixels = options_.height * options_.width * 3;
@@ -225,14 +213,14 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
       const auto at = static_cast<int64_t>(i);
       dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
     }
-    Stream stream(threads_of(world), {trace_.get(), world.rank(), "compute"});
+    Stream stream(threads_of(world), {trace_.get(), world.rank(), trace::kComputeLane});
     const Denoiser::Setup setup{model_,
                                 plan_,
                                 layout,
                                 embeddings,
                                 options_.mask_padding_tokens,
                                 experts,
-                                process_threads(options_),
+                                comm::process_threads(options_.threads),
                                 comm::launched_by_mpi()};
     Denoiser denoiser(setup, world, stream, timing);
     denoiser.load_expert(0, callbacks.cancelled);
@@ -305,9 +293,8 @@ std::string Run::describe(int ranks) const {
   text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}\n", options_.width, options_.height,
                       options_.num_frames, plan_.tokens, options_.num_inference_steps,
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off");
-  text += fmt::format("Ranks {}: data {} x context {} (Ulysses {} x ring {}), {} threads in this process", ranks,
-                      layout.degrees.data, layout.degrees.context, layout.strategy.ulysses, layout.strategy.ring,
-                      process_threads(options_));
+  text += fmt::format("Ranks {}: {}, {} threads in this process", ranks, layout_text(layout),
+                      comm::process_threads(options_.threads));
   for (const std::string& note : plan_.notes) text += "\nNote: " + note;
   return text;
 }
