@@ -12,6 +12,7 @@
 
 #include "bench/peak.h"
 #include "device/thread_team.h"
+#include "kernels/cpu_features.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -38,17 +39,6 @@ std::string caches() {
 
 }  // namespace
 
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) {
-      const size_t colon = line.find(": ");
-      if (colon != std::string::npos) return line.substr(colon + 2);
-    }
-  }
-  return "unknown";
-}
-
 std::vector<std::pair<std::string, std::string>> describe_machine() {
   utsname system{};
   uname(&system);
@@ -57,7 +47,7 @@ std::vector<std::pair<std::string, std::string>> describe_machine() {
     if (isa_available(isa)) isas += (isas.empty() ? "" : ", ") + std::string(isa_name(isa));
   }
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  return {{"CPU", cpu_model()},
+  return {{"CPU", kernels::cpu_model()},
           {"threads", fmt::format("{}", available_threads())},
           {"caches", caches()},
           {"memory", fmt::format("{:.1f} GiB", memory / (1 << 30))},

@@ -10,6 +10,4 @@ namespace zoetrope::bench {
 // Name and value, for people: CPU, cores, caches, memory, instruction sets, system, compiler, version, time.
 std::vector<std::pair<std::string, std::string>> describe_machine();
 
-std::string cpu_model();  // "AMD EPYC 9R45", "unknown" where the system does not say
-
 }  // namespace zoetrope::bench

@@ -48,6 +48,10 @@ enum class CopyKind : uint8_t {
 // `bytes` of its own again and again for at least `seconds`.
 double measure_copy_bandwidth(int threads, size_t bytes, double seconds, CopyKind kind = CopyKind::kMemcpy);
 
+// A peak window beside a repeat is as long as the repeat, but not longer than this: the machine's state is known by
+// then.
+inline constexpr double kLongestPeakWindow = 10;
+
 // One repeat of something that was timed between two windows of the peak.
 struct PairedRepeat {
   double seconds = 0;       // of one run
@@ -58,15 +62,15 @@ struct PairedRepeat {
 };
 
 struct PairedOptions {
-  int repeats = 0;          // 0: five, or three where one takes more than a second
-  double seconds = 0;       // go on until so much time went into the runs themselves
-  double window = 0.02;     // the least a repeat and a peak window last: short runs are repeated inside one
-  double window_limit = 2;  // the most a peak window lasts
+  int repeats = 0;       // 0: five, or three where one takes more than a second
+  double seconds = 0;    // go on until so much time went into the runs themselves
+  double window = 0.02;  // the least a repeat and a peak window last: short runs are repeated inside one
+  double window_limit = kLongestPeakWindow;
 };
 
 // Times run() (which does `flop` operations on the team) by turns with the peak: window, repeat, window, repeat, …,
-// window, each window as long as the repeat. Runs before all that are not counted; after the first, check(), where
-// there is one, looks at its result before anything is timed and may throw.
+// window, each window as long as the repeat (kLongestPeakWindow at most). Runs before all that are not counted; after
+// the first, check(), where there is one, looks at its result before anything is timed and may throw.
 std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flop, const PairedOptions& options,
                                            const std::function<void()>& run, const std::function<void()>& check = {});
 
