@@ -8,13 +8,26 @@ namespace zoetrope::bench {
 namespace {
 
 // Eight colours that stay apart for colour-blind eyes, one set for each background; text and marks read them by class.
-constexpr const char* kStyle = R"css(
-:root{color-scheme:light dark;--page:#f7f7f5;--card:#ffffff;--ink:#171715;--soft:#52524e;--faint:#77776f;--rule:#dcdcd5;
+constexpr const char* kColours = R"css(
+:root{--page:#f7f7f5;--card:#ffffff;--ink:#171715;--soft:#52524e;--faint:#77776f;--rule:#dcdcd5;
 --grid:#e7e7e1;--head:#f1f1ec;--bad:#b3261e;
 --c0:#2a6fd0;--c1:#d9591c;--c2:#12926a;--c3:#b98100;--c4:#c94f86;--c5:#3c7a10;--c6:#5a48b8;--c7:#c93a3a}
 @media (prefers-color-scheme:dark){:root{--page:#141413;--card:#1d1d1b;--ink:#f3f3ee;--soft:#c2c2b9;--faint:#95958b;
 --rule:#3a3a36;--grid:#2d2d2a;--head:#262623;--bad:#ff8a80;
 --c0:#6aa5f5;--c1:#f08a52;--c2:#3fc49a;--c3:#e0ae3a;--c4:#ec8fb6;--c5:#86c45a;--c6:#a99bf5;--c7:#f2807c}}
+)css";
+
+constexpr const char* kPlotStyle = R"css(
+svg text{fill:var(--soft);font:12.5px system-ui,-apple-system,"Segoe UI",sans-serif}
+svg .tick{fill:var(--faint);font-variant-numeric:tabular-nums}
+.grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--faint);stroke-width:1}
+.guide{stroke:var(--soft);stroke-width:1;stroke-dasharray:5 4}
+.line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+.mark{stroke:var(--card);stroke-width:1.5}
+)css";
+
+constexpr const char* kPageStyle = R"css(
+:root{color-scheme:light dark}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1180px;margin:0 auto;padding:40px 24px 64px}
@@ -35,12 +48,6 @@ nav{margin:0 0 4px;font-size:14px}nav a{color:var(--c0);margin-right:18px}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:28px 24px;margin:8px 0 24px}
 figure{margin:0;min-width:0}
 svg{display:block;width:100%;height:auto}
-svg text{fill:var(--soft);font:12.5px system-ui,-apple-system,"Segoe UI",sans-serif}
-svg .tick{fill:var(--faint);font-variant-numeric:tabular-nums}
-.grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--faint);stroke-width:1}
-.guide{stroke:var(--soft);stroke-width:1;stroke-dasharray:5 4}
-.line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
-.mark{stroke:var(--card);stroke-width:1.5}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin:0 0 6px;padding:0;list-style:none;font-size:13px;color:var(--soft)}
 .legend svg{display:inline-block;width:22px;height:14px;margin-right:6px;vertical-align:-2px}
 .table{overflow-x:auto;border:1px solid var(--rule);border-radius:8px;max-height:620px;overflow-y:auto}
@@ -52,49 +59,101 @@ tr:last-child td{border-bottom:0}
 .n{text-align:right}.wrong{color:var(--bad);font-weight:600}
 )css";
 
-std::string style() {
-  std::string css = kStyle;
+// What plots need, on the page and by themselves.
+std::string plot_style() {
+  std::string css = std::string(kColours) + kPlotStyle;
   for (size_t i = 0; i < kMostSeries; ++i) {
     css += fmt::format(".line.s{}{{stroke:var(--c{})}}.mark.s{},.bar.s{}{{fill:var(--c{})}}\n", i, i, i, i, i);
   }
-  css += "@media print{body{background:#fff}section,.machine{break-inside:avoid}.table{max-height:none}}\n";
   return css;
 }
 
-// What stands for a series in the plot, beside its name.
-std::string legend_entry(size_t series, const std::string& name, bool line) {
+std::string page_style() {
+  return plot_style() + kPageStyle +
+         "@media print{body{background:#fff}section,.machine{break-inside:avoid}.table{max-height:none}}\n";
+}
+
+// What stands for a series in the plot and its name; 22 × 14 units.
+struct LegendEntry {
+  std::string drawing, name;
+};
+
+LegendEntry legend_entry(size_t series, const std::string& name, bool line) {
   constexpr const char* kMarks[] = {"<circle cx=\"11\" cy=\"7\" r=\"4.5\"/>", "<path d=\"M7 3h8v8h-8z\"/>",
                                     "<path d=\"M11 1l5.5 9.5h-11z\"/>",
                                     "<path d=\"M11 1.5l5.5 5.5l-5.5 5.5l-5.5 -5.5z\"/>"};
-  std::string drawing = line ? fmt::format("<path class=\"line s{}\" d=\"M1 7H21\"/><g class=\"mark s{}\">{}</g>",
-                                           series, series, kMarks[series % 4])
-                             : fmt::format("<path class=\"bar s{}\" d=\"M5 1h12v12h-12z\"/>", series);
-  return fmt::format("<li><svg viewBox=\"0 0 22 14\" aria-hidden=\"true\">{}</svg>{}</li>\n", drawing,
-                     escape_html(name));
+  if (!line) return {fmt::format("<path class=\"bar s{}\" d=\"M5 1h12v12h-12z\"/>", series), name};
+  return {fmt::format("<path class=\"line s{}\" d=\"M1 7H21\"/><g class=\"mark s{}\">{}</g>", series, series,
+                      kMarks[series % 4]),
+          name};
 }
 
-std::string figure(const std::string& title, const std::vector<std::string>& entries, const std::string& svg) {
-  std::string html = fmt::format("<figure>\n<h3>{}</h3>\n", escape_html(title));
-  if (entries.size() > 1) {  // the title names a single one
-    html += "<ul class=\"legend\">\n";
-    for (const std::string& entry : entries) html += entry;
-    html += "</ul>\n";
+// A plot with what says which is which.
+struct Figure {
+  std::string id, title, svg;
+  std::vector<LegendEntry> legend;  // empty for a single series: the title names it
+};
+
+std::vector<Figure> figures(const Section& section) {
+  std::vector<Figure> all;
+  const auto next_id = [&] { return fmt::format("{}-{}", section.name, all.size() + 1); };
+  for (const LinePlot& plot : section.line_plots) {
+    Figure figure{next_id(), plot.title, line_plot_svg(plot, next_id()), {}};
+    for (size_t i = 0; plot.lines.size() > 1 && i < plot.lines.size(); ++i) {
+      figure.legend.push_back(legend_entry(slot_of(plot, i), plot.lines[i].name, true));
+    }
+    all.push_back(std::move(figure));
   }
-  return html + svg + "</figure>\n";
-}
-
-std::string line_figure(const LinePlot& plot, const std::string& id) {
-  std::vector<std::string> entries;
-  for (size_t i = 0; i < plot.lines.size(); ++i) {
-    entries.push_back(legend_entry(slot_of(plot, i), plot.lines[i].name, true));
+  for (const BarPlot& plot : section.bar_plots) {
+    Figure figure{next_id(), plot.title, bar_plot_svg(plot, next_id()), {}};
+    for (size_t i = 0; plot.series.size() > 1 && i < plot.series.size(); ++i) {
+      figure.legend.push_back(legend_entry(i, plot.series[i].name, false));
+    }
+    all.push_back(std::move(figure));
   }
-  return figure(plot.title, entries, line_plot_svg(plot, id));
+  return all;
 }
 
-std::string bar_figure(const BarPlot& plot, const std::string& id) {
-  std::vector<std::string> entries;
-  for (size_t i = 0; i < plot.series.size(); ++i) entries.push_back(legend_entry(i, plot.series[i].name, false));
-  return figure(plot.title, entries, bar_plot_svg(plot, id));
+std::string figure_html(const Figure& figure) {
+  std::string html = fmt::format("<figure>\n<h3>{}</h3>\n", escape_html(figure.title));
+  if (!figure.legend.empty()) html += "<ul class=\"legend\">\n";
+  for (const LegendEntry& entry : figure.legend) {
+    html += fmt::format("<li><svg viewBox=\"0 0 22 14\" aria-hidden=\"true\">{}</svg>{}</li>\n", entry.drawing,
+                        escape_html(entry.name));
+  }
+  if (!figure.legend.empty()) html += "</ul>\n";
+  return html + figure.svg + "</figure>\n";
+}
+
+// The figure as a file: the page's heading and legend as text of the SVG, above the plot. On a card of its own, because
+// what shows it may be dark where the reader's system is light.
+std::string figure_file(const Figure& figure) {
+  constexpr double kMargin = 14, kEntryHeight = 20, kEntryGap = 18, kMarkWidth = 28;
+  constexpr double kLetter = 6.8;  // of 12.5 px, wide ones included: SVG does not break lines
+  constexpr double kEdge = 8, kWidth = kPlotSvgWidth + 2 * kEdge;
+  double x = kMargin, y = 44;
+  std::string legend;
+  for (const LegendEntry& entry : figure.legend) {
+    const double width = kMarkWidth + kLetter * static_cast<double>(entry.name.size());
+    if (x > kMargin && x + width > kWidth - kMargin) {
+      x = kMargin;
+      y += kEntryHeight;
+    }
+    legend += fmt::format("<g transform=\"translate({:.1f} {:.1f})\">{}<text x=\"{}\" y=\"11.5\">{}</text></g>\n", x, y,
+                          entry.drawing, kMarkWidth, escape_html(entry.name));
+    x += width + kEntryGap;
+  }
+  if (!figure.legend.empty()) y += kEntryHeight;
+  const double height = y + kPlotSvgHeight + kEdge;
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" viewBox=\"0 0 {} {}\">\n<style>{}"
+      ".card{{fill:var(--card);stroke:var(--rule)}}svg "
+      ".title{{fill:var(--ink);font-size:15px;font-weight:600}}</style>\n"
+      "<rect class=\"card\" x=\".5\" y=\".5\" width=\"{}\" height=\"{}\" rx=\"8\"/>\n"
+      "<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n{}<svg x=\"{}\" y=\"{}\" width=\"{}\" "
+      "height=\"{}\"{}</svg>\n",
+      kWidth, height, kWidth, height, plot_style(), kWidth - 1, height - 1, kMargin, escape_html(figure.title), legend,
+      kEdge, y, kPlotSvgWidth, kPlotSvgHeight, figure.svg.substr(std::string_view("<svg").size()));
 }
 
 std::string table_html(const Table& table, const std::string& title) {
@@ -138,12 +197,10 @@ std::string section_html(const Section& section) {
     html += "</div>\n";
   }
   html += fmt::format("<p>{}</p>\n", escape_html(section.note));
-  if (!section.line_plots.empty() || !section.bar_plots.empty()) html += "<div class=\"plots\">\n";
-  int number = 0;
-  for (const LinePlot& plot : section.line_plots)
-    html += line_figure(plot, fmt::format("{}-{}", section.name, ++number));
-  for (const BarPlot& plot : section.bar_plots) html += bar_figure(plot, fmt::format("{}-{}", section.name, ++number));
-  if (number > 0) html += "</div>\n";
+  const std::vector<Figure> drawn = figures(section);
+  if (!drawn.empty()) html += "<div class=\"plots\">\n";
+  for (const Figure& figure : drawn) html += figure_html(figure);
+  if (!drawn.empty()) html += "</div>\n";
   if (!section.table.rows.empty()) html += table_html(section.table, section.title);
   return html + "</section>\n";
 }
@@ -158,7 +215,7 @@ std::string report_page(const Report& report) {
       "<h1>Zoetrope: attention at the machine&#39;s limit</h1>\n"
       "<p class=\"sub\">Exact attention as measured on one machine, against what that machine can do. Every result was "
       "verified before it was timed.</p>\n",
-      style());
+      page_style());
   if (report.sections.size() > 1) {
     html += "<nav aria-label=\"Sections\">";
     for (const Section& section : report.sections) {
@@ -173,6 +230,14 @@ std::string report_page(const Report& report) {
   html += "</dl>\n</div>\n";
   for (const Section& section : report.sections) html += section_html(section);
   return html + "</main>\n</body>\n</html>\n";
+}
+
+std::vector<Drawing> report_drawings(const Report& report) {
+  std::vector<Drawing> drawings;
+  for (const Section& section : report.sections) {
+    for (const Figure& figure : figures(section)) drawings.push_back({figure.id, figure_file(figure)});
+  }
+  return drawings;
 }
 
 }  // namespace zoetrope::bench

@@ -11,8 +11,7 @@
 namespace zoetrope::bench {
 namespace {
 
-// In units of the view box; the page scales the whole.
-constexpr double kWidth = 560, kHeight = 300;
+constexpr double kWidth = kPlotSvgWidth, kHeight = kPlotSvgHeight;
 constexpr double kLeft = 72, kRight = 14, kTop = 14, kBottom = 50;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
 constexpr double kLeastLabelDistance = 46;  // of neighbouring x labels

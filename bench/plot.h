@@ -11,6 +11,8 @@
 namespace zoetrope::bench {
 
 inline constexpr size_t kMostSeries = 8;
+// In units of the view box; who shows it scales the whole.
+inline constexpr double kPlotSvgWidth = 560, kPlotSvgHeight = 300;
 
 // `id` must be unique on the page. At most kMostSeries lines or series (ZT_CHECK).
 std::string line_plot_svg(const LinePlot& plot, const std::string& id);

@@ -78,6 +78,12 @@ void Table::add(std::vector<Cell> row) {
   rows.push_back(std::move(row));
 }
 
+Cell& Table::cell(std::vector<Cell>& row, std::string_view key) const {
+  const auto column = std::find_if(columns.begin(), columns.end(), [&](const Column& c) { return c.key == key; });
+  ZT_CHECK(column != columns.end() && row.size() == columns.size(), "no column '{}'", key);
+  return row[static_cast<size_t>(column - columns.begin())];
+}
+
 std::string format_cell(const Cell& cell, Format format) {
   if (const auto* text = std::get_if<std::string>(&cell)) return *text;
   if (const auto* integer = std::get_if<int64_t>(&cell)) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct Table {
 
   // Throws nothing, checks the row's length (ZT_CHECK).
   void add(std::vector<Cell> row);
+  // The cell of a row under the column with this key (ZT_CHECK: there is one).
+  Cell& cell(std::vector<Cell>& row, std::string_view key) const;
 };
 
 std::string format_cell(const Cell& cell, Format format);

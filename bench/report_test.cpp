@@ -116,6 +116,30 @@ TEST(Page, StandsAloneAndEscapesWhatItShows) {
   }
 }
 
+TEST(Page, PlotsAreFilesOfTheirOwnToo) {
+  const std::vector<Drawing> drawings = report_drawings(small_report());
+  ASSERT_EQ(drawings.size(), 2u);
+  EXPECT_EQ(drawings[0].name, "kernel-1");
+  EXPECT_EQ(drawings[1].name, "kernel-2");
+  for (const Drawing& drawing : drawings) {
+    EXPECT_THAT(drawing.svg, testing::StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"576\""));
+    EXPECT_EQ(count(drawing.svg, "<svg"), 2u) << "the plot inside";
+    EXPECT_EQ(count(drawing.svg, "</svg>"), 2u);
+    EXPECT_EQ(count(drawing.svg, "<style>"), 1u);
+    EXPECT_THAT(drawing.svg, HasSubstr("prefers-color-scheme:dark"));
+    EXPECT_THAT(drawing.svg, HasSubstr(">one</text>")) << "the legend";
+  }
+  EXPECT_THAT(drawings[0].svg, HasSubstr(">lines</text>"));
+  EXPECT_THAT(drawings[1].svg, HasSubstr(">bars</text>"));
+}
+
+TEST(Report, CellsAreFoundByTheirColumn) {
+  const Table table = small_report().sections[0].table;
+  std::vector<Cell> row(table.columns.size());
+  table.cell(row, "share") = 0.25;
+  EXPECT_EQ(std::get<double>(row[2]), 0.25);
+}
+
 TEST(Plot, EveryPointIsAMarkThatTellsItsValue) {
   const Report report = small_report();
   const std::string svg = line_plot_svg(report.sections[0].line_plots[0], "p");
