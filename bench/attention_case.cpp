@@ -1,7 +1,7 @@
 // `bench attention`: every strategy over ranks × batch sizes, each verified against the float64 definition before it is
 // timed, with what it sends and how long it waits for that.
 #include <algorithm>
-#include <cstdio>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -32,7 +32,7 @@ constexpr int kMostRanks = 256;
 constexpr int kMostBatch = 64;
 constexpr int64_t kTracedBatch = 2;
 constexpr int kTracedRuns = 2;
-constexpr double kWindow = 0.02, kWindowLimit = 10;
+constexpr double kWindow = 0.02;
 
 enum class Topology : uint8_t { kOneRank, kRing, kUlysses, kBoth };
 
@@ -56,18 +56,6 @@ std::vector<std::string> strategy_list() {
   std::vector<std::string> names;
   for (const NamedStrategy& named : kStrategies) names.emplace_back(named.name);
   return names;
-}
-
-const char* direction_name(Direction direction) {
-  switch (direction) {
-    case Direction::kForward:
-      return "forward";
-    case Direction::kTwoWay:
-      return "two_way";
-    case Direction::kOpen:
-      return "open";
-  }
-  return "";
 }
 
 // The smallest divisor of n above 1 that leaves a ring of two or more; n itself where there is none.
@@ -144,12 +132,12 @@ class RankRun {
 
   void time(int repeats, double estimate_window, Figures& figures) {
     figures.strategy = attention_.strategy();
-    figures.implementation = attention_.kernel();
+    figures.implementation = common_kernel();
     double once = repeat(1, nullptr);
     if (once < kWindow) once = repeat(3, nullptr);
     const auto runs = static_cast<int64_t>(std::max(1.0, std::ceil(estimate_window / once)));
-    const double window = std::clamp(once * static_cast<double>(runs), kWindow, kWindowLimit);
-    const Isa isa = isa_of_kernel(common_kernel());
+    const double window = std::clamp(once * static_cast<double>(runs), kWindow, kLongestPeakWindow);
+    const Isa isa = isa_of_kernel(figures.implementation);
     double before = peak(isa, window);
     for (int i = 0; i < repeats; ++i) {
       repeat(runs, &figures);
@@ -164,12 +152,19 @@ class RankRun {
  private:
   TensorView rows(const TensorView& x) const { return x.slice(1, own_.begin, own_.end); }
 
-  // A rank without heads or tokens names no kernel; rank 0 has both.
+  // A rank without heads or tokens names no kernel: that of the first rank that has one.
   std::string common_kernel() {
-    char name[32] = {};
-    std::snprintf(name, sizeof name, "%s", attention_.kernel());
-    world_.broadcast(0, name, sizeof name, "kernel");
-    return name;
+    using Name = std::array<char, 32>;
+    Name mine{};
+    const std::string_view kernel = attention_.kernel();
+    ZT_CHECK(kernel.size() < mine.size());
+    std::copy(kernel.begin(), kernel.end(), mine.begin());
+    std::vector<Name> all(static_cast<size_t>(world_.size()));
+    world_.all_gather(&mine, all.data(), sizeof mine, "kernels");
+    for (const Name& name : all) {
+      if (std::strcmp(name.data(), "none") != 0) return name.data();
+    }
+    return mine.data();
   }
 
   double peak(Isa isa, double seconds) {
@@ -258,6 +253,7 @@ class AttentionBench {
     batches_ = parse_counts("batch", settings.batch, kMostBatch, kMostBatch);
     ranks_ = world != nullptr ? world->size() : static_cast<int>(settings.ranks);
     dtype_ = settings.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    require_kernel();
     if (!settings.traces.empty()) {
       if (world != nullptr)
         fail(
@@ -284,10 +280,22 @@ class AttentionBench {
     }
   }
 
-  int wrong() const { return wrong_; }
+  const Outcome& outcome() const { return outcome_; }
   Section section();
 
  private:
+  // A kernel that the user names and that cannot would be refused in every row.
+  void require_kernel() const {
+    if (settings_.kernel.empty()) return;
+    kernels::FlashProblem problem;
+    problem.query_tokens = problem.key_tokens = settings_.tokens;
+    problem.heads = settings_.heads;
+    problem.head_dim = settings_.head_dim;
+    problem.dtype = dtype_;
+    const std::string refusal = kernels::FlashAttention::refusal(problem, settings_.kernel);
+    if (!refusal.empty()) fail("kernel={}: {}", settings_.kernel, refusal);
+  }
+
   bool leads() const { return world_ == nullptr || world_->rank() == 0; }
 
   void run_case(const NamedStrategy& named, int batch, const AttentionData& data, const SampledReference* reference,
@@ -311,7 +319,10 @@ class AttentionBench {
     };
     try {
       if (world_ == nullptr) {
-        comm::run_ranks(ranks, [&](Communicator& world) { body(world, true); });
+        comm::RankOptions options;
+        options.timeout_seconds = settings_.comm_timeout;
+        comm::run_ranks(
+            ranks, [&](Communicator& world) { body(world, true); }, options);
       } else {
         const auto part = world_->split(world_->rank() < ranks ? 0 : 1, world_->rank());
         if (world_->rank() < ranks) body(*part, ranks == 1);
@@ -320,10 +331,11 @@ class AttentionBench {
     } catch (const Error& error) {
       if (world_ != nullptr) throw;  // the other ranks are to end too
       note = error.what();
+      outcome_.add_unmeasured(note);
     }
     if (note.empty() && leads() && !figures.verdict.passed()) {
-      ++wrong_;
-      note = figures.verdict.finite ? "WRONG: beyond the tolerance" : "WRONG: not finite";
+      ++outcome_.wrong;
+      note = figures.verdict.note();
     }
     add(named, batch, ranks, threads, data, figures, note);
     if (!settings_.traces.empty() && batch == kTracedBatch && note.empty()) {
@@ -362,7 +374,7 @@ class AttentionBench {
   std::vector<int> batches_;
   int ranks_ = 1;
   DType dtype_ = DType::kBF16;
-  int wrong_ = 0;
+  Outcome outcome_;
   Table table_;
   std::map<std::string, std::map<int, std::pair<double, double>>> bars_;  // strategy, batch: fraction, not hidden
 };
@@ -382,7 +394,7 @@ void AttentionBench::add(const NamedStrategy& named, int batch, int ranks, int t
     const Cell cells[] = {int64_t{figures.strategy.ulysses},
                           int64_t{figures.strategy.ring},
                           direction_name(figures.strategy.direction),
-                          figures.strategy.softmax == attention::Softmax::kFixedMax ? "fixed_max" : "online",
+                          softmax_name(figures.strategy.softmax),
                           figures.implementation,
                           minimum(figures.seconds),
                           median(figures.seconds),
@@ -410,11 +422,12 @@ Section AttentionBench::section() {
   section.note = fmt::format(
       "{} tokens, {} heads of {}, {}. flash is one rank with the threads of all, so that every strategy has the same "
       "cores. 'of peak' is the median of 4·S·S·D·H·B operations a second over the peak of the kernel's instruction "
-      "set, "
-      "measured on all ranks at once before and after each repeat for as long as the repeat. 'sent' is the sum over "
+      "set, measured on all ranks at once before and after each repeat for as long as the repeat, at most {:.0f} s. "
+      "'sent' is the sum over "
       "ranks; 'wait' is that of the rank that waited longest for others, and 'not hidden' its share of the time. With "
       "more ranks than cores a rank also waits for others to compute.",
-      settings_.tokens, settings_.heads, settings_.head_dim, settings_.dtype);
+      settings_.tokens, settings_.heads, settings_.head_dim, dtype_ == DType::kBF16 ? "bf16" : "f32",
+      kLongestPeakWindow);
   BarPlot peak, waiting;
   peak.title = "Fraction of peak by batch size";
   peak.y_label = "of the measured peak";
@@ -466,19 +479,21 @@ OptionSet describe(AttentionSettings& settings) {
       .integer("tokens", settings.tokens, {1, int64_t{1} << 22}, "S, of the whole sequence")
       .integer("heads", settings.heads, {1, 1024}, "H")
       .integer("head_dim", settings.head_dim, {1, 1024}, "D")
-      .choice("dtype", settings.dtype, {"bf16", "f32"}, "of q, k, v and o")
+      .choice("dtype", settings.dtype, {"bf16", "f32", "float32"}, "of q, k, v and o")
       .integer("ranks", settings.ranks, {1, kMostRanks}, "threads that play rank; under mpirun its ranks")
       .integer("threads", settings.threads, {1, kMostThreads}, "of each rank")
       .text("kernel", settings.kernel, "a flash-attention implementation by name; unset: the fastest that can")
       .integer("repeat", settings.repeat, {1, 10000}, "timed repeats")
+      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
       .text("traces", settings.traces, "a folder for a Perfetto trace of each strategy, of batch 2 only");
   return options;
 }
 
-Section bench_attention(const AttentionSettings& settings, Communicator* world, const Progress& progress, int& wrong) {
+Section bench_attention(const AttentionSettings& settings, Communicator* world, const Progress& progress,
+                        Outcome& outcome) {
   AttentionBench bench(settings, world, progress);
   bench.run();
-  wrong += bench.wrong();
+  outcome.add(bench.outcome());
   return bench.section();
 }
 

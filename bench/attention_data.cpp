@@ -158,6 +158,11 @@ SampledReference::SampledReference(const AttentionData& data, int64_t rows) : to
   }
 }
 
+std::string Verdict::note() const {
+  if (passed()) return {};
+  return finite ? "WRONG: beyond the tolerance" : "WRONG: not finite";
+}
+
 TensorView SampledReference::pick(const TensorView& x, const Sample& sample) const {
   char* first = x.data<char>() + static_cast<size_t>(sample.first * x.stride(1)) * dtype_size(x.dtype());
   return TensorView(first, x.dtype(), {x.extent(0), sample.count, x.extent(2), x.extent(3)},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/flash_attention/flash_attention.h"
@@ -32,6 +33,7 @@ struct Verdict {
   double tolerance = 0;  // of relative_l2
   bool finite = true;    // every element of them is
   bool passed() const { return finite && relative_l2 <= tolerance; }
+  std::string note() const;  // for its row: empty, or WRONG and why
 };
 
 // The float64 result of about `rows` query rows, first and last included, computed once for every implementation that

@@ -16,6 +16,22 @@ namespace zoetrope::bench {
 // Told what is being measured now; may be empty.
 using Progress = std::function<void(const std::string&)>;
 
+// What a report does not show as a figure.
+struct Outcome {
+  int wrong = 0;       // results beyond their tolerance; they are marked and not timed
+  int unmeasured = 0;  // cases that were asked for and refused, or that failed
+  std::string reason;  // of the first of those
+
+  void add_unmeasured(const std::string& why) {
+    if (unmeasured++ == 0) reason = why;
+  }
+  void add(const Outcome& other) {
+    wrong += other.wrong;
+    if (unmeasured == 0) reason = other.reason;
+    unmeasured += other.unmeasured;
+  }
+};
+
 struct PeakSettings {
   std::string threads = "1,all";
   std::string sizes = "32K,1M,16M,256M";
@@ -35,8 +51,7 @@ struct KernelSettings {
   double window = 0.02;
 };
 OptionSet describe(KernelSettings& settings);
-// `wrong` counts the cases whose result was not within its tolerance; they are not timed.
-Section bench_kernel(const KernelSettings& settings, const Progress& progress, int& wrong);
+Section bench_kernel(const KernelSettings& settings, const Progress& progress, Outcome& outcome);
 
 struct NumericsSettings {
   std::string tokens = "512,1024,4096,16384,32760";
@@ -45,13 +60,16 @@ struct NumericsSettings {
   std::string dtype = "all";
 };
 OptionSet describe(NumericsSettings& settings);
-// `wrong` counts the results that were not within their tolerance.
-Section bench_numerics(const NumericsSettings& settings, const Progress& progress, int& wrong);
+Section bench_numerics(const NumericsSettings& settings, const Progress& progress, Outcome& outcome);
+
+// Ranks wait for one that measures something by itself: longer than in a run.
+inline constexpr double kCommTimeout = 3600;
 
 struct CommSettings {
   std::string ranks = "2,4";
   std::string sizes = "64K,256K,1M,4M,16M,64M";
   int64_t repeat = 5;
+  double comm_timeout = kCommTimeout;
 };
 OptionSet describe(CommSettings& settings);
 // Over the ranks of `world`, or where that is null over threads of this process.
@@ -68,10 +86,11 @@ struct AttentionSettings {
   int64_t threads = 1;
   std::string kernel;
   int64_t repeat = 3;
+  double comm_timeout = kCommTimeout;
   std::string traces;
 };
 OptionSet describe(AttentionSettings& settings);
 Section bench_attention(const AttentionSettings& settings, comm::Communicator* world, const Progress& progress,
-                        int& wrong);
+                        Outcome& outcome);
 
 }  // namespace zoetrope::bench

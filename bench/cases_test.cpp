@@ -37,6 +37,13 @@ TEST(Words, ListsAreSplitAndChecked) {
   EXPECT_THAT(parse_byte_sizes("sizes", "8,64K,16M,1G"), ElementsAre(8, 65536, 16 << 20, 1 << 30));
 }
 
+TEST(Words, DTypesHaveTwoSpellings) {
+  EXPECT_THAT(choose_dtypes("dtype", "all"), ElementsAre("bf16", "f32"));
+  EXPECT_THAT(choose_dtypes("dtype", "float32,bf16"), ElementsAre("f32", "bf16"));
+  EXPECT_THAT(choose_dtypes("dtype", "f32"), ElementsAre("f32"));
+  EXPECT_THAT(error_of([] { choose_dtypes("dtype", "f64"); }), HasSubstr("'f64'"));
+}
+
 TEST(Words, RefusalsNameKeyWordAndWhatIsRight) {
   EXPECT_EQ(error_of([] {
               choose_words("dtype", "bf61", {"bf16", "f32"});
@@ -106,6 +113,7 @@ TEST_P(Sampled, PassesWhatIsRightAndFindsAWrongRow) {
   kernels::FlashAttention(data.problem).attend(stream, data.q, data.block(), o);
   const SampledReference reference(data, 32);
   const Verdict right = reference.check(o);
+  EXPECT_EQ(right.note(), "");
   EXPECT_TRUE(right.passed()) << right.relative_l2 << " > " << right.tolerance;
   EXPECT_GT(right.relative_l2, 0) << "something was compared";
   // The first row of the first batch entry and the last of the last are always among the sampled.
@@ -118,11 +126,13 @@ TEST_P(Sampled, PassesWhatIsRightAndFindsAWrongRow) {
       wrong.data<float>()[at] += 2;
     }
     EXPECT_FALSE(reference.check(wrong).passed()) << at;
+    EXPECT_EQ(reference.check(wrong).note(), "WRONG: beyond the tolerance");
   }
   Tensor nothing(GetParam(), data.q.shape());
   std::memset(nothing.data<char>(), 0xff, nothing.view().bytes());
   EXPECT_FALSE(reference.check(nothing).finite);
   EXPECT_FALSE(reference.check(nothing).passed());
+  EXPECT_EQ(reference.check(nothing).note(), "WRONG: not finite");
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Sampled, testing::Values(DType::kF32, DType::kBF16),

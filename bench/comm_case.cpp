@@ -213,10 +213,15 @@ class CommBench {
     if (world_ != nullptr) {
       figures = measure(*world_, pattern, bytes, repeats);
     } else {
-      comm::run_ranks(ranks, [&](Communicator& world) {
-        Figures mine = measure(world, pattern, bytes, repeats);
-        if (world.rank() == 0) figures = std::move(mine);
-      });
+      comm::RankOptions options;
+      options.timeout_seconds = settings_.comm_timeout;
+      comm::run_ranks(
+          ranks,
+          [&](Communicator& world) {
+            Figures mine = measure(world, pattern, bytes, repeats);
+            if (world.rank() == 0) figures = std::move(mine);
+          },
+          options);
     }
     add(ranks, pattern, bytes, figures);
   }
@@ -254,7 +259,8 @@ OptionSet describe(CommSettings& settings) {
   OptionSet options;
   options.text("ranks", settings.ranks, "how many threads play rank; under mpirun its ranks, whatever stands here")
       .text("sizes", settings.sizes, "bytes that each rank brings (K, M, G: powers of 1024)")
-      .integer("repeat", settings.repeat, {1, 10000}, "timed repeats, of at least 20 ms each");
+      .integer("repeat", settings.repeat, {1, 10000}, "timed repeats, of at least 20 ms each")
+      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last");
   return options;
 }
 

@@ -11,6 +11,7 @@
 #include "bench/plot.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
+#include "kernels/flash_attention/tile_search.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -48,19 +49,20 @@ struct Axes {
   std::vector<problems::AttentionShape> shapes;
   std::vector<std::string> dtypes, implementations, softmaxes;
   std::vector<int> threads;
-  bool all_implementations = false;
+  bool all_implementations = false, all_dtypes = false;
 };
 
 Axes parse(const KernelSettings& settings) {
   Axes axes;
   axes.shapes = parse_shapes("shapes", settings.shapes);
-  axes.dtypes = choose_words("dtype", settings.dtype, {"bf16", "f32"});
+  axes.dtypes = choose_dtypes("dtype", settings.dtype);
   std::vector<std::string> implementations = FlashAttention::implementations();
   if (settings.implementation != "all") implementations.emplace_back(kAuto);
   axes.implementations = choose_words("implementation", settings.implementation, implementations);
   axes.softmaxes = choose_words("softmax", settings.softmax, softmax_names());
   axes.threads = parse_counts("threads", settings.threads, available_threads(), kMostThreads);
   axes.all_implementations = settings.implementation == "all";
+  axes.all_dtypes = settings.dtype == "all";
   return axes;
 }
 
@@ -81,6 +83,8 @@ std::vector<Column> columns() {
           {"implementation", "implementation"},
           {"softmax", "softmax"},
           {"threads", "threads"},
+          {"block_q", "rows of a tile", Format::kText, true},
+          {"block_kv", "keys of a tile", Format::kText, true},
           {"seconds_min", "least", Format::kSeconds},
           {"seconds_median", "median", Format::kSeconds},
           {"gflops", "GFLOP/s", Format::kOneDecimal},
@@ -96,8 +100,6 @@ std::vector<Column> columns() {
           {"tolerance", "tolerance", Format::kScientific, true},
           {"note", ""}};
 }
-constexpr size_t kImplementation = 7;  // its place among the columns
-constexpr size_t kDescribed = 10;      // columns that name the case
 
 template <typename Get>
 std::vector<double> each(const std::vector<PairedRepeat>& repeats, Get get) {
@@ -114,8 +116,10 @@ struct Measured {
 // In the order of the implementations, which is that of their speed.
 using Lines = std::vector<std::pair<std::string, std::vector<Measured>>>;
 
+// Pairs of bf16 products are all that its instruction does.
 bool takes_other_dtype(const AttentionData& data, const std::string& implementation) {
-  return FlashAttention::refusal(data.problem, implementation).starts_with("takes ");
+  return implementation != kAuto && isa_of_kernel(implementation) == Isa::kAvx512Bf16 &&
+         data.problem.dtype != DType::kBF16;
 }
 
 class KernelBench {
@@ -132,8 +136,9 @@ class KernelBench {
         const SampledReference reference(data);
         Tensor o(data.problem.dtype, data.q.shape());
         for (const std::string& implementation : axes_.implementations) {
-          // Of all, those that take another dtype go unmentioned.
-          if (axes_.all_implementations && takes_other_dtype(data, implementation)) continue;
+          // Where all of either are wanted, pairs that do not go together are not missed.
+          const bool all = axes_.all_implementations || axes_.all_dtypes;
+          if (all && takes_other_dtype(data, implementation)) continue;
           for (const std::string& softmax : axes_.softmaxes) {
             for (const int threads : axes_.threads) {
               run_case(shape, data, reference, o, {dtype, implementation, softmax, threads});
@@ -145,7 +150,13 @@ class KernelBench {
   }
 
   Table& table() { return table_; }
-  int wrong() const { return wrong_; }
+  const Outcome& outcome() const { return outcome_; }
+
+  // A report without a figure is a failure, whatever its rows say.
+  void require_figures() {
+    if (timed_ > 0 || outcome_.wrong > 0 || outcome_.unmeasured > 0) return;
+    outcome_.add_unmeasured("none of the implementations did any of the shapes; the notes say why");
+  }
 
   // For what was measured at two lengths or more, one head, no mask, D = 128.
   std::vector<LinePlot> plots() const {
@@ -213,7 +224,6 @@ class KernelBench {
     std::vector<Cell> row = {shape.batch,    shape.queries,          shape.keys,   shape.heads,
                              shape.head_dim, mask_text(shape),       choice.dtype, choice.implementation,
                              choice.softmax, int64_t{choice.threads}};
-    ZT_CHECK(row.size() == kDescribed);
     row.resize(table_.columns.size());
     FlashProblem problem = data.problem;
     problem.softmax = softmax_of(choice.softmax);
@@ -221,62 +231,87 @@ class KernelBench {
     if (choice.implementation != kAuto) {
       problem.implementation = choice.implementation;
       note = FlashAttention::refusal(problem, choice.implementation);
+      // Among all, one that this machine lacks is a row that says so; the user's own choice has to be.
+      if (!note.empty() && !axes_.all_implementations) {
+        outcome_.add_unmeasured(fmt::format("implementation '{}' {}", choice.implementation, note));
+      }
     }
     if (note.empty() && choice.implementation == "scalar" && axes_.all_implementations && data.flop > kMostScalarFlop) {
       note = "left out: slow; implementation=scalar times it";
     }
     if (note.empty()) {
       try {
-        time(problem, data, reference, o, choice, shape, row);
+        note = time(problem, data, reference, o, choice, shape, row);
       } catch (const Error& error) {
         note = error.what();
+        outcome_.add_unmeasured(note);
       }
     }
     if (!note.empty()) row.back() = note;
     table_.add(std::move(row));
   }
 
-  void time(const FlashProblem& problem, const AttentionData& data, const SampledReference& reference, Tensor& o,
-            const Choice& choice, const problems::AttentionShape& shape, std::vector<Cell>& row) {
+  // Fills the row. Returns its note: what is wrong, where something is; then nothing was timed.
+  std::string time(const FlashProblem& problem, const AttentionData& data, const SampledReference& reference, Tensor& o,
+                   const Choice& choice, const problems::AttentionShape& shape, std::vector<Cell>& row) {
     const FlashAttention attention(problem);
     Stream stream(choice.threads);
-    row[kImplementation] = attention.implementation();
+    const auto set = [&](const char* key, Cell value) { table_.cell(row, key) = std::move(value); };
+    set("implementation", attention.implementation());
+    const std::vector<kernels::TileCandidate> tiles_of = tile_candidates(problem);
+    if (!tiles_of.empty()) {  // the table's first; the scalar kernel has none
+      set("block_q", tiles_of.front().sizes.query);
+      set("block_kv", tiles_of.front().sizes.keys);
+    }
     const Isa isa = isa_of_kernel(attention.implementation());
     kernels::TileCounts tiles;
+    std::string note;
+    struct Wrong {};
     const auto check = [&] {
       const Verdict verdict = reference.check(o);
-      size_t at = table_.columns.size() - 5;
-      row[at++] = tiles.fixed;
-      row[at++] = tiles.online;
-      row[at++] = verdict.relative_l2;
-      row[at++] = verdict.tolerance;
-      if (verdict.passed()) return;
-      ++wrong_;
-      fail("WRONG: {}", verdict.finite ? "beyond the tolerance" : "not finite");
+      set("tiles_fixed", tiles.fixed);
+      set("tiles_online", tiles.online);
+      set("rel_l2", verdict.relative_l2);
+      set("tolerance", verdict.tolerance);
+      note = verdict.note();
+      if (!note.empty()) throw Wrong();
     };
     const PairedOptions options{
         .repeats = static_cast<int>(settings_.repeat), .seconds = settings_.seconds, .window = settings_.window};
-    const std::vector<PairedRepeat> repeats = time_beside_peak(
-        isa, stream.team(), data.flop, options, [&] { tiles = attention.attend(stream, data.q, data.block(), o); },
-        check);
+    std::vector<PairedRepeat> repeats;
+    try {
+      repeats = time_beside_peak(
+          isa, stream.team(), data.flop, options, [&] { tiles = attention.attend(stream, data.q, data.block(), o); },
+          check);
+    } catch (const Wrong&) {
+      ++outcome_.wrong;
+      return note;
+    }
+    add_times(repeats, data, choice, shape, set);
+    return note;
+  }
+
+  template <typename Set>
+  void add_times(const std::vector<PairedRepeat>& repeats, const AttentionData& data, const Choice& choice,
+                 const problems::AttentionShape& shape, const Set& set) {
     const std::vector<double> seconds = each(repeats, [](const PairedRepeat& r) { return r.seconds; });
     const std::vector<double> fractions = each(repeats, [](const PairedRepeat& r) { return r.fraction; });
-    size_t at = kDescribed;
-    row[at++] = minimum(seconds);
-    row[at++] = median(seconds);
-    row[at++] = data.flop / minimum(seconds) * 1e-9;
-    row[at++] = median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; })) * 1e-9;
-    row[at++] = minimum(fractions);
-    row[at++] = median(fractions);
-    row[at++] = maximum(fractions);
-    if (choice.threads == 1) row[at] = median(each(repeats, [](const PairedRepeat& r) { return r.cpu_fraction; }));
-    row[++at] = static_cast<int64_t>(repeats.size());
+    const double gflops = data.flop / minimum(seconds) * 1e-9;
+    set("seconds_min", minimum(seconds));
+    set("seconds_median", median(seconds));
+    set("gflops", gflops);
+    set("peak_gflops", median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; })) * 1e-9);
+    set("fraction_min", minimum(fractions));
+    set("fraction", median(fractions));
+    set("fraction_max", maximum(fractions));
+    if (choice.threads == 1) set("cpu", median(each(repeats, [](const PairedRepeat& r) { return r.cpu_fraction; })));
+    set("repeats", static_cast<int64_t>(repeats.size()));
+    ++timed_;
     if (shape.heads == 1 && shape.batch == 1 && shape.head_dim == 128 && shape.queries == shape.keys &&
         data.problem.mask == kernels::MaskKind::kNone) {
       const std::string name =
           axes_.softmaxes.size() == 1 ? choice.implementation : choice.implementation + " " + choice.softmax;
-      remember({choice.dtype, choice.threads}, name,
-               {static_cast<double>(shape.queries), median(fractions), data.flop / minimum(seconds) * 1e-9});
+      remember({choice.dtype, choice.threads}, name, {static_cast<double>(shape.queries), median(fractions), gflops});
     }
   }
 
@@ -298,7 +333,8 @@ class KernelBench {
   Table table_;
   std::map<PlotKey, Lines> lines_;
   std::vector<std::string> names_;  // of all lines
-  int wrong_ = 0;
+  int timed_ = 0;                   // rows
+  Outcome outcome_;
 };
 
 }  // namespace
@@ -309,7 +345,7 @@ OptionSet describe(KernelSettings& settings) {
       .text("shapes", settings.shapes,
             "groups (lengths, two_heads, head_dims, primes, cross, masks, small) or shapes BxSxHxD, each with "
             ":kv=N, :lengths=SHARE or :mask=SHARE after it")
-      .text("dtype", settings.dtype, "bf16, f32 or all")
+      .text("dtype", settings.dtype, "bf16, f32 (or float32) or all")
       .text("implementation", settings.implementation,
             "names, all that can run here, or auto: the one that is taken where none is named")
       .text("softmax", settings.softmax, "online, exact_online, fixed_max or all")
@@ -322,10 +358,11 @@ OptionSet describe(KernelSettings& settings) {
   return options;
 }
 
-Section bench_kernel(const KernelSettings& settings, const Progress& progress, int& wrong) {
+Section bench_kernel(const KernelSettings& settings, const Progress& progress, Outcome& outcome) {
   KernelBench bench(settings, progress);
   bench.run();
-  wrong += bench.wrong();
+  bench.require_figures();
+  outcome.add(bench.outcome());
   Section section;
   section.name = "kernel";
   section.title = "Flash attention on this CPU";
@@ -333,8 +370,10 @@ Section bench_kernel(const KernelSettings& settings, const Progress& progress, i
       "Exact attention, 4·Sq·(valid keys)·D floating-point operations a head. Every result was compared with the "
       "float64 definition (a sample of rows where there are many) before it was timed. 'of peak' is the median over "
       "the repeats of operations a second over those of the instruction set's multiply-adds, measured on the same "
-      "threads right before and after each repeat for as long as the repeat; 'cpu' is the same by the thread's own "
-      "CPU time, which others on the machine disturb less. GFLOP/s are those of the least time.";
+      "threads right before and after each repeat for as long as the repeat, at most " +
+      fmt::format("{:.0f} s; ", kLongestPeakWindow) +
+      "'cpu' is the same by the thread's own CPU time, which others on the machine disturb less. GFLOP/s are those of "
+      "the least time. Tile sizes are those of the built-in table, not of the user's tile cache (zoetrope tune).";
   section.line_plots = bench.plots();
   section.highlights = bench.highlights();
   section.table = std::move(bench.table());

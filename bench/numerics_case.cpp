@@ -71,14 +71,16 @@ class NumericsBench {
                       {"tokens", "S"},
                       {"beta", "beta", Format::kOneDecimal},
                       {"rel_l2", "rel L2", Format::kScientific},
+                      {"tolerance", "tolerance", Format::kScientific, true},
                       {"units", "in units", Format::kOneDecimal},
                       {"max_abs", "max abs", Format::kScientific},
                       {"tiles_fixed", "fixed", Format::kCount},
-                      {"tiles_online", "online", Format::kCount}};
+                      {"tiles_online", "online", Format::kCount},
+                      {"note", ""}};
   }
 
   void run() {
-    for (const std::string& dtype : choose_words("dtype", settings_.dtype, {"bf16", "f32"})) {
+    for (const std::string& dtype : choose_dtypes("dtype", settings_.dtype)) {
       const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
       by_length(type);
       by_bound(type);
@@ -154,12 +156,14 @@ class NumericsBench {
     const kernels::TileCounts tiles = FlashAttention(problem).attend(stream_, data.q, data.block(), o);
     const Verdict verdict = reference.check(o);
     if (!verdict.passed()) ++wrong_;
+    Cell note;
+    if (!verdict.passed()) note = verdict.note();
     const double units = verdict.relative_l2 / unit(problem.dtype);
     Cell bound;
     if (beta) bound = *beta;
     table_.add({std::string(what), std::string(dtype_word(problem.dtype)), path.implementation,
-                std::string(path.softmax_name), data.k.extent(1), bound, verdict.relative_l2, units, verdict.max_abs,
-                tiles.fixed, tiles.online});
+                std::string(path.softmax_name), data.k.extent(1), bound, verdict.relative_l2, verdict.tolerance, units,
+                verdict.max_abs, tiles.fixed, tiles.online, note});
     return units;
   }
 
@@ -193,14 +197,14 @@ OptionSet describe(NumericsSettings& settings) {
   options.text("tokens", settings.tokens, "sequence lengths, ascending")
       .integer("head_dim", settings.head_dim, {2, 1024}, "D")
       .integer("rows", settings.rows, {1, 1 << 20}, "query rows that are compared with the float64 definition")
-      .text("dtype", settings.dtype, "bf16, f32 or all");
+      .text("dtype", settings.dtype, "bf16, f32 (or float32) or all");
   return options;
 }
 
-Section bench_numerics(const NumericsSettings& settings, const Progress& progress, int& wrong) {
+Section bench_numerics(const NumericsSettings& settings, const Progress& progress, Outcome& outcome) {
   NumericsBench bench(settings, progress);
   bench.run();
-  wrong += bench.wrong();
+  outcome.wrong += bench.wrong();
   Section section;
   section.name = "numerics";
   section.title = "Errors against the float64 definition";

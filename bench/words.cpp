@@ -121,6 +121,15 @@ std::vector<std::string> choose_words(const char* key, std::string_view text, co
   return words;
 }
 
+std::vector<std::string> choose_dtypes(const char* key, std::string_view text) {
+  if (text == "all") return {"bf16", "f32"};
+  std::vector<std::string> words = choose_words(key, text, {"bf16", "f32", "float32"});
+  for (std::string& word : words) {
+    if (word == "float32") word = "f32";
+  }
+  return words;
+}
+
 std::vector<int> parse_counts(const char* key, std::string_view text, int all, int limit) {
   std::vector<int> counts;
   for (const std::string& word : split_words(key, text)) {

@@ -16,6 +16,9 @@ std::vector<std::string> split_words(const char* key, std::string_view text);
 // Each word is one of `legal`; "all" stands for every one of them.
 std::vector<std::string> choose_words(const char* key, std::string_view text, const std::vector<std::string>& legal);
 
+// "bf16" and "f32", which may be called float32.
+std::vector<std::string> choose_dtypes(const char* key, std::string_view text);
+
 // Positive counts, in the order given; "all" is `all`. The same count twice is listed once.
 std::vector<int> parse_counts(const char* key, std::string_view text, int all, int limit);
 

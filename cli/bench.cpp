@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 
 #include "base/atomic_file.h"
@@ -17,14 +18,16 @@
 namespace zoetrope::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-// Every mode takes these two.
+// Every mode takes these.
 struct Output {
-  std::string json, html;
+  std::string json, html, svg;
   void describe(OptionSet& options) {
     options.text("json", json, "write every figure to this file")
-        .text("html", html, "write a page with plots to this file; it needs no other file and no network");
+        .text("html", html, "write a page with plots to this file; it needs no other file and no network")
+        .text("svg", svg, "write each plot of the page to a file of this folder: MODE-1.svg, MODE-2.svg, …");
   }
 };
 
@@ -41,7 +44,7 @@ struct Settings {
 struct Run {
   const Settings& settings;
   comm::Communicator* world;
-  int wrong = 0;  // results that are
+  bench::Outcome outcome = {};
 };
 
 struct Mode {
@@ -66,16 +69,16 @@ constexpr Mode kModes[] = {
      [](Run& run) { return bench_peak(run.settings.peak, show_progress); }},
     {"kernel", "flash attention by itself, every implementation side by side", false,
      [](Settings& s) { return describe(s.kernel); },
-     [](Run& run) { return bench_kernel(run.settings.kernel, show_progress, run.wrong); }},
+     [](Run& run) { return bench_kernel(run.settings.kernel, show_progress, run.outcome); }},
     {"numerics", "errors of every kernel and softmax against the float64 definition", false,
      [](Settings& s) { return describe(s.numerics); },
-     [](Run& run) { return bench_numerics(run.settings.numerics, show_progress, run.wrong); }},
+     [](Run& run) { return bench_numerics(run.settings.numerics, show_progress, run.outcome); }},
     {"comm", "all-to-all and ring bandwidth against message size; under mpirun over its ranks", true,
      [](Settings& s) { return describe(s.comm); },
      [](Run& run) { return bench_comm(run.settings.comm, run.world, show_progress); }},
     {"attention", "every strategy at several batch sizes; under mpirun over its ranks", true,
      [](Settings& s) { return describe(s.attention); },
-     [](Run& run) { return bench_attention(run.settings.attention, run.world, show_progress, run.wrong); }},
+     [](Run& run) { return bench_attention(run.settings.attention, run.world, show_progress, run.outcome); }},
 };
 constexpr const char* kAll = "all";
 
@@ -133,6 +136,27 @@ void write(std::optional<AtomicFile>& file, const std::string& text) {
   file->commit();
 }
 
+// A folder in which the first file can be written, known before anything is measured.
+void open_folder(const std::string& folder, const Mode& first) {
+  if (folder.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail("{}: cannot make this folder: {}", folder, error.message());
+  const AtomicFile probe(fs::path(folder) / fmt::format("{}-1.svg", first.name));
+}
+
+// All or none of them.
+void write_drawings(const std::string& folder, const bench::Report& report) {
+  if (folder.empty()) return;
+  std::vector<AtomicFile> files;
+  for (const bench::Drawing& drawing : report_drawings(report)) {
+    AtomicFile& file = files.emplace_back(fs::path(folder) / (drawing.name + ".svg"));
+    file.write(drawing.svg.data(), drawing.svg.size());
+    file.close();
+  }
+  for (AtomicFile& file : files) file.commit();
+}
+
 std::vector<const Mode*> choose(const Words& arguments, Settings& settings, bool on_ranks) {
   if (arguments.empty()) {
     fail("bench needs to know what to measure: zoetrope bench MODE, where MODE is one of {}", mode_names());
@@ -163,6 +187,7 @@ int run(const Words& arguments, comm::Communicator* world) {
   if (leads) {
     open(json, settings.output.json);
     open(html, settings.output.html);
+    open_folder(settings.output.svg, *chosen[0]);
   }
   bench::Report report{bench::describe_machine(), {}};
   Run state{settings, world};
@@ -172,9 +197,25 @@ int run(const Words& arguments, comm::Communicator* world) {
     print(report);
     write(json, report_json(report));
     write(html, report_page(report));
+    write_drawings(settings.output.svg, report);
   }
-  if (state.wrong > 0) fail("bench: {} of the results are wrong; see the lines marked WRONG", state.wrong);
+  const bench::Outcome& outcome = state.outcome;
+  if (outcome.wrong > 0) fail("bench: {} of the results are wrong; see the lines marked WRONG", outcome.wrong);
+  if (outcome.unmeasured == 1) fail("bench: a case could not be measured: {}", outcome.reason);
+  if (outcome.unmeasured > 1) {
+    fail("bench: {} cases could not be measured, the first because: {}", outcome.unmeasured, outcome.reason);
+  }
   return 0;
+}
+
+double timeout(const Words& arguments) {
+  Settings settings;
+  try {
+    choose(arguments, settings, false);
+  } catch (const std::exception&) {
+    return bench::kCommTimeout;
+  }
+  return arguments[0] == "comm" ? settings.comm.comm_timeout : settings.attention.comm_timeout;
 }
 
 std::string help() {
@@ -195,6 +236,6 @@ std::string help() {
 }  // namespace
 
 const Command kBench = {
-    "bench", "MODE [key=value …]", "Measure the machine and how much of it the engine reaches", help, nullptr, run};
+    "bench", "MODE [key=value …]", "Measure the machine and how much of it the engine reaches", help, timeout, run};
 
 }  // namespace zoetrope::cli

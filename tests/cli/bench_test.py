@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 PROGRAM = None
 TESTS = {}
@@ -97,7 +98,7 @@ def help_lists_modes_and_keys(cwd):
     result = bench(cwd, "--help")
     assert result.returncode == 0
     for word in ("bench peak", "bench kernel", "bench comm", "bench attention", "bench all", "shapes", "sizes", "traces",
-                 "json", "html"):
+                 "json", "html", "svg", "comm_timeout"):
         assert word in result.stdout, word
 
 
@@ -126,6 +127,9 @@ def kernel_verifies_and_times_every_choice(cwd):
         assert row["seconds_median"] >= row["seconds_min"] > 0, row
         assert 0 < row["rel_l2"] <= row["tolerance"], row
         assert row["fraction"] > 0 and (row["cpu"] is not None) == (row["threads"] == 1), row
+        tiled = row["implementation"] != "scalar"
+        assert (row["block_q"] is not None) == (row["block_kv"] is not None) == tiled, row
+        assert not tiled or (row["block_q"] >= 16 and row["block_kv"] >= 16), row
         assert (row["tiles_fixed"] > 0) == (row["softmax"] == "fixed_max"), row
 
 
@@ -140,8 +144,36 @@ def kernel_times_masks_and_cross_attention(cwd):
 
 @test
 def kernel_says_why_an_implementation_cannot(cwd):
-    found = rows(cwd, "kernel", *KERNEL, "implementation=avx512_bf16", "dtype=f32", "threads=1")
-    assert len(found) == 1 and found[0]["note"] and found[0]["seconds_min"] is None, found
+    """A row with the reason, and an exit code: the user wanted this one."""
+    result = bench(cwd, "kernel", *KERNEL, "implementation=avx512_bf16", "dtype=float32", "threads=1", "json=out.json")
+    assert result.returncode == 1 and result.stderr.count("zoetrope: ") == 1, result.stderr
+    assert "avx512_bf16" in result.stderr and "takes BF16" in result.stderr, result.stderr
+    (row,) = json.loads((pathlib.Path(cwd) / "out.json").read_text())["kernel"]
+    assert "takes BF16" in row["note"] and row["seconds_min"] is None and row["dtype"] == "f32", row
+
+
+@test
+def kernel_of_all_dtypes_takes_those_that_fit(cwd):
+    result = bench(cwd, "kernel", *KERNEL, "implementation=avx512_bf16", "threads=1", "json=out.json")
+    (row,) = json.loads((pathlib.Path(cwd) / "out.json").read_text())["kernel"]
+    assert row["dtype"] == "bf16" and result.returncode == (1 if row["note"] else 0), (row, result.stderr)
+
+
+@test
+def numerics_has_tolerances_and_no_notes(cwd):
+    found = rows(cwd, "numerics", "tokens=32,64", "head_dim=16", "rows=8", "dtype=float32", "svg=plots")
+    for row in found:
+        assert row["dtype"] == "f32" and row["rel_l2"] <= row["tolerance"] and row["note"] is None, row
+    drawings = sorted((pathlib.Path(cwd) / "plots").iterdir())
+    assert [p.name for p in drawings] == ["numerics-1.svg", "numerics-2.svg"], drawings
+    for path in drawings:
+        root = xml.etree.ElementTree.parse(path).getroot()  # well-formed, and an SVG by itself
+        assert root.tag == "{http://www.w3.org/2000/svg}svg", root.tag
+        (style,) = root.findall("{http://www.w3.org/2000/svg}style")
+        assert "prefers-color-scheme:dark" in style.text
+        text = "".join(root.itertext())
+        assert "f32: " in text and " exact_online" in text, "title and legend"
+        assert "url(" not in text and "href" not in path.read_text() and "<script" not in path.read_text()
 
 
 @test
@@ -186,6 +218,15 @@ def attention_verifies_every_strategy_and_traces_batch_2(cwd):
 
 
 @test
+def attention_of_fewer_tokens_than_ranks(cwd):
+    """The first rank has no token, and so no kernel."""
+    for strategy in ("ring", "ulysses", "ulysses_ring"):
+        (row,) = rows(cwd, "attention", f"strategies={strategy}", "tokens=3", "heads=4", "head_dim=16", "ranks=4",
+                      "batch=1", "repeat=1")
+        assert not row["note"] and row["implementation"] not in ("", "none"), row
+
+
+@test
 def attention_runs_under_mpirun(cwd):
     if shutil.which("mpirun") is None:
         raise Skip("there is no mpirun")
@@ -227,6 +268,9 @@ def bad_modes_and_keys_are_refused(cwd):
     refused(cwd, bench(cwd, "comm", "ranks=1"), "2 is the least")
     refused(cwd, bench(cwd, "attention", "strategies=spiral"), "'spiral'", "ulysses_ring")
     refused(cwd, bench(cwd, "attention", "tokens=0"), "tokens")
+    refused(cwd, bench(cwd, "attention", *ATTENTION, "kernel=abacus"), "kernel=abacus", "no implementation")
+    refused(cwd, bench(cwd, "attention", *ATTENTION, "kernel=avx512_bf16", "dtype=f32"), "kernel=avx512_bf16", "BF16")
+    refused(cwd, bench(cwd, "comm", "comm_timeout=0"), "comm_timeout")
     refused(cwd, bench(cwd, "all", "attn.tokens=5"), "'attn'")
     refused(cwd, bench(cwd, "all", "tokens=5"), "tokens")
 
@@ -235,6 +279,7 @@ def bad_modes_and_keys_are_refused(cwd):
 def an_output_that_cannot_be_written_is_refused_before_measuring(cwd):
     refused(cwd, bench(cwd, "kernel", "json=missing/out.json", timeout=20), "missing")
     refused(cwd, bench(cwd, "kernel", "html=missing/out.html", timeout=20), "missing")
+    refused(cwd, bench(cwd, "kernel", "svg=/proc/nothing", timeout=20), "/proc/nothing")
 
 
 @test
@@ -242,6 +287,13 @@ def modes_of_one_process_refuse_mpirun(cwd):
     if shutil.which("mpirun") is None:
         raise Skip("there is no mpirun")
     refused(cwd, bench(cwd, "peak", *PEAK, ranks=2), "without mpirun")
+
+
+@test
+def what_cannot_be_measured_under_mpirun_is_said_once(cwd):
+    if shutil.which("mpirun") is None:
+        raise Skip("there is no mpirun")
+    refused(cwd, bench(cwd, "attention", *ATTENTION, "kernel=abacus", ranks=2), "kernel=abacus", "no implementation")
 
 
 def main():
