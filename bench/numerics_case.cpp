@@ -211,7 +211,9 @@ Section bench_numerics(const NumericsSettings& settings, const Progress& progres
   section.note =
       "Relative L2 of sampled rows against softmax in float64, also in units of 2^-24 (f32) and 2^-9 (bf16), which is "
       "what rounding the output alone may cost. 'near zero': two keys far from the others give fixed-max softmax a "
-      "bound β on exponents that are all near zero; beyond its gate rows go online.";
+      "bound β on exponents that are all near zero; beyond its gate rows go online. A plot has room for eight paths; "
+      "the "
+      "table has all.";
   section.line_plots = std::move(bench.plots());
   section.table = std::move(bench.table());
   return section;

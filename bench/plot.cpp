@@ -153,7 +153,7 @@ std::string line_plot_svg(const LinePlot& plot, const std::string& id) {
     return kLeft + kMargin + (kPlotWidth - 2 * kMargin) * (std::log2(x) - low) / (high - low);
   };
   const Scale scale{top_of(highest, plot.guide, plot.y_is_fraction)};
-  std::string description = plot.y_label + " over " + plot.x_label + "; the values are in the table below.";
+  std::string description = plot.y_label + " over " + plot.x_label + "; every mark tells its value.";
   std::string svg = open_svg(id, plot.title, description);
   std::vector<double> ticks = axis_ticks(scale.top);
   while (ticks.back() > scale.top * (1 + 1e-9)) ticks.pop_back();
@@ -200,7 +200,7 @@ std::string bar_plot_svg(const BarPlot& plot, const std::string& id) {
     for (const double value : series.values) highest = std::max(highest, std::isfinite(value) ? value : 0);
   }
   const Scale scale{top_of(highest, 0, plot.y_is_fraction)};
-  std::string svg = open_svg(id, plot.title, plot.y_label + " by group; the values are in the table below.");
+  std::string svg = open_svg(id, plot.title, plot.y_label + " by group; every mark tells its value.");
   std::vector<double> ticks = axis_ticks(scale.top);
   while (ticks.back() > scale.top * (1 + 1e-9)) ticks.pop_back();
   svg += y_axis(ticks, scale, plot.y_is_fraction, plot.y_label);
