@@ -34,9 +34,9 @@ OptionSet describe(TuneOptions& o) {
   OptionSet set;
   set.text("shape", o.shape, "what to tune for, as BxSxHxD; entries hold for all S near this one")
       .integer("kv", o.kv, {1, INT64_MAX}, "tokens of k and v; unset: those of q")
-      .choice("dtype", o.dtype, {"bf16", "float32"}, "of q, k, v and o")
+      .choice("dtype", o.dtype, {"bf16", "float32", "f32"}, "of q, k, v and o")
       .choice("softmax", o.softmax, {"online", "fixed_max"}, "the softmax to tune")
-      .text("implementation", o.implementation, "the kernel to tune; unset: the one that would run")
+      .text("implementation", o.implementation, "the kernel to tune; auto or unset: the one that would run")
       .integer("threads", o.threads, {1, 4096}, "compute threads; unset: all cores")
       .number("seconds", o.seconds, {0, 1e5}, "how long to search; every candidate gets three turns at least")
       .text("cache", o.cache, "the file to remember in; unset: zoetrope/tiles.json in the user's cache folder")
@@ -78,7 +78,7 @@ kernels::FlashProblem problem_of(const TuneOptions& o) {
   problem.dtype = o.dtype == "bf16" ? DType::kBF16 : DType::kF32;
   problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape[3])));
   problem.softmax = o.softmax == "fixed_max" ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
-  problem.implementation = o.implementation;
+  if (o.implementation != "auto") problem.implementation = o.implementation;
   return problem;
 }
 
@@ -98,7 +98,9 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   Stream stream(static_cast<int>(options.threads.value_or(available_threads())));
   std::vector<TileCandidate> found;
   {
-    const kernels::TileCacheLock lock(cache);
+    const kernels::TileCacheLock lock(cache, [](const std::string& holder) {
+      fmt::print(stderr, "waiting for {} to finish its search …\n", holder);
+    });
     if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "searching …\n");
     found = search_tiles(problem, stream, options.seconds);
     cache.remember(tile_entry(problem, found));

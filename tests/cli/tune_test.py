@@ -5,9 +5,11 @@ first use, and bad input.
     tune_test.py PROGRAM NAME    runs one test (exit 77: skipped, with the reason)
     tune_test.py --list          the names
 """
+import fcntl
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -92,6 +94,25 @@ def attention_searches_on_first_use(cwd):
     # Ranks search one after another, and the first one's result serves all.
     measured_run(cwd, "enable_tile_search=true", "dtype=bf16", "ranks=2", "attention=ulysses")
     assert len(tiles(cwd)) == 2
+
+
+@test
+def says_whom_it_waits_for(cwd):
+    cache_file(cwd).parent.mkdir(parents=True)
+    with open(f"{cache_file(cwd)}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711\n")
+        lock.flush()
+        tuning = subprocess.Popen([PROGRAM, "tune", SHAPE, "seconds=0", "threads=1", "implementation=auto"], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd,
+                                  env={**os.environ, "XDG_CACHE_HOME": str(pathlib.Path(cwd) / "cache")})
+        said = tuning.stderr.readline()
+        assert "waiting for process 4711" in said, said
+        assert not cache_file(cwd).exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    tuning.communicate(timeout=240)
+    assert tuning.returncode == 0 and len(tiles(cwd)) == 1
+    assert int(pathlib.Path(f"{cache_file(cwd)}.lock").read_text()) == tuning.pid
 
 
 @test
