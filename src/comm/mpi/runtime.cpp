@@ -424,12 +424,13 @@ void Runtime::cancel(const std::shared_ptr<Exchange>& exchange) {
   exchange->cancelled = true;
   cancelled_.push_back(exchange);
   work_.notify_all();
-  const auto received = [&] {
+  const auto done = [&] {
     return std::all_of(exchange->pieces.begin(), exchange->pieces.end(),
-                       [](const Piece& piece) { return piece.done || piece.sends; });
+                       [](const Piece& piece) { return piece.done || piece.local; });
   };
-  // What has begun to arrive cannot be cancelled, but ends soon. Where it does not, the run is about to be killed.
-  while (!received())
+  // What has begun to arrive cannot be cancelled, nor can a send, whose buffer a peer may read by itself; but both end
+  // soon. Where they do not, the run is about to be killed.
+  while (!done())
     if (done_.wait_for(lock, milliseconds(1000)) == std::cv_status::timeout) return;
 }
 
