@@ -106,7 +106,7 @@ template <typename T, typename Body>
 void for_chunks(Stream& stream, const FlashProblem& p, const KeyBlock& block, Body&& body) {
   const int64_t keys = block.k.extent(1), chunks = ceil_div(keys, kChunkKeys);
   const Mask mask(p, block);
-  stream.team().parallel_for(p.batch * p.heads * chunks, 4, [&](IndexRange range, int) {
+  stream.team().parallel_for(p.batch * p.heads * chunks, 1, [&](IndexRange range, int) {
     for (int64_t item = range.begin; item < range.end; ++item) {
       const int64_t head = item / chunks, chunk = item % chunks, b = head / p.heads, h = head % p.heads;
       const T* k[kChunkKeys];
