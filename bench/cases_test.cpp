@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "bench/attention_data.h"
 #include "bench/peak.h"
 #include "bench/words.h"
@@ -19,16 +20,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(Words, ListsAreSplitAndChecked) {
   EXPECT_THAT(choose_words("softmax", "a,b", {"a", "b", "c"}), ElementsAre("a", "b"));

@@ -16,7 +16,7 @@ import time
 sys.dont_write_bytecode = True
 import attention_test  # noqa: E402
 from attention_test import attention, lengths_of, mask_of, mpi, normal, problem, save  # noqa: E402
-from cli_test import MPI_ENV, SLOWER, Skip, refused, run, unreported  # noqa: E402
+from cli_test import MPI_ENV, SLOWER, Skip, refused, run, run_script, unreported  # noqa: E402
 
 TESTS = {}
 
@@ -219,4 +219,4 @@ def mpi_error_of_the_writer_ends_all(cwd):
 
 
 if __name__ == "__main__":
-    sys.exit(attention_test.main(TESTS))
+    sys.exit(run_script(TESTS, attention_test.use))

@@ -12,10 +12,9 @@ import random
 import shutil
 import struct
 import sys
-import tempfile
 
 sys.dont_write_bytecode = True
-from cli_test import MPI_ENV, Skip, read_tensors, refused, run, write_tensors  # noqa: E402
+from cli_test import MPI_ENV, Skip, read_tensors, refused, run, run_script, write_tensors  # noqa: E402
 
 PROGRAM = None
 TESTS = {}
@@ -418,21 +417,10 @@ def mpi_on_three_ranks_gives_what_threads_give(cwd):
     assert result.stdout.count("Strategy:") == 1, result.stdout
 
 
-def main(tests):
+def use(program):
     global PROGRAM
-    if sys.argv[1:] == ["--list"]:
-        print(";".join(tests))
-        return 0
-    PROGRAM, name = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="zoetrope_attention_") as cwd:
-        try:
-            tests[name](cwd)
-        except Skip as reason:
-            print(f"skipped: {reason}")
-            return 77
-    print(f"{name}: passed")
-    return 0
+    PROGRAM = program
 
 
 if __name__ == "__main__":
-    sys.exit(main(TESTS))
+    sys.exit(run_script(TESTS, use))

@@ -10,28 +10,18 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
-import tempfile
 import xml.etree.ElementTree
+
+sys.dont_write_bytecode = True
+from cli_test import MPI_ENV, Skip, run, run_script  # noqa: E402
 
 PROGRAM = None
 TESTS = {}
-MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-           "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-           "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_hwloc_base_binding_policy": "none"}
-if "ASAN_OPTIONS" in os.environ:
-    # Open MPI is built without frame pointers: only full unwinding finds whose leak it is.
-    MPI_ENV["ASAN_OPTIONS"] = os.environ["ASAN_OPTIONS"] + ":fast_unwind_on_malloc=0"
-SLOWER = int(os.environ.get("ZOETROPE_TEST_TIMEOUT_SCALE", "1"))  # sanitizers
 PEAK = ["sizes=4K", "seconds=0.005"]
 KERNEL = ["shapes=1x128x1x64", "window=0.0005", "repeat=1"]
 COMM = ["sizes=4K,64K", "repeat=1"]
 ATTENTION = ["tokens=67", "heads=5", "head_dim=16", "repeat=1", "batch=1,2"]
-
-
-class Skip(Exception):
-    pass
 
 
 def test(function):
@@ -39,14 +29,9 @@ def test(function):
     return function
 
 
-def bench(cwd, *arguments, ranks=0, timeout=240):
+def bench(cwd, *arguments, ranks=0, **options):
     launcher = ["mpirun", "-n", str(ranks)] if ranks else []
-    result = subprocess.run([*launcher, str(PROGRAM), "bench", *arguments], cwd=cwd, timeout=timeout * SLOWER, text=True,
-                            errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env={**os.environ, **(MPI_ENV if ranks else {})})
-    for words in ("Sanitizer: ", "runtime error: "):
-        assert words not in result.stderr, f"a sanitizer's report:\n{result.stderr}"
-    return result
+    return run([*launcher, PROGRAM, "bench", *arguments], cwd, env=MPI_ENV if ranks else None, **options)
 
 
 def rows(cwd, mode, *arguments, **options):
@@ -296,21 +281,10 @@ def what_cannot_be_measured_under_mpirun_is_said_once(cwd):
     refused(cwd, bench(cwd, "attention", *ATTENTION, "kernel=abacus", ranks=2), "kernel=abacus", "no implementation")
 
 
-def main():
+def use(program):
     global PROGRAM
-    if sys.argv[1:] == ["--list"]:
-        print(";".join(TESTS))
-        return 0
-    PROGRAM, name = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="zoetrope_bench_") as cwd:
-        try:
-            TESTS[name](cwd)
-        except Skip as reason:
-            print(f"skipped: {reason}")
-            return 77
-    print(f"{name}: passed")
-    return 0
+    PROGRAM = program
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(TESTS, use))

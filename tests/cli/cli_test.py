@@ -45,6 +45,23 @@ def unreported(result):
     return result
 
 
+def run_script(tests, use):
+    """Lists the tests, or runs the one named last in a folder of its own, after `use` was given the words before it."""
+    if sys.argv[1:] == ["--list"]:
+        print(";".join(tests))
+        return 0
+    *words, name = sys.argv[1:]
+    use(*words)
+    with tempfile.TemporaryDirectory(prefix="zoetrope_cli_") as cwd:
+        try:
+            tests[name](cwd)
+        except Skip as reason:
+            print(f"skipped: {reason}")
+            return 77
+    print(f"{name}: passed")
+    return 0
+
+
 def run(arguments, cwd, timeout=240, env=None):
     return unreported(subprocess.run(
         [str(a) for a in arguments], cwd=cwd, timeout=timeout * SLOWER, text=True, errors="replace",
@@ -561,21 +578,10 @@ def stop_rank(cwd, rank):
     refused(cwd, result, "rank 0", "rank 1", "step")
 
 
-def main():
+def use(program, model):
     global PROGRAM, MODEL
-    if sys.argv[1:] == ["--list"]:
-        print(";".join(TESTS))
-        return 0
-    PROGRAM, MODEL, name = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="zoetrope_cli_") as cwd:
-        try:
-            TESTS[name](cwd)
-        except Skip as reason:
-            print(f"skipped: {reason}")
-            return 77
-    print(f"{name}: passed")
-    return 0
+    PROGRAM, MODEL = program, model
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(TESTS, use))

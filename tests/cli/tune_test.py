@@ -11,10 +11,9 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 sys.dont_write_bytecode = True
-from cli_test import Skip, refused, run  # noqa: E402
+from cli_test import refused, run, run_script  # noqa: E402
 
 PROGRAM = None
 TESTS = {}
@@ -143,21 +142,10 @@ def bad_input(cwd):
     assert both.returncode == 1 and "deterministic" in both.stderr and "enable_tile_search" in both.stderr, both.stderr
 
 
-def main():
+def use(program):
     global PROGRAM
-    if sys.argv[1:] == ["--list"]:
-        print(";".join(TESTS))
-        return 0
-    PROGRAM, name = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="zoetrope_tune_") as cwd:
-        try:
-            TESTS[name](cwd)
-        except Skip as reason:
-            print(f"skipped: {reason}")
-            return 77
-    print(f"{name}: passed")
-    return 0
+    PROGRAM = program
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(TESTS, use))
