@@ -13,7 +13,6 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Keys of one partial sum. Fixed, so that neither threads nor their number change a bit.
 constexpr int64_t kChunkKeys = 512;
@@ -101,7 +100,13 @@ const T* row_of(const TensorView& x, int64_t b, int64_t token, int64_t h) {
   return x.data<const T>() + b * x.stride(0) + token * x.stride(1) + h * x.stride(2);
 }
 
-// One pass over the chunks of all heads on the team: body(b, h, chunk, valid keys' rows of k and v).
+// The record of a head in statistics [B, H, 3 + D].
+float* record(const TensorView& statistics, int64_t b, int64_t h) {
+  return statistics.data<float>() + b * statistics.stride(0) + h * statistics.stride(1);
+}
+
+// One pass over the chunks of all heads on the team: body(folded head, chunk, valid keys' rows of k and v, their
+// number).
 template <typename T, typename Body>
 void for_chunks(Stream& stream, const FlashProblem& p, const KeyBlock& block, Body&& body) {
   const int64_t keys = block.k.extent(1), chunks = ceil_div(keys, kChunkKeys);
@@ -125,32 +130,30 @@ void for_chunks(Stream& stream, const FlashProblem& p, const KeyBlock& block, Bo
 template <typename T>
 void measure(Stream& stream, const FlashProblem& p, const KeyBlock& block, const TensorView& out) {
   const int64_t heads = p.batch * p.heads, chunks = ceil_div(block.k.extent(1), kChunkKeys);
-  const int64_t record = statistics_floats(p.head_dim);
+  const int64_t floats = statistics_floats(p.head_dim);
   const Arena::Scope scope(stream.scratch());
   // Records of the chunks, later folded into one a head.
-  auto* parts = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(heads * chunks * record) * 4));
+  auto* parts = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(heads * chunks * floats) * 4));
   for_chunks<T>(stream, p, block, [&](int64_t head, int64_t chunk, auto& k, auto&, int64_t count) {
-    float* part = parts + (head * chunks + chunk) * record;
+    float* part = parts + (head * chunks + chunk) * floats;
     part[kStatCount] = static_cast<float>(count);
     if (p.center_keys) add_keys<T>(k, count, p.head_dim, part + kStatMean);
   });
-  const auto record_of = [&](int64_t head) {
-    return out.data<float>() + head / p.heads * out.stride(0) + head % p.heads * out.stride(1);
-  };
+  const auto record_of = [&](int64_t head) { return record(out, head / p.heads, head % p.heads); };
   for (int64_t head = 0; head < heads; ++head) {
     float* into = record_of(head);
     double n = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) n += parts[(head * chunks + chunk) * record];
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) n += parts[(head * chunks + chunk) * floats];
     into[kStatCount] = static_cast<float>(n);
     for (int64_t d = 0; d < p.head_dim; ++d) {
       double mean = 0;
       for (int64_t chunk = 0; chunk < chunks && p.center_keys; ++chunk)
-        mean += parts[(head * chunks + chunk) * record + kStatMean + d];
+        mean += parts[(head * chunks + chunk) * floats + kStatMean + d];
       into[kStatMean + d] = n > 0 ? static_cast<float>(mean / n) : 0.0f;
     }
   }
   for_chunks<T>(stream, p, block, [&](int64_t head, int64_t chunk, auto& k, auto& v, int64_t count) {
-    float* part = parts + (head * chunks + chunk) * record;
+    float* part = parts + (head * chunks + chunk) * floats;
     float square = 0, value = 0;
     extend<T>(k, v, count, p.head_dim, record_of(head) + kStatMean, square, value);
     part[kStatRadius] = square;
@@ -159,7 +162,7 @@ void measure(Stream& stream, const FlashProblem& p, const KeyBlock& block, const
   for (int64_t head = 0; head < heads; ++head) {
     float square = 0, value = 0;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const float* part = parts + (head * chunks + chunk) * record;
+      const float* part = parts + (head * chunks + chunk) * floats;
       square = maximum(square, part[kStatRadius]);
       value = maximum(value, part[kStatValueMaximum]);
     }
@@ -198,11 +201,12 @@ float with_room_for_exponent(float x) {
 
 }  // namespace
 
-OffsetBound::OffsetBound(const FlashProblem& problem, const float* statistics)
+OffsetBound::OffsetBound(const FlashProblem& problem, const TensorView& all, int64_t b, int64_t h)
     : dtype_(problem.dtype),
       head_dim_(problem.head_dim),
-      mean_(statistics + kStatMean),
+      mean_(record(all, b, h) + kStatMean),
       scale_log2e_(static_cast<float>(static_cast<double>(problem.scale) * kLog2E)) {
+  const float* statistics = record(all, b, h);
   // What rounding may add to |t − c|: both are sums of D products, in another order, with errors of up to D ulp of
   // ‖q‖·‖k̄‖ where keys share a large offset.
   double square = 0;
@@ -249,6 +253,15 @@ RowMode OffsetBound::rows_of(const T* q, int64_t stride, int64_t count, float* c
   return RowMode::kExponent;
 }
 
+TensorView statistics_of(Stream& stream, const FlashProblem& problem, const KeyBlock& block) {
+  if (problem.softmax != Softmax::kFixedMax || block.statistics) return block.statistics;
+  const Shape shape{problem.batch, problem.heads, statistics_floats(problem.head_dim)};
+  const TensorView own(stream.scratch().allocate(static_cast<size_t>(shape.size()) * sizeof(float)), DType::kF32,
+                       shape);
+  measure_keys(stream, problem, block, own);
+  return own;
+}
+
 void measure_keys(Stream& stream, const FlashProblem& problem, const KeyBlock& block, const TensorView& out) {
   with_compute_type(problem.dtype, "k",
                     [&](auto tag) { measure<typename decltype(tag)::type>(stream, problem, block, out); });
@@ -256,9 +269,6 @@ void measure_keys(Stream& stream, const FlashProblem& problem, const KeyBlock& b
 
 void combine_statistics(std::span<const TensorView> parts, const TensorView& into) {
   const int64_t head_dim = into.extent(2) - kStatMean;
-  const auto record = [](const TensorView& x, int64_t b, int64_t h) {
-    return x.data<float>() + b * x.stride(0) + h * x.stride(1);
-  };
   for (int64_t b = 0; b < into.extent(0); ++b) {
     for (int64_t h = 0; h < into.extent(1); ++h) {
       float* all = record(into, b, h);

@@ -18,6 +18,8 @@
 
 namespace zoetrope::kernels {
 
+inline constexpr double kLog2E = 1.4426950408889634;
+
 // A record of statistics: KeyBlock::statistics along its last axis.
 enum StatisticsField : int64_t { kStatCount, kStatRadius, kStatValueMaximum, kStatMean };
 constexpr int64_t statistics_floats(int64_t head_dim) { return kStatMean + head_dim; }
@@ -35,8 +37,8 @@ enum class RowMode : uint8_t {
 // What one (batch, head) gives all its rows.
 class OffsetBound {
  public:
-  // `statistics` is a record, which must outlive the bound.
-  OffsetBound(const FlashProblem& problem, const float* statistics);
+  // Of the statistics' record of (b, h), which must outlive the bound.
+  OffsetBound(const FlashProblem& problem, const TensorView& statistics, int64_t b, int64_t h);
 
   // c and, for kExponent, E of a group of rows. `q` is the first row, `stride` elements between rows.
   RowMode rows(const void* q, int64_t stride, int64_t count, float* center, float* exponent) const;
@@ -54,6 +56,10 @@ class OffsetBound {
   float most_safe_ = -1;    // ⌈β⌉ up to which a row is safe; negative: never
   float most_plain_ = -1;   // with E = 0
 };
+
+// What a block's rows are offset by: the statistics it brings, those of its own keys, measured into the stream's
+// scratch, where it brings none, or nothing where softmax is online.
+TensorView statistics_of(Stream& stream, const FlashProblem& problem, const KeyBlock& block);
 
 void measure_keys(Stream& stream, const FlashProblem& problem, const KeyBlock& block, const TensorView& out);
 void combine_statistics(std::span<const TensorView> parts, const TensorView& into);

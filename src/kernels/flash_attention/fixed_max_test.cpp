@@ -14,8 +14,6 @@ namespace {
 
 using namespace flash_testing;  // NOLINT: test helpers
 
-constexpr double kLog2E = 1.4426950408889634;
-
 class FlashFixedMax : public ::testing::TestWithParam<Variant> {
  protected:
   void SetUp() override { ZT_SKIP_WHERE_REFUSED(GetParam()); }

@@ -13,8 +13,6 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
-
 class ScalarKernel final : public FlashKernel {
  public:
   explicit ScalarKernel(const FlashProblem& problem) : problem_(problem) {}
@@ -73,7 +71,7 @@ class ScalarKernel final : public FlashKernel {
   template <typename RowOf, typename Finish>
   TileCounts run(Stream& stream, const TensorView& q, const KeyBlock& block, RowOf&& row_of, Finish&& finish) const {
     const Arena::Scope scope(stream.scratch());
-    const TensorView statistics = statistics_of(stream, block);
+    const TensorView statistics = statistics_of(stream, problem_, block);
     const int64_t head_dim = problem_.head_dim, groups = ceil_div(problem_.query_tokens, kGateRows);
     double* totals = static_cast<double*>(
         stream.scratch().allocate(static_cast<size_t>(stream.team().size() * head_dim) * sizeof(double)));
@@ -112,23 +110,13 @@ class ScalarKernel final : public FlashKernel {
     return false;
   }
 
-  TensorView statistics_of(Stream& stream, const KeyBlock& block) const {
-    if (problem_.softmax != Softmax::kFixedMax || block.statistics) return block.statistics;
-    const Shape shape{problem_.batch, problem_.heads, statistics_floats(problem_.head_dim)};
-    const TensorView own(stream.scratch().allocate(static_cast<size_t>(shape.size()) * sizeof(float)), DType::kF32,
-                         shape);
-    measure_keys(stream, problem_, block, own);
-    return own;
-  }
-
   RowMode gate(const TensorView& statistics, const TensorView& q, int64_t head, int64_t first, int64_t count,
                float* center, float* exponent) const {
     std::fill(center, center + count, 0.0f);
     std::fill(exponent, exponent + count, 0.0f);
     if (!statistics) return RowMode::kOnline;
     const int64_t b = head / problem_.heads, h = head % problem_.heads;
-    const OffsetBound bound(problem_,
-                            statistics.data<const float>() + b * statistics.stride(0) + h * statistics.stride(1));
+    const OffsetBound bound(problem_, statistics, b, h);
     const char* rows = q.data<const char>() + (b * q.stride(0) + first * q.stride(1) + h * q.stride(2)) *
                                                   static_cast<int64_t>(dtype_size(problem_.dtype));
     return bound.rows(rows, q.stride(1), count, center, exponent);

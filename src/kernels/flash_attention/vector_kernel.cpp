@@ -23,7 +23,6 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
 constexpr int64_t kPackBudget = int64_t{64} << 20;  // bytes of a group of more than one head
 constexpr int64_t kFewTiles = 8;                    // query tiles a thread below which heads are grouped
 constexpr int64_t kMinTileRows = 32;                // smaller tiles, for the team's sake, read the keys too often
@@ -87,7 +86,7 @@ class VectorKernel final : public FlashKernel {
     for (int64_t b = 0; b < problem_.batch; ++b) most = std::max(most, selections[b].count);
     std::atomic<int64_t> fixed{0}, online{0};
     Call call{q, block, state, o, selections, {}, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
-    if (fixed_max()) call.statistics = statistics(stream, block);
+    call.statistics = statistics_of(stream, problem_, block);
     call.value_offset = round_up(packed_keys_bytes(shape_, most, problem_.head_dim), 64);
     call.pack_bytes = call.value_offset + round_up(packed_values_bytes(shape_, most, problem_.head_dim), 64);
     call.division = divide(stream.team().size(), most, call.pack_bytes);
@@ -112,16 +111,6 @@ class VectorKernel final : public FlashKernel {
   }
 
   bool fixed_max() const { return problem_.softmax == Softmax::kFixedMax; }
-
-  // Those of all keys the rows will meet, or of this one block's.
-  TensorView statistics(Stream& stream, const KeyBlock& block) const {
-    if (block.statistics) return block.statistics;
-    const int64_t record = statistics_floats(problem_.head_dim);
-    const TensorView own(allocate(stream.scratch(), heads_ * record * 4), DType::kF32,
-                         {problem_.batch, problem_.heads, record});
-    measure_keys(stream, problem_, block, own);
-    return own;
-  }
 
   static char* allocate(Arena& arena, int64_t bytes) {
     return static_cast<char*>(arena.allocate(static_cast<size_t>(bytes)));
@@ -297,8 +286,7 @@ class VectorKernel final : public FlashKernel {
   void fold_rows(const Call& call, TileTask& task, int64_t b, int64_t h, int64_t begin, Take&& take_floats) const {
     const int64_t unit = gate_rows(shape_), groups = ceil_div(task.rows, unit);
     if (!fixed_max()) return tile_.fold(task);
-    const TensorView& all = call.statistics;
-    const OffsetBound bound(problem_, all.data<const float>() + b * all.stride(0) + h * all.stride(1));
+    const OffsetBound bound(problem_, call.statistics, b, h);
     float* center = take_floats(shape_.query_tile);
     float* exponent = take_floats(shape_.query_tile);
     const char* q = call.q.data<const char>() + row_offset(call.q, b, begin, h);
