@@ -352,7 +352,7 @@ class AttentionBench {
     comm::run_ranks(
         ranks,
         [&](Communicator& world) {
-          Stream stream(threads, {&trace, world.rank(), "compute"});
+          Stream stream(threads, {&trace, world.rank(), trace::kComputeLane});
           RankRun rank(world, stream, data, o, strategy);
           for (int i = 0; i < kTracedRuns; ++i) {
             world.barrier();
