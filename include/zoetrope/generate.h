@@ -23,7 +23,10 @@ class Trace;
 }
 
 struct GenerateOptions {
-  std::string model;  // checkpoint folder in the published (diffusers) layout
+  std::string
+      model;  // checkpoint folder in the published (diffusers) layout; with weights=random a name of configs/ too
+  std::string weights = "checkpoint";  // checkpoint | random: every tensor by formula, nothing is read or written
+  std::string weight_cache;            // folder for weights in the form they are computed with; empty: none
   std::string prompt;
   std::string negative_prompt;
   int64_t height = 480;  // pixels; multiples of 16
@@ -48,6 +51,9 @@ struct GenerateOptions {
   std::string dtype = "bf16";  // of the transformer: bf16 | float32
   std::string text_encoder_dtype = "float32";
   std::string vae_dtype = "float32";
+  bool vae_tiling = false;              // tiles that overlap and are blended, as the reference cuts them
+  std::optional<int64_t> vae_parallel;  // ranks that share a frame's rows; unset: all, as far as there are rows
+  std::optional<double> memory_limit;   // GB that this process may use; unset: what the machine has to give
 
   std::optional<int64_t> ranks;         // in-process ranks; under mpirun the world size
   std::optional<int64_t> threads;       // compute threads of the process; unset: all cores

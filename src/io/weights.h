@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,17 @@ std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int
 //   offset + amplitude·(2u − 1) in float64, rounded to float32,  u = (mix(key + (i + 1)·0x9E3779B97F4A7C15) >> 40) /
 //   2^24, key = FNV-1a-64(name) xor mix(seed), mix the finalizer of SplitMix64.
 std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json, int threads = 1);
+
+// What a model computes with, made of one or more stored tensors: converted, joined, packed for a multiplication.
+struct DerivedForm {
+  std::vector<std::string> names;  // the stored tensors, in the order `make` takes them
+  std::vector<Shape> shapes;       // that they must have
+  std::string form;  // says what is made of them ("bf16", "f32.columns64"); with the names the cache's key
+  size_t bytes = 0;  // of the result
+  // Fills `out` (64-byte aligned) from the tensors as stored, contiguous, F32, BF16, F16 or F64. Runs on one thread;
+  // several forms are made at the same time.
+  std::function<void(std::span<const TensorView> stored, std::byte* out)> make;
+};
 
 class Weights {
  public:

@@ -8,7 +8,11 @@ namespace zoetrope::pipeline {
 
 OptionSet describe_options(GenerateOptions& o) {
   OptionSet set;
-  set.text("model", o.model, "checkpoint folder in the diffusers layout")
+  set.text("model", o.model, "checkpoint folder in the diffusers layout; with weights=random also a name from configs/")
+      .choice("weights", o.weights, {"checkpoint", "random"},
+              "random fills every tensor by formula instead of reading it, to measure without a download")
+      .text("weight_cache", o.weight_cache,
+            "folder that keeps weights in the form they are computed with, so that the next start only maps them")
       .text("prompt", o.prompt, "what the video shows")
       .text("negative_prompt", o.negative_prompt, "what it should not show")
       .integer("height", o.height, {16, 16384}, "pixels, a multiple of 16")
@@ -36,7 +40,13 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks")
       .choice("dtype", o.dtype, {"bf16", "float32"}, "of the transformer")
       .choice("text_encoder_dtype", o.text_encoder_dtype, {"float32", "bf16"}, "of the text encoder")
-      .choice("vae_dtype", o.vae_dtype, {"float32"}, "of the VAE")
+      .choice("vae_dtype", o.vae_dtype, {"float32", "bf16"}, "of the VAE")
+      .flag("vae_tiling", o.vae_tiling,
+            "decode in overlapping tiles that are blended, as the reference does when asked")
+      .integer("vae_parallel", o.vae_parallel, {1, 4096},
+               "ranks that share the rows of a frame in the VAE; unset: all, as far as there are rows")
+      .number("memory_limit", o.memory_limit, {0.001, 1e6},
+              "GB that this process may use, refused before loading where it would need more; unset: what is available")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
       .integer("threads", o.threads, {1, 4096},
                "compute threads of this process, shared by its ranks; unset: all cores");
@@ -60,9 +70,6 @@ OptionSet describe_options(GenerateOptions& o) {
       .unavailable("last_image", "", "image to video is not built yet")
       .unavailable("video", "", "VACE is not built yet")
       .unavailable("lora", "", "LoRA files are not supported yet")
-      .unavailable("vae_tiling", "false", "VAE tiling is not built yet")
-      .unavailable("weights", "", "weights are read from the checkpoint folder only")
-      .unavailable("weight_cache", "", "the weight cache is not built yet")
       .unavailable("hardware", "", "the planner is not built yet");
   return set;
 }

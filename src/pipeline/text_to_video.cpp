@@ -14,14 +14,14 @@
 #include "io/safetensors.h"
 #include "io/video.h"
 #include "models/wan/solvers/random.h"
-#include "models/wan/vae/latents.h"
-#include "models/wan/vae/vae.h"
 #include "pipeline/agreement.h"
+#include "pipeline/decode_frames.h"
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/plan.h"
+#include "pipeline/prompt_ranks.h"
 
 namespace zoetrope {
 namespace pipeline {
@@ -82,9 +82,6 @@ class Run final : public TextToVideo {
                           const GenerateCallbacks& callbacks, Stop stop);
   double distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
                               const GenerateCallbacks& callbacks);
-  PromptEmbeddings prompts(comm::Communicator& world, const GenerateCallbacks& callbacks, trace::Timing& timing);
-  void decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump, const GenerateCallbacks& callbacks,
-              trace::Timing& timing);
   std::unique_ptr<io::FrameWriter> open_output() const;
   int threads_of(const comm::Communicator& world) const;
 
@@ -114,86 +111,6 @@ std::unique_ptr<io::FrameWriter> Run::open_output() const {
   return io::FrameWriter::open(options_.output, format);
 }
 
-// Rank 0 encodes with all threads of its process while the others wait; then everybody has the rows. Reading the
-// encoder's weights may take longer than comm_timeout, so rank 0 says after every layer that there is more to come.
-PromptEmbeddings Run::prompts(comm::Communicator& world, const GenerateCallbacks& callbacks, trace::Timing& timing) {
-  const trace::Timing::Scope scope(timing, "Inference/Conditioning");
-  std::vector<std::string> texts{options_.prompt};
-  if (plan_.guided) texts.push_back(options_.negative_prompt);
-  const auto count = static_cast<int64_t>(texts.size());
-  PromptEmbeddings result;
-  world.set_step("the prompt's encoding");
-  uint8_t more = 1;
-  const auto tell = [&] {
-    if (world.size() > 1) world.broadcast(0, &more, 1, "prompt encoding");
-  };
-  if (world.rank() == 0) {
-    Stream stream(comm::process_threads(options_.threads), {trace_.get(), 0, trace::kComputeLane});
-    const auto tick = [&] {
-      if (callbacks.cancelled && callbacks.cancelled())
-        fail("interrupted while encoding the prompt; nothing was written");
-      tell();
-    };
-    result = encode_prompts(model_, texts, options_.max_sequence_length,
-                            options_.text_encoder_dtype == "bf16" ? DType::kBF16 : DType::kF32, stream, tick);
-    more = 0;
-    tell();
-  } else {
-    while (more != 0) tell();
-    result.rows = Tensor(DType::kF32, {count, options_.max_sequence_length, model_.text_encoder_config.d_model});
-    result.lengths.resize(texts.size());
-  }
-  if (world.size() > 1) {
-    world.broadcast(0, result.lengths.data(), result.lengths.size() * sizeof(int64_t), "prompt broadcast");
-    world.broadcast(0, result.rows.data<void>(), result.rows.view().bytes(), "prompt broadcast");
-  }
-  return result;
-}
-
-void Run::decode(const TensorView& latents, io::FrameWriter& writer, Dump& dump, const GenerateCallbacks& callbacks,
-                 trace::Timing& timing) {
-  std::shared_ptr<const wan::VaeWeights> weights;
-  {
-    const trace::Timing::Scope scope(timing, "Load/VAE");
-    weights = std::make_shared<wan::VaeWeights>(
-        model_.vae_config, std::make_shared<io::Weights>(model_.vae, comm::process_threads(options_.threads)),
-        wan::VaeParts::kDecoder);
-  }
-  const trace::Timing::Scope scope(timing, "Inference/VAE decode");
-  Stream stream(comm::process_threads(options_.threads), {trace_.get(), 0, trace::kComputeLane});
-  Tensor raw(DType::kF32, latents.shape());
-  wan::denormalize_latents(model_.vae_config, latents, raw);
-  const int64_t pixels = options_.height * options_.width * 3;
-  const Shape clip{options_.num_frames, options_.height, options_.width, 3};
-  const TensorView kept = dump.reserve("frames", DType::kF32, clip);
-  const TensorView bytes = dump.reserve("frames_u8", DType::kU8, clip);
-  std::vector<float> frame(static_cast<size_t>(pixels));
-  wan::VaeDecoder decoder(weights);
-  if (callbacks.frames) callbacks.frames(0, options_.num_frames);
-  double formatting = 0;
-  const auto begin = trace::Clock::now();
-  decoder.decode(stream, raw, [&](int64_t first, const TensorView& frames) {
-    if (callbacks.cancelled && callbacks.cancelled()) fail("interrupted while decoding; nothing was written");
-    const auto start = trace::Clock::now();
-    for (int64_t f = 0; f < frames.extent(0); ++f) {
-      const float* values = frames.select(0, f).data<float>();
-      for (int64_t i = 0; i < pixels; ++i) {
-        frame[static_cast<size_t>(i)] = std::clamp(0.5f * values[i] + 0.5f, 0.0f, 1.0f);
-      }
-      writer.add_frame_float(frame.data());
-      if (!kept) continue;
-      std::memcpy(kept.select(0, first + f).raw(), frame.data(), frame.size() * sizeof(float));
-      uint8_t* to = bytes.select(0, first + f).data<uint8_t>();
-      for (int64_t i = 0; i < pixels; ++i) to[i] = io::to_u8_truncate(frame[static_cast<size_t>(i)]);
-    }
-    formatting += std::chrono::duration<double>(trace::Clock::now() - start).count();
-    if (callbacks.frames) callbacks.frames(first + frames.extent(0), options_.num_frames);
-  });
-  const double all = std::chrono::duration<double>(trace::Clock::now() - begin).count();
-  timing.add("Inference/VAE decode/compute", all - formatting);
-  timing.add("Inference/VAE decode/host formatting", formatting);
-}
-
 GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout, SharedExpert* experts,
                              const GenerateCallbacks& callbacks, Stop stop) {
   const bool first = world.rank() == 0;
@@ -207,7 +124,8 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
   result.latents = initial_noise(options_, plan_);
   dump.add("latents.init", result.latents);
   {
-    const PromptEmbeddings embeddings = prompts(world, callbacks, timing);
+    const PromptEmbeddings embeddings =
+        encode_prompts_over_ranks({options_, model_, plan_, callbacks, timing, trace_.get()}, world);
     const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
     for (size_t i = 0; i < embeddings.lengths.size(); ++i) {
       const auto at = static_cast<int64_t>(i);
@@ -239,7 +157,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
     if (trace_) comm::gather_trace(world, *trace_);
   }
   if (writes) {
-    decode(result.latents, *writer, dump, callbacks, timing);
+    decode_frames({options_, model_, plan_, callbacks, timing, trace_.get()}, result.latents, *writer, dump);
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
     dump.write();
     writer->finish();

@@ -1,0 +1,22 @@
+// What every stage of a run is given: the settings, the model, what was planned, whom to tell, where to note seconds.
+#pragma once
+
+#include "zoetrope/generate.h"
+
+#include "pipeline/model_folder.h"
+#include "pipeline/plan.h"
+#include "trace/timing.h"
+#include "trace/trace.h"
+
+namespace zoetrope::pipeline {
+
+struct Stage {
+  const GenerateOptions& options;
+  const ModelFolder& model;
+  const RunPlan& plan;
+  const GenerateCallbacks& callbacks;
+  trace::Timing& timing;
+  trace::Trace* trace;  // or null
+};
+
+}  // namespace zoetrope::pipeline
