@@ -112,6 +112,7 @@ const TensorInfo& Checkpoint::info(const std::string& name) const { return holde
 TensorView Checkpoint::view(const std::string& name) const { return holder(name).tensor(name); }
 const fs::path& Checkpoint::file(const std::string& name) const { return holder(name).path(); }
 void Checkpoint::will_need(const std::string& name) const { holder(name).will_need(name); }
+void Checkpoint::release(const std::string& name) const { holder(name).release(name); }
 
 uint64_t Checkpoint::bytes() const {
   uint64_t bytes = 0;

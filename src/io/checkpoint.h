@@ -38,6 +38,7 @@ class Checkpoint {
   TensorView view(const std::string& name) const;         // mapped, read-only; see SafetensorsFile::tensor
   const std::filesystem::path& file(const std::string& name) const;  // that holds the tensor
   void will_need(const std::string& name) const;
+  void release(const std::string& name) const;  // see SafetensorsFile::release
 
   uint64_t bytes() const;                            // of tensor data
   int64_t parameters() const;                        // number of elements

@@ -291,6 +291,14 @@ void SafetensorsFile::will_need(const std::string& name) const {
   if (found.bytes > 0) ::madvise(data_ + begin, found.offset + found.bytes - begin, MADV_WILLNEED);
 }
 
+void SafetensorsFile::release(const std::string& name) const {
+  const TensorInfo& found = info(name);
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t begin = (found.offset + page - 1) / page * page;
+  const uint64_t end = (found.offset + found.bytes) / page * page;
+  if (begin < end) ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
 namespace {
 
 // The elements of `tensor` in row-major order, whatever its strides, through a buffer of at most 1 MiB.

@@ -45,6 +45,9 @@ class SafetensorsFile {
   TensorView tensor(const std::string& name) const;
   TensorView flat(const std::string& name) const;  // likewise, as [elements] whatever its axes
   void will_need(const std::string& name) const;   // asks the system to read the pages ahead
+  // Lets go of the pages that hold nothing but this tensor: resident memory falls, views stay valid and are read from
+  // the file again when they are touched.
+  void release(const std::string& name) const;
 
  private:
   explicit SafetensorsFile(std::filesystem::path path);

@@ -1,5 +1,7 @@
 #include "io/video.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -23,10 +25,44 @@ float clamp_to_unit(float value) { return value > 0 ? std::min(value, 1.0f) : 0.
 uint8_t to_u8_truncate(float value) { return static_cast<uint8_t>(255.0f * clamp_to_unit(value)); }
 uint8_t to_u8_round(float value) { return static_cast<uint8_t>(std::nearbyint(255.0f * clamp_to_unit(value))); }
 
+namespace {
+
+// Written out because the compiler does not vectorise the clamp, whose comparison might trap.
+template <PixelRounding kRounding>
+__m256i levels_of_8(const float* values) {
+  const __m256 above_zero = _mm256_max_ps(_mm256_loadu_ps(values), _mm256_setzero_ps());  // the second where one is NaN
+  const __m256 scaled = _mm256_mul_ps(_mm256_set1_ps(255.0f), _mm256_min_ps(above_zero, _mm256_set1_ps(1.0f)));
+  return kRounding == PixelRounding::kTruncate ? _mm256_cvttps_epi32(scaled) : _mm256_cvtps_epi32(scaled);
+}
+
+template <PixelRounding kRounding>
+void convert(std::span<const float> values, uint8_t* bytes) {
+  constexpr size_t kStep = 32;
+  size_t i = 0;
+  for (; i + kStep <= values.size(); i += kStep) {
+    const float* from = values.data() + i;
+    const __m256i a = _mm256_packs_epi32(levels_of_8<kRounding>(from), levels_of_8<kRounding>(from + 8));
+    const __m256i b = _mm256_packs_epi32(levels_of_8<kRounding>(from + 16), levels_of_8<kRounding>(from + 24));
+    // Both packs work in halves of 128 bits, which leaves groups of four in the order 0 2 4 6 1 3 5 7.
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i packed = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes + i), packed);
+  }
+  for (; i < values.size(); ++i) {
+    bytes[i] = kRounding == PixelRounding::kTruncate ? to_u8_truncate(values[i]) : to_u8_round(values[i]);
+  }
+}
+
+}  // namespace
+
+void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes) {
+  if (rounding == PixelRounding::kTruncate) convert<PixelRounding::kTruncate>(values, bytes);
+  else convert<PixelRounding::kRound>(values, bytes);
+}
+
 void FrameWriter::add_frame_float(const float* rgb) {
   std::vector<uint8_t> bytes(frame_bytes());
-  std::transform(rgb, rgb + bytes.size(), bytes.begin(),
-                 rounding() == PixelRounding::kTruncate ? to_u8_truncate : to_u8_round);
+  to_u8(rounding(), {rgb, bytes.size()}, bytes.data());
   add_frame(bytes.data());
 }
 

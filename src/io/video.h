@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace zoetrope::io {
@@ -24,6 +25,9 @@ uint8_t to_u8_truncate(float value);
 uint8_t to_u8_round(float value);
 
 enum class PixelRounding { kTruncate, kRound };
+
+// The same for many values at once, eight a step: bytes [values.size()].
+void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes);
 
 // open() → add_frame() × n → finish(). Nothing stands under the final name before finish(); a writer that is destroyed
 // without it, by an exception or by will, removes everything it made.

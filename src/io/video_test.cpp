@@ -78,6 +78,28 @@ TEST(Pixels, TruncateAndRound) {
   }
 }
 
+TEST(Pixels, ManyAtOnceAreTheSameBytes) {
+  // Every level and every half between two, one step of float32 to each side, beyond both ends, and what is no number.
+  std::vector<float> values;
+  for (int half = -4; half <= 514; ++half) {
+    const float value = static_cast<float>(half) / 510;
+    values.insert(values.end(), {std::nextafter(value, -2.0f), value, std::nextafter(value, 2.0f)});
+  }
+  const float infinity = std::numeric_limits<float>::infinity();
+  values.insert(values.end(), {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, -0.0f, 3e9f, -3e9f, 1e-40f});
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{31}, size_t{32}, size_t{33}, size_t{64}, values.size()}) {
+    for (const auto& [rounding, one] :
+         {std::pair{PixelRounding::kTruncate, to_u8_truncate}, std::pair{PixelRounding::kRound, to_u8_round}}) {
+      std::vector<uint8_t> bytes(count + 1, 77), expected;
+      const std::span<const float> part(values.data() + values.size() - count, count);
+      to_u8(rounding, part, bytes.data());
+      for (const float value : part) expected.push_back(one(value));
+      expected.push_back(77);
+      EXPECT_EQ(bytes, expected) << count;
+    }
+  }
+}
+
 TEST(Pixels, TruncationIsTheReferencesVideoPath) {
   const auto file = SafetensorsFile::open(ZOETROPE_GOLDEN_DIR "/pipelines/wan21_t2v/t2v.safetensors");
   const TensorView frames = file->tensor("frames"), bytes = file->tensor("frames_u8");

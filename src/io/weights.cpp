@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "base/index_range.h"
 #include "io/hash.h"
 #include "io/json.h"
+#include "io/weights_cache.h"
 #include "tensor/half.h"
 
 namespace zoetrope::io {
@@ -98,6 +98,7 @@ class CheckpointSource final : public WeightSource {
     }
   }
   void will_need(const std::string& name) const override { checkpoint_.will_need(name); }
+  void release(const std::string& name) const override { checkpoint_.release(name); }
 
  private:
   Checkpoint checkpoint_;
@@ -209,27 +210,6 @@ std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::pat
   return std::make_shared<ProceduralSource>(weights_json, threads);
 }
 
-// Copies by what they were made of. The outer lock is held for look-ups only, so ranks convert different tensors at the
-// same time while those that want the same one wait for it.
-struct Weights::Cache {
-  struct Entry {
-    std::mutex mutex;
-    Tensor tensor;
-  };
-  using Key = std::pair<std::vector<std::string>, DType>;
-
-  Entry& entry(Key key) {
-    const std::lock_guard lock(mutex);
-    std::unique_ptr<Entry>& found = entries[std::move(key)];
-    if (!found) found = std::make_unique<Entry>();
-    return *found;
-  }
-
-  std::mutex mutex;
-  std::map<Key, std::unique_ptr<Entry>> entries;
-  size_t bytes = 0;  // under `mutex`
-};
-
 Weights::Weights(Checkpoint checkpoint, int threads) : Weights(checkpoint_source(std::move(checkpoint), threads)) {}
 Weights::Weights(std::shared_ptr<const WeightSource> source)
     : source_(std::move(source)), cache_(std::make_unique<Cache>()) {}
@@ -240,6 +220,7 @@ bool Weights::contains(const std::string& name) const { return source_->contains
 std::vector<std::string> Weights::names() const { return source_->names(); }
 TensorInfo Weights::info(const std::string& name) const { return source_->info(name); }
 void Weights::will_need(const std::string& name) const { source_->will_need(name); }
+void Weights::release(const std::string& name) const { source_->release(name); }
 
 size_t Weights::copied_bytes() const {
   const std::lock_guard lock(cache_->mutex);

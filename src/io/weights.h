@@ -29,6 +29,8 @@ class WeightSource {
   virtual void read(const std::string& name,
                     const TensorView& out) const = 0;  // all values, in out's dtype; contiguous
   virtual void will_need(const std::string&) const {}
+  // The tensor is not needed for a while: its pages are let go. What mapped() gave stays valid.
+  virtual void release(const std::string&) const {}
 };
 
 // A large tensor is read and converted by `threads` threads, of which the caller is one; the values are the same.
@@ -40,7 +42,8 @@ std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int
 //   2^24, key = FNV-1a-64(name) xor mix(seed), mix the finalizer of SplitMix64.
 std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json, int threads = 1);
 
-// What a model computes with, made of one or more stored tensors: converted, joined, packed for a multiplication.
+// What a model computes with, made of one or more stored tensors: converted, joined, packed for a multiplication. Made
+// by a WeightLoader (weight_loader.h).
 struct DerivedForm {
   std::vector<std::string> names;  // the stored tensors, in the order `make` takes them
   std::vector<Shape> shapes;       // that they must have
@@ -72,9 +75,11 @@ class Weights {
   TensorView get_fused(const std::vector<std::string>& names, const std::vector<Shape>& expected, DType wanted) const;
 
   void will_need(const std::string& name) const;  // starts reading a mapped tensor ahead of its first use
-  size_t copied_bytes() const;                    // memory held by conversions and joins so far
+  void release(const std::string& name) const;    // lets its mapped pages go; views stay valid
+  size_t copied_bytes() const;                    // memory held by conversions, joins and derived forms so far
 
  private:
+  friend class WeightLoader;
   struct Cache;
   void check(const std::string& name, const Shape& expected, DType wanted) const;
 

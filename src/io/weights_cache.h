@@ -1,0 +1,45 @@
+// What a Weights keeps in memory: conversions and joins, and the blocks of derived forms. Not for others than Weights
+// and WeightLoader.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "io/form_block.h"
+#include "io/weights.h"
+
+namespace zoetrope::io {
+
+// Copies by what they were made of. The outer lock is held for look-ups only, so ranks convert different tensors at the
+// same time while those that want the same one wait for it.
+struct Weights::Cache {
+  struct Entry {
+    std::mutex mutex;
+    Tensor tensor;
+  };
+  using Key = std::pair<std::vector<std::string>, DType>;
+  using FormKey = std::pair<std::vector<std::string>, std::string>;
+
+  Entry& entry(Key key) {
+    const std::lock_guard lock(mutex);
+    std::unique_ptr<Entry>& found = entries[std::move(key)];
+    if (!found) found = std::make_unique<Entry>();
+    return *found;
+  }
+
+  std::mutex mutex;
+  std::map<Key, std::unique_ptr<Entry>> entries;
+  size_t bytes = 0;  // under `mutex`
+
+  std::mutex loading;  // one WeightLoader at a time; guards what follows
+  std::map<FormKey, const std::byte*> forms;
+  std::vector<std::unique_ptr<FormBlock>> blocks;  // that hold them
+};
+
+}  // namespace zoetrope::io
