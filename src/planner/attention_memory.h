@@ -1,0 +1,13 @@
+// What one attention plan books on a rank, summed over the same tables that the executor follows (attention/chunk.cpp).
+#pragma once
+
+#include "planner/bytes.h"
+#include "planner/workload.h"
+
+namespace zoetrope::planner {
+
+// Exchange buffers, ring blocks on their way, statistics, running states of a context rank. `sizes` has the tokens of
+// all context ranks.
+Bytes attention_workspace(const schedule::Sizes& sizes, const RankUse& use, int rank);
+
+}  // namespace zoetrope::planner

@@ -1,0 +1,139 @@
+#include "planner/memory_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "planner/attention_memory.h"
+
+namespace zoetrope::planner {
+namespace {
+
+// Ranks of this process that take part where `sharers` of all do.
+int64_t here(const Workload& w, int sharers) { return std::clamp(w.ranks.here, 1, std::max(1, sharers)); }
+
+class Builder {
+ public:
+  explicit Builder(const Workload& workload) : w_(workload), ranks_(workload.ranks.here) {}
+
+  MemoryPlan build() {
+    text_encoder();
+    for (const Workload::Expert& expert : w_.experts) denoising(expert);
+    decoding();
+    return std::move(plan_);
+  }
+
+ private:
+  // Begins a phase with what is there in all of them.
+  void phase(std::string name, const char* component) {
+    plan_.phases.push_back({std::move(name), component, {}});
+    add("program", w_.program);
+    add("latents and prompt", w_.per_rank * ranks_);
+  }
+  void add(const char* name, Bytes bytes) {
+    if (bytes > Bytes()) plan_.phases.back().items.push_back({name, bytes});
+  }
+
+  void text_encoder() {
+    phase("text encoder", kTextEncoder);
+    add("weights", w_.text.weights.held);
+    add("layers being read", w_.text.weights.in_flight);
+    add("activations", w_.text.workspace * here(w_, w_.ranks.text_encoder));
+  }
+
+  void denoising(const Workload::Expert& expert) {
+    // Booked before the weights are read: the attention's buffers are touched only by the first step, the velocity's
+    // at once.
+    const bool second = &expert != &w_.experts.front();
+    const Bytes attention = attention_of_ranks();
+    const auto common = [&](const std::string& name) {
+      phase(name, kTransformer);
+      add("weights", expert.weights.held);
+      add("velocity", w_.step * ranks_);
+      if (second) add("attention", attention);
+      if (second) add("kernel scratch", w_.kernel_scratch * ranks_);
+    };
+    common("load " + expert.name);
+    add("file pages and forms being made", expert.weights.in_flight);
+    const Bytes context = expert.context * std::min<int64_t>(w_.ranks.data, ranks_);
+    common("prompt of " + expert.name);
+    add("prompt keys and values", context);
+    add("their making", expert.context_making * ranks_);
+    phase("denoise with " + expert.name, kTransformer);
+    add("weights", expert.weights.held);
+    add("velocity", w_.step * ranks_);
+    add("prompt keys and values", context);
+    add("activations", expert.workspace * ranks_);
+    add("attention", attention);
+    add("kernel scratch", w_.kernel_scratch * ranks_);
+  }
+
+  // Of all ranks here. Ranks of one process are the first ones; all data coordinates are alike.
+  Bytes attention_of_ranks() const {
+    const int per_branch = w_.ranks.context.ranks();
+    if (!w_.ranks.sharded) {
+      RankUse alone = w_.ranks;
+      alone.context = {1, 1};
+      return attention_workspace(w_.attention, alone, 0) * ranks_;
+    }
+    Bytes bytes;
+    for (int rank = 0; rank < w_.ranks.here; ++rank)
+      bytes += attention_workspace(w_.attention, w_.ranks, rank % per_branch);
+    return bytes;
+  }
+
+  void decoding() {
+    phase("load VAE", kVae);
+    add("weights", w_.vae.weights.held);
+    add("file pages and forms being made", w_.vae.weights.in_flight);
+    phase("VAE decode", kVae);
+    add("weights", w_.vae.weights.held);
+    add("frames and their past", w_.vae.workspace * here(w_, w_.ranks.vae));
+    add("frames on their way to the file", w_.vae.output);
+    add("frames kept for the dump", w_.vae.kept);
+  }
+
+  const Workload& w_;
+  int64_t ranks_;
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
+Bytes MemoryPhase::total() const {
+  Bytes sum;
+  for (const MemoryItem& item : items) sum += item.bytes;
+  return sum;
+}
+
+std::string MemoryPhase::text() const {
+  std::string text;
+  for (const MemoryItem& item : items)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", item.name, item.bytes.text());
+  return text;
+}
+
+const MemoryPhase& MemoryPlan::peak() const {
+  ZT_CHECK(!phases.empty());
+  return *std::max_element(phases.begin(), phases.end(),
+                           [](const MemoryPhase& a, const MemoryPhase& b) { return a.total() < b.total(); });
+}
+
+Bytes MemoryPlan::peak_of(const std::string& component) const {
+  Bytes most;
+  for (const MemoryPhase& phase : phases)
+    if (phase.component == component) most = std::max(most, phase.total());
+  return most;
+}
+
+MemoryPlan memory_model(const Workload& workload) {
+  MemoryPlan plan = Builder(workload).build();
+  for (MemoryPhase& phase : plan.phases) {
+    std::stable_sort(phase.items.begin(), phase.items.end(),
+                     [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });
+  }
+  return plan;
+}
+
+}  // namespace zoetrope::planner

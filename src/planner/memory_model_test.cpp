@@ -1,0 +1,114 @@
+#include "planner/memory_model.h"
+
+#include <gtest/gtest.h>
+
+#include "planner/attention_memory.h"
+
+namespace zoetrope::planner {
+namespace {
+
+constexpr int64_t kMega = 1'000'000;
+Bytes mega(int64_t count) { return Bytes(count * kMega); }
+
+// Every number different, so that one in a wrong place shows.
+Workload example() {
+  Workload w;
+  w.program = mega(50);
+  w.per_rank = mega(1);
+  w.text.weights.in_flight = mega(800);
+  w.text.workspace = mega(7);
+  Workload::Expert expert;
+  expert.name = "transformer";
+  expert.weights.held = mega(3000);
+  expert.weights.in_flight = mega(110);
+  expert.context = mega(300);
+  expert.context_making = mega(60);
+  expert.workspace = mega(200);
+  w.experts = {expert};
+  w.attention = {.batch = 1, .tokens = 1000, .heads = 4, .head_dim = 16, .element_bytes = 4};
+  w.kernel_scratch = mega(9);
+  w.step = mega(5);
+  w.vae.weights.held = mega(290);
+  w.vae.weights.in_flight = mega(20);
+  w.vae.workspace = mega(1900);
+  w.vae.output = mega(30);
+  w.vae.kept = mega(400);
+  return w;
+}
+
+const MemoryPhase& phase(const MemoryPlan& plan, const std::string& name) {
+  for (const MemoryPhase& phase : plan.phases)
+    if (phase.name == name) return phase;
+  ADD_FAILURE() << name;
+  return plan.phases.front();
+}
+
+// q, k and v of 1000 tokens, 4 heads of 16, float32.
+constexpr int64_t kAttention = 3 * 1000 * 4 * 16 * 4;
+
+TEST(MemoryModel, AddsWhatIsHeldTogether) {
+  const MemoryPlan plan = memory_model(example());
+  EXPECT_EQ(phase(plan, "text encoder").total(), mega(50 + 1 + 800 + 7));
+  EXPECT_EQ(phase(plan, "load transformer").total(), mega(50 + 1 + 3000 + 5 + 110));
+  EXPECT_EQ(phase(plan, "prompt of transformer").total(), mega(50 + 1 + 3000 + 5 + 300 + 60));
+  EXPECT_EQ(phase(plan, "denoise with transformer").total(),
+            mega(50 + 1 + 3000 + 5 + 300 + 200 + 9) + Bytes(kAttention));
+  EXPECT_EQ(phase(plan, "load VAE").total(), mega(50 + 1 + 290 + 20));
+  EXPECT_EQ(phase(plan, "VAE decode").total(), mega(50 + 1 + 290 + 1900 + 30 + 400));
+  EXPECT_EQ(plan.peak().name, "denoise with transformer");
+  EXPECT_EQ(plan.peak_of(kVae), mega(2671));
+  EXPECT_EQ(plan.peak().items.front().name, "weights");
+  EXPECT_NE(plan.peak().text().find("weights 3.00 GB, prompt keys and values 0.30 GB"), std::string::npos);
+}
+
+TEST(MemoryModel, RanksOfAProcessShareWeightsAndPrompts) {
+  Workload w = example();
+  w.ranks.here = 4;
+  w.ranks.data = 2;
+  w.ranks.context = {2, 1};
+  w.ranks.vae = 4;
+  const MemoryPlan four = memory_model(w);
+  const MemoryPhase& denoise = phase(four, "denoise with transformer");
+  // Two data coordinates have prompts of their own; workspace, buffers and latents are each rank's. A Ulysses rank
+  // holds q, k, v of all tokens and half the heads, and what it sends: q, k, v of half the tokens and half the heads.
+  const int64_t attention = 4 * (kAttention / 2 + kAttention / 4);
+  EXPECT_EQ(denoise.total(), mega(50 + 4 + 3000 + 4 * 5 + 2 * 300 + 4 * 200 + 4 * 9) + Bytes(attention));
+  EXPECT_EQ(phase(four, "VAE decode").total(), mega(50 + 4 + 290 + 4 * 1900 + 30 + 400));
+  // As processes each has weights of its own, and is one rank.
+  w.ranks.here = 1;
+  EXPECT_EQ(phase(memory_model(w), "VAE decode").total(), mega(2671));
+}
+
+TEST(MemoryModel, OneOfTwoExpertsIsResident) {
+  Workload w = example();
+  w.experts.push_back(w.experts.front());
+  w.experts[1].name = "transformer_2";
+  const MemoryPlan plan = memory_model(w);
+  EXPECT_EQ(phase(plan, "denoise with transformer").total(), phase(plan, "denoise with transformer_2").total());
+  // While the second is read the first's buffers are there, its weights are not.
+  EXPECT_EQ(phase(plan, "load transformer_2").total(), mega(50 + 1 + 3000 + 5 + 110 + 9) + Bytes(kAttention));
+}
+
+TEST(MemoryModel, AbsurdSizesStayTooMuch) {
+  Workload w = example();
+  w.experts[0].workspace = Bytes(INT64_MAX / 2);
+  w.ranks.here = 64;
+  w.ranks.context = {1, 64};
+  EXPECT_EQ(memory_model(w).peak().total(), Bytes::most());
+  EXPECT_EQ(Bytes(-5).count(), 0);
+  EXPECT_EQ(Bytes(5) - Bytes(6), Bytes());
+  EXPECT_EQ(Bytes(int64_t{1} << 62) * 4, Bytes::most());
+}
+
+// One rank of two on a ring: its own half of q, k and v; two slots for the other's half of k and v, of which one step
+// uses one; the state of its rows.
+TEST(AttentionMemory, CountsRingBuffersAndState) {
+  RankUse use;
+  use.context = {1, 2};
+  const schedule::Sizes sizes{.batch = 1, .tokens = 1000, .heads = 4, .head_dim = 16, .element_bytes = 4};
+  const int64_t state = 500 * 4 * (16 + 2) * 4;
+  EXPECT_EQ(attention_workspace(sizes, use, 0), Bytes(kAttention / 2 + kAttention / 3 + state));
+}
+
+}  // namespace
+}  // namespace zoetrope::planner

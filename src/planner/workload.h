@@ -1,0 +1,73 @@
+// A run as plain numbers: what is held and for how long, from which the memory model makes phases. A model family fills
+// it from its configs, a size and dtypes (models/wan/workload.h); nothing here names a layer or reads a file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/bytes.h"
+#include "schedule/ring.h"
+#include "schedule/shards.h"
+
+namespace zoetrope::planner {
+
+// How the ranks of a run are used.
+struct RankUse {
+  int here = 1;                // ranks that share this process; all others are in processes of their own
+  int data = 1;                // guidance branches on parts of the ranks
+  schedule::Topology context;  // of one branch's tokens
+  bool sharded = true;         // false: every rank computes all tokens of its branches
+  schedule::Direction direction = schedule::Direction::kForward;
+  int head_chunks = 1;
+  bool fixed_max = false;  // softmax with statistics of all keys
+  int text_encoder = 1;    // ranks that share the text encoder's layers
+  int vae = 1;             // ranks that share the rows of a frame
+
+  int ranks() const { return data * context.ranks(); }
+};
+
+// Weights of one component.
+struct WeightBytes {
+  int64_t parameters = 0;
+  Bytes stored;     // in files
+  Bytes held;       // as computed with
+  Bytes in_flight;  // beside these while they are made: pages of the file, forms not yet packed
+};
+
+struct Workload {
+  RankUse ranks;
+
+  Bytes program;   // a process before anything is read: code, libraries, settings, tokenizer, stacks
+  Bytes per_rank;  // of a rank from beginning to end: latents, the rows of the prompt
+
+  struct TextEncoder {
+    WeightBytes weights;  // held: what stays for the whole pass; in_flight: the layers on their way
+    Bytes workspace;      // of a rank
+  } text;
+
+  // Experts take turns; one is resident.
+  struct Expert {
+    std::string name;  // "transformer", "transformer_2"
+    WeightBytes weights;
+    Bytes context;         // keys and values of the prompts of one data coordinate; shared by its ranks in a process
+    Bytes context_making;  // beside them while they are computed, of a rank
+    Bytes workspace;       // of a rank, booked for a size
+  };
+  std::vector<Expert> experts;
+
+  // Of a rank while denoising.
+  schedule::Sizes attention;  // the tokens of all context ranks, the batch of one data coordinate
+  Bytes kernel_scratch;       // packed keys and tiles of its threads
+  Bytes step;                 // the velocity of its own tokens, of all tokens, of the latents
+
+  struct Vae {
+    WeightBytes weights;
+    Bytes workspace;  // of a rank: caches and frames in work
+    Bytes output;     // of rank 0: frames on their way into the file
+    Bytes kept;       // of rank 0: frames kept to the end (dump)
+  } vae;
+};
+
+}  // namespace zoetrope::planner
