@@ -60,6 +60,8 @@ void remove_all(UnfinishedPath::Kind kind) noexcept {
 void remove_unfinished_files() noexcept {
   removed = true;
   remove_all(UnfinishedPath::Kind::kFile);
+  // Twice, because one may lie in another and the list has no order.
+  remove_all(UnfinishedPath::Kind::kFolder);
   remove_all(UnfinishedPath::Kind::kFolder);
 }
 

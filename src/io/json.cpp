@@ -148,6 +148,13 @@ json parse_json(std::string_view text, const std::string& where) {
 
 json load_json(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
 
+std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values) {
+  json document = JsonObject::load(path).raw();
+  for (const auto& [key, text] : values) document[key] = parse_json(text, path.string());
+  constexpr int kIndent = 2;
+  return document.dump(kIndent) + "\n";
+}
+
 JsonObject::JsonObject(std::shared_ptr<const json> node, std::string where, std::string prefix)
     : node_(std::move(node)), where_(std::move(where)), prefix_(std::move(prefix)) {}
 

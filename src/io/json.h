@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -23,6 +24,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& where);  // 
 
 // The bytes of a regular file; refuses other kinds of file and sizes above `limit`.
 std::string read_text_file(const std::filesystem::path& path, size_t limit = size_t{256} << 20);
+
+// The text of a file's object with other values, each given as JSON text, under these keys of the outermost level.
+std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values);
 
 // One object of a document: typed getters whose errors name the file and the key with its parents ("a.b").
 //   const auto config = JsonObject::load(folder / "config.json");

@@ -14,7 +14,6 @@
 #include <system_error>
 #include <utility>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/index_range.h"
 #include "io/json.h"
@@ -299,10 +298,44 @@ void SafetensorsFile::release(const std::string& name) const {
   if (begin < end) ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
 }
 
+SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(path), entries_(std::move(entries)) {
+  std::stable_sort(entries_.begin(), entries_.end(),
+                   [](const Entry& a, const Entry& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
+  json header = json::object();
+  if (!metadata.empty()) header[kMetadataKey] = metadata;
+  for (const Entry& entry : entries_) {
+    json extents = json::array();
+    for (int axis = 0; axis < entry.shape.rank(); ++axis) extents.push_back(entry.shape[axis]);
+    const uint64_t end = missing_ + static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype);
+    header[entry.name] = {{"dtype", dtype_name(entry.dtype)}, {"shape", extents}, {"data_offsets", {missing_, end}}};
+    missing_ = end;
+  }
+  // Text that is not UTF-8 cannot stand in JSON; metadata comes from users, so it is mended rather than refused.
+  std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
+  text.resize(static_cast<size_t>(round_up(static_cast<int64_t>(text.size()), 8)), ' ');
+  unsigned char length[kLengthBytes];
+  for (uint64_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<unsigned char>(uint64_t{text.size()} >> (8 * i));
+  file_.write(length, sizeof length);
+  file_.write(text.data(), text.size());
+}
+
+void SafetensorsStream::write(const void* data, size_t bytes) {
+  ZT_CHECK(bytes <= missing_, "{}: {} bytes too many", file_.path().string(), bytes - missing_);
+  file_.write(data, bytes);
+  missing_ -= bytes;
+}
+
+void SafetensorsStream::commit() {
+  ZT_CHECK(missing_ == 0, "{}: {} bytes too few", file_.path().string(), missing_);
+  file_.commit();
+}
+
 namespace {
 
 // The elements of `tensor` in row-major order, whatever its strides, through a buffer of at most 1 MiB.
-void write_elements(AtomicFile& file, const TensorView& tensor) {
+void write_elements(SafetensorsStream& file, const TensorView& tensor) {
   if (tensor.size() == 0) return;
   if (tensor.contiguous()) return file.write(tensor.raw(), tensor.bytes());
   if (tensor.rank() > 1) {
@@ -332,31 +365,11 @@ void SafetensorsWriter::add(const std::string& name, const TensorView& tensor) {
 void SafetensorsWriter::set_metadata(const std::string& key, const std::string& value) { metadata_[key] = value; }
 
 void SafetensorsWriter::write(const std::filesystem::path& path) const {
-  std::vector<std::pair<std::string, TensorView>> order(tensors_.begin(), tensors_.end());
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return dtype_size(a.second.dtype()) > dtype_size(b.second.dtype());
-  });
-  json header = json::object();
-  if (!metadata_.empty()) header[kMetadataKey] = metadata_;
-  uint64_t offset = 0;
-  for (const auto& [name, tensor] : order) {
-    json extents = json::array();
-    for (int axis = 0; axis < tensor.rank(); ++axis) extents.push_back(tensor.extent(axis));
-    const uint64_t end = offset + tensor.bytes();
-    header[name] = {{"dtype", dtype_name(tensor.dtype())}, {"shape", extents}, {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  // Text that is not UTF-8 cannot stand in JSON; metadata comes from users, so it is mended rather than refused.
-  std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
-  text.resize(static_cast<size_t>(round_up(static_cast<int64_t>(text.size()), 8)), ' ');
-
-  AtomicFile file(path);
-  unsigned char length[kLengthBytes];
-  for (uint64_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<unsigned char>(uint64_t{text.size()} >> (8 * i));
-  file.write(length, sizeof length);
-  file.write(text.data(), text.size());
-  for (const auto& [name, tensor] : order) write_elements(file, tensor);
-  file.commit();
+  std::vector<SafetensorsStream::Entry> entries;
+  for (const auto& [name, tensor] : tensors_) entries.push_back({name, tensor.dtype(), tensor.shape()});
+  SafetensorsStream stream(path, std::move(entries), metadata_);
+  for (const SafetensorsStream::Entry& entry : stream.entries()) write_elements(stream, tensors_.at(entry.name));
+  stream.commit();
 }
 
 }  // namespace zoetrope::io

@@ -13,6 +13,8 @@
 
 #include "zoetrope/tensor.h"
 
+#include "base/atomic_file.h"
+
 namespace zoetrope::io {
 
 struct TensorInfo {
@@ -59,6 +61,28 @@ class SafetensorsFile {
   uint64_t size_ = 0;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
+};
+
+// Writes a file whose tensors are described first and come after, piece by piece, so that they never are in memory
+// together. All or nothing (AtomicFile).
+class SafetensorsStream {
+ public:
+  struct Entry {
+    std::string name;
+    DType dtype;
+    Shape shape;
+  };
+  // Tensors are stored by falling element size, so that every one is aligned, else as they are given.
+  SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,
+                    const std::map<std::string, std::string>& metadata);
+  const std::vector<Entry>& entries() const { return entries_; }  // as they are stored, and as write() expects them
+  void write(const void* data, size_t bytes);                     // goes on where the last call ended
+  void commit();                                                  // everything must have been written
+
+ private:
+  AtomicFile file_;
+  std::vector<Entry> entries_;
+  uint64_t missing_ = 0;  // bytes of data
 };
 
 // Collects views and writes them in one go. The data must stay alive until write() returns.

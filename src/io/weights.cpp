@@ -1,33 +1,16 @@
 #include "io/weights.h"
 
-#include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
-#include "base/index_range.h"
-#include "io/hash.h"
-#include "io/json.h"
+#include "io/in_parts.h"
 #include "io/weights_cache.h"
 #include "tensor/half.h"
 
 namespace zoetrope::io {
 
 namespace {
-
-// body(IndexRange) over parts of [0, count) at once. Threads of its own, because this room lies below the thread teams;
-// their start is tens of microseconds against the millisecond that a part takes.
-template <typename Body>
-void in_parts(int64_t count, int threads, const Body& body) {
-  constexpr int64_t kWorthAThread = int64_t{1} << 20;  // elements
-  const auto parts = static_cast<int>(std::clamp<int64_t>(count / kWorthAThread, 1, std::max(1, threads)));
-  std::vector<std::jthread> others;
-  for (int part = 1; part < parts; ++part) {
-    others.emplace_back([&body, range = split_range(count, parts, part)] { body(range); });
-  }
-  body(split_range(count, parts, 0));
-}
 
 // memcpy because stored data may lie at any address; it compiles to plain vector loads.
 template <typename From, typename To>
@@ -105,109 +88,10 @@ class CheckpointSource final : public WeightSource {
   int threads_;
 };
 
-// Finalizer of SplitMix64 (Steele, Lea, Flood 2014).
-constexpr uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-class ProceduralSource final : public WeightSource {
- public:
-  ProceduralSource(const std::filesystem::path& path, int threads) : path_(path.string()), threads_(threads) {
-    const JsonObject document = JsonObject::load(path);
-    seed_ = static_cast<uint64_t>(document.get<int64_t>("seed"));
-    const JsonObject tensors = document.object("tensors");
-    for (const std::string& name : tensors.keys()) {
-      const JsonObject entry = tensors.object(name);
-      Formula formula;
-      const auto extents = entry.get<std::vector<int64_t>>("shape");
-      if (extents.size() > Shape::kMaxRank) {
-        fail("{}: tensor '{}' has {} axes, but at most {} are supported", path_, name, extents.size(), Shape::kMaxRank);
-      }
-      int64_t elements = 1;
-      for (const int64_t extent : extents) {
-        if (extent < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(1, extent), &elements) ||
-            elements > kMaxElements) {
-          fail("{}: tensor '{}' has an impossible extent {} in its shape", path_, name, extent);
-        }
-        formula.shape.append(extent);
-      }
-      formula.offset = entry.get<double>("offset");
-      formula.amplitude = entry.get<double>("amplitude");
-      formulas_[name] = formula;
-    }
-  }
-
-  bool contains(const std::string& name) const override { return formulas_.count(name) != 0; }
-  std::vector<std::string> names() const override {
-    std::vector<std::string> names;
-    for (const auto& item : formulas_) names.push_back(item.first);
-    return names;
-  }
-  TensorInfo info(const std::string& name) const override {
-    TensorInfo info;
-    info.dtype_name = "F32";
-    info.dtype = DType::kF32;
-    info.shape = formula(name).shape;
-    for (int axis = 0; axis < info.shape.rank(); ++axis) info.extents.push_back(info.shape[axis]);
-    info.bytes = static_cast<uint64_t>(info.shape.size()) * sizeof(float);
-    return info;
-  }
-  std::string where(const std::string&) const override { return path_; }
-  TensorView mapped(const std::string&) const override { return {}; }
-  void read(const std::string& name, const TensorView& out) const override {
-    switch (out.dtype()) {
-      case DType::kF32:
-        return fill(name, out.data<float>());
-      case DType::kBF16:
-        return fill(name, out.data<BFloat16>());
-      default:
-        fail("{} is F32 by formula and cannot be had as {}", label(*this, name), dtype_name(out.dtype()));
-    }
-  }
-
- private:
-  struct Formula {
-    Shape shape;
-    double offset = 0;
-    double amplitude = 0;
-  };
-  static constexpr int64_t kMaxElements = int64_t{1} << 48;
-
-  const Formula& formula(const std::string& name) const {
-    const auto found = formulas_.find(name);
-    if (found == formulas_.end()) fail("{}: tensor '{}' is missing among {}", path_, name, formulas_.size());
-    return found->second;
-  }
-
-  template <typename T>
-  void fill(const std::string& name, T* out) const {
-    const Formula& f = formula(name);
-    const uint64_t key = fnv1a64(name) ^ mix(seed_);
-    in_parts(f.shape.size(), threads_, [&](IndexRange range) {
-      for (int64_t i = range.begin; i < range.end; ++i) {
-        const uint64_t bits = mix(key + (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u) >> 40;
-        const double u = static_cast<double>(bits) * 0x1p-24;
-        out[i] = from_float<T>(static_cast<float>(f.offset + f.amplitude * (2.0 * u - 1.0)));
-      }
-    });
-  }
-
-  std::string path_;
-  int threads_;
-  uint64_t seed_ = 0;
-  std::map<std::string, Formula> formulas_;
-};
-
 }  // namespace
 
 std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int threads) {
   return std::make_shared<CheckpointSource>(std::move(checkpoint), threads);
-}
-
-std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json, int threads) {
-  return std::make_shared<ProceduralSource>(weights_json, threads);
 }
 
 Weights::Weights(Checkpoint checkpoint, int threads) : Weights(checkpoint_source(std::move(checkpoint), threads)) {}

@@ -36,10 +36,8 @@ class WeightSource {
 // A large tensor is read and converted by `threads` threads, of which the caller is one; the values are the same.
 std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int threads = 1);
 
-// Parameters by formula instead of by file, for models too large to keep as test data. The file holds
-// {"seed": s, "tensors": {name: {"shape": […], "offset": o, "amplitude": a}}}; element i of a tensor is
-//   offset + amplitude·(2u − 1) in float64, rounded to float32,  u = (mix(key + (i + 1)·0x9E3779B97F4A7C15) >> 40) /
-//   2^24, key = FNV-1a-64(name) xor mix(seed), mix the finalizer of SplitMix64.
+// Parameters by formula instead of by file (formula_source.h): the file holds
+// {"seed": s, "tensors": {name: {"shape": […], "offset": o, "amplitude": a}}}.
 std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json, int threads = 1);
 
 // What a model computes with, made of one or more stored tensors: converted, joined, packed for a multiplication. Made

@@ -1,0 +1,36 @@
+// A folder of files that appears under its final name complete or not at all, as AtomicFile does for one file. What is
+// written lies in a hidden folder beside it until then.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/unfinished_files.h"
+
+namespace zoetrope::io {
+
+class AtomicFolder {
+ public:
+  // An Error where the name is taken, or nothing can be made beside it.
+  explicit AtomicFolder(const std::filesystem::path& final_path);
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+  ~AtomicFolder();  // removes everything unless committed
+
+  // Where a file of this name is to be written for now; its folder is there.
+  std::filesystem::path file(const std::filesystem::path& name);
+  void write(const std::filesystem::path& name, const std::string& text);
+  uint64_t free_bytes() const;  // that the file system has left for this user
+  void commit();
+
+ private:
+  void make_folder(const std::filesystem::path& path);
+
+  std::filesystem::path final_;
+  std::filesystem::path temporary_;  // empty once committed
+  std::vector<UnfinishedPath> unfinished_;
+};
+
+}  // namespace zoetrope::io

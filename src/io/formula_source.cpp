@@ -1,0 +1,126 @@
+#include "io/formula_source.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "base/error.h"
+#include "io/hash.h"
+#include "io/in_parts.h"
+#include "io/json.h"
+#include "tensor/half.h"
+
+namespace zoetrope::io {
+namespace {
+
+constexpr uint64_t kStep = 0x9E3779B97F4A7C15u;
+constexpr uint64_t kFirstFactor = 0xBF58476D1CE4E5B9u;
+constexpr uint64_t kSecondFactor = 0x94D049BB133111EBu;
+
+constexpr uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * kFirstFactor;
+  z = (z ^ (z >> 27)) * kSecondFactor;
+  return z ^ (z >> 31);
+}
+
+// Elements [first, first + count). One loop without branches or calls, so that the compiler makes vectors of it:
+// 64-bit products out of three 32-bit ones, and instead of a conversion of 64-bit integers, which AVX2 lacks, the 24
+// bits stand as the mantissa of a double. mix()'s last step changes none of the bits that are used. This file is
+// compiled without fused multiply-adds: the formula's two roundings are the same on every machine.
+void fill_floats(uint64_t key, int64_t first, int64_t count, double offset, double amplitude, float* out) {
+  uint64_t state = key + static_cast<uint64_t>(first) * kStep;
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t z = state + static_cast<uint64_t>(i + 1) * kStep;
+    z = (z ^ (z >> 30)) * kFirstFactor;
+    z = (z ^ (z >> 27)) * kSecondFactor;
+    const double centred = std::bit_cast<double>((z >> 40) | 0x4330000000000000u) - (0x1p52 + 0x1p23);
+    out[i] = static_cast<float>(offset + amplitude * (centred * 0x1p-23));
+  }
+}
+
+constexpr int64_t kMaxElements = int64_t{1} << 48;
+
+Formula read_formula(const JsonObject& entry, const std::string& label) {
+  Formula formula;
+  const auto extents = entry.get<std::vector<int64_t>>("shape");
+  if (extents.size() > Shape::kMaxRank) {
+    fail("{} has {} axes, but at most {} are supported", label, extents.size(), Shape::kMaxRank);
+  }
+  int64_t elements = 1;
+  for (const int64_t extent : extents) {
+    if (extent < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(1, extent), &elements) ||
+        elements > kMaxElements) {
+      fail("{} has an impossible extent {} in its shape", label, extent);
+    }
+    formula.shape.append(extent);
+  }
+  formula.offset = entry.get<double>("offset");
+  formula.amplitude = entry.get<double>("amplitude");
+  return formula;
+}
+
+}  // namespace
+
+FormulaSource::FormulaSource(std::string where, uint64_t seed, std::map<std::string, Formula> formulas, int threads)
+    : where_(std::move(where)), seed_(seed), formulas_(std::move(formulas)), threads_(threads) {}
+
+std::vector<std::string> FormulaSource::names() const {
+  std::vector<std::string> names;
+  for (const auto& item : formulas_) names.push_back(item.first);
+  return names;
+}
+
+const Formula& FormulaSource::formula(const std::string& name) const {
+  const auto found = formulas_.find(name);
+  if (found == formulas_.end()) fail("{}: tensor '{}' is missing among {}", where_, name, formulas_.size());
+  return found->second;
+}
+
+TensorInfo FormulaSource::info(const std::string& name) const {
+  TensorInfo info;
+  info.dtype_name = "F32";
+  info.dtype = DType::kF32;
+  info.shape = formula(name).shape;
+  for (int axis = 0; axis < info.shape.rank(); ++axis) info.extents.push_back(info.shape[axis]);
+  info.bytes = static_cast<uint64_t>(info.shape.size()) * sizeof(float);
+  return info;
+}
+
+void FormulaSource::read_range(const std::string& name, IndexRange range, const TensorView& out) const {
+  const Formula& f = formula(name);
+  ZT_CHECK(out.size() == range.size() && range.end <= f.shape.size());
+  const uint64_t key = fnv1a64(name) ^ mix(seed_);
+  if (out.dtype() == DType::kF32) {
+    return fill_floats(key, range.begin, range.size(), f.offset, f.amplitude, out.data<float>());
+  }
+  if (out.dtype() != DType::kBF16) {
+    fail("{}: tensor '{}' is F32 by formula and cannot be had as {}", where_, name, dtype_name(out.dtype()));
+  }
+  constexpr int64_t kPiece = 2048;  // stays in the first cache
+  float piece[kPiece];
+  auto* to = out.data<BFloat16>();
+  for (int64_t begin = range.begin; begin < range.end; begin += kPiece) {
+    const int64_t count = std::min(kPiece, range.end - begin);
+    fill_floats(key, begin, count, f.offset, f.amplitude, piece);
+    for (int64_t i = 0; i < count; ++i) *to++ = to_bfloat16(piece[i]);
+  }
+}
+
+void FormulaSource::read(const std::string& name, const TensorView& out) const {
+  const TensorView flat = out.reshape({out.size()});
+  in_parts(out.size(), threads_,
+           [&](IndexRange range) { read_range(name, range, flat.slice(0, range.begin, range.end)); });
+}
+
+std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json, int threads) {
+  const JsonObject document = JsonObject::load(weights_json);
+  const auto seed = static_cast<uint64_t>(document.get<int64_t>("seed"));
+  const JsonObject tensors = document.object("tensors");
+  std::map<std::string, Formula> formulas;
+  for (const std::string& name : tensors.keys()) {
+    formulas[name] = read_formula(tensors.object(name), fmt::format("{}: tensor '{}'", weights_json.string(), name));
+  }
+  return std::make_shared<FormulaSource>(weights_json.string(), seed, std::move(formulas), threads);
+}
+
+}  // namespace zoetrope::io
