@@ -1,0 +1,65 @@
+// What the parts of the direct convolution share: the calls that a file per instruction set answers. No code here, and
+// no library headers with code: what those files instantiate must not be linked into others.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zoetrope::kernels {
+
+constexpr int64_t kMostRuns = 16;
+
+// A register tile: acc[p][n] (+)= Σ over runs r and k of run_r[p·pixel_stride + k]·weights[r][k][n]. A run is what one
+// row of the kernel reads for one pixel, contiguous because channels are innermost and columns next.
+struct TileCall {
+  const void* runs[kMostRuns];  // of the first pixel
+  int64_t run_count;
+  int64_t run_length;    // elements
+  int64_t pixel_stride;  // elements
+  const void* weights;   // one block of output channels, of the first run
+  float* acc;
+  int64_t acc_stride;  // floats a pixel
+  bool accumulate;     // onto acc
+};
+
+// One row of finished sums to memory. Pointers are to the first pixel, strides in elements a pixel.
+struct FinishCall {
+  float* acc;  // [pixels][channels rounded up to vectors]; overwritten
+  int64_t acc_stride;
+  int64_t pixels;
+  int64_t channels;
+  const float* bias;   // zeros behind the last channel, up to a whole vector
+  const float* gamma;  // the same
+  float root;          // √channels
+  bool silu;
+  const void* add;  // nullptr: none
+  int64_t add_stride;
+  void* raw;  // nullptr: none
+  int64_t raw_stride;
+  void* normed;  // nullptr: none
+  int64_t normed_stride;
+};
+
+using TileFunction = void (*)(const TileCall&);
+
+struct DirectKernels {
+  static constexpr int kMostPixels = 8;
+  static constexpr int kMostVectors = 3;
+  int lanes;                                     // floats in a vector
+  int pixels;                                    // of the largest tile
+  int vectors;                                   // of output channels in the largest tile
+  int pair;                                      // inputs a weight multiplies at once: 1 float, or 2 bf16
+  TileFunction tile[kMostPixels][kMostVectors];  // [pixels − 1][vectors − 1]
+  // For few output channels: lanes run over the inputs, weights are [run][channel][k]. [pixels − 1]; float only.
+  TileFunction narrow[kMostPixels];
+  void (*finish_f32)(const FinishCall&);
+  void (*finish_bf16)(const FinishCall&);
+  void (*widen)(const void* from, float* to, int64_t count);  // bf16 to float
+};
+constexpr int64_t kNarrowChannels = 3;  // of the narrow tiles
+
+const DirectKernels& direct_avx2();
+const DirectKernels& direct_avx512();
+const DirectKernels& direct_avx512_bf16();
+
+}  // namespace zoetrope::kernels

@@ -1,0 +1,31 @@
+// The direct convolution with products of bf16 pairs (vdpbf16ps), which read the frames as they are stored.
+#include "kernels/conv/direct_avx512_vectors.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+struct Bf16Products {
+  static constexpr int kLanes = Avx512Conv::kLanes;
+  static constexpr int kPair = 2;
+  using Vec = __m512;
+  using Operand = __m512bh;
+  using Element = uint16_t;
+  static ZT_CONV_INLINE Vec zero() { return Avx512Conv::zero(); }
+  static ZT_CONV_INLINE Vec load(const float* x) { return Avx512Conv::load(x); }
+  static ZT_CONV_INLINE void store(float* to, Vec x) { Avx512Conv::store(to, x); }
+  static ZT_CONV_INLINE Operand operand(const uint16_t* x) { return reinterpret_cast<Operand>(_mm512_loadu_si512(x)); }
+  static ZT_CONV_INLINE Operand broadcast(const uint16_t* x) {
+    int pair;
+    __builtin_memcpy(&pair, x, sizeof(pair));
+    return reinterpret_cast<Operand>(_mm512_set1_epi32(pair));
+  }
+  static ZT_CONV_INLINE Vec dot(Vec acc, Operand a, Operand b) { return _mm512_dpbf16_ps(acc, a, b); }
+};
+
+constexpr DirectKernels kKernels = direct_kernels<Avx512Conv, Bf16Products>();
+
+}  // namespace
+
+const DirectKernels& direct_avx512_bf16() { return kKernels; }
+
+}  // namespace zoetrope::kernels

@@ -1,0 +1,258 @@
+#include "kernels/conv/direct_convolution.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "base/error.h"
+#include "tensor/half.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+// An item is a band of rows × a strip of columns that one thread takes through all taps and channels to the end. Its
+// sums, the inputs they need and one block of weights share the second cache level (2 MB), and the block serves all
+// tiles of the item: at least 24, so that fetching it costs little. Bands of 8 rows: of 16 or of 1, and strips of twice
+// the width or the whole row, were 0 to 3 % slower.
+constexpr int64_t kBandRows = 8;
+constexpr int64_t kStripFloats = 12288;  // columns × channels
+// Weights of a block that are used for one tile before the next: more frames at once spare sums in memory, too many
+// leave the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB a frame).
+constexpr int64_t kWeightBytes = 600 << 10;
+constexpr size_t kAlignment = 64;
+
+int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Piece `index` of `count` of [0, size).
+IndexRange piece(int64_t size, int64_t count, int64_t index) {
+  return {size * index / count, size * (index + 1) / count};
+}
+
+}  // namespace
+
+std::string DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
+  if (p.frames * p.kernel[0] > kMostRuns) return "more than " + std::to_string(kMostRuns) + " rows of taps";
+  if (kernels.pair == 2 && p.dtype != DType::kBF16) return "multiplies bf16 only";
+  if (kernels.pair == 2 && p.in_channels % 2 != 0) return "needs an even number of input channels";
+  return {};
+}
+
+DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const DirectKernels& kernels,
+                                     const TensorView& weight, const TensorView& bias)
+    : problem_(problem), kernels_(kernels) {
+  run_length_ = problem.kernel[1] * problem.in_channels;
+  narrow_ = problem.out_channels == kNarrowChannels && run_length_ % kernels.lanes == 0 && kernels.pair == 1;
+  widens_ = problem.dtype == DType::kBF16 && kernels.pair == 1;
+  columns_ = rounded_up(problem.out_channels, kernels.lanes);
+  bias_.assign(static_cast<size_t>(columns_), 0.0f);
+  if (bias) std::copy_n(bias.data<float>(), problem.out_channels, bias_.begin());
+  if (narrow_) pack_narrow(weight);
+  else pack(weight);
+  chunk_ = std::clamp<int64_t>(kWeightBytes / blocks_.front().frame_bytes, 1, problem.frames);
+}
+
+// [block][frame][row of taps][k of the run, in pairs][output channel of the block][of the pair].
+void DirectConvolution::pack(const TensorView& weight) {
+  const FrameConvProblem& p = problem_;
+  const int64_t pair = kernels_.pair, rows = p.kernel[0], widest = kernels_.vectors * kernels_.lanes;
+  const int64_t element = pair == 2 ? 2 : 4, frame_inputs = rows * run_length_;
+  packed_ = Tensor(pair == 2 ? DType::kBF16 : DType::kF32, {columns_ * p.frames * frame_inputs});
+  const float* from = weight.data<float>();
+  for (int64_t column = 0; column < columns_; column += widest) {
+    const int64_t width = std::min(widest, columns_ - column), start = column * p.frames * frame_inputs;
+    blocks_.push_back(
+        {column, static_cast<int>(width / kernels_.lanes), start * element, width * frame_inputs * element});
+    for (int64_t o = column; o < std::min(column + width, p.out_channels); ++o) {
+      for (int64_t c = 0; c < p.in_channels; ++c) {
+        for (int64_t tap = 0; tap < p.frames * rows; ++tap) {
+          for (int64_t j = 0; j < p.kernel[1]; ++j) {
+            const float value = from[((o * p.in_channels + c) * p.frames * rows + tap) * p.kernel[1] + j];
+            const int64_t k = tap * run_length_ + j * p.in_channels + c;
+            const int64_t at = start + (k / pair * width + o - column) * pair + k % pair;
+            if (pair == 2) packed_.data<BFloat16>()[at] = to_bfloat16(value);
+            else packed_.data<float>()[at] = value;
+          }
+        }
+      }
+    }
+  }
+}
+
+// [frame][row of taps][output channel][k].
+void DirectConvolution::pack_narrow(const TensorView& weight) {
+  const FrameConvProblem& p = problem_;
+  const int64_t rows = p.kernel[0], frame_inputs = rows * run_length_, out = p.out_channels;
+  packed_ = Tensor(DType::kF32, {out * p.frames * frame_inputs});
+  for (int64_t o = 0; o < out; ++o) {
+    for (int64_t c = 0; c < p.in_channels; ++c) {
+      for (int64_t t = 0; t < p.frames; ++t) {
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t j = 0; j < p.kernel[1]; ++j) {
+            packed_.data<float>()[((t * rows + i) * out + o) * run_length_ + j * p.in_channels + c] =
+                weight.data<float>()[(((o * p.in_channels + c) * p.frames + t) * rows + i) * p.kernel[1] + j];
+          }
+        }
+      }
+    }
+  }
+  blocks_.push_back({0, 1, 0, out * frame_inputs * 4});
+}
+
+struct DirectConvolution::Item {
+  IndexRange rows, columns;
+};
+
+struct DirectConvolution::Plan {
+  std::span<const TensorView> inputs;
+  const FrameConvOutput& out;
+  const float* gamma = nullptr;  // zeros behind
+  int64_t first_frame = 0;       // the ones before had not begun
+  int64_t height = 0, width = 0;
+  int64_t bands = 0, strips = 0, strip_tiles = 0;
+  int64_t most_columns = 0;  // of an item
+  size_t acc_bytes = 0, scratch_bytes = 0;
+
+  Item item(int64_t index, int64_t tile) const {
+    const IndexRange tiles = piece(strip_tiles, strips, index % strips);
+    return {piece(height, bands, index / strips), {tiles.begin * tile, std::min(tiles.end * tile, width)}};
+  }
+};
+
+DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const {
+  Plan plan{inputs, out};
+  while (!inputs[static_cast<size_t>(plan.first_frame)]) ++plan.first_frame;
+  const TensorView& any = out.raw ? out.raw : out.normed;
+  plan.height = any.extent(0);
+  plan.width = any.extent(1);
+  const int64_t deepest = std::max(problem_.in_channels * problem_.stride, columns_);
+  plan.strip_tiles = rounded_up(plan.width, kernels_.pixels) / kernels_.pixels;
+  const int64_t most_tiles = std::max<int64_t>(1, kStripFloats / deepest / kernels_.pixels);
+  plan.strips = rounded_up(plan.strip_tiles, most_tiles) / most_tiles;
+  plan.bands = rounded_up(plan.height, kBandRows) / kBandRows;
+  plan.most_columns = rounded_up(plan.strip_tiles, plan.strips) / plan.strips * kernels_.pixels;
+  plan.acc_bytes = static_cast<size_t>(rounded_up(kBandRows * plan.most_columns * columns_ * 4, kAlignment));
+  const int64_t rows = (kBandRows - 1) * problem_.stride + problem_.kernel[0];
+  const int64_t columns = (plan.most_columns - 1) * problem_.stride + problem_.kernel[1];
+  plan.scratch_bytes = plan.acc_bytes;
+  if (widens_) plan.scratch_bytes += static_cast<size_t>(chunk_ * rows * columns * problem_.in_channels * 4);
+  plan.scratch_bytes = static_cast<size_t>(rounded_up(static_cast<int64_t>(plan.scratch_bytes), kAlignment));
+  return plan;
+}
+
+void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const {
+  Plan call = plan(inputs, out);
+  const Arena::Scope scope(stream.scratch());
+  if (out.normed) {
+    auto* gamma = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(columns_) * sizeof(float)));
+    std::fill(std::copy_n(out.gamma.data<float>(), problem_.out_channels, gamma), gamma + columns_, 0.0f);
+    call.gamma = gamma;
+  }
+  const int64_t items = call.bands * call.strips;
+  const auto threads = static_cast<int>(std::min<int64_t>(stream.team().size(), items));
+  auto* scratch = static_cast<std::byte*>(stream.scratch().allocate(static_cast<size_t>(threads) * call.scratch_bytes));
+  std::atomic<int64_t> next{0};
+  auto work = [&](int thread) {
+    if (thread >= threads) return;
+    for (int64_t index = next++; index < items; index = next++)
+      run_item(call, call.item(index, kernels_.pixels), scratch + static_cast<size_t>(thread) * call.scratch_bytes);
+  };
+  if (threads == 1) work(0);
+  else stream.team().run(work);
+}
+
+void DirectConvolution::run_item(const Plan& plan, const Item& item, std::byte* scratch) const {
+  auto* acc = reinterpret_cast<float*>(scratch);
+  auto* wide = reinterpret_cast<float*>(scratch + plan.acc_bytes);
+  for (int64_t first = plan.first_frame; first < problem_.frames; first += chunk_) {
+    const int64_t last = std::min(first + chunk_, problem_.frames);
+    if (widens_) widen_inputs(plan, item, wide, first, last);
+    sum_taps(plan, item, acc, wide, first, last);
+  }
+  finish_item(plan, item, acc);
+}
+
+// The inputs of an item as float, dense: [frame][row][column][C].
+void DirectConvolution::widen_inputs(const Plan& plan, const Item& item, float* wide, int64_t first,
+                                     int64_t last) const {
+  const FrameConvProblem& p = problem_;
+  const int64_t rows = (item.rows.size() - 1) * p.stride + p.kernel[0];
+  const int64_t count = ((item.columns.size() - 1) * p.stride + p.kernel[1]) * p.in_channels;
+  for (int64_t frame = first; frame < last; ++frame) {
+    const TensorView& x = plan.inputs[static_cast<size_t>(frame)];
+    const BFloat16* from = x.data<BFloat16>() + (p.origin[0] + item.rows.begin * p.stride) * x.stride(0) +
+                           (p.origin[1] + item.columns.begin * p.stride) * p.in_channels;
+    for (int64_t row = 0; row < rows; ++row, wide += count) kernels_.widen(from + row * x.stride(0), wide, count);
+  }
+}
+
+void DirectConvolution::sum_taps(const Plan& plan, const Item& item, float* acc, float* wide, int64_t first,
+                                 int64_t last) const {
+  const FrameConvProblem& p = problem_;
+  const int64_t element = p.dtype == DType::kBF16 && !widens_ ? 2 : 4;
+  const int64_t wide_row = ((item.columns.size() - 1) * p.stride + p.kernel[1]) * p.in_channels;
+  const int64_t wide_frame = ((item.rows.size() - 1) * p.stride + p.kernel[0]) * wide_row;
+  TileCall call{};
+  call.run_count = (last - first) * p.kernel[0];
+  call.run_length = run_length_;
+  call.pixel_stride = p.stride * p.in_channels;
+  call.acc_stride = columns_;
+  call.accumulate = first > plan.first_frame;
+  for (const Block& block : blocks_) {
+    call.weights = packed_.data<std::byte>() + block.weights + first * block.frame_bytes;
+    for (int64_t row = item.rows.begin; row < item.rows.end; ++row) {
+      const std::byte* runs[kMostRuns];
+      int64_t count = 0;
+      for (int64_t frame = first; frame < last; ++frame) {
+        const TensorView& x = plan.inputs[static_cast<size_t>(frame)];
+        for (int64_t i = 0; i < p.kernel[0]; ++i) {
+          if (widens_) {
+            runs[count++] = reinterpret_cast<const std::byte*>(wide + (frame - first) * wide_frame +
+                                                               ((row - item.rows.begin) * p.stride + i) * wide_row);
+          } else {
+            const int64_t at = (p.origin[0] + row * p.stride + i) * x.stride(0) +
+                               (p.origin[1] + item.columns.begin * p.stride) * p.in_channels;
+            runs[count++] = x.data<std::byte>() + at * element;
+          }
+        }
+      }
+      call.acc = acc + (row - item.rows.begin) * plan.most_columns * columns_ + block.column;
+      for (int64_t column = item.columns.begin; column < item.columns.end; column += kernels_.pixels) {
+        const int64_t pixels = std::min<int64_t>(kernels_.pixels, item.columns.end - column);
+        for (int64_t r = 0; r < count; ++r) {
+          call.runs[r] = runs[r];
+          runs[r] += pixels * call.pixel_stride * element;
+        }
+        if (narrow_) kernels_.narrow[pixels - 1](call);
+        else kernels_.tile[pixels - 1][block.vectors - 1](call);
+        call.acc += pixels * columns_;
+      }
+    }
+  }
+}
+
+void DirectConvolution::finish_item(const Plan& plan, const Item& item, float* acc) const {
+  const auto element = static_cast<int64_t>(dtype_size(problem_.dtype));
+  FinishCall call{};
+  call.acc_stride = columns_;
+  call.pixels = item.columns.size();
+  call.channels = problem_.out_channels;
+  call.bias = bias_.data();
+  call.gamma = plan.gamma;
+  call.root = std::sqrt(static_cast<float>(problem_.out_channels));
+  call.silu = plan.out.silu;
+  for (int64_t row = item.rows.begin; row < item.rows.end; ++row) {
+    const auto place = [&](const TensorView& t, int64_t& stride) -> void* {
+      if (!t) return nullptr;
+      stride = t.stride(1);
+      return t.data<std::byte>() + (row * t.stride(0) + item.columns.begin * t.stride(1)) * element;
+    };
+    call.acc = acc + (row - item.rows.begin) * plan.most_columns * columns_;
+    call.add = place(plan.out.add, call.add_stride);
+    call.raw = place(plan.out.raw, call.raw_stride);
+    call.normed = place(plan.out.normed, call.normed_stride);
+    if (problem_.dtype == DType::kBF16) kernels_.finish_bf16(call);
+    else kernels_.finish_f32(call);
+  }
+}
+
+}  // namespace zoetrope::kernels

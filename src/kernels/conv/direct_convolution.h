@@ -1,0 +1,52 @@
+// The direct convolution: weights packed for the register tiles of one instruction set, and the order in which tiles
+// are done. For frame_conv.cpp only.
+#pragma once
+
+#include <vector>
+
+#include "kernels/conv/direct.h"
+#include "kernels/conv/frame_conv.h"
+
+namespace zoetrope::kernels {
+
+class DirectConvolution {
+ public:
+  // Why these kernels cannot do a problem; empty when they can.
+  static std::string refusal(const FrameConvProblem& problem, const DirectKernels& kernels);
+
+  DirectConvolution(const FrameConvProblem& problem, const DirectKernels& kernels, const TensorView& weight,
+                    const TensorView& bias);
+  void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
+  size_t weight_bytes() const { return packed_.view().bytes(); }
+
+ private:
+  struct Plan;  // of one call
+  struct Item;  // rows × columns of it
+
+  void pack(const TensorView& weight);
+  void pack_narrow(const TensorView& weight);
+  Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
+  void run_item(const Plan& plan, const Item& item, std::byte* scratch) const;
+  void sum_taps(const Plan& plan, const Item& item, float* acc, float* wide, int64_t first, int64_t last) const;
+  void widen_inputs(const Plan& plan, const Item& item, float* wide, int64_t first, int64_t last) const;
+  void finish_item(const Plan& plan, const Item& item, float* acc) const;
+
+  FrameConvProblem problem_;
+  const DirectKernels& kernels_;
+  bool narrow_ = false;
+  bool widens_ = false;     // bf16 inputs, products in float
+  int64_t run_length_ = 0;  // elements
+  int64_t columns_ = 0;     // output channels rounded up to vectors
+  int64_t chunk_ = 1;       // frames whose weights are used before the next tile
+  struct Block {
+    int64_t column;   // first output channel
+    int vectors;      // of the tile
+    int64_t weights;  // offset in bytes
+    int64_t frame_bytes;
+  };
+  std::vector<Block> blocks_;
+  Tensor packed_;
+  std::vector<float> bias_;  // zeros behind
+};
+
+}  // namespace zoetrope::kernels

@@ -1,0 +1,327 @@
+#include "kernels/conv/frame_conv.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "kernels/cpu_features.h"
+#include "kernels/test_util.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+using test::error_of;
+using test::random_tensor;
+
+std::vector<std::string> implementations(DType dtype) {
+  std::vector<std::string> names = {"avx2"};
+  if (cpu_features().avx512) names.emplace_back("avx512");
+  if (cpu_features().avx512_bf16 && dtype == DType::kBF16) names.emplace_back("avx512_bf16");
+  return names;
+}
+
+enum class Residual : uint8_t { kNone, kElsewhere, kInPlace };
+struct Epilogue {
+  Residual residual = Residual::kNone;
+  bool raw = true;
+  bool normed = false;
+  bool silu = false;
+};
+
+// A convolution of random numbers with everything around it.
+struct Case {
+  FrameConvProblem problem;
+  int64_t height, width;
+  Tensor weight, bias, gamma, residual;
+  std::vector<Tensor> inputs;
+
+  Case(const FrameConvProblem& p, int64_t rows, int64_t columns, int64_t present)
+      : problem(p), height(rows), width(columns) {
+    const auto taps = static_cast<double>(p.in_channels * p.frames * p.kernel[0] * p.kernel[1]);
+    const Shape shape{p.out_channels, p.in_channels, p.frames, p.kernel[0], p.kernel[1]};
+    weight = random_tensor(DType::kF32, shape, 1, 0, 1 / std::sqrt(taps));
+    if (p.dtype == DType::kBF16) {
+      for (int64_t i = 0; i < weight.size(); ++i)
+        weight.data<float>()[i] = to_float(to_bfloat16(weight.data<float>()[i]));
+    }
+    bias = random_tensor(DType::kF32, {p.out_channels}, 2);
+    gamma = random_tensor(DType::kF32, {p.out_channels}, 3, 1, 0.2);
+    residual = random_tensor(p.dtype, {rows, columns, p.out_channels}, 4);
+    const int64_t h = p.origin[0] + (rows - 1) * p.stride + p.kernel[0] + 1;
+    const int64_t w = p.origin[1] + (columns - 1) * p.stride + p.kernel[1] + 2;
+    for (int64_t t = 0; t < p.frames; ++t) {
+      inputs.emplace_back();
+      if (t >= p.frames - present)
+        inputs.back() = random_tensor(p.dtype, {h, w, p.in_channels}, 5 + static_cast<uint64_t>(t));
+    }
+  }
+};
+
+struct Result {
+  test::GappedTensor raw, normed;
+  Result(const Case& s)
+      : raw(s.problem.dtype, {s.height, s.width, s.problem.out_channels}, 3),
+        normed(s.problem.dtype, {s.height, s.width, s.problem.out_channels}, 5) {}
+};
+
+Result run(const Case& s, const std::string& name, const Epilogue& e, int threads) {
+  FrameConvProblem p = s.problem;
+  p.implementation = name;
+  const FrameConvolution convolution(p, s.weight, s.bias);
+  EXPECT_EQ(convolution.implementation(), name);
+  Result result(s);
+  FrameConvOutput out;
+  if (e.raw) out.raw = result.raw;
+  if (e.residual == Residual::kElsewhere) out.add = s.residual;
+  if (e.residual == Residual::kInPlace) {
+    test::for_each_element(s.residual, [&](int64_t index, int64_t offset) {
+      const int64_t channels = p.out_channels;
+      test::put(result.raw, index / channels * result.raw.view().stride(1) + index % channels,
+                test::get(s.residual, offset));
+    });
+    out.add = result.raw;
+  }
+  if (e.normed) {
+    out.normed = result.normed;
+    out.gamma = s.gamma;
+    out.silu = e.silu;
+  }
+  std::vector<TensorView> inputs(s.inputs.begin(), s.inputs.end());
+  Stream stream(threads);
+  convolution.run(stream, inputs, out);
+  EXPECT_TRUE(result.raw.gaps_intact() && result.normed.gaps_intact());
+  return result;
+}
+
+// Sums in float32 of n random products err by at most u·√n of their size, plus bias, addition and rounding; where the
+// reference rounds to bf16 as well, a value between two may go to either: one unit of each.
+double sum_tolerance(const FrameConvProblem& p) {
+  const auto taps = static_cast<double>(p.in_channels * p.frames * p.kernel[0] * p.kernel[1]);
+  return test::kUnitF32 * (8 + std::sqrt(taps));
+}
+double tolerance(const FrameConvProblem& p) {
+  return sum_tolerance(p) + (p.dtype == DType::kBF16 ? 2 * test::kUnitBF16 : 0);
+}
+
+// The norm makes every pixel as long as the others, and with it the error of its sums: by how much at most.
+double amplification(const TensorView& raw) {
+  const std::vector<double> values = test::values(raw);
+  const auto channels = static_cast<size_t>(raw.extent(2));
+  double all = 0, least = INFINITY;
+  for (size_t at = 0; at < values.size(); at += channels) {
+    double squares = 0;
+    for (size_t o = 0; o < channels; ++o) squares += values[at + o] * values[at + o];
+    all += squares;
+    least = std::min(least, squares);
+  }
+  return std::sqrt(all / static_cast<double>(values.size() / channels) / least);
+}
+
+void check(const Case& s, const Epilogue& e) {
+  Epilogue with_raw = e;
+  with_raw.raw = true;
+  const Result expected = run(s, "reference", with_raw, 1);
+  const double normed_tolerance = tolerance(s.problem) + sum_tolerance(s.problem) * amplification(expected.raw.view());
+  for (const std::string& name : implementations(s.problem.dtype)) {
+    if (name == "avx512_bf16" && s.problem.in_channels % 2 != 0) continue;
+    SCOPED_TRACE(testing::Message() << name << " " << dtype_name(s.problem.dtype) << " " << s.problem.in_channels
+                                    << " -> " << s.problem.out_channels << ", " << s.height << "x" << s.width
+                                    << ", kernel " << s.problem.frames << "x" << s.problem.kernel[0] << "x"
+                                    << s.problem.kernel[1]);
+    const Result one = run(s, name, e, 1), two = run(s, name, e, 2);
+    if (e.raw) {
+      EXPECT_TRUE(test::close(one.raw, test::values(expected.raw), tolerance(s.problem)));
+    }
+    if (e.normed) {
+      EXPECT_TRUE(test::close(one.normed, test::values(expected.normed), normed_tolerance));
+    }
+    EXPECT_EQ(test::values(one.raw), test::values(two.raw));
+    EXPECT_EQ(test::values(one.normed), test::values(two.normed));
+  }
+}
+
+FrameConvProblem problem(int64_t in, int64_t out, int64_t frames, int64_t rows, int64_t columns, DType dtype) {
+  FrameConvProblem p;
+  p.in_channels = in;
+  p.out_channels = out;
+  p.frames = frames;
+  p.kernel = {rows, columns};
+  p.dtype = dtype;
+  return p;
+}
+
+constexpr DType kBoth[] = {DType::kF32, DType::kBF16};
+
+TEST(FrameConvolution, ChannelsRoundTheVectors) {
+  for (const DType dtype : kBoth) {
+    for (const int64_t in : {1, 2, 3, 7, 16, 31, 32}) {
+      for (const int64_t out : {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32, 33, 47, 48, 49, 64, 96, 97})
+        check(Case(problem(in, out, 1, 3, 3, dtype), 3, 9, 1), {Residual::kNone, true, true, true});
+    }
+  }
+}
+
+TEST(FrameConvolution, PixelsRoundTheTilesBandsAndStrips) {
+  for (const DType dtype : kBoth) {
+    for (const auto& [h, w] :
+         {std::array<int64_t, 2>{1, 1}, {1, 3}, {2, 4}, {7, 5}, {8, 7}, {9, 8}, {17, 9}, {3, 17}, {1, 31}})
+      check(Case(problem(6, 20, 3, 3, 3, dtype), h, w, 3), {Residual::kElsewhere, true, false, false});
+    check(Case(problem(160, 8, 1, 1, 3, dtype), 9, 150, 1), {});  // two strips and more
+  }
+}
+
+// The VAE's kinds: 3×3×3 with missing history, 3×1×1, 2×2 of a cell, 1×1, stride 2.
+TEST(FrameConvolution, KindsOfKernels) {
+  for (const DType dtype : kBoth) {
+    for (const int64_t present : {1, 2, 3}) {
+      check(Case(problem(12, 24, 3, 3, 3, dtype), 5, 11, present), {Residual::kInPlace, true, true, true});
+      check(Case(problem(12, 24, 3, 1, 1, dtype), 5, 11, present), {});
+    }
+    for (const int64_t origin : {0, 1, 2}) {
+      FrameConvProblem cell = problem(10, 6, 1, 2, 2, dtype);
+      cell.origin = {origin, 2 - origin};
+      check(Case(cell, 6, 10, 1), {Residual::kNone, false, true, true});
+      FrameConvProblem half = problem(10, 10, 1, 3, 3, dtype);
+      half.origin = {origin, origin};
+      half.stride = 2;
+      check(Case(half, 5, 13, 1), {Residual::kNone, true, true, false});
+    }
+  }
+}
+
+// Weights of all frames do not fit into one pass: sums go through memory between frames.
+TEST(FrameConvolution, DeepChannelsSumFrameByFrame) {
+  for (const DType dtype : kBoth) {
+    check(Case(problem(384, 50, 3, 3, 3, dtype), 2, 9, 3), {Residual::kNone, true, true, true});
+    check(Case(problem(384, 50, 3, 3, 3, dtype), 2, 9, 2), {});
+  }
+}
+
+TEST(FrameConvolution, ThreeOutputsHaveTilesOfTheirOwn) {
+  for (const DType dtype : kBoth) {
+    check(Case(problem(96, 3, 3, 3, 3, dtype), 9, 21, 3), {Residual::kElsewhere, true, true, true});
+    check(Case(problem(96, 3, 3, 3, 3, dtype), 2, 5, 1), {});
+    check(Case(problem(400, 3, 3, 3, 3, dtype), 1, 3, 2), {});  // not in one pass
+  }
+}
+
+// The same pixel, alone or among others, at any place in the tiles: the same bits. Ranks that split the rows rely on
+// it.
+TEST(FrameConvolution, APixelDoesNotDependOnItsNeighbours) {
+  for (const DType dtype : kBoth) {
+    for (const int64_t out : {3, 40}) {
+      const Case s(problem(32, out, 3, 3, 3, dtype), 11, 20, 3);
+      for (const std::string& name : implementations(dtype)) {
+        const Result whole = run(s, name, {Residual::kNone, true, true, true}, 2);
+        FrameConvProblem p = s.problem;
+        p.implementation = name;
+        const FrameConvolution convolution(p, s.weight, s.bias);
+        for (const auto& [top, left, h, w] : {std::array<int64_t, 4>{1, 0, 3, 20}, {4, 5, 1, 1}, {9, 7, 2, 10}}) {
+          std::vector<TensorView> inputs;
+          for (const Tensor& x : s.inputs)
+            inputs.push_back(x.view().slice(0, top, top + h + 2).slice(1, left, left + w + 2));
+          Tensor raw(dtype, {h, w, out}), normed(dtype, {h, w, out});
+          FrameConvOutput part;
+          part.raw = raw;
+          part.normed = normed;
+          part.gamma = s.gamma;
+          part.silu = true;
+          Stream stream(1);
+          convolution.run(stream, inputs, part);
+          EXPECT_EQ(test::values(raw), test::values(whole.raw.view().slice(0, top, top + h).slice(1, left, left + w)));
+          EXPECT_EQ(test::values(normed),
+                    test::values(whole.normed.view().slice(0, top, top + h).slice(1, left, left + w)));
+        }
+      }
+    }
+  }
+}
+
+TEST(FrameConvolution, RanksShareAnObject) {
+  const Case s(problem(12, 24, 3, 3, 3, DType::kF32), 6, 9, 3);
+  const Result expected = run(s, implementations(DType::kF32).back(), {}, 1);
+  const FrameConvolution convolution(s.problem, s.weight, s.bias);
+  std::vector<int> good(4, 0);
+  std::vector<std::thread> ranks;
+  for (size_t rank = 0; rank < good.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      Stream stream(rank % 2 == 0 ? 1 : 2);
+      std::vector<TensorView> inputs(s.inputs.begin(), s.inputs.end());
+      Tensor raw(DType::kF32, {6, 9, 24});
+      FrameConvOutput out;
+      out.raw = raw;
+      for (int i = 0; i < 8; ++i) convolution.run(stream, inputs, out);
+      good[rank] = test::values(raw) == test::values(expected.raw);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(good, std::vector<int>(4, 1));
+}
+
+TEST(FrameConvolution, SpecialValues) {
+  // Zeros have no length to be divided by; large negative values end in −0, large ones in themselves; NaN stays NaN.
+  for (const DType dtype : kBoth) {
+    FrameConvProblem p = problem(1, 1, 1, 1, 1, dtype);
+    const float special[] = {0.0f, -1e15f, 1e15f, NAN};
+    Tensor weight(DType::kF32, {1, 1, 1, 1, 1}), gamma(DType::kF32, {1}), x(dtype, {1, 4, 1});
+    weight.data<float>()[0] = 1;
+    gamma.data<float>()[0] = 200;
+    for (int64_t i = 0; i < 4; ++i) test::put(x, i, special[i]);
+    for (const std::string& name : implementations(dtype)) {
+      if (name == "avx512_bf16") continue;  // pairs need two channels
+      p.implementation = name;
+      Tensor normed(dtype, {1, 4, 1});
+      FrameConvOutput out;
+      out.normed = normed;
+      out.gamma = gamma;
+      out.silu = true;
+      Stream stream(1);
+      const TensorView inputs[] = {x};
+      FrameConvolution(p, weight, {}).run(stream, inputs, out);
+      EXPECT_EQ(test::get(normed, 0), 0.0);
+      EXPECT_NEAR(test::get(normed, 1), 0.0, 1e-30);
+      EXPECT_EQ(test::get(normed, 2), 200.0);
+      EXPECT_TRUE(std::isnan(test::get(normed, 3)));
+    }
+  }
+}
+
+TEST(FrameConvolution, PerturbedResultFailsTheComparison) {
+  const Case s(problem(6, 6, 3, 3, 3, DType::kF32), 5, 5, 3);
+  const Result expected = run(s, "reference", {}, 1), actual = run(s, "avx2", {}, 1);
+  ASSERT_TRUE(test::close(actual.raw, test::values(expected.raw), tolerance(s.problem)));
+  actual.raw.view().data<float>()[9] += 1e-4f;
+  EXPECT_FALSE(test::close(actual.raw, test::values(expected.raw), tolerance(s.problem)));
+}
+
+TEST(FrameConvolution, Refusals) {
+  const Case s(problem(4, 4, 3, 3, 3, DType::kF32), 2, 2, 3);
+  const FrameConvolution convolution(s.problem, s.weight, s.bias);
+  Stream stream(1);
+  Tensor raw(DType::kF32, {2, 2, 4}), large(DType::kF32, {9, 9, 4}), half(DType::kBF16, {2, 2, 4});
+  std::vector<TensorView> inputs(s.inputs.begin(), s.inputs.end());
+  FrameConvOutput out;
+  EXPECT_NE(error_of([&] { convolution.run(stream, inputs, out); }).find("must be [H, W, 4]"), std::string::npos);
+  out.raw = large;
+  EXPECT_NE(error_of([&] { convolution.run(stream, inputs, out); }).find("input 0 must be F32 [≥ 11, ≥ 11, 4]"),
+            std::string::npos);
+  out.raw = half;
+  EXPECT_NE(error_of([&] { convolution.run(stream, inputs, out); }).find("outputs must be F32"), std::string::npos);
+  out.raw = raw;
+  inputs[1] = {};
+  EXPECT_NE(error_of([&] { convolution.run(stream, inputs, out); }).find("input 1"), std::string::npos);
+  inputs[2] = {};
+  EXPECT_NE(error_of([&] { convolution.run(stream, inputs, out); }).find("3 input frames"), std::string::npos);
+  FrameConvProblem p = s.problem;
+  p.implementation = "winograd";
+  EXPECT_EQ(
+      error_of([&] { FrameConvolution(p, s.weight, s.bias); }),
+      "frame convolution: there is no implementation 'winograd'; there are: avx512_bf16, avx512, avx2, reference");
+  p.implementation = "";
+  p.out_channels = 5;
+  EXPECT_NE(error_of([&] { FrameConvolution(p, s.weight, s.bias); }).find("weight is"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace zoetrope::kernels
