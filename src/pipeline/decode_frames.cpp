@@ -20,7 +20,7 @@ void decode_frames(const Stage& stage, const TensorView& latents, io::FrameWrite
   {
     const trace::Timing::Scope scope(timing, "Load/VAE");
     weights = std::make_shared<wan::VaeWeights>(
-        stage.model.vae_config, std::make_shared<io::Weights>(stage.model.vae, comm::process_threads(options.threads)),
+        stage.model.vae_config, std::make_shared<io::Weights>(stage.model.vae.source(comm::process_threads(options.threads))),
         wan::VaeParts::kDecoder);
   }
   const trace::Timing::Scope scope(timing, "Inference/VAE decode");

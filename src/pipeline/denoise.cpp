@@ -70,7 +70,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
     };
     weights = shared.weights.get([&] {
       return wan::TransformerWeights::load(
-          files.config, std::make_shared<io::Weights>(files.checkpoint, setup_.load_threads), setup_.plan.dtype, tick);
+          files.config, std::make_shared<io::Weights>(files.weights.source(setup_.load_threads)), setup_.plan.dtype, tick);
     });
   }
   const trace::Timing::Scope scope(timing_, "Prepare");

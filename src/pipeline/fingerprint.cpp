@@ -62,18 +62,22 @@ std::string fingerprint(const ModelFolder& model) {
   lines.whole(model.folder / "model_index.json");
   lines.whole(model.folder / "scheduler" / "scheduler_config.json");
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "spiece.model"}) {
-    lines.whole(model.folder / "tokenizer" / name);
+    lines.whole(model.tokenizer_folder / name);
   }
-  const auto component = [&](const io::Checkpoint& checkpoint, const char* stem) {
-    lines.whole(checkpoint.folder() / "config.json");
-    lines.whole(checkpoint.folder() / fmt::format("{}.safetensors.index.json", stem));
-    std::vector<fs::path> files = checkpoint.files();
+  const auto component = [&](const ComponentWeights& weights, const char* name, const char* stem) {
+    const fs::path folder = model.folder / name;
+    lines.whole(folder / "config.json");
+    const io::Checkpoint* checkpoint = weights.checkpoint();
+    if (checkpoint == nullptr) return;  // random: equal where the configs are
+    lines.whole(folder / fmt::format("{}.safetensors.index.json", stem));
+    std::vector<fs::path> files = checkpoint->files();
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files) lines.weights(file);
   };
-  component(model.text_encoder, kTextEncoderStem);
-  for (const Expert& expert : model.experts) component(expert.checkpoint, kDiffusersStem);
-  component(model.vae, kDiffusersStem);
+  component(model.text_encoder, "text_encoder", kTextEncoderStem);
+  const char* experts[] = {"transformer", "transformer_2"};
+  for (size_t i = 0; i < model.experts.size(); ++i) component(model.experts[i].weights, experts[i], kDiffusersStem);
+  component(model.vae, "vae", kDiffusersStem);
   return lines.text();
 }
 

@@ -1,7 +1,10 @@
 #include "pipeline/model_folder.h"
 
+#include <utility>
+
 #include "base/error.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/random_weights.h"
+#include "pipeline/config_folder.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -24,13 +27,28 @@ void check_tensors(const io::Checkpoint& checkpoint, const wan::TensorList& expe
   }
 }
 
-Expert open_expert(const fs::path& folder) {
-  const auto config = wan::TransformerConfig::load(folder / "config.json");
-  wan::require_supported(config, folder.string());
-  Expert expert{config, io::Checkpoint::open(folder, kDiffusersStem)};
-  check_tensors(expert.checkpoint, wan::transformer_tensors(config));
-  return expert;
-}
+// Where a folder's weights come from.
+class WeightsOf {
+ public:
+  WeightsOf(const fs::path& folder, std::optional<uint64_t> seed) : folder_(folder), seed_(seed) {}
+
+  ComponentWeights open(const char* component, const char* stem, wan::TensorList tensors) const {
+    if (seed_) return {component, std::move(tensors), *seed_};
+    io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / component, stem);
+    check_tensors(checkpoint, tensors);
+    return ComponentWeights(std::move(checkpoint));
+  }
+
+  Expert open_expert(const char* component) const {
+    const auto config = wan::TransformerConfig::load(folder_ / component / "config.json");
+    wan::require_supported(config, (folder_ / component).string());
+    return {config, open(component, kDiffusersStem, wan::transformer_tensors(config))};
+  }
+
+ private:
+  const fs::path& folder_;
+  std::optional<uint64_t> seed_;
+};
 
 void require_same(const char* what, int64_t a, const char* where_a, int64_t b, const char* where_b,
                   const fs::path& folder) {
@@ -52,43 +70,63 @@ void require_interchangeable(const ModelFolder& model) {
   same("rope_max_seq_len", first.rope_max_seq_len, second.rope_max_seq_len);
 }
 
-}  // namespace
+// What one component says of another must be true.
+void check_agreement(const ModelFolder& model) {
+  for (const Expert& expert : model.experts) {
+    const wan::TransformerConfig& config = expert.config;
+    require_same("the text width", config.text_dim, "transformer/config.json (text_dim)",
+                 model.text_encoder_config.d_model, "text_encoder/config.json (d_model)", model.folder);
+    require_same("the number of latent channels", config.in_channels, "transformer/config.json (in_channels)",
+                 model.vae_config.z_dim, "vae/config.json (z_dim)", model.folder);
+    require_same("the number of latent channels", config.out_channels, "transformer/config.json (out_channels)",
+                 model.vae_config.z_dim, "vae/config.json (z_dim)", model.folder);
+  }
+  if (model.experts.size() == 2) require_interchangeable(model);
+}
 
-ModelFolder ModelFolder::open(const fs::path& folder) {
+// `seed`: of random weights; without one they are read.
+ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
   if (!fs::is_directory(folder)) {
     fail("model: {} is not a folder; name a checkpoint folder in the diffusers layout", folder.string());
   }
   const auto pipeline = wan::PipelineConfig::load(folder / "model_index.json");
   wan::require_supported(pipeline, (folder / "model_index.json").string());
   const auto scheduler = wan::SchedulerConfigFile::load(folder / "scheduler" / "scheduler_config.json");
+  const WeightsOf weights(folder, seed);
   std::vector<Expert> experts;
-  experts.push_back(open_expert(folder / "transformer"));
-  if (pipeline.has("transformer_2")) experts.push_back(open_expert(folder / "transformer_2"));
+  experts.push_back(weights.open_expert("transformer"));
+  if (pipeline.has("transformer_2")) experts.push_back(weights.open_expert("transformer_2"));
   const auto text_config = wan::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
   const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
   wan::require_supported(vae_config, (folder / "vae").string());
+  fs::path tokenizer = folder / "tokenizer";
+  if (seed && !fs::is_directory(tokenizer)) tokenizer = config_folder() / "tokenizer";
   ModelFolder model{folder,
                     pipeline,
                     scheduler,
-                    wan::Tokenizer::load(folder / "tokenizer"),
+                    tokenizer,
+                    wan::Tokenizer::load(tokenizer),
                     text_config,
-                    io::Checkpoint::open(folder / "text_encoder", kTextEncoderStem),
+                    weights.open("text_encoder", kTextEncoderStem, wan::text_encoder_tensors(text_config)),
                     std::move(experts),
                     vae_config,
-                    io::Checkpoint::open(folder / "vae", kDiffusersStem)};
-  check_tensors(model.text_encoder, wan::text_encoder_tensors(text_config));
-  check_tensors(model.vae, wan::vae_tensors(vae_config));
-  for (const Expert& expert : model.experts) {
-    const wan::TransformerConfig& config = expert.config;
-    require_same("the text width", config.text_dim, "transformer/config.json (text_dim)", text_config.d_model,
-                 "text_encoder/config.json (d_model)", folder);
-    require_same("the number of latent channels", config.in_channels, "transformer/config.json (in_channels)",
-                 vae_config.z_dim, "vae/config.json (z_dim)", folder);
-    require_same("the number of latent channels", config.out_channels, "transformer/config.json (out_channels)",
-                 vae_config.z_dim, "vae/config.json (z_dim)", folder);
-  }
-  if (model.experts.size() == 2) require_interchangeable(model);
+                    weights.open("vae", kDiffusersStem, wan::vae_tensors(vae_config))};
+  check_agreement(model);
   return model;
+}
+
+}  // namespace
+
+std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) const {
+  if (checkpoint_) return io::checkpoint_source(*checkpoint_, threads);
+  return wan::random_weights(tensors_, component_, seed_, threads);
+}
+
+ModelFolder ModelFolder::open(const fs::path& folder) { return open_folder(folder, std::nullopt); }
+ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed) { return open_folder(folder, seed); }
+ModelFolder ModelFolder::open(const GenerateOptions& options) {
+  if (options.weights == "random") return open_random(model_or_config(options.model));
+  return open(fs::path(options.model));
 }
 
 }  // namespace zoetrope::pipeline

@@ -2,12 +2,19 @@
 // weights are read yet, so whatever is wrong with a folder is said before anything long begins.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "zoetrope/generate.h"
+
 #include "io/checkpoint.h"
+#include "io/weights.h"
 #include "models/wan/config.h"
+#include "models/wan/tensor_list.h"
 #include "models/wan/text/tokenizer.h"
 
 namespace zoetrope::pipeline {
@@ -16,24 +23,50 @@ namespace zoetrope::pipeline {
 inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
 inline constexpr const char* kTextEncoderStem = "model";
 
+// Where the parameters of one component come from: files, or formulas.
+class ComponentWeights {
+ public:
+  explicit ComponentWeights(io::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  // Random, as models/wan/random_weights.h makes them.
+  ComponentWeights(std::string component, wan::TensorList tensors, uint64_t seed)
+      : component_(std::move(component)), tensors_(std::move(tensors)), seed_(seed) {}
+
+  // Reads large tensors by `threads` threads.
+  std::shared_ptr<const io::WeightSource> source(int threads) const;
+  // The files, or null where there are none.
+  const io::Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
+
+ private:
+  std::optional<io::Checkpoint> checkpoint_;
+  std::string component_;
+  wan::TensorList tensors_;
+  uint64_t seed_ = 0;
+};
+
 struct Expert {
   wan::TransformerConfig config;
-  io::Checkpoint checkpoint;
+  ComponentWeights weights;
 };
 
 struct ModelFolder {
   std::filesystem::path folder;
   wan::PipelineConfig pipeline;
   wan::SchedulerConfigFile scheduler;
+  std::filesystem::path tokenizer_folder;
   wan::Tokenizer tokenizer;
   wan::TextEncoderConfig text_encoder_config;
-  io::Checkpoint text_encoder;
+  ComponentWeights text_encoder;
   std::vector<Expert> experts;  // transformer, and transformer_2 of two-expert models
   wan::VaeConfig vae_config;
-  io::Checkpoint vae;
+  ComponentWeights vae;
 
-  // Throws Error for the first thing that is missing, broken or not supported.
+  // All throw Error for the first thing that is missing, broken or not supported.
   static ModelFolder open(const std::filesystem::path& folder);
+  // With random weights: needs the configs only, and takes the tokenizer that ships with the program where the folder
+  // has none.
+  static ModelFolder open_random(const std::filesystem::path& folder, uint64_t seed = 0);
+  // As the options `model` and `weights` say.
+  static ModelFolder open(const GenerateOptions& options);
 };
 
 }  // namespace zoetrope::pipeline

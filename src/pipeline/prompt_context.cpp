@@ -19,7 +19,7 @@ PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std:
     const std::vector<int32_t> own = model.tokenizer.encode(wan::clean_prompt(prompt), rows);
     if (own.empty()) {
       fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>",
-           (model.folder / "tokenizer").string(), prompt);
+           model.tokenizer_folder.string(), prompt);
     }
     ZT_CHECK(static_cast<int64_t>(own.size()) <= rows);
     out.lengths.push_back(static_cast<int64_t>(own.size()));
@@ -27,7 +27,7 @@ PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std:
   }
   // All prompts at once: the encoder reads and converts its weights in every pass.
   out.rows = Tensor(DType::kF32, {count, rows, model.text_encoder_config.d_model});
-  wan::TextEncoder(io::checkpoint_source(model.text_encoder, stream.team().size()), model.text_encoder_config, dtype,
+  wan::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype,
                    stream)
       .encode_batch(ids, out.lengths, out.rows, [&](std::string_view, const TensorView&) { tick(); });
   return out;

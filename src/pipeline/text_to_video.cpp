@@ -75,7 +75,7 @@ class Run final : public TextToVideo {
  private:
   static ModelFolder checked_model(const GenerateOptions& options) {
     check_options(options);
-    return ModelFolder::open(options.model);
+    return ModelFolder::open(options);
   }
   // `experts` [2] are shared by the ranks of `world` that live in this process.
   GenerateResult run_once(comm::Communicator& world, const RankLayout& layout, SharedExpert* experts,

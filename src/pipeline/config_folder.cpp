@@ -1,0 +1,47 @@
+#include "pipeline/config_folder.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/options.h"
+
+namespace zoetrope::pipeline {
+
+namespace fs = std::filesystem;
+
+fs::path config_folder() {
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path places[] = {
+      (program.parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(),
+      ZOETROPE_CONFIGS_INSTALLED,
+      ZOETROPE_CONFIGS_SOURCE,
+  };
+  for (const fs::path& place : places) {
+    if (fs::is_directory(place, ignored)) return place;
+  }
+  fail("the configurations of known models are in none of {}, {} and {}; name a checkpoint folder instead",
+       places[0].string(), places[1].string(), places[2].string());
+}
+
+std::vector<std::string> config_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(config_folder())) {
+    if (fs::exists(entry.path() / "model_index.json")) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path model_or_config(const std::string& model) {
+  std::error_code ignored;
+  if (fs::is_directory(model, ignored)) return model;
+  const std::vector<std::string> names = config_names();
+  if (std::find(names.begin(), names.end(), model) != names.end()) return config_folder() / model;
+  const std::string nearest = nearest_name(model, names);
+  fail("model: {} is neither a folder nor the name of a known configuration{}; there are {}", model,
+       nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), fmt::join(names, ", "));
+}
+
+}  // namespace zoetrope::pipeline

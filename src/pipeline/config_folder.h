@@ -1,0 +1,21 @@
+// The configurations that ship with the program: models in the published layout without their weights, and a small
+// tokenizer for them. Finds the folder; does not read it.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace zoetrope::pipeline {
+
+// configs/ beside the program as installed (../share/zoetrope/configs), where it was to be installed, or in the source
+// tree; the first that is there. Throws Error where none is.
+std::filesystem::path config_folder();
+
+// Names of the models in it, sorted.
+std::vector<std::string> config_names();
+
+// `model` where it is a folder, else the model of this name in config_folder(). Throws Error with the names there are.
+std::filesystem::path model_or_config(const std::string& model);
+
+}  // namespace zoetrope::pipeline
