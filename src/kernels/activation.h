@@ -24,6 +24,8 @@ inline double activation_reference(Activation activation, double x) {
   return x;
 }
 
+inline namespace ZOETROPE_SIMD {
+
 template <Activation kActivation>
 simd::Floats activation_vector(simd::Floats x) {
   if constexpr (kActivation == Activation::kSilu) return simd::silu(x);
@@ -31,6 +33,8 @@ simd::Floats activation_vector(simd::Floats x) {
   if constexpr (kActivation == Activation::kGeluErf) return simd::gelu_erf(x);
   return x;
 }
+
+}  // namespace ZOETROPE_SIMD
 
 template <Activation kActivation>
 struct ActivationTag {

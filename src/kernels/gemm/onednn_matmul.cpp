@@ -8,7 +8,7 @@
 namespace zoetrope::kernels {
 namespace {
 
-using Key = std::array<int64_t, 11>;
+using Key = std::array<int64_t, 12>;
 
 struct Primitive {
   dnnl::matmul matmul;
@@ -37,7 +37,8 @@ Primitive make_primitive(const MatmulCall& call) {
   using dnnl::memory;
   Primitive p;
   p.x = memory::desc({call.m, call.k}, onednn_type(call.in_dtype), {call.x_stride, 1});
-  p.w = memory::desc({call.k, call.n}, onednn_type(call.in_dtype), {1, call.w_stride});
+  if (call.packed) p.w = onednn_packed_desc(call.n, call.k);
+  else p.w = memory::desc({call.k, call.n}, onednn_type(call.in_dtype), {1, call.w_stride});
   p.out = memory::desc({call.m, call.n}, onednn_type(call.out_dtype), {call.out_stride, 1});
   dnnl::primitive_attr attributes = onednn_attributes();
   if (call.fused != Activation::kNone) {
@@ -69,6 +70,7 @@ const Primitive& primitive_for(const MatmulCall& call, int threads) {
                 static_cast<int64_t>(call.out_dtype),
                 static_cast<int64_t>(call.fused),
                 call.bias != nullptr,
+                call.packed,
                 threads};
   const auto found = cache.find(key);
   if (found != cache.end()) return found->second;
@@ -77,6 +79,22 @@ const Primitive& primitive_for(const MatmulCall& call, int threads) {
 }
 
 }  // namespace
+
+dnnl::memory::desc onednn_packed_desc(int64_t n, int64_t k) {
+  constexpr int64_t kRows = 1024;  // a usual number; oneDNN may look at it
+  thread_local std::map<std::array<int64_t, 2>, dnnl::memory::desc> known;
+  const auto found = known.find({n, k});
+  if (found != known.end()) return found->second;
+  using dnnl::memory;
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const dnnl::matmul::desc desc(memory::desc({kRows, k}, memory::data_type::bf16, {k, 1}),
+                                memory::desc({k, n}, memory::data_type::bf16, memory::format_tag::any),
+                                memory::desc({kRows, n}, memory::data_type::f32, {n, 1}));
+  const memory::desc weights = dnnl::matmul::primitive_desc(desc, onednn_attributes(), onednn_engine()).weights_desc();
+  omp_set_num_threads(threads);
+  return known[{n, k}] = weights;
+}
 
 void onednn_matmul(Stream& stream, const MatmulCall& call) {
   const Primitive& primitive = primitive_for(call, use_team(stream));

@@ -1,6 +1,8 @@
 // oneDNN's matmul on plain pointers, with primitives kept per thread. For gemm.cpp only.
 #pragma once
 
+#include <oneapi/dnnl/dnnl.hpp>
+
 #include "kernels/gemm/gemm.h"
 
 namespace zoetrope::kernels {
@@ -12,6 +14,7 @@ struct MatmulCall {
   int64_t x_stride = 0;
   const void* w = nullptr;
   int64_t w_stride = 0;
+  bool packed = false;          // w is as onednn_packed_desc() says; x is BF16, out F32
   const float* bias = nullptr;  // [N] or none
   void* out = nullptr;
   int64_t out_stride = 0;
@@ -20,6 +23,9 @@ struct MatmulCall {
   Activation fused = Activation::kNone;  // done by oneDNN before it rounds to out
 };
 void onednn_matmul(Stream& stream, const MatmulCall& call);
+
+// The layout oneDNN prefers for BF16 weights w [N, K]: the same in every process on a machine, whatever its threads.
+dnnl::memory::desc onednn_packed_desc(int64_t n, int64_t k);
 
 // Whether oneDNN multiplies bf16 on this machine (it needs AVX-512, and not necessarily its bf16 extension).
 bool onednn_has_bf16();

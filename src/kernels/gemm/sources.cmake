@@ -1,2 +1,11 @@
-list(APPEND ZOETROPE_KERNEL_SOURCES onednn.cpp gemm/gemm.cpp gemm/onednn_matmul.cpp)
-list(APPEND ZOETROPE_KERNEL_TESTS gemm/gemm_test.cpp)
+list(APPEND ZOETROPE_KERNEL_SOURCES
+  onednn.cpp
+  gemm/gemm.cpp
+  gemm/onednn_matmul.cpp
+  gemm/pack.cpp
+  gemm/packed.cpp
+  gemm/packed_avx2.cpp
+  gemm/packed_avx512.cpp
+  gemm/packed_onednn.cpp)
+list(APPEND ZOETROPE_KERNEL_TESTS gemm/gemm_test.cpp gemm/packed_test.cpp)
+set_source_files_properties(gemm/packed_avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512_options}")

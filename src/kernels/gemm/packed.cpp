@@ -1,0 +1,267 @@
+#include "kernels/gemm/packed.h"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/activation.h"
+#include "kernels/cpu_features.h"
+#include "kernels/gemm/onednn_matmul.h"
+#include "kernels/gemm/packed_kernel.h"
+#include "kernels/gemm/packed_onednn.h"
+#include "kernels/implementation.h"
+#include "tensor/dispatch.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+const char* layout_name(PackedLayout layout) {
+  switch (layout) {
+    case PackedLayout::kColumns16:
+      return "columns16";
+    case PackedLayout::kColumns64:
+      return "columns64";
+    case PackedLayout::kOneDnn:
+      break;
+  }
+  return "onednn512";
+}
+
+// Rows of x that pass a widened panel: their sums of one step, 64 columns of float32, stay in cache beside it.
+constexpr int64_t kMostRows = 2048;
+constexpr int64_t kFewestRows = 192;  // fewer do not repay the widening of a panel
+
+// How the work is cut: items are (panel, block of rows), taken by the threads as they come.
+struct Items {
+  int64_t panels, row_blocks, rows;  // of a block, but the last
+  int64_t count() const { return panels * row_blocks; }
+};
+
+Items items_of(int64_t m, int64_t panels, int threads) {
+  const auto blocks_of = [&](int64_t most) { return (m + most - 1) / most; };
+  int64_t blocks = blocks_of(kMostRows);
+  constexpr int64_t kItemsPerThread = 4;
+  while (panels * blocks < kItemsPerThread * threads && blocks < blocks_of(kFewestRows)) ++blocks;
+  const int64_t rows = ((m + blocks - 1) / blocks + 5) / 6 * 6;  // whole tiles
+  return {panels, (m + rows - 1) / rows, rows};
+}
+
+struct PanelScratch {
+  int64_t widened = 0, sums = 0;  // floats a thread
+  size_t bytes(int threads) const { return static_cast<size_t>((widened + sums) * threads) * sizeof(float); }
+};
+
+PanelScratch panel_scratch(const PackedMatrix& w, int64_t columns, int64_t rows) {
+  const int64_t steps = (w.k + kMostDepth - 1) / kMostDepth, depth = (w.k + steps - 1) / steps;
+  PanelScratch scratch;
+  if (w.dtype == DType::kBF16) scratch.widened = depth * columns;
+  if (steps > 1) scratch.sums = (rows + 5) / 6 * 6 * columns;
+  return scratch;
+}
+
+Epilogue epilogue_of(Stream& stream, const PackedGemm& g) {
+  Epilogue e;
+  e.activation = g.activation;
+  e.out = g.out.raw();
+  e.out_stride = g.out.stride(0);
+  e.out_dtype = g.out.dtype();
+  e.round_to_bf16 = g.round_to_bf16;
+  if (g.residual) {
+    e.residual = g.residual.raw();
+    e.residual_stride = g.residual.stride(0);
+  }
+  if (g.gate) e.gate = g.gate.data<float>();
+  if (g.bias && g.bias.dtype() == DType::kF32) {
+    e.bias = g.bias.data<float>();
+  } else if (g.bias) {
+    auto* bias = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(g.bias.size()) * sizeof(float)));
+    for (int64_t i = 0; i < g.bias.size(); ++i) bias[i] = to_float(g.bias.data<BFloat16>()[i]);
+    e.bias = bias;
+  }
+  return e;
+}
+
+void run_panels(Stream& stream, const PackedGemm& g, const PackedKernel& kernel) {
+  const Arena::Scope scope(stream.scratch());
+  const int64_t m = g.x.extent(0), columns = kernel.columns;
+  const int threads = stream.team().size();
+  const Items items = items_of(m, (g.w.n + columns - 1) / columns, threads);
+  const PanelScratch scratch = panel_scratch(g.w, columns, items.rows);
+  const Epilogue epilogue = epilogue_of(stream, g);
+  auto* memory = static_cast<float*>(stream.scratch().allocate(scratch.bytes(threads)));
+  const int64_t panel_bytes = columns * g.w.k * static_cast<int64_t>(dtype_size(g.w.dtype));
+  std::atomic<int64_t> next = 0;
+  stream.team().run([&](int thread) {
+    float* mine = memory + (scratch.widened + scratch.sums) * thread;
+    for (int64_t item = next++; item < items.count(); item = next++) {
+      const int64_t panel = item / items.row_blocks, row = item % items.row_blocks * items.rows;
+      PanelWork work;
+      work.x = g.x.data<float>() + row * g.x.stride(0);
+      work.x_stride = g.x.stride(0);
+      work.rows = std::min(items.rows, m - row);
+      work.panel = g.w.data + panel * panel_bytes;
+      work.dtype = g.w.dtype;
+      work.k = g.w.k;
+      work.columns = std::min(columns, g.w.n - panel * columns);
+      if (scratch.widened > 0) work.widened = mine;
+      if (scratch.sums > 0) work.sums = mine + scratch.widened;
+      work.epilogue = moved(epilogue, row, panel * columns);
+      kernel.panel(work);
+    }
+  });
+}
+
+void run_avx512(Stream& stream, const PackedGemm& g) { run_panels(stream, g, packed_kernel_avx512()); }
+void run_avx2(Stream& stream, const PackedGemm& g) { run_panels(stream, g, packed_kernel_avx2()); }
+
+void run_onednn(Stream& stream, const PackedGemm& g) {
+  const Arena::Scope scope(stream.scratch());
+  const auto finish = cpu_features().avx512 ? packed_kernel_avx512().finish : packed_kernel_avx2().finish;
+  onednn_packed_gemm(stream, g.x, g.w, epilogue_of(stream, g), finish);
+}
+
+// ---- by the formula -------------------------------------------------------------------------------------------------
+
+double value(const TensorView& view, int64_t offset) {
+  return view.dtype() == DType::kBF16 ? to_float(view.data<BFloat16>()[offset]) : view.data<float>()[offset];
+}
+
+// w [N, K] as floats, whatever its layout.
+std::vector<float> unpacked(const PackedMatrix& w) {
+  std::vector<float> plain(static_cast<size_t>(w.n * w.k));
+  if (w.layout == PackedLayout::kOneDnn) {
+    std::vector<BFloat16> narrow(plain.size());
+    onednn_unpack(w, narrow.data());
+    std::transform(narrow.begin(), narrow.end(), plain.begin(), [](BFloat16 x) { return to_float(x); });
+    return plain;
+  }
+  const int64_t columns = panel_columns(w.layout);
+  const TensorView stored(const_cast<std::byte*>(w.data), w.dtype, {1});
+  for (int64_t n = 0; n < w.n; ++n)
+    for (int64_t k = 0; k < w.k; ++k)
+      plain[static_cast<size_t>(n * w.k + k)] =
+          static_cast<float>(value(stored, (n / columns * w.k + k) * columns + n % columns));
+  return plain;
+}
+
+double rounded(double x, DType dtype) {
+  const auto narrow = static_cast<float>(x);
+  return dtype == DType::kBF16 ? to_float(to_bfloat16(narrow)) : narrow;
+}
+
+void run_reference(Stream&, const PackedGemm& g) {
+  const std::vector<float> w = unpacked(g.w);
+  for (int64_t m = 0; m < g.out.extent(0); ++m) {
+    for (int64_t n = 0; n < g.w.n; ++n) {
+      double y = g.bias ? value(g.bias, n) : 0;
+      for (int64_t k = 0; k < g.w.k; ++k)
+        y += value(g.x, m * g.x.stride(0) + k) * static_cast<double>(w[static_cast<size_t>(n * g.w.k + k)]);
+      y = activation_reference(g.activation, y);
+      if (g.residual) {
+        y = rounded(y, g.out.dtype()) * (g.gate ? value(g.gate, n) : 1.0);
+        y += value(g.residual, m * g.residual.stride(0) + n);
+      }
+      if (g.round_to_bf16) y = rounded(y, DType::kBF16);
+      const int64_t at = m * g.out.stride(0) + n;
+      if (g.out.dtype() == DType::kBF16) g.out.data<BFloat16>()[at] = to_bfloat16(static_cast<float>(y));
+      else g.out.data<float>()[at] = static_cast<float>(y);
+    }
+  }
+}
+
+// ---- the list -------------------------------------------------------------------------------------------------------
+
+Refusal refuse_avx512(const PackedGemm& g) {
+  if (g.w.layout != PackedLayout::kColumns64) return "the weights are packed for another implementation";
+  if (!cpu_features().avx512) return "the CPU has no AVX-512";
+  return {};
+}
+Refusal refuse_avx2(const PackedGemm& g) {
+  if (g.w.layout != PackedLayout::kColumns16) return "the weights are packed for another implementation";
+  return {};
+}
+Refusal refuse_onednn(const PackedGemm& g) {
+  if (g.w.layout != PackedLayout::kOneDnn) return "the weights are packed for another implementation";
+  if (!onednn_has_bf16()) return "oneDNN multiplies BF16 only with AVX-512";
+  return {};
+}
+Refusal refuse_nothing(const PackedGemm&) { return {}; }
+
+constexpr Implementation<PackedGemm, void (*)(Stream&, const PackedGemm&)> kImplementations[] = {
+    {"onednn_bf16", refuse_onednn, run_onednn},
+    {"avx512", refuse_avx512, run_avx512},
+    {"avx2", refuse_avx2, run_avx2},
+    {"reference", refuse_nothing, run_reference},
+};
+
+void check_rows(const char* name, const TensorView& t, int64_t rows, int64_t columns, DType dtype) {
+  if (t.rank() != 2 || t.extent(0) != rows || t.extent(1) != columns || t.dtype() != dtype)
+    fail("packed_gemm: {} is {} {}, but {} [{}, {}] is needed", name, dtype_name(t.dtype()), t.shape().to_string(),
+         dtype_name(dtype), rows, columns);
+  if (columns > 1 && t.stride(1) != 1) fail("packed_gemm: the last axis of {} must be contiguous", name);
+  if (rows > 1 && t.stride(0) < columns) fail("packed_gemm: rows of {} must not overlap", name);
+}
+
+void check_vector(const char* name, const TensorView& t, int64_t n) {
+  if (t.rank() != 1 || t.extent(0) != n || !t.contiguous())
+    fail("packed_gemm: {} is {}, but [{}], contiguous, is needed", name, t.shape().to_string(), n);
+}
+
+void check(const PackedGemm& g) {
+  if (!g.w || g.w.n < 1 || g.w.k < 1) fail("packed_gemm: there are no weights");
+  if (g.x.rank() != 2) fail("packed_gemm: x is {}, but [M, {}] is needed", g.x.shape().to_string(), g.w.k);
+  const int64_t m = g.x.extent(0);
+  check_rows("x", g.x, m, g.w.k, operand_dtype(g.w));
+  if (g.out.dtype() != DType::kF32 && g.out.dtype() != DType::kBF16)
+    fail("packed_gemm: out is {}, but F32 or BF16 is needed", dtype_name(g.out.dtype()));
+  check_rows("out", g.out, m, g.w.n, g.out.dtype());
+  if (g.bias) {
+    check_vector("bias", g.bias, g.w.n);
+    if (g.bias.dtype() != DType::kF32 && g.bias.dtype() != DType::kBF16)
+      fail("packed_gemm: bias is {}, but F32 or BF16 is needed", dtype_name(g.bias.dtype()));
+  }
+  if (g.gate && !g.residual) fail("packed_gemm: a gate without a residual");
+  if (!g.residual) return;
+  check_rows("residual", g.residual, m, g.w.n, g.out.dtype());
+  if (g.activation != Activation::kNone || g.round_to_bf16)
+    fail("packed_gemm: a residual goes with neither activation nor round_to_bf16");
+  if (!g.gate) return;
+  check_vector("gate", g.gate, g.w.n);
+  if (g.gate.dtype() != DType::kF32) fail("packed_gemm: gate is {}, but F32 is needed", dtype_name(g.gate.dtype()));
+}
+
+}  // namespace
+
+PackedLayout packed_layout(DType dtype) { return packed_layouts(dtype).front(); }
+
+std::vector<PackedLayout> packed_layouts(DType dtype) {
+  std::vector<PackedLayout> layouts;
+  if (cpu_features().avx512) layouts.push_back(PackedLayout::kColumns64);
+  layouts.push_back(PackedLayout::kColumns16);
+  if (dtype == DType::kBF16 && onednn_has_bf16())
+    layouts.insert(onednn_bf16_is_fast() ? layouts.begin() : layouts.end(), PackedLayout::kOneDnn);
+  return layouts;
+}
+
+std::string packed_form(DType dtype, PackedLayout layout) {
+  return fmt::format("{}.{}", dtype == DType::kBF16 ? "bf16" : "f32", layout_name(layout));
+}
+
+DType operand_dtype(const PackedMatrix& w) { return w.layout == PackedLayout::kOneDnn ? DType::kBF16 : DType::kF32; }
+
+void packed_gemm(Stream& stream, const PackedGemm& args) {
+  check(args);
+  const auto& implementation = choose("packed_gemm", kImplementations, args, args.implementation);
+  if (args.out.size() > 0) implementation.function(stream, args);
+}
+
+size_t packed_gemm_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads) {
+  const size_t bias = static_cast<size_t>(w.n) * sizeof(float);
+  if (w.layout == PackedLayout::kOneDnn) return bias + onednn_packed_scratch_bytes(w, rows, threads);
+  const int64_t columns = panel_columns(w.layout);
+  const Items items = items_of(rows, (w.n + columns - 1) / columns, threads);
+  return bias + panel_scratch(w, columns, items.rows).bytes(threads);
+}
+
+}  // namespace zoetrope::kernels

@@ -1,0 +1,63 @@
+// y = x·wᵀ with weights that were packed once, and with what follows the product done while its sums are at hand: bias,
+// activation, or the gated residual of a transformer block. For matrices that are multiplied often; gemm() takes
+// weights as checkpoints store them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "device/stream.h"
+#include "kernels/gemm/gemm.h"
+
+namespace zoetrope::kernels {
+
+// How w [N, K] lies in memory. The first two are panels of so many rows of w, each [K][columns]: what a step of the
+// multiplication reads stands side by side. Columns beyond N are zeros.
+enum class PackedLayout : uint8_t { kColumns16, kColumns64, kOneDnn };
+
+struct PackedMatrix {
+  const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes() of them
+  int64_t n = 0, k = 0;
+  DType dtype = DType::kF32;  // F32 or BF16
+  PackedLayout layout = PackedLayout::kColumns64;
+  explicit operator bool() const { return data != nullptr; }
+};
+
+// The layout for weights of this dtype on this CPU, and every one that this CPU can multiply.
+PackedLayout packed_layout(DType dtype);
+std::vector<PackedLayout> packed_layouts(DType dtype);
+std::string packed_form(DType dtype, PackedLayout layout);  // "bf16.columns64": part of a cache's key
+
+size_t packed_bytes(const PackedMatrix& matrix);  // from n, k, dtype and layout
+int64_t panel_columns(PackedLayout layout);       // of those that are panels
+// Fills `out` from matrices [n_i, K] that lie under one another, contiguous, F32, BF16, F16 or F64, at any alignment;
+// converted by way of float32, to nearest even. On the calling thread.
+void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out);
+
+// What the rows of x must be: F32 also for BF16 weights where BF16 is multiplied in float32. Values are the caller's to
+// round: whoever wants BF16 operands writes rounded floats.
+DType operand_dtype(const PackedMatrix& w);
+
+struct PackedGemm {
+  TensorView x;  // [M, K] of operand_dtype(w), last axis contiguous, rows at any stride
+  PackedMatrix w;
+  TensorView bias;                            // [N] F32 or BF16, optional
+  Activation activation = Activation::kNone;  // not with a residual
+  TensorView out;                             // [M, N] F32 or BF16, last axis contiguous, rows at any stride
+  bool round_to_bf16 = false;                 // out is F32, but of BF16 values: the operand of a next product
+  // out = residual + gate·y: y rounded to out's dtype first, the rest in float32 and rounded once.
+  TensorView residual;  // [M, N] of out's dtype, optional; may be out
+  TensorView gate;      // [N] F32, optional: 1
+  std::string implementation = {};
+};
+void packed_gemm(Stream& stream, const PackedGemm& args);
+
+// The most scratch memory that packed_gemm() takes from the stream for so many rows of x.
+size_t packed_gemm_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads);
+
+}  // namespace zoetrope::kernels

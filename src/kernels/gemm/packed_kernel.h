@@ -1,0 +1,64 @@
+// What an instruction set brings to packed_gemm(): one panel of columns times some rows, and the way from sums to out.
+// For packed.cpp and its neighbours only.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/gemm/gemm.h"
+#include "kernels/simd.h"
+
+namespace zoetrope::kernels {
+
+// What happens to sums, at their first row and column.
+struct Epilogue {
+  const float* bias = nullptr;  // or none
+  Activation activation = Activation::kNone;
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  DType out_dtype = DType::kF32;
+  bool round_to_bf16 = false;
+  const void* residual = nullptr;  // or none; of out's dtype
+  int64_t residual_stride = 0;
+  const float* gate = nullptr;  // or 1
+};
+
+inline namespace ZOETROPE_SIMD {
+inline Epilogue moved(const Epilogue& from, int64_t rows, int64_t columns) {
+  const int64_t bytes = from.out_dtype == DType::kBF16 ? 2 : 4;
+  Epilogue e = from;
+  if (e.bias != nullptr) e.bias += columns;
+  if (e.gate != nullptr) e.gate += columns;
+  e.out = static_cast<char*>(e.out) + (rows * e.out_stride + columns) * bytes;
+  if (e.residual != nullptr)
+    e.residual = static_cast<const char*>(e.residual) + (rows * e.residual_stride + columns) * bytes;
+  return e;
+}
+}  // namespace ZOETROPE_SIMD
+
+// A panel is multiplied in steps of at most so many of its rows: widened to float32, 64 columns of 2048 are 512 KiB and
+// stay in a second-level cache while all rows of x pass.
+constexpr int64_t kMostDepth = 2048;
+
+struct PanelWork {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t rows = 0;
+  const void* panel = nullptr;  // [K][columns] F32 or BF16
+  DType dtype = DType::kF32;
+  int64_t k = 0;
+  int64_t columns = 0;       // of out that this panel has: the others are padding
+  float* widened = nullptr;  // [depth][columns of a panel], where dtype is BF16
+  float* sums = nullptr;     // [rows][columns of a panel], where K takes several steps
+  Epilogue epilogue;
+};
+
+struct PackedKernel {
+  int64_t columns;  // of a panel
+  void (*panel)(const PanelWork&);
+  // sums [rows, columns], so many floats from row to row.
+  void (*finish)(const Epilogue&, const float* sums, int64_t sums_stride, int64_t rows, int64_t columns);
+};
+const PackedKernel& packed_kernel_avx2();
+const PackedKernel& packed_kernel_avx512();
+
+}  // namespace zoetrope::kernels

@@ -1,0 +1,123 @@
+#include "kernels/gemm/packed_onednn.h"
+
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/gemm/onednn_matmul.h"
+#include "kernels/onednn.h"
+#include "tensor/dispatch.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+constexpr int64_t kSlab = 512, kMostRows = 1024;
+
+struct Slab {
+  int64_t row, rows;  // of w
+  int64_t offset;     // bytes
+};
+
+std::vector<Slab> slabs_of(const PackedMatrix& matrix) {
+  ZT_CHECK(matrix.dtype == DType::kBF16, "oneDNN's layout is for BF16");
+  std::vector<Slab> slabs;
+  int64_t offset = 0;
+  for (int64_t row = 0; row < matrix.n; row += kSlab) {
+    const int64_t rows = std::min(kSlab, matrix.n - row);
+    slabs.push_back({row, rows, offset});
+    offset += static_cast<int64_t>((onednn_packed_desc(rows, matrix.k).get_size() + 63) / 64 * 64);
+  }
+  slabs.push_back({matrix.n, 0, offset});
+  return slabs;
+}
+
+void reorder(const dnnl::memory& from, const dnnl::memory& to) {
+  dnnl::memory source = from, target = to;
+  dnnl::reorder(source, target).execute(onednn_stream(), source, target);
+  onednn_stream().wait();
+}
+
+dnnl::memory::desc plain_desc(int64_t n, int64_t k) { return {{k, n}, dnnl::memory::data_type::bf16, {1, k}}; }
+
+float stored_value(const TensorView& stored, int64_t i) {
+  const auto* data = static_cast<const std::byte*>(stored.raw());
+  const auto read = [&](auto value) {
+    std::memcpy(&value, data + i * static_cast<int64_t>(sizeof value), sizeof value);
+    return value;
+  };
+  switch (stored.dtype()) {
+    case DType::kF32:
+      return read(float{});
+    case DType::kBF16:
+      return to_float(read(BFloat16{}));
+    case DType::kF16:
+      return to_float(read(Float16{}));
+    case DType::kF64:
+      return static_cast<float>(read(double{}));
+    default:
+      fail("pack: a matrix is {}, but F32, BF16, F16 or F64 is needed", dtype_name(stored.dtype()));
+  }
+}
+
+}  // namespace
+
+size_t onednn_packed_bytes(const PackedMatrix& matrix) { return static_cast<size_t>(slabs_of(matrix).back().offset); }
+
+void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
+  std::vector<BFloat16> rows(static_cast<size_t>(std::min(kSlab, matrix.n) * matrix.k));
+  size_t part = 0;
+  int64_t row_of_part = 0;
+  for (const Slab& slab : slabs_of(matrix)) {
+    if (slab.rows == 0) break;
+    for (int64_t row = 0; row < slab.rows; ++row, ++row_of_part) {
+      while (row_of_part == stored[part].extent(0)) ++part, row_of_part = 0;
+      for (int64_t k = 0; k < matrix.k; ++k)
+        rows[static_cast<size_t>(row * matrix.k + k)] =
+            to_bfloat16(stored_value(stored[part], row_of_part * matrix.k + k));
+    }
+    reorder(onednn_memory(plain_desc(slab.rows, matrix.k), rows.data()),
+            onednn_memory(onednn_packed_desc(slab.rows, matrix.k), out + slab.offset));
+  }
+}
+
+void onednn_unpack(const PackedMatrix& matrix, BFloat16* out) {
+  for (const Slab& slab : slabs_of(matrix)) {
+    if (slab.rows == 0) break;
+    reorder(onednn_memory(onednn_packed_desc(slab.rows, matrix.k), matrix.data + slab.offset),
+            onednn_memory(plain_desc(slab.rows, matrix.k), out + slab.row * matrix.k));
+  }
+}
+
+void onednn_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w, const Epilogue& epilogue,
+                        decltype(PackedKernel::finish) finish) {
+  const std::vector<Slab> slabs = slabs_of(w);
+  const Arena::Scope scope(stream.scratch());
+  const int64_t most = std::min(kMostRows, x.extent(0)) * std::min(kSlab, w.n);
+  auto* sums = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(most) * sizeof(float)));
+  MatmulCall call;
+  call.k = w.k;
+  call.packed = true;
+  call.x_stride = x.extent(0) > 1 ? x.stride(0) : w.k;
+  call.in_dtype = DType::kBF16;
+  call.out = sums;
+  for (int64_t row = 0; row < x.extent(0); row += kMostRows) {
+    call.m = std::min(kMostRows, x.extent(0) - row);
+    call.x = x.data<BFloat16>() + row * call.x_stride;
+    for (const Slab& slab : slabs) {
+      if (slab.rows == 0) break;
+      call.n = call.w_stride = call.out_stride = slab.rows;
+      call.w = w.data + slab.offset;
+      onednn_matmul(stream, call);
+      stream.team().parallel_for(call.m, std::max<int64_t>(1, 16384 / slab.rows), [&](IndexRange range, int) {
+        finish(moved(epilogue, row + range.begin, slab.row), sums + range.begin * slab.rows, slab.rows, range.size(),
+               slab.rows);
+      });
+    }
+  }
+}
+
+size_t onednn_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int) {
+  return static_cast<size_t>(std::min(kMostRows, rows) * std::min(kSlab, w.n)) * sizeof(float);
+}
+
+}  // namespace zoetrope::kernels

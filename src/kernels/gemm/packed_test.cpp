@@ -1,0 +1,376 @@
+#include "kernels/gemm/packed.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "kernels/cpu_features.h"
+#include "kernels/test_util.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+using test::error_of;
+using test::fill_random;
+using test::GappedTensor;
+
+double act(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * (1 + std::erf(x * 0.7071067811865476));
+    case Activation::kNone:
+      break;
+  }
+  return x;
+}
+
+struct Packed {
+  Tensor memory;
+  PackedMatrix matrix;
+
+  Packed(std::span<const TensorView> stored, DType dtype, PackedLayout layout) {
+    matrix.dtype = dtype;
+    matrix.layout = layout;
+    matrix.k = stored[0].extent(1);
+    for (const TensorView& part : stored) matrix.n += part.extent(0);
+    memory = Tensor(DType::kU8, {static_cast<int64_t>(packed_bytes(matrix))});
+    std::memset(memory.data<char>(), 0x7f, memory.view().bytes());  // what pack() leaves out shows
+    matrix.data = memory.data<std::byte>();
+    pack(stored, matrix, memory.data<std::byte>());
+  }
+};
+
+enum class Ending : uint8_t { kPlain, kRounded, kResidual, kGated };
+
+struct Case {
+  int64_t m, n, k;
+  DType dtype = DType::kF32;  // of the weights
+  DType out = DType::kF32;
+  Ending ending = Ending::kPlain;
+  bool bias = true;
+  Activation activation = Activation::kNone;
+};
+
+struct Data {
+  Tensor w, bias, gate;
+  GappedTensor x, x_narrow, out, residual;
+  std::vector<double> expected;
+  double size = 0;  // ‖·‖₂ of what the sums' terms make when their signs are random: no less where they cancel
+
+  explicit Data(const Case& c)
+      : w(test::random_tensor(c.dtype, {c.n, c.k}, 1, 0, 1 / std::sqrt(static_cast<double>(c.k)))),
+        bias(test::random_tensor(c.dtype, {c.n}, 2)),
+        gate(test::random_tensor(DType::kF32, {c.n}, 3)),
+        x(DType::kF32, {c.m, c.k}, 3),
+        x_narrow(DType::kBF16, {c.m, c.k}, 3),
+        out(c.out, {c.m, c.n}, 5),
+        residual(c.out, {c.m, c.n}, 2) {
+    fill_random(x_narrow, 4);
+    if (c.dtype == DType::kF32) fill_random(x, 4);
+    else  // the same values, as the caller rounds them
+      for (int64_t m = 0; m < c.m; ++m)
+        for (int64_t k = 0; k < c.k; ++k)
+          test::put(x, m * x.view().stride(0) + k, test::get(x_narrow, m * x_narrow.view().stride(0) + k));
+    fill_random(residual, 5);
+    const auto xs = test::values(x), ws = test::values(w), bs = test::values(bias), gs = test::values(gate),
+               rs = test::values(residual);
+    for (int64_t i = 0; i < c.m; ++i)
+      for (int64_t j = 0; j < c.n; ++j) {
+        double sum = c.bias ? bs[static_cast<size_t>(j)] : 0;
+        double squares = sum * sum;
+        for (int64_t l = 0; l < c.k; ++l) {
+          const double term = xs[static_cast<size_t>(i * c.k + l)] * ws[static_cast<size_t>(j * c.k + l)];
+          sum += term;
+          squares += term * term;
+        }
+        sum = act(c.activation, sum);
+        const double factor = c.ending == Ending::kGated ? gs[static_cast<size_t>(j)] : 1;
+        const double base = c.ending >= Ending::kResidual ? rs[static_cast<size_t>(i * c.n + j)] : 0;
+        expected.push_back(sum * factor + base);
+        size += squares * factor * factor + base * base;
+      }
+    size = std::sqrt(size);
+  }
+  bool good(double relative) const {
+    double error = 0;
+    const std::vector<double> actual = test::values(out);
+    for (size_t i = 0; i < expected.size(); ++i) error += std::pow(actual[i] - expected[i], 2);
+    return std::sqrt(error) <= relative * size;  // false for NaN
+  }
+  PackedGemm args(const Case& c, const PackedMatrix& matrix, const char* name) const {
+    PackedGemm g;
+    g.x = operand_dtype(matrix) == DType::kF32 ? x.view() : x_narrow.view();
+    g.w = matrix;
+    if (c.bias) g.bias = bias;
+    g.activation = c.activation;
+    g.out = out;
+    g.round_to_bf16 = c.ending == Ending::kRounded;
+    if (c.ending >= Ending::kResidual) g.residual = residual;
+    if (c.ending == Ending::kGated) g.gate = gate;
+    g.implementation = name;
+    return g;
+  }
+};
+
+// A float32 sum of K terms of random sign walks: at most u·√K of its size; the activation, whose slope is at most 1.13,
+// adds a few u. A BF16 value is one rounding; with a residual two: of what is added, and of the sum.
+double tolerance(const Case& c) {
+  const bool narrow = c.out == DType::kBF16 || c.ending == Ending::kRounded;
+  const int roundings = c.ending >= Ending::kResidual ? 2 : 1;
+  return test::kUnitF32 * (4 + std::sqrt(static_cast<double>(c.k))) + (narrow ? roundings * test::kUnitBF16 : 0);
+}
+
+const char* name_of(PackedLayout layout) {
+  if (layout == PackedLayout::kColumns16) return "avx2";
+  return layout == PackedLayout::kColumns64 ? "avx512" : "onednn_bf16";
+}
+
+void check(const Case& c) {
+  const Data data(c);
+  const TensorView w = data.w;
+  for (const PackedLayout layout : packed_layouts(c.dtype)) {
+    const Packed packed({&w, 1}, c.dtype, layout);
+    for (const char* name : {name_of(layout), "reference"}) {
+      SCOPED_TRACE(testing::Message() << packed_form(c.dtype, layout) << " " << name << " m=" << c.m << " n=" << c.n
+                                      << " k=" << c.k << " ending=" << static_cast<int>(c.ending)
+                                      << " activation=" << static_cast<int>(c.activation));
+      for (const int threads : {1, 3}) {
+        Stream stream(threads);
+        fill_random(data.out, 9);
+        packed_gemm(stream, data.args(c, packed.matrix, name));
+        EXPECT_TRUE(data.good(tolerance(c)));
+        EXPECT_TRUE(data.out.gaps_intact());
+      }
+    }
+  }
+}
+
+// Rows round a tile (6), columns round both panels (16, 64) and their vectors, K round a block of pack() (8).
+TEST(PackedGemm, RoundEveryTile) {
+  for (const int64_t m : {1, 5, 6, 7, 13})
+    for (const int64_t n : {1, 15, 16, 17, 63, 64, 65, 130})
+      for (const int64_t k : {1, 7, 8, 9, 40})
+        for (const DType dtype : {DType::kF32, DType::kBF16}) check({m, n, k, dtype, dtype});
+}
+
+// Slabs of 512 columns; K in one, two and three steps of at most 2048; several blocks of rows.
+TEST(PackedGemm, RoundEveryBlock) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t n : {511, 512, 513}) check({7, n, 16, dtype, dtype});
+    for (const int64_t k : {2047, 2048, 2049, 4097}) check({7, 65, k, dtype, dtype, Ending::kGated});
+    for (const int64_t m : {191, 192, 193, 391, 1025, 2049}) check({m, 3, 5, dtype, dtype});
+  }
+}
+
+TEST(PackedGemm, EveryEnding) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType out : {DType::kF32, DType::kBF16}) {
+      for (const bool bias : {false, true}) {
+        for (const Activation activation :
+             {Activation::kNone, Activation::kSilu, Activation::kGeluTanh, Activation::kGeluErf}) {
+          check({8, 70, 24, dtype, out, Ending::kPlain, bias, activation});
+          if (out == DType::kF32) check({8, 70, 24, dtype, out, Ending::kRounded, bias, activation});
+        }
+        check({8, 70, 24, dtype, out, Ending::kResidual, bias});
+        check({8, 70, 24, dtype, out, Ending::kGated, bias});
+      }
+    }
+  }
+}
+
+TEST(PackedGemm, RoundedValuesAreBFloat16) {
+  const Case c{9, 70, 24, DType::kBF16, DType::kF32, Ending::kRounded, true, Activation::kGeluTanh};
+  const Data data(c);
+  const TensorView w = data.w;
+  for (const PackedLayout layout : packed_layouts(c.dtype)) {
+    const Packed packed({&w, 1}, c.dtype, layout);
+    Stream stream(1);
+    packed_gemm(stream, data.args(c, packed.matrix, ""));
+    for (const double y : test::values(data.out)) EXPECT_EQ(y, to_float(to_bfloat16(static_cast<float>(y))));
+  }
+}
+
+// With a residual, y is rounded before the gate, as where a layer's output is a tensor of its own: 1 + 2^-9 is 1.
+TEST(PackedGemm, YIsRoundedBeforeTheGate) {
+  for (const PackedLayout layout : packed_layouts(DType::kBF16)) {
+    Tensor w(DType::kBF16, {1, 2}), x(operand_dtype({nullptr, 1, 2, DType::kBF16, layout}), {1, 2}),
+        out(DType::kBF16, {1, 1}), gate(DType::kF32, {1});
+    test::put(w, 0, 1);
+    test::put(w, 1, 0x1p-9);
+    test::put(x, 0, 1);
+    test::put(x, 1, 1);
+    test::put(out, 0, -1);
+    test::put(gate, 0, 1);
+    const TensorView stored = w;
+    const Packed packed({&stored, 1}, DType::kBF16, layout);
+    for (const char* name : {name_of(layout), "reference"}) {
+      test::put(out, 0, -1);
+      PackedGemm g;
+      g.x = x;
+      g.w = packed.matrix;
+      g.out = g.residual = out;
+      g.gate = gate;
+      g.implementation = name;
+      Stream stream(1);
+      packed_gemm(stream, g);
+      EXPECT_EQ(test::get(out, 0), 0) << name;
+    }
+  }
+}
+
+// The residual stream is updated in place, and threads change nothing.
+TEST(PackedGemm, InPlaceAndTheSameOnAnyTeam) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Case c{400, 130, 72, dtype, dtype, Ending::kGated};
+    const Data data(c);
+    const TensorView w = data.w;
+    for (const PackedLayout layout : packed_layouts(dtype)) {
+      const Packed packed({&w, 1}, dtype, layout);
+      std::vector<double> first;
+      for (const int threads : {1, 2, 3, 8}) {
+        fill_random(data.out, 5);  // as the residual
+        PackedGemm g = data.args(c, packed.matrix, "");
+        g.residual = g.out;
+        Stream stream(threads);
+        packed_gemm(stream, g);
+        EXPECT_TRUE(data.good(tolerance(c)));
+        if (first.empty()) first = test::values(data.out);
+        EXPECT_EQ(test::values(data.out), first) << threads;
+      }
+    }
+  }
+}
+
+TEST(PackedGemm, NoRowsIsNothing) {
+  const Tensor w = test::random_tensor(DType::kF32, {4, 8}, 1);
+  const TensorView stored = w;
+  const Packed packed({&stored, 1}, DType::kF32, packed_layout(DType::kF32));
+  const Tensor x(DType::kF32, {0, 8}), out(DType::kF32, {0, 4});
+  PackedGemm g;
+  g.x = x;
+  g.w = packed.matrix;
+  g.out = out;
+  Stream stream(2);
+  EXPECT_NO_THROW(packed_gemm(stream, g));
+}
+
+TEST(PackedGemm, ScratchIsWhatItSays) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Case c{700, 300, 2100, dtype, dtype, Ending::kGated};
+    const Tensor w(dtype, {c.n, c.k}), x(DType::kF32, {c.m, c.k}), bias(dtype, {c.n}), gate(DType::kF32, {c.n}),
+        out(dtype, {c.m, c.n});
+    const TensorView stored = w;
+    for (const PackedLayout layout : packed_layouts(dtype)) {
+      if (layout == PackedLayout::kOneDnn) continue;  // oneDNN's own scratch is oneDNN's to know
+      const Packed packed({&stored, 1}, dtype, layout);
+      Stream stream(2);
+      PackedGemm g;
+      g.x = x;
+      g.w = packed.matrix;
+      g.bias = bias;
+      g.gate = gate;
+      g.out = g.residual = out;
+      packed_gemm(stream, g);
+      constexpr size_t kBlock = size_t{1} << 20;  // an arena takes memory in no smaller pieces
+      EXPECT_LE(stream.scratch().reserved(), packed_gemm_scratch_bytes(packed.matrix, c.m, 2) + kBlock);
+    }
+  }
+}
+
+// ---- pack() ---------------------------------------------------------------------------------------------------------
+
+// Several matrices under one another, of any stored dtype, at any byte; blocks of eight rows whole and cut.
+TEST(Pack, PutsEveryElementInItsPlace) {
+  for (const DType from : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
+    for (const DType to : {DType::kF32, DType::kBF16}) {
+      for (const int64_t k : {5, 8, 19}) {
+        const Tensor source = test::random_tensor(DType::kF32, {50, k}, 7);
+        std::vector<std::vector<std::byte>> bytes;
+        std::vector<TensorView> stored;
+        std::vector<float> expected;
+        for (const IndexRange rows : {IndexRange{0, 20}, IndexRange{20, 23}, IndexRange{23, 50}}) {
+          auto& part = bytes.emplace_back(1 + static_cast<size_t>(rows.size() * k) * dtype_size(from));
+          for (int64_t i = 0; i < rows.size() * k; ++i) {
+            const float x = source.data<float>()[rows.begin * k + i];
+            std::byte* at = part.data() + 1 + static_cast<size_t>(i) * dtype_size(from);
+            const auto put = [&](auto value, float read) {
+              std::memcpy(at, &value, sizeof value);
+              expected.push_back(to == DType::kBF16 ? to_float(to_bfloat16(read)) : read);
+            };
+            if (from == DType::kF32) put(x, x);
+            else if (from == DType::kF64) put(static_cast<double>(x), x);
+            else if (from == DType::kBF16) put(to_bfloat16(x), to_float(to_bfloat16(x)));
+            else put(from_float<Float16>(x), to_float(from_float<Float16>(x)));
+          }
+          stored.emplace_back(part.data() + 1, from, Shape{rows.size(), k});
+        }
+        for (const PackedLayout layout : packed_layouts(to)) {
+          const Packed packed(stored, to, layout);
+          // What comes of the unit vectors is w, a column at a time.
+          Tensor unit(operand_dtype(packed.matrix), {k, k}), out(DType::kF32, {k, 50});
+          for (int64_t i = 0; i < k; ++i) test::put(unit, i * k + i, 1);
+          PackedGemm g;
+          g.x = unit;
+          g.w = packed.matrix;
+          g.out = out;
+          for (const char* name : {name_of(layout), "reference"}) {
+            g.implementation = name;
+            Stream stream(1);
+            packed_gemm(stream, g);
+            for (int64_t n = 0; n < 50; ++n)
+              for (int64_t i = 0; i < k; ++i)
+                ASSERT_EQ(out.data<float>()[i * 50 + n], expected[static_cast<size_t>(n * k + i)])
+                    << name << " " << dtype_name(from) << " " << n << " " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Pack, FormsAreNamed) {
+  EXPECT_EQ(packed_form(DType::kBF16, PackedLayout::kColumns64), "bf16.columns64");
+  EXPECT_EQ(packed_form(DType::kF32, PackedLayout::kColumns16), "f32.columns16");
+  EXPECT_EQ(packed_form(DType::kBF16, PackedLayout::kOneDnn), "bf16.onednn512");
+}
+
+TEST(PackedGemm, Refusals) {
+  const Case c{4, 16, 32};
+  const Data data(c);
+  const TensorView w = data.w;
+  const Packed packed({&w, 1}, DType::kF32, PackedLayout::kColumns16);
+  Stream stream(1);
+  const PackedGemm good = data.args(c, packed.matrix, "");
+  EXPECT_EQ(error_of([&] { packed_gemm(stream, good); }), "");
+  PackedGemm bad = good;
+  bad.implementation = "avx512";
+  EXPECT_EQ(error_of([&] { packed_gemm(stream, bad); }),
+            "packed_gemm: implementation 'avx512' cannot run here: the weights are packed for another implementation");
+  bad = good;
+  bad.x = data.x_narrow;
+  EXPECT_THAT(error_of([&] { packed_gemm(stream, bad); }), testing::HasSubstr("x is BF16 [4, 32], but F32 [4, 32]"));
+  bad = good;
+  bad.out = data.out.view().slice(1, 0, 15);
+  EXPECT_THAT(error_of([&] { packed_gemm(stream, bad); }), testing::HasSubstr("out is F32 [4, 15]"));
+  bad = good;
+  bad.gate = data.gate;
+  EXPECT_THAT(error_of([&] { packed_gemm(stream, bad); }), testing::HasSubstr("without a residual"));
+  bad = good;
+  bad.residual = data.residual;
+  bad.activation = Activation::kSilu;
+  EXPECT_THAT(error_of([&] { packed_gemm(stream, bad); }), testing::HasSubstr("neither activation"));
+  bad = good;
+  bad.bias = data.bias.view().slice(0, 0, 15);
+  EXPECT_THAT(error_of([&] { packed_gemm(stream, bad); }), testing::HasSubstr("bias is [15]"));
+  bad = good;
+  bad.w = {};
+  EXPECT_THAT(error_of([&] { packed_gemm(stream, bad); }), testing::HasSubstr("no weights"));
+}
+
+}  // namespace
+}  // namespace zoetrope::kernels
