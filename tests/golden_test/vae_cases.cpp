@@ -1,4 +1,5 @@
-// vae21: activations, encode and decode of the Wan 2.1 VAE.
+// vae21: activations, encode and decode of the Wan 2.1 VAE, whole and in tiles.
+#include <functional>
 #include <map>
 #include <regex>
 
@@ -9,6 +10,7 @@
 #include "io/weights.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
+#include "models/wan/vae/vae_tiling.h"
 #include "report.h"
 
 namespace zoetrope::golden {
@@ -60,17 +62,14 @@ class Chunks {
   std::map<std::string, Shape> shapes_;
 };
 
-// The whole clip as [1, 3, F, H, W].
-Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, const wan::Probe& probe = {}) {
+// The whole clip as [1, 3, F, H, W], from what `decode` gives the sink.
+Tensor collected(const std::function<void(const wan::FrameSink&)>& decode) {
   std::vector<std::vector<double>> frames;
   Shape one;
-  decoder.decode(
-      stream, z,
-      [&](int64_t, const TensorView& made) {
-        one = {made.extent(1), made.extent(2)};
-        for (int64_t f = 0; f < made.extent(0); ++f) frames.push_back(to_doubles(made.select(0, f)));
-      },
-      probe);
+  decode([&](int64_t, const TensorView& made) {
+    one = {made.extent(1), made.extent(2)};
+    for (int64_t f = 0; f < made.extent(0); ++f) frames.push_back(to_doubles(made.select(0, f)));
+  });
   const auto count = static_cast<int64_t>(frames.size()), plane = one[0] * one[1];
   Tensor out(DType::kF32, {1, 3, count, one[0], one[1]});
   for (int64_t c = 0; c < 3; ++c) {
@@ -82,6 +81,10 @@ Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, con
     }
   }
   return out;
+}
+
+Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, const wan::Probe& probe = {}) {
+  return collected([&](const wan::FrameSink& sink) { decoder.decode(stream, z, sink, probe); });
 }
 
 struct Vae {
@@ -151,6 +154,29 @@ void check_activations(Report& report, Vae& vae, const io::SafetensorsFile& data
   }
 }
 
+void check_tiled(Report& report, Vae& vae, const io::SafetensorsFile& data, const io::JsonObject& tiling,
+                 const NoiseFloor& noise) {
+  const wan::TileSizes sizes{
+      tiling.get<int64_t>("tile_sample_min_height"), tiling.get<int64_t>("tile_sample_min_width"),
+      tiling.get<int64_t>("tile_sample_stride_height"), tiling.get<int64_t>("tile_sample_stride_width")};
+  const Tensor video = to_video(data.tensor("in.video_u8"));
+  const TensorView recorded = data.tensor("encode.moments");
+  const TensorView mean = wan::mode(recorded);
+  report.check_that("tiled", "larger than one tile", [&](bool moved) {
+    const wan::TileSizes all{video.extent(1), video.extent(2), video.extent(1), video.extent(2)};
+    const wan::TileSizes& used = moved ? all : sizes;
+    return wan::encodes_in_tiles(video.shape(), used) && wan::decodes_in_tiles(vae.config, mean.shape(), used);
+  });
+  Tensor moments(DType::kF32, recorded.shape());
+  wan::encode_tiled(vae.stream, vae.encoder, vae.config, video, moments, sizes);
+  report.check("tiled.encode.moments", moments, recorded, float32_tolerance(noise.of("f32_vs_f64", "tiled_encode")));
+  const Tensor sample = collected([&](const wan::FrameSink& sink) {
+    wan::decode_tiled(vae.stream, vae.decoder, vae.config, mean, sink, {}, sizes);
+  });
+  report.check("tiled.decode.sample", sample, data.tensor("decode.sample"),
+               float32_tolerance(noise.of("f32_vs_f64", "tiled_decode")));
+}
+
 }  // namespace
 
 void run_vae_case(Report& report, const fs::path& root, const fs::path& folder) {
@@ -165,7 +191,7 @@ void run_vae_case(Report& report, const fs::path& root, const fs::path& folder) 
   check_clips(report, vae, *data, noise);
   check_activations(report, vae, *io::SafetensorsFile::open(folder / "activations.safetensors"),
                     data->tensor("in.video_u8"), noise);
-  report.skip("tiled", "tiled encode and decode are not built yet");
+  check_tiled(report, vae, *io::SafetensorsFile::open(folder / "tiled.safetensors"), json.object("tiling"), noise);
 }
 
 }  // namespace zoetrope::golden

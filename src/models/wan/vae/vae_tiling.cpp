@@ -1,0 +1,204 @@
+#include "models/wan/vae/vae_tiling.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "models/wan/vae/vae_layout.h"
+#include "models/wan/vae/without_batch.h"
+
+namespace zoetrope::wan {
+namespace {
+
+// Tiles along one axis: where they begin, how far each reaches, what the neighbours share.
+struct Axis {
+  int64_t extent = 0;
+  int64_t tile = 0;
+  int64_t stride = 0;
+
+  int64_t count() const { return (extent + stride - 1) / stride; }
+  IndexRange range(int64_t index) const { return {index * stride, std::min(index * stride + tile, extent)}; }
+  int64_t overlap() const { return tile - stride; }
+  Axis times(int64_t factor) const { return {extent * factor, tile * factor, stride * factor}; }
+};
+
+struct Grid {
+  Axis rows, columns;
+  int64_t count() const { return rows.count() * columns.count(); }
+  Grid times(int64_t factor) const { return {rows.times(factor), columns.times(factor)}; }
+};
+
+// In latent cells.
+Grid grid_of(const VaeConfig& config, int64_t height, int64_t width, const TileSizes& sizes) {
+  const int64_t factor = spatial_factor(config);
+  for (const int64_t size : {sizes.height, sizes.width, sizes.stride_height, sizes.stride_width}) {
+    ZT_CHECK(size > 0 && size % factor == 0, "a tile of {} pixels", size);
+  }
+  ZT_CHECK(sizes.stride_height <= sizes.height && sizes.stride_width <= sizes.width);
+  return {{height, sizes.height / factor, sizes.stride_height / factor},
+          {width, sizes.width / factor, sizes.stride_width / factor}};
+}
+
+// Joins tiles [N, h, w, C] to a whole [N, H, W, C]. The reference blends whole tiles in place and in this order, so a
+// neighbour's rows have been blended with its own neighbours before; of a tile that is done only the rows and columns
+// that its neighbours overlap have to stay.
+class Mosaic {
+ public:
+  Mosaic(Stream& stream, const Grid& grid, const TensorView& whole)
+      : stream_(stream), grid_(grid), whole_(whole), bottoms_(static_cast<size_t>(grid.columns.count())) {}
+
+  // Tiles come row by row, from left to right.
+  void add(int64_t i, int64_t j, const TensorView& tile) {
+    Tensor& above = bottoms_[static_cast<size_t>(j)];
+    if (i > 0) blend(above, tile, 1);
+    if (j > 0) blend(left_, tile, 2);
+    above = last(tile, 1, grid_.rows.overlap());
+    left_ = last(tile, 2, grid_.columns.overlap());
+    const int64_t row = grid_.rows.range(i).begin, column = grid_.columns.range(j).begin;
+    const int64_t height = std::min(grid_.rows.stride, tile.extent(1));
+    const int64_t width = std::min(grid_.columns.stride, tile.extent(2));
+    copy(stream_, whole_.slice(1, row, row + height).slice(2, column, column + width),
+         tile.slice(1, 0, height).slice(2, 0, width));
+  }
+
+ private:
+  Tensor last(const TensorView& tile, int axis, int64_t count) {
+    const int64_t extent = tile.extent(axis);
+    const TensorView part = tile.slice(axis, extent - std::min(count, extent), extent);
+    Tensor kept = Tensor::uninitialized(DType::kF32, part.shape());
+    copy(stream_, kept, part);
+    return kept;
+  }
+
+  // The first rows (axis 1) or columns (axis 2) of `tile` fade in over the last ones of `before`.
+  static void blend(const TensorView& before, const TensorView& tile, int axis) {
+    const int64_t count = std::min(before.extent(axis), tile.extent(axis));
+    for (int64_t line = 0; line < count; ++line) {
+      const double share = static_cast<double>(line) / static_cast<double>(count);
+      const TensorView from = before.select(axis, before.extent(axis) - count + line);
+      fade(from, tile.select(axis, line), static_cast<float>(1 - share), static_cast<float>(share));
+    }
+  }
+
+  // to = keep·from + share·to; [N, line, C], C contiguous.
+  static void fade(const TensorView& from, const TensorView& to, float keep, float share) {
+    for (int64_t n = 0; n < to.extent(0); ++n) {
+      for (int64_t i = 0; i < to.extent(1); ++i) {
+        const float* a = from.data<float>() + n * from.stride(0) + i * from.stride(1);
+        float* b = to.data<float>() + n * to.stride(0) + i * to.stride(1);
+        for (int64_t c = 0; c < to.extent(2); ++c) b[c] = a[c] * keep + b[c] * share;
+      }
+    }
+  }
+
+  Stream& stream_;
+  const Grid grid_;
+  const TensorView whole_;
+  std::vector<Tensor> bottoms_;  // of the row of tiles above, by column
+  Tensor left_;
+};
+
+void clamp(Stream& stream, const TensorView& x) {
+  constexpr int64_t kGrain = 1 << 14;
+  stream.team().parallel_for(x.size(), kGrain, [&](IndexRange range, int) {
+    float* values = x.data<float>();
+    for (int64_t i = range.begin; i < range.end; ++i) values[i] = std::clamp(values[i], -1.0f, 1.0f);
+  });
+}
+
+// [F, h, w, 3], before the clamp, which comes after blending: the decoder shows it to probes.
+Tensor decode_tile(Stream& stream, VaeDecoder& decoder, const TensorView& latents, const Shape& size,
+                   const std::function<void()>& tick) {
+  Tensor tile = Tensor::uninitialized(DType::kF32, size);
+  int64_t filled = 0;
+  const auto take = [&](std::string_view name, const TensorView& value /* [3, n, h, w] */) {
+    if (name != "conv_out") return;
+    copy(stream, tile.view().slice(0, filled, filled + value.extent(1)), value.permute({1, 2, 3, 0}));
+    filled += value.extent(1);
+  };
+  decoder.decode(
+      stream, latents, [&](int64_t, const TensorView&) { tick(); }, take);
+  ZT_CHECK(filled == size[0], "{} frames of a tile instead of {}", filled, size[0]);
+  return tile;
+}
+
+}  // namespace
+
+bool decodes_in_tiles(const VaeConfig& config, const Shape& latents, const TileSizes& sizes) {
+  const Grid grid = grid_of(config, latents[latents.rank() - 2], latents[latents.rank() - 1], sizes);
+  return grid.rows.extent > grid.rows.tile || grid.columns.extent > grid.columns.tile;
+}
+
+bool encodes_in_tiles(const Shape& video, const TileSizes& sizes) {
+  return video[1] > sizes.height || video[2] > sizes.width;
+}
+
+void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, const TensorView& latents,
+                  const FrameSink& sink, const TileTick& tick, const TileSizes& sizes) {
+  const TensorView z = without_batch(latents, "the VAE's latents", "z, T, h, w");
+  if (!decodes_in_tiles(config, z.shape(), sizes)) {
+    decoder.decode(stream, z, [&](int64_t first, const TensorView& frames) {
+      if (tick) tick(0, 1);
+      sink(first, frames);
+    });
+    return;
+  }
+  const Grid grid = grid_of(config, z.extent(2), z.extent(3), sizes);
+  const int64_t factor = spatial_factor(config), frames = video_frames(config, z.extent(1));
+  const Tensor clip =
+      Tensor::uninitialized(DType::kF32, {frames, z.extent(2) * factor, z.extent(3) * factor, config.out_channels});
+  Mosaic mosaic(stream, grid.times(factor), clip);
+  int64_t done = 0;
+  for (int64_t i = 0; i < grid.rows.count(); ++i) {
+    for (int64_t j = 0; j < grid.columns.count(); ++j, ++done) {
+      const IndexRange rows = grid.rows.range(i), columns = grid.columns.range(j);
+      const Shape size{frames, rows.size() * factor, columns.size() * factor, config.out_channels};
+      mosaic.add(i, j,
+                 decode_tile(stream, decoder, z.slice(2, rows.begin, rows.end).slice(3, columns.begin, columns.end),
+                             size, [&] {
+                               if (tick) tick(done, grid.count());
+                             }));
+    }
+  }
+  for (int64_t f = 0; f < frames; ++f) {
+    const TensorView frame = clip.view().slice(0, f, f + 1);
+    clamp(stream, frame);
+    sink(f, frame);
+  }
+}
+
+void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, const TensorView& video,
+                  const TensorView& moments, const TileSizes& sizes) {
+  const Shape size = encoder.moments_shape(video.shape());
+  const TensorView out = without_batch(moments, "the VAE's moments", "2·z, T, h, w");
+  if (!(out.shape() == size)) {
+    fail("the VAE's moments of video {} are {}, not {}", video.shape().to_string(), size.to_string(),
+         moments.shape().to_string());
+  }
+  if (!encodes_in_tiles(video.shape(), sizes)) {
+    encoder.encode(stream, video, moments);
+    return;
+  }
+  const int64_t factor = spatial_factor(config), planes = size[0] * size[1];
+  const Grid grid = grid_of(config, size[2], size[3], sizes);
+  // Of the video, whose height need not be a whole number of latent rows.
+  const Axis rows{video.extent(1), sizes.height, sizes.stride_height};
+  const Axis columns{video.extent(2), sizes.width, sizes.stride_width};
+  const Tensor whole = Tensor::uninitialized(DType::kF32, size);
+  Mosaic mosaic(stream, grid, whole.view().reshape({planes, size[2], size[3], 1}));
+  for (int64_t i = 0; i < grid.rows.count(); ++i) {
+    for (int64_t j = 0; j < grid.columns.count(); ++j) {
+      const TensorView part =
+          video.slice(1, rows.range(i).begin, rows.range(i).end).slice(2, columns.range(j).begin, columns.range(j).end);
+      const Shape tile_size = encoder.moments_shape(part.shape());
+      const Tensor tile = Tensor::uninitialized(DType::kF32, tile_size);
+      encoder.encode(stream, part, tile);
+      mosaic.add(i, j, tile.view().reshape({planes, part.extent(1) / factor, part.extent(2) / factor, 1}));
+    }
+  }
+  copy(stream, out, whole);
+}
+
+}  // namespace zoetrope::wan

@@ -1,0 +1,265 @@
+// Tiles against a plain evaluation of the reference's loops; what the values have to be, the recorded runs say
+// (tests/golden_test).
+#include "models/wan/vae/vae_tiling.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include "models/wan/vae/vae_test_util.h"
+
+namespace zoetrope::wan {
+namespace {
+
+struct Model {
+  Model()
+      : config(small_config()),
+        weights(std::make_shared<const VaeWeights>(
+            config, std::make_shared<const io::Weights>(std::make_shared<RandomSource>(config, 5)))),
+        decoder(weights),
+        encoder(weights) {}
+  VaeConfig config;
+  std::shared_ptr<const VaeWeights> weights;
+  VaeDecoder decoder;
+  VaeEncoder encoder;
+  Stream stream{1};
+};
+
+// The pixels of a latent cell here.
+constexpr int64_t kFactor = 4;
+
+struct Case {
+  int64_t frames, height, width;  // of the latents
+  TileSizes sizes;
+};
+
+// Tiles that fit, that end short, of one row or column; wide and high ones; overlaps from nothing to more than half;
+// clips that are one tile high or wide or both.
+const Case kCases[] = {
+    {2, 7, 8, {16, 20, 12, 12}}, {1, 9, 5, {16, 16, 16, 8}}, {1, 8, 8, {12, 12, 4, 4}},
+    {1, 3, 9, {16, 12, 12, 8}},  {1, 9, 3, {12, 16, 8, 12}}, {2, 4, 4, {16, 16, 12, 12}},
+};
+
+// [n, h, w, c] as nested loops, row after row of whole tiles kept.
+using Tiles = std::vector<std::vector<Tensor>>;
+
+float& at(const Tensor& tile, int64_t n, int64_t y, int64_t x, int64_t c) {
+  const Shape& s = tile.shape();
+  return tile.data<float>()[((n * s[1] + y) * s[2] + x) * s[3] + c];
+}
+
+Tensor blend_plainly(const Tiles& tiles, const Shape& whole, int64_t overlap_y, int64_t overlap_x, int64_t stride_y,
+                     int64_t stride_x) {
+  Tensor out(DType::kF32, whole);
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    for (size_t j = 0; j < tiles[i].size(); ++j) {
+      const Tensor& b = tiles[i][j];
+      const auto each = [&](int64_t height, int64_t width, auto&& body) {
+        for (int64_t n = 0; n < b.extent(0); ++n) {
+          for (int64_t y = 0; y < height; ++y) {
+            for (int64_t x = 0; x < width; ++x) {
+              for (int64_t c = 0; c < b.extent(3); ++c) body(n, y, x, c);
+            }
+          }
+        }
+      };
+      if (i > 0) {
+        const Tensor& a = tiles[i - 1][j];
+        const int64_t e = std::min({a.extent(1), b.extent(1), overlap_y});
+        each(e, b.extent(2), [&](int64_t n, int64_t y, int64_t x, int64_t c) {
+          const double share = static_cast<double>(y) / static_cast<double>(e);
+          at(b, n, y, x, c) = at(a, n, a.extent(1) - e + y, x, c) * static_cast<float>(1 - share) +
+                              at(b, n, y, x, c) * static_cast<float>(share);
+        });
+      }
+      if (j > 0) {
+        const Tensor& a = tiles[i][j - 1];
+        const int64_t e = std::min({a.extent(2), b.extent(2), overlap_x});
+        each(b.extent(1), e, [&](int64_t n, int64_t y, int64_t x, int64_t c) {
+          const double share = static_cast<double>(x) / static_cast<double>(e);
+          at(b, n, y, x, c) = at(a, n, y, a.extent(2) - e + x, c) * static_cast<float>(1 - share) +
+                              at(b, n, y, x, c) * static_cast<float>(share);
+        });
+      }
+      const int64_t row = static_cast<int64_t>(i) * stride_y, column = static_cast<int64_t>(j) * stride_x;
+      each(std::min(b.extent(1), stride_y), std::min(b.extent(2), stride_x),
+           [&](int64_t n, int64_t y, int64_t x, int64_t c) { at(out, n, row + y, column + x, c) = at(b, n, y, x, c); });
+    }
+  }
+  return out;
+}
+
+Tensor collect(const Shape& clip, const std::function<void(const FrameSink&)>& decode) {
+  Tensor video(DType::kF32, clip);
+  int64_t filled = 0;
+  decode([&](int64_t first, const TensorView& frames) {
+    EXPECT_EQ(first, filled);
+    filled += frames.extent(0);
+    std::memcpy(video.view().slice(0, first, filled).raw(), frames.raw(), frames.bytes());
+  });
+  EXPECT_EQ(filled, clip[0]);
+  return video;
+}
+
+// [F, H, W, 3], before the clamp.
+Tensor decode_unclamped(VaeDecoder& decoder, Stream& stream, const TensorView& latents, const Shape& clip) {
+  Tensor video(DType::kF32, clip);
+  int64_t filled = 0;
+  decoder.decode(
+      stream, latents, [](int64_t, const TensorView&) {},
+      [&](std::string_view name, const TensorView& value) {
+        if (name != "conv_out") return;
+        copy(stream, video.view().slice(0, filled, filled + value.extent(1)), value.permute({1, 2, 3, 0}));
+        filled += value.extent(1);
+      });
+  EXPECT_EQ(filled, clip[0]);
+  return video;
+}
+
+Tensor part_of(Stream& stream, const TensorView& x, int axis, IndexRange rows, IndexRange columns) {
+  const TensorView part = x.slice(axis, rows.begin, rows.end).slice(axis + 1, columns.begin, columns.end);
+  Tensor copied(DType::kF32, part.shape());
+  copy(stream, copied, part);
+  return copied;
+}
+
+// Blending rounds thrice a value here and there (the compiler may fuse the product and the sum), and the tiles
+// themselves are bit for bit the same but for the alignment of buffers.
+constexpr double kRoundings = 1e-5;
+
+TEST(VaeTiling, DecodesAsTheReferenceCutsAndBlends) {
+  Model model;
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(testing::Message() << c.height << " x " << c.width << " in tiles of " << c.sizes.height << " x "
+                                    << c.sizes.width << " pixels");
+    const Tensor latents = random_tensor({3, c.frames, c.height, c.width}, 3);
+    const int64_t frames = video_frames(model.config, c.frames);
+    const auto clip_of = [&](int64_t height, int64_t width) {
+      return Shape{frames, kFactor * height, kFactor * width, 3};
+    };
+    Tiles tiles;
+    for (int64_t y = 0; y < c.height; y += c.sizes.stride_height / kFactor) {
+      tiles.emplace_back();
+      for (int64_t x = 0; x < c.width; x += c.sizes.stride_width / kFactor) {
+        const IndexRange rows{y, std::min(y + c.sizes.height / kFactor, c.height)},
+            columns{x, std::min(x + c.sizes.width / kFactor, c.width)};
+        const Tensor part = part_of(model.stream, latents, 2, rows, columns);
+        tiles.back().push_back(
+            decode_unclamped(model.decoder, model.stream, part, clip_of(rows.size(), columns.size())));
+      }
+    }
+    Tensor expected = blend_plainly(tiles, clip_of(c.height, c.width), c.sizes.height - c.sizes.stride_height,
+                                    c.sizes.width - c.sizes.stride_width, c.sizes.stride_height, c.sizes.stride_width);
+    for (int64_t i = 0; i < expected.size(); ++i) {
+      expected.data<float>()[i] = std::clamp(expected.data<float>()[i], -1.0f, 1.0f);
+    }
+    const Tensor ours = collect(clip_of(c.height, c.width), [&](const FrameSink& sink) {
+      decode_tiled(model.stream, model.decoder, model.config, latents, sink, {}, c.sizes);
+    });
+    const Tensor untiled = collect(clip_of(c.height, c.width),
+                                   [&](const FrameSink& sink) { model.decoder.decode(model.stream, latents, sink); });
+    const bool in_tiles = decodes_in_tiles(model.config, latents.shape(), c.sizes);
+    EXPECT_LE(difference(ours, in_tiles ? expected : untiled).max_abs, kRoundings);
+    EXPECT_GT(difference(ours, in_tiles ? untiled : expected).max_abs, 1000 * kRoundings);
+  }
+}
+
+TEST(VaeTiling, EncodesAsTheReferenceCutsAndBlends) {
+  Model model;
+  for (const Case& c : kCases) {
+    for (const int64_t rest : {0, 1}) {  // pixels that make no latent cell
+      SCOPED_TRACE(testing::Message() << c.height << " x " << c.width << " + " << rest);
+      const Tensor video = random_tensor({5, kFactor * c.height + rest, kFactor * c.width + rest, 3}, 6);
+      Tiles tiles;
+      for (int64_t y = 0; y < kFactor * c.height; y += c.sizes.stride_height) {
+        tiles.emplace_back();
+        for (int64_t x = 0; x < kFactor * c.width; x += c.sizes.stride_width) {
+          const Tensor part = part_of(model.stream, video, 1, {y, std::min(y + c.sizes.height, video.extent(1))},
+                                      {x, std::min(x + c.sizes.width, video.extent(2))});
+          const Shape size = model.encoder.moments_shape(part.shape());
+          Tensor moments(DType::kF32, size);
+          model.encoder.encode(model.stream, part, moments);
+          tiles.back().emplace_back(DType::kF32, Shape{size[0] * size[1], size[2], size[3], 1});
+          std::memcpy(tiles.back().back().data<float>(), moments.data<float>(), moments.view().bytes());
+        }
+      }
+      const Shape size = model.encoder.moments_shape(video.shape());
+      const Tensor expected = blend_plainly(tiles, {size[0] * size[1], size[2], size[3], 1},
+                                            (c.sizes.height - c.sizes.stride_height) / kFactor,
+                                            (c.sizes.width - c.sizes.stride_width) / kFactor,
+                                            c.sizes.stride_height / kFactor, c.sizes.stride_width / kFactor);
+      Tensor ours(DType::kF32, {1, size[0], size[1], size[2], size[3]});
+      encode_tiled(model.stream, model.encoder, model.config, video, ours, c.sizes);
+      Tensor untiled(DType::kF32, ours.shape());
+      model.encoder.encode(model.stream, video, untiled);
+      const TensorView values = ours.view().reshape(expected.shape()), whole = untiled.view().reshape(expected.shape());
+      const bool in_tiles = encodes_in_tiles(video.shape(), c.sizes);
+      EXPECT_LE(difference(values, in_tiles ? expected : whole).max_abs, kRoundings);
+      if (in_tiles) {
+        EXPECT_GT(difference(values, whole).max_abs, 1000 * kRoundings);
+      }
+    }
+  }
+}
+
+TEST(VaeTiling, IsForWhatIsLargerThanOneTile) {
+  const VaeConfig published;
+  EXPECT_FALSE(decodes_in_tiles(published, {16, 1, 32, 32}));
+  EXPECT_TRUE(decodes_in_tiles(published, {16, 1, 33, 32}));
+  EXPECT_TRUE(decodes_in_tiles(published, {1, 16, 1, 32, 33}));
+  EXPECT_FALSE(encodes_in_tiles({5, 256, 256, 3}));
+  EXPECT_TRUE(encodes_in_tiles({5, 257, 256, 3}));
+  EXPECT_TRUE(encodes_in_tiles({5, 256, 257, 3}));
+}
+
+TEST(VaeTiling, WorksInTheMemoryOfOneTile) {
+  Model model;
+  const TileSizes sizes{16, 16, 12, 12};
+  const auto ignore = [](int64_t, const TensorView&) {};
+  VaeDecoder small(model.weights), large(model.weights);
+  small.decode(model.stream, random_tensor({3, 2, 4, 4}, 1), ignore);
+  const Tensor latents = random_tensor({3, 2, 12, 12}, 1);
+  large.decode(model.stream, latents, ignore);
+  decode_tiled(model.stream, model.decoder, model.config, latents, ignore, {}, sizes);
+  EXPECT_LE(model.decoder.workspace_bytes(), small.workspace_bytes());
+  EXPECT_GT(large.workspace_bytes(), 5 * small.workspace_bytes());
+}
+
+TEST(VaeTiling, TellsBetweenFramesAndStopsWhenToldTo) {
+  Model model;
+  const TileSizes sizes{16, 20, 12, 12};
+  const Tensor latents = random_tensor({3, 2, 7, 8}, 3);
+  std::vector<int64_t> calls;
+  int64_t all = 0;
+  const auto tick = [&](int64_t done, int64_t total) {
+    calls.push_back(done);
+    all = total;
+  };
+  const auto whole = [&](const TileTick& told) {
+    return collect({5, 28, 32, 3}, [&](const FrameSink& sink) {
+      decode_tiled(model.stream, model.decoder, model.config, latents, sink, told, sizes);
+    });
+  };
+  const Tensor before = whole(tick);
+  EXPECT_EQ(all, 9);
+  EXPECT_EQ(calls.size(), 9u * 5);
+  EXPECT_TRUE(std::is_sorted(calls.begin(), calls.end()));
+  EXPECT_THROW(decode_tiled(
+                   model.stream, model.decoder, model.config, latents,
+                   [](int64_t, const TensorView&) { FAIL() << "no frame is ready"; },
+                   [](int64_t done, int64_t) {
+                     if (done == 4) throw std::runtime_error("interrupted");
+                   },
+                   sizes),
+               std::runtime_error);
+  EXPECT_LE(difference(whole({}), before).max_abs, kRoundings);
+}
+
+}  // namespace
+}  // namespace zoetrope::wan
