@@ -86,10 +86,11 @@ TEST(Pixels, ManyAtOnceAreTheSameBytes) {
     values.insert(values.end(), {std::nextafter(value, -2.0f), value, std::nextafter(value, 2.0f)});
   }
   const float infinity = std::numeric_limits<float>::infinity();
-  values.insert(values.end(), {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, -0.0f, 3e9f, -3e9f, 1e-40f});
+  values.insert(values.end(),
+                {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, -0.0f, 3e9f, -3e9f, 1e-40f});
   for (const size_t count : {size_t{0}, size_t{1}, size_t{31}, size_t{32}, size_t{33}, size_t{64}, values.size()}) {
     for (const auto& [rounding, one] :
-         {std::pair{PixelRounding::kTruncate, to_u8_truncate}, std::pair{PixelRounding::kRound, to_u8_round}}) {
+         {std::pair{PixelRounding::kTruncate, &to_u8_truncate}, std::pair{PixelRounding::kRound, &to_u8_round}}) {
       std::vector<uint8_t> bytes(count + 1, 77), expected;
       const std::span<const float> part(values.data() + values.size() - count, count);
       to_u8(rounding, part, bytes.data());

@@ -1,16 +1,23 @@
 #include "pipeline/decode_frames.h"
 
-#include <algorithm>
-#include <cstring>
 #include <memory>
-#include <vector>
 
 #include "base/error.h"
 #include "comm/launcher.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
+#include "pipeline/frame_queue.h"
 
 namespace zoetrope::pipeline {
+namespace {
+
+constexpr const char* kOutputLane = "output";
+
+double seconds_since(trace::Clock::time_point then) {
+  return std::chrono::duration<double>(trace::Clock::now() - then).count();
+}
+
+}  // namespace
 
 void decode_frames(const Stage& stage, const TensorView& latents, io::FrameWriter& writer, Dump& dump) {
   const GenerateOptions& options = stage.options;
@@ -27,35 +34,29 @@ void decode_frames(const Stage& stage, const TensorView& latents, io::FrameWrite
   Stream stream(comm::process_threads(options.threads), {stage.trace, 0, trace::kComputeLane});
   Tensor raw(DType::kF32, latents.shape());
   wan::denormalize_latents(stage.model.vae_config, latents, raw);
-  const int64_t pixels = options.height * options.width * 3;
+  const Shape frame{options.height, options.width, 3};
   const Shape clip{options.num_frames, options.height, options.width, 3};
-  const TensorView kept = dump.reserve("frames", DType::kF32, clip);
-  const TensorView bytes = dump.reserve("frames_u8", DType::kU8, clip);
-  std::vector<float> frame(static_cast<size_t>(pixels));
+  const auto stop_if_cancelled = [&] {
+    if (callbacks.cancelled && callbacks.cancelled()) fail("interrupted while decoding; nothing was written");
+  };
   wan::VaeDecoder decoder(weights);
+  const FrameQueue::Output output{writer, dump.reserve("frames", DType::kF32, clip),
+                                  dump.reserve("frames_u8", DType::kU8, clip)};
+  FrameQueue queue(output, frame, stop_if_cancelled, {stage.trace, 0, kOutputLane});
   if (callbacks.frames) callbacks.frames(0, options.num_frames);
-  double formatting = 0;
   const auto begin = trace::Clock::now();
   decoder.decode(stream, raw, [&](int64_t first, const TensorView& frames) {
-    if (callbacks.cancelled && callbacks.cancelled()) fail("interrupted while decoding; nothing was written");
-    const auto start = trace::Clock::now();
+    stop_if_cancelled();
     for (int64_t f = 0; f < frames.extent(0); ++f) {
-      const float* values = frames.select(0, f).data<float>();
-      for (int64_t i = 0; i < pixels; ++i) {
-        frame[static_cast<size_t>(i)] = std::clamp(0.5f * values[i] + 0.5f, 0.0f, 1.0f);
-      }
-      writer.add_frame_float(frame.data());
-      if (!kept) continue;
-      std::memcpy(kept.select(0, first + f).raw(), frame.data(), frame.size() * sizeof(float));
-      uint8_t* to = bytes.select(0, first + f).data<uint8_t>();
-      for (int64_t i = 0; i < pixels; ++i) to[i] = io::to_u8_truncate(frame[static_cast<size_t>(i)]);
+      copy(stream, queue.next(), frames.select(0, f));
+      queue.push();
     }
-    formatting += std::chrono::duration<double>(trace::Clock::now() - start).count();
     if (callbacks.frames) callbacks.frames(first + frames.extent(0), options.num_frames);
   });
-  const double all = std::chrono::duration<double>(trace::Clock::now() - begin).count();
-  timing.add("Inference/VAE decode/compute", all - formatting);
-  timing.add("Inference/VAE decode/host formatting", formatting);
+  queue.finish();
+  timing.add("Inference/VAE decode/compute", seconds_since(begin) - queue.waited_seconds());
+  timing.add("Inference/VAE decode/waiting for the output", queue.waited_seconds());
+  timing.add("Inference/VAE decode/output, meanwhile", queue.busy_seconds());
 }
 
 }  // namespace zoetrope::pipeline
