@@ -1,4 +1,5 @@
-// zoetrope inspect: what is in a checkpoint folder, and what is missing or unexpected.
+// zoetrope inspect: what is in a checkpoint folder, and what is missing or unexpected; of a folder with configs alone,
+// what they ask for. Then what a run would hold in memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +8,14 @@
 
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/inspect_memory.h"
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_list.h"
+#include "models/wan/workload.h"
+#include "pipeline/config_folder.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -54,60 +60,145 @@ Findings compare(const io::Checkpoint& checkpoint, const wan::TensorList& expect
   return findings;
 }
 
-bool inspect_component(const fs::path& folder, const std::string& name, const char* stem,
-                       const wan::TensorList& expected) {
-  const io::Checkpoint checkpoint = io::Checkpoint::open(folder / name, stem);
-  std::string dtypes;
+// The dtype of most bytes.
+DType main_dtype(const io::Checkpoint& checkpoint) {
+  std::string name;
+  uint64_t most = 0;
   for (const auto& [dtype, count] : checkpoint.dtypes()) {
-    dtypes += fmt::format("{}{} {}", dtypes.empty() ? "" : ", ", count.tensors, dtype);
+    if (count.bytes <= most) continue;
+    most = count.bytes;
+    name = dtype;
   }
-  fmt::print("  {:<14} {:>5} tensors in {} file{} ({}), {} parameters, {:.3f} GB\n", name, checkpoint.names().size(),
-             checkpoint.files().size(), checkpoint.files().size() == 1 ? "" : "s", dtypes, checkpoint.parameters(),
-             static_cast<double>(checkpoint.bytes()) * 1e-9);
-  const Findings findings = compare(checkpoint, expected);
-  const wan::TensorTotals totals = wan::totals(expected);
-  fmt::print("    the config asks for {} tensors, {} parameters: {} missing, {} of wrong shape, {} unexpected\n",
-             totals.tensors, totals.parameters, findings.missing, findings.misshapen, findings.unexpected);
-  return findings.missing == 0 && findings.misshapen == 0;
+  return name == "BF16" ? DType::kBF16 : name == "F16" ? DType::kF16 : DType::kF32;
+}
+
+// As published: what the config says (text encoders), else F32.
+DType published_dtype(const fs::path& config_json) {
+  const io::JsonObject json = io::JsonObject::load(config_json);
+  const std::string name = json.get<std::string>("dtype", json.get<std::string>("torch_dtype", std::string("float32")));
+  return name == "bfloat16" ? DType::kBF16 : name == "float16" ? DType::kF16 : DType::kF32;
+}
+
+bool has_weights(const fs::path& folder, const std::string& stem) {
+  return fs::exists(folder / (stem + ".safetensors")) || fs::exists(folder / (stem + ".safetensors.index.json"));
+}
+
+class Inspection {
+ public:
+  explicit Inspection(fs::path folder) : folder_(std::move(folder)) {}
+
+  // Prints every component; false where something is missing.
+  bool run() {
+    const wan::PipelineConfig pipeline = wan::PipelineConfig::load(folder_ / "model_index.json");
+    fmt::print("{}: {}", folder_.string(), pipeline.class_name);
+    if (pipeline.boundary_ratio) fmt::print(", boundary_ratio {}", *pipeline.boundary_ratio);
+    configs_only_ = true;
+    for (const auto& [name, stem] : {std::pair("transformer", "diffusion_pytorch_model"),
+                                     std::pair("text_encoder", "model"), std::pair("vae", "diffusion_pytorch_model")})
+      configs_only_ &= !has_weights(folder_ / name, stem);
+    fmt::print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
+    bool whole = true;
+    for (const auto& [name, component] : pipeline.components) whole &= inspect(name, component.class_name);
+    return whole;
+  }
+
+  const wan::ModelConfigs& stored() const { return stored_; }
+
+ private:
+  bool inspect(const std::string& name, const std::string& class_name) {
+    const fs::path config = folder_ / name / "config.json";
+    if (name == "transformer" || name == "transformer_2") {
+      return weights(name, "diffusion_pytorch_model", wan::transformer_tensors(wan::TransformerConfig::load(config)),
+                     stored_.stored_transformer);
+    }
+    if (name == "vae") {
+      return weights(name, "diffusion_pytorch_model", wan::vae_tensors(wan::VaeConfig::load(config)),
+                     stored_.stored_vae);
+    }
+    if (name == "text_encoder") {
+      return weights(name, "model", wan::text_encoder_tensors(wan::TextEncoderConfig::load(config)),
+                     stored_.stored_text_encoder);
+    }
+    const bool there = configs_only_ || fs::is_directory(folder_ / name);
+    fmt::print("  {:<14} {}{}\n", name, class_name, there ? "" : "  (the folder is missing)");
+    return there;
+  }
+
+  // Sets `stored` to the dtype of the files.
+  bool weights(const std::string& name, const char* stem, const wan::TensorList& expected, DType& stored) const {
+    const wan::TensorTotals totals = wan::totals(expected);
+    if (configs_only_) {
+      stored = published_dtype(folder_ / name / "config.json");
+      fmt::print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
+                 static_cast<double>(totals.bytes(stored)) * 1e-9, dtype_name(stored));
+      return true;
+    }
+    const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, stem);
+    stored = main_dtype(checkpoint);
+    std::string dtypes;
+    for (const auto& [dtype, count] : checkpoint.dtypes())
+      dtypes += fmt::format("{}{} {}", dtypes.empty() ? "" : ", ", count.tensors, dtype);
+    const size_t files = checkpoint.files().size();
+    fmt::print("  {:<14} {:>5} tensors in {} file{} ({}), {} parameters, {:.3f} GB\n", name, checkpoint.names().size(),
+               files, files == 1 ? "" : "s", dtypes, checkpoint.parameters(),
+               static_cast<double>(checkpoint.bytes()) * 1e-9);
+    const Findings findings = compare(checkpoint, expected);
+    fmt::print("    the config asks for {} tensors, {} parameters: {} missing, {} of wrong shape, {} unexpected\n",
+               totals.tensors, totals.parameters, findings.missing, findings.misshapen, findings.unexpected);
+    return findings.missing == 0 && findings.misshapen == 0;
+  }
+
+  fs::path folder_;
+  bool configs_only_ = false;
+  wan::ModelConfigs stored_;
+};
+
+// The memory of a run. A model that cannot run here, or not at the default size, is still described; sizes that the
+// user gives are held to.
+void print_memory(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
+                  comm::Communicator* world) {
+  std::string text;
+  try {
+    text = memory_lines(folder, words, stored, world);
+  } catch (const Error& error) {
+    if (!words.empty()) throw;
+    text = fmt::format("Memory: not planned: {}\n", error.what());
+  }
+  if (world == nullptr || world->rank() == 0) fmt::print("{}", text);
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  if (arguments.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR");
-  if (world != nullptr && world->rank() != 0) return 0;
-  const fs::path folder = arguments[0];
-  if (!fs::is_directory(folder)) fail("{}: is not a folder", folder.string());
-  const wan::PipelineConfig pipeline = wan::PipelineConfig::load(folder / "model_index.json");
-  fmt::print("{}: {}", folder.string(), pipeline.class_name);
-  if (pipeline.boundary_ratio) fmt::print(", boundary_ratio {}", *pipeline.boundary_ratio);
-  fmt::print("\n");
-  bool whole = true;
-  for (const auto& [name, component] : pipeline.components) {
-    if (name == "transformer" || name == "transformer_2") {
-      const auto config = wan::TransformerConfig::load(folder / name / "config.json");
-      whole &= inspect_component(folder, name, "diffusion_pytorch_model", wan::transformer_tensors(config));
-    } else if (name == "vae") {
-      const auto config = wan::VaeConfig::load(folder / name / "config.json");
-      whole &= inspect_component(folder, name, "diffusion_pytorch_model", wan::vae_tensors(config));
-    } else if (name == "text_encoder") {
-      const auto config = wan::TextEncoderConfig::load(folder / name / "config.json");
-      whole &= inspect_component(folder, name, "model", wan::text_encoder_tensors(config));
-    } else {
-      const bool there = fs::is_directory(folder / name);
-      fmt::print("  {:<14} {}{}\n", name, component.class_name, there ? "" : "  (the folder is missing)");
-      whole &= there;
-    }
+  std::vector<std::string> models, words;
+  for (const std::string& argument : arguments)
+    (argument.find('=') == std::string::npos ? models : words).push_back(argument);
+  if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
+  const fs::path folder = pipeline::model_or_config(models[0]);
+  Inspection inspection(folder);
+  if (world == nullptr || world->rank() == 0) {
+    if (!inspection.run()) fail("{}: the checkpoint is not complete; see the lines above", folder.string());
   }
-  if (!whole) fail("{}: the checkpoint is not complete; see the lines above", folder.string());
+  print_memory(folder, words, inspection.stored(), world);
   return 0;
 }
 
 std::string help() {
-  return "Prints components, tensor counts, dtypes, bytes and parameters of a checkpoint folder.\n";
+  return "MODEL_DIR is a checkpoint folder, a folder with its configs alone, or a name of configs/. Prints components, "
+         "tensor\n"
+         "counts, dtypes, bytes and parameters; then what a run would hold in memory in each of its phases, and "
+         "whether this\n"
+         "machine has it. Keys are those of generate; height, width, num_frames, dtype, vae_dtype, ranks and "
+         "memory_limit\n"
+         "matter here. Reads no weights.\n\n"
+         "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n";
 }
 
 }  // namespace
 
-const Command kInspect = {"inspect", "MODEL_DIR", "Say what a checkpoint folder holds and what it lacks",
-                          help,      nullptr,     run};
+const Command kInspect = {"inspect",
+                          "MODEL_DIR key=value…",
+                          "Say what a checkpoint folder holds and lacks, and what memory a run needs",
+                          help,
+                          nullptr,
+                          run};
 
 }  // namespace zoetrope::cli

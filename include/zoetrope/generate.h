@@ -79,9 +79,17 @@ struct GenerateCallbacks {
   std::function<bool()> cancelled;
 };
 
+// The most memory that this process had resident while a component worked, file pages included.
+struct ComponentMemory {
+  std::string component;  // "text encoder", "transformer", "VAE", "whole"
+  int64_t peak_bytes = 0;
+  int64_t planned_bytes = 0;  // as the memory model said before
+};
+
 struct GenerateResult {
   Tensor latents;                         // [1, C, T, h, w] F32, final, normalised; on every rank
-  std::string timing;                     // the timing summary; rank 0
+  std::string timing;                     // the timing summary, memory included; rank 0
+  std::vector<ComponentMemory> memory;    // in the order of time, the whole last; rank 0
   std::string written;                    // what was written; rank 0
   int64_t bytes_sent = 0;                 // by attention, summed over ranks
   std::optional<double> one_rank_rel_l2;  // with compare_one_rank

@@ -14,12 +14,15 @@
 #include "io/safetensors.h"
 #include "io/video.h"
 #include "models/wan/solvers/random.h"
+#include "models/wan/text/prompt.h"
+#include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/decode_frames.h"
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_ranks.h"
 
@@ -82,6 +85,7 @@ class Run final : public TextToVideo {
                           const GenerateCallbacks& callbacks, Stop stop);
   double distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
                               const GenerateCallbacks& callbacks);
+  MemoryQuestion memory_question(const RankLayout& layout, int ranks) const;
   std::unique_ptr<io::FrameWriter> open_output() const;
   int threads_of(const comm::Communicator& world) const;
 
@@ -111,12 +115,23 @@ std::unique_ptr<io::FrameWriter> Run::open_output() const {
   return io::FrameWriter::open(options_.output, format);
 }
 
+MemoryQuestion Run::memory_question(const RankLayout& layout, int ranks) const {
+  MemoryQuestion question{options_, model_configs(model_), {}, {}};
+  question.ranks = rank_use(options_, layout, question.configs, comm::launched_by_mpi() ? 1 : ranks);
+  for (const std::string& prompt : {options_.prompt, options_.negative_prompt}) {
+    const auto tokens = model_.tokenizer.encode(wan::clean_prompt(prompt), options_.max_sequence_length);
+    question.prompt_tokens.push_back(static_cast<int64_t>(tokens.size()));
+  }
+  return question;
+}
+
 GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout, SharedExpert* experts,
                              const GenerateCallbacks& callbacks, Stop stop) {
   const bool first = world.rank() == 0;
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
   GenerateResult result;
+  MemoryReport memory(world, memory_plan(memory_question(layout, world.size())));
   // The output is opened before anything long begins: where it cannot be written is said now.
   const bool writes = first && stop == Stop::kAfterOutput;
   const std::unique_ptr<io::FrameWriter> writer = writes ? open_output() : nullptr;
@@ -124,6 +139,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
   result.latents = initial_noise(options_, plan_);
   dump.add("latents.init", result.latents);
   {
+    memory.begin(planner::kTextEncoder);
     const PromptEmbeddings embeddings =
         encode_prompts_over_ranks({options_, model_, plan_, callbacks, timing, trace_.get()}, world);
     const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
@@ -131,6 +147,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
       const auto at = static_cast<int64_t>(i);
       dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
     }
+    memory.begin(planner::kTransformer);
     Stream stream(threads_of(world), {trace_.get(), world.rank(), trace::kComputeLane});
     const Denoiser::Setup setup{model_,
                                 plan_,
@@ -156,7 +173,10 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
     // Now, because the other ranks end here: rank 0 decodes alone, for as long as it takes.
     if (trace_) comm::gather_trace(world, *trace_);
   }
+  // Waits for all ranks: those of this process hold the weights together until the last one has let go.
+  memory.gather();
   if (writes) {
+    memory.begin(planner::kVae);
     decode_frames({options_, model_, plan_, callbacks, timing, trace_.get()}, result.latents, *writer, dump);
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
     dump.write();
@@ -168,7 +188,10 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
   timing.add("Inference", inference);
   timing.add("Load",
              timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
-  if (first) result.timing = timing.to_string();
+  if (first) {
+    result.memory = memory.finish();
+    result.timing = timing.to_string() + memory.text();
+  }
   return result;
 }
 
@@ -182,6 +205,7 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   }
   const RankLayout layout = lay_out_ranks(options_, plan_, model_, world.size());
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(world.size()));
+  admit(memory_question(layout, world.size()), world);
   // Tried now, and not after the run.
   if (trace_ && world.rank() == 0) AtomicFile(options_.trace);
   // Rank 0 alone decodes, for as long as it takes: after the last step nobody waits for it any more.

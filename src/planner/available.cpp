@@ -133,7 +133,7 @@ std::vector<MemoryLimit> memory_limits(const AvailableQuery& query) {
   if (query.user_limit) limits.push_back({"memory_limit", Bytes(static_cast<int64_t>(*query.user_limit * 1e9))});
   if (const auto kilobytes = number_of(query.root / "proc/meminfo", "MemAvailable:")) {
     const Bytes free = Bytes(*kilobytes) * 1024 + query.resident * query.processes;
-    limits.push_back({"what this machine has free (MemAvailable)", free / query.processes});
+    limits.push_back({"the free memory of this machine (MemAvailable)", free / query.processes});
   }
   add_control_groups(query, limits);
   rlimit space{};

@@ -12,7 +12,7 @@
 namespace zoetrope::planner {
 
 struct MemoryLimit {
-  std::string what;  // "what the machine has free (MemAvailable)"
+  std::string what;  // "the free memory of this machine (MemAvailable)"
   Bytes available;   // to one process, what it has resident already included
 };
 

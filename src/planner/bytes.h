@@ -17,7 +17,7 @@ class Bytes {
 
   constexpr int64_t count() const { return count_; }
   constexpr double gigabytes() const { return static_cast<double>(count_) * 1e-9; }
-  std::string text() const;  // "12.3 GB", "0.012 GB"
+  std::string text() const;  // "12.3 GB", "0.34 GB", "56.7 MB"
 
   friend constexpr Bytes operator+(Bytes a, Bytes b) {
     int64_t sum = 0;

@@ -107,11 +107,16 @@ Bytes MemoryPhase::total() const {
   return sum;
 }
 
+// What is less than a hundredth of all is left together.
 std::string MemoryPhase::text() const {
   std::string text;
-  for (const MemoryItem& item : items)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", item.name, item.bytes.text());
-  return text;
+  const Bytes all = total();
+  Bytes rest;
+  for (const MemoryItem& item : items) {
+    if (item.bytes * 100 < all) rest += item.bytes;
+    else text += fmt::format("{}{} {}", text.empty() ? "" : ", ", item.name, item.bytes.text());
+  }
+  return rest > Bytes() ? text + fmt::format(", other {}", rest.text()) : text;
 }
 
 const MemoryPhase& MemoryPlan::peak() const {

@@ -1,0 +1,60 @@
+#include "cli/inspect_memory.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "pipeline/admission.h"
+#include "pipeline/config_folder.h"
+#include "pipeline/generate_options.h"
+
+namespace zoetrope::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What `generate` would be given: for a model of configs/ beginning with its YAML.
+GenerateOptions options_of(const fs::path& folder, const std::vector<std::string>& words) {
+  GenerateOptions options;
+  OptionSet set = pipeline::describe_options(options);
+  fs::path yaml = folder;
+  yaml += ".yml";
+  std::error_code ignored;
+  if (fs::equivalent(folder.parent_path(), pipeline::config_folder(), ignored) && fs::exists(yaml)) set.load_yaml(yaml);
+  for (const std::string& word : words) set.set_argument(word);
+  options.model = folder.string();
+  return options;
+}
+
+}  // namespace
+
+std::string memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
+                         comm::Communicator* world) {
+  const GenerateOptions options = options_of(folder, words);
+  // Formulas instead of files: nothing of the weights is looked at, not even whether they are there.
+  const pipeline::ModelFolder model = pipeline::ModelFolder::open_random(folder);
+  const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));
+  const pipeline::RunPlan plan = pipeline::plan_run(options, model);
+  const pipeline::RankLayout layout = pipeline::lay_out_ranks(options, plan, model, ranks);
+  pipeline::MemoryQuestion question{options, pipeline::model_configs(model), {}, {}};
+  question.configs.stored_transformer = stored.stored_transformer;
+  question.configs.stored_text_encoder = stored.stored_text_encoder;
+  question.configs.stored_vae = stored.stored_vae;
+  question.ranks = pipeline::rank_use(options, layout, question.configs, world != nullptr ? 1 : ranks);
+  const planner::MemoryPlan memory = pipeline::memory_plan(question);
+  std::string text =
+      fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",
+                  options.width, options.height, options.num_frames, plan.tokens, plan.guided ? "guided" : "not guided",
+                  options.dtype, options.text_encoder_dtype, options.vae_dtype, ranks, ranks == 1 ? "" : "s",
+                  world != nullptr ? ", each a process: of one" : "");
+  for (const planner::MemoryPhase& phase : memory.phases) {
+    text += fmt::format("  {:<30} {:>9}{} {}\n", phase.name, phase.total().text(),
+                        phase.total() == memory.peak().total() ? "  peak:" : ":      ", phase.text());
+  }
+  const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
+  for (const planner::MemoryLimit& limit : limits)
+    text += fmt::format("  available {:>9}: {}\n", limit.available.text(), limit.what);
+  const std::string refusal = pipeline::refusal(question, limits);
+  return text + (refusal.empty() ? "  admitted here\n" : fmt::format("  refused here: {}\n", refusal));
+}
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,20 @@
+// The second half of zoetrope inspect: what a run of a model would hold in memory, and whether this machine has it.
+// Needs configs only.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+
+#include "models/wan/workload.h"
+
+namespace zoetrope::cli {
+
+// `words` are key=value as generate takes them. `stored` says what dtypes the weights have in files; its configs are
+// not used. `world` as in Command::run. Throws Error for a model that cannot run and for sizes that it cannot make.
+std::string memory_lines(const std::filesystem::path& folder, const std::vector<std::string>& words,
+                         const wan::ModelConfigs& stored, comm::Communicator* world);
+
+}  // namespace zoetrope::cli

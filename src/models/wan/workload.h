@@ -1,0 +1,41 @@
+// What a Wan run holds, from its configs, a size and dtypes alone: the plain numbers that the planner's memory model
+// adds up. Reads no weights; every number is that of rank 0, which has the most.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "models/wan/config.h"
+#include "planner/workload.h"
+
+namespace zoetrope::wan {
+
+// Configs of a text-to-video model, and the dtype that most of each component's weights are stored as (those of the
+// published 2.1 folders, unless the files say otherwise).
+struct ModelConfigs {
+  std::vector<TransformerConfig> experts;
+  TextEncoderConfig text_encoder;
+  VaeConfig vae;
+  DType stored_transformer = DType::kF32;
+  DType stored_text_encoder = DType::kF32;
+  DType stored_vae = DType::kF32;
+};
+
+struct RunSize {
+  int64_t height = 0, width = 0, frames = 0;  // of the video
+  int64_t prompts = 1;                        // 2 with guidance: as many branches
+  int64_t text_rows = 512;                    // of a prompt's conditioning
+  std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
+  DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
+  bool vae_tiling = false;
+  bool keeps_frames = false;  // a dump of all frames
+  int threads = 1;            // of the process
+};
+
+// Sizes as checked against the model (multiples of its patches).
+planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks);
+
+}  // namespace zoetrope::wan

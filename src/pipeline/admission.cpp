@@ -1,0 +1,323 @@
+#include "pipeline/admission.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <iterator>
+
+#include "base/error.h"
+#include "comm/launcher.h"
+#include "models/wan/tensor_list.h"
+#include "models/wan/vae/vae_layout.h"
+#include "trace/resident.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using planner::Bytes;
+
+DType dtype_of(const std::string& name) { return name == "bf16" ? DType::kBF16 : DType::kF32; }
+
+// The dtype of the largest tensor: small ones are kept in others. Formulas make F32.
+DType stored_dtype(const ComponentWeights& weights, const wan::TensorList& list) {
+  const io::Checkpoint* files = weights.checkpoint();
+  if (files == nullptr) return DType::kF32;
+  const auto largest = std::max_element(list.begin(), list.end(),
+                                        [](const auto& a, const auto& b) { return a.shape.size() < b.shape.size(); });
+  return files->info(wan::stored_name(*files, largest->name)).dtype.value_or(DType::kF32);
+}
+
+// A change of the options that needs less memory, as a user would write it.
+struct Change {
+  const char* text;
+  bool (*applies)(const GenerateOptions&);
+  void (*apply)(GenerateOptions&);
+};
+constexpr Change kChanges[] = {
+    {"dtype=bf16", [](const GenerateOptions& o) { return o.dtype != "bf16"; },
+     [](GenerateOptions& o) { o.dtype = "bf16"; }},
+    {"text_encoder_dtype=bf16", [](const GenerateOptions& o) { return o.text_encoder_dtype != "bf16"; },
+     [](GenerateOptions& o) { o.text_encoder_dtype = "bf16"; }},
+    {"vae_dtype=bf16", [](const GenerateOptions& o) { return o.vae_dtype != "bf16"; },
+     [](GenerateOptions& o) { o.vae_dtype = "bf16"; }},
+    {"vae_tiling=true", [](const GenerateOptions& o) { return !o.vae_tiling; },
+     [](GenerateOptions& o) { o.vae_tiling = true; }},
+};
+constexpr size_t kSubsets = size_t{1} << std::size(kChanges);
+
+Bytes peak_of(const MemoryQuestion& question) { return memory_plan(question).peak().total(); }
+
+std::string with_peak(const std::string& words, Bytes peak) { return fmt::format("{} ({})", words, peak.text()); }
+
+// Applies the changes of a subset; empty where one of them is no change. Returns their words.
+std::optional<std::string> apply_subset(size_t subset, GenerateOptions& options) {
+  std::string words;
+  for (size_t i = 0; i < std::size(kChanges); ++i) {
+    if ((subset >> i & 1) == 0) continue;
+    if (!kChanges[i].applies(options)) return std::nullopt;
+    kChanges[i].apply(options);
+    words += fmt::format("{}{}", words.empty() ? "" : " ", kChanges[i].text);
+  }
+  return words;
+}
+
+// The largest of [low, high] that `fits`, where all below one that fits do; low − 1 where none does.
+int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& fits) {
+  int64_t best = low - 1;
+  while (low <= high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (fits(middle)) {
+      best = middle;
+      low = middle + 1;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return best;
+}
+
+// The least that this model can be asked to do.
+MemoryQuestion smallest(const MemoryQuestion& question) {
+  MemoryQuestion least = question;
+  for (const Change& change : kChanges) change.apply(least.options);
+  const wan::TransformerConfig& config = question.configs.experts.front();
+  const int64_t spatial = wan::spatial_factor(question.configs.vae);
+  least.options.height = spatial * config.patch_size[1];
+  least.options.width = spatial * config.patch_size[2];
+  least.options.num_frames = 1;
+  return least;
+}
+
+// One search for what fits. `available` is what a process may have.
+class Search {
+ public:
+  Search(const MemoryQuestion& question, Bytes available) : question_(question), available_(available) {}
+
+  std::vector<std::string> run() {
+    std::vector<std::string> found;
+    const auto add = [&](const std::optional<std::string>& words) {
+      if (words) found.push_back(*words);
+    };
+    const std::optional<std::string> settings = change_settings();
+    add(settings);
+    // Where no settings are enough, the sizes are looked for with the most frugal ones.
+    if (!settings) economise();
+    add(fewer_frames());
+    add(smaller_frames());
+    if (found.empty()) add(fewer_and_smaller());
+    add(more_hosts());
+    return found;
+  }
+
+ private:
+  bool fits(const MemoryQuestion& question) const { return peak_of(question) <= available_; }
+
+  std::optional<std::string> change_settings() const {
+    for (int changes = 1; changes <= static_cast<int>(std::size(kChanges)); ++changes) {
+      for (size_t subset = 1; subset < kSubsets; ++subset) {
+        if (std::popcount(subset) != changes) continue;
+        MemoryQuestion other = question_;
+        const std::optional<std::string> words = apply_subset(subset, other.options);
+        if (words && fits(other)) return with_peak(*words, peak_of(other));
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Takes over every change that lowers the peak.
+  void economise() {
+    const Bytes before = peak_of(question_);
+    for (const Change& change : kChanges) {
+      if (!change.applies(question_.options)) continue;
+      change.apply(question_.options);
+      settings_ += fmt::format(" {}", change.text);
+    }
+    if (peak_of(question_) == before) settings_.clear();
+  }
+
+  std::string with_settings(const std::string& words, const MemoryQuestion& question) const {
+    return with_peak(words + settings_, peak_of(question));
+  }
+
+  std::optional<std::string> fewer_frames() const {
+    const int64_t step = wan::temporal_factor(question_.configs.vae);
+    const auto with = [&](int64_t steps) {
+      MemoryQuestion other = question_;
+      other.options.num_frames = 1 + steps * step;
+      return other;
+    };
+    const int64_t now = (question_.options.num_frames - 1) / step;
+    const int64_t best = largest(0, now - 1, [&](int64_t steps) { return fits(with(steps)); });
+    if (best < 0) return std::nullopt;
+    return with_settings(fmt::format("num_frames={}", 1 + best * step), with(best));
+  }
+
+  // Multiples of what the model can make, as near to the wanted shape as they come.
+  MemoryQuestion scaled(int64_t rows) const {
+    const wan::TransformerConfig& config = question_.configs.experts.front();
+    const int64_t spatial = wan::spatial_factor(question_.configs.vae);
+    const int64_t unit_h = spatial * config.patch_size[1], unit_w = spatial * config.patch_size[2];
+    MemoryQuestion other = question_;
+    other.options.height = rows * unit_h;
+    const double width = static_cast<double>(question_.options.width) * static_cast<double>(other.options.height) /
+                         static_cast<double>(question_.options.height);
+    other.options.width = std::max<int64_t>(1, std::llround(width / static_cast<double>(unit_w))) * unit_w;
+    return other;
+  }
+  int64_t rows() const {
+    return question_.options.height /
+           (wan::spatial_factor(question_.configs.vae) * question_.configs.experts.front().patch_size[1]);
+  }
+
+  std::optional<std::string> smaller_frames() const {
+    const int64_t best = largest(1, rows() - 1, [&](int64_t count) { return fits(scaled(count)); });
+    if (best < 1) return std::nullopt;
+    const MemoryQuestion other = scaled(best);
+    return with_settings(fmt::format("height={} width={}", other.options.height, other.options.width), other);
+  }
+
+  std::optional<std::string> fewer_and_smaller() const {
+    const auto with = [&](int64_t count) {
+      MemoryQuestion other = scaled(count);
+      other.options.num_frames = 1;
+      return other;
+    };
+    const int64_t best = largest(1, rows(), [&](int64_t count) { return fits(with(count)); });
+    if (best < 1) return std::nullopt;
+    const MemoryQuestion other = with(best);
+    return with_settings(fmt::format("height={} width={} num_frames=1", other.options.height, other.options.width),
+                         other);
+  }
+
+  // Each rank a process with a host of its own: tokens, frames and the text encoder's layers are divided, weights not.
+  std::optional<std::string> more_hosts() const {
+    constexpr int kMost = 64;
+    const int64_t heads = question_.configs.experts.front().num_attention_heads;
+    for (int hosts = 2; hosts <= kMost; hosts *= 2) {
+      MemoryQuestion other = question_;
+      other.ranks = {};
+      int ulysses = hosts;
+      while (ulysses > heads || hosts % ulysses != 0) --ulysses;
+      other.ranks.context = {ulysses, hosts / ulysses};
+      other.ranks.vae = other.ranks.text_encoder = hosts;
+      if (fits(other)) return with_settings(fmt::format("{} MPI processes, each on a host of its own", hosts), other);
+    }
+    return std::nullopt;
+  }
+
+  MemoryQuestion question_;
+  Bytes available_;
+  std::string settings_;  // that the sizes are looked for with
+};
+
+// What processes on one host agree on and others differ in.
+std::array<char, 256> host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name;
+}
+
+int processes_on_this_host(comm::Communicator& world) {
+  if (!comm::launched_by_mpi()) return 1;
+  const std::array<char, 256> mine = host_name();
+  std::vector<std::array<char, 256>> all(static_cast<size_t>(world.size()));
+  world.all_gather(mine.data(), all.data(), mine.size(), "host names");
+  return static_cast<int>(std::count(all.begin(), all.end(), mine));
+}
+
+}  // namespace
+
+wan::ModelConfigs model_configs(const ModelFolder& model) {
+  wan::ModelConfigs configs;
+  for (const Expert& expert : model.experts) configs.experts.push_back(expert.config);
+  configs.text_encoder = model.text_encoder_config;
+  configs.vae = model.vae_config;
+  configs.stored_transformer =
+      stored_dtype(model.experts[0].weights, wan::transformer_tensors(model.experts[0].config));
+  configs.stored_text_encoder = stored_dtype(model.text_encoder, wan::text_encoder_tensors(model.text_encoder_config));
+  configs.stored_vae = stored_dtype(model.vae, wan::vae_tensors(model.vae_config));
+  return configs;
+}
+
+planner::RankUse rank_use(const GenerateOptions& options, const RankLayout& layout, const wan::ModelConfigs& configs,
+                          int here) {
+  planner::RankUse use;
+  use.here = here;
+  use.data = layout.degrees.data;
+  use.context = {std::max(1, layout.strategy.ulysses), std::max(1, layout.strategy.ring)};
+  use.sharded = layout.sharded;
+  use.direction = static_cast<schedule::Direction>(layout.strategy.direction);
+  use.head_chunks = layout.strategy.head_chunks;
+  use.fixed_max = layout.strategy.softmax == attention::Softmax::kFixedMax;
+  const int ranks = use.ranks();
+  const int64_t rows = options.height / wan::spatial_factor(configs.vae);
+  use.vae = static_cast<int>(std::min<int64_t>({options.vae_parallel.value_or(ranks), ranks, rows}));
+  use.text_encoder = ranks;
+  return use;
+}
+
+planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
+  const GenerateOptions& o = question.options;
+  wan::RunSize size;
+  size.height = o.height;
+  size.width = o.width;
+  size.frames = o.num_frames;
+  size.prompts = o.guidance_scale > 1 ? 2 : 1;
+  size.text_rows = o.max_sequence_length;
+  size.prompt_tokens = question.prompt_tokens;
+  size.transformer = dtype_of(o.dtype);
+  size.text_encoder = dtype_of(o.text_encoder_dtype);
+  size.vae = dtype_of(o.vae_dtype);
+  size.vae_tiling = o.vae_tiling;
+  size.keeps_frames = !o.dump.empty();
+  size.threads = comm::process_threads(o.threads);
+  return planner::memory_model(wan::workload(question.configs, size, question.ranks));
+}
+
+std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes available) {
+  return Search(question, available).run();
+}
+
+std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits) {
+  const planner::MemoryPlan plan = memory_plan(question);
+  const planner::MemoryPhase& peak = plan.peak();
+  if (limits.empty() || peak.total() <= limits.front().available) return {};
+  const planner::MemoryLimit& limit = limits.front();
+  std::string text = fmt::format("memory: this run needs {} in phase '{}' ({}), but {} are available, because of {}; ",
+                                 peak.total().text(), peak.name, peak.text(), limit.available.text(), limit.what);
+  const std::vector<std::string> ways = what_would_fit(question, limit.available);
+  if (!ways.empty()) return text + fmt::format("what would fit: {}", fmt::join(ways, ", or "));
+  const planner::MemoryPlan least = memory_plan(smallest(question));
+  return text + fmt::format("the least that this model needs is {}, in phase '{}'", least.peak().total().text(),
+                            least.peak().name);
+}
+
+std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world) {
+  planner::AvailableQuery query;
+  query.processes = world == nullptr ? 1 : processes_on_this_host(*world);
+  query.resident = Bytes(trace::resident_bytes());
+  query.address_space = Bytes(trace::virtual_bytes());
+  query.user_limit = question.options.memory_limit;
+  return planner::memory_limits(query);
+}
+
+void admit(const MemoryQuestion& question, comm::Communicator& world) {
+  const std::string mine = refusal(question, limits_here(question, &world));
+  // Every rank gives up with the words of the first that must: one that went on would wait for the others.
+  std::vector<int64_t> lengths(static_cast<size_t>(world.size()));
+  const auto length = static_cast<int64_t>(mine.size());
+  world.all_gather(&length, lengths.data(), sizeof length, "admission");
+  const auto first = std::find_if(lengths.begin(), lengths.end(), [](int64_t size) { return size > 0; });
+  if (first == lengths.end()) return;
+  std::string words = mine;
+  words.resize(static_cast<size_t>(*first));
+  world.broadcast(static_cast<int>(first - lengths.begin()), words.data(), words.size(), "admission");
+  fail("{}", words);
+}
+
+}  // namespace zoetrope::pipeline

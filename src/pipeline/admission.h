@@ -1,0 +1,47 @@
+// Whether a run fits before anything of it is read: the memory plan of its options, the limits of this machine, and
+// where they do not go together one sentence with the numbers and with what would fit.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+#include "zoetrope/generate.h"
+
+#include "models/wan/workload.h"
+#include "pipeline/plan.h"
+#include "planner/available.h"
+#include "planner/memory_model.h"
+
+namespace zoetrope::pipeline {
+
+// What the memory of a run follows from. Configs alone: no file is needed, so `inspect` can ask too.
+struct MemoryQuestion {
+  GenerateOptions options;
+  wan::ModelConfigs configs;
+  planner::RankUse ranks;
+  std::vector<int64_t> prompt_tokens;  // where they are known; else the most that fit
+};
+
+wan::ModelConfigs model_configs(const ModelFolder& model);
+// `here`: ranks in this process.
+planner::RankUse rank_use(const GenerateOptions& options, const RankLayout& layout, const wan::ModelConfigs& configs,
+                          int here);
+
+planner::MemoryPlan memory_plan(const MemoryQuestion& question);
+
+// Empty where the run fits into the tightest of `limits`.
+std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits);
+
+// Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most four.
+std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner::Bytes available);
+
+// What a process may have here. Collective over `world`, or null: processes of one host share its memory.
+std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world);
+
+// Collective. Throws Error on every rank where the memory of one is too little.
+void admit(const MemoryQuestion& question, comm::Communicator& world);
+
+}  // namespace zoetrope::pipeline

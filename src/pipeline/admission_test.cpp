@@ -1,0 +1,103 @@
+#include "pipeline/admission.h"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <sstream>
+
+#include "base/test_folder.h"
+#include "pipeline/generate_options.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using planner::Bytes;
+
+MemoryQuestion question_1_3b() {
+  MemoryQuestion question;
+  question.options.dtype = "float32";
+  question.options.num_frames = 81;
+  wan::TransformerConfig transformer;
+  transformer.num_attention_heads = 12;
+  transformer.ffn_dim = 8960;
+  transformer.num_layers = 30;
+  question.configs.experts = {transformer};
+  return question;
+}
+
+std::vector<planner::MemoryLimit> limit(double gigabytes) {
+  return {{"a test", Bytes(static_cast<int64_t>(gigabytes * 1e9))}};
+}
+
+Bytes peak(const MemoryQuestion& question) { return memory_plan(question).peak().total(); }
+
+TEST(Admission, LetsThroughWhatFitsExactly) {
+  const MemoryQuestion question = question_1_3b();
+  const Bytes needed = peak(question);
+  EXPECT_EQ(refusal(question, {{"a test", needed}}), "");
+  EXPECT_NE(refusal(question, {{"a test", needed - Bytes(1)}}), "");
+  EXPECT_EQ(refusal(question, {}), "");
+}
+
+TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
+  const MemoryQuestion question = question_1_3b();
+  const std::string text = refusal(question, {{"a test", peak(question) - Bytes(1)}});
+  for (const char* words : {"this run needs ", " in phase '", "weights ", "are available, because of a test",
+                            "what would fit: ", "num_frames=77", "height=464 width=800"})
+    EXPECT_NE(text.find(words), std::string::npos) << words << " is not in: " << text;
+}
+
+// Every way out that is offered is one: the model says so of the changed options.
+TEST(Admission, WhatIsOfferedFits) {
+  for (const double share : {0.9, 0.7, 0.5, 0.35}) {
+    const MemoryQuestion question = question_1_3b();
+    const Bytes available(static_cast<int64_t>(share * static_cast<double>(peak(question).count())));
+    const auto ways = what_would_fit(question, available);
+    EXPECT_FALSE(ways.empty()) << share;
+    for (const std::string& way : ways) {
+      if (way.find("processes") != std::string::npos) continue;
+      MemoryQuestion other = question;
+      OptionSet set = describe_options(other.options);
+      std::istringstream words(way.substr(0, way.find(" (")));
+      for (std::string word; words >> word;) set.set_argument(word);
+      EXPECT_LE(peak(other), available) << way;
+      EXPECT_NE(way.find(peak(other).text()), std::string::npos) << way;
+    }
+  }
+}
+
+TEST(Admission, WhereNothingFitsItSaysTheLeast) {
+  const std::string text = refusal(question_1_3b(), limit(0.2));
+  EXPECT_NE(text.find("the least that this model needs is "), std::string::npos) << text;
+}
+
+TEST(Admission, RanksOfOtherHostsHelpWhereActivationsAreTooMuch) {
+  MemoryQuestion question = question_1_3b();
+  question.options.height = 720;
+  question.options.width = 1280;
+  const auto ways = what_would_fit(question, Bytes(8'000'000'000));
+  const bool offered = std::any_of(ways.begin(), ways.end(), [](const std::string& way) {
+    return way.find("MPI processes, each on a host of its own") != std::string::npos;
+  });
+  EXPECT_TRUE(offered) << fmt::format("{}", fmt::join(ways, ", or "));
+}
+
+// A rank that cannot is no reason for the others to wait: all give up, with the same words.
+TEST(Admission, AllRanksGiveUpTogether) {
+  std::atomic<int> refused{0};
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    MemoryQuestion question = question_1_3b();
+    if (world.rank() == 1) question.options.memory_limit = 0.5;
+    else question.options.memory_limit = 1e6;
+    question.options.height = question.options.width = 16;
+    question.options.num_frames = 1;
+    const std::string text = error_of([&] { admit(question, world); });
+    if (text.find("because of memory_limit") != std::string::npos) ++refused;
+  });
+  EXPECT_EQ(refused, 3);
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
