@@ -1,0 +1,312 @@
+#include "kernels/gemm/thin_gemm.h"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/activation.h"
+#include "kernels/cpu_features.h"
+#include "kernels/gemm/thin_kernel.h"
+#include "tensor/dispatch.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+// Rows that one pass over the weights serves: more of them are further passes, so that scratch stays bounded.
+constexpr int64_t kPassRows = 1024;
+
+// Columns whose sums a thread holds at a time. With many rows x is longer than the caches and is read again for each
+// such block, with few rows a block is more than enough work.
+int64_t block_columns(int64_t rows) { return rows <= 96 ? 64 : 128; }
+
+void check_rows(const TensorView& t, const char* name) {
+  if (!t || t.rank() != 2) fail("thin gemm: {} must have two axes", name);
+  if (t.dtype() != DType::kF32 && t.dtype() != DType::kBF16)
+    fail("thin gemm: {} has dtype {}, but F32 or BF16 is needed", name, dtype_name(t.dtype()));
+  if (t.extent(1) > 1 && t.stride(1) != 1) fail("thin gemm: the last axis of {} must be contiguous", name);
+}
+
+void check(const ThinGemm& g) {
+  check_rows(g.x, "x");
+  const int64_t m = g.x.extent(0), k = g.x.extent(1);
+  if (k == 0) fail("thin gemm: x {} has no columns", g.x.shape().to_string());
+  for (const ThinProduct& product : g.products) {
+    check_rows(product.w, "w");
+    check_rows(product.out, "out");
+    const int64_t n = product.w.extent(0);
+    if (product.w.extent(1) != k || product.out.shape() != Shape({m, n}))
+      fail("thin gemm: shapes do not fit: x {}, w {}, out {}; they should be [M, K], [N, K], [M, N]",
+           g.x.shape().to_string(), product.w.shape().to_string(), product.out.shape().to_string());
+    if (!product.gate) continue;
+    check_rows(product.gate, "gate");
+    if (product.gate.shape() != product.w.shape())
+      fail("thin gemm: gate is {}, but must be as w, {}", product.gate.shape().to_string(),
+           product.w.shape().to_string());
+  }
+}
+
+ThinWeight weight_form(const TensorView& w, DType precision) {
+  if (w.dtype() == DType::kBF16) return ThinWeight::kBF16;
+  return precision == DType::kBF16 ? ThinWeight::kF32RoundedToBF16 : ThinWeight::kF32;
+}
+
+// Tiles of rows as equal as they can be: thirteen rows are seven and six, not twelve and one.
+struct Tiles {
+  int64_t rows, count;
+  Tiles(int64_t all, int64_t most) : rows(all), count((all + most - 1) / most) {}
+  IndexRange operator[](int64_t tile) const { return split_range(rows, count, tile); }
+};
+
+// x in float32, [tile][K][rows of the tile].
+template <typename In>
+void pack_rows(Stream& stream, const TensorView& x, const Tiles& tiles, float* to) {
+  const int64_t k = x.extent(1);
+  constexpr int64_t kTerms = 512;
+  const int64_t pieces = (k + kTerms - 1) / kTerms;
+  stream.team().parallel_for(tiles.count * pieces, 4, [&](IndexRange range, int) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const IndexRange rows = tiles[i / pieces];
+      const int64_t begin = i % pieces * kTerms, end = std::min(k, begin + kTerms);
+      float* tile = to + rows.begin * k;
+      for (int64_t row = rows.begin; row < rows.end; ++row) {
+        const In* from = x.data<In>() + row * x.stride(0);
+        for (int64_t term = begin; term < end; ++term)
+          tile[term * rows.size() + row - rows.begin] = to_float(from[term]);
+      }
+    }
+  });
+}
+
+// Columns [begin, end) of a product: what a thread does at a time.
+struct Block {
+  const ThinProduct* product = nullptr;
+  IndexRange columns{0, 0};
+};
+
+// A block's weights as the thread goes through them: w or gate, in steps of kThinDepth terms.
+struct Piece {
+  const Block* block;
+  const TensorView* w;
+  int64_t k, depth;
+
+  const std::byte* at(int64_t column) const {
+    const auto bytes = static_cast<int64_t>(dtype_size(w->dtype()));
+    return static_cast<const std::byte*>(w->raw()) + ((block->columns.begin + column) * w->stride(0) + k) * bytes;
+  }
+  int64_t row_bytes() const { return w->stride(0) * static_cast<int64_t>(dtype_size(w->dtype())); }
+};
+
+// What a thread works in.
+struct Room {
+  float* panel;    // [kThinDepth][columns of a panel]
+  float* sums[2];  // w and gate: [panels of a block][rows][columns of a panel]
+};
+
+// Multiples of 16, as tiles and panels are read in whole vectors.
+int64_t x_floats(int64_t rows, int64_t k) { return round_up(rows * k, 16); }
+int64_t room_floats(int64_t rows, bool gated) {
+  return kThinMaxColumns * kThinDepth + (gated ? 2 : 1) * block_columns(rows) * rows;
+}
+
+class Pass {
+ public:
+  Pass(const ThinKernel& kernel, const ThinGemm& args, IndexRange rows)
+      : kernel_(kernel), args_(args), rows_(rows), k_(args.x.extent(1)), tiles_(rows.size(), kernel.max_rows) {
+    for (const ThinProduct& product : args.products) {
+      const int64_t columns = product.w.extent(0);
+      for (int64_t begin = 0; begin < columns; begin += block_columns(rows.size())) {
+        blocks_.push_back({&product, {begin, std::min(columns, begin + block_columns(rows.size()))}});
+      }
+      gated_ |= static_cast<bool>(product.gate);
+    }
+  }
+
+  void run(Stream& stream) {
+    const Arena::Scope scope(stream.scratch());
+    const size_t bytes = thin_gemm_scratch_bytes(rows_.size(), k_, gated_, stream.team().size());
+    x_ = static_cast<float*>(stream.scratch().allocate(bytes));
+    with_compute_type(args_.x.dtype(), "thin gemm's x", [&](auto type) {
+      pack_rows<typename decltype(type)::type>(stream, args_.x.slice(0, rows_.begin, rows_.end), tiles_, x_);
+    });
+    std::vector<Room> rooms;
+    float* free = x_ + x_floats(rows_.size(), k_);
+    for (int thread = 0; thread < stream.team().size(); ++thread, free += room_floats(rows_.size(), gated_)) {
+      float* sums = free + kThinMaxColumns * kThinDepth;
+      rooms.push_back({free, {sums, gated_ ? sums + block_columns(rows_.size()) * rows_.size() : nullptr}});
+    }
+    // Whoever is free takes the next block, in file order; the one after is known so that its weights can be asked for.
+    std::atomic<size_t> next{0};
+    stream.team().run([&](int thread) {
+      size_t mine = next++;
+      while (mine < blocks_.size()) {
+        const size_t after = next++;
+        multiply(blocks_[mine], after < blocks_.size() ? &blocks_[after] : nullptr, rooms[static_cast<size_t>(thread)]);
+        mine = after;
+      }
+    });
+  }
+
+ private:
+  Piece piece(const Block& block, const TensorView& w, int64_t k) const {
+    return {&block, &w, k, std::min(kThinDepth, k_ - k)};
+  }
+
+  ThinAhead ahead(const Piece& next, int64_t tiles, int64_t depth) const {
+    ThinAhead a;
+    a.row = next.at(0);
+    a.row_bytes = next.row_bytes();
+    a.lines = (next.depth * static_cast<int64_t>(dtype_size(next.w->dtype())) + 63) / 64;
+    a.left = a.lines * next.block->columns.size();
+    const int64_t turns = std::max<int64_t>(1, tiles * (depth / 8));
+    a.each = (a.left + turns - 1) / turns;
+    return a;
+  }
+
+  void multiply_piece(const Piece& now, ThinAhead& ahead, const Room& room, float* sums) const {
+    const int64_t width = kernel_.columns, columns = now.block->columns.size();
+    for (int64_t first = 0; first < columns; first += width) {
+      kernel_.pack({.w = now.at(first),
+                    .row_bytes = now.row_bytes(),
+                    .columns = std::min(width, columns - first),
+                    .depth = now.depth,
+                    .weight = weight_form(*now.w, args_.weight_precision),
+                    .panel = room.panel});
+      for (int64_t i = 0; i < tiles_.count; ++i) {
+        const IndexRange rows = tiles_[i];
+        kernel_.multiply({.x = x_ + rows.begin * k_ + now.k * rows.size(),
+                          .panel = room.panel,
+                          .rows = rows.size(),
+                          .depth = now.depth,
+                          .sums = sums + first * rows_.size() + rows.begin * width,
+                          .mode = now.k == 0 ? ThinSums::kBegin : ThinSums::kGoOn,
+                          .ahead = &ahead});
+      }
+    }
+  }
+
+  void multiply(const Block& block, const Block* after, const Room& room) const {
+    const int64_t panels = (block.columns.size() + kernel_.columns - 1) / kernel_.columns;
+    std::vector<Piece> pieces;
+    for (const TensorView* w : {&block.product->w, &block.product->gate}) {
+      if (!*w) continue;
+      for (int64_t k = 0; k < k_; k += kThinDepth) pieces.push_back(piece(block, *w, k));
+    }
+    const size_t own = pieces.size();
+    if (after != nullptr) pieces.push_back(piece(*after, after->product->w, 0));
+    for (size_t i = 0; i < own; ++i) {
+      const Piece& now = pieces[i];
+      ThinAhead asked;
+      if (i + 1 < pieces.size()) asked = ahead(pieces[i + 1], panels * tiles_.count, now.depth);
+      multiply_piece(now, asked, room, room.sums[now.w == &block.product->w ? 0 : 1]);
+    }
+    with_compute_type(block.product->out.dtype(), "thin gemm's out",
+                      [&](auto type) { finish<typename decltype(type)::type>(block, room); });
+  }
+
+  template <typename Out>
+  void finish(const Block& block, const Room& room) const {
+    const int64_t width = kernel_.columns, rows = rows_.size();
+    const TensorView& out = block.product->out;
+    const bool gated = static_cast<bool>(block.product->gate);
+    for (int64_t first = 0; first < block.columns.size(); first += width) {
+      for (int64_t row = 0; row < rows; ++row) {
+        const float* sums = room.sums[0] + first * rows + row * width;
+        const float* gate = gated ? room.sums[1] + first * rows + row * width : nullptr;
+        Out* to = out.data<Out>() + (rows_.begin + row) * out.stride(0) + block.columns.begin + first;
+        simd::for_vectors(std::min(width, block.columns.size() - first), [&](int64_t i, auto lanes) {
+          simd::Floats value = simd::load_at(sums, i, lanes);
+          if (gated) value = _mm256_mul_ps(value, simd::gelu_tanh(simd::load_at(gate, i, lanes)));
+          simd::store_at(to, i, value, lanes);
+        });
+      }
+    }
+  }
+
+  const ThinKernel& kernel_;
+  const ThinGemm& args_;
+  IndexRange rows_;
+  int64_t k_;
+  Tiles tiles_;
+  std::vector<Block> blocks_;
+  bool gated_ = false;
+  float* x_ = nullptr;
+};
+
+void run_kernel(Stream& stream, const ThinGemm& args, const ThinKernel& kernel) {
+  const int64_t rows = args.x.extent(0);
+  for (int64_t begin = 0; begin < rows; begin += kPassRows) {
+    Pass(kernel, args, {begin, std::min(rows, begin + kPassRows)}).run(stream);
+  }
+}
+
+void run_avx512(Stream& stream, const ThinGemm& args) { run_kernel(stream, args, kThinAvx512); }
+void run_avx2(Stream& stream, const ThinGemm& args) { run_kernel(stream, args, kThinAvx2); }
+
+double reference_weight(const TensorView& w, int64_t n, int64_t k, DType precision) {
+  // Bytewise: maps promise no alignment.
+  const auto read = [&](auto value) {
+    const auto bytes = static_cast<int64_t>(sizeof value);
+    std::memcpy(&value, static_cast<const std::byte*>(w.raw()) + (n * w.stride(0) + k) * bytes, sizeof value);
+    return to_float(value);
+  };
+  const float stored = w.dtype() == DType::kBF16 ? read(BFloat16{}) : read(float{});
+  return precision == DType::kBF16 ? to_float(to_bfloat16(stored)) : stored;
+}
+
+void run_reference(Stream&, const ThinGemm& g) {
+  with_compute_type(g.x.dtype(), "thin gemm's x", [&](auto type) {
+    using In = typename decltype(type)::type;
+    const auto sum = [&](const TensorView& w, int64_t m, int64_t n) {
+      double total = 0;
+      for (int64_t k = 0; k < g.x.extent(1); ++k) {
+        total += static_cast<double>(to_float(g.x.data<In>()[m * g.x.stride(0) + k])) *
+                 reference_weight(w, n, k, g.weight_precision);
+      }
+      return total;
+    };
+    for (const ThinProduct& product : g.products) {
+      for (int64_t m = 0; m < product.out.extent(0); ++m) {
+        for (int64_t n = 0; n < product.out.extent(1); ++n) {
+          double value = sum(product.w, m, n);
+          if (product.gate) value *= activation_reference(Activation::kGeluTanh, sum(product.gate, m, n));
+          with_compute_type(product.out.dtype(), "thin gemm's out", [&](auto out) {
+            using Out = typename decltype(out)::type;
+            product.out.data<Out>()[m * product.out.stride(0) + n] = from_float<Out>(static_cast<float>(value));
+          });
+        }
+      }
+    }
+  });
+}
+
+Refusal refuse_avx512(const ThinGemm&) {
+  if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
+  return {};
+}
+Refusal refuse_avx2(const ThinGemm&) {
+  if (!cpu_features().avx2) return "needs AVX2 with FMA";
+  return {};
+}
+Refusal refuse_nothing(const ThinGemm&) { return {}; }
+
+constexpr Implementation<ThinGemm, void (*)(Stream&, const ThinGemm&)> kImplementations[] = {
+    {"avx512", refuse_avx512, run_avx512},
+    {"avx2", refuse_avx2, run_avx2},
+    {"reference", refuse_nothing, run_reference},
+};
+
+}  // namespace
+
+void thin_gemm(Stream& stream, const ThinGemm& args) {
+  check(args);
+  const auto& implementation = choose("thin gemm", kImplementations, args, args.implementation);
+  if (args.x.extent(0) > 0) implementation.function(stream, args);
+}
+
+size_t thin_gemm_scratch_bytes(int64_t rows, int64_t k, bool gated, int threads) {
+  const int64_t pass = std::min(rows, kPassRows);
+  return static_cast<size_t>(x_floats(pass, k) + threads * room_floats(pass, gated)) * sizeof(float);
+}
+
+}  // namespace zoetrope::kernels
