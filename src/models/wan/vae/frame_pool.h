@@ -1,5 +1,8 @@
-// Frames of values, [1, H, W, C], handed from layer to layer and returned for reuse when nobody needs them. A layer
+// Frames of values, channels last, handed from layer to layer and returned for reuse when nobody needs them. A layer
 // that must remember a frame keeps it instead of copying it, so a history costs its frames and no traffic.
+//
+// A frame that a 3×3 convolution may read carries a border of one pixel: zeros beside the picture, and rows of the
+// parts above and below where the picture is split. Nobody writes the zeros, so they are set once, when memory is made.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +10,21 @@
 #include <utility>
 #include <vector>
 
+#include "zoetrope/index_range.h"
 #include "zoetrope/tensor.h"
 
 namespace zoetrope::wan {
+
+// Rows of a picture and what they belong to.
+struct FrameRows {
+  IndexRange rows;     // of the picture, held by this part
+  int64_t height = 0;  // of the picture
+  int64_t width = 0;
+  int64_t count() const { return rows.size(); }
+  friend bool operator==(const FrameRows&, const FrameRows&) = default;
+};
+
+enum class Border : uint8_t { kOne, kNone };
 
 class FramePool;
 
@@ -17,39 +32,52 @@ class FramePool;
 class Frame {
  public:
   Frame() = default;
-  Frame(Frame&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), memory_(std::move(other.memory_)) {}
+  Frame(Frame&& other) noexcept;
   Frame& operator=(Frame&& other) noexcept;
   ~Frame() { release(); }
 
   explicit operator bool() const { return pool_ != nullptr; }
-  const TensorView& view() const { return memory_.view(); }
-  int64_t height() const { return view().extent(1); }
-  int64_t width() const { return view().extent(2); }
-  int64_t channels() const { return view().extent(3); }
+  const FrameRows& place() const { return place_; }
+  int64_t channels() const { return memory_.extent(2); }
+  TensorView bordered() const { return memory_.view(); }  // [rows + 2, W + 2, C]; without border [rows, W, C]
+  TensorView view() const;                                // [rows, W, C]; contiguous only without border
+  TensorView row(int64_t index) const;                    // [W, C] contiguous; −1 and `rows` are the border
   void release();
 
  private:
   friend class FramePool;
-  Frame(FramePool* pool, Tensor memory) : pool_(pool), memory_(std::move(memory)) {}
+  Frame(FramePool* pool, const FrameRows& place, Border border, Tensor memory)
+      : pool_(pool), place_(place), border_(border == Border::kOne ? 1 : 0), memory_(std::move(memory)) {}
   FramePool* pool_ = nullptr;
+  FrameRows place_;
+  int64_t border_ = 0;
   Tensor memory_;
 };
 
-// One rank's; must outlive its frames.
+// One rank's, of one dtype; must outlive its frames.
 class FramePool {
  public:
-  Frame take(int64_t height, int64_t width, int64_t channels);  // contents undefined
-  // Gives the memory of free frames back if the clip that begins is of another size than the one before.
-  void trim_to(const Shape& clip_size);
+  explicit FramePool(DType dtype) : dtype_(dtype) {}
+  DType dtype() const { return dtype_; }
+  Frame take(const FrameRows& place, int64_t channels, Border border);  // contents undefined, zeros beside the picture
+  // Gives the memory of free frames back if the clip that begins is of another size, or another part of the picture,
+  // than the one before.
+  void trim_to(const FrameRows& clip);
   size_t bytes() const { return bytes_in_use_ + free_bytes(); }
 
  private:
   friend class Frame;
-  void give(Tensor memory);
+  struct Free {
+    FrameRows place;
+    int64_t border;
+    Tensor memory;
+  };
+  void give(const FrameRows& place, int64_t border, Tensor memory);
   size_t free_bytes() const;
 
-  std::vector<Tensor> free_;
-  Shape clip_size_;
+  DType dtype_;
+  std::vector<Free> free_;
+  FrameRows clip_;
   size_t bytes_in_use_ = 0;
 };
 

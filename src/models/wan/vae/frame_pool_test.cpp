@@ -2,45 +2,63 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace zoetrope::wan {
 namespace {
 
-TEST(FramePool, GivesReturnedFramesOfTheSameShapeAgain) {
-  FramePool pool;
-  Frame a = pool.take(2, 3, 4);
+FrameRows whole(int64_t height, int64_t width) { return {{0, height}, height, width}; }
+
+TEST(FramePool, GivesReturnedFramesOfTheSameKindAgain) {
+  FramePool pool(DType::kF32);
+  Frame a = pool.take(whole(2, 3), 4, Border::kNone);
   const void* memory = a.view().raw();
-  EXPECT_EQ(a.view().shape(), (Shape{1, 2, 3, 4}));
+  EXPECT_EQ(a.view().shape(), (Shape{2, 3, 4}));
   EXPECT_EQ(pool.bytes(), 96u);
   Frame b = std::move(a);
   EXPECT_FALSE(a);  // NOLINT: moved from on purpose
   EXPECT_EQ(b.view().raw(), memory);
   b.release();
   EXPECT_FALSE(b);
-  const Frame other = pool.take(3, 2, 4), same = pool.take(2, 3, 4);
+  const Frame other = pool.take(whole(3, 2), 4, Border::kNone), lower = pool.take({{2, 4}, 4, 3}, 4, Border::kNone),
+              bordered = pool.take(whole(2, 3), 4, Border::kOne), same = pool.take(whole(2, 3), 4, Border::kNone);
   EXPECT_EQ(same.view().raw(), memory);
   EXPECT_NE(other.view().raw(), memory);
-  EXPECT_EQ(pool.bytes(), 192u);
+  EXPECT_EQ(pool.bytes(), 3 * 96u + 4 * 5 * 4 * 4u);
 }
 
 TEST(FramePool, AFrameInUseIsNeverGivenTwice) {
-  FramePool pool;
-  Frame a = pool.take(2, 2, 2), b = pool.take(2, 2, 2);
+  FramePool pool(DType::kBF16);
+  Frame a = pool.take(whole(2, 2), 2, Border::kNone), b = pool.take(whole(2, 2), 2, Border::kNone);
   EXPECT_NE(a.view().raw(), b.view().raw());
   const void* first = a.view().raw();
   a = std::move(b);  // returns the first
-  EXPECT_EQ(pool.take(2, 2, 2).view().raw(), first);
-  EXPECT_EQ(pool.bytes(), 64u);
+  EXPECT_EQ(pool.take(whole(2, 2), 2, Border::kNone).view().raw(), first);
+  EXPECT_EQ(pool.bytes(), 32u);
 }
 
-TEST(FramePool, ForgetsFreeFramesWhenTheSizeChanges) {
-  FramePool pool;
-  pool.trim_to({8, 8});
-  const Frame kept = pool.take(2, 2, 2);
-  pool.take(4, 4, 4).release();
-  pool.trim_to({8, 8});
+TEST(FramePool, ForgetsFreeFramesWhenTheClipChanges) {
+  FramePool pool(DType::kF32);
+  pool.trim_to(whole(8, 8));
+  const Frame kept = pool.take(whole(2, 2), 2, Border::kNone);
+  pool.take(whole(4, 4), 4, Border::kNone).release();
+  pool.trim_to(whole(8, 8));
   EXPECT_EQ(pool.bytes(), 32u + 256u);
-  pool.trim_to({8, 9});
+  pool.trim_to({{0, 8}, 9, 8});
   EXPECT_EQ(pool.bytes(), 32u);
+}
+
+TEST(FramePool, RowsLieInABorderOfZeros) {
+  FramePool pool(DType::kF32);
+  const Frame frame = pool.take(whole(2, 3), 2, Border::kOne);
+  EXPECT_EQ(frame.bordered().shape(), (Shape{4, 5, 2}));
+  const float* all = frame.bordered().data<float>();
+  EXPECT_TRUE(std::all_of(all, all + 40, [](float x) { return x == 0; }));
+  EXPECT_EQ(frame.row(-1).raw(), all + 2);
+  EXPECT_EQ(frame.row(0).raw(), frame.view().raw());
+  EXPECT_EQ(frame.row(2).raw(), all + 3 * 10 + 2);
+  EXPECT_EQ(frame.row(1).shape(), (Shape{3, 2}));
+  EXPECT_TRUE(frame.row(1).contiguous());
 }
 
 }  // namespace

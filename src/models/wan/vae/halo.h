@@ -8,7 +8,8 @@
 namespace zoetrope::wan {
 
 // Of latent rows [0, H) a part owns a contiguous range, upper parts first; at a stage that has s rows for one of the
-// latent it owns s times that range. Calls are collective and in the same order on every rank.
+// latent it owns s times that range (and the last part what is left over). Calls are collective and in the same order
+// on every rank.
 class HaloExchange {
  public:
   virtual ~HaloExchange() = default;
@@ -21,6 +22,13 @@ class HaloExchange {
                         const TensorView& below) = 0;
   // all [rows of all parts, …] from mine [own rows, …]: for attention over the whole frame. `own` is the range of mine.
   virtual void gather_rows(const TensorView& mine, IndexRange own, const TensorView& all) = 0;
+};
+
+// What a VAE is told of the split: the exchange and the latent rows that are this part's, at least one. Without an
+// exchange it does the whole picture.
+struct RowSplit {
+  HaloExchange* exchange = nullptr;
+  IndexRange rows;
 };
 
 }  // namespace zoetrope::wan

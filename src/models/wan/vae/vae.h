@@ -1,7 +1,10 @@
-// The VAE in use: latents to frames and frames to latents, float32, streamed in time. A causal convolution needs two
-// past frames of its input and nothing else, so both halves take a clip piece by piece, keep those frames, and give the
-// result that one pass over the whole clip would give (wan.md section 4.4). Memory depends on the size of a frame, not
-// on the length of the clip.
+// The VAE in use: latents to frames and frames to latents, in float32 or bf16, streamed in time. A causal convolution
+// needs two past frames of its input and nothing else, so both halves take a clip piece by piece, keep those frames,
+// and give the result that one pass over the whole clip would give (wan.md section 4.4). Memory depends on the size of
+// a frame, not on the length of the clip (vae_cost.h).
+//
+// The rows of every frame may be split over parts that exchange the rows at their borders: no tiles, no seams, and with
+// float32 the same numbers as without the split but for the order of sums in the attention.
 #pragma once
 
 #include <cstddef>
@@ -13,25 +16,27 @@
 
 #include "device/stream.h"
 #include "models/wan/probe.h"
+#include "models/wan/vae/halo.h"
 #include "models/wan/vae/vae_weights.h"
 
 namespace zoetrope::wan {
 
 // Frames [first_frame, first_frame + n) of the clip, in order and without gaps; valid during the call only. What it
-// throws ends decode(), and the decoder can be used again.
+// throws ends decode(), and the decoder can be used again. Rows are those of the part: 8 for one of the latent.
 using FrameSink = std::function<void(int64_t first_frame, const TensorView& frames /* [n, H, W, 3] F32 in [−1, 1] */)>;
 
 // One use at a time; keeps its buffers for the next clip of the same size. Probes see "conv_in", "mid_block",
-// "up_blocks.i" and "conv_out" as [C, n, H, W], several times a clip: joined along time they are the whole tensor.
+// "up_blocks.i" and "conv_out" as [C, n, H, W] F32, several times a clip: joined along time they are the whole tensor.
 class VaeDecoder {
  public:
   explicit VaeDecoder(std::shared_ptr<const VaeWeights> weights);
   ~VaeDecoder();
   VaeDecoder(VaeDecoder&&) noexcept;
 
-  // latents [z, T, h, w] or [1, z, T, h, w] F32, any strides, not normalised (see latents.h). Frames reach the sink as
-  // soon as they are made, while later latent frames wait.
-  void decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe = {});
+  // latents [z, T, h, w] or [1, z, T, h, w] F32, any strides, not normalised (see latents.h), of the whole picture.
+  // Frames reach the sink as soon as they are made, while later latent frames wait.
+  void decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe = {},
+              const RowSplit& split = {});
 
   size_t workspace_bytes() const;  // held now, without weights
 
@@ -50,9 +55,10 @@ class VaeEncoder {
   // [2·z, T, h, w] for a clip of `video_shape`: mean, then log variance (not clamped). Error where it is too small.
   Shape moments_shape(const Shape& video_shape) const;
 
-  // video [F, H, W, 3] F32 in [−1, 1], any strides; frames beyond 1 + 4·k are not used. moments as above or with a
-  // leading 1, F32, any strides.
-  void encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe = {});
+  // video [F, H, W, 3] F32 in [−1, 1], any strides, the whole picture; frames beyond 1 + 4·k are not used. moments as
+  // above or with a leading 1, F32, any strides; with a split of the part's own rows.
+  void encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe = {},
+              const RowSplit& split = {});
 
   size_t workspace_bytes() const;
 

@@ -1,51 +1,54 @@
 #include "models/wan/vae/vae_blocks.h"
 
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
-#include "kernels/norm/norm.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "tensor/dispatch.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
 namespace {
 
-TensorView positions(const TensorView& x) {  // [1, H, W, C] as [H·W, C]
-  return x.reshape({x.size() / x.extent(-1), x.extent(-1)});
+using kernels::FrameConvOutput;
+
+void convolve(const VaeRun& run, const ConvWeights& conv, std::span<const TensorView> inputs,
+              const FrameConvOutput& out) {
+  const trace::Span span(run.stream.lane(), conv.label.c_str());
+  conv.op.run(run.stream, inputs, out);
 }
 
-void normalize(const VaeRun& run, const TensorView& x, const TensorView& gamma, bool silu, const TensorView& out) {
-  const trace::Span span(run.stream.lane(), "vae.norm");
-  kernels::ChannelNorm norm;
-  norm.x = positions(x);
-  norm.gamma = gamma;
-  norm.silu = silu;
-  norm.out = positions(out);
-  kernels::channel_norm(run.stream, norm);
+// Values of a result with its frames; `raw` of the caller's choice.
+FrameConvOutput output(const Values& values, const NextNorm& next) {
+  FrameConvOutput out;
+  if (values.raw) out.raw = values.raw.view();
+  if (!values.normed) return out;
+  out.normed = values.normed.view();
+  out.gamma = next.gamma;
+  out.silu = next.silu;
+  return out;
 }
 
-void convolve(const VaeRun& run, const kernels::Convolution& convolution, const char* name, const TensorView& x,
-              const TensorView& out, const TensorView& add = {}) {
-  const trace::Span span(run.stream.lane(), name);
-  convolution.run(run.stream, x, out, add);
+Frame frame_for(const VaeRun& run, const NextNorm& next, const FrameRows& place, int64_t channels) {
+  return next.gamma ? run.pool.take(place, channels, Border::kOne) : Frame{};
 }
 
 }  // namespace
 
-void norm_silu(const VaeRun& run, const TensorView& x, const TensorView& gamma, const TensorView& out) {
-  normalize(run, x, gamma, true, out);
+void VaeRun::fill_border(const Frame& x) const {
+  if (exchange == nullptr) return;
+  const trace::Span span(stream.lane(), "vae.exchange rows");
+  const int64_t rows = x.place().count();
+  exchange->exchange(x.row(0), x.row(rows - 1), x.row(-1), x.row(rows));
 }
 
-// The sum is taken in the output's memory: with a second operand elsewhere oneDNN falls back to kernels at half the
-// speed, which want the weights in yet another layout.
-void convolve_taps(const VaeRun& run, const TapWeights& taps, const std::array<const Frame*, 3>& frames,
-                   const TensorView& out, Onto onto) {
-  ZT_CHECK(taps.taps.size() == frames.size() && *frames.back());
-  TensorView add = onto == Onto::kOut ? out : TensorView{};
-  for (size_t tap = frames.size(); tap-- > 0 && *frames[tap];) {
-    convolve(run, taps.taps[tap], "vae.conv", frames[tap]->view(), out, add);
-    add = out;
-  }
+std::array<TensorView, 3> PastFrames::with(const Frame& present) const {
+  std::array<TensorView, 3> all{TensorView{}, TensorView{}, present.bordered()};
+  if (older_) all[0] = older_.bordered();
+  if (newer_) all[1] = newer_.bordered();
+  return all;
 }
 
 void PastFrames::push(Frame present) {
@@ -53,8 +56,9 @@ void PastFrames::push(Frame present) {
   newer_ = std::move(present);
 }
 
-void CausalConv::run(const VaeRun& run, Frame x, const TensorView& out, Onto onto) {
-  convolve_taps(run, weights_, past_.with(x), out, onto);
+void CausalConv::run(const VaeRun& run, Frame x, const FrameConvOutput& out) {
+  run.fill_border(x);
+  convolve(run, weights_, past_.with(x), out);
   past_.push(std::move(x));
 }
 
@@ -66,19 +70,25 @@ void ResidualBlock::start() {
   conv2_.start();
 }
 
-Frame ResidualBlock::run(const VaeRun& run, Frame x) {
-  Frame normed = run.like(x, x.channels());
-  norm_silu(run, x.view(), weights_.gamma1, normed.view());
-  Frame hidden = run.like(x, out_channels());
-  conv1_.run(run, std::move(normed), hidden.view());
-  norm_silu(run, hidden.view(), weights_.gamma2, hidden.view());
+Values ResidualBlock::run(const VaeRun& run, Values x, const NextNorm& next, Raw keep) {
+  ZT_CHECK(x.raw && x.normed);
+  Values hidden{{}, run.like(x.raw, out_channels())};
+  conv1_.run(run, std::move(x.normed), output(hidden, {weights_.gamma2, true}));
   if (weights_.shortcut) {
-    Frame skip = run.like(x, out_channels());
-    convolve(run, *weights_.shortcut, "vae.conv1x1", x.view(), skip.view());
-    x = std::move(skip);
+    Frame skip = run.like(x.raw, out_channels());
+    const TensorView input[] = {x.raw.bordered()};
+    FrameConvOutput out;
+    out.raw = skip.view();
+    convolve(run, *weights_.shortcut, input, out);
+    x.raw = std::move(skip);
   }
-  conv2_.run(run, std::move(hidden), x.view(), Onto::kOut);
-  return x;
+  Values y{std::move(x.raw), frame_for(run, next, hidden.normed.place(), out_channels())};
+  FrameConvOutput out = output(y, next);
+  out.add = out.raw;
+  if (keep == Raw::kDrop && y.normed) out.raw = {};
+  conv2_.run(run, std::move(hidden.normed), out);
+  if (!out.raw) y.raw.release();
+  return y;
 }
 
 MiddleBlock::MiddleBlock(const CoderWeights& weights)
@@ -89,35 +99,53 @@ void MiddleBlock::start() {
   last_.start();
 }
 
-Frame MiddleBlock::run(const VaeRun& run, Frame x) {
-  x = first_.run(run, std::move(x));
-  attend(run, x);
-  return last_.run(run, std::move(x));
+Values MiddleBlock::run(const VaeRun& run, Values x, const NextNorm& next) {
+  x = first_.run(run, std::move(x), {attention_.gamma, false});
+  x = attend(run, std::move(x), last_.first_norm());
+  return last_.run(run, std::move(x), next);
 }
 
-void MiddleBlock::attend(const VaeRun& run, const Frame& x) {
-  const int64_t tokens = x.height() * x.width(), channels = x.channels();
-  const Frame mixed = run.like(x, channels), qkv = run.like(x, 3 * channels);
-  normalize(run, x.view(), attention_.gamma, false, mixed.view());
-  convolve(run, attention_.to_qkv, "vae.conv1x1", mixed.view(), qkv.view());
-  const auto part = [&](int64_t index) {  // [1, tokens, 1, C]
-    return positions(qkv.view())
-        .slice(1, index * channels, (index + 1) * channels)
-        .split_axis(0, 1, tokens)
-        .split_axis(2, 1, channels);
-  };
+Values MiddleBlock::attend(const VaeRun& run, Values x, const NextNorm& next) {
+  const FrameRows& place = x.raw.place();
+  const int64_t channels = x.raw.channels();
+  const Frame q = run.like(x.raw, channels, Border::kNone), kv = run.like(x.raw, 2 * channels, Border::kNone);
+  const TensorView normed[] = {x.normed.bordered()};
+  FrameConvOutput out;
+  out.raw = q.view();
+  convolve(run, attention_.to_q, normed, out);
+  out.raw = kv.view();
+  convolve(run, attention_.to_kv, normed, out);
+  x.normed.release();
+
+  Frame all;
+  if (run.exchange != nullptr) {
+    const trace::Span span(run.stream.lane(), "vae.gather rows");
+    all = run.pool.take({{0, place.height}, place.height, place.width}, 2 * channels, Border::kNone);
+    run.exchange->gather_rows(kv.view(), place.rows, all.view());
+  }
+  const int64_t queries = place.count() * place.width, tokens = place.height * place.width;
   kernels::FlashProblem problem;
-  problem.query_tokens = problem.key_tokens = tokens;
+  problem.query_tokens = queries;
+  problem.key_tokens = tokens;
   problem.head_dim = channels;
+  problem.dtype = run.pool.dtype();
   problem.scale = 1.0f / std::sqrt(static_cast<float>(channels));
+  const TensorView both = (all ? all : kv).view().reshape({1, tokens, 1, 2 * channels});
   kernels::KeyBlock keys;
-  keys.k = part(1);
-  keys.v = part(2);
+  keys.k = both.slice(3, 0, channels);
+  keys.v = both.slice(3, channels, 2 * channels);
+  const Frame mixed = run.like(x.raw, channels, Border::kNone);
+  const Shape rows{1, queries, 1, channels};
   {
     const trace::Span span(run.stream.lane(), "vae.attention");
-    kernels::FlashAttention(problem).attend(run.stream, part(0), keys, mixed.view().reshape({1, tokens, 1, channels}));
+    kernels::FlashAttention(problem).attend(run.stream, q.view().reshape(rows), keys, mixed.view().reshape(rows));
   }
-  convolve(run, attention_.proj, "vae.conv1x1", mixed.view(), x.view(), x.view());
+  Values y{std::move(x.raw), frame_for(run, next, mixed.place(), channels)};
+  out = output(y, next);
+  out.add = out.raw;
+  const TensorView input[] = {mixed.bordered()};
+  convolve(run, attention_.proj, input, out);
+  return y;
 }
 
 void Upsampler::start() {
@@ -125,32 +153,44 @@ void Upsampler::start() {
   first_ = true;
 }
 
-void Upsampler::run(const VaeRun& run, Frame x, const Next& next) {
+void Upsampler::run(const VaeRun& run, Frame x, const NextNorm& next, const Sink& sink) {
   if (weights_.time.empty() || std::exchange(first_, false)) {
-    Frame large = enlarge(run, x);
+    Values large = enlarge(run, x, next);
     x.release();  // what follows may need the memory
-    next(std::move(large));
+    sink(std::move(large));
     return;
   }
-  for (const TapWeights& parity : weights_.time) {
+  for (const ConvWeights& parity : weights_.time) {
     Frame frame = run.like(x, x.channels());
-    convolve_taps(run, parity, past_.with(x), frame.view(), Onto::kNothing);
-    Frame large = enlarge(run, frame);
+    FrameConvOutput out;
+    out.raw = frame.view();
+    convolve(run, parity, past_.with(x), out);
+    Values large = enlarge(run, frame, next);
     frame.release();
-    next(std::move(large));
+    sink(std::move(large));
   }
   past_.push(std::move(x));
 }
 
-Frame Upsampler::enlarge(const VaeRun& run, const Frame& x) const {
-  const int64_t channels = weights_.cells.front().problem().out_channels;
-  Frame large = run.pool.take(2 * x.height(), 2 * x.width(), channels);
-  const Frame cell = run.like(x, channels);
+Values Upsampler::enlarge(const VaeRun& run, const Frame& x, const NextNorm& next) const {
+  run.fill_border(x);
+  const FrameRows& small = x.place();
+  const FrameRows place{{2 * small.rows.begin, 2 * small.rows.end}, 2 * small.height, 2 * small.width};
+  const int64_t channels = weights_.cells.front().op.problem().out_channels;
+  Values large{run.pool.take(place, channels, Border::kOne), frame_for(run, next, place, channels)};
+  const FrameConvOutput whole = output(large, next);
+  const TensorView input[] = {x.bordered()};
   for (int64_t index = 0; index < 4; ++index) {
-    convolve(run, weights_.cells[static_cast<size_t>(index)], "vae.upsample", x.view(), cell.view());
-    const trace::Span span(run.stream.lane(), "vae.interleave");
-    const TensorView rows = large.view().select(0, 0).split_axis(0, x.height(), 2).select(1, index / 2);
-    copy(run.stream, rows.split_axis(1, x.width(), 2).select(2, index % 2), cell.view().select(0, 0));
+    // Every other row and column.
+    const auto cell = [&](const TensorView& t) {
+      if (!t) return t;
+      const TensorView rows = t.split_axis(0, small.count(), 2).select(1, index / 2);
+      return rows.split_axis(1, small.width, 2).select(2, index % 2);
+    };
+    FrameConvOutput out = whole;
+    out.raw = cell(whole.raw);
+    out.normed = cell(whole.normed);
+    convolve(run, weights_.cells[static_cast<size_t>(index)], input, out);
   }
   return large;
 }
@@ -160,24 +200,65 @@ void Downsampler::start() {
   waiting_ = {};
 }
 
-Frame Downsampler::run(const VaeRun& run, Frame x) {
-  Frame small = run.pool.take(x.height() / 2, x.width() / 2, x.channels());
-  convolve(run, weights_.spatial, "vae.downsample", x.view(), small.view());
+Values Downsampler::run(const VaeRun& run, Frame x, const NextNorm& next) {
+  run.fill_border(x);
+  const FrameRows& large = x.place();
+  const FrameRows place{{large.rows.begin / 2, large.rows.end / 2}, large.height / 2, large.width / 2};
+  const bool passes = !weights_.time || !last_;  // as it is, to the next layer
+  Values small{run.pool.take(place, x.channels(), Border::kOne), {}};
+  if (passes) small.normed = frame_for(run, next, place, x.channels());
+  const TensorView input[] = {x.bordered()};
+  convolve(run, weights_.spatial, input, output(small, next));
   if (!weights_.time) return small;
   if (!last_) {
-    last_ = run.like(small, small.channels());  // a copy, for the next layer works in place
-    copy(run.stream, last_.view(), small.view());
+    last_ = run.like(small.raw, small.raw.channels());  // a copy, for the next layer works in place
+    copy(run.stream, last_.view(), small.raw.view());
     return small;
   }
   if (!waiting_) {
-    waiting_ = std::move(small);
+    waiting_ = std::move(small.raw);
     return {};
   }
-  Frame one = run.like(small, small.channels());
-  convolve_taps(run, *weights_.time, {&last_, &waiting_, &small}, one.view(), Onto::kNothing);
-  last_ = std::move(small);
+  Values one{run.like(small.raw, small.raw.channels()), frame_for(run, next, place, small.raw.channels())};
+  const TensorView inputs[] = {last_.bordered(), waiting_.bordered(), small.raw.bordered()};
+  convolve(run, *weights_.time, inputs, output(one, next));
+  last_ = std::move(small.raw);
   waiting_ = {};
   return one;
+}
+
+void load_frame(const VaeRun& run, const TensorView& rows, const Frame& frame) {
+  const TensorView to = frame.view();
+  ZT_CHECK(rows.shape() == to.shape() && rows.dtype() == DType::kF32);
+  with_compute_type(to.dtype(), "a frame", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    run.stream.team().parallel_for(rows.extent(0), 8, [&](IndexRange range, int) {
+      for (int64_t y = range.begin; y < range.end; ++y) {
+        for (int64_t x = 0; x < rows.extent(1); ++x) {
+          const float* from = rows.data<float>() + y * rows.stride(0) + x * rows.stride(1);
+          T* target = to.data<T>() + y * to.stride(0) + x * to.stride(1);
+          for (int64_t c = 0; c < rows.extent(2); ++c) target[c] = from_float<T>(from[c * rows.stride(2)]);
+        }
+      }
+    });
+  });
+}
+
+TensorView shown(const VaeRun& run, const Frame& frame, Tensor& memory) {
+  const TensorView values = frame.view();
+  TensorView plain = values;
+  if (values.dtype() != DType::kF32) {
+    memory = Tensor::uninitialized(DType::kF32, values.shape());
+    plain = memory;
+    run.stream.team().parallel_for(values.extent(0), 8, [&](IndexRange range, int) {
+      for (int64_t y = range.begin; y < range.end; ++y) {
+        const BFloat16* from = values.data<BFloat16>() + y * values.stride(0);
+        float* to = plain.data<float>() + y * plain.stride(0);
+        for (int64_t i = 0; i < plain.stride(0); ++i) to[i] = to_float(from[i]);
+      }
+    });
+  }
+  return plain.split_axis(0, 1, plain.extent(0)).permute({3, 0, 1, 2});
 }
 
 }  // namespace zoetrope::wan

@@ -1,11 +1,9 @@
 // The layers of both halves of the VAE with their state over time: what each keeps of the past and how it takes the
-// next frame. Every value is one frame, channels last, [1, H, W, C]. Which layer follows which is the business of
-// vae_decoder.cpp and vae_encoder.cpp.
+// next frame. Which layer follows which is the business of vae_decoder.cpp and vae_encoder.cpp.
 //
-// A convolution over time is the sum of one 2-D convolution per tap, each on a frame of its own. Against one 3-D
-// convolution over a window of three frames that is 9 % faster (oneDNN 2.6, 96 channels at 480×832 to 384 at 60×104),
-// needs no contiguous window and so no copies, keeps two frames instead of three, and leaves out the taps that would
-// see the zeros before a clip.
+// Between layers a frame travels as its plain values, which residual sums need, and as the next layer reads it: after
+// that layer's norm and SiLU. The convolution that makes a frame writes both (frame_conv.h), so the norms are no passes
+// of their own, and what a convolution over time remembers is what it read.
 #pragma once
 
 #include <array>
@@ -18,32 +16,43 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "kernels/flash_attention/flash_attention.h"
 #include "models/wan/vae/frame_pool.h"
+#include "models/wan/vae/halo.h"
 #include "models/wan/vae/vae_weights.h"
 
 namespace zoetrope::wan {
 
-// What running needs: the rank's stream, and the memory for values.
+// What running needs: the rank's stream, the memory for values, and who has the rows beside ours (nullptr: nobody).
 struct VaeRun {
   Stream& stream;
   FramePool& pool;
-  Frame like(const Frame& x, int64_t channels) const { return pool.take(x.height(), x.width(), channels); }
+  HaloExchange* exchange = nullptr;
+
+  Frame like(const Frame& x, int64_t channels, Border border = Border::kOne) const {
+    return pool.take(x.place(), channels, border);
+  }
+  // The rows beside ours, for whoever looks beyond a pixel.
+  void fill_border(const Frame& x) const;
 };
 
-// out = SiLU(x / ‖x‖·√C·gamma) over channels; out may be x.
-void norm_silu(const VaeRun& run, const TensorView& x, const TensorView& gamma, const TensorView& out);
+// What the next layer reads: raw / ‖raw‖·√C·gamma, then SiLU if asked; the values themselves where gamma is empty.
+struct NextNorm {
+  TensorView gamma;
+  bool silu = true;
+};
 
-// out = Σ tap·frame over the frames that exist (oldest first, empty where the clip had not begun), plus out if `add`.
-enum class Onto : uint8_t { kNothing, kOut };
-void convolve_taps(const VaeRun& run, const TapWeights& taps, const std::array<const Frame*, 3>& frames,
-                   const TensorView& out, Onto onto);
+struct Values {
+  Frame raw;
+  Frame normed;  // empty where the next layer reads raw
+  explicit operator bool() const { return raw || normed; }
+};
 
 // The two frames before the present one.
 class PastFrames {
  public:
   void start() { older_ = {}, newer_ = {}; }
-  std::array<const Frame*, 3> with(const Frame& present) const { return {&older_, &newer_, &present}; }
+  // Oldest first, empty where the clip had not begun.
+  std::array<TensorView, 3> with(const Frame& present) const;
   void push(Frame present);
 
  private:
@@ -53,13 +62,13 @@ class PastFrames {
 // A 3×3×3 convolution, causal in time.
 class CausalConv {
  public:
-  explicit CausalConv(const TapWeights& weights) : weights_(weights) {}
+  explicit CausalConv(const ConvWeights& weights) : weights_(weights) {}
   void start() { past_.start(); }
-  int64_t out_channels() const { return weights_.out_channels(); }
-  void run(const VaeRun& run, Frame x, const TensorView& out, Onto onto = Onto::kNothing);
+  int64_t out_channels() const { return weights_.op.problem().out_channels; }
+  void run(const VaeRun& run, Frame x, const kernels::FrameConvOutput& out);
 
  private:
-  const TapWeights& weights_;
+  const ConvWeights& weights_;
   PastFrames past_;
 };
 
@@ -68,7 +77,10 @@ class ResidualBlock {
   explicit ResidualBlock(const ResidualWeights& weights);
   void start();
   int64_t out_channels() const { return conv2_.out_channels(); }
-  Frame run(const VaeRun& run, Frame x);  // in x's memory if the channels stay
+  NextNorm first_norm() const { return {weights_.gamma1, true}; }
+  // Raw values are made anew in x's memory if the channels stay; left out where `keep_raw` says that nobody asks.
+  enum class Raw : uint8_t { kKeep, kDrop };
+  Values run(const VaeRun& run, Values x, const NextNorm& next, Raw keep = Raw::kKeep);
 
  private:
   const ResidualWeights& weights_;
@@ -80,10 +92,11 @@ class MiddleBlock {
  public:
   explicit MiddleBlock(const CoderWeights& weights);
   void start();
-  Frame run(const VaeRun& run, Frame x);
+  NextNorm first_norm() const { return first_.first_norm(); }
+  Values run(const VaeRun& run, Values x, const NextNorm& next);
 
  private:
-  void attend(const VaeRun& run, const Frame& x);
+  Values attend(const VaeRun& run, Values x, const NextNorm& next);
 
   const AttentionWeights& attention_;
   ResidualBlock first_, last_;
@@ -93,13 +106,13 @@ class MiddleBlock {
 // no part in the history (wan.md section 4.4).
 class Upsampler {
  public:
-  using Next = std::function<void(Frame)>;
+  using Sink = std::function<void(Values)>;
   explicit Upsampler(const UpsampleWeights& weights) : weights_(weights) {}
   void start();
-  void run(const VaeRun& run, Frame x, const Next& next);  // next takes the results in order
+  void run(const VaeRun& run, Frame x, const NextNorm& next, const Sink& sink);  // takes the results in order
 
  private:
-  Frame enlarge(const VaeRun& run, const Frame& x) const;
+  Values enlarge(const VaeRun& run, const Frame& x, const NextNorm& next) const;
 
   const UpsampleWeights& weights_;
   PastFrames past_;
@@ -112,7 +125,7 @@ class Downsampler {
  public:
   explicit Downsampler(const DownsampleWeights& weights) : weights_(weights) {}
   void start();
-  Frame run(const VaeRun& run, Frame x);  // empty where a partner is still to come
+  Values run(const VaeRun& run, Frame x, const NextNorm& next);  // empty where a partner is still to come
 
  private:
   const DownsampleWeights& weights_;
@@ -131,8 +144,19 @@ struct Stage {
     for (ResidualBlock& block : resnets) block.start();
     if (resampler) resampler->start();
   }
+  // What follows block `index`: the next one, or a resampler, which reads plain values, or `after`.
+  NextNorm norm_after(size_t index, const NextNorm& after) const {
+    if (index + 1 < resnets.size()) return resnets[index + 1].first_norm();
+    return resampler ? NextNorm{} : after;
+  }
   std::vector<ResidualBlock> resnets;
   std::optional<Resampler> resampler;
 };
+
+// A picture's rows into a frame, rounded to its dtype: [rows, W, C] F32, any strides.
+void load_frame(const VaeRun& run, const TensorView& rows, const Frame& frame);
+
+// Plain values for a probe: [C, 1, rows, W] F32, valid while `memory` is.
+TensorView shown(const VaeRun& run, const Frame& frame, Tensor& memory);
 
 }  // namespace zoetrope::wan

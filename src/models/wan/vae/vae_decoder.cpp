@@ -7,13 +7,19 @@
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_blocks.h"
 #include "models/wan/vae/without_batch.h"
+#include "tensor/dispatch.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
 
 struct VaeDecoder::Impl {
   explicit Impl(std::shared_ptr<const VaeWeights> shared)
-      : owner(std::move(shared)), weights(owner->decoder()), in(weights.in), middle(weights), out(weights.out) {
+      : owner(std::move(shared)),
+        weights(owner->decoder()),
+        pool(owner->dtype()),
+        in(weights.in),
+        middle(weights),
+        out(weights.out) {
     for (const StageWeights& stage : weights.stages) stages.emplace_back(stage.resnets, stage.up);
   }
 
@@ -26,61 +32,92 @@ struct VaeDecoder::Impl {
     next_frame = 0;
   }
 
-  void run_latent(const VaeRun& run, const TensorView& latent /* [z, h, w] */) {
-    const int64_t height = latent.extent(1), width = latent.extent(2);
-    Frame raw = pool.take(height, width, latent.extent(0));
-    copy(run.stream, raw.view().select(0, 0), latent.permute({1, 2, 0}));
+  void run_latent(const VaeRun& run, const FrameRows& place, const TensorView& latent /* [z, h, w] */) {
+    Frame raw = pool.take(place, latent.extent(0), Border::kOne);
+    load_frame(run, latent.slice(1, place.rows.begin, place.rows.end).permute({1, 2, 0}), raw);
     Frame z = run.like(raw, raw.channels());
-    weights.quant.run(run.stream, raw.view(), z.view());
+    kernels::FrameConvOutput quantized;
+    quantized.raw = z.view();
+    const TensorView input[] = {raw.bordered()};
+    weights.quant.op.run(run.stream, input, quantized);
     raw.release();
-    Frame x = run.like(z, in.out_channels());
-    in.run(run, std::move(z), x.view());
-    show("conv_in", x);
-    x = middle.run(run, std::move(x));
-    show("mid_block", x);
+    Values x{run.like(z, in.out_channels()), run.like(z, in.out_channels())};
+    kernels::FrameConvOutput entered;
+    entered.raw = x.raw.view();
+    entered.normed = x.normed.view();
+    entered.gamma = middle.first_norm().gamma;
+    entered.silu = middle.first_norm().silu;
+    in.run(run, std::move(z), entered);
+    show(run, "conv_in", x.raw);
+    x = middle.run(run, std::move(x), norm_of_stage(0));
+    show(run, "mid_block", x.raw);
     run_stage(run, 0, std::move(x));
   }
 
-  void run_stage(const VaeRun& run, size_t index, Frame x) {
+  // What follows the stage before it.
+  NextNorm norm_of_stage(size_t index) const {
+    if (index < stages.size()) return stages[index].resnets.front().first_norm();
+    return {weights.gamma_out, true};
+  }
+
+  void run_stage(const VaeRun& run, size_t index, Values x) {
     Stage<Upsampler>& stage = stages[index];
     const std::string& name = weights.layout.stages[index].name;
+    const NextNorm after = norm_of_stage(index + 1);
     {
       const trace::Span span(run.stream.lane(), name.c_str());
-      for (ResidualBlock& block : stage.resnets) x = block.run(run, std::move(x));
+      for (size_t block = 0; block < stage.resnets.size(); ++block) {
+        // Behind the last block of all stands a norm and no sum.
+        const bool last = !stage.resampler && block + 1 == stage.resnets.size() && !*probe;
+        x = stage.resnets[block].run(run, std::move(x), stage.norm_after(block, after),
+                                     last ? ResidualBlock::Raw::kDrop : ResidualBlock::Raw::kKeep);
+      }
     }
     if (!stage.resampler) {
-      show(name, x);
-      finish(run, std::move(x));
+      show(run, name, x.raw);
+      finish(run, std::move(x.normed));
       return;
     }
-    stage.resampler->run(run, std::move(x), [&](Frame y) {
-      show(name, y);
+    stage.resampler->run(run, std::move(x.raw), after, [&](Values y) {
+      show(run, name, y.raw);
       run_stage(run, index + 1, std::move(y));
     });
   }
 
   void finish(const VaeRun& run, Frame x) {
-    norm_silu(run, x.view(), weights.gamma_out, x.view());
-    const Frame frame = run.like(x, out.out_channels());
-    out.run(run, std::move(x), frame.view());
-    show("conv_out", frame);
+    const Frame frame = run.like(x, out.out_channels(), Border::kNone);
+    kernels::FrameConvOutput made;
+    made.raw = frame.view();
+    out.run(run, std::move(x), made);
+    show(run, "conv_out", frame);
+    const Shape shape{1, frame.place().count(), frame.place().width, frame.channels()};
+    if (!(clamped.shape() == shape)) clamped = Tensor::uninitialized(DType::kF32, shape);
     clamp(run.stream, frame.view());
-    (*sink)(next_frame++, frame.view());
+    (*sink)(next_frame++, clamped);
   }
 
-  static void clamp(Stream& stream, const TensorView& x) {
+  void clamp(Stream& stream, const TensorView& x) const {
     constexpr int64_t kGrain = 1 << 14;
-    stream.team().parallel_for(x.size(), kGrain, [&](IndexRange range, int) {
-      float* values = x.data<float>();
-      for (int64_t i = range.begin; i < range.end; ++i) values[i] = std::clamp(values[i], -1.0f, 1.0f);
+    with_compute_type(x.dtype(), "a frame", [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      stream.team().parallel_for(x.size(), kGrain, [&](IndexRange range, int) {
+        for (int64_t i = range.begin; i < range.end; ++i) {
+          clamped.data<float>()[i] = std::clamp(to_float(x.data<T>()[i]), -1.0f, 1.0f);
+        }
+      });
     });
   }
 
-  void show(std::string_view name, const Frame& x) const { observe(*probe, name, x.view().permute({3, 0, 1, 2})); }
+  void show(const VaeRun& run, std::string_view name, const Frame& x) const {
+    if (!*probe) return;
+    Tensor memory;
+    observe(*probe, name, shown(run, x, memory));
+  }
 
   std::shared_ptr<const VaeWeights> owner;
   const CoderWeights& weights;
   FramePool pool;  // outlives the frames that the layers keep
+  Tensor clamped;  // [1, H, W, 3] F32
   CausalConv in;
   MiddleBlock middle;
   std::vector<Stage<Upsampler>> stages;
@@ -96,22 +133,24 @@ VaeDecoder::VaeDecoder(std::shared_ptr<const VaeWeights> weights) : impl_(std::m
 VaeDecoder::~VaeDecoder() = default;
 VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
 
-void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe) {
+void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe,
+                        const RowSplit& split) {
   const TensorView z = without_batch(latents, "the VAE's latents", "z, T, h, w");
   const int64_t channels = impl_->weights.layout.quant.in;
   if (z.extent(0) != channels || z.size() == 0) {
     fail("the VAE decodes latents [{}, T, h, w] with sizes of at least 1, not {}", channels,
          latents.shape().to_string());
   }
+  const FrameRows place{rows_of_part(split, z.extent(2)), z.extent(2), z.extent(3)};
   impl_->sink = &sink;
   impl_->probe = &probe;
   impl_->start();
-  impl_->pool.trim_to({z.extent(2), z.extent(3)});
-  const VaeRun run{stream, impl_->pool};
-  for (int64_t t = 0; t < z.extent(1); ++t) impl_->run_latent(run, z.select(1, t));
+  impl_->pool.trim_to(place);
+  const VaeRun run{stream, impl_->pool, split.exchange};
+  for (int64_t t = 0; t < z.extent(1); ++t) impl_->run_latent(run, place, z.select(1, t));
   impl_->start();  // gives the histories back for whoever comes next
 }
 
-size_t VaeDecoder::workspace_bytes() const { return impl_->pool.bytes(); }
+size_t VaeDecoder::workspace_bytes() const { return impl_->pool.bytes() + impl_->clamped.view().bytes(); }
 
 }  // namespace zoetrope::wan

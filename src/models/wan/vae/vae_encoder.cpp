@@ -6,6 +6,7 @@
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_blocks.h"
 #include "models/wan/vae/without_batch.h"
+#include "tensor/dispatch.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -16,7 +17,12 @@ std::string_view without_prefix(std::string_view name) { return name.substr(name
 
 struct VaeEncoder::Impl {
   explicit Impl(std::shared_ptr<const VaeWeights> shared)
-      : owner(std::move(shared)), weights(owner->encoder()), in(weights.in), middle(weights), out(weights.out) {
+      : owner(std::move(shared)),
+        weights(owner->encoder()),
+        pool(owner->dtype()),
+        in(weights.in),
+        middle(weights),
+        out(weights.out) {
     for (const StageWeights& stage : weights.stages) stages.emplace_back(stage.resnets, stage.down);
   }
 
@@ -29,40 +35,74 @@ struct VaeEncoder::Impl {
     next_latent = 0;
   }
 
-  void run_frame(const VaeRun& run, const TensorView& frame /* [1, H, W, 3] */) {
-    Frame pixels = pool.take(frame.extent(1), frame.extent(2), frame.extent(3));
-    copy(run.stream, pixels.view(), frame);
-    Frame x = run.like(pixels, in.out_channels());
-    in.run(run, std::move(pixels), x.view());
-    show("conv_in", x);
+  // What follows the stage before it.
+  NextNorm norm_of_stage(size_t index) const {
+    return index < stages.size() ? stages[index].resnets.front().first_norm() : middle.first_norm();
+  }
+
+  void run_frame(const VaeRun& run, const FrameRows& place, const TensorView& frame /* [H, W, 3] */) {
+    Frame pixels = pool.take(place, frame.extent(2), Border::kOne);
+    load_frame(run, frame.slice(0, place.rows.begin, place.rows.end), pixels);
+    Values x{run.like(pixels, in.out_channels()), run.like(pixels, in.out_channels())};
+    kernels::FrameConvOutput entered;
+    entered.raw = x.raw.view();
+    entered.normed = x.normed.view();
+    entered.gamma = norm_of_stage(0).gamma;
+    entered.silu = norm_of_stage(0).silu;
+    in.run(run, std::move(pixels), entered);
+    show(run, "conv_in", x.raw);
     for (size_t index = 0; index < stages.size(); ++index) {
       Stage<Downsampler>& stage = stages[index];
       const StageLayout& layout = weights.layout.stages[index];
+      const NextNorm after = norm_of_stage(index + 1);
       for (size_t block = 0; block < stage.resnets.size(); ++block) {
-        x = stage.resnets[block].run(run, std::move(x));
-        show(without_prefix(layout.resnets[block].name), x);
+        x = stage.resnets[block].run(run, std::move(x), stage.norm_after(block, after));
+        show(run, without_prefix(layout.resnets[block].name), x.raw);
       }
       if (!stage.resampler) continue;
-      x = stage.resampler->run(run, std::move(x));
+      x = stage.resampler->run(run, std::move(x.raw), after);
       if (!x) return;
-      show(without_prefix(layout.resample->name), x);
+      show(run, without_prefix(layout.resample->name), x.raw);
     }
-    x = middle.run(run, std::move(x));
-    show("mid_block", x);
-    finish(run, std::move(x));
+    x = middle.run(run, std::move(x), {weights.gamma_out, true});
+    show(run, "mid_block", x.raw);
+    x.raw.release();
+    finish(run, std::move(x.normed));
   }
 
   void finish(const VaeRun& run, Frame x) {
-    norm_silu(run, x.view(), weights.gamma_out, x.view());
-    const Frame raw = run.like(x, out.out_channels()), quantized = run.like(x, out.out_channels());
-    out.run(run, std::move(x), raw.view());
-    show("conv_out", raw);
-    weights.quant.run(run.stream, raw.view(), quantized.view());
-    copy(run.stream, moments.slice(1, next_latent, next_latent + 1), quantized.view().permute({3, 0, 1, 2}));
+    const Frame raw = run.like(x, out.out_channels());
+    const Frame quantized = run.like(x, out.out_channels(), Border::kNone);
+    kernels::FrameConvOutput made;
+    made.raw = raw.view();
+    out.run(run, std::move(x), made);
+    show(run, "conv_out", raw);
+    made.raw = quantized.view();
+    const TensorView input[] = {raw.bordered()};
+    weights.quant.op.run(run.stream, input, made);
+    store_moments(quantized.view());
     ++next_latent;
   }
 
-  void show(std::string_view name, const Frame& x) const { observe(*probe, name, x.view().permute({3, 0, 1, 2})); }
+  void store_moments(const TensorView& x /* [h, w, 2·z] */) const {
+    const TensorView to = moments.select(1, next_latent);  // [2·z, h, w]
+    with_compute_type(x.dtype(), "moments", [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      const T* from = x.data<T>();
+      for (int64_t y = 0; y < x.extent(0); ++y) {
+        for (int64_t column = 0; column < x.extent(1); ++column) {
+          float* target = to.data<float>() + y * to.stride(1) + column * to.stride(2);
+          for (int64_t c = 0; c < x.extent(2); ++c) target[c * to.stride(0)] = to_float(*from++);
+        }
+      }
+    });
+  }
+
+  void show(const VaeRun& run, std::string_view name, const Frame& x) const {
+    if (!*probe) return;
+    Tensor memory;
+    observe(*probe, name, shown(run, x, memory));
+  }
 
   std::shared_ptr<const VaeWeights> owner;
   const CoderWeights& weights;
@@ -93,9 +133,16 @@ Shape VaeEncoder::moments_shape(const Shape& video_shape) const {
   return {2 * config.z_dim, latent_frames(config, video_shape[0]), video_shape[1] / factor, video_shape[2] / factor};
 }
 
-void VaeEncoder::encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe) {
-  const Shape expected = moments_shape(video.shape());
+void VaeEncoder::encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe,
+                        const RowSplit& split) {
+  Shape expected = moments_shape(video.shape());
   if (video.dtype() != DType::kF32) fail("the VAE encodes F32 video, not {}", dtype_name(video.dtype()));
+  const int64_t height = video.extent(1), factor = spatial_factor(impl_->owner->config());
+  const IndexRange rows = rows_of_part(split, expected[2]);
+  // The last part has the rows that are too few for one of the latent.
+  const int64_t end = rows.end == expected[2] ? height : factor * rows.end;
+  const FrameRows place{{factor * rows.begin, end}, height, video.extent(2)};
+  expected[2] = rows.size();
   impl_->moments = without_batch(moments, "the VAE's moments", "2·z, T, h, w");
   if (!(impl_->moments.shape() == expected)) {
     fail("the VAE's moments of video {} are {}, not {}", video.shape().to_string(), expected.to_string(),
@@ -103,10 +150,10 @@ void VaeEncoder::encode(Stream& stream, const TensorView& video, const TensorVie
   }
   impl_->probe = &probe;
   impl_->start();
-  impl_->pool.trim_to({video.extent(1), video.extent(2)});
-  const VaeRun run{stream, impl_->pool};
+  impl_->pool.trim_to(place);
+  const VaeRun run{stream, impl_->pool, split.exchange};
   const int64_t used = video_frames(impl_->owner->config(), expected[1]);
-  for (int64_t frame = 0; frame < used; ++frame) impl_->run_frame(run, video.slice(0, frame, frame + 1));
+  for (int64_t frame = 0; frame < used; ++frame) impl_->run_frame(run, place, video.select(0, frame));
   impl_->start();  // gives the histories back for whoever comes next
 }
 

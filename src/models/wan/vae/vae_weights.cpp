@@ -1,31 +1,34 @@
 #include "models/wan/vae/vae_weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "tensor/half.h"
 
 namespace zoetrope::wan {
 namespace {
 
-using kernels::Convolution;
-using kernels::ConvProblem;
+using kernels::FrameConvolution;
+using kernels::FrameConvProblem;
 
 class Loader {
  public:
-  Loader(const io::Weights& weights, std::vector<Tensor>& plain) : weights_(weights), plain_(plain) {}
+  Loader(const io::Weights& weights, DType dtype, const std::string& implementation)
+      : weights_(weights), dtype_(dtype), implementation_(implementation) {}
 
-  CoderWeights coder(const CoderLayout& layout) {
+  CoderWeights coder(const CoderLayout& layout) const {
     CoderWeights weights{layout,
-                         taps(layout.in),
+                         causal(layout.in),
                          residual(layout.middle_first),
                          attention(layout.middle_attention),
                          residual(layout.middle_last),
                          {},
                          gamma(layout.norm_out),
-                         taps(layout.out),
-                         same_size(layout.quant)};
+                         causal(layout.out),
+                         causal(layout.quant)};
     for (const StageLayout& stage_layout : layout.stages) {
       StageWeights stage;
       for (const ResidualLayout& block : stage_layout.resnets) stage.resnets.push_back(residual(block));
@@ -40,70 +43,65 @@ class Loader {
   }
 
  private:
-  TensorView get(const std::string& name, const Shape& shape) const { return weights_.get(name, shape, DType::kF32); }
-  TensorView weight(const ConvLayout& layout) const { return get(layout.name + ".weight", layout.weight_shape()); }
-  TensorView bias(const ConvLayout& layout) const { return get(layout.name + ".bias", {layout.out}); }
-  TensorView gamma(const NormLayout& layout) const {
-    return get(layout.name + ".gamma", layout.gamma_shape()).reshape({layout.channels});
+  // A copy, rounded to the model's dtype.
+  Tensor get(const std::string& name, const Shape& stored, const Shape& shape) const {
+    Tensor copy = Tensor::uninitialized(DType::kF32, shape);
+    std::copy_n(weights_.get(name, stored, DType::kF32).data<float>(), copy.size(), copy.data<float>());
+    if (dtype_ == DType::kBF16) {
+      for (int64_t i = 0; i < copy.size(); ++i) copy.data<float>()[i] = to_float(to_bfloat16(copy.data<float>()[i]));
+    }
+    return copy;
+  }
+  Tensor weight(const ConvLayout& layout) const {
+    const Shape shape{layout.out, layout.in, layout.kernel[0], layout.kernel[1], layout.kernel[2]};
+    return get(layout.name + ".weight", layout.weight_shape(), shape);
+  }
+  Tensor bias(const ConvLayout& layout) const { return get(layout.name + ".bias", {layout.out}, {layout.out}); }
+  Tensor gamma(const NormLayout& layout) const {
+    return get(layout.name + ".gamma", layout.gamma_shape(), {layout.channels});
   }
 
-  // Within a frame; zero padding keeps the size of an odd kernel's image.
-  static ConvProblem in_frame(int64_t in, int64_t out, int64_t kernel) {
-    ConvProblem problem;
-    problem.in_channels = in;
-    problem.out_channels = out;
-    problem.kernel = {1, kernel, kernel};
-    problem.pad_before = problem.pad_after = {0, kernel / 2, kernel / 2};
-    return problem;
+  ConvWeights make(const char* kind, FrameConvProblem problem, const TensorView& weight_view,
+                   const TensorView& bias_view) const {
+    problem.out_channels = weight_view.extent(0);
+    problem.in_channels = weight_view.extent(1);
+    problem.frames = weight_view.extent(2);
+    problem.kernel = {weight_view.extent(3), weight_view.extent(4)};
+    problem.dtype = dtype_;
+    problem.implementation = implementation_;
+    return {FrameConvolution(problem, weight_view, bias_view),
+            fmt::format("vae.{} {}×{}×{} {}→{}", kind, problem.frames, problem.kernel[0], problem.kernel[1],
+                        problem.in_channels, problem.out_channels)};
   }
 
-  // Of weights that were rearranged here and are kept only if the implementation reads them in place.
-  Convolution from_rearranged(const ConvProblem& problem, Tensor rearranged, const TensorView& bias_view) {
-    Convolution convolution(problem, rearranged, bias_view);
-    if (std::string_view(convolution.implementation()) != "onednn") plain_.push_back(std::move(rearranged));
-    return convolution;
-  }
-
-  Convolution same_size(const ConvLayout& layout) const {
-    ZT_CHECK(layout.kernel[0] == 1);
-    return {in_frame(layout.in, layout.out, layout.kernel[1]), weight(layout), bias(layout)};
-  }
-
-  // A row below, a column on the right, then every other one.
-  Convolution half_size(const ConvLayout& layout) const {
-    ConvProblem problem = in_frame(layout.in, layout.out, layout.kernel[1]);
-    problem.stride = {1, 2, 2};
-    problem.pad_before = {0, 0, 0};
-    problem.pad_after = {0, 1, 1};
-    return {problem, weight(layout), bias(layout)};
-  }
-
-  TapWeights taps(const ConvLayout& layout) { return taps(layout, 0, layout.out); }
+  // Of the same size: 3×3 from the border on, 1×1 inside it.
+  ConvWeights causal(const ConvLayout& layout) const { return part(layout, 0, layout.out); }
 
   // Of the output channels [begin, end).
-  TapWeights taps(const ConvLayout& layout, int64_t begin, int64_t end) {
-    const TensorView all = weight(layout), bias_part = bias(layout).slice(0, begin, end);
-    const int64_t taps = layout.kernel[0], area = layout.kernel[1] * layout.kernel[2], rows = (end - begin) * layout.in;
-    const ConvProblem problem = in_frame(layout.in, end - begin, layout.kernel[1]);
-    TapWeights result;
-    for (int64_t tap = 0; tap < taps; ++tap) {
-      Tensor one = Tensor::uninitialized(DType::kF32, {end - begin, layout.in, layout.kernel[1], layout.kernel[2]});
-      const float* from = all.data<float>() + (begin * layout.in * taps + tap) * area;
-      for (int64_t row = 0; row < rows; ++row)
-        std::copy_n(from + row * taps * area, area, one.data<float>() + row * area);
-      const bool last = tap + 1 == taps;
-      result.taps.push_back(from_rearranged(problem, std::move(one), last ? bias_part : TensorView{}));
-    }
-    return result;
+  ConvWeights part(const ConvLayout& layout, int64_t begin, int64_t end) const {
+    FrameConvProblem problem;
+    if (layout.kernel[1] == 1) problem.origin = {1, 1};
+    return make("conv", problem, weight(layout).view().slice(0, begin, end), bias(layout).view().slice(0, begin, end));
+  }
+
+  // The input has no border.
+  ConvWeights unbordered(const ConvLayout& layout) const { return make("conv", {}, weight(layout), bias(layout)); }
+
+  // A row below, a column on the right, then every other one.
+  ConvWeights half_size(const ConvLayout& layout) const {
+    FrameConvProblem problem;
+    problem.origin = {1, 1};
+    problem.stride = 2;
+    return make("downsample", problem, weight(layout), bias(layout));
   }
 
   // The 2×2 weights for the pixels at (row, column) of each 2×2 cell. Of the three taps on an axis, those at −1, 0, 1,
   // the first pixel of a cell sees the input before its own, its own, its own; the second its own, its own, the next.
-  Convolution cell(const ConvLayout& layout, int64_t row, int64_t column) {
+  ConvWeights cell(const ConvLayout& layout, int64_t row, int64_t column) const {
     ZT_CHECK(layout.kernel[1] == 3 && layout.kernel[2] == 3);
     const auto input_of = [](int64_t place, int64_t tap) { return (place + tap + 1) / 2 - place; };  // 0 or 1
-    const TensorView all = weight(layout);
-    Tensor sums(DType::kF32, {layout.out, layout.in, 2, 2});
+    const Tensor all = weight(layout);
+    Tensor sums(DType::kF32, {layout.out, layout.in, 1, 2, 2});
     for (int64_t filter = 0; filter < layout.out * layout.in; ++filter) {
       double sum[2][2] = {};
       for (int64_t tap = 0; tap < 9; ++tap) {
@@ -111,50 +109,53 @@ class Loader {
       }
       for (int64_t i = 0; i < 4; ++i) sums.data<float>()[filter * 4 + i] = static_cast<float>(sum[i / 2][i % 2]);
     }
-    ConvProblem problem = in_frame(layout.in, layout.out, 2);
-    problem.pad_before = {0, 1 - row, 1 - column};
-    problem.pad_after = {0, row, column};
-    return from_rearranged(problem, std::move(sums), bias(layout));
+    FrameConvProblem problem;
+    problem.origin = {row, column};
+    return make("upsample", problem, sums, bias(layout));
   }
 
-  ResidualWeights residual(const ResidualLayout& layout) {
-    ResidualWeights block{gamma(layout.norm1), gamma(layout.norm2), taps(layout.conv1), taps(layout.conv2), {}};
-    if (layout.shortcut) block.shortcut.emplace(same_size(*layout.shortcut));
+  ResidualWeights residual(const ResidualLayout& layout) const {
+    ResidualWeights block{gamma(layout.norm1), gamma(layout.norm2), causal(layout.conv1), causal(layout.conv2), {}};
+    if (layout.shortcut) block.shortcut.emplace(causal(*layout.shortcut));
     return block;
   }
 
   AttentionWeights attention(const AttentionLayout& layout) const {
-    return {gamma(layout.norm), same_size(layout.to_qkv), same_size(layout.proj)};
+    const int64_t channels = layout.proj.in;
+    return {gamma(layout.norm), part(layout.to_qkv, 0, channels), part(layout.to_qkv, channels, 3 * channels),
+            unbordered(layout.proj)};
   }
 
-  UpsampleWeights up(const ResampleLayout& layout) {
+  UpsampleWeights up(const ResampleLayout& layout) const {
     UpsampleWeights result;
     for (int64_t row = 0; row < 2; ++row) {
       for (int64_t column = 0; column < 2; ++column) result.cells.push_back(cell(layout.spatial, row, column));
     }
     if (layout.time) {
       const int64_t half = layout.time->out / 2;
-      result.time.push_back(taps(*layout.time, 0, half));
-      result.time.push_back(taps(*layout.time, half, 2 * half));
+      result.time.push_back(part(*layout.time, 0, half));
+      result.time.push_back(part(*layout.time, half, 2 * half));
     }
     return result;
   }
 
-  DownsampleWeights down(const ResampleLayout& layout) {
+  DownsampleWeights down(const ResampleLayout& layout) const {
     DownsampleWeights result{half_size(layout.spatial), {}};
-    if (layout.time) result.time.emplace(taps(*layout.time));
+    if (layout.time) result.time.emplace(causal(*layout.time));
     return result;
   }
 
   const io::Weights& weights_;
-  std::vector<Tensor>& plain_;
+  DType dtype_;
+  const std::string& implementation_;
 };
 
 }  // namespace
 
-VaeWeights::VaeWeights(const VaeConfig& config, std::shared_ptr<const io::Weights> weights, VaeParts parts)
-    : config_(config), source_(std::move(weights)) {
-  Loader loader(*source_, plain_);
+VaeWeights::VaeWeights(const VaeConfig& config, const std::shared_ptr<const io::Weights>& weights, VaeParts parts,
+                       DType dtype, const std::string& implementation)
+    : config_(config), dtype_(dtype) {
+  const Loader loader(*weights, dtype, implementation);
   if (parts != VaeParts::kDecoder) {
     encoder_ = std::make_unique<const CoderWeights>(loader.coder(encoder_layout(config)));
   }

@@ -5,45 +5,45 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "zoetrope/tensor.h"
 
 #include "io/weights.h"
-#include "kernels/conv/conv.h"
+#include "kernels/conv/frame_conv.h"
 #include "models/wan/config.h"
 #include "models/wan/vae/vae_layout.h"
 
 namespace zoetrope::wan {
 
-// A convolution over time as one 2-D convolution per frame that it sees, oldest first; the last one adds the bias.
-struct TapWeights {
-  std::vector<kernels::Convolution> taps;
-  int64_t out_channels() const { return taps.back().problem().out_channels; }
+struct ConvWeights {
+  kernels::FrameConvolution op;
+  std::string label;  // of its spans: "vae.conv 3×3×3 96→96"
 };
 
 struct ResidualWeights {
-  TensorView gamma1, gamma2;  // [C] F32
-  TapWeights conv1, conv2;
-  std::optional<kernels::Convolution> shortcut;
+  Tensor gamma1, gamma2;  // [C] F32
+  ConvWeights conv1, conv2;
+  std::optional<ConvWeights> shortcut;
 };
 
 struct AttentionWeights {
-  TensorView gamma;  // [C] F32
-  kernels::Convolution to_qkv, proj;
+  Tensor gamma;  // [C] F32
+  ConvWeights to_q, to_kv, proj;
 };
 
 // Nearest ×2, then 3×3: each output pixel sees only 2×2 different inputs, so its place in the 2×2 cell gives one of
 // four 2×2 convolutions on the small image, whose weights are sums of the 3×3 ones. 4 products instead of 9, and the
 // large image in between is never made.
 struct UpsampleWeights {
-  std::vector<kernels::Convolution> cells;  // (0, 0), (0, 1), (1, 0), (1, 1): row, column of the pixel in its cell
-  std::vector<TapWeights> time;             // none, or two: C → C for even and for odd frames
+  std::vector<ConvWeights> cells;  // (0, 0), (0, 1), (1, 0), (1, 1): row, column of the pixel in its cell
+  std::vector<ConvWeights> time;   // none, or two: C → C for even and for odd frames
 };
 
 struct DownsampleWeights {
-  kernels::Convolution spatial;
-  std::optional<TapWeights> time;
+  ConvWeights spatial;
+  std::optional<ConvWeights> time;
 };
 
 struct StageWeights {
@@ -54,14 +54,14 @@ struct StageWeights {
 
 struct CoderWeights {
   CoderLayout layout;
-  TapWeights in;
+  ConvWeights in;
   ResidualWeights middle_first;
   AttentionWeights middle_attention;
   ResidualWeights middle_last;
   std::vector<StageWeights> stages;
-  TensorView gamma_out;  // [C] F32
-  TapWeights out;
-  kernels::Convolution quant;
+  Tensor gamma_out;  // [C] F32
+  ConvWeights out;
+  ConvWeights quant;
 };
 
 enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
@@ -69,17 +69,20 @@ enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
 // Immutable; safe to use from several ranks at once, each with its own stream.
 class VaeWeights {
  public:
-  // Throws Error where the config is not supported or a tensor is missing or has another shape.
-  VaeWeights(const VaeConfig& config, std::shared_ptr<const io::Weights> weights, VaeParts parts = VaeParts::kBoth);
+  // dtype, F32 or BF16: of the activations between ops and of what the parameters are rounded to; arithmetic inside an
+  // op is float32. Keeps nothing of `weights`. Throws Error where the config is not supported or a tensor is missing or
+  // has another shape. `implementation` is the kernels', empty for the fastest.
+  VaeWeights(const VaeConfig& config, const std::shared_ptr<const io::Weights>& weights,
+             VaeParts parts = VaeParts::kBoth, DType dtype = DType::kF32, const std::string& implementation = {});
 
   const VaeConfig& config() const { return config_; }
+  DType dtype() const { return dtype_; }
   const CoderWeights& encoder() const;  // must have been asked for
   const CoderWeights& decoder() const;
 
  private:
   VaeConfig config_;
-  std::shared_ptr<const io::Weights> source_;  // the gammas point into it
-  std::vector<Tensor> plain_;                  // rearranged weights of convolutions that read them in place
+  DType dtype_;
   std::unique_ptr<const CoderWeights> encoder_, decoder_;
 };
 

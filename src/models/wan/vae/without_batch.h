@@ -1,9 +1,10 @@
-// The check that all doors of the VAE share.
+// The checks that all doors of the VAE share.
 #pragma once
 
 #include "zoetrope/tensor.h"
 
 #include "base/error.h"
+#include "models/wan/vae/halo.h"
 
 namespace zoetrope::wan {
 
@@ -15,6 +16,16 @@ inline TensorView without_batch(const TensorView& x, const char* what, const cha
     fail("{} must be [{}] or [1, {}], not {}", what, axes, axes, x.shape().to_string());
   }
   return x.select(0, 0);
+}
+
+// The latent rows that are this part's, of `height`.
+inline IndexRange rows_of_part(const RowSplit& split, int64_t height) {
+  if (split.exchange == nullptr) return {0, height};
+  if (split.rows.empty() || split.rows.begin < 0 || split.rows.end > height) {
+    fail("part {} of {} of the VAE has rows [{}, {}) of {}; each needs at least one", split.exchange->part(),
+         split.exchange->parts(), split.rows.begin, split.rows.end, height);
+  }
+  return split.rows;
 }
 
 }  // namespace zoetrope::wan
