@@ -33,8 +33,7 @@ class FormulaSource final : public WeightSource {
   TensorView mapped(const std::string&) const override { return {}; }
   void read(const std::string& name, const TensorView& out) const override;  // F32, BF16
 
-  // Elements `range` of a tensor, counted row by row, on the calling thread. out [range.size()] F32 or BF16.
-  void read_range(const std::string& name, IndexRange range, const TensorView& out) const;
+  void read_range(const std::string& name, IndexRange range, const TensorView& out) const override;  // F32, BF16
 
  private:
   const Formula& formula(const std::string& name) const;

@@ -67,28 +67,45 @@ class CheckpointSource final : public WeightSource {
     return found.dtype && found.aligned ? checkpoint_.view(name) : TensorView();
   }
   void read(const std::string& name, const TensorView& out) const override {
+    read_stored(checkpoint_.view(name), name, out, threads_);
+  }
+  void read_range(const std::string& name, IndexRange range, const TensorView& out) const override {
     const TensorView stored = checkpoint_.view(name);
-    if (out.size() == 0) return;
-    if (stored.dtype() == out.dtype()) {
-      copy_bytes(stored, out, threads_);
-    } else if (out.dtype() == DType::kF32) {
-      convert_stored<float>(stored, out, label(*this, name), threads_);
-    } else if (out.dtype() == DType::kBF16) {
-      convert_stored<BFloat16>(stored, out, label(*this, name), threads_);
-    } else {
-      fail("{} is stored as {} and cannot be had as {}", label(*this, name), dtype_name(stored.dtype()),
-           dtype_name(out.dtype()));
-    }
+    ZT_CHECK(out.size() == range.size() && range.end <= stored.size());
+    auto* from = static_cast<std::byte*>(stored.raw()) + range.begin * static_cast<int64_t>(dtype_size(stored.dtype()));
+    read_stored({from, stored.dtype(), out.shape()}, name, out, 1);
   }
   void will_need(const std::string& name) const override { checkpoint_.will_need(name); }
   void release(const std::string& name) const override { checkpoint_.release(name); }
 
  private:
+  void read_stored(const TensorView& stored, const std::string& name, const TensorView& out, int threads) const {
+    if (out.size() == 0) return;
+    if (stored.dtype() == out.dtype()) {
+      copy_bytes(stored, out, threads);
+    } else if (out.dtype() == DType::kF32) {
+      convert_stored<float>(stored, out, label(*this, name), threads);
+    } else if (out.dtype() == DType::kBF16) {
+      convert_stored<BFloat16>(stored, out, label(*this, name), threads);
+    } else {
+      fail("{} is stored as {} and cannot be had as {}", label(*this, name), dtype_name(stored.dtype()),
+           dtype_name(out.dtype()));
+    }
+  }
+
   Checkpoint checkpoint_;
   int threads_;
 };
 
 }  // namespace
+
+void WeightSource::read_range(const std::string& name, IndexRange range, const TensorView& out) const {
+  const Tensor whole = Tensor::uninitialized(out.dtype(), info(name).shape);
+  read(name, whole);
+  ZT_CHECK(out.size() == range.size() && range.end <= whole.size());
+  std::memcpy(out.raw(), whole.data<std::byte>() + range.begin * static_cast<int64_t>(dtype_size(out.dtype())),
+              out.bytes());
+}
 
 std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int threads) {
   return std::make_shared<CheckpointSource>(std::move(checkpoint), threads);

@@ -13,6 +13,7 @@
 
 #include "zoetrope/tensor.h"
 
+#include "base/index_range.h"
 #include "io/checkpoint.h"
 
 namespace zoetrope::io {
@@ -28,6 +29,8 @@ class WeightSource {
   virtual TensorView mapped(const std::string& name) const = 0;  // usable in place as stored, else a null view
   virtual void read(const std::string& name,
                     const TensorView& out) const = 0;  // all values, in out's dtype; contiguous
+  // Elements `range` of the tensor, counted row by row, on the calling thread; contiguous. The default reads all.
+  virtual void read_range(const std::string& name, IndexRange range, const TensorView& out) const;
   virtual void will_need(const std::string&) const {}
   // The tensor is not needed for a while: its pages are let go. What mapped() gave stays valid.
   virtual void release(const std::string&) const {}

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "base/error.h"
 #include "tensor/dispatch.h"
@@ -21,27 +20,24 @@ int64_t relative_position_bucket(int64_t distance, int64_t buckets, int64_t max_
   return side + std::min(half - 1, exact + static_cast<int64_t>(position));
 }
 
-void fill_relative_bias(Stream& stream, const TensorView& table, int64_t max_distance, const TensorView& bias) {
-  const int64_t buckets = table.extent(0), heads = table.extent(1), rows = bias.extent(1);
-  ZT_CHECK(table.contiguous() && bias.contiguous() && bias.dtype() == DType::kF32);
-  ZT_CHECK(bias.shape() == Shape({heads, rows, rows}));
-  std::vector<int64_t> bucket;  // of the distances −(L − 1) … L − 1
-  for (int64_t distance = 1 - rows; distance < rows; ++distance) {
-    bucket.push_back(relative_position_bucket(distance, buckets, max_distance));
-  }
+void fill_relative_values(const TensorView& table, IndexRange heads, int64_t max_distance, const TensorView& values) {
+  const int64_t buckets = table.extent(0), all_heads = table.extent(1), count = values.extent(1);
+  ZT_CHECK(table.contiguous() && values.contiguous() && values.dtype() == DType::kF32);
+  ZT_CHECK(values.extent(0) == heads.size() && heads.end <= all_heads && count % 2 == 1);
   with_compute_type(table.dtype(), "relative_attention_bias", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    // Row i of a head is the line of its values over all distances, seen through a window that begins at −i.
-    stream.team().parallel_for(heads, 1, [&](IndexRange range, int) {
-      std::vector<float> line(bucket.size());
-      for (int64_t h = range.begin; h < range.end; ++h) {
-        for (size_t i = 0; i < line.size(); ++i) line[i] = to_float(table.data<T>()[bucket[i] * heads + h]);
-        for (int64_t i = 0; i < rows; ++i) {
-          std::copy_n(line.data() + (rows - 1 - i), rows, bias.data<float>() + (h * rows + i) * rows);
-        }
-      }
-    });
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t bucket = relative_position_bucket(i - count / 2, buckets, max_distance);
+      const T* row = table.data<T>() + bucket * all_heads + heads.begin;
+      for (int64_t h = 0; h < heads.size(); ++h) values.data<float>()[h * count + i] = to_float(row[h]);
+    }
   });
+}
+
+TensorView as_relative_bias(const TensorView& values, int64_t tokens) {
+  const int64_t count = values.extent(1);
+  ZT_CHECK(values.contiguous() && tokens <= count / 2 + 1);
+  return {values.data<float>() + count / 2, DType::kF32, {values.extent(0), tokens, tokens}, {count, -1, 1}};
 }
 
 }  // namespace zoetrope::wan

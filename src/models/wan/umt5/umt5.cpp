@@ -2,44 +2,23 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/flash_attention/flash_attention.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/thin_gemm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/tensor_list.h"
+#include "models/wan/umt5/memory.h"
+#include "models/wan/umt5/part_weights.h"
 #include "models/wan/umt5/relative_bias.h"
-#include "tensor/dispatch.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
-
-namespace {
-
-template <typename From, typename To>
-void convert_row(const From* from, To* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
-}
-
-// out[i] = table[ids[i]] in out's dtype.
-template <typename To>
-void gather_rows(const TensorView& table, std::span<const int32_t> ids, const TensorView& out) {
-  const int64_t d = table.extent(1);
-  const auto gather = [&](auto tag) {
-    using From = typename decltype(tag)::type;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      convert_row(table.data<From>() + ids[i] * d, out.data<To>() + static_cast<int64_t>(i) * d, d);
-    }
-  };
-  if (table.dtype() == DType::kF16) return gather(TypeTag<Float16>{});
-  with_compute_type(table.dtype(), kEmbedding, gather);
-}
-
-}  // namespace
 
 // Rows are the real ones of all prompts, one prompt after the other, M together: padding is never computed. W stands
 // for the compute dtype.
@@ -47,27 +26,33 @@ struct TextEncoder::State {
   // A prompt's part of the rows, and its attention, which sees nothing of the others.
   struct Prompt {
     int64_t first, length;
-    kernels::FlashAttention attention;
+    std::optional<kernels::FlashAttention> attention;  // none where this rank has no heads
   };
 
-  // What one encode_batch() works in.
+  // What one encode_batch() works in. A and F are the rank's part of H·d_kv and of d_ff.
   struct Buffers {
     TensorView x;           // [M, d] W: the residual stream
     TensorView n;           // [M, d] W
-    TensorView q, k, v, o;  // [M, H·d_kv] W
-    TensorView gate, up;    // [M, d_ff] W
-    TensorView bias;        // [H, L, L] F32, of the longest prompt: it knows distances only, so others take a corner
+    TensorView q, k, v, o;  // [M, A] W
+    TensorView hidden;      // [M, F] W
+    TensorView sums;        // [M, d] F32: what a half of a layer adds to x
+    TensorView distances;   // [heads, 2L − 1] F32, L of the longest prompt: others take a window of it
   };
 
   void check_tensors() const;
-  void ask_ahead(int64_t layer) const;
-  TensorView weight(const std::string& name, const Shape& shape);
+  bool divided() const { return sum != nullptr && sum->parts() > 1; }
+  template <typename Visit>
+  void for_layer(int64_t layer, const char* part, Visit&& visit) const;
   void embed(std::span<const int32_t> ids, const TensorView& out);
   void norm(const std::string& name, const TensorView& x, const TensorView& out);
-  void project(const std::string& name, const TensorView& x, const TensorView& out);
+  void multiply(const TensorView& x, std::span<const kernels::ThinProduct> products);
   std::vector<Prompt> plan(std::span<const int64_t> lengths) const;
   Buffers allocate(int64_t rows, int64_t longest);
+  void book_conversion();
   void attend(const Buffers& b, std::span<const Prompt> prompts);
+  void add_branch(const Buffers& b);
+  void attention(int64_t index, const Buffers& b, std::span<const Prompt> prompts);
+  void feed_forward(int64_t index, const Buffers& b);
   void layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts);
 
   std::shared_ptr<const io::WeightSource> source;
@@ -75,8 +60,10 @@ struct TextEncoder::State {
   TensorList list;  // of the config
   DType dtype;
   Stream& stream;
-  std::string embedding;  // the name this file has it under
-  Tensor converted;       // the one weight in use that the file holds in another dtype
+  PartialSum* sum;
+  PartWeights weights;
+  IndexRange heads, columns;  // this rank's, of the attention and of the feed-forward
+  std::string embedding;      // the name this file has it under
 };
 
 void TextEncoder::State::check_tensors() const {
@@ -87,35 +74,22 @@ void TextEncoder::State::check_tensors() const {
       fail("{}: tensor '{}' has shape {}, but the config needs {}", source->where(name), name, info.shape.to_string(),
            spec.shape.to_string());
     }
+    const bool number = info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16 ||
+                        info.dtype == DType::kF64;
+    if (!number) {
+      fail("{}: tensor '{}' is stored as {}, but F32, BF16, F16 or F64 is needed", source->where(name), name,
+           info.dtype_name);
+    }
   }
 }
 
-// The layer's part of the file is read while the one before computes.
-void TextEncoder::State::ask_ahead(int64_t layer) const {
-  const std::string prefix = fmt::format("encoder.block.{}.", layer);
+// Names of a layer's tensors, or of its half: part "layer.0." attention, "layer.1." feed-forward.
+template <typename Visit>
+void TextEncoder::State::for_layer(int64_t layer, const char* part, Visit&& visit) const {
+  const std::string prefix = fmt::format("encoder.block.{}.{}", layer, part);
   for (const TensorSpec& spec : list) {
-    if (spec.name.starts_with(prefix)) source->will_need(spec.name);
+    if (spec.name.starts_with(prefix)) visit(spec.name);
   }
-}
-
-// Valid until the next call.
-TensorView TextEncoder::State::weight(const std::string& name, const Shape& shape) {
-  const TensorView mapped = source->mapped(name);
-  if (mapped && mapped.dtype() == dtype) return mapped;
-  if (converted.size() < shape.size()) {
-    // Once, for the largest matrix: growing step by step would leave holes.
-    const int64_t widest = std::max(config.d_ff, config.attention_dim());
-    const int64_t needed = std::max(shape.size(), config.d_model * widest);
-    converted = Tensor();
-    converted = Tensor::uninitialized(dtype, {needed});
-  }
-  const TensorView out(converted.view().raw(), dtype, shape);
-  if (mapped && (mapped.dtype() == DType::kF32 || mapped.dtype() == DType::kBF16)) {
-    kernels::convert(stream, mapped, out);  // threaded; read() is not
-  } else {
-    source->read(name, out);
-  }
-  return out;
 }
 
 void TextEncoder::State::embed(std::span<const int32_t> ids, const TensorView& out) {
@@ -124,32 +98,23 @@ void TextEncoder::State::embed(std::span<const int32_t> ids, const TensorView& o
       fail("token id {} is outside the text encoder's vocabulary of {}", id, config.vocab_size);
     }
   }
-  Tensor whole;  // where the source cannot show the table in place; only the rows asked for are read otherwise
-  TensorView table = source->mapped(embedding);
-  if (!table || table.dtype() == DType::kF64) {
-    whole = Tensor::uninitialized(dtype, {config.vocab_size, config.d_model});
-    source->read(embedding, whole);
-    table = whole;
-  }
-  with_compute_type(out.dtype(), "embedding",
-                    [&](auto tag) { gather_rows<typename decltype(tag)::type>(table, ids, out); });
+  weights.gather_rows(embedding, ids, out);
+  source->release(embedding);
 }
 
 void TextEncoder::State::norm(const std::string& name, const TensorView& x, const TensorView& out) {
+  const Arena::Scope scope(stream.scratch());
   kernels::rms_norm(stream, {.x = x,
-                             .weight = weight(name, {config.d_model}),
+                             .weight = weights.small(name),
                              .eps = static_cast<float>(config.layer_norm_epsilon),
                              .out = out,
                              .implementation = {}});
 }
 
-void TextEncoder::State::project(const std::string& name, const TensorView& x, const TensorView& out) {
-  kernels::gemm(stream, {.x = x,
-                         .w = weight(name, {out.extent(1), x.extent(1)}),
-                         .bias = {},
-                         .activation = kernels::Activation::kNone,
-                         .out = out,
-                         .implementation = {}});
+// F32 weights of a bf16 encoder count as converted.
+void TextEncoder::State::multiply(const TensorView& x, std::span<const kernels::ThinProduct> products) {
+  kernels::thin_gemm(stream, {.x = x, .products = products, .weight_precision = dtype, .implementation = {}});
+  weights.reset_buffer();
 }
 
 std::vector<TextEncoder::State::Prompt> TextEncoder::State::plan(std::span<const int64_t> lengths) const {
@@ -159,73 +124,146 @@ std::vector<TextEncoder::State::Prompt> TextEncoder::State::plan(std::span<const
     kernels::FlashProblem problem;
     problem.batch = 1;
     problem.query_tokens = problem.key_tokens = length;
-    problem.heads = config.num_heads;
+    problem.heads = heads.size();
     problem.head_dim = config.d_kv;
     problem.dtype = dtype;
     problem.scale = 1.0f;
     problem.bias = true;
-    prompts.push_back({first, length, kernels::FlashAttention(problem)});
+    prompts.push_back({first, length, std::nullopt});
+    if (!heads.empty()) prompts.back().attention.emplace(problem);
     first += length;
   }
   return prompts;
 }
 
 TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t rows, int64_t longest) {
-  const auto matrix = [&](int64_t columns) { return stream.scratch().tensor(dtype, {rows, columns}); };
+  const auto matrix = [&](int64_t width) { return stream.scratch().tensor(dtype, {rows, width}); };
   Buffers b{};
   b.x = matrix(config.d_model);
   b.n = matrix(config.d_model);
-  for (TensorView* view : {&b.q, &b.k, &b.v, &b.o}) *view = matrix(config.attention_dim());
-  for (TensorView* view : {&b.gate, &b.up}) *view = matrix(config.d_ff);
-  b.bias = stream.scratch().tensor(DType::kF32, {config.num_heads, longest, longest});
+  for (TensorView* view : {&b.q, &b.k, &b.v, &b.o}) *view = matrix(heads.size() * config.d_kv);
+  b.hidden = matrix(columns.size());
+  b.sums = stream.scratch().tensor(DType::kF32, {rows, config.d_model});
+  b.distances = stream.scratch().tensor(DType::kF32, {heads.size(), 2 * longest - 1});
+  // One block for whatever the ops take in turn; else each larger call would add a block of its own.
+  const Arena::Scope scope(stream.scratch());
+  const int parts = divided() ? sum->parts() : 1;
+  stream.scratch().allocate(text_encoder_scratch_bytes(config, {rows, longest, dtype, parts, stream.team().size()}));
   return b;
 }
 
+// Once, for the largest product, and only where some matrix cannot be used as it is stored.
+void TextEncoder::State::book_conversion() {
+  const bool needed = std::any_of(list.begin(), list.end(), [&](const TensorSpec& spec) {
+    return spec.name != kEmbedding && spec.shape.rank() == 2 && weights.needs_buffer(spec.name);
+  });
+  if (!needed) return;
+  const size_t bytes = text_encoder_buffer_bytes(config, dtype, divided() ? sum->parts() : 1);
+  weights.set_buffer(stream.scratch().tensor(dtype, {static_cast<int64_t>(bytes / dtype_size(dtype))}));
+}
+
 void TextEncoder::State::attend(const Buffers& b, std::span<const Prompt> prompts) {
+  const trace::Span span(stream.lane(), "attention core");
   for (const Prompt& prompt : prompts) {
     const int64_t length = prompt.length;
-    const auto heads = [&](const TensorView& rows) {
-      return rows.slice(0, prompt.first, prompt.first + length).reshape({1, length, config.num_heads, config.d_kv});
+    const auto rows_of = [&](const TensorView& rows) {
+      return rows.slice(0, prompt.first, prompt.first + length).reshape({1, length, heads.size(), config.d_kv});
     };
     kernels::KeyBlock block;
-    block.k = heads(b.k);
-    block.v = heads(b.v);
-    block.bias = b.bias.slice(1, 0, length).slice(2, 0, length);
-    prompt.attention.attend(stream, heads(b.q), block, heads(b.o));
+    block.k = rows_of(b.k);
+    block.v = rows_of(b.v);
+    block.bias = as_relative_bias(b.distances, length);
+    prompt.attention->attend(stream, rows_of(b.q), block, rows_of(b.o));
   }
 }
 
-void TextEncoder::State::layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts) {
-  const auto add_to_x = [&](const TensorView& branch) {
-    const Shape shape{1, b.x.extent(0), b.x.extent(1)};
-    kernels::gated_add(stream, b.x.reshape(shape), branch.reshape(shape), {}, b.x.reshape(shape));
-  };
-  const std::string self = fmt::format("encoder.block.{}.layer.0.", index);
-  norm(self + "layer_norm.weight", b.x, b.n);
-  for (const auto& [name, out] : {std::pair("q", b.q), std::pair("k", b.k), std::pair("v", b.v)}) {
-    project(fmt::format("{}SelfAttention.{}.weight", self, name), b.n, out);
+// x += what all parts have in their sums, rounded once.
+void TextEncoder::State::add_branch(const Buffers& b) {
+  if (divided()) {
+    const trace::Span span(stream.lane(), "sum over ranks");
+    sum->add_up(b.sums);
   }
-  fill_relative_bias(stream,
-                     weight(self + "SelfAttention.relative_attention_bias.weight",
-                            {config.relative_attention_num_buckets, config.num_heads}),
-                     config.relative_attention_max_distance, b.bias);
-  attend(b, prompts);
-  project(self + "SelfAttention.o.weight", b.o, b.n);
-  add_to_x(b.n);
+  const Shape shape{1, b.x.extent(0), b.x.extent(1)};
+  const TensorView x = b.x.reshape(shape);
+  kernels::gated_add(stream, x, b.sums.reshape(shape), {}, x);
+}
 
-  const std::string feed_forward = fmt::format("encoder.block.{}.layer.1.", index);
-  norm(feed_forward + "layer_norm.weight", b.x, b.n);
-  project(feed_forward + "DenseReluDense.wi_0.weight", b.n, b.gate);
-  project(feed_forward + "DenseReluDense.wi_1.weight", b.n, b.up);
-  kernels::gelu_tanh_mul(stream, b.gate, b.up, b.up);
-  project(feed_forward + "DenseReluDense.wo.weight", b.up, b.n);
-  add_to_x(b.n);
+void TextEncoder::State::attention(int64_t index, const Buffers& b, std::span<const Prompt> prompts) {
+  const trace::Span span(stream.lane(), "self-attention");
+  const std::string prefix = fmt::format("encoder.block.{}.layer.0.", index), self = prefix + "SelfAttention.";
+  const IndexRange mine{heads.begin * config.d_kv, heads.end * config.d_kv}, all{0, config.d_model};
+  norm(prefix + "layer_norm.weight", b.x, b.n);
+  if (heads.empty()) {
+    std::memset(b.sums.raw(), 0, b.sums.bytes());
+  } else {
+    {
+      const trace::Span products(stream.lane(), "q, k, v");
+      const kernels::ThinProduct qkv[] = {{weights.matrix(self + "q.weight", mine, all), {}, b.q},
+                                          {weights.matrix(self + "k.weight", mine, all), {}, b.k},
+                                          {weights.matrix(self + "v.weight", mine, all), {}, b.v}};
+      multiply(b.n, qkv);
+    }
+    {
+      const Arena::Scope scope(stream.scratch());
+      fill_relative_values(weights.small(self + "relative_attention_bias.weight"), heads,
+                           config.relative_attention_max_distance, b.distances);
+    }
+    attend(b, prompts);
+    const trace::Span product(stream.lane(), "o");
+    const kernels::ThinProduct o{weights.matrix(self + "o.weight", all, mine), {}, b.sums};
+    multiply(b.o, {&o, 1});
+  }
+  add_branch(b);
+  for_layer(index, "layer.0.", [&](const std::string& name) { source->release(name); });
+}
+
+void TextEncoder::State::feed_forward(int64_t index, const Buffers& b) {
+  const trace::Span span(stream.lane(), "feed-forward");
+  const std::string prefix = fmt::format("encoder.block.{}.layer.1.", index), dense = prefix + "DenseReluDense.";
+  const IndexRange all{0, config.d_model};
+  norm(prefix + "layer_norm.weight", b.x, b.n);
+  if (columns.empty()) {
+    std::memset(b.sums.raw(), 0, b.sums.bytes());
+  } else {
+    {
+      const trace::Span products(stream.lane(), "wi");
+      const kernels::ThinProduct gated{weights.matrix(dense + "wi_1.weight", columns, all),
+                                       weights.matrix(dense + "wi_0.weight", columns, all), b.hidden};
+      multiply(b.n, {&gated, 1});
+    }
+    const trace::Span product(stream.lane(), "wo");
+    const kernels::ThinProduct wo{weights.matrix(dense + "wo.weight", all, columns), {}, b.sums};
+    multiply(b.hidden, {&wo, 1});
+  }
+  add_branch(b);
+  for_layer(index, "layer.1.", [&](const std::string& name) { source->release(name); });
+}
+
+// The next layer's part of the file is read while this one computes.
+void TextEncoder::State::layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts) {
+  const std::string label = fmt::format("layer {}", index);
+  const trace::Span span(stream.lane(), label.c_str());
+  for_layer(index + 1, "", [&](const std::string& name) { source->will_need(name); });
+  attention(index, b, prompts);
+  feed_forward(index, b);
 }
 
 TextEncoder::TextEncoder(std::shared_ptr<const io::WeightSource> source, const TextEncoderConfig& config, DType dtype,
-                         Stream& stream)
-    : state_(new State{std::move(source), config, text_encoder_tensors(config), dtype, stream, {}, {}}) {
+                         Stream& stream, PartialSum* sum)
+    : state_(new State{source,
+                       config,
+                       text_encoder_tensors(config),
+                       dtype,
+                       stream,
+                       sum,
+                       PartWeights(source, dtype, stream),
+                       {},
+                       {},
+                       {}}) {
   ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
+  const int parts = state_->divided() ? sum->parts() : 1, part = state_->divided() ? sum->part() : 0;
+  state_->heads = split_range(config.num_heads, parts, part);
+  state_->columns = split_range(config.d_ff, parts, part);
   state_->embedding = stored_name(*state_->source, kEmbedding);
   state_->check_tensors();
 }
@@ -243,7 +281,7 @@ void TextEncoder::encode(std::span<const int32_t> ids, const TensorView& out, co
 }
 
 void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> lengths, const TensorView& out,
-                               const Probe& probe) {
+                               const Probe& probe, const std::function<void()>& tick) {
   State& s = *state_;
   const trace::Span span(s.stream.lane(), "text encoder");
   const int64_t batch = ids.extent(0), padded = ids.extent(1), d = s.config.d_model;
@@ -271,11 +309,12 @@ void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> l
   const Arena::Scope scope(s.stream.scratch());
   const State::Buffers b = s.allocate(rows, *std::max_element(lengths.begin(), lengths.end()));
   const TensorView seen = probe ? s.stream.scratch().tensor(s.dtype, out.shape()) : TensorView();
-  s.ask_ahead(0);
+  s.book_conversion();
+  s.for_layer(0, "", [&](const std::string& name) { s.source->will_need(name); });
   s.embed(real, b.x);
   for (int64_t i = 0; i < s.config.num_layers; ++i) {
-    s.ask_ahead(i + 1);
     s.layer(i, b, prompts);
+    if (tick) tick();
     if (!probe) continue;
     scatter(b.x, seen);
     probe(fmt::format("block.{}", i), seen);

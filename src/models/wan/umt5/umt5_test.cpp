@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "models/wan/golden_testing.h"
@@ -40,16 +41,22 @@ TEST(RelativePositionBucket, EqualsTheRecordedTable) {
 }
 
 TEST(RelativeBias, IsTheTableByBucketAndHead) {
-  Stream stream(2);
-  const Tensor table(DType::kF32, {8, 3}), bias(DType::kF32, {3, 37, 37});
+  const Tensor table(DType::kF32, {8, 5});
   for (int64_t i = 0; i < table.size(); ++i) table.data<float>()[i] = static_cast<float>(i);
-  fill_relative_bias(stream, table, 20, bias);
-  for (int64_t h = 0; h < 3; ++h)
-    for (int64_t i = 0; i < 37; ++i)
-      for (int64_t j = 0; j < 37; ++j) {
-        const int64_t bucket = relative_position_bucket(j - i, 8, 20);
-        ASSERT_EQ(bias.data<float>()[(h * 37 + i) * 37 + j], static_cast<float>(bucket * 3 + h));
-      }
+  const IndexRange heads{1, 4};
+  const Tensor values(DType::kF32, {heads.size(), 2 * 37 - 1});
+  fill_relative_values(table, heads, 20, values);
+  for (const int64_t tokens : {37, 36, 1}) {
+    const TensorView bias = as_relative_bias(values, tokens);
+    ASSERT_EQ(bias.shape(), Shape({heads.size(), tokens, tokens}));
+    for (int64_t h = 0; h < heads.size(); ++h)
+      for (int64_t i = 0; i < tokens; ++i)
+        for (int64_t j = 0; j < tokens; ++j) {
+          const int64_t bucket = relative_position_bucket(j - i, 8, 20);
+          ASSERT_EQ(bias.select(0, h).select(0, i).select(0, j).data<float>()[0],
+                    static_cast<float>(bucket * 5 + heads.begin + h));
+        }
+  }
 }
 
 struct Recorded {
@@ -169,7 +176,12 @@ class Counting final : public io::WeightSource {
     ++reads[name];
     source_->read(name, out);
   }
+  void read_range(const std::string& name, IndexRange range, const TensorView& out) const override {
+    ranges[name] += range.size();
+    source_->read_range(name, range, out);
+  }
   mutable std::map<std::string, int> reads;
+  mutable std::map<std::string, int64_t> ranges;  // elements
 
  private:
   std::shared_ptr<const io::WeightSource> source_;
@@ -184,6 +196,9 @@ TEST(TextEncoder, ReadsEveryWeightOnceForAllPrompts) {
   TextEncoder(source, recorded.config, DType::kF32, stream).encode_batch(recorded.ids, recorded.lengths, out);
   EXPECT_GT(source->reads.size(), 10u);
   for (const auto& [name, reads] : source->reads) EXPECT_EQ(reads, 1) << name;
+  // Of the embedding, the rows of the ids.
+  const int64_t rows = std::accumulate(recorded.lengths.begin(), recorded.lengths.end(), int64_t{0});
+  EXPECT_EQ(source->ranges, (std::map<std::string, int64_t>{{"shared.weight", rows * recorded.config.d_model}}));
 }
 
 TEST(TextEncoder, WritesEitherDtype) {

@@ -1,0 +1,56 @@
+#include "models/wan/umt5/memory.h"
+
+#include <algorithm>
+
+#include "base/index_range.h"
+#include "kernels/gemm/thin_gemm.h"
+
+namespace zoetrope::wan {
+namespace {
+
+constexpr int64_t kFloat = 4;
+constexpr int64_t kFlashTile = int64_t{1} << 18;
+
+// Of the part that is largest.
+struct Widths {
+  int64_t heads, attention, feed_forward;
+  Widths(const TextEncoderConfig& config, int parts)
+      : heads(ceil_div(config.num_heads, parts)),
+        attention(heads * config.d_kv),
+        feed_forward(ceil_div(config.d_ff, parts)) {}
+};
+
+}  // namespace
+
+size_t text_encoder_scratch_bytes(const TextEncoderConfig& config, const TextEncoderUse& use) {
+  const Widths part(config, use.parts);
+  const size_t products = std::max({kernels::thin_gemm_scratch_bytes(use.rows, config.d_model, true, use.threads),
+                                    kernels::thin_gemm_scratch_bytes(use.rows, part.attention, false, use.threads),
+                                    kernels::thin_gemm_scratch_bytes(use.rows, part.feed_forward, false, use.threads)});
+  // Attention packs keys and values of the heads that the threads work on, and has a tile for each thread.
+  const int64_t heads_at_a_time = std::min<int64_t>(part.heads, 2 * use.threads);
+  const int64_t attention = heads_at_a_time * 2 * use.longest * config.d_kv * kFloat + use.threads * kFlashTile;
+  return std::max(products, static_cast<size_t>(attention));
+}
+
+size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextEncoderUse& use) {
+  const Widths part(config, use.parts);
+  const auto element = static_cast<int64_t>(dtype_size(use.dtype));
+  const int64_t values = use.rows * (2 * config.d_model + 4 * part.attention + part.feed_forward) * element +
+                         use.rows * config.d_model * kFloat + part.heads * (2 * use.longest - 1) * kFloat;
+  return static_cast<size_t>(values) + text_encoder_scratch_bytes(config, use);
+}
+
+size_t text_encoder_mapped_bytes(const TextEncoderConfig& config, DType stored, int parts) {
+  const Widths part(config, parts);
+  const int64_t half = config.d_model * std::max(4 * part.attention, 3 * part.feed_forward);
+  return static_cast<size_t>(half) * dtype_size(stored);
+}
+
+size_t text_encoder_buffer_bytes(const TextEncoderConfig& config, DType dtype, int parts) {
+  const Widths part(config, parts);
+  const int64_t most = config.d_model * std::max(3 * part.attention, 2 * part.feed_forward);
+  return static_cast<size_t>(most) * dtype_size(dtype);
+}
+
+}  // namespace zoetrope::wan

@@ -1,0 +1,64 @@
+#include "models/wan/umt5/part_weights.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "base/error.h"
+
+namespace zoetrope::wan {
+
+PartWeights::PartWeights(std::shared_ptr<const io::WeightSource> source, DType dtype, Stream& stream)
+    : source_(std::move(source)), dtype_(dtype), stream_(stream) {}
+
+bool PartWeights::needs_buffer(const std::string& name) const {
+  const TensorView mapped = source_->mapped(name);
+  return !mapped || (mapped.dtype() != DType::kF32 && mapped.dtype() != DType::kBF16);
+}
+
+void PartWeights::set_buffer(const TensorView& buffer) {
+  buffer_ = buffer;
+  used_ = 0;
+}
+
+TensorView PartWeights::matrix(const std::string& name, IndexRange rows, IndexRange columns) {
+  if (!needs_buffer(name)) {
+    return source_->mapped(name).slice(0, rows.begin, rows.end).slice(1, columns.begin, columns.end);
+  }
+  const Shape whole = source_->info(name).shape, part{rows.size(), columns.size()};
+  ZT_CHECK(dtype_ == buffer_.dtype() && used_ + part.size() <= buffer_.size());
+  const TensorView out(buffer_.data<std::byte>() + used_ * static_cast<int64_t>(dtype_size(dtype_)), dtype_, part);
+  used_ += part.size();
+  if (part == whole) {
+    source_->read(name, out);
+    return out;
+  }
+  // Rows lie together where all columns are wanted, so a thread's are one piece then.
+  stream_.team().parallel_for(rows.size(), 1, [&](IndexRange mine, int) {
+    if (columns.size() == whole[1]) {
+      const IndexRange elements{(rows.begin + mine.begin) * whole[1], (rows.begin + mine.end) * whole[1]};
+      return source_->read_range(name, elements, out.slice(0, mine.begin, mine.end));
+    }
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const int64_t row = (rows.begin + i) * whole[1];
+      source_->read_range(name, {row + columns.begin, row + columns.end}, out.select(0, i));
+    }
+  });
+  return out;
+}
+
+TensorView PartWeights::small(const std::string& name) {
+  const TensorView mapped = source_->mapped(name);
+  if (mapped && mapped.dtype() == dtype_) return mapped;
+  const TensorView out = stream_.scratch().tensor(dtype_, source_->info(name).shape);
+  source_->read(name, out);
+  return out;
+}
+
+void PartWeights::gather_rows(const std::string& name, std::span<const int32_t> ids, const TensorView& out) {
+  const int64_t width = out.extent(1);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    source_->read_range(name, {ids[i] * width, (ids[i] + int64_t{1}) * width}, out.select(0, static_cast<int64_t>(i)));
+  }
+}
+
+}  // namespace zoetrope::wan
