@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Memory as a user meets it: what `inspect` says of a model that is not there, runs that are refused before anything is read,
+and that what is offered instead is accepted.
+
+    memory_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
+    memory_test.py --list                the names
+"""
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import cli_test  # noqa: E402
+from cli_test import MPI_ENV, SLOWER, Skip, generate, mpirun, refused, run, run_script, unreported  # noqa: E402
+
+PROGRAM = None
+TESTS = {}
+PUBLISHED = ("wan2.1_t2v_1.3b", "wan2.1_t2v_14b", "wan2.2_t2v_a14b")
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def use(program, model):
+    global PROGRAM
+    PROGRAM = program
+    cli_test.PROGRAM, cli_test.MODEL = program, model
+
+
+def inspect(cwd, *arguments, **options):
+    result = run([PROGRAM, "inspect", *arguments], cwd, **options)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def gigabytes(number, unit):
+    return float(number) * {"GB": 1, "MB": 1e-3}[unit]
+
+
+def peak_of(text):
+    found = re.search(r"([0-9.]+) (GB|MB)  peak:", text)
+    assert found, text
+    return gigabytes(*found.groups())
+
+
+# ---- inspect ----
+
+@test
+def every_published_model_is_described_without_its_weights(cwd):
+    for name, parameters in zip(PUBLISHED, ("1418996800", "14288491584", "14288491584")):
+        begin = time.monotonic()
+        text = inspect(cwd, name)
+        seconds = time.monotonic() - begin
+        assert parameters in text and "5680910336" in text and "126892531" in text, text
+        for phase in ("text encoder", "load transformer", "denoise with transformer", "VAE decode"):
+            assert phase in text, phase
+        assert "available" in text and ("admitted here" in text or "refused here" in text), text
+        # It is 0.06 s; whatever reads or makes weights takes minutes.
+        assert seconds < 20 * SLOWER, seconds
+    assert "transformer_2" in text
+
+
+@test
+def the_planned_peak_follows_size_and_dtype(cwd):
+    def peak(*keys):
+        return peak_of(inspect(cwd, "wan2.1_t2v_14b", "height=480", "width=832", *keys))
+    base = peak("num_frames=17")
+    assert peak("num_frames=81") > base
+    assert peak("num_frames=17", "dtype=float32") > 1.8 * base
+    assert peak("num_frames=17", "height=720", "width=1280") > base
+
+
+@test
+def inspect_refuses_sizes_that_the_model_cannot_make(cwd):
+    refused(cwd, run([PROGRAM, "inspect", PUBLISHED[0], "height=40"], cwd), "height=40", "32 and 48")
+    refused(cwd, run([PROGRAM, "inspect", PUBLISHED[0], "num_frames=6"], cwd), "num_frames=6", "5 or 9")
+    refused(cwd, run([PROGRAM, "inspect", PUBLISHED[0], "hight=480"], cwd), "hight", "height")
+    refused(cwd, run([PROGRAM, "inspect", "wan2.1_t2v_13b"], cwd), "wan2.1_t2v_1.3b")
+    refused(cwd, run([PROGRAM, "inspect"], cwd), "one checkpoint folder")
+
+
+@test
+def inspect_says_whether_a_limit_is_enough(cwd):
+    text = inspect(cwd, PUBLISHED[0], "memory_limit=1")
+    assert "refused here" in text and "because of memory_limit" in text, text
+
+
+# The text tells the way; with it the model has room.
+@test
+def what_is_offered_is_admitted(cwd):
+    arguments = [PUBLISHED[0], "height=480", "width=832", "num_frames=81", "dtype=float32"]
+    limit = f"memory_limit={0.8 * peak_of(inspect(cwd, *arguments)):.3f}"
+    text = inspect(cwd, *arguments, limit)
+    ways = text.split("what would fit: ")[1].splitlines()[0].split(", or ")
+    assert ways, text
+    tried = 0
+    for way in ways:
+        keys = way.split(" (")[0].split()
+        if not all("=" in key for key in keys):
+            continue
+        again = inspect(cwd, *arguments, limit, *keys)
+        assert "admitted here" in again, f"{way}\n{again}"
+        tried += 1
+    assert tried >= 2, ways
+
+
+@test
+def sizes_beyond_everything_are_only_too_much(cwd):
+    text = inspect(cwd, "wan2.1_t2v_14b", "height=16384", "width=16384", "num_frames=4093", "dtype=float32")
+    assert peak_of(text) > 10000, text
+    assert "-" not in "".join(re.findall(r"[-0-9.]+ [GM]B", text)), text
+    assert "refused here" in text, text
+
+
+# ---- generate ----
+
+@test
+def too_little_memory_is_refused_before_loading(cwd):
+    begin = time.monotonic()
+    result = run([PROGRAM, "generate", f"model={PUBLISHED[0]}", "weights=random", "prompt=x", "memory_limit=2"], cwd)
+    refused(cwd, result, "this run needs", "in phase", "weights", "2.00 GB are available, because of memory_limit")
+    assert "Denoise" not in result.stdout
+    assert time.monotonic() - begin < 30 * SLOWER
+
+
+@test
+def a_limit_that_is_enough_changes_nothing(cwd):
+    result = generate(cwd, "output=a.gif", "memory_limit=2")
+    assert result.returncode == 0, result.stderr
+    for words in ("Memory, peak resident", "text encoder", "planned for denoise with transformer", "VAE"):
+        assert words in result.stdout, result.stdout
+
+
+@test
+def mpi_processes_give_up_together(cwd):
+    result = run(mpirun((3, ["output=a.gif", "memory_limit=0.001"])), cwd, env=MPI_ENV)
+    refused(cwd, result, "this run needs", "because of memory_limit")
+
+
+@test
+def mpi_names_the_largest_process(cwd):
+    result = run(mpirun((2, ["output=a.gif"])), cwd, env=MPI_ENV)
+    assert result.returncode == 0, result.stderr
+    assert "largest of 2 processes" in result.stdout, result.stdout
+
+
+@test
+def the_limit_of_the_address_space_counts(cwd):
+    if "ASAN_OPTIONS" in os.environ or SLOWER > 1:
+        raise Skip("sanitizers need address space of their own")
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (int(2.5e9), int(2.5e9)))
+    result = unreported(subprocess.run(
+        [PROGRAM, "generate", f"model={PUBLISHED[0]}", "weights=random", "prompt=x"], cwd=cwd, preexec_fn=limit, text=True,
+        timeout=240, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    refused(cwd, result, "this run needs", "because of the limit of the address space (ulimit -v)")
+
+
+# A control group of our own, below the one that we are in; where the machine lets us make one.
+def own_group():
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, limit = pathlib.Path("/sys/fs/cgroup"), "memory.max"
+        elif "memory" in controllers.split(","):
+            root, limit = pathlib.Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.lstrip("/") / f"zoetrope_test_{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if (group / limit).exists():
+            return group, limit
+        group.rmdir()
+    raise Skip("no control group for memory can be made here")
+
+
+@test
+def the_limit_of_a_control_group_counts(cwd):
+    group, limit = own_group()
+    try:
+        try:
+            (group / limit).write_text("2000000000")
+        except OSError as error:
+            raise Skip(f"{limit} cannot be set here: {error}")
+
+        def enter():
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        result = unreported(subprocess.run(
+            [PROGRAM, "generate", f"model={PUBLISHED[0]}", "weights=random", "prompt=x"], cwd=cwd, preexec_fn=enter,
+            text=True, timeout=240 * SLOWER, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        refused(cwd, result, "this run needs", f"because of {limit} of control group", group.name)
+    finally:
+        for _ in range(50):
+            try:
+                group.rmdir()
+                break
+            except OSError:  # until the kernel has let the process go
+                time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS, use))

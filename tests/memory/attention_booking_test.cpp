@@ -1,0 +1,57 @@
+// What the planner says that an attention plan books, against what it books: on every rank, for every U × R up to six
+// ranks, uneven cases included.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+
+#include "device/stream.h"
+#include "planner/attention_memory.h"
+
+namespace zoetrope::attention {
+namespace {
+
+void compare(comm::Communicator& comm, const Problem& problem, const Strategy& strategy) {
+  Stream stream(1);
+  const ContextAttention attention = plan(problem, strategy, comm, stream);
+  planner::RankUse use;
+  use.context = {strategy.ulysses, strategy.ring};
+  use.direction = static_cast<schedule::Direction>(strategy.direction);
+  use.head_chunks = strategy.head_chunks;
+  use.fixed_max = strategy.softmax == Softmax::kFixedMax;
+  const schedule::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
+                              static_cast<int64_t>(dtype_size(problem.dtype))};
+  const auto planned = planner::attention_workspace(sizes, use, comm.rank()).count();
+  const auto booked = static_cast<int64_t>(attention.workspace_bytes());
+  // A region without bytes is booked with one, so that it has an address: at most four a chunk.
+  EXPECT_GE(booked, planned);
+  EXPECT_LE(booked, planned + 4 * strategy.head_chunks)
+      << fmt::format("rank {} of U{} R{}, {} tokens, {} heads, {} chunks", comm.rank(), strategy.ulysses, strategy.ring,
+                     problem.tokens, problem.heads, strategy.head_chunks);
+}
+
+TEST(AttentionBooking, IsWhatThePlannerSays) {
+  for (int ranks = 1; ranks <= 6; ++ranks) {
+    for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
+      if (ranks % ulysses != 0) continue;
+      comm::run_ranks(ranks, [&](comm::Communicator& comm) {
+        for (const int64_t tokens : {1, ranks, 61})
+          for (const int64_t heads : {ulysses, 2 * ulysses + 1})
+            for (const Direction direction : {Direction::kForward, Direction::kTwoWay, Direction::kOpen})
+              for (const int chunks : {1, 3})
+                for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax})
+                  for (const DType dtype : {DType::kF32, DType::kBF16})
+                    compare(comm, {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 24, .dtype = dtype},
+                            {.ulysses = ulysses,
+                             .ring = ranks / ulysses,
+                             .direction = direction,
+                             .softmax = softmax,
+                             .head_chunks = chunks});
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zoetrope::attention
