@@ -13,6 +13,17 @@ double seconds_since(trace::Clock::time_point then) {
   return std::chrono::duration<double>(trace::Clock::now() - then).count();
 }
 
+constexpr double kBetweenLines = 10;   // seconds, in a log
+constexpr double kBetweenBars = 0.05;  // seconds, on a terminal
+
+std::string bar_text(int64_t done, int64_t total) {
+  constexpr int64_t kWidth = 30;
+  const int64_t filled = total > 0 ? kWidth * done / total : kWidth;
+  std::string bar(static_cast<size_t>(filled), '#');
+  bar.append(static_cast<size_t>(kWidth - filled), '.');
+  return bar;
+}
+
 }  // namespace
 
 std::string duration_text(double seconds) {
@@ -37,18 +48,41 @@ void Progress::update(int64_t done, int64_t total) {
   const double per_unit = done > 0 ? seconds_since(begin_) / static_cast<double>(done) : 0;
   const std::string left = done > 0 ? duration_text(per_unit * static_cast<double>(total - done)) : "?";
   if (terminal_) {
-    constexpr int64_t kWidth = 30;
-    const int64_t filled = total > 0 ? kWidth * done / total : kWidth;
-    std::string bar(static_cast<size_t>(filled), '#');
-    bar.append(static_cast<size_t>(kWidth - filled), '.');
-    fmt::print(stderr, "\r\x1b[K{} [{}] {}/{}  {:.3g} s/{}  {} left", title_, bar, done, total, per_unit, unit_, left);
+    fmt::print(stderr, "\r\x1b[K{} [{}] {}/{}  {:.3g} s/{}  {} left", title_, bar_text(done, total), done, total,
+               per_unit, unit_, left);
     open_ = true;
   } else if (done == 0) {
     return;
-  } else if (done == total || done == 1 || seconds_since(last_) > 10) {
-    // A log gets the first, the last and one every ten seconds.
+  } else if (done == total || done == 1 || seconds_since(last_) > kBetweenLines) {
+    // A log gets the first, the last and one every now and then.
     last_ = trace::Clock::now();
     fmt::print(stderr, "{}: {} {} of {}, {:.3g} s/{}, {} left\n", title_, unit_, done, total, per_unit, unit_, left);
+  }
+  std::fflush(stderr);
+}
+
+BytesProgress::BytesProgress(std::string title)
+    : title_(std::move(title)), begin_(trace::Clock::now()), last_(begin_), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+BytesProgress::~BytesProgress() {
+  if (open_) fmt::print(stderr, "\n");
+}
+
+void BytesProgress::update(int64_t done, int64_t total) {
+  constexpr double kGiga = 1e-9;
+  const double seconds = seconds_since(begin_), gb = static_cast<double>(done) * kGiga;
+  const std::string text = fmt::format("{:.2f}/{:.2f} GB  {:.2f} GB/s", gb, static_cast<double>(total) * kGiga,
+                                       seconds > 0 ? gb / seconds : 0.0);
+  if (ended_) return;
+  ended_ = done == total;
+  if (terminal_) {
+    if (open_ && !ended_ && seconds_since(last_) < kBetweenBars) return;
+    last_ = trace::Clock::now();
+    fmt::print(stderr, "\r\x1b[K{} [{}] {}", title_, bar_text(done, total), text);
+    open_ = true;
+  } else if (ended_ || seconds_since(last_) > kBetweenLines) {
+    last_ = trace::Clock::now();
+    fmt::print(stderr, "{}: {}\n", title_, text);
   }
   std::fflush(stderr);
 }

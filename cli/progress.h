@@ -24,6 +24,22 @@ class Progress {
   bool open_ = false;  // a bar stands on the current line
 };
 
+// Bytes that are read or written, with their rate.
+class BytesProgress {
+ public:
+  explicit BytesProgress(std::string title);
+  ~BytesProgress();
+  void update(int64_t done, int64_t total);
+
+ private:
+  std::string title_;
+  trace::Clock::time_point begin_;
+  trace::Clock::time_point last_;
+  bool terminal_;
+  bool open_ = false;  // a bar stands on the current line
+  bool ended_ = false;
+};
+
 // "1:23:45", "4:05" or "12.3 s".
 std::string duration_text(double seconds);
 

@@ -1,0 +1,241 @@
+#include "pipeline/synthesize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/launcher.h"
+#include "io/atomic_folder.h"
+#include "io/in_parts.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "models/wan/random_weights.h"
+#include "pipeline/config_folder.h"
+#include "pipeline/model_folder.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+using Entry = io::SafetensorsStream::Entry;
+
+constexpr uint64_t kShardBytes = 5'000'000'000;                      // as the published ones were cut
+constexpr int64_t kPiece = int64_t{8} << 20;                         // elements that are made and written at a time
+constexpr uint64_t kSpareBytes = 16 << 20;                           // for everything that is not weights
+const std::map<std::string, std::string> kFormat{{"format", "pt"}};  // other programs refuse files without it
+
+struct Component {
+  const char* name;
+  const char* stem;
+  std::map<std::string, std::string> config_changes;  // JSON text by key
+  wan::TensorList tensors;
+  DType dtype;
+  bool float32_islands;
+
+  Entry entry(const wan::TensorSpec& spec) const {
+    const bool island = float32_islands && wan::is_float32_island(spec.name);
+    return {spec.name, island ? DType::kF32 : dtype, spec.shape};
+  }
+};
+
+uint64_t bytes_of(const Entry& entry) { return static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype); }
+
+uint64_t bytes_of(const Component& component) {
+  uint64_t bytes = 0;
+  for (const wan::TensorSpec& spec : component.tensors) bytes += bytes_of(component.entry(spec));
+  return bytes;
+}
+
+// In the order of the list, each as full as it goes.
+std::vector<std::vector<Entry>> cut_into_shards(const Component& component) {
+  std::vector<std::vector<Entry>> shards(1);
+  uint64_t bytes = 0;
+  for (const wan::TensorSpec& spec : component.tensors) {
+    Entry entry = component.entry(spec);
+    if (!shards.back().empty() && bytes + bytes_of(entry) > kShardBytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    bytes += bytes_of(entry);
+    shards.back().push_back(std::move(entry));
+  }
+  return shards;
+}
+
+class Writer {
+ public:
+  Writer(const Component& component, const SynthesizeOptions& options, const SynthesizeCallbacks& callbacks,
+         io::AtomicFolder& out)
+      : component_(component),
+        callbacks_(callbacks),
+        out_(out),
+        threads_(comm::process_threads(options.threads)),
+        source_(wan::random_weights(component.tensors, component.name, static_cast<uint64_t>(options.seed))),
+        total_(static_cast<int64_t>(bytes_of(component))) {}
+
+  void write() {
+    tell();
+    const fs::path folder = component_.name;
+    const std::vector<std::vector<Entry>> shards = cut_into_shards(component_);
+    if (shards.size() == 1) return shard(folder / fmt::format("{}.safetensors", component_.stem), shards[0]);
+    std::string map;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const std::string file = fmt::format("{}-{:05}-of-{:05}.safetensors", component_.stem, i + 1, shards.size());
+      shard(folder / file, shards[i]);
+      for (const Entry& entry : shards[i]) {
+        map += fmt::format("{}    \"{}\": \"{}\"", map.empty() ? "" : ",\n", entry.name, file);
+      }
+    }
+    out_.write(
+        folder / fmt::format("{}.safetensors.index.json", component_.stem),
+        fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{\n{}\n  }}\n}}\n",
+                    total_, map));
+  }
+
+ private:
+  void tell() const {
+    if (callbacks_.cancelled && callbacks_.cancelled()) fail("interrupted; nothing was written");
+    if (callbacks_.progress) callbacks_.progress(component_.name, done_, total_);
+  }
+
+  void shard(const fs::path& name, const std::vector<Entry>& entries) {
+    io::SafetensorsStream stream(out_.file(name), entries, kFormat);
+    for (const Entry& entry : stream.entries()) {
+      const int64_t size = entry.shape.size();
+      for (int64_t begin = 0; begin < size; begin += kPiece) {
+        const int64_t count = std::min(kPiece, size - begin);
+        const TensorView piece(buffer_.data<void>(), entry.dtype, {count});
+        io::in_parts(count, threads_, [&](IndexRange part) {
+          source_->read_range(entry.name, {begin + part.begin, begin + part.end}, piece.slice(0, part.begin, part.end));
+        });
+        stream.write(piece.raw(), piece.bytes());
+        done_ += static_cast<int64_t>(piece.bytes());
+        tell();
+      }
+    }
+    stream.commit();
+  }
+
+  const Component& component_;
+  const SynthesizeCallbacks& callbacks_;
+  io::AtomicFolder& out_;
+  int threads_;
+  std::shared_ptr<const io::FormulaSource> source_;
+  int64_t done_ = 0, total_;
+  Tensor buffer_ = Tensor::uninitialized(DType::kF32, {kPiece});
+};
+
+std::set<std::string> chosen_components(const std::string& text) {
+  const std::set<std::string> legal{"transformer", "text_encoder", "vae", "tokenizer"};
+  std::set<std::string> chosen;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (legal.count(word) == 0) {
+      fail("components={}: '{}' is none of {}", text, word, fmt::join(legal, ", "));
+    }
+    chosen.insert(word);
+  }
+  return chosen;
+}
+
+// `wanted` layers of the `has` that the model has.
+int64_t fewer_layers(const char* key, const std::optional<int64_t>& wanted, int64_t has) {
+  if (wanted && *wanted > has) fail("{}={}: the model has {}; name at most so many", key, *wanted, has);
+  return wanted.value_or(has);
+}
+
+DType dtype_of(const std::string& name) { return name == "bf16" ? DType::kBF16 : DType::kF32; }
+
+std::vector<Component> list_components(const SynthesizeOptions& options, const ModelFolder& model) {
+  const std::set<std::string> chosen = chosen_components(options.components);
+  std::vector<Component> components;
+  if (chosen.count("transformer") != 0) {
+    const char* names[] = {"transformer", "transformer_2"};
+    for (size_t i = 0; i < model.experts.size(); ++i) {
+      wan::TransformerConfig config = model.experts[i].config;
+      config.num_layers = fewer_layers("layers", options.layers, config.num_layers);
+      components.push_back({names[i],
+                            kDiffusersStem,
+                            {{"num_layers", fmt::to_string(config.num_layers)}},
+                            wan::transformer_tensors(config),
+                            dtype_of(options.dtype),
+                            true});
+    }
+  }
+  if (chosen.count("text_encoder") != 0) {
+    wan::TextEncoderConfig config = model.text_encoder_config;
+    config.num_layers = fewer_layers("text_layers", options.text_layers, config.num_layers);
+    const DType dtype = dtype_of(options.text_dtype);
+    components.push_back({"text_encoder",
+                          kTextEncoderStem,
+                          {{"num_layers", fmt::to_string(config.num_layers)},
+                           {"torch_dtype", dtype == DType::kBF16 ? "\"bfloat16\"" : "\"float32\""}},
+                          wan::text_encoder_tensors(config),
+                          dtype,
+                          false});
+  }
+  if (chosen.count("vae") != 0) {
+    components.push_back({"vae", kDiffusersStem, {}, wan::vae_tensors(model.vae_config), DType::kF32, false});
+  }
+  return components;
+}
+
+}  // namespace
+
+OptionSet describe_options(SynthesizeOptions& o) {
+  OptionSet set;
+  set.text("model", o.model, "folder with the model's configs, or a name from configs/")
+      .text("out", o.out, "folder to write; it must not exist yet")
+      .integer("layers", o.layers, {1, 1000}, "of the transformer; unset: all")
+      .integer("text_layers", o.text_layers, {1, 1000}, "of the text encoder; unset: all")
+      .integer("seed", o.seed, {0, INT64_MAX}, "of the weights; those of weights=random are 0")
+      .choice("dtype", o.dtype, {"f32", "bf16"}, "of the transformer's file; f32 as most are published")
+      .choice("text_dtype", o.text_dtype, {"bf16", "f32"},
+              "of the text encoder's file; Wan 2.2 publishes bf16, Wan 2.1 f32")
+      .text("components", o.components, "what to write, of transformer, text_encoder, vae, tokenizer")
+      .integer("threads", o.threads, {1, 4096}, "that make numbers; unset: all cores");
+  return set;
+}
+
+int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& callbacks) {
+  if (options.model.empty())
+    fail("model: name a folder with a model's configs, or one of {}", fmt::join(config_names(), ", "));
+  if (options.out.empty()) fail("out: name the folder to write, as out=FOLDER");
+  const fs::path from = model_or_config(options.model);
+  const ModelFolder model = ModelFolder::open_random(from, static_cast<uint64_t>(options.seed));
+  const std::vector<Component> components = list_components(options, model);
+  uint64_t bytes = 0;
+  for (const Component& component : components) bytes += bytes_of(component);
+
+  io::AtomicFolder out(options.out);
+  if (out.free_bytes() < bytes + kSpareBytes) {
+    fail(
+        "out={}: {:.3f} GB are needed, but the disk has {:.3f} GB left; fewer layers, components or dtype=bf16 need "
+        "less",
+        options.out, static_cast<double>(bytes) * 1e-9, static_cast<double>(out.free_bytes()) * 1e-9);
+  }
+  for (const char* file : {"model_index.json", "scheduler/scheduler_config.json"}) {
+    out.write(file, io::read_text_file(from / file));
+  }
+  for (const Component& component : components) {
+    const fs::path config = fs::path(component.name) / "config.json";
+    out.write(config, io::json_with(from / config, component.config_changes));
+    Writer(component, options, callbacks, out).write();
+  }
+  if (chosen_components(options.components).count("tokenizer") != 0) {
+    for (const auto& entry : fs::directory_iterator(model.tokenizer_folder)) {
+      if (entry.is_regular_file()) {
+        out.write(fs::path("tokenizer") / entry.path().filename(), io::read_text_file(entry.path()));
+      }
+    }
+  }
+  out.commit();
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace zoetrope::pipeline
