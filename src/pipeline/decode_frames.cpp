@@ -1,12 +1,17 @@
 #include "pipeline/decode_frames.h"
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
+#include "comm/gather_trace.h"
 #include "comm/launcher.h"
 #include "models/wan/vae/latents.h"
-#include "models/wan/vae/vae.h"
+#include "models/wan/vae/vae_layout.h"
+#include "models/wan/vae/vae_tiling.h"
 #include "pipeline/frame_queue.h"
+#include "pipeline/halo_ranks.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -17,46 +22,158 @@ double seconds_since(trace::Clock::time_point then) {
   return std::chrono::duration<double>(trace::Clock::now() - then).count();
 }
 
-}  // namespace
+Shape latent_shape(const RunPlan& plan) { return {plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]}; }
 
-void decode_frames(const Stage& stage, const TensorView& latents, io::FrameWriter& writer, Dump& dump) {
-  const GenerateOptions& options = stage.options;
-  const GenerateCallbacks& callbacks = stage.callbacks;
-  trace::Timing& timing = stage.timing;
-  std::shared_ptr<const wan::VaeWeights> weights;
-  {
-    const trace::Timing::Scope scope(timing, "Load/VAE");
-    weights = std::make_shared<wan::VaeWeights>(
-        stage.model.vae_config, std::make_shared<io::Weights>(stage.model.vae.source(comm::process_threads(options.threads))),
-        wan::VaeParts::kDecoder);
+// The decoding of one rank, which has rows of every frame or all of them.
+class RankDecode {
+ public:
+  RankDecode(const Stage& stage, comm::Communicator& decoders, const FrameOutput& output)
+      : stage_(stage),
+        options_(stage.options),
+        decoders_(decoders),
+        scale_(wan::spatial_factor(stage.model.vae_config)),
+        stream_(threads(decoders.size()), {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
+        gather_(decoders, stage.plan.latent[1], scale_) {
+    if (output.writer == nullptr) return;
+    const Shape frame{options_.height, options_.width, 3}, clip{options_.num_frames, frame[0], frame[1], frame[2]};
+    const FrameQueue::Output to{*output.writer, output.dump.reserve("frames", DType::kF32, clip),
+                                output.dump.reserve("frames_u8", DType::kU8, clip)};
+    queue_.emplace(
+        to, frame, [this] { stop_if_cancelled(); }, trace::Lane{stage.trace, 0, kOutputLane});
   }
-  const trace::Timing::Scope scope(timing, "Inference/VAE decode");
-  Stream stream(comm::process_threads(options.threads), {stage.trace, 0, trace::kComputeLane});
-  Tensor raw(DType::kF32, latents.shape());
-  wan::denormalize_latents(stage.model.vae_config, latents, raw);
-  const Shape frame{options.height, options.width, 3};
-  const Shape clip{options.num_frames, options.height, options.width, 3};
-  const auto stop_if_cancelled = [&] {
-    if (callbacks.cancelled && callbacks.cancelled()) fail("interrupted while decoding; nothing was written");
-  };
-  wan::VaeDecoder decoder(weights);
-  const FrameQueue::Output output{writer, dump.reserve("frames", DType::kF32, clip),
-                                  dump.reserve("frames_u8", DType::kU8, clip)};
-  FrameQueue queue(output, frame, stop_if_cancelled, {stage.trace, 0, kOutputLane});
-  if (callbacks.frames) callbacks.frames(0, options.num_frames);
-  const auto begin = trace::Clock::now();
-  decoder.decode(stream, raw, [&](int64_t first, const TensorView& frames) {
+
+  void run(wan::VaeDecoder& decoder, const TensorView& latents /* of the VAE */) {
+    tell(0);
+    const wan::FrameSink sink = [this](int64_t first, const TensorView& frames) { take(first, frames); };
+    const Shape whole = latent_shape(stage_.plan);
+    if (options_.vae_tiling && wan::decodes_in_tiles(stage_.model.vae_config, whole)) {
+      // The clip is complete when the last tile is, so what is told until then is the share of tiles.
+      const auto tick = [&](int64_t done, int64_t total) {
+        stop_if_cancelled();
+        tell(options_.num_frames * done / total);
+      };
+      wan::decode_tiled(stream_, decoder, stage_.model.vae_config, latents, sink, tick);
+    } else {
+      HaloRanks halo(decoders_);
+      const IndexRange rows = rows_of_part(whole[2], decoders_.size(), decoders_.rank());
+      decoder.decode(stream_, latents, sink, {}, {decoders_.size() > 1 ? &halo : nullptr, rows});
+    }
+    hand_over();
+    gather_.wait();
+  }
+
+  // Until the output has every frame; notes seconds.
+  void finish(trace::Clock::time_point begin) {
+    if (!queue_) return;
+    queue_->finish();
+    const double ranks = decoders_.counters().wait_seconds, output = queue_->waited_seconds();
+    stage_.timing.add("Inference/VAE decode/compute", seconds_since(begin) - output - ranks);
+    if (decoders_.size() > 1) stage_.timing.add("Inference/VAE decode/waiting for ranks", ranks);
+    stage_.timing.add("Inference/VAE decode/waiting for the output", output);
+    stage_.timing.add("Inference/VAE decode/output, meanwhile", queue_->busy_seconds());
+  }
+
+ private:
+  int threads(int decoders) const {
+    const int here = comm::launched_by_mpi() ? 1 : decoders;
+    return std::max(1, comm::process_threads(options_.threads) / here);
+  }
+
+  void stop_if_cancelled() const {
+    const auto& cancelled = stage_.callbacks.cancelled;
+    if (cancelled && cancelled()) fail("interrupted while decoding; nothing was written");
+  }
+
+  void tell(int64_t frames) const {
+    if (queue_ && stage_.callbacks.frames) stage_.callbacks.frames(frames, options_.num_frames);
+  }
+
+  // frames [n, own rows, W, 3]
+  void take(int64_t first, const TensorView& frames) {
     stop_if_cancelled();
     for (int64_t f = 0; f < frames.extent(0); ++f) {
-      copy(stream, queue.next(), frames.select(0, f));
-      queue.push();
+      hand_over();
+      gather_.post(stream_, frames.select(0, f), queue_ ? queue_->next() : TensorView{});
+      posted_ = true;
     }
-    if (callbacks.frames) callbacks.frames(first + frames.extent(0), options.num_frames);
-  });
-  queue.finish();
-  timing.add("Inference/VAE decode/compute", seconds_since(begin) - queue.waited_seconds());
-  timing.add("Inference/VAE decode/waiting for the output", queue.waited_seconds());
-  timing.add("Inference/VAE decode/output, meanwhile", queue.busy_seconds());
+    tell(first + frames.extent(0));
+  }
+
+  // The frame under way, when its rows are all here.
+  void hand_over() {
+    if (!posted_ || !queue_) return;
+    gather_.wait();
+    queue_->push();
+    posted_ = false;
+  }
+
+  const Stage& stage_;
+  const GenerateOptions& options_;
+  comm::Communicator& decoders_;
+  const int64_t scale_;
+  Stream stream_;
+  std::optional<FrameQueue> queue_;  // rank 0's
+  FrameGather gather_;               // ends before the queue, into whose memory it receives
+  bool posted_ = false;
+};
+
+void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shared, const TensorView& latents,
+               const FrameOutput& output) {
+  std::shared_ptr<const wan::VaeWeights> weights;
+  {
+    const trace::Timing::Scope scope(stage.timing, "Load/VAE");
+    weights = shared.get([&] {
+      const int threads = comm::process_threads(stage.options.threads);
+      return std::make_shared<const wan::VaeWeights>(
+          stage.model.vae_config, std::make_shared<io::Weights>(stage.model.vae.source(threads)),
+          wan::VaeParts::kDecoder, stage.options.vae_dtype == "bf16" ? DType::kBF16 : DType::kF32);
+    });
+  }
+  const trace::Timing::Scope scope(stage.timing, "Inference/VAE decode");
+  const auto begin = trace::Clock::now();
+  Tensor raw(DType::kF32, latents.shape());
+  wan::denormalize_latents(stage.model.vae_config, latents, raw);
+  RankDecode rank(stage, decoders, output);
+  {
+    wan::VaeDecoder decoder(weights);
+    rank.run(decoder, raw);
+  }
+  if (stage.trace != nullptr) comm::gather_trace(decoders, *stage.trace);
+  rank.finish(begin);
+}
+
+}  // namespace
+
+int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const wan::VaeConfig& config, int ranks) {
+  const int64_t rows = plan.latent[1], most = std::min<int64_t>(ranks, rows);
+  if (options.vae_parallel.value_or(1) > most) {
+    fail(
+        "vae_parallel={}: {} at most, for this job has {} rank{} and the latents of height={} have {} rows, of which "
+        "every rank needs one",
+        *options.vae_parallel, most, ranks, ranks == 1 ? "" : "s", options.height, rows);
+  }
+  if (options.vae_tiling && options.vae_parallel.value_or(1) > 1) {
+    fail(
+        "vae_parallel={}: tiles are decoded by one rank; leave out vae_parallel, or vae_tiling, without which frames "
+        "have no seams",
+        *options.vae_parallel);
+  }
+  if (options.vae_tiling && wan::decodes_in_tiles(config, latent_shape(plan))) return 1;
+  return static_cast<int>(options.vae_parallel.value_or(most));
+}
+
+void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
+                   const FrameOutput& output) {
+  const int count = decoding_ranks(stage.options, stage.plan, stage.model.vae_config, world.size());
+  const bool decodes = world.rank() < count;
+  const auto decoders = world.split(decodes ? 0 : 1, world.rank());
+  // The others end here, so what they recorded is brought to rank 0 now.
+  if (stage.trace != nullptr && count < world.size()) {
+    const bool gathers = world.rank() == 0 || !decodes;
+    const auto leaving = world.split(gathers ? 0 : 1, world.rank());
+    if (gathers) comm::gather_trace(*leaving, *stage.trace);
+  }
+  if (decodes) decode_on(stage, *decoders, shared, latents, output);
 }
 
 }  // namespace zoetrope::pipeline

@@ -1,15 +1,33 @@
-// The decoding stage of a run: latents to frames, and frames to the output while later ones are still being made.
+// The decoding stage of a run: latents to frames, over the ranks that share the rows of a frame, and frames to the
+// output while later ones are still being made.
 #pragma once
 
+#include "zoetrope/communicator.h"
 #include "zoetrope/tensor.h"
 
 #include "io/video.h"
+#include "models/wan/vae/vae.h"
 #include "pipeline/dump.h"
+#include "pipeline/shared_once.h"
 #include "pipeline/stage.h"
 
 namespace zoetrope::pipeline {
 
-// latents [1, C, T, h, w] F32, normalised as the transformer makes them.
-void decode_frames(const Stage& stage, const TensorView& latents, io::FrameWriter& writer, Dump& dump);
+// How many of `ranks` ranks decode: the first ones. Throws Error where the options ask for what cannot be.
+int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const wan::VaeConfig& config, int ranks);
+
+// Where frames go: rank 0 has a writer, the others null.
+struct FrameOutput {
+  io::FrameWriter* writer;
+  Dump& dump;
+};
+
+using SharedVae = SharedOnce<const wan::VaeWeights>;
+
+// Collective over `world`. Every rank has the whole latents, [1, C, T, h, w] F32, normalised as the transformer makes
+// them. Ranks that do not decode return at once, the others when rank 0 has their last rows: nobody waits for the end
+// of the writing. Brings all traces together on the way. `shared` is for the ranks of this process.
+void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
+                   const FrameOutput& output);
 
 }  // namespace zoetrope::pipeline

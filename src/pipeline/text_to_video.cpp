@@ -93,6 +93,7 @@ class Run final : public TextToVideo {
   const ModelFolder model_;
   const RunPlan plan_;
   SharedExpert experts_[2];
+  SharedVae vae_;
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
 
@@ -170,14 +171,16 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
     denoiser.run(result.latents, inner);
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
-    // Now, because the other ranks end here: rank 0 decodes alone, for as long as it takes.
-    if (trace_) comm::gather_trace(world, *trace_);
+    if (trace_ && stop == Stop::kAfterDenoise) comm::gather_trace(world, *trace_);
   }
   // Waits for all ranks: those of this process hold the weights together until the last one has let go.
   memory.gather();
-  if (writes) {
+  if (stop == Stop::kAfterOutput) {
     memory.begin(planner::kVae);
-    decode_frames({options_, model_, plan_, callbacks, timing, trace_.get()}, result.latents, *writer, dump);
+    const FrameOutput output{writer.get(), dump};
+    decode_frames({options_, model_, plan_, callbacks, timing, trace_.get()}, world, vae_, result.latents, output);
+  }
+  if (writes) {
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
     dump.write();
     writer->finish();
@@ -204,11 +207,12 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
     fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options_.ranks, world.size());
   }
   const RankLayout layout = lay_out_ranks(options_, plan_, model_, world.size());
+  decoding_ranks(options_, plan_, model_.vae_config, world.size());  // refuses now what it would refuse after denoising
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(world.size()));
   admit(memory_question(layout, world.size()), world);
   // Tried now, and not after the run.
   if (trace_ && world.rank() == 0) AtomicFile(options_.trace);
-  // Rank 0 alone decodes, for as long as it takes: after the last step nobody waits for it any more.
+  // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   GenerateResult result = run_once(world, layout, experts_, callbacks, stop);
   if (world.rank() != 0) return result;
@@ -237,6 +241,8 @@ std::string Run::describe(int ranks) const {
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off");
   text += fmt::format("Ranks {}: {}, {} threads in this process", ranks, layout_text(layout),
                       comm::process_threads(options_.threads));
+  const int decoders = decoding_ranks(options_, plan_, model_.vae_config, ranks);
+  if (ranks > 1) text += fmt::format(", VAE on {}", decoders == 1 ? "rank 0" : fmt::format("{} ranks", decoders));
   for (const std::string& note : plan_.notes) text += "\nNote: " + note;
   return text;
 }
