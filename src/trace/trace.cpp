@@ -1,6 +1,7 @@
 #include "trace/trace.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 
@@ -115,13 +116,15 @@ void Trace::record(Event event) {
   events_.push_back(std::move(event));
 }
 
-void Trace::record(std::string name, int rank, const char* lane, Clock::time_point begin, Clock::time_point end) {
-  record({std::move(name), rank, lane, nanoseconds(begin.time_since_epoch()), nanoseconds(end - begin), kNoTransfer});
+void Trace::record(std::string name, int rank, const char* lane, Clock::time_point begin, Clock::time_point end,
+                   double flops) {
+  record({std::move(name), rank, lane, nanoseconds(begin.time_since_epoch()), nanoseconds(end - begin), kNoTransfer,
+          flops});
 }
 
 void Trace::record_transfer(std::string name, int rank, Clock::time_point begin, Clock::time_point end, int64_t bytes) {
-  record(
-      {std::move(name), rank, kTransferLane, nanoseconds(begin.time_since_epoch()), nanoseconds(end - begin), bytes});
+  record({std::move(name), rank, kTransferLane, nanoseconds(begin.time_since_epoch()), nanoseconds(end - begin), bytes,
+          0});
 }
 
 void Trace::set_label(int rank, std::string label) {
@@ -144,6 +147,7 @@ std::vector<char> Trace::pack() const {
     packer.value(event.begin_ns);
     packer.value(event.duration_ns);
     packer.value(event.bytes);
+    packer.value(std::bit_cast<int64_t>(event.flops));
   }
   return packer.take();
 }
@@ -158,6 +162,7 @@ void Trace::add_packed(std::span<const char> packed, std::chrono::nanoseconds sh
     event.begin_ns = unpacker.value() + shift.count();
     event.duration_ns = unpacker.value();
     event.bytes = unpacker.value();
+    event.flops = std::bit_cast<double>(unpacker.value());
   }
 }
 
@@ -223,11 +228,16 @@ void Trace::write(const std::filesystem::path& path) const {
   }
   for (size_t i = 0; i < events_.size(); ++i) {
     const Event& event = events_[i];
-    const std::string bytes = event.bytes == kNoTransfer ? "" : fmt::format(",\"args\":{{\"bytes\":{}}}", event.bytes);
+    std::string args;
+    if (event.bytes != kNoTransfer) args = fmt::format(",\"args\":{{\"bytes\":{}}}", event.bytes);
+    if (event.flops > 0) {
+      args = fmt::format(",\"args\":{{\"gflop\":{:.6g},\"gflop_per_s\":{:.4g}}}", event.flops * 1e-9,
+                         event.flops / static_cast<double>(std::max<int64_t>(1, event.duration_ns)));
+    }
     json.add(fmt::format("{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}{}}}",
                          json_string(event.name), event.rank, row_of[i],
                          static_cast<double>(event.begin_ns - origin) * 1e-3,
-                         static_cast<double>(event.duration_ns) * 1e-3, bytes));
+                         static_cast<double>(event.duration_ns) * 1e-3, args));
   }
   json.end();
   file.commit();

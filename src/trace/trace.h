@@ -26,7 +26,9 @@ inline constexpr const char* kWaitLane = "comm: wait";
 class Trace {
  public:
   Trace();
-  void record(std::string name, int rank, const char* lane, Clock::time_point begin, Clock::time_point end);
+  // `flops`: floating-point operations of the span, shown with their rate; 0: not counted.
+  void record(std::string name, int rank, const char* lane, Clock::time_point begin, Clock::time_point end,
+              double flops = 0);
   // Bytes under way on the transfer lane. Transfers may overlap one another as they like: those that do are drawn on
   // rows below each other, while spans of the other lanes nest as calls do.
   void record_transfer(std::string name, int rank, Clock::time_point begin, Clock::time_point end, int64_t bytes);
@@ -51,6 +53,7 @@ class Trace {
     int64_t begin_ns = 0;  // of the clock, whose origin two processes of one host share
     int64_t duration_ns = 0;
     int64_t bytes = kNoTransfer;
+    double flops = 0;
   };
   struct Row {
     int number = 0;  // of its rank
@@ -74,14 +77,14 @@ struct Lane {
   const char* name = kComputeLane;
 };
 
-// Records from construction to destruction.
+// Records from construction to destruction, with the floating-point operations done meanwhile where they are known.
 class Span {
  public:
-  Span(const Lane& lane, const char* name) : lane_(lane), name_(name) {
+  Span(const Lane& lane, const char* name, double flops = 0) : lane_(lane), name_(name), flops_(flops) {
     if (lane_.trace != nullptr) begin_ = Clock::now();
   }
   ~Span() {
-    if (lane_.trace != nullptr) lane_.trace->record(name_, lane_.rank, lane_.name, begin_, Clock::now());
+    if (lane_.trace != nullptr) lane_.trace->record(name_, lane_.rank, lane_.name, begin_, Clock::now(), flops_);
   }
   Span(const Span&) = delete;
   Span& operator=(const Span&) = delete;
@@ -89,6 +92,7 @@ class Span {
  private:
   Lane lane_;
   const char* name_;
+  double flops_;
   Clock::time_point begin_;
 };
 

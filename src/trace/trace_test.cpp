@@ -78,6 +78,18 @@ TEST(Trace, SpansThatCrossAreDrawnBelowEachOther) {
   EXPECT_NE(text.find(R"("args":{"bytes":2000})"), std::string::npos);
 }
 
+TEST(Trace, ShowsOperationsAndTheirRate) {
+  Trace trace, other;
+  trace.record("product", 0, kComputeLane, at(0), at(2), 5e9);
+  trace.record("norm", 0, kComputeLane, at(2), at(3));
+  other.record("theirs", 1, kComputeLane, at(0), at(4), 1e9);
+  trace.add_packed(other.pack(), {});
+  const std::string text = written(trace);
+  EXPECT_NE(text.find(R"("dur":2000.000,"args":{"gflop":5,"gflop_per_s":2500}})"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("name":"norm","pid":0,"tid":0,"ts":2000.000,"dur":1000.000})"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("dur":4000.000,"args":{"gflop":1,"gflop_per_s":250}})"), std::string::npos) << text;
+}
+
 // What another process recorded, on a clock that is 5 ms behind.
 TEST(Trace, TakesInTheSpansOfAnotherProcess) {
   Trace trace, other;
