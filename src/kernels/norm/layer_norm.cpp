@@ -20,29 +20,30 @@ struct RowVectors {
   const float* shift = nullptr;
 };
 
-template <bool kAffine, bool kModulated, typename In, typename Out>
+template <bool kAffine, bool kModulated, bool kRound, typename In, typename Out>
 void norm_row(const In* x, Out* out, int64_t d, float eps, const RowVectors& v) {
-  const double mean = simd::row_sum(x, d, [](Floats value, Floats into) { return _mm256_add_ps(into, value); }) /
-                      static_cast<double>(d);
+  const double mean =
+      simd::row_sum(x, d, [](Floats value, Floats into) { return into + value; }) / static_cast<double>(d);
   const Floats centre = simd::set(static_cast<float>(mean));
   const double squares = simd::row_sum(x, d, [&](Floats value, Floats into) {
-    const Floats distance = _mm256_sub_ps(value, centre);
+    const Floats distance = value - centre;
     return simd::fma(distance, distance, into);
   });
   const double deviation = std::sqrt(squares / static_cast<double>(d) + static_cast<double>(eps));
   const Floats scale = simd::set(static_cast<float>(1.0 / deviation));
   simd::for_vectors(d, [&](int64_t i, auto lanes) {
-    Floats y = _mm256_mul_ps(_mm256_sub_ps(simd::load_at(x, i, lanes), centre), scale);
+    Floats y = (simd::load_at(x, i, lanes) - centre) * scale;
     if constexpr (kAffine) y = simd::fma(y, simd::load_at(v.weight, i, lanes), simd::load_at(v.bias, i, lanes));
     if constexpr (kModulated) {
-      const Floats factor = _mm256_add_ps(simd::set(1.0f), simd::load_at(v.scale, i, lanes));
+      const Floats factor = simd::set(1.0f) + simd::load_at(v.scale, i, lanes);
       y = simd::fma(y, factor, simd::load_at(v.shift, i, lanes));
     }
+    if constexpr (kRound) y = simd::round_to_bfloat16(y);
     simd::store_at(out, i, y, lanes);
   });
 }
 
-template <typename In, typename Out>
+template <bool kRound, typename In, typename Out>
 void norm_rows(Stream& stream, const LayerNorm& a) {
   const int64_t tokens = a.x.extent(1), d = a.x.extent(2);
   const int64_t token_scale = a.scale && a.scale.extent(1) != 1 ? a.scale.stride(1) : 0;
@@ -62,16 +63,19 @@ void norm_rows(Stream& stream, const LayerNorm& a) {
       }
     });
   };
-  if (a.weight && a.scale) rows(norm_row<true, true, In, Out>);
-  else if (a.weight) rows(norm_row<true, false, In, Out>);
-  else if (a.scale) rows(norm_row<false, true, In, Out>);
-  else rows(norm_row<false, false, In, Out>);
+  if (a.weight && a.scale) rows(norm_row<true, true, kRound, In, Out>);
+  else if (a.weight) rows(norm_row<true, false, kRound, In, Out>);
+  else if (a.scale) rows(norm_row<false, true, kRound, In, Out>);
+  else rows(norm_row<false, false, kRound, In, Out>);
 }
 
 void layer_norm_avx2(Stream& stream, const LayerNorm& a) {
   with_compute_type(a.x.dtype(), "layer_norm's x", [&](auto in) {
     with_compute_type(a.out.dtype(), "layer_norm's out", [&](auto out) {
-      norm_rows<typename decltype(in)::type, typename decltype(out)::type>(stream, a);
+      using In = typename decltype(in)::type;
+      using Out = typename decltype(out)::type;
+      if (a.round_to_bf16) norm_rows<true, In, Out>(stream, a);
+      else norm_rows<false, In, Out>(stream, a);
     });
   });
 }

@@ -19,7 +19,8 @@ struct LayerNorm {
   TensorView scale;   // [B, 1, d] or [B, S, d] F32, optional (both or neither); last axis contiguous
   TensorView shift;
   float eps = 1e-6f;
-  TensorView out;  // [B, S, d] F32 or BF16
+  TensorView out;              // [B, S, d] F32 or BF16
+  bool round_to_bf16 = false;  // out is F32, but of BF16 values: the operand of a product
   std::string implementation;
 };
 void layer_norm(Stream& stream, const LayerNorm& args);

@@ -99,6 +99,22 @@ TEST(LayerNorm, WidthsOptionsAndDtypes) {
   }
 }
 
+// The same values as a BF16 out, kept as floats.
+TEST(LayerNorm, RoundsToBFloat16InFloat32) {
+  for (const int64_t d : {7, 8, 33, 300}) {
+    const LayerNormData narrow(2, 3, d, DType::kBF16, DType::kBF16, 1), wide(2, 3, d, DType::kBF16, DType::kF32, 1);
+    for (const char* name : kNames) {
+      Stream stream(1);
+      LayerNorm a = wide.args(true, true, name);
+      a.round_to_bf16 = true;
+      layer_norm(stream, a);
+      layer_norm(stream, narrow.args(true, true, name));
+      EXPECT_EQ(values(wide.out), values(narrow.out)) << name << " d=" << d;
+      EXPECT_TRUE(wide.out.gaps_intact());
+    }
+  }
+}
+
 // Rows of a model's width on several threads; a mean a hundred times the deviation costs the centring what float32
 // costs it (mean/deviation · u), no more: the one-pass form E[x²] − E[x]² in float32 would lose everything.
 TEST(LayerNorm, LongRowsFarFromZero) {

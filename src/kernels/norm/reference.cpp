@@ -38,6 +38,7 @@ void layer_norm_reference(Stream&, const LayerNorm& a) {
           y = y * (1 + read(a.scale, b * a.scale.stride(0) + token * a.scale.stride(1) + i)) +
               read(a.shift, b * a.shift.stride(0) + token * a.shift.stride(1) + i);
         }
+        if (a.round_to_bf16) y = to_float(to_bfloat16(static_cast<float>(y)));
         write(a.out, b * a.out.stride(0) + s * a.out.stride(1) + i, y);
       }
     }
