@@ -10,7 +10,7 @@
 namespace zoetrope::pipeline {
 
 PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
-                                DType dtype, Stream& stream, const std::function<void()>& tick) {
+                                DType dtype, Stream& stream, wan::PartialSum* sum, const std::function<void()>& tick) {
   const auto count = static_cast<int64_t>(prompts.size());
   PromptEmbeddings out;
   Tensor ids(DType::kI32, {count, rows});
@@ -18,8 +18,8 @@ PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std:
     const std::string& prompt = prompts[static_cast<size_t>(i)];
     const std::vector<int32_t> own = model.tokenizer.encode(wan::clean_prompt(prompt), rows);
     if (own.empty()) {
-      fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>",
-           model.tokenizer_folder.string(), prompt);
+      fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>", model.tokenizer_folder.string(),
+           prompt);
     }
     ZT_CHECK(static_cast<int64_t>(own.size()) <= rows);
     out.lengths.push_back(static_cast<int64_t>(own.size()));
@@ -27,9 +27,8 @@ PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std:
   }
   // All prompts at once: the encoder reads and converts its weights in every pass.
   out.rows = Tensor(DType::kF32, {count, rows, model.text_encoder_config.d_model});
-  wan::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype,
-                   stream)
-      .encode_batch(ids, out.lengths, out.rows, [&](std::string_view, const TensorView&) { tick(); });
+  wan::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype, stream, sum)
+      .encode_batch(ids, out.lengths, out.rows, {}, tick);
   return out;
 }
 

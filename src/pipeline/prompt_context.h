@@ -9,6 +9,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
+#include "models/wan/partial_sum.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -18,9 +19,9 @@ struct PromptEmbeddings {
   std::vector<int64_t> lengths;  // tokens of each prompt, </s> included
 };
 
-// Runs the text encoder in `dtype`; its weights are let go before this returns. `tick` is called after every layer: it
-// may throw to give up.
+// Runs the text encoder in `dtype`; its weights are let go before this returns. `sum` where several ranks share the
+// encoder: collective then. `tick` is called after every layer: it may throw to give up.
 PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
-                                DType dtype, Stream& stream, const std::function<void()>& tick);
+                                DType dtype, Stream& stream, wan::PartialSum* sum, const std::function<void()>& tick);
 
 }  // namespace zoetrope::pipeline
