@@ -3,7 +3,6 @@
 #include <exception>
 
 #include "base/error.h"
-#include "kernels/gemm/gemm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/transformer/linear.h"

@@ -3,40 +3,72 @@
 #include <string>
 
 #include "base/error.h"
+#include "device/thread_team.h"
+#include "io/weight_loader.h"
 #include "models/wan/tensor_list.h"
 
 namespace zoetrope::wan {
 
 namespace {
 
-// Fetches tensors below a prefix, each in the dtype its name calls for.
+// Fetches tensors below a prefix, each in the dtype its name calls for; matrices by the loader, when it runs.
 class Reader {
  public:
-  Reader(const io::Weights& source, DType dtype, const std::function<void()>& tick, std::string prefix = {})
-      : source_(source), dtype_(dtype), tick_(tick), prefix_(std::move(prefix)) {}
+  Reader(const io::Weights& source, io::WeightLoader& loader, DType dtype, const std::function<void()>& tick,
+         std::string prefix = {})
+      : source_(source), loader_(loader), dtype_(dtype), tick_(tick), prefix_(std::move(prefix)) {}
 
-  Reader in(const std::string& name) const { return {source_, dtype_, tick_, prefix_ + name + "."}; }
+  Reader in(const std::string& name) const { return {source_, loader_, dtype_, tick_, prefix_ + name + "."}; }
 
   TensorView tensor(const std::string& name, const Shape& shape) const {
     const std::string full = prefix_ + name;
-    return read([&] { return source_.get(full, shape, is_float32_island(full) ? DType::kF32 : dtype_); });
+    return read([&] { return source_.get(full, shape, dtype_of(full)); });
   }
-  LinearWeights linear(const std::string& name, int64_t out, int64_t in_features) const {
-    return {tensor(name + ".weight", {out, in_features}), tensor(name + ".bias", {out})};
+  // `to` must stay where it is until the loader has run.
+  void linear(LinearWeights& to, const std::string& name, int64_t out, int64_t in_features) const {
+    linear(to, name, Shape{out, in_features});
+  }
+  // A convolution that is a linear layer of its patches: [out, ...].
+  void linear(LinearWeights& to, const std::string& name, const Shape& shape) const {
+    matrix(to, {prefix_ + name + ".weight"}, shape);
+    to.bias = tensor(name + ".bias", {shape[0]});
   }
   // Layers that read the same input, as one with the outputs side by side.
-  LinearWeights joined(std::initializer_list<const char*> names, int64_t out, int64_t in_features) const {
+  void joined(LinearWeights& to, std::initializer_list<const char*> names, int64_t out, int64_t in_features) const {
     std::vector<std::string> weights, biases;
     for (const char* name : names) {
       weights.push_back(prefix_ + name + ".weight");
       biases.push_back(prefix_ + name + ".bias");
     }
-    const std::vector<Shape> matrices(names.size(), {out, in_features}), rows(names.size(), {out});
-    return {read([&] { return source_.get_fused(weights, matrices, dtype_); }),
-            read([&] { return source_.get_fused(biases, rows, dtype_); })};
+    matrix(to, weights, {out, in_features});
+    const std::vector<Shape> rows(names.size(), {out});
+    to.bias = read([&] { return source_.get_fused(biases, rows, dtype_of(biases[0])); });
   }
 
  private:
+  DType dtype_of(const std::string& full) const { return is_float32_island(full) ? DType::kF32 : dtype_; }
+
+  void matrix(LinearWeights& to, const std::vector<std::string>& names, const Shape& shape) const {
+    kernels::PackedMatrix packed;
+    packed.dtype = dtype_of(names[0]);
+    packed.layout = kernels::packed_layout(packed.dtype);
+    packed.n = shape[0] * static_cast<int64_t>(names.size());
+    packed.k = shape.size() / shape[0];
+    io::DerivedForm form;
+    form.names = names;
+    form.shapes.assign(names.size(), shape);
+    form.form = kernels::packed_form(packed.dtype, packed.layout);
+    form.bytes = kernels::packed_bytes(packed);
+    form.make = [packed](std::span<const TensorView> stored, std::byte* out) {
+      std::vector<TensorView> matrices;
+      for (const TensorView& one : stored) matrices.push_back(one.reshape({one.extent(0), packed.k}));
+      kernels::pack(matrices, packed, out);
+    };
+    loader_.add(std::move(form), [&to, packed](const std::byte* at) {
+      to.weight = packed;
+      to.weight.data = at;
+    });
+  }
   template <typename Get>
   TensorView read(const Get& get) const {
     const TensorView tensor = get();
@@ -45,77 +77,83 @@ class Reader {
   }
 
   const io::Weights& source_;
+  io::WeightLoader& loader_;
   DType dtype_;
   const std::function<void()>& tick_;
   std::string prefix_;
 };
 
-TransformerBlockWeights read_block(const Reader& block, const TransformerConfig& config) {
+void read_block(TransformerBlockWeights& weights, const Reader& block, const TransformerConfig& config) {
   const int64_t d = config.inner_dim();
-  TransformerBlockWeights weights;
   weights.modulation = block.tensor("scale_shift_table", {1, 6, d}).reshape({6, d});
   const Reader self = block.in("attn1");
-  weights.self_qkv = self.joined({"to_q", "to_k", "to_v"}, d, d);
+  self.joined(weights.self_qkv, {"to_q", "to_k", "to_v"}, d, d);
   weights.self_norm_q = self.tensor("norm_q.weight", {d});
   weights.self_norm_k = self.tensor("norm_k.weight", {d});
-  weights.self_out = self.linear("to_out.0", d, d);
+  self.linear(weights.self_out, "to_out.0", d, d);
   if (config.cross_attn_norm) {
     weights.cross_norm_weight = block.tensor("norm2.weight", {d});
     weights.cross_norm_bias = block.tensor("norm2.bias", {d});
   }
   const Reader cross = block.in("attn2");
-  weights.cross_q = cross.linear("to_q", d, d);
-  weights.cross_k = cross.linear("to_k", d, d);
-  weights.cross_v = cross.linear("to_v", d, d);
+  cross.linear(weights.cross_q, "to_q", d, d);
+  cross.linear(weights.cross_k, "to_k", d, d);
+  cross.linear(weights.cross_v, "to_v", d, d);
   weights.cross_norm_q = cross.tensor("norm_q.weight", {d});
   weights.cross_norm_k = cross.tensor("norm_k.weight", {d});
-  weights.cross_out = cross.linear("to_out.0", d, d);
-  weights.ffn_in = block.linear("ffn.net.0.proj", config.ffn_dim, d);
-  weights.ffn_out = block.linear("ffn.net.2", d, config.ffn_dim);
-  return weights;
+  cross.linear(weights.cross_out, "to_out.0", d, d);
+  block.linear(weights.ffn_in, "ffn.net.0.proj", config.ffn_dim, d);
+  block.linear(weights.ffn_out, "ffn.net.2", d, config.ffn_dim);
 }
 
 }  // namespace
 
 std::shared_ptr<const TransformerWeights> TransformerWeights::load(const TransformerConfig& config,
                                                                    std::shared_ptr<const io::Weights> source,
-                                                                   DType dtype, const std::function<void()>& tick) {
+                                                                   DType dtype, const std::function<void()>& tick,
+                                                                   int threads) {
   ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   require_supported(config, "transformer/config.json");
   const std::shared_ptr<TransformerWeights> weights(new TransformerWeights());
   weights->config = config;
   weights->dtype = dtype;
-  const Reader root(*source, dtype, tick);
-  // A block's file is read while the one before is converted. What is used in place is left to its first use.
-  const TensorList list = transformer_tensors(config);
-  const auto ask_ahead = [&](int64_t block) {
-    const std::string prefix = fmt::format("blocks.{}.", block);
-    for (const TensorSpec& spec : list) {
-      const bool wanted = spec.name.starts_with(prefix) && source->contains(spec.name);
-      if (wanted && source->info(spec.name).dtype != dtype) source->will_need(spec.name);
-    }
-  };
-  ask_ahead(0);
+  io::WeightLoader loader(source);
+  const Reader root(*source, loader, dtype, tick);
   const int64_t d = config.inner_dim();
   const auto& patch = config.patch_size;
-  weights->patch_embedding = {
-      root.tensor("patch_embedding.weight", {d, config.in_channels, patch[0], patch[1], patch[2]})
-          .reshape({d, config.patch_input_dim()}),
-      root.tensor("patch_embedding.bias", {d})};
+  root.linear(weights->patch_embedding, "patch_embedding", {d, config.in_channels, patch[0], patch[1], patch[2]});
   const Reader embedder = root.in("condition_embedder");
-  weights->time_in = embedder.linear("time_embedder.linear_1", d, config.freq_dim);
-  weights->time_out = embedder.linear("time_embedder.linear_2", d, d);
-  weights->time_proj = embedder.linear("time_proj", 6 * d, d);
-  weights->text_in = embedder.linear("text_embedder.linear_1", d, config.text_dim);
-  weights->text_out = embedder.linear("text_embedder.linear_2", d, d);
+  embedder.linear(weights->time_in, "time_embedder.linear_1", d, config.freq_dim);
+  embedder.linear(weights->time_out, "time_embedder.linear_2", d, d);
+  embedder.linear(weights->time_proj, "time_proj", 6 * d, d);
+  embedder.linear(weights->text_in, "text_embedder.linear_1", d, config.text_dim);
+  embedder.linear(weights->text_out, "text_embedder.linear_2", d, d);
   weights->head_modulation = root.tensor("scale_shift_table", {1, 2, d}).reshape({2, d});
-  weights->proj_out = root.linear("proj_out", config.patch_output_dim(), d);
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    ask_ahead(i + 1);
-    weights->blocks.push_back(read_block(root.in(fmt::format("blocks.{}", i)), config));
-  }
+  root.linear(weights->proj_out, "proj_out", config.patch_output_dim(), d);
+  weights->blocks.resize(static_cast<size_t>(config.num_layers));
+  for (size_t i = 0; i < weights->blocks.size(); ++i)
+    read_block(weights->blocks[i], root.in(fmt::format("blocks.{}", i)), config);
+  loader.run(threads > 0 ? threads : available_threads(), [&](int64_t, int64_t) {
+    if (tick) tick();
+  });
   weights->source_ = std::move(source);
   return weights;
+}
+
+int64_t transformer_weight_bytes(const TransformerConfig& config, DType dtype) {
+  int64_t bytes = 0;
+  for (const TensorSpec& spec : transformer_tensors(config)) {
+    const DType held = is_float32_island(spec.name) ? DType::kF32 : dtype;
+    const bool matrix = spec.name.ends_with(".weight") && spec.shape.rank() > 1;
+    if (!matrix) {
+      bytes += spec.shape.size() * static_cast<int64_t>(dtype_size(held));
+      continue;
+    }
+    const kernels::PackedMatrix packed{nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], held,
+                                       kernels::packed_layout(held)};
+    bytes += static_cast<int64_t>(kernels::packed_bytes(packed));
+  }
+  return bytes;
 }
 
 }  // namespace zoetrope::wan

@@ -1,5 +1,5 @@
-// The transformer's parameters, laid out as the executor reads them: q, k, v joined, islands in float32. Built once a
-// process, read by every rank's thread.
+// The transformer's parameters, laid out as the executor reads them: matrices packed for this CPU, q, k, v joined,
+// islands in float32. Built once a process, read by every rank's thread.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,14 @@
 #include "zoetrope/tensor.h"
 
 #include "io/weights.h"
+#include "kernels/gemm/packed.h"
 #include "models/wan/config.h"
 
 namespace zoetrope::wan {
 
 struct LinearWeights {
-  TensorView weight;  // [out, in]
-  TensorView bias;    // [out]
+  kernels::PackedMatrix weight;  // [out, in]
+  TensorView bias;               // [out]
 };
 
 // "W" stands for the model dtype; the others are float32 always (wan.md section 2.9).
@@ -42,12 +43,13 @@ struct TransformerBlockWeights {
 
 class TransformerWeights {
  public:
-  // `dtype` F32 or BF16. `tick` is called after every tensor; it may throw to give up, as reading and converting a
-  // large model takes minutes. Throws Error for a model that is not supported and for tensors that are missing or have
-  // another shape than the config says.
+  // `dtype` F32 or BF16; `threads` read and pack (0: as many as there are). `tick` is called after every matrix and
+  // every other tensor, on the calling thread and as often on every rank; it may throw to give up, as reading and
+  // converting a large model takes minutes. Throws Error for a model that is not supported and for tensors that are
+  // missing or have another shape than the config says.
   static std::shared_ptr<const TransformerWeights> load(const TransformerConfig& config,
                                                         std::shared_ptr<const io::Weights> source, DType dtype,
-                                                        const std::function<void()>& tick = {});
+                                                        const std::function<void()>& tick = {}, int threads = 0);
 
   TransformerConfig config;
   DType dtype = DType::kF32;
@@ -66,5 +68,8 @@ class TransformerWeights {
   TransformerWeights() = default;
   std::shared_ptr<const io::Weights> source_;  // owns what the views show
 };
+
+// Bytes of the parameters as they are held here, packed for this CPU.
+int64_t transformer_weight_bytes(const TransformerConfig& config, DType dtype);
 
 }  // namespace zoetrope::wan
