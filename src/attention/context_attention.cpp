@@ -262,6 +262,11 @@ kernels::KeyBlock masked(const kernels::KeyBlock& block, const Mask& mask) {
   return with_mask;
 }
 
+// What folding a block takes, masks aside: a multiply and an add each for q·k and for the weighted sum of v.
+double flops_of(const TensorView& q, const kernels::KeyBlock& block) {
+  return 4.0 * static_cast<double>(q.size()) * static_cast<double>(block.k.extent(1));
+}
+
 }  // namespace
 
 void ContextAttention::Impl::add(const kernels::TileCounts& counts) {
@@ -298,7 +303,9 @@ void ContextAttention::Impl::fold_ring(const Chunk& chunk, const TensorView& q, 
       hop = axis->ring_group().exchange(step.sends, step.receives, kHop);
     if (&step == &chunk.steps.front()) finish_statistics(chunk, statistics);
     if (chunk.kernel) {
-      const trace::Span span(stream->lane(), "attention block");
+      double flops = 0;
+      for (const kernels::KeyBlock& block : step.blocks) flops += flops_of(q, block);
+      const trace::Span span(stream->lane(), "attention block", flops);
       for (const kernels::KeyBlock& block : step.blocks)
         add(chunk.kernel->accumulate(*stream, *chunk.state, q, masked(block, mask)));
     }
@@ -320,10 +327,10 @@ void ContextAttention::Impl::compute(const Chunk& chunk, const Mask& mask, const
     return;
   }
   if (!chunk.kernel) return;
-  const trace::Span span(stream->lane(), "attention block");
   kernels::KeyBlock block = masked(chunk.steps[0].blocks[0], mask);
   if (direct.k) block.k = of_chunk(direct.k);
   if (direct.v) block.v = of_chunk(direct.v);
+  const trace::Span span(stream->lane(), "attention block", flops_of(q, block));
   add(chunk.kernel->attend(*stream, q, block, target));
 }
 

@@ -13,9 +13,13 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
+#include "base/test_folder.h"
+#include "kernels/rope/rope.h"
 #include "models/wan/golden_testing.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/patchify.h"
+#include "models/wan/transformer/workspace.h"
+#include "trace/trace.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -119,6 +123,76 @@ TEST(Transformer, RanksWithoutTokensTakePart) {
   const Tensor one = run(model, job);
   job.ring = 3;
   EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
+}
+
+// 3311 tokens pass in three chunks of which the last is shorter; on two ranks they are 1655 and 1656, two chunks each,
+// on three one chunk each. Every boundary falls elsewhere.
+TEST(Transformer, ChunksGiveWhatOneChunkGives) {
+  const Model model;
+  Job job;
+  job.latent = {1, 2 * 43, 2 * 77};
+  job.key_lengths = {7, 4};
+  const int64_t tokens = token_grid(model.config, job.latent).tokens();
+  ASSERT_EQ(chunk_rows(tokens), 1104);
+  ASSERT_NE(tokens % chunk_rows(tokens), 0);
+  ASSERT_EQ(chunk_rows(ceil_div(tokens, int64_t{3})), ceil_div(tokens, int64_t{3}));
+  const Tensor chunks = run(model, job);
+  for (const int ring : {2, 3}) {
+    job.ring = ring;
+    EXPECT_LE(testing::difference(run(model, job), chunks).rel_l2, kReordered) << ring;
+  }
+}
+
+// What prepare() books is what the memory model is told, and forward() takes nothing beyond but what attention's
+// kernels use of the stream's scratch memory.
+TEST(Transformer, TheWorkspaceIsWhatItSays) {
+  const TransformerConfig config = Model().config;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t tokens : {int64_t{0}, int64_t{1}, kMostChunkRows, kMostChunkRows + 1}) {
+      TransformerBuffers b;
+      b.book(config, tokens, 2, dtype);
+      size_t bytes = static_cast<size_t>(transformer_scratch_bytes(config, tokens, dtype, 3));
+      for (const Tensor* t : {&b.x, &b.o, &b.operand, &b.wide, &b.sinusoid, &b.time_hidden, &b.time_float, &b.temb,
+                              &b.time_act, &b.time_proj, &b.proj_float, &b.modulation, &b.head_rows})
+        bytes += t->view().bytes();
+      const kernels::RopeTable rope =
+          kernels::make_rope_table(config.attention_head_dim, 1, 1, kMostChunkRows + 1, {0, tokens});
+      bytes += rope.cos.view().bytes() + rope.sin.view().bytes();
+      EXPECT_EQ(transformer_workspace_bytes(config, tokens, 2, dtype, 3), static_cast<int64_t>(bytes));
+    }
+  }
+}
+
+TEST(Transformer, RecordsEveryOperationOnce) {
+  const Model model(DType::kBF16);
+  const Job job;
+  trace::Trace trace;
+  const TestFolder folder;
+  comm::run_ranks(1, [&](comm::Communicator& rank) {
+    Stream stream(1, {&trace, 0});
+    attention::ContextAttention attention = plan_attention(model, job, rank, stream);
+    Transformer transformer(model.weights, stream);
+    transformer.prepare(job.latent, job.batch, attention);
+    transformer.set_context(job.text(model));
+    const Tensor velocity(DType::kBF16,
+                          {job.batch, transformer.local_tokens().size(), model.config.patch_output_dim()});
+    transformer.forward(job.latents(model), job.timesteps, velocity);
+  });
+  trace.write(folder / "t.json");
+  const std::string text = file_bytes(folder / "t.json");
+  const auto count = [&](const std::string& name) {
+    size_t found = 0;
+    for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) ++found;
+    return found;
+  };
+  const auto blocks = model.weights->blocks.size() * static_cast<size_t>(job.batch);
+  for (const char* name : {"norm", "qkv", "norm, rope", "out", "cross: norm", "cross: q", "cross: norm of q",
+                           "cross: attention", "cross: out", "ffn: norm", "ffn: in", "ffn: out"})
+    EXPECT_EQ(count(fmt::format("\"name\":\"{}\"", name)), blocks) << name;
+  EXPECT_EQ(count("\"attention block\""), model.weights->blocks.size());
+  // Products, attention and cross-attention say their operations; here the first of them all.
+  const double flop = 2.0 * 45 * static_cast<double>(model.config.patch_input_dim() * model.config.inner_dim());
+  EXPECT_NE(text.find(fmt::format("\"gflop\":{:.6g},", flop * 1e-9)), std::string::npos) << text.substr(0, 2000);
 }
 
 TEST(Transformer, ABatchIsItsSamples) {
@@ -246,14 +320,16 @@ TEST(TransformerWeights, TickAfterEveryTensor) {
 TEST(TransformerWeights, IslandsStayFloat32) {
   const Model model(DType::kBF16);
   const auto& block = model.weights->blocks.at(0);
-  for (const TensorView& island :
-       {block.modulation, block.cross_norm_weight, block.cross_norm_bias, model.weights->time_in.weight,
-        model.weights->time_out.bias, model.weights->head_modulation}) {
+  for (const TensorView& island : {block.modulation, block.cross_norm_weight, block.cross_norm_bias,
+                                   model.weights->time_out.bias, model.weights->head_modulation}) {
     EXPECT_EQ(island.dtype(), DType::kF32);
   }
-  for (const TensorView& narrow : {block.self_qkv.weight, block.self_norm_q, block.ffn_in.bias,
-                                   model.weights->time_proj.weight, model.weights->patch_embedding.weight}) {
+  EXPECT_EQ(model.weights->time_in.weight.dtype, DType::kF32);
+  for (const TensorView& narrow : {block.self_norm_q, block.ffn_in.bias, model.weights->patch_embedding.bias}) {
     EXPECT_EQ(narrow.dtype(), DType::kBF16);
+  }
+  for (const LinearWeights* narrow : {&block.self_qkv, &model.weights->time_proj, &model.weights->patch_embedding}) {
+    EXPECT_EQ(narrow->weight.dtype, DType::kBF16);
   }
 }
 
