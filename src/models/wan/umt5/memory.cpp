@@ -36,9 +36,15 @@ size_t text_encoder_scratch_bytes(const TextEncoderConfig& config, const TextEnc
 size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextEncoderUse& use) {
   const Widths part(config, use.parts);
   const auto element = static_cast<int64_t>(dtype_size(use.dtype));
-  const int64_t values = use.rows * (2 * config.d_model + 4 * part.attention + part.feed_forward) * element +
-                         use.rows * config.d_model * kFloat + part.heads * (2 * use.longest - 1) * kFloat;
-  return static_cast<size_t>(values) + text_encoder_scratch_bytes(config, use);
+  const auto booked = [](int64_t bytes) { return static_cast<size_t>(round_up(bytes, 64)); };  // as an Arena does
+  // x, n; q, k, v, o; hidden; sums; distances: see TextEncoder::State::Buffers.
+  const size_t values = 2 * booked(use.rows * config.d_model * element) +
+                        4 * booked(use.rows * part.attention * element) +
+                        booked(use.rows * part.feed_forward * element) + booked(use.rows * config.d_model * kFloat) +
+                        booked(part.heads * (2 * use.longest - 1) * kFloat);
+  const size_t small =
+      booked(std::max(config.d_model, config.relative_attention_num_buckets * config.num_heads) * element);
+  return values + small + text_encoder_scratch_bytes(config, use);
 }
 
 size_t text_encoder_mapped_bytes(const TextEncoderConfig& config, DType stored, int parts) {

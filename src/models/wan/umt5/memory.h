@@ -19,7 +19,7 @@ struct TextEncoderUse {
   int threads = 1;  // of one rank
 };
 
-// Scratch of one rank: activations, and what the matrix products work in.
+// Scratch of one rank: activations, and what the matrix products work in. Booked in one block, so exact.
 size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextEncoderUse& use);
 
 // Of that, what its ops take in turn.

@@ -137,6 +137,13 @@ std::vector<TextEncoder::State::Prompt> TextEncoder::State::plan(std::span<const
 }
 
 TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t rows, int64_t longest) {
+  {
+    // All in one block: piece by piece, and as ops ask for more and more, there would be gaps that nothing fits into.
+    const Arena::Scope scope(stream.scratch());
+    const int parts = divided() ? sum->parts() : 1;
+    stream.scratch().allocate(
+        text_encoder_workspace_bytes(config, {rows, longest, dtype, parts, stream.team().size()}));
+  }
   const auto matrix = [&](int64_t width) { return stream.scratch().tensor(dtype, {rows, width}); };
   Buffers b{};
   b.x = matrix(config.d_model);
@@ -145,10 +152,6 @@ TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t rows, int64_t l
   b.hidden = matrix(columns.size());
   b.sums = stream.scratch().tensor(DType::kF32, {rows, config.d_model});
   b.distances = stream.scratch().tensor(DType::kF32, {heads.size(), 2 * longest - 1});
-  // One block for whatever the ops take in turn; else each larger call would add a block of its own.
-  const Arena::Scope scope(stream.scratch());
-  const int parts = divided() ? sum->parts() : 1;
-  stream.scratch().allocate(text_encoder_scratch_bytes(config, {rows, longest, dtype, parts, stream.team().size()}));
   return b;
 }
 
@@ -322,7 +325,7 @@ void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> l
   s.norm("encoder.final_layer_norm.weight", b.x, b.n);
   TensorView last = b.n;
   if (out.dtype() != s.dtype) {
-    last = s.stream.scratch().tensor(out.dtype(), b.n.shape());
+    last = TensorView(b.sums.raw(), out.dtype(), b.n.shape());
     kernels::convert(s.stream, b.n, last);
   }
   scatter(last, out);

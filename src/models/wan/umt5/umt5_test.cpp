@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/wan/golden_testing.h"
+#include "models/wan/umt5/memory.h"
 #include "models/wan/umt5/relative_bias.h"
 
 namespace zoetrope::wan {
@@ -244,6 +245,41 @@ TEST(TextEncoder, TakesTheEmbeddingUnderEitherName) {
   const auto source = io::checkpoint_source(io::Checkpoint::open(recorded.folder, "model"));
   TextEncoder(std::make_shared<TiedName>(source), recorded.config, DType::kF32, stream).encode(ids, tied);
   EXPECT_EQ(testing::difference(tied, shared).max_abs, 0);
+}
+
+// Nothing beyond the formula is booked, and one more row would not fit.
+TEST(TextEncoder, BooksWhatTheFormulaSays) {
+  const Recorded recorded;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t length : {1, 40, 700}) {
+      for (const int threads : {1, 3}) {
+        Stream stream(threads);
+        const Tensor out(DType::kF32, {length, recorded.config.d_model});
+        recorded.encoder(dtype, stream)->encode(std::vector<int32_t>(static_cast<size_t>(length), 5), out);
+        const TextEncoderUse use{length, length, dtype, 1, threads};
+        // The recorded weights are F32: a bf16 encoder multiplies with them in place, too.
+        EXPECT_EQ(stream.scratch().reserved(),
+                  std::max(size_t{1} << 20, text_encoder_workspace_bytes(recorded.config, use)))
+            << length << " ids, " << threads << " threads";
+      }
+    }
+  }
+}
+
+// At the published size, by hand: 512 rows of bf16 are 4 MiB at 4096 columns.
+TEST(TextEncoderMemory, OfThePublishedModel) {
+  const TextEncoderConfig published;
+  EXPECT_EQ(text_encoder_mapped_bytes(published, DType::kBF16), size_t{3} * 10240 * 4096 * 2);
+  EXPECT_EQ(text_encoder_mapped_bytes(published, DType::kF32, 3), size_t{3} * 3414 * 4096 * 4);
+  EXPECT_EQ(text_encoder_buffer_bytes(published, DType::kBF16), size_t{2} * 10240 * 4096 * 2);
+  const TextEncoderUse use{512, 512, DType::kBF16, 1, 2};
+  const size_t mib = size_t{1} << 20;
+  const size_t values = (2 + 4) * 4 * mib + 10 * mib + 8 * mib, packed_rows = 20 * mib;
+  EXPECT_GT(text_encoder_workspace_bytes(published, use), values + packed_rows);
+  EXPECT_LT(text_encoder_workspace_bytes(published, use), values + packed_rows + 3 * mib);
+  // Rows are what it grows with; parts share all but the residual stream.
+  EXPECT_LT(text_encoder_workspace_bytes(published, {64, 64, DType::kBF16, 1, 2}), 12 * mib);
+  EXPECT_LT(text_encoder_workspace_bytes(published, {512, 512, DType::kBF16, 2, 1}), 55 * mib);
 }
 
 TEST(TextEncoder, RefusesIdsOutsideTheVocabulary) {
