@@ -1,8 +1,26 @@
 #include "models/wan/vae/frame_pool.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace zoetrope::wan {
+namespace {
+
+// All that lies around the picture.
+void clear_border(ThreadTeam& team, const TensorView& frame /* [rows + 2, W + 2, C] */) {
+  const auto clear = [](const TensorView& part) { std::memset(part.raw(), 0, part.bytes()); };
+  const int64_t rows = frame.extent(0), width = frame.extent(1);
+  team.parallel_for(rows, 1, [&](IndexRange range, int) {
+    for (int64_t y = range.begin; y < range.end; ++y) {
+      const TensorView row = frame.select(0, y);
+      const bool outside = y == 0 || y + 1 == rows;
+      clear(outside ? row : row.select(0, 0));
+      clear(row.select(0, width - 1));
+    }
+  });
+}
+
+}  // namespace
 
 Frame::Frame(Frame&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
@@ -34,7 +52,7 @@ void Frame::release() {
   std::exchange(pool_, nullptr)->give(place_, border_, std::exchange(memory_, Tensor{}));
 }
 
-Frame FramePool::take(const FrameRows& place, int64_t channels, Border border) {
+Frame FramePool::take(ThreadTeam& team, const FrameRows& place, int64_t channels, Border border) {
   const int64_t both = border == Border::kOne ? 2 : 0;
   const Shape shape{place.count() + both, place.width + both, channels};
   // The one returned last is the likeliest to be in a cache. The place counts beside the shape: where a border is the
@@ -47,7 +65,8 @@ Frame FramePool::take(const FrameRows& place, int64_t channels, Border border) {
     memory = std::move(found->memory);
     free_.erase(std::next(found).base());
   } else {
-    memory = both != 0 ? Tensor(dtype_, shape) : Tensor::uninitialized(dtype_, shape);
+    memory = Tensor::uninitialized(dtype_, shape);
+    if (border == Border::kOne) clear_border(team, memory);
   }
   bytes_in_use_ += memory.view().bytes();
   return {this, place, border, std::move(memory)};

@@ -13,6 +13,8 @@
 #include "zoetrope/index_range.h"
 #include "zoetrope/tensor.h"
 
+#include "device/thread_team.h"
+
 namespace zoetrope::wan {
 
 // Rows of a picture and what they belong to.
@@ -59,7 +61,9 @@ class FramePool {
  public:
   explicit FramePool(DType dtype) : dtype_(dtype) {}
   DType dtype() const { return dtype_; }
-  Frame take(const FrameRows& place, int64_t channels, Border border);  // contents undefined, zeros beside the picture
+  // Contents undefined, zeros beside the picture. The team touches new memory first: the system makes pages at the
+  // speed of one thread each.
+  Frame take(ThreadTeam& team, const FrameRows& place, int64_t channels, Border border);
   // Gives the memory of free frames back if the clip that begins is of another size, or another part of the picture,
   // than the one before.
   void trim_to(const FrameRows& clip);

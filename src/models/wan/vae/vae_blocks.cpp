@@ -1,11 +1,12 @@
 #include "models/wan/vae/vae_blocks.h"
 
+#include <algorithm>
 #include <cmath>
-#include <span>
 #include <utility>
 
 #include "base/error.h"
 #include "kernels/flash_attention/flash_attention.h"
+#include "models/wan/vae/vae_cost.h"
 #include "tensor/dispatch.h"
 #include "trace/trace.h"
 
@@ -14,10 +15,12 @@ namespace {
 
 using kernels::FrameConvOutput;
 
-void convolve(const VaeRun& run, const ConvWeights& conv, std::span<const TensorView> inputs,
-              const FrameConvOutput& out) {
-  const trace::Span span(run.stream.lane(), conv.label.c_str());
-  conv.op.run(run.stream, inputs, out);
+// For the trace: `x` is where the inputs lie.
+double flops_of(const ConvWeights& conv, std::span<const TensorView> inputs, const FrameRows& x) {
+  const kernels::FrameConvProblem& p = conv.op.problem();
+  const auto frames = std::count_if(inputs.begin(), inputs.end(), [](const TensorView& t) { return bool(t); });
+  const IndexRange rows{x.rows.begin / p.stride, x.rows.end / p.stride};
+  return convolution_flops(p, rows, x.width / p.stride, x.height, x.width, frames, conv.border);
 }
 
 // Values of a result with its frames; `raw` of the caller's choice.
@@ -32,10 +35,17 @@ FrameConvOutput output(const Values& values, const NextNorm& next) {
 }
 
 Frame frame_for(const VaeRun& run, const NextNorm& next, const FrameRows& place, int64_t channels) {
-  return next.gamma ? run.pool.take(place, channels, Border::kOne) : Frame{};
+  return next.gamma ? run.take(place, channels) : Frame{};
 }
 
 }  // namespace
+
+void convolve(const VaeRun& run, const ConvWeights& conv, std::span<const TensorView> inputs, const FrameRows& x,
+              const FrameConvOutput& out) {
+  const trace::Lane& lane = run.stream.lane();
+  const trace::Span span(lane, conv.label.c_str(), lane.trace != nullptr ? flops_of(conv, inputs, x) : 0);
+  conv.op.run(run.stream, inputs, out);
+}
 
 void VaeRun::fill_border(const Frame& x) const {
   if (exchange == nullptr) return;
@@ -58,7 +68,7 @@ void PastFrames::push(Frame present) {
 
 void CausalConv::run(const VaeRun& run, Frame x, const FrameConvOutput& out) {
   run.fill_border(x);
-  convolve(run, weights_, past_.with(x), out);
+  convolve(run, weights_, past_.with(x), x.place(), out);
   past_.push(std::move(x));
 }
 
@@ -79,7 +89,7 @@ Values ResidualBlock::run(const VaeRun& run, Values x, const NextNorm& next, Raw
     const TensorView input[] = {x.raw.bordered()};
     FrameConvOutput out;
     out.raw = skip.view();
-    convolve(run, *weights_.shortcut, input, out);
+    convolve(run, *weights_.shortcut, input, x.raw.place(), out);
     x.raw = std::move(skip);
   }
   Values y{std::move(x.raw), frame_for(run, next, hidden.normed.place(), out_channels())};
@@ -106,21 +116,21 @@ Values MiddleBlock::run(const VaeRun& run, Values x, const NextNorm& next) {
 }
 
 Values MiddleBlock::attend(const VaeRun& run, Values x, const NextNorm& next) {
-  const FrameRows& place = x.raw.place();
+  const FrameRows place = x.raw.place();
   const int64_t channels = x.raw.channels();
   const Frame q = run.like(x.raw, channels, Border::kNone), kv = run.like(x.raw, 2 * channels, Border::kNone);
   const TensorView normed[] = {x.normed.bordered()};
   FrameConvOutput out;
   out.raw = q.view();
-  convolve(run, attention_.to_q, normed, out);
+  convolve(run, attention_.to_q, normed, place, out);
   out.raw = kv.view();
-  convolve(run, attention_.to_kv, normed, out);
+  convolve(run, attention_.to_kv, normed, place, out);
   x.normed.release();
 
   Frame all;
   if (run.exchange != nullptr) {
     const trace::Span span(run.stream.lane(), "vae.gather rows");
-    all = run.pool.take({{0, place.height}, place.height, place.width}, 2 * channels, Border::kNone);
+    all = run.take({{0, place.height}, place.height, place.width}, 2 * channels, Border::kNone);
     run.exchange->gather_rows(kv.view(), place.rows, all.view());
   }
   const int64_t queries = place.count() * place.width, tokens = place.height * place.width;
@@ -137,14 +147,14 @@ Values MiddleBlock::attend(const VaeRun& run, Values x, const NextNorm& next) {
   const Frame mixed = run.like(x.raw, channels, Border::kNone);
   const Shape rows{1, queries, 1, channels};
   {
-    const trace::Span span(run.stream.lane(), "vae.attention");
+    const trace::Span span(run.stream.lane(), "vae.attention", attention_flops(queries, tokens, channels));
     kernels::FlashAttention(problem).attend(run.stream, q.view().reshape(rows), keys, mixed.view().reshape(rows));
   }
   Values y{std::move(x.raw), frame_for(run, next, mixed.place(), channels)};
   out = output(y, next);
   out.add = out.raw;
   const TensorView input[] = {mixed.bordered()};
-  convolve(run, attention_.proj, input, out);
+  convolve(run, attention_.proj, input, place, out);
   return y;
 }
 
@@ -164,7 +174,7 @@ void Upsampler::run(const VaeRun& run, Frame x, const NextNorm& next, const Sink
     Frame frame = run.like(x, x.channels());
     FrameConvOutput out;
     out.raw = frame.view();
-    convolve(run, parity, past_.with(x), out);
+    convolve(run, parity, past_.with(x), x.place(), out);
     Values large = enlarge(run, frame, next);
     frame.release();
     sink(std::move(large));
@@ -177,7 +187,7 @@ Values Upsampler::enlarge(const VaeRun& run, const Frame& x, const NextNorm& nex
   const FrameRows& small = x.place();
   const FrameRows place{{2 * small.rows.begin, 2 * small.rows.end}, 2 * small.height, 2 * small.width};
   const int64_t channels = weights_.cells.front().op.problem().out_channels;
-  Values large{run.pool.take(place, channels, Border::kOne), frame_for(run, next, place, channels)};
+  Values large{run.take(place, channels), frame_for(run, next, place, channels)};
   const FrameConvOutput whole = output(large, next);
   const TensorView input[] = {x.bordered()};
   for (int64_t index = 0; index < 4; ++index) {
@@ -190,7 +200,7 @@ Values Upsampler::enlarge(const VaeRun& run, const Frame& x, const NextNorm& nex
     FrameConvOutput out = whole;
     out.raw = cell(whole.raw);
     out.normed = cell(whole.normed);
-    convolve(run, weights_.cells[static_cast<size_t>(index)], input, out);
+    convolve(run, weights_.cells[static_cast<size_t>(index)], input, small, out);
   }
   return large;
 }
@@ -205,10 +215,10 @@ Values Downsampler::run(const VaeRun& run, Frame x, const NextNorm& next) {
   const FrameRows& large = x.place();
   const FrameRows place{{large.rows.begin / 2, large.rows.end / 2}, large.height / 2, large.width / 2};
   const bool passes = !weights_.time || !last_;  // as it is, to the next layer
-  Values small{run.pool.take(place, x.channels(), Border::kOne), {}};
+  Values small{run.take(place, x.channels()), {}};
   if (passes) small.normed = frame_for(run, next, place, x.channels());
   const TensorView input[] = {x.bordered()};
-  convolve(run, weights_.spatial, input, output(small, next));
+  convolve(run, weights_.spatial, input, large, output(small, next));
   if (!weights_.time) return small;
   if (!last_) {
     last_ = run.like(small.raw, small.raw.channels());  // a copy, for the next layer works in place
@@ -221,7 +231,7 @@ Values Downsampler::run(const VaeRun& run, Frame x, const NextNorm& next) {
   }
   Values one{run.like(small.raw, small.raw.channels()), frame_for(run, next, place, small.raw.channels())};
   const TensorView inputs[] = {last_.bordered(), waiting_.bordered(), small.raw.bordered()};
-  convolve(run, *weights_.time, inputs, output(one, next));
+  convolve(run, *weights_.time, inputs, place, output(one, next));
   last_ = std::move(small.raw);
   waiting_ = {};
   return one;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "zoetrope/tensor.h"
@@ -29,7 +30,10 @@ struct VaeRun {
   HaloExchange* exchange = nullptr;
 
   Frame like(const Frame& x, int64_t channels, Border border = Border::kOne) const {
-    return pool.take(x.place(), channels, border);
+    return take(x.place(), channels, border);
+  }
+  Frame take(const FrameRows& place, int64_t channels, Border border = Border::kOne) const {
+    return pool.take(stream.team(), place, channels, border);
   }
   // The rows beside ours, for whoever looks beyond a pixel.
   void fill_border(const Frame& x) const;
@@ -46,6 +50,10 @@ struct Values {
   Frame normed;  // empty where the next layer reads raw
   explicit operator bool() const { return raw || normed; }
 };
+
+// One convolution with its span in the trace; `x` is where its inputs lie.
+void convolve(const VaeRun& run, const ConvWeights& conv, std::span<const TensorView> inputs, const FrameRows& x,
+              const kernels::FrameConvOutput& out);
 
 // The two frames before the present one.
 class PastFrames {

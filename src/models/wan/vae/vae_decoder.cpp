@@ -33,13 +33,13 @@ struct VaeDecoder::Impl {
   }
 
   void run_latent(const VaeRun& run, const FrameRows& place, const TensorView& latent /* [z, h, w] */) {
-    Frame raw = pool.take(place, latent.extent(0), Border::kOne);
+    Frame raw = run.take(place, latent.extent(0));
     load_frame(run, latent.slice(1, place.rows.begin, place.rows.end).permute({1, 2, 0}), raw);
     Frame z = run.like(raw, raw.channels());
     kernels::FrameConvOutput quantized;
     quantized.raw = z.view();
     const TensorView input[] = {raw.bordered()};
-    weights.quant.op.run(run.stream, input, quantized);
+    convolve(run, weights.quant, input, place, quantized);
     raw.release();
     Values x{run.like(z, in.out_channels()), run.like(z, in.out_channels())};
     kernels::FrameConvOutput entered;

@@ -41,7 +41,7 @@ struct VaeEncoder::Impl {
   }
 
   void run_frame(const VaeRun& run, const FrameRows& place, const TensorView& frame /* [H, W, 3] */) {
-    Frame pixels = pool.take(place, frame.extent(2), Border::kOne);
+    Frame pixels = run.take(place, frame.extent(2));
     load_frame(run, frame.slice(0, place.rows.begin, place.rows.end), pixels);
     Values x{run.like(pixels, in.out_channels()), run.like(pixels, in.out_channels())};
     kernels::FrameConvOutput entered;
@@ -79,7 +79,7 @@ struct VaeEncoder::Impl {
     show(run, "conv_out", raw);
     made.raw = quantized.view();
     const TensorView input[] = {raw.bordered()};
-    weights.quant.op.run(run.stream, input, made);
+    convolve(run, weights.quant, input, raw.place(), made);
     store_moments(quantized.view());
     ++next_latent;
   }

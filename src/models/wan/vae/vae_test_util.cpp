@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/half.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -61,9 +62,11 @@ struct Clip {
 template <typename Real>
 class Reference {
  public:
-  Reference(const CoderLayout& layout, const io::Weights& weights) : layout_(layout), weights_(weights) {}
+  Reference(const CoderLayout& layout, const io::Weights& weights, DType stored)
+      : layout_(layout), weights_(weights), stored_(stored) {}
 
   Clip<Real> decode(Clip<Real> x) const {
+    store(x);
     x = conv(layout_.in, conv(layout_.quant, x));
     x = middle(std::move(x));
     for (const StageLayout& stage : layout_.stages) {
@@ -74,6 +77,7 @@ class Reference {
   }
 
   Clip<Real> encode(Clip<Real> x) const {
+    store(x);
     x = conv(layout_.in, x);
     for (const StageLayout& stage : layout_.stages) {
       for (const ResidualLayout& block : stage.resnets) x = residual(block, x);
@@ -84,6 +88,14 @@ class Reference {
   }
 
  private:
+  // What becomes of a value between ops, and of a parameter.
+  Real stored(Real value) const {
+    return stored_ == DType::kBF16 ? static_cast<Real>(to_float(to_bfloat16(static_cast<float>(value)))) : value;
+  }
+  void store(Clip<Real>& x) const {
+    for (Real& value : x.values) value = stored(value);
+  }
+
   struct Geometry {
     int64_t past, before, after;  // zeros in front of the first frame; above and left; below and right
     int64_t stride_t = 1, stride_s = 1;
@@ -103,7 +115,7 @@ class Reference {
       for (int64_t r = 0; r < y.h; ++r) {
         for (int64_t s = 0; s < y.w; ++s) {
           for (int64_t o = 0; o < y.c; ++o) {
-            Real sum = static_cast<Real>(bias[o]);
+            Real sum = stored(static_cast<Real>(bias[o]));
             for (int64_t a = 0; a < kt; ++a) {
               for (int64_t b = 0; b < kh; ++b) {
                 for (int64_t d = 0; d < kw; ++d) {
@@ -112,12 +124,12 @@ class Reference {
                   if (from_t < 0 || from_h < 0 || from_h >= x.h || from_w < 0 || from_w >= x.w) continue;
                   for (int64_t i = 0; i < x.c; ++i) {
                     const int64_t tap = (((o * layout.in + i) * kt + a) * kh + b) * kw + d;
-                    sum += x.at(from_t, from_h, from_w, i) * static_cast<Real>(weight[tap]);
+                    sum += x.at(from_t, from_h, from_w, i) * stored(static_cast<Real>(weight[tap]));
                   }
                 }
               }
             }
-            y.at(f, r, s, o) = sum;
+            y.at(f, r, s, o) = stored(sum);
           }
         }
       }
@@ -136,15 +148,15 @@ class Reference {
       const Real length = std::max(std::sqrt(sum), static_cast<Real>(1e-12));
       for (int64_t k = 0; k < x.c; ++k) {
         Real& value = y.values[begin + static_cast<size_t>(k)];
-        value = value / length * root * static_cast<Real>(gamma[k]);
-        if (silu) value = value / (1 + std::exp(-value));
+        value = stored(value / length * root * stored(static_cast<Real>(gamma[k])));
+        if (silu) value = stored(value / (1 + std::exp(-value)));
       }
     }
     return y;
   }
 
-  static void add(Clip<Real>& x, const Clip<Real>& y) {
-    for (size_t i = 0; i < x.values.size(); ++i) x.values[i] += y.values[i];
+  void add(Clip<Real>& x, const Clip<Real>& y) const {
+    for (size_t i = 0; i < x.values.size(); ++i) x.values[i] = stored(x.values[i] + y.values[i]);
   }
 
   Clip<Real> residual(const ResidualLayout& block, const Clip<Real>& x) const {
@@ -179,6 +191,7 @@ class Reference {
         }
       }
     }
+    store(mixed);
     add(x, conv(layout.proj, mixed));
     return residual(layout_.middle_last, x);
   }
@@ -223,6 +236,7 @@ class Reference {
 
   const CoderLayout& layout_;
   const io::Weights& weights_;
+  DType stored_;
 };
 
 template <typename Real>
@@ -333,18 +347,18 @@ Difference difference(const TensorView& value, const TensorView& reference) {
 }
 
 template <typename Real>
-Tensor reference_decode(const VaeConfig& config, const io::Weights& weights, const TensorView& latents) {
+Tensor reference_decode(const VaeConfig& config, const io::Weights& weights, const TensorView& latents, DType stored) {
   const CoderLayout layout = decoder_layout(config);
-  Clip<Real> video = Reference<Real>(layout, weights).decode(clip_of<Real>(latents.permute({1, 2, 3, 0})));
+  Clip<Real> video = Reference<Real>(layout, weights, stored).decode(clip_of<Real>(latents.permute({1, 2, 3, 0})));
   for (Real& value : video.values) value = std::clamp(value, Real(-1), Real(1));
   return tensor_of(video);
 }
 
 template <typename Real>
-Tensor reference_encode(const VaeConfig& config, const io::Weights& weights, const TensorView& video) {
+Tensor reference_encode(const VaeConfig& config, const io::Weights& weights, const TensorView& video, DType stored) {
   const CoderLayout layout = encoder_layout(config);
   const int64_t used = video_frames(config, latent_frames(config, video.extent(0)));
-  const Clip<Real> moments = Reference<Real>(layout, weights).encode(clip_of<Real>(video.slice(0, 0, used)));
+  const Clip<Real> moments = Reference<Real>(layout, weights, stored).encode(clip_of<Real>(video.slice(0, 0, used)));
   Clip<Real> channels_first(moments.c, moments.t, moments.h, moments.w);
   for (int64_t k = 0; k < moments.c; ++k) {
     for (int64_t i = 0; i < moments.t * moments.h * moments.w; ++i) {
@@ -354,9 +368,9 @@ Tensor reference_encode(const VaeConfig& config, const io::Weights& weights, con
   return tensor_of(channels_first);
 }
 
-template Tensor reference_decode<float>(const VaeConfig&, const io::Weights&, const TensorView&);
-template Tensor reference_decode<double>(const VaeConfig&, const io::Weights&, const TensorView&);
-template Tensor reference_encode<float>(const VaeConfig&, const io::Weights&, const TensorView&);
-template Tensor reference_encode<double>(const VaeConfig&, const io::Weights&, const TensorView&);
+template Tensor reference_decode<float>(const VaeConfig&, const io::Weights&, const TensorView&, DType);
+template Tensor reference_decode<double>(const VaeConfig&, const io::Weights&, const TensorView&, DType);
+template Tensor reference_encode<float>(const VaeConfig&, const io::Weights&, const TensorView&, DType);
+template Tensor reference_encode<double>(const VaeConfig&, const io::Weights&, const TensorView&, DType);
 
 }  // namespace zoetrope::wan

@@ -63,10 +63,13 @@ Difference difference(const TensorView& value, const TensorView& reference);  //
 
 // The whole clip at once, as section 4.4 of wan.md defines it: every convolution sums in `Real`, tap after tap, over
 // the whole padded clip. latents [z, T, h, w] → video [F, H, W, 3] clamped; video [F, H, W, 3] → moments [2·z, T, h,
-// w]. Results are F64 or F32.
+// w]. Results are F64 or F32. With `stored` BF16 every parameter and the result of every op is rounded to it: a model
+// in that dtype as the reference implementation runs it, one op after the other.
 template <typename Real>
-Tensor reference_decode(const VaeConfig& config, const io::Weights& weights, const TensorView& latents);
+Tensor reference_decode(const VaeConfig& config, const io::Weights& weights, const TensorView& latents,
+                        DType stored = DType::kF32);
 template <typename Real>
-Tensor reference_encode(const VaeConfig& config, const io::Weights& weights, const TensorView& video);
+Tensor reference_encode(const VaeConfig& config, const io::Weights& weights, const TensorView& video,
+                        DType stored = DType::kF32);
 
 }  // namespace zoetrope::wan

@@ -71,7 +71,8 @@ class Loader {
     problem.implementation = implementation_;
     return {FrameConvolution(problem, weight_view, bias_view),
             fmt::format("vae.{} {}×{}×{} {}→{}", kind, problem.frames, problem.kernel[0], problem.kernel[1],
-                        problem.in_channels, problem.out_channels)};
+                        problem.in_channels, problem.out_channels),
+            1};
   }
 
   // Of the same size: 3×3 from the border on, 1×1 inside it.
@@ -85,7 +86,11 @@ class Loader {
   }
 
   // The input has no border.
-  ConvWeights unbordered(const ConvLayout& layout) const { return make("conv", {}, weight(layout), bias(layout)); }
+  ConvWeights unbordered(const ConvLayout& layout) const {
+    ConvWeights conv = make("conv", {}, weight(layout), bias(layout));
+    conv.border = 0;
+    return conv;
+  }
 
   // A row below, a column on the right, then every other one.
   ConvWeights half_size(const ConvLayout& layout) const {

@@ -19,7 +19,8 @@ namespace zoetrope::wan {
 
 struct ConvWeights {
   kernels::FrameConvolution op;
-  std::string label;  // of its spans: "vae.conv 3×3×3 96→96"
+  std::string label;   // of its spans: "vae.conv 3×3×3 96→96"
+  int64_t border = 1;  // that its inputs carry
 };
 
 struct ResidualWeights {
