@@ -17,6 +17,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 constexpr const char* kOutputLane = "output";
+constexpr const char* kOutputPace = "output pace";
 
 double seconds_since(trace::Clock::time_point then) {
   return std::chrono::duration<double>(trace::Clock::now() - then).count();
@@ -38,8 +39,11 @@ class RankDecode {
     const Shape frame{options_.height, options_.width, 3}, clip{options_.num_frames, frame[0], frame[1], frame[2]};
     const FrameQueue::Output to{*output.writer, output.dump.reserve("frames", DType::kF32, clip),
                                 output.dump.reserve("frames_u8", DType::kU8, clip)};
-    queue_.emplace(
-        to, frame, [this] { stop_if_cancelled(); }, trace::Lane{stage.trace, 0, kOutputLane});
+    const auto tick = [this] {
+      stop_if_cancelled();
+      if (others_wait_) say(Word::kWait);
+    };
+    queue_.emplace(to, frame, tick, trace::Lane{stage.trace, 0, kOutputLane});
   }
 
   void run(wan::VaeDecoder& decoder, const TensorView& latents /* of the VAE */) {
@@ -93,10 +97,34 @@ class RankDecode {
     stop_if_cancelled();
     for (int64_t f = 0; f < frames.extent(0); ++f) {
       hand_over();
-      gather_.post(stream_, frames.select(0, f), queue_ ? queue_->next() : TensorView{});
+      gather_.post(stream_, frames.select(0, f), room());
       posted_ = true;
     }
     tell(first + frames.extent(0));
+  }
+
+  // Rank 0's memory for the next frame; elsewhere null. Where the output is slow rank 0 waits here for as long as it
+  // takes, and says so to the others, who would otherwise wait in the next exchange and give up after comm_timeout.
+  TensorView room() {
+    const bool many = decoders_.size() > 1;
+    if (!queue_) {
+      while (hear() == Word::kWait) {
+      }
+      return {};
+    }
+    others_wait_ = many;
+    const TensorView frame = queue_->next();
+    others_wait_ = false;
+    if (many) say(Word::kGoOn);
+    return frame;
+  }
+
+  enum class Word : uint8_t { kWait, kGoOn };
+  void say(Word word) { decoders_.broadcast(0, &word, sizeof word, kOutputPace); }
+  Word hear() {
+    Word word = Word::kWait;
+    decoders_.broadcast(0, &word, sizeof word, kOutputPace);
+    return word;
   }
 
   // The frame under way, when its rows are all here.
@@ -115,6 +143,7 @@ class RankDecode {
   std::optional<FrameQueue> queue_;  // rank 0's
   FrameGather gather_;               // ends before the queue, into whose memory it receives
   bool posted_ = false;
+  bool others_wait_ = false;
 };
 
 void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shared, const TensorView& latents,

@@ -1,0 +1,152 @@
+#include "pipeline/decode_frames.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Keeps its frames and does `meanwhile` in each.
+class Writer final : public io::FrameWriter {
+ public:
+  Writer(const GenerateOptions& options, std::function<void(size_t frame)> meanwhile)
+      : FrameWriter({static_cast<int>(options.width), static_cast<int>(options.height), 16, {}}),
+        meanwhile_(std::move(meanwhile)) {}
+  void add_frame(const uint8_t* rgb) override {
+    if (meanwhile_) meanwhile_(frames.size());
+    frames.emplace_back(rgb, rgb + frame_bytes());
+  }
+  void finish() override {}
+  io::PixelRounding rounding() const override { return io::PixelRounding::kTruncate; }
+
+  std::vector<std::vector<uint8_t>> frames;
+
+ private:
+  const std::function<void(size_t)> meanwhile_;
+};
+
+struct Job {
+  Job() {
+    options.height = 56;  // seven latent rows
+    options.width = 32;
+    options.num_frames = 17;
+    options.threads = 1;
+    plan.latent = {5, 7, 4};
+    plan.channels = 16;
+  }
+
+  // The frames, by `ranks` ranks.
+  std::vector<std::vector<uint8_t>> decode(int ranks, const std::function<void(size_t)>& meanwhile = {},
+                                           double timeout = 60) {
+    Tensor latents(DType::kF32, {1, 16, 5, 7, 4});
+    for (int64_t i = 0; i < latents.size(); ++i)
+      latents.data<float>()[i] = std::sin(0.7f * static_cast<float>(i) + 0.01f * static_cast<float>(i % 97));
+    Writer writer(options, meanwhile);
+    SharedVae shared;
+    comm::run_ranks(ranks,
+                    [&](comm::Communicator& world) {
+                      trace::Timing timing;
+                      Dump dump("");
+                      const FrameOutput output{world.rank() == 0 ? &writer : nullptr, dump};
+                      decode_frames({options, model, plan, callbacks, timing, nullptr}, world, shared, latents, output);
+                    },
+                    {.timeout_seconds = timeout});
+    return writer.frames;
+  }
+
+  const ModelFolder model = ModelFolder::open(recorded_model("wan21_t2v"));
+  GenerateOptions options;
+  GenerateCallbacks callbacks;
+  RunPlan plan;
+};
+
+TEST(DecodeFrames, AnyNumberOfRanksGivesTheFramesOfOne) {
+  Job job;
+  const auto one = job.decode(1);
+  ASSERT_EQ(one.size(), 17u);
+  for (const int ranks : {2, 3, 7, 9}) {  // of nine, seven have rows
+    const auto many = job.decode(ranks);
+    ASSERT_EQ(many.size(), one.size());
+    for (size_t f = 0; f < one.size(); ++f) {
+      // Roundings of float32 may move a value over the border between two bytes.
+      int most = 0;
+      for (size_t i = 0; i < one[f].size(); ++i) most = std::max(most, std::abs(int{many[f][i]} - int{one[f][i]}));
+      EXPECT_LE(most, 1) << "frame " << f << " of " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(DecodeFrames, RanksDoNotGiveUpOnARankThatWaitsForItsOutput) {
+  Job job;
+  // One frame takes the output longer than any wait may last, while others wait for it.
+  constexpr double kTimeout = 2;
+  const auto hold = [](size_t frame) {
+    if (frame == 1) std::this_thread::sleep_for(std::chrono::duration<double>(2.5 * kTimeout));
+  };
+  EXPECT_EQ(job.decode(3, hold, kTimeout).size(), 17u);
+}
+
+TEST(DecodeFrames, AnErrorOfTheOutputEndsAllRanks) {
+  Job job;
+  for (const int ranks : {1, 3}) {
+    EXPECT_THAT(error_of([&] {
+                  job.decode(ranks, [](size_t frame) {
+                    if (frame == 2) fail("the disk is full");
+                  });
+                }),
+                HasSubstr("the disk is full"));
+  }
+}
+
+TEST(DecodeFrames, AnInterruptOnAnyRankEndsAll) {
+  Job job;
+  std::atomic<int> asked = 0;
+  job.callbacks.cancelled = [&] { return ++asked > 7; };
+  for (const int ranks : {1, 3}) {
+    asked = 0;
+    EXPECT_THAT(error_of([&] { job.decode(ranks); }), HasSubstr("interrupted while decoding"));
+  }
+}
+
+TEST(DecodingRanks, AreTheFirstOnesAsFarAsThereAreRows) {
+  Job job;
+  const auto count = [&](int ranks) { return decoding_ranks(job.options, job.plan, job.model.vae_config, ranks); };
+  EXPECT_EQ(count(1), 1);
+  EXPECT_EQ(count(4), 4);
+  EXPECT_EQ(count(7), 7);
+  EXPECT_EQ(count(12), 7);
+  job.options.vae_parallel = 3;
+  EXPECT_EQ(count(3), 3);
+  EXPECT_EQ(count(12), 3);
+  EXPECT_THAT(error_of([&] { count(2); }), AllOf(HasSubstr("vae_parallel=3: 2 at most"), HasSubstr("2 ranks")));
+  job.options.vae_parallel = 8;
+  EXPECT_THAT(error_of([&] { count(12); }), AllOf(HasSubstr("vae_parallel=8: 7 at most"), HasSubstr("7 rows")));
+  job.options.vae_tiling = true;
+  job.options.vae_parallel = 2;
+  EXPECT_THAT(error_of([&] { count(4); }), AllOf(HasSubstr("vae_parallel=2"), HasSubstr("vae_tiling")));
+  job.options.vae_parallel = 1;
+  EXPECT_EQ(count(4), 1);
+  job.options.vae_parallel.reset();
+  EXPECT_EQ(count(4), 4);  // one tile is enough: nothing is tiled
+  job.plan.latent = {5, 7, 33};
+  EXPECT_EQ(count(4), 1);
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
