@@ -70,7 +70,8 @@ double tolerance_of(const AttentionData& data) {
 
 }  // namespace
 
-void fill_normal(const TensorView& x, uint64_t seed) {
+void fill_normal(const TensorView& tensor, uint64_t seed) {
+  const TensorView x = tensor.rank() == 4 ? tensor : tensor.reshape({1, 1, 1, tensor.size()});
   uint64_t state = seed * 0x9e3779b97f4a7c15u;
   double spare = 0;
   bool has_spare = false;

@@ -25,7 +25,8 @@ struct AttentionData {
 };
 
 // Fills with normal deviates (|x| below 9), the same for the same seed on every machine.
-void fill_normal(const TensorView& x, uint64_t seed);
+// Four axes with any strides, or any number of axes without gaps.
+void fill_normal(const TensorView& tensor, uint64_t seed);
 
 struct Verdict {
   double relative_l2 = 0;  // of the sampled rows

@@ -93,4 +93,47 @@ OptionSet describe(AttentionSettings& settings);
 Section bench_attention(const AttentionSettings& settings, comm::Communicator* world, const Progress& progress,
                         Outcome& outcome);
 
+// What `bench model`, `vae`, `text` and `load` have in common.
+struct PublishedSettings {
+  std::string model = "wan2.1_t2v_1.3b";
+  std::string weights = "random";
+  int64_t layers = 0;
+  std::string dtype = "bf16";
+  int64_t threads = 0;
+  int64_t repeat = 0;
+};
+
+struct ModelSettings {
+  PublishedSettings published;
+  int64_t height = 480;
+  int64_t width = 832;
+  std::string num_frames = "1,17";
+};
+OptionSet describe(ModelSettings& settings);
+// Two sections: the forward, and its operations.
+std::vector<Section> bench_model(const ModelSettings& settings, const Progress& progress, Outcome& outcome);
+
+struct VaeSettings {
+  PublishedSettings published;
+  int64_t height = 480;
+  int64_t width = 832;
+  std::string num_frames = "5";
+};
+OptionSet describe(VaeSettings& settings);
+std::vector<Section> bench_vae(const VaeSettings& settings, const Progress& progress, Outcome& outcome);
+
+struct TextSettings {
+  PublishedSettings published;
+  std::string tokens = "64";
+};
+OptionSet describe(TextSettings& settings);
+std::vector<Section> bench_text(const TextSettings& settings, const Progress& progress, Outcome& outcome);
+
+struct LoadSettings {
+  PublishedSettings published;
+  std::string weight_cache;
+};
+OptionSet describe(LoadSettings& settings);
+std::vector<Section> bench_load(const LoadSettings& settings, const Progress& progress, Outcome& outcome);
+
 }  // namespace zoetrope::bench

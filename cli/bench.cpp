@@ -38,6 +38,10 @@ struct Settings {
   bench::NumericsSettings numerics;
   bench::CommSettings comm;
   bench::AttentionSettings attention;
+  bench::ModelSettings model;
+  bench::VaeSettings vae;
+  bench::TextSettings text;
+  bench::LoadSettings load;
   Output output;
 };
 
@@ -51,8 +55,9 @@ struct Mode {
   const char* name;
   const char* summary;
   bool on_ranks;  // of an MPI job
+  bool in_all;    // models of published sizes are not: they take gigabytes
   OptionSet (*describe)(Settings&);
-  bench::Section (*run)(Run&);
+  std::vector<bench::Section> (*run)(Run&);
 };
 
 // One line on a terminal that the next one replaces; nothing elsewhere.
@@ -63,22 +68,34 @@ void show_progress(const std::string& text) {
   std::fflush(stderr);
 }
 
+std::vector<bench::Section> one(bench::Section section) { return {std::move(section)}; }
+
 constexpr Mode kModes[] = {
-    {"peak", "multiply-adds and bytes copied a second: the denominator of every fraction", false,
+    {"peak", "multiply-adds and bytes copied a second: the denominator of every fraction", false, true,
      [](Settings& s) { return describe(s.peak); },
-     [](Run& run) { return bench_peak(run.settings.peak, show_progress); }},
-    {"kernel", "flash attention by itself, every implementation side by side", false,
+     [](Run& run) { return one(bench_peak(run.settings.peak, show_progress)); }},
+    {"kernel", "flash attention by itself, every implementation side by side", false, true,
      [](Settings& s) { return describe(s.kernel); },
-     [](Run& run) { return bench_kernel(run.settings.kernel, show_progress, run.outcome); }},
-    {"numerics", "errors of every kernel and softmax against the float64 definition", false,
+     [](Run& run) { return one(bench_kernel(run.settings.kernel, show_progress, run.outcome)); }},
+    {"numerics", "errors of every kernel and softmax against the float64 definition", false, true,
      [](Settings& s) { return describe(s.numerics); },
-     [](Run& run) { return bench_numerics(run.settings.numerics, show_progress, run.outcome); }},
-    {"comm", "all-to-all and ring bandwidth against message size; under mpirun over its ranks", true,
+     [](Run& run) { return one(bench_numerics(run.settings.numerics, show_progress, run.outcome)); }},
+    {"comm", "all-to-all and ring bandwidth against message size; under mpirun over its ranks", true, true,
      [](Settings& s) { return describe(s.comm); },
-     [](Run& run) { return bench_comm(run.settings.comm, run.world, show_progress); }},
-    {"attention", "every strategy at several batch sizes; under mpirun over its ranks", true,
+     [](Run& run) { return one(bench_comm(run.settings.comm, run.world, show_progress)); }},
+    {"attention", "every strategy at several batch sizes; under mpirun over its ranks", true, true,
      [](Settings& s) { return describe(s.attention); },
-     [](Run& run) { return bench_attention(run.settings.attention, run.world, show_progress, run.outcome); }},
+     [](Run& run) { return one(bench_attention(run.settings.attention, run.world, show_progress, run.outcome)); }},
+    {"model", "a forward of a published transformer, with weights by formula or from a checkpoint", false, false,
+     [](Settings& s) { return describe(s.model); },
+     [](Run& run) { return bench_model(run.settings.model, show_progress, run.outcome); }},
+    {"vae", "decoding of latents by a published VAE", false, false, [](Settings& s) { return describe(s.vae); },
+     [](Run& run) { return bench_vae(run.settings.vae, show_progress, run.outcome); }},
+    {"text", "a prompt through a published text encoder", false, false, [](Settings& s) { return describe(s.text); },
+     [](Run& run) { return bench_text(run.settings.text, show_progress, run.outcome); }},
+    {"load", "from files to a transformer that has done its first forward", false, false,
+     [](Settings& s) { return describe(s.load); },
+     [](Run& run) { return bench_load(run.settings.load, show_progress, run.outcome); }},
 };
 constexpr const char* kAll = "all";
 
@@ -100,7 +117,7 @@ void parse_all(Settings& settings, const Words& words) {
     const size_t dot = word.find('.');
     const Mode* owner = nullptr;
     for (const Mode& mode : kModes) {
-      if (dot < word.find('=') && word.substr(0, dot) == mode.name) owner = &mode;
+      if (mode.in_all && dot < word.find('=') && word.substr(0, dot) == mode.name) owner = &mode;
     }
     if (owner != nullptr) {
       owner->describe(settings).set_argument(std::string_view(word).substr(dot + 1));
@@ -164,7 +181,7 @@ std::vector<const Mode*> choose(const Words& arguments, Settings& settings, bool
   const Words words(arguments.begin() + 1, arguments.end());
   std::vector<const Mode*> chosen;
   for (const Mode& mode : kModes) {
-    if (arguments[0] == mode.name || arguments[0] == kAll) chosen.push_back(&mode);
+    if (arguments[0] == mode.name || (arguments[0] == kAll && mode.in_all)) chosen.push_back(&mode);
   }
   if (chosen.empty()) fail("there is no benchmark '{}'; there are: {}", arguments[0], mode_names());
   for (const Mode* mode : chosen) {
@@ -191,7 +208,9 @@ int run(const Words& arguments, comm::Communicator* world) {
   }
   bench::Report report{bench::describe_machine(), {}};
   Run state{settings, world};
-  for (const Mode* mode : chosen) report.sections.push_back(mode->run(state));
+  for (const Mode* mode : chosen) {
+    for (bench::Section& section : mode->run(state)) report.sections.push_back(std::move(section));
+  }
   if (leads) {
     show_progress("");
     print(report);
@@ -227,10 +246,11 @@ std::string help() {
   Output output;
   OptionSet common;
   output.describe(common);
-  return text + fmt::format(
-                    "bench all: every mode into one report; their keys with the mode in front "
-                    "(kernel.shapes=small)\n\nEvery mode takes:\n{}",
-                    common.help());
+  return text +
+         fmt::format(
+             "bench all: every mode but model, vae, text and load into one report; their keys with the mode in front "
+             "(kernel.shapes=small)\n\nEvery mode takes:\n{}",
+             common.help());
 }
 
 }  // namespace

@@ -21,6 +21,8 @@ TESTS = {}
 PEAK = ["sizes=4K", "seconds=0.005"]
 KERNEL = ["shapes=1x128x1x64", "window=0.0005", "repeat=1"]
 COMM = ["sizes=4K,64K", "repeat=1"]
+TINY = [f"model={pathlib.Path(__file__).resolve().parents[2] / 'demo' / 'wan-tiny'}", "weights=checkpoint", "repeat=1"]
+SMALL = ["height=32", "width=48"]
 ATTENTION = ["tokens=67", "heads=5", "head_dim=16", "repeat=1", "batch=1,2"]
 
 
@@ -82,7 +84,7 @@ class Links(html.parser.HTMLParser):
 def help_lists_modes_and_keys(cwd):
     result = bench(cwd, "--help")
     assert result.returncode == 0
-    for word in ("bench peak", "bench kernel", "bench comm", "bench attention", "bench all", "shapes", "sizes", "traces",
+    for word in ("bench peak", "bench kernel", "bench comm", "bench attention", "bench model", "bench vae", "bench text", "bench load", "bench all", "shapes", "sizes", "traces",
                  "json", "html", "svg", "comm_timeout"):
         assert word in result.stdout, word
 
@@ -236,11 +238,89 @@ def all_makes_one_page_that_stands_alone(cwd):
     assert page.count("<svg viewBox=\"0 0 5") >= 6, "plots of kernel, comm and attention"
 
 
+def report(cwd, mode, *arguments):
+    rows(cwd, mode, *arguments)
+    return json.loads((pathlib.Path(cwd) / "out.json").read_text())
+
+
+def check_model_row(row):
+    assert not row["note"], row
+    assert 0 < row["rel_l2"] <= row["tolerance"], row
+    assert row["seconds_median"] >= row["seconds_min"] > 0, row
+    assert row["fraction"] > 0 and row["gflop"] > 0 and row["peak_gflops"] > 0, row
+    assert row["peak_bytes"] > row["weight_bytes"] > 0, row
+
+
+def check_operations(found, keys):
+    """Shares of one pass add up to one."""
+    assert {"operation", "calls", "seconds", "share", "gflop", "fraction"} <= set(found[0]), found[0]
+    for key in keys:
+        share = sum(row["share"] for row in found if all(row[name] == value for name, value in key.items()))
+        assert abs(share - 1) < 1e-6, (key, share)
+
+
+@test
+def model_is_verified_and_timed_in_every_dtype_and_length(cwd):
+    found = report(cwd, "model", *TINY, *SMALL, "num_frames=1,5", "dtype=all", "threads=2")
+    cases = [(dtype, frames) for dtype in ("bf16", "f32") for frames in (1, 5)]
+    assert [(row["dtype"], row["num_frames"]) for row in found["model"]] == cases
+    assert [row["tokens"] for row in found["model"]] == [6, 12, 6, 12], found["model"]  # 16 x 16 pixels each
+    for row in found["model"]:
+        check_model_row(row)
+        assert row["layers"] == 4 and row["above_weights_bytes"] == row["peak_bytes"] - row["weight_bytes"], row
+    check_operations(found["model_operations"], [{"dtype": d, "num_frames": f} for d, f in cases])
+
+
+@test
+def model_takes_fewer_layers_and_weights_by_formula(cwd):
+    (short,) = rows(cwd, "model", *TINY, *SMALL, "num_frames=1", "layers=1")
+    (whole,) = rows(cwd, "model", *TINY, "weights=random", *SMALL, "num_frames=1")
+    check_model_row(short)
+    check_model_row(whole)
+    assert short["layers"] == 1 and short["gflop"] < whole["gflop"] and short["weight_bytes"] < whole["weight_bytes"]
+
+
+@test
+def vae_is_verified_and_timed(cwd):
+    found = report(cwd, "vae", *TINY, *SMALL, "num_frames=1,5", "dtype=all", "html=page.html")
+    assert [(row["dtype"], row["num_frames"]) for row in found["vae"]] == [("bf16", 1), ("bf16", 5), ("f32", 1),
+                                                                           ("f32", 5)]
+    for row in found["vae"]:
+        check_model_row(row)
+        assert row["dense_gflop"] > row["gflop"], row
+    check_operations(found["vae_operations"], [{"dtype": "bf16", "num_frames": 5}, {"dtype": "f32", "num_frames": 1}])
+    assert "dense GFLOP" in (pathlib.Path(cwd) / "page.html").read_text()
+
+
+@test
+def text_is_verified_and_compared_with_its_bound(cwd):
+    found = report(cwd, "text", *TINY, "tokens=3,9", "dtype=all")
+    assert [(row["dtype"], row["tokens"]) for row in found["text"]] == [("bf16", 3), ("bf16", 9), ("f32", 3), ("f32", 9)]
+    for row in found["text"]:
+        check_model_row(row)
+        assert abs(row["ratio"] * row["bound_seconds"] / row["seconds_median"] - 1) < 1e-6, row
+        # The file's bf16 whatever is computed with: two layers, final norm, the embedding's rows of the ids.
+        assert row["read_bytes"] == 2 * (2 * (2 * 32 + 4 * 32 * 32 + 3 * 32 * 64 + 32 * 4) + 32 + 32 * row["tokens"])
+    (made,) = rows(cwd, "text", *TINY, "weights=random", "tokens=3")
+    check_model_row(made)
+    assert made["bound_seconds"] is None and made["read_bytes"] is None, made
+
+
+@test
+def load_measures_a_first_start(cwd):
+    found = rows(cwd, "load", *TINY, "dtype=all", "repeat=2")
+    assert [(row["start"], row["dtype"]) for row in found] == [("first", "bf16"), ("first", "f32")]
+    for row in found:
+        assert not row["note"] and 0 < row["rel_l2"] <= row["tolerance"], row
+        assert row["seconds_median"] >= row["seconds_min"] > 0 and row["forward_seconds"] > 0, row
+        assert row["bytes"] > 0 and row["fraction"] > 0 and row["of_first"] == 1, row
+
+
 # ---- bad input ----
 
 @test
 def bad_modes_and_keys_are_refused(cwd):
-    refused(cwd, bench(cwd), "MODE", "peak, kernel, ", "attention, all")
+    refused(cwd, bench(cwd), "MODE", "peak, kernel, ", "attention, model, vae, text, load, all")
     refused(cwd, bench(cwd, "kernels"), "'kernels'", "peak, kernel")
     refused(cwd, bench(cwd, "kernel", "shape=1x8x1x8"), "shape", "shapes")
     refused(cwd, bench(cwd, "kernel", "shapes=8x8"), "'8x8'", "BxSxHxD")
@@ -258,6 +338,23 @@ def bad_modes_and_keys_are_refused(cwd):
     refused(cwd, bench(cwd, "comm", "comm_timeout=0"), "comm_timeout")
     refused(cwd, bench(cwd, "all", "attn.tokens=5"), "'attn'")
     refused(cwd, bench(cwd, "all", "tokens=5"), "tokens")
+    refused(cwd, bench(cwd, "all", "model.layers=1"), "'model'")
+
+
+@test
+def bad_models_are_refused(cwd):
+    for mode in ("model", "vae", "text", "load"):
+        refused(cwd, bench(cwd, mode, "model=missing", "weights=checkpoint"), "missing")
+        refused(cwd, bench(cwd, mode, *TINY, "weights=zero"), "weights", "'zero'", "random", "checkpoint")
+        refused(cwd, bench(cwd, mode, *TINY, "dtype=f16"), "'f16'", "bf16")
+        refused(cwd, bench(cwd, mode, *TINY, "threads=-1"), "threads")
+    refused(cwd, bench(cwd, "model", "model=wan2.1_t2v_1.3b", "weights=checkpoint"), "wan2.1_t2v_1.3b")
+    refused(cwd, bench(cwd, "model", *TINY, "layers=5"), "layers=5", "4")
+    refused(cwd, bench(cwd, "model", *TINY, "height=40"), "height=40", "16")
+    refused(cwd, bench(cwd, "model", *TINY, *SMALL, "num_frames=1,4"), "num_frames=4", "4 times", "plus 1")
+    refused(cwd, bench(cwd, "vae", *TINY, "width=52"), "width=52", "8")
+    refused(cwd, bench(cwd, "vae", *TINY, *SMALL, "num_frames=3"), "num_frames=3", "plus 1")
+    refused(cwd, bench(cwd, "text", *TINY, "tokens=513"), "tokens", "'513'")
 
 
 @test

@@ -1,0 +1,176 @@
+// `bench model`: one forward of the transformer as a denoising step calls it (batch 1, whole sequence, one process).
+#include <cmath>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+
+#include "base/error.h"
+#include "bench/cases.h"
+#include "bench/memory.h"
+#include "bench/model_check.h"
+#include "bench/model_flops.h"
+#include "bench/operations.h"
+#include "bench/published.h"
+#include "bench/words.h"
+#include "models/wan/tensor_list.h"
+#include "models/wan/transformer/transformer.h"
+#include "models/wan/vae/vae_layout.h"
+
+namespace zoetrope::bench {
+namespace {
+
+constexpr int64_t kTextRows = 512;  // what a run gives cross-attention, zero rows included
+constexpr float kTimestep = 500;
+constexpr int kMostFrames = 100000;
+
+class ModelBench {
+ public:
+  ModelBench(const ModelSettings& settings, const Progress& progress, Outcome& outcome)
+      : settings_(settings),
+        progress_(progress),
+        outcome_(outcome),
+        model_(Published::open(settings.published)),
+        threads_(threads_of(settings.published)),
+        stream_(threads_, {&trace_, 0, trace::kComputeLane}) {
+    table_.columns = {
+        {"height", "height"}, {"width", "width"}, {"num_frames", "frames"}, {"tokens", "tokens", Format::kCount},
+        {"layers", "layers"}, {"dtype", "dtype"}, {"threads", "threads"}};
+    add_common_columns(table_.columns);
+    operations_.columns = {{"num_frames", "frames"}, {"dtype", "dtype"}};
+    add_operation_columns(operations_.columns);
+  }
+
+  void run() {
+    const std::vector<int> frames = parse_counts("num_frames", settings_.num_frames, 1, kMostFrames);
+    for (const int count : frames) latent_of(count);  // refused before anything long begins
+    for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
+      say(fmt::format("{}: making weights", dtype));
+      forget_peak_resident();
+      const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+      const auto source = model_.source(Part::kTransformer, threads_);
+      const auto weights =
+          wan::TransformerWeights::load(model_.transformer(), std::make_shared<io::Weights>(source), type);
+      const int64_t load_peak = peak_resident_bytes();
+      for (const int count : frames) run_case(count, dtype, source, weights, load_peak);
+    }
+  }
+
+  std::vector<Section> sections();
+
+ private:
+  void say(const std::string& what) const {
+    if (progress_) progress_("model " + what);
+  }
+
+  Shape latent_of(int64_t frames) const {
+    const wan::VaeConfig& vae = model_.vae();
+    const int64_t spatial = wan::spatial_factor(vae), temporal = wan::temporal_factor(vae);
+    const auto require = [](const char* key, int64_t value, int64_t unit, int64_t rest) {
+      if (value % unit != rest)
+        fail("{}={} is no size of this model: {} times a whole number{} is", key, value, unit,
+             rest == 0 ? "" : " plus 1");
+    };
+    const auto& patch = model_.transformer().patch_size;
+    require("height", settings_.height, spatial * patch[1], 0);
+    require("width", settings_.width, spatial * patch[2], 0);
+    require("num_frames", frames, temporal, temporal == 1 ? 0 : 1);
+    return {1 + (frames - 1) / temporal, settings_.height / spatial, settings_.width / spatial};
+  }
+
+  void run_case(int64_t frames, const std::string& dtype, const std::shared_ptr<const io::WeightSource>& source,
+                const std::shared_ptr<const wan::TransformerWeights>& weights, int64_t load_peak) {
+    const wan::TransformerConfig& config = weights->config;
+    const Shape latent = latent_of(frames);
+    const int64_t tokens = wan::token_grid(config, latent).tokens();
+    const double flop = transformer_flop(config, tokens, kTextRows);
+    say(fmt::format("{} {} tokens: {:.2f} TFLOP", dtype, tokens, flop * 1e-12));
+    Verdict verdict;
+    Timed timed;
+    comm::run_ranks(1, [&](comm::Communicator& rank) {
+      attention::ContextAttention attention = attention::plan({.batch = 1,
+                                                               .tokens = tokens,
+                                                               .heads = config.num_attention_heads,
+                                                               .head_dim = config.attention_head_dim,
+                                                               .dtype = weights->dtype,
+                                                               .scale = 0},
+                                                              {}, rank, stream_);
+      wan::Transformer transformer(weights, stream_);
+      transformer.prepare(latent, 1, attention);
+      const Tensor latents(DType::kF32, {1, config.in_channels, latent[0], latent[1], latent[2]});
+      const Tensor text(weights->dtype, {1, kTextRows, config.text_dim});
+      const Tensor velocity(weights->dtype, {1, tokens, config.patch_output_dim()});
+      fill_normal(latents, 1);
+      fill_normal(text, 2);
+      transformer.set_context(text);
+      const std::vector<float> timesteps{kTimestep};
+      timed = time_case(
+          fastest_isa(weights->dtype, stream_.team()), stream_.team(), flop, settings_.published.repeat,
+          [&] {
+            const trace::Span span(stream_.lane(), kPass);
+            transformer.forward(latents, timesteps, velocity);
+          },
+          [&] {
+            say(fmt::format("{} {} tokens: checking", dtype, tokens));
+            verdict = check_transformer(weights, source, stream_);
+            const std::string wrong = verdict.passed() ? degenerate(velocity) : verdict.note();
+            if (!wrong.empty()) ++outcome_.wrong;
+            return wrong;
+          });
+    });
+    timed.figures.peak_bytes = std::max(timed.figures.peak_bytes, load_peak);
+    std::vector<Cell> row = {settings_.height,  settings_.width, frames,           tokens,
+                             config.num_layers, dtype,           int64_t{threads_}};
+    row.resize(table_.columns.size());
+    set_common(table_, row, timed, flop, parameter_bytes(model_, Part::kTransformer, weights->dtype), verdict);
+    table_.add(std::move(row));
+    if (timed.figures.seconds.empty()) return;
+    add_operations(operations_, {frames, dtype}, operations_of_last_pass(trace_), peak_of(timed));
+  }
+
+  const ModelSettings& settings_;
+  const Progress& progress_;
+  Outcome& outcome_;
+  Published model_;
+  int threads_;
+  trace::Trace trace_;
+  Stream stream_;
+  Table table_, operations_;
+};
+
+std::vector<Section> ModelBench::sections() {
+  Section forward, operations;
+  forward.name = "model";
+  forward.title = "A forward of the transformer";
+  forward.note =
+      "Batch 1, 512 text rows, whose keys and values are made before, as once a prompt in a run. GFLOP are those that "
+      "are "
+      "executed (bench/model_flops.h). 'of peak' is the median over the repeats of operations a second over those of "
+      "the fastest multiply-adds that this machine has for the dtype, measured right before and after each repeat. "
+      "'resident' is the most memory that the process had while it read or made the weights and computed, file pages "
+      "included; 'above' what of it is more than the parameters in the dtype. Before timing, a few tokens went through "
+      "the same weights and first block, last block and head were compared with float64.";
+  operations.name = "model_operations";
+  operations.title = "Where the time of the last forward went";
+  operations.note = "Spans of the engine by name, each without the spans inside it.";
+  forward.table = std::move(table_);
+  operations.table = std::move(operations_);
+  return {std::move(forward), std::move(operations)};
+}
+
+}  // namespace
+
+OptionSet describe(ModelSettings& settings) {
+  OptionSet options = describe_published(settings.published);
+  options.integer("height", settings.height, {1, 1 << 16}, "pixels; a multiple of 16")
+      .integer("width", settings.width, {1, 1 << 16}, "pixels; a multiple of 16")
+      .text("num_frames", settings.num_frames, "frames of the video, 4k + 1, one row each");
+  return options;
+}
+
+std::vector<Section> bench_model(const ModelSettings& settings, const Progress& progress, Outcome& outcome) {
+  ModelBench bench(settings, progress, outcome);
+  bench.run();
+  return bench.sections();
+}
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,163 @@
+// The parts of the cases that measure whole models: what they count, how they add up spans, and that their checks tell
+// right weights from wrong ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "base/test_folder.h"
+#include "bench/memory.h"
+#include "bench/model_check.h"
+#include "bench/model_flops.h"
+#include "bench/operations.h"
+#include "bench/published.h"
+#include "bench/reference_rows.h"
+
+namespace zoetrope::bench {
+namespace {
+
+using trace::Clock;
+
+constexpr const char* kTiny = ZOETROPE_SOURCE_DIR "/demo/wan-tiny";
+
+PublishedSettings tiny(const char* weights) {
+  PublishedSettings settings;
+  settings.model = kTiny;
+  settings.weights = weights;
+  return settings;
+}
+
+// wan.md sections 2 and 4 by hand. 1.3 B: d = 1536, 30 layers, feed-forward 8960; 1 560 tokens are 480 × 832 × 1.
+TEST(Flops, OfTheTransformerAreItsProducts) {
+  const wan::TransformerConfig config = [] {
+    wan::TransformerConfig c;
+    c.num_attention_heads = 12;
+    c.ffn_dim = 8960;
+    c.num_layers = 30;
+    return c;
+  }();
+  const double n = 1560, d = 1536, linear = 2 * n * (4 * d * d + 2 * d * d + 2 * d * 8960);
+  const double attention = 4 * n * n * d + 4 * n * 512 * d, ends = 2 * n * d * (64 + 64);
+  EXPECT_DOUBLE_EQ(transformer_flop(config, 1560, 512),
+                   30 * (linear + attention) + ends + 2 * (256 * d + d * d + 6 * d * d));
+  EXPECT_NEAR(transformer_flop(config, 1560, 512), 4.50e12, 0.005e12);
+}
+
+TEST(Flops, OfTheVaeMatchWhatIsQuoted) {
+  // 5 frames of 480 × 832: 17.9 TFLOP by others' count.
+  EXPECT_NEAR(vae_decoder_dense_flop(wan::VaeConfig(), 2, 60, 104), 17.9e12, 0.05e12);
+}
+
+TEST(Flops, OfTheTextEncoderAreItsProducts) {
+  wan::TextEncoderConfig config;
+  config.num_layers = 3;
+  const double layer = 2 * 7.0 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 10240) + 4 * 7.0 * 7 * 4096;
+  EXPECT_DOUBLE_EQ(text_encoder_flop(config, 7), 3 * layer);
+}
+
+TEST(Operations, OfTheLastPassAreWithoutWhatIsInsideThem) {
+  trace::Trace trace;
+  const auto origin = Clock::now();
+  const auto add = [&](const char* name, int begin, int end, double flop = 0) {
+    const auto at = [&](int milliseconds) { return origin + std::chrono::milliseconds(milliseconds); };
+    trace.record(name, 0, trace::kComputeLane, at(begin), at(end), flop);
+  };
+  add(kPass, 0, 50);  // an earlier one
+  add("gemm", 10, 40);
+  add("gemm", 110, 130, 4e9);
+  add("gemm", 130, 140, 1e9);
+  add("block", 105, 150);
+  add("norm", 160, 170);
+  add(kPass, 100, 200);
+  add("gemm", 210, 300);  // after it
+  trace.record("gemm", 0, trace::kWaitLane, origin + std::chrono::milliseconds(110),
+               origin + std::chrono::milliseconds(190));
+
+  const std::vector<Operation> operations = operations_of_last_pass(trace);
+  ASSERT_EQ(operations.size(), 4u);
+  const auto expect = [&](size_t at, const char* name, int64_t calls, double seconds, double flop) {
+    EXPECT_EQ(operations[at].name, name);
+    EXPECT_EQ(operations[at].calls, calls);
+    EXPECT_NEAR(operations[at].seconds, seconds, 1e-5);  // traces are written in nanoseconds
+    EXPECT_NEAR(operations[at].flop, flop, 1e4);         // and six digits
+  };
+  expect(0, "(no span)", 0, 0.045, 0);
+  expect(1, "gemm", 2, 0.030, 5e9);
+  expect(2, "block", 1, 0.015, 0);
+  expect(3, "norm", 1, 0.010, 0);
+}
+
+TEST(Operations, OfATraceWithoutAPassAreNone) { EXPECT_TRUE(operations_of_last_pass(trace::Trace()).empty()); }
+
+TEST(Memory, PeakIsForgottenAndSeenAgain) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  const auto touch = [] { return std::vector<char>(kBytes, 1).back(); };
+  EXPECT_EQ(touch(), 1);
+  forget_peak_resident();
+  const int64_t before = peak_resident_bytes();
+  EXPECT_EQ(touch(), 1);
+  EXPECT_GE(peak_resident_bytes() - before, static_cast<int64_t>(kBytes / 2));
+}
+
+// Each check with the weights that the model has, and with others.
+class Checks : public ::testing::TestWithParam<DType> {
+ protected:
+  Stream stream_{2};
+  Published right_ = Published::open(tiny("checkpoint")), wrong_ = Published::open(tiny("random"));
+};
+
+TEST_P(Checks, OfTheTransformerTellRightFromWrong) {
+  const auto source = right_.source(Part::kTransformer, 1);
+  const auto weights =
+      wan::TransformerWeights::load(right_.transformer(), std::make_shared<io::Weights>(source), GetParam());
+  const Verdict verdict = check_transformer(weights, source, stream_);
+  EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
+  EXPECT_FALSE(check_transformer(weights, wrong_.source(Part::kTransformer, 1), stream_).passed());
+}
+
+TEST_P(Checks, OfTheVaeTellRightFromWrong) {
+  const auto source = right_.source(Part::kVae, 1);
+  const auto weights = std::make_shared<wan::VaeWeights>(right_.vae(), std::make_shared<io::Weights>(source),
+                                                         wan::VaeParts::kDecoder, GetParam());
+  const Verdict verdict = check_vae_decoder(weights, source, GetParam(), stream_);
+  EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
+  EXPECT_FALSE(check_vae_decoder(weights, wrong_.source(Part::kVae, 1), GetParam(), stream_).passed());
+}
+
+TEST_P(Checks, OfTheTextEncoderTellRightFromWrong) {
+  const auto source = right_.source(Part::kTextEncoder, 1);
+  wan::TextEncoder encoder(source, right_.text_encoder(), GetParam(), stream_);
+  const Verdict verdict = check_text_encoder(encoder, source, GetParam(), stream_);
+  EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
+  EXPECT_FALSE(check_text_encoder(encoder, wrong_.source(Part::kTextEncoder, 1), GetParam(), stream_).passed());
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Checks, ::testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
+
+TEST(Degenerate, ResultsAreFound) {
+  const Tensor x(DType::kF32, {2, 3});
+  fill_normal(x, 1);
+  EXPECT_EQ(degenerate(x), "");
+  x.data<float>()[4] = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(degenerate(x), ::testing::HasSubstr("not finite"));
+  std::fill_n(x.data<float>(), 6, 0.75f);
+  EXPECT_THAT(degenerate(x), ::testing::HasSubstr("alike"));
+}
+
+TEST(Published, ShortenedModelsKeepTheirFirstLayers) {
+  PublishedSettings settings = tiny("checkpoint");
+  settings.layers = 1;
+  const Published model = Published::open(settings);
+  EXPECT_EQ(model.transformer().num_layers, 1);
+  EXPECT_EQ(model.text_encoder().num_layers, 1);
+  EXPECT_LT(parameter_bytes(model, Part::kTransformer, DType::kBF16),
+            parameter_bytes(Published::open(tiny("checkpoint")), Part::kTransformer, DType::kBF16));
+  settings.layers = 5;
+  EXPECT_THAT(error_of([&] { Published::open(settings); }), ::testing::HasSubstr("layers=5"));
+}
+
+}  // namespace
+}  // namespace zoetrope::bench

@@ -1,0 +1,157 @@
+#include "bench/published.h"
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "bench/memory.h"
+#include "bench/statistics.h"
+#include "models/wan/tensor_list.h"
+#include "models/wan/vae/vae_layout.h"
+
+namespace zoetrope::bench {
+namespace {
+
+constexpr int64_t kMostThreads = 4096, kMostLayers = 1000;
+constexpr double kShortWindow = 0.05;
+constexpr double kWindowLimit = 2;  // of the peak beside runs that may take a minute
+
+int64_t shortened(const char* what, int64_t has, int64_t layers) {
+  if (layers > has) fail("layers={} is more than the {} has: {}", layers, what, has);
+  return layers > 0 ? layers : has;
+}
+
+}  // namespace
+
+Published Published::open(const PublishedSettings& settings) {
+  GenerateOptions options;
+  options.model = settings.model;
+  options.weights = settings.weights;
+  Published model(pipeline::ModelFolder::open(options));
+  model.transformer_ = model.folder_.experts.front().config;
+  model.vae_ = model.folder_.vae_config;
+  model.text_encoder_ = model.folder_.text_encoder_config;
+  model.transformer_.num_layers = shortened("transformer", model.transformer_.num_layers, settings.layers);
+  model.text_encoder_.num_layers =
+      std::min(model.text_encoder_.num_layers, settings.layers > 0 ? settings.layers : kMostLayers);
+  return model;
+}
+
+const pipeline::ComponentWeights& Published::weights(Part part) const {
+  if (part == Part::kVae) return folder_.vae;
+  return part == Part::kTransformer ? folder_.experts.front().weights : folder_.text_encoder;
+}
+
+OptionSet describe_published(PublishedSettings& settings) {
+  OptionSet options;
+  options
+      .text("model", settings.model,
+            "a checkpoint folder in the published layout or, with weights=random, a name of configs/")
+      .choice("weights", settings.weights, {"random", "checkpoint"},
+              "random: every tensor by formula, no file is read; checkpoint: those of the folder")
+      .integer("layers", settings.layers, {0, kMostLayers}, "only the first so many layers of the model; 0: all")
+      .text("dtype", settings.dtype, "bf16, f32 (or float32) or all")
+      .integer("threads", settings.threads, {0, kMostThreads}, "compute threads; 0: every one this process has")
+      .integer("repeat", settings.repeat, {0, 10000},
+               "timed repeats; 0: five, or three where one takes more than a second");
+  return options;
+}
+
+int threads_of(const PublishedSettings& settings) {
+  return settings.threads > 0 ? static_cast<int>(settings.threads) : available_threads();
+}
+
+int64_t parameter_bytes(const Published& model, Part part, DType dtype) {
+  const auto size = static_cast<int64_t>(dtype_size(dtype));
+  int64_t bytes = 0;
+  if (part == Part::kTransformer) {
+    for (const wan::TensorSpec& spec : wan::transformer_tensors(model.transformer())) {
+      bytes += spec.shape.size() * (wan::is_float32_island(spec.name) ? 4 : size);
+    }
+  } else if (part == Part::kVae) {
+    for (const wan::TensorSpec& spec : wan::coder_tensors(wan::decoder_layout(model.vae()))) {
+      bytes += spec.shape.size() * size;
+    }
+  } else {
+    for (const wan::TensorSpec& spec : wan::text_encoder_tensors(model.text_encoder())) {
+      bytes += spec.shape.size() * size;
+    }
+  }
+  return bytes;
+}
+
+Isa fastest_isa(DType dtype, ThreadTeam& team) {
+  Isa best = Isa::kAvx2;
+  double most = 0;
+  for (const Isa isa : all_isas()) {
+    if (!isa_available(isa) || (isa == Isa::kAvx512Bf16 && dtype != DType::kBF16)) continue;
+    const double flops = measure_peak(isa, team, kShortWindow).flops;
+    if (flops > most) {
+      most = flops;
+      best = isa;
+    }
+  }
+  return best;
+}
+
+Timed time_case(Isa isa, ThreadTeam& team, double flop, int64_t repeats, const std::function<void()>& run,
+                const std::function<std::string()>& check) {
+  struct Wrong {};
+  Timed timed;
+  Figures& figures = timed.figures;
+  const PairedOptions options{.repeats = static_cast<int>(repeats), .window_limit = kWindowLimit};
+  try {
+    const std::vector<PairedRepeat> paired = time_beside_peak(isa, team, flop, options, run, [&] {
+      figures.peak_bytes = peak_resident_bytes();
+      timed.note = check();
+      if (!timed.note.empty()) throw Wrong();
+      forget_peak_resident();
+    });
+    for (const PairedRepeat& repeat : paired) {
+      figures.seconds.push_back(repeat.seconds);
+      figures.fractions.push_back(repeat.fraction);
+      figures.peaks.push_back(repeat.peak.flops);
+    }
+    figures.peak_bytes = std::max(figures.peak_bytes, peak_resident_bytes());
+  } catch (const Wrong&) {
+  }
+  return timed;
+}
+
+double peak_of(const Timed& timed) { return median(timed.figures.peaks); }
+
+void add_common_columns(std::vector<Column>& columns) {
+  const Column common[] = {{"seconds_min", "least", Format::kSeconds},
+                           {"seconds_median", "median", Format::kSeconds},
+                           {"gflop", "GFLOP", Format::kOneDecimal},
+                           {"gflops", "GFLOP/s", Format::kOneDecimal},
+                           {"peak_gflops", "peak", Format::kOneDecimal},
+                           {"fraction", "of peak", Format::kPercent},
+                           {"peak_bytes", "resident", Format::kBytes},
+                           {"weight_bytes", "weights", Format::kBytes},
+                           {"above_weights_bytes", "above", Format::kBytes},
+                           {"rel_l2", "rel L2", Format::kScientific},
+                           {"tolerance", "tolerance", Format::kScientific, true},
+                           {"note", ""}};
+  columns.insert(columns.end(), std::begin(common), std::end(common));
+}
+
+void set_common(const Table& table, std::vector<Cell>& row, const Timed& timed, double flop, int64_t weight_bytes,
+                const Verdict& verdict) {
+  const auto set = [&](const char* key, Cell value) { table.cell(row, key) = std::move(value); };
+  const Figures& figures = timed.figures;
+  set("gflop", flop * 1e-9);
+  set("weight_bytes", weight_bytes);
+  set("rel_l2", verdict.relative_l2);
+  set("tolerance", verdict.tolerance);
+  if (!timed.note.empty()) set("note", timed.note);
+  if (figures.seconds.empty()) return;
+  set("seconds_min", minimum(figures.seconds));
+  set("seconds_median", median(figures.seconds));
+  set("gflops", flop / minimum(figures.seconds) * 1e-9);
+  set("peak_gflops", median(figures.peaks) * 1e-9);
+  set("fraction", median(figures.fractions));
+  set("peak_bytes", figures.peak_bytes);
+  set("above_weights_bytes", std::max<int64_t>(0, figures.peak_bytes - weight_bytes));
+}
+
+}  // namespace zoetrope::bench

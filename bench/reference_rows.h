@@ -1,0 +1,74 @@
+// What the checks of whole models compute with: rows in float64 and parameters read one at a time, rounded as the model
+// under test holds them. Slow, small and plain on purpose; shares no code with the kernels.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "device/thread_team.h"
+#include "io/weights.h"
+
+namespace zoetrope::bench {
+
+// `features` × `rows` values, the rows of one feature side by side: products run along the rows.
+struct Rows {
+  Rows() = default;
+  Rows(int64_t features_, int64_t rows_)
+      : features(features_), rows(rows_), values(static_cast<size_t>(features_ * rows_)) {}
+  double* feature(int64_t f) { return values.data() + f * rows; }
+  const double* feature(int64_t f) const { return values.data() + f * rows; }
+
+  int64_t features = 0, rows = 0;
+  std::vector<double> values;
+};
+
+// [rows, features] F32 or BF16, contiguous; leading extents count as rows.
+Rows rows_of(const TensorView& tensor);
+
+// ‖a − expected‖ / ‖expected‖ over all values.
+double relative_l2(const Rows& a, const Rows& expected);
+
+// What parameters are rounded to before they are used.
+enum class Rounding : uint8_t { kFloat32, kBFloat16 };
+inline Rounding rounding_of(DType dtype) { return dtype == DType::kBF16 ? Rounding::kBFloat16 : Rounding::kFloat32; }
+
+class ReferenceWeights {
+ public:
+  ReferenceWeights(std::shared_ptr<const io::WeightSource> source, ThreadTeam& team)
+      : source_(std::move(source)), team_(team) {}
+
+  std::vector<float> read(const std::string& name, Rounding rounding) const;
+
+  // w·x + b: tensors PREFIX.weight, whose first extent is that of the result, and PREFIX.bias where there is one.
+  Rows linear(const std::string& prefix, const Rows& x, Rounding rounding) const;
+
+  ThreadTeam& team() const { return team_; }
+
+ private:
+  std::shared_ptr<const io::WeightSource> source_;
+  ThreadTeam& team_;
+};
+
+// softmax(scale·q·kᵀ + bias)·v, head by head; the features of a head stand together. bias(head, query, key) may be
+// empty.
+struct ReferenceAttention {
+  const Rows& q;
+  const Rows& k;
+  const Rows& v;
+  int64_t heads;
+  double scale;
+  std::function<double(int64_t head, int64_t query, int64_t key)> bias;
+};
+Rows attend(const ReferenceAttention& attention);
+
+void add_to(Rows& x, const Rows& branch);
+
+double gelu_tanh(double x);
+double silu(double x);
+
+}  // namespace zoetrope::bench
