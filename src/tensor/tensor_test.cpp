@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -29,6 +30,22 @@ TEST(TensorView, OfNoDataStaysEmptyThroughSlices) {
   const TensorView none;
   EXPECT_FALSE(none);
   EXPECT_TRUE(none.empty());
+}
+
+// Around the size from which memory is mapped: all of it can be written, on lines and then on large pages.
+TEST(Tensor, MemoryIsAlignedAndWhole) {
+  constexpr int64_t kLarge = int64_t{2} << 20;
+  for (const int64_t bytes :
+       {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{64}, kLarge - 1, kLarge, kLarge + 1, 3 * kLarge + 4097}) {
+    Tensor tensor = Tensor::uninitialized(DType::kU8, {bytes});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data<char>()) % 64, 0u) << bytes;
+    std::memset(tensor.data<char>(), 7, static_cast<size_t>(bytes));
+    const Tensor moved = std::move(tensor);
+    if (bytes > 0) {
+      EXPECT_EQ(moved.data<char>()[bytes - 1], 7);
+    }
+    EXPECT_EQ(Tensor(DType::kU8, {bytes}).size(), bytes);
+  }
 }
 
 TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
