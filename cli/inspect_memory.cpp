@@ -35,7 +35,8 @@ std::string memory_lines(const fs::path& folder, const std::vector<std::string>&
   const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));
   const pipeline::RunPlan plan = pipeline::plan_run(options, model);
   const pipeline::RankLayout layout = pipeline::lay_out_ranks(options, plan, model, ranks);
-  pipeline::MemoryQuestion question{options, pipeline::model_configs(model), {}, {}};
+  pipeline::MemoryQuestion question{options, pipeline::model_configs(model), {}, {}, {}};
+  question.configs.mapped = true;
   question.configs.stored_transformer = stored.stored_transformer;
   question.configs.stored_text_encoder = stored.stored_text_encoder;
   question.configs.stored_vae = stored.stored_vae;

@@ -50,6 +50,9 @@ constexpr Change kChanges[] = {
 };
 constexpr size_t kSubsets = size_t{1} << std::size(kChanges);
 
+// Of code and of what the kernels' library generates, once they are used.
+constexpr int64_t kGrowth = 15'000'000;
+
 Bytes peak_of(const MemoryQuestion& question) { return memory_plan(question).peak().total(); }
 
 std::string with_peak(const std::string& words, Bytes peak) { return fmt::format("{} ({})", words, peak.text()); }
@@ -241,6 +244,7 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
       stored_dtype(model.experts[0].weights, wan::transformer_tensors(model.experts[0].config));
   configs.stored_text_encoder = stored_dtype(model.text_encoder, wan::text_encoder_tensors(model.text_encoder_config));
   configs.stored_vae = stored_dtype(model.vae, wan::vae_tensors(model.vae_config));
+  configs.mapped = model.text_encoder.checkpoint() != nullptr;
   return configs;
 }
 
@@ -276,6 +280,7 @@ planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
   size.vae_tiling = o.vae_tiling;
   size.keeps_frames = !o.dump.empty();
   size.threads = comm::process_threads(o.threads);
+  if (question.resident) size.program_bytes = *question.resident + kGrowth;
   return planner::memory_model(wan::workload(question.configs, size, question.ranks));
 }
 

@@ -23,6 +23,7 @@ struct MemoryQuestion {
   wan::ModelConfigs configs;
   planner::RankUse ranks;
   std::vector<int64_t> prompt_tokens;  // where they are known; else the most that fit
+  std::optional<int64_t> resident;  // bytes of this process before the run; unset: of a program that does nothing else
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);

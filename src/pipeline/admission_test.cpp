@@ -51,7 +51,7 @@ TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
 
 // Every way out that is offered is one: the model says so of the changed options.
 TEST(Admission, WhatIsOfferedFits) {
-  for (const double share : {0.9, 0.7, 0.5, 0.35}) {
+  for (const double share : {0.9, 0.7, 0.5, 0.45}) {
     const MemoryQuestion question = question_1_3b();
     const Bytes available(static_cast<int64_t>(share * static_cast<double>(peak(question).count())));
     const auto ways = what_would_fit(question, available);

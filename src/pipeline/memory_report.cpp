@@ -38,6 +38,7 @@ void MemoryReport::gather() {
   if (world_.size() > 1) world_.barrier();
   end();
   if (world_.size() == 1 || !comm::launched_by_mpi()) return;
+  largest_.clear();
   for (const trace::ResidentMeter::Peak& peak : meter_->peaks())
     largest_.emplace_back(peak.part, static_cast<int64_t>(world_.all_reduce_max(static_cast<double>(peak.bytes))));
 }

@@ -20,7 +20,8 @@ class MemoryReport {
 
   // Ends the component before and begins this one.
   void begin(const char* component);
-  // Collective: ends the component and learns the largest peaks of all processes. Ranks have let go of what they held.
+  // Collective: ends the component and learns the largest peaks so far of all processes. Ranks have let go of what they
+  // held.
   void gather();
 
   // Ends the last component. Of this process; the whole last.

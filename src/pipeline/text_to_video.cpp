@@ -25,6 +25,7 @@
 #include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_ranks.h"
+#include "trace/resident.h"
 
 namespace zoetrope {
 namespace pipeline {
@@ -92,6 +93,7 @@ class Run final : public TextToVideo {
   const GenerateOptions options_;
   const ModelFolder model_;
   const RunPlan plan_;
+  const int64_t resident_ = trace::resident_bytes();  // before anything is read
   SharedExpert experts_[2];
   SharedVae vae_;
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
@@ -117,7 +119,7 @@ std::unique_ptr<io::FrameWriter> Run::open_output() const {
 }
 
 MemoryQuestion Run::memory_question(const RankLayout& layout, int ranks) const {
-  MemoryQuestion question{options_, model_configs(model_), {}, {}};
+  MemoryQuestion question{options_, model_configs(model_), {}, {}, resident_};
   question.ranks = rank_use(options_, layout, question.configs, comm::launched_by_mpi() ? 1 : ranks);
   for (const std::string& prompt : {options_.prompt, options_.negative_prompt}) {
     const auto tokens = model_.tokenizer.encode(wan::clean_prompt(prompt), options_.max_sequence_length);
@@ -179,6 +181,8 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
     memory.begin(planner::kVae);
     const FrameOutput output{writer.get(), dump};
     decode_frames({options_, model_, plan_, callbacks, timing, trace_.get()}, world, vae_, result.latents, output);
+    // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
+    if (decoding_ranks(options_, plan_, model_.vae_config, world.size()) == world.size()) memory.gather();
   }
   if (writes) {
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");

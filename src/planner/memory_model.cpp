@@ -38,7 +38,7 @@ class Builder {
   void text_encoder() {
     phase("text encoder", kTextEncoder);
     add("weights", w_.text.weights.held);
-    add("layers being read", w_.text.weights.in_flight);
+    add("layers being read", w_.text.weights.in_flight * here(w_, w_.ranks.text_encoder));
     add("activations", w_.text.workspace * here(w_, w_.ranks.text_encoder));
   }
 

@@ -43,7 +43,7 @@ struct Workload {
   Bytes per_rank;  // of a rank from beginning to end: latents, the rows of the prompt
 
   struct TextEncoder {
-    WeightBytes weights;  // held: what stays for the whole pass; in_flight: the layers on their way
+    WeightBytes weights;  // held: what stays for the whole pass; in_flight: a rank's part of the layer on its way
     Bytes workspace;      // of a rank
   } text;
 

@@ -1,11 +1,15 @@
 #include "models/wan/workload.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/index_range.h"
 #include "models/wan/tensor_list.h"
+#include "models/wan/transformer/weights.h"
+#include "models/wan/transformer/workspace.h"
+#include "models/wan/umt5/memory.h"
+#include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
+#include "models/wan/vae/vae_tiling.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -14,6 +18,10 @@ using planner::Bytes;
 using planner::WeightBytes;
 
 constexpr int64_t kFloat = 4;
+// Of a thread: tiles of attention, rows of a convolution.
+constexpr int64_t kKernelScratch = int64_t{4} << 20;
+// Between the decoder and the file: those that wait, the one being filled, the one being written.
+constexpr int64_t kFramesWaiting = 6;
 
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
 
@@ -26,13 +34,6 @@ WeightBytes weights_of(const TensorList& list, DType stored) {
 
 // ---- transformer ----
 
-Bytes held_by_transformer(const TensorList& list, DType dtype) {
-  Bytes bytes;
-  for (const TensorSpec& spec : list)
-    bytes += Bytes(spec.shape.size()) * (is_float32_island(spec.name) ? kFloat : size_of(dtype));
-  return bytes;
-}
-
 // Tensors whose forms so many threads make at once: the modulation of all blocks, which there is once, and the widest
 // of the blocks'.
 int64_t widest_forms(const TransformerConfig& config, int threads) {
@@ -41,94 +42,85 @@ int64_t widest_forms(const TransformerConfig& config, int threads) {
 }
 
 planner::Workload::Expert expert_of(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
-                                    int64_t branches, int64_t tokens) {
+                                    int64_t branches, int64_t tokens, int rank_threads) {
   planner::Workload::Expert expert;
-  const TensorList list = transformer_tensors(config);
   const int64_t d = config.inner_dim(), element = size_of(size.transformer);
-  expert.weights = weights_of(list, configs.stored_transformer);
-  expert.weights.held = held_by_transformer(list, size.transformer);
+  expert.weights = weights_of(transformer_tensors(config), configs.stored_transformer);
+  expert.weights.held = Bytes(transformer_weight_bytes(config, size.transformer));
   expert.weights.in_flight = Bytes(widest_forms(config, size.threads)) * size_of(configs.stored_transformer);
   const int64_t rows = branches * size.text_rows;
   expert.context = Bytes(config.num_layers * 2) * rows * d * element + Bytes(rows * config.text_dim * kFloat);
   expert.context_making = Bytes(rows) * (3 * d + config.text_dim) * element;
-  const int64_t widest = std::max({3 * d, config.ffn_dim, config.patch_input_dim()});
-  expert.workspace = Bytes(branches * tokens) * (2 * d + widest) * element;
+  expert.workspace = Bytes(transformer_workspace_bytes(config, tokens, branches, size.transformer, rank_threads));
   return expert;
 }
 
 // ---- VAE ----
 
-// Frames that the causal convolutions of the decoder remember, and those in work at the largest stage.
-Bytes decoder_workspace(const VaeConfig& config, int64_t height, int64_t width, DType dtype) {
-  const CoderLayout layout = decoder_layout(config);
-  int64_t h = height, w = width;  // of the stage
-  Bytes bytes, largest;
-  const auto past = [&](const ConvLayout& conv) {
-    const Bytes frame = Bytes(conv.in) * h * w * size_of(dtype);
-    if (conv.kernel[0] > 1) bytes += frame * (conv.kernel[0] - 1);
-    largest = std::max(largest, Bytes(std::max(conv.in, conv.out)) * h * w * size_of(dtype));
-  };
-  const auto residual = [&](const ResidualLayout& block) {
-    past(block.conv1);
-    past(block.conv2);
-  };
-  past(layout.in);
-  residual(layout.middle_first);
-  residual(layout.middle_last);
+// What the decoder computes with is float32 in either dtype. An enlarging convolution is kept as four of 2×2 taps, one
+// for each pixel of a cell.
+Bytes held_by_decoder(const CoderLayout& layout) {
+  Bytes bytes;
+  for (const TensorSpec& spec : coder_tensors(layout)) bytes += Bytes(spec.shape.size()) * kFloat;
+  constexpr int64_t kCells = 4, kCellTaps = 4;
   for (const StageLayout& stage : layout.stages) {
-    for (const ResidualLayout& block : stage.resnets) residual(block);
     if (!stage.resample) continue;
-    if (stage.resample->time) past(*stage.resample->time);
-    h *= 2;
-    w *= 2;
-    past(stage.resample->spatial);
+    const ConvLayout& conv = stage.resample->spatial;
+    const int64_t more = kCells * kCellTaps - conv.kernel[1] * conv.kernel[2];
+    bytes += Bytes(conv.in * conv.out * more) * kFloat;
   }
-  past(layout.out);
-  constexpr int64_t kInWork = 4;
-  return bytes + largest * kInWork;
+  return bytes;
+}
+
+bool in_tiles(const RunSize& size) {
+  return size.vae_tiling && (size.height > TileSizes().height || size.width > TileSizes().width);
 }
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks) {
   const VaeConfig& config = configs.vae;
   planner::Workload::Vae vae;
   const int64_t spatial = spatial_factor(config);
+  const CoderLayout layout = decoder_layout(config);
   vae.weights = weights_of(vae_tensors(config), configs.stored_vae);
-  TensorList decoder = coder_tensors(decoder_layout(config));
-  for (const TensorSpec& spec : decoder) vae.weights.held += Bytes(spec.shape.size()) * size_of(size.vae);
-  int64_t rows = size.height / spatial, columns = size.width / spatial;
-  if (size.vae_tiling) {
-    constexpr int64_t kTile = 256;
-    rows = std::min(rows, kTile / spatial);
-    columns = std::min(columns, kTile / spatial);
-  }
-  rows = ceil_div(rows, std::max(1, ranks.vae));
-  vae.workspace = decoder_workspace(config, rows, columns, size.vae);
+  vae.weights.held = held_by_decoder(layout);
+  // As float32 while the kernels' own layout is made of it: mapped, or converted.
+  for (const TensorSpec& spec : coder_tensors(layout)) vae.weights.in_flight += Bytes(spec.shape.size()) * kFloat;
+  const bool tiled = in_tiles(size);
+  const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
+  const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
+  const int64_t own = ceil_div(height / spatial, ranks.vae);  // of the part with the most rows
+  vae.workspace = Bytes(static_cast<int64_t>(
+      ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder, IndexRange{0, own})
+                    : vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder)));
+  vae.workspace += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
   const Bytes frame = Bytes(size.height * size.width * config.out_channels) * kFloat;
-  constexpr int64_t kWaiting = 5;
-  vae.output = frame * kWaiting;
-  if (size.vae_tiling) vae.output += frame * size.frames;
+  vae.output = frame * kFramesWaiting;
+  if (tiled) vae.output += frame * size.frames;
   if (size.keeps_frames) vae.kept = (frame + frame / kFloat) * size.frames;
   return vae;
 }
 
 // ---- text encoder ----
 
-planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, const RunSize& size) {
+planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, const RunSize& size,
+                                               const planner::RankUse& ranks, int rank_threads) {
   const TextEncoderConfig& config = configs.text_encoder;
   planner::Workload::TextEncoder text;
   text.weights = weights_of(text_encoder_tensors(config), configs.stored_text_encoder);
-  const int64_t layer = 4 * config.d_model * config.attention_dim() + 3 * config.d_model * config.d_ff;
-  text.weights.in_flight = Bytes(layer * 2) * size_of(configs.stored_text_encoder);
   std::vector<int64_t> lengths = size.prompt_tokens;
   lengths.resize(static_cast<size_t>(size.prompts), size.text_rows);
-  int64_t rows = 0, longest = 0;
+  TextEncoderUse use;
   for (const int64_t length : lengths) {
-    rows += length;
-    longest = std::max(longest, length);
+    use.rows += length;
+    use.longest = std::max(use.longest, length);
   }
-  text.workspace =
-      Bytes(rows) * (2 * config.d_model + 4 * config.attention_dim() + 2 * config.d_ff) * size_of(size.text_encoder) +
-      Bytes(config.num_heads) * longest * longest * kFloat;
+  use.dtype = size.text_encoder;
+  use.parts = std::max(1, ranks.text_encoder);
+  use.threads = rank_threads;
+  text.workspace = Bytes(static_cast<int64_t>(text_encoder_workspace_bytes(config, use)));
+  const size_t in_flight = configs.mapped ? text_encoder_mapped_bytes(config, configs.stored_text_encoder, use.parts)
+                                          : text_encoder_buffer_bytes(config, size.text_encoder, use.parts);
+  text.weights.in_flight = Bytes(static_cast<int64_t>(in_flight));
   return text;
 }
 
@@ -143,27 +135,26 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t branches = std::max<int64_t>(1, size.prompts / ranks.data);
   const int64_t shard = ranks.sharded ? ceil_div(tokens, ranks.context.ranks()) : tokens;
   const int64_t element = size_of(size.transformer);
+  const auto rank_threads = static_cast<int>(std::max(1, size.threads / std::max(1, ranks.here)));
 
   w.ranks = ranks;
-  w.program = Bytes(80'000'000);
+  w.program = Bytes(size.program_bytes);
   // Latents, their noise, what UniPC remembers of two steps, the velocity; the rows of the prompts.
   constexpr int64_t kLatents = 8;
   w.per_rank = Bytes(cells) * (configs.vae.z_dim * kFloat * kLatents) +
                Bytes(size.prompts * size.text_rows) * configs.text_encoder.d_model * kFloat;
-  w.text = text_encoder_of(configs, size);
+  w.text = text_encoder_of(configs, size, ranks, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {
-    w.experts.push_back(expert_of(expert, configs, size, branches, shard));
+    w.experts.push_back(expert_of(expert, configs, size, branches, shard, rank_threads));
     w.experts.back().name = w.experts.size() == 1 ? "transformer" : "transformer_2";
   }
-  w.attention = {branches, ranks.sharded ? tokens : shard, config.num_attention_heads, config.attention_head_dim,
-                 element};
-  // A head's keys and values, packed; tiles of the threads.
-  constexpr int64_t kTileBytes = int64_t{1} << 20;
-  w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) +
-                     Bytes(kTileBytes) * ceil_div(size.threads, std::max(1, ranks.here));
+  w.attention = {branches, tokens, config.num_attention_heads, config.attention_head_dim, element};
+  // A head's keys and values, packed.
+  w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) + Bytes(kKernelScratch) * rank_threads;
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +
            Bytes(size.prompts + 1) * cells * (config.out_channels * kFloat);
-  w.vae = vae_of(configs, size, ranks);
+  if (in_tiles(size)) w.ranks.vae = 1;  // tiles follow one another on one rank
+  w.vae = vae_of(configs, size, w.ranks);
   return w;
 }
 

@@ -22,6 +22,7 @@ struct ModelConfigs {
   DType stored_transformer = DType::kF32;
   DType stored_text_encoder = DType::kF32;
   DType stored_vae = DType::kF32;
+  bool mapped = true;  // files are; formulas fill buffers
 };
 
 struct RunSize {
@@ -33,6 +34,8 @@ struct RunSize {
   bool vae_tiling = false;
   bool keeps_frames = false;  // a dump of all frames
   int threads = 1;            // of the process
+  // Before anything is read: code and libraries, settings, the tokenizer, what the kernels generate.
+  int64_t program_bytes = 70'000'000;
 };
 
 // Sizes as checked against the model (multiples of its patches).
