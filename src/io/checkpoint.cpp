@@ -114,6 +114,16 @@ const fs::path& Checkpoint::file(const std::string& name) const { return holder(
 void Checkpoint::will_need(const std::string& name) const { holder(name).will_need(name); }
 void Checkpoint::release(const std::string& name) const { holder(name).release(name); }
 
+void Checkpoint::require_unchanged() const {
+  for (const auto& file : contents_->files) file->require_unchanged();
+}
+
+std::string Checkpoint::identity() const {
+  std::string lines;
+  for (const auto& file : contents_->files) lines += file->identity() + "\n";
+  return lines;
+}
+
 uint64_t Checkpoint::bytes() const {
   uint64_t bytes = 0;
   for (const auto& [name, file] : contents_->tensors) bytes += file->info(name).bytes;

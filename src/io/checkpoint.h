@@ -39,6 +39,8 @@ class Checkpoint {
   const std::filesystem::path& file(const std::string& name) const;  // that holds the tensor
   void will_need(const std::string& name) const;
   void release(const std::string& name) const;  // see SafetensorsFile::release
+  void require_unchanged() const;               // of every file, see SafetensorsFile
+  std::string identity() const;                 // of every file, a line each
 
   uint64_t bytes() const;                            // of tensor data
   int64_t parameters() const;                        // number of elements

@@ -86,6 +86,14 @@ TensorInfo FormulaSource::info(const std::string& name) const {
   return info;
 }
 
+std::string FormulaSource::identity() const {
+  uint64_t hash = fnv1a64(fmt::to_string(seed_));
+  for (const auto& [name, f] : formulas_) {
+    hash = fnv1a64(fmt::format("{} {} {} {}", name, f.shape.to_string(), f.offset, f.amplitude), hash);
+  }
+  return fmt::format("formulas {} {:016x}\n", formulas_.size(), hash);
+}
+
 void FormulaSource::read_range(const std::string& name, IndexRange range, const TensorView& out) const {
   const Formula& f = formula(name);
   ZT_CHECK(out.size() == range.size() && range.end <= f.shape.size());

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "io/hash.h"
 #include "io/json.h"
 
 namespace zoetrope::io {
@@ -194,6 +195,11 @@ void check_coverage(const std::string& file, const std::map<std::string, TensorI
 
 }  // namespace
 
+SafetensorsFile::Stamp SafetensorsFile::stamp_of(const struct stat& status) {
+  return {static_cast<uint64_t>(status.st_dev), static_cast<uint64_t>(status.st_ino),
+          static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {}
 
 SafetensorsFile::~SafetensorsFile() {
@@ -217,6 +223,7 @@ void SafetensorsFile::map() {
   if (!S_ISREG(status.st_mode)) fail("{}: is not a regular file", path_.string());
   const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) fail("{}: cannot be opened: {}", path_.string(), std::generic_category().message(errno));
+  if (::fstat(descriptor, &status) == 0) stamp_ = stamp_of(status);  // of what is mapped, should the name be taken over
   size_ = static_cast<uint64_t>(status.st_size);
   void* mapped = MAP_FAILED;
   if (size_ >= kLengthBytes) mapped = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
@@ -239,6 +246,7 @@ void SafetensorsFile::parse_header() {
         "not a safetensors file",
         file, length, size_, kMaxHeaderBytes);
   }
+  header_bytes_ = kLengthBytes + length;
   const std::string_view text(reinterpret_cast<const char*>(data_) + kLengthBytes, length);
   if (text.empty() || text.front() != '{') fail("{}: its header must be a JSON object, opening with '{{'", file);
   const json header = parse_json(text, file + ": header");
@@ -296,6 +304,24 @@ void SafetensorsFile::release(const std::string& name) const {
   const uint64_t begin = (found.offset + page - 1) / page * page;
   const uint64_t end = (found.offset + found.bytes) / page * page;
   if (begin < end) ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
+void SafetensorsFile::require_unchanged() const {
+  struct stat status {};
+  if (::stat(path_.c_str(), &status) != 0) {
+    fail("{}: cannot be found any more: {}; weights must stay as they are while they are in use", path_.string(),
+         std::generic_category().message(errno));
+  }
+  if (!(stamp_of(status) == stamp_)) {
+    fail("{}: was changed while it was in use; weights must stay as they are until the program ends, so start it again",
+         path_.string());
+  }
+}
+
+std::string SafetensorsFile::identity() const {
+  const std::string_view header(reinterpret_cast<const char*>(data_), header_bytes_);
+  return fmt::format("{} {} {}.{:09} {:016x}", path_.filename().string(), stamp_.size, stamp_.seconds,
+                     stamp_.nanoseconds, fnv1a64(header));
 }
 
 SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,

@@ -15,6 +15,8 @@
 
 #include "base/atomic_file.h"
 
+struct stat;
+
 namespace zoetrope::io {
 
 struct TensorInfo {
@@ -51,7 +53,19 @@ class SafetensorsFile {
   // the file again when they are touched.
   void release(const std::string& name) const;
 
+  // An Error where another program has written to the file or put another one in its place since it was opened.
+  void require_unchanged() const;
+  // Tells this file from others and from itself before a change: size, time and a hash of the header.
+  std::string identity() const;
+
  private:
+  struct Stamp {  // as the file system has it
+    uint64_t device = 0, number = 0, size = 0;
+    int64_t seconds = 0, nanoseconds = 0;  // of the last change
+    friend bool operator==(const Stamp&, const Stamp&) = default;
+  };
+  static Stamp stamp_of(const struct stat& status);
+
   explicit SafetensorsFile(std::filesystem::path path);
   void map();
   void parse_header();
@@ -59,6 +73,8 @@ class SafetensorsFile {
   std::filesystem::path path_;
   std::byte* data_ = nullptr;
   uint64_t size_ = 0;
+  uint64_t header_bytes_ = 0;  // with the length before it
+  Stamp stamp_;                // when the file was mapped
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
 };

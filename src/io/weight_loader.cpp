@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "io/hash.h"
+#include "io/weight_cache.h"
 #include "io/weights_cache.h"
 
 namespace zoetrope::io {
@@ -24,6 +26,15 @@ constexpr int64_t kMostBuffered = int64_t{512} << 20;
 
 bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF64;
+}
+
+// Of everything that its bytes follow from, beside the values.
+uint64_t hash_of(const DerivedForm& form) {
+  uint64_t hash = fnv1a64(form.form);
+  for (size_t i = 0; i < form.names.size(); ++i) {
+    hash = fnv1a64(fmt::format("|{} {}", form.names[i], form.shapes[i].to_string()), hash);
+  }
+  return hash;
 }
 
 }  // namespace
@@ -190,6 +201,7 @@ void WeightLoader::run(int threads, const Tick& tick) {
   const auto placed = [&](const Job& job, const std::byte* at) {
     if (job.placed) job.placed(at);
     done += job.stored_bytes;
+    if (weights_->loading_.progress) weights_->loading_.progress(done, total);
     if (tick) tick(done, total);
   };
   for (Job& job : jobs_) {
@@ -202,16 +214,21 @@ void WeightLoader::run(int threads, const Tick& tick) {
     return std::tie(a->file, a->offset) < std::tie(b->file, b->offset);
   });
 
-  int64_t bytes = 0;
-  for (const Job* job : jobs) bytes += round_up(static_cast<int64_t>(job->form.bytes), kAlignment);
-  std::unique_ptr<FormBlock> block = FormBlock::anonymous(static_cast<size_t>(bytes));
-  std::vector<std::byte*> places;
-  std::byte* place = block->data();
+  WeightCache::Contents contents{weights_->source_->identity(), {}, 0};
   for (const Job* job : jobs) {
-    places.push_back(place);
-    place += round_up(static_cast<int64_t>(job->form.bytes), kAlignment);
+    contents.entries.push_back({hash_of(job->form), contents.bytes, job->form.bytes});
+    contents.bytes += static_cast<uint64_t>(round_up(static_cast<int64_t>(job->form.bytes), kAlignment));
   }
-  {
+  // Forms are kept on disk by what they are made from, which must be known.
+  WeightCache* disk = contents.identity.empty() || jobs.empty() ? nullptr : weights_->loading_.cache.get();
+  std::unique_ptr<FormBlock> block = disk == nullptr ? nullptr : disk->open(contents, threads);
+  const bool kept = block != nullptr;
+  if (!kept) block = FormBlock::anonymous(contents.bytes);
+  std::vector<std::byte*> places;
+  for (const WeightCache::Entry& entry : contents.entries) places.push_back(block->data() + entry.offset);
+  if (kept) {
+    for (size_t i = 0; i < jobs.size(); ++i) placed(*jobs[i], places[i]);
+  } else {
     Crew crew(*weights_->source_, jobs, places);
     crew.start(threads);
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -219,11 +236,13 @@ void WeightLoader::run(int threads, const Tick& tick) {
       placed(*jobs[job], places[job]);
     }
   }
+  weights_->source_->require_unchanged();
+  if (!kept && disk != nullptr) disk->write(contents, block->data());
   for (size_t i = 0; i < jobs.size(); ++i) cache.forms[{jobs[i]->form.names, jobs[i]->form.form}] = places[i];
   cache.blocks.push_back(std::move(block));
   jobs_.clear();
   const std::lock_guard lock(cache.mutex);
-  cache.bytes += static_cast<size_t>(bytes);
+  cache.bytes += static_cast<size_t>(contents.bytes);
 }
 
 }  // namespace zoetrope::io

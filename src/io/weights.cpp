@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "io/in_parts.h"
+#include "io/weight_cache.h"
 #include "io/weights_cache.h"
 #include "tensor/half.h"
 
@@ -77,6 +78,8 @@ class CheckpointSource final : public WeightSource {
   }
   void will_need(const std::string& name) const override { checkpoint_.will_need(name); }
   void release(const std::string& name) const override { checkpoint_.release(name); }
+  void require_unchanged() const override { checkpoint_.require_unchanged(); }
+  std::string identity() const override { return checkpoint_.identity(); }
 
  private:
   void read_stored(const TensorView& stored, const std::string& name, const TensorView& out, int threads) const {
@@ -112,16 +115,24 @@ std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int
 }
 
 Weights::Weights(Checkpoint checkpoint, int threads) : Weights(checkpoint_source(std::move(checkpoint), threads)) {}
-Weights::Weights(std::shared_ptr<const WeightSource> source)
-    : source_(std::move(source)), cache_(std::make_unique<Cache>()) {}
+Weights::Weights(std::shared_ptr<const WeightSource> source) : Weights(std::move(source), Loading{}) {}
+Weights::Weights(std::shared_ptr<const WeightSource> source, Loading loading)
+    : source_(std::move(source)), loading_(std::move(loading)), cache_(std::make_unique<Cache>()) {}
 Weights::Weights(Weights&&) noexcept = default;
-Weights::~Weights() = default;
+Weights::~Weights() {
+  if (loading_.cache) loading_.cache->finish();  // it may be writing from the blocks
+}
 
 bool Weights::contains(const std::string& name) const { return source_->contains(name); }
 std::vector<std::string> Weights::names() const { return source_->names(); }
 TensorInfo Weights::info(const std::string& name) const { return source_->info(name); }
 void Weights::will_need(const std::string& name) const { source_->will_need(name); }
 void Weights::release(const std::string& name) const { source_->release(name); }
+void Weights::require_unchanged() const {
+  source_->require_unchanged();
+  const std::lock_guard loading(cache_->loading);
+  for (const auto& block : cache_->blocks) block->require_unchanged();
+}
 
 size_t Weights::copied_bytes() const {
   const std::lock_guard lock(cache_->mutex);

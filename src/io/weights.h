@@ -34,6 +34,9 @@ class WeightSource {
   virtual void will_need(const std::string&) const {}
   // The tensor is not needed for a while: its pages are let go. What mapped() gave stays valid.
   virtual void release(const std::string&) const {}
+  virtual void require_unchanged() const {}  // Error where a file is not what it was when it was opened
+  // Tells these values from all others, across programs; empty where that cannot be said.
+  virtual std::string identity() const { return {}; }
 };
 
 // A large tensor is read and converted by `threads` threads, of which the caller is one; the values are the same.
@@ -55,10 +58,19 @@ struct DerivedForm {
   std::function<void(std::span<const TensorView> stored, std::byte* out)> make;
 };
 
+class WeightCache;
+
 class Weights {
  public:
   explicit Weights(Checkpoint checkpoint, int threads = 1);
   explicit Weights(std::shared_ptr<const WeightSource> source);
+  // What follows is for a WeightLoader. `cache`: where derived forms are kept on disk (weight_cache.h), or null.
+  // `progress` is told the bytes of stored tensors that are made, on the thread that loads.
+  struct Loading {
+    std::shared_ptr<WeightCache> cache;
+    std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
+  };
+  Weights(std::shared_ptr<const WeightSource> source, Loading loading);
   Weights(Weights&&) noexcept;
   ~Weights();
 
@@ -77,6 +89,7 @@ class Weights {
 
   void will_need(const std::string& name) const;  // starts reading a mapped tensor ahead of its first use
   void release(const std::string& name) const;    // lets its mapped pages go; views stay valid
+  void require_unchanged() const;                 // see WeightSource
   size_t copied_bytes() const;                    // memory held by conversions, joins and derived forms so far
 
  private:
@@ -85,6 +98,7 @@ class Weights {
   void check(const std::string& name, const Shape& expected, DType wanted) const;
 
   std::shared_ptr<const WeightSource> source_;
+  Loading loading_;
   std::unique_ptr<Cache> cache_;
 };
 

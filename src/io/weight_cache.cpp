@@ -1,0 +1,240 @@
+#include "io/weight_cache.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "io/checksum.h"
+#include "io/hash.h"
+
+namespace zoetrope::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The file: a page with the header, the forms, and a table of their checksums, which are known last.
+constexpr uint64_t kDataOffset = 4096;
+constexpr char kMagic[] = "ZOEWGHT1";  // the number is the version
+
+struct Header {
+  char magic[8];
+  uint64_t identity;  // hash
+  uint64_t forms;     // hash of the entries
+  uint64_t entries;
+  uint64_t data_bytes;
+  uint64_t file_bytes;
+  uint64_t check;  // of what stands before
+};
+static_assert(sizeof(Header) <= kDataOffset);
+
+uint64_t hash_of(const std::vector<WeightCache::Entry>& entries) {
+  return checksum(reinterpret_cast<const std::byte*>(entries.data()), entries.size() * sizeof(entries[0]));
+}
+
+// Of one checksum an entry, and one of those.
+uint64_t table_bytes(size_t entries) { return (entries + 1) * sizeof(uint64_t); }
+
+Header header_of(const WeightCache::Contents& contents) {
+  Header header{};
+  std::memcpy(header.magic, kMagic, sizeof(header.magic));
+  header.identity = fnv1a64(contents.identity);
+  header.forms = hash_of(contents.entries);
+  header.entries = contents.entries.size();
+  header.data_bytes = contents.bytes;
+  header.file_bytes = kDataOffset + contents.bytes + table_bytes(contents.entries.size());
+  header.check = checksum(reinterpret_cast<const std::byte*>(&header), offsetof(Header, check));
+  return header;
+}
+
+class MappedBlock final : public FormBlock {
+ public:
+  MappedBlock(fs::path path, int descriptor, const struct stat& status)
+      : path_(std::move(path)), bytes_(static_cast<size_t>(status.st_size)), status_(status) {
+    void* mapped = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, descriptor, 0);
+    if (mapped == MAP_FAILED) fail("cannot be mapped: {}", std::generic_category().message(errno));
+    file_ = static_cast<std::byte*>(mapped);
+    ::madvise(mapped, bytes_, MADV_WILLNEED);
+  }
+  MappedBlock(const MappedBlock&) = delete;
+  MappedBlock& operator=(const MappedBlock&) = delete;
+  ~MappedBlock() override { ::munmap(file_, bytes_); }
+
+  std::byte* data() const override { return file_ + kDataOffset; }
+  const std::byte* file() const { return file_; }
+  size_t bytes() const { return bytes_; }
+  // Only what is written into this very file matters: a new one of its name is another file.
+  void require_unchanged() const override {
+    struct stat now {};
+    if (::stat(path_.c_str(), &now) != 0 || now.st_ino != status_.st_ino || now.st_dev != status_.st_dev) return;
+    if (now.st_size != status_.st_size || now.st_mtim.tv_sec != status_.st_mtim.tv_sec ||
+        now.st_mtim.tv_nsec != status_.st_mtim.tv_nsec) {
+      fail("{}: was changed while it was in use; remove it and start again", path_.string());
+    }
+  }
+
+ private:
+  fs::path path_;
+  size_t bytes_;
+  struct stat status_;
+  std::byte* file_ = nullptr;
+};
+
+// Index of the first entry whose bytes are not what was written, or the number of entries.
+size_t first_damaged(const WeightCache::Contents& contents, const std::byte* data, const uint64_t* sums, int threads) {
+  const std::vector<WeightCache::Entry>& entries = contents.entries;
+  std::atomic<size_t> next = 0, damaged = entries.size();
+  const auto work = [&] {
+    for (size_t i = next++; i < entries.size() && damaged == entries.size(); i = next++) {
+      if (checksum(data + entries[i].offset, entries[i].bytes) != sums[i]) damaged = i;
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
+  }
+  return damaged;
+}
+
+// What is wrong with the file, or nothing.
+std::string defect(const MappedBlock& block, const WeightCache::Contents& contents, int threads) {
+  Header found, wanted = header_of(contents);
+  std::memcpy(&found, block.file(), sizeof found);
+  if (std::memcmp(found.magic, wanted.magic, sizeof found.magic) != 0 ||
+      found.check != checksum(reinterpret_cast<const std::byte*>(&found), offsetof(Header, check))) {
+    return "is no weight cache of this version";
+  }
+  if (found.identity != wanted.identity) return "was made from other weights";
+  if (found.forms != wanted.forms) return "holds other forms";
+  if (found.file_bytes != block.bytes()) {
+    return fmt::format("has {} bytes instead of {}", block.bytes(), found.file_bytes);
+  }
+  const size_t entries = contents.entries.size();
+  std::vector<uint64_t> table(entries + 1);
+  std::memcpy(table.data(), block.data() + contents.bytes, table_bytes(entries));
+  if (table[entries] != checksum(reinterpret_cast<const std::byte*>(table.data()), entries * sizeof(uint64_t)) ||
+      first_damaged(contents, block.data(), table.data(), threads) != entries) {
+    return "is damaged";
+  }
+  return {};
+}
+
+void write_file(AtomicFile& file, const WeightCache::Contents& contents, const std::byte* data) {
+  constexpr size_t kChunk = size_t{16} << 20;  // between two looks at whether to stop
+  std::vector<std::byte> first(kDataOffset);
+  const Header header = header_of(contents);
+  std::memcpy(first.data(), &header, sizeof header);
+  file.write(first.data(), first.size());
+  std::vector<uint64_t> table;
+  for (const WeightCache::Entry& entry : contents.entries) {
+    table.push_back(checksum(data + entry.offset, entry.bytes));
+    file.check_not_stopped();
+  }
+  table.push_back(checksum(reinterpret_cast<const std::byte*>(table.data()), table.size() * sizeof(uint64_t)));
+  for (size_t at = 0; at < contents.bytes; at += kChunk) {
+    file.check_not_stopped();
+    file.write(data + at, std::min<size_t>(kChunk, contents.bytes - at));
+  }
+  file.write(table.data(), table.size() * sizeof(uint64_t));
+  file.commit();
+}
+
+}  // namespace
+
+WeightCache::WeightCache(fs::path folder, std::string name, Access access)
+    : folder_(std::move(folder)), name_(std::move(name)), access_(access) {}
+
+WeightCache::~WeightCache() { finish(); }
+
+void WeightCache::finish() {
+  const std::lock_guard lock(writing_);
+  if (writer_.joinable()) writer_.join();
+}
+
+fs::path WeightCache::file(const Contents& contents) const {
+  return folder_ / fmt::format("{}-{:016x}.weights", name_, hash_of(contents.entries));
+}
+
+void WeightCache::note(std::string text) {
+  const std::lock_guard lock(mutex_);
+  notes_.push_back(std::move(text));
+}
+
+std::vector<std::string> WeightCache::take_notes() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(notes_, {});
+}
+
+std::unique_ptr<FormBlock> WeightCache::open(const Contents& contents, int threads) {
+  const fs::path path = file(contents);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    if (errno != ENOENT) {
+      note(fmt::format("weight_cache: {}: cannot be opened: {}; the weights are made anew", path.string(),
+                       std::generic_category().message(errno)));
+    }
+    return nullptr;
+  }
+  std::string wrong;
+  std::unique_ptr<MappedBlock> block;
+  try {
+    struct stat status {};
+    if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+      wrong = "is not a regular file";
+    } else if (static_cast<uint64_t>(status.st_size) < kDataOffset) {
+      wrong = "is cut off";
+    } else {
+      block = std::make_unique<MappedBlock>(path, descriptor, status);
+      wrong = defect(*block, contents, std::max(1, threads));
+    }
+  } catch (const Error& error) {
+    wrong = error.what();
+  }
+  ::close(descriptor);
+  if (wrong.empty()) return block;
+  note(fmt::format("weight_cache: {}: {}; the weights are made anew", path.string(), wrong));
+  return nullptr;
+}
+
+void WeightCache::write(const Contents& contents, const std::byte* data) {
+  if (access_ == Access::kRead || contents.entries.empty()) return;
+  finish();
+  const fs::path path = file(contents);
+  const auto give_up = [this](const std::string& why) {
+    note("weight_cache: " + why + "; the run goes on without it");
+  };
+  try {
+    std::error_code code;
+    fs::create_directories(folder_, code);
+    if (code) return give_up(fmt::format("{}: cannot be made: {}", folder_.string(), code.message()));
+    const uint64_t needed = header_of(contents).file_bytes, space = fs::space(folder_, code).available;
+    if (!code && space < needed) {
+      return give_up(fmt::format("{}: {:.3f} GB are needed, but the disk has {:.3f} GB left", folder_.string(),
+                                 static_cast<double>(needed) * 1e-9, static_cast<double>(space) * 1e-9));
+    }
+    auto out = std::make_shared<AtomicFile>(path);
+    const std::lock_guard lock(writing_);
+    writer_ = std::jthread([contents, data, give_up, out]() mutable {
+      try {
+        write_file(*out, contents, data);
+      } catch (const Error& error) {
+        give_up(error.what());
+      }
+      out.reset();  // before the thread is joined
+    });
+  } catch (const Error& error) {
+    give_up(error.what());
+  }
+}
+
+}  // namespace zoetrope::io

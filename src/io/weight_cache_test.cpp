@@ -1,0 +1,240 @@
+#include "io/weight_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <set>
+
+#include "base/disk_limit.h"
+#include "io/checksum.h"
+#include "io/formula_source.h"
+#include "io/safetensors.h"
+#include "io/test_files.h"
+#include "io/weight_loader.h"
+
+namespace zoetrope::io {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(Checksum, SeesEveryByteAndTheirOrder) {
+  std::vector<std::byte> data(3000);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = std::byte(i * 7 + i / 256);
+  std::set<uint64_t> sums;
+  // Lengths round stripes of 64 and blocks of 1024.
+  for (const size_t bytes : {0, 1, 63, 64, 65, 1023, 1024, 1025, 1088, 2048, 2999, 3000}) {
+    EXPECT_TRUE(sums.insert(checksum(data.data(), bytes)).second) << bytes;
+  }
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] ^= std::byte{1};
+    EXPECT_TRUE(sums.insert(checksum(data.data(), data.size())).second) << i;
+    data[i] ^= std::byte{1};
+  }
+  std::swap_ranges(data.begin(), data.begin() + 1024, data.begin() + 1024);
+  EXPECT_TRUE(sums.insert(checksum(data.data(), data.size())).second);
+  std::vector<std::byte> zeros(2048);
+  EXPECT_NE(checksum(zeros.data(), 1024), checksum(zeros.data(), 2048));
+}
+
+class WeightCacheTest : public testing::Test {
+ protected:
+  static constexpr int64_t kCount = 5000;
+
+  WeightCacheTest() { store(1); }
+
+  void store(float factor) {
+    SafetensorsWriter writer;
+    const Tensor a(DType::kF32, {kCount}), b(DType::kF32, {kCount});
+    for (int64_t i = 0; i < kCount; ++i) {
+      a.data<float>()[i] = factor * static_cast<float>(i);
+      b.data<float>()[i] = -factor * static_cast<float>(i);
+    }
+    writer.add("a", a);
+    writer.add("b", b);
+    writer.write(folder_ / "model.safetensors");
+  }
+
+  fs::path cache_folder() const { return folder_ / "cache"; }
+  std::vector<fs::path> cache_files() const {
+    std::vector<fs::path> files;
+    if (!fs::is_directory(cache_folder())) return files;
+    for (const auto& entry : fs::directory_iterator(cache_folder())) files.push_back(entry.path());
+    return files;
+  }
+
+  // Loads a and b as they are; what the notes say, and how many were made.
+  struct Loaded {
+    std::vector<std::string> notes;
+    int made = 0;
+    int ticks = 0;
+    std::shared_ptr<const Weights> weights;
+  };
+  Loaded load(const std::string& form = "copy", WeightCache::Access access = WeightCache::Access::kReadWrite) {
+    return load(checkpoint_source(Checkpoint::open(folder_.path(), "model")), form, access);
+  }
+  Loaded load(std::shared_ptr<const WeightSource> source, const std::string& form, WeightCache::Access access) {
+    Loaded loaded;
+    const auto cache = std::make_shared<WeightCache>(cache_folder(), "test", access);
+    int64_t told = 0;
+    loaded.weights =
+        std::make_shared<Weights>(source, Weights::Loading{cache, [&](int64_t done, int64_t) { told = done; }});
+    WeightLoader loader(loaded.weights);
+    std::map<std::string, const std::byte*> places;
+    for (const char* name : {"a", "b"}) {
+      loader.add({{name},
+                  {{kCount}},
+                  form,
+                  kCount * 4,
+                  [&](std::span<const TensorView> stored, std::byte* out) {
+                    ++loaded.made;
+                    std::memcpy(out, stored[0].raw(), stored[0].bytes());
+                  }},
+                 [&places, name](const std::byte* at) { places[name] = at; });
+    }
+    loader.run(1, [&](int64_t, int64_t) { ++loaded.ticks; });
+    EXPECT_EQ(told, 2 * kCount * 4);
+    for (const char* name : {"a", "b"}) {
+      const Tensor expected(DType::kF32, {kCount});
+      source->read(name, expected);
+      EXPECT_EQ(std::memcmp(places[name], expected.view().raw(), kCount * 4), 0) << name;
+    }
+    cache->finish();
+    loaded.notes = cache->take_notes();
+    return loaded;
+  }
+
+  TestFolder folder_;
+};
+
+TEST_F(WeightCacheTest, SecondStartMakesNothing) {
+  const Loaded first = load();
+  EXPECT_EQ(first.made, 2);
+  EXPECT_THAT(first.notes, IsEmpty());
+  ASSERT_EQ(cache_files().size(), 1u);
+  const Loaded second = load();
+  EXPECT_EQ(second.made, 0);
+  EXPECT_EQ(second.ticks, 2);
+  EXPECT_THAT(second.notes, IsEmpty());
+  // Other forms of the same weights are a file of their own.
+  EXPECT_EQ(load("other").made, 2);
+  EXPECT_EQ(cache_files().size(), 2u);
+  EXPECT_EQ(load().made, 0);
+}
+
+TEST_F(WeightCacheTest, OtherWeightsAreNoticedAndTheCacheIsRemade) {
+  load();
+  store(2);
+  const Loaded other = load();
+  EXPECT_EQ(other.made, 2);
+  EXPECT_THAT(other.notes,
+              ElementsAre(AllOf(HasSubstr(".weights: was made from other weights"), HasSubstr("made anew"))));
+  EXPECT_EQ(load().made, 0);
+  EXPECT_EQ(cache_files().size(), 1u);
+}
+
+TEST_F(WeightCacheTest, EveryKindOfDamageIsNoticed) {
+  load();
+  const fs::path file = cache_files().at(0);
+  const std::string whole = file_bytes(file);
+  const auto with_byte = [&](size_t at) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ 4);
+    return bytes;
+  };
+  const std::pair<std::string, const char*> cases[] = {
+      {"", "is cut off"},
+      {whole.substr(0, 4095), "is cut off"},
+      {whole.substr(0, 4096), "bytes instead of"},
+      {whole.substr(0, whole.size() - 1), "bytes instead of"},
+      {whole + "x", "bytes instead of"},
+      {with_byte(0), "no weight cache"},
+      {with_byte(50), "no weight cache"},       // the header's own check
+      {with_byte(4096), "is damaged"},          // the first byte of data
+      {with_byte(4096 + 30000), "is damaged"},  // in the midst of the second form
+      {with_byte(whole.size() - 1), "is damaged"},
+  };
+  for (const auto& [bytes, expected] : cases) {
+    folder_.write("cache/" + file.filename().string(), bytes);
+    const Loaded loaded = load();
+    EXPECT_EQ(loaded.made, 2) << expected;
+    EXPECT_THAT(loaded.notes, ElementsAre(AllOf(HasSubstr(file.string()), HasSubstr(expected)))) << bytes.size();
+    EXPECT_EQ(file_bytes(file), whole) << "remade";
+  }
+}
+
+TEST_F(WeightCacheTest, WhatCannotBeWrittenIsSaidAndTheRunGoesOn) {
+  folder_.write("cache", "a file where the folder should be");
+  EXPECT_THAT(load().notes, ElementsAre(AllOf(HasSubstr("cannot be opened"), HasSubstr("made anew")),
+                                        AllOf(HasSubstr(cache_folder().string()), HasSubstr("goes on without it"))));
+  fs::remove(cache_folder());
+  {
+    const DiskLimit limit(8192);
+    const Loaded loaded = load();
+    EXPECT_EQ(loaded.made, 2);
+    EXPECT_THAT(loaded.notes, ElementsAre(AllOf(HasSubstr("cannot be written"), HasSubstr("goes on without it"))));
+  }
+  EXPECT_THAT(cache_files(), IsEmpty());
+  EXPECT_EQ(load("copy", WeightCache::Access::kRead).made, 2);
+  EXPECT_THAT(cache_files(), IsEmpty());
+}
+
+TEST_F(WeightCacheTest, FormulasAreKeptByTheirSeed) {
+  const auto formulas = [](uint64_t seed) {
+    return std::make_shared<FormulaSource>(
+        "random", seed, std::map<std::string, Formula>{{"a", {{kCount}, 0, 1}}, {"b", {{kCount}, 1, 2}}});
+  };
+  const auto access = WeightCache::Access::kReadWrite;
+  EXPECT_EQ(load(formulas(1), "copy", access).made, 2);
+  EXPECT_EQ(load(formulas(1), "copy", access).made, 0);
+  EXPECT_EQ(load(formulas(2), "copy", access).made, 2);
+}
+
+TEST_F(WeightCacheTest, ChangesUnderARunningProgramAreNoticed) {
+  const fs::path model = folder_ / "model.safetensors";
+  const Loaded first = load();
+  first.weights->require_unchanged();
+  const Loaded second = load();  // maps the cache
+  second.weights->require_unchanged();
+  // The cache is written to.
+  const fs::path cache = cache_files().at(0);
+  std::string bytes = file_bytes(cache);
+  folder_.write("cache/" + cache.filename().string(), bytes);
+  const auto touched = [](const fs::path& file) {
+    const timespec times[2] = {{1, 0}, {1, 0}};
+    EXPECT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+  };
+  touched(cache);
+  EXPECT_THAT(error_of([&] { second.weights->require_unchanged(); }),
+              AllOf(HasSubstr(cache.string()), HasSubstr("was changed while it was in use")));
+  first.weights->require_unchanged();  // has a copy of its own
+  // The checkpoint is written to, replaced, removed.
+  const auto refusal = [&](const Loaded& loaded) { return error_of([&] { loaded.weights->require_unchanged(); }); };
+  touched(model);
+  EXPECT_THAT(refusal(first), AllOf(HasSubstr(model.string()), HasSubstr("was changed while it was in use")));
+  const Loaded third = load();
+  store(1);
+  EXPECT_THAT(refusal(third), HasSubstr("was changed while it was in use"));
+  fs::remove(model);
+  EXPECT_THAT(refusal(third), HasSubstr("cannot be found any more"));
+}
+
+// Whoever writes into the checkpoint while it is loaded gets a refusal, and no cache of half-changed weights.
+TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefused) {
+  const auto cache = std::make_shared<WeightCache>(cache_folder(), "test");
+  const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
+                                                 Weights::Loading{cache, {}});
+  WeightLoader loader(weights);
+  loader.add({{"a"}, {{kCount}}, "copy", 4, [&](std::span<const TensorView>, std::byte*) { store(3); }}, {});
+  EXPECT_THAT(error_of([&] { loader.run(1); }), HasSubstr("was changed while it was in use"));
+  EXPECT_THAT(cache_files(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace zoetrope::io
