@@ -39,6 +39,7 @@ struct Items {
 };
 
 Items items_of(int64_t m, int64_t panels, int threads) {
+  if (m == 0) return {panels, 0, 0};
   const auto blocks_of = [&](int64_t most) { return (m + most - 1) / most; };
   int64_t blocks = blocks_of(kMostRows);
   constexpr int64_t kItemsPerThread = 4;

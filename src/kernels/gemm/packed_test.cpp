@@ -257,6 +257,7 @@ TEST(PackedGemm, NoRowsIsNothing) {
   g.out = out;
   Stream stream(2);
   EXPECT_NO_THROW(packed_gemm(stream, g));
+  EXPECT_LE(packed_gemm_scratch_bytes(packed.matrix, 0, 2), size_t{4096});
 }
 
 TEST(PackedGemm, ScratchIsWhatItSays) {
