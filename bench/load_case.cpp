@@ -12,6 +12,7 @@
 #include "bench/published.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
+#include "io/weight_cache.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"
 
@@ -72,6 +73,11 @@ class LoadBench {
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
       first_ = 0;
       measure("first", dtype, "", repeats());
+      if (settings_.weight_cache.empty()) continue;
+      // Of its own dtype, so that the one that writes is the only one.
+      const std::string folder = (std::filesystem::path(settings_.weight_cache) / dtype).string();
+      measure("writes cache", dtype, folder, 1);
+      measure("from cache", dtype, folder, repeats());
     }
   }
 
@@ -88,12 +94,13 @@ class LoadBench {
   }
   int64_t repeats() const { return settings_.published.repeat > 0 ? settings_.published.repeat : kRepeats; }
 
-  std::shared_ptr<const wan::TransformerWeights> load(DType type) const {
-    return wan::TransformerWeights::load(
-        model_.transformer(), std::make_shared<io::Weights>(model_.source(Part::kTransformer, threads_)), type);
+  std::shared_ptr<const wan::TransformerWeights> load(DType type, const std::shared_ptr<io::WeightCache>& cache) const {
+    const auto source = model_.source(Part::kTransformer, threads_);
+    return wan::TransformerWeights::load(model_.transformer(),
+                                         std::make_shared<io::Weights>(source, io::Weights::Loading{cache, {}}), type);
   }
 
-  Start start_once(DType type, Verdict* verdict) {
+  Start start_once(DType type, const std::shared_ptr<io::WeightCache>& cache, Verdict* verdict) {
     const wan::TransformerConfig& config = model_.transformer();
     const auto& patch = config.patch_size;
     const Shape latent{patch[0], kTokensOneWay * patch[1], kTokensOneWay * patch[2]};
@@ -120,7 +127,7 @@ class LoadBench {
         transformer.forward(latents, std::vector<float>{500}, velocity);
       };
       const double begin = wall_seconds();
-      weights = load(type);
+      weights = load(type, cache);
       forward();
       const double middle = wall_seconds();
       forward();
@@ -146,16 +153,24 @@ class LoadBench {
     return bytes;
   }
 
-  void measure(const char* name, const std::string& dtype, const std::string& note, int64_t repeats) {
+  // `folder`: of the cache, empty: none.
+  void measure(const char* name, const std::string& dtype, const std::string& folder, int64_t repeats) {
     const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
     std::vector<double> seconds, forwards;
     Verdict verdict;
     int64_t peak = 0;
+    std::string note;  // what the cache says of itself
     for (int64_t i = 0; i < repeats; ++i) {
       say(fmt::format("{} start, {}, {} of {}", name, dtype, i + 1, repeats));
       forget_peak_resident();
       const bool last = i + 1 == repeats;
-      const Start start = start_once(type, last ? &verdict : nullptr);
+      std::shared_ptr<io::WeightCache> cache;
+      if (!folder.empty()) cache = std::make_shared<io::WeightCache>(folder, "transformer");
+      const Start start = start_once(type, cache, last ? &verdict : nullptr);
+      if (cache != nullptr) {
+        cache->finish();  // the next one finds it
+        for (const std::string& said : cache->take_notes()) note = said;
+      }
       if (!last || repeats == 1) peak = std::max(peak, peak_resident_bytes());  // the check takes memory of its own
       seconds.push_back(start.seconds);
       forwards.push_back(start.forward);
@@ -202,16 +217,24 @@ Section LoadBench::section() {
   section.name = "load";
   section.title = "Loading the transformer";
   section.note =
-      "From opening a checkpoint that lies in the page cache to the end of a first forward of 16 tokens, less the time "
+      "From an opened checkpoint that lies in the page cache to the end of a first forward of 16 tokens, less the time "
       "of a second such forward, its preparation included. GB/s are of the tensors as stored, whatever is read "
-      "instead; 'of copy' compares them with what all threads copy in memory (memcpy, measured before).";
+      "instead; 'of copy' compares them with what all threads copy in memory (memcpy, measured before). 'writes cache' "
+      "is a "
+      "start that finds an empty cache (it is written while the forward goes on), 'from cache' one that finds it full; "
+      "'of the first' compares with a start without.";
   section.table = std::move(table_);
   return section;
 }
 
 }  // namespace
 
-OptionSet describe(LoadSettings& settings) { return describe_published(settings.published); }
+OptionSet describe(LoadSettings& settings) {
+  OptionSet options = describe_published(settings.published);
+  options.text("weight_cache", settings.weight_cache,
+               "a folder for converted weights: a start that writes them and starts from them are measured too");
+  return options;
+}
 
 std::vector<Section> bench_load(const LoadSettings& settings, const Progress& progress, Outcome& outcome) {
   LoadBench bench(settings, progress, outcome);

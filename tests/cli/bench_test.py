@@ -316,6 +316,20 @@ def load_measures_a_first_start(cwd):
         assert row["bytes"] > 0 and row["fraction"] > 0 and row["of_first"] == 1, row
 
 
+@test
+def load_measures_starts_through_a_cache(cwd):
+    found = rows(cwd, "load", *TINY, "repeat=2", "weight_cache=cache")
+    assert [row["start"] for row in found] == ["first", "writes cache", "from cache"]
+    for row in found:
+        assert not row["note"] and 0 < row["rel_l2"] <= row["tolerance"] and row["of_first"] > 0, row
+    written = list((pathlib.Path(cwd) / "cache").rglob("*.weights"))
+    assert len(written) == 1, written
+    # A cache that cannot be written is said, and measured like a start without.
+    (pathlib.Path(cwd) / "file").write_text("")
+    found = rows(cwd, "load", *TINY, "repeat=1", "weight_cache=file")
+    assert found[2]["note"] and found[2]["seconds_median"] > 0, found[2]
+
+
 # ---- bad input ----
 
 @test
