@@ -47,6 +47,7 @@ class Loader {
   Tensor get(const std::string& name, const Shape& stored, const Shape& shape) const {
     Tensor copy = Tensor::uninitialized(DType::kF32, shape);
     std::copy_n(weights_.get(name, stored, DType::kF32).data<float>(), copy.size(), copy.data<float>());
+    weights_.release(name);  // the file's pages
     if (dtype_ == DType::kBF16) {
       for (int64_t i = 0; i < copy.size(); ++i) copy.data<float>()[i] = to_float(to_bfloat16(copy.data<float>()[i]));
     }
