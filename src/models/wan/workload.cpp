@@ -83,8 +83,15 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   const CoderLayout layout = decoder_layout(config);
   vae.weights = weights_of(vae_tensors(config), configs.stored_vae);
   vae.weights.held = held_by_decoder(layout);
-  // As float32 while the kernels' own layout is made of it: mapped, or converted.
-  for (const TensorSpec& spec : coder_tensors(layout)) vae.weights.in_flight += Bytes(spec.shape.size()) * kFloat;
+  // Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
+  Bytes all, widest;
+  for (const TensorSpec& spec : coder_tensors(layout)) {
+    const Bytes tensor = Bytes(spec.shape.size()) * kFloat;
+    all += tensor;
+    widest = std::max(widest, tensor);
+  }
+  const bool in_place = configs.mapped && configs.stored_vae == DType::kF32;
+  vae.weights.in_flight = widest * 2 + (in_place ? Bytes() : all);
   const bool tiled = in_tiles(size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
