@@ -21,15 +21,19 @@ namespace {
 namespace fs = std::filesystem;
 
 // The configs of a published model, fewer and narrower layers: 0.56 GB of transformer in float32.
-fs::path reduced_model(const fs::path& folder) {
-  const fs::path published = fs::path(ZOETROPE_SOURCE_DIR) / "configs" / "wan2.1_t2v_1.3b";
+fs::path reduced_model(const fs::path& folder, const char* name) {
+  const fs::path published = fs::path(ZOETROPE_SOURCE_DIR) / "configs" / name;
   fs::copy(published, folder, fs::copy_options::recursive);
   const auto change = [&](const char* component, const std::map<std::string, std::string>& values) {
     const fs::path file = folder / component / "config.json";
     const std::string text = io::json_with(file, values);
     std::ofstream(file) << text;
   };
-  change("transformer", {{"num_attention_heads", "8"}, {"ffn_dim", "4096"}, {"num_layers", "8"}, {"text_dim", "1024"}});
+  for (const char* expert : {"transformer", "transformer_2"}) {
+    if (fs::exists(folder / expert)) {
+      change(expert, {{"num_attention_heads", "8"}, {"ffn_dim", "4096"}, {"num_layers", "8"}, {"text_dim", "1024"}});
+    }
+  }
   change("text_encoder", {{"d_model", "1024"}, {"d_ff", "2560"}, {"num_layers", "2"}, {"num_heads", "16"}});
   change("vae", {{"base_dim", "32"}});
   return folder;
@@ -48,7 +52,10 @@ std::vector<Figures> run(const GenerateOptions& options) {
   if (child == 0) {
     std::vector<Figures> figures;
     try {
-      for (const ComponentMemory& memory : generate(options).memory) {
+      const GenerateResult result = generate(options);
+      const bool two = fs::exists(fs::path(options.model) / "transformer_2");
+      if (two && result.timing.find("transformer_2") == std::string::npos) fail("the second expert was not used");
+      for (const ComponentMemory& memory : result.memory) {
         Figures& f = figures.emplace_back(Figures{{}, memory.peak_bytes, memory.planned_bytes});
         memory.component.copy(f.component, sizeof f.component - 1);
       }
@@ -71,20 +78,20 @@ std::vector<Figures> run(const GenerateOptions& options) {
 }
 
 // Of each component a tenth of its measured peak, and what code and library pages differ by from machine to machine.
-void expect_as_planned(GenerateOptions options) {
+void expect_as_planned(GenerateOptions options, const char* model = "wan2.1_t2v_1.3b") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizer shadow memory would be counted as ours";
 #endif
   constexpr int64_t kCode = 10'000'000;
   const TestFolder folder;
-  options.model = reduced_model(folder / "model").string();
+  options.model = reduced_model(folder / "model", model).string();
   options.weights = "random";
   options.prompt = "a red cat on a market";
   options.output = (folder / "a.gif").string();
   options.height = 256;
   options.width = 288;
   options.num_frames = 5;
-  options.num_inference_steps = 1;
+  options.num_inference_steps = 2;
   options.threads = 2;
   const std::vector<Figures> figures = run(options);
   ASSERT_EQ(figures.size(), kComponents);
@@ -112,6 +119,15 @@ TEST(Planned, TwoRanksOfOneProcess) {
   options.ranks = 2;
   options.strategy.ulysses_shards = 2;
   expect_as_planned(options);
+}
+
+// Both are used; a second one in memory would be 0.28 GB on top of 0.4.
+TEST(Planned, TwoExpertsTakeTurns) {
+  GenerateOptions options;
+  options.vae_dtype = "bf16";
+  options.boundary_ratio = 0.9;
+  options.guidance_scale = 1;
+  expect_as_planned(options, "wan2.2_t2v_a14b");
 }
 
 TEST(Planned, TilesAndADump) {
