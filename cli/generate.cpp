@@ -56,6 +56,12 @@ GenerateCallbacks make_callbacks(bool speaks) {
   callbacks.cancelled = interrupted;
   if (!speaks) return callbacks;
   callbacks.note = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const auto read = std::make_shared<std::unique_ptr<BytesProgress>>();
+  callbacks.load = [read](const std::string& component, int64_t done, int64_t total) {
+    if (!*read) *read = std::make_unique<BytesProgress>("Load " + component);
+    if (total > 0) (*read)->update(done, total);
+    if (done > 0 && done == total) read->reset();
+  };
   const auto denoise = std::make_shared<std::unique_ptr<Progress>>();
   callbacks.step = [denoise](int64_t done, int64_t total, double) {
     if (!*denoise) *denoise = std::make_unique<Progress>("Denoise", "step");

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "io/hash.h"
 #include "models/wan/transformer/patchify.h"
 #include "pipeline/guidance.h"
 
@@ -12,6 +13,12 @@ namespace zoetrope::pipeline {
 namespace {
 
 std::span<float> values(const TensorView& tensor) { return {tensor.data<float>(), static_cast<size_t>(tensor.size())}; }
+
+// Readable, and another for every folder.
+std::string cache_name(const std::filesystem::path& folder, const char* component) {
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
+  return fmt::format("{}-{}-{:08x}", whole.filename().string(), component, io::fnv1a64(whole.string()) & 0xFFFFFFFFu);
+}
 
 attention::Problem attention_problem(const Denoiser::Setup& setup, int64_t batch) {
   const wan::TransformerConfig& config = setup.model.experts[0].config;
@@ -51,6 +58,40 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
 int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
 int64_t Denoiser::local_branches() const { return branches() / setup_.layout.degrees.data; }
 
+std::shared_ptr<const io::Weights> Denoiser::open_weights(int expert) {
+  const char* name = expert == 0 ? "transformer" : "transformer_2";
+  SharedExpert& shared = setup_.experts[expert];
+  const bool tells = !setup_.every_rank_loads || mesh_.world().rank() == 0;
+  if (!setup_.weight_cache.empty()) {
+    // Of processes, one writes.
+    const auto access = tells ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
+    shared.cache =
+        std::make_shared<io::WeightCache>(setup_.weight_cache, cache_name(setup_.model.folder, name), access);
+  }
+  io::Weights::Loading loading{shared.cache, {}};
+  if (tells && setup_.callbacks.load) {
+    loading.progress = [&load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
+    loading.progress(0, 0);
+  }
+  auto weights = std::make_shared<const io::Weights>(
+      setup_.model.experts[static_cast<size_t>(expert)].weights.source(setup_.load_threads), std::move(loading));
+  shared.source = weights;
+  return weights;
+}
+
+void Denoiser::require_unchanged_weights() const {
+  for (const Expert& expert : setup_.model.experts) {
+    if (const io::Checkpoint* files = expert.weights.checkpoint()) files->require_unchanged();
+  }
+  if (const io::Checkpoint* files = setup_.model.vae.checkpoint()) files->require_unchanged();
+  if (const auto source = setup_.experts[expert_].source.lock()) source->require_unchanged();
+}
+
+void Denoiser::pass_notes_on() const {
+  if (mesh_.world().rank() != 0 || !setup_.callbacks.note || !setup_.experts[expert_].cache) return;
+  for (const std::string& note : setup_.experts[expert_].cache->take_notes()) setup_.callbacks.note(note);
+}
+
 void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
   // The previous expert goes first: two would be twice the memory.
@@ -69,8 +110,8 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
       if (setup_.every_rank_loads) mesh_.world().barrier();
     };
     weights = shared.weights.get([&] {
-      return wan::TransformerWeights::load(
-          files.config, std::make_shared<io::Weights>(files.weights.source(setup_.load_threads)), setup_.plan.dtype, tick);
+      return wan::TransformerWeights::load(files.config, open_weights(expert), setup_.plan.dtype, tick,
+                                           setup_.load_threads);
     });
   }
   const trace::Timing::Scope scope(timing_, "Prepare");
@@ -94,6 +135,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   // The alias keeps the rows alive as long as the transformer holds the context.
   transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()));
   expert_ = expert;
+  pass_notes_on();
 }
 
 // Tokens of all context ranks, then the branches of all data ranks, into gathered_.
@@ -152,6 +194,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   for (int64_t i = 0; i < steps; ++i) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
     load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
+    require_unchanged_weights();
     const std::string step = fmt::format("step {} of {}", i + 1, steps);
     mesh_.world().set_step(step);
     context_.set_step(step);
@@ -172,6 +215,8 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     timing_.add("Inference/Denoise", seconds);
     if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);
   }
+  if (mesh_.world().rank() == 0 && setup_.experts[expert_].cache) setup_.experts[expert_].cache->finish();
+  pass_notes_on();
 }
 
 int64_t Denoiser::attention_bytes_sent() const {

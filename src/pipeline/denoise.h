@@ -10,6 +10,8 @@
 #include "zoetrope/generate.h"
 
 #include "device/stream.h"
+#include "io/weight_cache.h"
+#include "io/weights.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
@@ -27,7 +29,10 @@ struct SharedContext {
 // What ranks of one process share while denoising.
 struct SharedExpert {
   SharedOnce<const wan::TransformerWeights> weights;
-  SharedOnce<SharedContext> contexts[2];  // by data coordinate
+  // Set by the rank that makes the weights, before the others have them.
+  std::weak_ptr<const io::Weights> source;
+  std::shared_ptr<io::WeightCache> cache;  // on disk; null without weight_cache
+  SharedOnce<SharedContext> contexts[2];   // by data coordinate
 };
 
 class Denoiser {
@@ -41,6 +46,8 @@ class Denoiser {
     SharedExpert* experts;  // [2]
     int load_threads;       // of this process
     bool every_rank_loads;  // ranks are processes: each reads weights of its own
+    const GenerateCallbacks& callbacks;
+    std::string weight_cache = {};  // folder, or empty
   };
   // Collective over `world`. Plans attention and books its memory.
   Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing);
@@ -62,6 +69,9 @@ class Denoiser {
   int64_t local_branches() const;  // this rank's batch
   void velocity(const TensorView& latents, double timestep, const wan::Probe& probe);
   void gather();
+  std::shared_ptr<const io::Weights> open_weights(int expert);
+  void require_unchanged_weights() const;  // Error where files are not what they were when they were opened
+  void pass_notes_on() const;              // of the caches on disk
 
   Setup setup_;
   Stream& stream_;

@@ -159,7 +159,9 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
                                 options_.mask_padding_tokens,
                                 experts,
                                 comm::process_threads(options_.threads),
-                                comm::launched_by_mpi()};
+                                comm::launched_by_mpi(),
+                                callbacks,
+                                options_.weight_cache};
     Denoiser denoiser(setup, world, stream, timing);
     denoiser.load_expert(0, callbacks.cancelled);
     Denoiser::Callbacks inner;
