@@ -35,6 +35,7 @@ class ModelBench {
     table_.columns = {
         {"height", "height"}, {"width", "width"}, {"num_frames", "frames"}, {"tokens", "tokens", Format::kCount},
         {"layers", "layers"}, {"dtype", "dtype"}, {"threads", "threads"}};
+    table_.columns.push_back({"load_peak_bytes", "resident while loading", Format::kBytes, true});
     add_common_columns(table_.columns);
     operations_.columns = {{"num_frames", "frames"}, {"dtype", "dtype"}};
     add_operation_columns(operations_.columns);
@@ -121,6 +122,7 @@ class ModelBench {
     std::vector<Cell> row = {settings_.height,  settings_.width, frames,           tokens,
                              config.num_layers, dtype,           int64_t{threads_}};
     row.resize(table_.columns.size());
+    table_.cell(row, "load_peak_bytes") = load_peak;
     set_common(table_, row, timed, flop, parameter_bytes(model_, Part::kTransformer, weights->dtype), verdict);
     table_.add(std::move(row));
     if (timed.figures.seconds.empty()) return;

@@ -28,6 +28,7 @@ class VaeBench {
     table_.columns = {{"height", "height"},     {"width", "width"},
                       {"num_frames", "frames"}, {"dtype", "dtype"},
                       {"threads", "threads"},   {"dense_gflop", "dense GFLOP", Format::kOneDecimal, true}};
+    table_.columns.push_back({"load_peak_bytes", "resident while loading", Format::kBytes, true});
     add_common_columns(table_.columns);
     operations_.columns = {{"num_frames", "frames"}, {"dtype", "dtype"}};
     add_operation_columns(operations_.columns);
@@ -101,6 +102,7 @@ class VaeBench {
     timed.figures.peak_bytes = std::max(timed.figures.peak_bytes, load_peak);
     std::vector<Cell> row = {settings_.height, settings_.width, frames, dtype, int64_t{threads_}, dense * 1e-9};
     row.resize(table_.columns.size());
+    table_.cell(row, "load_peak_bytes") = load_peak;
     set_common(table_, row, timed, flop, parameter_bytes(model_, Part::kVae, type), verdict);
     table_.add(std::move(row));
     if (timed.figures.seconds.empty()) return;
