@@ -114,7 +114,11 @@ def diffusers_vae(torch, order):
     vae = AutoencoderKLWan.from_pretrained(order["model"], subfolder="vae", torch_dtype=dtype).eval()
     latents = torch.randn(latent_shape(order), generator=torch.Generator().manual_seed(1)).to(dtype)
     if order["way"] == "channels_last":
-        vae = vae.to(memory_format=torch.channels_last_3d)
+        for module in vae.modules():  # as a whole it cannot: it has convolutions of two kinds
+            kind = {torch.nn.Conv3d: torch.channels_last_3d, torch.nn.Conv2d: torch.channels_last}
+            for of, layout in kind.items():
+                if isinstance(module, of):
+                    module.to(memory_format=layout)
         latents = latents.contiguous(memory_format=torch.channels_last_3d)
     if order["way"] == "tiled":
         vae.enable_tiling()
