@@ -1,7 +1,7 @@
 // Convolutions of the VAE on single frames, channels last: what one frame of output needs of one or several frames of
 // input, summed over all taps in registers and finished in one go. Bias, residual, the norm and SiLU of the layer that
 // reads the result, and the rounding to bf16 happen while a few rows are in cache, so a frame is written once. Frames
-// stay where they are: a convolution over time names its past frames and copies none. Not for whole clips: see conv.h.
+// stay where they are: a convolution over time names its past frames and copies none. Not for whole clips.
 #pragma once
 
 #include <array>
@@ -54,7 +54,8 @@ class FrameConvolution {
 
   // inputs: [h, w, C] each, oldest first, the last two axes contiguous; the first ones may be empty, where the clip had
   // not begun: their taps are left out. The result of a pixel does not depend on the other pixels of the call nor on
-  // the number of threads, to the last bit. Safe to call from several ranks at once, each with its own stream.
+  // the number of threads, to the last bit (with oneDNN, which chooses kernels by shape, to rounding). Safe to call
+  // from several ranks at once, each with its own stream.
   void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
 
  private:

@@ -20,6 +20,15 @@ std::vector<std::string> implementations(DType dtype) {
   if (cpu_features().avx512_bf16 && dtype == DType::kBF16) names.emplace_back("avx512_bf16");
   return names;
 }
+// And those that do some problems only.
+std::vector<std::string> implementations(const FrameConvProblem& p) {
+  std::vector<std::string> names = implementations(p.dtype);
+  if (p.in_channels % 2 != 0 && names.back() == "avx512_bf16") names.pop_back();
+  const bool whole = p.in_channels % 16 == 0 && p.out_channels % 16 == 0;
+  const bool plain = p.stride == 1 && p.origin == std::array<int64_t, 2>{0, 0};
+  if (cpu_features().avx512 && p.dtype == DType::kBF16 && whole && plain) names.emplace_back("onednn");
+  return names;
+}
 
 enum class Residual : uint8_t { kNone, kElsewhere, kInPlace };
 struct Epilogue {
@@ -123,8 +132,7 @@ void check(const Case& s, const Epilogue& e) {
   with_raw.raw = true;
   const Result expected = run(s, "reference", with_raw, 1);
   const double normed_tolerance = tolerance(s.problem) + sum_tolerance(s.problem) * amplification(expected.raw.view());
-  for (const std::string& name : implementations(s.problem.dtype)) {
-    if (name == "avx512_bf16" && s.problem.in_channels % 2 != 0) continue;
+  for (const std::string& name : implementations(s.problem)) {
     SCOPED_TRACE(testing::Message() << name << " " << dtype_name(s.problem.dtype) << " " << s.problem.in_channels
                                     << " -> " << s.problem.out_channels << ", " << s.height << "x" << s.width
                                     << ", kernel " << s.problem.frames << "x" << s.problem.kernel[0] << "x"
@@ -135,6 +143,12 @@ void check(const Case& s, const Epilogue& e) {
     }
     if (e.normed) {
       EXPECT_TRUE(test::close(one.normed, test::values(expected.normed), normed_tolerance));
+    }
+    if (name == "onednn") {
+      if (e.raw) {
+        EXPECT_TRUE(test::close(two.raw, test::values(expected.raw), tolerance(s.problem)));
+      }
+      continue;
     }
     EXPECT_EQ(test::values(one.raw), test::values(two.raw));
     EXPECT_EQ(test::values(one.normed), test::values(two.normed));
@@ -203,6 +217,18 @@ TEST(FrameConvolution, ThreeOutputsHaveTilesOfTheirOwn) {
     check(Case(problem(96, 3, 3, 3, 3, dtype), 9, 21, 3), {Residual::kElsewhere, true, true, true});
     check(Case(problem(96, 3, 3, 3, 3, dtype), 2, 5, 1), {});
     check(Case(problem(400, 3, 3, 3, 3, dtype), 1, 3, 2), {});  // not in one pass
+  }
+}
+
+// One band of rows and several; inputs as wide as the kernel needs, and wider ones that are copied.
+TEST(FrameConvolution, OnednnInBands) {
+  for (const int64_t rows : {1, 31, 32, 33, 70}) {
+    check(Case(problem(16, 32, 3, 3, 3, DType::kBF16), rows, 5, 3), {Residual::kInPlace, true, true, true});
+    Case exact(problem(32, 16, 3, 3, 3, DType::kBF16), rows, 6, 2);
+    for (Tensor& x : exact.inputs) {
+      if (x) x = random_tensor(DType::kBF16, {rows + 2, 8, 32}, 9);
+    }
+    check(exact, {Residual::kNone, true, true, false});
   }
 }
 
@@ -315,9 +341,9 @@ TEST(FrameConvolution, Refusals) {
   EXPECT_NE(error_of([&] { convolution.run(stream, inputs, out); }).find("3 input frames"), std::string::npos);
   FrameConvProblem p = s.problem;
   p.implementation = "winograd";
-  EXPECT_EQ(
-      error_of([&] { FrameConvolution(p, s.weight, s.bias); }),
-      "frame convolution: there is no implementation 'winograd'; there are: avx512_bf16, avx512, avx2, reference");
+  EXPECT_EQ(error_of([&] { FrameConvolution(p, s.weight, s.bias); }),
+            "frame convolution: there is no implementation 'winograd'; there are: onednn, avx512_bf16, avx512, avx2, "
+            "reference");
   p.implementation = "";
   p.out_channels = 5;
   EXPECT_NE(error_of([&] { FrameConvolution(p, s.weight, s.bias); }).find("weight is"), std::string::npos);

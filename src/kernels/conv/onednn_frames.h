@@ -1,0 +1,30 @@
+// 3×3 convolutions of bf16 frames by oneDNN: one 2-D convolution for each frame over time, summed in float32, band by
+// band of rows; what follows is done as in the direct convolution. For frame_conv.cpp only.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/conv/frame_conv.h"
+
+namespace zoetrope::kernels {
+
+class OnednnFrames {
+ public:
+  // Why it cannot do a problem; empty when it can.
+  static std::string refusal(const FrameConvProblem& problem);
+  // Whether it is faster than what is written here: where it uses matrix units (AMX). With bf16 dot products alone
+  // (AMD) it does no more than the direct convolution.
+  static bool is_fast();
+
+  OnednnFrames(const FrameConvProblem& problem, const TensorView& weight, const TensorView& bias);
+  ~OnednnFrames();
+  void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
+  size_t weight_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace zoetrope::kernels
