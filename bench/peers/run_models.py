@@ -12,7 +12,8 @@ PyPI with pip (six gigabytes: PyTorch for Linux brings its CUDA libraries along,
 --layers makes it as small as its larger number).
 
 --layers A,B measures the transformer and the text encoder with A and with B of their layers and draws the line through
-both: seconds per layer × all layers + the rest. Rows that come from that say so. Without it whole models run.
+both: seconds per layer × all layers + the rest. Rows that come from that say so, and say nothing of memory. Without it
+whole models run.
 
 Seconds are of one forward, one decoding of latents into frames, or one prompt, after a run that is not counted (where
 that alone takes longer than --patience seconds, it counts and is the only one). Memory is the most that the process had
@@ -284,8 +285,14 @@ def whole(answers, counts, layers):
     def at_all(key):
         return small[key] + (large[key] - small[key]) / (b - a) * (layers - a)
 
-    drawn_out = [key for key in ("seconds_min", "seconds_median", "cpu_seconds", "peak_bytes") if key in large]
-    return {**large, "measured_layers": [a, b], "measured": answers, **{key: at_all(key) for key in drawn_out}}
+    # Memory is no line: what loading needs for a moment outweighs a few layers.
+    drawn_out = [key for key in ("seconds_min", "seconds_median", "cpu_seconds") if key in large]
+    return {**large, "measured_layers": [a, b], "measured": answers, "peak_bytes": None,
+            **{key: at_all(key) for key in drawn_out}}
+
+
+def gigabytes(answer):
+    return f"{answer['peak_bytes'] * 1e-9:.2f}" if answer["peak_bytes"] else ""
 
 
 def print_row(cells):
@@ -315,7 +322,7 @@ class Comparison:
     def cases(self):
         options = self.options
         for case in options.cases:
-            for dtype in options.dtypes:
+            for dtype in options.text_dtypes if case == "text" else options.dtypes:
                 if case == "model":
                     for count in options.num_frames:
                         yield self.order(case, dtype, num_frames=count)
@@ -335,12 +342,13 @@ class Comparison:
                **answer}
         if ours and ours is not answer:
             row["ratio"] = answer["seconds_median"] / ours["seconds_median"]
-            row["memory_ratio"] = answer["peak_bytes"] / ours["peak_bytes"]
+            if answer["peak_bytes"] and ours["peak_bytes"]:
+                row["memory_ratio"] = answer["peak_bytes"] / ours["peak_bytes"]
         self.rows.append(row)
         fraction = f"{100 * answer['fraction']:.1f} %" if answer.get("fraction") else ""
         scaled = ",".join(str(count) for count in answer.get("measured_layers", []))
         print_row([row["case"], row["shape"], row["dtype"], who, way, f"{answer['seconds_min']:.2f}",
-                   f"{answer['seconds_median']:.2f}", f"{answer['peak_bytes'] * 1e-9:.2f}",
+                   f"{answer['seconds_median']:.2f}", gigabytes(answer),
                    f"{row['ratio']:.2f}" if "ratio" in row else fraction,
                    f"{row['memory_ratio']:.2f}" if "memory_ratio" in row else "", scaled])
 
@@ -377,6 +385,28 @@ class Comparison:
     def write(self):
         report = {"threads": self.options.threads, "model": str(self.options.model), "rows": self.rows}
         self.options.json.write_text(json.dumps(report, indent=1) + "\n")
+        self.options.json.with_suffix(".md").write_text(markdown(self.rows))
+
+
+def markdown(rows):
+    """For documents: a line a case and way, ours first."""
+    lines = ["| case | dtype | who | least s | median s | of peak | GB | time / ours | memory / ours |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        who = " ".join(word for word in (row["who"], row["way"]) if word)
+        if "failed" in row:
+            lines.append(f"| {row['case']} {row['shape']} | {row['dtype']} | {who} | failed: {row['failed']} | | | | | |")
+            continue
+        fraction = f"{100 * row['fraction']:.1f} %" if row.get("fraction") else ""
+        ratios = [f"{row[key]:.2f}" if key in row else "" for key in ("ratio", "memory_ratio")]
+        scaled = f" (layers {','.join(map(str, row['measured_layers']))})" if "measured_layers" in row else ""
+        lines.append(f"| {row['case']} {row['shape']} | {row['dtype']} | {who}{scaled} | {row['seconds_min']:.2f} | "
+                     f"{row['seconds_median']:.2f} | {fraction} | {gigabytes(row)} | {ratios[0]} | "
+                     f"{ratios[1]} |")
+    peaks = sorted({round(row["peak_gflops"]) for row in rows if row.get("peak_gflops")})
+    versions = sorted({row["version"] for row in rows if "version" in row})
+    lines += ["", f"Peak measured beside ours: {', '.join(map(str, peaks))} GFLOP/s. {'; '.join(versions)}."]
+    return "\n".join(lines) + "\n"
 
 
 def install(venv, peers):
@@ -448,6 +478,8 @@ def parse_arguments():
     parser.add_argument("--peers", type=words, default=["diffusers", "openvino"])
     parser.add_argument("--ways", type=words, default=[], help="only these ways of running the others")
     parser.add_argument("--dtypes", type=words, default=["bf16", "f32"])
+    parser.add_argument("--text-dtypes", type=words, default=["bf16"],
+                        help="of the text encoder, which others hold whole: 11 GB in bf16, 23 in f32")
     parser.add_argument("--layers", type=two_counts, help="A,B: measure with so many layers, state for all")
     parser.add_argument("--all-layers", type=int, help="of the whole transformer, where the checkpoint has fewer: 30")
     parser.add_argument("--num-frames", type=counts, default=[1, 17], help="of the transformer")
@@ -484,7 +516,7 @@ def main():
         options.model = synthesize(options)
     python = install(options.venv, options.peers) if options.peers else None
     Comparison(options, python).run()
-    print(f"all figures in {options.json}")
+    print(f"all figures in {options.json}, as a table in {options.json.with_suffix('.md')}")
 
 
 if __name__ == "__main__":
