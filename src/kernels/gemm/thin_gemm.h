@@ -29,7 +29,7 @@ struct ThinGemm {
   std::string_view implementation;
 };
 
-// Sums are float32, in pieces of at most 256 terms that are then added up.
+// Sums are float32, in pieces of at most 128 terms that are then added up.
 void thin_gemm(Stream& stream, const ThinGemm& args);
 
 // Scratch that a call takes from its stream, at most.
