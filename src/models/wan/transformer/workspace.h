@@ -13,7 +13,10 @@
 namespace zoetrope::wan {
 
 // A rank's tokens pass a block's layers in chunks of about as many rows, so that what one layer writes the next finds
-// in cache, while a chunk is long enough to repay the reading and widening of the weights.
+// in cache, while a chunk is long enough to repay the reading and widening of the weights. Measured, a block of
+// the 1.3B model in bf16 at 7 800 tokens on two threads, seconds of the better of two forwards for chunks of at most
+// 520, 800, 1 600, 2 600 and 7 800 rows: 3.42, 3.36, 3.14, 3.24, 3.53 (and of memory for the last 263 MB more than for
+// 1 600).
 inline constexpr int64_t kMostChunkRows = 1600;
 // How many rows a chunk has: all but the last of a sample.
 inline int64_t chunk_rows(int64_t tokens) {
