@@ -13,7 +13,6 @@ class AnonymousBlock final : public FormBlock {
     if (bytes_ == 0) return;
     void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
-    ::madvise(mapped, bytes_, MADV_HUGEPAGE);  // a wish only
     data_ = static_cast<std::byte*>(mapped);
   }
   AnonymousBlock(const AnonymousBlock&) = delete;

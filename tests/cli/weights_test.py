@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Weights as a user meets them: random ones, checkpoints of them, the cache on disk, and what is refused.
+
+    weights_test.py PROGRAM MODEL NAME    runs one test
+    weights_test.py --list                the names
+"""
+import json
+import pathlib
+import shutil
+import sys
+
+sys.dont_write_bytecode = True
+import cli_test  # noqa: E402
+from cli_test import files_in, generate, refused, run, run_script  # noqa: E402
+
+PROGRAM = None
+MODEL = None
+TESTS = {}
+COMPONENTS = ("transformer", "text_encoder", "vae")
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def use(program, model):
+    global PROGRAM, MODEL
+    PROGRAM, MODEL = program, pathlib.Path(model)
+    cli_test.PROGRAM, cli_test.MODEL = program, model
+
+
+def configs_only(cwd):
+    """A copy of the model without its weights and its tokenizer."""
+    folder = pathlib.Path(cwd) / "configs"
+    for file in ("model_index.json", "scheduler/scheduler_config.json", *(f"{c}/config.json" for c in COMPONENTS)):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(MODEL / file, folder / file)
+    return folder
+
+
+def synthesize(cwd, *arguments):
+    return run([PROGRAM, "synthesize", *arguments], cwd)
+
+
+def latents(folder):
+    """The dump without its metadata, which names no model."""
+    return (pathlib.Path(folder) / "run.safetensors").read_bytes()
+
+
+@test
+def random_weights_need_configs_only(cwd):
+    model = configs_only(cwd)
+    assert "holds no weights" in generate(cwd, model=model).stderr or "tokenizer" in generate(cwd, model=model).stderr
+    for name in ("one", "two"):
+        result = generate(cwd, "weights=random", f"output={name}.png", f"dump={name}", model=model)
+        assert result.returncode == 0, result.stderr
+    assert latents(f"{cwd}/one") == latents(f"{cwd}/two")
+
+
+@test
+def synthesized_checkpoint_computes_what_random_weights_do(cwd):
+    model = configs_only(cwd)
+    result = synthesize(cwd, model, "out=made", "text_dtype=f32")
+    assert result.returncode == 0 and "Wrote made" in result.stdout, result.stderr
+    assert "Write transformer: " in result.stderr and "GB/s" in result.stderr, result.stderr
+    inspected = run([PROGRAM, "inspect", "made"], cwd)
+    assert inspected.returncode == 0, inspected.stdout + inspected.stderr
+    for name, arguments, folder in (("random", ["weights=random"], model), ("made_run", [], f"{cwd}/made")):
+        result = generate(cwd, *arguments, f"output={name}.png", f"dump={name}", model=folder)
+        assert result.returncode == 0, result.stderr
+    assert latents(f"{cwd}/random") == latents(f"{cwd}/made_run")
+
+
+@test
+def synthesize_refuses_with_a_sentence(cwd):
+    model = configs_only(cwd)
+    (pathlib.Path(cwd) / "there").mkdir()
+    for arguments, words in (((model, "out=there"), ("there: exists already",)),
+                             ((model,), ("out: name the folder",)),
+                             ((model, "out=new", "layers=99"), ("layers=99", "the model has 2")),
+                             ((model, "out=new", "dtype=f16"), ("dtype", "f32", "bf16")),
+                             ((model, "out=new", "components=clip"), ("'clip'", "transformer")),
+                             (("wan2.1_t2v_1.4b", "out=new"), ("wan2.1_t2v_1.4b", "wan2.1_t2v_14b")),
+                             ((model, "out=no/new"), ("there is no folder no",))):
+        refused(cwd, synthesize(cwd, *arguments), *words, left=("configs", "there"))
+
+
+@test
+def published_configs_are_known_by_name(cwd):
+    result = synthesize(cwd, "wan2.2_t2v_a14b", "out=made", "components=tokenizer")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((pathlib.Path(cwd) / "made/model_index.json").read_text())["boundary_ratio"] == 0.875
+    assert "made/tokenizer/tokenizer.json" in files_in(cwd)
+
+
+def cached(cwd, name, *arguments):
+    result = generate(cwd, "weight_cache=cache", f"output={name}.png", f"dump={name}", *arguments)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+@test
+def second_start_uses_the_cache(cwd):
+    cached(cwd, "one")
+    (file,) = (pathlib.Path(cwd) / "cache").iterdir()
+    stamp = file.stat()
+    result = cached(cwd, "two")
+    assert "weight_cache" not in result.stderr, result.stderr
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (stamp.st_ino, stamp.st_mtime_ns), "it was written again"
+    assert latents(f"{cwd}/one") == latents(f"{cwd}/two")
+    cached(cwd, "ranks", "ranks=2")
+    assert file.stat().st_ino == stamp.st_ino
+
+
+@test
+def damaged_caches_are_said_and_remade(cwd):
+    cached(cwd, "one")
+    (file,) = (pathlib.Path(cwd) / "cache").iterdir()
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    for damaged, words in ((whole[:middle], "bytes instead of"),
+                           (whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1:], "is damaged"),
+                           (b"", "is cut off")):
+        file.write_bytes(damaged)
+        result = cached(cwd, "again")
+        assert words in result.stderr and "made anew" in result.stderr, result.stderr
+        assert file.read_bytes() == whole
+        assert latents(f"{cwd}/one") == latents(f"{cwd}/again")
+
+
+@test
+def cache_of_other_weights_is_remade(cwd):
+    model = pathlib.Path(cwd) / "model"
+    shutil.copytree(MODEL, model)
+    cached(cwd, "one", f"model={model}")
+    for file in (model / "transformer").glob("*.safetensors"):
+        data = bytearray(file.read_bytes())
+        data[-2] ^= 0x01  # in the last tensor, which stays finite
+        file.write_bytes(data)
+    result = cached(cwd, "two", f"model={model}")
+    assert "was made from other weights" in result.stderr, result.stderr
+    plain = generate(cwd, f"model={model}", "output=plain.png", "dump=plain")
+    assert plain.returncode == 0, plain.stderr
+    assert latents(f"{cwd}/two") == latents(f"{cwd}/plain") != latents(f"{cwd}/one")
+    assert len(list((pathlib.Path(cwd) / "cache").iterdir())) == 1
+
+
+@test
+def cache_that_cannot_be_written_is_said(cwd):
+    (pathlib.Path(cwd) / "cache").write_text("a file")
+    assert "goes on without it" in cached(cwd, "one").stderr
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS, use))
