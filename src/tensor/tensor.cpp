@@ -206,12 +206,15 @@ void* allocate_large(size_t bytes) {
   return remember(memory, {base, kPage + size});
 }
 
-void* allocate(size_t bytes) {
+// The address sanitizer guards the ends of what malloc gives.
 #if defined(__SANITIZE_ADDRESS__)
-  return allocate_small(bytes);  // with a guarded end
+constexpr bool kMapsLarge = false;
 #else
-  return bytes >= kLargePage ? allocate_large(bytes) : allocate_small(bytes);
+constexpr bool kMapsLarge = true;
 #endif
+
+void* allocate(size_t bytes) {
+  return kMapsLarge && bytes >= kLargePage ? allocate_large(bytes) : allocate_small(bytes);
 }
 
 }  // namespace
