@@ -48,7 +48,7 @@ struct TextEncoder::State {
   void multiply(const TensorView& x, std::span<const kernels::ThinProduct> products);
   std::vector<Prompt> plan(std::span<const int64_t> lengths) const;
   Buffers allocate(int64_t rows, int64_t longest);
-  void book_conversion();
+  size_t conversion_bytes() const;
   void attend(const Buffers& b, std::span<const Prompt> prompts);
   void add_branch(const Buffers& b);
   void attention(int64_t index, const Buffers& b, std::span<const Prompt> prompts);
@@ -137,12 +137,16 @@ std::vector<TextEncoder::State::Prompt> TextEncoder::State::plan(std::span<const
 }
 
 TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t rows, int64_t longest) {
+  const size_t conversion = conversion_bytes();
   {
     // All in one block: piece by piece, and as ops ask for more and more, there would be gaps that nothing fits into.
     const Arena::Scope scope(stream.scratch());
     const int parts = divided() ? sum->parts() : 1;
     stream.scratch().allocate(
-        text_encoder_workspace_bytes(config, {rows, longest, dtype, parts, stream.team().size()}));
+        conversion + text_encoder_workspace_bytes(config, {rows, longest, dtype, parts, stream.team().size()}));
+  }
+  if (conversion > 0) {
+    weights.set_buffer(stream.scratch().tensor(dtype, {static_cast<int64_t>(conversion / dtype_size(dtype))}));
   }
   const auto matrix = [&](int64_t width) { return stream.scratch().tensor(dtype, {rows, width}); };
   Buffers b{};
@@ -155,14 +159,12 @@ TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t rows, int64_t l
   return b;
 }
 
-// Once, for the largest product, and only where some matrix cannot be used as it is stored.
-void TextEncoder::State::book_conversion() {
+// For the largest product, and only where some matrix cannot be used as it is stored.
+size_t TextEncoder::State::conversion_bytes() const {
   const bool needed = std::any_of(list.begin(), list.end(), [&](const TensorSpec& spec) {
     return spec.name != kEmbedding && spec.shape.rank() == 2 && weights.needs_buffer(spec.name);
   });
-  if (!needed) return;
-  const size_t bytes = text_encoder_buffer_bytes(config, dtype, divided() ? sum->parts() : 1);
-  weights.set_buffer(stream.scratch().tensor(dtype, {static_cast<int64_t>(bytes / dtype_size(dtype))}));
+  return needed ? text_encoder_buffer_bytes(config, dtype, divided() ? sum->parts() : 1) : 0;
 }
 
 void TextEncoder::State::attend(const Buffers& b, std::span<const Prompt> prompts) {
@@ -312,7 +314,6 @@ void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> l
   const Arena::Scope scope(s.stream.scratch());
   const State::Buffers b = s.allocate(rows, *std::max_element(lengths.begin(), lengths.end()));
   const TensorView seen = probe ? s.stream.scratch().tensor(s.dtype, out.shape()) : TensorView();
-  s.book_conversion();
   s.for_layer(0, "", [&](const std::string& name) { s.source->will_need(name); });
   s.embed(real, b.x);
   for (int64_t i = 0; i < s.config.num_layers; ++i) {

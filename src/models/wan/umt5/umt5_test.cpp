@@ -7,7 +7,9 @@
 #include <numeric>
 #include <vector>
 
+#include "io/formula_source.h"
 #include "models/wan/golden_testing.h"
+#include "models/wan/tensor_list.h"
 #include "models/wan/umt5/memory.h"
 #include "models/wan/umt5/relative_bias.h"
 
@@ -262,6 +264,26 @@ TEST(TextEncoder, BooksWhatTheFormulaSays) {
                   std::max(size_t{1} << 20, text_encoder_workspace_bytes(recorded.config, use)))
             << length << " ids, " << threads << " threads";
       }
+    }
+  }
+}
+
+// With as many heads as the published model: a short prompt's are packed together. Weights by formula need the buffer.
+TEST(TextEncoder, BooksWhatTheFormulaSaysForManyHeads) {
+  TextEncoderConfig config;
+  config.d_model = 64, config.d_kv = 64, config.d_ff = 96, config.num_layers = 1, config.vocab_size = 10;
+  std::map<std::string, io::Formula> formulas;
+  for (const TensorSpec& spec : text_encoder_tensors(config)) formulas[spec.name] = {spec.shape, 0.5, 0.01};
+  const auto source = std::make_shared<io::FormulaSource>("formulas", 1, formulas);
+  for (const int64_t length : {1, 20, 65, 130}) {
+    for (const int threads : {1, 2, 5}) {
+      Stream stream(threads);
+      const Tensor out(DType::kF32, {length, config.d_model});
+      TextEncoder(source, config, DType::kBF16, stream)
+          .encode(std::vector<int32_t>(static_cast<size_t>(length), 5), out);
+      const size_t workspace = text_encoder_workspace_bytes(config, {length, length, DType::kBF16, 1, threads});
+      const size_t buffer = text_encoder_buffer_bytes(config, DType::kBF16), block = size_t{1} << 20;
+      EXPECT_EQ(stream.scratch().reserved(), std::max(block, workspace + buffer)) << length;
     }
   }
 }
