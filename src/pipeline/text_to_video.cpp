@@ -216,6 +216,7 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   decoding_ranks(options_, plan_, model_.vae_config, world.size());  // refuses now what it would refuse after denoising
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(world.size()));
   admit(memory_question(layout, world.size()), world);
+  if (options_.compare_one_rank) admit(memory_question(single_rank_layout(), 1), world);
   // Tried now, and not after the run.
   if (trace_ && world.rank() == 0) AtomicFile(options_.trace);
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
@@ -249,6 +250,8 @@ std::string Run::describe(int ranks) const {
                       comm::process_threads(options_.threads));
   const int decoders = decoding_ranks(options_, plan_, model_.vae_config, ranks);
   if (ranks > 1) text += fmt::format(", VAE on {}", decoders == 1 ? "rank 0" : fmt::format("{} ranks", decoders));
+  const planner::MemoryPlan memory = memory_plan(memory_question(layout, ranks));
+  text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
   for (const std::string& note : plan_.notes) text += "\nNote: " + note;
   return text;
 }
