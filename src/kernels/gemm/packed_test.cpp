@@ -285,16 +285,18 @@ TEST(PackedGemm, ScratchIsWhatItSays) {
 
 // ---- pack() ---------------------------------------------------------------------------------------------------------
 
-// Several matrices under one another, of any stored dtype, at any byte; blocks of eight rows whole and cut.
+// Several matrices under one another, of any stored dtype, at any byte; blocks of 16 rows, tiles of 64 k
+// and panels whole and cut.
 TEST(Pack, PutsEveryElementInItsPlace) {
+  constexpr int64_t kRows = 150;
   for (const DType from : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
     for (const DType to : {DType::kF32, DType::kBF16}) {
-      for (const int64_t k : {5, 8, 19}) {
-        const Tensor source = test::random_tensor(DType::kF32, {50, k}, 7);
+      for (const int64_t k : {5, 8, 19, 75}) {
+        const Tensor source = test::random_tensor(DType::kF32, {kRows, k}, 7);
         std::vector<std::vector<std::byte>> bytes;
         std::vector<TensorView> stored;
         std::vector<float> expected;
-        for (const IndexRange rows : {IndexRange{0, 20}, IndexRange{20, 23}, IndexRange{23, 50}}) {
+        for (const IndexRange rows : {IndexRange{0, 20}, IndexRange{20, 23}, IndexRange{23, kRows}}) {
           auto& part = bytes.emplace_back(1 + static_cast<size_t>(rows.size() * k) * dtype_size(from));
           for (int64_t i = 0; i < rows.size() * k; ++i) {
             const float x = source.data<float>()[rows.begin * k + i];
@@ -313,7 +315,7 @@ TEST(Pack, PutsEveryElementInItsPlace) {
         for (const PackedLayout layout : packed_layouts(to)) {
           const Packed packed(stored, to, layout);
           // What comes of the unit vectors is w, a column at a time.
-          Tensor unit(operand_dtype(packed.matrix), {k, k}), out(DType::kF32, {k, 50});
+          Tensor unit(operand_dtype(packed.matrix), {k, k}), out(DType::kF32, {k, kRows});
           for (int64_t i = 0; i < k; ++i) test::put(unit, i * k + i, 1);
           PackedGemm g;
           g.x = unit;
@@ -323,9 +325,9 @@ TEST(Pack, PutsEveryElementInItsPlace) {
             g.implementation = name;
             Stream stream(1);
             packed_gemm(stream, g);
-            for (int64_t n = 0; n < 50; ++n)
+            for (int64_t n = 0; n < kRows; ++n)
               for (int64_t i = 0; i < k; ++i)
-                ASSERT_EQ(out.data<float>()[i * 50 + n], expected[static_cast<size_t>(n * k + i)])
+                ASSERT_EQ(out.data<float>()[i * kRows + n], expected[static_cast<size_t>(n * k + i)])
                     << name << " " << dtype_name(from) << " " << n << " " << i;
           }
         }
