@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 
 // The file: a page with the header, the forms, and a table of their checksums, which are known last.
 constexpr uint64_t kDataOffset = 4096;
+constexpr char kDamaged[] = "is damaged";
 constexpr char kMagic[] = "ZOEWGHT1";  // the number is the version
 
 struct Header {
@@ -56,7 +57,7 @@ Header header_of(const WeightCache::Contents& contents) {
   return header;
 }
 
-class MappedBlock final : public FormBlock {
+class MappedBlock final : public WeightCache::Kept {
  public:
   MappedBlock(fs::path path, int descriptor, const struct stat& status)
       : path_(std::move(path)), bytes_(static_cast<size_t>(status.st_size)), status_(status) {
@@ -70,8 +71,9 @@ class MappedBlock final : public FormBlock {
   ~MappedBlock() override { ::munmap(file_, bytes_); }
 
   std::byte* data() const override { return file_ + kDataOffset; }
-  const std::byte* file() const { return file_; }
-  size_t bytes() const { return bytes_; }
+  bool verify(size_t entry) const override {
+    return checksum(data() + entries_[entry].offset, entries_[entry].bytes) == sums_[entry];
+  }
   // Only what is written into this very file matters: a new one of its name is another file.
   void require_unchanged() const override {
     struct stat now {};
@@ -82,69 +84,62 @@ class MappedBlock final : public FormBlock {
     }
   }
 
+  // What is wrong with the file apart from the forms, or nothing; before verify().
+  std::string defect(const WeightCache::Contents& contents) {
+    Header found, wanted = header_of(contents);
+    std::memcpy(&found, file_, sizeof found);
+    if (std::memcmp(found.magic, wanted.magic, sizeof found.magic) != 0 ||
+        found.check != checksum(reinterpret_cast<const std::byte*>(&found), offsetof(Header, check))) {
+      return "is no weight cache of this version";
+    }
+    if (found.identity != wanted.identity) return "was made from other weights";
+    if (found.forms != wanted.forms) return "holds other forms";
+    if (found.file_bytes != bytes_) return fmt::format("has {} bytes instead of {}", bytes_, found.file_bytes);
+    const size_t entries = contents.entries.size();
+    sums_.resize(entries + 1);
+    std::memcpy(sums_.data(), data() + contents.bytes, table_bytes(entries));
+    if (sums_[entries] != checksum(reinterpret_cast<const std::byte*>(sums_.data()), entries * sizeof(uint64_t))) {
+      return kDamaged;
+    }
+    entries_ = contents.entries;
+    return {};
+  }
+
  private:
   fs::path path_;
   size_t bytes_;
   struct stat status_;
   std::byte* file_ = nullptr;
+  std::vector<WeightCache::Entry> entries_;
+  std::vector<uint64_t> sums_;  // of the entries, and of those
 };
 
-// Index of the first entry whose bytes are not what was written, or the number of entries.
-size_t first_damaged(const WeightCache::Contents& contents, const std::byte* data, const uint64_t* sums, int threads) {
-  const std::vector<WeightCache::Entry>& entries = contents.entries;
-  std::atomic<size_t> next = 0, damaged = entries.size();
-  const auto work = [&] {
-    for (size_t i = next++; i < entries.size() && damaged == entries.size(); i = next++) {
-      if (checksum(data + entries[i].offset, entries[i].bytes) != sums[i]) damaged = i;
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(work);
-    work();
-  }
-  return damaged;
-}
-
-// What is wrong with the file, or nothing.
-std::string defect(const MappedBlock& block, const WeightCache::Contents& contents, int threads) {
-  Header found, wanted = header_of(contents);
-  std::memcpy(&found, block.file(), sizeof found);
-  if (std::memcmp(found.magic, wanted.magic, sizeof found.magic) != 0 ||
-      found.check != checksum(reinterpret_cast<const std::byte*>(&found), offsetof(Header, check))) {
-    return "is no weight cache of this version";
-  }
-  if (found.identity != wanted.identity) return "was made from other weights";
-  if (found.forms != wanted.forms) return "holds other forms";
-  if (found.file_bytes != block.bytes()) {
-    return fmt::format("has {} bytes instead of {}", block.bytes(), found.file_bytes);
-  }
-  const size_t entries = contents.entries.size();
-  std::vector<uint64_t> table(entries + 1);
-  std::memcpy(table.data(), block.data() + contents.bytes, table_bytes(entries));
-  if (table[entries] != checksum(reinterpret_cast<const std::byte*>(table.data()), entries * sizeof(uint64_t)) ||
-      first_damaged(contents, block.data(), table.data(), threads) != entries) {
-    return "is damaged";
-  }
-  return {};
-}
-
-void write_file(AtomicFile& file, const WeightCache::Contents& contents, const std::byte* data) {
+void write_file(AtomicFile& file, const WeightCache::Contents& contents, const std::vector<const std::byte*>& places) {
   constexpr size_t kChunk = size_t{16} << 20;  // between two looks at whether to stop
   std::vector<std::byte> first(kDataOffset);
   const Header header = header_of(contents);
   std::memcpy(first.data(), &header, sizeof header);
   file.write(first.data(), first.size());
   std::vector<uint64_t> table;
-  for (const WeightCache::Entry& entry : contents.entries) {
-    table.push_back(checksum(data + entry.offset, entry.bytes));
-    file.check_not_stopped();
+  uint64_t end = 0;  // of what is written of the forms
+  const auto fill_up_to = [&](uint64_t offset) {
+    if (offset == end) return;
+    const std::vector<std::byte> zeros(offset - end);
+    file.write(zeros.data(), zeros.size());
+    end = offset;
+  };
+  for (size_t i = 0; i < contents.entries.size(); ++i) {
+    const WeightCache::Entry& entry = contents.entries[i];
+    table.push_back(checksum(places[i], entry.bytes));
+    fill_up_to(entry.offset);
+    for (size_t at = 0; at < entry.bytes; at += kChunk) {
+      file.check_not_stopped();
+      file.write(places[i] + at, std::min<size_t>(kChunk, entry.bytes - at));
+    }
+    end += entry.bytes;
   }
+  fill_up_to(contents.bytes);
   table.push_back(checksum(reinterpret_cast<const std::byte*>(table.data()), table.size() * sizeof(uint64_t)));
-  for (size_t at = 0; at < contents.bytes; at += kChunk) {
-    file.check_not_stopped();
-    file.write(data + at, std::min<size_t>(kChunk, contents.bytes - at));
-  }
   file.write(table.data(), table.size() * sizeof(uint64_t));
   file.commit();
 }
@@ -175,7 +170,7 @@ std::vector<std::string> WeightCache::take_notes() {
   return std::exchange(notes_, {});
 }
 
-std::unique_ptr<FormBlock> WeightCache::open(const Contents& contents, int threads) {
+std::unique_ptr<WeightCache::Kept> WeightCache::open(const Contents& contents) {
   const fs::path path = file(contents);
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
@@ -195,9 +190,9 @@ std::unique_ptr<FormBlock> WeightCache::open(const Contents& contents, int threa
       wrong = "is cut off";
     } else {
       block = std::make_unique<MappedBlock>(path, descriptor, status);
-      wrong = defect(*block, contents, std::max(1, threads));
+      wrong = block->defect(contents);
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     wrong = error.what();
   }
   ::close(descriptor);
@@ -206,7 +201,11 @@ std::unique_ptr<FormBlock> WeightCache::open(const Contents& contents, int threa
   return nullptr;
 }
 
-void WeightCache::write(const Contents& contents, const std::byte* data) {
+void WeightCache::note_damaged(const Contents& contents) {
+  note(fmt::format("weight_cache: {}: {}; what is wrong in it is made anew", file(contents).string(), kDamaged));
+}
+
+void WeightCache::write(const Contents& contents, std::vector<const std::byte*> places) {
   if (access_ == Access::kRead || contents.entries.empty()) return;
   finish();
   const fs::path path = file(contents);
@@ -224,15 +223,15 @@ void WeightCache::write(const Contents& contents, const std::byte* data) {
     }
     auto out = std::make_shared<AtomicFile>(path);
     const std::lock_guard lock(writing_);
-    writer_ = std::jthread([contents, data, give_up, out]() mutable {
+    writer_ = std::jthread([contents, places = std::move(places), give_up, out]() mutable {
       try {
-        write_file(*out, contents, data);
-      } catch (const Error& error) {
+        write_file(*out, contents, places);
+      } catch (const std::exception& error) {  // out of memory, too
         give_up(error.what());
       }
       out.reset();  // before the thread is joined
     });
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // no thread to be had, too
     give_up(error.what());
   }
 }

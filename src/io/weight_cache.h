@@ -1,10 +1,11 @@
 // Derived forms on disk, so that the next start maps them instead of making them. One file holds the forms of one model
-// component, whole; it is used only if it was made from the same weights (their identity) into the same forms, and if
-// every byte is what was written. A cache is never a reason to fail: what is wrong with it becomes a note, and the
-// forms are made.
+// component, whole; it is used only if it was made from the same weights (their identity) into the same forms, and a
+// form of it only if every byte is what was written. A cache is never a reason to fail: what is wrong with it becomes a
+// note, and the forms are made.
 //
 // Every byte is read to verify it: from the page cache that costs about what mapping the pages costs, which the first
-// forward would pay anyway; a sample would be three times as fast and not see a damaged block.
+// forward would pay anyway; a sample would be three times as fast and not see a damaged block. Form by form, so that
+// who loads from a slow disk can say how far it is.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +41,17 @@ class WeightCache {
   WeightCache& operator=(const WeightCache&) = delete;
   ~WeightCache();  // as finish()
 
-  // The forms in place, read-only, verified by `threads` threads; null where there is no such file or it cannot be
-  // used.
-  std::unique_ptr<FormBlock> open(const Contents& contents, int threads);
-  // Begins to write; returns at once. `data` must stay until finish(). The file appears when it is whole.
-  void write(const Contents& contents, const std::byte* data);
+  // A file that fits, its forms in place, read-only and not verified yet.
+  class Kept : public FormBlock {
+   public:
+    virtual bool verify(size_t entry) const = 0;  // reads the form; any thread
+  };
+  // Null where there is no such file or it cannot be used.
+  std::unique_ptr<Kept> open(const Contents& contents);
+  void note_damaged(const Contents& contents);  // what verify() found
+  // Begins to write the forms, one at each place; returns at once. They must stay until finish(). The file appears when
+  // it is whole.
+  void write(const Contents& contents, std::vector<const std::byte*> places);
   void finish();  // waits until the file is there, or could not be written
 
   std::vector<std::string> take_notes();  // sentences for the user; each is given once

@@ -1,8 +1,8 @@
 #include "io/weight_cache.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -148,24 +148,31 @@ TEST_F(WeightCacheTest, EveryKindOfDamageIsNoticed) {
     bytes[at] = static_cast<char>(bytes[at] ^ 4);
     return bytes;
   };
-  const std::pair<std::string, const char*> cases[] = {
+  struct Damage {
+    std::string bytes;
+    const char* expected;
+    int made = 2;
+  };
+  const Damage cases[] = {
       {"", "is cut off"},
       {whole.substr(0, 4095), "is cut off"},
       {whole.substr(0, 4096), "bytes instead of"},
       {whole.substr(0, whole.size() - 1), "bytes instead of"},
       {whole + "x", "bytes instead of"},
       {with_byte(0), "no weight cache"},
-      {with_byte(50), "no weight cache"},       // the header's own check
-      {with_byte(4096), "is damaged"},          // the first byte of data
-      {with_byte(4096 + 30000), "is damaged"},  // in the midst of the second form
+      {with_byte(50), "no weight cache"},          // the header's own check
+      {with_byte(4096), "is damaged", 1},          // the first byte of the first form
+      {with_byte(4096 + 30000), "is damaged", 1},  // in the midst of the second
       {with_byte(whole.size() - 1), "is damaged"},
   };
-  for (const auto& [bytes, expected] : cases) {
-    folder_.write("cache/" + file.filename().string(), bytes);
+  for (const Damage& damage : cases) {
+    folder_.write("cache/" + file.filename().string(), damage.bytes);
     const Loaded loaded = load();
-    EXPECT_EQ(loaded.made, 2) << expected;
-    EXPECT_THAT(loaded.notes, ElementsAre(AllOf(HasSubstr(file.string()), HasSubstr(expected)))) << bytes.size();
+    EXPECT_EQ(loaded.made, damage.made) << damage.expected;
+    EXPECT_EQ(loaded.ticks, 2);
+    EXPECT_THAT(loaded.notes, ElementsAre(AllOf(HasSubstr(file.string()), HasSubstr(damage.expected))));
     EXPECT_EQ(file_bytes(file), whole) << "remade";
+    loaded.weights->require_unchanged();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <tuple>
@@ -12,7 +13,7 @@
 #include "base/index_range.h"
 #include "io/hash.h"
 #include "io/weight_cache.h"
-#include "io/weights_cache.h"
+#include "io/weights_memory.h"
 
 namespace zoetrope::io {
 namespace {
@@ -39,11 +40,13 @@ uint64_t hash_of(const DerivedForm& form) {
 
 }  // namespace
 
-// The threads of one run(). Workers take the next job, make it and put it into `finished_`, which the caller empties.
+// The threads of one run(). Workers take the next job, make it, or verify it where a file holds it, and put it into
+// `finished_`, which the caller empties. A kept form that is damaged is made in memory of its own, its place with it.
 class WeightLoader::Crew {
  public:
-  Crew(const WeightSource& source, const std::vector<Job*>& jobs, const std::vector<std::byte*>& places)
-      : source_(source), jobs_(jobs), places_(places) {}
+  Crew(const WeightSource& source, const std::vector<Job*>& jobs, std::vector<std::byte*>& places,
+       const WeightCache::Kept* kept)
+      : source_(source), jobs_(jobs), places_(places), kept_(kept) {}
 
   void start(int threads) {
     const auto count = std::clamp<size_t>(jobs_.size(), 0, static_cast<size_t>(std::max(1, threads)));
@@ -61,6 +64,12 @@ class WeightLoader::Crew {
     const size_t job = finished_.back();
     finished_.pop_back();
     return job;
+  }
+
+  // Memory of the forms that were damaged, when all jobs are taken.
+  std::vector<std::unique_ptr<FormBlock>> take_remade() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(remade_, {});
   }
 
  private:
@@ -88,10 +97,14 @@ class WeightLoader::Crew {
           }
           ahead_end = asked_;
         }
-        for (; ahead < ahead_end; ++ahead) {
-          for (const std::string& name : jobs_[ahead]->form.names) source_.will_need(name);
+        if (kept_ == nullptr) {
+          for (; ahead < ahead_end; ++ahead) {
+            for (const std::string& name : jobs_[ahead]->form.names) source_.will_need(name);
+          }
+          make(*jobs_[job], places_[job]);
+        } else if (!kept_->verify(job)) {
+          remake(job);
         }
-        make(*jobs_[job], places_[job]);
         {
           const std::lock_guard lock(mutex_);
           finished_.push_back(job);
@@ -105,6 +118,14 @@ class WeightLoader::Crew {
       }
       changed_.notify_all();
     }
+  }
+
+  void remake(size_t job) {
+    std::unique_ptr<FormBlock> block = FormBlock::anonymous(jobs_[job]->form.bytes);
+    places_[job] = block->data();
+    make(*jobs_[job], places_[job]);
+    const std::lock_guard lock(mutex_);
+    remade_.push_back(std::move(block));
   }
 
   void make(const Job& job, std::byte* out) {
@@ -154,7 +175,8 @@ class WeightLoader::Crew {
 
   const WeightSource& source_;
   const std::vector<Job*>& jobs_;
-  const std::vector<std::byte*>& places_;
+  std::vector<std::byte*>& places_;  // each the business of whoever has taken its job
+  const WeightCache::Kept* kept_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -165,6 +187,7 @@ class WeightLoader::Crew {
   int64_t taken_bytes_ = 0, asked_bytes_ = 0;
   int64_t buffered_ = 0;
   std::vector<size_t> finished_;
+  std::vector<std::unique_ptr<FormBlock>> remade_;
 
   std::vector<std::jthread> workers_;
 };
@@ -221,25 +244,28 @@ void WeightLoader::run(int threads, const Tick& tick) {
   }
   // Forms are kept on disk by what they are made from, which must be known.
   WeightCache* disk = contents.identity.empty() || jobs.empty() ? nullptr : weights_->loading_.cache.get();
-  std::unique_ptr<FormBlock> block = disk == nullptr ? nullptr : disk->open(contents, threads);
-  const bool kept = block != nullptr;
-  if (!kept) block = FormBlock::anonymous(contents.bytes);
+  std::unique_ptr<WeightCache::Kept> opened = disk == nullptr ? nullptr : disk->open(contents);
+  const WeightCache::Kept* kept = opened.get();
+  std::unique_ptr<FormBlock> block = std::move(opened);
+  if (kept == nullptr) block = FormBlock::anonymous(contents.bytes);
   std::vector<std::byte*> places;
   for (const WeightCache::Entry& entry : contents.entries) places.push_back(block->data() + entry.offset);
-  if (kept) {
-    for (size_t i = 0; i < jobs.size(); ++i) placed(*jobs[i], places[i]);
-  } else {
-    Crew crew(*weights_->source_, jobs, places);
+  std::vector<std::unique_ptr<FormBlock>> remade;
+  {
+    Crew crew(*weights_->source_, jobs, places, kept);
     crew.start(threads);
     for (size_t i = 0; i < jobs.size(); ++i) {
       const size_t job = crew.take();
       placed(*jobs[job], places[job]);
     }
+    remade = crew.take_remade();
   }
   weights_->source_->require_unchanged();
-  if (!kept && disk != nullptr) disk->write(contents, block->data());
+  if (!remade.empty()) disk->note_damaged(contents);
+  if (disk != nullptr && (kept == nullptr || !remade.empty())) disk->write(contents, {places.begin(), places.end()});
   for (size_t i = 0; i < jobs.size(); ++i) cache.forms[{jobs[i]->form.names, jobs[i]->form.form}] = places[i];
   cache.blocks.push_back(std::move(block));
+  std::move(remade.begin(), remade.end(), std::back_inserter(cache.blocks));
   jobs_.clear();
   const std::lock_guard lock(cache.mutex);
   cache.bytes += static_cast<size_t>(contents.bytes);

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "io/in_parts.h"
 #include "io/weight_cache.h"
-#include "io/weights_cache.h"
+#include "io/weights_memory.h"
 #include "tensor/half.h"
 
 namespace zoetrope::io {
