@@ -6,12 +6,10 @@
 #include <cstdio>
 #include <utility>
 
+#include "trace/elapsed.h"
+
 namespace zoetrope::cli {
 namespace {
-
-double seconds_since(trace::Clock::time_point then) {
-  return std::chrono::duration<double>(trace::Clock::now() - then).count();
-}
 
 constexpr double kBetweenLines = 10;   // seconds, in a log
 constexpr double kBetweenBars = 0.05;  // seconds, on a terminal
@@ -45,7 +43,7 @@ Progress::~Progress() {
 }
 
 void Progress::update(int64_t done, int64_t total) {
-  const double per_unit = done > 0 ? seconds_since(begin_) / static_cast<double>(done) : 0;
+  const double per_unit = done > 0 ? trace::seconds_since(begin_) / static_cast<double>(done) : 0;
   const std::string left = done > 0 ? duration_text(per_unit * static_cast<double>(total - done)) : "?";
   if (terminal_) {
     fmt::print(stderr, "\r\x1b[K{} [{}] {}/{}  {:.3g} s/{}  {} left", title_, bar_text(done, total), done, total,
@@ -53,7 +51,7 @@ void Progress::update(int64_t done, int64_t total) {
     open_ = true;
   } else if (done == 0) {
     return;
-  } else if (done == total || done == 1 || seconds_since(last_) > kBetweenLines) {
+  } else if (done == total || done == 1 || trace::seconds_since(last_) > kBetweenLines) {
     // A log gets the first, the last and one every now and then.
     last_ = trace::Clock::now();
     fmt::print(stderr, "{}: {} {} of {}, {:.3g} s/{}, {} left\n", title_, unit_, done, total, per_unit, unit_, left);
@@ -70,17 +68,17 @@ BytesProgress::~BytesProgress() {
 
 void BytesProgress::update(int64_t done, int64_t total) {
   constexpr double kGiga = 1e-9;
-  const double seconds = seconds_since(begin_), gb = static_cast<double>(done) * kGiga;
+  const double seconds = trace::seconds_since(begin_), gb = static_cast<double>(done) * kGiga;
   const std::string text = fmt::format("{:.2f}/{:.2f} GB  {:.2f} GB/s", gb, static_cast<double>(total) * kGiga,
                                        seconds > 0 ? gb / seconds : 0.0);
   if (ended_) return;
   ended_ = done == total;
   if (terminal_) {
-    if (open_ && !ended_ && seconds_since(last_) < kBetweenBars) return;
+    if (open_ && !ended_ && trace::seconds_since(last_) < kBetweenBars) return;
     last_ = trace::Clock::now();
     fmt::print(stderr, "\r\x1b[K{} [{}] {}", title_, bar_text(done, total), text);
     open_ = true;
-  } else if (ended_ || seconds_since(last_) > kBetweenLines) {
+  } else if (ended_ || trace::seconds_since(last_) > kBetweenLines) {
     last_ = trace::Clock::now();
     fmt::print(stderr, "{}: {}\n", title_, text);
   }

@@ -11,17 +11,19 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/index_range.h"
 #include "comm/launcher.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/vae/vae_layout.h"
+#include "pipeline/decode_frames.h"
+#include "pipeline/dtype_name.h"
+#include "pipeline/frame_queue.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 using planner::Bytes;
-
-DType dtype_of(const std::string& name) { return name == "bf16" ? DType::kBF16 : DType::kF32; }
 
 // The dtype of the largest tensor: small ones are kept in others. Formulas make F32.
 DType stored_dtype(const ComponentWeights& weights, const wan::TensorList& list) {
@@ -37,16 +39,22 @@ struct Change {
   const char* text;
   bool (*applies)(const GenerateOptions&);
   void (*apply)(GenerateOptions&);
+  void (*restore)(const GenerateOptions& from, GenerateOptions& to);
 };
 constexpr Change kChanges[] = {
     {"dtype=bf16", [](const GenerateOptions& o) { return o.dtype != "bf16"; },
-     [](GenerateOptions& o) { o.dtype = "bf16"; }},
+     [](GenerateOptions& o) { o.dtype = "bf16"; },
+     [](const GenerateOptions& from, GenerateOptions& to) { to.dtype = from.dtype; }},
     {"text_encoder_dtype=bf16", [](const GenerateOptions& o) { return o.text_encoder_dtype != "bf16"; },
-     [](GenerateOptions& o) { o.text_encoder_dtype = "bf16"; }},
+     [](GenerateOptions& o) { o.text_encoder_dtype = "bf16"; },
+     [](const GenerateOptions& from, GenerateOptions& to) { to.text_encoder_dtype = from.text_encoder_dtype; }},
     {"vae_dtype=bf16", [](const GenerateOptions& o) { return o.vae_dtype != "bf16"; },
-     [](GenerateOptions& o) { o.vae_dtype = "bf16"; }},
-    {"vae_tiling=true", [](const GenerateOptions& o) { return !o.vae_tiling; },
-     [](GenerateOptions& o) { o.vae_tiling = true; }},
+     [](GenerateOptions& o) { o.vae_dtype = "bf16"; },
+     [](const GenerateOptions& from, GenerateOptions& to) { to.vae_dtype = from.vae_dtype; }},
+    // Tiles are decoded by one rank, and refused beside a wish for more.
+    {"vae_tiling=true", [](const GenerateOptions& o) { return !o.vae_tiling && o.vae_parallel.value_or(1) == 1; },
+     [](GenerateOptions& o) { o.vae_tiling = true; },
+     [](const GenerateOptions& from, GenerateOptions& to) { to.vae_tiling = from.vae_tiling; }},
 };
 constexpr size_t kSubsets = size_t{1} << std::size(kChanges);
 
@@ -99,7 +107,8 @@ MemoryQuestion smallest(const MemoryQuestion& question) {
 // One search for what fits. `available` is what a process may have.
 class Search {
  public:
-  Search(const MemoryQuestion& question, Bytes available) : question_(question), available_(available) {}
+  Search(const MemoryQuestion& question, Bytes available)
+      : asked_(question.options), question_(question), available_(available) {}
 
   std::vector<std::string> run() {
     std::vector<std::string> found;
@@ -132,19 +141,22 @@ class Search {
     return std::nullopt;
   }
 
-  // Takes over every change that lowers the peak.
+  // Changes everything that can be: the sizes are looked for among the most frugal runs.
   void economise() {
-    const Bytes before = peak_of(question_);
-    for (const Change& change : kChanges) {
-      if (!change.applies(question_.options)) continue;
-      change.apply(question_.options);
-      settings_ += fmt::format(" {}", change.text);
-    }
-    if (peak_of(question_) == before) settings_.clear();
+    for (const Change& change : kChanges)
+      if (change.applies(question_.options)) change.apply(question_.options);
   }
 
-  std::string with_settings(const std::string& words, const MemoryQuestion& question) const {
-    return with_peak(words + settings_, peak_of(question));
+  // The way to `found` in words. Of the changed settings those stay, and are named, without which it would not fit.
+  std::string with_settings(std::string words, MemoryQuestion found) const {
+    for (const Change& change : kChanges) {
+      if (!change.applies(asked_) || change.applies(found.options)) continue;
+      MemoryQuestion without = found;
+      change.restore(asked_, without.options);
+      if (fits(without)) found = without;
+      else words += fmt::format(" {}", change.text);
+    }
+    return with_peak(words, peak_of(found));
   }
 
   std::optional<std::string> fewer_frames() const {
@@ -172,14 +184,18 @@ class Search {
     other.options.width = std::max<int64_t>(1, std::llround(width / static_cast<double>(unit_w))) * unit_w;
     return other;
   }
+  // Of `scaled`: every rank that decodes needs a latent row.
+  int64_t fewest_rows() const {
+    return ceil_div(asked_.vae_parallel.value_or(1), question_.configs.experts.front().patch_size[1]);
+  }
   int64_t rows() const {
     return question_.options.height /
            (wan::spatial_factor(question_.configs.vae) * question_.configs.experts.front().patch_size[1]);
   }
 
   std::optional<std::string> smaller_frames() const {
-    const int64_t best = largest(1, rows() - 1, [&](int64_t count) { return fits(scaled(count)); });
-    if (best < 1) return std::nullopt;
+    const int64_t best = largest(fewest_rows(), rows() - 1, [&](int64_t count) { return fits(scaled(count)); });
+    if (best < fewest_rows()) return std::nullopt;
     const MemoryQuestion other = scaled(best);
     return with_settings(fmt::format("height={} width={}", other.options.height, other.options.width), other);
   }
@@ -190,8 +206,8 @@ class Search {
       other.options.num_frames = 1;
       return other;
     };
-    const int64_t best = largest(1, rows(), [&](int64_t count) { return fits(with(count)); });
-    if (best < 1) return std::nullopt;
+    const int64_t best = largest(fewest_rows(), rows(), [&](int64_t count) { return fits(with(count)); });
+    if (best < fewest_rows()) return std::nullopt;
     const MemoryQuestion other = with(best);
     return with_settings(fmt::format("height={} width={} num_frames=1", other.options.height, other.options.width),
                          other);
@@ -201,21 +217,25 @@ class Search {
   std::optional<std::string> more_hosts() const {
     constexpr int kMost = 64;
     const int64_t heads = question_.configs.experts.front().num_attention_heads;
+    const int data = question_.ranks.data;
     for (int hosts = 2; hosts <= kMost; hosts *= 2) {
+      if (hosts % data != 0) continue;
+      const int context = hosts / data;
       MemoryQuestion other = question_;
-      other.ranks = {};
-      int ulysses = hosts;
-      while (ulysses > heads || hosts % ulysses != 0) --ulysses;
-      other.ranks.context = {ulysses, hosts / ulysses};
-      other.ranks.vae = other.ranks.text_encoder = hosts;
+      other.ranks.here = 1;
+      int ulysses = context;
+      while (ulysses > heads || context % ulysses != 0) --ulysses;
+      other.ranks.context = {ulysses, context / ulysses};
+      other.ranks.text_encoder = hosts;
+      other.ranks.vae = static_cast<int>(std::min<int64_t>(asked_.vae_parallel.value_or(hosts), hosts));
       if (fits(other)) return with_settings(fmt::format("{} MPI processes, each on a host of its own", hosts), other);
     }
     return std::nullopt;
   }
 
-  MemoryQuestion question_;
-  Bytes available_;
-  std::string settings_;  // that the sizes are looked for with
+  const GenerateOptions asked_;
+  MemoryQuestion question_;  // with the settings that the sizes are looked for with
+  const Bytes available_;
 };
 
 // What processes on one host agree on and others differ in.
@@ -248,8 +268,8 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   return configs;
 }
 
-planner::RankUse rank_use(const GenerateOptions& options, const RankLayout& layout, const wan::ModelConfigs& configs,
-                          int here) {
+planner::RankUse rank_use(const GenerateOptions& options, const RunPlan& plan, const RankLayout& layout,
+                          const wan::VaeConfig& vae, int here) {
   planner::RankUse use;
   use.here = here;
   use.data = layout.degrees.data;
@@ -259,8 +279,8 @@ planner::RankUse rank_use(const GenerateOptions& options, const RankLayout& layo
   use.head_chunks = layout.strategy.head_chunks;
   use.fixed_max = layout.strategy.softmax == attention::Softmax::kFixedMax;
   const int ranks = use.ranks();
-  const int64_t rows = options.height / wan::spatial_factor(configs.vae);
-  use.vae = static_cast<int>(std::min<int64_t>({options.vae_parallel.value_or(ranks), ranks, rows}));
+  // One rank decodes, whatever the options wish of the job that it is compared with.
+  use.vae = ranks == 1 ? 1 : decoding_ranks(options, plan, vae, ranks);
   use.text_encoder = ranks;
   return use;
 }
@@ -279,6 +299,7 @@ planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
   size.vae = dtype_of(o.vae_dtype);
   size.vae_tiling = o.vae_tiling;
   size.keeps_frames = !o.dump.empty();
+  size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);
   if (question.resident) size.program_bytes = *question.resident + kGrowth;
   return planner::memory_model(wan::workload(question.configs, size, question.ranks));
@@ -306,6 +327,9 @@ std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, co
   planner::AvailableQuery query;
   query.processes = world == nullptr ? 1 : processes_on_this_host(*world);
   query.resident = Bytes(trace::resident_bytes());
+  query.anonymous = Bytes(trace::anonymous_bytes());
+  // The team's, one that writes frames, one that measures.
+  query.threads_to_come = comm::process_threads(question.options.threads) + 1;
   query.address_space = Bytes(trace::virtual_bytes());
   query.user_limit = question.options.memory_limit;
   return planner::memory_limits(query);

@@ -27,9 +27,9 @@ struct MemoryQuestion {
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);
-// `here`: ranks in this process.
-planner::RankUse rank_use(const GenerateOptions& options, const RankLayout& layout, const wan::ModelConfigs& configs,
-                          int here);
+// `here`: ranks in this process. Throws Error where the options ask for ranks that cannot decode.
+planner::RankUse rank_use(const GenerateOptions& options, const RunPlan& plan, const RankLayout& layout,
+                          const wan::VaeConfig& vae, int here);
 
 planner::MemoryPlan memory_plan(const MemoryQuestion& question);
 

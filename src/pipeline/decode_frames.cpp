@@ -10,18 +10,16 @@
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
+#include "pipeline/dtype_name.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/halo_ranks.h"
+#include "trace/elapsed.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 constexpr const char* kOutputLane = "output";
 constexpr const char* kOutputPace = "output pace";
-
-double seconds_since(trace::Clock::time_point then) {
-  return std::chrono::duration<double>(trace::Clock::now() - then).count();
-}
 
 Shape latent_shape(const RunPlan& plan) { return {plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]}; }
 
@@ -71,7 +69,7 @@ class RankDecode {
     if (!queue_) return;
     queue_->finish();
     const double ranks = decoders_.counters().wait_seconds, output = queue_->waited_seconds();
-    stage_.timing.add("Inference/VAE decode/compute", seconds_since(begin) - output - ranks);
+    stage_.timing.add("Inference/VAE decode/compute", trace::seconds_since(begin) - output - ranks);
     if (decoders_.size() > 1) stage_.timing.add("Inference/VAE decode/waiting for ranks", ranks);
     stage_.timing.add("Inference/VAE decode/waiting for the output", output);
     stage_.timing.add("Inference/VAE decode/output, meanwhile", queue_->busy_seconds());
@@ -153,9 +151,11 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shar
     const trace::Timing::Scope scope(stage.timing, "Load/VAE");
     weights = shared.get([&] {
       const int threads = comm::process_threads(stage.options.threads);
-      return std::make_shared<const wan::VaeWeights>(
+      auto made = std::make_shared<const wan::VaeWeights>(
           stage.model.vae_config, std::make_shared<io::Weights>(stage.model.vae.source(threads)),
-          wan::VaeParts::kDecoder, stage.options.vae_dtype == "bf16" ? DType::kBF16 : DType::kF32);
+          wan::VaeParts::kDecoder, dtype_of(stage.options.vae_dtype));
+      if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
+      return made;
     });
   }
   const trace::Timing::Scope scope(stage.timing, "Inference/VAE decode");

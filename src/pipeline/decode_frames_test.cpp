@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -53,7 +54,7 @@ struct Job {
 
   // The frames, by `ranks` ranks.
   std::vector<std::vector<uint8_t>> decode(int ranks, const std::function<void(size_t)>& meanwhile = {},
-                                           double timeout = 60) {
+                                           trace::Trace* trace = nullptr) {
     Tensor latents(DType::kF32, {1, 16, 5, 7, 4});
     for (int64_t i = 0; i < latents.size(); ++i)
       latents.data<float>()[i] = std::sin(0.7f * static_cast<float>(i) + 0.01f * static_cast<float>(i % 97));
@@ -66,7 +67,7 @@ struct Job {
                       const FrameOutput output{world.rank() == 0 ? &writer : nullptr, dump};
                       decode_frames({options, model, plan, callbacks, timing, nullptr}, world, shared, latents, output);
                     },
-                    {.timeout_seconds = timeout});
+                    {.timeout_seconds = 60, .trace = trace});
     return writer.frames;
   }
 
@@ -92,14 +93,44 @@ TEST(DecodeFrames, AnyNumberOfRanksGivesTheFramesOfOne) {
   }
 }
 
+// Spans of a rank in the lane of waits. Packed, a span begins with its name, its rank and its lane (see trace.cpp).
+int waits_of_rank(int64_t rank, std::string_view name, const trace::Trace& trace) {
+  const std::vector<char> bytes = trace.pack();
+  const std::string_view packed(bytes.data(), bytes.size());
+  const std::string_view lane = trace::kWaitLane;
+  std::string wanted(name);
+  for (const int64_t value : {rank, static_cast<int64_t>(lane.size())})
+    wanted.append(reinterpret_cast<const char*>(&value), sizeof value);
+  wanted += lane;
+  int count = 0;
+  for (size_t at = packed.find(wanted); at != packed.npos; at = packed.find(wanted, at + 1)) ++count;
+  return count;
+}
+
+// Ranks that wait for rank 0's output hear of it: each word begins their deadline anew. Counted instead of timed: the
+// output is held until rank 0 has waited through many of its ticks, and the words of that wait must have arrived.
 TEST(DecodeFrames, RanksDoNotGiveUpOnARankThatWaitsForItsOutput) {
   Job job;
-  // One frame takes the output longer than any wait may last, while others wait for it.
-  constexpr double kTimeout = 2;
-  const auto hold = [](size_t frame) {
-    if (frame == 1) std::this_thread::sleep_for(std::chrono::duration<double>(2.5 * kTimeout));
+  // Every rank asks once a frame it takes, so that beyond these all questions are ticks of rank 0's wait.
+  constexpr int kRanks = 3, kFrames = 17, kTicks = 5, kEnough = kRanks * kFrames + kTicks;
+  std::atomic<int> asked = 0;
+  job.callbacks.cancelled = [&] {
+    ++asked;
+    return false;
   };
-  EXPECT_EQ(job.decode(3, hold, kTimeout).size(), 17u);
+  const auto hold = [&](size_t frame) {
+    if (frame != 1) return;
+    constexpr std::chrono::minutes kMost{2};  // far more than 56 ticks of 0.1 s: a wait that never ticks is an error
+    const auto begin = std::chrono::steady_clock::now();
+    while (asked < kEnough) {
+      if (std::chrono::steady_clock::now() - begin > kMost) fail("nobody waits for the output");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  };
+  trace::Trace trace;
+  EXPECT_EQ(job.decode(kRanks, hold, &trace).size(), static_cast<size_t>(kFrames));
+  // Rank 1 hears "go on" for every frame, and "wait" in each tick.
+  EXPECT_GE(waits_of_rank(1, "output pace", trace), kFrames + kTicks);
 }
 
 TEST(DecodeFrames, AnErrorOfTheOutputEndsAllRanks) {

@@ -215,6 +215,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     timing_.add("Inference/Denoise", seconds);
     if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);
   }
+  require_unchanged_weights();
   if (mesh_.world().rank() == 0 && setup_.experts[expert_].cache) setup_.experts[expert_].cache->finish();
   pass_notes_on();
 }

@@ -6,16 +6,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "trace/elapsed.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenTicks{100};
 constexpr int64_t kPiece = 4096;  // values that pass through all steps while they are in the first-level cache
-
-double seconds_since(trace::Clock::time_point then) {
-  return std::chrono::duration<double>(trace::Clock::now() - then).count();
-}
 
 }  // namespace
 
@@ -48,7 +45,7 @@ void FrameQueue::wait(Lock& lock, Ready&& ready) {
     if (tick_) tick_();
     lock.lock();
   }
-  waited_seconds_ += seconds_since(begin);
+  waited_seconds_ += trace::seconds_since(begin);
 }
 
 TensorView FrameQueue::next() {
@@ -113,7 +110,7 @@ void FrameQueue::work() {
       }
       const auto begin = trace::Clock::now();
       write(frame, index);
-      busy_seconds_ += seconds_since(begin);
+      busy_seconds_ += trace::seconds_since(begin);
       {
         const std::lock_guard lock(mutex_);
         free_.push_back(std::move(frame));

@@ -23,6 +23,8 @@ class FrameQueue {
  public:
   // Frames that may wait for the output: what a latent frame becomes. Each is 4.8 MB at 480×832 and 11 MB at 720×1280.
   static constexpr size_t kMostWaiting = 4;
+  // Frames there can be at once: these, the one being filled, the one being written.
+  static constexpr size_t kMostAtOnce = kMostWaiting + 2;
 
   struct Output {
     io::FrameWriter& writer;

@@ -69,7 +69,8 @@ std::string MemoryReport::text() const {
     text += '\n';
   };
   if (found_.empty()) return text;
-  line(0, "Memory, peak resident", found_.back());
+  const bool others = world_.size() > 1 && comm::launched_by_mpi();
+  line(0, others ? "Memory, peak resident (rank 0)" : "Memory, peak resident", found_.back());
   for (const ComponentMemory& component : found_) {
     if (component.component == kWhole) continue;
     line(2, component.component, component);

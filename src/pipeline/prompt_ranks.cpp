@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "comm/launcher.h"
+#include "pipeline/dtype_name.h"
 #include "pipeline/partial_sum_ranks.h"
 
 namespace zoetrope::pipeline {
@@ -25,9 +26,9 @@ PromptEmbeddings encode_prompts_over_ranks(const Stage& stage, comm::Communicato
     if (callbacks.cancelled && callbacks.cancelled())
       fail("interrupted while encoding the prompt; nothing was written");
   };
-  PromptEmbeddings result =
-      encode_prompts(stage.model, texts, options.max_sequence_length,
-                     options.text_encoder_dtype == "bf16" ? DType::kBF16 : DType::kF32, stream, &sum, tick);
+  PromptEmbeddings result = encode_prompts(stage.model, texts, options.max_sequence_length,
+                                           dtype_of(options.text_encoder_dtype), stream, &sum, tick);
+  if (const io::Checkpoint* files = stage.model.text_encoder.checkpoint()) files->require_unchanged();
   // All have the same rows but for the last bits where processes run on different kinds of CPU; everything after this
   // counts on the same bits.
   if (world.size() > 1) world.broadcast(0, result.rows.data<void>(), result.rows.view().bytes(), "prompt broadcast");

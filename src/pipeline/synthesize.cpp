@@ -16,6 +16,7 @@
 #include "io/safetensors.h"
 #include "models/wan/random_weights.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/dtype_name.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -148,8 +149,6 @@ int64_t fewer_layers(const char* key, const std::optional<int64_t>& wanted, int6
   if (wanted && *wanted > has) fail("{}={}: the model has {}; name at most so many", key, *wanted, has);
   return wanted.value_or(has);
 }
-
-DType dtype_of(const std::string& name) { return name == "bf16" ? DType::kBF16 : DType::kF32; }
 
 std::vector<Component> list_components(const SynthesizeOptions& options, const ModelFolder& model) {
   const std::set<std::string> chosen = chosen_components(options.components);

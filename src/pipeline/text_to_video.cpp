@@ -120,7 +120,7 @@ std::unique_ptr<io::FrameWriter> Run::open_output() const {
 
 MemoryQuestion Run::memory_question(const RankLayout& layout, int ranks) const {
   MemoryQuestion question{options_, model_configs(model_), {}, {}, resident_};
-  question.ranks = rank_use(options_, layout, question.configs, comm::launched_by_mpi() ? 1 : ranks);
+  question.ranks = rank_use(options_, plan_, layout, model_.vae_config, comm::launched_by_mpi() ? 1 : ranks);
   for (const std::string& prompt : {options_.prompt, options_.negative_prompt}) {
     const auto tokens = model_.tokenizer.encode(wan::clean_prompt(prompt), options_.max_sequence_length);
     question.prompt_tokens.push_back(static_cast<int64_t>(tokens.size()));

@@ -30,6 +30,17 @@ std::optional<int64_t> number_in(const fs::path& file) {
   return number(word);  // "max" is none
 }
 
+// Address space that glibc's malloc takes for the heap of a thread, at first use (HEAP_MAX_SIZE).
+constexpr int64_t kHeapReserve = int64_t{64} << 20;
+
+// The same for its stack.
+Bytes stack_reserve() {
+  constexpr int64_t kUsual = int64_t{8} << 20;
+  rlimit stack{};
+  if (::getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur == RLIM_INFINITY) return Bytes(kUsual);
+  return Bytes(static_cast<int64_t>(std::min<rlim_t>(stack.rlim_cur, kNoLimit)));
+}
+
 // "KEY: 123 kB" or "KEY 123" among lines of such.
 std::optional<int64_t> number_of(const fs::path& file, std::string_view key) {
   std::ifstream stream(file);
@@ -91,7 +102,7 @@ void add_group(const fs::path& folder, const std::string& name, const Version& v
   for (const char* file : version.limits) {
     const std::optional<int64_t> limit = number_in(folder / file);
     if (!limit || *limit >= kNoLimit) continue;
-    const Bytes free = Bytes(*limit) - (Bytes(*used) - files) + query.resident * query.processes;
+    const Bytes free = Bytes(*limit) - (Bytes(*used) - files) + query.anonymous * query.processes;
     limits.push_back({fmt::format("{} of control group {}", file, name), free / query.processes});
   }
 }
@@ -132,16 +143,19 @@ std::vector<MemoryLimit> memory_limits(const AvailableQuery& query) {
   std::vector<MemoryLimit> limits;
   if (query.user_limit) limits.push_back({"memory_limit", Bytes(static_cast<int64_t>(*query.user_limit * 1e9))});
   if (const auto kilobytes = number_of(query.root / "proc/meminfo", "MemAvailable:")) {
-    const Bytes free = Bytes(*kilobytes) * 1024 + query.resident * query.processes;
+    const Bytes free = Bytes(*kilobytes) * 1024 + query.anonymous * query.processes;
     limits.push_back({"the free memory of this machine (MemAvailable)", free / query.processes});
   }
   add_control_groups(query, limits);
   rlimit space{};
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
-    // Mapped files count as address space before they are resident.
+    // Mapped files count as address space before they are resident; of what a thread reserves little ever is.
     const Bytes mapped = query.address_space - query.resident;
-    limits.push_back({"the limit of the address space (ulimit -v)",
-                      Bytes(static_cast<int64_t>(std::min<rlim_t>(space.rlim_cur, kNoLimit))) - mapped});
+    const Bytes threads = (stack_reserve() + Bytes(kHeapReserve)) * query.threads_to_come;
+    limits.push_back(
+        {"the limit of the address space (ulimit -v), less files that are mapped and the stacks and heaps "
+         "of threads; gaps between large tensors, 2 MB each, are not counted",
+         Bytes(static_cast<int64_t>(std::min<rlim_t>(space.rlim_cur, kNoLimit))) - mapped - threads});
   }
   std::stable_sort(limits.begin(), limits.end(),
                    [](const MemoryLimit& a, const MemoryLimit& b) { return a.available < b.available; });

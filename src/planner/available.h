@@ -18,8 +18,10 @@ struct MemoryLimit {
 
 struct AvailableQuery {
   int processes = 1;                 // of this run that share the host's memory, alike
-  Bytes resident;                    // of each, now
+  Bytes resident;                    // of each, now, pages of files included
+  Bytes anonymous;                   // of these, the ones that are no file's: what the system does not count as free
   Bytes address_space;               // of each, in use now
+  int threads_to_come = 0;           // of each: their stacks and heaps take address space
   std::optional<double> user_limit;  // GB for a process
   std::filesystem::path root = "/";  // where proc/ and what it mounts are looked for
 };

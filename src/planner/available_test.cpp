@@ -38,7 +38,8 @@ TEST(Available, ReadsWhatTheMachineHasFree) {
   const FakeMachine machine;
   machine.write("proc/meminfo", "MemTotal:       24684092 kB\nMemAvailable:   1000 kB\n");
   AvailableQuery query;
-  query.resident = Bytes(24'000);
+  query.resident = Bytes(90'000);  // of which pages of files are among what is free
+  query.anonymous = Bytes(24'000);
   EXPECT_EQ(find(machine.limits(query), "MemAvailable")->available, Bytes(1000 * 1024 + 24'000));
   // Four such processes share what is free, and each has its own already.
   query.processes = 4;

@@ -35,6 +35,7 @@ void raise_to(std::atomic<int64_t>& most, int64_t value) {
 
 int64_t resident_bytes() { return status_bytes("VmRSS"); }
 int64_t peak_resident_bytes() { return status_bytes("VmHWM"); }
+int64_t anonymous_bytes() { return status_bytes("RssAnon"); }
 int64_t virtual_bytes() { return status_bytes("VmSize"); }
 
 struct ResidentMeter::Sampler {

@@ -11,6 +11,7 @@ namespace zoetrope::trace {
 
 int64_t resident_bytes();       // now
 int64_t peak_resident_bytes();  // since the process began
+int64_t anonymous_bytes();      // of what is resident now, without pages of files
 int64_t virtual_bytes();        // address space in use, whether resident or not
 
 // The peak of each part of a run. A part that reaches a new peak of the whole process has it from the system, to the

@@ -20,8 +20,6 @@ using planner::WeightBytes;
 constexpr int64_t kFloat = 4;
 // Of a thread: tiles of attention, rows of a convolution.
 constexpr int64_t kKernelScratch = int64_t{4} << 20;
-// Between the decoder and the file: those that wait, the one being filled, the one being written.
-constexpr int64_t kFramesWaiting = 6;
 
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
 
@@ -72,8 +70,10 @@ Bytes held_by_decoder(const CoderLayout& layout) {
   return bytes;
 }
 
-bool in_tiles(const RunSize& size) {
-  return size.vae_tiling && (size.height > TileSizes().height || size.width > TileSizes().width);
+bool in_tiles(const VaeConfig& config, const RunSize& size) {
+  const int64_t spatial = spatial_factor(config);
+  const Shape latents{config.z_dim, latent_frames(config, size.frames), size.height / spatial, size.width / spatial};
+  return size.vae_tiling && decodes_in_tiles(config, latents);
 }
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks) {
@@ -92,7 +92,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   }
   const bool in_place = configs.mapped && configs.stored_vae == DType::kF32;
   vae.weights.in_flight = widest * 2 + (in_place ? Bytes() : all);
-  const bool tiled = in_tiles(size);
+  const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
   const int64_t own = ceil_div(height / spatial, ranks.vae);  // of the part with the most rows
@@ -101,7 +101,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
                     : vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder)));
   vae.workspace += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
   const Bytes frame = Bytes(size.height * size.width * config.out_channels) * kFloat;
-  vae.output = frame * kFramesWaiting;
+  vae.output = frame * size.frames_waiting;
   if (tiled) vae.output += frame * size.frames;
   if (size.keeps_frames) vae.kept = (frame + frame / kFloat) * size.frames;
   return vae;
@@ -160,7 +160,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) + Bytes(kKernelScratch) * rank_threads;
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +
            Bytes(size.prompts + 1) * cells * (config.out_channels * kFloat);
-  if (in_tiles(size)) w.ranks.vae = 1;  // tiles follow one another on one rank
+  if (in_tiles(configs.vae, size)) w.ranks.vae = 1;  // tiles follow one another on one rank
   w.vae = vae_of(configs, size, w.ranks);
   return w;
 }

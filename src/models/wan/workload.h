@@ -32,8 +32,9 @@ struct RunSize {
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
   bool vae_tiling = false;
-  bool keeps_frames = false;  // a dump of all frames
-  int threads = 1;            // of the process
+  bool keeps_frames = false;   // a dump of all frames
+  int64_t frames_waiting = 0;  // between the decoder and the file, at most
+  int threads = 1;             // of the process
   // Before anything is read: code and libraries, settings, the tokenizer, what the kernels generate.
   int64_t program_bytes = 70'000'000;
 };
