@@ -23,7 +23,8 @@ TEST(ModelFolder, RecordedModelsOpen) {
 // Whole in itself, but of other tokens than the first expert: {1, 2, 2} and {1, 1, 4} have the same number of weights.
 TEST(ModelFolder, ExpertsOfDifferentPatchesAreRefused) {
   const ModelCopy model("wan22_t2v");
-  const Shape stored = ModelFolder::open(model.path()).experts[1].weights.checkpoint()->info("patch_embedding.weight").shape;
+  const Shape stored =
+      ModelFolder::open(model.path()).experts[1].weights.checkpoint()->info("patch_embedding.weight").shape;
   ASSERT_EQ(stored[4], 2);
   model.reshape("transformer_2", {{"patch_embedding.weight", {stored[0], stored[1], 1, 1, 4}}});
   model.replace("transformer_2/config.json", "1,\n    2,\n    2", "1,\n    1,\n    4");

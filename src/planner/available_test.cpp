@@ -76,6 +76,11 @@ TEST(Available, WalksUpTheGroupsOfVersion2) {
   EXPECT_EQ(limits[0].available, Bytes(400 * kMegabyte));
   EXPECT_EQ(limits[1].what, "memory.max of control group /user/job");
   EXPECT_EQ(limits[1].available, Bytes(860 * kMegabyte));
+  // The process' own pages of files are free already; only the others are given to it on top.
+  AvailableQuery query;
+  query.resident = Bytes(30 * kMegabyte);
+  query.anonymous = Bytes(20 * kMegabyte);
+  EXPECT_EQ(machine.limits(query)[1].available, Bytes(880 * kMegabyte));
 }
 
 TEST(Available, WalksUpTheGroupsOfVersion1) {
@@ -138,10 +143,15 @@ TEST(Available, TheAddressSpaceCountsMappedFiles) {
   query.address_space = Bytes(110 * kMegabyte);
   if (::setrlimit(RLIMIT_AS, &limited) != 0) return;  // the machine's own limit is lower
   const auto limits = FakeMachine().limits(query);
+  query.threads_to_come = 2;
+  const auto with_threads = FakeMachine().limits(query);
   ::setrlimit(RLIMIT_AS, &before);
   ASSERT_EQ(limits.size(), 1u);
   EXPECT_NE(limits[0].what.find("ulimit -v"), std::string::npos);
   EXPECT_EQ(limits[0].available, Bytes((int64_t{1} << 46) - 100 * kMegabyte));
+  // A thread reserves 64 MiB of heap, and its stack.
+  ASSERT_EQ(with_threads.size(), 1u);
+  EXPECT_LT(with_threads[0].available, limits[0].available - Bytes(2 * (int64_t{64} << 20)));
 }
 
 TEST(Available, ThisMachineHasSome) {
