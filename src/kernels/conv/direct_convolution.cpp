@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/index_range.h"
 #include "tensor/half.h"
 
 namespace zoetrope::kernels {
@@ -20,8 +21,6 @@ constexpr int64_t kStripFloats = 12288;  // columns × channels
 // leave the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB a frame).
 constexpr int64_t kWeightBytes = 600 << 10;
 constexpr size_t kAlignment = 64;
-
-int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // Piece `index` of `count` of [0, size).
 IndexRange piece(int64_t size, int64_t count, int64_t index) {
@@ -43,7 +42,7 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   run_length_ = problem.kernel[1] * problem.in_channels;
   narrow_ = problem.out_channels == kNarrowChannels && run_length_ % kernels.lanes == 0 && kernels.pair == 1;
   widens_ = problem.dtype == DType::kBF16 && kernels.pair == 1;
-  columns_ = rounded_up(problem.out_channels, kernels.lanes);
+  columns_ = round_up(problem.out_channels, kernels.lanes);
   bias_.assign(static_cast<size_t>(columns_), 0.0f);
   if (bias) std::copy_n(bias.data<float>(), problem.out_channels, bias_.begin());
   if (narrow_) pack_narrow(weight);
@@ -125,17 +124,17 @@ DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inpu
   plan.height = any.extent(0);
   plan.width = any.extent(1);
   const int64_t deepest = std::max(problem_.in_channels * problem_.stride, columns_);
-  plan.strip_tiles = rounded_up(plan.width, kernels_.pixels) / kernels_.pixels;
+  plan.strip_tiles = ceil_div(plan.width, kernels_.pixels);
   const int64_t most_tiles = std::max<int64_t>(1, kStripFloats / deepest / kernels_.pixels);
-  plan.strips = rounded_up(plan.strip_tiles, most_tiles) / most_tiles;
-  plan.bands = rounded_up(plan.height, kBandRows) / kBandRows;
-  plan.most_columns = rounded_up(plan.strip_tiles, plan.strips) / plan.strips * kernels_.pixels;
-  plan.acc_bytes = static_cast<size_t>(rounded_up(kBandRows * plan.most_columns * columns_ * 4, kAlignment));
+  plan.strips = ceil_div(plan.strip_tiles, most_tiles);
+  plan.bands = ceil_div(plan.height, kBandRows);
+  plan.most_columns = ceil_div(plan.strip_tiles, plan.strips) * kernels_.pixels;
+  plan.acc_bytes = static_cast<size_t>(round_up(kBandRows * plan.most_columns * columns_ * 4, kAlignment));
   const int64_t rows = (kBandRows - 1) * problem_.stride + problem_.kernel[0];
   const int64_t columns = (plan.most_columns - 1) * problem_.stride + problem_.kernel[1];
   plan.scratch_bytes = plan.acc_bytes;
   if (widens_) plan.scratch_bytes += static_cast<size_t>(chunk_ * rows * columns * problem_.in_channels * 4);
-  plan.scratch_bytes = static_cast<size_t>(rounded_up(static_cast<int64_t>(plan.scratch_bytes), kAlignment));
+  plan.scratch_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(plan.scratch_bytes), kAlignment));
   return plan;
 }
 

@@ -153,7 +153,7 @@ struct DirectFinish {
     if (rest > 0) squares = write_raw(whole, squares, rest);
     if (normed == nullptr) return;
     const float norm = Isa::square_root(Isa::sum(squares));
-    const Vec scale = Isa::set1(call.root / (norm > 1e-12f ? norm : 1e-12f));
+    const Vec scale = Isa::set1(call.root / (norm < 1e-12f ? 1e-12f : norm));  // in this order NaN stays NaN
     for (int64_t i = 0; i < whole; i += kLanes) write_normed(i, scale, typename Isa::Whole{});
     if (rest > 0) write_normed(whole, scale, rest);
   }

@@ -313,6 +313,40 @@ TEST(FrameConvolution, SpecialValues) {
   }
 }
 
+// A channel that is NaN makes its pixel's length NaN and with it all of the pixel, as in the reference; no other pixel.
+TEST(FrameConvolution, ANanChannelMakesItsPixelNan) {
+  constexpr int64_t kPixel = 4;
+  for (const DType dtype : kBoth) {
+    for (const int64_t out : {3, 20, 32}) {
+      Case s(problem(16, out, 1, 1, 1, dtype), 2, 5, 1);
+      std::vector<std::string> names = implementations(s.problem);
+      names.emplace_back("reference");
+      for (const std::string& name : names) {
+        for (const int64_t channel : {int64_t{0}, out - 1}) {
+          SCOPED_TRACE(testing::Message()
+                       << name << " " << dtype_name(dtype) << ", channel " << channel << " of " << out);
+          const int64_t at = kPixel * out + channel;
+          const double before = test::get(s.residual, at);
+          const Epilogue e{Residual::kElsewhere, true, true, true};
+          const auto good_raw = test::values(run(s, name, e, 1).raw),
+                     good_normed = test::values(run(s, name, e, 1).normed);
+          test::put(s.residual, at, NAN);
+          const Result result = run(s, name, e, 1);
+          test::put(s.residual, at, before);
+          const std::vector<double> raw = test::values(result.raw), normed = test::values(result.normed);
+          for (int64_t i = 0; i < 10 * out; ++i) {
+            const auto index = static_cast<size_t>(i);
+            if (i == at) EXPECT_TRUE(std::isnan(raw[index]));
+            else EXPECT_EQ(raw[index], good_raw[index]) << i;
+            if (i / out == kPixel) EXPECT_TRUE(std::isnan(normed[index])) << i;
+            else EXPECT_EQ(normed[index], good_normed[index]) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(FrameConvolution, PerturbedResultFailsTheComparison) {
   const Case s(problem(6, 6, 3, 3, 3, DType::kF32), 5, 5, 3);
   const Result expected = run(s, "reference", {}, 1), actual = run(s, "avx2", {}, 1);
