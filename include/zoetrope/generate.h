@@ -67,12 +67,12 @@ struct GenerateOptions {
   bool compare_one_rank = false;  // afterwards denoise once more on one rank and state the difference
 };
 
-// What a run tells while it goes on. Called on rank 0's thread only.
+// What a run tells while it goes on. Called on rank 0's thread, but for `load` and `cancelled`.
 struct GenerateCallbacks {
   // A line for people ("12 advised, the checkpoint says 3").
   std::function<void(const std::string&)> note;
-  // `done` of `total` bytes of a component's stored weights are in the form they are computed with. Called on the thread
-  // of the rank that reads them, which of the ranks of one process may be any.
+  // `done` of `total` bytes of a component's stored weights are in the form they are computed with. Called on the
+  // thread of the rank that reads them, which of the ranks of one process may be any.
   std::function<void(const std::string& component, int64_t done, int64_t total)> load;
   // Denoising step `done` of `total` has ended; it took `seconds`. Called with done = 0 when denoising begins.
   std::function<void(int64_t done, int64_t total, double seconds)> step;

@@ -12,6 +12,11 @@ dnnl::stream& onednn_stream() {
   return stream;
 }
 
+bool onednn_has(dnnl::cpu_isa isa) {
+  const auto bits = static_cast<unsigned>(isa);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
 dnnl::primitive_attr onednn_attributes() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);

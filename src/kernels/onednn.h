@@ -29,6 +29,22 @@ inline int use_team(Stream& stream) {
 #endif
 }
 
+// While it lives, oneDNN works on the calling thread alone: for what runs on threads of another kind, where OpenMP
+// would start a team of all processors for each of them.
+class OneThread {
+ public:
+  OneThread() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(threads_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int threads_;
+};
+
+// Whether oneDNN takes this machine for one with all that `isa` names.
+bool onednn_has(dnnl::cpu_isa isa);
+
 // Strict float32, and scratch given by us: primitives are shared by ranks, so they must not own any.
 dnnl::primitive_attr onednn_attributes();
 

@@ -21,11 +21,6 @@ using dnnl::memory;
 // Rows whose sums wait in the cache for all frames and what follows; fewer would leave threads without work.
 constexpr int64_t kBandRows = 32;
 
-bool onednn_has(dnnl::cpu_isa needed) {
-  const auto bits = static_cast<unsigned>(needed);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
-}
-
 const DirectKernels& finishing_kernels() { return cpu_features().avx512 ? direct_avx512() : direct_avx2(); }
 
 struct Primitive {

@@ -86,13 +86,11 @@ dnnl::memory::desc onednn_packed_desc(int64_t n, int64_t k) {
   const auto found = known.find({n, k});
   if (found != known.end()) return found->second;
   using dnnl::memory;
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
+  const OneThread alone;  // the layout must not depend on who asks
   const dnnl::matmul::desc desc(memory::desc({kRows, k}, memory::data_type::bf16, {k, 1}),
                                 memory::desc({k, n}, memory::data_type::bf16, memory::format_tag::any),
                                 memory::desc({kRows, n}, memory::data_type::f32, {n, 1}));
   const memory::desc weights = dnnl::matmul::primitive_desc(desc, onednn_attributes(), onednn_engine()).weights_desc();
-  omp_set_num_threads(threads);
   return known[{n, k}] = weights;
 }
 
@@ -110,15 +108,6 @@ void onednn_matmul(Stream& stream, const MatmulCall& call) {
   primitive.matmul.execute(onednn_stream(), arguments);
   onednn_stream().wait();
 }
-
-namespace {
-
-bool onednn_has(dnnl::cpu_isa needed) {
-  const auto bits = static_cast<unsigned>(needed);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
-}
-
-}  // namespace
 
 bool onednn_has_bf16() { return onednn_has(dnnl::cpu_isa::avx512_core); }
 

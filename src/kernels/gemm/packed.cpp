@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/index_range.h"
 #include "kernels/activation.h"
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/onednn_matmul.h"
@@ -16,17 +17,12 @@
 namespace zoetrope::kernels {
 namespace {
 
-const char* layout_name(PackedLayout layout) {
-  switch (layout) {
-    case PackedLayout::kColumns16:
-      return "columns16";
-    case PackedLayout::kColumns64:
-      return "columns64";
-    case PackedLayout::kOneDnn:
-      break;
-  }
-  return "onednn512";
+std::string layout_name(const PackedMatrix& matrix) {
+  if (matrix.layout == PackedLayout::kOneDnn) return onednn_layout_name(matrix);
+  return fmt::format("columns{}", panel_columns(matrix.layout));
 }
+
+int64_t whole_tiles(int64_t rows) { return round_up(rows, kTileRows); }
 
 // Rows of x that pass a widened panel: their sums of one step, 64 columns of float32, stay in cache beside it.
 constexpr int64_t kMostRows = 2048;
@@ -44,7 +40,7 @@ Items items_of(int64_t m, int64_t panels, int threads) {
   int64_t blocks = blocks_of(kMostRows);
   constexpr int64_t kItemsPerThread = 4;
   while (panels * blocks < kItemsPerThread * threads && blocks < blocks_of(kFewestRows)) ++blocks;
-  const int64_t rows = ((m + blocks - 1) / blocks + 5) / 6 * 6;  // whole tiles
+  const int64_t rows = whole_tiles(ceil_div(m, blocks));
   return {panels, (m + rows - 1) / rows, rows};
 }
 
@@ -57,7 +53,7 @@ PanelScratch panel_scratch(const PackedMatrix& w, int64_t columns, int64_t rows)
   const int64_t steps = (w.k + kMostDepth - 1) / kMostDepth, depth = (w.k + steps - 1) / steps;
   PanelScratch scratch;
   if (w.dtype == DType::kBF16) scratch.widened = depth * columns;
-  if (steps > 1) scratch.sums = (rows + 5) / 6 * 6 * columns;
+  if (steps > 1) scratch.sums = whole_tiles(rows) * columns;
   return scratch;
 }
 
@@ -245,8 +241,8 @@ std::vector<PackedLayout> packed_layouts(DType dtype) {
   return layouts;
 }
 
-std::string packed_form(DType dtype, PackedLayout layout) {
-  return fmt::format("{}.{}", dtype == DType::kBF16 ? "bf16" : "f32", layout_name(layout));
+std::string packed_form(const PackedMatrix& matrix) {
+  return fmt::format("{}.{}", matrix.dtype == DType::kBF16 ? "bf16" : "f32", layout_name(matrix));
 }
 
 DType operand_dtype(const PackedMatrix& w) { return w.layout == PackedLayout::kOneDnn ? DType::kBF16 : DType::kF32; }

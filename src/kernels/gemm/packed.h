@@ -31,7 +31,8 @@ struct PackedMatrix {
 // The layout for weights of this dtype on this CPU, and every one that this CPU can multiply.
 PackedLayout packed_layout(DType dtype);
 std::vector<PackedLayout> packed_layouts(DType dtype);
-std::string packed_form(DType dtype, PackedLayout layout);  // "bf16.columns64": part of a cache's key
+// "bf16.columns64": equal where packed bytes mean the same, so a part of a cache's key. From n, k, dtype and layout.
+std::string packed_form(const PackedMatrix& matrix);
 
 size_t packed_bytes(const PackedMatrix& matrix);  // from n, k, dtype and layout
 int64_t panel_columns(PackedLayout layout);       // of those that are panels

@@ -35,6 +35,8 @@ inline Epilogue moved(const Epilogue& from, int64_t rows, int64_t columns) {
 }
 }  // namespace ZOETROPE_SIMD
 
+constexpr int kTileRows = 6;  // of x, whose sums stay in registers: see packed_tile.h
+
 // A panel is multiplied in steps of at most so many of its rows: widened to float32, 64 columns of 2048 are 512 KiB and
 // stay in a second-level cache while all rows of x pass.
 constexpr int64_t kMostDepth = 2048;

@@ -1,6 +1,8 @@
 #include "kernels/gemm/packed_onednn.h"
 
 #include <cstring>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
@@ -11,7 +13,8 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int64_t kSlab = 512, kMostRows = 1024;
+constexpr int64_t kSlab = 512;         // rows of w
+constexpr int64_t kRowsAtOnce = 1024;  // of x: their sums are what the epilogue finds in cache
 
 struct Slab {
   int64_t row, rows;  // of w
@@ -39,31 +42,71 @@ void reorder(const dnnl::memory& from, const dnnl::memory& to) {
 
 dnnl::memory::desc plain_desc(int64_t n, int64_t k) { return {{k, n}, dnnl::memory::data_type::bf16, {1, k}}; }
 
-float stored_value(const TensorView& stored, int64_t i) {
-  const auto* data = static_cast<const std::byte*>(stored.raw());
-  const auto read = [&](auto value) {
-    std::memcpy(&value, data + i * static_cast<int64_t>(sizeof value), sizeof value);
-    return value;
-  };
-  switch (stored.dtype()) {
+// Stored matrices may lie at any address.
+template <typename From>
+void round_row(const std::byte* from, BFloat16* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * static_cast<int64_t>(sizeof value), sizeof value);
+    if constexpr (std::is_same_v<From, double>) {
+      to[i] = to_bfloat16(static_cast<float>(value));
+    } else {
+      to[i] = to_bfloat16(to_float(value));
+    }
+  }
+}
+
+using RoundRow = void (*)(const std::byte* from, BFloat16* to, int64_t count);
+
+RoundRow round_row_of(DType stored) {
+  switch (stored) {
     case DType::kF32:
-      return read(float{});
+      return round_row<float>;
     case DType::kBF16:
-      return to_float(read(BFloat16{}));
+      return round_row<BFloat16>;
     case DType::kF16:
-      return to_float(read(Float16{}));
+      return round_row<Float16>;
     case DType::kF64:
-      return static_cast<float>(read(double{}));
+      return round_row<double>;
     default:
-      fail("pack: a matrix is {}, but F32, BF16, F16 or F64 is needed", dtype_name(stored.dtype()));
+      fail("pack: a matrix is {}, but F32, BF16, F16 or F64 is needed", dtype_name(stored));
   }
 }
 
 }  // namespace
 
+// FNV-1a over what makes the layouts: two machines or versions that order elements differently get different names.
+std::string onednn_layout_name(const PackedMatrix& matrix) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto add = [&](int64_t value) {
+    for (int byte = 0; byte < 8; ++byte) {
+      hash = (hash ^ (static_cast<uint64_t>(value) >> (8 * byte) & 0xff)) * 0x100000001b3u;
+    }
+  };
+  for (const Slab& slab : slabs_of(matrix)) {
+    if (slab.rows == 0) break;
+    const dnnl_memory_desc_t desc = onednn_packed_desc(slab.rows, matrix.k).data;
+    const dnnl_blocking_desc_t& blocks = desc.format_desc.blocking;
+    ZT_CHECK(desc.format_kind == dnnl_blocked, "oneDNN's layout is no blocking");
+    add(desc.offset0);
+    add(desc.ndims);
+    add(blocks.inner_nblks);
+    for (int axis = 0; axis < desc.ndims; ++axis) {
+      add(desc.padded_dims[axis]);
+      add(blocks.strides[axis]);
+    }
+    for (int block = 0; block < blocks.inner_nblks; ++block) {
+      add(blocks.inner_blks[block]);
+      add(blocks.inner_idxs[block]);
+    }
+  }
+  return fmt::format("onednn{}.{:016x}", kSlab, hash);
+}
+
 size_t onednn_packed_bytes(const PackedMatrix& matrix) { return static_cast<size_t>(slabs_of(matrix).back().offset); }
 
 void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
+  const OneThread alone;
   std::vector<BFloat16> rows(static_cast<size_t>(std::min(kSlab, matrix.n) * matrix.k));
   size_t part = 0;
   int64_t row_of_part = 0;
@@ -71,9 +114,10 @@ void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix,
     if (slab.rows == 0) break;
     for (int64_t row = 0; row < slab.rows; ++row, ++row_of_part) {
       while (row_of_part == stored[part].extent(0)) ++part, row_of_part = 0;
-      for (int64_t k = 0; k < matrix.k; ++k)
-        rows[static_cast<size_t>(row * matrix.k + k)] =
-            to_bfloat16(stored_value(stored[part], row_of_part * matrix.k + k));
+      const TensorView& from = stored[part];
+      round_row_of(from.dtype())(static_cast<const std::byte*>(from.raw()) +
+                                     row_of_part * matrix.k * static_cast<int64_t>(dtype_size(from.dtype())),
+                                 rows.data() + row * matrix.k, matrix.k);
     }
     reorder(onednn_memory(plain_desc(slab.rows, matrix.k), rows.data()),
             onednn_memory(onednn_packed_desc(slab.rows, matrix.k), out + slab.offset));
@@ -92,7 +136,7 @@ void onednn_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix&
                         decltype(PackedKernel::finish) finish) {
   const std::vector<Slab> slabs = slabs_of(w);
   const Arena::Scope scope(stream.scratch());
-  const int64_t most = std::min(kMostRows, x.extent(0)) * std::min(kSlab, w.n);
+  const int64_t most = std::min(kRowsAtOnce, x.extent(0)) * std::min(kSlab, w.n);
   auto* sums = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(most) * sizeof(float)));
   MatmulCall call;
   call.k = w.k;
@@ -100,8 +144,8 @@ void onednn_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix&
   call.x_stride = x.extent(0) > 1 ? x.stride(0) : w.k;
   call.in_dtype = DType::kBF16;
   call.out = sums;
-  for (int64_t row = 0; row < x.extent(0); row += kMostRows) {
-    call.m = std::min(kMostRows, x.extent(0) - row);
+  for (int64_t row = 0; row < x.extent(0); row += kRowsAtOnce) {
+    call.m = std::min(kRowsAtOnce, x.extent(0) - row);
     call.x = x.data<BFloat16>() + row * call.x_stride;
     for (const Slab& slab : slabs) {
       if (slab.rows == 0) break;
@@ -117,7 +161,7 @@ void onednn_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix&
 }
 
 size_t onednn_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int) {
-  return static_cast<size_t>(std::min(kMostRows, rows) * std::min(kSlab, w.n)) * sizeof(float);
+  return static_cast<size_t>(std::min(kRowsAtOnce, rows) * std::min(kSlab, w.n)) * sizeof(float);
 }
 
 }  // namespace zoetrope::kernels

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "kernels/gemm/packed.h"
 #include "kernels/gemm/packed_kernel.h"
 
 namespace zoetrope::kernels {
 
+std::string onednn_layout_name(const PackedMatrix& matrix);  // differs where the order of elements does
 size_t onednn_packed_bytes(const PackedMatrix& matrix);
 void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out);
 // The matrix as it was, rounded: [N, K] contiguous.

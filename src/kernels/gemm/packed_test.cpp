@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu_features.h"
@@ -136,7 +137,7 @@ void check(const Case& c) {
   for (const PackedLayout layout : packed_layouts(c.dtype)) {
     const Packed packed({&w, 1}, c.dtype, layout);
     for (const char* name : {name_of(layout), "reference"}) {
-      SCOPED_TRACE(testing::Message() << packed_form(c.dtype, layout) << " " << name << " m=" << c.m << " n=" << c.n
+      SCOPED_TRACE(testing::Message() << packed_form(packed.matrix) << " " << name << " m=" << c.m << " n=" << c.n
                                       << " k=" << c.k << " ending=" << static_cast<int>(c.ending)
                                       << " activation=" << static_cast<int>(c.activation));
       for (const int threads : {1, 3}) {
@@ -337,9 +338,32 @@ TEST(Pack, PutsEveryElementInItsPlace) {
 }
 
 TEST(Pack, FormsAreNamed) {
-  EXPECT_EQ(packed_form(DType::kBF16, PackedLayout::kColumns64), "bf16.columns64");
-  EXPECT_EQ(packed_form(DType::kF32, PackedLayout::kColumns16), "f32.columns16");
-  EXPECT_EQ(packed_form(DType::kBF16, PackedLayout::kOneDnn), "bf16.onednn512");
+  PackedMatrix matrix;
+  matrix.n = 96;
+  matrix.k = 64;
+  matrix.dtype = DType::kBF16;
+  EXPECT_EQ(packed_form(matrix), "bf16.columns64");
+  matrix.dtype = DType::kF32;
+  matrix.layout = PackedLayout::kColumns16;
+  EXPECT_EQ(packed_form(matrix), "f32.columns16");
+}
+
+// The layout is oneDNN's choice, so its name says which: another shape is another order of elements.
+TEST(Pack, OneDnnsFormNamesItsBlocks) {
+  const std::vector<PackedLayout> layouts = packed_layouts(DType::kBF16);
+  if (std::find(layouts.begin(), layouts.end(), PackedLayout::kOneDnn) == layouts.end()) {
+    GTEST_SKIP() << "oneDNN multiplies BF16 only with AVX-512";
+  }
+  PackedMatrix matrix;
+  matrix.n = 96;
+  matrix.k = 64;
+  matrix.dtype = DType::kBF16;
+  matrix.layout = PackedLayout::kOneDnn;
+  const std::string name = packed_form(matrix);
+  EXPECT_EQ(name.rfind("bf16.onednn512.", 0), 0u) << name;
+  EXPECT_EQ(packed_form(matrix), name);
+  matrix.k = 128;
+  EXPECT_NE(packed_form(matrix), name);
 }
 
 TEST(PackedGemm, Refusals) {

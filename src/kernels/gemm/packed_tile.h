@@ -15,7 +15,6 @@ inline namespace ZOETROPE_SIMD {
 
 using simd::Floats;
 
-constexpr int kTileRows = 6;
 constexpr int kTileVectors = simd::kWidth == 16 ? 4 : 2;
 constexpr int64_t kPanelColumns = kTileVectors * simd::kWidth;
 

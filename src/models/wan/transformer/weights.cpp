@@ -57,7 +57,7 @@ class Reader {
     io::DerivedForm form;
     form.names = names;
     form.shapes.assign(names.size(), shape);
-    form.form = kernels::packed_form(packed.dtype, packed.layout);
+    form.form = kernels::packed_form(packed);
     form.bytes = kernels::packed_bytes(packed);
     form.make = [packed](std::span<const TensorView> stored, std::byte* out) {
       std::vector<TensorView> matrices;
