@@ -16,6 +16,7 @@
 #include "bench/plot.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
+#include "pipeline/dtype_name.h"
 #include "schedule/shards.h"
 #include "trace/trace.h"
 
@@ -252,7 +253,7 @@ class AttentionBench {
     names_ = choose_words("strategies", settings.strategies, strategy_list());
     batches_ = parse_counts("batch", settings.batch, kMostBatch, kMostBatch);
     ranks_ = world != nullptr ? world->size() : static_cast<int>(settings.ranks);
-    dtype_ = settings.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    dtype_ = pipeline::dtype_of(settings.dtype);
     require_kernel();
     if (!settings.traces.empty()) {
       if (world != nullptr)

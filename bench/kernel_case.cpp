@@ -12,6 +12,7 @@
 #include "bench/statistics.h"
 #include "bench/words.h"
 #include "kernels/flash_attention/tile_search.h"
+#include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -132,7 +133,7 @@ class KernelBench {
   void run() {
     for (const problems::AttentionShape& shape : axes_.shapes) {
       for (const std::string& dtype : axes_.dtypes) {
-        const AttentionData data(shape, dtype == "bf16" ? DType::kBF16 : DType::kF32);
+        const AttentionData data(shape, pipeline::dtype_of(dtype));
         const SampledReference reference(data);
         Tensor o(data.problem.dtype, data.q.shape());
         for (const std::string& implementation : axes_.implementations) {

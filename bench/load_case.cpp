@@ -15,6 +15,7 @@
 #include "io/weight_cache.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"
+#include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -157,7 +158,7 @@ class LoadBench {
 
   // `folder`: of the cache, empty: none.
   void measure(const char* name, const std::string& dtype, const std::string& folder, int64_t repeats) {
-    const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    const DType type = pipeline::dtype_of(dtype);
     std::vector<double> seconds, forwards;
     Verdict verdict;
     int64_t peak = 0;

@@ -9,12 +9,12 @@
 #include "bench/memory.h"
 #include "bench/model_check.h"
 #include "bench/model_flops.h"
-#include "bench/operations.h"
-#include "bench/published.h"
+#include "bench/whole_model.h"
 #include "bench/words.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"
 #include "models/wan/vae/vae_layout.h"
+#include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -23,23 +23,29 @@ constexpr int64_t kTextRows = 512;  // what a run gives cross-attention, zero ro
 constexpr float kTimestep = 500;
 constexpr int kMostFrames = 100000;
 
-class ModelBench {
+constexpr const char* kNote =
+    "Batch 1, 512 text rows, whose keys and values are made before, as once a prompt in a run. GFLOP are those that "
+    "are "
+    "executed (bench/model_flops.h). 'of peak' is the median over the repeats of operations a second over those of "
+    "the fastest multiply-adds that this machine has for the dtype, measured right before and after each repeat. "
+    "'resident' is the most memory that the process had while it read or made the weights and computed, file pages "
+    "included; 'above' what of it is more than the parameters in the dtype. Before timing, a few tokens went through "
+    "the same weights and first block, last block and head were compared with float64.";
+
+class ModelBench : private WholeModel {
  public:
   ModelBench(const ModelSettings& settings, const Progress& progress, Outcome& outcome)
-      : settings_(settings),
-        progress_(progress),
-        outcome_(outcome),
-        model_(Published::open(settings.published)),
-        threads_(threads_of(settings.published)),
-        stream_(threads_, {&trace_, 0, trace::kComputeLane}) {
-    table_.columns = {
-        {"height", "height"}, {"width", "width"}, {"num_frames", "frames"}, {"tokens", "tokens", Format::kCount},
-        {"layers", "layers"}, {"dtype", "dtype"}, {"threads", "threads"}};
-    table_.columns.push_back({"load_peak_bytes", "resident while loading", Format::kBytes, true});
-    add_common_columns(table_.columns);
-    operations_.columns = {{"num_frames", "frames"}, {"dtype", "dtype"}};
-    add_operation_columns(operations_.columns);
-  }
+      : WholeModel("model", settings.published, progress, outcome,
+                   {{"height", "height"},
+                    {"width", "width"},
+                    {"num_frames", "frames"},
+                    {"tokens", "tokens", Format::kCount},
+                    {"layers", "layers"},
+                    {"dtype", "dtype"},
+                    {"threads", "threads"},
+                    {"load_peak_bytes", "resident while loading", Format::kBytes, true}},
+                   {{"num_frames", "frames"}, {"dtype", "dtype"}}),
+        settings_(settings) {}
 
   void run() {
     const std::vector<int> frames = parse_counts("num_frames", settings_.num_frames, 1, kMostFrames);
@@ -47,7 +53,7 @@ class ModelBench {
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
       say(fmt::format("{}: making weights", dtype));
       forget_peak_resident();
-      const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+      const DType type = pipeline::dtype_of(dtype);
       const auto source = model_.source(Part::kTransformer, threads_);
       const auto weights =
           wan::TransformerWeights::load(model_.transformer(), std::make_shared<io::Weights>(source), type);
@@ -56,13 +62,11 @@ class ModelBench {
     }
   }
 
-  std::vector<Section> sections();
-
- private:
-  void say(const std::string& what) const {
-    if (progress_) progress_("model " + what);
+  std::vector<Section> sections() {
+    return WholeModel::sections({"A forward of the transformer", kNote, "Where the time of the last forward went"});
   }
 
+ private:
   Shape latent_of(int64_t frames) const {
     const wan::VaeConfig& vae = model_.vae();
     const int64_t spatial = wan::spatial_factor(vae), temporal = wan::temporal_factor(vae);
@@ -104,60 +108,24 @@ class ModelBench {
       fill_normal(text, 2);
       transformer.set_context(text);
       const std::vector<float> timesteps{kTimestep};
-      timed = time_case(
-          fastest_isa(weights->dtype, stream_.team()), stream_.team(), flop, settings_.published.repeat,
-          [&] {
-            const trace::Span span(stream_.lane(), kPass);
-            transformer.forward(latents, timesteps, velocity);
-          },
+      timed = time(
+          weights->dtype, flop, [&] { transformer.forward(latents, timesteps, velocity); },
           [&] {
             say(fmt::format("{} {} tokens: checking", dtype, tokens));
-            verdict = check_transformer(weights, source, stream_);
-            const std::string wrong = verdict.passed() ? degenerate(velocity) : verdict.note();
-            if (!wrong.empty()) ++outcome_.wrong;
-            return wrong;
-          });
+            return check_transformer(weights, source, stream_);
+          },
+          [&] { return degenerate(velocity); }, verdict);
     });
     timed.figures.peak_bytes = std::max(timed.figures.peak_bytes, load_peak);
-    std::vector<Cell> row = {settings_.height,  settings_.width, frames,           tokens,
-                             config.num_layers, dtype,           int64_t{threads_}};
-    row.resize(table_.columns.size());
+    std::vector<Cell> row =
+        row_of({settings_.height, settings_.width, frames, tokens, config.num_layers, dtype, int64_t{threads_}}, timed,
+               flop, Part::kTransformer, weights->dtype, verdict);
     table_.cell(row, "load_peak_bytes") = load_peak;
-    set_common(table_, row, timed, flop, parameter_bytes(model_, Part::kTransformer, weights->dtype), verdict);
-    table_.add(std::move(row));
-    if (timed.figures.seconds.empty()) return;
-    add_operations(operations_, {frames, dtype}, operations_of_last_pass(trace_), peak_of(timed));
+    add(std::move(row), timed, {frames, dtype});
   }
 
   const ModelSettings& settings_;
-  const Progress& progress_;
-  Outcome& outcome_;
-  Published model_;
-  int threads_;
-  trace::Trace trace_;
-  Stream stream_;
-  Table table_, operations_;
 };
-
-std::vector<Section> ModelBench::sections() {
-  Section forward, operations;
-  forward.name = "model";
-  forward.title = "A forward of the transformer";
-  forward.note =
-      "Batch 1, 512 text rows, whose keys and values are made before, as once a prompt in a run. GFLOP are those that "
-      "are "
-      "executed (bench/model_flops.h). 'of peak' is the median over the repeats of operations a second over those of "
-      "the fastest multiply-adds that this machine has for the dtype, measured right before and after each repeat. "
-      "'resident' is the most memory that the process had while it read or made the weights and computed, file pages "
-      "included; 'above' what of it is more than the parameters in the dtype. Before timing, a few tokens went through "
-      "the same weights and first block, last block and head were compared with float64.";
-  operations.name = "model_operations";
-  operations.title = "Where the time of the last forward went";
-  operations.note = "Spans of the engine by name, each without the spans inside it.";
-  forward.table = std::move(table_);
-  operations.table = std::move(operations_);
-  return {std::move(forward), std::move(operations)};
-}
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "bench/plot.h"
 #include "bench/words.h"
 #include "device/stream.h"
+#include "pipeline/dtype_name.h"
 #include "tensor/dispatch.h"
 
 namespace zoetrope::bench {
@@ -81,7 +82,7 @@ class NumericsBench {
 
   void run() {
     for (const std::string& dtype : choose_dtypes("dtype", settings_.dtype)) {
-      const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+      const DType type = pipeline::dtype_of(dtype);
       by_length(type);
       by_bound(type);
     }

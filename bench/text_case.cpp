@@ -4,12 +4,12 @@
 #include "bench/memory.h"
 #include "bench/model_check.h"
 #include "bench/model_flops.h"
-#include "bench/operations.h"
-#include "bench/published.h"
 #include "bench/statistics.h"
+#include "bench/whole_model.h"
 #include "bench/words.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/umt5/umt5.h"
+#include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -28,27 +28,27 @@ int64_t stored_bytes(const io::Checkpoint& files, const wan::TextEncoderConfig& 
   return bytes;
 }
 
-class TextBench {
+constexpr const char* kNote =
+    "One prompt of so many ids, the closing one included. 'bound' is the larger of two times: reading the layers' "
+    "bytes at the rate at which all threads copy memory (memcpy, measured before), and the operations at the peak. "
+    "Weights by formula (weights=random) are made, not read, and have no bound. 'resident' is the most memory the "
+    "process had, file pages included. Before timing, the embedding, first and last layer and the last norm were "
+    "compared with float64.";
+
+class TextBench : private WholeModel {
  public:
   TextBench(const TextSettings& settings, const Progress& progress, Outcome& outcome)
-      : settings_(settings),
-        progress_(progress),
-        outcome_(outcome),
-        model_(Published::open(settings.published)),
-        threads_(threads_of(settings.published)),
-        stream_(threads_, {&trace_, 0, trace::kComputeLane}) {
-    table_.columns = {{"tokens", "tokens"},
-                      {"layers", "layers"},
-                      {"dtype", "dtype"},
-                      {"threads", "threads"},
-                      {"read_bytes", "read", Format::kBytes},
-                      {"copy_gbs", "copy GB/s", Format::kOneDecimal},
-                      {"bound_seconds", "bound", Format::kSeconds},
-                      {"ratio", "of bound", Format::kOneDecimal}};
-    add_common_columns(table_.columns);
-    operations_.columns = {{"tokens", "tokens"}, {"dtype", "dtype"}};
-    add_operation_columns(operations_.columns);
-  }
+      : WholeModel("text", settings.published, progress, outcome,
+                   {{"tokens", "tokens"},
+                    {"layers", "layers"},
+                    {"dtype", "dtype"},
+                    {"threads", "threads"},
+                    {"read_bytes", "read", Format::kBytes},
+                    {"copy_gbs", "copy GB/s", Format::kOneDecimal},
+                    {"bound_seconds", "bound", Format::kSeconds},
+                    {"ratio", "of bound", Format::kOneDecimal}},
+                   {{"tokens", "tokens"}, {"dtype", "dtype"}}),
+        settings_(settings) {}
 
   void run() {
     const std::vector<int> counts = parse_counts("tokens", settings_.tokens, kMostTokens, kMostTokens);
@@ -58,12 +58,14 @@ class TextBench {
     }
   }
 
-  std::vector<Section> sections();
+  std::vector<Section> sections() {
+    return WholeModel::sections({"The text encoder", kNote, "Where the time of the last pass went"});
+  }
 
  private:
   void run_case(int64_t tokens, const std::string& dtype, double copy) {
-    if (progress_) progress_(fmt::format("text {} {} tokens", dtype, tokens));
-    const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    say(fmt::format("{} {} tokens", dtype, tokens));
+    const DType type = pipeline::dtype_of(dtype);
     const wan::TextEncoderConfig& config = model_.text_encoder();
     const double flop = text_encoder_flop(config, tokens);
     forget_peak_resident();
@@ -75,21 +77,11 @@ class TextBench {
     ids.push_back(static_cast<int32_t>(config.eos_token_id));
     const Tensor out(DType::kF32, {tokens, config.d_model});
     Verdict verdict;
-    const Timed timed = time_case(
-        fastest_isa(type, stream_.team()), stream_.team(), flop, settings_.published.repeat,
-        [&] {
-          const trace::Span span(stream_.lane(), kPass);
-          encoder.encode(ids, out);
-        },
-        [&] {
-          verdict = check_text_encoder(encoder, source, type, stream_);
-          const std::string wrong = verdict.passed() ? degenerate(out) : verdict.note();
-          if (!wrong.empty()) ++outcome_.wrong;
-          return wrong;
-        });
-    std::vector<Cell> row = {tokens, config.num_layers, dtype, int64_t{threads_}};
-    row.resize(table_.columns.size());
-    set_common(table_, row, timed, flop, parameter_bytes(model_, Part::kTextEncoder, type), verdict);
+    const Timed timed = time(
+        type, flop, [&] { encoder.encode(ids, out); },
+        [&] { return check_text_encoder(encoder, source, type, stream_); }, [&] { return degenerate(out); }, verdict);
+    std::vector<Cell> row =
+        row_of({tokens, config.num_layers, dtype, int64_t{threads_}}, timed, flop, Part::kTextEncoder, type, verdict);
     // Above the weights says nothing of an encoder that never holds them all.
     table_.cell(row, "above_weights_bytes") = Cell();
     const auto set = [&](const char* key, Cell value) { table_.cell(row, key) = std::move(value); };
@@ -102,38 +94,12 @@ class TextBench {
         set("bound_seconds", bound);
         set("ratio", median(timed.figures.seconds) / bound);
       }
-      add_operations(operations_, {tokens, dtype}, operations_of_last_pass(trace_), peak_of(timed));
     }
-    table_.add(std::move(row));
+    add(std::move(row), timed, {tokens, dtype});
   }
 
   const TextSettings& settings_;
-  const Progress& progress_;
-  Outcome& outcome_;
-  Published model_;
-  int threads_;
-  trace::Trace trace_;
-  Stream stream_;
-  Table table_, operations_;
 };
-
-std::vector<Section> TextBench::sections() {
-  Section encode, operations;
-  encode.name = "text";
-  encode.title = "The text encoder";
-  encode.note =
-      "One prompt of so many ids, the closing one included. 'bound' is the larger of two times: reading the layers' "
-      "bytes at the rate at which all threads copy memory (memcpy, measured before), and the operations at the peak. "
-      "Weights by formula (weights=random) are made, not read, and have no bound. 'resident' is the most memory the "
-      "process had, file pages included. Before timing, the embedding, first and last layer and the last norm were "
-      "compared with float64.";
-  operations.name = "text_operations";
-  operations.title = "Where the time of the last pass went";
-  operations.note = "Spans of the engine by name, each without the spans inside it.";
-  encode.table = std::move(table_);
-  operations.table = std::move(operations_);
-  return {std::move(encode), std::move(operations)};
-}
 
 }  // namespace
 

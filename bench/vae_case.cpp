@@ -4,35 +4,37 @@
 #include "bench/memory.h"
 #include "bench/model_check.h"
 #include "bench/model_flops.h"
-#include "bench/operations.h"
-#include "bench/published.h"
+#include "bench/whole_model.h"
 #include "bench/words.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
+#include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
 namespace {
 
 constexpr int kMostFrames = 100000;
 
-class VaeBench {
+constexpr const char* kNote =
+    "Latents to float32 frames, which are thrown away. GFLOP are those that are executed: taps of convolutions that "
+    "fall on the zeros around a clip are not, and products that nearest upsampling makes equal are done once; "
+    "dense_gflop counts them all. 'of peak', 'resident' and 'above' as in `bench model`. Before timing, a few pixels "
+    "went through the same weights and were compared with float64.";
+
+class VaeBench : private WholeModel {
  public:
   VaeBench(const VaeSettings& settings, const Progress& progress, Outcome& outcome)
-      : settings_(settings),
-        progress_(progress),
-        outcome_(outcome),
-        model_(Published::open(settings.published)),
-        threads_(threads_of(settings.published)),
-        stream_(threads_, {&trace_, 0, trace::kComputeLane}) {
-    table_.columns = {{"height", "height"},     {"width", "width"},
-                      {"num_frames", "frames"}, {"dtype", "dtype"},
-                      {"threads", "threads"},   {"dense_gflop", "dense GFLOP", Format::kOneDecimal, true}};
-    table_.columns.push_back({"load_peak_bytes", "resident while loading", Format::kBytes, true});
-    add_common_columns(table_.columns);
-    operations_.columns = {{"num_frames", "frames"}, {"dtype", "dtype"}};
-    add_operation_columns(operations_.columns);
-  }
+      : WholeModel("vae", settings.published, progress, outcome,
+                   {{"height", "height"},
+                    {"width", "width"},
+                    {"num_frames", "frames"},
+                    {"dtype", "dtype"},
+                    {"threads", "threads"},
+                    {"dense_gflop", "dense GFLOP", Format::kOneDecimal, true},
+                    {"load_peak_bytes", "resident while loading", Format::kBytes, true}},
+                   {{"num_frames", "frames"}, {"dtype", "dtype"}}),
+        settings_(settings) {}
 
   void run() {
     const std::vector<int> frames = parse_counts("num_frames", settings_.num_frames, 1, kMostFrames);
@@ -40,7 +42,7 @@ class VaeBench {
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
       say(dtype + ": making weights");
       forget_peak_resident();
-      const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+      const DType type = pipeline::dtype_of(dtype);
       const auto source = model_.source(Part::kVae, threads_);
       const auto weights = std::make_shared<wan::VaeWeights>(model_.vae(), std::make_shared<io::Weights>(source),
                                                              wan::VaeParts::kDecoder, type);
@@ -49,13 +51,11 @@ class VaeBench {
     }
   }
 
-  std::vector<Section> sections();
-
- private:
-  void say(const std::string& what) const {
-    if (progress_) progress_("vae " + what);
+  std::vector<Section> sections() {
+    return WholeModel::sections({"The VAE's decoder", kNote, "Where the time of the last decoding went"});
   }
 
+ private:
   Shape latents_of(int64_t frames) const {
     const int64_t spatial = wan::spatial_factor(model_.vae()), temporal = wan::temporal_factor(model_.vae());
     for (const auto& [key, value] : {std::pair("height", settings_.height), std::pair("width", settings_.width)}) {
@@ -69,7 +69,7 @@ class VaeBench {
 
   void run_case(int64_t frames, const std::string& dtype, const std::shared_ptr<const io::WeightSource>& source,
                 const std::shared_ptr<const wan::VaeWeights>& weights, int64_t load_peak) {
-    const DType type = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    const DType type = pipeline::dtype_of(dtype);
     const Shape shape = latents_of(frames);
     const double dense = vae_decoder_dense_flop(model_.vae(), shape[1], shape[2], shape[3]);
     const double flop = wan::vae_decode_flops(model_.vae(), shape[1], shape[2], shape[3]);
@@ -81,7 +81,6 @@ class VaeBench {
     bool look = true;
     int64_t made = 0;
     const auto decode = [&] {
-      const trace::Span span(stream_.lane(), kPass);
       made = 0;
       decoder.decode(stream_, latents, [&](int64_t, const TensorView& part) {
         made += part.extent(0);
@@ -89,52 +88,24 @@ class VaeBench {
       });
     };
     Verdict verdict;
-    Timed timed =
-        time_case(fastest_isa(type, stream_.team()), stream_.team(), flop, settings_.published.repeat, decode, [&] {
+    Timed timed = time(
+        type, flop, decode,
+        [&] {
           look = false;
           say(fmt::format("{} {} frames: checking", dtype, frames));
           ZT_CHECK(made == frames, "{} frames of {}", made, frames);
-          verdict = check_vae_decoder(weights, source, type, stream_);
-          const std::string wrong = verdict.passed() ? bad : verdict.note();
-          if (!wrong.empty()) ++outcome_.wrong;
-          return wrong;
-        });
+          return check_vae_decoder(weights, source, type, stream_);
+        },
+        [&] { return bad; }, verdict);
     timed.figures.peak_bytes = std::max(timed.figures.peak_bytes, load_peak);
-    std::vector<Cell> row = {settings_.height, settings_.width, frames, dtype, int64_t{threads_}, dense * 1e-9};
-    row.resize(table_.columns.size());
+    std::vector<Cell> row = row_of({settings_.height, settings_.width, frames, dtype, int64_t{threads_}, dense * 1e-9},
+                                   timed, flop, Part::kVae, type, verdict);
     table_.cell(row, "load_peak_bytes") = load_peak;
-    set_common(table_, row, timed, flop, parameter_bytes(model_, Part::kVae, type), verdict);
-    table_.add(std::move(row));
-    if (timed.figures.seconds.empty()) return;
-    add_operations(operations_, {frames, dtype}, operations_of_last_pass(trace_), peak_of(timed));
+    add(std::move(row), timed, {frames, dtype});
   }
 
   const VaeSettings& settings_;
-  const Progress& progress_;
-  Outcome& outcome_;
-  Published model_;
-  int threads_;
-  trace::Trace trace_;
-  Stream stream_;
-  Table table_, operations_;
 };
-
-std::vector<Section> VaeBench::sections() {
-  Section decode, operations;
-  decode.name = "vae";
-  decode.title = "The VAE's decoder";
-  decode.note =
-      "Latents to float32 frames, which are thrown away. GFLOP are those that are executed: taps of convolutions that "
-      "fall on the zeros around a clip are not, and products that nearest upsampling makes equal are done once; "
-      "dense_gflop counts them all. 'of peak', 'resident' and 'above' as in `bench model`. Before timing, a few pixels "
-      "went through the same weights and were compared with float64.";
-  operations.name = "vae_operations";
-  operations.title = "Where the time of the last decoding went";
-  operations.note = "Spans of the engine by name, each without the spans inside it.";
-  decode.table = std::move(table_);
-  operations.table = std::move(operations_);
-  return {std::move(decode), std::move(operations)};
-}
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include "cli/attention_options.h"
 #include "cli/command.h"
 #include "kernels/flash_attention/tile_search.h"
+#include "pipeline/dtype_name.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -75,7 +76,7 @@ kernels::FlashProblem problem_of(const TuneOptions& o) {
   problem.key_tokens = o.kv.value_or(shape[1]);
   problem.heads = shape[2];
   problem.head_dim = shape[3];
-  problem.dtype = o.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  problem.dtype = pipeline::dtype_of(o.dtype);
   problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape[3])));
   problem.softmax = o.softmax == "fixed_max" ? kernels::Softmax::kFixedMax : kernels::Softmax::kOnline;
   if (o.implementation != "auto") problem.implementation = o.implementation;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "mesh/context_axis.h"
 #include "models/wan/vae/vae_layout.h"
+#include "pipeline/dtype_name.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -68,7 +69,7 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   plan.latent = latent_shape(o, model);
   plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();
   plan.channels = config.in_channels;
-  plan.dtype = o.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  plan.dtype = dtype_of(o.dtype);
   plan.guided = o.guidance_scale > 1;
   plan.guidance[0] = o.guidance_scale;
   plan.guidance[1] = o.guidance_scale_2.value_or(o.guidance_scale);
