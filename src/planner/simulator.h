@@ -1,0 +1,85 @@
+// How long a denoising step takes: walks the tables of schedule/, the ones that the engine executes, over a profile's
+// links, rank by rank. The equations are those of docs/planner.md; every wait is the tables', every price the
+// profile's.
+//
+// A layer of one rank, on two lanes (compute on top, below it what moves meanwhile):
+//
+//   linear, tokens │ wait │ K0      │ K1      │wait│ K2      │ merge │ wait │ linear …
+//                  │ exch │ hop 0   │ hop 1        │         │       │ back │
+//
+// Flows of one phase share links: a phase's transfer to a rank takes the time of the most loaded link on its routes.
+// All layers of a model are alike, so that one is walked (with the ends of a forward beside it) and counted `layers`
+// times.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/hardware.h"
+#include "planner/work.h"
+#include "planner/workload.h"
+#include "trace/trace.h"
+
+namespace zoetrope::planner {
+
+// What the planner decides. `ranks` has data, context topology, direction, head chunks, softmax, VAE ranks.
+struct Configuration {
+  RankUse ranks;
+  int64_t block_q = 0;  // 0: the profile's
+  int64_t block_kv = 0;
+
+  std::string text() const;  // "data 2 x context 4 (Ulysses 2 x ring 2), fixed_max, 2 head chunks"
+};
+
+// Seconds of one rank in one denoising step. They add up to the step.
+struct Breakdown {
+  double linear = 0;            // products, cross-attention among them
+  double attention = 0;         // self-attention's tiles, padding of tiles included
+  double tokens = 0;            // norms, RoPE, modulation, copies
+  double overhead = 0;          // a layer's fixed part
+  double merge = 0;             // of ring blocks' outputs
+  double exposed_exchange = 0;  // Ulysses, there and back, that no compute covers
+  double exposed_ring = 0;
+  double gather = 0;  // velocity at the end of a step
+  double idle = 0;    // waiting for ranks with more tokens or heads
+
+  double total() const;
+};
+
+struct TimelineSpan {
+  int rank = 0;
+  enum class Lane : uint8_t { kCompute, kTransfer, kWait } lane = Lane::kCompute;
+  std::string name;
+  double begin = 0, end = 0;  // seconds from the layer's beginning
+};
+
+struct StepPrediction {
+  double seconds = 0;            // a step, all branches
+  std::vector<Breakdown> ranks;  // of each
+  int slowest = 0;               // the rank that decides: the one with the least waiting
+  const Breakdown& critical() const { return ranks[static_cast<size_t>(slowest)]; }
+  std::string limited_by() const;   // "attention (71 %)", "exchange over 'node' (31 %)"
+  std::vector<TimelineSpan> layer;  // one layer of one branch, where asked for
+  double layer_seconds = 0;
+};
+
+enum class Timeline : uint8_t { kNone, kLayer };
+
+// `hardware` must have at least as many devices as the configuration has ranks (ZT_CHECK); the first are used.
+StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
+                             Timeline timeline = Timeline::kNone);
+
+struct RunPrediction {
+  double load = 0, text_encoder = 0, denoise = 0, vae = 0;  // seconds
+  double total() const { return load + text_encoder + denoise + vae; }
+  StepPrediction step;
+};
+RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
+                           Timeline timeline = Timeline::kNone);
+
+// The predicted time line of a step in the format of measured traces, one layer after the other, `layers` of them at
+// most, on the clock of `origin`.
+void record_timeline(const StepPrediction& prediction, int64_t layers, trace::Trace& trace);
+
+}  // namespace zoetrope::planner

@@ -1,0 +1,45 @@
+// What a run computes, as plain numbers: the operations of a denoising step and of what stands before and after it. A
+// model family fills it (models/wan/workload.h); the simulator prices it. The memory of the same run is workload.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/bytes.h"
+#include "schedule/shards.h"
+
+namespace zoetrope::planner {
+
+struct Work {
+  std::string name;  // "Wan 2.2 A14B, 1280 x 720, 81 frames": for people
+
+  // One forward of one guidance branch.
+  int64_t layers = 0;
+  int64_t tokens = 0;    // S
+  int64_t heads = 0;     // H
+  int64_t head_dim = 0;  // D
+  int64_t width = 0;     // d
+  int64_t element_bytes = 2;
+  int64_t text_rows = 512;
+  double linear_flop = 0;  // of a layer: all its products, all tokens
+  double cross_flop = 0;   // of a layer: cross-attention's q·kᵀ and p·v, all tokens
+  double ends_flop = 0;    // patch embedding and projection, once a forward, all tokens
+  // Self-attention, 4·S²·H·D a layer, follows from the sizes.
+
+  int branches = 1;  // 2 with guidance
+  int64_t steps = 0;
+  int64_t latent_bytes = 0;  // of the velocity that ranks gather at the end of a step, one branch
+
+  // Before and after.
+  double text_flop = 0;  // all prompts
+  Bytes text_weights;    // read once
+  Bytes weights_read;    // of all experts and the VAE, from files, once a host
+  double vae_flop = 0;
+  int64_t vae_rows = 0;  // latent rows that ranks can share; with one more rank one has none
+  int64_t vae_element_bytes = 4;
+
+  schedule::Sizes sizes(int64_t batch) const { return {batch, tokens, heads, head_dim, element_bytes}; }
+};
+
+}  // namespace zoetrope::planner
