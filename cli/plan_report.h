@@ -1,0 +1,50 @@
+// What `zoetrope plan` found, as one struct for whoever writes it down: the terminal (plan.cpp), JSON (plan_json.h) and
+// the page of this file. Nothing is computed here that is not in the struct, so that all three say the same.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/hardware.h"
+#include "planner/search.h"
+#include "planner/simulator.h"
+#include "planner/work.h"
+
+namespace zoetrope::cli {
+
+// The answer for one number of ranks. Numbers of a part without a plan that fits are 0.
+struct PlanPart {
+  int ranks = 1;
+  planner::HardwareProfile hardware;     // the devices that these ranks use
+  planner::Ranking ranking;              // best first; best() is null where nothing fits
+  planner::StepPrediction best_step;     // of the best, with the time line of one layer
+  double seconds = 0;                    // of a video, with the best
+  double speed_up = 0;                   // against the part with the fewest ranks that fits, and …
+  double efficiency = 0;                 // … the same by ranks: 1 is ideal
+  double device_seconds = 0;             // seconds × ranks
+  double price = 0;                      // of a video; 0: the profile has no price
+  std::vector<std::string> explanation;  // sentences about the best: what limits it, what is tied with it
+};
+
+struct PlanReport {
+  std::string title;                  // "Wan 2.2 A14B, 1280 x 720, 81 frames, on 8 x H100"
+  std::vector<std::string> question;  // a line a fact, as printed above the tables: model, size, dtypes, hardware …
+  std::vector<std::string> answer;    // sentences for the whole question: what to use, which ranks pay, what to buy
+  planner::Work work;
+  planner::HardwareProfile hardware;                         // as asked for, what_if applied
+  std::vector<std::pair<std::string, std::string>> what_if;  // key (without "what_if."), value
+  planner::Objective objective = planner::Objective::kLatency;
+  planner::Bytes memory_limit;  // of a device
+  std::vector<PlanPart> parts;  // in ascending order of ranks; at least one
+};
+
+const char* objective_name(planner::Objective objective);  // "latency", "throughput", "cost"
+
+// The page: self-contained, no script or font from elsewhere.
+std::string plan_page(const PlanReport& report);
+// Throws Error where it cannot be written; nothing half-written stands under the name.
+void write_plan_page(const PlanReport& report, const std::filesystem::path& path);
+
+}  // namespace zoetrope::cli
