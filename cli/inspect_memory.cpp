@@ -40,7 +40,7 @@ std::string memory_lines(const fs::path& folder, const std::vector<std::string>&
   question.configs.stored_transformer = stored.stored_transformer;
   question.configs.stored_text_encoder = stored.stored_text_encoder;
   question.configs.stored_vae = stored.stored_vae;
-  question.ranks = pipeline::rank_use(options, plan, layout, model.vae_config, world != nullptr ? 1 : ranks);
+  question.ranks = pipeline::rank_use(layout, world != nullptr ? 1 : ranks);
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =
       fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",

@@ -80,22 +80,24 @@ struct Strategy {
   bool tile_search = false;    // where this machine was not tuned for the problem: do it now, and remember
 };
 
-// The configuration keys of the same names, as a user writes them.
+// The configuration keys of the same names, as a user writes them. What is unset and not said by the name is decided by
+// the planner in generate() and TextToVideo, and by parse_strategy() as stated here.
 struct StrategyOptions {
   std::string attention = "auto";         // one of strategy_names()
   std::optional<int64_t> ulysses_shards;  // unset: as the name says, else the largest divisor of P that is ≤ H
-  int64_t ulysses_attention_chunks = 1;
-  std::string ring_direction;     // forward, two_way, open; empty: as the name says, else forward
-  std::string softmax;            // online, fixed_max, auto; empty: as the name says, else auto
-  std::string flash_block_sizes;  // {block_q: 256, block_kv: 128}, any of them; empty: tuned
-  bool use_base2_exp = true;      // only true
+  std::optional<int64_t> ulysses_attention_chunks;  // unset: 1
+  std::string ring_direction;                       // forward, two_way, open; empty: as the name says, else forward
+  std::string softmax;                              // online, fixed_max, auto; empty: as the name says, else auto
+  std::string flash_block_sizes;                    // {block_q: 256, block_kv: 128}, any of them; empty: tuned
+  bool use_base2_exp = true;                        // only true
   bool use_k_smoothing = true;
   bool enable_tile_search = false;
   bool deterministic = false;
 };
 
-// A name sets its fields. Throws Error for an unknown name (with the nearest), an illegal value (with the legal ones),
-// and a key that contradicts the name.
+// A name sets its fields. Knows no planner: plan() and this keep to their rules, whatever machine they run on. Throws
+// Error for an unknown name (with the nearest), an illegal value (with the legal ones), and a key that contradicts the
+// name.
 Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 std::vector<std::string> strategy_names();
 const char* direction_name(Direction direction);  // as ring_direction and softmax spell them

@@ -52,14 +52,16 @@ struct GenerateOptions {
   std::string text_encoder_dtype = "float32";
   std::string vae_dtype = "float32";
   bool vae_tiling = false;              // tiles that overlap and are blended, as the reference cuts them
-  std::optional<int64_t> vae_parallel;  // ranks that share a frame's rows; unset: all, as far as there are rows
+  std::optional<int64_t> vae_parallel;  // ranks that share a frame's rows; unset: the planner's, as many as help
   std::optional<double> memory_limit;   // GB that this process may use; unset: what the machine has to give
 
-  std::optional<int64_t> ranks;         // in-process ranks; under mpirun the world size
-  std::optional<int64_t> threads;       // compute threads of the process; unset: all cores
+  std::optional<int64_t> ranks;    // in-process ranks; under mpirun the world size
+  std::optional<int64_t> threads;  // compute threads of the process; unset: all cores
+  // How the ranks are used. What is unset here and in `strategy` is the planner's: it takes the fastest that fits.
+  std::string hardware;  // the profile it plans with: a name of configs/hardware/ or a file; empty: what was calibrated
   attention::StrategyOptions strategy;  // keys attention, ulysses_shards, … without a prefix
   int64_t context_parallelism = -1;
-  int64_t data_parallelism = 1;
+  std::optional<int64_t> data_parallelism;  // parts that the guidance branches are dealt to
   int64_t fsdp_parallelism = 1;
   int64_t tensor_parallelism = 1;
   int64_t flash_min_seq_length = 0;

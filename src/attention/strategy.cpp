@@ -176,7 +176,7 @@ Strategy parse_strategy(const StrategyOptions& options, int context_degree, int6
   }
   // Out of int's range, it is out of the legal one too.
   strategy.head_chunks =
-      static_cast<int>(std::clamp<int64_t>(options.ulysses_attention_chunks, 0, kMostHeadChunks + 1));
+      static_cast<int>(std::clamp<int64_t>(options.ulysses_attention_chunks.value_or(1), 0, kMostHeadChunks + 1));
   strategy.kernel = name.kernel;
   set_block_sizes(strategy, options);
   if (!options.use_base2_exp) fail("use_base2_exp=false is not possible: the kernels compute powers of 2 only");
@@ -184,6 +184,15 @@ Strategy parse_strategy(const StrategyOptions& options, int context_degree, int6
   strategy.tile_search = options.enable_tile_search;
   strategy.deterministic = options.deterministic;
   return checked_strategy(strategy, context_degree, heads);
+}
+
+OpenFields open_fields(const StrategyOptions& options) {
+  const Name& name = find_name(options.attention);
+  OpenFields open;
+  open.ulysses = !options.ulysses_shards && (name.topology == Topology::kAny || name.topology == Topology::kBoth);
+  open.direction = options.ring_direction.empty() && name.topology == Topology::kAny;
+  open.head_chunks = !options.ulysses_attention_chunks && name.topology != Topology::kOneRank;
+  return open;
 }
 
 Problem checked_problem(const Problem& problem) {
@@ -215,7 +224,7 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
   if (checked.ulysses == 0) {
     if (degree % checked.ring != 0) {
       fail("ring={} does not divide the context degree {}; legal values: {}", checked.ring, degree,
-           fmt::join(mesh::legal_ulysses(degree, degree), ", "));
+           fmt::join(schedule::legal_ulysses(degree, degree), ", "));
     }
     checked.ulysses = degree / checked.ring;
   }

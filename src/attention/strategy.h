@@ -15,6 +15,15 @@ inline constexpr int kMostHeadChunks = 4096;
 // The fields of flash_block_sizes.
 const std::vector<std::string>& block_size_names();
 
+// What neither the name nor a key says. The softmax is not among them: left open it is what is faster on this kind of
+// device, as measured, wherever the ranks stand.
+struct OpenFields {
+  bool ulysses = false;
+  bool direction = false;
+  bool head_chunks = false;
+};
+OpenFields open_fields(const StrategyOptions& options);
+
 // The problem with its scale filled in. Throws Error.
 Problem checked_problem(const Problem& problem);
 

@@ -7,13 +7,14 @@ namespace zoetrope::attention {
 void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
   set.text("attention", o.attention,
            "strategy: auto, flash, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
-      .integer("ulysses_shards", o.ulysses_shards, {INT64_MIN, INT64_MAX},
-               "Ulysses degree inside the context axis, a divisor of it; unset: the largest that is <= the heads")
+      .integer(
+          "ulysses_shards", o.ulysses_shards, {INT64_MIN, INT64_MAX},
+          "Ulysses degree inside the context axis, a divisor of it that is <= the heads; unset: as the planner chooses")
       .integer("ulysses_attention_chunks", o.ulysses_attention_chunks, {1, kMostHeadChunks},
-               "groups of heads; the exchange of one overlaps the attention of another")
+               "groups of heads; the exchange of one overlaps the attention of another; unset: as the planner chooses")
       .choice("ring_direction", o.ring_direction, {"forward", "two_way", "open"},
               "how K/V blocks travel: one way round, both ways round, or both ways along a chain without a wrap link; "
-              "unset: forward")
+              "unset: as the planner chooses with attention=auto, else as the name says")
       .choice("softmax", o.softmax, {"online", "fixed_max", "auto"},
               "running reference per row, or one fixed offset from statistics of all keys; unset: auto, the faster "
               "(online on CPUs)")

@@ -15,7 +15,6 @@
 #include "comm/launcher.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/vae/vae_layout.h"
-#include "pipeline/decode_frames.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/frame_queue.h"
 #include "trace/resident.h"
@@ -268,8 +267,7 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   return configs;
 }
 
-planner::RankUse rank_use(const GenerateOptions& options, const RunPlan& plan, const RankLayout& layout,
-                          const wan::VaeConfig& vae, int here) {
+planner::RankUse rank_use(const RankLayout& layout, int here) {
   planner::RankUse use;
   use.here = here;
   use.data = layout.degrees.data;
@@ -278,14 +276,12 @@ planner::RankUse rank_use(const GenerateOptions& options, const RunPlan& plan, c
   use.direction = static_cast<schedule::Direction>(layout.strategy.direction);
   use.head_chunks = layout.strategy.head_chunks;
   use.fixed_max = layout.strategy.softmax == attention::Softmax::kFixedMax;
-  const int ranks = use.ranks();
-  // One rank decodes, whatever the options wish of the job that it is compared with.
-  use.vae = ranks == 1 ? 1 : decoding_ranks(options, plan, vae, ranks);
-  use.text_encoder = ranks;
+  use.vae = layout.vae;
+  use.text_encoder = use.ranks();
   return use;
 }
 
-planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
+wan::RunSize run_size(const MemoryQuestion& question) {
   const GenerateOptions& o = question.options;
   wan::RunSize size;
   size.height = o.height;
@@ -302,7 +298,11 @@ planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);
   if (question.resident) size.program_bytes = *question.resident + kGrowth;
-  return planner::memory_model(wan::workload(question.configs, size, question.ranks));
+  return size;
+}
+
+planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
+  return planner::memory_model(wan::workload(question.configs, run_size(question), question.ranks));
 }
 
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes available) {

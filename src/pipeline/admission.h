@@ -27,10 +27,10 @@ struct MemoryQuestion {
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);
-// `here`: ranks in this process. Throws Error where the options ask for ranks that cannot decode.
-planner::RankUse rank_use(const GenerateOptions& options, const RunPlan& plan, const RankLayout& layout,
-                          const wan::VaeConfig& vae, int here);
+planner::RankUse rank_use(const RankLayout& layout, int here);  // of which `here` in this process
 
+// Size, dtypes and threads that the question asks about.
+wan::RunSize run_size(const MemoryQuestion& question);
 planner::MemoryPlan memory_plan(const MemoryQuestion& question);
 
 // Empty where the run fits into the tightest of `limits`.

@@ -44,17 +44,20 @@ OptionSet describe_options(GenerateOptions& o) {
       .flag("vae_tiling", o.vae_tiling,
             "decode in overlapping tiles that are blended, as the reference does when asked")
       .integer("vae_parallel", o.vae_parallel, {1, 4096},
-               "ranks that share the rows of a frame in the VAE; unset: all, as far as there are rows")
+               "ranks that share the rows of a frame in the VAE; unset: as the planner chooses")
       .number("memory_limit", o.memory_limit, {0.001, 1e6},
               "GB that this process may use, refused before loading where it would need more; unset: what is available")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
       .integer("threads", o.threads, {1, 4096},
                "compute threads of this process, shared by its ranks; unset: all cores");
+  set.text("hardware", o.hardware,
+           "profile that the planner chooses with: a name of configs/hardware/ or a file; unset: what `zoetrope "
+           "calibrate` measured here, else cpu");
   attention::describe_strategy_options(set, o.strategy);
   set.integer("context_parallelism", o.context_parallelism, {-1, 4096},
               "ranks a sequence is split over; -1: what is left")
       .integer("data_parallelism", o.data_parallelism, {-1, 4096},
-               "2 runs the two guidance branches on two halves of the ranks")
+               "2 runs the two guidance branches on two halves of the ranks; unset: as the planner chooses")
       .integer("fsdp_parallelism", o.fsdp_parallelism, {-1, 4096}, "only 1 so far")
       .integer("tensor_parallelism", o.tensor_parallelism, {-1, 4096}, "only 1 so far")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
@@ -69,8 +72,7 @@ OptionSet describe_options(GenerateOptions& o) {
   set.unavailable("image", "", "image to video is not built yet")
       .unavailable("last_image", "", "image to video is not built yet")
       .unavailable("video", "", "VACE is not built yet")
-      .unavailable("lora", "", "LoRA files are not supported yet")
-      .unavailable("hardware", "", "the planner is not built yet");
+      .unavailable("lora", "", "LoRA files are not supported yet");
   return set;
 }
 

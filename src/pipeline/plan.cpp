@@ -1,10 +1,13 @@
 #include "pipeline/plan.h"
 
+#include <algorithm>
 #include <tuple>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "mesh/context_axis.h"
 #include "models/wan/vae/vae_layout.h"
+#include "pipeline/decode_frames.h"
 #include "pipeline/dtype_name.h"
 
 namespace zoetrope::pipeline {
@@ -61,6 +64,23 @@ wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& mod
   return config;
 }
 
+// The keys with what they leave open filled in.
+attention::StrategyOptions filled_in(const attention::StrategyOptions& keys, const RankChoice& choice) {
+  attention::StrategyOptions filled = keys;
+  const attention::OpenFields open = attention::open_fields(keys);
+  if (open.ulysses && choice.ulysses > 0) filled.ulysses_shards = choice.ulysses;
+  if (open.head_chunks) filled.ulysses_attention_chunks = choice.head_chunks;
+  if (open.direction) filled.ring_direction = attention::direction_name(choice.direction);
+  return filled;
+}
+
+// Of data where its own key does not say it: what the context leaves, else the choice.
+int data_degree(const GenerateOptions& o, const RunPlan& plan, int ranks, const RankChoice& choice) {
+  if (o.data_parallelism) return static_cast<int>(*o.data_parallelism);
+  if (o.context_parallelism == -1) return choice.data;
+  return plan.guided && ranks == 2 * o.context_parallelism ? 2 : 1;
+}
+
 }  // namespace
 
 RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
@@ -88,10 +108,11 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   return plan;
 }
 
-RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks) {
+RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks,
+                         const RankChoice& choice) {
   const auto degree = [](int64_t value) { return static_cast<int>(value); };
   RankLayout layout;
-  layout.degrees = mesh::resolve_degrees({.data = degree(o.data_parallelism),
+  layout.degrees = mesh::resolve_degrees({.data = data_degree(o, plan, ranks, choice),
                                           .fsdp = degree(o.fsdp_parallelism),
                                           .context = degree(o.context_parallelism),
                                           .tensor = degree(o.tensor_parallelism)},
@@ -104,8 +125,10 @@ RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const Mo
     fail("data_parallelism={}: there are two guidance branches; use 1 or 2", layout.degrees.data);
   }
   const int64_t heads = model.experts[0].config.num_attention_heads;
-  layout.strategy = attention::parse_strategy(o.strategy, layout.degrees.context, heads);
+  layout.strategy = attention::parse_strategy(filled_in(o.strategy, choice), layout.degrees.context, heads);
   layout.sharded = plan.tokens >= o.flash_min_seq_length;
+  layout.vae = decoding_ranks(o, plan, model.vae_config, ranks);
+  if (!o.vae_parallel && choice.vae > 0) layout.vae = std::min(layout.vae, choice.vae);
   return layout;
 }
 

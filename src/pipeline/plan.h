@@ -37,10 +37,22 @@ struct RankLayout {
   mesh::Degrees degrees;
   attention::Strategy strategy;
   bool sharded = true;  // false: every rank computes the whole sequence (flash_min_seq_length)
+  int vae = 1;          // the first so many share the rows of a frame
 };
 
-// Throws Error for degrees that are not possible, with the legal ones.
-RankLayout lay_out_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks);
+// What options leave open, decided: auto_plan.h does. As it stands here it says what holds where nobody planned. Ranks
+// send it to each other as its bytes.
+struct RankChoice {
+  int data = 1;     // where neither data_parallelism nor context_parallelism says it
+  int ulysses = 0;  // 0: the largest divisor of the context degree that is ≤ the heads
+  int head_chunks = 1;
+  attention::Direction direction = attention::Direction::kForward;
+  int vae = 0;  // 0: all, as far as there are rows
+};
+
+// What the options say wins over `choice`. Throws Error for degrees that are not possible, with the legal ones.
+RankLayout lay_out_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks,
+                         const RankChoice& choice = {});
 // As people read it, "data 1 x context 4 (Ulysses 2 x ring 2)", and after these what is not the default: the ring's
 // direction, the softmax, the head chunks.
 std::string layout_text(const RankLayout& layout);

@@ -120,7 +120,7 @@ std::unique_ptr<io::FrameWriter> Run::open_output() const {
 
 MemoryQuestion Run::memory_question(const RankLayout& layout, int ranks) const {
   MemoryQuestion question{options_, model_configs(model_), {}, {}, resident_};
-  question.ranks = rank_use(options_, plan_, layout, model_.vae_config, comm::launched_by_mpi() ? 1 : ranks);
+  question.ranks = rank_use(layout, comm::launched_by_mpi() ? 1 : ranks);
   for (const std::string& prompt : {options_.prompt, options_.negative_prompt}) {
     const auto tokens = model_.tokenizer.encode(wan::clean_prompt(prompt), options_.max_sequence_length);
     question.prompt_tokens.push_back(static_cast<int64_t>(tokens.size()));
@@ -213,7 +213,6 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
     fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options_.ranks, world.size());
   }
   const RankLayout layout = lay_out_ranks(options_, plan_, model_, world.size());
-  decoding_ranks(options_, plan_, model_.vae_config, world.size());  // refuses now what it would refuse after denoising
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(world.size()));
   admit(memory_question(layout, world.size()), world);
   if (options_.compare_one_rank) admit(memory_question(single_rank_layout(), 1), world);
