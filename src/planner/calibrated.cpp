@@ -1,0 +1,122 @@
+#include "planner/calibrated.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "base/error.h"
+
+namespace zoetrope::planner {
+namespace {
+
+std::filesystem::path in_cache_folder(const std::string& file) {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::filesystem::path(value == nullptr ? "" : value);
+  };
+  // A relative $XDG_CACHE_HOME is to be ignored, says the base directory specification.
+  std::filesystem::path folder = variable("XDG_CACHE_HOME");
+  if (!folder.is_absolute()) {
+    folder = variable("HOME");
+    if (!folder.is_absolute()) return {};
+    folder /= ".cache";
+  }
+  return folder / "zoetrope" / file;
+}
+
+// Of this process, by its affinity. device/ has the same for teams of threads; the planner stands below it.
+int cores_here() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::string counted(int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
+
+std::string shape_text(int hosts, int ranks, int threads) {
+  return fmt::format("{} of {} on {}", counted(ranks, "rank"), counted(threads, "thread"), counted(hosts, "host"));
+}
+
+// What the ranks of a host have of its cores while all of them are busy.
+struct Sharing {
+  int ranks, threads, cores;
+  double cores_a_rank() const { return std::min(1.0 * ranks * threads, 1.0 * cores) / ranks; }
+  double cores_a_thread() const { return std::min(1.0, 1.0 * cores / (1.0 * ranks * threads)); }
+  double copying() const { return std::min(ranks, cores); }  // a rank copies on one thread
+};
+
+Sharing sharing_of(const HardwareProfile& profile, int cores) {
+  const int ranks = std::max(1, profile.devices_per_host);
+  if (!profile.calibration) return {ranks, 1, ranks};
+  return {ranks, std::max(1, profile.calibration->threads), cores};
+}
+
+// The level that joins the ranks of a host. Added, at the speed of the host's memory, where there was one rank a host
+// and so nothing between ranks of one to measure.
+LinkLevel& host_level(HardwareProfile& profile) {
+  if (profile.links.empty() || profile.links[0].name != kHostLevel) {
+    LinkLevel level;
+    level.name = kHostLevel;
+    level.kind = LinkKind::kBus;
+    level.bandwidth = profile.memory_bandwidth * profile.devices_per_host / 2;  // a byte is read and written
+    level.overlap = 0;
+    profile.links.insert(profile.links.begin(), level);
+  }
+  return profile.links[0];
+}
+
+}  // namespace
+
+std::filesystem::path calibrated_profile_path() { return in_cache_folder("hardware.yml"); }
+
+std::filesystem::path calibrated_profile_path(int hosts, int ranks_per_host) {
+  return in_cache_folder(fmt::format("hardware-{}x{}.yml", hosts, ranks_per_host));
+}
+
+std::vector<std::string> staleness(const HardwareProfile& profile, const Here& here) {
+  std::vector<std::string> reasons;
+  if (!profile.calibration) return reasons;
+  const HardwareProfile::Calibration& then = *profile.calibration;
+  if (then.cpu != here.cpu)
+    reasons.push_back(fmt::format("it was measured on '{}', but this is '{}'", then.cpu, here.cpu));
+  if (then.hosts != here.hosts) {
+    reasons.push_back(fmt::format("it was measured by {}, but this job has {}: what lies between hosts may differ",
+                                  shape_text(then.hosts, then.ranks, then.threads),
+                                  shape_text(here.hosts, here.ranks, here.threads)));
+  } else if (then.ranks != here.ranks || then.threads != here.threads) {
+    reasons.push_back(fmt::format("it was measured by {}, but this job has {}: the host's figures are shared out anew",
+                                  shape_text(then.hosts, then.ranks, then.threads),
+                                  shape_text(here.hosts, here.ranks, here.threads)));
+  }
+  return reasons;
+}
+
+HardwareProfile for_ranks(const HardwareProfile& profile, int ranks_per_host, int threads, int cores) {
+  ZT_CHECK(ranks_per_host >= 1 && threads >= 1, "{} ranks of {} threads", ranks_per_host, threads);
+  if (cores <= 0) cores = cores_here();
+  const Sharing before = sharing_of(profile, cores);
+  const Sharing now{ranks_per_host, threads, cores};
+  const double share = now.cores_a_rank() / before.cores_a_rank();
+  HardwareProfile scaled = profile;
+  const int hosts = std::max(1, profile.devices / before.ranks);
+  for (ComputeFigures* compute : {&scaled.bf16, &scaled.float32}) compute->peak *= share;
+  scaled.token_seconds /= share;
+  scaled.layer_overhead *= before.cores_a_thread() / now.cores_a_thread();
+  scaled.memory_bandwidth *= share;
+  scaled.device_memory = profile.device_memory * before.ranks / now.ranks;
+  scaled.devices = hosts * now.ranks;
+  if (now.ranks > 1 || (!profile.links.empty() && profile.links[0].name == kHostLevel)) {
+    LinkLevel& level = host_level(scaled);
+    level.members = now.ranks;
+    // Of one medium, more ranks that copy get more, but not more than the host's memory gives; fewer get less.
+    const double most = std::max(level.bandwidth, scaled.memory_bandwidth * now.ranks / 2);
+    level.bandwidth = std::min(most, level.bandwidth * now.copying() / before.copying());
+  }
+  scaled.devices_per_host = now.ranks;
+  return scaled;
+}
+
+}  // namespace zoetrope::planner
