@@ -21,7 +21,7 @@ namespace zoetrope::planner {
 
 // A fraction of the peak as a function of a size, through measured points, ascending in x. Between points 1/y is
 // linear in 1/x, which is exact for y = y∞·x/(x + x₀); outside it is the nearest point's value, but below the first of
-// several it goes on by the same law towards 0.
+// several it goes on by the same law towards 0 (where the first two rise). Without points it is 1 everywhere.
 class Curve {
  public:
   struct Point {
@@ -103,13 +103,18 @@ struct HardwareProfile {
   const ComputeFigures& compute(int64_t element_bytes) const { return element_bytes == 2 ? bf16 : float32; }
 };
 
+// Throws Error where a figure is absurd, or figures contradict each other: "ORIGIN: links.node.bandwidth: …". Every
+// profile that is read or changed here has passed it; one that a program has filled should.
+void check_hardware(const HardwareProfile& profile, const std::string& origin);
+
 // Reads and checks a profile. Throws Error naming file and key where a figure is missing, unknown or absurd.
 HardwareProfile load_hardware(const std::filesystem::path& path);
 // `name`: a path, or a name of configs/hardware/. Throws Error with the nearest names.
 HardwareProfile find_hardware(const std::string& name, const std::filesystem::path& folder);
 std::vector<std::string> hardware_names(const std::filesystem::path& folder);
 
-// The file's text; load_hardware reads it back to the same figures. `remarks` become comments behind keys.
+// The file's text; load_hardware reads it back to the same figures. `remarks` become comments behind keys, which are
+// named as what_if names them ("links.node.bandwidth").
 std::string hardware_yaml(const HardwareProfile& profile,
                           const std::vector<std::pair<std::string, std::string>>& remarks = {});
 
@@ -118,8 +123,11 @@ std::string hardware_yaml(const HardwareProfile& profile,
 void set_figure(HardwareProfile& profile, std::string_view key, std::string_view value);
 std::vector<std::string> figure_names(const HardwareProfile& profile);
 
-// The same machine with `devices` of its devices, whole inner groups first: 4 of 2 nodes of 8 are half a node. Throws
-// Error for more than it has unless its outermost level is a switch, which takes more members.
+// The same machine with `devices` of its devices, whole inner groups first: 4 of 2 nodes of 8 are half a node. Where
+// they are no whole number of groups it is the smallest machine of whole groups that holds them: 12 of 2 nodes of 8 are
+// both nodes, 3 chips of a 2 x 2 mesh all four. Devices keep their numbers, levels their names, and a level that joins
+// nothing any more has one member. The price goes with the devices. Throws Error for more than it has unless its
+// outermost level is a switch, which takes more members.
 HardwareProfile with_devices(const HardwareProfile& profile, int devices);
 
 }  // namespace zoetrope::planner

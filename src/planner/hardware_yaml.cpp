@@ -1,0 +1,229 @@
+// Profiles as files: reading, finding and writing them. What may stand in a file is the table of hardware_figures.h.
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "planner/hardware.h"
+#include "planner/hardware_figures.h"
+
+namespace zoetrope::planner {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kEnding = ".yml";
+// Keys that hold more keys.
+constexpr const char* kSections[] = {"bf16", "float32", "links", "calibration"};
+
+// The text that read_figure() takes: a scalar, "[2, 2, 1]", "{4096: 0.411, 9472: 0.561}".
+std::string node_text(const YAML::Node& node) {
+  if (node.IsScalar()) return node.Scalar();
+  std::vector<std::string> parts;
+  const auto scalar = [](const YAML::Node& entry) {
+    if (!entry.IsScalar()) fail("holds more than numbers");
+    return entry.Scalar();
+  };
+  if (node.IsSequence()) {
+    for (const auto& entry : node) parts.push_back(scalar(entry));
+    return fmt::format("[{}]", fmt::join(parts, ", "));
+  }
+  if (node.IsMap()) {
+    for (const auto& entry : node) parts.push_back(scalar(entry.first) + ": " + scalar(entry.second));
+    return fmt::format("{{{}}}", fmt::join(parts, ", "));
+  }
+  fail("has no value");
+}
+
+// Reads one mapping into one part of a profile.
+template <typename Part>
+class PartReader {
+ public:
+  // `prefix`: "bf16."; `sections`: keys that the caller reads.
+  PartReader(const YAML::Node& node, std::string origin, std::string prefix, std::vector<std::string> sections = {})
+      : node_(node), origin_(std::move(origin)), prefix_(std::move(prefix)), sections_(std::move(sections)) {
+    if (!node_.IsMap())
+      fail("{}: {} must hold `key: value` lines", origin_,
+           prefix_.empty() ? "the file" : prefix_.substr(0, prefix_.size() - 1));
+  }
+
+  void read(Part& part) const {
+    std::set<std::string> seen;
+    for (const auto& entry : node_) {
+      const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
+      if (!seen.insert(key).second) fail("{}: {}{}: is given twice; keep one", origin_, prefix_, key);
+      if (std::find(sections_.begin(), sections_.end(), key) != sections_.end()) continue;
+      read_key(part, key, entry.second);
+    }
+    for (const Figure<Part>& figure : figures<Part>()) {
+      if (figure.need == Need::kRequired && seen.count(figure.name) == 0) {
+        const std::string unit = unit_text(figure.unit).file;
+        fail("{}: {}{}: is missing; give it{} ({})", origin_, prefix_, figure.name, unit.empty() ? "" : " in " + unit,
+             figure.help);
+      }
+    }
+    for (const std::string& section : sections_)
+      if (seen.count(section) == 0 && (section == "bf16" || section == "float32"))
+        fail("{}: {}: is missing; give peak, gemm and attention of that dtype", origin_, section);
+  }
+
+ private:
+  void read_key(Part& part, const std::string& key, const YAML::Node& value) const {
+    const auto& table = figures<Part>();
+    const auto figure =
+        std::find_if(table.begin(), table.end(), [&](const Figure<Part>& known) { return key == known.name; });
+    if (figure == table.end()) {
+      std::vector<std::string> names = sections_;
+      for (const Figure<Part>& known : table) names.emplace_back(known.name);
+      const std::string near = nearest_name(key, names);
+      fail(
+          "{}: {}{}: is unknown; {}", origin_, prefix_, key,
+          near.empty() ? fmt::format("known are {}", fmt::join(names, ", ")) : fmt::format("did you mean '{}'?", near));
+    }
+    try {
+      read_figure(*figure, part, node_text(value));
+    } catch (const Error& error) {
+      fail("{}: {}{}: {}", origin_, prefix_, key, error.what());
+    }
+  }
+
+  YAML::Node node_;
+  std::string origin_, prefix_;
+  std::vector<std::string> sections_;
+};
+
+std::vector<LinkLevel> read_links(const YAML::Node& node, const std::string& origin) {
+  std::vector<LinkLevel> links;
+  if (!node.IsDefined()) return links;
+  if (!node.IsSequence()) fail("{}: links: must be a list of levels, innermost first", origin);
+  for (const auto& entry : node) {
+    const bool named = entry.IsMap() && entry["name"].IsDefined() && entry["name"].IsScalar();
+    const std::string name = named ? entry["name"].Scalar() : fmt::to_string(links.size());
+    LinkLevel level;
+    PartReader<LinkLevel>(entry, origin, "links." + name + ".").read(level);
+    links.push_back(std::move(level));
+  }
+  return links;
+}
+
+HardwareProfile read_profile(const YAML::Node& root, const std::string& origin) {
+  HardwareProfile profile;
+  PartReader<HardwareProfile>(root, origin, "", {std::begin(kSections), std::end(kSections)}).read(profile);
+  PartReader<ComputeFigures>(root["bf16"], origin, "bf16.").read(profile.bf16);
+  PartReader<ComputeFigures>(root["float32"], origin, "float32.").read(profile.float32);
+  profile.links = read_links(root["links"], origin);
+  if (root["calibration"].IsDefined()) {
+    profile.calibration.emplace();
+    PartReader<HardwareProfile::Calibration>(root["calibration"], origin, "calibration.").read(*profile.calibration);
+  }
+  return profile;
+}
+
+std::string quoted_text(const std::string& text) {
+  YAML::Emitter emitter;
+  emitter << YAML::DoubleQuoted << text;
+  return emitter.c_str();
+}
+
+// Writes one part, a line a figure, its unit and remark behind it.
+class Writer {
+ public:
+  explicit Writer(const std::vector<std::pair<std::string, std::string>>& remarks) : remarks_(remarks) {}
+
+  void line(const std::string& text) { text_ += text + "\n"; }
+
+  template <typename Part>
+  void part(const Part& part, const std::string& prefix, const std::string& first_indent, const std::string& indent) {
+    bool first = true;
+    for (const Figure<Part>& figure : figures<Part>()) {
+      std::string value = print_figure(figure, part);
+      if (value.empty() && !(figure.is_text() && figure.need == Need::kRequired)) continue;
+      if (figure.is_text()) value = quoted_text(value);
+      std::string comment = unit_text(figure.unit).file;
+      for (const auto& [key, remark] : remarks_)
+        if (key == prefix + figure.name) comment += (comment.empty() ? "" : "; ") + remark;
+      std::replace(comment.begin(), comment.end(), '\n', ' ');
+      line(fmt::format("{}{}: {}{}{}", first ? first_indent : indent, figure.name, value, comment.empty() ? "" : "  # ",
+                       comment));
+      first = false;
+    }
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  const std::vector<std::pair<std::string, std::string>>& remarks_;
+  std::string text_;
+};
+
+void check_remarks(const HardwareProfile& profile, const std::vector<std::pair<std::string, std::string>>& remarks) {
+  std::set<std::string> keys;
+  for_each_part(profile, [&]<typename Part>(const Part&, const std::string& prefix) {
+    for (const Figure<Part>& figure : figures<Part>()) keys.insert(prefix + figure.name);
+  });
+  for (const auto& remark : remarks) ZT_CHECK(keys.count(remark.first) == 1, "a remark on '{}'", remark.first);
+}
+
+}  // namespace
+
+HardwareProfile load_hardware(const fs::path& path) {
+  const std::string origin = path.string();
+  YAML::Node root;
+  HardwareProfile profile;
+  try {
+    if (fs::is_directory(path)) fail("{}: is a folder; name a hardware profile in it", origin);
+    root = YAML::LoadFile(origin);
+    profile = read_profile(root, origin);
+  } catch (const YAML::BadFile&) {
+    fail("{}: cannot be read; name a hardware profile that exists", origin);
+  } catch (const YAML::Exception& error) {
+    fail("{} line {}: not YAML: {}", origin, error.mark.line + 1, error.msg);
+  }
+  profile.name = path.stem().string();
+  check_hardware(profile, origin);
+  return profile;
+}
+
+std::vector<std::string> hardware_names(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (entry.path().extension() == kEnding) names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+HardwareProfile find_hardware(const std::string& name, const fs::path& folder) {
+  if (name.empty()) fail("a hardware profile needs a name; `zoetrope plan` takes one of {}", folder.string());
+  const std::vector<std::string> names = hardware_names(folder);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return load_hardware(folder / (name + kEnding));
+  const fs::path path(name);
+  std::error_code error;
+  if (path.has_parent_path() || path.extension() == kEnding || fs::exists(path, error)) return load_hardware(path);
+  const std::string near = nearest_name(name, names);
+  fail("hardware '{}' is neither a file nor a profile of {}{}; there are: {}", name, folder.string(),
+       near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
+       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+}
+
+std::string hardware_yaml(const HardwareProfile& profile,
+                          const std::vector<std::pair<std::string, std::string>>& remarks) {
+  check_remarks(profile, remarks);
+  Writer writer(remarks);
+  writer.part(profile, "", "", "");
+  writer.line("bf16:");
+  writer.part(profile.bf16, "bf16.", "  ", "  ");
+  writer.line("float32:");
+  writer.part(profile.float32, "float32.", "  ", "  ");
+  if (!profile.links.empty()) writer.line("links:  # innermost first");
+  for (const LinkLevel& level : profile.links) writer.part(level, "links." + level.name + ".", "  - ", "    ");
+  if (profile.calibration) {
+    writer.line("calibration:");
+    writer.part(*profile.calibration, "calibration.", "  ", "  ");
+  }
+  return writer.take();
+}
+
+}  // namespace zoetrope::planner
