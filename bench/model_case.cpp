@@ -8,9 +8,9 @@
 #include "bench/cases.h"
 #include "bench/memory.h"
 #include "bench/model_check.h"
-#include "bench/model_flops.h"
 #include "bench/whole_model.h"
 #include "bench/words.h"
+#include "models/wan/model_flops.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"
 #include "models/wan/vae/vae_layout.h"
@@ -87,7 +87,7 @@ class ModelBench : private WholeModel {
     const wan::TransformerConfig& config = weights->config;
     const Shape latent = latent_of(frames);
     const int64_t tokens = wan::token_grid(config, latent).tokens();
-    const double flop = transformer_flop(config, tokens, kTextRows);
+    const double flop = wan::forward_flop(config, tokens, kTextRows).total();
     say(fmt::format("{} {} tokens: {:.2f} TFLOP", dtype, tokens, flop * 1e-12));
     Verdict verdict;
     Timed timed;

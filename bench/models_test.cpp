@@ -10,10 +10,10 @@
 #include "base/test_folder.h"
 #include "bench/memory.h"
 #include "bench/model_check.h"
-#include "bench/model_flops.h"
 #include "bench/operations.h"
 #include "bench/published.h"
 #include "bench/reference_rows.h"
+#include "models/wan/model_flops.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -40,21 +40,21 @@ TEST(Flops, OfTheTransformerAreItsProducts) {
   }();
   const double n = 1560, d = 1536, linear = 2 * n * (4 * d * d + 2 * d * d + 2 * d * 8960);
   const double attention = 4 * n * n * d + 4 * n * 512 * d, ends = 2 * n * d * (64 + 64);
-  EXPECT_DOUBLE_EQ(transformer_flop(config, 1560, 512),
+  EXPECT_DOUBLE_EQ(wan::forward_flop(config, 1560, 512).total(),
                    30 * (linear + attention) + ends + 2 * (256 * d + d * d + 6 * d * d));
-  EXPECT_NEAR(transformer_flop(config, 1560, 512), 4.50e12, 0.005e12);
+  EXPECT_NEAR(wan::forward_flop(config, 1560, 512).total(), 4.50e12, 0.005e12);
 }
 
 TEST(Flops, OfTheVaeMatchWhatIsQuoted) {
   // 5 frames of 480 × 832: 17.9 TFLOP by others' count.
-  EXPECT_NEAR(vae_decoder_dense_flop(wan::VaeConfig(), 2, 60, 104), 17.9e12, 0.05e12);
+  EXPECT_NEAR(wan::vae_decoder_dense_flop(wan::VaeConfig(), 2, 60, 104), 17.9e12, 0.05e12);
 }
 
 TEST(Flops, OfTheTextEncoderAreItsProducts) {
   wan::TextEncoderConfig config;
   config.num_layers = 3;
   const double layer = 2 * 7.0 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 10240) + 4 * 7.0 * 7 * 4096;
-  EXPECT_DOUBLE_EQ(text_encoder_flop(config, 7), 3 * layer);
+  EXPECT_DOUBLE_EQ(wan::text_encoder_flop(config, 7), 3 * layer);
 }
 
 TEST(Operations, OfTheLastPassAreWithoutWhatIsInsideThem) {

@@ -3,10 +3,10 @@
 #include "bench/cases.h"
 #include "bench/memory.h"
 #include "bench/model_check.h"
-#include "bench/model_flops.h"
 #include "bench/statistics.h"
 #include "bench/whole_model.h"
 #include "bench/words.h"
+#include "models/wan/model_flops.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/umt5/umt5.h"
 #include "pipeline/dtype_name.h"
@@ -67,7 +67,7 @@ class TextBench : private WholeModel {
     say(fmt::format("{} {} tokens", dtype, tokens));
     const DType type = pipeline::dtype_of(dtype);
     const wan::TextEncoderConfig& config = model_.text_encoder();
-    const double flop = text_encoder_flop(config, tokens);
+    const double flop = wan::text_encoder_flop(config, tokens);
     forget_peak_resident();
     const auto source = model_.source(Part::kTextEncoder, threads_);
     wan::TextEncoder encoder(source, config, type, stream_);

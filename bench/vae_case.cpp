@@ -3,9 +3,9 @@
 #include "bench/cases.h"
 #include "bench/memory.h"
 #include "bench/model_check.h"
-#include "bench/model_flops.h"
 #include "bench/whole_model.h"
 #include "bench/words.h"
+#include "models/wan/model_flops.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
@@ -71,7 +71,7 @@ class VaeBench : private WholeModel {
                 const std::shared_ptr<const wan::VaeWeights>& weights, int64_t load_peak) {
     const DType type = pipeline::dtype_of(dtype);
     const Shape shape = latents_of(frames);
-    const double dense = vae_decoder_dense_flop(model_.vae(), shape[1], shape[2], shape[3]);
+    const double dense = wan::vae_decoder_dense_flop(model_.vae(), shape[1], shape[2], shape[3]);
     const double flop = wan::vae_decode_flops(model_.vae(), shape[1], shape[2], shape[3]);
     say(fmt::format("{} {} frames: {:.2f} TFLOP", dtype, frames, flop * 1e-12));
     const Tensor latents(DType::kF32, shape);

@@ -1,4 +1,4 @@
-// Divisors and sub-communicators.
+// Refusals and sub-communicators.
 #include "mesh/context_axis.h"
 
 #include <fmt/ranges.h>
@@ -6,15 +6,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "schedule/shards.h"
 
 namespace zoetrope::mesh {
 
-std::vector<int> legal_ulysses(int context_degree, int64_t heads) {
-  std::vector<int> legal;
-  for (int u = 1; u <= context_degree && u <= heads; ++u)
-    if (context_degree % u == 0) legal.push_back(u);
-  return legal;
-}
+using schedule::legal_ulysses;
 
 int default_ulysses(int context_degree, int64_t heads) { return legal_ulysses(context_degree, heads).back(); }
 

@@ -5,15 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "zoetrope/communicator.h"
 
 namespace zoetrope::mesh {
 
-// The divisors of the context degree P that are ≤ H, ascending; never empty for P, H ≥ 1.
-std::vector<int> legal_ulysses(int context_degree, int64_t heads);
-// The largest of them.
+// The largest of schedule::legal_ulysses().
 int default_ulysses(int context_degree, int64_t heads);
 // Throws Error, listing the legal values, where `ulysses` is not one of them.
 void check_ulysses(int64_t ulysses, int context_degree, int64_t heads);

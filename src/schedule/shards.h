@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/index_range.h"
 
@@ -27,6 +28,14 @@ struct Topology {
   constexpr int rank_of(int ring_index, int ulysses_index) const { return ring_index * ulysses + ulysses_index; }
   friend constexpr bool operator==(const Topology&, const Topology&) = default;
 };
+
+// Ulysses degrees that `ranks` ranks of a sequence can have: the divisors that are ≤ heads, ascending; never empty.
+inline std::vector<int> legal_ulysses(int ranks, int64_t heads) {
+  std::vector<int> legal;
+  for (int u = 1; u <= ranks && u <= heads; ++u)
+    if (ranks % u == 0) legal.push_back(u);
+  return legal;
+}
 
 // What is attended: global sizes, the same on every rank.
 struct Sizes {

@@ -18,7 +18,7 @@ ROOMS = {
     "device": ["tensor", "trace", "base"],
     "kernels": ["device", "tensor", "trace", "base"],
     "comm": ["device", "tensor", "trace", "base"],
-    "mesh": ["comm", "device", "tensor", "trace", "base"],
+    "mesh": ["comm", "schedule", "device", "tensor", "trace", "base"],
     "schedule": ["base"],
     "attention": ["kernels", "mesh", "schedule", "comm", "device", "tensor", "trace", "base"],
     "io": ["device", "tensor", "trace", "base"],

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/without_batch.h"
 
@@ -129,6 +130,16 @@ Tensor decode_tile(Stream& stream, VaeDecoder& decoder, const TensorView& latent
 bool decodes_in_tiles(const VaeConfig& config, const Shape& latents, const TileSizes& sizes) {
   const Grid grid = grid_of(config, latents[latents.rank() - 2], latents[latents.rank() - 1], sizes);
   return grid.rows.extent > grid.rows.tile || grid.columns.extent > grid.columns.tile;
+}
+
+double tiled_decode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
+                          const TileSizes& sizes) {
+  const Grid grid = grid_of(config, height, width, sizes);
+  double flops = 0;
+  for (int64_t i = 0; i < grid.rows.count(); ++i)
+    for (int64_t j = 0; j < grid.columns.count(); ++j)
+      flops += vae_decode_flops(config, frames, grid.rows.range(i).size(), grid.columns.range(j).size());
+  return flops;
 }
 
 bool encodes_in_tiles(const Shape& video, const TileSizes& sizes) {

@@ -24,6 +24,10 @@ struct TileSizes {
 bool decodes_in_tiles(const VaeConfig& config, const Shape& latents, const TileSizes& sizes = {});
 bool encodes_in_tiles(const Shape& video, const TileSizes& sizes = {});
 
+// What the tiles of a clip of frames × height × width latent cells execute, those of their overlaps twice.
+double tiled_decode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
+                          const TileSizes& sizes = {});
+
 // Called between frames of a tile, with the tiles done and all tiles; what it throws ends the work.
 using TileTick = std::function<void(int64_t done, int64_t total)>;
 

@@ -1,17 +1,17 @@
-#include "bench/model_flops.h"
+#include "models/wan/model_flops.h"
 
 #include "models/wan/vae/vae_layout.h"
 
-namespace zoetrope::bench {
+namespace zoetrope::wan {
 namespace {
 
 double real(int64_t value) { return static_cast<double>(value); }
 
-double dense(const wan::ConvLayout& conv, double positions) {
+double dense(const ConvLayout& conv, double positions) {
   return 2 * positions * real(conv.in * conv.out * conv.kernel[0] * conv.kernel[1] * conv.kernel[2]);
 }
 
-double dense(const wan::ResidualLayout& block, double positions) {
+double dense(const ResidualLayout& block, double positions) {
   double sum = dense(block.conv1, positions) + dense(block.conv2, positions);
   if (block.shortcut) sum += dense(*block.shortcut, positions);
   return sum;
@@ -19,27 +19,32 @@ double dense(const wan::ResidualLayout& block, double positions) {
 
 }  // namespace
 
-double transformer_flop(const wan::TransformerConfig& config, int64_t tokens, int64_t text_rows) {
+ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_t text_rows) {
   const double n = real(tokens), d = real(config.inner_dim()), rows = real(text_rows);
-  const double block = 2 * n * (6 * d * d + 2 * d * real(config.ffn_dim)) + 4 * n * n * d + 4 * n * rows * d;
-  const double ends = 2 * n * d * real(config.patch_input_dim() + config.patch_output_dim());
-  return real(config.num_layers) * block + ends + 2 * (real(config.freq_dim) * d + 7 * d * d);
+  ForwardFlop flop;
+  flop.linear = 2 * n * (6 * d * d + 2 * d * real(config.ffn_dim));
+  flop.self_attention = 4 * n * n * d;
+  flop.cross_attention = 4 * n * rows * d;
+  flop.ends = 2 * n * d * real(config.patch_input_dim() + config.patch_output_dim());
+  flop.embedding = 2 * (real(config.freq_dim) * d + 7 * d * d);
+  flop.layers = config.num_layers;
+  return flop;
 }
 
-double text_encoder_flop(const wan::TextEncoderConfig& config, int64_t ids) {
+double text_encoder_flop(const TextEncoderConfig& config, int64_t ids) {
   const double n = real(ids), d = real(config.d_model), a = real(config.attention_dim());
   return real(config.num_layers) * (2 * n * (4 * d * a + 3 * d * real(config.d_ff)) + 4 * n * n * a);
 }
 
-double vae_decoder_dense_flop(const wan::VaeConfig& config, int64_t frames, int64_t height, int64_t width) {
-  const wan::CoderLayout layout = wan::decoder_layout(config);
+double vae_decoder_dense_flop(const VaeConfig& config, int64_t frames, int64_t height, int64_t width) {
+  const CoderLayout layout = decoder_layout(config);
   double area = real(height * width), time = real(frames), positions = time * area;
   double sum = dense(layout.quant, positions) + dense(layout.in, positions) + dense(layout.middle_first, positions) +
                dense(layout.middle_last, positions) + dense(layout.middle_attention.to_qkv, positions) +
                dense(layout.middle_attention.proj, positions) +
                4 * positions * area * real(layout.middle_attention.proj.in);
-  for (const wan::StageLayout& stage : layout.stages) {
-    for (const wan::ResidualLayout& block : stage.resnets) sum += dense(block, positions);
+  for (const StageLayout& stage : layout.stages) {
+    for (const ResidualLayout& block : stage.resnets) sum += dense(block, positions);
     if (!stage.resample) continue;
     if (stage.resample->time) {
       sum += dense(*stage.resample->time, (time - 1) * area);
@@ -52,4 +57,4 @@ double vae_decoder_dense_flop(const wan::VaeConfig& config, int64_t frames, int6
   return sum + dense(layout.out, positions);
 }
 
-}  // namespace zoetrope::bench
+}  // namespace zoetrope::wan

@@ -1,0 +1,38 @@
+// Floating-point operations that a pass through a model executes, as fractions of the peak and the planner count them:
+// a multiply and an add are two, norms, softmax and activations none. What the decoder executes is vae/vae_cost.h.
+#pragma once
+
+#include <cstdint>
+
+#include "models/wan/config.h"
+
+namespace zoetrope::wan {
+
+// One forward of the transformer, N tokens, width d, L text rows, batch 1.
+struct ForwardFlop {
+  // Of one layer.
+  double linear = 0;  // 2·N·(4d² + 2d² + 2·d·ffn): q, k, v, out; cross q and out; both of the feed-forward
+  double self_attention = 0;   // 4·N²·d
+  double cross_attention = 0;  // 4·N·L·d
+  // Once a forward.
+  double ends = 0;       // 2·N·d·(patch in + patch out)
+  double embedding = 0;  // 2·(freq·d + d² + 6d²), of the time; whatever N
+  int64_t layers = 0;
+
+  double total() const {
+    return static_cast<double>(layers) * (linear + self_attention + cross_attention) + ends + embedding;
+  }
+};
+// Keys and values of the text are not in it: they are made once a prompt, not in a forward. (Programs that make them in
+// every forward execute 4·L·d² more a layer.)
+ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_t text_rows);
+
+// N ids, without padding: a layer 2·N·(4·d·a + 3·d·f) + 4·N²·a, a = heads × d_kv, f = d_ff.
+double text_encoder_flop(const TextEncoderConfig& config, int64_t ids);
+
+// VAE decoder on latents of frames × height × width cells, every tap of every convolution counted, also those that fall
+// on the zeros around a frame, and enlarging convolutions on the large picture: what others quote. What ours executes
+// is less (vae_decode_flops).
+double vae_decoder_dense_flop(const VaeConfig& config, int64_t frames, int64_t height, int64_t width);
+
+}  // namespace zoetrope::wan

@@ -1,0 +1,66 @@
+#include "models/wan/step_work.h"
+
+#include <algorithm>
+
+#include "models/wan/model_flops.h"
+#include "models/wan/vae/vae_cost.h"
+#include "models/wan/vae/vae_layout.h"
+#include "models/wan/vae/vae_tiling.h"
+
+namespace zoetrope::wan {
+namespace {
+
+int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
+
+// All prompts; those whose length is not known have the most that fit.
+double prompts_flop(const TextEncoderConfig& config, const RunSize& size) {
+  std::vector<int64_t> lengths = size.prompt_tokens;
+  lengths.resize(static_cast<size_t>(size.prompts), size.text_rows);
+  double flop = 0;
+  for (const int64_t length : lengths) flop += text_encoder_flop(config, length);
+  return flop;
+}
+
+void add_decoding(planner::Work& work, const VaeConfig& config, const RunSize& size, int64_t frames) {
+  const int64_t spatial = spatial_factor(config), rows = size.height / spatial, columns = size.width / spatial;
+  work.vae_element_bytes = size_of(size.vae);
+  if (size.vae_tiling && decodes_in_tiles(config, {config.z_dim, frames, rows, columns})) {
+    work.vae_flop = tiled_decode_flops(config, frames, rows, columns);
+    work.vae_rows = 1;  // tiles follow one another on one rank
+    return;
+  }
+  work.vae_flop = vae_decode_flops(config, frames, rows, columns);
+  work.vae_rows = rows;
+}
+
+}  // namespace
+
+planner::Work work(const ModelConfigs& configs, const RunSize& size) {
+  // Both experts are alike, and one works at a time.
+  const TransformerConfig& config = configs.experts.front();
+  const planner::Workload held = workload(configs, size, {});
+  planner::Work work;
+  work.layers = config.num_layers;
+  work.tokens = held.attention.tokens;
+  work.heads = config.num_attention_heads;
+  work.head_dim = config.attention_head_dim;
+  work.width = config.inner_dim();
+  work.element_bytes = size_of(size.transformer);
+  work.text_rows = size.text_rows;
+  const ForwardFlop flop = forward_flop(config, work.tokens, size.text_rows);
+  work.linear_flop = flop.linear;
+  work.cross_flop = flop.cross_attention;
+  work.ends_flop = flop.ends;
+  work.branches = static_cast<int>(size.prompts);
+  work.steps = 1;
+  work.latent_bytes = work.tokens * config.patch_output_dim() * work.element_bytes;
+
+  work.text_flop = prompts_flop(configs.text_encoder, size);
+  work.text_weights = held.text.weights.stored;
+  for (const planner::Workload::Expert& expert : held.experts) work.weights_read += expert.weights.stored;
+  work.weights_read += held.vae.weights.stored;
+  add_decoding(work, configs.vae, size, latent_frames(configs.vae, size.frames));
+  return work;
+}
+
+}  // namespace zoetrope::wan

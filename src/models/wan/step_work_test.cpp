@@ -1,0 +1,100 @@
+// The operations of a run against the published figures (cost-model.md section 1) and against the sums of wan.md.
+#include "models/wan/step_work.h"
+
+#include <gtest/gtest.h>
+
+#include "models/wan/model_flops.h"
+#include "models/wan/vae/vae_layout.h"
+
+namespace zoetrope::wan {
+namespace {
+
+ModelConfigs model_14b() {
+  ModelConfigs configs;
+  configs.experts = {TransformerConfig()};
+  return configs;
+}
+
+ModelConfigs model_1_3b() {
+  ModelConfigs configs = model_14b();
+  configs.experts[0].num_attention_heads = 12;
+  configs.experts[0].ffn_dim = 8960;
+  configs.experts[0].num_layers = 30;
+  return configs;
+}
+
+RunSize video(int64_t height, int64_t width) {
+  RunSize size;
+  size.height = height;
+  size.width = width;
+  size.frames = 81;
+  return size;
+}
+
+double forward(const planner::Work& work) {
+  const auto tokens = static_cast<double>(work.tokens);
+  const double attention = 4 * tokens * tokens * static_cast<double>(work.heads * work.head_dim);
+  return static_cast<double>(work.layers) * (work.linear_flop + work.cross_flop + attention) + work.ends_flop;
+}
+
+TEST(StepWork, IsThePublishedOperationsOfAForward) {
+  const planner::Work large = work(model_14b(), video(720, 1280)), small = work(model_14b(), video(480, 832));
+  EXPECT_EQ(large.tokens, 75600);
+  EXPECT_EQ(small.tokens, 32760);
+  EXPECT_NEAR(forward(large), 6.52e15, 0.005e15);
+  EXPECT_NEAR(forward(small), 1.68e15, 0.005e15);
+  EXPECT_NEAR(forward(work(model_1_3b(), video(480, 832))), 0.283e15, 0.0005e15);
+  // 72 % of the large one is attention.
+  EXPECT_NEAR(4.0 * 75600 * 75600 * 5120 * 40 / forward(large), 0.72, 0.005);
+}
+
+TEST(StepWork, OfTheDecoderIsLessThanTheDenseCount) {
+  const VaeConfig vae;
+  for (const auto& [height, width, quoted] : {std::tuple{720, 1280, 639e12}, std::tuple{480, 832, 275e12}}) {
+    const double dense = vae_decoder_dense_flop(vae, latent_frames(vae, 81), height / 8, width / 8);
+    EXPECT_NEAR(dense, quoted, 0.01 * quoted);
+    const planner::Work executed = work(model_14b(), video(height, width));
+    EXPECT_LT(executed.vae_flop, 0.95 * dense);
+    EXPECT_GT(executed.vae_flop, 0.6 * dense);
+    EXPECT_EQ(executed.vae_rows, height / 8);
+  }
+}
+
+TEST(StepWork, TilesAreDecodedByOneRankAndOverlap) {
+  RunSize size = video(480, 832);
+  const double whole = work(model_14b(), size).vae_flop;
+  size.vae_tiling = true;
+  EXPECT_EQ(work(model_14b(), size).vae_rows, 1);
+  EXPECT_GT(work(model_14b(), size).vae_flop, 1.2 * whole);
+  // One tile is the whole picture.
+  RunSize small = video(256, 256), tiled = small;
+  tiled.vae_tiling = true;
+  EXPECT_EQ(work(model_14b(), tiled).vae_flop, work(model_14b(), small).vae_flop);
+  EXPECT_EQ(work(model_14b(), tiled).vae_rows, 32);
+}
+
+TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
+  RunSize size = video(480, 832);
+  const planner::Work plain = work(model_14b(), size);
+  EXPECT_EQ(plain.branches, 1);
+  EXPECT_EQ(plain.latent_bytes, 21 * 60 * 104 * 16 * 2);
+  EXPECT_EQ(plain.text_weights.count(), int64_t{4} * 5'680'910'336);
+  EXPECT_EQ(plain.weights_read.count(), 4 * (int64_t{14'288'491'584} + 126'892'531));
+  size.prompts = 2;
+  size.transformer = DType::kF32;
+  ModelConfigs two = model_14b();
+  two.experts.push_back(two.experts[0]);
+  const planner::Work guided = work(two, size);
+  EXPECT_EQ(guided.branches, 2);
+  EXPECT_EQ(guided.element_bytes, 4);
+  EXPECT_EQ(guided.latent_bytes, 2 * plain.latent_bytes);
+  EXPECT_DOUBLE_EQ(guided.text_flop, 2 * plain.text_flop);
+  EXPECT_EQ((guided.weights_read - plain.weights_read).count(), 4 * int64_t{14'288'491'584});
+  // One prompt of 7 tokens instead of 512.
+  size.prompts = 1;
+  size.prompt_tokens = {7};
+  EXPECT_DOUBLE_EQ(work(two, size).text_flop, text_encoder_flop(two.text_encoder, 7));
+}
+
+}  // namespace
+}  // namespace zoetrope::wan
