@@ -1,5 +1,5 @@
 // Which links a message takes, and what each of them carries while many are under way. Devices and links are numbers;
-// built once a profile, asked by the simulator for every phase.
+// built once a profile, asked by the simulator for every phase. Knows no model and no clock.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,46 @@ struct Flow {
   int64_t bytes = 0;
 };
 
+// What a flow meets on its way.
+struct Passage {
+  int level = -1;      // the lowest that holds both ends; -1: none, from a device to itself
+  double seconds = 0;  // until its last byte has arrived
+  double latency = 0;  // of these, whatever the size: the level's, on a grid times the links that are crossed
+  double overlap = 1;  // share of the transfer that takes none of the devices' own time
+};
+
 class Routes {
  public:
   explicit Routes(const HardwareProfile& hardware);
 
   // The lowest level that holds both.
   int level(int from, int to) const;
-  // Seconds until the last byte of each flow has arrived when all start together: the most loaded link of its route,
-  // every link serving what it carries one after the other, plus the level's latency (times hops on a grid). Flows
-  // from a device to itself take none.
-  std::vector<double> seconds(const std::vector<Flow>& flows) const;
-  // Seconds of the sending and receiving device's own time that a flow takes: (1 − overlap) of its transfer.
-  double stolen(const Flow& flow, double seconds) const;
+  // All start together: the most loaded link of a flow's route decides, every link serving what it carries one after
+  // the other. Flows from a device to itself take no time.
+  std::vector<Passage> passages(const std::vector<Flow>& flows) const;
 
  private:
-  struct Link {
-    double bandwidth = 0;
+  struct Level {
+    LinkLevel figures;
+    int below = 1;       // devices of one member
+    int first = 0;       // number of its first link
+    int group = 1;       // links of one group
+    int ports = 1;       // of one member into a switch, as links of their own
+    double speed = 0;    // bytes/s of one link
+    int dimensions = 0;  // of a grid
   };
-  void route(int from, int to, std::vector<int>& links) const;  // link numbers; appended
+  struct Ends {
+    int group = 0, from = 0, to = 0;  // members of the group
+  };
 
-  const HardwareProfile& hardware_;
-  std::vector<Link> links_;
-  std::vector<int> first_link_;  // of each level
-  std::vector<int> group_size_;  // devices in one group of each level
+  static Ends ends_of(const Level& level, int from, int to);
+  // Appends link numbers. The passage has no seconds yet.
+  Passage route(int from, int to, std::vector<int>& links) const;
+  static void route_switch(const Level& level, int from, int to, std::vector<int>& links);
+  static void route_grid(const Level& level, const Ends& ends, std::vector<int>& links);
+
+  std::vector<Level> levels_;
+  int link_count_ = 0;
 };
 
 }  // namespace zoetrope::planner

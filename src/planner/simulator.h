@@ -52,6 +52,8 @@ struct TimelineSpan {
   enum class Lane : uint8_t { kCompute, kTransfer, kWait } lane = Lane::kCompute;
   std::string name;
   double begin = 0, end = 0;  // seconds from the layer's beginning
+  int64_t bytes = 0;          // of a transfer: received
+  double flop = 0;            // of compute, where it is counted
 };
 
 struct StepPrediction {
@@ -59,9 +61,10 @@ struct StepPrediction {
   std::vector<Breakdown> ranks;  // of each
   int slowest = 0;               // the rank that decides: the one with the least waiting
   const Breakdown& critical() const { return ranks[static_cast<size_t>(slowest)]; }
-  std::string limited_by() const;   // "attention (71 %)", "exchange over 'node' (31 %)"
-  std::vector<TimelineSpan> layer;  // one layer of one branch, where asked for
-  double layer_seconds = 0;
+  std::string limited_by() const;          // "attention (71 %)", "exchange over 'node' (31 %)"
+  std::vector<TimelineSpan> layer;         // one layer of one branch, where asked for
+  double layer_seconds = 0;                // of one layer, the branches that run together
+  std::string exchange_level, ring_level;  // names of the link levels where most of these is waited for
 };
 
 enum class Timeline : uint8_t { kNone, kLayer };
@@ -78,8 +81,8 @@ struct RunPrediction {
 RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
                            Timeline timeline = Timeline::kNone);
 
-// The predicted time line of a step in the format of measured traces, one layer after the other, `layers` of them at
-// most, on the clock of `origin`.
+// The predicted time line of a step in the format of measured traces, from now on: `layers` of its layers, one after
+// the other, on the lanes that measured runs use. The prediction must have been made with Timeline::kLayer.
 void record_timeline(const StepPrediction& prediction, int64_t layers, trace::Trace& trace);
 
 }  // namespace zoetrope::planner

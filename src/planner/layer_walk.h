@@ -1,0 +1,104 @@
+// One transformer layer on the clocks of all ranks, in the order in which the engine (attention/) does things. Prices
+// what the tables of schedule/ list; counts layers and steps nowhere (that is simulator.cpp).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/simulator.h"
+#include "planner/wires.h"
+
+namespace zoetrope::planner {
+
+// Prices of compute on one device.
+class Prices {
+ public:
+  Prices(const Work& work, const HardwareProfile& hardware, const Configuration& configuration);
+
+  // Products over `tokens` of each of `batch` sequences, as a share of what all tokens take (`flop`).
+  double products(double flop, int64_t tokens, int64_t batch) const;
+  double tokens(int64_t tokens, int64_t batch) const;
+  // One block of keys under all queries of `heads` heads, tiles padded.
+  double attention(int64_t queries, int64_t keys, int64_t heads, int64_t batch) const;
+  double attention_flop(int64_t queries, int64_t keys, int64_t heads, int64_t batch) const;
+  // The outputs of `blocks` ring blocks added up.
+  double merge(int64_t queries, int64_t heads, int64_t batch, int blocks) const;
+
+ private:
+  const Work& work_;
+  const HardwareProfile& hardware_;
+  const ComputeFigures& compute_;
+  int64_t block_q_, block_kv_;
+  bool fixed_max_;
+};
+
+class LayerWalk {
+ public:
+  LayerWalk(const Work& work, const HardwareProfile& hardware, const Configuration& configuration, const Routes& routes,
+            Timeline timeline);
+
+  // Walks a layer; afterwards all ranks stand at seconds().
+  void run();
+
+  double seconds() const { return seconds_; }
+  const std::vector<Breakdown>& parts() const { return parts_; }
+  // Exposed seconds by link level, of all ranks.
+  const std::vector<double>& exposed_exchange() const { return exposed_exchange_; }
+  const std::vector<double>& exposed_ring() const { return exposed_ring_; }
+  std::vector<TimelineSpan> take_spans() { return std::move(spans_); }
+
+ private:
+  using Seconds = std::vector<double>;
+  enum class Kind : uint8_t { kExchange, kRing };
+  enum class Way : uint8_t { kThere, kBack };
+  struct Hop {  // between ring indices, in every column
+    int from = 0, to = 0;
+    int64_t tokens = 0;
+  };
+  struct Keys {  // that a ring index computes
+    int index = 0;
+    int64_t tokens = 0;
+  };
+  struct RingStep {  // of all ring indices
+    std::vector<Hop> hops;
+    std::vector<Keys> keys;
+  };
+
+  void read_ring_tables();
+  int64_t heads_of(int context_rank, int chunk) const;
+  std::vector<Flow> exchange_flows(int chunk, Way way) const;
+  std::vector<Flow> hop_flows(const RingStep& step, int chunk) const;
+  std::vector<Flow> statistics_flows(int chunk) const;
+  std::vector<Flow> on_all_coordinates(std::vector<Flow> flows) const;
+
+  void before_attention();
+  void attention();
+  void attend(int chunk, const std::vector<Arrival>& statistics);
+  void ring_step(const RingStep& step, int chunk, const std::vector<Arrival>& statistics);
+  // Each for all ranks, whose clocks stand in now_.
+  std::vector<Arrival> post(const char* name, const std::vector<Flow>& flows, int messages);
+  void wait(const char* name, const std::vector<Arrival>& arrivals, Kind kind);
+  void take_time(const std::vector<Arrival>& arrivals, Kind kind);
+  void compute(size_t rank, const char* name, double seconds, double Breakdown::*part, double flop = 0);
+
+  const Work& work_;
+  const HardwareProfile& hardware_;
+  const Configuration& configuration_;
+  Prices prices_;
+  Wires wires_;
+  bool records_;
+  schedule::Topology topology_;  // one rank where every rank computes all tokens
+  schedule::Sizes sizes_;        // of one data coordinate
+  size_t ranks_;
+  std::vector<RingStep> ring_;
+  Seconds now_;
+  Seconds stolen_exchange_, stolen_ring_;  // of the block that is computed next, by transfers beside it
+  double seconds_ = 0;
+  std::vector<Breakdown> parts_;
+  Seconds exposed_exchange_, exposed_ring_;
+  std::vector<TimelineSpan> spans_;
+};
+
+}  // namespace zoetrope::planner

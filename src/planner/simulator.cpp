@@ -1,0 +1,194 @@
+// Steps and runs from one layer: layers counted, the ends of a forward and the gather of its velocity added.
+#include "planner/simulator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "planner/layer_walk.h"
+#include "schedule/shards.h"
+
+namespace zoetrope::planner {
+namespace {
+
+const char* direction_name(schedule::Direction direction) {
+  switch (direction) {
+    case schedule::Direction::kForward:
+      return "forward";
+    case schedule::Direction::kTwoWay:
+      return "two_way";
+    case schedule::Direction::kOpen:
+      return "open";
+  }
+  return "?";
+}
+
+Breakdown times(const Breakdown& part, double count) {
+  Breakdown all = part;
+  for (double Breakdown::*member :
+       {&Breakdown::linear, &Breakdown::attention, &Breakdown::tokens, &Breakdown::overhead, &Breakdown::merge,
+        &Breakdown::exposed_exchange, &Breakdown::exposed_ring, &Breakdown::gather, &Breakdown::idle})
+    all.*member *= count;
+  return all;
+}
+
+// Adds a part that ranks take different times for, after which all stand together again. Returns the longest.
+double add_together(std::vector<Breakdown>& ranks, const std::vector<double>& seconds, double Breakdown::*part) {
+  const double longest = *std::max_element(seconds.begin(), seconds.end());
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank].*part += seconds[rank];
+    ranks[rank].idle += longest - seconds[rank];
+  }
+  return longest;
+}
+
+// Patch embedding and projection, once a forward.
+std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& hardware,
+                                    const Configuration& configuration) {
+  const RankUse& use = configuration.ranks;
+  const Prices prices(work, hardware, configuration);
+  std::vector<double> seconds;
+  for (int rank = 0; rank < use.ranks(); ++rank) {
+    const int ranks = use.context.ranks();
+    const int64_t tokens = use.sharded ? schedule::token_shard(work.tokens, ranks, rank % ranks).size() : work.tokens;
+    seconds.push_back(prices.products(work.ends_flop, tokens, work.branches / use.data));
+  }
+  return seconds;
+}
+
+// As Denoiser::gather() does it: the tokens of all context ranks, a branch after the other, then the branches of all
+// data ranks. Every rank sends its part to each other.
+std::vector<double> gather_velocity(const Work& work, const HardwareProfile& hardware, const RankUse& use,
+                                    const Routes& routes) {
+  const int context = use.context.ranks(), ranks = use.ranks();
+  const int64_t batch = work.branches / use.data;
+  Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
+  std::vector<double> now(static_cast<size_t>(ranks), 0.0);
+  const auto wait = [&](const std::vector<Flow>& flows) {
+    const std::vector<Arrival> arrivals = wires.carry(flows, now, 1);
+    for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = std::max(now[rank], arrivals[rank].end);
+  };
+  if (use.sharded && context > 1) {
+    std::vector<Flow> flows;
+    flows.reserve(static_cast<size_t>(ranks) * static_cast<size_t>(context));
+    for (int from = 0; from < ranks; ++from) {
+      const int first = from / context * context;
+      const double share = static_cast<double>(schedule::token_shard(work.tokens, context, from - first).size()) /
+                           static_cast<double>(work.tokens);
+      const auto bytes = static_cast<int64_t>(std::llround(share * static_cast<double>(work.latent_bytes)));
+      for (int to = first; to < first + context; ++to)
+        if (to != from) flows.push_back({from, to, bytes});
+    }
+    for (int64_t branch = 0; branch < batch; ++branch) wait(flows);
+  }
+  if (use.data > 1) {
+    std::vector<Flow> flows;
+    for (int from = 0; from < ranks; ++from)
+      for (int to = from % context; to < ranks; to += context)
+        if (to != from) flows.push_back({from, to, work.latent_bytes * batch});
+    wait(flows);
+  }
+  return now;
+}
+
+std::string largest_level(const HardwareProfile& hardware, const std::vector<double>& seconds) {
+  const auto largest = std::max_element(seconds.begin(), seconds.end());
+  if (largest == seconds.end() || *largest <= 0) return {};
+  return hardware.links[static_cast<size_t>(largest - seconds.begin())].name;
+}
+
+}  // namespace
+
+std::string Configuration::text() const {
+  std::string text;
+  if (ranks.data > 1) text = fmt::format("data {} x ", ranks.data);
+  if (!ranks.sharded) {
+    text += "unsharded";
+  } else {
+    text += fmt::format("context {} (Ulysses {} x ring {}", ranks.context.ranks(), ranks.context.ulysses,
+                        ranks.context.ring);
+    if (ranks.context.ring > 1 && ranks.direction != schedule::Direction::kForward)
+      text += fmt::format(", {}", direction_name(ranks.direction));
+    text += ")";
+  }
+  if (ranks.fixed_max) text += ", fixed_max";
+  if (ranks.head_chunks > 1) text += fmt::format(", {} head chunks", ranks.head_chunks);
+  if (block_q > 0) text += fmt::format(", block_q {}", block_q);
+  if (block_kv > 0) text += fmt::format(", block_kv {}", block_kv);
+  return text;
+}
+
+double Breakdown::total() const {
+  return linear + attention + tokens + overhead + merge + exposed_exchange + exposed_ring + gather + idle;
+}
+
+std::string StepPrediction::limited_by() const {
+  const Breakdown& part = critical();
+  const auto over = [](const char* what, const std::string& level) {
+    return level.empty() ? std::string(what) : fmt::format("{} over '{}'", what, level);
+  };
+  const std::pair<double, std::string> parts[] = {{part.linear, "products"},
+                                                  {part.attention, "attention"},
+                                                  {part.tokens, "norms and copies"},
+                                                  {part.overhead, "layer overhead"},
+                                                  {part.merge, "merging ring blocks"},
+                                                  {part.exposed_exchange, over("exchange", exchange_level)},
+                                                  {part.exposed_ring, over("ring", ring_level)},
+                                                  {part.gather, "gathering the velocity"},
+                                                  {part.idle, "waiting for ranks with more work"}};
+  const auto largest = std::max_element(std::begin(parts), std::end(parts),
+                                        [](const auto& a, const auto& b) { return a.first < b.first; });
+  return fmt::format("{} ({:.0f} %)", largest->second, seconds > 0 ? 100 * largest->first / seconds : 0.0);
+}
+
+StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
+                             Timeline timeline) {
+  const RankUse& use = configuration.ranks;
+  ZT_CHECK(hardware.devices >= use.ranks(), "{} ranks on {} devices", use.ranks(), hardware.devices);
+  ZT_CHECK(use.data >= 1 && work.branches % use.data == 0, "{} branches over data {}", work.branches, use.data);
+  ZT_CHECK(work.tokens > 0 && work.heads >= use.context.ulysses, "{} tokens, {} heads over Ulysses {}", work.tokens,
+           work.heads, use.context.ulysses);
+  const Routes routes(hardware);
+  LayerWalk walk(work, hardware, configuration, routes, timeline);
+  walk.run();
+
+  StepPrediction step;
+  const auto layers = static_cast<double>(work.layers);
+  step.layer_seconds = walk.seconds();
+  for (const Breakdown& part : walk.parts()) step.ranks.push_back(times(part, layers));
+  step.seconds = layers * walk.seconds();
+  step.seconds += add_together(step.ranks, ends_of_forward(work, hardware, configuration), &Breakdown::linear);
+  step.seconds += add_together(step.ranks, gather_velocity(work, hardware, use, routes), &Breakdown::gather);
+  const auto slowest = std::min_element(step.ranks.begin(), step.ranks.end(),
+                                        [](const Breakdown& a, const Breakdown& b) { return a.idle < b.idle; });
+  step.slowest = static_cast<int>(slowest - step.ranks.begin());
+  step.exchange_level = largest_level(hardware, walk.exposed_exchange());
+  step.ring_level = largest_level(hardware, walk.exposed_ring());
+  step.layer = walk.take_spans();
+  return step;
+}
+
+RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
+                           Timeline timeline) {
+  const RankUse& use = configuration.ranks;
+  RunPrediction run;
+  run.step = simulate_step(work, hardware, configuration, timeline);
+  run.denoise = static_cast<double>(work.steps) * run.step.seconds;
+  if (hardware.host_read > 0) run.load = static_cast<double>(work.weights_read.count()) / hardware.host_read;
+  // Every weight is read once for few rows: memory decides, unless there are many prompts.
+  const ComputeFigures& compute = hardware.compute(work.element_bytes);
+  const auto rows = static_cast<double>(work.text_rows * work.branches);
+  run.text_encoder = std::max(static_cast<double>(work.text_weights.count()) / hardware.memory_bandwidth,
+                              work.text_flop / (compute.gemm.at(rows) * compute.peak)) /
+                     use.text_encoder;
+  if (work.vae_rows > 0) {
+    const ComputeFigures& vae = hardware.compute(work.vae_element_bytes);
+    const double share = static_cast<double>(ceil_div(work.vae_rows, use.vae)) / static_cast<double>(work.vae_rows);
+    run.vae = work.vae_flop * share / (vae.convolution * vae.peak);
+  }
+  return run;
+}
+
+}  // namespace zoetrope::planner

@@ -1,0 +1,54 @@
+#include "planner/wires.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace zoetrope::planner {
+
+Wires::Wires(const Routes& routes, int levels, int ranks)
+    : routes_(routes), ranks_(ranks), busy_until_(static_cast<size_t>(levels * ranks), 0.0) {}
+
+std::vector<Arrival> Wires::carry(const std::vector<Flow>& flows, const std::vector<double>& posted, int messages) {
+  std::vector<Arrival> arrivals(posted.size());
+  for (size_t rank = 0; rank < posted.size(); ++rank) {
+    const double at = posted[rank];
+    arrivals[rank] = {at, at, at, at, 0, -1, 0};
+  }
+  std::vector<std::pair<int, double>> ends;  // level and end of each flow
+  ends.reserve(flows.size());
+  const std::vector<Passage> passages = routes_.passages(flows);
+  for (size_t f = 0; f < flows.size(); ++f) {
+    const Flow& flow = flows[f];
+    const Passage& passage = passages[f];
+    if (passage.level < 0) {
+      ends.emplace_back(-1, 0.0);
+      continue;
+    }
+    const double seconds = passage.seconds + (messages - 1) * passage.latency;
+    const double met = std::max(posted[static_cast<size_t>(flow.from)], posted[static_cast<size_t>(flow.to)]);
+    const double begin = std::max({met, busy_until(passage.level, flow.from), busy_until(passage.level, flow.to)});
+    ends.emplace_back(passage.level, begin + seconds);
+    for (const int rank : {flow.from, flow.to}) {
+      Arrival& arrival = arrivals[static_cast<size_t>(rank)];
+      arrival.met = std::max(arrival.met, met);
+      arrival.begin = arrival.level < 0 ? begin : std::min(arrival.begin, begin);
+      arrival.stolen = std::max(arrival.stolen, (1 - passage.overlap) * seconds);
+      if (arrival.level < 0 || begin + seconds > arrival.end) {
+        arrival.level = passage.level;
+        arrival.end = begin + seconds;
+      }
+    }
+    arrivals[static_cast<size_t>(flow.to)].bytes += flow.bytes;
+  }
+  // Only now: messages of one phase go side by side.
+  for (size_t f = 0; f < flows.size(); ++f) {
+    if (ends[f].first < 0) continue;
+    for (const int rank : {flows[f].from, flows[f].to}) {
+      double& until = busy_until(ends[f].first, rank);
+      until = std::max(until, ends[f].second);
+    }
+  }
+  return arrivals;
+}
+
+}  // namespace zoetrope::planner
