@@ -1,8 +1,6 @@
 #include "planner/hardware.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 
 #include "base/error.h"
 #include "base/options.h"
@@ -15,16 +13,21 @@ bool is_grid(const LinkLevel& level) { return level.kind == LinkKind::kMesh || l
 
 const char* grid_name(const LinkLevel& level) { return level.kind == LinkKind::kTorus ? "torus" : "mesh"; }
 
+// Both stop above what is counted, so that absurd sizes stay absurd.
 int64_t product(const std::vector<int>& shape) {
   int64_t cells = 1;
-  for (const int extent : shape) cells *= extent;
+  for (const int extent : shape) cells = std::min(cells * extent, 2 * kMostDevices);
   return cells;
 }
 
 int64_t product(const std::vector<LinkLevel>& links) {
   int64_t devices = 1;
-  for (const LinkLevel& level : links) devices *= level.members;
+  for (const LinkLevel& level : links) devices = std::min(devices * level.members, 2 * kMostDevices);
   return devices;
+}
+
+void check_count(int64_t devices) {
+  if (devices > kMostDevices) fail("more than {} devices are more than the planner counts", kMostDevices);
 }
 
 // What several figures of a level must make together.
@@ -69,7 +72,6 @@ void check_efficiency(const ComputeFigures& compute, const std::string& where) {
          where, best);
 }
 
-// The parts of `key` that a level or section begins: figure_names() has them all.
 [[noreturn]] void unknown_figure(const HardwareProfile& profile, std::string_view key) {
   const std::vector<std::string> names = figure_names(profile);
   const std::string near = nearest_name(key, names);
@@ -80,7 +82,7 @@ void check_efficiency(const ComputeFigures& compute, const std::string& where) {
 // After links have changed: what follows from the number of devices. Of the price each device has its part.
 void follow_links(HardwareProfile& profile) {
   const int64_t devices = product(profile.links);
-  if (devices > (1 << 20)) fail("{} devices are more than the planner counts; {} is the most", devices, 1 << 20);
+  check_count(devices);
   profile.price_per_hour *= static_cast<double>(devices) / profile.devices;
   profile.devices = static_cast<int>(devices);
   profile.devices_per_host = std::min(profile.devices_per_host, profile.devices);
@@ -128,6 +130,9 @@ void check_hardware(const HardwareProfile& profile, const std::string& origin) {
   for_each_part(profile, [&]<typename Part>(const Part& part, const std::string& prefix) {
     for (const Figure<Part>& figure : figures<Part>()) {
       try {
+        // A reader has seen to it, a program that fills a profile may not have.
+        if (figure.need == Need::kRequired && !figure.is_text() && print_figure(figure, part).empty())
+          fail("is missing");
         check_figure(figure, part);
       } catch (const Error& error) {
         fail("{}: {}{}: {}", origin, prefix, figure.name, error.what());
@@ -181,7 +186,7 @@ void set_figure(HardwareProfile& profile, std::string_view key, std::string_view
       changed = with_devices(profile, changed.devices);
     } else {
       for (LinkLevel& level : changed.links) {
-        if (!is_grid(level)) level.shape.clear();
+        if (key == "links." + level.name + ".kind" && !is_grid(level)) level.shape.clear();
         if (key == "links." + level.name + ".shape" && is_grid(level))
           level.members = static_cast<int>(product(level.shape));
       }
@@ -196,6 +201,7 @@ void set_figure(HardwareProfile& profile, std::string_view key, std::string_view
 
 HardwareProfile with_devices(const HardwareProfile& profile, int devices) {
   if (devices < 1) fail("{} devices make no machine; 1 is the least", devices);
+  check_count(devices);
   HardwareProfile part = profile;
   if (devices > profile.devices) {
     const LinkLevel* outermost = profile.links.empty() ? nullptr : &profile.links.back();

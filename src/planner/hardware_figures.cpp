@@ -23,7 +23,7 @@ constexpr Bounds kHostRead{1e-3, 1e4};           // GB/s
 constexpr Bounds kLatency{1e-3, 1e6, kZeroToo};  // microseconds: no message takes less than a nanosecond
 constexpr Bounds kOverhead{1e-2, 1e8, kZeroToo};
 constexpr Bounds kTokenTime{1e-5, 1e6, kZeroToo};
-constexpr Bounds kDevices{1, 1 << 20};
+constexpr Bounds kDevices{1, kMostDevices};
 constexpr Bounds kTile{1, 1e9, kZeroToo};
 constexpr Bounds kText{0, 0};
 
@@ -435,6 +435,30 @@ void check_figure(const Figure<Part>& figure, const Part& part) {
 template <typename Part>
 void scale_figure(const Figure<Part>& figure, Part& part, double factor) {
   std::visit([&](auto field) { Scaler{factor}(part.*field); }, figure.field);
+}
+
+namespace {
+
+template <typename Part>
+std::string markdown_rows(const char* prefix) {
+  std::string rows;
+  for (const Figure<Part>& figure : figures<Part>()) {
+    const Bounds& bounds = figure.bounds;
+    const bool number = bounds.high > 0;
+    const std::string values =
+        number ? fmt::format("{}{:g} … {:g}", bounds.zero == kZeroToo ? "0, " : "", bounds.low, bounds.high) : "";
+    rows += fmt::format("| `{}{}` | {} | {} | {} | {} |\n", prefix, figure.name, unit_text(figure.unit).file, values,
+                        figure.need == Need::kRequired ? "yes" : "", figure.help);
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string figures_markdown() {
+  return "| key | unit | from … to | required | meaning |\n|---|---|---|---|---|\n" +
+         markdown_rows<HardwareProfile>("") + markdown_rows<ComputeFigures>("bf16.") +
+         markdown_rows<LinkLevel>("links.LEVEL.") + markdown_rows<HardwareProfile::Calibration>("calibration.");
 }
 
 #define ZT_FIGURES_OF(Part)                                                \

@@ -21,6 +21,8 @@ struct UnitText {
 };
 UnitText unit_text(Unit unit);
 
+inline constexpr int64_t kMostDevices = 1'000'000;
+
 enum class Need : uint8_t { kRequired, kOptional };
 
 // What a number may be, in the file's unit, ends included; of a curve its y, of a list each entry. `kZeroToo`: 0 is
@@ -83,6 +85,9 @@ void check_figure(const Figure<Part>& figure, const Part& part);
 // Every number of it times `factor`. Throws Error where it is not a number.
 template <typename Part>
 void scale_figure(const Figure<Part>& figure, Part& part, double factor);
+
+// The table as Markdown, for docs/planner.md.
+std::string figures_markdown();
 
 double read_number(std::string_view text,
                    int exponent = 0);  // a finite decimal number × 10^exponent, correctly rounded

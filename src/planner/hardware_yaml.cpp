@@ -196,16 +196,16 @@ std::vector<std::string> hardware_names(const fs::path& folder) {
 }
 
 HardwareProfile find_hardware(const std::string& name, const fs::path& folder) {
-  if (name.empty()) fail("a hardware profile needs a name; `zoetrope plan` takes one of {}", folder.string());
   const std::vector<std::string> names = hardware_names(folder);
   if (std::find(names.begin(), names.end(), name) != names.end()) return load_hardware(folder / (name + kEnding));
   const fs::path path(name);
   std::error_code error;
   if (path.has_parent_path() || path.extension() == kEnding || fs::exists(path, error)) return load_hardware(path);
+  const std::string known = names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+  if (name.empty()) fail("a hardware profile needs a name; there are: {}", known);
   const std::string near = nearest_name(name, names);
   fail("hardware '{}' is neither a file nor a profile of {}{}; there are: {}", name, folder.string(),
-       near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
-       names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+       near.empty() ? "" : fmt::format(" (did you mean {}?)", near), known);
 }
 
 std::string hardware_yaml(const HardwareProfile& profile,
