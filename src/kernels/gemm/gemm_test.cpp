@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/cpu_features.h"
+#include "kernels/gemm/testing.h"
 #include "kernels/test_util.h"
 
 namespace zoetrope::kernels {
@@ -23,20 +24,6 @@ struct Case {
   Activation activation;
 };
 
-double act(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kSilu:
-      return x / (1 + std::exp(-x));
-    case Activation::kGeluTanh:
-      return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
-    case Activation::kGeluErf:
-      return 0.5 * x * (1 + std::erf(x * 0.7071067811865476));
-    case Activation::kNone:
-      break;
-  }
-  return x;
-}
-
 struct Data {
   GappedTensor x, w, out;
   Tensor bias;
@@ -53,7 +40,7 @@ struct Data {
         double sum = c.bias ? bs[static_cast<size_t>(j)] : 0;
         for (int64_t l = 0; l < c.k; ++l)
           sum += xs[static_cast<size_t>(i * c.k + l)] * ws[static_cast<size_t>(j * c.k + l)];
-        expected.push_back(act(c.activation, sum));
+        expected.push_back(test::textbook(c.activation, sum));
       }
     }
   }

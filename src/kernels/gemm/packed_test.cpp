@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/cpu_features.h"
+#include "kernels/gemm/testing.h"
 #include "kernels/test_util.h"
 
 namespace zoetrope::kernels {
@@ -15,20 +16,6 @@ namespace {
 using test::error_of;
 using test::fill_random;
 using test::GappedTensor;
-
-double act(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kSilu:
-      return x / (1 + std::exp(-x));
-    case Activation::kGeluTanh:
-      return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
-    case Activation::kGeluErf:
-      return 0.5 * x * (1 + std::erf(x * 0.7071067811865476));
-    case Activation::kNone:
-      break;
-  }
-  return x;
-}
 
 struct Packed {
   Tensor memory;
@@ -89,7 +76,7 @@ struct Data {
           sum += term;
           squares += term * term;
         }
-        sum = act(c.activation, sum);
+        sum = test::textbook(c.activation, sum);
         const double factor = c.ending == Ending::kGated ? gs[static_cast<size_t>(j)] : 1;
         const double base = c.ending >= Ending::kResidual ? rs[static_cast<size_t>(i * c.n + j)] : 0;
         expected.push_back(sum * factor + base);
