@@ -24,6 +24,11 @@ double tolerance(DType out) { return 5 * test::kUnitF32 + (out == DType::kBF16 ?
 // ---- layer_norm
 // ------------------------------------------------------------------------------------------------------
 
+struct LayerNormParts {
+  bool affine = true;
+  bool modulate = true;
+};
+
 struct LayerNormData {
   GappedTensor x, out;
   Tensor weight, bias;
@@ -41,7 +46,7 @@ struct LayerNormData {
   }
 
   // The definition once more, in the textbook form E[x²] − E[x]², which double can afford.
-  std::vector<double> expected(bool affine, bool modulate) const {
+  std::vector<double> expected(const LayerNormParts& parts) const {
     const int64_t s = x.view().extent(1), d = x.view().extent(2), per = scale.view().extent(1);
     const std::vector<double> xs = values(x), ws = values(weight), bs = values(bias);
     const std::vector<double> scales = values(scale), shifts = values(shift);
@@ -56,20 +61,20 @@ struct LayerNormData {
       const double mean = sum / static_cast<double>(d), variance = square / static_cast<double>(d) - mean * mean;
       for (int64_t i = 0; i < d; ++i) {
         double y = (xs[static_cast<size_t>(row * d + i)] - mean) / std::sqrt(variance + static_cast<double>(1e-6f));
-        if (affine) y = y * ws[static_cast<size_t>(i)] + bs[static_cast<size_t>(i)];
+        if (parts.affine) y = y * ws[static_cast<size_t>(i)] + bs[static_cast<size_t>(i)];
         const auto at = static_cast<size_t>((row / s * per + (per == 1 ? 0 : row % s)) * d + i);
-        if (modulate) y = y * (1 + scales[at]) + shifts[at];
+        if (parts.modulate) y = y * (1 + scales[at]) + shifts[at];
         result.push_back(y);
       }
     }
     return result;
   }
 
-  LayerNorm args(bool affine, bool modulate, const char* name) const {
+  LayerNorm args(const LayerNormParts& parts, const char* name) const {
     LayerNorm a;
     a.x = x;
-    if (affine) a.weight = weight, a.bias = bias;
-    if (modulate) a.scale = scale, a.shift = shift;
+    if (parts.affine) a.weight = weight, a.bias = bias;
+    if (parts.modulate) a.scale = scale, a.shift = shift;
     a.out = out;
     a.implementation = name;
     return a;
@@ -84,10 +89,11 @@ TEST(LayerNorm, WidthsOptionsAndDtypes) {
           const LayerNormData data(2, 3, d, in, to, per);
           for (const bool affine : {false, true}) {
             for (const bool modulate : {false, true}) {
-              const std::vector<double> expected = data.expected(affine, modulate);
+              const LayerNormParts parts{.affine = affine, .modulate = modulate};
+              const std::vector<double> expected = data.expected(parts);
               for (const char* name : kNames) {
                 Stream stream(2);
-                layer_norm(stream, data.args(affine, modulate, name));
+                layer_norm(stream, data.args(parts, name));
                 EXPECT_TRUE(close(data.out, expected, tolerance(to))) << name << " d=" << d;
                 EXPECT_TRUE(data.out.gaps_intact());
               }
@@ -105,10 +111,10 @@ TEST(LayerNorm, RoundsToBFloat16InFloat32) {
     const LayerNormData narrow(2, 3, d, DType::kBF16, DType::kBF16, 1), wide(2, 3, d, DType::kBF16, DType::kF32, 1);
     for (const char* name : kNames) {
       Stream stream(1);
-      LayerNorm a = wide.args(true, true, name);
+      LayerNorm a = wide.args({}, name);
       a.round_to_bf16 = true;
       layer_norm(stream, a);
-      layer_norm(stream, narrow.args(true, true, name));
+      layer_norm(stream, narrow.args({}, name));
       EXPECT_EQ(values(wide.out), values(narrow.out)) << name << " d=" << d;
       EXPECT_TRUE(wide.out.gaps_intact());
     }
@@ -121,10 +127,10 @@ TEST(LayerNorm, LongRowsFarFromZero) {
   LayerNormData data(1, 40, 5120, DType::kF32, DType::kF32, 1);
   for (const double mean : {0.0, 100.0}) {
     test::fill_random(data.x, 8, mean, 1);
-    const std::vector<double> expected = data.expected(false, true);
+    const std::vector<double> expected = data.expected({.affine = false});
     for (const int threads : {1, 2}) {
       Stream stream(threads);
-      layer_norm(stream, data.args(false, true, "avx2"));
+      layer_norm(stream, data.args({.affine = false}, "avx2"));
       EXPECT_TRUE(close(data.out, expected, (5 + mean) * test::kUnitF32));
     }
   }
@@ -147,20 +153,20 @@ TEST(LayerNorm, HandComputed) {
 TEST(LayerNorm, PerturbedResultFailsAndRefusals) {
   const LayerNormData data(2, 3, 33, DType::kF32, DType::kF32, 1);
   Stream stream(1);
-  LayerNorm a = data.args(true, true, "");
+  LayerNorm a = data.args({}, "");
   layer_norm(stream, a);
-  ASSERT_TRUE(close(data.out, data.expected(true, true), tolerance(DType::kF32)));
+  ASSERT_TRUE(close(data.out, data.expected({}), tolerance(DType::kF32)));
   data.out.view().data<float>()[5] += 1e-4f;
-  EXPECT_FALSE(close(data.out, data.expected(true, true), tolerance(DType::kF32)));
+  EXPECT_FALSE(close(data.out, data.expected({}), tolerance(DType::kF32)));
   a.shift = {};
   EXPECT_EQ(error_of([&] { layer_norm(stream, a); }), "layer_norm: scale and shift must come together");
-  a = data.args(true, true, "avx9");
+  a = data.args({}, "avx9");
   EXPECT_EQ(error_of([&] { layer_norm(stream, a); }),
             "layer_norm: there is no implementation 'avx9'; there are: avx2, reference");
-  a = data.args(true, true, "");
+  a = data.args({}, "");
   a.scale = data.weight;
   EXPECT_NE(error_of([&] { layer_norm(stream, a); }).find("[B, 1, d] or [B, S, d]"), std::string::npos);
-  a = data.args(true, true, "");
+  a = data.args({}, "");
   a.x = data.x.view().permute({0, 2, 1});
   a.out = data.out.view().permute({0, 2, 1});
   EXPECT_NE(error_of([&] { layer_norm(stream, a); }).find("contiguous"), std::string::npos);
@@ -170,6 +176,11 @@ TEST(LayerNorm, PerturbedResultFailsAndRefusals) {
 // ---------------------------------------------------------------------------------------------------
 
 // x as the fused projection leaves it: [B, S, 3, H, D] with q, k, v side by side; here k.
+struct RopeNormSteps {
+  bool norm = true;
+  bool rotate = true;
+};
+
 struct RopeNormData {
   Tensor fused, weight;
   RopeTable table;
@@ -180,7 +191,7 @@ struct RopeNormData {
         table(make_rope_table(d, s, 1, 1, {0, s})),
         x(fused.view().select(2, 1)) {}
 
-  std::vector<double> expected(bool norm, bool rotate) const {
+  std::vector<double> expected(const RopeNormSteps& steps) const {
     const int64_t s = x.extent(1), h = x.extent(2), d = x.extent(3);
     std::vector<double> y = values(x);
     const std::vector<double> ws = values(weight), cos = values(table.cos), sin = values(table.sin);
@@ -189,9 +200,9 @@ struct RopeNormData {
       double square = 0;
       for (size_t i = 0; i < static_cast<size_t>(h * d); ++i) square += y[first + i] * y[first + i];
       const double inverse = 1 / std::sqrt(square / static_cast<double>(h * d) + static_cast<double>(1e-6f));
-      if (norm)
+      if (steps.norm)
         for (size_t i = 0; i < static_cast<size_t>(h * d); ++i) y[first + i] *= inverse * ws[i];
-      if (!rotate) continue;
+      if (!steps.rotate) continue;
       for (size_t i = 0; i < static_cast<size_t>(h * d); i += 2) {
         const auto at = static_cast<size_t>(row % s * (d / 2)) + i % static_cast<size_t>(d) / 2;
         const double a = y[first + i], b = y[first + i + 1];
@@ -201,11 +212,11 @@ struct RopeNormData {
     }
     return y;
   }
-  RmsNormRope args(bool norm, bool rotate, std::span<const HeadSlot> slots, const char* name) const {
+  RmsNormRope args(const RopeNormSteps& steps, std::span<const HeadSlot> slots, const char* name) const {
     RmsNormRope a;
     a.x = x;
-    if (norm) a.weight = weight;
-    if (rotate) a.cos = table.cos, a.sin = table.sin;
+    if (steps.norm) a.weight = weight;
+    if (steps.rotate) a.cos = table.cos, a.sin = table.sin;
     a.slots = slots;
     a.implementation = name;
     return a;
@@ -218,14 +229,15 @@ TEST(RmsNormRope, WidthsOptionsAndDtypes) {
       for (DType dtype : kDtypes) {
         for (DType weight_dtype : kDtypes) {
           const RopeNormData data(2, 5, h, d, dtype, weight_dtype);
-          for (const auto& [norm, rotate] : {std::pair{true, true}, {true, false}, {false, true}, {false, false}}) {
+          for (const RopeNormSteps& steps :
+               {RopeNormSteps{}, {.rotate = false}, {.norm = false}, {.norm = false, .rotate = false}}) {
             for (const char* name : kNames) {
               const GappedTensor out(dtype, {2, 5, h, d}, 3);
               const HeadSlot slots[] = {{{0, h}, out}};
               Stream stream(2);
-              rms_norm_rope(stream, data.args(norm, rotate, slots, name));
-              const double bound = norm || rotate ? tolerance(dtype) : 0;
-              EXPECT_TRUE(close(out, data.expected(norm, rotate), bound)) << name << " h=" << h << " d=" << d;
+              rms_norm_rope(stream, data.args(steps, slots, name));
+              const double bound = steps.norm || steps.rotate ? tolerance(dtype) : 0;
+              EXPECT_TRUE(close(out, data.expected(steps), bound)) << name << " h=" << h << " d=" << d;
               EXPECT_TRUE(out.gaps_intact());
             }
           }
@@ -244,11 +256,11 @@ TEST(RmsNormRope, BitsDoNotDependOnThreads) {
       const Tensor out(dtype, {2, 101, 3, 128});
       const HeadSlot slots[] = {{{0, 3}, out}};
       Stream stream(threads);
-      rms_norm_rope(stream, data.args(true, true, slots, "avx2"));
+      rms_norm_rope(stream, data.args({}, slots, "avx2"));
       if (threads == 1) one = values(out);
       else EXPECT_EQ(values(out), one) << threads;
     }
-    EXPECT_TRUE(close(one, data.expected(true, true), tolerance(dtype)));
+    EXPECT_TRUE(close(one, data.expected({}), tolerance(dtype)));
   }
 }
 
@@ -256,7 +268,7 @@ TEST(RmsNormRope, BitsDoNotDependOnThreads) {
 TEST(RmsNormRope, SlotsOfAnExchange) {
   constexpr int64_t kBatch = 2, kTokens = 7, kHeads = 7, kDim = 12;
   const RopeNormData data(kBatch, kTokens, kHeads, kDim, DType::kF32, DType::kF32);
-  const std::vector<double> expected = data.expected(true, true);
+  const std::vector<double> expected = data.expected({});
   const IndexRange ranges[] = {{5, 7}, {0, 3}, {3, 3}, {3, 5}};
   for (const char* name : kNames) {
     Tensor buffer(DType::kF32, {kBatch * kTokens * kHeads * kDim + 64});
@@ -271,7 +283,7 @@ TEST(RmsNormRope, SlotsOfAnExchange) {
       offset += kBatch * kTokens * run;
     }
     Stream stream(2);
-    rms_norm_rope(stream, data.args(true, true, slots, name));
+    rms_norm_rope(stream, data.args({}, slots, name));
     for (const HeadSlot& slot : slots) {
       std::vector<double> part;
       for (int64_t row = 0; row < kBatch * kTokens; ++row)
@@ -290,9 +302,9 @@ TEST(RmsNormRope, OnlyAScatterCountsAsCopied) {
   const Tensor out(DType::kBF16, {1, 4, 2, 6});
   const HeadSlot slots[] = {{{0, 2}, out}};
   Stream stream(1);
-  rms_norm_rope(stream, data.args(true, true, slots, ""));
+  rms_norm_rope(stream, data.args({}, slots, ""));
   EXPECT_EQ(stream.copied_bytes(), 0);
-  rms_norm_rope(stream, data.args(false, false, slots, ""));
+  rms_norm_rope(stream, data.args({.norm = false, .rotate = false}, slots, ""));
   EXPECT_EQ(stream.copied_bytes(), 4 * 2 * 6 * 2);
   EXPECT_EQ(values(out), values(data.x));
 }
@@ -322,9 +334,9 @@ TEST(RmsNormRope, WrongResultsFailTheComparison) {
   const Tensor out(DType::kF32, {1, 5, 2, 12});
   const HeadSlot slots[] = {{{0, 2}, out}},
                  exchanged[] = {{{0, 1}, out.view().slice(2, 1, 2)}, {{1, 2}, out.view().slice(2, 0, 1)}};
-  const std::vector<double> expected = data.expected(true, true);
+  const std::vector<double> expected = data.expected({});
   Stream stream(1);
-  RmsNormRope a = data.args(true, true, slots, "");
+  RmsNormRope a = data.args({}, slots, "");
   rms_norm_rope(stream, a);
   ASSERT_TRUE(close(out, expected, tolerance(DType::kF32)));
   out.data<float>()[77] += 1e-4f;
@@ -332,7 +344,7 @@ TEST(RmsNormRope, WrongResultsFailTheComparison) {
   std::swap(a.cos, a.sin);
   rms_norm_rope(stream, a);
   EXPECT_FALSE(close(out, expected, tolerance(DType::kF32)));
-  rms_norm_rope(stream, data.args(true, true, exchanged, ""));
+  rms_norm_rope(stream, data.args({}, exchanged, ""));
   EXPECT_FALSE(close(out, expected, tolerance(DType::kF32)));
 }
 
@@ -342,7 +354,7 @@ TEST(RmsNormRope, Refusals) {
   Stream stream(1);
   const auto error = [&](std::initializer_list<HeadSlot> slots, const char* name = "") {
     const std::vector<HeadSlot> list(slots);
-    return error_of([&] { rms_norm_rope(stream, data.args(true, true, list, name)); });
+    return error_of([&] { rms_norm_rope(stream, data.args({}, list, name)); });
   };
   const TensorView one = out.view().slice(2, 0, 1);
   EXPECT_EQ(error({{{0, 1}, one}}), "rms_norm_rope: the slots take 1 heads of 2");
