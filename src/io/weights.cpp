@@ -7,7 +7,7 @@
 #include "io/in_parts.h"
 #include "io/weight_cache.h"
 #include "io/weights_memory.h"
-#include "tensor/half.h"
+#include "tensor/dispatch.h"
 
 namespace zoetrope::io {
 
@@ -35,18 +35,9 @@ void copy_bytes(const TensorView& from, const TensorView& to, int threads) {
 
 template <typename To>
 void convert_stored(const TensorView& stored, const TensorView& out, const std::string& label, int threads) {
-  switch (stored.dtype()) {
-    case DType::kF32:
-      return convert<float>(stored.raw(), out.data<To>(), out.size(), threads);
-    case DType::kBF16:
-      return convert<BFloat16>(stored.raw(), out.data<To>(), out.size(), threads);
-    case DType::kF16:
-      return convert<Float16>(stored.raw(), out.data<To>(), out.size(), threads);
-    case DType::kF64:
-      return convert<double>(stored.raw(), out.data<To>(), out.size(), threads);
-    default:
-      fail("{} is stored as {}, but F32, BF16, F16 or F64 is needed", label, dtype_name(stored.dtype()));
-  }
+  with_stored_type(stored.dtype(), label, [&](auto tag) {
+    convert<typename decltype(tag)::type>(stored.raw(), out.data<To>(), out.size(), threads);
+  });
 }
 
 std::string label(const WeightSource& source, const std::string& name) {

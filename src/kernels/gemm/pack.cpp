@@ -133,18 +133,8 @@ void pack_rows(const TensorView& stored, int64_t first_row, int64_t columns, To*
 
 template <typename To>
 void pack_stored(const TensorView& stored, int64_t first_row, int64_t columns, To* out) {
-  switch (stored.dtype()) {
-    case DType::kF32:
-      return pack_rows<float>(stored, first_row, columns, out);
-    case DType::kBF16:
-      return pack_rows<BFloat16>(stored, first_row, columns, out);
-    case DType::kF16:
-      return pack_rows<Float16>(stored, first_row, columns, out);
-    case DType::kF64:
-      return pack_rows<double>(stored, first_row, columns, out);
-    default:
-      fail("pack: a matrix is {}, but F32, BF16, F16 or F64 is needed", dtype_name(stored.dtype()));
-  }
+  with_stored_type(stored.dtype(), "pack: a matrix",
+                   [&](auto tag) { pack_rows<typename decltype(tag)::type>(stored, first_row, columns, out); });
 }
 
 template <typename To>
