@@ -22,6 +22,14 @@ constexpr int64_t kStripFloats = 12288;  // columns × channels
 constexpr int64_t kWeightBytes = 600 << 10;
 constexpr size_t kAlignment = 64;
 
+// Weights that a thread widens at a time.
+constexpr int64_t kWidenGrain = int64_t{1} << 14;
+
+bool all_are_bf16(const TensorView& weight) {
+  const float* values = weight.data<float>();
+  return std::all_of(values, values + weight.size(), [](float x) { return to_float(to_bfloat16(x)) == x; });
+}
+
 // Piece `index` of `count` of [0, size).
 IndexRange piece(int64_t size, int64_t count, int64_t index) {
   return {size * index / count, size * (index + 1) / count};
@@ -42,6 +50,8 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   run_length_ = problem.kernel[1] * problem.in_channels;
   narrow_ = problem.out_channels == kNarrowChannels && run_length_ % kernels.lanes == 0 && kernels.pair == 1;
   widens_ = problem.dtype == DType::kBF16 && kernels.pair == 1;
+  tiles_ = kernels.pair == 2 ? DType::kBF16 : DType::kF32;
+  held_ = widens_ && all_are_bf16(weight) ? DType::kBF16 : tiles_;
   columns_ = round_up(problem.out_channels, kernels.lanes);
   bias_.assign(static_cast<size_t>(columns_), 0.0f);
   if (bias) std::copy_n(bias.data<float>(), problem.out_channels, bias_.begin());
@@ -50,12 +60,18 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   chunk_ = std::clamp<int64_t>(kWeightBytes / blocks_.front().frame_bytes, 1, problem.frames);
 }
 
+void DirectConvolution::put(int64_t at, float value) {
+  if (held_ == DType::kBF16) packed_.data<BFloat16>()[at] = to_bfloat16(value);
+  else packed_.data<float>()[at] = value;
+}
+
 // [block][frame][row of taps][k of the run, in pairs][output channel of the block][of the pair].
 void DirectConvolution::pack(const TensorView& weight) {
   const FrameConvProblem& p = problem_;
   const int64_t pair = kernels_.pair, rows = p.kernel[0], widest = kernels_.vectors * kernels_.lanes;
-  const int64_t element = pair == 2 ? 2 : 4, frame_inputs = rows * run_length_;
-  packed_ = Tensor(pair == 2 ? DType::kBF16 : DType::kF32, {columns_ * p.frames * frame_inputs});
+  const auto element = static_cast<int64_t>(dtype_size(tiles_));
+  const int64_t frame_inputs = rows * run_length_;
+  packed_ = Tensor(held_, {columns_ * p.frames * frame_inputs});
   const float* from = weight.data<float>();
   for (int64_t column = 0; column < columns_; column += widest) {
     const int64_t width = std::min(widest, columns_ - column), start = column * p.frames * frame_inputs;
@@ -67,9 +83,7 @@ void DirectConvolution::pack(const TensorView& weight) {
           for (int64_t j = 0; j < p.kernel[1]; ++j) {
             const float value = from[((o * p.in_channels + c) * p.frames * rows + tap) * p.kernel[1] + j];
             const int64_t k = tap * run_length_ + j * p.in_channels + c;
-            const int64_t at = start + (k / pair * width + o - column) * pair + k % pair;
-            if (pair == 2) packed_.data<BFloat16>()[at] = to_bfloat16(value);
-            else packed_.data<float>()[at] = value;
+            put(start + (k / pair * width + o - column) * pair + k % pair, value);
           }
         }
       }
@@ -81,20 +95,32 @@ void DirectConvolution::pack(const TensorView& weight) {
 void DirectConvolution::pack_narrow(const TensorView& weight) {
   const FrameConvProblem& p = problem_;
   const int64_t rows = p.kernel[0], frame_inputs = rows * run_length_, out = p.out_channels;
-  packed_ = Tensor(DType::kF32, {out * p.frames * frame_inputs});
+  packed_ = Tensor(held_, {out * p.frames * frame_inputs});
   for (int64_t o = 0; o < out; ++o) {
     for (int64_t c = 0; c < p.in_channels; ++c) {
       for (int64_t t = 0; t < p.frames; ++t) {
         for (int64_t i = 0; i < rows; ++i) {
           for (int64_t j = 0; j < p.kernel[1]; ++j) {
-            packed_.data<float>()[((t * rows + i) * out + o) * run_length_ + j * p.in_channels + c] =
-                weight.data<float>()[(((o * p.in_channels + c) * p.frames + t) * rows + i) * p.kernel[1] + j];
+            put(((t * rows + i) * out + o) * run_length_ + j * p.in_channels + c,
+                weight.data<float>()[(((o * p.in_channels + c) * p.frames + t) * rows + i) * p.kernel[1] + j]);
           }
         }
       }
     }
   }
-  blocks_.push_back({0, 1, 0, out * frame_inputs * 4});
+  blocks_.push_back({0, 1, 0, out * frame_inputs * static_cast<int64_t>(sizeof(float))});
+}
+
+// Once a call, for all its threads and the whole frame or part of one: a call has thousands of pixels to pay for it.
+// Widening a block for each item would need less scratch, but be done again for every item.
+const std::byte* DirectConvolution::weights_of_tiles(Stream& stream) const {
+  if (held_ == tiles_) return packed_.data<std::byte>();
+  const int64_t count = packed_.size();
+  auto* wide = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(count) * sizeof(float)));
+  stream.team().parallel_for(count, kWidenGrain, [&](IndexRange range, int) {
+    kernels_.widen(packed_.data<BFloat16>() + range.begin, wide + range.begin, range.size());
+  });
+  return reinterpret_cast<const std::byte*>(wide);
 }
 
 struct DirectConvolution::Item {
@@ -104,8 +130,9 @@ struct DirectConvolution::Item {
 struct DirectConvolution::Plan {
   std::span<const TensorView> inputs;
   const FrameConvOutput& out;
-  const float* gamma = nullptr;  // zeros behind
-  int64_t first_frame = 0;       // the ones before had not begun
+  const float* gamma = nullptr;        // zeros behind
+  const std::byte* weights = nullptr;  // as tiles read them
+  int64_t first_frame = 0;             // the ones before had not begun
   int64_t height = 0, width = 0;
   int64_t bands = 0, strips = 0, strip_tiles = 0;
   int64_t most_columns = 0;  // of an item
@@ -146,6 +173,7 @@ void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, 
     std::fill(std::copy_n(out.gamma.data<float>(), problem_.out_channels, gamma), gamma + columns_, 0.0f);
     call.gamma = gamma;
   }
+  call.weights = weights_of_tiles(stream);
   const int64_t items = call.bands * call.strips;
   const auto threads = static_cast<int>(std::min<int64_t>(stream.team().size(), items));
   auto* scratch = static_cast<std::byte*>(stream.scratch().allocate(static_cast<size_t>(threads) * call.scratch_bytes));
@@ -197,7 +225,7 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, float* acc,
   call.acc_stride = columns_;
   call.accumulate = first > plan.first_frame;
   for (const Block& block : blocks_) {
-    call.weights = packed_.data<std::byte>() + block.weights + first * block.frame_bytes;
+    call.weights = plan.weights + block.weights + first * block.frame_bytes;
     for (int64_t row = item.rows.begin; row < item.rows.end; ++row) {
       const std::byte* runs[kMostRuns];
       int64_t count = 0;

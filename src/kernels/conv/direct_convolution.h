@@ -25,6 +25,8 @@ class DirectConvolution {
 
   void pack(const TensorView& weight);
   void pack_narrow(const TensorView& weight);
+  void put(int64_t at, float value);
+  const std::byte* weights_of_tiles(Stream& stream) const;
   Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   void run_item(const Plan& plan, const Item& item, std::byte* scratch) const;
   void sum_taps(const Plan& plan, const Item& item, float* acc, float* wide, int64_t first, int64_t last) const;
@@ -34,15 +36,17 @@ class DirectConvolution {
   FrameConvProblem problem_;
   const DirectKernels& kernels_;
   bool narrow_ = false;
-  bool widens_ = false;     // bf16 inputs, products in float
-  int64_t run_length_ = 0;  // elements
-  int64_t columns_ = 0;     // output channels rounded up to vectors
-  int64_t chunk_ = 1;       // frames whose weights are used before the next tile
+  bool widens_ = false;        // bf16 inputs, products in float
+  DType held_ = DType::kF32;   // of packed_
+  DType tiles_ = DType::kF32;  // of the weights that tiles read
+  int64_t run_length_ = 0;     // elements
+  int64_t columns_ = 0;        // output channels rounded up to vectors
+  int64_t chunk_ = 1;          // frames whose weights are used before the next tile
   struct Block {
-    int64_t column;   // first output channel
-    int vectors;      // of the tile
-    int64_t weights;  // offset in bytes
-    int64_t frame_bytes;
+    int64_t column;       // first output channel
+    int vectors;          // of the tile
+    int64_t weights;      // offset in bytes as tiles read them
+    int64_t frame_bytes;  // the same
   };
   std::vector<Block> blocks_;
   Tensor packed_;

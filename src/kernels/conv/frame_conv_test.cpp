@@ -264,25 +264,53 @@ TEST(FrameConvolution, APixelDoesNotDependOnItsNeighbours) {
   }
 }
 
-TEST(FrameConvolution, RanksShareAnObject) {
-  const Case s(problem(12, 24, 3, 3, 3, DType::kF32), 6, 9, 3);
-  const Result expected = run(s, implementations(DType::kF32).back(), {}, 1);
-  const FrameConvolution convolution(s.problem, s.weight, s.bias);
-  std::vector<int> good(4, 0);
-  std::vector<std::thread> ranks;
-  for (size_t rank = 0; rank < good.size(); ++rank) {
-    ranks.emplace_back([&, rank] {
-      Stream stream(rank % 2 == 0 ? 1 : 2);
-      std::vector<TensorView> inputs(s.inputs.begin(), s.inputs.end());
-      Tensor raw(DType::kF32, {6, 9, 24});
-      FrameConvOutput out;
-      out.raw = raw;
-      for (int i = 0; i < 8; ++i) convolution.run(stream, inputs, out);
-      good[rank] = test::values(raw) == test::values(expected.raw);
-    });
+// Weights as bf16 holds them take two bytes and lose nothing: with one that it does not hold they take four, and the
+// channels without it come out the same to the last bit.
+TEST(FrameConvolution, WeightsTakeTwoBytesWhereNothingIsLost) {
+  for (const int64_t out : {3, 40}) {
+    Case s(problem(64, out, 3, 3, 3, DType::kBF16), 9, 20, 3);
+    for (const std::string& name : implementations(DType::kBF16)) {
+      SCOPED_TRACE(name);
+      FrameConvProblem p = s.problem;
+      p.implementation = name;
+      const size_t narrow = FrameConvolution(p, s.weight, s.bias).weight_bytes();
+      const Result rounded = run(s, name, {}, 2);
+      const float before = s.weight.data<float>()[5];
+      s.weight.data<float>()[5] = 1 + 0x1p-12f;
+      const size_t wide = FrameConvolution(p, s.weight, s.bias).weight_bytes();
+      const Result other = run(s, name, {}, 2);
+      s.weight.data<float>()[5] = before;
+      EXPECT_EQ(wide, name == "avx512_bf16" ? narrow : 2 * narrow);
+      const auto rest = [&](const Result& result) { return test::values(result.raw.view().slice(2, 1, out)); };
+      EXPECT_EQ(rest(other), rest(rounded));
+      EXPECT_NE(test::values(other.raw), test::values(rounded.raw));
+    }
   }
-  for (std::thread& rank : ranks) rank.join();
-  EXPECT_EQ(good, std::vector<int>(4, 1));
+}
+
+TEST(FrameConvolution, RanksShareAnObject) {
+  for (const DType dtype : kBoth) {
+    const Case s(problem(12, 24, 3, 3, 3, dtype), 6, 9, 3);
+    FrameConvProblem p = s.problem;
+    p.implementation = implementations(DType::kF32).back();
+    const Result expected = run(s, p.implementation, {}, 1);
+    const FrameConvolution convolution(p, s.weight, s.bias);
+    std::vector<int> good(4, 0);
+    std::vector<std::thread> ranks;
+    for (size_t rank = 0; rank < good.size(); ++rank) {
+      ranks.emplace_back([&, rank] {
+        Stream stream(rank % 2 == 0 ? 1 : 2);
+        std::vector<TensorView> inputs(s.inputs.begin(), s.inputs.end());
+        Tensor raw(dtype, {6, 9, 24});
+        FrameConvOutput out;
+        out.raw = raw;
+        for (int i = 0; i < 8; ++i) convolution.run(stream, inputs, out);
+        good[rank] = test::values(raw) == test::values(expected.raw);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_EQ(good, std::vector<int>(4, 1));
+  }
 }
 
 TEST(FrameConvolution, SpecialValues) {
