@@ -132,21 +132,49 @@ void onednn_unpack(const PackedMatrix& matrix, BFloat16* out) {
   }
 }
 
+namespace {
+
+// oneDNN 2.6 multiplies rows that stand apart with its reference, a thousand times slower, where it has matrix units:
+// so they are brought together.
+size_t row_bytes(const PackedMatrix& w, int64_t rows) {
+  return static_cast<size_t>(std::min(kRowsAtOnce, rows) * w.k) * sizeof(BFloat16);
+}
+BFloat16* allocate_rows(Stream& stream, const PackedMatrix& w, int64_t rows) {
+  return static_cast<BFloat16*>(stream.scratch().allocate(row_bytes(w, rows)));
+}
+void copy_rows(Stream& stream, const TensorView& x, BFloat16* to) {
+  constexpr int64_t kElementsWorthAThread = 16384;
+  const int64_t k = x.extent(1);
+  stream.team().parallel_for(x.extent(0), std::max<int64_t>(1, kElementsWorthAThread / k), [&](IndexRange range, int) {
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      std::memcpy(to + row * k, x.data<BFloat16>() + row * x.stride(0), static_cast<size_t>(k) * sizeof(BFloat16));
+    }
+  });
+}
+
+}  // namespace
+
 void onednn_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w, const Epilogue& epilogue,
                         decltype(PackedKernel::finish) finish) {
   const std::vector<Slab> slabs = slabs_of(w);
   const Arena::Scope scope(stream.scratch());
   const int64_t most = std::min(kRowsAtOnce, x.extent(0)) * std::min(kSlab, w.n);
   auto* sums = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(most) * sizeof(float)));
+  const bool apart = x.extent(0) > 1 && x.stride(0) != w.k;
+  BFloat16* dense = apart ? allocate_rows(stream, w, x.extent(0)) : nullptr;
   MatmulCall call;
   call.k = w.k;
   call.packed = true;
-  call.x_stride = x.extent(0) > 1 ? x.stride(0) : w.k;
+  call.x_stride = w.k;
   call.in_dtype = DType::kBF16;
   call.out = sums;
   for (int64_t row = 0; row < x.extent(0); row += kRowsAtOnce) {
     call.m = std::min(kRowsAtOnce, x.extent(0) - row);
-    call.x = x.data<BFloat16>() + row * call.x_stride;
+    call.x = x.data<BFloat16>() + row * (apart ? x.stride(0) : w.k);
+    if (apart) {
+      copy_rows(stream, x.slice(0, row, row + call.m), dense);
+      call.x = dense;
+    }
     for (const Slab& slab : slabs) {
       if (slab.rows == 0) break;
       call.n = call.w_stride = call.out_stride = slab.rows;
@@ -161,7 +189,7 @@ void onednn_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix&
 }
 
 size_t onednn_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int) {
-  return static_cast<size_t>(std::min(kRowsAtOnce, rows) * std::min(kSlab, w.n)) * sizeof(float);
+  return static_cast<size_t>(std::min(kRowsAtOnce, rows) * std::min(kSlab, w.n)) * sizeof(float) + row_bytes(w, rows);
 }
 
 }  // namespace zoetrope::kernels
