@@ -156,18 +156,6 @@ std::vector<Flow> LayerWalk::hop_flows(const RingStep& step, int chunk) const {
   return on_all_coordinates(std::move(flows));
 }
 
-std::vector<Flow> LayerWalk::statistics_flows(int chunk) const {
-  std::vector<Flow> flows;
-  const std::vector<int> holders = schedule::statistics_ranks(sizes_.tokens, topology_.ring);
-  for (int column = 0; column < topology_.ulysses; ++column) {
-    const int64_t bytes = schedule::statistics_bytes(sizes_, heads_of(column, chunk));
-    for (const int from : holders)
-      for (const int to : holders)
-        if (from != to) add_flow(flows, topology_.rank_of(from, column), topology_.rank_of(to, column), bytes);
-  }
-  return on_all_coordinates(std::move(flows));
-}
-
 // Every data coordinate does the same at the same time, on devices of its own.
 std::vector<Flow> LayerWalk::on_all_coordinates(std::vector<Flow> flows) const {
   const size_t of_one = flows.size();
@@ -190,15 +178,37 @@ void LayerWalk::compute(size_t rank, const char* name, double seconds, double Br
   }
 }
 
-std::vector<Arrival> LayerWalk::post(const char* name, const std::vector<Flow>& flows, int messages) {
-  std::vector<Arrival> arrivals = wires_.carry(flows, now_, messages);
-  if (!records_) return arrivals;
+void LayerWalk::record_transfers(const char* name, const std::vector<Arrival>& arrivals) {
+  if (!records_) return;
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const Arrival& arrival = arrivals[rank];
     if (arrival.level < 0) continue;
     spans_.push_back(
-        {static_cast<int>(rank), TimelineSpan::Lane::kTransfer, name, arrival.begin, arrival.end, arrival.bytes, 0});
+        {static_cast<int>(rank), TimelineSpan::Lane::kTransfer, name, arrival.posted, arrival.end, arrival.bytes, 0});
   }
+}
+
+std::vector<Arrival> LayerWalk::post(const char* name, const std::vector<Flow>& flows, int messages) {
+  std::vector<Arrival> arrivals = wires_.carry(flows, now_, messages);
+  record_transfers(name, arrivals);
+  return arrivals;
+}
+
+// Every column's ranks that have keys send a record to each other. Columns differ by a head at most; the largest
+// record stands for all.
+std::vector<Arrival> LayerWalk::post_statistics(int chunk) {
+  const std::vector<int> holders = schedule::statistics_ranks(sizes_.tokens, topology_.ring);
+  std::vector<std::vector<int>> groups;
+  int64_t heads = 0;
+  for (int first = 0; first < static_cast<int>(ranks_); first += topology_.ranks()) {
+    for (int column = 0; column < topology_.ulysses; ++column) {
+      heads = std::max(heads, heads_of(column, chunk));
+      std::vector<int>& group = groups.emplace_back();
+      for (const int index : holders) group.push_back(first + topology_.rank_of(index, column));
+    }
+  }
+  std::vector<Arrival> arrivals = wires_.gather(groups, schedule::statistics_bytes(sizes_, heads), now_);
+  record_transfers(kStatisticsName, arrivals);
   return arrivals;
 }
 
@@ -294,9 +304,7 @@ void LayerWalk::attention() {
   const auto exchange = [&](int chunk) {
     return post(kExchangeName, exchange_flows(chunk, Way::kThere), kExchangedTensors);
   };
-  const auto gather = [&](int chunk) {
-    return gathers ? post(kStatisticsName, statistics_flows(chunk), 1) : std::vector<Arrival>{};
-  };
+  const auto gather = [&](int chunk) { return gathers ? post_statistics(chunk) : std::vector<Arrival>{}; };
   std::vector<Arrival> arriving, returning, statistics;
   if (group) arriving = exchange(0);
   if (!group) statistics = gather(0);

@@ -70,7 +70,6 @@ class LayerWalk {
   int64_t heads_of(int context_rank, int chunk) const;
   std::vector<Flow> exchange_flows(int chunk, Way way) const;
   std::vector<Flow> hop_flows(const RingStep& step, int chunk) const;
-  std::vector<Flow> statistics_flows(int chunk) const;
   std::vector<Flow> on_all_coordinates(std::vector<Flow> flows) const;
 
   void before_attention();
@@ -79,6 +78,8 @@ class LayerWalk {
   void ring_step(const RingStep& step, int chunk, const std::vector<Arrival>& statistics);
   // Each for all ranks, whose clocks stand in now_.
   std::vector<Arrival> post(const char* name, const std::vector<Flow>& flows, int messages);
+  std::vector<Arrival> post_statistics(int chunk);
+  void record_transfers(const char* name, const std::vector<Arrival>& arrivals);
   void wait(const char* name, const std::vector<Arrival>& arrivals, Kind kind);
   void take_time(const std::vector<Arrival>& arrivals, Kind kind);
   void compute(size_t rank, const char* name, double seconds, double Breakdown::*part, double flop = 0);

@@ -6,6 +6,9 @@
 #include "planner/routes.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 
@@ -146,6 +149,79 @@ std::vector<Passage> Routes::passages(const std::vector<Flow>& flows) const {
     for (size_t i = begin; i < ends[f]; ++i) longest = std::max(longest, busy[static_cast<size_t>(links[i])]);
     begin = ends[f];
     passages[f].seconds = longest + passages[f].latency;
+  }
+  return passages;
+}
+
+// On a grid pairs of members are routed, times the devices of both. A device's port carries a flow out and one in for
+// each device of other members; a bus carries every flow once.
+Routes::Load Routes::load_of_pairs(int number, const std::vector<int>& devices) const {
+  const Level& level = levels_[static_cast<size_t>(number)];
+  const LinkLevel& figures = level.figures;
+  const int size = level.below * figures.members;
+  std::map<int, std::map<int, int>> groups;  // devices by group of the level and member
+  for (const int device : devices) ++groups[device / size][device % size / level.below];
+  Load load;
+  load.passage = {-1, 0, 0, figures.overlap};
+  const auto add = [&](int link, double flows) {
+    load.links.push_back(link);
+    load.flows.push_back(flows);
+    load.passage.level = number;
+  };
+  for (const auto& [group, members] : groups) {
+    if (members.size() < 2) continue;
+    double all = 0, inside = 0;
+    for (const auto& [member, count] : members) {
+      all += count;
+      inside += static_cast<double>(count) * count;
+    }
+    load.passage.latency = std::max(load.passage.latency, figures.latency);
+    if (figures.kind == LinkKind::kBus) {
+      add(level.first + group, all * all - inside);
+    } else if (is_grid(figures.kind)) {
+      for (const auto& [from, senders] : members)
+        for (const auto& [to, receivers] : members) {
+          std::vector<int> links;
+          route_grid(level, {group, from, to}, links);
+          load.passage.latency = std::max(load.passage.latency, figures.latency * static_cast<double>(links.size()));
+          for (const int link : links) add(link, static_cast<double>(senders) * receivers);
+        }
+    } else {
+      for (const int device : devices) {
+        if (device / size != group) continue;
+        const double others = all - members.at(device % size / level.below);
+        std::vector<int> links;
+        // To the next member, whichever it is: only the own port is of interest.
+        const int next = device / size * size + (device % size + level.below) % size;
+        route_switch(level, device, next, links);
+        add(links[0], others);
+        links.clear();
+        route_switch(level, next, device, links);
+        add(links[1], others);
+      }
+    }
+  }
+  return load;
+}
+
+std::vector<Passage> Routes::gathers(const std::vector<std::vector<int>>& groups, int64_t bytes) const {
+  std::vector<double> busy(static_cast<size_t>(link_count_), 0.0);
+  std::vector<std::vector<Load>> loads(groups.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (size_t number = 0; number < levels_.size(); ++number) {
+      Load& load = loads[g].emplace_back(load_of_pairs(static_cast<int>(number), groups[g]));
+      for (size_t i = 0; i < load.links.size(); ++i)
+        busy[static_cast<size_t>(load.links[i])] += load.flows[i] * static_cast<double>(bytes) / levels_[number].speed;
+    }
+  }
+  std::vector<Passage> passages(groups.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (Load& load : loads[g]) {
+      for (const int link : load.links)
+        load.passage.seconds = std::max(load.passage.seconds, busy[static_cast<size_t>(link)]);
+      load.passage.seconds += load.passage.latency;
+      if (load.passage.seconds > passages[g].seconds) passages[g] = load.passage;
+    }
   }
   return passages;
 }

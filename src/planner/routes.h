@@ -31,6 +31,9 @@ class Routes {
   // All start together: the most loaded link of a flow's route decides, every link serving what it carries one after
   // the other. Flows from a device to itself take no time.
   std::vector<Passage> passages(const std::vector<Flow>& flows) const;
+  // In every group each device sends `bytes` to each other one, all groups at once: the flows of all pairs, counted
+  // rather than listed. The passage of a group is that of its slowest flow.
+  std::vector<Passage> gathers(const std::vector<std::vector<int>>& groups, int64_t bytes) const;
 
  private:
   struct Level {
@@ -51,6 +54,14 @@ class Routes {
   Passage route(int from, int to, std::vector<int>& links) const;
   static void route_switch(const Level& level, int from, int to, std::vector<int>& links);
   static void route_grid(const Level& level, const Ends& ends, std::vector<int>& links);
+
+  // Links of one level that the pairs of a group take, and the longest latency among them.
+  struct Load {
+    std::vector<int> links;
+    std::vector<double> flows;  // on each
+    Passage passage;
+  };
+  Load load_of_pairs(int level, const std::vector<int>& devices) const;
 
   std::vector<Level> levels_;
   int link_count_ = 0;

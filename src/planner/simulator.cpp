@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "planner/layer_walk.h"
@@ -59,36 +58,27 @@ std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& har
 }
 
 // As Denoiser::gather() does it: the tokens of all context ranks, a branch after the other, then the branches of all
-// data ranks. Every rank sends its part to each other.
+// data ranks. Every rank sends its part to each other; the largest part stands for all.
 std::vector<double> gather_velocity(const Work& work, const HardwareProfile& hardware, const RankUse& use,
                                     const Routes& routes) {
   const int context = use.context.ranks(), ranks = use.ranks();
   const int64_t batch = work.branches / use.data;
   Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
   std::vector<double> now(static_cast<size_t>(ranks), 0.0);
-  const auto wait = [&](const std::vector<Flow>& flows) {
-    const std::vector<Arrival> arrivals = wires.carry(flows, now, 1);
-    for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = std::max(now[rank], arrivals[rank].end);
+  const auto gather = [&](const std::vector<std::vector<int>>& groups, int64_t bytes) {
+    const std::vector<Arrival> arrivals = wires.gather(groups, bytes, now);
+    for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = arrivals[rank].end;
   };
   if (use.sharded && context > 1) {
-    std::vector<Flow> flows;
-    flows.reserve(static_cast<size_t>(ranks) * static_cast<size_t>(context));
-    for (int from = 0; from < ranks; ++from) {
-      const int first = from / context * context;
-      const double share = static_cast<double>(schedule::token_shard(work.tokens, context, from - first).size()) /
-                           static_cast<double>(work.tokens);
-      const auto bytes = static_cast<int64_t>(std::llround(share * static_cast<double>(work.latent_bytes)));
-      for (int to = first; to < first + context; ++to)
-        if (to != from) flows.push_back({from, to, bytes});
-    }
-    for (int64_t branch = 0; branch < batch; ++branch) wait(flows);
+    std::vector<std::vector<int>> groups(static_cast<size_t>(use.data));
+    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank / context)].push_back(rank);
+    const int64_t part = ceil_div(work.tokens, context) * work.latent_bytes / work.tokens;
+    for (int64_t branch = 0; branch < batch; ++branch) gather(groups, part);
   }
   if (use.data > 1) {
-    std::vector<Flow> flows;
-    for (int from = 0; from < ranks; ++from)
-      for (int to = from % context; to < ranks; to += context)
-        if (to != from) flows.push_back({from, to, work.latent_bytes * batch});
-    wait(flows);
+    std::vector<std::vector<int>> groups(static_cast<size_t>(context));
+    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank % context)].push_back(rank);
+    gather(groups, work.latent_bytes * batch);
   }
   return now;
 }

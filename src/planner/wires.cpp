@@ -8,12 +8,42 @@ namespace zoetrope::planner {
 Wires::Wires(const Routes& routes, int levels, int ranks)
     : routes_(routes), ranks_(ranks), busy_until_(static_cast<size_t>(levels * ranks), 0.0) {}
 
-std::vector<Arrival> Wires::carry(const std::vector<Flow>& flows, const std::vector<double>& posted, int messages) {
-  std::vector<Arrival> arrivals(posted.size());
-  for (size_t rank = 0; rank < posted.size(); ++rank) {
-    const double at = posted[rank];
-    arrivals[rank] = {at, at, at, at, 0, -1, 0};
+namespace {
+
+std::vector<Arrival> nothing_sent(const std::vector<double>& posted) {
+  std::vector<Arrival> arrivals;
+  arrivals.reserve(posted.size());
+  for (const double at : posted) arrivals.push_back({at, at, at, at, 0, -1, 0});
+  return arrivals;
+}
+
+}  // namespace
+
+std::vector<Arrival> Wires::gather(const std::vector<std::vector<int>>& groups, int64_t bytes,
+                                   const std::vector<double>& posted) {
+  std::vector<Arrival> arrivals = nothing_sent(posted);
+  const std::vector<Passage> passages = routes_.gathers(groups, bytes);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const Passage& passage = passages[g];
+    if (passage.level < 0) continue;
+    double met = 0, begin = 0;
+    for (const int rank : groups[g]) {
+      met = std::max(met, posted[static_cast<size_t>(rank)]);
+      begin = std::max({begin, met, busy_until(passage.level, rank)});
+    }
+    const double end = begin + passage.seconds;
+    for (const int rank : groups[g]) {
+      Arrival& arrival = arrivals[static_cast<size_t>(rank)];
+      const auto received = static_cast<int64_t>(groups[g].size() - 1) * bytes;
+      arrival = {arrival.posted, met, begin, end, (1 - passage.overlap) * passage.seconds, passage.level, received};
+      busy_until(passage.level, rank) = end;
+    }
   }
+  return arrivals;
+}
+
+std::vector<Arrival> Wires::carry(const std::vector<Flow>& flows, const std::vector<double>& posted, int messages) {
+  std::vector<Arrival> arrivals = nothing_sent(posted);
   std::vector<std::pair<int, double>> ends;  // level and end of each flow
   ends.reserve(flows.size());
   const std::vector<Passage> passages = routes_.passages(flows);
@@ -31,10 +61,10 @@ std::vector<Arrival> Wires::carry(const std::vector<Flow>& flows, const std::vec
     for (const int rank : {flow.from, flow.to}) {
       Arrival& arrival = arrivals[static_cast<size_t>(rank)];
       arrival.met = std::max(arrival.met, met);
-      arrival.begin = arrival.level < 0 ? begin : std::min(arrival.begin, begin);
       arrival.stolen = std::max(arrival.stolen, (1 - passage.overlap) * seconds);
       if (arrival.level < 0 || begin + seconds > arrival.end) {
         arrival.level = passage.level;
+        arrival.begin = begin;
         arrival.end = begin + seconds;
       }
     }

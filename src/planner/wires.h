@@ -13,8 +13,8 @@ namespace zoetrope::planner {
 struct Arrival {
   double posted = 0;  // by the rank itself
   double met = 0;     // all that it exchanges with have posted too
-  double begin = 0;   // of its first message
-  double end = 0;     // of its last, in or out
+  double begin = 0;   // of the message that ends last, in or out
+  double end = 0;
   double stolen = 0;  // of the rank's own time while it computes beside the transfer
   int level = -1;     // of the message that ends last; -1: none
   int64_t bytes = 0;  // received
@@ -28,6 +28,9 @@ class Wires {
   // same level has ended: two exchanges of a rank share its links one after the other. `messages` of a kind travel
   // together (q, k and v are three) and each costs the latency.
   std::vector<Arrival> carry(const std::vector<Flow>& flows, const std::vector<double>& posted, int messages);
+  // The same for ranks of which, in every group, each sends `bytes` to each other.
+  std::vector<Arrival> gather(const std::vector<std::vector<int>>& groups, int64_t bytes,
+                              const std::vector<double>& posted);
 
  private:
   double& busy_until(int level, int rank) { return busy_until_[static_cast<size_t>(level * ranks_ + rank)]; }
