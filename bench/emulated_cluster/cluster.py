@@ -1,0 +1,276 @@
+"""Builds hosts on one machine: a network and a host name of its own for each, links of a given rate into one bridge, and
+devices that are a fixed share of a core. Runs commands under mpirun across them and reads the links' counters. Knows
+nothing of attention.
+
+It must run as first process of a PID namespace, in mount, network and host-name namespaces of its own (run.py sees to
+that): then the kernel ends every process and removes every link and namespace when this process ends, whatever ended it.
+
+    host0 ┤link0├──────┤port0├┐
+    host1 ┤link0├──────┤port1├┤ bridge ── 10.77.0.254: mpirun
+    host2 ┤link0├──────┤port2├┘
+
+Both ends of each pair send through a token bucket, so that each host has one link of that rate in each direction, which
+all its ranks share."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+NETWORK = "10.77.0"
+HEAD = f"{NETWORK}.254"
+SUBNET = f"{NETWORK}.0/24"
+HERE = pathlib.Path(__file__).resolve().parent
+MARK = "ZOETROPE_EMULATED_CLUSTER"  # in the environment of every process of a run: its folder
+GROUP_PREFIX = "zoetrope_cluster_"  # of control groups and folders: found by this when their run was killed
+
+# Jumbo frames, as clusters have: six times fewer packets, and so less of the core that the ranks compute on.
+MTU = 9000
+# What a bucket may send at once: a burst of the largest segment that the stack hands over (64 KB), twice.
+BURST = 128 << 10
+# Where several senders meet at one host, the switch's port holds this much before it drops.
+QUEUE = 1 << 20
+# Of one connection in its sender's queue. What others send waits behind it.
+UNSENT = 128 << 10
+# Open MPI's messages in pieces of this size (4 at a time). By default a large message is one piece, and the answer that
+# the peer's own message waits for stands behind it in the connection: both directions then take turns. 4 hosts at
+# 120 Mbit/s, all-to-all of 16 MB a rank, where 0.84 s would fill the links: 1.66 s by default, 1.28 s in pieces of 512 KB,
+# 1.10 s of 256 KB, 1.0 s of 128 KB. A ring of 16 MB: 1.12 s (full) and 1.13 s.
+PIECE = 128 << 10
+# The control groups' period: short beside a block's compute, long beside a change of context.
+PERIOD_US = 10_000
+
+
+class ClusterError(Exception):
+    """One sentence: what is wrong, where, and what would be right."""
+
+
+def call(*arguments, check=True):
+    words = [str(a) for a in arguments]
+    result = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if check and result.returncode != 0:
+        said = (result.stderr.strip() or result.stdout.strip() or f"exit code {result.returncode}").splitlines()[-1]
+        raise ClusterError(f"'{' '.join(words)}' failed: {said}")
+    return result.stdout
+
+
+# ---- control groups ----
+
+def cpu_controller():
+    """(folder, version) of the mounted controller of CPU time, or None."""
+    found = None
+    for line in pathlib.Path("/proc/mounts").read_text().splitlines():
+        _, folder, kind, options = line.split()[:4]
+        if kind == "cgroup" and "cpu" in options.split(","):
+            return pathlib.Path(folder), 1
+        if kind == "cgroup2":
+            controllers = pathlib.Path(folder) / "cgroup.controllers"
+            if controllers.exists() and "cpu" in controllers.read_text().split():
+                found = pathlib.Path(folder), 2
+    return found
+
+
+def make_devices(name, ranks, core_share):
+    """Groups of `ranks` ranks, each of which gets `core_share` of a core and no more."""
+    folder, version = cpu_controller()
+    top = folder / name
+    top.mkdir()
+    if version == 2:
+        for parent in (folder, top):
+            control = parent / "cgroup.subtree_control"
+            if "cpu" not in control.read_text().split():
+                control.write_text("+cpu")
+    quota = int(PERIOD_US * core_share)
+    for rank in range(ranks):
+        group = top / f"rank{rank}"
+        group.mkdir()
+        if version == 1:
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+    return top
+
+
+def remove_devices(top, patience=10.0):
+    """Groups can go once their last process has: that takes the kernel a moment."""
+    end = time.monotonic() + patience
+    while top.is_dir():
+        for folder in [*top.glob("rank*"), top]:
+            try:
+                folder.rmdir()
+            except OSError:
+                pass
+        if not top.is_dir() or time.monotonic() > end:
+            break
+        time.sleep(0.05)
+    return not top.is_dir()
+
+
+# ---- the cluster ----
+
+class Cluster:
+    """`hosts` hosts of `ranks_per_host` devices. A context manager; leaves what it was entered with."""
+
+    def __init__(self, folder, hosts, ranks_per_host, core_share):
+        self.folder, self.hosts, self.ranks_per_host = pathlib.Path(folder), hosts, ranks_per_host
+        self.core_share = core_share
+        self.ranks = hosts * ranks_per_host
+        self.holders = []
+        self.devices = None
+        self.rate = None  # bytes/s, as the links are set
+
+    def __enter__(self):
+        try:
+            self.build()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *ignored):
+        self.remove()
+
+    def host(self, index):
+        return f"host{index}"
+
+    def cores(self):
+        """Of each host: a share of the cores that this process may use, never one more than its devices."""
+        mine = sorted(os.sched_getaffinity(0))
+        if len(mine) < self.hosts:
+            return [[mine[index * len(mine) // self.hosts]] for index in range(self.hosts)]
+        each = min(len(mine) // self.hosts, self.ranks_per_host)
+        return [mine[index * each:(index + 1) * each] for index in range(self.hosts)]
+
+    def build(self):
+        names = self.folder / "hosts"
+        shutil.rmtree(names, ignore_errors=True)
+        names.mkdir()
+        call("ip", "link", "set", "lo", "up")
+        call("ip", "link", "add", "bridge", "type", "bridge")
+        call("ip", "link", "set", "bridge", "mtu", MTU, "up")
+        call("ip", "address", "add", f"{HEAD}/24", "dev", "bridge")
+        for index, cores in enumerate(self.cores()):
+            pid = self.hold_namespaces(self.host(index))
+            call("ip", "link", "add", f"port{index}", "type", "veth", "peer", "name", "link0", "netns", pid)
+            call("ip", "link", "set", f"port{index}", "mtu", MTU, "master", "bridge", "up")
+            self.inside(index, "ip", "link", "set", "lo", "up")
+            self.inside(index, "ip", "link", "set", "link0", "mtu", MTU, "up")
+            self.inside(index, "ip", "address", "add", f"{NETWORK}.{index + 1}/24", "dev", "link0")
+            # The one that every kernel has, so that figures do not depend on the machine's setting.
+            for name, value in (("congestion_control", "reno"), ("limit_output_bytes", UNSENT)):
+                self.inside(index, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/tcp_{name}")
+            (names / self.host(index)).write_text(f"{pid} {','.join(map(str, cores))}\n")
+        if self.core_share is not None:
+            self.devices = make_devices(self.folder.name, self.ranks, self.core_share)
+
+    def hold_namespaces(self, name):
+        """A process that does nothing but hold a host's namespaces; it says when they are there."""
+        hold = f"echo {name} > /proc/sys/kernel/hostname && echo ready && exec sleep infinity"
+        holder = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", hold], stdout=subprocess.PIPE, text=True)
+        self.holders.append(holder)
+        if holder.stdout.readline() != "ready\n":
+            raise ClusterError(f"{name}: a network namespace with a host name of its own could not be made")
+        return holder.pid
+
+    def inside(self, index, *arguments):
+        return call("nsenter", "--target", self.holders[index].pid, "--net", "--uts", "--", *arguments)
+
+    def shape(self, rate):
+        """Links of `rate` bytes/s each way; None: as fast as the machine is."""
+        for index in range(self.hosts):
+            port, link = f"port{index}", "link0"
+            self.bucket(lambda *a: call("tc", *a), port, rate)
+            self.bucket(lambda *a: self.inside(index, "tc", *a), link, rate)
+        self.rate = rate
+
+    def bucket(self, tc, device, rate):
+        if self.rate is not None:
+            tc("qdisc", "delete", "dev", device, "root")
+        if rate is not None:
+            tc("qdisc", "add", "dev", device, "root", "tbf", "rate", f"{int(rate * 8)}bit", "burst", BURST, "limit",
+               QUEUE)
+
+    def link_bytes(self):
+        """[(sent, received)] by each host since it was made, as its link has counted them, headers included."""
+        counts = []
+        for index in range(self.hosts):
+            statistics = json.loads(call("ip", "-json", "-statistics", "link", "show", "dev", f"port{index}"))
+            counted = statistics[0].get("stats64") or statistics[0]["stats"]
+            counts.append((counted["rx"]["bytes"], counted["tx"]["bytes"]))
+        return counts
+
+    def environment(self):
+        folders = {name: self.folder / name for name in ("session", "shared_memory")}
+        for folder in folders.values():
+            folder.mkdir(exist_ok=True)
+        return {
+            **os.environ,
+            MARK: str(self.folder),
+            "ZOETROPE_EMULATED_DEVICES": str(self.devices or ""),
+            "OMP_NUM_THREADS": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_plm": "rsh",
+            "OMPI_MCA_plm_rsh_agent": str(HERE / "launch_agent.sh"),
+            "OMPI_MCA_plm_rsh_no_tree_spawn": "1",  # hosts cannot start daemons on each other
+            "OMPI_MCA_oob_tcp_if_include": SUBNET, "OMPI_MCA_btl_tcp_if_include": SUBNET,
+            "OMPI_MCA_btl_tcp_rdma_pipeline_frag_size": str(PIECE),
+            "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp",
+            "OMPI_MCA_hwloc_base_binding_policy": "none",  # the launch agent binds
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
+            "OMPI_MCA_orte_tmpdir_base": str(folders["session"]),
+            "OMPI_MCA_btl_vader_backing_directory": str(folders["shared_memory"]),
+        }
+
+    def mpirun(self, command, timeout, placement=None):
+        """Runs `command` on every device, or with `placement` {host: ranks} on those. Its standard output."""
+        placement = placement or {index: self.ranks_per_host for index in range(self.hosts)}
+        hosts = ",".join(f"{self.host(index)}:{ranks}" for index, ranks in placement.items())
+        words = ["mpirun", "--host", hosts, "-n", str(sum(placement.values())), "--map-by", "slot",
+                 str(HERE / "device_agent.sh"), *map(str, command)]
+        with tempfile.TemporaryFile("w+", dir=self.folder) as errors:
+            job = subprocess.Popen(words, text=True, cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+            try:
+                output, _ = job.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                end_job(job)
+                raise ClusterError(f"'{' '.join(map(str, command))}' on {hosts} had not ended after {timeout:.0f} s")
+            errors.seek(0)
+            said = errors.read().strip()
+        if job.returncode != 0:
+            lines = [line for line in said.splitlines() if line.startswith("zoetrope: ")] or said.splitlines()[-3:]
+            raise ClusterError(f"'{' '.join(map(str, command))}' on {hosts} ended with {job.returncode}: "
+                               f"{' / '.join(lines) or 'it said nothing'}")
+        return output
+
+    def remove(self):
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
+            holder.stdout.close()
+        self.holders = []
+        # Ports go with the namespaces of their other ends, a moment after these; deleting one that is gone is no error.
+        for index in range(self.hosts):
+            call("ip", "link", "delete", f"port{index}", check=False)
+        call("ip", "link", "delete", "bridge", check=False)
+        if self.devices is not None:
+            remove_devices(self.devices)
+            self.devices = None
+        self.rate = None
+
+
+def end_job(job):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(job.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            job.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+    job.communicate()

@@ -1,0 +1,163 @@
+"""The part that runs inside the namespaces (run.py starts it): builds each layout, measures, calibrates, and hands the
+results up as one JSON line on a file descriptor. Prints what it does as it goes.
+
+    inside.py FOLDER RESULT_FD      with the options as JSON on standard input"""
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+sys.dont_write_bytecode = True
+import matrix  # noqa: E402
+import traffic  # noqa: E402
+from cluster import Cluster, ClusterError, call  # noqa: E402
+
+CHECK_SHAPE = "1x2048x4x64"  # of the two runs that show which way messages go: small, but megabytes of keys
+# Headers and acknowledgements on top of what the ranks send; of a run that sends nothing, start and end of the job.
+OVERHEAD, START_BYTES = 0.06, 1 << 20
+LAUNCH_SECONDS = 60  # that a job may take besides computing, on a busy machine
+CALIBRATE_SECONDS = 600
+PATIENCE = 20        # times what a cell should take, before it is given up
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def mount_private(folder):
+    """What Open MPI leaves in files is gone with the namespace, and its hosts have names."""
+    call("mount", "-t", "tmpfs", "tmpfs", folder)
+    hosts = pathlib.Path(folder) / "etc_hosts"
+    hosts.write_text("127.0.0.1 localhost\n10.77.0.254 head\n" +
+                     "".join(f"10.77.0.{index + 1} host{index}\n" for index in range(200)))
+    call("mount", "--bind", hosts, "/etc/hosts")
+    pathlib.Path("/proc/sys/kernel/hostname").write_text("head\n")
+
+
+class Bench:
+    def __init__(self, folder, options):
+        self.folder, self.options = pathlib.Path(folder), options
+        self.plan = matrix.make_plan(options)
+        self.results = {"options": dataclasses.asdict(options), "cells": [], "rates": [], "layouts": []}
+        share = self.plan.core_share
+        if share == 0:
+            share = round(0.9 * min(1.0, len(os.sched_getaffinity(0)) / self.plan.ranks), 3)
+        self.core_share = share
+        self.results["core_share"] = share
+
+    # ---- one run of the program ----
+
+    def attention(self, cluster, *words, shape, timeout, repeat=1, placement=None):
+        report = self.folder / "attention.json"
+        report.unlink(missing_ok=True)
+        cluster.mpirun([self.options.program, "attention", f"shape={shape}", f"dtype={self.plan.dtype}", "threads=1",
+                        f"repeat={repeat}", f"json={report}", *words], timeout, placement)
+        return json.loads(report.read_text())
+
+    def cell(self, cluster, ulysses, ring, direction, seconds, *words):
+        """One configuration, and that its messages took the link: every run's bytes, and no more than headers on top."""
+        before = cluster.link_bytes()
+        words = ["attention=ulysses_ring", f"ulysses_shards={ulysses}", f"ring_direction={direction}", *words]
+        measured = self.attention(cluster, *words, shape=self.plan.problem.shape, repeat=self.plan.repeat,
+                                  timeout=LAUNCH_SECONDS + PATIENCE * seconds * (self.plan.repeat + 1))
+        carried = [tuple(now - then for now, then in zip(*pair)) for pair in zip(cluster.link_bytes(), before)]
+        if direction == "forward":
+            self.check_bytes(cluster, ulysses, ring, carried)
+        measured["link_bytes"] = max(max(pair) for pair in carried) / (self.plan.repeat + 1)
+        return measured
+
+    def check_bytes(self, cluster, ulysses, ring, carried):
+        runs = self.plan.repeat + 1
+        expected = traffic.link_bytes(self.plan.problem, ulysses, ring, cluster.ranks_per_host)
+        for index, (counted, sums) in enumerate(zip(carried, expected)):
+            for direction, count, one in zip(("sent", "received"), counted, sums):
+                if runs * one <= count <= runs * one * (1 + OVERHEAD) + START_BYTES:
+                    continue
+                raise ClusterError(
+                    f"host{index} {direction} {count / 1e6:.1f} MB over its link in {runs} runs of U{ulysses} R{ring}, where "
+                    f"the ranks of other hosts need {runs * one / 1e6:.1f} MB: messages do not go where they should")
+
+    # ---- a layout ----
+
+    def check_paths(self, cluster):
+        """Two ranks of one host talk without the link; two ranks of two hosts do not."""
+        problem = traffic.Problem(*map(int, CHECK_SHAPE.split("x")), matrix.ELEMENT_BYTES[self.plan.dtype])
+        payload = traffic.ring_bytes(problem, 2)
+        cases = [("across hosts", {0: 1, 1: 1})] + ([("within a host", {0: 2})] if cluster.ranks_per_host > 1 else [])
+        for name, placement in cases:
+            before = cluster.link_bytes()[0][0]
+            self.attention(cluster, "attention=ring", shape=CHECK_SHAPE, timeout=LAUNCH_SECONDS, placement=placement)
+            sent = cluster.link_bytes()[0][0] - before
+            say(f"  two ranks {name}: {sent / 1e6:.2f} MB over host0's link, {payload / 1e6:.2f} MB between the ranks a run")
+            if (sent >= payload) != (len(placement) > 1):
+                raise ClusterError(f"two ranks {name} sent {sent} bytes over the link, {payload} bytes a run between them; "
+                                   "Open MPI does not keep to the hosts")
+
+    def build_text(self, layout, cluster):
+        cores = "; ".join(f"host{i}: {cluster.ranks_per_host} rank{'s' * (cluster.ranks_per_host > 1)} on core "
+                          f"{','.join(map(str, c))}" for i, c in enumerate(cluster.cores()))
+        share = "no limit" if self.core_share is None else f"{self.core_share:g} of a core each"
+        return f"{layout}: {cores}; ranks get {share}"
+
+    def find_rates(self, compute):
+        for ratio in self.plan.ratios:
+            rate = matrix.link_rate(self.plan, compute, ratio)
+            self.results["rates"].append({"ratio": ratio, "mbit": rate * 8e-6})
+        self.results["compute_seconds"] = compute
+        say(f"  a ring of all ranks computes {compute:.3f} s over unshaped links; rates "
+            + ", ".join(f"{r['mbit']:.0f} Mbit/s (ratio {r['ratio']:g})" for r in self.results["rates"]))
+
+    def calibrate(self, cluster, layout, ratio):
+        profile = self.folder / f"emulated_{layout}_{ratio:g}.yml"
+        cluster.mpirun([self.options.program, "calibrate", f"output={profile}", f"dtype={self.plan.dtype}",
+                        "threads=1"], CALIBRATE_SECONDS)
+        if self.options.profiles:
+            shutil.copy(profile, self.options.profiles)
+        return profile
+
+    def layout(self, layout):
+        with Cluster(self.folder, layout.hosts, layout.ranks_per_host, self.core_share) as cluster:
+            say(f"\nBuilt {self.build_text(layout, cluster)}")
+            self.check_paths(cluster)
+            if not self.results["rates"]:
+                unshaped = self.cell(cluster, 1, layout.ranks, "forward", 60)
+                self.find_rates(unshaped["seconds_median"])
+            for rate in self.results["rates"]:
+                self.rate(cluster, layout, rate)
+
+    def rate(self, cluster, layout, rate):
+        cluster.shape(rate["mbit"] / 8e-6)
+        profile = self.calibrate(cluster, layout, rate["ratio"])
+        for ulysses, ring, direction in self.plan.cells():
+            allowed = self.results["compute_seconds"] * (2 + 2 * rate["ratio"])
+            measured = self.cell(cluster, ulysses, ring, direction, allowed, f"hardware={profile}")
+            cell = matrix.Cell(str(layout), rate["ratio"], rate["mbit"], ulysses, ring, direction,
+                               measured["seconds_min"], measured["seconds_median"], measured["predicted_seconds"],
+                               measured["link_bytes"] / 1e6)
+            say(f"  {rate['mbit']:6.0f} Mbit/s  {cell.name:<14} {cell.seconds_median:7.3f} s, predicted "
+                f"{cell.predicted:7.3f} s ({cell.error:+.1%})")
+            self.results["cells"].append({**dataclasses.asdict(cell), "run": measured})
+
+    def run(self):
+        mount_private(self.folder)
+        for layout in self.plan.layouts:
+            self.layout(layout)
+        return self.results
+
+
+def main():
+    folder, descriptor = sys.argv[1], int(sys.argv[2])
+    options = matrix.Options(**json.load(sys.stdin))
+    try:
+        results = Bench(folder, options).run()
+    except (ClusterError, OSError) as error:
+        results = {"error": str(error)}
+    with open(descriptor, "w") as out:
+        json.dump(results, out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
