@@ -40,8 +40,6 @@ struct PlanReport {
   std::vector<PlanPart> parts;  // in ascending order of ranks; at least one
 };
 
-const char* objective_name(planner::Objective objective);  // "latency", "throughput", "cost"
-
 // The page: self-contained, no script or font from elsewhere.
 std::string plan_page(const PlanReport& report);
 // Throws Error where it cannot be written; nothing half-written stands under the name.

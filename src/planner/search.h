@@ -1,5 +1,11 @@
 // Which configuration: every legal one is priced in time and memory, and ranked. What is illegal or does not fit stays
 // in the list with its reason.
+//
+// Every split (data × Ulysses × ring), of many ranks those whose bound leaves a chance, is simulated with its fastest
+// kernel (softmax and tile), one head chunk and a forward ring. From its breakdown follows a bound for its directions
+// and head chunks (search_bound.h). What cannot come within the model's error of the fastest even so is left out, and
+// counted; all others are simulated. Kernels change the tiles alone: the others are tried where they would make the
+// fastest, or one tied with it, simpler.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +20,15 @@
 namespace zoetrope::planner {
 
 enum class Objective : uint8_t {
-  kLatency,     // seconds of a video
-  kThroughput,  // videos an hour of the machine: one run at a time, or as many independent ones as it holds
-  kCost,        // price of a video (price_per_hour); without a price device-seconds
+  kLatency,     // seconds of a video, over all ranks
+  kThroughput,  // videos an hour of all ranks: one run over all of them, or independent ones over equal parts
+  kCost,        // price of a video (price_per_hour) over all ranks or an equal part; without a price device-seconds
 };
+const char* objective_name(Objective objective);  // "latency", "throughput", "cost"
 
 // What the user has fixed; unset is searched.
 struct Fixed {
-  std::optional<int> data, ulysses, head_chunks, vae, text_encoder;
+  std::optional<int> data, context, ulysses, ring, head_chunks, vae, text_encoder;
   std::optional<schedule::Direction> direction;
   std::optional<bool> fixed_max;
   std::optional<int64_t> block_q;
@@ -31,12 +38,15 @@ struct Question {
   Work work;
   HardwareProfile hardware;
   int ranks = 1;
-  int ranks_here = 1;  // that share a process, and its weights
+  int ranks_here = 1;   // that share a process, and its weights
+  bool sharded = true;  // false: every rank computes all tokens of its branches (flash_min_seq_length)
   Fixed fixed;
   Objective objective = Objective::kLatency;
   Bytes memory_limit;  // of a rank's device; 0: the profile's
   // The memory of a configuration: the workload that the model family makes of it.
   std::function<Workload(const RankUse&)> memory;
+
+  Bytes limit() const { return memory_limit > Bytes() ? memory_limit : hardware.device_memory; }
 };
 
 enum class Verdict : uint8_t { kBest, kTie, kSlower, kDoesNotFit, kIllegal };
@@ -45,15 +55,27 @@ const char* verdict_name(Verdict verdict);  // "best", "tie", "slower", "does_no
 struct Candidate {
   Configuration configuration;
   Verdict verdict = Verdict::kSlower;
-  std::string reason;  // one line: "7.1 % slower: exchange over 'node' 12 %", "needs 93.1 GB, 13.1 GB more than …"
-  RunPrediction time;  // of legal ones
-  MemoryPlan memory;
+  std::string reason;     // one line: "7.1 % slower: exchange over 'node' 12 %", "needs 93.1 GB, 13.1 GB more than …"
+  bool simulated = true;  // false: `time` is a bound, see search_bound.h
+  RunPrediction time;     // of legal ones
+  MemoryPlan memory;      // of one process: all ranks that share it
   Bytes bytes_per_rank;
-  double value = 0;  // of the objective, smaller is better
+  // Of the objective, smaller is better: seconds of a video, seconds between videos, or its price (device-seconds).
+  // Loading is not in it: it is the same for all, and done once for many videos.
+  double value = 0;
+  int complexity = 0;  // settings that are not the plain ones, see complexity_of()
+
+  int ranks() const { return configuration.ranks.ranks(); }
+  double video_seconds() const { return time.total() - time.load; }
 };
+
+// How many settings of a configuration make it less plain than it could be: a ring beside Ulysses, a direction that is
+// not forward, head chunks, fixed-max softmax, a tile that is not the profile's. Among ties the plainest is the best.
+int complexity_of(const Configuration& configuration, const HardwareProfile& hardware);
 
 struct Ranking {
   std::vector<Candidate> candidates;  // best first; then ties, slower, what does not fit, what is illegal
+  int64_t left_out = 0;               // legal combinations whose bound is beyond the model's error of the fastest
   const Candidate* best() const;      // null where nothing fits
   // Where nothing fits: the least hardware of the same kind that would, "4 devices (31.2 GB each)".
   std::string least_that_fits;

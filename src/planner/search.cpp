@@ -1,0 +1,503 @@
+#include "planner/search.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "base/error.h"
+#include "planner/search_bound.h"
+#include "planner/search_space.h"
+
+namespace zoetrope::planner {
+namespace {
+
+constexpr double kPercent = 100;
+
+// One entry of a breakdown, as reasons name it.
+struct Part {
+  const char* name;
+  double Breakdown::*field;
+};
+constexpr Part kParts[] = {
+    {"products", &Breakdown::linear},
+    {"attention", &Breakdown::attention},
+    {"tokens", &Breakdown::tokens},
+    {"overhead of layers", &Breakdown::overhead},
+    {"merging", &Breakdown::merge},
+    {"open exchange", &Breakdown::exposed_exchange},
+    {"open ring", &Breakdown::exposed_ring},
+    {"gathering", &Breakdown::gather},
+    {"idle", &Breakdown::idle},
+};
+
+std::string percent(double share) {
+  const double value = kPercent * share;
+  return fmt::format("{:.{}f} %", value, value < 10 ? 1 : 0);
+}
+
+// The largest part of a step that is longer than in `best`, "open ring +0.21 s".
+std::string largest_increase(const StepPrediction& step, const StepPrediction& best) {
+  const Part* largest = nullptr;
+  double most = 0;
+  for (const Part& part : kParts) {
+    const double more = step.critical().*part.field - best.critical().*part.field;
+    if (more <= most) continue;
+    most = more;
+    largest = &part;
+  }
+  return largest == nullptr ? "" : fmt::format("{} +{:.3g} s a step", largest->name, most);
+}
+
+// Decoding depends on nothing but the ranks that share it, so that a step of one token is enough to ask for it.
+double decode_seconds(const Work& work, const HardwareProfile& hardware, int ranks) {
+  Work one = work;
+  one.tokens = one.layers = one.steps = 1;
+  Configuration configuration;
+  configuration.ranks.vae = ranks;
+  return simulate_run(one, hardware, configuration).vae;
+}
+
+// One combination that was simulated, and what of it the bounds of others follow from.
+struct Trial {
+  Split split;
+  Kernel kernel;
+  Candidate candidate;
+};
+
+class Search {
+ public:
+  explicit Search(const Question& question) : q_(question), limit_(question.limit()) {}
+
+  Ranking run() {
+    check_fixed(q_);
+    try_splits();
+    for (const Trial& base : bases_) vary(base);
+    simplify();
+    other_kernels();
+    ranking_.left_out = left_out();
+    other_vae_ranks();
+    judge();
+    add_illegal();
+    if (ranking_.best() == nullptr) ranking_.least_that_fits = least_that_fits();
+    return std::move(ranking_);
+  }
+
+ private:
+  // ---- what one configuration costs ----
+
+  Configuration configure(const Split& split, const Kernel& kernel, schedule::Direction direction, int chunks) {
+    Configuration c;
+    RankUse& use = c.ranks;
+    use.here = std::min(q_.ranks_here, split.ranks());
+    use.data = split.data;
+    use.context = split.context;
+    use.sharded = q_.sharded;
+    use.direction = direction;
+    use.head_chunks = chunks;
+    use.fixed_max = kernel.fixed_max;
+    use.text_encoder = std::clamp(q_.fixed.text_encoder.value_or(split.ranks()), 1, split.ranks());
+    c.block_q = kernel.block_q;
+    use.vae = 1;
+    use.vae = best_vae(c);
+    return c;
+  }
+
+  // The ranks that decode fastest among those with room for it; the least that they can hold where none has. It
+  // depends on nothing but the number of ranks.
+  int best_vae(const Configuration& configuration) {
+    const int ranks = configuration.ranks.ranks();
+    if (const auto known = vae_.find(ranks); known != vae_.end()) return known->second;
+    const std::vector<int> counts = vae_ranks(q_, ranks);
+    int best = counts.back();
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const int count : counts) {
+      if (counts.size() == 1) break;
+      Configuration c = configuration;
+      c.ranks.vae = count;
+      const double seconds = decode_seconds(q_.work, q_.hardware, count);
+      if (seconds >= fastest || memory_of(c).peak_of(kVae) > limit_ * c.ranks.here) continue;
+      fastest = seconds;
+      best = count;
+    }
+    return vae_[ranks] = best;
+  }
+
+  MemoryPlan memory_of(const Configuration& c) const { return memory_model(q_.memory(c.ranks)); }
+
+  Candidate priced(const Configuration& c) const {
+    Candidate candidate;
+    candidate.configuration = c;
+    candidate.time = simulate_run(q_.work, q_.hardware, c);
+    finish(candidate);
+    return candidate;
+  }
+
+  void finish(Candidate& candidate) const {
+    const Configuration& c = candidate.configuration;
+    candidate.memory = memory_of(c);
+    candidate.bytes_per_rank = candidate.memory.peak().total() / c.ranks.here;
+    candidate.complexity = complexity_of(c, q_.hardware);
+    candidate.value = value_of(candidate.video_seconds(), candidate.ranks());
+  }
+
+  double value_of(double seconds, int ranks) const {
+    switch (q_.objective) {
+      case Objective::kLatency:
+        return seconds;
+      case Objective::kThroughput:
+        return seconds * ranks / q_.ranks;
+      case Objective::kCost:
+        return seconds * ranks * price_of_second(q_.hardware);
+    }
+    return seconds;
+  }
+
+  static double price_of_second(const HardwareProfile& hardware) {
+    constexpr double kHour = 3600;
+    return hardware.price_per_hour > 0 ? hardware.price_per_hour / (kHour * hardware.devices) : 1;
+  }
+
+  bool fits(const Candidate& candidate) const { return candidate.bytes_per_rank <= limit_; }
+
+  // ---- what is tried ----
+
+  // Few ranks are simulated in a millisecond or two, and then all numbers are there.
+  static constexpr int kAlwaysSimulated = 64;
+
+  void try_splits() {
+    std::vector<std::pair<Candidate, Trial>> splits;  // with its bound
+    for (const int ranks : run_sizes(q_)) {
+      for (const Split& split : legal_splits(q_, ranks)) {
+        const Kernel kernel = kernels(q_, split).front();
+        Trial trial{split, kernel, {}};
+        trial.candidate.configuration =
+            configure(split, kernel, directions(q_, split).front(), head_chunks(q_, split).front());
+        Candidate bound = bounded(trial.candidate.configuration);
+        splits.emplace_back(std::move(bound), std::move(trial));
+      }
+    }
+    std::stable_sort(splits.begin(), splits.end(),
+                     [](const auto& a, const auto& b) { return a.first.value < b.first.value; });
+    for (auto& [bound, trial] : splits) {
+      if (trial.split.ranks() > kAlwaysSimulated && bound.value > within_error()) {
+        trial.candidate = std::move(bound);
+        hopeless_.push_back(std::move(trial));
+        continue;
+      }
+      trial.candidate = priced(trial.candidate.configuration);
+      keep(trial);
+      bases_.push_back(std::move(trial));
+    }
+    std::stable_sort(bases_.begin(), bases_.end(),
+                     [](const Trial& a, const Trial& b) { return a.candidate.value < b.candidate.value; });
+  }
+
+  Candidate bounded(const Configuration& c) const {
+    // Loading, text and decoding are those of one token.
+    Work one = q_.work;
+    one.tokens = one.layers = 1;
+    Configuration alone = c;
+    alone.ranks.data = 1;
+    alone.ranks.context = {1, 1};
+    alone.ranks.direction = schedule::Direction::kForward;
+    Candidate candidate;
+    candidate.configuration = c;
+    candidate.simulated = false;
+    candidate.time = simulate_run(one, q_.hardware, alone);
+    candidate.time.step = least_of_split(q_.work, q_.hardware, c);
+    candidate.time.denoise = static_cast<double>(q_.work.steps) * candidate.time.step.seconds;
+    finish(candidate);
+    return candidate;
+  }
+
+  void keep(const Trial& trial) {
+    trials_.push_back(trial);
+    if (fits(trial.candidate)) fastest_ = std::min(fastest_, trial.candidate.value);
+  }
+
+  double bound(const Trial& base, int chunks) const {
+    const StepPrediction& step = base.candidate.time.step;
+    const double least = least_of_variant(step, base.candidate.configuration.ranks.head_chunks, chunks);
+    const double saved = std::max(0.0, step.seconds - least) * static_cast<double>(q_.work.steps);
+    return value_of(base.candidate.video_seconds() - saved, base.candidate.ranks());
+  }
+
+  double within_error() const { return fastest_ * (1 + q_.hardware.model_error); }
+
+  void vary(const Trial& base) {
+    const RankUse& plain = base.candidate.configuration.ranks;
+    for (const schedule::Direction direction : directions(q_, base.split)) {
+      for (const int chunks : head_chunks(q_, base.split)) {
+        if (direction == plain.direction && chunks == plain.head_chunks) continue;
+        if (bound(base, chunks) > within_error()) continue;
+        keep({base.split, base.kernel, priced(configure(base.split, base.kernel, direction, chunks))});
+      }
+    }
+  }
+
+  // With a plainer kernel some of the fastest may still be as fast as can be told.
+  void simplify() {
+    const size_t count = trials_.size();
+    for (size_t i = 0; i < count; ++i) {
+      const Trial trial = trials_[i];
+      if (!fits(trial.candidate) || trial.candidate.value > within_error()) continue;
+      for (const Kernel& kernel : kernels(q_, trial.split)) {
+        const Trial other = with_kernel(trial, kernel);
+        if (complexity_of(other.candidate.configuration, q_.hardware) >= trial.candidate.complexity) continue;
+        keep(priced_trial(other));
+      }
+    }
+  }
+
+  // What the kernel's settings are worth, seen at the fastest.
+  void other_kernels() {
+    const Trial* fastest = nullptr;
+    for (const Trial& trial : trials_)
+      if (fits(trial.candidate) && (fastest == nullptr || trial.candidate.value < fastest->candidate.value))
+        fastest = &trial;
+    if (fastest == nullptr) return;
+    const Trial one = *fastest;
+    for (const Kernel& kernel : kernels(q_, one.split)) {
+      const Trial other = with_kernel(one, kernel);
+      if (!known(other.candidate.configuration)) keep(priced_trial(other));
+    }
+  }
+
+  // Legal combinations that nothing was computed for.
+  int64_t left_out() const {
+    int64_t legal = 0;
+    for (const std::vector<Trial>* trials : {&bases_, &hopeless_}) {
+      for (const Trial& base : *trials) {
+        legal += static_cast<int64_t>(kernels(q_, base.split).size() * directions(q_, base.split).size() *
+                                      head_chunks(q_, base.split).size());
+      }
+    }
+    return legal - static_cast<int64_t>(trials_.size() + hopeless_.size());
+  }
+
+  Trial with_kernel(const Trial& trial, const Kernel& kernel) const {
+    Trial other = trial;
+    other.kernel = kernel;
+    other.candidate.configuration.ranks.fixed_max = kernel.fixed_max;
+    other.candidate.configuration.block_q = kernel.block_q;
+    return other;
+  }
+  Trial priced_trial(Trial trial) const {
+    trial.candidate = priced(trial.candidate.configuration);
+    return trial;
+  }
+  bool known(const Configuration& c) const {
+    return std::any_of(trials_.begin(), trials_.end(), [&](const Trial& trial) {
+      const Configuration& other = trial.candidate.configuration;
+      return other.ranks.data == c.ranks.data && other.ranks.context == c.ranks.context &&
+             other.ranks.direction == c.ranks.direction && other.ranks.head_chunks == c.ranks.head_chunks &&
+             other.ranks.fixed_max == c.ranks.fixed_max && other.block_q == c.block_q;
+    });
+  }
+
+  // Decoding is apart from all else: other numbers of ranks are shown with the best only.
+  void other_vae_ranks() {
+    const Candidate* best = nullptr;
+    for (const Trial& trial : trials_) {
+      if (!fits(trial.candidate) || trial.candidate.value > within_error()) continue;
+      if (best == nullptr || plainer(trial.candidate, *best)) best = &trial.candidate;
+    }
+    if (best == nullptr) return;
+    const Candidate one = *best;
+    for (const int count : vae_ranks(q_, one.ranks())) {
+      if (count == one.configuration.ranks.vae) continue;
+      Candidate other = one;
+      other.configuration.ranks.vae = count;
+      other.time.vae = decode_seconds(q_.work, q_.hardware, count);
+      other.memory = memory_of(other.configuration);
+      other.bytes_per_rank = other.memory.peak().total() / other.configuration.ranks.here;
+      other.value = value_of(other.video_seconds(), other.ranks());
+      other.complexity += 1;  // beside the one that was chosen for its decoding
+      trials_.push_back({{}, {}, std::move(other)});
+    }
+  }
+
+  // ---- the verdicts ----
+
+  static bool plainer(const Candidate& a, const Candidate& b) {
+    return a.complexity != b.complexity ? a.complexity < b.complexity : a.value < b.value;
+  }
+
+  void judge() {
+    std::vector<Candidate>& all = ranking_.candidates;
+    for (Trial& trial : trials_) all.push_back(std::move(trial.candidate));
+    for (Trial& trial : hopeless_) all.push_back(std::move(trial.candidate));
+    for (Candidate& c : all) {
+      c.verdict = !fits(c) ? Verdict::kDoesNotFit : c.value <= within_error() ? Verdict::kTie : Verdict::kSlower;
+    }
+    std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+      if (a.verdict != b.verdict) return a.verdict < b.verdict;
+      if (a.verdict == Verdict::kTie) return plainer(a, b);
+      if (a.verdict == Verdict::kDoesNotFit) return a.bytes_per_rank < b.bytes_per_rank;
+      return a.value < b.value;
+    });
+    if (!all.empty() && all.front().verdict == Verdict::kTie) all.front().verdict = Verdict::kBest;
+    for (Candidate& c : all) c.reason = reason_of(c, all.front());
+  }
+
+  std::string reason_of(const Candidate& c, const Candidate& best) const {
+    if (c.verdict == Verdict::kDoesNotFit) return does_not_fit(c);
+    const double relative = c.value / best.value - 1;
+    const std::string by = percent(std::abs(relative));
+    const std::string error = percent(q_.hardware.model_error);
+    if (c.verdict == Verdict::kBest) {
+      const bool fastest = c.value <= fastest_;
+      return fmt::format("limited by {}{}", c.time.step.limited_by(),
+                         fastest ? ""
+                                 : fmt::format("; the plainest within the model's error of {}, {} behind the fastest",
+                                               error, percent(c.value / fastest_ - 1)));
+    }
+    if (c.verdict == Verdict::kTie)
+      return fmt::format("{} {}, less than the model's error of {}", by, relative < 0 ? word(-1) : word(1), error);
+    std::string text = fmt::format("{}{} {}", c.simulated ? "" : "at least ", by, word(1));
+    if (!c.simulated) return text + ", by products, tiles and the ring's keys and values alone (not simulated)";
+    if (c.ranks() != best.ranks()) return text + fmt::format(": limited by {}", c.time.step.limited_by());
+    const std::string more = c.time.step.seconds > best.time.step.seconds
+                                 ? largest_increase(c.time.step, best.time.step)
+                                 : fmt::format("decoding +{:.3g} s", c.time.vae - best.time.vae);
+    return more.empty() ? text : text + ": " + more;
+  }
+
+  const char* word(int sign) const {
+    switch (q_.objective) {
+      case Objective::kLatency:
+        return sign < 0 ? "faster" : "slower";
+      case Objective::kThroughput:
+        return sign < 0 ? "less time a video" : "more time a video";
+      case Objective::kCost:
+        return sign < 0 ? "cheaper" : "dearer";
+    }
+    return "";
+  }
+
+  std::string does_not_fit(const Candidate& c) const {
+    const MemoryPhase& peak = c.memory.peak();
+    return fmt::format("needs {}, {} more than {}, in phase '{}' ({})", c.bytes_per_rank.text(),
+                       (c.bytes_per_rank - limit_).text(), limit_.text(), peak.name, peak.text());
+  }
+
+  void add_illegal() {
+    for (const IllegalSplit& illegal : illegal_splits(q_, q_.ranks)) {
+      Candidate candidate;
+      candidate.configuration.ranks.data = illegal.split.data;
+      candidate.configuration.ranks.context = illegal.split.context;
+      candidate.verdict = Verdict::kIllegal;
+      candidate.reason = illegal.reason;
+      ranking_.candidates.push_back(std::move(candidate));
+    }
+  }
+
+  // ---- where nothing fits ----
+
+  // The least that a rank needs among `ranks` of them, and in which phase.
+  std::pair<Bytes, std::string> least_memory(int ranks) {
+    Question wider = q_;
+    wider.ranks = ranks;
+    wider.fixed.context.reset();
+    wider.fixed.ulysses.reset();
+    wider.fixed.ring.reset();
+    Bytes least = Bytes::most();
+    std::string phase;
+    for (const Split& split : legal_splits(wider, ranks)) {
+      RankUse use;
+      use.here = std::min(q_.ranks_here, ranks);
+      use.data = split.data;
+      use.context = split.context;
+      use.sharded = q_.sharded;
+      use.text_encoder = ranks;
+      use.vae = vae_ranks(wider, ranks).back();
+      const MemoryPlan plan = memory_model(q_.memory(use));
+      const Bytes bytes = plan.peak().total() / use.here;
+      if (bytes >= least) continue;
+      least = bytes;
+      phase = plan.peak().name;
+    }
+    return {least, phase};
+  }
+
+  std::string least_that_fits() {
+    constexpr int kMost = 1024;
+    int enough = std::max(1, q_.ranks);
+    while (enough <= kMost && least_memory(enough).first > limit_) enough *= 2;
+    const auto [here, here_in] = least_memory(q_.ranks);
+    if (enough > kMost) {
+      const auto [least, phase] = least_memory(kMost);
+      return fmt::format(
+          "no number of these devices: each of {} still needs {} (phase '{}'); {} device{} of {} or more each would do",
+          kMost, least.text(), phase, q_.ranks, q_.ranks == 1 ? "" : "s", here.text());
+    }
+    for (int ranks = enough / 2 + 1; ranks < enough; ++ranks)
+      if (least_memory(ranks).first <= limit_) enough = ranks;
+    return fmt::format("{} of these devices ({} each), or {} of {} or more each", enough,
+                       least_memory(enough).first.text(), q_.ranks, here.text());
+  }
+
+  const Question& q_;
+  const Bytes limit_;
+  std::vector<Trial> bases_;     // the plain one of every split that was simulated
+  std::vector<Trial> trials_;    // all that were
+  std::vector<Trial> hopeless_;  // the plain ones of splits whose bound was enough
+  std::map<int, int> vae_;       // by ranks
+  double fastest_ = std::numeric_limits<double>::infinity();
+  Ranking ranking_;
+};
+
+}  // namespace
+
+const char* verdict_name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kBest:
+      return "best";
+    case Verdict::kTie:
+      return "tie";
+    case Verdict::kSlower:
+      return "slower";
+    case Verdict::kDoesNotFit:
+      return "does_not_fit";
+    case Verdict::kIllegal:
+      return "illegal";
+  }
+  return "";
+}
+
+const char* objective_name(Objective objective) {
+  switch (objective) {
+    case Objective::kLatency:
+      return "latency";
+    case Objective::kThroughput:
+      return "throughput";
+    case Objective::kCost:
+      return "cost";
+  }
+  return "";
+}
+
+int complexity_of(const Configuration& configuration, const HardwareProfile& hardware) {
+  const RankUse& use = configuration.ranks;
+  int settings = 0;
+  settings += use.context.ulysses > 1 && use.context.ring > 1 ? 1 : 0;
+  settings += use.direction != schedule::Direction::kForward ? 1 : 0;
+  settings += use.head_chunks > 1 ? 1 : 0;
+  settings += use.fixed_max ? 1 : 0;
+  settings += configuration.block_q != 0 && configuration.block_q != hardware.block_q ? 1 : 0;
+  return settings;
+}
+
+const Candidate* Ranking::best() const {
+  if (candidates.empty() || candidates.front().verdict != Verdict::kBest) return nullptr;
+  return &candidates.front();
+}
+
+Ranking search(const Question& question) { return Search(question).run(); }
+
+}  // namespace zoetrope::planner

@@ -1,0 +1,383 @@
+// The search against answers that are known beforehand, and against trying everything.
+#include "planner/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <set>
+
+#include "base/error.h"
+#include "planner/search_space.h"
+
+namespace zoetrope::planner {
+namespace {
+
+using schedule::Direction;
+using ::testing::HasSubstr;
+
+// Eight devices of 100 TFLOP/s on a switch without latency that is fast enough not to matter.
+HardwareProfile machine(int devices = 8, double bandwidth = 1e12) {
+  HardwareProfile hardware;
+  hardware.name = "test";
+  hardware.devices = devices;
+  hardware.device_memory = Bytes(int64_t{80} << 30);
+  for (ComputeFigures* figures : {&hardware.bf16, &hardware.float32}) {
+    figures->peak = 1e14;
+    figures->gemm = Curve(0.5);
+    figures->attention = Curve(0.5);
+  }
+  hardware.memory_bandwidth = 1e12;
+  hardware.host_read = 1e9;
+  hardware.devices_per_host = devices;
+  LinkLevel link;
+  link.name = "node";
+  link.members = devices;
+  link.bandwidth = bandwidth;
+  hardware.links = {link};
+  return hardware;
+}
+
+Work small_work() {
+  Work work;
+  work.name = "test";
+  work.layers = 4;
+  work.tokens = 8192;
+  work.heads = 8;
+  work.head_dim = 128;
+  work.width = 1024;
+  work.linear_flop = 2.0 * 8192 * 1024 * 1024 * 14;
+  work.branches = 2;
+  work.steps = 10;
+  work.latent_bytes = 1 << 20;
+  work.weights_read = Bytes(1'000'000'000);
+  work.vae_flop = 1e12;
+  work.vae_rows = 60;
+  return work;
+}
+
+// A process holds 8 GB and 16 GB over the ranks.
+Workload small_memory(const RankUse& use) {
+  Workload w;
+  w.ranks = use;
+  w.program = Bytes(8'000'000'000);
+  w.experts.resize(1);
+  w.experts[0].name = "transformer";
+  w.experts[0].workspace = Bytes(16'000'000'000) / use.ranks();
+  w.attention = {1, 8192, 8, 128, 2};
+  return w;
+}
+
+Question question(int ranks, HardwareProfile hardware = machine()) {
+  Question q;
+  q.work = small_work();
+  q.hardware = std::move(hardware);
+  q.ranks = ranks;
+  q.memory = small_memory;
+  return q;
+}
+
+const Candidate* find(const Ranking& ranking, Verdict verdict) {
+  for (const Candidate& c : ranking.candidates)
+    if (c.verdict == verdict) return &c;
+  return nullptr;
+}
+
+std::string refusal(const Question& q) {
+  try {
+    search(q);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Search, OneRankHasOneSplit) {
+  const Ranking ranking = search(question(1));
+  ASSERT_NE(ranking.best(), nullptr);
+  EXPECT_EQ(ranking.best()->ranks(), 1);
+  EXPECT_EQ(ranking.candidates.size(), 1U);
+  EXPECT_EQ(ranking.best()->reason.rfind("limited by", 0), 0U) << ranking.best()->reason;
+}
+
+// Branches on halves of the ranks exchange a fourth of what one sequence over all ranks does, a branch after the other.
+TEST(Search, SlowLinksWantTheBranchesApart) {
+  const Ranking ranking = search(question(2, machine(2, 1e9)));
+  ASSERT_NE(ranking.best(), nullptr);
+  EXPECT_EQ(ranking.best()->configuration.ranks.data, 2);
+  const Candidate* slower = find(ranking, Verdict::kSlower);
+  ASSERT_NE(slower, nullptr);
+  EXPECT_EQ(slower->configuration.ranks.data, 1);
+  EXPECT_THAT(slower->reason, HasSubstr(" % slower: open "));
+}
+
+// Two hosts of four, a slow port a device: a ring over all of them crosses by one port, Ulysses sends q and o too.
+TEST(Search, UlyssesStaysInsideAHostAndTheRingGoesAcross) {
+  HardwareProfile hardware = machine(8, 1e12);
+  hardware.links[0].members = 4;
+  LinkLevel slow = hardware.links[0];
+  slow.name = "cluster";
+  slow.members = 2;
+  slow.bandwidth = 2e9;
+  slow.ports = 4;
+  hardware.links.push_back(slow);
+  Question q = question(8, hardware);
+  q.work.branches = 1;
+  q.work.tokens = 65536;
+  const Ranking ranking = search(q);
+  ASSERT_NE(ranking.best(), nullptr);
+  EXPECT_EQ(ranking.best()->configuration.ranks.context, (schedule::Topology{4, 2})) << ranking.best()->reason;
+}
+
+TEST(Search, DifferencesUnderTheModelsErrorAreTies) {
+  HardwareProfile hardware = machine();
+  hardware.bf16.fixed_max_gain = 1.04;  // of attention alone: less than 5 % of a step
+  const Ranking ranking = search(question(4, hardware));
+  ASSERT_NE(ranking.best(), nullptr);
+  EXPECT_FALSE(ranking.best()->configuration.ranks.fixed_max);
+  EXPECT_EQ(ranking.best()->configuration.ranks.head_chunks, 1);
+  EXPECT_EQ(ranking.best()->complexity, 0);
+  EXPECT_THAT(ranking.best()->reason, HasSubstr("the plainest within the model's error of 5.0 %"));
+  bool faster = false;
+  for (const Candidate& c : ranking.candidates) {
+    if (c.verdict != Verdict::kTie) continue;
+    EXPECT_THAT(c.reason, HasSubstr("less than the model's error"));
+    EXPECT_LE(c.value, ranking.best()->value * 1.05);
+    faster |= c.configuration.ranks.fixed_max && c.value < ranking.best()->value;
+  }
+  EXPECT_TRUE(faster);
+  // What is clearly faster is no tie.
+  hardware.bf16.fixed_max_gain = 2;
+  EXPECT_TRUE(search(question(4, hardware)).best()->configuration.ranks.fixed_max);
+}
+
+TEST(Search, TilesAreChosenAndTheOthersShown) {
+  HardwareProfile hardware = machine();
+  hardware.bf16.attention = Curve({{1024, 0.1}, {4096, 0.5}});
+  hardware.block_q = 1024;
+  hardware.block_q_choices = {1024, 4096};
+  const Ranking ranking = search(question(1, hardware));
+  ASSERT_NE(ranking.best(), nullptr);
+  EXPECT_EQ(ranking.best()->configuration.block_q, 4096);
+  const Candidate* slower = find(ranking, Verdict::kSlower);
+  ASSERT_NE(slower, nullptr);
+  EXPECT_EQ(slower->configuration.block_q, 1024);
+  EXPECT_THAT(slower->reason, HasSubstr("attention +"));
+}
+
+TEST(Search, MemoryDecidesWhatIsLegalAtAll) {
+  Question q = question(2);
+  q.memory_limit = Bytes(12'000'000'000);
+  const Ranking ranking = search(q);
+  EXPECT_EQ(ranking.best(), nullptr);
+  const Candidate* first = &ranking.candidates.front();
+  EXPECT_EQ(first->verdict, Verdict::kDoesNotFit);
+  EXPECT_GT(first->bytes_per_rank, q.memory_limit);
+  EXPECT_THAT(first->reason, HasSubstr("needs 16.0 GB"));
+  EXPECT_THAT(first->reason, HasSubstr("more than 12.0 GB, in phase 'denoise with transformer'"));
+  // 8 + 16 / 4 is 12, and attention books a little.
+  EXPECT_EQ(ranking.least_that_fits.rfind("5 of these devices (11.", 0), 0U) << ranking.least_that_fits;
+  q.memory_limit = Bytes(7'000'000'000);
+  EXPECT_THAT(search(q).least_that_fits, HasSubstr("no number of these devices"));
+  q.memory_limit = Bytes(20'000'000'000);
+  EXPECT_NE(search(q).best(), nullptr);
+  EXPECT_EQ(search(q).least_that_fits, "");
+}
+
+// What needs less memory wins where the rest has no room: here decoding, whose frames are shared.
+TEST(Search, RanksThatDecodeFollowMemory) {
+  Question q = question(4);
+  q.memory = [](const RankUse& use) {
+    Workload w = small_memory(use);
+    w.vae.workspace = Bytes(40'000'000'000) / use.vae;
+    return w;
+  };
+  EXPECT_EQ(search(q).best()->configuration.ranks.vae, 4);
+  q.memory_limit = Bytes(30'000'000'000);
+  const Ranking ranking = search(q);
+  EXPECT_EQ(ranking.best()->configuration.ranks.vae, 4);
+  bool seen = false;
+  for (const Candidate& c : ranking.candidates) {
+    if (c.configuration.ranks.vae != 1) continue;
+    seen = true;
+    EXPECT_EQ(c.verdict, Verdict::kDoesNotFit);
+    EXPECT_THAT(c.reason, HasSubstr("VAE decode"));
+  }
+  EXPECT_TRUE(seen);
+  q.fixed.vae = 2;
+  EXPECT_EQ(search(q).best()->configuration.ranks.vae, 2);
+}
+
+TEST(Search, RanksOfOneProcessShareItsMemory) {
+  Question q = question(4);
+  q.ranks_here = 4;
+  const Candidate shared = *search(q).best();
+  q.ranks_here = 1;
+  const Candidate apart = *search(q).best();
+  // 8 GB once for all, 16 / 4 each.
+  EXPECT_NEAR(shared.bytes_per_rank.gigabytes(), 6, 0.2);
+  EXPECT_NEAR(apart.bytes_per_rank.gigabytes(), 12, 0.2);
+}
+
+TEST(Search, EveryNumberOfRanksHasALegalPlan) {
+  for (int ranks = 1; ranks <= 16; ++ranks) {
+    Question q = question(ranks, machine(16));
+    q.work.heads = 5;
+    const Ranking ranking = search(q);
+    ASSERT_NE(ranking.best(), nullptr) << ranks;
+    EXPECT_EQ(ranking.best()->ranks(), ranks);
+    std::set<std::string> texts;
+    for (const Candidate& c : ranking.candidates) {
+      if (c.verdict == Verdict::kIllegal) continue;
+      EXPECT_LE(c.configuration.ranks.context.ulysses, 5);
+      EXPECT_EQ(c.ranks(), ranks);
+      EXPECT_TRUE(texts.insert(c.configuration.text() + std::to_string(c.configuration.ranks.vae)).second);
+    }
+  }
+}
+
+TEST(Search, WhatIsIllegalSaysWhy) {
+  Question q = question(7);
+  q.work.heads = 4;
+  Ranking ranking = search(q);
+  std::string reasons;
+  for (const Candidate& c : ranking.candidates)
+    if (c.verdict == Verdict::kIllegal) reasons += c.reason + "\n";
+  EXPECT_THAT(reasons, HasSubstr("7 ranks cannot be halved"));
+  EXPECT_THAT(reasons, HasSubstr("7 Ulysses ranks, but 4 heads"));
+  q.work.branches = 1;
+  EXPECT_THAT(find(search(q), Verdict::kIllegal)->reason, HasSubstr("one branch"));
+}
+
+TEST(Search, FixedValuesAreKept) {
+  Question q = question(8);
+  q.fixed.data = 1;
+  q.fixed.ulysses = 2;
+  q.fixed.direction = Direction::kTwoWay;
+  q.fixed.head_chunks = 3;
+  q.fixed.fixed_max = true;
+  const Ranking ranking = search(q);
+  ASSERT_NE(ranking.best(), nullptr);
+  for (const Candidate& c : ranking.candidates) {
+    const RankUse& use = c.configuration.ranks;
+    EXPECT_EQ(use.data, 1);
+    EXPECT_EQ(use.context, (schedule::Topology{2, 4}));
+    EXPECT_EQ(use.direction, Direction::kTwoWay);
+    EXPECT_EQ(use.head_chunks, 3);
+    EXPECT_TRUE(use.fixed_max);
+  }
+}
+
+TEST(Search, FixedValuesThatLeaveNothingAreRefusedWithTheLegalOnes) {
+  Question q = question(4);
+  q.fixed.ulysses = 3;
+  EXPECT_THAT(refusal(q), HasSubstr("ulysses_shards=3 is not possible for 4 ranks"));
+  EXPECT_THAT(refusal(q), HasSubstr("legal values: 1, 2, 4"));
+  q.fixed.data = 2;
+  EXPECT_THAT(refusal(q), HasSubstr("legal values: 1, 2"));
+  q.fixed = {};
+  q.fixed.ulysses = 16;
+  q.work.heads = 8;
+  EXPECT_THAT(refusal(q), HasSubstr("more than the 8 heads"));
+  q.fixed = {};
+  q.fixed.data = 3;
+  EXPECT_THAT(refusal(q), HasSubstr("there are 2 branches of guidance here; use 1 or 2"));
+  q.fixed.data = 2;
+  q.ranks = 3;
+  EXPECT_THAT(refusal(q), HasSubstr("data_parallelism=2 is not possible for 3 ranks"));
+  q.fixed = {};
+  q.fixed.vae = 5;
+  EXPECT_THAT(refusal(q), HasSubstr("vae_parallel=5: from 1 to 3"));
+  q.fixed = {};
+  q.fixed.context = 2;
+  EXPECT_THAT(refusal(q), HasSubstr("context_parallelism=2 is not possible for 3 ranks"));
+}
+
+// Slow links: one video over one device each keeps all of them busy.
+TEST(Search, ThroughputAndCostMayUseFewerRanksForARun) {
+  Question q = question(8, machine(8, 1e8));
+  q.objective = Objective::kThroughput;
+  const Ranking many = search(q);
+  EXPECT_LT(many.best()->ranks(), 8);
+  EXPECT_NEAR(many.best()->value, many.best()->video_seconds() * many.best()->ranks() / 8, 1e-9);
+  q.objective = Objective::kCost;
+  q.hardware.price_per_hour = 80;
+  const Ranking cheap = search(q);
+  EXPECT_NEAR(cheap.best()->value, cheap.best()->video_seconds() * cheap.best()->ranks() * 10 / 3600, 1e-9);
+  q.objective = Objective::kLatency;
+  EXPECT_EQ(search(q).best()->ranks(), 8);
+}
+
+// Bounds leave nothing out that belongs into the answer.
+TEST(Search, FindsWhatTryingEverythingFinds) {
+  for (const double bandwidth : {5e8, 5e9, 1e11}) {
+    for (const int ranks : {4, 6, 8}) {
+      HardwareProfile hardware = machine(8, bandwidth);
+      hardware.links[0].latency = 1e-5;
+      hardware.bf16.fixed_max_gain = 1.2;
+      hardware.bf16.attention = Curve({{512, 0.3}, {2048, 0.5}});
+      hardware.block_q = 512;
+      hardware.block_q_choices = {512, 2048};
+      Question q = question(ranks, hardware);
+      q.work.tokens = 8190;
+      const Ranking ranking = search(q);
+      ASSERT_NE(ranking.best(), nullptr);
+      double fastest = 1e300;
+      int plainest = 100;
+      std::vector<std::pair<double, int>> all;
+      for (const Split& split : legal_splits(q, ranks)) {
+        for (const Kernel& kernel : kernels(q, split)) {
+          for (const Direction direction : directions(q, split)) {
+            for (const int chunks : head_chunks(q, split)) {
+              Configuration c;
+              c.ranks.data = split.data;
+              c.ranks.context = split.context;
+              c.ranks.direction = direction;
+              c.ranks.head_chunks = chunks;
+              c.ranks.fixed_max = kernel.fixed_max;
+              c.ranks.text_encoder = ranks;
+              c.ranks.vae = ranking.best()->configuration.ranks.vae;
+              c.block_q = kernel.block_q;
+              const RunPrediction run = simulate_run(q.work, hardware, c);
+              all.emplace_back(run.total() - run.load, complexity_of(c, hardware));
+              fastest = std::min(fastest, all.back().first);
+            }
+          }
+        }
+      }
+      for (const auto& [seconds, complexity] : all)
+        if (seconds <= fastest * 1.05) plainest = std::min(plainest, complexity);
+      EXPECT_LE(ranking.best()->value, fastest * 1.05 * (1 + 1e-9)) << bandwidth << " " << ranks;
+      EXPECT_EQ(ranking.best()->complexity, plainest) << bandwidth << " " << ranks;
+      double found = 1e300;
+      for (const Candidate& c : ranking.candidates)
+        if (c.verdict != Verdict::kIllegal) found = std::min(found, c.value);
+      EXPECT_NEAR(found, fastest, 1e-9 * fastest) << bandwidth << " " << ranks;
+    }
+  }
+}
+
+TEST(Search, StaysInteractiveFor1024Ranks) {
+  HardwareProfile hardware = machine(1024, 4e11);
+  hardware.links[0].members = 8;
+  LinkLevel cluster = hardware.links[0];
+  cluster.name = "cluster";
+  cluster.members = 128;
+  cluster.bandwidth = 5e10;
+  cluster.ports = 8;
+  hardware.links.push_back(cluster);
+  Question q = question(1024, hardware);
+  q.work.tokens = 75600;
+  q.work.heads = 40;
+  q.work.layers = 40;
+  const auto begin = std::chrono::steady_clock::now();
+  const Ranking ranking = search(q);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  ASSERT_NE(ranking.best(), nullptr);
+  RecordProperty("seconds", std::to_string(seconds));
+  // A minute for the slowest build under a sanitizer; a few seconds in a release.
+  EXPECT_LT(seconds, 60);
+}
+
+}  // namespace
+}  // namespace zoetrope::planner
