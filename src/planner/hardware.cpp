@@ -130,10 +130,10 @@ void check_hardware(const HardwareProfile& profile, const std::string& origin) {
   for_each_part(profile, [&]<typename Part>(const Part& part, const std::string& prefix) {
     for (const Figure<Part>& figure : figures<Part>()) {
       try {
+        check_figure(figure, part);
         // A reader has seen to it, a program that fills a profile may not have.
         if (figure.need == Need::kRequired && !figure.is_text() && print_figure(figure, part).empty())
           fail("is missing");
-        check_figure(figure, part);
       } catch (const Error& error) {
         fail("{}: {}{}: {}", origin, prefix, figure.name, error.what());
       }

@@ -251,6 +251,19 @@ TEST(Hardware, IsFoundByNameAndByPath) {
   EXPECT_THAT(error_of([&] { find_hardware("other/big_8.yml", folder.path()); }), HasSubstr("cannot be read"));
 }
 
+// What a program has filled is held to the same as a file.
+TEST(HardwareRefusal, ProfilesThatProgramsMake) {
+  HardwareProfile h = load_profile(kTwoNodes);
+  check_hardware(h, "made");
+  h.bf16.gemm = Curve();
+  EXPECT_EQ(error_of([&] { check_hardware(h, "made"); }), "made: bf16.gemm: is missing");
+  h.bf16.gemm = Curve(1.01);
+  EXPECT_THAT(error_of([&] { check_hardware(h, "made"); }), HasSubstr("made: bf16.gemm: 1.01 is out of range"));
+  h.bf16.gemm = Curve(1.0);
+  h.links[0].latency = std::nan("");
+  EXPECT_THAT(error_of([&] { check_hardware(h, "made"); }), HasSubstr("made: links.node.latency: nan microseconds"));
+}
+
 TEST(Hardware, EveryFigureIsDocumented) {
   const std::string page = file_bytes(std::filesystem::path(ZOETROPE_SOURCE_DIR) / "docs" / "planner.md");
   EXPECT_NE(page.find(figures_markdown()), std::string::npos) << "docs/planner.md must hold:\n" << figures_markdown();
