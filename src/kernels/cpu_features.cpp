@@ -2,11 +2,25 @@
 
 #include <cpuid.h>
 #include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
 
 namespace zoetrope::kernels {
+namespace {
+
+// The units' registers are large, so Linux saves them only for processes that have asked for them.
+bool may_use_amx_bf16() {
+  constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24;  // of leaf 7's edx
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBF16) == 0 || (d & kTile) == 0) return false;
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
 
 const CpuFeatures& cpu_features() {
   static const CpuFeatures features = [] {
@@ -16,6 +30,7 @@ const CpuFeatures& cpu_features() {
     f.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
+    f.amx_bf16 = f.avx512_bf16 && may_use_amx_bf16();
     f.fast_bf16_dots = f.avx512_bf16 && !__builtin_cpu_is("intel");
     return f;
   }();

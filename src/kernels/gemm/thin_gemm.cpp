@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/activation.h"
 #include "kernels/cpu_features.h"
+#include "kernels/gemm/thin_amx.h"
 #include "kernels/gemm/thin_kernel.h"
 #include "tensor/dispatch.h"
 
@@ -291,6 +292,7 @@ Refusal refuse_avx2(const ThinGemm&) {
 Refusal refuse_nothing(const ThinGemm&) { return {}; }
 
 constexpr Implementation<ThinGemm, void (*)(Stream&, const ThinGemm&)> kImplementations[] = {
+    {"amx", refuse_thin_amx, thin_gemm_amx},
     {"avx512", refuse_avx512, run_avx512},
     {"avx2", refuse_avx2, run_avx2},
     {"reference", refuse_nothing, run_reference},
@@ -306,7 +308,8 @@ void thin_gemm(Stream& stream, const ThinGemm& args) {
 
 size_t thin_gemm_scratch_bytes(int64_t rows, int64_t k, bool gated, int threads) {
   const int64_t pass = std::min(rows, kPassRows);
-  return static_cast<size_t>(x_floats(pass, k) + threads * room_floats(pass, gated)) * sizeof(float);
+  const auto vectors = static_cast<size_t>(x_floats(pass, k) + threads * room_floats(pass, gated)) * sizeof(float);
+  return std::max(vectors, thin_amx_scratch_bytes(rows, k, gated, threads));
 }
 
 }  // namespace zoetrope::kernels

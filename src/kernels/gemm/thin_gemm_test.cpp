@@ -16,10 +16,12 @@ using test::error_of;
 using test::fill_random;
 using test::GappedTensor;
 
-std::vector<std::string> implementations() {
+// `narrow`: x and weights are BF16, which is all that matrix units take.
+std::vector<std::string> implementations(bool narrow) {
   std::vector<std::string> names{"reference"};
   if (cpu_features().avx2) names.push_back("avx2");
   if (cpu_features().avx512) names.push_back("avx512");
+  if (cpu_features().amx_bf16 && narrow) names.push_back("amx");
   return names;
 }
 
@@ -89,7 +91,7 @@ void check(const Case& c) {
     }
   }
   const ThinProduct one{w.view(), c.gated ? gate.view() : TensorView(), out};
-  for (const std::string& name : implementations()) {
+  for (const std::string& name : implementations(c.x == DType::kBF16 && c.w == DType::kBF16)) {
     for (int threads : {1, 3}) {
       SCOPED_TRACE(testing::Message() << name << " m=" << c.m << " n=" << c.n << " k=" << c.k << " shift=" << c.shift
                                       << " x " << dtype_name(c.x) << " w " << dtype_name(c.w) << " as "
@@ -126,6 +128,15 @@ TEST(ThinGemm, TermsRoundEveryVectorAndPiece) {
   }
 }
 
+// Matrix units take other tiles: sixteen rows, thirty-two terms and columns, and copies of weights for many rows.
+TEST(ThinGemm, TilesOfMatrixUnits) {
+  for (int64_t m : {15, 16, 17, 31, 32, 33, 95, 96, 97, 113}) check({m, 33, 64, kBF16, kBF16, kBF16, kF32});
+  for (int64_t k : {31, 32, 33, 511, 512, 513, 1056}) {
+    for (int64_t n : {31, 32, 64, 65, 96}) check({3, n, k, kBF16, kBF16, kBF16, kF32, 1, true});
+  }
+  for (int64_t n : {127, 128, 129, 192}) check({98, n, 40, kBF16, kBF16, kBF16, kBF16});
+}
+
 TEST(ThinGemm, WeightsAtAnyAddress) {
   for (size_t shift : {1, 2, 3, 4, 31, 62}) {
     check({5, 33, 41, kBF16, kBF16, kBF16, kBF16, shift});
@@ -143,7 +154,7 @@ TEST(ThinGemm, EveryCombinationOfTypes) {
 
 TEST(ThinGemm, ManyRows) {
   check({97, 130, 40, kBF16, kBF16, kBF16, kF32, 0, true});
-  check({1030, 9, 20, kF32, kBF16, kBF16, kF32});  // more than a pass
+  for (DType x : {kF32, kBF16}) check({1030, 9, 20, x, kBF16, kBF16, kF32});  // more than a pass
 }
 
 // Several products of one x, each into a place of its own.
@@ -164,7 +175,7 @@ TEST(ThinGemm, ProductsSideBySide) {
         expected[static_cast<size_t>(i * 90 + begin + j)] = part[static_cast<size_t>(i * n + j)];
     begin += n;
   }
-  for (const std::string& name : implementations()) {
+  for (const std::string& name : implementations(false)) {
     Stream stream(2);
     fill_random(all, 9);
     thin_gemm(stream, {.x = x, .products = products, .implementation = name});
@@ -181,7 +192,7 @@ TEST(ThinGemm, RoundsWeightsAsConvertingDoes) {
   std::memcpy(w.data<float>(), bits.data(), w.view().bytes());
   x.data<float>()[0] = 1;
   const ThinProduct one{w, {}, out};
-  for (const std::string& name : implementations()) {
+  for (const std::string& name : implementations(false)) {
     Stream stream(1);
     thin_gemm(stream, {.x = x, .products = {&one, 1}, .weight_precision = kBF16, .implementation = name});
     for (int64_t i = 0; i < n; ++i) {
@@ -206,7 +217,7 @@ TEST(ThinGemm, RefusesWhatDoesNotFit) {
   EXPECT_NE(refusal({w, other, out}).find("gate"), std::string::npos);
   EXPECT_NE(refusal({half, {}, out}).find("F16"), std::string::npos);
   EXPECT_NE(refusal({w, {}, w}).find("shapes do not fit"), std::string::npos);
-  EXPECT_NE(refusal({w, {}, out}, "fastest").find("avx512, avx2, reference"), std::string::npos);
+  EXPECT_NE(refusal({w, {}, out}, "fastest").find("amx, avx512, avx2, reference"), std::string::npos);
 }
 
 }  // namespace
