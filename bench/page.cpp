@@ -23,7 +23,8 @@ svg .tick{fill:var(--faint);font-variant-numeric:tabular-nums}
 .grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--faint);stroke-width:1}
 .guide{stroke:var(--soft);stroke-width:1;stroke-dasharray:5 4}
 .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
-.mark{stroke:var(--card);stroke-width:1.5}
+.mark,.segment{stroke:var(--card);stroke-width:1.5}
+.segment{stroke-width:1}
 )css";
 
 constexpr const char* kPageStyle = R"css(
@@ -46,7 +47,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 20px;margin:0;font
 dt{color:var(--faint)}dd{margin:0}
 nav{margin:0 0 4px;font-size:14px}nav a{color:var(--c0);margin-right:18px}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:28px 24px;margin:8px 0 24px}
-figure{margin:0;min-width:0}
+figure{margin:0 0 20px;min-width:0}
 svg{display:block;width:100%;height:auto}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin:0 0 6px;padding:0;list-style:none;font-size:13px;color:var(--soft)}
 .legend svg{display:inline-block;width:22px;height:14px;margin-right:6px;vertical-align:-2px}
@@ -109,6 +110,25 @@ std::vector<Figure> figures(const Section& section) {
     for (size_t i = 0; plot.series.size() > 1 && i < plot.series.size(); ++i) {
       figure.legend.push_back(legend_entry(i, plot.series[i].name, false));
     }
+    all.push_back(std::move(figure));
+  }
+  return all;
+}
+
+// Those that are as wide as the page. They stand on pages only.
+std::vector<Figure> wide_figures(const Section& section) {
+  std::vector<Figure> all;
+  const auto next_id = [&] { return fmt::format("{}-wide-{}", section.name, all.size() + 1); };
+  for (const StackedPlot& plot : section.stacked_plots) {
+    Figure figure{next_id(), plot.title, stacked_plot_svg(plot, next_id()), {}};
+    for (size_t i = 0; i < plot.series.size(); ++i) {
+      figure.legend.push_back(legend_entry(i, plot.series[i].name, false));
+    }
+    all.push_back(std::move(figure));
+  }
+  for (const TimelinePlot& plot : section.timelines) {
+    Figure figure{next_id(), plot.title, timeline_plot_svg(plot, next_id()), {}};
+    for (size_t i = 0; i < plot.kinds.size(); ++i) figure.legend.push_back(legend_entry(i, plot.kinds[i], false));
     all.push_back(std::move(figure));
   }
   return all;
@@ -201,6 +221,7 @@ std::string section_html(const Section& section) {
   if (!drawn.empty()) html += "<div class=\"plots\">\n";
   for (const Figure& figure : drawn) html += figure_html(figure);
   if (!drawn.empty()) html += "</div>\n";
+  for (const Figure& figure : wide_figures(section)) html += figure_html(figure);
   if (!section.table.rows.empty()) html += table_html(section.table, section.title);
   return html + "</section>\n";
 }
@@ -211,11 +232,8 @@ std::string report_page(const Report& report) {
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<title>Zoetrope: attention at the machine&#39;s limit</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n"
-      "<h1>Zoetrope: attention at the machine&#39;s limit</h1>\n"
-      "<p class=\"sub\">Exact attention as measured on one machine, against what that machine can do. Every result was "
-      "verified before it was timed.</p>\n",
-      page_style());
+      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n<h1>{}</h1>\n<p class=\"sub\">{}</p>\n",
+      escape_html(report.title), page_style(), escape_html(report.title), escape_html(report.subtitle));
   if (report.sections.size() > 1) {
     html += "<nav aria-label=\"Sections\">";
     for (const Section& section : report.sections) {
@@ -223,7 +241,7 @@ std::string report_page(const Report& report) {
     }
     html += "</nav>\n";
   }
-  html += "<div class=\"machine\">\n<h2>The machine</h2>\n<dl>\n";
+  html += fmt::format("<div class=\"machine\">\n<h2>{}</h2>\n<dl>\n", escape_html(report.facts));
   for (const auto& [name, value] : report.machine) {
     html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape_html(name), escape_html(value));
   }

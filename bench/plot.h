@@ -1,6 +1,6 @@
-// Plots as inline SVG: lines over a logarithmic axis, and grouped bars. Colours are CSS classes of the page (page.cpp),
-// so that light and dark are its business; every mark carries its value as a tooltip, every plot a title and a
-// description for screen readers.
+// Plots as inline SVG: lines over a logarithmic axis, grouped bars, stacked rows and time lines. Colours are CSS
+// classes of the page (page.cpp), so that light and dark are its business; every mark carries its value as a tooltip,
+// every plot a title and a description for screen readers.
 #pragma once
 
 #include <string>
@@ -17,6 +17,9 @@ inline constexpr double kPlotSvgWidth = 560, kPlotSvgHeight = 300;
 // `id` must be unique on the page. At most kMostSeries lines or series (ZT_CHECK).
 std::string line_plot_svg(const LinePlot& plot, const std::string& id);
 std::string bar_plot_svg(const BarPlot& plot, const std::string& id);
+// Wider than the others, and as high as they have rows.
+std::string stacked_plot_svg(const StackedPlot& plot, const std::string& id);
+std::string timeline_plot_svg(const TimelinePlot& plot, const std::string& id);
 
 // The colour and mark of a line, in [0, kMostSeries).
 size_t slot_of(const LinePlot& plot, size_t line);

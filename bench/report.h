@@ -78,6 +78,32 @@ struct BarPlot {
   std::vector<Series> series;  // at most 8
 };
 
+// Rows of segments laid end to end, from left to right.
+struct StackedPlot {
+  std::string title;
+  std::string x_label;  // of the sum
+  std::string unit;     // behind values: "s", "GB"
+  double limit = 0;     // a vertical line, where not 0, called …
+  std::string limit_label;
+  std::vector<std::string> rows;
+  std::vector<BarPlot::Series> series;  // one value a row; at most 8
+};
+
+// What happens when: spans on named rows.
+struct TimelinePlot {
+  struct Span {
+    size_t row = 0;
+    size_t kind = 0;  // of `kinds`
+    double begin = 0, end = 0;
+    std::string name;
+  };
+  std::string title;
+  std::string unit;  // of begin and end
+  std::vector<std::string> rows;
+  std::vector<std::string> kinds;  // a colour each, at most 8
+  std::vector<Span> spans;
+};
+
 struct Section {
   std::string name;   // key in JSON: "peak", "kernel", …
   std::string title;  // for people
@@ -85,10 +111,19 @@ struct Section {
   std::vector<std::pair<std::string, std::string>> highlights;  // a figure and what it is, large on the page
   std::vector<LinePlot> line_plots;
   std::vector<BarPlot> bar_plots;
+  std::vector<StackedPlot> stacked_plots;
+  std::vector<TimelinePlot> timelines;
   Table table;
 };
 
 struct Report {
+  // Of the page.
+  std::string title = "Zoetrope: attention at the machine's limit";
+  std::string subtitle =
+      "Exact attention as measured on one machine, against what that machine can do. Every result was verified before "
+      "it "
+      "was timed.";
+  std::string facts = "The machine";                         // what is called `machine` here and in JSON
   std::vector<std::pair<std::string, std::string>> machine;  // "CPU", "Intel …"
   std::vector<Section> sections;
 };
