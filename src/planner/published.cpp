@@ -52,12 +52,13 @@ std::vector<PublishedRow> tpu_rows() {
   };
 }
 
+std::string gpu_count(int gpus) { return fmt::format("{} GPU{}", gpus, gpus == 1 ? "" : "s"); }
+
 std::vector<PublishedRow> gpu_rows() {
   std::vector<PublishedRow> rows;
   const auto gb200 = [&](Split split, double seconds) {
-    rows.push_back({kGb200,
-                    fmt::format("{} GPUs: data {}, U{}R{}", split.data * split.ulysses * split.ring, split.data,
-                                split.ulysses, split.ring),
+    const int gpus = split.data * split.ulysses * split.ring;
+    rows.push_back({kGb200, fmt::format("{}: data {}, U{}R{}", gpu_count(gpus), split.data, split.ulysses, split.ring),
                     configuration(split), 2, 2, PublishedTime::kDenoise, seconds,
                     "pull request 13821 of NVIDIA/TensorRT-LLM"});
   };
@@ -71,7 +72,7 @@ std::vector<PublishedRow> gpu_rows() {
   gb200({2, 8, 4}, 8.48);
   // Its code splits the sequence alone and decodes in float32 on one GPU.
   const auto h100 = [&](Split split, double seconds) {
-    rows.push_back({kH100, fmt::format("{} GPUs: U{}", split.ulysses, split.ulysses), configuration(split), 2, 4,
+    rows.push_back({kH100, fmt::format("{}: U{}", gpu_count(split.ulysses), split.ulysses), configuration(split), 2, 4,
                     PublishedTime::kRun, seconds, "Wan 2.2's own code, whole runs"});
   };
   h100({1, 1, 1}, 1041.5);
@@ -255,7 +256,7 @@ std::vector<PublishedResult> compare_published(const std::filesystem::path& fold
 std::string published_table(const std::vector<PublishedResult>& results) {
   std::string text = "| machine | run | published s | model s | error | left out |\n|---|---|---|---|---|---|\n";
   for (const PublishedResult& result : results) {
-    text += fmt::format("| {} | {} | {:.5g} | {:.5g} | {:+.1f} % | {:+.1f} % |\n", result.row.machine, result.row.name,
+    text += fmt::format("| {} | {} | {:.5g} | {:.4g} | {:+.1f} % | {:+.1f} % |\n", result.row.machine, result.row.name,
                         result.row.seconds, result.predicted, 100 * result.error(), 100 * result.left_out_error());
   }
   return text;
