@@ -91,10 +91,18 @@ struct ComponentMemory {
   int64_t planned_bytes = 0;  // as the memory model said before
 };
 
+// Seconds of a part of the run on rank 0: as the planner said before, and as they were.
+struct PredictedPart {
+  std::string part;  // "load", "text encoder", "denoise", of which "denoise: computing" and others, "VAE decode"
+  double predicted_seconds = 0;
+  double measured_seconds = 0;
+};
+
 struct GenerateResult {
   Tensor latents;                         // [1, C, T, h, w] F32, final, normalised; on every rank
-  std::string timing;                     // the timing summary, memory included; rank 0
+  std::string timing;                     // the timing summary, memory and prediction included; rank 0
   std::vector<ComponentMemory> memory;    // in the order of time, the whole last; rank 0
+  std::vector<PredictedPart> predicted;   // in the order of time; rank 0, empty where nothing was predicted
   std::string written;                    // what was written; rank 0
   int64_t bytes_sent = 0;                 // by attention, summed over ranks
   std::optional<double> one_rank_rel_l2;  // with compare_one_rank

@@ -188,10 +188,14 @@ Strategy parse_strategy(const StrategyOptions& options, int context_degree, int6
 
 OpenFields open_fields(const StrategyOptions& options) {
   const Name& name = find_name(options.attention);
+  const bool one = name.topology == Topology::kOneRank;
   OpenFields open;
-  open.ulysses = !options.ulysses_shards && (name.topology == Topology::kAny || name.topology == Topology::kBoth);
+  open.ulysses = options.ulysses_shards;
+  if (one || name.topology == Topology::kRing) open.ulysses = 1;
+  if (one || name.topology == Topology::kUlysses) open.ring = 1;
+  open.topology = !open.ulysses && !open.ring;
   open.direction = options.ring_direction.empty() && name.topology == Topology::kAny;
-  open.head_chunks = !options.ulysses_attention_chunks && name.topology != Topology::kOneRank;
+  open.head_chunks = !options.ulysses_attention_chunks && !one;
   return open;
 }
 

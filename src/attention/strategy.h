@@ -15,10 +15,12 @@ inline constexpr int kMostHeadChunks = 4096;
 // The fields of flash_block_sizes.
 const std::vector<std::string>& block_size_names();
 
-// What neither the name nor a key says. The softmax is not among them: left open it is what is faster on this kind of
-// device, as measured, wherever the ranks stand.
+// What a name and the keys beside it leave open. The softmax is not among it: left open it is what is faster on this
+// kind of device, as measured, wherever the ranks stand.
 struct OpenFields {
-  bool ulysses = false;
+  std::optional<int64_t> ulysses;  // U as name or key say it, or unset
+  std::optional<int64_t> ring;     // R where the name says that one, or unset
+  bool topology = false;           // neither is said
   bool direction = false;
   bool head_chunks = false;
 };

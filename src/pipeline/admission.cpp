@@ -237,22 +237,24 @@ class Search {
   const Bytes available_;
 };
 
-// What processes on one host agree on and others differ in.
-std::array<char, 256> host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name;
-}
-
 int processes_on_this_host(comm::Communicator& world) {
   if (!comm::launched_by_mpi()) return 1;
-  const std::array<char, 256> mine = host_name();
-  std::vector<std::array<char, 256>> all(static_cast<size_t>(world.size()));
-  world.all_gather(mine.data(), all.data(), mine.size(), "host names");
-  return static_cast<int>(std::count(all.begin(), all.end(), mine));
+  const std::vector<std::string> hosts = hosts_of_ranks(world);
+  return static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(world.rank())]));
 }
 
 }  // namespace
+
+std::vector<std::string> hosts_of_ranks(comm::Communicator& world) {
+  using Name = std::array<char, 256>;
+  Name mine{};
+  ::gethostname(mine.data(), mine.size() - 1);
+  std::vector<Name> all(static_cast<size_t>(world.size()));
+  world.all_gather(mine.data(), all.data(), mine.size(), "host names");
+  std::vector<std::string> hosts;
+  for (const Name& name : all) hosts.emplace_back(name.data());
+  return hosts;
+}
 
 wan::ModelConfigs model_configs(const ModelFolder& model) {
   wan::ModelConfigs configs;

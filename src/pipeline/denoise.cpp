@@ -220,8 +220,10 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   pass_notes_on();
 }
 
+attention::Counters Denoiser::attention_counters() const { return attention_->counters(); }
+
 int64_t Denoiser::attention_bytes_sent() const {
-  const attention::Counters counters = attention_->counters();
+  const attention::Counters counters = attention_counters();
   return counters.ulysses.bytes_sent + counters.ring.bytes_sent;
 }
 

@@ -63,6 +63,7 @@ class Denoiser {
   void run(const TensorView& latents, const Callbacks& callbacks);
 
   int64_t attention_bytes_sent() const;
+  attention::Counters attention_counters() const;  // of this rank, all steps
 
  private:
   int64_t branches() const;        // of all ranks: 2 with guidance

@@ -50,9 +50,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
       .integer("threads", o.threads, {1, 4096},
                "compute threads of this process, shared by its ranks; unset: all cores");
-  set.text("hardware", o.hardware,
-           "profile that the planner chooses with: a name of configs/hardware/ or a file; unset: what `zoetrope "
-           "calibrate` measured here, else cpu");
+  set.text("hardware", o.hardware, kHardwareHelp);
   attention::describe_strategy_options(set, o.strategy);
   set.integer("context_parallelism", o.context_parallelism, {-1, 4096},
               "ranks a sequence is split over; -1: what is left")

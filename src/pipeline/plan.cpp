@@ -64,16 +64,6 @@ wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& mod
   return config;
 }
 
-// The keys with what they leave open filled in.
-attention::StrategyOptions filled_in(const attention::StrategyOptions& keys, const RankChoice& choice) {
-  attention::StrategyOptions filled = keys;
-  const attention::OpenFields open = attention::open_fields(keys);
-  if (open.ulysses && choice.ulysses > 0) filled.ulysses_shards = choice.ulysses;
-  if (open.head_chunks) filled.ulysses_attention_chunks = choice.head_chunks;
-  if (open.direction) filled.ring_direction = attention::direction_name(choice.direction);
-  return filled;
-}
-
 // Of data where its own key does not say it: what the context leaves, else the choice.
 int data_degree(const GenerateOptions& o, const RunPlan& plan, int ranks, const RankChoice& choice) {
   if (o.data_parallelism) return static_cast<int>(*o.data_parallelism);
@@ -108,6 +98,15 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   return plan;
 }
 
+attention::StrategyOptions filled_in(const attention::StrategyOptions& keys, const RankChoice& choice) {
+  attention::StrategyOptions filled = keys;
+  const attention::OpenFields open = attention::open_fields(keys);
+  if (open.topology && choice.ulysses > 0) filled.ulysses_shards = choice.ulysses;
+  if (open.head_chunks) filled.ulysses_attention_chunks = choice.head_chunks;
+  if (open.direction) filled.ring_direction = attention::direction_name(choice.direction);
+  return filled;
+}
+
 RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks,
                          const RankChoice& choice) {
   const auto degree = [](int64_t value) { return static_cast<int>(value); };
@@ -132,15 +131,19 @@ RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const Mo
   return layout;
 }
 
-std::string layout_text(const RankLayout& layout) {
-  const attention::Strategy &s = layout.strategy, defaults;
-  std::string text = fmt::format("data {} x context {} (Ulysses {} x ring {}", layout.degrees.data,
-                                 layout.degrees.context, s.ulysses, s.ring);
+std::string strategy_text(const attention::Strategy& s) {
+  const attention::Strategy defaults;
+  std::string text = fmt::format("Ulysses {} x ring {}", s.ulysses, s.ring);
   if (s.direction != defaults.direction) text += fmt::format(", ring direction {}", direction_name(s.direction));
   // Filled in: auto is online.
   if (s.softmax == attention::Softmax::kFixedMax) text += fmt::format(", softmax {}", softmax_name(s.softmax));
   if (s.head_chunks != defaults.head_chunks) text += fmt::format(", {} head chunks", s.head_chunks);
-  return text + ")";
+  return text;
+}
+
+std::string layout_text(const RankLayout& layout) {
+  return fmt::format("data {} x context {} ({})", layout.degrees.data, layout.degrees.context,
+                     strategy_text(layout.strategy));
 }
 
 RankLayout single_rank_layout() {

@@ -50,12 +50,16 @@ struct RankChoice {
   int vae = 0;  // 0: all, as far as there are rows
 };
 
+// The keys, and for what they leave open the choice.
+attention::StrategyOptions filled_in(const attention::StrategyOptions& keys, const RankChoice& choice);
+
 // What the options say wins over `choice`. Throws Error for degrees that are not possible, with the legal ones.
 RankLayout lay_out_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks,
                          const RankChoice& choice = {});
 // As people read it, "data 1 x context 4 (Ulysses 2 x ring 2)", and after these what is not the default: the ring's
 // direction, the softmax, the head chunks.
 std::string layout_text(const RankLayout& layout);
+std::string strategy_text(const attention::Strategy& strategy);  // its part in brackets
 // The layout of one rank alone, whatever the options say.
 RankLayout single_rank_layout();
 

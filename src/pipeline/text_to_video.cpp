@@ -17,6 +17,7 @@
 #include "models/wan/text/prompt.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
+#include "pipeline/auto_plan.h"
 #include "pipeline/decode_frames.h"
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
@@ -24,6 +25,7 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
+#include "pipeline/predicted_report.h"
 #include "pipeline/prompt_ranks.h"
 #include "trace/resident.h"
 
@@ -81,12 +83,25 @@ class Run final : public TextToVideo {
     check_options(options);
     return ModelFolder::open(options);
   }
-  // `experts` [2] are shared by the ranks of `world` that live in this process.
-  GenerateResult run_once(comm::Communicator& world, const RankLayout& layout, SharedExpert* experts,
-                          const GenerateCallbacks& callbacks, Stop stop);
+  // One pass over the ranks of a communicator.
+  struct Pass {
+    const RankLayout& layout;
+    SharedExpert* experts;  // [2], shared by the ranks that live in this process
+    Stop stop;
+    const AutoPlan* planned;  // to compare with; null: not
+  };
+  GenerateResult run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks);
+  void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
+                         GenerateResult& result) const;
   double distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
                               const GenerateCallbacks& callbacks);
   MemoryQuestion memory_question(const RankLayout& layout, int ranks) const;
+  RankLayout layout_of(const AutoPlan& planned, int ranks) const {
+    return lay_out_ranks(options_, plan_, model_, ranks, planned.choice);
+  }
+  AutoPlan plan_ranks(const Job& job, planner::Bytes available) const;
+  planner::Bytes available(comm::Communicator* world) const;
+  std::string describe(const AutoPlan& planned, int ranks) const;
   std::unique_ptr<io::FrameWriter> open_output() const;
   int threads_of(const comm::Communicator& world) const;
 
@@ -128,9 +143,34 @@ MemoryQuestion Run::memory_question(const RankLayout& layout, int ranks) const {
   return question;
 }
 
-GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout, SharedExpert* experts,
-                             const GenerateCallbacks& callbacks, Stop stop) {
+// To each process of the job, the least of them; 0 where it is not known.
+planner::Bytes Run::available(comm::Communicator* world) const {
+  const std::vector<planner::MemoryLimit> limits = limits_here(memory_question(single_rank_layout(), 1), world);
+  const planner::Bytes mine = limits.empty() ? planner::Bytes::most() : limits.front().available;
+  if (world == nullptr) return limits.empty() ? planner::Bytes() : mine;
+  const double least = -world->all_reduce_max(-mine.gigabytes());
+  return least < planner::Bytes::most().gigabytes() ? planner::Bytes(static_cast<int64_t>(least * 1e9))
+                                                    : planner::Bytes();
+}
+
+AutoPlan Run::plan_ranks(const Job& job, planner::Bytes available) const {
+  const MemoryQuestion memory = memory_question(single_rank_layout(), 1);
+  return choose_run({plan_, model_, memory, job, available});
+}
+
+void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
+                            GenerateResult& result) const {
+  if (pass.planned == nullptr) return;
+  const Weights weights = model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
+  const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
+  const int64_t steps = options_.num_inference_steps;
+  result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights, frames));
+  result.timing += predicted_text(result.predicted, steps);
+}
+
+GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks) {
   const bool first = world.rank() == 0;
+  const auto& [layout, experts, stop, planned] = pass;
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
   GenerateResult result;
@@ -141,6 +181,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
   Dump dump(writes ? options_.dump : "");
   result.latents = initial_noise(options_, plan_);
   dump.add("latents.init", result.latents);
+  attention::Counters attention;
   {
     memory.begin(planner::kTextEncoder);
     const PromptEmbeddings embeddings =
@@ -175,6 +216,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
     denoiser.run(result.latents, inner);
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
+    attention = denoiser.attention_counters();
     if (trace_ && stop == Stop::kAfterDenoise) comm::gather_trace(world, *trace_);
   }
   // Waits for all ranks: those of this process hold the weights together until the last one has let go.
@@ -182,9 +224,11 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
   if (stop == Stop::kAfterOutput) {
     memory.begin(planner::kVae);
     const FrameOutput output{writer.get(), dump};
-    decode_frames({options_, model_, plan_, callbacks, timing, trace_.get()}, world, vae_, result.latents, output);
+    GenerateOptions options = options_;
+    options.vae_parallel = layout.vae;
+    decode_frames({options, model_, plan_, callbacks, timing, trace_.get()}, world, vae_, result.latents, output);
     // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
-    if (decoding_ranks(options_, plan_, model_.vae_config, world.size()) == world.size()) memory.gather();
+    if (layout.vae == world.size()) memory.gather();
   }
   if (writes) {
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
@@ -200,6 +244,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const RankLayout& layout
   if (first) {
     result.memory = memory.finish();
     result.timing = timing.to_string() + memory.text();
+    compare_with_plan(timing, attention, pass, result);
   }
   return result;
 }
@@ -212,15 +257,18 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   if (options_.ranks && *options_.ranks != world.size()) {
     fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options_.ranks, world.size());
   }
-  const RankLayout layout = lay_out_ranks(options_, plan_, model_, world.size());
-  if (world.rank() == 0 && callbacks.note) callbacks.note(describe(world.size()));
+  const Job job = job_of(world, options_.threads);
+  const planner::Bytes free = available(&world);
+  const AutoPlan planned = agreed_plan(world, [&] { return plan_ranks(job, free); });
+  const RankLayout layout = layout_of(planned, world.size());
+  if (world.rank() == 0 && callbacks.note) callbacks.note(describe(planned, world.size()));
   admit(memory_question(layout, world.size()), world);
   if (options_.compare_one_rank) admit(memory_question(single_rank_layout(), 1), world);
   // Tried now, and not after the run.
   if (trace_ && world.rank() == 0) AtomicFile(options_.trace);
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
-  GenerateResult result = run_once(world, layout, experts_, callbacks, stop);
+  GenerateResult result = run_once(world, {layout, experts_, stop, &planned}, callbacks);
   if (world.rank() != 0) return result;
   if (trace_) trace_->write(options_.trace);
   if (alone) result.one_rank_rel_l2 = distance_to_one_rank(*alone, result, callbacks);
@@ -232,12 +280,17 @@ double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
   // Its own: the other ranks may not have let go of theirs, whose batch is another where guidance was divided.
   SharedExpert experts[2];
-  const GenerateResult one = run_once(alone, single_rank_layout(), experts, callbacks, Stop::kAfterDenoise);
+  const RankLayout layout = single_rank_layout();
+  const GenerateResult one = run_once(alone, {layout, experts, Stop::kAfterDenoise, nullptr}, callbacks);
   return relative_l2(result.latents, one.latents);
 }
 
 std::string Run::describe(int ranks) const {
-  const RankLayout layout = lay_out_ranks(options_, plan_, model_, ranks);
+  return describe(plan_ranks(job_of(ranks, options_.threads), available(nullptr)), ranks);
+}
+
+std::string Run::describe(const AutoPlan& planned, int ranks) const {
+  const RankLayout layout = layout_of(planned, ranks);
   const wan::TransformerConfig& config = model_.experts[0].config;
   std::string text = fmt::format("Model {}: {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
                                  model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
@@ -247,10 +300,10 @@ std::string Run::describe(int ranks) const {
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off");
   text += fmt::format("Ranks {}: {}, {} threads in this process", ranks, layout_text(layout),
                       comm::process_threads(options_.threads));
-  const int decoders = decoding_ranks(options_, plan_, model_.vae_config, ranks);
-  if (ranks > 1) text += fmt::format(", VAE on {}", decoders == 1 ? "rank 0" : fmt::format("{} ranks", decoders));
+  if (ranks > 1) text += fmt::format(", VAE on {}", layout.vae == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae));
   const planner::MemoryPlan memory = memory_plan(memory_question(layout, ranks));
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
+  text += fmt::format("\n{}", planned.text());
   for (const std::string& note : plan_.notes) text += "\nNote: " + note;
   return text;
 }

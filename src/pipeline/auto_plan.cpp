@@ -1,0 +1,249 @@
+#include "pipeline/auto_plan.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <type_traits>
+
+#include "attention/strategy.h"
+#include "base/error.h"
+#include "models/wan/step_work.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using planner::Fixed;
+using planner::Question;
+using planner::Verdict;
+
+// Parts of a step that are less than this share of it are not worth a word.
+constexpr double kWorthAWord = 0.005;
+constexpr double kShort = 0.1;  // seconds that are told in milliseconds
+
+RankChoice choice_of(const planner::RankUse& use) {
+  RankChoice choice;
+  choice.data = use.data;
+  choice.ulysses = use.context.ulysses;
+  choice.head_chunks = use.head_chunks;
+  choice.direction = static_cast<attention::Direction>(use.direction);
+  choice.vae = use.vae;
+  return choice;
+}
+
+std::optional<int> degree(const std::optional<int64_t>& said) {
+  return said ? std::optional<int>(static_cast<int>(*said)) : std::nullopt;
+}
+
+// What a strategy's name and keys say of the search. `strategy` is the one that holds without a planner.
+Fixed fixed_by(const attention::StrategyOptions& keys, const attention::Strategy& strategy) {
+  const attention::OpenFields open = attention::open_fields(keys);
+  Fixed fixed;
+  fixed.ulysses = degree(open.ulysses);
+  fixed.ring = degree(open.ring);
+  if (!open.direction) fixed.direction = static_cast<schedule::Direction>(strategy.direction);
+  if (!open.head_chunks) fixed.head_chunks = strategy.head_chunks;
+  fixed.fixed_max = strategy.softmax == attention::Softmax::kFixedMax;
+  // Tiles are tuned for this CPU, whatever the profile says of others.
+  fixed.block_q = strategy.block_q;
+  return fixed;
+}
+
+// Nothing is left to the search: what was measured must not change a bit.
+void fix_all(Fixed& fixed, const RankLayout& layout) {
+  fixed.data = layout.degrees.data;
+  fixed.context = layout.degrees.context;
+  fixed.ulysses = layout.strategy.ulysses;
+  fixed.ring = layout.strategy.ring;
+  fixed.direction = static_cast<schedule::Direction>(layout.strategy.direction);
+  fixed.head_chunks = layout.strategy.head_chunks;
+  fixed.vae = layout.vae;
+}
+
+// The planner's best: the plainest of those that it cannot tell from the fastest. Where nothing fits the most frugal.
+const planner::Candidate& chosen_of(const planner::Ranking& ranking) {
+  if (const planner::Candidate* best = ranking.best()) return *best;
+  const planner::Candidate* least = nullptr;
+  for (const planner::Candidate& candidate : ranking.candidates) {
+    if (candidate.verdict == Verdict::kIllegal) continue;
+    if (least == nullptr || candidate.bytes_per_rank < least->bytes_per_rank) least = &candidate;
+  }
+  ZT_CHECK(least != nullptr);
+  return *least;
+}
+
+// The fastest beside it that is another layout and not, say, another number of ranks that decode.
+const planner::Candidate* next_of(const planner::Ranking& ranking, const std::string& layout,
+                                  const std::function<std::string(const RankChoice&)>& layout_of) {
+  const planner::Candidate* next = nullptr;
+  for (const planner::Candidate& candidate : ranking.candidates) {
+    const bool runs = candidate.verdict == Verdict::kTie || candidate.verdict == Verdict::kSlower;
+    if (!runs || layout_of(choice_of(candidate.configuration.ranks)) == layout) continue;
+    if (next == nullptr || candidate.value < next->value) next = &candidate;
+  }
+  return next;
+}
+
+// `layout_of` says how people read a choice.
+AutoPlan plan_of(const Question& question, const ProfileChoice& profile,
+                 const std::function<std::string(const RankChoice&)>& layout_of) {
+  const planner::Ranking ranking = planner::search(question);
+  const planner::Candidate& chosen = chosen_of(ranking);
+  AutoPlan plan;
+  plan.choice = choice_of(chosen.configuration.ranks);
+  plan.layout = layout_of(plan.choice);
+  plan.profile = profile.origin;
+  plan.notes = profile.notes;
+  plan.predicted = chosen.time;
+  plan.bytes_per_rank = chosen.bytes_per_rank;
+  plan.model_error = profile.hardware.model_error;
+  if (const planner::Candidate* next = next_of(ranking, plan.layout, layout_of))
+    plan.next = {layout_of(choice_of(next->configuration.ranks)), next->value / chosen.value - 1};
+  return plan;
+}
+
+// The layout that keys and rules alone make, with a degree of data that is legal. Throws the refusal of the plainest
+// where none is.
+RankLayout layout_by_rule(const RunQuestion& q) {
+  const GenerateOptions& o = q.memory.options;
+  RankChoice choice;
+  try {
+    return lay_out_ranks(o, q.plan, q.model, q.job.ranks, choice);
+  } catch (const Error& refusal) {
+    // What a key says may be possible with the branches dealt out.
+    if (!q.plan.guided || o.strategy.deterministic || q.job.ranks % 2 != 0) throw;
+    choice.data = 2;
+    try {
+      return lay_out_ranks(o, q.plan, q.model, q.job.ranks, choice);
+    } catch (const Error&) {
+      throw refusal;
+    }
+  }
+}
+
+std::string seconds_text(double seconds) {
+  return seconds < kShort ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.3g} s", seconds);
+}
+
+// "attention 8.12, linear 3.01", in the unit of the whole.
+std::string parts_text(const planner::StepPrediction& step) {
+  const planner::Breakdown& b = step.critical();
+  const std::pair<const char*, double> parts[] = {
+      {"attention", b.attention},       {"linear", b.linear}, {"tokens", b.tokens},
+      {"layers' overhead", b.overhead}, {"merging", b.merge}, {"exchange", b.exposed_exchange},
+      {"ring", b.exposed_ring},         {"gather", b.gather}, {"waiting for others", b.idle}};
+  const double unit = step.seconds < kShort ? 1e3 : 1;
+  std::vector<std::string> words;
+  for (const auto& [name, seconds] : parts)
+    if (seconds >= kWorthAWord * step.seconds) words.push_back(fmt::format("{} {:.3g}", name, seconds * unit));
+  return fmt::to_string(fmt::join(words, ", "));
+}
+
+}  // namespace
+
+std::string AutoPlan::text() const {
+  std::string text = fmt::format("Plan: {}; predicted {}{}", layout, seconds_text(predicted.step.seconds), per);
+  const std::string parts = parts_text(predicted.step);
+  if (!parts.empty()) text += fmt::format(" ({})", parts);
+  if (bytes_per_rank > planner::Bytes()) text += fmt::format(", {} a rank", bytes_per_rank.text());
+  if (next) {
+    text += fmt::format("; next best {}, {:.1f} % {}", next->layout, 100 * std::abs(next->slower),
+                        next->slower < 0 ? "faster" : "slower");
+    if (next->slower < model_error) text += fmt::format(", under the model's error of {:.0f} %", 100 * model_error);
+  }
+  text += fmt::format("\nPlanned with {}", profile);
+  for (const std::string& note : notes) text += fmt::format("; {}", note);
+  return text;
+}
+
+AutoPlan choose_run(const RunQuestion& q) {
+  const GenerateOptions& o = q.memory.options;
+  const RankLayout by_rule = layout_by_rule(q);
+  const ProfileChoice profile = choose_profile(o.hardware, q.job);
+  const wan::RunSize size = run_size(q.memory);
+  Question question;
+  question.work = wan::work(q.memory.configs, size);
+  question.work.steps = o.num_inference_steps;
+  question.hardware = profile.hardware;
+  question.ranks = q.job.ranks;
+  question.ranks_here = q.job.ranks_here();
+  question.sharded = by_rule.sharded;
+  question.memory_limit = q.available / question.ranks_here;
+  question.memory = [&](const planner::RankUse& use) { return wan::workload(q.memory.configs, size, use); };
+  question.fixed = fixed_by(o.strategy, by_rule.strategy);
+  question.fixed.text_encoder = q.job.ranks;
+  if (o.data_parallelism) question.fixed.data = by_rule.degrees.data;
+  if (o.context_parallelism != -1) question.fixed.context = by_rule.degrees.context;
+  if (o.vae_parallel) question.fixed.vae = by_rule.vae;
+  if (o.strategy.deterministic) fix_all(question.fixed, by_rule);
+  return plan_of(question, profile, [&](const RankChoice& choice) {
+    return layout_text(lay_out_ranks(o, q.plan, q.model, q.job.ranks, choice));
+  });
+}
+
+AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
+                          const std::string& hardware, const Job& job) {
+  const attention::Strategy strategy = attention::parse_strategy(keys, job.ranks, problem.heads);
+  const ProfileChoice profile = choose_profile(hardware, job);
+  Question question;
+  planner::Work& work = question.work;
+  work.layers = 1;
+  work.tokens = problem.tokens;
+  work.heads = problem.heads;
+  work.head_dim = problem.head_dim;
+  work.element_bytes = static_cast<int64_t>(dtype_size(problem.dtype));
+  work.branches = static_cast<int>(problem.batch);
+  work.steps = 1;
+  question.hardware = profile.hardware;
+  // There are no layers around it, and nothing between them.
+  question.hardware.layer_overhead = question.hardware.token_seconds = 0;
+  question.ranks = job.ranks;
+  question.ranks_here = job.ranks_here();
+  question.fixed = fixed_by(keys, strategy);
+  if (keys.deterministic) {
+    RankLayout layout;
+    layout.degrees.context = job.ranks;
+    layout.strategy = strategy;
+    fix_all(question.fixed, layout);
+  }
+  question.fixed.data = question.fixed.text_encoder = 1;
+  question.fixed.vae.reset();  // there is none
+  question.memory = [&](const planner::RankUse& use) {
+    planner::Workload workload;
+    workload.ranks = use;
+    workload.attention = work.sizes(problem.batch);
+    workload.experts.emplace_back().name = "attention";
+    return workload;
+  };
+  question.memory_limit = planner::Bytes::most();  // attention::plan books it, or says that it cannot
+  AutoPlan plan = plan_of(question, profile, [&](const RankChoice& choice) {
+    return strategy_text(attention::parse_strategy(filled_in(keys, choice), job.ranks, problem.heads));
+  });
+  plan.per.clear();
+  plan.bytes_per_rank = {};  // of the engine alone: a caller has more
+  return plan;
+}
+
+AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan()>& decide) {
+  static_assert(std::is_trivially_copyable_v<RankChoice>);
+  AutoPlan plan;
+  std::string refusal;
+  if (world.rank() == 0) {
+    try {
+      plan = decide();
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+  }
+  if (world.size() > 1) {
+    constexpr const char* kPlan = "plan";
+    auto length = static_cast<int64_t>(refusal.size());
+    world.broadcast(0, &length, sizeof length, kPlan);
+    refusal.resize(static_cast<size_t>(length));
+    if (length > 0) world.broadcast(0, refusal.data(), refusal.size(), kPlan);
+    else world.broadcast(0, &plan.choice, sizeof plan.choice, kPlan);
+  }
+  if (!refusal.empty()) fail("{}", refusal);
+  return plan;
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,64 @@
+// How ranks are used where the user leaves it open: every legal use is priced by the planner, and the fastest that fits
+// runs. Decides for one process; agreed_plan() makes one decision of a job. What the figures are is profile_choice.h,
+// what the keys mean without a planner plan.h.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+
+#include "pipeline/admission.h"
+#include "pipeline/plan.h"
+#include "pipeline/profile_choice.h"
+#include "planner/search.h"
+
+namespace zoetrope::pipeline {
+
+struct AutoPlan {
+  RankChoice choice;
+
+  // What runs, priced. Elsewhere than on the rank that planned all of this is empty.
+  std::string layout;           // as people read it
+  std::string per = " a step";  // what is predicted
+  std::string profile;
+  std::vector<std::string> notes;  // what makes the prediction doubtful
+  planner::RunPrediction predicted;
+  planner::Bytes bytes_per_rank;
+  double model_error = 0;  // relative; times closer than this are ties, and of ties the plainest runs
+  // The fastest that is another use of the ranks.
+  struct Next {
+    std::string layout;
+    double slower = 0;  // the whole video, relative; below 0 where it is faster, but less plain
+  };
+  std::optional<Next> next;
+
+  // "Plan: …" and a line on the profile, without a line feed at the end.
+  std::string text() const;
+};
+
+struct RunQuestion {
+  const RunPlan& plan;
+  const ModelFolder& model;
+  const MemoryQuestion& memory;  // its options are the run's; its ranks do not matter
+  Job job;
+  planner::Bytes available;  // to a process; 0: not known
+};
+
+// Keys that are set are not searched over, and with deterministic=true none is: what somebody measured must not change
+// a bit. Where nothing fits it is the most frugal that was looked at, for admission to refuse. Throws Error where the
+// options contradict themselves or the job, with the legal values.
+AutoPlan choose_run(const RunQuestion& question);
+
+// The same for one attention problem of its own, with all ranks on the context axis.
+AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
+                          const std::string& hardware, const Job& job);
+
+// Rank 0 decides, for profiles and memory may differ between hosts; the others have its choice, or throw its Error.
+// Collective over `world`.
+AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan()>& decide);
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,240 @@
+#include "pipeline/auto_plan.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// Eight devices that compute alike; `bandwidth` of their links in GB/s and `latency` in microseconds are what differs.
+std::string machine(double bandwidth, double latency, double read = 5) {
+  return fmt::format(R"(description: for a test
+devices: 8
+memory: 80
+memory_bandwidth: 100
+layer_overhead: 0
+token_seconds: 0.3
+host_read: {}
+devices_per_host: 8
+bf16: {{peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}}
+float32: {{peak: 0.1, gemm: 0.8, attention: 0.5, convolution: 0.5}}
+links:
+  - {{name: wire, members: 8, kind: switch, bandwidth: {}, latency: {}}}
+)",
+                     read, bandwidth, latency);
+}
+
+class AutoPlanTest : public testing::Test {
+ protected:
+  AutoPlanTest() {
+    options.height = 80;
+    options.width = 80;
+    options.num_frames = 17;
+    options.num_inference_steps = 4;
+    options.prompt = "a cat";
+    options.hardware = folder_.write("fast.yml", machine(1000, 1));
+  }
+
+  AutoPlan choose(int ranks, planner::Bytes available = {}) const {
+    const RunPlan plan = plan_run(options, model_);
+    MemoryQuestion memory{options, model_configs(model_), {}, {}, {}};
+    Job job;
+    job.ranks = job.ranks_per_host = ranks;
+    return choose_run({plan, model_, memory, job, available});
+  }
+  RankLayout layout(const AutoPlan& planned, int ranks) const {
+    return lay_out_ranks(options, plan_run(options, model_), model_, ranks, planned.choice);
+  }
+
+  const TestFolder folder_;
+  const ModelFolder model_ = ModelFolder::open(recorded_model("wan21_t2v"));  // four heads
+  GenerateOptions options;
+};
+
+TEST_F(AutoPlanTest, WhatRunsIsWhatIsSaid) {
+  for (const int ranks : {1, 2, 3, 4, 6, 7, 8}) {
+    const AutoPlan planned = choose(ranks);
+    EXPECT_EQ(layout_text(layout(planned, ranks)), planned.layout) << ranks;
+    EXPECT_EQ(layout(planned, ranks).vae, planned.choice.vae);
+    EXPECT_GT(planned.predicted.step.seconds, 0);
+    EXPECT_EQ(planned.predicted.step.ranks.size(), static_cast<size_t>(ranks));
+    const std::string text = planned.text();
+    EXPECT_THAT(text, HasSubstr("Plan: " + planned.layout));
+    EXPECT_THAT(text, HasSubstr(" a step (attention"));
+    EXPECT_THAT(text, HasSubstr(" a rank"));
+    EXPECT_THAT(text, HasSubstr("Planned with profile 'fast'"));
+    EXPECT_EQ(planned.next.has_value(), ranks > 1) << text;
+  }
+}
+
+// The branches of guidance meet once a step, the parts of a sequence in every layer.
+TEST_F(AutoPlanTest, SlowLinksDivideTheBranches) {
+  options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
+  EXPECT_EQ(choose(2).choice.data, 2);
+  EXPECT_EQ(choose(4).choice.data, 2);
+  options.guidance_scale = 1;
+  EXPECT_EQ(choose(2).choice.data, 1);
+  EXPECT_EQ(choose(2).next->layout, choose(2).choice.ulysses == 2 ? "data 1 x context 2 (Ulysses 1 x ring 2)"
+                                                                  : "data 1 x context 2 (Ulysses 2 x ring 1)");
+}
+
+// A ring of four sends more than an exchange, all of it beside compute that takes longer; and latency is paid by every
+// message of an exchange, and by none of a hop.
+TEST_F(AutoPlanTest, TheTopologyFollowsTheLinks) {
+  options.guidance_scale = 1;
+  options.hardware = folder_.write("late.yml", machine(1000, 300));
+  EXPECT_EQ(choose(4).choice.ulysses, 1);
+  options.hardware = folder_.write("narrow.yml", machine(0.02, 0));
+  EXPECT_EQ(choose(4).choice.ulysses, 4);
+}
+
+TEST_F(AutoPlanTest, KeysThatAreSetAreNotSearched) {
+  options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
+  options.data_parallelism = 1;
+  EXPECT_EQ(choose(4).choice.data, 1);
+  options.strategy.ulysses_shards = 2;
+  options.strategy.ring_direction = "open";
+  options.strategy.ulysses_attention_chunks = 3;
+  options.vae_parallel = 3;
+  AutoPlan planned = choose(8);
+  RankLayout made = layout(planned, 8);
+  EXPECT_EQ(layout_text(made), "data 1 x context 8 (Ulysses 2 x ring 4, ring direction open, 3 head chunks)");
+  EXPECT_EQ(made.vae, 3);
+  EXPECT_FALSE(planned.next.has_value()) << planned.text();
+  options.data_parallelism.reset();
+  options.context_parallelism = 4;
+  made = layout(choose(8), 8);
+  EXPECT_EQ(made.degrees.data, 2);
+  EXPECT_EQ(made.degrees.context, 4);
+}
+
+TEST_F(AutoPlanTest, ANameKeepsItsMeaning) {
+  for (const auto& [bandwidth, latency] : {std::pair(1000.0, 1.0), std::pair(0.01, 1000.0), std::pair(1000.0, 300.0)}) {
+    options.hardware = folder_.write("any.yml", machine(bandwidth, latency));
+    options.strategy.attention = "ring";
+    const RankLayout ring = layout(choose(4), 4);
+    EXPECT_EQ(ring.strategy.ulysses, 1);
+    EXPECT_EQ(ring.strategy.direction, attention::Direction::kForward);
+    options.strategy.attention = "ulysses";
+    EXPECT_EQ(layout(choose(4), 4).strategy.ring, 1);
+    options.strategy.attention = "ulysses_ring_custom_bidir";
+    EXPECT_EQ(layout(choose(4), 4).strategy.direction, attention::Direction::kOpen);
+    options.strategy.attention = "ulysses_custom_fixed_m";
+    EXPECT_EQ(layout(choose(4), 4).strategy.softmax, attention::Softmax::kFixedMax);
+  }
+}
+
+// Eight ranks of Ulysses need eight heads, four for each branch are enough; one rank's strategy runs on two of them.
+TEST_F(AutoPlanTest, BranchesAreDividedWhereOnlyThatIsLegal) {
+  options.strategy.attention = "ulysses";
+  EXPECT_EQ(choose(8).choice.data, 2);
+  options.strategy.attention = "flash";
+  EXPECT_EQ(choose(2).choice.data, 2);
+  options.guidance_scale = 1;
+  EXPECT_THAT(error_of([&] { choose(2); }), HasSubstr("runs on one rank, but the context degree is 2"));
+}
+
+TEST_F(AutoPlanTest, ImpossibleKeysAreRefusedWithTheLegalOnes) {
+  options.strategy.ulysses_shards = 3;
+  EXPECT_THAT(error_of([&] { choose(4); }), HasSubstr("legal values: 1, 2, 4"));
+  options.strategy.ulysses_shards.reset();
+  options.context_parallelism = 3;
+  EXPECT_THAT(error_of([&] { choose(4); }), HasSubstr("make 3 ranks, but there are 4"));
+  options.context_parallelism = -1;
+  options.hardware = "nothing_of_this_name";
+  EXPECT_THAT(error_of([&] { choose(4); }), HasSubstr("nothing_of_this_name"));
+}
+
+TEST_F(AutoPlanTest, DeterministicRunsKeepTheRule) {
+  options.strategy.deterministic = true;
+  const std::string rule = layout_text(lay_out_ranks(options, plan_run(options, model_), model_, 4));
+  EXPECT_EQ(rule, "data 1 x context 4 (Ulysses 4 x ring 1)");
+  for (const auto& [bandwidth, latency] : {std::pair(1000.0, 1.0), std::pair(0.01, 1000.0), std::pair(1000.0, 300.0)}) {
+    options.hardware = folder_.write("any.yml", machine(bandwidth, latency));
+    const AutoPlan planned = choose(4);
+    EXPECT_EQ(planned.layout, rule);
+    EXPECT_FALSE(planned.next.has_value());
+  }
+}
+
+// Ranks of one process share what is available to it.
+TEST_F(AutoPlanTest, WhatDoesNotFitIsNotChosen) {
+  options.height = options.width = 640;  // activations are more than weights here
+  options.guidance_scale = 1;
+  options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
+  const AutoPlan unlimited = choose(4);
+  const planner::Bytes needed = unlimited.bytes_per_rank * 4;
+  EXPECT_EQ(choose(4, needed).layout, unlimited.layout);
+  const AutoPlan less = choose(4, needed - planner::Bytes(4096));
+  EXPECT_LT(less.bytes_per_rank * 4, needed);
+  // Where nothing fits there is a plan all the same, for admission to refuse.
+  const AutoPlan nothing = choose(4, planner::Bytes(1000));
+  EXPECT_LE(nothing.bytes_per_rank, unlimited.bytes_per_rank);
+  EXPECT_FALSE(nothing.next.has_value());
+}
+
+TEST_F(AutoPlanTest, SequencesThatStayWholeArePlannedToo) {
+  options.flash_min_seq_length = 100000;
+  const AutoPlan planned = choose(4);
+  EXPECT_FALSE(layout(planned, 4).sharded);
+  EXPECT_GT(planned.predicted.step.seconds, 0);
+}
+
+TEST_F(AutoPlanTest, OneProblemOfAttention) {
+  attention::Problem problem;
+  problem.batch = 2;
+  problem.tokens = 4096;
+  problem.heads = 5;
+  problem.head_dim = 64;
+  Job job;
+  job.ranks = job.ranks_per_host = 5;
+  const auto plan = [&](const attention::StrategyOptions& keys, double bandwidth, double latency) {
+    return choose_attention(problem, keys, folder_.write("any.yml", machine(bandwidth, latency)), job);
+  };
+  attention::StrategyOptions keys;
+  EXPECT_EQ(plan(keys, 1000, 10000).choice.ulysses, 1);
+  EXPECT_EQ(plan(keys, 0.01, 0).choice.ulysses, 5);
+  EXPECT_THAT(plan(keys, 0.01, 0).text(), HasSubstr("Plan: Ulysses 5 x ring 1; predicted "));
+  EXPECT_THAT(plan(keys, 0.01, 0).text(), Not(HasSubstr("a step")));
+  keys.attention = "ring";
+  EXPECT_EQ(plan(keys, 0.01, 0).choice.ulysses, 1);
+  keys.attention = "auto";
+  keys.deterministic = true;
+  EXPECT_EQ(plan(keys, 1000, 10000).choice.ulysses, 5);
+}
+
+// Two processes may find other profiles: what the first decides is what all do.
+TEST(AgreedPlan, IsRankNulls) {
+  std::atomic<int> agreed{0};
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    const AutoPlan planned = agreed_plan(world, [&] {
+      AutoPlan mine;
+      mine.choice.data = 7 + world.rank();
+      mine.choice.direction = attention::Direction::kOpen;
+      return mine;
+    });
+    if (planned.choice.data == 7 && planned.choice.direction == attention::Direction::kOpen) ++agreed;
+  });
+  EXPECT_EQ(agreed, 3);
+}
+
+TEST(AgreedPlan, AllRanksGiveUpTogether) {
+  std::atomic<int> refused{0};
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    if (error_of([&] { agreed_plan(world, []() -> AutoPlan { throw Error("hardware=x: is not there"); }); }) ==
+        "hardware=x: is not there")
+      ++refused;
+  });
+  EXPECT_EQ(refused, 3);
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline

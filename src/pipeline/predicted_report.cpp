@@ -1,0 +1,98 @@
+#include "pipeline/predicted_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+constexpr int kNameColumn = 32;  // as in the timing summary
+constexpr const char* kDenoise = "denoise";
+constexpr const char* kWithin = "denoise: ";  // parts of it
+
+bool within_denoise(const PredictedPart& part) { return part.part.rfind(kWithin, 0) == 0; }
+
+double deviation(const PredictedPart& part) { return part.measured_seconds - part.predicted_seconds; }
+
+// Against what was predicted; nothing where that is nothing.
+std::string percent(const PredictedPart& part) {
+  if (!(part.predicted_seconds > 0)) return "";
+  return fmt::format("{:+.0f} %", 100 * deviation(part) / part.predicted_seconds);
+}
+
+}  // namespace
+
+MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters& attention, int64_t steps,
+                         Weights weights, Frames frames) {
+  MeasuredRun measured;
+  const auto sum = [&](std::initializer_list<const char*> phases) {
+    double seconds = 0;
+    for (const char* phase : phases) seconds += timing.seconds(phase);
+    return seconds;
+  };
+  if (weights == Weights::kFromFiles) measured.load = sum({"Load/transformer", "Load/transformer_2", "Load/VAE"});
+  measured.text_encoder = sum({"Inference/Conditioning"});
+  measured.denoise = sum({"Inference/Denoise"});
+  measured.exchange_wait = attention.ulysses.wait_seconds;
+  measured.ring_wait = attention.ring.wait_seconds;
+  // Not the output's: how fast a film is written is not the planner's to say.
+  if (frames == Frames::kDecoded)
+    measured.vae = sum({"Inference/VAE decode/compute", "Inference/VAE decode/waiting for ranks"});
+  measured.steps = steps;
+  return measured;
+}
+
+std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predicted, const MeasuredRun& measured) {
+  std::vector<PredictedPart> parts;
+  if (measured.load) parts.push_back({"load", predicted.load, *measured.load});
+  parts.push_back({"text encoder", predicted.text_encoder, measured.text_encoder});
+  parts.push_back({kDenoise, predicted.denoise, measured.denoise});
+  ZT_CHECK(!predicted.step.ranks.empty());
+  const planner::Breakdown& step = predicted.step.ranks.front();
+  const auto steps = static_cast<double>(measured.steps);
+  // Where a rank waits for others that have more to do, it waits in what it exchanges with them.
+  const bool exchanges = step.exposed_exchange > 0 || measured.exchange_wait > 0;
+  const double exchange = steps * (step.exposed_exchange + (exchanges ? step.idle : 0));
+  const double ring = steps * (step.exposed_ring + (exchanges ? 0 : step.idle));
+  const auto add = [&](const char* name, double before, double after) {
+    if (before > 0 || after > 0) parts.push_back({fmt::format("{}{}", kWithin, name), before, after});
+  };
+  add("computing", predicted.denoise - exchange - ring, measured.denoise - measured.exchange_wait - measured.ring_wait);
+  add("waiting for the exchange", exchange, measured.exchange_wait);
+  add("waiting for the ring", ring, measured.ring_wait);
+  if (measured.vae) parts.push_back({"VAE decode", predicted.vae, *measured.vae});
+  return parts;
+}
+
+std::string predicted_text(const std::vector<PredictedPart>& parts, int64_t steps) {
+  std::string text = fmt::format("{:<{}}  predicted     measured\n", "Prediction", kNameColumn);
+  const PredictedPart* farthest = nullptr;
+  for (const PredictedPart& part : parts) {
+    const bool inner = within_denoise(part);
+    const int indent = inner ? 4 : 2;
+    const std::string name = inner ? part.part.substr(std::string(kWithin).size()) : part.part;
+    text += fmt::format("{:{}}{:<{}} {:>10.3f} s {:>10.3f} s   {:>6}", "", indent, name, kNameColumn - indent,
+                        part.predicted_seconds, part.measured_seconds, percent(part));
+    const auto count = static_cast<double>(steps);
+    if (part.part == kDenoise) {
+      text +=
+          fmt::format("   a step {:.3f} s, {:.3f} s", part.predicted_seconds / count, part.measured_seconds / count);
+    }
+    text += '\n';
+    // Of denoising its parts, which say more.
+    if (part.part == kDenoise) continue;
+    if (farthest == nullptr || std::abs(deviation(part)) > std::abs(deviation(*farthest))) farthest = &part;
+  }
+  if (farthest == nullptr) return text;
+  const std::string share = percent(*farthest);
+  text += fmt::format("  Largest deviation: {}, {:.3f} s {} than predicted{}\n", farthest->part,
+                      std::abs(deviation(*farthest)), deviation(*farthest) < 0 ? "less" : "more",
+                      share.empty() ? "" : fmt::format(" ({})", share));
+  return text;
+}
+
+}  // namespace zoetrope::pipeline

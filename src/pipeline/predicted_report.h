@@ -1,0 +1,41 @@
+// What the planner predicted of a run beside what the run took, part by part, and where the two are furthest apart. The
+// memory of the same run is memory_report.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/generate.h"
+
+#include "planner/simulator.h"
+#include "trace/timing.h"
+
+namespace zoetrope::pipeline {
+
+// Seconds of rank 0.
+struct MeasuredRun {
+  std::optional<double> load;  // unset where nothing was read
+  double text_encoder = 0;
+  double denoise = 0;                       // all steps
+  double exchange_wait = 0, ring_wait = 0;  // of these
+  std::optional<double> vae;                // unset where nothing was decoded
+  int64_t steps = 1;
+};
+
+// From the phases of the timing summary and what attention counted in all steps. `reads`: weights come from files;
+// `decodes`: the run made frames.
+enum class Weights : uint8_t { kFromFiles, kByFormula };
+enum class Frames : uint8_t { kDecoded, kNone };
+MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters& attention, int64_t steps,
+                         Weights weights, Frames frames);
+
+// Seconds of the whole run; denoising is divided into computing and the waits of attention.
+std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predicted, const MeasuredRun& measured);
+
+// Lines for people, under the timing summary, with a line feed at the end.
+std::string predicted_text(const std::vector<PredictedPart>& parts, int64_t steps);
+
+}  // namespace zoetrope::pipeline

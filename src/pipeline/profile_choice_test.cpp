@@ -1,0 +1,132 @@
+#include "pipeline/profile_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/test_folder.h"
+#include "kernels/cpu_features.h"
+#include "planner/calibrated.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// A cache folder of its own, so that nothing that was calibrated here counts.
+class ProfileChoiceTest : public testing::Test {
+ protected:
+  ProfileChoiceTest() {
+    const char* before = std::getenv(kVariable);
+    if (before != nullptr) before_ = before;
+    ::setenv(kVariable, cache_.path().c_str(), 1);
+    std::filesystem::create_directories(cache_ / "zoetrope");
+  }
+  ~ProfileChoiceTest() override {
+    if (before_) ::setenv(kVariable, before_->c_str(), 1);
+    else ::unsetenv(kVariable);
+  }
+
+  // As calibrated by a job of so many ranks of one thread.
+  static std::string text(const std::string& cpu, int ranks) { return planner::hardware_yaml(profile(cpu, ranks)); }
+  static planner::HardwareProfile profile(const std::string& cpu, int ranks) {
+    planner::HardwareProfile profile = planner::with_devices(choose_profile("h100_8", job(1)).hardware, ranks);
+    profile.description = "measured";
+    profile.devices_per_host = ranks;
+    profile.calibration = {cpu, 1, ranks, 1, "2026-01-02"};
+    return profile;
+  }
+  static Job job(int ranks) {
+    Job job;
+    job.ranks = job.ranks_per_host = ranks;
+    return job;
+  }
+
+  static constexpr const char* kVariable = "XDG_CACHE_HOME";
+  const TestFolder cache_;
+  std::optional<std::string> before_;
+};
+
+TEST_F(ProfileChoiceTest, WhereNobodyCalibratedItIsAnyCpu) {
+  for (const int ranks : {1, 2, 4, 7}) {
+    const ProfileChoice choice = choose_profile("", job(ranks));
+    EXPECT_EQ(choice.origin, "profile 'cpu'");
+    EXPECT_GE(choice.hardware.devices, ranks);
+    EXPECT_THAT(choice.notes, ElementsAre(HasSubstr("nobody calibrated this machine")));
+  }
+}
+
+TEST_F(ProfileChoiceTest, SeveralHostsAreAnyCpusToo) {
+  Job two_hosts = job(4);
+  two_hosts.hosts = 2;
+  two_hosts.ranks_per_host = 2;
+  two_hosts.processes = true;
+  const ProfileChoice choice = choose_profile("", two_hosts);
+  EXPECT_GE(choice.hardware.devices, 4);
+  EXPECT_EQ(choice.hardware.devices_per_host, 2);
+}
+
+TEST_F(ProfileChoiceTest, WhatWasCalibratedHereIsUsed) {
+  const auto file = cache_.write("zoetrope/hardware.yml", text(kernels::cpu_model(), 2));
+  const ProfileChoice choice = choose_profile("", job(2));
+  EXPECT_THAT(choice.origin, HasSubstr(file.string()));
+  EXPECT_THAT(choice.origin, HasSubstr("measured 2026-01-02"));
+  EXPECT_THAT(choice.notes, IsEmpty());
+  EXPECT_EQ(choice.hardware.bf16.peak, choose_profile("h100_8", job(1)).hardware.bf16.peak);
+}
+
+TEST_F(ProfileChoiceTest, StaleIsUsedWithAWarning) {
+  cache_.write("zoetrope/hardware.yml", text("a CPU that is not here", 2));
+  ProfileChoice choice = choose_profile("", job(2));
+  EXPECT_THAT(choice.origin, HasSubstr("hardware.yml"));
+  EXPECT_THAT(choice.notes, ElementsAre(testing::AllOf(HasSubstr("warning"), HasSubstr("a CPU that is not here"),
+                                                       HasSubstr("zoetrope calibrate"))));
+  cache_.write("zoetrope/hardware.yml", text(kernels::cpu_model(), 2));
+  choice = choose_profile("", job(4));
+  EXPECT_THAT(choice.notes, ElementsAre(HasSubstr("2 ranks")));
+  EXPECT_GE(choice.hardware.devices, 4);
+}
+
+TEST_F(ProfileChoiceTest, WhatCannotBeReadIsSaid) {
+  cache_.write("zoetrope/hardware.yml", "devices: 0\n");
+  const ProfileChoice choice = choose_profile("", job(2));
+  EXPECT_EQ(choice.origin, "profile 'cpu'");
+  EXPECT_THAT(choice.notes, Contains(HasSubstr("cannot be used")));
+  EXPECT_THAT(choice.notes, Contains(HasSubstr("hardware.yml")));
+}
+
+TEST_F(ProfileChoiceTest, ProcessesHaveAFileOfTheirShape) {
+  cache_.write("zoetrope/hardware.yml", text(kernels::cpu_model(), 2));
+  Job processes = job(2);
+  processes.processes = true;
+  ProfileChoice choice = choose_profile("", processes);
+  EXPECT_THAT(choice.notes, Contains(HasSubstr("threads of one process")));
+  const auto file = cache_.write("zoetrope/hardware-1x2.yml", text(kernels::cpu_model(), 2));
+  choice = choose_profile("", processes);
+  EXPECT_THAT(choice.origin, HasSubstr(file.string()));
+  EXPECT_THAT(choice.notes, IsEmpty());
+}
+
+TEST_F(ProfileChoiceTest, ANameOrAFileWins) {
+  cache_.write("zoetrope/hardware.yml", text(kernels::cpu_model(), 2));
+  ProfileChoice choice = choose_profile("tpu_v7x_8", job(4));
+  EXPECT_EQ(choice.origin, "profile 'tpu_v7x_8'");
+  EXPECT_THAT(choice.notes, IsEmpty());
+  const auto file = cache_.write("other.yml", text("a CPU that is not here", 2));
+  choice = choose_profile(file.string(), job(2));
+  EXPECT_EQ(choice.origin, "profile 'other'");
+  EXPECT_THAT(choice.notes, ElementsAre(HasSubstr("a CPU that is not here")));
+}
+
+TEST_F(ProfileChoiceTest, WhatIsNotThereIsRefused) {
+  EXPECT_THAT(error_of([&] { choose_profile("h100_9", job(1)); }), HasSubstr("h100_8"));
+  // Without a switch above it a slice of chips has no more of them.
+  EXPECT_THAT(error_of([&] { choose_profile("tpu_v7x_8", job(64)); }), HasSubstr("8"));
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
