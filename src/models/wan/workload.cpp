@@ -55,17 +55,17 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // ---- VAE ----
 
-// What the decoder computes with is float32 in either dtype. An enlarging convolution is kept as four of 2×2 taps, one
-// for each pixel of a cell.
-Bytes held_by_decoder(const CoderLayout& layout) {
+// In the VAE's dtype. An enlarging convolution is kept as four of 2×2 taps, one for each pixel of a cell: sums of
+// weights, which bf16 does not hold exactly.
+Bytes held_by_decoder(const CoderLayout& layout, DType dtype) {
   Bytes bytes;
-  for (const TensorSpec& spec : coder_tensors(layout)) bytes += Bytes(spec.shape.size()) * kFloat;
+  for (const TensorSpec& spec : coder_tensors(layout)) bytes += Bytes(spec.shape.size()) * size_of(dtype);
   constexpr int64_t kCells = 4, kCellTaps = 4;
   for (const StageLayout& stage : layout.stages) {
     if (!stage.resample) continue;
     const ConvLayout& conv = stage.resample->spatial;
-    const int64_t more = kCells * kCellTaps - conv.kernel[1] * conv.kernel[2];
-    bytes += Bytes(conv.in * conv.out * more) * kFloat;
+    const int64_t cells = kCells * kCellTaps * kFloat, as_stored = conv.kernel[1] * conv.kernel[2] * size_of(dtype);
+    bytes += Bytes(conv.in * conv.out) * (cells - as_stored);
   }
   return bytes;
 }
@@ -82,7 +82,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   const int64_t spatial = spatial_factor(config);
   const CoderLayout layout = decoder_layout(config);
   vae.weights = weights_of(vae_tensors(config), configs.stored_vae);
-  vae.weights.held = held_by_decoder(layout);
+  vae.weights.held = held_by_decoder(layout, size.vae);
   // Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
   Bytes all, widest;
   for (const TensorSpec& spec : coder_tensors(layout)) {
@@ -100,6 +100,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
       ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder, IndexRange{0, own})
                     : vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder)));
   vae.workspace += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
+  if (size.vae == DType::kBF16) vae.workspace += widest;  // a convolution's weights as float32 while it runs
   const Bytes frame = Bytes(size.height * size.width * config.out_channels) * kFloat;
   vae.output = frame * size.frames_waiting;
   if (tiled) vae.output += frame * size.frames;
