@@ -1,12 +1,15 @@
 #include "kernels/gemm/packed_onednn.h"
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/gemm/onednn_matmul.h"
+#include "kernels/gemm/pack_pairs.h"
 #include "kernels/onednn.h"
 #include "tensor/dispatch.h"
 
@@ -59,18 +62,18 @@ void round_row(const std::byte* from, BFloat16* to, int64_t count) {
 using RoundRow = void (*)(const std::byte* from, BFloat16* to, int64_t count);
 
 RoundRow round_row_of(DType stored) {
-  switch (stored) {
-    case DType::kF32:
-      return round_row<float>;
-    case DType::kBF16:
-      return round_row<BFloat16>;
-    case DType::kF16:
-      return round_row<Float16>;
-    case DType::kF64:
-      return round_row<double>;
-    default:
-      fail("pack: a matrix is {}, but F32, BF16, F16 or F64 is needed", dtype_name(stored));
-  }
+  return with_stored_type(stored, "pack: a matrix",
+                          [](auto tag) -> RoundRow { return round_row<typename decltype(tag)::type>; });
+}
+
+// The layout as blocks of pairs, which is what oneDNN chooses where it has bf16 instructions.
+std::optional<PairBlocks> pair_blocks(const dnnl::memory::desc& desc) {
+  const dnnl_blocking_desc_t& blocks = desc.data.format_desc.blocking;
+  const auto inner = [&](int i, int axis) { return blocks.inner_idxs[i] == axis ? blocks.inner_blks[i] : 0; };
+  if (desc.data.format_kind != dnnl_blocked || desc.data.offset0 != 0 || blocks.inner_nblks != 3) return {};
+  if (inner(0, 0) * inner(2, 0) != kPairTerms || inner(2, 0) != 2 || inner(1, 1) % 16 != 0) return {};
+  if (inner(1, 1) == 0) return {};
+  return PairBlocks{inner(1, 1), blocks.strides[0], blocks.strides[1]};
 }
 
 }  // namespace
@@ -107,20 +110,31 @@ size_t onednn_packed_bytes(const PackedMatrix& matrix) { return static_cast<size
 
 void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
   const OneThread alone;
-  std::vector<BFloat16> rows(static_cast<size_t>(std::min(kSlab, matrix.n) * matrix.k));
-  size_t part = 0;
-  int64_t row_of_part = 0;
+  const bool alike = std::all_of(stored.begin(), stored.end(),
+                                 [&](const TensorView& part) { return part.dtype() == stored[0].dtype(); });
+  const bool direct = alike && (stored[0].dtype() == DType::kF32 || stored[0].dtype() == DType::kBF16);
+  std::vector<const std::byte*> from;
+  std::vector<RoundRow> round;
+  for (const TensorView& part : stored) {
+    const int64_t row_bytes = matrix.k * static_cast<int64_t>(dtype_size(part.dtype()));
+    for (int64_t row = 0; row < part.extent(0); ++row)
+      from.push_back(static_cast<const std::byte*>(part.raw()) + row * row_bytes);
+    round.resize(from.size(), round_row_of(part.dtype()));
+  }
+  std::vector<BFloat16> rows;
   for (const Slab& slab : slabs_of(matrix)) {
     if (slab.rows == 0) break;
-    for (int64_t row = 0; row < slab.rows; ++row, ++row_of_part) {
-      while (row_of_part == stored[part].extent(0)) ++part, row_of_part = 0;
-      const TensorView& from = stored[part];
-      round_row_of(from.dtype())(static_cast<const std::byte*>(from.raw()) +
-                                     row_of_part * matrix.k * static_cast<int64_t>(dtype_size(from.dtype())),
-                                 rows.data() + row * matrix.k, matrix.k);
+    const dnnl::memory::desc layout = onednn_packed_desc(slab.rows, matrix.k);
+    const auto first = static_cast<size_t>(slab.row), count = static_cast<size_t>(slab.rows);
+    if (const auto blocks = pair_blocks(layout); blocks && direct) {
+      pack_pairs(std::span(from).subspan(first, count), stored[0].dtype(), matrix.k, *blocks,
+                 reinterpret_cast<BFloat16*>(out + slab.offset));
+      continue;
     }
-    reorder(onednn_memory(plain_desc(slab.rows, matrix.k), rows.data()),
-            onednn_memory(onednn_packed_desc(slab.rows, matrix.k), out + slab.offset));
+    rows.resize(count * static_cast<size_t>(matrix.k));
+    for (size_t row = 0; row < count; ++row)
+      round[first + row](from[first + row], rows.data() + row * static_cast<size_t>(matrix.k), matrix.k);
+    reorder(onednn_memory(plain_desc(slab.rows, matrix.k), rows.data()), onednn_memory(layout, out + slab.offset));
   }
 }
 
