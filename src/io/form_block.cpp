@@ -2,29 +2,39 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <new>
+
+#include "base/index_range.h"
 
 namespace zoetrope::io {
 namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
 
 class AnonymousBlock final : public FormBlock {
  public:
   explicit AnonymousBlock(size_t bytes) : bytes_(bytes) {
     if (bytes_ == 0) return;
+    if (bytes_ >= kHugePage) bytes_ += kHugePage;  // to begin at a huge page
     void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
-    data_ = static_cast<std::byte*>(mapped);
+    mapped_ = data_ = static_cast<std::byte*>(mapped);
+    if (bytes < kHugePage) return;
+    const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data_));
+    data_ += round_up(address, int64_t{kHugePage}) - address;
+    ::madvise(data_, bytes, MADV_HUGEPAGE);  // small pages where the system has no others
   }
   AnonymousBlock(const AnonymousBlock&) = delete;
   AnonymousBlock& operator=(const AnonymousBlock&) = delete;
   ~AnonymousBlock() override {
-    if (data_ != nullptr) ::munmap(data_, bytes_);
+    if (mapped_ != nullptr) ::munmap(mapped_, bytes_);
   }
   std::byte* data() const override { return data_; }
 
  private:
   size_t bytes_;
-  std::byte* data_ = nullptr;
+  std::byte *mapped_ = nullptr, *data_ = nullptr;
 };
 
 }  // namespace

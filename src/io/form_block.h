@@ -12,9 +12,10 @@ class FormBlock {
   virtual std::byte* data() const = 0;
   virtual void require_unchanged() const {}  // Error where it is a file that somebody has written to
 
-  // Fresh memory, of small pages. Huge ones are cleared three times as fast where there is memory behind them (16
-  // against 5 GB/s with two threads); but in a virtual machine large free blocks are what the host has taken back, and
-  // getting 2.8 GB of them again made a load take 2.2, 3.8 and 7.4 s instead of 1.7.
+  // Fresh memory, of huge pages where the system has them. Two threads clear 2.8 GB of those in 0.5 to 0.7 s (1.6 the
+  // first time), where small pages take 1.4 to 2.1 s, or 1.1 to 1.2 asked for in pieces ahead of their use
+  // (MADV_POPULATE_WRITE): one fault in 512, and a third of the processors' time. In another virtual machine, whose host
+  // gives back slowly what it has taken, they were the slower ones: loads of 2.2, 3.8 and 7.4 s instead of 1.7.
   static std::unique_ptr<FormBlock> anonymous(size_t bytes);
 };
 
