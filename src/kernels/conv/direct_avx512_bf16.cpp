@@ -22,10 +22,18 @@ struct Bf16Products {
   static ZT_CONV_INLINE Vec dot(Vec acc, Operand a, Operand b) { return _mm512_dpbf16_ps(acc, a, b); }
 };
 
-constexpr DirectKernels kKernels = direct_kernels<Avx512Conv, Bf16Products>();
-
 }  // namespace
 
-const DirectKernels& direct_avx512_bf16() { return kKernels; }
+// The ends of rows are those of AVX-512, compiled there: nothing of them may be made here with wider instructions.
+const DirectKernels& direct_avx512_bf16() {
+  static const DirectKernels kernels = [] {
+    DirectKernels k = direct_kernels<Avx512Conv, Bf16Products>();
+    k.finish_f32 = direct_avx512().finish_f32;
+    k.finish_bf16 = direct_avx512().finish_bf16;
+    k.widen = direct_avx512().widen;
+    return k;
+  }();
+  return kernels;
+}
 
 }  // namespace zoetrope::kernels

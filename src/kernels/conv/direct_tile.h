@@ -95,90 +95,7 @@ void direct_narrow_tile(const TileCall& call) {
   }
 }
 
-// e^x to about two ulp: x = n·ln 2 + r, a degree-6 polynomial in r (coefficients of Cephes expf), then 2^n.
-template <typename Isa>
-ZT_CONV_INLINE typename Isa::Vec direct_exp(typename Isa::Vec x) {
-  using Vec = typename Isa::Vec;
-  x = Isa::clamp(x, -104.0f, 89.0f);
-  const Vec n = Isa::round(Isa::mul(x, Isa::set1(1.44269504088896341f)));
-  Vec r = Isa::fma(n, Isa::set1(-0.693359375f), x);
-  r = Isa::fma(n, Isa::set1(2.12194440e-4f), r);
-  Vec p = Isa::set1(1.9875691500e-4f);
-  p = Isa::fma(p, r, Isa::set1(1.3981999507e-3f));
-  p = Isa::fma(p, r, Isa::set1(8.3334519073e-3f));
-  p = Isa::fma(p, r, Isa::set1(4.1665795894e-2f));
-  p = Isa::fma(p, r, Isa::set1(1.6666665459e-1f));
-  p = Isa::fma(p, r, Isa::set1(5.0000001201e-1f));
-  p = Isa::fma(p, Isa::mul(r, r), r);
-  return Isa::times_two_to(Isa::add(p, Isa::set1(1.0f)), n);
-}
-
-// kWhole: every vector is full; what is left of a row comes with its count.
-template <typename Isa, typename T>
-struct DirectFinish {
-  using Vec = typename Isa::Vec;
-  static constexpr int64_t kLanes = Isa::kLanes;
-
-  const FinishCall& call;
-  float* acc;
-  const T* add;
-  T* raw;
-  T* normed;
-
-  template <typename Count>
-  ZT_CONV_INLINE Vec write_raw(int64_t i, Vec squares, Count count) const {
-    Vec y = Isa::add(Isa::load(acc + i), Isa::load(call.bias + i));
-    if (add != nullptr) y = Isa::add(y, Isa::load(add + i, count));
-    y = Isa::keep(Isa::rounded(y, static_cast<const T*>(nullptr)), count);
-    if (raw != nullptr) Isa::store(raw + i, y, count);
-    Isa::store(acc + i, y);
-    return Isa::fma(y, y, squares);
-  }
-
-  template <typename Count>
-  ZT_CONV_INLINE void write_normed(int64_t i, Vec scale, Count count) const {
-    Vec y = Isa::mul(Isa::mul(Isa::load(acc + i), scale), Isa::load(call.gamma + i));
-    if (call.silu) {
-      const Vec grown = direct_exp<Isa>(Isa::negative(y));
-      y = Isa::divide(y, Isa::add(Isa::set1(1.0f), grown));
-    }
-    Isa::store(normed + i, y, count);
-  }
-
-  ZT_CONV_INLINE void pixel() const {
-    const int64_t whole = call.channels / kLanes * kLanes;
-    const auto rest = static_cast<int>(call.channels - whole);
-    Vec squares = Isa::zero();
-    for (int64_t i = 0; i < whole; i += kLanes) squares = write_raw(i, squares, typename Isa::Whole{});
-    if (rest > 0) squares = write_raw(whole, squares, rest);
-    if (normed == nullptr) return;
-    const float norm = Isa::square_root(Isa::sum(squares));
-    const Vec scale = Isa::set1(call.root / (norm < 1e-12f ? 1e-12f : norm));  // in this order NaN stays NaN
-    for (int64_t i = 0; i < whole; i += kLanes) write_normed(i, scale, typename Isa::Whole{});
-    if (rest > 0) write_normed(whole, scale, rest);
-  }
-};
-
-template <typename Isa, typename T>
-void direct_finish(const FinishCall& call) {
-  for (int64_t p = 0; p < call.pixels; ++p) {
-    const auto at = [p](auto* base, int64_t stride) { return base == nullptr ? nullptr : base + p * stride; };
-    DirectFinish<Isa, T>{call, call.acc + p * call.acc_stride, at(static_cast<const T*>(call.add), call.add_stride),
-                         at(static_cast<T*>(call.raw), call.raw_stride),
-                         at(static_cast<T*>(call.normed), call.normed_stride)}
-        .pixel();
-  }
-}
-
-template <typename Isa>
-void direct_widen(const void* from, float* to, int64_t count) {
-  const auto* x = static_cast<const typename Isa::Half*>(from);
-  int64_t i = 0;
-  for (; i + Isa::kLanes <= count; i += Isa::kLanes) Isa::store(to + i, Isa::load(x + i, typename Isa::Whole{}));
-  for (; i < count; ++i) to[i] = Isa::widen(x[i]);
-}
-
-// The table of an instruction set. Products of bf16 pairs have no narrow tiles: few channels go through float.
+// The tiles of an instruction set. Products of bf16 pairs have no narrow ones: few channels go through float.
 template <typename Isa, typename Products>
 constexpr DirectKernels direct_kernels() {
   DirectKernels kernels{};
@@ -202,9 +119,6 @@ constexpr DirectKernels direct_kernels() {
   ZT_CONV_TILES(7)
   ZT_CONV_TILES(8)
 #undef ZT_CONV_TILES
-  kernels.finish_f32 = direct_finish<Isa, float>;
-  kernels.finish_bf16 = direct_finish<Isa, typename Isa::Half>;
-  kernels.widen = direct_widen<Isa>;
   return kernels;
 }
 
