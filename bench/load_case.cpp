@@ -2,15 +2,13 @@
 // forward costs by itself; and the same again from a cache of converted weights.
 #include <fstream>
 
-#include "zoetrope/attention.h"
-#include "zoetrope/communicator.h"
-
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/memory.h"
 #include "bench/model_check.h"
 #include "bench/published.h"
 #include "bench/statistics.h"
+#include "bench/whole_sequence.h"
 #include "bench/words.h"
 #include "io/weight_cache.h"
 #include "models/wan/tensor_list.h"
@@ -109,14 +107,7 @@ class LoadBench {
     const Shape latent{patch[0], kTokensOneWay * patch[1], kTokensOneWay * patch[2]};
     const int64_t tokens = kTokensOneWay * kTokensOneWay;
     Start start;
-    comm::run_ranks(1, [&](comm::Communicator& rank) {
-      attention::ContextAttention attention = attention::plan({.batch = 1,
-                                                               .tokens = tokens,
-                                                               .heads = config.num_attention_heads,
-                                                               .head_dim = config.attention_head_dim,
-                                                               .dtype = type,
-                                                               .scale = 0},
-                                                              {}, rank, stream_);
+    with_whole_sequence(config, tokens, type, stream_, [&](attention::ContextAttention& attention) {
       const Tensor latents(DType::kF32, {1, config.in_channels, latent[0], latent[1], latent[2]});
       const Tensor text(type, {1, kTextRows, config.text_dim});
       const Tensor velocity(type, {1, tokens, config.patch_output_dim()});

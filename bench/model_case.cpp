@@ -1,14 +1,12 @@
 // `bench model`: one forward of the transformer as a denoising step calls it (batch 1, whole sequence, one process).
 #include <cmath>
 
-#include "zoetrope/attention.h"
-#include "zoetrope/communicator.h"
-
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/memory.h"
 #include "bench/model_check.h"
 #include "bench/whole_model.h"
+#include "bench/whole_sequence.h"
 #include "bench/words.h"
 #include "models/wan/model_flops.h"
 #include "models/wan/tensor_list.h"
@@ -91,14 +89,7 @@ class ModelBench : private WholeModel {
     say(fmt::format("{} {} tokens: {:.2f} TFLOP", dtype, tokens, flop * 1e-12));
     Verdict verdict;
     Timed timed;
-    comm::run_ranks(1, [&](comm::Communicator& rank) {
-      attention::ContextAttention attention = attention::plan({.batch = 1,
-                                                               .tokens = tokens,
-                                                               .heads = config.num_attention_heads,
-                                                               .head_dim = config.attention_head_dim,
-                                                               .dtype = weights->dtype,
-                                                               .scale = 0},
-                                                              {}, rank, stream_);
+    with_whole_sequence(config, tokens, weights->dtype, stream_, [&](attention::ContextAttention& attention) {
       wan::Transformer transformer(weights, stream_);
       transformer.prepare(latent, 1, attention);
       const Tensor latents(DType::kF32, {1, config.in_channels, latent[0], latent[1], latent[2]});

@@ -3,12 +3,10 @@
 #include <cmath>
 #include <map>
 
-#include "zoetrope/attention.h"
-#include "zoetrope/communicator.h"
-
 #include "base/error.h"
 #include "bench/model_check.h"
 #include "bench/reference_rows.h"
+#include "bench/whole_sequence.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"
 #include "tensor/half.h"
@@ -195,14 +193,7 @@ Values run_small(const std::shared_ptr<const wan::TransformerWeights>& weights, 
   const wan::Probe keep = [&](std::string_view name, const TensorView& value) {
     values.emplace(std::string(name), rows_of(value));
   };
-  comm::run_ranks(1, [&](comm::Communicator& rank) {
-    attention::ContextAttention attention = attention::plan({.batch = 1,
-                                                             .tokens = tokens,
-                                                             .heads = config.num_attention_heads,
-                                                             .head_dim = config.attention_head_dim,
-                                                             .dtype = weights->dtype,
-                                                             .scale = 0},
-                                                            {}, rank, stream);
+  with_whole_sequence(config, tokens, weights->dtype, stream, [&](attention::ContextAttention& attention) {
     wan::Transformer transformer(weights, stream);
     transformer.prepare(latent, 1, attention);
     transformer.set_context(text, {}, keep);
