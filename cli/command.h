@@ -24,6 +24,7 @@ extern const Command kAttention;
 extern const Command kBench;
 extern const Command kGenerate;
 extern const Command kInspect;
+extern const Command kPlan;
 extern const Command kSynthesize;
 extern const Command kTune;
 

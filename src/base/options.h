@@ -52,6 +52,7 @@ class OptionSet {
   // Where `key` was set last, empty while it has its default.
   std::string origin(std::string_view key) const;
   bool is_set(std::string_view key) const { return !origin(key).empty(); }
+  bool knows(std::string_view key) const { return find(key) != nullptr; }
 
   // The lines of --help: key, default, range and what it is for, in the order of description.
   std::string help() const;

@@ -127,7 +127,17 @@ class Search {
     return vae_[ranks] = best;
   }
 
-  MemoryPlan memory_of(const Configuration& c) const { return memory_model(q_.memory(c.ranks)); }
+  MemoryPlan memory_of(const Configuration& c) const {
+    const RankUse& use = c.ranks;
+    const auto key = std::array{use.here, use.data, use.context.ranks(), use.vae, use.text_encoder};
+    auto known = workloads_.find(key);
+    if (known == workloads_.end()) known = workloads_.emplace(key, q_.memory(use)).first;
+    Workload workload = known->second;
+    const int vae = workload.ranks.vae;  // fewer where they cannot share
+    workload.ranks = use;
+    workload.ranks.vae = vae;
+    return memory_model(workload);
+  }
 
   Candidate priced(const Configuration& c) const {
     Candidate candidate;
@@ -448,6 +458,7 @@ class Search {
   std::vector<Trial> trials_;    // all that were
   std::vector<Trial> hopeless_;  // the plain ones of splits whose bound was enough
   std::map<int, int> vae_;       // by ranks
+  mutable std::map<std::array<int, 5>, Workload> workloads_;
   double fastest_ = std::numeric_limits<double>::infinity();
   Ranking ranking_;
 };

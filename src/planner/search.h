@@ -43,7 +43,9 @@ struct Question {
   Fixed fixed;
   Objective objective = Objective::kLatency;
   Bytes memory_limit;  // of a rank's device; 0: the profile's
-  // The memory of a configuration: the workload that the model family makes of it.
+  // The memory of a configuration: the workload that the model family makes of it. How a context is split into Ulysses
+  // and ring, head chunks, direction and softmax may change nothing in it but its own `ranks`: it is asked once for all
+  // of these.
   std::function<Workload(const RankUse&)> memory;
 
   Bytes limit() const { return memory_limit > Bytes() ? memory_limit : hardware.device_memory; }

@@ -1,0 +1,55 @@
+// zoetrope plan: which configuration, how fast, how much memory, and why, before anything is loaded.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/plan_answer.h"
+#include "cli/plan_json.h"
+#include "cli/plan_options.h"
+#include "cli/plan_report.h"
+#include "cli/plan_text.h"
+#include "trace/trace.h"
+
+namespace zoetrope::cli {
+namespace {
+
+// All layers are alike: a few are enough to see the rhythm.
+constexpr int64_t kTracedLayers = 4;
+
+// Of the most ranks that something fits.
+void write_timeline(const PlanReport& report, const std::string& path) {
+  const auto part = std::find_if(report.parts.rbegin(), report.parts.rend(),
+                                 [](const PlanPart& p) { return p.ranking.best() != nullptr; });
+  if (part == report.parts.rend()) return;
+  trace::Trace trace;
+  planner::record_timeline(part->best_step, std::min(kTracedLayers, report.work.layers), trace);
+  trace.write(path);
+}
+
+int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
+  if (world != nullptr) fail("plan computes in one process; start it without mpirun");
+  const PlanOptions options = parse_plan_options(arguments);
+  const PlanReport report = plan_answer(options);
+  fmt::print("{}", plan_text(report, options.top));
+  if (!options.json.empty()) write_plan_json(report, options.json);
+  if (!options.report.empty()) write_plan_page(report, options.report);
+  if (!options.trace.empty()) write_timeline(report, options.trace);
+  for (const PlanPart& part : report.parts)
+    if (part.ranking.best() != nullptr) return 0;
+  fail("nothing fits into {} of a device; the least hardware that would is {}", report.memory_limit.text(),
+       report.parts.back().ranking.least_that_fits);
+}
+
+}  // namespace
+
+const Command kPlan = {"plan",
+                       "MODEL hardware=PROFILE ranks=N[,N…] [key=value…]",
+                       "Say which configuration to use on which hardware, how fast it is, and why",
+                       plan_help,
+                       nullptr,
+                       run};
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,272 @@
+#include "cli/plan_answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/strategy.h"
+#include "base/error.h"
+#include "mesh/mesh.h"
+#include "models/wan/step_work.h"
+#include "pipeline/admission.h"
+#include "pipeline/config_folder.h"
+#include "pipeline/plan.h"
+#include "pipeline/profile_choice.h"
+
+namespace zoetrope::cli {
+namespace {
+
+using planner::Bytes;
+using planner::Candidate;
+using planner::HardwareProfile;
+
+constexpr const char* kAnyCpu = "cpu";
+constexpr double kPercent = 100;
+
+std::optional<int> degree(const std::optional<int64_t>& said) {
+  return said ? std::optional<int>(static_cast<int>(*said)) : std::nullopt;
+}
+
+// What keys say of the search. Contradictions between a name and a key are refused by the attention's own rules.
+planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
+  const attention::StrategyOptions& keys = o.strategy;
+  mesh::resolve_degrees({.data = 1,
+                         .fsdp = static_cast<int>(o.fsdp_parallelism),
+                         .context = -1,
+                         .tensor = static_cast<int>(o.tensor_parallelism)},
+                        ranks);
+  // U is held against the ranks by the search; here any that a name and the heads allow will do.
+  const int64_t shards = std::clamp<int64_t>(keys.ulysses_shards.value_or(1), 1, heads);
+  attention::StrategyOptions possible = keys;
+  if (keys.ulysses_shards) possible.ulysses_shards = shards;
+  const attention::Strategy strategy = attention::parse_strategy(possible, static_cast<int>(shards), heads);
+  const attention::OpenFields open = attention::open_fields(keys);
+  planner::Fixed fixed;
+  fixed.ulysses = degree(open.ulysses);
+  fixed.ring = degree(open.ring);
+  if (!open.direction) fixed.direction = static_cast<schedule::Direction>(strategy.direction);
+  if (keys.ulysses_attention_chunks) fixed.head_chunks = strategy.head_chunks;
+  const bool softmax_open = keys.attention == "auto" && (keys.softmax.empty() || keys.softmax == "auto");
+  if (!softmax_open) fixed.fixed_max = strategy.softmax == attention::Softmax::kFixedMax;
+  if (strategy.block_q > 0) fixed.block_q = strategy.block_q;
+  if (o.data_parallelism && *o.data_parallelism != -1) fixed.data = degree(o.data_parallelism);
+  if (o.context_parallelism != -1) fixed.context = static_cast<int>(o.context_parallelism);
+  fixed.vae = degree(o.vae_parallel);
+  return fixed;
+}
+
+struct Machine {
+  HardwareProfile hardware;
+  std::string origin;
+  std::vector<std::string> notes;
+  bool shares_process = false;  // ranks of a host are threads of one
+};
+
+void apply(HardwareProfile& hardware, const PlanOptions& options) {
+  for (const auto& [key, value] : options.what_if) planner::set_figure(hardware, key, value);
+}
+
+// Published devices are as they are; figures of a CPU's host are shared out to the ranks.
+Machine machine_of(const PlanOptions& options, int ranks) {
+  if (!options.hardware.empty()) {
+    HardwareProfile hardware = planner::find_hardware(options.hardware, pipeline::config_folder() / "hardware");
+    if (!hardware.calibration && hardware.name != kAnyCpu) {
+      apply(hardware, options);
+      const std::string origin = fmt::format("{} ({})", hardware.name, hardware.description);
+      return {planner::with_devices(hardware, ranks), origin, {}, false};
+    }
+  }
+  pipeline::ProfileChoice choice =
+      pipeline::choose_profile(options.hardware, pipeline::job_of(ranks, options.run.threads));
+  apply(choice.hardware, options);
+  return {std::move(choice.hardware), choice.origin, choice.notes, true};
+}
+
+// One model at one size, whatever the machine.
+class Subject {
+ public:
+  explicit Subject(const PlanOptions& options)
+      : options_(options),
+        model_(pipeline::ModelFolder::open_random(options.folder)),
+        plan_(pipeline::plan_run(options.run, model_)),
+        configs_(pipeline::model_configs(model_)) {
+    configs_.mapped = true;
+  }
+
+  int64_t heads() const { return model_.experts[0].config.num_attention_heads; }
+
+  planner::Question question(const Machine& machine, int ranks) const {
+    planner::Question q;
+    q.hardware = machine.hardware;
+    q.ranks = ranks;
+    q.ranks_here = machine.shares_process ? std::min(ranks, std::max(1, machine.hardware.devices_per_host)) : 1;
+    if (options_.ranks_per_process) q.ranks_here = std::min(ranks, *options_.ranks_per_process);
+    q.objective = options_.objective;
+    q.fixed = fixed_by(options_.run, heads(), ranks);
+    q.sharded = plan_.tokens >= options_.run.flash_min_seq_length;
+    if (options_.run.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*options_.run.memory_limit * 1e9));
+    const wan::RunSize size = size_for(machine);
+    q.work = wan::work(configs_, size);
+    q.work.steps = options_.run.num_inference_steps;
+    q.work.name = name();
+    q.memory = [this, size](const planner::RankUse& use) { return wan::workload(configs_, size, use); };
+    return q;
+  }
+
+  std::string name() const {
+    const GenerateOptions& o = options_.run;
+    return fmt::format("{}, {} x {}, {} frames", options_.folder.filename().string(), o.width, o.height, o.num_frames);
+  }
+  std::vector<std::string> lines() const {
+    const GenerateOptions& o = options_.run;
+    return {
+        fmt::format("Model     {}: {} tokens, {} steps, {}", name(), plan_.tokens, o.num_inference_steps,
+                    plan_.guided ? "two guidance branches" : "no guidance"),
+        fmt::format("Dtypes    transformer {}, text encoder {}, VAE {}", o.dtype, o.text_encoder_dtype, o.vae_dtype)};
+  }
+
+ private:
+  // Threads of this machine say nothing of another.
+  wan::RunSize size_for(const Machine& machine) const {
+    pipeline::MemoryQuestion memory{options_.run, configs_, {}, {}, {}};
+    if (!machine.shares_process && !memory.options.threads) memory.options.threads = 1;
+    return pipeline::run_size(memory);
+  }
+
+  const PlanOptions& options_;
+  pipeline::ModelFolder model_;
+  pipeline::RunPlan plan_;
+  wan::ModelConfigs configs_;
+};
+
+std::string percent(double share) { return fmt::format("{:.0f} %", kPercent * share); }
+
+// What a step would lose if a kind of waiting or work were gone: what a faster part is worth at most.
+std::string worth_of_links(const planner::StepPrediction& step) {
+  const planner::Breakdown& b = step.critical();
+  const double links = (b.exposed_exchange + b.exposed_ring + b.gather) / step.seconds;
+  const double compute = (b.linear + b.attention) / step.seconds;
+  return fmt::format(
+      "Of a step {} is products and attention, which only faster or more devices shorten, and {} is "
+      "waiting for links, which faster ones would save at most.",
+      percent(compute), percent(links));
+}
+
+void explain(PlanPart& part) {
+  const Candidate* best = part.ranking.best();
+  if (best == nullptr) {
+    part.explanation.push_back(fmt::format("Nothing fits: the least that would is {}.", part.ranking.least_that_fits));
+    return;
+  }
+  part.explanation.push_back(fmt::format("Best: {}; {}.", configuration_text(*best), best->reason));
+  const auto ties = std::count_if(part.ranking.candidates.begin(), part.ranking.candidates.end(),
+                                  [](const Candidate& c) { return c.verdict == planner::Verdict::kTie; });
+  if (ties > 0) {
+    part.explanation.push_back(
+        fmt::format("{} other configuration{} within the model's error of {}: tied, and the plainest is taken.", ties,
+                    ties == 1 ? " is" : "s are", percent(part.hardware.model_error)));
+  }
+  part.explanation.push_back(worth_of_links(best->time.step));
+}
+
+PlanPart part_of(const planner::Question& question) {
+  PlanPart part;
+  part.ranks = question.ranks;
+  part.hardware = question.hardware;
+  part.ranking = planner::search(question);
+  if (const Candidate* best = part.ranking.best()) {
+    part.best_step =
+        planner::simulate_step(question.work, question.hardware, best->configuration, planner::Timeline::kLayer);
+    part.seconds = best->video_seconds();
+    part.device_seconds = part.seconds * best->ranks();
+    constexpr double kHour = 3600;
+    if (question.hardware.price_per_hour > 0)
+      part.price = part.device_seconds * question.hardware.price_per_hour / question.hardware.devices / kHour;
+  }
+  explain(part);
+  return part;
+}
+
+void compare(std::vector<PlanPart>& parts) {
+  const auto first =
+      std::find_if(parts.begin(), parts.end(), [](const PlanPart& part) { return part.ranking.best() != nullptr; });
+  if (first == parts.end()) return;
+  for (PlanPart& part : parts) {
+    if (part.ranking.best() == nullptr) continue;
+    part.speed_up = first->seconds / part.seconds;
+    part.efficiency = part.speed_up * first->ranks / part.ranks;
+  }
+}
+
+// What to use, and how far more of it pays.
+std::vector<std::string> answer_of(const std::vector<PlanPart>& parts) {
+  std::vector<std::string> answer;
+  const PlanPart* before = nullptr;
+  for (const PlanPart& part : parts) {
+    const Candidate* best = part.ranking.best();
+    if (best == nullptr) {
+      answer.push_back(fmt::format("{} rank{}: nothing fits; the least that would is {}.", part.ranks,
+                                   part.ranks == 1 ? "" : "s", part.ranking.least_that_fits));
+      continue;
+    }
+    std::string line =
+        fmt::format("{} rank{}: a video in {}, a step in {}, {} a rank, with {}", part.ranks,
+                    part.ranks == 1 ? "" : "s", seconds_text(part.seconds), seconds_text(best->time.step.seconds),
+                    best->bytes_per_rank.text(), configuration_text(*best));
+    if (before != nullptr) {
+      line +=
+          fmt::format("; {:.2g} times the ranks of {} make it {:.2f} times as fast",
+                      static_cast<double>(part.ranks) / before->ranks, before->ranks, before->seconds / part.seconds);
+    }
+    answer.push_back(line + ".");
+    before = &part;
+  }
+  return answer;
+}
+
+}  // namespace
+
+std::string configuration_text(const Candidate& candidate) {
+  std::string text = candidate.configuration.text();
+  if (candidate.configuration.ranks.vae > 1) text += fmt::format(", VAE over {}", candidate.configuration.ranks.vae);
+  return text;
+}
+
+std::string seconds_text(double seconds) {
+  constexpr double kMinute = 60, kHour = 3600, kMilli = 1e-3;
+  if (seconds >= 2 * kHour) return fmt::format("{:.3g} h", seconds / kHour);
+  if (seconds >= 10 * kMinute) return fmt::format("{:.3g} min", seconds / kMinute);
+  if (seconds >= 0.1) return fmt::format("{:.3g} s", seconds);
+  return fmt::format("{:.3g} ms", seconds / kMilli);
+}
+
+PlanReport plan_answer(const PlanOptions& options) {
+  const Subject subject(options);
+  PlanReport report;
+  report.objective = options.objective;
+  report.what_if = options.what_if;
+  std::string origin;
+  std::vector<std::string> notes;
+  for (const int ranks : options.ranks) {
+    const Machine machine = machine_of(options, ranks);
+    const planner::Question question = subject.question(machine, ranks);
+    report.work = question.work;
+    report.hardware = machine.hardware;
+    report.memory_limit = question.limit();
+    report.parts.push_back(part_of(question));
+    origin = machine.origin;
+    notes = machine.notes;
+  }
+  compare(report.parts);
+  report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);
+  report.question = subject.lines();
+  report.question.push_back(fmt::format("Hardware  {}; {} of memory a device", origin, report.memory_limit.text()));
+  for (const auto& [key, value] : options.what_if)
+    report.question.push_back(fmt::format("What if   {} = {}", key, value));
+  for (const std::string& note : notes) report.question.push_back(fmt::format("Note      {}", note));
+  report.answer = answer_of(report.parts);
+  return report;
+}
+
+}  // namespace zoetrope::cli

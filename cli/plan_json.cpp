@@ -1,0 +1,112 @@
+#include "cli/plan_json.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "zoetrope/attention.h"
+
+#include "base/atomic_file.h"
+
+namespace zoetrope::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using planner::Candidate;
+
+Json breakdown_json(const planner::Breakdown& b) {
+  return {{"linear", b.linear},
+          {"attention", b.attention},
+          {"tokens", b.tokens},
+          {"overhead", b.overhead},
+          {"merge", b.merge},
+          {"exposed_exchange", b.exposed_exchange},
+          {"exposed_ring", b.exposed_ring},
+          {"gather", b.gather},
+          {"idle", b.idle}};
+}
+
+Json memory_json(const planner::MemoryPlan& plan) {
+  Json phases = Json::array();
+  for (const planner::MemoryPhase& phase : plan.phases) {
+    Json items = Json::object();
+    for (const planner::MemoryItem& item : phase.items) items[item.name] = item.bytes.count();
+    phases.push_back({{"phase", phase.name},
+                      {"component", phase.component},
+                      {"bytes", phase.total().count()},
+                      {"items", std::move(items)}});
+  }
+  return phases;
+}
+
+Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware) {
+  const planner::RankUse& use = c.configuration.ranks;
+  Json json{{"ranks", c.ranks()},
+            {"data", use.data},
+            {"ulysses", use.context.ulysses},
+            {"ring", use.context.ring},
+            {"verdict", planner::verdict_name(c.verdict)},
+            {"reason", c.reason}};
+  if (c.verdict == planner::Verdict::kIllegal) return json;
+  json["direction"] = attention::direction_name(static_cast<attention::Direction>(use.direction));
+  json["head_chunks"] = use.head_chunks;
+  json["softmax"] = use.fixed_max ? "fixed_max" : "online";
+  // 0: the library's own choice.
+  json["block_q"] = c.configuration.block_q > 0 ? c.configuration.block_q : hardware.block_q;
+  json["vae_ranks"] = use.vae;
+  json["simulated"] = c.simulated;
+  json["seconds_total"] = c.time.total();
+  json["seconds_load"] = c.time.load;
+  json["seconds_text_encoder"] = c.time.text_encoder;
+  json["seconds_denoise"] = c.time.denoise;
+  json["seconds_vae"] = c.time.vae;
+  json["seconds_per_step"] = c.time.step.seconds;
+  json["breakdown"] = breakdown_json(c.time.step.critical());
+  json["limited_by"] = c.time.step.limited_by();
+  json["value"] = c.value;
+  json["bytes_per_rank"] = c.bytes_per_rank.count();
+  json["memory"] = memory_json(c.memory);
+  return json;
+}
+
+Json part_json(const PlanPart& part) {
+  Json candidates = Json::array();
+  for (const Candidate& c : part.ranking.candidates) candidates.push_back(candidate_json(c, part.hardware));
+  Json json{{"ranks", part.ranks}, {"fits", part.ranking.best() != nullptr}};
+  if (part.ranking.best() != nullptr) {
+    json["seconds_per_video"] = part.seconds;
+    json["speed_up"] = part.speed_up;
+    json["efficiency"] = part.efficiency;
+    json["device_seconds"] = part.device_seconds;
+    json["price"] = part.price > 0 ? Json(part.price) : Json();
+  } else {
+    json["least_that_fits"] = part.ranking.least_that_fits;
+  }
+  json["left_out"] = part.ranking.left_out;
+  json["candidates"] = std::move(candidates);
+  return json;
+}
+
+}  // namespace
+
+void write_plan_json(const PlanReport& report, const std::filesystem::path& path) {
+  Json what_if = Json::object();
+  for (const auto& [key, value] : report.what_if) what_if[key] = value;
+  Json plans = Json::array();
+  for (const PlanPart& part : report.parts) plans.push_back(part_json(part));
+  const Json json{{"title", report.title},
+                  {"hardware", report.hardware.name},
+                  {"what_if", std::move(what_if)},
+                  {"objective", planner::objective_name(report.objective)},
+                  {"model_error", report.hardware.model_error},
+                  {"memory_limit_bytes", report.memory_limit.count()},
+                  {"tokens", report.work.tokens},
+                  {"steps", report.work.steps},
+                  {"answer", report.answer},
+                  {"plans", std::move(plans)}};
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,145 @@
+#include "cli/plan_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "pipeline/config_folder.h"
+#include "pipeline/generate_options.h"
+
+namespace zoetrope::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWhatIf = "what_if.";
+constexpr int kMostRanks = 4096;
+
+// As written, before anything is looked up.
+struct Words {
+  std::string ranks = "1";
+  std::string objective = "latency";
+  std::optional<int64_t> ranks_per_process;
+};
+
+OptionSet describe(PlanOptions& o, Words& w) {
+  OptionSet set;
+  set.text("hardware", o.hardware,
+           "a name of configs/hardware/ or a profile's file; unset: what `zoetrope calibrate` measured here, else cpu")
+      .text("ranks", w.ranks, "devices to plan for, from 1 to 4096; several, as 8,16,64, make a scaling curve")
+      .choice("objective", w.objective, {"latency", "throughput", "cost"},
+              "what is best: the time of a video over all ranks, videos an hour, or the price of a video")
+      .integer("ranks_per_process", w.ranks_per_process, {1, kMostRanks},
+               "ranks that share a process and its weights; unset: 1 on accelerators, all of a host on CPUs")
+      .text("json", o.json, "file for all candidates")
+      .text("report", o.report, "file for a page with the breakdown, the scaling curve, memory and the time line")
+      .text("trace", o.trace, "file for the predicted time line of the best, to open beside a measured one")
+      .integer("top", o.top, {1, 1000}, "lines of each table");
+  return set;
+}
+
+std::vector<int> parse_ranks(const std::string& text) {
+  std::vector<int> ranks;
+  std::string_view rest = text;
+  while (true) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    int count = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
+    if (error != std::errc() || end != word.data() + word.size() || count < 1 || count > kMostRanks) {
+      fail("ranks={}: '{}' is not a number of ranks from 1 to {}; several are written as ranks=8,16,64", text, word,
+           kMostRanks);
+    }
+    ranks.push_back(count);
+    if (word.size() == rest.size()) break;
+    rest.remove_prefix(word.size() + 1);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+planner::Objective parse_objective(const std::string& word) {
+  for (const auto objective :
+       {planner::Objective::kLatency, planner::Objective::kThroughput, planner::Objective::kCost})
+    if (word == objective_name(objective)) return objective;
+  ZT_CHECK(false, "objective {}", word);
+  return {};
+}
+
+// A key that neither set knows is looked for among the names of both.
+void set_word(const std::string& word, OptionSet& own, OptionSet& run) {
+  const std::string key = word.substr(0, word.find('='));
+  if (own.knows(key)) return own.set_argument(word);
+  static const std::vector<std::string> names{"hardware", "ranks",  "objective", "ranks_per_process",
+                                              "json",     "report", "top",       "what_if"};
+  const std::string near = nearest_name(key, names);
+  if (!run.knows(key) && !near.empty()) fail("command line: unknown key '{}'; did you mean '{}'?", key, near);
+  run.set_argument(word);
+}
+
+void check_files(const PlanOptions& o) {
+  for (const auto& [key, file] :
+       {std::pair{"json", &o.json}, std::pair{"report", &o.report}, std::pair{"trace", &o.trace}}) {
+    const fs::path folder = fs::path(*file).parent_path();
+    std::error_code ignored;
+    if (!file->empty() && !folder.empty() && !fs::is_directory(folder, ignored))
+      fail("{}={}: the folder {} does not exist", key, *file, folder.string());
+  }
+}
+
+}  // namespace
+
+PlanOptions parse_plan_options(const std::vector<std::string>& words) {
+  PlanOptions options;
+  Words own_words;
+  OptionSet own = describe(options, own_words);
+  OptionSet run = pipeline::describe_options(options.run);
+  std::vector<std::string> models, keys;
+  for (const std::string& word : words) {
+    if (word.find('=') == std::string::npos) models.push_back(word);
+    else if (word.rfind("model=", 0) == 0) models.push_back(word.substr(word.find('=') + 1));
+    else keys.push_back(word);
+  }
+  if (models.size() != 1) fail("plan takes one model: zoetrope plan MODEL hardware=PROFILE ranks=N [key=value…]");
+  options.folder = pipeline::model_or_config(models[0]);
+  fs::path yaml = options.folder;
+  yaml += ".yml";
+  std::error_code ignored;
+  if (fs::equivalent(options.folder.parent_path(), pipeline::config_folder(), ignored) && fs::exists(yaml))
+    run.load_yaml(yaml);
+  for (const std::string& key : keys) {
+    if (key.rfind(kWhatIf, 0) != 0) {
+      set_word(key, own, run);
+      continue;
+    }
+    const size_t equals = key.find('=');
+    options.what_if.emplace_back(key.substr(kWhatIf.size(), equals - kWhatIf.size()), key.substr(equals + 1));
+  }
+  options.run.model = options.folder.string();
+  options.ranks = parse_ranks(own_words.ranks);
+  options.objective = parse_objective(own_words.objective);
+  if (own_words.ranks_per_process) options.ranks_per_process = static_cast<int>(*own_words.ranks_per_process);
+  check_files(options);
+  return options;
+}
+
+std::string plan_help() {
+  PlanOptions options;
+  Words words;
+  return fmt::format(
+      "MODEL is a checkpoint folder, a folder with its configs alone, or a name of configs/; no weights are read. Keys "
+      "of\ngenerate say what is planned (height, width, num_frames, num_inference_steps, guidance_scale, dtype, "
+      "vae_dtype,\nvae_tiling, memory_limit in GB of a device) and what is fixed (attention, ulysses_shards, "
+      "ulysses_attention_chunks,\nring_direction, softmax, flash_block_sizes, data_parallelism, context_parallelism, "
+      "vae_parallel). Beside them:\n{}"
+      "  what_if.KEY=VALUE   the profile with another figure: what_if.links.node.bandwidth=900, what_if.memory=x2\n\n"
+      "Exit code 1 where nothing fits. Example:\n"
+      "  zoetrope plan wan2.2_t2v_a14b hardware=h100_8 ranks=1,2,4,8 report=plan.html\n",
+      describe(options, words).help());
+}
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,146 @@
+#include "cli/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <tuple>
+
+#include "cli/plan_answer.h"
+
+namespace zoetrope::cli {
+namespace {
+
+using planner::Candidate;
+using planner::Verdict;
+
+// Columns of a step, in the order of the table; what is seldom more than nothing stands together.
+struct Column {
+  const char* name;
+  double (*seconds)(const planner::Breakdown&);
+};
+constexpr Column kColumns[] = {
+    {"linear", [](const planner::Breakdown& b) { return b.linear; }},
+    {"attent.", [](const planner::Breakdown& b) { return b.attention; }},
+    {"tokens", [](const planner::Breakdown& b) { return b.tokens + b.overhead; }},
+    {"exchange", [](const planner::Breakdown& b) { return b.exposed_exchange; }},
+    {"ring", [](const planner::Breakdown& b) { return b.exposed_ring + b.merge; }},
+    {"other", [](const planner::Breakdown& b) { return b.gather + b.idle; }},
+};
+
+using SplitKey = std::tuple<int, int, int, int>;
+SplitKey split_of(const Candidate& c) {
+  const planner::RankUse& use = c.configuration.ranks;
+  return {c.ranks(), use.data, use.context.ulysses, use.context.ring};
+}
+
+bool runs(const Candidate& c) { return c.verdict != Verdict::kDoesNotFit && c.verdict != Verdict::kIllegal; }
+
+std::string verdict_text(const Candidate& c, const Candidate& best) {
+  constexpr double kPercent = 100;
+  if (c.verdict == Verdict::kBest) return "best";
+  const double more = kPercent * (c.value / best.value - 1);
+  return fmt::format("{}{}{:+.1f} %", c.verdict == Verdict::kTie ? "tie " : "", c.simulated ? "" : ">= ", more);
+}
+
+// Digits that say as much as the model can: three or four.
+std::string number(double seconds) {
+  return seconds < 10 ? fmt::format("{:.3f}", seconds) : fmt::format("{:.1f}", seconds);
+}
+
+std::string row(const Candidate& c, const Candidate& best) {
+  std::string text = fmt::format("  {:<14} {:>9} {:>8} ", verdict_text(c, best), number(c.video_seconds()),
+                                 number(c.time.step.seconds));
+  for (const Column& column : kColumns) text += fmt::format(" {:>8}", number(column.seconds(c.time.step.critical())));
+  return text + fmt::format("  {:>8}  {}\n", c.bytes_per_rank.text(), configuration_text(c));
+}
+
+std::string heading() {
+  std::string text = fmt::format("  {:<14} {:>9} {:>8} ", "", "video s", "step s");
+  for (const Column& column : kColumns) text += fmt::format(" {:>8}", column.name);
+  return text + fmt::format("  {:>8}  {}\n", "a rank", "configuration");
+}
+
+// What is beyond `top` lines is counted.
+class Lines {
+ public:
+  explicit Lines(int64_t top) : left_(top) {}
+  void add(std::string line) {
+    if (left_-- > 0) text_ += line;
+    else ++more_;
+  }
+  std::string text() const {
+    return more_ == 0 ? text_ : text_ + fmt::format("  … and {} more (json=FILE has all)\n", more_);
+  }
+  bool empty() const { return text_.empty(); }
+
+ private:
+  int64_t left_, more_ = 0;
+  std::string text_;
+};
+
+std::string part_text(const PlanPart& part, int64_t top) {
+  std::string text = fmt::format("\n{} rank{}\n", part.ranks, part.ranks == 1 ? "" : "s");
+  const Candidate* best = part.ranking.best();
+  std::set<SplitKey> seen;
+  Lines splits(top), settings(top), why(top), others(top);
+  for (const Candidate& c : part.ranking.candidates) {
+    const bool first = seen.insert(split_of(c)).second;
+    if (best != nullptr && runs(c) && first) {
+      splits.add(row(c, *best));
+      if (c.verdict != Verdict::kBest) why.add(fmt::format("  {}: {}\n", configuration_text(c), c.reason));
+    } else if (best != nullptr && runs(c) && split_of(c) == split_of(*best)) {
+      settings.add(row(c, *best));
+    } else if (!runs(c) && (first || c.verdict == Verdict::kIllegal)) {
+      others.add(fmt::format("  {}: {}: {}\n", configuration_text(c),
+                             c.verdict == Verdict::kIllegal ? "illegal" : "does not fit", c.reason));
+    }
+  }
+  if (!splits.empty()) text += heading() + splits.text();
+  if (!settings.empty()) text += "  the same split, other settings:\n" + settings.text();
+  for (const std::string& line : part.explanation) text += fmt::format("  {}\n", line);
+  if (!why.empty()) text += "Why not\n" + why.text();
+  if (!others.empty()) text += "Not possible\n" + others.text();
+  if (part.ranking.left_out > 0) {
+    text +=
+        fmt::format("  {} more combinations take longer by bounds alone, or differ from these by a slower kernel.\n",
+                    part.ranking.left_out);
+  }
+  return text;
+}
+
+std::string scaling_text(const PlanReport& report) {
+  std::string text = fmt::format("\nScaling\n  {:>6} {:>10} {:>9} {:>9} {:>11} {:>14} {:>9}  {}\n", "ranks", "video",
+                                 "step", "speed-up", "efficiency", "device-seconds", "price", "configuration");
+  for (const PlanPart& part : report.parts) {
+    const Candidate* best = part.ranking.best();
+    if (best == nullptr) {
+      text += fmt::format("  {:>6}  does not fit\n", part.ranks);
+      continue;
+    }
+    constexpr double kPercent = 100;
+    text += fmt::format("  {:>6} {:>10} {:>9} {:>9.2f} {:>9.0f} % {:>14.1f} {:>9}  {}\n", part.ranks,
+                        seconds_text(part.seconds), seconds_text(best->time.step.seconds), part.speed_up,
+                        kPercent * part.efficiency, part.device_seconds,
+                        part.price > 0 ? fmt::format("{:.4g}", part.price) : "-", configuration_text(*best));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string plan_text(const PlanReport& report, int64_t top) {
+  std::string text;
+  for (const std::string& line : report.question) text += line + "\n";
+  for (const PlanPart& part : report.parts) text += part_text(part, top);
+  if (report.parts.size() > 1) text += scaling_text(report);
+  text += "\n";
+  for (const std::string& line : report.answer) text += line + "\n";
+  const Candidate* best = report.parts.back().ranking.best();
+  if (best != nullptr) {
+    text += fmt::format("A video is text encoder, denoising and decoding; loading the weights once takes {} more.\n",
+                        seconds_text(best->time.load));
+  }
+  return text;
+}
+
+}  // namespace zoetrope::cli
