@@ -8,6 +8,7 @@
 #include "attention/strategy_options.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -69,6 +70,7 @@ OptionSet describe_options(AttentionOptions& o) {
       .text("key_lengths", o.key_lengths, "with shape: valid keys, one number or one for each batch entry (5,7)")
       .choice("dtype", o.dtype, {"bf16", "float32"}, "with shape: of q, k, v and o; unset: bf16")
       .integer("seed", o.seed, {0, INT64_MAX}, "with shape: of the random data");
+  set.text("hardware", o.hardware, pipeline::kHardwareHelp);
   attention::describe_strategy_options(set, o.strategy);
   set.text("implementation", o.implementation,
            "force a kernel: avx512_bf16, avx512, avx2, scalar; unset or auto: the fastest that can")
@@ -145,8 +147,9 @@ std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, i
   return lengths;
 }
 
-attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads) {
-  attention::Strategy strategy = attention::parse_strategy(options.strategy, ranks, heads);
+attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads,
+                                const pipeline::RankChoice& choice) {
+  attention::Strategy strategy = attention::parse_strategy(pipeline::filled_in(options.strategy, choice), ranks, heads);
   if (options.implementation.empty() || options.implementation == "auto") return strategy;
   if (!strategy.kernel.empty() && strategy.kernel != options.implementation) {
     fail("attention={} means implementation={}, but implementation={} is given; leave one of them out",

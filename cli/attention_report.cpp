@@ -83,8 +83,14 @@ std::string attention_text(const AttentionMeasurement& m, const AttentionData& d
                       m.strategy.ulysses, m.strategy.ring, direction_name(m.strategy.direction),
                       softmax_name(m.strategy.softmax), m.strategy.head_chunks, m.strategy.head_chunks == 1 ? "" : "s",
                       m.ranks, m.ranks == 1 ? "" : "s", m.threads, m.threads == 1 ? "" : "s", m.implementation);
-  text += fmt::format("Time: {} median, {} least of {}\n", seconds_text(m.seconds_median()),
+  if (m.planned) text += m.planned->text() + "\n";
+  text += fmt::format("Time: {} median, {} least of {}", seconds_text(m.seconds_median()),
                       seconds_text(m.seconds_min()), m.seconds.size());
+  if (m.planned) {
+    const double predicted = m.planned->predicted.step.seconds;
+    text += fmt::format("; the median is {:+.0f} % off what was predicted", 100 * (m.seconds_median() / predicted - 1));
+  }
+  text += '\n';
   text +=
       fmt::format("Work: {:.4g} GFLOP, {:.1f} GFLOP/s, {:.1f} % of the peak measured beside it, {:.1f} GFLOP/s ({})\n",
                   m.flop * 1e-9, m.flops() * 1e-9, 100 * m.flops() / m.median_peak_flops(),
@@ -124,6 +130,7 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
   fields.add("ring_direction", std::string(direction_name(m.strategy.direction)));
   fields.add("softmax", std::string(softmax_name(m.strategy.softmax)));
   fields.add("head_chunks", m.strategy.head_chunks);
+  if (m.planned) fields.add("predicted_seconds", m.planned->predicted.step.seconds);
   fields.add("flop", m.flop);
   fields.raw("seconds", numbers(m.seconds));
   std::vector<double> peaks = m.peak_flops;
@@ -148,6 +155,7 @@ std::string attention_json_help() {
          "                               over ranks\n"
          "  bytes_sent       between ranks, summed over ranks\n"
          "  wait_seconds     that the rank which waited longest spent waiting for others; the median of the repeats\n"
+         "  predicted_seconds  as the planner expected of what ran; not with kv\n"
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
          "and, to tell runs apart: shape, key_tokens, valid_keys, dtype, ranks, threads_per_rank, ulysses, ring,\n"
          "ring_direction, softmax, head_chunks, flop, and every repeat's seconds and peak_gflops_beside.\n";

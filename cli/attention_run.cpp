@@ -30,6 +30,7 @@ class RankRun {
  private:
   void fill();
   attention::Problem problem() const;
+  std::optional<pipeline::AutoPlan> choose();
   std::string common_implementation(const std::string& mine);
   double peak_window(bench::Isa isa, double seconds);
   struct Plan {
@@ -139,10 +140,24 @@ RankRun::Plan RankRun::warm_up(attention::ContextAttention& attention, const ben
   return {runs, std::clamp(seconds, paired.window, paired.window_limit)};
 }
 
+// One choice of all ranks. With keys of their own nothing is sent, whatever the strategy.
+std::optional<pipeline::AutoPlan> RankRun::choose() {
+  if (run_.data.cross()) return std::nullopt;
+  const AttentionOptions& o = run_.options;
+  const pipeline::Job job = pipeline::job_of(world_, o.threads);
+  pipeline::AutoPlan planned =
+      pipeline::agreed_plan(world_, [&] { return pipeline::choose_attention(problem(), o.strategy, o.hardware, job); });
+  if (!o.implementation.empty() && o.implementation != "auto")
+    planned.notes.push_back("its figures are those of the fastest kernel, not of implementation=" + o.implementation);
+  return planned;
+}
+
 AttentionMeasurement RankRun::measure() {
-  const attention::Strategy strategy = strategy_of(run_.options, world_.size(), run_.data.q.extent(2));
-  attention::ContextAttention attention = attention::plan(problem(), strategy, world_, stream_);
   AttentionMeasurement result;
+  result.planned = choose();
+  const attention::Strategy strategy = strategy_of(run_.options, world_.size(), run_.data.q.extent(2),
+                                                   result.planned ? result.planned->choice : pipeline::RankChoice{});
+  attention::ContextAttention attention = attention::plan(problem(), strategy, world_, stream_);
   result.problem = attention.problem();
   result.strategy = attention.strategy();
   result.implementation = common_implementation(attention.kernel());

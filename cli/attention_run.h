@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "cli/attention_data.h"
 #include "cli/attention_options.h"
+#include "pipeline/auto_plan.h"
 #include "trace/trace.h"
 
 namespace zoetrope::cli {
@@ -22,6 +24,9 @@ struct AttentionMeasurement {
   int ranks = 1;
   int threads = 1;  // of one rank
   double flop = 0;  // of one run, all ranks: 4·Sq·D·H for each valid key of a batch entry
+
+  // What was expected; rank 0's. None with keys of their own, where nothing is to be chosen.
+  std::optional<pipeline::AutoPlan> planned;
 
   // One number a repeat. Runs that are too short for the clock are done several times in a repeat, of which this is the
   // mean.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "pipeline/admission.h"
+#include "pipeline/auto_plan.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 
@@ -25,6 +26,19 @@ GenerateOptions options_of(const fs::path& folder, const std::vector<std::string
   return options;
 }
 
+pipeline::Job job_of(const GenerateOptions& options, comm::Communicator* world) {
+  return world != nullptr ? pipeline::job_of(*world, options.threads)
+                          : pipeline::job_of(static_cast<int>(options.ranks.value_or(1)), options.threads);
+}
+
+// As `generate` would choose: what a run holds depends on how its ranks are used.
+pipeline::RankChoice choice_of_run(pipeline::RunQuestion question, const std::vector<planner::MemoryLimit>& limits,
+                                   comm::Communicator* world) {
+  if (!limits.empty()) question.available = limits.front().available;
+  const auto decide = [&] { return pipeline::choose_run(question); };
+  return world != nullptr ? pipeline::agreed_plan(*world, decide).choice : decide().choice;
+}
+
 }  // namespace
 
 std::string memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
@@ -34,13 +48,15 @@ std::string memory_lines(const fs::path& folder, const std::vector<std::string>&
   const pipeline::ModelFolder model = pipeline::ModelFolder::open_random(folder);
   const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));
   const pipeline::RunPlan plan = pipeline::plan_run(options, model);
-  const pipeline::RankLayout layout = pipeline::lay_out_ranks(options, plan, model, ranks);
   pipeline::MemoryQuestion question{options, pipeline::model_configs(model), {}, {}, {}};
   question.configs.mapped = true;
   question.configs.stored_transformer = stored.stored_transformer;
   question.configs.stored_text_encoder = stored.stored_text_encoder;
   question.configs.stored_vae = stored.stored_vae;
-  question.ranks = pipeline::rank_use(layout, world != nullptr ? 1 : ranks);
+  const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
+  const pipeline::RankChoice choice = choice_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
+  question.ranks =
+      pipeline::rank_use(pipeline::lay_out_ranks(options, plan, model, ranks, choice), world != nullptr ? 1 : ranks);
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =
       fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",
@@ -51,7 +67,6 @@ std::string memory_lines(const fs::path& folder, const std::vector<std::string>&
     text += fmt::format("  {:<30} {:>9}{} {}\n", phase.name, phase.total().text(),
                         phase.total() == memory.peak().total() ? "  peak:" : ":      ", phase.text());
   }
-  const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
   for (const planner::MemoryLimit& limit : limits)
     text += fmt::format("  available {:>9}: {}\n", limit.available.text(), limit.what);
   const std::string refusal = pipeline::refusal(question, limits);
