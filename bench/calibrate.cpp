@@ -1,0 +1,418 @@
+// What is measured in which order, and how figures become a profile. The measuring is calibrate_compute.cpp and
+// calibrate_links.cpp, what is made of the profile calibrate_check.cpp.
+#include "bench/calibrate.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+
+#include "base/error.h"
+#include "bench/calibrate_check.h"
+#include "bench/calibrate_compute.h"
+#include "bench/calibrate_links.h"
+#include "bench/words.h"
+#include "comm/launcher.h"
+#include "device/thread_team.h"
+#include "kernels/cpu_features.h"
+#include "pipeline/dtype_name.h"
+#include "planner/available.h"
+#include "planner/calibrated.h"
+
+namespace zoetrope::bench {
+namespace {
+
+using planner::HardwareProfile;
+using planner::LinkLevel;
+
+constexpr const char* kClusterLevel = "cluster";
+// Without a word of the user: more say nothing new, as a host's figures are shared out to any number of ranks.
+constexpr int kMostDefaultRanks = 4;
+// Beyond, a window is too short for every rank to get its turns on a core.
+constexpr int kMostRanksACore = 16;
+constexpr int kMostRanks = 4096;
+// Figures of a profile have so many digits: the next one is noise.
+constexpr int kDigits = 4;
+
+// By way of decimals, so that a file shows no more of them.
+double rounded(double value) { return std::strtod(fmt::format("{:.{}g}", value, kDigits).c_str(), nullptr); }
+
+std::string spread_text(double spread) { return spread < 0 ? std::string() : fmt::format(" ± {:.1f} %", 100 * spread); }
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32] = {};
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
+  return text;
+}
+
+// A job's measurements in their order, and the profile they make.
+class Calibration {
+ public:
+  Calibration(const CalibrationJob& job, const Progress& progress, const Found& found)
+      : job_(job), progress_(progress), found_(found) {}
+
+  Calibrated run() {
+    HardwareProfile& profile = result_.profile;
+    profile.name = "calibrated";
+    profile.devices = job_.ranks();
+    profile.devices_per_host = job_.ranks_per_host;
+    profile.calibration =
+        HardwareProfile::Calibration{kernels::cpu_model(), job_.hosts, job_.ranks(), job_.threads, today()};
+    profile.description =
+        fmt::format("{}, {} host{} of {} rank{} of {} thread{}, as measured", profile.calibration->cpu, job_.hosts,
+                    job_.hosts == 1 ? "" : "s", job_.ranks_per_host, job_.ranks_per_host == 1 ? "" : "s", job_.threads,
+                    job_.threads == 1 ? "" : "s");
+    for (const DType dtype : {DType::kBF16, DType::kF32}) compute(dtype);
+    copy_missing();
+    memory();
+    links();
+    noise();
+    profile.chunk_overlap = 1;
+    remark("chunk_overlap", "what a transfer takes of compute beside it is the links' overlap; nothing more was lost");
+    if (progress_) progress_("");
+    check_hardware(profile, "the measured profile");
+    check();
+    return std::move(result_);
+  }
+
+ private:
+  bool leads() const { return job_.world == nullptr || job_.world->rank() == 0; }
+  void say(const std::string& what) const {
+    if (progress_ && leads()) progress_("calibrate: " + what);
+  }
+  void found(const std::string& figure, const std::string& value, double spread, const std::string& how) const {
+    if (found_ && leads()) found_({figure, value, spread, how});
+  }
+  void remark(const std::string& key, const std::string& text) { result_.remarks.emplace_back(key, text); }
+
+  // body() on every rank. What it measures is the same on all, by all_reduce; ranks that are threads share the places
+  // for it, and one of them writes.
+  void on_ranks(const std::function<void(CalibrationRank&)>& body) { on_ranks(job_.ranks(), job_.threads, body); }
+  void on_ranks(int ranks, int threads, const std::function<void(CalibrationRank&)>& body) {
+    const auto with = [&](comm::Communicator& world) {
+      CalibrationRank rank(world, threads, job_.seconds);
+      body(rank);
+    };
+    if (job_.world != nullptr) {
+      with(*job_.world);
+      return;
+    }
+    comm::RankOptions options;
+    options.timeout_seconds = job_.comm_timeout;
+    comm::run_ranks(ranks, with, options);
+  }
+
+  bool keeps(const CalibrationRank& rank) const { return job_.world != nullptr || rank.leads(); }
+
+  bool chosen(DType dtype) const {
+    return std::any_of(job_.dtypes.begin(), job_.dtypes.end(),
+                       [&](const std::string& name) { return pipeline::dtype_of(name) == dtype; });
+  }
+
+  void compute(DType dtype) {
+    if (!chosen(dtype)) return;
+    const std::string name = dtype == DType::kBF16 ? "bf16" : "float32";
+    say(name + ": weights");
+    DtypeFigures figures;
+    {
+      const CalibrationWeights weights(dtype);
+      on_ranks([&](CalibrationRank& rank) {
+        ComputeNotes notes;
+        notes.say = [&](const std::string& what) {
+          if (rank.leads()) say(what);
+        };
+        notes.found = [&](const std::string& figure, const std::string& at, const std::string& value, double spread) {
+          if (rank.leads()) found(figure, value, spread, at);
+        };
+        DtypeFigures mine = measure_dtype(rank, weights, notes);
+        if (keeps(rank)) figures = std::move(mine);
+      });
+    }
+    fill(name, dtype, figures);
+  }
+
+  static planner::Curve curve(const MeasuredCurve& points, double factor) {
+    std::vector<planner::Curve::Point> result;
+    for (const auto& [size, value] : points)
+      result.push_back({static_cast<double>(size), rounded(value.value * factor)});
+    return planner::Curve(std::move(result));
+  }
+
+  // Fractions of the multiply-adds that were timed beside them. A CPU may have faster ones that only a library knows
+  // (matrix tiles in oneDNN): then the fastest product is the peak.
+  void fill(const std::string& name, DType dtype, const DtypeFigures& figures) {
+    double best = 1;
+    for (const MeasuredCurve* points : {&figures.gemm, &figures.attention, &figures.attention_keys})
+      for (const auto& point : *points) best = std::max(best, point.second.value);
+    best = std::max({best, figures.convolution.value, figures.fixed_max.value});
+    const double long_keys = figures.attention.back().second.value;
+    planner::ComputeFigures& to = dtype == DType::kBF16 ? result_.profile.bf16 : result_.profile.float32;
+    to.peak = rounded(figures.peak.value * best);
+    to.gemm = curve(figures.gemm, 1 / best);
+    to.attention = curve(figures.attention, 1 / best);
+    MeasuredCurve keys = figures.attention_keys;
+    keys.emplace_back(kLongKeys, figures.attention.back().second);
+    to.attention_keys = curve(keys, 1 / long_keys);
+    const double gain = figures.fixed_max.value / figures.online.value;
+    double highest = 0;  // of attention with all factors
+    for (const auto& a : to.attention.points())
+      for (const auto& b : to.attention_keys.points()) highest = std::max(highest, a.y * b.y);
+    to.fixed_max_gain = rounded(std::min(gain, 0.999 / highest));
+    to.convolution = rounded(figures.convolution.value / best);
+    remark(name + ".peak", best > 1 ? fmt::format("the fastest product; multiply-adds of {} alone {:.1f} GFLOP/s",
+                                                  figures.peak_of, figures.peak.value * 1e-9)
+                                    : fmt::format("multiply-adds of {} on registers, all ranks at once{}",
+                                                  figures.peak_of, spread_text(figures.peak.spread)));
+    remark(name + ".gemm", fmt::format("products of a layer of width {}, beside the peak; a rank with more rows takes "
+                                       "them in chunks{}",
+                                       kCalibratedWidth, worst(figures.gemm)));
+    remark(name + ".attention", fmt::format("kernel {} with its tiles, by queries, {} keys{}{}", figures.kernel,
+                                            kLongKeys, worst(figures.attention), tiles_text(figures)));
+    remark(name + ".attention_keys", fmt::format("{} queries{}", kLongKeys, worst(figures.attention_keys)));
+    remark(name + ".fixed_max_gain", fmt::format("{:.1f} % of the peak against {:.1f} %, {} keys, statistics included",
+                                                 100 * figures.fixed_max.value, 100 * figures.online.value, kLongKeys));
+    remark(name + ".convolution",
+           fmt::format("3x3x3 with norm and SiLU, 96 and 192 channels{}", spread_text(figures.convolution.spread)));
+    const bool decides = dtype == DType::kBF16 || !chosen(DType::kBF16);
+    for (const MeasuredCurve* points : {&figures.gemm, &figures.attention, &figures.attention_keys})
+      for (const auto& point : *points) spreads_.push_back(point.second.spread);
+    if (!decides) return;
+    HardwareProfile& profile = result_.profile;
+    profile.token_width = kCalibratedWidth;
+    profile.token_seconds = rounded(figures.token_seconds.value);
+    profile.layer_overhead = rounded(figures.layer_overhead.value);
+    fold_seconds_ = figures.fold_seconds;
+    multiply_adds_ = figures.peak.value;
+    remark("token_seconds", fmt::format("the kernels of a layer outside products and attention, {}{}", name,
+                                        spread_text(figures.token_seconds.spread)));
+    remark("layer_overhead", fmt::format("the same kernels and attention on one token, {}{}", name,
+                                         spread_text(figures.layer_overhead.spread)));
+  }
+
+  static std::string worst(const MeasuredCurve& points) {
+    double spread = 0;
+    for (const auto& point : points) spread = std::max(spread, point.second.spread);
+    return spread_text(spread);
+  }
+  static std::string tiles_text(const DtypeFigures& figures) {
+    std::vector<std::string> tiles;
+    for (const auto& [rows, value] : figures.tile_rows) tiles.push_back(fmt::format("{} {:.3f}", rows, value.value));
+    return tiles.empty() ? "" : fmt::format("; tiles of other rows: {}", fmt::join(tiles, ", "));
+  }
+
+  // A profile speaks of both dtypes.
+  void copy_missing() {
+    HardwareProfile& profile = result_.profile;
+    const auto copy = [&](const char* name, planner::ComputeFigures& to, const char* other,
+                          const planner::ComputeFigures& from, DType dtype) {
+      if (chosen(dtype)) return;
+      to = from;
+      Measured peak;
+      std::string of;
+      on_ranks([&](CalibrationRank& rank) {
+        const Isa isa = calibrated_isa(rank, dtype);
+        std::vector<double> peaks;
+        for (int i = 0; i < kRepeats; ++i) peaks.push_back(rank.peak(isa));
+        if (!keeps(rank)) return;
+        peak = measured(peaks);
+        of = isa_name(isa);
+      });
+      to.peak = rounded(peak.value);
+      found(fmt::format("{}.peak", name), fmt::format("{:.1f} GFLOP/s", peak.value * 1e-9), peak.spread, of);
+      remark(fmt::format("{}.peak", name), fmt::format("multiply-adds of {}{}", of, spread_text(peak.spread)));
+      remark(fmt::format("{}.gemm", name), fmt::format("not measured; this and what follows as for {}", other));
+    };
+    copy("bf16", profile.bf16, "float32", profile.float32, DType::kBF16);
+    copy("float32", profile.float32, "bf16", profile.bf16, DType::kF32);
+  }
+
+  void memory() {
+    say("memory");
+    Measured copies, reads;
+    const int ranks_per_host = job_.ranks_per_host;
+    on_ranks([&](CalibrationRank& rank) {
+      const Measured copy = measure_memory(rank);
+      const Measured read = measure_host_read(rank, rank.world().rank() % ranks_per_host == 0);
+      if (!keeps(rank)) return;
+      copies = copy;
+      reads = read;
+    });
+    HardwareProfile& profile = result_.profile;
+    profile.memory_bandwidth = rounded(copies.value);
+    profile.host_read = rounded(reads.value);
+    profile.merge_passes = rounded(fold_seconds_ * copies.value / (kCalibratedHeadDim * sizeof(float)));
+    const std::vector<planner::MemoryLimit> limits = planner::memory_limits({});
+    if (limits.empty()) fail("calibrate: the memory of this machine cannot be read from /proc");
+    profile.device_memory = planner::Bytes(limits[0].available.count() / job_.ranks_per_host / 1000000 * 1000000);
+    found("memory", profile.device_memory.text(), -1, "of a rank");
+    found("memory_bandwidth", fmt::format("{:.2f} GB/s", copies.value * 1e-9), copies.spread, "read and written");
+    found("host_read", fmt::format("{:.2f} GB/s", reads.value * 1e-9), reads.spread, "from the page cache, packed");
+    found("merge_passes", fmt::format("{:.2f}", profile.merge_passes), -1, "over a ring block's output");
+    remark("memory", fmt::format("a rank's part of {} when this was measured", limits[0].what));
+    remark("memory_bandwidth", fmt::format("of a rank, copies of 32 MB a thread, read and written, all ranks at once{}",
+                                           spread_text(copies.spread)));
+    remark("host_read",
+           fmt::format("a mapped file in the page cache into packed weights, all cores of a host; a disk that "
+                       "is slower than this is slower the first time{}",
+                       spread_text(reads.spread)));
+    remark("merge_passes", "what folding blocks of 512 keys into a state adds to attending each of them");
+  }
+
+  void links() {
+    LinkFigures within, between;
+    const bool has_within = job_.ranks_per_host > 1 || job_.world == nullptr, has_between = job_.hosts > 1;
+    if (has_within) {
+      say("transfers within a host");
+      // One rank alone sends to nobody; two that share its threads show what others would.
+      const int ranks = std::max(2, job_.ranks());
+      const int threads = job_.ranks() > 1 ? job_.threads : std::max(1, job_.threads / 2);
+      on_ranks(ranks, threads, [&](CalibrationRank& rank) {
+        HostLayout layout{1, ranks, 0, rank.world().rank()};
+        if (job_.world != nullptr) layout = find_hosts(rank.world());
+        AttentionWork work(rank, DType::kF32, kBesideRows, kBesideRows);
+        const LinkFigures mine = measure_within_host(rank, layout, job_.world != nullptr ? &work : nullptr);
+        if (keeps(rank)) within = mine;
+      });
+      add_level(planner::kHostLevel, job_.ranks_per_host, within);
+    }
+    if (has_between) {
+      say("transfers between hosts");
+      on_ranks([&](CalibrationRank& rank) {
+        AttentionWork work(rank, DType::kF32, kBesideRows, kBesideRows);
+        const LinkFigures mine = measure_between_hosts(rank, find_hosts(rank.world()), work);
+        if (keeps(rank)) between = mine;
+      });
+      add_level(kClusterLevel, job_.hosts, between);
+    }
+  }
+
+  void add_level(const char* name, int members, const LinkFigures& figures) {
+    const bool inside = name == std::string_view(planner::kHostLevel);
+    LinkLevel level;
+    level.name = name;
+    level.members = members;
+    level.kind = inside ? planner::LinkKind::kBus : planner::LinkKind::kSwitch;
+    level.bandwidth = rounded(figures.bandwidth.value);
+    level.latency = rounded(figures.latency.value);
+    level.full_duplex = figures.full_duplex;
+    level.overlap = rounded(figures.overlap.value);
+    result_.profile.links.push_back(level);
+    const std::string key = fmt::format("links.{}.", name);
+    const double megabytes = static_cast<double>(figures.bytes) * 1e-6;
+    const std::string how = inside ? "all ranks together" : "a host's port, one way";
+    const std::string one =
+        inside ? fmt::format("one rank alone {:.2f} GB/s", figures.one_way.value * 1e-9)
+               : fmt::format("nothing the other way {:.3f} GB/s, one rank of each host alone {:.3f} GB/s",
+                             figures.one_way.value * 1e-9, figures.one_rank.value * 1e-9);
+    found(key + "bandwidth", fmt::format("{:.3f} GB/s", figures.bandwidth.value * 1e-9), figures.bandwidth.spread,
+          fmt::format("{}; {}", how, one));
+    found(key + "latency", fmt::format("{:.1f} us", figures.latency.value * 1e6), figures.latency.spread,
+          "64 bytes, all ranks");
+    const bool copied = inside && job_.world == nullptr;
+    found(key + "overlap", fmt::format("{:.0f} %", 100 * figures.overlap.value), copied ? -1 : figures.overlap.spread,
+          copied ? "receivers copy on their own time" : "beside attention");
+    if (!inside) found(key + "full_duplex", figures.full_duplex ? "true" : "false", -1, "both ways at once");
+    remark(key + "bandwidth", fmt::format("{}, {} with messages of {:.0f} MB, all ranks at once{}; {}", how,
+                                          job_.world != nullptr ? "MPI" : "threads", megabytes,
+                                          spread_text(figures.bandwidth.spread), one));
+    remark(key + "latency",
+           fmt::format("64 bytes to a neighbour, all ranks at once{}", spread_text(figures.latency.spread)));
+    remark(key + "overlap", copied ? "receivers copy on their own time"
+                                   : fmt::format("from what a transfer adds to attention beside it, ± {:.0f} points",
+                                                 100 * figures.overlap.spread));
+  }
+
+  // Times that the measuring itself does not tell apart are ties.
+  void noise() {
+    constexpr double kLeastError = 0.05, kMostError = 0.25;
+    const double noise = spreads_.empty() ? 0 : median(spreads_);
+    HardwareProfile& profile = result_.profile;
+    profile.model_error = rounded(std::clamp(2 * noise, kLeastError, kMostError));
+    found("model_error", fmt::format("{:.1f} %", 100 * profile.model_error), -1,
+          fmt::format("noise {:.1f} %", 100 * noise));
+    remark("model_error", fmt::format("twice the median spread of the repeats ({:.1f} %), {:.0f} % at least",
+                                      100 * noise, 100 * kLeastError));
+  }
+
+  void check() {
+    say("a layer's attention");
+    const DType dtype = chosen(DType::kBF16) ? DType::kBF16 : DType::kF32;
+    on_ranks([&](CalibrationRank& rank) {
+      std::vector<SelfCheck> checks =
+          check_profile(rank, rank.leads() ? &result_.profile : nullptr, dtype, multiply_adds_);
+      if (rank.leads()) result_.checks = std::move(checks);
+    });
+    if (progress_ && leads()) progress_("");
+  }
+
+  static constexpr int64_t kBesideRows = 256;
+
+  const CalibrationJob& job_;
+  const Progress& progress_;
+  const Found& found_;
+  Calibrated result_;
+  double fold_seconds_ = 0, multiply_adds_ = 0;  // of the dtype that decides
+  std::vector<double> spreads_;
+};
+
+}  // namespace
+
+OptionSet describe(CalibrateSettings& settings) {
+  OptionSet options;
+  options
+      .integer("ranks", settings.ranks, {1, kMostRanks},
+               "threads of this process that play rank; unset: the cores, 4 at most; under mpirun its ranks")
+      .integer("threads", settings.threads, {1, kMostRanks}, "compute threads of a rank; unset: its share of the cores")
+      .number("seconds", settings.seconds, {0.001, 60},
+              "of a measurement, each of which is repeated three times or more")
+      .text("dtype", settings.dtype, "bf16, float32 or all; of one that is left out only the peak is measured")
+      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last");
+  return options;
+}
+
+CalibrationJob calibration_job(const CalibrateSettings& settings, comm::Communicator* world) {
+  CalibrationJob job;
+  job.world = world;
+  job.seconds = settings.seconds;
+  job.comm_timeout = settings.comm_timeout;
+  job.dtypes = choose_dtypes("dtype", settings.dtype);
+  const int cores = available_threads();
+  if (world != nullptr) {
+    const HostLayout layout = find_hosts(*world);
+    if (settings.ranks && *settings.ranks != world->size()) {
+      fail("ranks={}: this job has {} ranks, and all of them are measured; leave ranks out, or start another number",
+           *settings.ranks, world->size());
+    }
+    job.hosts = layout.hosts;
+    job.ranks_per_host = layout.ranks_per_host;
+    // The least of all, so that every rank agrees.
+    job.threads = -static_cast<int>(world->all_reduce_max(-comm::process_threads(settings.threads)));
+  } else {
+    job.ranks_per_host = static_cast<int>(settings.ranks.value_or(std::min(cores, kMostDefaultRanks)));
+    job.threads = static_cast<int>(settings.threads.value_or(std::max(1, cores / job.ranks_per_host)));
+  }
+  if (job.threads > cores) {
+    fail(
+        "threads={}: a rank can use {} core{} here, and more threads than that measure only their own crowd; {} is the "
+        "most",
+        job.threads, cores, cores == 1 ? "" : "s", cores);
+  }
+  if (job.ranks_per_host * job.threads > cores * kMostRanksACore) {
+    fail(
+        "ranks={}: with {} thread{} each they share {} core{}, and the figures would be of the system's scheduler; {} "
+        "is "
+        "the most",
+        job.ranks_per_host, job.threads, job.threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s",
+        cores * kMostRanksACore / job.threads);
+  }
+  return job;
+}
+
+Calibrated calibrate(const CalibrationJob& job, const Progress& progress, const Found& found) {
+  return Calibration(job, progress, found).run();
+}
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,71 @@
+// `zoetrope calibrate`: measures what a hardware profile says of this machine, or of the hosts of an MPI job, with
+// every rank busy as in a run: ranks that share cores measure their part of them. Prints nothing and writes no file;
+// what was found goes to functions of the caller as it is found. Prices nothing: that is planner/.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+
+#include "base/options.h"
+#include "bench/cases.h"
+#include "planner/hardware.h"
+
+namespace zoetrope::bench {
+
+struct CalibrateSettings {
+  std::string dtype = "all";
+  std::optional<int64_t> ranks;    // threads that play rank; unset: kMostRanks, or the cores; under mpirun its ranks
+  std::optional<int64_t> threads;  // of a rank; unset: the cores, shared
+  double seconds = 0.06;
+  double comm_timeout = 300;
+};
+OptionSet describe(CalibrateSettings& settings);
+
+// A line of the table.
+struct Finding {
+  std::string figure;  // "bf16.peak", as the profile names it
+  std::string value;   // with its unit
+  double spread = -1;  // half the range of the repeats over their median; negative: measured once, or counted
+  std::string how;
+};
+using Found = std::function<void(const Finding&)>;
+
+// A layer's attention over all ranks, as the profile predicts it and as it took.
+struct SelfCheck {
+  std::string configuration;
+  double predicted = 0, measured = 0;  // seconds
+  double spread = 0;                   // of the measured
+  // The peak right before and after over the profile's: clock rates drift, and others use the machine. The prediction
+  // is at this speed.
+  double speed = 1;
+};
+
+struct Calibrated {
+  planner::HardwareProfile profile;
+  std::vector<std::pair<std::string, std::string>> remarks;  // figure and how it was measured, for the file
+  std::vector<SelfCheck> checks;
+};
+
+// What will be measured, settled before anything is.
+struct CalibrationJob {
+  comm::Communicator* world = nullptr;  // null: ranks are threads of this process
+  int hosts = 1, ranks_per_host = 1, threads = 1;
+  std::vector<std::string> dtypes;
+  double seconds = 0, comm_timeout = 0;
+  int ranks() const { return hosts * ranks_per_host; }
+};
+
+// Collective over `world`. Throws Error where settings and job do not go together, and where hosts have different
+// numbers of ranks.
+CalibrationJob calibration_job(const CalibrateSettings& settings, comm::Communicator* world);
+
+// Collective over the job's world. `found` is called on rank 0 alone, and the result is of use there alone.
+Calibrated calibrate(const CalibrationJob& job, const Progress& progress, const Found& found);
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,80 @@
+#include "bench/calibrate_check.h"
+
+#include "zoetrope/attention.h"
+
+#include "bench/attention_data.h"
+#include "bench/calibrate_compute.h"
+#include "planner/simulator.h"
+
+namespace zoetrope::bench {
+namespace {
+
+constexpr int64_t kTokens = 4096, kHeads = 8, kHeadDim = 128;
+
+// The attention of a layer and nothing else of it.
+double predicted(const planner::HardwareProfile& profile, const planner::Configuration& configuration, DType dtype,
+                 double speed) {
+  planner::Work work;
+  work.layers = 1;
+  work.tokens = kTokens;
+  work.heads = kHeads;
+  work.head_dim = kHeadDim;
+  work.element_bytes = static_cast<int64_t>(dtype_size(dtype));
+  planner::HardwareProfile attention_only = profile;
+  attention_only.layer_overhead = 0;
+  for (planner::ComputeFigures* compute : {&attention_only.bf16, &attention_only.float32}) compute->peak *= speed;
+  return simulate_step(work, attention_only, configuration).layer_seconds;
+}
+
+struct Timed {
+  Measured time;
+  double peak = 0;
+};
+
+Timed run(CalibrationRank& rank, const attention::Strategy& strategy, DType dtype) {
+  const attention::Problem problem{
+      .batch = 1, .tokens = kTokens, .heads = kHeads, .head_dim = kHeadDim, .dtype = dtype};
+  attention::ContextAttention attention = attention::plan(problem, strategy, rank.world(), rank.stream());
+  const Tensor o(dtype, {1, attention.tokens().size(), kHeads, kHeadDim});
+  uint64_t seed = 1;
+  // What a run finds in its places changes nothing about its time, as long as it is no garbage.
+  const attention::InputSlots& slots = attention.input_slots();
+  for (const std::vector<HeadSlot>* list : {&slots.q, &slots.k, &slots.v})
+    for (const HeadSlot& slot : *list) fill_normal(slot.out, seed++);
+  const Isa isa = calibrated_isa(rank, dtype);
+  const auto once = [&] { attention.run({}, o); };
+  rank.slowest(1, once);
+  std::vector<double> seconds, peaks{rank.peak(isa)};
+  for (int i = 0; i < kRepeats; ++i) {
+    seconds.push_back(rank.slowest(1, once));
+    peaks.push_back(rank.peak(isa));
+  }
+  return {measured(seconds), median(peaks)};
+}
+
+}  // namespace
+
+std::vector<SelfCheck> check_profile(CalibrationRank& rank, const planner::HardwareProfile* profile, DType dtype,
+                                     double peak) {
+  const int ranks = rank.world().size();
+  std::vector<schedule::Topology> topologies;
+  if (ranks <= kHeads) topologies.push_back({ranks, 1});
+  if (ranks > 1) topologies.push_back({1, ranks});
+  std::vector<SelfCheck> checks;
+  for (const schedule::Topology& topology : topologies) {
+    attention::Strategy strategy;
+    strategy.ulysses = topology.ulysses;
+    strategy.ring = topology.ring;
+    strategy.softmax = attention::Softmax::kOnline;
+    const Timed timed = run(rank, strategy, dtype);
+    if (profile == nullptr) continue;
+    planner::Configuration configuration;
+    configuration.ranks.context = topology;
+    const double speed = timed.peak / peak;
+    checks.push_back({fmt::format("{}, {} tokens, {} heads", configuration.text(), kTokens, kHeads),
+                      predicted(*profile, configuration, dtype, speed), timed.time.value, timed.time.spread, speed});
+  }
+  return checks;
+}
+
+}  // namespace zoetrope::bench

@@ -1,0 +1,102 @@
+// What a rank computes a second while all ranks compute: figures of a profile that need no link. For calibrate.cpp
+// only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "bench/calibrate_rank.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/gemm/packed.h"
+
+namespace zoetrope::bench {
+
+// The layer that is measured with: as wide as that of Wan 2.1 1.3B, its hidden rows shorter, so that a product of many
+// rows is over within a window.
+inline constexpr int64_t kCalibratedWidth = 1536;
+inline constexpr int64_t kCalibratedHidden = 4096;
+inline constexpr int64_t kCalibratedHeadDim = 128;
+
+// Products of a layer, packed: more than caches hold, so that weights come from memory as they do in a model. Ranks of
+// one process share it.
+class CalibrationWeights {
+ public:
+  explicit CalibrationWeights(DType dtype);
+  const kernels::PackedMatrix& qkv() const { return matrices_[0]; }
+  const kernels::PackedMatrix& out() const { return matrices_[1]; }
+  const kernels::PackedMatrix& up() const { return matrices_[2]; }
+  const kernels::PackedMatrix& down() const { return matrices_[3]; }
+  DType dtype() const { return dtype_; }
+
+ private:
+  static constexpr size_t kMatrices = 4;
+  DType dtype_;
+  Tensor packed_[kMatrices];
+  kernels::PackedMatrix matrices_[kMatrices];
+};
+
+using MeasuredCurve = std::vector<std::pair<int64_t, Measured>>;
+
+struct DtypeFigures {
+  std::string peak_of, kernel;   // instruction set whose peak it is, implementation of attention
+  Measured peak;                 // FLOP/s of a rank
+  MeasuredCurve gemm;            // of the peak, by rows
+  MeasuredCurve attention;       // of the peak, online, by queries under kLongKeys keys
+  MeasuredCurve attention_keys;  // the same, by keys under kLongKeys queries
+  MeasuredCurve tile_rows;       // the same, by rows of a tile, where there are tiles
+  Measured fixed_max, online;    // of the peak, by turns
+  Measured convolution;          // of the peak
+  Measured token_seconds;        // a layer
+  Measured layer_overhead;       // seconds
+  double fold_seconds = 0;       // what folding ring blocks adds to attending each of them, a block, row and head
+};
+inline constexpr int64_t kLongKeys = 2048;
+
+// What is measured now, and what it came to ("bf16.gemm", 256 rows).
+struct ComputeNotes {
+  std::function<void(const std::string& what)> say;
+  std::function<void(const std::string& figure, const std::string& at, const std::string& value, double spread)> found;
+};
+
+DtypeFigures measure_dtype(CalibrationRank& rank, const CalibrationWeights& weights, const ComputeNotes& notes);
+
+// The instruction set that bounds the products and attention of a dtype here.
+Isa calibrated_isa(CalibrationRank& rank, DType dtype);
+
+// Of a rank, read and written, all of them at once.
+Measured measure_memory(CalibrationRank& rank);
+
+// Bytes of files of one host that become packed matrices a second; ranks with `reads` false wait. From the page cache.
+Measured measure_host_read(CalibrationRank& rank, bool reads);
+
+// One block of attention, again and again: the work that transfers are measured beside. Made for its size, run by
+// attend().
+class AttentionWork {
+ public:
+  // Tiles of `tile_rows` rows; 0: those of a run here.
+  AttentionWork(CalibrationRank& rank, DType dtype, int64_t queries, int64_t keys,
+                kernels::Softmax softmax = kernels::Softmax::kOnline, int64_t tile_rows = 0);
+  double attend();          // FLOP
+  double fold(int blocks);  // as a ring does, so many blocks into a state
+  const char* implementation() const { return kernel_.implementation(); }
+  int64_t heads() const { return heads_; }
+
+ private:
+  kernels::KeyBlock block() const;
+
+  Stream& stream_;
+  int64_t heads_;
+  double flop_;
+  kernels::FlashAttention kernel_;
+  Tensor q_, k_, v_, o_;
+  std::unique_ptr<kernels::FlashState> state_;
+};
+
+}  // namespace zoetrope::bench

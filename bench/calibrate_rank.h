@@ -1,0 +1,92 @@
+// One rank of a calibration: the loops that keep all ranks at the same work at the same time, and what is said of their
+// repeats. Knows no figure of a profile.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+
+#include "bench/peak.h"
+#include "bench/statistics.h"
+#include "device/stream.h"
+
+namespace zoetrope::bench {
+
+// Median of repeats, and half their range over it.
+struct Measured {
+  double value = 0;
+  double spread = 0;
+};
+
+inline Measured measured(const std::vector<double>& repeats) {
+  const double middle = median(repeats);
+  return {middle, middle > 0 ? (maximum(repeats) - minimum(repeats)) / 2 / middle : 0};
+}
+
+inline constexpr int kRepeats = 5;  // odd, so that the median was measured; others' bursts spoil two of them
+
+class CalibrationRank {
+ public:
+  CalibrationRank(comm::Communicator& world, int threads, double seconds)
+      : world_(world), stream_(threads), seconds_(seconds) {}
+
+  comm::Communicator& world() { return world_; }
+  Stream& stream() { return stream_; }
+  int threads() { return stream_.team().size(); }
+  double seconds() const { return seconds_; }  // of a window
+  bool leads() const { return world_.rank() == 0; }
+  double mean(double value) { return world_.all_reduce_sum(value) / world_.size(); }
+
+  // What a rank does a second, by the mean of all, which do it at the same time for a window: work() returns how much
+  // it did.
+  double rate(const std::function<double()>& work) {
+    world_.barrier();
+    const double begin = wall_seconds();
+    double amount = 0, passed = 0;
+    do {
+      amount += work();
+      passed = wall_seconds() - begin;
+    } while (passed < seconds_);
+    return mean(amount / passed);
+  }
+  Measured rates(const std::function<double()>& work) {
+    work();  // memory touched, code and tables loaded
+    std::vector<double> repeats;
+    for (int i = 0; i < kRepeats; ++i) repeats.push_back(rate(work));
+    return measured(repeats);
+  }
+
+  // Multiply-adds a second of a rank while all do nothing else.
+  double peak(Isa isa) {
+    world_.barrier();
+    return mean(measure_peak(isa, stream_.team(), seconds_).flops);
+  }
+
+  // Seconds of the slowest rank for once(), by the mean of `count` of them, begun together.
+  double slowest(int64_t count, const std::function<void()>& once) {
+    world_.barrier();
+    const double begin = wall_seconds();
+    for (int64_t i = 0; i < count; ++i) once();
+    return world_.all_reduce_max(wall_seconds() - begin) / static_cast<double>(count);
+  }
+  // How many of what takes so long fill a window; the same on every rank where `once` is.
+  int64_t count_for(double once) const {
+    return static_cast<int64_t>(std::clamp(seconds_ / std::max(once, 1e-9), 1.0, 1e6));
+  }
+  Measured times(const std::function<void()>& once) {
+    slowest(1, once);
+    const int64_t count = count_for(slowest(1, once));
+    std::vector<double> repeats;
+    for (int i = 0; i < kRepeats; ++i) repeats.push_back(slowest(count, once));
+    return measured(repeats);
+  }
+
+ private:
+  comm::Communicator& world_;
+  Stream stream_;
+  double seconds_;
+};
+
+}  // namespace zoetrope::bench

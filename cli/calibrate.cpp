@@ -1,0 +1,128 @@
+// zoetrope calibrate: measures this machine, or the hosts of an MPI job, and writes the hardware profile that plans are
+// made with from then on. Prints what it finds as it finds it; the measuring is in bench/.
+#include "bench/calibrate.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "planner/calibrated.h"
+
+namespace zoetrope::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  bench::CalibrateSettings settings;
+  std::string output;
+};
+
+OptionSet describe(Options& o) {
+  OptionSet set = describe(o.settings);
+  set.text("output", o.output,
+           "the file to write; unset: zoetrope/hardware.yml in the user's cache folder, where runs look for it, under "
+           "mpirun hardware-HOSTSxRANKS.yml beside it");
+  return set;
+}
+
+std::string help() {
+  Options options;
+  return fmt::format(
+      "Keys, as key=value:\n{}\n"
+      "Plans and `attention=auto` use what was measured, unless hardware= names another profile.\n"
+      "Examples:\n  zoetrope calibrate\n  mpirun -n 4 zoetrope calibrate threads=1 output=cluster.yml\n",
+      describe(options).help());
+}
+
+double timeout(const std::vector<std::string>& words) {
+  Options options;
+  OptionSet set = describe(options);
+  try {
+    for (const std::string& word : words) set.set_argument(word);
+  } catch (const std::exception&) {
+    return bench::CalibrateSettings().comm_timeout;
+  }
+  return options.settings.comm_timeout;
+}
+
+// One line on a terminal that the next one replaces; nothing elsewhere.
+void show_progress(const std::string& text) {
+  if (interrupted()) fail("interrupted");
+  if (isatty(STDERR_FILENO) == 0) return;
+  fmt::print(stderr, "\r\x1b[K{}", text);
+  std::fflush(stderr);
+}
+
+// The folder of the user's cache is made; one that the user named must be there.
+fs::path output_of(const Options& options, const bench::CalibrationJob& job) {
+  if (!options.output.empty()) return options.output;
+  const fs::path path = job.world == nullptr ? planner::calibrated_profile_path()
+                                             : planner::calibrated_profile_path(job.hosts, job.ranks_per_host);
+  if (path.empty()) {
+    fail("the profile has no place: neither XDG_CACHE_HOME nor HOME names a folder; say where with output=FILE");
+  }
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) fail("{}: cannot make this folder for the profile: {}", path.parent_path().string(), error.message());
+  return path;
+}
+
+void print_finding(const bench::Finding& finding) {
+  show_progress("");
+  const std::string spread = finding.spread < 0 ? "" : fmt::format("± {:.1f} %", 100 * finding.spread);
+  fmt::print("{:<26} {:>16} {:>10}  {}\n", finding.figure, finding.value, spread, finding.how);
+  std::fflush(stdout);
+}
+
+void print_checks(const std::vector<bench::SelfCheck>& checks) {
+  if (checks.empty()) return;
+  fmt::print("\n{:<58} {:>10} {:>10} {:>8} {:>10} {:>8}\n", "a layer's attention, as a check", "predicted", "measured",
+             "error", "spread", "speed");
+  for (const bench::SelfCheck& check : checks) {
+    fmt::print("{:<58} {:>7.1f} ms {:>7.1f} ms {:>+6.1f} % {:>10} {:>6.0f} %\n", check.configuration,
+               check.predicted * 1e3, check.measured * 1e3, 100 * (check.predicted / check.measured - 1),
+               fmt::format("± {:.1f} %", 100 * check.spread), 100 * check.speed);
+  }
+  fmt::print("speed: of the cores meanwhile, as a share of the profile's peak; the prediction is at that speed\n");
+}
+
+int run(const std::vector<std::string>& words, comm::Communicator* world) {
+  catch_interrupts();
+  Options options;
+  OptionSet set = describe(options);
+  for (const std::string& word : words) set.set_argument(word);
+  const bench::CalibrationJob job = bench::calibration_job(options.settings, world);
+  const bool leads = world == nullptr || world->rank() == 0;
+  std::optional<AtomicFile> file;
+  if (leads) {
+    file.emplace(output_of(options, job));  // where it cannot be written, that is known before a minute has passed
+    fmt::print("{} host{}, {} rank{} on each, {} thread{} of a rank\n{:<26} {:>16} {:>10}\n", job.hosts,
+               job.hosts == 1 ? "" : "s", job.ranks_per_host, job.ranks_per_host == 1 ? "" : "s", job.threads,
+               job.threads == 1 ? "" : "s", "figure", "", "spread");
+  }
+  const bench::Calibrated result = bench::calibrate(job, show_progress, print_finding);
+  if (!leads) return 0;
+  print_checks(result.checks);
+  const std::string text = planner::hardware_yaml(result.profile, result.remarks);
+  file->write(text.data(), text.size());
+  file->commit();
+  fmt::print("\nwritten to {}\n", file->path().string());
+  return 0;
+}
+
+}  // namespace
+
+const Command kCalibrate = {"calibrate", "[key=value …]", "Measure this machine, or the hosts of an MPI job, for plans",
+                            help,        timeout,         run};
+
+}  // namespace zoetrope::cli
