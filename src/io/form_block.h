@@ -14,8 +14,9 @@ class FormBlock {
 
   // Fresh memory, of huge pages where the system has them. Two threads clear 2.8 GB of those in 0.5 to 0.7 s (1.6 the
   // first time), where small pages take 1.4 to 2.1 s, or 1.1 to 1.2 asked for in pieces ahead of their use
-  // (MADV_POPULATE_WRITE): one fault in 512, and a third of the processors' time. In another virtual machine, whose host
-  // gives back slowly what it has taken, they were the slower ones: loads of 2.2, 3.8 and 7.4 s instead of 1.7.
+  // (MADV_POPULATE_WRITE): a fault where there were 512, and a load takes a third less processor time. In another
+  // virtual machine, whose host gives back slowly what it has taken, they were the slower ones: loads of 2.2, 3.8
+  // and 7.4 s instead of 1.7.
   static std::unique_ptr<FormBlock> anonymous(size_t bytes);
 };
 

@@ -21,7 +21,8 @@ namespace {
 
 constexpr int64_t kTileRows = 16, kTileBytes = 1024, kTileFloats = 256, kLine = 64;
 constexpr int64_t kStep = 32;  // terms of a tile of weights
-// Terms summed in the units before sums go to memory: of two tiles of weights 32 KiB.
+// Terms summed in the units before sums go to memory: of two tiles of weights 32 KiB. 1024 and 2048, blocks of 32
+// columns, and asking ahead into L1 or not at all differed by less than the scatter of 8 and 32 rows (10 %).
 constexpr int64_t kPiece = 512;
 constexpr int64_t kPairColumns = 2 * kTileRows;  // of weights that are multiplied together
 // Rows that one pass over the weights serves, so that scratch stays bounded.
