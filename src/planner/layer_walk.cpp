@@ -194,20 +194,20 @@ std::vector<Arrival> LayerWalk::post(const char* name, const std::vector<Flow>& 
   return arrivals;
 }
 
-// Every column's ranks that have keys send a record to each other. Columns differ by a head at most; the largest
-// record stands for all.
+// Every column's ranks that have keys send a record to each other.
 std::vector<Arrival> LayerWalk::post_statistics(int chunk) {
   const std::vector<int> holders = schedule::statistics_ranks(sizes_.tokens, topology_.ring);
-  std::vector<std::vector<int>> groups;
-  int64_t heads = 0;
+  std::vector<Routes::Group> groups;
   for (int first = 0; first < static_cast<int>(ranks_); first += topology_.ranks()) {
     for (int column = 0; column < topology_.ulysses; ++column) {
-      heads = std::max(heads, heads_of(column, chunk));
-      std::vector<int>& group = groups.emplace_back();
-      for (const int index : holders) group.push_back(first + topology_.rank_of(index, column));
+      const int64_t heads = heads_of(column, chunk);
+      if (heads == 0) continue;
+      Routes::Group& group = groups.emplace_back();
+      group.bytes = schedule::statistics_bytes(sizes_, heads);
+      for (const int index : holders) group.devices.push_back(first + topology_.rank_of(index, column));
     }
   }
-  std::vector<Arrival> arrivals = wires_.gather(groups, schedule::statistics_bytes(sizes_, heads), now_);
+  std::vector<Arrival> arrivals = wires_.gather(groups, now_);
   record_transfers(kStatisticsName, arrivals);
   return arrivals;
 }

@@ -204,14 +204,15 @@ Routes::Load Routes::load_of_pairs(int number, const std::vector<int>& devices) 
   return load;
 }
 
-std::vector<Passage> Routes::gathers(const std::vector<std::vector<int>>& groups, int64_t bytes) const {
+std::vector<Passage> Routes::gathers(const std::vector<Group>& groups) const {
   std::vector<double> busy(static_cast<size_t>(link_count_), 0.0);
   std::vector<std::vector<Load>> loads(groups.size());
   for (size_t g = 0; g < groups.size(); ++g) {
     for (size_t number = 0; number < levels_.size(); ++number) {
-      Load& load = loads[g].emplace_back(load_of_pairs(static_cast<int>(number), groups[g]));
+      Load& load = loads[g].emplace_back(load_of_pairs(static_cast<int>(number), groups[g].devices));
       for (size_t i = 0; i < load.links.size(); ++i)
-        busy[static_cast<size_t>(load.links[i])] += load.flows[i] * static_cast<double>(bytes) / levels_[number].speed;
+        busy[static_cast<size_t>(load.links[i])] +=
+            load.flows[i] * static_cast<double>(groups[g].bytes) / levels_[number].speed;
     }
   }
   std::vector<Passage> passages(groups.size());

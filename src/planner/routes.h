@@ -33,7 +33,11 @@ class Routes {
   std::vector<Passage> passages(const std::vector<Flow>& flows) const;
   // In every group each device sends `bytes` to each other one, all groups at once: the flows of all pairs, counted
   // rather than listed. The passage of a group is that of its slowest flow.
-  std::vector<Passage> gathers(const std::vector<std::vector<int>>& groups, int64_t bytes) const;
+  struct Group {
+    std::vector<int> devices;
+    int64_t bytes = 0;
+  };
+  std::vector<Passage> gathers(const std::vector<Group>& groups) const;
 
  private:
   struct Level {

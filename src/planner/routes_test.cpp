@@ -157,6 +157,7 @@ TEST(Routes, GathersAreTheFlowsOfAllPairs) {
       machine({level(LinkKind::kSwitch, 12)}),
       machine({level(LinkKind::kBus, 3), level(LinkKind::kSwitch, 4)}),
       machine({level(LinkKind::kSwitch, 6), ports}),
+      machine({level(LinkKind::kSwitch, 3), level(LinkKind::kBus, 4)}),
       machine({level(LinkKind::kSwitch, 2), level(LinkKind::kTorus, 6, {3, 2})}),
       machine({level(LinkKind::kSwitch, 2), half}),
   };
@@ -187,7 +188,9 @@ TEST(Routes, GathersAreTheFlowsOfAllPairs) {
         busy = std::max(busy, passages[f].seconds - passages[f].latency);
         latency = std::max(latency, passages[f].latency);
       }
-      const std::vector<Passage> gathers = routes.gathers(cases[c], kMegabyte);
+      std::vector<Routes::Group> groups;
+      for (const std::vector<int>& devices : cases[c]) groups.push_back({devices, kMegabyte});
+      const std::vector<Passage> gathers = routes.gathers(groups);
       for (size_t g = 0; g < cases[c].size(); ++g) {
         double expected = 0;
         for (const auto& [key, times] : slowest)

@@ -65,20 +65,20 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
   const int64_t batch = work.branches / use.data;
   Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
   std::vector<double> now(static_cast<size_t>(ranks), 0.0);
-  const auto gather = [&](const std::vector<std::vector<int>>& groups, int64_t bytes) {
-    const std::vector<Arrival> arrivals = wires.gather(groups, bytes, now);
+  const auto gather = [&](const std::vector<Routes::Group>& groups) {
+    const std::vector<Arrival> arrivals = wires.gather(groups, now);
     for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = arrivals[rank].end;
   };
   if (use.sharded && context > 1) {
-    std::vector<std::vector<int>> groups(static_cast<size_t>(use.data));
-    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank / context)].push_back(rank);
     const int64_t part = ceil_div(work.tokens, context) * work.latent_bytes / work.tokens;
-    for (int64_t branch = 0; branch < batch; ++branch) gather(groups, part);
+    std::vector<Routes::Group> groups(static_cast<size_t>(use.data), {{}, part});
+    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank / context)].devices.push_back(rank);
+    for (int64_t branch = 0; branch < batch; ++branch) gather(groups);
   }
   if (use.data > 1) {
-    std::vector<std::vector<int>> groups(static_cast<size_t>(context));
-    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank % context)].push_back(rank);
-    gather(groups, work.latent_bytes * batch);
+    std::vector<Routes::Group> groups(static_cast<size_t>(context), {{}, work.latent_bytes * batch});
+    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank % context)].devices.push_back(rank);
+    gather(groups);
   }
   return now;
 }

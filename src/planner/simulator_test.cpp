@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <map>
 
 #include "base/test_folder.h"
@@ -201,6 +201,28 @@ TEST(Simulator, ChunksHideTheExchangeByTheirOverlap) {
   EXPECT_NEAR(exposed(0.55), whole * (1 - 0.55 * 2 / 3), 0.03 * whole);
 }
 
+// Chunks hide nothing where transfers are the device's own work, there or back.
+TEST(Simulator, WithoutOverlapChunksHideNothing) {
+  const Work work = small_work();
+  HardwareProfile hardware = machine(4);
+  hardware.links[0].bandwidth *= 100;
+  hardware.links[0].overlap = 0;
+  Configuration made = configuration(1, 4, 1);
+  const double whole = simulate_step(work, hardware, made).critical().exposed_exchange;
+  made.ranks.head_chunks = 3;
+  EXPECT_NEAR(simulate_step(work, hardware, made).critical().exposed_exchange, whole, 1e-12);
+}
+
+// The tokens of both context ranks first, then the branches of both data ranks.
+TEST(Simulator, TheVelocityIsGatheredOnceAStep) {
+  Work work = small_work(960, 12, 2);
+  work.latent_bytes = 8'000'000;
+  const HardwareProfile hardware = machine(4);
+  EXPECT_NEAR(simulate_step(work, hardware, configuration(2, 2, 1)).critical().gather, 4e-3 + 8e-3, 1e-12);
+  EXPECT_NEAR(simulate_step(work, hardware, configuration(1, 4, 1)).critical().gather, 2 * 3 * 2e-3, 1e-12);
+  EXPECT_EQ(simulate_step(work, hardware, configuration(1, 1, 1)).critical().gather, 0);
+}
+
 TEST(Simulator, ChunksThatHaveNoHeadsCostNothing) {
   const Work work = small_work(960, 4);
   Configuration few = configuration(1, 2, 2), many = few;
@@ -342,9 +364,11 @@ TEST(Timeline, TransfersCarryTheBytesOfTheSchedule) {
     for (int rank = 0; rank < made.ranks.ranks(); ++rank) {
       const schedule::Traffic traffic =
           schedule::traffic(work.sizes(work.branches / made.ranks.data), made.ranks.context, made.ranks.direction,
-                            rank % made.ranks.context.ranks(), made.ranks.head_chunks);
+                            rank % made.ranks.context.ranks(), made.ranks.head_chunks,
+                            made.ranks.fixed_max ? schedule::Statistics::kGathered : schedule::Statistics::kNone);
       EXPECT_EQ(received(rank, "ulysses exchange"), traffic.exchange_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring hop"), traffic.ring_received) << made.text() << ", rank " << rank;
+      EXPECT_EQ(received(rank, "ring statistics"), traffic.statistics_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ulysses return"), traffic.return_received) << made.text() << ", rank " << rank;
     }
   }
@@ -374,9 +398,15 @@ TEST(Simulator, AThousandRanksTakeLessThanASecond) {
   hardware.devices = 1024;
   Configuration made = configuration(1, 32, 32);
   made.ranks.fixed_max = true;
-  const auto begin = std::chrono::steady_clock::now();
+#ifdef __OPTIMIZE__
+  constexpr double kSeconds = 1;
+#else
+  constexpr double kSeconds = 10;
+#endif
+  // Of this process: what else runs on the machine does not count.
+  const std::clock_t begin = std::clock();
   const StepPrediction step = simulate_step(work, hardware, made);
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 1.0);
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, kSeconds);
   EXPECT_EQ(step.ranks.size(), 1024u);
 }
 

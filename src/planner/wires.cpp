@@ -19,22 +19,21 @@ std::vector<Arrival> nothing_sent(const std::vector<double>& posted) {
 
 }  // namespace
 
-std::vector<Arrival> Wires::gather(const std::vector<std::vector<int>>& groups, int64_t bytes,
-                                   const std::vector<double>& posted) {
+std::vector<Arrival> Wires::gather(const std::vector<Routes::Group>& groups, const std::vector<double>& posted) {
   std::vector<Arrival> arrivals = nothing_sent(posted);
-  const std::vector<Passage> passages = routes_.gathers(groups, bytes);
+  const std::vector<Passage> passages = routes_.gathers(groups);
   for (size_t g = 0; g < groups.size(); ++g) {
     const Passage& passage = passages[g];
     if (passage.level < 0) continue;
     double met = 0, begin = 0;
-    for (const int rank : groups[g]) {
+    for (const int rank : groups[g].devices) {
       met = std::max(met, posted[static_cast<size_t>(rank)]);
       begin = std::max({begin, met, busy_until(passage.level, rank)});
     }
     const double end = begin + passage.seconds;
-    for (const int rank : groups[g]) {
+    for (const int rank : groups[g].devices) {
       Arrival& arrival = arrivals[static_cast<size_t>(rank)];
-      const auto received = static_cast<int64_t>(groups[g].size() - 1) * bytes;
+      const auto received = static_cast<int64_t>(groups[g].devices.size() - 1) * groups[g].bytes;
       arrival = {arrival.posted, met, begin, end, (1 - passage.overlap) * passage.seconds, passage.level, received};
       busy_until(passage.level, rank) = end;
     }

@@ -28,9 +28,8 @@ class Wires {
   // same level has ended: two exchanges of a rank share its links one after the other. `messages` of a kind travel
   // together (q, k and v are three) and each costs the latency.
   std::vector<Arrival> carry(const std::vector<Flow>& flows, const std::vector<double>& posted, int messages);
-  // The same for ranks of which, in every group, each sends `bytes` to each other.
-  std::vector<Arrival> gather(const std::vector<std::vector<int>>& groups, int64_t bytes,
-                              const std::vector<double>& posted);
+  // The same for ranks of which, in every group, each sends to each other.
+  std::vector<Arrival> gather(const std::vector<Routes::Group>& groups, const std::vector<double>& posted);
 
  private:
   double& busy_until(int level, int rank) { return busy_until_[static_cast<size_t>(level * ranks_ + rank)]; }
