@@ -22,6 +22,7 @@ struct Command {
 
 extern const Command kAttention;
 extern const Command kBench;
+extern const Command kCalibrate;
 extern const Command kGenerate;
 extern const Command kInspect;
 extern const Command kPlan;

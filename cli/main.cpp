@@ -16,7 +16,8 @@
 namespace zoetrope::cli {
 namespace {
 
-constexpr const Command* kCommands[] = {&kAttention, &kBench, &kGenerate, &kInspect, &kPlan, &kSynthesize, &kTune};
+constexpr const Command* kCommands[] = {&kAttention, &kBench, &kCalibrate,  &kGenerate,
+                                        &kInspect,   &kPlan,  &kSynthesize, &kTune};
 
 int run_here_or_on_ranks(const Command& command, const std::vector<std::string>& arguments) {
   if (!comm::launched_by_mpi()) return command.run(arguments, nullptr);
