@@ -230,22 +230,29 @@ class Search {
     if (fits(trial.candidate)) fastest_ = std::min(fastest_, trial.candidate.value);
   }
 
-  double bound(const Trial& base, int chunks) const {
+  double bound(const Trial& base, Change change, int chunks) const {
     const StepPrediction& step = base.candidate.time.step;
-    const double least = least_of_variant(step, base.candidate.configuration.ranks.head_chunks, chunks);
+    const double least = least_of_change(step, change, base.candidate.configuration.ranks.head_chunks, chunks);
     const double saved = std::max(0.0, step.seconds - least) * static_cast<double>(q_.work.steps);
     return value_of(base.candidate.video_seconds() - saved, base.candidate.ranks());
   }
 
   double within_error() const { return fastest_ * (1 + q_.hardware.model_error); }
 
+  // Every direction, and with it every number of head chunks.
   void vary(const Trial& base) {
     const RankUse& plain = base.candidate.configuration.ranks;
+    const std::vector<int> chunks = head_chunks(q_, base.split);
     for (const schedule::Direction direction : directions(q_, base.split)) {
-      for (const int chunks : head_chunks(q_, base.split)) {
-        if (direction == plain.direction && chunks == plain.head_chunks) continue;
-        if (bound(base, chunks) > within_error()) continue;
-        keep({base.split, base.kernel, priced(configure(base.split, base.kernel, direction, chunks))});
+      Trial turned = base;
+      if (direction != plain.direction) {
+        if (bound(base, Change::kDirection, chunks.back()) > within_error()) continue;
+        turned.candidate = priced(configure(base.split, base.kernel, direction, plain.head_chunks));
+        keep(turned);
+      }
+      for (const int count : chunks) {
+        if (count == plain.head_chunks || bound(turned, Change::kHeadChunks, count) > within_error()) continue;
+        keep({base.split, base.kernel, priced(configure(base.split, base.kernel, direction, count))});
       }
     }
   }
@@ -338,16 +345,31 @@ class Search {
     return a.complexity != b.complexity ? a.complexity < b.complexity : a.value < b.value;
   }
 
+  // Value of the plainest of those that cannot be told from the fastest. What cannot be told from it in turn is tied.
+  double plainest() const {
+    const Candidate* best = nullptr;
+    for (const Candidate& c : ranking_.candidates)
+      if (c.simulated && fits(c) && c.value <= within_error() && (best == nullptr || plainer(c, *best))) best = &c;
+    return best == nullptr ? fastest_ : best->value;
+  }
+
   void judge() {
     std::vector<Candidate>& all = ranking_.candidates;
     for (Trial& trial : trials_) all.push_back(std::move(trial.candidate));
     for (Trial& trial : hopeless_) all.push_back(std::move(trial.candidate));
+    const double best = plainest();
     for (Candidate& c : all) {
-      c.verdict = !fits(c) ? Verdict::kDoesNotFit : c.value <= within_error() ? Verdict::kTie : Verdict::kSlower;
+      c.verdict = !fits(c)                                          ? Verdict::kDoesNotFit
+                  : c.value <= best * (1 + q_.hardware.model_error) ? Verdict::kTie
+                                                                    : Verdict::kSlower;
     }
-    std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    std::stable_sort(all.begin(), all.end(), [near = within_error()](const Candidate& a, const Candidate& b) {
       if (a.verdict != b.verdict) return a.verdict < b.verdict;
-      if (a.verdict == Verdict::kTie) return plainer(a, b);
+      if (a.verdict == Verdict::kTie) {
+        // What can only be told from the best, and not from the fastest, comes after what cannot be told from either.
+        const bool a_near = a.value <= near, b_near = b.value <= near;
+        return a_near != b_near ? a_near : plainer(a, b);
+      }
       if (a.verdict == Verdict::kDoesNotFit) return a.bytes_per_rank < b.bytes_per_rank;
       return a.value < b.value;
     });
@@ -496,7 +518,6 @@ const char* objective_name(Objective objective) {
 int complexity_of(const Configuration& configuration, const HardwareProfile& hardware) {
   const RankUse& use = configuration.ranks;
   int settings = 0;
-  settings += use.context.ulysses > 1 && use.context.ring > 1 ? 1 : 0;
   settings += use.direction != schedule::Direction::kForward ? 1 : 0;
   settings += use.head_chunks > 1 ? 1 : 0;
   settings += use.fixed_max ? 1 : 0;

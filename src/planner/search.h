@@ -71,8 +71,8 @@ struct Candidate {
   double video_seconds() const { return time.total() - time.load; }
 };
 
-// How many settings of a configuration make it less plain than it could be: a ring beside Ulysses, a direction that is
-// not forward, head chunks, fixed-max softmax, a tile that is not the profile's. Among ties the plainest is the best.
+// How many settings of a configuration make it less plain than it could be: a direction that is not forward, head
+// chunks, fixed-max softmax, a tile that is not the profile's. Among ties the plainest is the best.
 int complexity_of(const Configuration& configuration, const HardwareProfile& hardware);
 
 struct Ranking {

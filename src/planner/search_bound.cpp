@@ -8,7 +8,8 @@
 namespace zoetrope::planner {
 namespace {
 
-constexpr double kLeastOfRing = 0.25;
+// Shares of the ring's waiting that stay.
+constexpr double kLeftByDirection = 0.25, kLeftByHeadChunks = 0.75;
 
 // Bytes/s into a device over all its links, and the shortest latency.
 struct BestLink {
@@ -39,6 +40,7 @@ StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware,
   Breakdown least;
   least.linear = layers * prices.products(work.linear_flop + work.cross_flop, tokens, batch);
   least.tokens = layers * prices.tokens(tokens, batch);
+  least.overhead = layers * hardware.layer_overhead * static_cast<double>(batch);
   least.attention = layers * context.ring * prices.attention(block, block, heads, batch);
   const BestLink link = best_link(hardware);
   const double bytes =
@@ -52,10 +54,12 @@ StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware,
   return step;
 }
 
-double least_of_variant(const StepPrediction& plain, int chunks_before, int chunks) {
+double least_of_change(const StepPrediction& plain, Change change, int chunks_before, int chunks) {
   const Breakdown& c = plain.critical();
   const double exchange = c.exposed_exchange * chunks_before / std::max(chunks_before, chunks);
-  return c.linear + c.tokens + c.gather + exchange + std::max(c.attention, kLeastOfRing * c.exposed_ring);
+  const double attention = change == Change::kDirection ? std::max(c.attention, kLeftByDirection * c.exposed_ring)
+                                                        : c.attention + kLeftByHeadChunks * c.exposed_ring;
+  return c.linear + c.tokens + c.overhead + c.gather + exchange + attention;
 }
 
 }  // namespace zoetrope::planner

@@ -43,17 +43,30 @@ std::set<int> values(const std::vector<Split>& splits, const Field& field) {
 std::string text(const std::set<int>& found) { return fmt::format("{}", fmt::join(found, ", ")); }
 
 // One fixed field after the other is held against what those before it leave.
-template <typename Field>
-void narrow(std::vector<Split>& splits, const char* key, const std::optional<int>& wanted, int ranks,
-            const Field& field) {
-  if (!wanted) return;
-  const std::set<int> legal = values(splits, field);
-  if (legal.count(*wanted) == 0) {
-    fail("{}={} is not possible for {} rank{}{}; legal values: {}", key, *wanted, ranks, ranks == 1 ? "" : "s",
-         splits.size() < 2 ? "" : " with what else is fixed", text(legal));
+class Narrowing {
+ public:
+  Narrowing(const Question& question, int ranks)
+      : left_(all_splits(question, ranks)), all_(left_.size()), ranks_(ranks) {}
+
+  template <typename Field>
+  void narrow(const std::string& key, const std::optional<int>& wanted, const Field& field) {
+    if (!wanted) return;
+    if (legal(field).count(*wanted) == 0) {
+      fail("{}={} is not possible for {} rank{}{}; legal values: {}", key, *wanted, ranks_, ranks_ == 1 ? "" : "s",
+           left_.size() < all_ ? " with what else is fixed" : "", text(legal(field)));
+    }
+    std::erase_if(left_, [&](const Split& split) { return field(split) != *wanted; });
   }
-  std::erase_if(splits, [&](const Split& split) { return field(split) != *wanted; });
-}
+  template <typename Field>
+  std::set<int> legal(const Field& field) const {
+    return values(left_, field);
+  }
+
+ private:
+  std::vector<Split> left_;
+  size_t all_;
+  int ranks_;
+};
 
 void check_splits(const Question& question, int ranks) {
   const Fixed& fixed = question.fixed;
@@ -64,16 +77,17 @@ void check_splits(const Question& question, int ranks) {
                        : fmt::format("are {} branches of guidance", branches),
          branches == 1 ? "1" : "1 or 2");
   }
-  std::vector<Split> left = all_splits(question, ranks);
-  narrow(left, "data_parallelism", fixed.data, ranks, [](const Split& s) { return s.data; });
-  narrow(left, "context_parallelism", fixed.context, ranks, [](const Split& s) { return s.context.ranks(); });
+  const auto ulysses = [](const Split& split) { return split.context.ulysses; };
+  Narrowing left(question, ranks);
+  left.narrow("data_parallelism", fixed.data, [](const Split& split) { return split.data; });
+  left.narrow("context_parallelism", fixed.context, [](const Split& split) { return split.context.ranks(); });
   if (fixed.ulysses && *fixed.ulysses > question.work.heads) {
     fail("ulysses_shards={} is more than the {} heads, and a rank cannot attend less than one head; legal values: {}",
-         *fixed.ulysses, question.work.heads, text(values(left, [](const Split& s) { return s.context.ulysses; })));
+         *fixed.ulysses, question.work.heads, text(left.legal(ulysses)));
   }
-  narrow(left, "ulysses_shards", fixed.ulysses, ranks, [](const Split& s) { return s.context.ulysses; });
-  narrow(left, "a ring degree of the attention's name,", fixed.ring, ranks,
-         [](const Split& s) { return s.context.ring; });
+  left.narrow("ulysses_shards", fixed.ulysses, ulysses);
+  left.narrow("attention: this name's ring degree ring", fixed.ring,
+              [](const Split& split) { return split.context.ring; });
 }
 
 double padding(int64_t size, int64_t block) {

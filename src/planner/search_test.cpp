@@ -314,6 +314,9 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
     for (const int ranks : {4, 6, 8}) {
       HardwareProfile hardware = machine(8, bandwidth);
       hardware.links[0].latency = 1e-5;
+      // Rings whose wrap crosses a grid, and a bus that all share, change what directions are worth.
+      hardware.links[0].kind = ranks == 8 ? LinkKind::kMesh : ranks == 6 ? LinkKind::kBus : LinkKind::kSwitch;
+      if (ranks == 8) hardware.links[0].shape = {4, 2};
       hardware.bf16.fixed_max_gain = 1.2;
       hardware.bf16.attention = Curve({{512, 0.3}, {2048, 0.5}});
       hardware.block_q = 512;
