@@ -21,8 +21,10 @@ fs::path config_folder() {
   for (const fs::path& place : places) {
     if (fs::is_directory(place, ignored)) return place;
   }
-  fail("the configurations of known models are in none of {}, {} and {}; name a checkpoint folder instead",
-       places[0].string(), places[1].string(), places[2].string());
+  fail(
+      "the configurations of known models and machines are in none of {}, {} and {}; name a checkpoint folder, and a "
+      "machine as hardware=FILE",
+      places[0].string(), places[1].string(), places[2].string());
 }
 
 std::vector<std::string> config_names() {
