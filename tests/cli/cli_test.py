@@ -158,7 +158,7 @@ def a_configuration_file_is_read_and_the_command_line_wins(cwd):
 @test
 def one_seed_gives_one_video_on_any_number_of_ranks(cwd):
     result = generate(cwd, "output=a.gif", "ranks=4", "attention=ulysses_ring", "ulysses_shards=2",
-                      "compare_one_rank=true")
+                      "data_parallelism=1", "compare_one_rank=true")
     assert result.returncode == 0, result.stderr
     line = [l for l in result.stdout.splitlines() if "relative L2" in l][0]
     assert float(line.split()[-1]) <= 1e-5, line
@@ -505,7 +505,7 @@ def mpirun(*blocks):
 
 @test
 def mpi_gives_what_threads_give(cwd):
-    common = ["ulysses_shards=2", "attention=ulysses_ring"]
+    common = ["ulysses_shards=2", "attention=ulysses_ring", "data_parallelism=1"]
     result = run(mpirun((4, common + ["output=a.gif", "dump=mpi", "threads=1"])), cwd, env=MPI_ENV)
     assert result.returncode == 0, result.stderr
     assert generate(cwd, "output=b.gif", "dump=threads", "ranks=4", "threads=4", *common).returncode == 0

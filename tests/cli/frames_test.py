@@ -59,7 +59,7 @@ def frames_do_not_depend_on_the_ranks_that_decode(cwd):
     assert "waiting for the output" in result.stdout and "waiting for ranks" not in result.stdout, result.stdout
     scaled = struct.unpack(f"<{len(one)}f", struct.pack(f"<{len(one)}f", *(255 * x for x in one)))  # in float32
     assert tensors["frames_u8"][2] == bytes(int(x) for x in scaled), "bytes are the floats, truncated"
-    for ranks, words, said in (("ranks=7", [], "VAE on 7 ranks"), ("ranks=4", ["vae_parallel=3"], "VAE on 3 ranks")):
+    for ranks, words, said in (("ranks=7", ["vae_parallel=7"], "VAE on 7 ranks"), ("ranks=4", ["vae_parallel=3"], "VAE on 3 ranks")):
         alone, result, tensors = frames_of(cwd, ranks, "vae_parallel=1", *whole)
         assert "VAE on rank 0" in result.stderr and "waiting for ranks" not in result.stdout, result.stderr
         many, result, dump = frames_of(cwd, ranks, *words, *whole)
@@ -70,8 +70,10 @@ def frames_do_not_depend_on_the_ranks_that_decode(cwd):
 
 @test
 def frames_are_the_same_under_mpi(cwd):
-    threads, _, _ = frames_of(cwd, "ranks=3", "threads=3")
-    mpi, result, _ = frames_of(cwd, "threads=1", "trace=t.json", command=lambda words: mpirun((3, words)))
+    # Said and not planned: what is planned may differ where processes have a calibration of their own.
+    layout = ["ulysses_shards=3", "vae_parallel=3"]
+    threads, _, _ = frames_of(cwd, "ranks=3", "threads=3", *layout)
+    mpi, result, _ = frames_of(cwd, "threads=1", "trace=t.json", *layout, command=lambda words: mpirun((3, words)))
     assert "VAE on 3 ranks" in result.stderr, result.stderr
     assert mpi == threads, farthest(mpi, threads)
     # Every rank's part of the decoding is in the one trace.
@@ -83,7 +85,7 @@ def frames_are_the_same_under_mpi(cwd):
 
 @test
 def ranks_without_rows_leave_before_the_decoding(cwd):
-    words = ["height=32", "output=a.gif", "trace=t.json", "threads=1"]
+    words = ["height=32", "output=a.gif", "trace=t.json", "threads=1", "vae_parallel=4"]
     result = run(mpirun((6, words)), cwd, env=MPI_ENV)
     assert result.returncode == 0, result.stderr
     assert "VAE on 4 ranks" in result.stderr, result.stderr

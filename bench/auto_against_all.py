@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Holds what `attention=auto` chooses against every legal configuration of the same problem, by measuring all of them.
+
+    auto_against_all.py PROGRAM [--ranks 1,2,4] [--tokens 1024,8190,32760] [--dtypes bf16,float32] [--heads 12]
+                        [--head-dim 128] [--rounds 5] [--repeat 1] [--chunks 1,2] [--hardware NAME] [--threads N]
+                        [--seed N] [--json FILE]
+
+Every configuration is a run of `zoetrope attention` of its own, and so is auto. Runs of one problem are interleaved in
+rounds, in another order each time, so that a change of the machine's pace meets all of them. A configuration counts with
+the median over rounds of the medians that the runs report. As auto is one of the configurations, it was measured twice as
+often: once under its own name, and once as the keys that it chose; both are shown, and their difference is what noise
+does to two measurements of the same work.
+
+Prints a table; --json writes every measurement. Exit code 1 where auto is more than 5 % slower than the best of all.
+"""
+import argparse
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+LIMIT = 0.05  # what auto may be slower than the best
+DIRECTIONS = ("forward", "two_way", "open")
+FEWEST_FOR_DIRECTIONS = 3  # ranks of a ring: two have one neighbour each, whichever way
+
+
+def numbers(text):
+    return [int(word) for word in text.split(",")]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--ranks", type=numbers, default=[1, 2, 4])
+    parser.add_argument("--tokens", type=numbers, default=[1024, 8190, 32760])
+    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["bf16", "float32"])
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--chunks", type=numbers, default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=1, help="timed repeats inside a run")
+    parser.add_argument("--hardware", default="", help="profile for auto; unset: what was calibrated, else cpu")
+    parser.add_argument("--threads", type=int, default=0, help="of the process; unset: all cores")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
+    parser.add_argument("--json", default="")
+    return parser.parse_args()
+
+
+def configurations(ranks, heads, chunks):
+    """Every legal one, by name: the keys that make it. Head chunks hide an exchange, and do nothing without one."""
+    found = {}
+    for ulysses in (u for u in range(1, min(ranks, heads) + 1) if ranks % u == 0):
+        ring = ranks // ulysses
+        for direction in DIRECTIONS if ring >= FEWEST_FOR_DIRECTIONS else DIRECTIONS[:1]:
+            for n in [c for c in chunks if c <= -(-heads // ulysses)] if ulysses > 1 else [1]:
+                name = f"U{ulysses}R{ring}" + (f" {direction}" if direction != "forward" else "") + (
+                    f" n{n}" if n > 1 else "")
+                found[name] = [f"ulysses_shards={ulysses}", f"ring_direction={direction}",
+                               f"ulysses_attention_chunks={n}"]
+    return found
+
+
+def name_of(result):
+    """The configuration that a run reports, as configurations() names it."""
+    direction = result["ring_direction"] if result["ring"] >= FEWEST_FOR_DIRECTIONS else "forward"
+    n = result["head_chunks"]
+    return f"U{result['ulysses']}R{result['ring']}" + (f" {direction}" if direction != "forward" else "") + (
+        f" n{n}" if n > 1 else "")
+
+
+def measure(options, folder, words):
+    path = pathlib.Path(folder) / "run.json"
+    command = [options.program, "attention", f"json={path}", f"repeat={options.repeat}", *words]
+    if options.threads:
+        command.append(f"threads={options.threads}")
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {result.stderr.strip()}")
+    return json.loads(path.read_text())
+
+
+def compare(options, folder, order, problem):
+    """All configurations and auto on one problem: medians over rounds, and what auto chose."""
+    shape = f"1x{problem['tokens']}x{options.heads}x{options.head_dim}"
+    common = [f"shape={shape}", f"dtype={problem['dtype']}", f"ranks={problem['ranks']}"]
+    jobs = {name: common + keys for name, keys in configurations(problem["ranks"], options.heads, options.chunks).items()}
+    jobs["auto"] = common + (["hardware=" + options.hardware] if options.hardware else [])
+    runs = {name: [] for name in jobs}
+    for _ in range(options.rounds):
+        for name in order.sample(sorted(jobs), len(jobs)):
+            runs[name].append(measure(options, folder, jobs[name]))
+    seconds = {name: statistics.median(run["seconds_median"] for run in found) for name, found in runs.items()}
+    chosen = {name_of(run) for run in runs["auto"]}
+    if len(chosen) != 1:
+        sys.exit(f"auto did not choose the same in every round: {', '.join(sorted(chosen))}")
+    auto = chosen.pop()
+    tried = {name: value for name, value in seconds.items() if name != "auto"}
+    best = min(tried, key=tried.get)
+    return {**problem, "shape": shape, "chosen": auto, "best": best, "auto_seconds": seconds["auto"],
+            "chosen_seconds": tried.get(auto), "best_seconds": tried[best],
+            "slower": seconds["auto"] / tried[best] - 1,
+            "chosen_slower": tried[auto] / tried[best] - 1 if auto in tried else None,
+            "predicted_seconds": {name: found[0].get("predicted_seconds") for name, found in runs.items()},
+            "seconds": {name: [run["seconds_median"] for run in found] for name, found in runs.items()}}
+
+
+def row(result):
+    def milliseconds(value):
+        return "-" if value is None else f"{1e3 * value:.2f}"
+
+    def percent(value):
+        return "-" if value is None else f"{100 * value:+.1f} %"
+    return (f"{result['ranks']:>5} {result['tokens']:>7} {result['dtype']:<8} {result['chosen']:<14} {result['best']:<14} "
+            f"{milliseconds(result['auto_seconds']):>10} {milliseconds(result['best_seconds']):>10} "
+            f"{percent(result['slower']):>8} {percent(result['chosen_slower']):>9} "
+            f"{milliseconds(result['predicted_seconds']['auto']):>10}")
+
+
+def main():
+    options = arguments()
+    order = random.Random(options.seed)
+    results = []
+    print(f"{'ranks':>5} {'tokens':>7} {'dtype':<8} {'auto chose':<14} {'best of all':<14} {'auto, ms':>10} {'best, ms':>10} "
+          f"{'auto':>8} {'as keys':>9} {'predicted':>10}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="zoetrope_auto_") as folder:
+        for ranks in options.ranks:
+            for tokens in options.tokens:
+                for dtype in options.dtypes:
+                    problem = {"ranks": ranks, "tokens": tokens, "dtype": dtype}
+                    results.append(compare(options, folder, order, problem))
+                    print(row(results[-1]), flush=True)
+    worst = max(results, key=lambda result: result["slower"])
+    print(f"Most behind: {100 * worst['slower']:+.1f} % ({worst['ranks']} ranks, {worst['tokens']} tokens, "
+          f"{worst['dtype']}); at most {100 * LIMIT:.0f} % is wanted")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps({"limit": LIMIT, "rounds": options.rounds, "heads": options.heads,
+                                                          "head_dim": options.head_dim, "results": results}, indent=1))
+    return 1 if worst["slower"] > LIMIT else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
