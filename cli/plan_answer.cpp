@@ -156,7 +156,8 @@ std::string worth_of_links(const planner::StepPrediction& step) {
 void explain(PlanPart& part) {
   const Candidate* best = part.ranking.best();
   if (best == nullptr) {
-    part.explanation.push_back(fmt::format("Nothing fits: the least that would is {}.", part.ranking.least_that_fits));
+    part.explanation.push_back(
+        fmt::format("Nothing fits; the least hardware that would: {}.", part.ranking.least_that_fits));
     return;
   }
   part.explanation.push_back(fmt::format("Best: {}; {}.", configuration_text(*best), best->reason));
@@ -206,7 +207,7 @@ std::vector<std::string> answer_of(const std::vector<PlanPart>& parts) {
   for (const PlanPart& part : parts) {
     const Candidate* best = part.ranking.best();
     if (best == nullptr) {
-      answer.push_back(fmt::format("{} rank{}: nothing fits; the least that would is {}.", part.ranks,
+      answer.push_back(fmt::format("{} rank{}: nothing fits; the least hardware that would: {}.", part.ranks,
                                    part.ranks == 1 ? "" : "s", part.ranking.least_that_fits));
       continue;
     }
@@ -229,7 +230,8 @@ std::vector<std::string> answer_of(const std::vector<PlanPart>& parts) {
 
 std::string configuration_text(const Candidate& candidate) {
   std::string text = candidate.configuration.text();
-  if (candidate.configuration.ranks.vae > 1) text += fmt::format(", VAE over {}", candidate.configuration.ranks.vae);
+  if (candidate.ranks() > 1 && candidate.verdict != planner::Verdict::kIllegal)
+    text += fmt::format(", VAE over {}", candidate.configuration.ranks.vae);
   return text;
 }
 

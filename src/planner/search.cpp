@@ -341,8 +341,11 @@ class Search {
 
   // ---- the verdicts ----
 
-  static bool plainer(const Candidate& a, const Candidate& b) {
-    return a.complexity != b.complexity ? a.complexity < b.complexity : a.value < b.value;
+  // Where several runs share the machine, of the equally plain the one that is done first: it costs no more.
+  bool plainer(const Candidate& a, const Candidate& b) const {
+    if (a.complexity != b.complexity) return a.complexity < b.complexity;
+    if (q_.objective == Objective::kLatency) return a.value < b.value;
+    return a.video_seconds() < b.video_seconds();
   }
 
   // Value of the plainest of those that cannot be told from the fastest. What cannot be told from it in turn is tied.
@@ -363,7 +366,7 @@ class Search {
                   : c.value <= best * (1 + q_.hardware.model_error) ? Verdict::kTie
                                                                     : Verdict::kSlower;
     }
-    std::stable_sort(all.begin(), all.end(), [near = within_error()](const Candidate& a, const Candidate& b) {
+    std::stable_sort(all.begin(), all.end(), [this, near = within_error()](const Candidate& a, const Candidate& b) {
       if (a.verdict != b.verdict) return a.verdict < b.verdict;
       if (a.verdict == Verdict::kTie) {
         // What can only be told from the best, and not from the fastest, comes after what cannot be told from either.
@@ -383,11 +386,11 @@ class Search {
     const std::string by = percent(std::abs(relative));
     const std::string error = percent(q_.hardware.model_error);
     if (c.verdict == Verdict::kBest) {
-      const bool fastest = c.value <= fastest_;
-      return fmt::format("limited by {}{}", c.time.step.limited_by(),
-                         fastest ? ""
-                                 : fmt::format("; the plainest within the model's error of {}, {} behind the fastest",
-                                               error, percent(c.value / fastest_ - 1)));
+      if (c.value <= fastest_) return "limited by " + c.time.step.limited_by();
+      const bool latency = q_.objective == Objective::kLatency;
+      return fmt::format("limited by {}; the plainest{} within the model's error of {}, {} behind the {}",
+                         c.time.step.limited_by(), latency ? "" : ", and of these the soonest,", error,
+                         percent(c.value / fastest_ - 1), latency ? "fastest" : "least");
     }
     if (c.verdict == Verdict::kTie)
       return fmt::format("{} {}, less than the model's error of {}", by, relative < 0 ? word(-1) : word(1), error);
@@ -465,8 +468,9 @@ class Search {
     if (enough > kMost) {
       const auto [least, phase] = least_memory(kMost);
       return fmt::format(
-          "no number of these devices: each of {} still needs {} (phase '{}'); {} device{} of {} or more each would do",
-          kMost, least.text(), phase, q_.ranks, q_.ranks == 1 ? "" : "s", here.text());
+          "{} device{} of {} or more each; more of these are never enough, for each of {} still needs {}, in phase "
+          "'{}'",
+          q_.ranks, q_.ranks == 1 ? "" : "s", here.text(), kMost, least.text(), phase);
     }
     for (int ranks = enough / 2 + 1; ranks < enough; ++ranks)
       if (least_memory(ranks).first <= limit_) enough = ranks;

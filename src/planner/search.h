@@ -5,7 +5,7 @@
 // kernel (softmax and tile), one head chunk and a forward ring. From its breakdown follows a bound for its directions
 // and head chunks (search_bound.h). What cannot come within the model's error of the fastest even so is left out, and
 // counted; all others are simulated. Kernels change the tiles alone: the others are tried where they would make the
-// fastest, or one tied with it, simpler.
+// fastest, or one tied with it, plainer.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +79,8 @@ struct Ranking {
   std::vector<Candidate> candidates;  // best first; then ties, slower, what does not fit, what is illegal
   int64_t left_out = 0;               // legal combinations whose bound is beyond the model's error of the fastest
   const Candidate* best() const;      // null where nothing fits
-  // Where nothing fits: the least hardware of the same kind that would, "4 devices (31.2 GB each)".
+  // Where nothing fits: the least hardware that would, "16 of these devices (31.2 GB each), or 8 of 34.1 GB or more
+  // each".
   std::string least_that_fits;
 };
 
