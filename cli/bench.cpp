@@ -206,7 +206,8 @@ int run(const Words& arguments, comm::Communicator* world) {
     open(html, settings.output.html);
     open_folder(settings.output.svg, *chosen[0]);
   }
-  bench::Report report{bench::describe_machine(), {}};
+  bench::Report report;
+  report.machine = bench::describe_machine();
   Run state{settings, world};
   for (const Mode* mode : chosen) {
     for (bench::Section& section : mode->run(state)) report.sections.push_back(std::move(section));
