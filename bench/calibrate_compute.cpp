@@ -232,33 +232,16 @@ class Convolutions {
   size_t turn_ = 0;
 };
 
-// Times work by turns with the peak, as windows of the same length.
-class BesidePeak {
- public:
-  BesidePeak(CalibrationRank& rank, Isa isa) : rank_(rank), isa_(isa) { peaks_.push_back(rank.peak(isa)); }
-
-  // Of the peak.
-  Measured fraction(const std::function<double()>& work) {
-    work();
-    std::vector<double> repeats;
-    for (int i = 0; i < kRepeats; ++i) {
-      const double before = peaks_.back(), rate = rank_.rate(work);
-      peaks_.push_back(rank_.peak(isa_));
-      repeats.push_back(rate / ((before + peaks_.back()) / 2));
-    }
-    return measured(repeats);
-  }
-  Measured peak() const { return measured(peaks_); }
-
- private:
-  CalibrationRank& rank_;
-  Isa isa_;
-  std::vector<double> peaks_;
+// Something to be timed beside the peak, and where its fraction goes.
+struct Case {
+  MeasuredCurve* curve;
+  std::string figure, of;  // "gemm", "rows"
+  int64_t size;
+  std::function<double()> work;
 };
 
-std::string percent(const Measured& fraction) { return fmt::format("{:.1f} %", 100 * fraction.value); }
-
-// The figures of one dtype, in the order of the table.
+// The figures of one dtype. Cases take turns, each between two windows of the peak: clock rates and neighbours change
+// within seconds, and what comes then should meet one repeat of every case and not all repeats of one.
 class DtypeMeter {
  public:
   DtypeMeter(CalibrationRank& rank, const CalibrationWeights& weights, const ComputeNotes& notes)
@@ -266,63 +249,72 @@ class DtypeMeter {
         weights_(weights),
         notes_(notes),
         dtype_(weights.dtype()),
-        name_(dtype_ == DType::kBF16 ? "bf16" : "float32") {}
+        name_(dtype_ == DType::kBF16 ? "bf16" : "float32"),
+        convolutions_(rank, dtype_) {}
 
   DtypeFigures measure() {
-    say("peak");
-    figures_.kernel = AttentionWork(rank_, dtype_, 1, 1).implementation();
-    const Isa isa = calibrated_isa(rank_, dtype_);
-    figures_.peak_of = isa_name(isa);
-    BesidePeak beside(rank_, isa);
-    beside_ = &beside;
-    found("peak", figures_.peak_of, fmt::format("{:.1f} GFLOP/s", beside.peak().value * 1e-9), -1);
-    for (const int64_t rows : kGemmRows) {
-      say(fmt::format("products of {} rows", rows));
-      Products products(rank_, weights_, rows);
-      fraction(figures_.gemm, "gemm", rows, "rows", [&] { return products.next(); });
-    }
-    attention();
-    say("convolution");
-    Convolutions convolutions(rank_, dtype_);
-    figures_.convolution = beside.fraction([&] { return convolutions.next(); });
-    found("convolution", "3x3x3", percent(figures_.convolution), figures_.convolution.spread);
+    add_cases();
+    take_turns();
     passes();
     fold();
-    figures_.peak = beside.peak();
     return figures_;
   }
 
  private:
   void say(const std::string& what) const { notes_.say(name_ + ": " + what); }
-  void found(const char* figure, const std::string& at, const std::string& value, double spread) const {
+  void found(const std::string& figure, const std::string& at, const std::string& value, double spread) const {
     notes_.found(name_ + "." + figure, at, value, spread);
   }
-  void fraction(MeasuredCurve& curve, const char* figure, int64_t size, const char* of,
-                const std::function<double()>& work) {
-    const Measured value = beside_->fraction(work);
-    curve.emplace_back(size, value);
-    found(figure, fmt::format("{} {}", size, of), percent(value), value.spread);
+
+  void add_cases() {
+    for (const int64_t rows : kGemmRows) {
+      auto products = std::make_shared<Products>(rank_, weights_, rows);
+      cases_.push_back({&figures_.gemm, "gemm", "rows", rows, [products] { return products->next(); }});
+    }
+    using kernels::Softmax;
+    for (const int64_t size : kShorter)
+      attend({&figures_.attention, "attention", "queries", size, {}}, size, kLongKeys, Softmax::kOnline);
+    attend({&figures_.attention, "attention", "queries", kLongKeys, {}}, kLongKeys, kLongKeys, Softmax::kOnline);
+    for (const int64_t size : kShorter)
+      attend({&figures_.attention_keys, "attention_keys", "keys", size, {}}, kLongKeys, size, Softmax::kOnline);
+    attend({&figures_.fixed_max, "fixed_max_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys, Softmax::kFixedMax);
+    figures_.kernel = AttentionWork(rank_, dtype_, 1, 1).implementation();
+    if (figures_.kernel != "scalar")
+      for (const int64_t rows : kTileRows)
+        attend({&figures_.tile_rows, "attention", "rows a tile", rows, {}}, kLongKeys, kLongKeys, Softmax::kOnline,
+               rows);
+    cases_.push_back({&figures_.convolution, "convolution", "taps", 27, [this] { return convolutions_.next(); }});
+  }
+  void attend(Case one, int64_t queries, int64_t keys, kernels::Softmax softmax, int64_t tile = 0) {
+    auto work = std::make_shared<AttentionWork>(rank_, dtype_, queries, keys, softmax, tile);
+    one.work = [work] { return work->attend(); };
+    cases_.push_back(std::move(one));
   }
 
-  void attention() {
-    say("attention");
-    const auto attend = [&](MeasuredCurve& curve, const char* figure, const char* of, int64_t size, int64_t queries,
-                            int64_t keys, int64_t tile = 0) {
-      AttentionWork work(rank_, dtype_, queries, keys, kernels::Softmax::kOnline, tile);
-      fraction(curve, figure, size, of, [&] { return work.attend(); });
-    };
-    for (const int64_t size : kShorter) attend(figures_.attention, "attention", "queries", size, size, kLongKeys);
-    attend(figures_.attention, "attention", "queries", kLongKeys, kLongKeys, kLongKeys);
-    for (const int64_t size : kShorter)
-      attend(figures_.attention_keys, "attention_keys", "keys", size, kLongKeys, size);
-    AttentionWork online(rank_, dtype_, kLongKeys, kLongKeys);
-    AttentionWork fixed(rank_, dtype_, kLongKeys, kLongKeys, kernels::Softmax::kFixedMax);
-    figures_.online = beside_->fraction([&] { return online.attend(); });
-    figures_.fixed_max = beside_->fraction([&] { return fixed.attend(); });
-    found("fixed_max_gain", fmt::format("{} keys", kLongKeys), percent(figures_.fixed_max), figures_.fixed_max.spread);
-    if (figures_.kernel == "scalar") return;
-    for (const int64_t rows : kTileRows)
-      attend(figures_.tile_rows, "attention", "rows a tile", rows, kLongKeys, kLongKeys, rows);
+  void take_turns() {
+    const Isa isa = calibrated_isa(rank_, dtype_);
+    figures_.peak_of = isa_name(isa);
+    for (const Case& one : cases_) one.work();  // memory touched, code and tables loaded
+    std::vector<double> peaks{rank_.peak(isa)};
+    std::vector<std::vector<double>> fractions(cases_.size());
+    for (int round = 0; round < kRepeats; ++round) {
+      say(fmt::format("products, attention, convolution, round {} of {}", round + 1, kRepeats));
+      for (size_t i = 0; i < cases_.size(); ++i) {
+        const double before = peaks.back(), rate = rank_.rate(cases_[i].work);
+        peaks.push_back(rank_.peak(isa));
+        fractions[i].push_back(rate / ((before + peaks.back()) / 2));
+      }
+    }
+    figures_.peak = measured(peaks);
+    found("peak", figures_.peak_of, fmt::format("{:.1f} GFLOP/s", figures_.peak.value * 1e-9), figures_.peak.spread);
+    for (size_t i = 0; i < cases_.size(); ++i) {
+      const Case& one = cases_[i];
+      const Measured value = measured(fractions[i]);
+      one.curve->emplace_back(one.size, value);
+      found(one.figure, fmt::format("{} {}", one.size, one.of), fmt::format("{:.1f} %", 100 * value.value),
+            value.spread);
+    }
+    cases_.clear();
   }
 
   void passes() {
@@ -365,7 +357,8 @@ class DtypeMeter {
   const ComputeNotes& notes_;
   DType dtype_;
   std::string name_;
-  BesidePeak* beside_ = nullptr;
+  Convolutions convolutions_;
+  std::vector<Case> cases_;
   DtypeFigures figures_;
 };
 

@@ -167,5 +167,20 @@ TEST(ForRanks, CountsADeviceOfAnUncalibratedProfileAsACore) {
   EXPECT_DOUBLE_EQ(for_ranks(profile, 4, 1, 2).bf16.peak, 200e9);
 }
 
+// What decides where nobody calibrated: it must serve any job.
+TEST(ForRanks, TheGeneralProfileServesAnyJob) {
+  const HardwareProfile cpu =
+      load_hardware(std::filesystem::path(ZOETROPE_SOURCE_DIR) / "configs" / "hardware" / "cpu.yml");
+  for (const int hosts : {1, 2, 3})
+    for (const int ranks : {1, 2, 4, 7})
+      for (const int threads : {1, 8}) {
+        const HardwareProfile job = with_devices(for_ranks(cpu, ranks, threads, 2), hosts * ranks);
+        check_hardware(job, "cpu");
+        EXPECT_GE(job.devices, hosts * ranks);
+        EXPECT_EQ(job.devices_per_host, ranks);
+        EXPECT_NEAR(job.float32.peak * ranks, cpu.float32.peak * std::min(2, ranks * threads), 1);
+      }
+}
+
 }  // namespace
 }  // namespace zoetrope::planner

@@ -46,6 +46,7 @@ def figures(text):
         if not match:
             continue
         indent, dash, key, value, _ = match.groups()
+        value = value.strip('"')
         if not indent and not dash:
             section, level = (f"{key}.", "") if not value else ("", "")
         if key == "name":
