@@ -37,13 +37,14 @@ def profile(bandwidth, latency, calibration=""):
             "bf16: {peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}\n"
             "float32: {peak: 0.1, gemm: 0.8, attention: 0.5, convolution: 0.5}\n"
             "links:\n"
-            f"  - {{name: wire, members: 8, kind: switch, bandwidth: {bandwidth}, latency: {latency}}}\n")
+            f"  - {{name: host, members: 8, kind: switch, bandwidth: {bandwidth}, latency: {latency}}}\n")
 
 
 # Where every message is late a ring is best, which sends fewer one after the other; where links are narrow an exchange,
 # which sends less; where they are both, the branches of guidance apart, which meet once a step.
 LATE, NARROW, SLOW = profile(1000, 3000), profile(0.001, 0), profile(0.001, 3000)
 ALONE = ["guidance_scale=1", "output=a.gif"]
+RING = "data 1 x context 4 (Ulysses 1 x ring 4"  # whichever way round
 
 
 def write(cwd, name, text):
@@ -86,7 +87,7 @@ def a_run_says_its_plan_and_what_became_of_it(cwd):
 @test
 def the_profile_decides(cwd):
     late, narrow, slow = write(cwd, "late.yml", LATE), write(cwd, "narrow.yml", NARROW), write(cwd, "slow.yml", SLOW)
-    assert plan_of(generate(cwd, *ALONE, "ranks=4", f"hardware={late}")).endswith("(Ulysses 1 x ring 4)")
+    assert RING in plan_of(generate(cwd, *ALONE, "ranks=4", f"hardware={late}"))
     assert plan_of(generate(cwd, *ALONE, "ranks=4", f"hardware={narrow}")).startswith(
         "data 1 x context 4 (Ulysses 4 x ring 1")
     result = generate(cwd, "output=a.gif", "ranks=2", f"hardware={slow}")
@@ -146,7 +147,7 @@ def attention_of_its_own_is_planned_too(cwd):
     late, narrow = write(cwd, "late.yml", LATE), write(cwd, "narrow.yml", NARROW)
     chosen, measured, result = attention(cwd, "ranks=4", f"hardware={late}")
     assert chosen == (1, 4), chosen
-    assert measured["predicted_seconds"] > 0 and "Plan: Ulysses 1 x ring 4; predicted" in result.stdout, result.stdout
+    assert measured["predicted_seconds"] > 0 and "Plan: Ulysses 1 x ring 4" in result.stdout, result.stdout
     assert "off what was predicted" in result.stdout, result.stdout
     assert attention(cwd, "ranks=4", f"hardware={narrow}")[0] == (4, 1)
     assert attention(cwd, "ranks=4", f"hardware={narrow}", "attention=ring")[0] == (1, 4)
@@ -181,7 +182,7 @@ def a_stale_calibration_is_used_with_a_warning(cwd):
     write(cwd, "cache/zoetrope/hardware.yml", profile(1000, 3000, CALIBRATION))
     environment = {"XDG_CACHE_HOME": str(pathlib.Path(cwd) / "cache")}
     result = generate(cwd, *ALONE, "ranks=4", env=environment)
-    assert plan_of(result).endswith("(Ulysses 1 x ring 4)"), result.stderr
+    assert RING in plan_of(result), result.stderr
     for words in ("hardware.yml", "warning", "a CPU of another kind", "zoetrope calibrate"):
         assert words in result.stderr, (words, result.stderr)
 
@@ -207,7 +208,7 @@ def ranks_of_a_job_take_one_decision(cwd):
         command += ["-n", "2", "-x", f"XDG_CACHE_HOME={pathlib.Path(cwd) / name}", PROGRAM, "generate", cli_test.MODEL,
                     *SMALL, *ALONE, "threads=1"]
     result = run(command, cwd, env=MPI_ENV)
-    assert plan_of(result).endswith("(Ulysses 1 x ring 4)"), result.stderr
+    assert RING in plan_of(result), result.stderr
     assert "hardware-1x4.yml" in result.stderr, result.stderr
 
 
