@@ -26,6 +26,7 @@ struct IsaEntry {
 };
 
 constexpr IsaEntry kIsas[] = {
+    {Isa::kAmxBf16, "amx_bf16", 16384, [] { return kernels::cpu_features().amx_bf16; }, amx_bf16_multiply_adds},
     {Isa::kAvx512Bf16, "avx512_bf16", 64, [] { return kernels::cpu_features().avx512_bf16; },
      avx512_bf16_multiply_adds},
     {Isa::kAvx512, "avx512", 32, [] { return kernels::cpu_features().avx512; }, avx512_multiply_adds},
@@ -36,7 +37,7 @@ const IsaEntry& entry(Isa isa) {
   return *std::find_if(std::begin(kIsas), std::end(kIsas), [isa](const IsaEntry& e) { return e.isa == isa; });
 }
 
-// Between two looks at the clock: 20 to 50 µs of work.
+// Between two looks at the clock: 20 to 50 µs of work, a millisecond on matrix units.
 constexpr int64_t kRounds = 4000;
 
 double clock_seconds(clockid_t clock) {
@@ -113,7 +114,8 @@ Isa isa_of_kernel(std::string_view implementation) {
     if (implementation == e.name) return e.isa;
   }
   if (implementation == "scalar") return Isa::kAvx2;
-  fail("there is no peak for an implementation '{}'; there are: avx512_bf16, avx512, avx2, scalar", implementation);
+  fail("there is no peak for an implementation '{}'; there are: amx_bf16, avx512_bf16, avx512, avx2, scalar",
+       implementation);
 }
 
 double wall_seconds() { return clock_seconds(CLOCK_MONOTONIC); }

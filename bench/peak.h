@@ -17,6 +17,7 @@ namespace zoetrope::bench {
 enum class Isa : uint8_t {
   kAvx2,        // 8 float32 multiply-adds an instruction; the baseline of the build
   kAvx512,      // 16 float32 multiply-adds
+  kAmxBf16,     // tdpbf16ps: 16 × 16 × 32 bf16 products into 16 × 16 float32 sums
   kAvx512Bf16,  // vdpbf16ps: 32 bf16 products into 16 float32 sums
 };
 

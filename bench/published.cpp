@@ -83,7 +83,8 @@ Isa fastest_isa(DType dtype, ThreadTeam& team) {
   Isa best = Isa::kAvx2;
   double most = 0;
   for (const Isa isa : all_isas()) {
-    if (!isa_available(isa) || (isa == Isa::kAvx512Bf16 && dtype != DType::kBF16)) continue;
+    const bool takes_bf16 = isa == Isa::kAmxBf16 || isa == Isa::kAvx512Bf16;
+    if (!isa_available(isa) || (takes_bf16 && dtype != DType::kBF16)) continue;
     const double flops = measure_peak(isa, team, kShortWindow).flops;
     if (flops > most) {
       most = flops;
