@@ -7,7 +7,9 @@ is the machine's business; here windows are short, and figures are looked at for
 """
 import pathlib
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -36,6 +38,18 @@ def calibrate_ranks(cwd, ranks, *arguments):
     if not shutil.which("mpirun"):
         raise Skip("mpirun is not installed")
     return run(["mpirun", "-n", str(ranks), PROGRAM, "calibrate", *arguments], cwd, env={**MPI_ENV, **environment(cwd)})
+
+
+def calibrate_hosts(cwd, hosts, *arguments):
+    """A rank for each entry, which sees its entry as the name of its host."""
+    if subprocess.run(["unshare", "--uts", "hostname", "probe"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+        raise Skip("host names of one's own need CAP_SYS_ADMIN")
+    if not shutil.which("mpirun"):
+        raise Skip("mpirun is not installed")
+    names = " ".join(hosts)
+    script = f'set -- {names}; shift $OMPI_COMM_WORLD_RANK; hostname $1; exec {shlex.join([PROGRAM, "calibrate", *arguments])}'
+    return run(["mpirun", "-n", str(len(hosts)), "unshare", "--uts", "sh", "-c", script], cwd,
+               env={**MPI_ENV, **environment(cwd)})
 
 
 def figures(text):
@@ -125,6 +139,33 @@ def under_mpirun(cwd):
     assert [p.name for p in folder.iterdir()] == ["hardware-1x2.yml"], list(folder.iterdir())
     check_profile((folder / "hardware-1x2.yml").read_text(), 2)
     assert result.stdout.count("bf16.peak ") == 1, "more than one rank speaks"
+
+
+@test
+def two_hosts(cwd):
+    result = calibrate_hosts(cwd, ["left", "left", "right", "right"], "dtype=float32", *SHORT)
+    assert result.returncode == 0, result.stderr
+    profile = figures((pathlib.Path(cwd) / "cache" / "zoetrope" / "hardware-2x2.yml").read_text())
+    assert profile["devices"] == "4" and profile["devices_per_host"] == "2" and profile["calibration.hosts"] == "2"
+    assert profile["links.host.members"] == "2" and profile["links.host.kind"] == "bus"
+    assert profile["links.cluster.members"] == "2" and profile["links.cluster.kind"] == "switch"
+    assert float(profile["links.cluster.bandwidth"]) > 0 and float(profile["links.cluster.latency"]) > 0
+
+
+@test
+def one_rank_on_each_host(cwd):
+    result = calibrate_hosts(cwd, ["left", "right"], "dtype=float32", "output=mine.yml", *SHORT)
+    assert result.returncode == 0, result.stderr
+    profile = figures((pathlib.Path(cwd) / "mine.yml").read_text())
+    assert profile["links.cluster.members"] == "2" and "links.host.members" not in profile, profile
+
+
+@test
+def hosts_that_are_not_alike_are_refused(cwd):
+    uneven = calibrate_hosts(cwd, ["left", "left", "right"], *SHORT)
+    refused(cwd, uneven, "left has 2 ranks", "right has 1")
+    by_turns = calibrate_hosts(cwd, ["left", "right", "left", "right"], *SHORT)
+    refused(cwd, by_turns, "ranks 0 and 2", "--map-by slot")
 
 
 @test
