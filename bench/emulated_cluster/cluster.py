@@ -29,8 +29,8 @@ GROUP_PREFIX = "zoetrope_cluster_"  # of control groups and folders: found by th
 
 # Jumbo frames, as clusters have: six times fewer packets, and so less of the core that the ranks compute on.
 MTU = 9000
-# What a bucket may send at once: a burst of the largest segment that the stack hands over (64 KB), twice.
-BURST = 128 << 10
+# What a bucket may send at once: a little more than the largest segment that the stack hands over (64 KB).
+BURST = 72 << 10
 # Where several senders meet at one host, the switch's port holds this much before it drops.
 QUEUE = 1 << 20
 # Of one connection in its sender's queue. What others send waits behind it.
@@ -201,6 +201,16 @@ class Cluster:
             statistics = json.loads(call("ip", "-json", "-statistics", "link", "show", "dev", f"port{index}"))
             counted = statistics[0].get("stats64") or statistics[0]["stats"]
             counts.append((counted["rx"]["bytes"], counted["tx"]["bytes"]))
+        return counts
+
+    def limited_periods(self):
+        """[periods in which the kernel held it to its share] of each rank, or None without such groups."""
+        if self.devices is None:
+            return None
+        counts = []
+        for rank in range(self.ranks):
+            lines = (self.devices / f"rank{rank}" / "cpu.stat").read_text().splitlines()
+            counts.append(int(dict(line.split() for line in lines)["nr_periods"]))
         return counts
 
     def environment(self):

@@ -58,13 +58,16 @@ class Bench:
 
     def cell(self, cluster, ulysses, ring, direction, seconds, *words):
         """One configuration, and that its messages took the link: every run's bytes, and no more than headers on top."""
-        before = cluster.link_bytes()
-        words = ["attention=ulysses_ring", f"ulysses_shards={ulysses}", f"ring_direction={direction}", *words]
+        before, periods = cluster.link_bytes(), cluster.limited_periods()
+        words = ["attention=ulysses_ring", f"ulysses_shards={ulysses}", f"ring_direction={direction}",
+                 "ulysses_attention_chunks=1", *words]
         measured = self.attention(cluster, *words, shape=self.plan.problem.shape, repeat=self.plan.repeat,
                                   timeout=LAUNCH_SECONDS + PATIENCE * seconds * (self.plan.repeat + 1))
         carried = [tuple(now - then for now, then in zip(*pair)) for pair in zip(cluster.link_bytes(), before)]
         if direction == "forward":
             self.check_bytes(cluster, ulysses, ring, carried)
+        if periods is not None and any(now <= then for now, then in zip(cluster.limited_periods(), periods)):
+            raise ClusterError("a rank computed without being held to its share of a core: it is not in its control group")
         measured["link_bytes"] = max(max(pair) for pair in carried) / (self.plan.repeat + 1)
         return measured
 
