@@ -107,6 +107,10 @@ std::vector<int> run_sizes(const Question& question) {
 std::vector<Split> legal_splits(const Question& question, int ranks) {
   std::vector<Split> splits = all_splits(question, ranks);
   std::erase_if(splits, [&](const Split& split) { return !matches(question.fixed, split); });
+  if (question.sharded) return splits;
+  // Where every rank computes all tokens, how a context is split changes nothing.
+  const auto same = [](const Split& a, const Split& b) { return a.data == b.data; };
+  splits.erase(std::unique(splits.begin(), splits.end(), same), splits.end());
   return splits;
 }
 

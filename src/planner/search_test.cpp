@@ -249,6 +249,16 @@ TEST(Search, WhatIsIllegalSaysWhy) {
   EXPECT_THAT(find(search(q), Verdict::kIllegal)->reason, HasSubstr("one branch"));
 }
 
+TEST(Search, WithoutShardsOnlyTheBranchesAreSplit) {
+  Question q = question(8);
+  q.sharded = false;
+  std::multiset<int> data;
+  for (const Candidate& c : search(q).candidates)
+    if (c.configuration.ranks.vae == 8) data.insert(c.configuration.ranks.data);
+  EXPECT_EQ(data, (std::multiset<int>{1, 2}));
+  EXPECT_EQ(search(q).best()->configuration.ranks.data, 2);
+}
+
 TEST(Search, FixedValuesAreKept) {
   Question q = question(8);
   q.fixed.data = 1;
