@@ -17,6 +17,8 @@ from cluster import Cluster, ClusterError, call  # noqa: E402
 CHECK_SHAPE = "1x2048x4x64"  # of the two runs that show which way messages go: small, but megabytes of keys
 # Headers and acknowledgements on top of what the ranks send; of a run that sends nothing, start and end of the job.
 OVERHEAD, START_BYTES = 0.06, 1 << 20
+# Runs of the program below 0.02 s are done several times in a repeat, and then nobody knows how many messages there were.
+SHORTEST = 0.04
 LAUNCH_SECONDS = 60  # that a job may take besides computing, on a busy machine
 CALIBRATE_SECONDS = 600
 PATIENCE = 20        # times what a cell should take, before it is given up
@@ -63,6 +65,9 @@ class Bench:
                  "ulysses_attention_chunks=1", *words]
         measured = self.attention(cluster, *words, shape=self.plan.problem.shape, repeat=self.plan.repeat,
                                   timeout=LAUNCH_SECONDS + PATIENCE * seconds * (self.plan.repeat + 1))
+        if measured["seconds_min"] < SHORTEST:
+            raise ClusterError(f"shape={self.plan.problem.shape}: U{ulysses} R{ring} takes {measured['seconds_min']:.3f} s, too "
+                               f"short for its messages to be counted; give it more tokens, for {SHORTEST:g} s at least")
         carried = [tuple(now - then for now, then in zip(*pair)) for pair in zip(cluster.link_bytes(), before)]
         if direction == "forward":
             self.check_bytes(cluster, ulysses, ring, carried)

@@ -23,7 +23,7 @@ PROGRAM = FOLDER = None
 TESTS = {}
 PR_CAPBSET_DROP, CAP_NET_ADMIN = 24, 12
 # The smallest that takes every path: a link rate, a calibration, each degree of two hosts with two ranks.
-SMALL = ["shape=1x1024x2x64", "layouts=2x2", "ratios=1", "repeat=1"]
+SMALL = ["shape=1x4096x4x64", "layouts=2x2", "ratios=1", "repeat=1"]
 PATIENCE = 20 * SLOWER  # seconds for the kernel to take down a killed run
 
 
@@ -267,6 +267,14 @@ def a_failure_inside_is_one_sentence_and_leaves_nothing(cwd):
     need_rights()
     line = refusal(cwd, *SMALL, "program=/bin/false")
     assert "/bin/false attention" in line, line
+    assert nothing(traces(cwd)), traces(cwd)
+
+
+@test
+def a_run_too_short_to_count_is_refused(cwd):
+    need_rights()
+    line = refusal(cwd, "shape=1x64x4x8", "layouts=2x2", "ratios=1", "repeat=1")
+    assert "shape=1x64x4x8" in line and "more tokens" in line, line
     assert nothing(traces(cwd)), traces(cwd)
 
 
