@@ -7,11 +7,11 @@
 
 Every configuration is a run of `zoetrope attention` of its own, and so is auto. Runs of one problem are interleaved in
 rounds, in another order each time, so that a change of the machine's pace meets all of them. A configuration counts with
-the median over rounds of the medians that the runs report. As auto is one of the configurations, it was measured twice as
-often: once under its own name, and once as the keys that it chose; both are shown, and their difference is what noise
-does to two measurements of the same work.
+the median over rounds of the medians that the runs report. What auto chose is one of the configurations and so was measured
+twice as often, under its own name and as its keys. Both count together in `behind`, which is 0 where auto chose the best;
+`auto` and `as keys` stand for each alone, and what they differ by is what noise does to two measurements of the same work.
 
-Prints a table; --json writes every measurement. Exit code 1 where auto is more than 5 % slower than the best of all.
+Prints a table; --json writes every measurement. Exit code 1 where auto is more than 5 % behind the best of all.
 """
 import argparse
 import json
@@ -99,8 +99,10 @@ def compare(options, folder, order, problem):
     auto = chosen.pop()
     tried = {name: value for name, value in seconds.items() if name != "auto"}
     best = min(tried, key=tried.get)
+    same = [run["seconds_median"] for run in runs["auto"] + runs.get(auto, [])]
     return {**problem, "shape": shape, "chosen": auto, "best": best, "auto_seconds": seconds["auto"],
             "chosen_seconds": tried.get(auto), "best_seconds": tried[best],
+            "behind": 0.0 if auto == best else statistics.median(same) / tried[best] - 1,
             "slower": seconds["auto"] / tried[best] - 1,
             "chosen_slower": tried[auto] / tried[best] - 1 if auto in tried else None,
             "predicted_seconds": {name: found[0].get("predicted_seconds") for name, found in runs.items()},
@@ -115,7 +117,7 @@ def row(result):
         return "-" if value is None else f"{100 * value:+.1f} %"
     return (f"{result['ranks']:>5} {result['tokens']:>7} {result['dtype']:<8} {result['chosen']:<14} {result['best']:<14} "
             f"{milliseconds(result['auto_seconds']):>10} {milliseconds(result['best_seconds']):>10} "
-            f"{percent(result['slower']):>8} {percent(result['chosen_slower']):>9} "
+            f"{percent(result['behind']):>8} {percent(result['slower']):>8} {percent(result['chosen_slower']):>9} "
             f"{milliseconds(result['predicted_seconds']['auto']):>10}")
 
 
@@ -124,7 +126,7 @@ def main():
     order = random.Random(options.seed)
     results = []
     print(f"{'ranks':>5} {'tokens':>7} {'dtype':<8} {'auto chose':<14} {'best of all':<14} {'auto, ms':>10} {'best, ms':>10} "
-          f"{'auto':>8} {'as keys':>9} {'predicted':>10}", flush=True)
+          f"{'behind':>8} {'auto':>8} {'as keys':>9} {'predicted':>10}", flush=True)
     with tempfile.TemporaryDirectory(prefix="zoetrope_auto_") as folder:
         for ranks in options.ranks:
             for tokens in options.tokens:
@@ -132,13 +134,13 @@ def main():
                     problem = {"ranks": ranks, "tokens": tokens, "dtype": dtype}
                     results.append(compare(options, folder, order, problem))
                     print(row(results[-1]), flush=True)
-    worst = max(results, key=lambda result: result["slower"])
-    print(f"Most behind: {100 * worst['slower']:+.1f} % ({worst['ranks']} ranks, {worst['tokens']} tokens, "
+    worst = max(results, key=lambda result: result["behind"])
+    print(f"Most behind: {100 * worst['behind']:+.1f} % ({worst['ranks']} ranks, {worst['tokens']} tokens, "
           f"{worst['dtype']}); at most {100 * LIMIT:.0f} % is wanted")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps({"limit": LIMIT, "rounds": options.rounds, "heads": options.heads,
                                                           "head_dim": options.head_dim, "results": results}, indent=1))
-    return 1 if worst["slower"] > LIMIT else 0
+    return 1 if worst["behind"] > LIMIT else 0
 
 
 if __name__ == "__main__":
