@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -99,6 +100,18 @@ AutoPlan plan_of(const Question& question, const ProfileChoice& profile,
   if (const planner::Candidate* next = next_of(ranking, plan.layout, layout_of))
     plan.next = {layout_of(choice_of(next->configuration.ranks)), next->value / chosen.value - 1};
   return plan;
+}
+
+// A step ends with the velocity of all ranks, an attention of its own with its output where it is.
+void without_gather(planner::RunPrediction& run) {
+  double longest = 0;
+  for (planner::Breakdown& rank : run.step.ranks) longest = std::max(longest, rank.gather);
+  for (planner::Breakdown& rank : run.step.ranks) {
+    rank.idle = std::max(0.0, rank.idle - (longest - rank.gather));  // for those that gather longer
+    rank.gather = 0;
+  }
+  run.step.seconds -= longest;
+  run.denoise = run.step.seconds;
 }
 
 // The layout that keys and rules alone make, with a degree of data that is legal. Throws the refusal of the plainest
@@ -218,6 +231,7 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
   AutoPlan plan = plan_of(question, profile, [&](const RankChoice& choice) {
     return strategy_text(attention::parse_strategy(filled_in(keys, choice), job.ranks, problem.heads));
   });
+  without_gather(plan.predicted);
   plan.per.clear();
   plan.bytes_per_rank = {};  // of the engine alone: a caller has more
   return plan;

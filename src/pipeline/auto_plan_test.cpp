@@ -204,6 +204,9 @@ TEST_F(AutoPlanTest, OneProblemOfAttention) {
   EXPECT_EQ(plan(keys, 0.01, 0).choice.ulysses, 5);
   EXPECT_THAT(plan(keys, 0.01, 0).text(), HasSubstr("Plan: Ulysses 5 x ring 1; predicted "));
   EXPECT_THAT(plan(keys, 0.01, 0).text(), Not(HasSubstr("a step")));
+  EXPECT_THAT(plan(keys, 1000, 10000).text(), Not(HasSubstr("gather")));  // nothing follows it
+  const planner::StepPrediction step = plan(keys, 1000, 10000).predicted.step;
+  EXPECT_NEAR(step.critical().total(), step.seconds, 1e-9 * step.seconds);
   keys.attention = "ring";
   EXPECT_EQ(plan(keys, 0.01, 0).choice.ulysses, 1);
   keys.attention = "auto";

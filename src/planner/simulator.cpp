@@ -65,7 +65,6 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
   const int64_t batch = work.branches / use.data;
   Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
   std::vector<double> now(static_cast<size_t>(ranks), 0.0);
-  if (work.latent_bytes == 0) return now;  // an attention of its own
   const auto gather = [&](const std::vector<Routes::Group>& groups) {
     const std::vector<Arrival> arrivals = wires.gather(groups, now);
     for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = arrivals[rank].end;
