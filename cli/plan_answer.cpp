@@ -36,6 +36,9 @@ planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
                          .context = -1,
                          .tensor = static_cast<int>(o.tensor_parallelism)},
                         ranks);
+  constexpr int64_t kAbsurd = 1'000'000;
+  if (const int64_t said = keys.ulysses_shards.value_or(1); said > kAbsurd || said < -kAbsurd)
+    fail("ulysses_shards={}: from 1 to the {} heads of this model", said, heads);
   // U is held against the ranks by the search; here any that a name and the heads allow will do.
   const int64_t shards = std::clamp<int64_t>(keys.ulysses_shards.value_or(1), 1, heads);
   attention::StrategyOptions possible = keys;

@@ -88,6 +88,7 @@ void check_files(const PlanOptions& o) {
     std::error_code ignored;
     if (!file->empty() && !folder.empty() && !fs::is_directory(folder, ignored))
       fail("{}={}: the folder {} does not exist", key, *file, folder.string());
+    if (!file->empty() && fs::is_directory(*file, ignored)) fail("{}={} is a folder; name a file", key, *file);
   }
 }
 
@@ -100,6 +101,8 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   OptionSet run = pipeline::describe_options(options.run);
   std::vector<std::string> models, keys;
   for (const std::string& word : words) {
+    if (word.find('=') == std::string::npos && word.rfind(kWhatIf, 0) == 0)
+      fail("command line: '{}' is not of the form what_if.KEY=VALUE", word);
     if (word.find('=') == std::string::npos) models.push_back(word);
     else if (word.rfind("model=", 0) == 0) models.push_back(word.substr(word.find('=') + 1));
     else keys.push_back(word);

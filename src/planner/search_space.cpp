@@ -86,8 +86,7 @@ void check_splits(const Question& question, int ranks) {
          *fixed.ulysses, question.work.heads, text(left.legal(ulysses)));
   }
   left.narrow("ulysses_shards", fixed.ulysses, ulysses);
-  left.narrow("attention: this name's ring degree ring", fixed.ring,
-              [](const Split& split) { return split.context.ring; });
+  left.narrow("attention: ring", fixed.ring, [](const Split& split) { return split.context.ring; });
 }
 
 double padding(int64_t size, int64_t block) {

@@ -242,6 +242,9 @@ def report_and_time_line_are_written(cwd):
 
 @test
 def files_that_cannot_be_written_are_refused_before_planning(cwd):
+    (pathlib.Path(cwd) / "there").mkdir()
+    refused(cwd, plan(cwd, *LARGE, "hardware=h100_8", "ranks=8", "json=there"), "json=there is a folder", left=("there",))
+    (pathlib.Path(cwd) / "there").rmdir()
     for key in ("json", "report", "trace"):
         refused(cwd, plan(cwd, *LARGE, "hardware=h100_8", "ranks=8", f"{key}=absent/plan"), key, "absent", "does not exist")
 
@@ -261,6 +264,8 @@ def words_that_are_wrong_are_refused(cwd):
         refused(cwd, plan(cwd, *LARGE, "hardware=h100_8", f"ranks={ranks}"), "from 1 to 4096")
     refused(cwd, plan(cwd, *good, "what_if.bf16.peek=1"), "bf16.peek", "bf16.peak")
     refused(cwd, plan(cwd, *good, "what_if.memory=-3"), "memory")
+    refused(cwd, plan(cwd, *good, "what_if.memory"), "what_if.memory", "what_if.KEY=VALUE")
+    refused(cwd, plan(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=16"), "8 devices, not 16")
     refused(cwd, plan(cwd, *good, "top=0"), "top=0", "1 to 1000")
     refused(cwd, plan(cwd, *good, "height=40"), "height=40", "32 and 48")
     refused(cwd, plan(cwd, *good, "num_frames=6"), "num_frames=6", "5 or 9")
@@ -272,6 +277,9 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
         return plan(cwd, *LARGE, "hardware=h100_8", *keys)
     refused(cwd, words("ranks=4", "ulysses_shards=3"), "ulysses_shards=3", "legal values: 1, 2, 4")
     refused(cwd, words("ranks=64", "ulysses_shards=64"), "ulysses_shards=64", "40 heads", "1, 2, 4, 8, 16, 32")
+    refused(cwd, words("ranks=8", "ulysses_shards=0"), "ulysses_shards=0", "1, 2, 4, 8")
+    refused(cwd, words("ranks=8", "ulysses_shards=99999999999"), "ulysses_shards=99999999999", "40 heads")
+    refused(cwd, words("ranks=64", "attention=ulysses", "data_parallelism=1"), "ring=1 is not possible for 64 ranks", "2, 4")
     refused(cwd, words("ranks=7", "data_parallelism=2"), "data_parallelism=2", "7 ranks", "legal values: 1")
     refused(cwd, words("ranks=8", "data_parallelism=2", "guidance_scale=1"), "data_parallelism=2", "without guidance", "use 1")
     refused(cwd, words("ranks=8", "data_parallelism=3"), "data_parallelism=3", "1 or 2")
