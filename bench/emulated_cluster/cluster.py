@@ -73,16 +73,28 @@ def cpu_controller():
     return found
 
 
+def share_cpu(folder, version):
+    """Lets groups below `folder` be limited, which version 2 must be told. True where they were not before."""
+    control = folder / "cgroup.subtree_control"
+    if version == 1 or "cpu" in control.read_text().split():
+        return False
+    control.write_text("+cpu")
+    return True
+
+
+def unshare_cpu(folder):
+    """Undoes share_cpu(); the kernel refuses while groups of another run need it."""
+    try:
+        (folder / "cgroup.subtree_control").write_text("-cpu")
+    except OSError:
+        pass
+
+
 def make_devices(name, ranks, core_share):
-    """Groups of `ranks` ranks, each of which gets `core_share` of a core and no more."""
+    """Groups of `ranks` ranks in the run's own, each of which gets `core_share` of a core and no more."""
     folder, version = cpu_controller()
     top = folder / name
-    top.mkdir()
-    if version == 2:
-        for parent in (folder, top):
-            control = parent / "cgroup.subtree_control"
-            if "cpu" not in control.read_text().split():
-                control.write_text("+cpu")
+    share_cpu(top, version)
     quota = int(PERIOD_US * core_share)
     for rank in range(ranks):
         group = top / f"rank{rank}"
@@ -95,19 +107,29 @@ def make_devices(name, ranks, core_share):
     return top
 
 
-def remove_devices(top, patience=10.0):
-    """Groups can go once their last process has: that takes the kernel a moment."""
+def remove_groups(find, patience=10.0):
+    """Groups can go once their last process has: that takes the kernel a moment. True when find() finds no more."""
     end = time.monotonic() + patience
-    while top.is_dir():
-        for folder in [*top.glob("rank*"), top]:
+    while True:
+        for folder in find():
             try:
                 folder.rmdir()
             except OSError:
                 pass
-        if not top.is_dir() or time.monotonic() > end:
-            break
+        if not find():
+            return True
+        if time.monotonic() > end:
+            return False
         time.sleep(0.05)
-    return not top.is_dir()
+
+
+def remove_devices(top):
+    """Those of ranks; the run's own stays for its next layout."""
+    return remove_groups(lambda: list(top.glob("rank*")))
+
+
+def remove_run_group(top):
+    return remove_groups(lambda: [*top.glob("rank*"), top] if top.is_dir() else [])
 
 
 # ---- the cluster ----
@@ -204,7 +226,7 @@ class Cluster:
         return counts
 
     def limited_periods(self):
-        """[periods in which the kernel held it to its share] of each rank, or None without such groups."""
+        """[periods in which it ran, held to its share by the kernel] of each rank, or None without such groups."""
         if self.devices is None:
             return None
         counts = []

@@ -34,6 +34,7 @@ CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 PR_SET_PDEATHSIG = 1
 PROBE = ("ip link add probe0 type veth peer name probe1 && ip link add probe2 type bridge && "
          "tc qdisc add dev probe0 root tbf rate 1mbit burst 10kb limit 10kb")
+PROBE_PREFIX = "zoetrope_probe_"  # of a control group: none that leftovers are looked for by
 PATIENCE = 15.0  # seconds for the kernel to take processes away
 
 
@@ -71,13 +72,17 @@ def check_core_share():
     found = cluster.cpu_controller()
     why = "no control group controller of CPU time is mounted"
     if found is not None:
-        folder = found[0] / f"{cluster.GROUP_PREFIX}probe_{os.getpid()}"
+        folder = found[0] / f"{PROBE_PREFIX}{os.getpid()}"
         try:
-            folder.mkdir()
-            folder.rmdir()
+            with alone():
+                shared = cluster.share_cpu(*found)
+                folder.mkdir()
+                folder.rmdir()
+                if shared:
+                    cluster.unshare_cpu(found[0])
             return
         except OSError as error:
-            why = f"control groups cannot be made in {found[0]} ({error.strerror})"
+            why = f"control groups with a share of the CPU cannot be made in {found[0]} ({error.strerror})"
     raise Refusal(f"a rank cannot be held to a share of a core: {why}; core_share=none measures without, where ranks that "
                   "wait lend their core to others")
 
@@ -122,24 +127,29 @@ def remove_run(folder):
     if not end_processes(folder):
         left.append(f"processes {', '.join(map(str, processes_of(folder)))}")
     controller = cluster.cpu_controller()
-    if controller is not None and not cluster.remove_devices(controller[0] / folder.name):
+    if controller is not None and not cluster.remove_run_group(controller[0] / folder.name):
         left.append(str(controller[0] / folder.name))
     shutil.rmtree(folder, ignore_errors=True)
     return left + ([str(folder)] if folder.exists() else [])
 
 
-def lock(folder):
-    """An open file as long as this process lives; None where another holds it."""
+def lock(places):
+    """Held on every one of these folders until closed, as long as this process lives at most; None where another holds one."""
+    held = contextlib.ExitStack()
     try:
-        file = open(folder / "lock", "w")
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return file
+        for place in places:
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
+        held.close()
         return None
+    return held
 
 
 def remove_leftovers():
-    """Of runs whose starter is gone; those that still run are left alone. Their names."""
+    """Of runs whose starter is gone; those that still run are left alone, also where their folder is elsewhere (TMPDIR):
+    then it is their control group that is locked. Their names."""
     place = pathlib.Path(tempfile.gettempdir())
     removed = []
     controller = cluster.cpu_controller()
@@ -147,15 +157,12 @@ def remove_leftovers():
     if controller is not None:
         names |= {path.name for path in controller[0].glob(f"{cluster.GROUP_PREFIX}*")}
     for name in sorted(names):
-        folder = place / name
-        held = None
-        if folder.is_dir():
-            held = lock(folder)
-            if held is None:
-                continue
-        left = remove_run(folder)
-        if held is not None:
-            held.close()
+        places = [place / name] + ([controller[0] / name] if controller is not None else [])
+        held = lock([folder for folder in places if folder.is_dir()])
+        if held is None:
+            continue
+        left = remove_run(place / name)
+        held.close()
         if left:
             print(f"Left by an earlier run and not removable: {', '.join(left)}", file=sys.stderr)
         else:
@@ -222,13 +229,15 @@ def absolute(options):
 
 @contextlib.contextmanager
 def alone():
-    """While no other run makes or removes a folder: a new one is not locked yet, and looks like a leftover."""
-    descriptor = os.open(tempfile.gettempdir(), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    """While no other run makes or removes folders or control groups: a new one is not locked yet, and looks like a
+    leftover. Runs with another folder for temporary files meet at the controller."""
+    controller = cluster.cpu_controller()
+    with contextlib.ExitStack() as held:
+        for place in [tempfile.gettempdir()] + ([controller[0]] if controller is not None else []):
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def clean():
@@ -239,10 +248,30 @@ def clean():
     return names
 
 
-def make_folder():
+@contextlib.contextmanager
+def own_folder(plan):
+    """The run's folder, and its control group of that name where ranks are held to a share; both locked while it lasts."""
+    group = shared = None
     with alone():
         folder = pathlib.Path(tempfile.mkdtemp(prefix=cluster.GROUP_PREFIX))
-        return folder, lock(folder)
+        if plan.core_share is not None:
+            controller = cluster.cpu_controller()
+            shared = cluster.share_cpu(*controller)
+            group = controller[0] / folder.name
+            group.mkdir()
+        held = lock([folder] + ([group] if group is not None else []))
+    try:
+        yield folder
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        with alone():
+            left = remove_run(folder)
+            if shared:
+                cluster.unshare_cpu(controller[0])
+            held.close()
+        if left:
+            print(f"Could not be removed: {', '.join(left)}", file=sys.stderr)
 
 
 def measure(options, plan):
@@ -250,17 +279,9 @@ def measure(options, plan):
     clean()
     if options.profiles:
         os.makedirs(options.profiles, exist_ok=True)
-    folder, held = make_folder()
     begin = time.monotonic()
-    try:
+    with own_folder(plan) as folder:
         results = run_inside(folder, options)
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        left = remove_run(folder)
-        held.close()
-        if left:
-            print(f"Could not be removed: {', '.join(left)}", file=sys.stderr)
     results["seconds"] = time.monotonic() - begin
     return results
 

@@ -242,6 +242,19 @@ def the_best_and_the_errors_are_told(cwd):
         assert words in summary, (words, summary)
 
 
+@test
+def the_cpu_controller_is_given_back(cwd):
+    """Version 2, on files that look like its own."""
+    import cluster
+    control = pathlib.Path(cwd) / "cgroup.subtree_control"
+    control.write_text("memory pids\n")
+    assert cluster.share_cpu(pathlib.Path(cwd), 2) and control.read_text() == "+cpu"
+    cluster.unshare_cpu(pathlib.Path(cwd))
+    assert control.read_text() == "-cpu"
+    control.write_text("cpu memory\n")
+    assert not cluster.share_cpu(pathlib.Path(cwd), 2) and control.read_text() == "cpu memory\n"
+
+
 # ---- with rights ----
 
 @test
@@ -309,9 +322,13 @@ def a_run_that_goes_on_is_no_leftover(cwd):
     job = start(cwd)
     try:
         before = traces(cwd)["folders"]
-        result = run([sys.executable, FOLDER / "run.py", "clean"], cwd, env=place(cwd))
-        assert "Nothing was left" in result.stdout, result.stdout
-        assert traces(cwd)["folders"] == before and job.poll() is None, traces(cwd)
+        elsewhere = pathlib.Path(cwd) / "elsewhere"
+        elsewhere.mkdir()
+        for temporary in (place(cwd), {"TMPDIR": str(elsewhere)}):  # from there only its control group can be seen
+            result = run([sys.executable, FOLDER / "run.py", "clean"], cwd, env=temporary)
+            assert not any(name in result.stdout for name in before), result.stdout
+            found = traces(cwd)
+            assert found["folders"] == found["groups"] == before and job.poll() is None, found
     finally:
         job.terminate()
         job.communicate()
