@@ -3,28 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <thread>
 
+#include "base/cache_folder.h"
 #include "base/error.h"
 
 namespace zoetrope::planner {
 namespace {
-
-std::filesystem::path in_cache_folder(const std::string& file) {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::filesystem::path(value == nullptr ? "" : value);
-  };
-  // A relative $XDG_CACHE_HOME is to be ignored, says the base directory specification.
-  std::filesystem::path folder = variable("XDG_CACHE_HOME");
-  if (!folder.is_absolute()) {
-    folder = variable("HOME");
-    if (!folder.is_absolute()) return {};
-    folder /= ".cache";
-  }
-  return folder / "zoetrope" / file;
-}
 
 // Of this process, by its affinity. device/ has the same for teams of threads; the planner stands below it.
 int cores_here() {
@@ -70,10 +55,10 @@ LinkLevel& host_level(HardwareProfile& profile) {
 
 }  // namespace
 
-std::filesystem::path calibrated_profile_path() { return in_cache_folder("hardware.yml"); }
+std::filesystem::path calibrated_profile_path() { return in_user_cache("hardware.yml"); }
 
 std::filesystem::path calibrated_profile_path(int hosts, int ranks_per_host) {
-  return in_cache_folder(fmt::format("hardware-{}x{}.yml", hosts, ranks_per_host));
+  return in_user_cache(fmt::format("hardware-{}x{}.yml", hosts, ranks_per_host));
 }
 
 std::vector<std::string> staleness(const HardwareProfile& profile, const Here& here) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
+#include "base/cache_folder.h"
 #include "base/error.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/tile_size.h"
@@ -94,20 +95,7 @@ TileKey tile_key(const FlashProblem& problem) {
           bucket(problem.key_tokens)};
 }
 
-std::filesystem::path TileCache::default_file() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::filesystem::path(value == nullptr ? "" : value);
-  };
-  // A relative $XDG_CACHE_HOME is to be ignored, says the base directory specification.
-  std::filesystem::path folder = variable("XDG_CACHE_HOME");
-  if (!folder.is_absolute()) {
-    folder = variable("HOME");
-    if (!folder.is_absolute()) return {};
-    folder /= ".cache";
-  }
-  return folder / "zoetrope" / "tiles.json";
-}
+std::filesystem::path TileCache::default_file() { return in_user_cache("tiles.json"); }
 
 std::vector<TileEntry> TileCache::entries() const {
   std::vector<TileEntry> result;
