@@ -9,8 +9,6 @@
 namespace zoetrope::planner {
 namespace {
 
-bool is_grid(const LinkLevel& level) { return level.kind == LinkKind::kMesh || level.kind == LinkKind::kTorus; }
-
 const char* grid_name(const LinkLevel& level) { return level.kind == LinkKind::kTorus ? "torus" : "mesh"; }
 
 // Both stop above what is counted, so that absurd sizes stay absurd.
@@ -32,7 +30,7 @@ void check_count(int64_t devices) {
 
 // What several figures of a level must make together.
 void check_level(const LinkLevel& level, const std::string& where) {
-  if (is_grid(level)) {
+  if (is_grid(level.kind)) {
     if (level.shape.empty())
       fail("{}.shape: is missing; a {} needs it, as [columns, rows, …] that multiply to its {} members", where,
            grid_name(level), level.members);
@@ -108,10 +106,11 @@ void cut_grid(LinkLevel& level, int cells) {
 
 double Curve::at(double x) const {
   if (points_.empty()) return 1;
+  // Sizes count rows: less than one is none, and costs nothing whatever the fraction. First of all, for below there
+  // must be a point that is larger.
+  x = std::max(1.0, x);
   if (x >= points_.back().x) return points_.back().y;
   if (points_.size() == 1) return points_.front().y;
-  // Sizes count rows: less than one is none, and costs nothing whatever the fraction.
-  x = std::max(x, 1.0);
   const auto next = std::find_if(points_.begin() + 1, points_.end(), [&](const Point& p) { return x < p.x; });
   const Point& high = *next;
   const Point& low = *(next - 1);
@@ -186,8 +185,8 @@ void set_figure(HardwareProfile& profile, std::string_view key, std::string_view
       changed = with_devices(profile, changed.devices);
     } else {
       for (LinkLevel& level : changed.links) {
-        if (key == "links." + level.name + ".kind" && !is_grid(level)) level.shape.clear();
-        if (key == "links." + level.name + ".shape" && is_grid(level))
+        if (key == "links." + level.name + ".kind" && !is_grid(level.kind)) level.shape.clear();
+        if (key == "links." + level.name + ".shape" && is_grid(level.kind))
           level.members = static_cast<int>(product(level.shape));
       }
       if (product(changed.links) != changed.devices) follow_links(changed);
@@ -218,7 +217,7 @@ HardwareProfile with_devices(const HardwareProfile& profile, int devices) {
     const bool grows = &level == &part.links.back() && level.kind == LinkKind::kSwitch;
     const int groups = (devices + below - 1) / below;
     below *= level.members;
-    if (is_grid(level)) cut_grid(level, std::min(groups, level.members));
+    if (is_grid(level.kind)) cut_grid(level, std::min(groups, level.members));
     else level.members = grows ? groups : std::min(groups, level.members);
   }
   follow_links(part);

@@ -56,6 +56,7 @@ enum class LinkKind : uint8_t {
   kTorus,   // the same with wrap links
   kBus,     // one medium that all members share (memory of a host, a PCIe root)
 };
+constexpr bool is_grid(LinkKind kind) { return kind == LinkKind::kMesh || kind == LinkKind::kTorus; }
 
 struct LinkLevel {
   std::string name;  // "die", "node", "cluster": what breakdowns and what_if call it

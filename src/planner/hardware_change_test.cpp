@@ -31,6 +31,8 @@ TEST(Curve, OnePointIsEverywhereAndNoPointIsOne) {
   EXPECT_EQ(Curve(0.5).at(1e12), 0.5);
   EXPECT_EQ(Curve({{4096, 0.4}}).at(1), 0.4);
   EXPECT_EQ(Curve().at(100), 1);
+  // Points below a row: there is no next one to go to.
+  EXPECT_EQ(Curve({{0.25, 0.2}, {0.5, 0.4}}).at(0.1), 0.4);
 }
 
 TEST(Curve, ThatFallsKeepsItsFirstPointBelow) {

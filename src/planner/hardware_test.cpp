@@ -160,6 +160,7 @@ TEST(HardwareRefusal, AbsurdValuesAreNamedWithWhatIsPossible) {
   EXPECT_EQ(refusal("bandwidth: 370", "bandwidth: 0"),
             ": links.node.bandwidth: 0 GB/s is out of range; 0.0001 to 100000 GB/s is possible");
   EXPECT_EQ(refusal("memory: 80", "memory: .nan"), ": memory: '.nan' is not a finite number");
+  EXPECT_EQ(refusal("memory: 80", "memory: 1e-2147483648"), ": memory: '1e-2147483648' is not a finite number");
   EXPECT_EQ(refusal("memory: 80", "memory: -80"), ": memory: -80 is negative");
   EXPECT_EQ(refusal("memory: 80", "memory: 80 GB"), ": memory: '80 GB' is not a finite number");
   EXPECT_EQ(refusal("gemm: 0.7", "gemm: 1.2"),

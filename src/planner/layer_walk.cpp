@@ -25,11 +25,6 @@ constexpr const char* kLayerEnd = "slower ranks";
 // q, k and v are three tensors, each of which costs a latency; o is one.
 constexpr int kExchangedTensors = 3;
 
-double pad(int64_t size, int64_t tile) {
-  if (tile <= 0 || size <= 0) return 1;
-  return static_cast<double>(round_up(size, tile)) / static_cast<double>(size);
-}
-
 schedule::Topology used_topology(const RankUse& ranks) {
   return ranks.sharded ? ranks.context : schedule::Topology{1, 1};
 }
@@ -45,6 +40,11 @@ void add_flow(std::vector<Flow>& flows, int from, int to, int64_t bytes) {
 }
 
 }  // namespace
+
+double padding(int64_t size, int64_t tile) {
+  if (tile <= 0 || size <= 0) return 1;
+  return static_cast<double>(round_up(size, tile)) / static_cast<double>(size);
+}
 
 Prices::Prices(const Work& work, const HardwareProfile& hardware, const Configuration& configuration)
     : work_(work),
@@ -79,7 +79,7 @@ double Prices::attention(int64_t queries, int64_t keys, int64_t heads, int64_t b
   double share = compute_.attention.at(static_cast<double>(tile_q));
   if (!compute_.attention_keys.points().empty()) share *= compute_.attention_keys.at(static_cast<double>(keys));
   if (fixed_max_) share *= compute_.fixed_max_gain;
-  return attention_flop(queries, keys, heads, batch) * pad(queries, tile_q) * pad(keys, tile_kv) /
+  return attention_flop(queries, keys, heads, batch) * padding(queries, tile_q) * padding(keys, tile_kv) /
          (share * compute_.peak);
 }
 

@@ -12,6 +12,9 @@
 
 namespace zoetrope::planner {
 
+// Rows of whole tiles by rows that there are; 1 without a tile.
+double padding(int64_t size, int64_t tile);
+
 // Prices of compute on one device.
 class Prices {
  public:

@@ -15,8 +15,6 @@
 namespace zoetrope::planner {
 namespace {
 
-bool is_grid(LinkKind kind) { return kind == LinkKind::kMesh || kind == LinkKind::kTorus; }
-
 // A way along one dimension: how many links, up (+1) or down (−1).
 struct Way {
   int links = 0, step = 1;

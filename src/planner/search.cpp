@@ -18,34 +18,17 @@ namespace {
 
 constexpr double kPercent = 100;
 
-// One entry of a breakdown, as reasons name it.
-struct Part {
-  const char* name;
-  double Breakdown::*field;
-};
-constexpr Part kParts[] = {
-    {"products", &Breakdown::linear},
-    {"attention", &Breakdown::attention},
-    {"tokens", &Breakdown::tokens},
-    {"overhead of layers", &Breakdown::overhead},
-    {"merging", &Breakdown::merge},
-    {"open exchange", &Breakdown::exposed_exchange},
-    {"open ring", &Breakdown::exposed_ring},
-    {"gathering", &Breakdown::gather},
-    {"idle", &Breakdown::idle},
-};
-
 std::string percent(double share) {
   const double value = kPercent * share;
   return fmt::format("{:.{}f} %", value, value < 10 ? 1 : 0);
 }
 
-// The largest part of a step that is longer than in `best`, "open ring +0.21 s".
+// The largest part of a step that is longer than in `best`, "ring +0.21 s a step".
 std::string largest_increase(const StepPrediction& step, const StepPrediction& best) {
-  const Part* largest = nullptr;
+  const BreakdownPart* largest = nullptr;
   double most = 0;
-  for (const Part& part : kParts) {
-    const double more = step.critical().*part.field - best.critical().*part.field;
+  for (const BreakdownPart& part : kBreakdownParts) {
+    const double more = step.critical().*part.seconds - best.critical().*part.seconds;
     if (more <= most) continue;
     most = more;
     largest = &part;
@@ -75,6 +58,12 @@ class Search {
 
   Ranking run() {
     check_fixed(q_);
+    if (q_.hardware.devices < q_.ranks) {
+      fail(
+          "hardware {} has {} device{} for {} ranks, of which each takes one; plan for {} or fewer, or name a profile "
+          "that has as many",
+          q_.hardware.name, q_.hardware.devices, q_.hardware.devices == 1 ? "" : "s", q_.ranks, q_.hardware.devices);
+    }
     try_splits();
     for (const Trial& base : bases_) vary(base);
     simplify();
@@ -102,6 +91,7 @@ class Search {
     use.fixed_max = kernel.fixed_max;
     use.text_encoder = std::clamp(q_.fixed.text_encoder.value_or(split.ranks()), 1, split.ranks());
     c.block_q = kernel.block_q;
+    c.block_kv = q_.fixed.block_kv.value_or(0);
     use.vae = 1;
     use.vae = best_vae(c);
     return c;
@@ -194,7 +184,8 @@ class Search {
     std::stable_sort(splits.begin(), splits.end(),
                      [](const auto& a, const auto& b) { return a.first.value < b.first.value; });
     for (auto& [bound, trial] : splits) {
-      if (trial.split.ranks() > kAlwaysSimulated && bound.value > within_error()) {
+      const bool many = trial.split.ranks() > kAlwaysSimulated;
+      if (many && (bound.value > within_error() || !can_fit(trial.split, bound))) {
         trial.candidate = std::move(bound);
         hopeless_.push_back(std::move(trial));
         continue;
@@ -205,6 +196,24 @@ class Search {
     }
     std::stable_sort(bases_.begin(), bases_.end(),
                      [](const Trial& a, const Trial& b) { return a.candidate.value < b.candidate.value; });
+  }
+
+  // Whether one of the settings of a split has room, `plain` or another: head chunks and directions have buffers of
+  // their own. Costs a sum of bytes each, where a simulation may cost a second.
+  bool can_fit(const Split& split, const Candidate& plain) {
+    if (fits(plain)) return true;
+    for (const Kernel& kernel : kernels(q_, split)) {
+      for (const schedule::Direction direction : directions(q_, split))
+        for (const int count : head_chunks(q_, split))
+          if (has_room(configure(split, kernel, direction, count))) return true;
+    }
+    return false;
+  }
+  bool has_room(const Configuration& c) const { return memory_of(c).peak().total() / c.ranks.here <= limit_; }
+
+  // Of many ranks what has no room is not simulated: its time says nothing.
+  Candidate priced_if_it_fits(const Configuration& c) const {
+    return c.ranks.ranks() <= kAlwaysSimulated || has_room(c) ? priced(c) : bounded(c);
   }
 
   Candidate bounded(const Configuration& c) const {
@@ -247,12 +256,12 @@ class Search {
       Trial turned = base;
       if (direction != plain.direction) {
         if (bound(base, Change::kDirection, chunks.back()) > within_error()) continue;
-        turned.candidate = priced(configure(base.split, base.kernel, direction, plain.head_chunks));
+        turned.candidate = priced_if_it_fits(configure(base.split, base.kernel, direction, plain.head_chunks));
         keep(turned);
       }
       for (const int count : chunks) {
         if (count == plain.head_chunks || bound(turned, Change::kHeadChunks, count) > within_error()) continue;
-        keep({base.split, base.kernel, priced(configure(base.split, base.kernel, direction, count))});
+        keep({base.split, base.kernel, priced_if_it_fits(configure(base.split, base.kernel, direction, count))});
       }
     }
   }
@@ -362,9 +371,9 @@ class Search {
     for (Trial& trial : hopeless_) all.push_back(std::move(trial.candidate));
     const double best = plainest();
     for (Candidate& c : all) {
-      c.verdict = !fits(c)                                          ? Verdict::kDoesNotFit
-                  : c.value <= best * (1 + q_.hardware.model_error) ? Verdict::kTie
-                                                                    : Verdict::kSlower;
+      // A bound says how long something takes at least, which ties nothing.
+      const bool near_best = c.simulated && c.value <= best * (1 + q_.hardware.model_error);
+      c.verdict = !fits(c) ? Verdict::kDoesNotFit : near_best ? Verdict::kTie : Verdict::kSlower;
     }
     std::stable_sort(all.begin(), all.end(), [this, near = within_error()](const Candidate& a, const Candidate& b) {
       if (a.verdict != b.verdict) return a.verdict < b.verdict;
@@ -461,16 +470,17 @@ class Search {
   }
 
   std::string least_that_fits() {
-    constexpr int kMost = 1024;
+    constexpr int kLarge = 1024;  // what more ranks than this change in the memory of one is next to nothing
+    const int most_ranks = std::max(kLarge, 2 * q_.ranks);
     int enough = std::max(1, q_.ranks);
-    while (enough <= kMost && least_memory(enough).first > limit_) enough *= 2;
+    while (enough <= most_ranks && least_memory(enough).first > limit_) enough *= 2;
     const auto [here, here_in] = least_memory(q_.ranks);
-    if (enough > kMost) {
-      const auto [least, phase] = least_memory(kMost);
+    if (enough > most_ranks) {
+      const auto [least, phase] = least_memory(most_ranks);
       return fmt::format(
           "{} device{} of {} or more each; more of these are never enough, for each of {} still needs {}, in phase "
           "'{}'",
-          q_.ranks, q_.ranks == 1 ? "" : "s", here.text(), kMost, least.text(), phase);
+          q_.ranks, q_.ranks == 1 ? "" : "s", here.text(), most_ranks, least.text(), phase);
     }
     for (int ranks = enough / 2 + 1; ranks < enough; ++ranks)
       if (least_memory(ranks).first <= limit_) enough = ranks;

@@ -31,7 +31,7 @@ struct Fixed {
   std::optional<int> data, context, ulysses, ring, head_chunks, vae, text_encoder;
   std::optional<schedule::Direction> direction;
   std::optional<bool> fixed_max;
-  std::optional<int64_t> block_q;
+  std::optional<int64_t> block_q, block_kv;
 };
 
 struct Question {
@@ -42,13 +42,13 @@ struct Question {
   bool sharded = true;  // false: every rank computes all tokens of its branches (flash_min_seq_length)
   Fixed fixed;
   Objective objective = Objective::kLatency;
-  Bytes memory_limit;  // of a rank's device; 0: the profile's
+  std::optional<Bytes> memory_limit;  // of a rank's device; unset: the profile's
   // The memory of a configuration: the workload that the model family makes of it. How a context is split into Ulysses
   // and ring, head chunks, direction and softmax may change nothing in it but its own `ranks`: it is asked once for all
   // of these.
   std::function<Workload(const RankUse&)> memory;
 
-  Bytes limit() const { return memory_limit > Bytes() ? memory_limit : hardware.device_memory; }
+  Bytes limit() const { return memory_limit.value_or(hardware.device_memory); }
 };
 
 enum class Verdict : uint8_t { kBest, kTie, kSlower, kDoesNotFit, kIllegal };
@@ -84,7 +84,8 @@ struct Ranking {
   std::string least_that_fits;
 };
 
-// Throws Error where `fixed` leaves nothing legal, with the legal values.
+// Throws Error where `fixed` leaves nothing legal, with the legal values, and where the profile has fewer devices than
+// there are ranks.
 Ranking search(const Question& question);
 
 }  // namespace zoetrope::planner

@@ -19,8 +19,7 @@ struct BestLink {
 BestLink best_link(const HardwareProfile& hardware) {
   BestLink best;
   for (const LinkLevel& level : hardware.links) {
-    const bool grid = level.kind == LinkKind::kMesh || level.kind == LinkKind::kTorus;
-    const int ways = grid ? 2 * static_cast<int>(level.shape.size()) : std::max(1, level.ports);
+    const int ways = is_grid(level.kind) ? 2 * static_cast<int>(level.shape.size()) : std::max(1, level.ports);
     best.bandwidth += level.bandwidth * ways;
     best.latency = &level == &hardware.links.front() ? level.latency : std::min(best.latency, level.latency);
   }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "planner/layer_walk.h"
 
 namespace zoetrope::planner {
 namespace {
@@ -87,10 +88,6 @@ void check_splits(const Question& question, int ranks) {
   }
   left.narrow("ulysses_shards", fixed.ulysses, ulysses);
   left.narrow("attention: ring", fixed.ring, [](const Split& split) { return split.context.ring; });
-}
-
-double padding(int64_t size, int64_t block) {
-  return block < 1 || size < 1 ? 1 : static_cast<double>(ceil_div(size, block) * block) / static_cast<double>(size);
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST(Search, SlowLinksWantTheBranchesApart) {
   const Candidate* slower = find(ranking, Verdict::kSlower);
   ASSERT_NE(slower, nullptr);
   EXPECT_EQ(slower->configuration.ranks.data, 1);
-  EXPECT_THAT(slower->reason, HasSubstr(" % slower: open "));
+  EXPECT_THAT(slower->reason, HasSubstr(" % slower: ring +"));
 }
 
 // Two hosts of four, a slow port a device: a ring over all of them crosses by one port, Ulysses sends q and o too.
@@ -172,7 +172,7 @@ TEST(Search, MemoryDecidesWhatIsLegalAtAll) {
   EXPECT_EQ(ranking.best(), nullptr);
   const Candidate* first = &ranking.candidates.front();
   EXPECT_EQ(first->verdict, Verdict::kDoesNotFit);
-  EXPECT_GT(first->bytes_per_rank, q.memory_limit);
+  EXPECT_GT(first->bytes_per_rank, *q.memory_limit);
   EXPECT_THAT(first->reason, HasSubstr("needs 16.0 GB"));
   EXPECT_THAT(first->reason, HasSubstr("more than 12.0 GB, in phase 'denoise with transformer'"));
   // 8 + 16 / 4 is 12, and attention books a little.
@@ -182,6 +182,15 @@ TEST(Search, MemoryDecidesWhatIsLegalAtAll) {
   q.memory_limit = Bytes(20'000'000'000);
   EXPECT_NE(search(q).best(), nullptr);
   EXPECT_EQ(search(q).least_that_fits, "");
+  // Nothing is a limit too: what a full control group leaves.
+  q.memory_limit = Bytes();
+  EXPECT_EQ(search(q).best(), nullptr);
+  q.memory_limit.reset();
+  EXPECT_NE(search(q).best(), nullptr);
+}
+
+TEST(Search, MoreRanksThanDevicesAreRefused) {
+  EXPECT_THAT(refusal(question(4, machine(2))), HasSubstr("hardware test has 2 devices for 4 ranks"));
 }
 
 // What needs less memory wins where the rest has no room: here decoding, whose frames are shared.
@@ -371,19 +380,28 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
   }
 }
 
-TEST(Search, StaysInteractiveFor1024Ranks) {
-  HardwareProfile hardware = machine(1024, 4e11);
+HardwareProfile many_nodes(int nodes) {
+  HardwareProfile hardware = machine(8 * nodes, 4e11);
   hardware.links[0].members = 8;
   LinkLevel cluster = hardware.links[0];
   cluster.name = "cluster";
-  cluster.members = 128;
+  cluster.members = nodes;
   cluster.bandwidth = 5e10;
   cluster.ports = 8;
   hardware.links.push_back(cluster);
-  Question q = question(1024, hardware);
+  return hardware;
+}
+
+Question large_question(int nodes) {
+  Question q = question(8 * nodes, many_nodes(nodes));
   q.work.tokens = 75600;
   q.work.heads = 40;
   q.work.layers = 40;
+  return q;
+}
+
+TEST(Search, StaysInteractiveFor1024Ranks) {
+  const Question q = large_question(128);
   const auto begin = std::chrono::steady_clock::now();
   const Ranking ranking = search(q);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -391,6 +409,70 @@ TEST(Search, StaysInteractiveFor1024Ranks) {
   RecordProperty("seconds", std::to_string(seconds));
   // A minute for the slowest build under a sanitizer; a few seconds in a release.
   EXPECT_LT(seconds, 60);
+}
+
+// What has no room is not simulated, and still listed.
+TEST(Search, WhatDoesNotFitOfManyRanksIsABound) {
+  Question q = large_question(128);
+  q.memory_limit = Bytes(7'000'000'000);
+  const Ranking ranking = search(q);
+  EXPECT_EQ(ranking.best(), nullptr);
+  std::set<std::pair<int, int>> splits;
+  for (const Candidate& c : ranking.candidates) {
+    if (c.verdict == Verdict::kIllegal) continue;
+    EXPECT_EQ(c.verdict, Verdict::kDoesNotFit);
+    EXPECT_FALSE(c.simulated) << c.configuration.text();
+    EXPECT_GT(c.time.step.seconds, 0);
+    EXPECT_THAT(c.reason, HasSubstr("more than 7.00 GB"));
+    splits.insert({c.configuration.ranks.data, c.configuration.ranks.context.ulysses});
+  }
+  EXPECT_EQ(splits.size(), legal_splits(q, q.ranks).size());
+  EXPECT_THAT(ranking.least_that_fits, HasSubstr("never enough, for each of 2048 still needs"));
+}
+
+// Of more than the least that is looked at, twice as many are.
+TEST(Search, TheLeastThatFitsFollowsTheRanks) {
+  Question q = large_question(160);
+  q.memory = [](const RankUse& use) {
+    Workload w = small_memory(use);
+    w.experts[0].workspace = Bytes(16'000'000'000'000) / use.ranks();
+    return w;
+  };
+  q.memory_limit = Bytes(16'500'000'000);
+  const Ranking ranking = search(q);
+  EXPECT_EQ(ranking.best(), nullptr);
+  EXPECT_THAT(ranking.least_that_fits, HasSubstr(" of these devices (16.")) << ranking.least_that_fits;
+}
+
+TEST(Search, BoundsAreNoTies) {
+  for (const Objective objective : {Objective::kLatency, Objective::kThroughput}) {
+    Question q = large_question(64);
+    q.objective = objective;
+    q.hardware.model_error = 0.25;
+    const Ranking ranking = search(q);
+    ASSERT_NE(ranking.best(), nullptr);
+    int bounds = 0;
+    for (const Candidate& c : ranking.candidates) {
+      if (c.simulated || c.verdict == Verdict::kIllegal) continue;
+      ++bounds;
+      EXPECT_EQ(c.verdict, Verdict::kSlower) << c.reason;
+      EXPECT_THAT(c.reason, HasSubstr("at least "));
+    }
+    EXPECT_GT(bounds, 0) << objective_name(objective);
+  }
+}
+
+TEST(Search, KeysOfATileAreKept) {
+  Question q = question(4);
+  q.fixed.ring = 1;
+  const double without = search(q).best()->value;
+  q.fixed.block_kv = 3000;  // no divisor of a block, so that tiles are padded
+  const Ranking ranking = search(q);
+  for (const Candidate& c : ranking.candidates) {
+    if (c.verdict == Verdict::kIllegal) continue;
+    EXPECT_EQ(c.configuration.block_kv, 3000);
+  }
+  EXPECT_GT(ranking.best()->value, without);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "planner/layer_walk.h"
@@ -26,10 +27,7 @@ const char* direction_name(schedule::Direction direction) {
 
 Breakdown times(const Breakdown& part, double count) {
   Breakdown all = part;
-  for (double Breakdown::*member :
-       {&Breakdown::linear, &Breakdown::attention, &Breakdown::tokens, &Breakdown::overhead, &Breakdown::merge,
-        &Breakdown::exposed_exchange, &Breakdown::exposed_ring, &Breakdown::gather, &Breakdown::idle})
-    all.*member *= count;
+  for (const BreakdownPart& part_of : kBreakdownParts) all.*part_of.seconds *= count;
   return all;
 }
 
@@ -65,6 +63,7 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
   const int64_t batch = work.branches / use.data;
   Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
   std::vector<double> now(static_cast<size_t>(ranks), 0.0);
+  if (work.latent_bytes == 0) return now;  // an attention of its own has none, and no latency for it
   const auto gather = [&](const std::vector<Routes::Group>& groups) {
     const std::vector<Arrival> arrivals = wires.gather(groups, now);
     for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = arrivals[rank].end;
@@ -81,6 +80,18 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
     gather(groups);
   }
   return now;
+}
+
+// Every weight is needed once for few rows: their way decides, unless there are many prompts. From memory and in
+// compute each of the ranks has its part, from files each host those of its ranks together.
+double text_seconds(const Work& work, const HardwareProfile& hardware, int ranks) {
+  const ComputeFigures& compute = hardware.compute(work.element_bytes);
+  const auto rows = static_cast<double>(work.text_rows * work.branches);
+  const double memory = static_cast<double>(work.text_weights.count()) / hardware.memory_bandwidth;
+  const double product = work.text_flop / (compute.gemm.at(rows) * compute.peak);
+  const double of_host = static_cast<double>(std::min(ranks, std::max(1, hardware.devices_per_host))) / ranks;
+  const double file = hardware.host_read > 0 ? static_cast<double>(work.text_read.count()) / hardware.host_read : 0;
+  return std::max(file * of_host, std::max(memory, product) / ranks);
 }
 
 std::string largest_level(const HardwareProfile& hardware, const std::vector<double>& seconds) {
@@ -111,26 +122,20 @@ std::string Configuration::text() const {
 }
 
 double Breakdown::total() const {
-  return linear + attention + tokens + overhead + merge + exposed_exchange + exposed_ring + gather + idle;
+  double sum = 0;
+  for (const BreakdownPart& part : kBreakdownParts) sum += this->*part.seconds;
+  return sum;
 }
 
 std::string StepPrediction::limited_by() const {
-  const Breakdown& part = critical();
-  const auto over = [](const char* what, const std::string& level) {
-    return level.empty() ? std::string(what) : fmt::format("{} over '{}'", what, level);
-  };
-  const std::pair<double, std::string> parts[] = {{part.linear, "products"},
-                                                  {part.attention, "attention"},
-                                                  {part.tokens, "norms and copies"},
-                                                  {part.overhead, "layer overhead"},
-                                                  {part.merge, "merging ring blocks"},
-                                                  {part.exposed_exchange, over("exchange", exchange_level)},
-                                                  {part.exposed_ring, over("ring", ring_level)},
-                                                  {part.gather, "gathering the velocity"},
-                                                  {part.idle, "waiting for ranks with more work"}};
-  const auto largest = std::max_element(std::begin(parts), std::end(parts),
-                                        [](const auto& a, const auto& b) { return a.first < b.first; });
-  return fmt::format("{} ({:.0f} %)", largest->second, seconds > 0 ? 100 * largest->first / seconds : 0.0);
+  const Breakdown& all = critical();
+  const auto* largest = std::max_element(std::begin(kBreakdownParts), std::end(kBreakdownParts),
+                                         [&](const auto& a, const auto& b) { return all.*a.seconds < all.*b.seconds; });
+  const std::string level = largest->seconds == &Breakdown::exposed_exchange ? exchange_level
+                            : largest->seconds == &Breakdown::exposed_ring   ? ring_level
+                                                                             : std::string();
+  return fmt::format("{}{} ({:.0f} %)", largest->name, level.empty() ? "" : fmt::format(" over '{}'", level),
+                     seconds > 0 ? 100 * all.*largest->seconds / seconds : 0.0);
 }
 
 StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
@@ -167,12 +172,7 @@ RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, co
   run.step = simulate_step(work, hardware, configuration, timeline);
   run.denoise = static_cast<double>(work.steps) * run.step.seconds;
   if (hardware.host_read > 0) run.load = static_cast<double>(work.weights_read.count()) / hardware.host_read;
-  // Every weight is read once for few rows: memory decides, unless there are many prompts.
-  const ComputeFigures& compute = hardware.compute(work.element_bytes);
-  const auto rows = static_cast<double>(work.text_rows * work.branches);
-  run.text_encoder = std::max(static_cast<double>(work.text_weights.count()) / hardware.memory_bandwidth,
-                              work.text_flop / (compute.gemm.at(rows) * compute.peak)) /
-                     use.text_encoder;
+  run.text_encoder = text_seconds(work, hardware, use.text_encoder);
   if (work.vae_rows > 0) {
     const ComputeFigures& vae = hardware.compute(work.vae_element_bytes);
     const double share = static_cast<double>(ceil_div(work.vae_rows, use.vae)) / static_cast<double>(work.vae_rows);

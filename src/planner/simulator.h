@@ -47,6 +47,24 @@ struct Breakdown {
   double total() const;
 };
 
+// The parts in the order of a layer: as JSON has them, and as people read them.
+struct BreakdownPart {
+  double Breakdown::*seconds;
+  const char* key;
+  const char* name;
+};
+inline constexpr BreakdownPart kBreakdownParts[] = {
+    {&Breakdown::linear, "linear", "products"},
+    {&Breakdown::attention, "attention", "attention"},
+    {&Breakdown::tokens, "tokens", "norms and copies"},
+    {&Breakdown::overhead, "overhead", "layer overhead"},
+    {&Breakdown::merge, "merge", "merging ring blocks"},
+    {&Breakdown::exposed_exchange, "exposed_exchange", "exchange"},
+    {&Breakdown::exposed_ring, "exposed_ring", "ring"},
+    {&Breakdown::gather, "gather", "gathering the velocity"},
+    {&Breakdown::idle, "idle", "waiting for ranks with more work"},
+};
+
 struct TimelineSpan {
   int rank = 0;
   enum class Lane : uint8_t { kCompute, kTransfer, kWait } lane = Lane::kCompute;

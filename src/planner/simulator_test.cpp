@@ -112,9 +112,14 @@ TEST(Simulator, TheExchangeTakesWhatItsBytesTake) {
 TEST(Simulator, FourTensorsCostFourLatencies) {
   HardwareProfile hardware = machine(4);
   hardware.links[0].latency = 1e-3;
-  const double without = simulate_step(small_work(), machine(4), configuration(1, 4, 1)).seconds;
-  const double with = simulate_step(small_work(), hardware, configuration(1, 4, 1)).seconds;
-  EXPECT_NEAR(with - without, (3 * 4 + 1) * 1e-3, 1e-12);  // and the gather of the velocity
+  Work work = small_work();
+  const auto latencies = [&] {
+    return simulate_step(work, hardware, configuration(1, 4, 1)).seconds -
+           simulate_step(work, machine(4), configuration(1, 4, 1)).seconds;
+  };
+  EXPECT_NEAR(latencies(), 3 * 4 * 1e-3, 1e-12);  // an attention of its own has no velocity
+  work.latent_bytes = work.tokens * 128;
+  EXPECT_NEAR(latencies(), (3 * 4 + 1) * 1e-3, 1e-12);  // and the gather of the velocity
 }
 
 TEST(Simulator, TwiceTheBandwidthHalvesWhatIsExposed) {
@@ -430,6 +435,22 @@ TEST(Simulator, ARunIsLoadTextStepsAndDecoding) {
   EXPECT_NEAR(run.total(), run.load + run.text_encoder + run.denoise + run.vae, 1e-12);
   work.text_flop = 1e10;
   EXPECT_NEAR(simulate_run(work, hardware, made).text_encoder, 1e10 / kPeak / 2, 1e-12);
+}
+
+// A host's files have one way in, however many of its ranks wait for them; two hosts have two.
+TEST(Simulator, TextEncodersFromFilesWaitForTheirHost) {
+  Work work = small_work();
+  work.text_weights = work.text_read = Bytes(2'000'000'000);
+  HardwareProfile hardware = machine(4);
+  hardware.host_read = 1e9;
+  hardware.devices_per_host = 4;
+  Configuration made = configuration(1, 4, 1);
+  for (const int ranks : {1, 4}) {
+    made.ranks.text_encoder = ranks;
+    EXPECT_NEAR(simulate_run(work, hardware, made).text_encoder, 2, 1e-12) << ranks;
+  }
+  hardware.devices_per_host = 2;
+  EXPECT_NEAR(simulate_run(work, hardware, made).text_encoder, 1, 1e-12);
 }
 
 TEST(Simulator, SaysWhatLimits) {

@@ -1,5 +1,5 @@
 // What a run computes, as plain numbers: the operations of a denoising step and of what stands before and after it. A
-// model family fills it (models/wan/workload.h); the simulator prices it. The memory of the same run is workload.h.
+// model family fills it (models/wan/step_work.h); the simulator prices it. The memory of the same run is workload.h.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,8 @@ struct Work {
 
   // Before and after.
   double text_flop = 0;  // all prompts
-  Bytes text_weights;    // read once
+  Bytes text_weights;    // all of them, read from the device's memory once
+  Bytes text_read;       // of these, from files as it computes, through the map; 0: they are held
   Bytes weights_read;    // of all experts and the VAE, from files, once a host
   double vae_flop = 0;
   int64_t vae_rows = 0;  // latent rows that ranks can share; with one more rank one has none

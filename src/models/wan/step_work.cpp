@@ -57,6 +57,7 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
 
   work.text_flop = prompts_flop(configs.text_encoder, size);
   work.text_weights = held.text.weights.stored;
+  if (configs.mapped) work.text_read = work.text_weights;  // a layer at a time, each where it is needed
   for (const planner::Workload::Expert& expert : held.experts) work.weights_read += expert.weights.stored;
   work.weights_read += held.vae.weights.stored;
   add_decoding(work, configs.vae, size, latent_frames(configs.vae, size.frames));

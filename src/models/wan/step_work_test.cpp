@@ -79,6 +79,7 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   EXPECT_EQ(plain.branches, 1);
   EXPECT_EQ(plain.latent_bytes, 21 * 60 * 104 * 16 * 2);
   EXPECT_EQ(plain.text_weights.count(), int64_t{4} * 5'680'910'336);
+  EXPECT_EQ(plain.text_read, plain.text_weights);
   EXPECT_EQ(plain.weights_read.count(), 4 * (int64_t{14'288'491'584} + 126'892'531));
   size.prompts = 2;
   size.transformer = DType::kF32;
