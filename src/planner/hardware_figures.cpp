@@ -211,7 +211,8 @@ double read_number(std::string_view text, int exponent) {
     if (digits.starts_with('+')) digits.remove_prefix(1);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), own);
     constexpr int kMostExponent = 400;
-    good = good && error == std::errc() && end == digits.data() + digits.size() && own >= -kMostExponent && own <= kMostExponent;
+    good = good && error == std::errc() && end == digits.data() + digits.size() && own >= -kMostExponent &&
+           own <= kMostExponent;
   }
   if (good) {
     const std::string whole = fmt::format("{}e{}", text.substr(0, e), own + exponent);
