@@ -148,8 +148,8 @@ void onednn_unpack(const PackedMatrix& matrix, BFloat16* out) {
 
 namespace {
 
-// oneDNN 2.6 multiplies rows that stand apart with its reference, a thousand times slower, where it has matrix units:
-// so they are brought together.
+// oneDNN 2.6 multiplies rows that stand apart with its reference, a thousand times slower, wherever it has bf16
+// instructions, of vectors or of matrix units, and only there is this layout chosen: so they are brought together.
 size_t row_bytes(const PackedMatrix& w, int64_t rows) {
   return static_cast<size_t>(std::min(kRowsAtOnce, rows) * w.k) * sizeof(BFloat16);
 }
