@@ -1,9 +1,6 @@
 #include "pipeline/admission.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -17,6 +14,7 @@
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/frame_queue.h"
+#include "pipeline/hosts.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
@@ -244,17 +242,6 @@ int processes_on_this_host(comm::Communicator& world) {
 }
 
 }  // namespace
-
-std::vector<std::string> hosts_of_ranks(comm::Communicator& world) {
-  using Name = std::array<char, 256>;
-  Name mine{};
-  ::gethostname(mine.data(), mine.size() - 1);
-  std::vector<Name> all(static_cast<size_t>(world.size()));
-  world.all_gather(mine.data(), all.data(), mine.size(), "host names");
-  std::vector<std::string> hosts;
-  for (const Name& name : all) hosts.emplace_back(name.data());
-  return hosts;
-}
 
 wan::ModelConfigs model_configs(const ModelFolder& model) {
   wan::ModelConfigs configs;

@@ -11,6 +11,7 @@
 #include "zoetrope/generate.h"
 
 #include "models/wan/workload.h"
+#include "pipeline/hosts.h"
 #include "pipeline/plan.h"
 #include "planner/available.h"
 #include "planner/memory_model.h"
@@ -38,9 +39,6 @@ std::string refusal(const MemoryQuestion& question, const std::vector<planner::M
 
 // Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most four.
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner::Bytes available);
-
-// The name of each rank's host. Collective.
-std::vector<std::string> hosts_of_ranks(comm::Communicator& world);
 
 // What a process may have here. Collective over `world`, or null: processes of one host share its memory.
 std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world);
