@@ -17,6 +17,7 @@
 #include "device/thread_team.h"
 #include "kernels/cpu_features.h"
 #include "pipeline/dtype_name.h"
+#include "pipeline/hosts.h"
 #include "planner/available.h"
 #include "planner/calibrated.h"
 
@@ -254,10 +255,15 @@ class Calibration {
   void memory() {
     say("memory");
     Measured copies, reads;
-    const int ranks_per_host = job_.ranks_per_host;
+    const bool bound = job_.rank_cores < job_.cores;
     on_ranks([&](CalibrationRank& rank) {
       const Measured copy = measure_memory(rank);
-      const Measured read = measure_host_read(rank, rank.world().rank() % ranks_per_host == 0);
+      HostReaders readers;
+      readers.hosts = job_.hosts;
+      readers.readers = bound ? job_.ranks_per_host : 1;
+      readers.threads = bound ? std::max(1, job_.cores / job_.ranks_per_host) : job_.cores;
+      readers.reads = bound || rank.world().rank() % job_.ranks_per_host == 0;
+      const Measured read = measure_host_read(rank, readers);
       if (!keeps(rank)) return;
       copies = copy;
       reads = read;
@@ -392,7 +398,7 @@ OptionSet describe(CalibrateSettings& settings) {
                "threads of this process that play rank; unset: the cores, 4 at most; under mpirun its ranks")
       .integer("threads", settings.threads, {1, kMostRanks}, "compute threads of a rank; unset: its share of the cores")
       .number("seconds", settings.seconds, {0.001, 60},
-              "of a measurement, each of which is repeated three times or more")
+              fmt::format("of a measurement, each of which is repeated {} times or more", kRepeats).c_str())
       .text("dtype", settings.dtype, "bf16, float32 or all; of one that is left out only the peak is measured")
       .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last");
   return options;
@@ -404,7 +410,7 @@ CalibrationJob calibration_job(const CalibrateSettings& settings, comm::Communic
   job.seconds = settings.seconds;
   job.comm_timeout = settings.comm_timeout;
   job.dtypes = choose_dtypes("dtype", settings.dtype);
-  const int cores = available_threads();
+  job.cores = job.rank_cores = available_threads();
   if (world != nullptr) {
     const HostLayout layout = find_hosts(*world);
     if (settings.ranks && *settings.ranks != world->size()) {
@@ -413,25 +419,27 @@ CalibrationJob calibration_job(const CalibrateSettings& settings, comm::Communic
     }
     job.hosts = layout.hosts;
     job.ranks_per_host = layout.ranks_per_host;
+    job.cores = pipeline::cores_of_hosts(*world);
     // The least of all, so that every rank agrees.
+    job.rank_cores = -static_cast<int>(world->all_reduce_max(-job.rank_cores));
     job.threads = -static_cast<int>(world->all_reduce_max(-comm::process_threads(settings.threads)));
   } else {
-    job.ranks_per_host = static_cast<int>(settings.ranks.value_or(std::min(cores, kMostDefaultRanks)));
-    job.threads = static_cast<int>(settings.threads.value_or(std::max(1, cores / job.ranks_per_host)));
+    job.ranks_per_host = static_cast<int>(settings.ranks.value_or(std::min(job.cores, kMostDefaultRanks)));
+    job.threads = static_cast<int>(settings.threads.value_or(std::max(1, job.cores / job.ranks_per_host)));
   }
-  if (job.threads > cores) {
+  if (job.threads > job.rank_cores) {
     fail(
         "threads={}: a rank can use {} core{} here, and more threads than that measure only their own crowd; {} is the "
         "most",
-        job.threads, cores, cores == 1 ? "" : "s", cores);
+        job.threads, job.rank_cores, job.rank_cores == 1 ? "" : "s", job.rank_cores);
   }
-  if (job.ranks_per_host * job.threads > cores * kMostRanksACore) {
+  if (job.ranks_per_host * job.threads > job.cores * kMostRanksACore) {
     fail(
         "ranks={}: with {} thread{} each they share {} core{}, and the figures would be of the system's scheduler; {} "
         "is "
         "the most",
-        job.ranks_per_host, job.threads, job.threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s",
-        cores * kMostRanksACore / job.threads);
+        job.ranks_per_host, job.threads, job.threads == 1 ? "" : "s", job.cores, job.cores == 1 ? "" : "s",
+        job.cores * kMostRanksACore / job.threads);
   }
   return job;
 }

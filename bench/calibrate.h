@@ -56,6 +56,8 @@ struct Calibrated {
 struct CalibrationJob {
   comm::Communicator* world = nullptr;  // null: ranks are threads of this process
   int hosts = 1, ranks_per_host = 1, threads = 1;
+  int cores = 1;       // that the ranks of a host may use together
+  int rank_cores = 1;  // that each of them may: fewer where they are bound
   std::vector<std::string> dtypes;
   double seconds = 0, comm_timeout = 0;
   int ranks() const { return hosts * ranks_per_host; }

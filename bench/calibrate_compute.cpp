@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "bench/attention_data.h"
@@ -29,6 +30,7 @@ constexpr int64_t kPadding = 16;
 constexpr int64_t kGemmRows[] = {64, 256, 1024};
 constexpr int64_t kShorter[] = {64, 256, 1024};  // than kLongKeys
 constexpr int64_t kTileRows[] = {64, 128, 512};  // 256 is the table's
+constexpr int64_t kHostReadMatrices = 16;        // of all readers of a host
 
 // Cheap numbers in [-1, 1): what they are does not matter, that they are no zeros and no denormals does.
 float number(int64_t index) { return static_cast<float>((index * 2654435761 >> 7) % 1024) / 512 - 1; }
@@ -483,36 +485,38 @@ class MappedFile {
 
 }  // namespace
 
-Measured measure_host_read(CalibrationRank& rank, bool reads) {
-  constexpr int64_t kMatrices = 16, kSide = 2048;  // 8 MB each
+Measured measure_host_read(CalibrationRank& rank, const HostReaders& readers) {
+  constexpr int64_t kSide = 2048;  // 8 MB a matrix
   constexpr size_t kStored = size_t{2} * kSide * kSide;
+  const int64_t matrices = readers.reads ? std::max<int64_t>(1, kHostReadMatrices / readers.readers) : 0;
+  std::optional<MappedFile> file;
+  std::optional<ThreadTeam> team;
+  if (readers.reads) {
+    file.emplace(static_cast<size_t>(matrices) * kStored);
+    team.emplace(readers.threads);
+  }
+  kernels::PackedMatrix matrix;
+  matrix.n = matrix.k = kSide;
+  matrix.dtype = DType::kBF16;
+  matrix.layout = kernels::packed_layout(DType::kBF16);
+  const size_t packed = kernels::packed_bytes(matrix);
+  const double bytes = rank.world().all_reduce_sum(static_cast<double>(matrices) * kStored) / readers.hosts;
   std::vector<double> repeats;
-  if (reads) {
-    const MappedFile file(kMatrices * kStored);
-    ThreadTeam team(available_threads());
-    kernels::PackedMatrix matrix;
-    matrix.n = matrix.k = kSide;
-    matrix.dtype = DType::kBF16;
-    matrix.layout = kernels::packed_layout(DType::kBF16);
-    const size_t packed = kernels::packed_bytes(matrix);
-    for (int i = 0; i < kRepeats; ++i) {
-      // Fresh memory each time, as a model's is: its pages are part of the price.
-      const Tensor to = Tensor::uninitialized(DType::kU8, {static_cast<int64_t>(packed) * kMatrices});
-      const double begin = wall_seconds();
-      team.parallel_for(kMatrices, 1, [&](IndexRange range, int) {
+  for (int i = 0; i < kRepeats; ++i) {
+    // Fresh memory each time, as a model's is: its pages are part of the price.
+    const Tensor to = Tensor::uninitialized(DType::kU8, {static_cast<int64_t>(packed) * matrices});
+    const double seconds = rank.slowest(1, [&] {
+      if (!team) return;
+      team->parallel_for(matrices, 1, [&](IndexRange range, int) {
         for (int64_t m = range.begin; m < range.end; ++m) {
-          const TensorView stored(file.data() + static_cast<size_t>(m) * kStored, DType::kBF16, {kSide, kSide});
+          const TensorView stored(file->data() + static_cast<size_t>(m) * kStored, DType::kBF16, {kSide, kSide});
           kernels::pack({&stored, 1}, matrix, to.data<std::byte>() + static_cast<size_t>(m) * packed);
         }
       });
-      repeats.push_back(static_cast<double>(kMatrices * kStored) / (wall_seconds() - begin));
-    }
+    });
+    repeats.push_back(bytes / seconds);
   }
-  rank.world().barrier();
-  // Of the slowest host.
-  const Measured mine = reads ? measured(repeats) : Measured{};
-  const double slowest = -rank.world().all_reduce_max(reads ? -mine.value : -1e300);
-  return {slowest, rank.world().all_reduce_max(mine.spread)};
+  return measured(repeats);
 }
 
 }  // namespace zoetrope::bench

@@ -73,8 +73,16 @@ Isa calibrated_isa(CalibrationRank& rank, DType dtype);
 // Of a rank, read and written, all of them at once.
 Measured measure_memory(CalibrationRank& rank);
 
-// Bytes of files of one host that become packed matrices a second; ranks with `reads` false wait. From the page cache.
-Measured measure_host_read(CalibrationRank& rank, bool reads);
+// Who reads so that all cores of a host do: its first rank on all of them, or where that one is bound to fewer, every
+// rank on its part.
+struct HostReaders {
+  int hosts = 1;
+  int readers = 1;     // of a host
+  int threads = 1;     // of a reader
+  bool reads = false;  // this rank; others wait
+};
+// Bytes of files of one host that become packed matrices a second, of the slowest host. From the page cache.
+Measured measure_host_read(CalibrationRank& rank, const HostReaders& readers);
 
 // One block of attention, again and again: the work that transfers are measured beside. Made for its size, run by
 // attend().

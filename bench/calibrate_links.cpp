@@ -1,21 +1,19 @@
 #include "bench/calibrate_links.h"
 
-#include <unistd.h>
-
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include "base/error.h"
+#include "pipeline/hosts.h"
 
 namespace zoetrope::bench {
 namespace {
 
 constexpr int kNobody = -1;
-constexpr size_t kSmall = 64;                    // a message that is all latency
+constexpr size_t kSmall = 64;                    // a message that is all latency: several stamps long
 constexpr size_t kLeast = size_t{1} << 20;       // one of the sizes that runs send
 constexpr size_t kMostBytes = size_t{64} << 20;  // beyond, a longer message takes as much a byte
 constexpr size_t kWithinHost = size_t{8} << 20;
@@ -27,35 +25,56 @@ struct Peers {
   int to = kNobody, from = kNobody;
 };
 
+// What a message says of itself, at its begin, middle and end.
+struct Stamp {
+  int32_t rank = kNobody, index = 0;
+  bool operator==(const Stamp&) const = default;
+};
+
+// All ranks exchange equally often, those with nobody to talk to as well: so a receiver knows the index of what comes.
 class Messages {
  public:
   Messages(CalibrationRank& rank, size_t most)
       : rank_(rank),
         sent_(Tensor(DType::kU8, {static_cast<int64_t>(most)})),
         received_(Tensor(DType::kU8, {static_cast<int64_t>(most)})) {
-    std::memset(sent_.data<char>(), rank.world().rank() % 127 + 1, most);
+    std::memset(sent_.data<char>(), 0x5a, most);
   }
 
   comm::Work post(const Peers& peers, size_t bytes) {
+    ++index_;
+    for (const size_t at : stamped(bytes)) {
+      const Stamp mine{rank_.world().rank(), index_}, nothing;
+      std::memcpy(sent_.data<char>() + at, &mine, sizeof mine);
+      std::memcpy(received_.data<char>() + at, &nothing, sizeof nothing);
+    }
     const comm::Segment send{peers.to, sent_.data<char>(), bytes}, receive{peers.from, received_.data<char>(), bytes};
     return rank_.world().exchange({&send, peers.to == kNobody ? 0U : 1U}, {&receive, peers.from == kNobody ? 0U : 1U},
                                   "calibrate");
   }
-  void exchange(const Peers& peers, size_t bytes) { post(peers, bytes).wait(); }
+  void exchange(const Peers& peers, size_t bytes) {
+    post(peers, bytes).wait();
+    check(peers, bytes);
+  }
 
-  // Of the last message: whoever sent it wrote his rank.
+  // Of the last message, which has been waited for.
   void check(const Peers& peers, size_t bytes) const {
     if (peers.from == kNobody) return;
-    const char* data = received_.data<char>();
-    for (const size_t at : {size_t{0}, bytes / 2, bytes - 1})
-      if (data[at] != static_cast<char>(peers.from % 127 + 1))
-        fail("calibrate: byte {} of rank {}'s message to rank {} arrived as {}", at, peers.from, rank_.world().rank(),
-             static_cast<int>(data[at]));
+    for (const size_t at : stamped(bytes)) {
+      Stamp found;
+      std::memcpy(&found, received_.data<char>() + at, sizeof found);
+      if (found == Stamp{peers.from, index_}) continue;
+      fail("calibrate: rank {} waited for message {} of rank {}, and at byte {} of {} found message {} of rank {}",
+           rank_.world().rank(), index_, peers.from, at, bytes, found.index, found.rank);
+    }
   }
 
  private:
+  static std::array<size_t, 3> stamped(size_t bytes) { return {0, bytes / 2, bytes - sizeof(Stamp)}; }
+
   CalibrationRank& rank_;
   Tensor sent_, received_;
+  int32_t index_ = 0;
 };
 
 // The length of a message that fills a window: short ones measure buffers.
@@ -91,6 +110,7 @@ Measured overlap_of(CalibrationRank& rank, Messages& messages, const Peers& peer
       comm::Work moving = messages.post(peers, bytes);
       compute();
       moving.wait();
+      messages.check(peers, bytes);
     });
     const double after = rank.slowest(count, compute);
     shares.push_back(std::clamp(1 - (both - (before + after) / 2) / transfer, 0.0, 1.0));
@@ -99,24 +119,17 @@ Measured overlap_of(CalibrationRank& rank, Messages& messages, const Peers& peer
 }
 
 Measured within(CalibrationRank& rank, Messages& messages, const Peers& peers, size_t bytes) {
-  const Measured time = rank.times([&] { messages.exchange(peers, bytes); });
-  messages.check(peers, bytes);
-  return time;
+  return rank.times([&] { messages.exchange(peers, bytes); });
 }
 
 }  // namespace
 
 HostLayout find_hosts(comm::Communicator& world) {
-  using Name = std::array<char, 256>;
-  Name mine{};
-  if (::gethostname(mine.data(), mine.size() - 1) != 0)
-    fail("the name of this host cannot be read: {}", strerror(errno));
-  std::vector<Name> names(static_cast<size_t>(world.size()));
-  world.all_gather(mine.data(), names.data(), mine.size(), "host names");
+  const std::vector<std::string> names = pipeline::hosts_of_ranks(world);
   std::vector<int> first;  // rank of each host
   for (int r = 0; r < world.size(); ++r)
     if (r == 0 || names[static_cast<size_t>(r)] != names[static_cast<size_t>(r) - 1]) first.push_back(r);
-  const auto name = [&](int r) { return std::string(names[static_cast<size_t>(r)].data()); };
+  const auto name = [&](int r) { return names[static_cast<size_t>(r)]; };
   for (size_t a = 0; a < first.size(); ++a)
     for (size_t b = 0; b < a; ++b)
       if (name(first[a]) == name(first[b])) {
