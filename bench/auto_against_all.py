@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Holds what `attention=auto` chooses against every legal configuration of the same problem, by measuring all of them.
+"""Holds what `attention=auto` chooses against every configuration that it chooses from, by measuring all of them.
 
     auto_against_all.py PROGRAM [--ranks 1,2,4] [--tokens 1024,8190,32760] [--dtypes bf16,float32] [--heads 12]
-                        [--head-dim 128] [--rounds 5] [--repeat 1] [--chunks 1,2] [--hardware NAME] [--threads N]
+                        [--head-dim 128] [--rounds 5] [--repeat 1] [--chunks 1,2,4,5,8] [--hardware NAME] [--threads N]
                         [--seed N] [--json FILE]
 
-Every configuration is a run of `zoetrope attention` of its own, and so is auto. Runs of one problem are interleaved in
+That is every legal Ulysses x ring, each ring direction, and the counts of head chunks that the planner looks at; other
+counts, softmax and tiles are left as they are, as auto leaves them. --chunks 1,2 shortens it; what auto chooses beyond
+that is measured all the same. Every configuration is a run of `zoetrope attention` of its own, and so is auto. Runs of one problem are interleaved in
 rounds, in another order each time, so that a change of the machine's pace meets all of them. A configuration counts with
 the median over rounds of the medians that the runs report. What auto chose is one of the configurations and so was measured
 twice as often, under its own name and as its keys. Both count together in `behind`, which is 0 where auto chose the best;
@@ -23,6 +25,7 @@ import sys
 import tempfile
 
 LIMIT = 0.05  # what auto may be slower than the best
+CHUNKS = [1, 2, 4, 5, 8]  # head chunks that the planner looks at (src/planner/search_space.cpp)
 DIRECTIONS = ("forward", "two_way", "open")
 FEWEST_FOR_DIRECTIONS = 3  # ranks of a ring: two have one neighbour each, whichever way
 
@@ -39,7 +42,7 @@ def arguments():
     parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["bf16", "float32"])
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--chunks", type=numbers, default=[1, 2])
+    parser.add_argument("--chunks", type=numbers, default=CHUNKS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeat", type=int, default=1, help="timed repeats inside a run")
     parser.add_argument("--hardware", default="", help="profile for auto; unset: what was calibrated, else cpu")
@@ -50,7 +53,7 @@ def arguments():
 
 
 def configurations(ranks, heads, chunks):
-    """Every legal one, by name: the keys that make it. Head chunks hide an exchange, and do nothing without one."""
+    """Each one with these head chunks, by name: the keys that make it. Head chunks hide an exchange, and do nothing without one."""
     found = {}
     for ulysses in (u for u in range(1, min(ranks, heads) + 1) if ranks % u == 0):
         ring = ranks // ulysses
@@ -71,6 +74,11 @@ def name_of(result):
         f" n{n}" if n > 1 else "")
 
 
+def keys_of(result):
+    return [f"ulysses_shards={result['ulysses']}", f"ring_direction={result['ring_direction']}",
+            f"ulysses_attention_chunks={result['head_chunks']}"]
+
+
 def measure(options, folder, words):
     path = pathlib.Path(folder) / "run.json"
     command = [options.program, "attention", f"json={path}", f"repeat={options.repeat}", *words]
@@ -88,6 +96,8 @@ def compare(options, folder, order, problem):
     common = [f"shape={shape}", f"dtype={problem['dtype']}", f"ranks={problem['ranks']}"]
     jobs = {name: common + keys for name, keys in configurations(problem["ranks"], options.heads, options.chunks).items()}
     jobs["auto"] = common + (["hardware=" + options.hardware] if options.hardware else [])
+    first = measure(options, folder, jobs["auto"])  # not counted: says what is chosen, to be measured as its keys too
+    jobs.setdefault(name_of(first), common + keys_of(first))
     runs = {name: [] for name in jobs}
     for _ in range(options.rounds):
         for name in order.sample(sorted(jobs), len(jobs)):
