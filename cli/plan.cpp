@@ -11,6 +11,8 @@
 #include "cli/plan_options.h"
 #include "cli/plan_report.h"
 #include "cli/plan_text.h"
+#include "pipeline/config_folder.h"
+#include "planner/published.h"
 #include "trace/trace.h"
 
 namespace zoetrope::cli {
@@ -32,6 +34,10 @@ void write_timeline(const PlanReport& report, const std::string& path) {
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   if (world != nullptr) fail("plan computes in one process; start it without mpirun");
   const PlanOptions options = parse_plan_options(arguments);
+  if (options.published) {
+    fmt::print("{}", planner::published_table(planner::compare_published(pipeline::config_folder() / "hardware")));
+    return 0;
+  }
   const PlanReport report = plan_answer(options);
   fmt::print("{}", plan_text(report, options.top));
   if (!options.json.empty()) write_plan_json(report, options.json);

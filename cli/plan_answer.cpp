@@ -53,6 +53,7 @@ planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
   const bool softmax_open = keys.attention == "auto" && (keys.softmax.empty() || keys.softmax == "auto");
   if (!softmax_open) fixed.fixed_max = strategy.softmax == attention::Softmax::kFixedMax;
   if (strategy.block_q > 0) fixed.block_q = strategy.block_q;
+  if (strategy.block_kv > 0) fixed.block_kv = strategy.block_kv;
   if (o.data_parallelism && *o.data_parallelism != -1) fixed.data = degree(o.data_parallelism);
   if (o.context_parallelism != -1) fixed.context = static_cast<int>(o.context_parallelism);
   fixed.vae = degree(o.vae_parallel);
@@ -83,6 +84,7 @@ Machine machine_of(const PlanOptions& options, int ranks) {
   pipeline::ProfileChoice choice =
       pipeline::choose_profile(options.hardware, pipeline::job_of(ranks, options.run.threads));
   apply(choice.hardware, options);
+  choice.hardware = planner::with_devices(choice.hardware, ranks);
   return {std::move(choice.hardware), choice.origin, choice.notes, true};
 }
 

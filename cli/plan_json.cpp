@@ -14,15 +14,9 @@ using Json = nlohmann::ordered_json;
 using planner::Candidate;
 
 Json breakdown_json(const planner::Breakdown& b) {
-  return {{"linear", b.linear},
-          {"attention", b.attention},
-          {"tokens", b.tokens},
-          {"overhead", b.overhead},
-          {"merge", b.merge},
-          {"exposed_exchange", b.exposed_exchange},
-          {"exposed_ring", b.exposed_ring},
-          {"gather", b.gather},
-          {"idle", b.idle}};
+  Json json = Json::object();
+  for (const planner::BreakdownPart& part : planner::kBreakdownParts) json[part.key] = b.*part.seconds;
+  return json;
 }
 
 Json memory_json(const planner::MemoryPlan& plan) {

@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kWhatIf = "what_if.";
+constexpr std::string_view kPublished = "published=";
 constexpr int kMostRanks = 4096;
 
 // As written, before anything is looked up.
@@ -38,7 +39,8 @@ OptionSet describe(PlanOptions& o, Words& w) {
       .text("json", o.json, "file for all candidates")
       .text("report", o.report, "file for a page with the breakdown, the scaling curve, memory and the time line")
       .text("trace", o.trace, "file for the predicted time line of the best, to open beside a measured one")
-      .integer("top", o.top, {1, 1000}, "lines of each table");
+      .integer("top", o.top, {1, 1000}, "lines of each table")
+      .flag("published", o.published, "print published runs beside the model's seconds for them; stands alone");
   return set;
 }
 
@@ -74,8 +76,8 @@ planner::Objective parse_objective(const std::string& word) {
 void set_word(const std::string& word, OptionSet& own, OptionSet& run) {
   const std::string key = word.substr(0, word.find('='));
   if (own.knows(key)) return own.set_argument(word);
-  static const std::vector<std::string> names{"hardware", "ranks",  "objective", "ranks_per_process",
-                                              "json",     "report", "top",       "what_if"};
+  static const std::vector<std::string> names{"hardware", "ranks", "objective", "ranks_per_process", "json",
+                                              "report",   "trace", "top",       "published",         "what_if"};
   const std::string near = nearest_name(key, names);
   if (!run.knows(key) && !near.empty()) fail("command line: unknown key '{}'; did you mean '{}'?", key, near);
   run.set_argument(word);
@@ -106,6 +108,12 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
     if (word.find('=') == std::string::npos) models.push_back(word);
     else if (word.rfind("model=", 0) == 0) models.push_back(word.substr(word.find('=') + 1));
     else keys.push_back(word);
+  }
+  for (const std::string& key : keys)
+    if (key.rfind(kPublished, 0) == 0) own.set_argument(key);
+  if (options.published) {
+    if (words.size() > 1) fail("published=true stands alone: what was published says which models and hardware");
+    return options;
   }
   if (models.size() != 1) fail("plan takes one model: zoetrope plan MODEL hardware=PROFILE ranks=N [key=value…]");
   options.folder = pipeline::model_or_config(models[0]);

@@ -24,6 +24,7 @@ struct PlanOptions {
   std::vector<std::pair<std::string, std::string>> what_if;  // key without "what_if.", value
   std::string json, report, trace;                           // files; empty: none
   int64_t top = 10;                                          // lines of a table
+  bool published = false;                                    // the table of published runs; then nothing else is set
 };
 
 // Throws Error for an unknown key (with the nearest) and an illegal value (with the legal ones).

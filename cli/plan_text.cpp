@@ -101,9 +101,10 @@ std::string part_text(const PlanPart& part, int64_t top) {
   if (!why.empty()) text += "Why not\n" + why.text();
   if (!others.empty()) text += "Not possible\n" + others.text();
   if (part.ranking.left_out > 0) {
-    text +=
-        fmt::format("  {} more combinations take longer by bounds alone, or differ from these by a slower kernel.\n",
-                    part.ranking.left_out);
+    text += fmt::format(
+        "  {} more combinations take longer by bounds alone, differ from these by a slower kernel, or have "
+        "no room either.\n",
+        part.ranking.left_out);
   }
   return text;
 }

@@ -46,6 +46,7 @@ Fixed fixed_by(const attention::StrategyOptions& keys, const attention::Strategy
   fixed.fixed_max = strategy.softmax == attention::Softmax::kFixedMax;
   // Tiles are tuned for this CPU, whatever the profile says of others.
   fixed.block_q = strategy.block_q;
+  if (strategy.block_kv > 0) fixed.block_kv = strategy.block_kv;
   return fixed;
 }
 
@@ -102,18 +103,6 @@ AutoPlan plan_of(const Question& question, const ProfileChoice& profile,
   return plan;
 }
 
-// A step ends with the velocity of all ranks, an attention of its own with its output where it is.
-void without_gather(planner::RunPrediction& run) {
-  double longest = 0;
-  for (planner::Breakdown& rank : run.step.ranks) longest = std::max(longest, rank.gather);
-  for (planner::Breakdown& rank : run.step.ranks) {
-    rank.idle = std::max(0.0, rank.idle - (longest - rank.gather));  // for those that gather longer
-    rank.gather = 0;
-  }
-  run.step.seconds -= longest;
-  run.denoise = run.step.seconds;
-}
-
 // The layout that keys and rules alone make, with a degree of data that is legal. Throws the refusal of the plainest
 // where none is.
 RankLayout layout_by_rule(const RunQuestion& q) {
@@ -137,17 +126,14 @@ std::string seconds_text(double seconds) {
   return seconds < kShort ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.3g} s", seconds);
 }
 
-// "attention 8.12, linear 3.01", in the unit of the whole.
+// "products 3.01, attention 8.12", in the unit of the whole.
 std::string parts_text(const planner::StepPrediction& step) {
-  const planner::Breakdown& b = step.critical();
-  const std::pair<const char*, double> parts[] = {
-      {"attention", b.attention},       {"linear", b.linear}, {"tokens", b.tokens},
-      {"layers' overhead", b.overhead}, {"merging", b.merge}, {"exchange", b.exposed_exchange},
-      {"ring", b.exposed_ring},         {"gather", b.gather}, {"waiting for others", b.idle}};
   const double unit = step.seconds < kShort ? 1e3 : 1;
   std::vector<std::string> words;
-  for (const auto& [name, seconds] : parts)
-    if (seconds >= kWorthAWord * step.seconds) words.push_back(fmt::format("{} {:.3g}", name, seconds * unit));
+  for (const planner::BreakdownPart& part : planner::kBreakdownParts) {
+    const double seconds = step.critical().*part.seconds;
+    if (seconds >= kWorthAWord * step.seconds) words.push_back(fmt::format("{} {:.3g}", part.name, seconds * unit));
+  }
   return fmt::to_string(fmt::join(words, ", "));
 }
 
@@ -180,7 +166,7 @@ AutoPlan choose_run(const RunQuestion& q) {
   question.ranks = q.job.ranks;
   question.ranks_here = q.job.ranks_here();
   question.sharded = by_rule.sharded;
-  question.memory_limit = q.available / question.ranks_here;
+  if (q.available) question.memory_limit = *q.available / question.ranks_here;
   question.memory = [&](const planner::RankUse& use) { return wan::workload(q.memory.configs, size, use); };
   question.fixed = fixed_by(o.strategy, by_rule.strategy);
   question.fixed.text_encoder = q.job.ranks;
@@ -231,7 +217,6 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
   AutoPlan plan = plan_of(question, profile, [&](const RankChoice& choice) {
     return strategy_text(attention::parse_strategy(filled_in(keys, choice), job.ranks, problem.heads));
   });
-  without_gather(plan.predicted);
   plan.per.clear();
   plan.bytes_per_rank = {};  // of the engine alone: a caller has more
   return plan;

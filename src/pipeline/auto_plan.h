@@ -45,7 +45,7 @@ struct RunQuestion {
   const ModelFolder& model;
   const MemoryQuestion& memory;  // its options are the run's; its ranks do not matter
   Job job;
-  planner::Bytes available;  // to a process; 0: not known
+  std::optional<planner::Bytes> available;  // to a process; unset: not known
 };
 
 // Keys that are set are not searched over, and with deterministic=true none is: what somebody measured must not change

@@ -43,7 +43,7 @@ class AutoPlanTest : public testing::Test {
     options.hardware = folder_.write("fast.yml", machine(1000, 1));
   }
 
-  AutoPlan choose(int ranks, planner::Bytes available = {}) const {
+  AutoPlan choose(int ranks, std::optional<planner::Bytes> available = {}) const {
     const RunPlan plan = plan_run(options, model_);
     MemoryQuestion memory{options, model_configs(model_), {}, {}, {}};
     Job job;
@@ -68,7 +68,7 @@ TEST_F(AutoPlanTest, WhatRunsIsWhatIsSaid) {
     EXPECT_EQ(planned.predicted.step.ranks.size(), static_cast<size_t>(ranks));
     const std::string text = planned.text();
     EXPECT_THAT(text, HasSubstr("Plan: " + planned.layout));
-    EXPECT_THAT(text, HasSubstr(" a step (attention"));
+    EXPECT_THAT(text, HasSubstr(" a step (products"));
     EXPECT_THAT(text, HasSubstr(" a rank"));
     EXPECT_THAT(text, HasSubstr("Planned with profile 'fast'"));
     EXPECT_EQ(planned.next.has_value(), ranks > 1) << text;

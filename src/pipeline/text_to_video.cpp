@@ -99,8 +99,8 @@ class Run final : public TextToVideo {
   RankLayout layout_of(const AutoPlan& planned, int ranks) const {
     return lay_out_ranks(options_, plan_, model_, ranks, planned.choice);
   }
-  AutoPlan plan_ranks(const Job& job, planner::Bytes available) const;
-  planner::Bytes available(comm::Communicator* world) const;
+  AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available) const;
+  std::optional<planner::Bytes> available(comm::Communicator* world) const;
   std::string describe(const AutoPlan& planned, int ranks) const;
   std::unique_ptr<io::FrameWriter> open_output() const;
   int threads_of(const comm::Communicator& world) const;
@@ -143,17 +143,17 @@ MemoryQuestion Run::memory_question(const RankLayout& layout, int ranks) const {
   return question;
 }
 
-// To each process of the job, the least of them; 0 where it is not known.
-planner::Bytes Run::available(comm::Communicator* world) const {
+// To each process of the job, the least of them; none where it is not known.
+std::optional<planner::Bytes> Run::available(comm::Communicator* world) const {
   const std::vector<planner::MemoryLimit> limits = limits_here(memory_question(single_rank_layout(), 1), world);
   const planner::Bytes mine = limits.empty() ? planner::Bytes::most() : limits.front().available;
-  if (world == nullptr) return limits.empty() ? planner::Bytes() : mine;
+  if (world == nullptr) return limits.empty() ? std::nullopt : std::optional(mine);
   const double least = -world->all_reduce_max(-mine.gigabytes());
-  return least < planner::Bytes::most().gigabytes() ? planner::Bytes(static_cast<int64_t>(least * 1e9))
-                                                    : planner::Bytes();
+  if (least >= planner::Bytes::most().gigabytes()) return std::nullopt;
+  return planner::Bytes(static_cast<int64_t>(least * 1e9));
 }
 
-AutoPlan Run::plan_ranks(const Job& job, planner::Bytes available) const {
+AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available) const {
   const MemoryQuestion memory = memory_question(single_rank_layout(), 1);
   return choose_run({plan_, model_, memory, job, available});
 }
@@ -258,7 +258,7 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
     fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options_.ranks, world.size());
   }
   const Job job = job_of(world, options_.threads);
-  const planner::Bytes free = available(&world);
+  const std::optional<planner::Bytes> free = available(&world);
   const AutoPlan planned = agreed_plan(world, [&] { return plan_ranks(job, free); });
   const RankLayout layout = layout_of(planned, world.size());
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(planned, world.size()));

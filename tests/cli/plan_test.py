@@ -174,6 +174,23 @@ def what_if_changes_the_answer(cwd):
 
 
 @test
+def fewer_devices_than_ranks_are_never_simulated(cwd):
+    # A CPU's cluster grows with the ranks, whatever a figure says of it.
+    for keys in (["ranks=4", "what_if.devices=2"], ["hardware=cpu", "ranks=2", "what_if.links.host.members=1"]):
+        result = plan(cwd, *LARGE, *keys, "memory_limit=500", env={"XDG_CACHE_HOME": str(cwd)})
+        assert result.returncode == 0, f"{keys}\n{result.stdout}\n{result.stderr}"
+    # Elsewhere they are refused.
+    refused(cwd, plan(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=8", "what_if.devices=4"), "4 devices, not 8")
+
+
+@test
+def bounds_are_never_ties(cwd):
+    document = answer(cwd, *LARGE, "hardware=h100_8", "ranks=512", "objective=throughput", "what_if.model_error=0.25")
+    bounds = [c for c in candidates(document) if not c.get("simulated", True)]
+    assert bounds and all(c["verdict"] in ("slower", "does_not_fit") for c in bounds), [c["verdict"] for c in bounds]
+
+
+@test
 def fixed_keys_restrict_the_search(cwd):
     document = answer(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=8", "data_parallelism=1", "ulysses_shards=2",
                       "ring_direction=two_way", "softmax=fixed_max", "ulysses_attention_chunks=4", "vae_parallel=4")
@@ -224,6 +241,19 @@ def nothing_fits_names_the_least_hardware(cwd):
     gigabytes = re.search(r"([0-9.]+) GB or more each", part["least_that_fits"])
     assert gigabytes, part["least_that_fits"]
     answer(cwd, *LARGE, "hardware=rtx4090_8", "ranks=8", "dtype=float32", f"memory_limit={float(gigabytes.group(1)) + 0.1}")
+
+
+@test
+def published_runs_are_compared_again(cwd):
+    result = plan(cwd, "published=true")
+    assert result.returncode == 0, result.stderr
+    rows = [line for line in result.stdout.splitlines() if line.startswith("| ")]
+    errors = [float(re.search(r"\| ([+-][0-9.]+) % \|", row).group(1)) for row in rows[1:]]
+    assert len([row for row in rows if "tpu_v7x_8" in row]) >= 5, result.stdout
+    assert len(errors) > 10 and all(abs(error) < 15 for error in errors), errors
+    refused(cwd, plan(cwd, *LARGE, "published=true"), "published=true stands alone")
+    refused(cwd, plan(cwd, "published=perhaps"), "published=perhaps")
+    refused(cwd, plan(cwd, "publish=true", *LARGE, "hardware=h100_8"), "publish", "published")
 
 
 # ---- files ----
