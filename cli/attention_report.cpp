@@ -86,7 +86,7 @@ std::string attention_text(const AttentionMeasurement& m, const AttentionData& d
   if (m.planned) text += m.planned->text() + "\n";
   text += fmt::format("Time: {} median, {} least of {}", seconds_text(m.seconds_median()),
                       seconds_text(m.seconds_min()), m.seconds.size());
-  if (m.planned) {
+  if (m.planned && m.planned->priced()) {
     const double predicted = m.planned->predicted.step.seconds;
     text += fmt::format("; the median is {:+.0f} % off what was predicted", 100 * (m.seconds_median() / predicted - 1));
   }
@@ -130,7 +130,7 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
   fields.add("ring_direction", std::string(direction_name(m.strategy.direction)));
   fields.add("softmax", std::string(softmax_name(m.strategy.softmax)));
   fields.add("head_chunks", m.strategy.head_chunks);
-  if (m.planned) fields.add("predicted_seconds", m.planned->predicted.step.seconds);
+  if (m.planned && m.planned->priced()) fields.add("predicted_seconds", m.planned->predicted.step.seconds);
   fields.add("flop", m.flop);
   fields.raw("seconds", numbers(m.seconds));
   std::vector<double> peaks = m.peak_flops;

@@ -17,10 +17,7 @@ namespace fs = std::filesystem;
 GenerateOptions options_of(const fs::path& folder, const std::vector<std::string>& words) {
   GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
-  fs::path yaml = folder;
-  yaml += ".yml";
-  std::error_code ignored;
-  if (fs::equivalent(folder.parent_path(), pipeline::config_folder(), ignored) && fs::exists(yaml)) set.load_yaml(yaml);
+  if (const auto yaml = pipeline::yaml_of_config(folder)) set.load_yaml(*yaml);
   for (const std::string& word : words) set.set_argument(word);
   options.model = folder.string();
   return options;

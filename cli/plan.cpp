@@ -45,7 +45,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   if (!options.trace.empty()) write_timeline(report, options.trace);
   for (const PlanPart& part : report.parts)
     if (part.ranking.best() != nullptr) return 0;
-  fail("nothing fits into {} of a device; the least hardware that would: {}", report.memory_limit.text(),
+  fail("nothing fits into {} of a device; the least hardware that would: {}", report.parts.back().memory_limit.text(),
        report.parts.back().ranking.least_that_fits);
 }
 

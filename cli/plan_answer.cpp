@@ -1,6 +1,6 @@
 #include "cli/plan_answer.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "mesh/mesh.h"
 #include "models/wan/step_work.h"
 #include "pipeline/admission.h"
-#include "pipeline/config_folder.h"
+#include "pipeline/auto_plan.h"
 #include "pipeline/plan.h"
 #include "pipeline/profile_choice.h"
 
@@ -21,12 +21,7 @@ using planner::Bytes;
 using planner::Candidate;
 using planner::HardwareProfile;
 
-constexpr const char* kAnyCpu = "cpu";
 constexpr double kPercent = 100;
-
-std::optional<int> degree(const std::optional<int64_t>& said) {
-  return said ? std::optional<int>(static_cast<int>(*said)) : std::nullopt;
-}
 
 // What keys say of the search. Contradictions between a name and a key are refused by the attention's own rules.
 planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
@@ -44,19 +39,14 @@ planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
   attention::StrategyOptions possible = keys;
   if (keys.ulysses_shards) possible.ulysses_shards = shards;
   const attention::Strategy strategy = attention::parse_strategy(possible, static_cast<int>(shards), heads);
-  const attention::OpenFields open = attention::open_fields(keys);
-  planner::Fixed fixed;
-  fixed.ulysses = degree(open.ulysses);
-  fixed.ring = degree(open.ring);
-  if (!open.direction) fixed.direction = static_cast<schedule::Direction>(strategy.direction);
-  if (keys.ulysses_attention_chunks) fixed.head_chunks = strategy.head_chunks;
+  planner::Fixed fixed = pipeline::fixed_by_keys(keys, strategy);
   const bool softmax_open = keys.attention == "auto" && (keys.softmax.empty() || keys.softmax == "auto");
   if (!softmax_open) fixed.fixed_max = strategy.softmax == attention::Softmax::kFixedMax;
   if (strategy.block_q > 0) fixed.block_q = strategy.block_q;
   if (strategy.block_kv > 0) fixed.block_kv = strategy.block_kv;
-  if (o.data_parallelism && *o.data_parallelism != -1) fixed.data = degree(o.data_parallelism);
+  if (o.data_parallelism && *o.data_parallelism != -1) fixed.data = pipeline::degree(o.data_parallelism);
   if (o.context_parallelism != -1) fixed.context = static_cast<int>(o.context_parallelism);
-  fixed.vae = degree(o.vae_parallel);
+  fixed.vae = pipeline::degree(o.vae_parallel);
   return fixed;
 }
 
@@ -64,7 +54,8 @@ struct Machine {
   HardwareProfile hardware;
   std::string origin;
   std::vector<std::string> notes;
-  bool shares_process = false;  // ranks of a host are threads of one
+  bool shares_process = false;     // ranks of a host are threads of one
+  std::optional<int64_t> threads;  // of a process; unset: as here
 };
 
 void apply(HardwareProfile& hardware, const PlanOptions& options) {
@@ -73,19 +64,24 @@ void apply(HardwareProfile& hardware, const PlanOptions& options) {
 
 // Published devices are as they are; figures of a CPU's host are shared out to the ranks.
 Machine machine_of(const PlanOptions& options, int ranks) {
+  pipeline::Job job = pipeline::job_of(ranks, options.run.threads);
   if (!options.hardware.empty()) {
-    HardwareProfile hardware = planner::find_hardware(options.hardware, pipeline::config_folder() / "hardware");
-    if (!hardware.calibration && hardware.name != kAnyCpu) {
+    HardwareProfile hardware = pipeline::find_profile(options.hardware);
+    if (!pipeline::is_of_hosts(hardware)) {
       apply(hardware, options);
       const std::string origin = fmt::format("{} ({})", hardware.name, hardware.description);
-      return {planner::with_devices(hardware, ranks), origin, {}, false};
+      // Threads of this machine say nothing of another.
+      return {planner::with_devices(hardware, ranks), origin, {}, false, options.run.threads.value_or(1)};
     }
+    job = pipeline::job_on(hardware, ranks, options.run.threads);
   }
-  pipeline::ProfileChoice choice =
-      pipeline::choose_profile(options.hardware, pipeline::job_of(ranks, options.run.threads));
+  pipeline::ProfileChoice choice = pipeline::choose_profile(options.hardware, job);
+  if (!choice.known()) fail("hardware: {}; or name one as hardware=FILE", fmt::join(choice.notes, "; "));
   apply(choice.hardware, options);
   choice.hardware = planner::with_devices(choice.hardware, ranks);
-  return {std::move(choice.hardware), choice.origin, choice.notes, true};
+  Machine machine{std::move(choice.hardware), choice.origin, choice.notes, !job.processes, options.run.threads};
+  if (job.processes) machine.threads = job.threads;
+  return machine;
 }
 
 // One model at one size, whatever the machine.
@@ -132,10 +128,9 @@ class Subject {
   }
 
  private:
-  // Threads of this machine say nothing of another.
   wan::RunSize size_for(const Machine& machine) const {
     pipeline::MemoryQuestion memory{options_.run, configs_, {}, {}, {}};
-    if (!machine.shares_process && !memory.options.threads) memory.options.threads = 1;
+    memory.options.threads = machine.threads;
     return pipeline::run_size(memory);
   }
 
@@ -179,6 +174,7 @@ void explain(PlanPart& part) {
 PlanPart part_of(const planner::Question& question) {
   PlanPart part;
   part.ranks = question.ranks;
+  part.memory_limit = question.limit();
   part.hardware = question.hardware;
   part.ranking = planner::search(question);
   if (const Candidate* best = part.ranking.best()) {
@@ -231,6 +227,16 @@ std::vector<std::string> answer_of(const std::vector<PlanPart>& parts) {
   return answer;
 }
 
+// Of devices one figure; a host's is shared by as many as there are.
+std::string memory_text(const std::vector<PlanPart>& parts) {
+  const bool same = std::all_of(parts.begin(), parts.end(),
+                                [&](const PlanPart& part) { return part.memory_limit == parts.front().memory_limit; });
+  if (same) return parts.front().memory_limit.text() + " of memory a device";
+  std::vector<std::string> each;
+  for (const PlanPart& part : parts) each.push_back(fmt::format("{} of {}", part.memory_limit.text(), part.ranks));
+  return "memory of a device: " + fmt::to_string(fmt::join(each, ", "));
+}
+
 }  // namespace
 
 std::string configuration_text(const Candidate& candidate) {
@@ -260,7 +266,6 @@ PlanReport plan_answer(const PlanOptions& options) {
     const planner::Question question = subject.question(machine, ranks);
     report.work = question.work;
     report.hardware = machine.hardware;
-    report.memory_limit = question.limit();
     report.parts.push_back(part_of(question));
     origin = machine.origin;
     notes = machine.notes;
@@ -268,7 +273,7 @@ PlanReport plan_answer(const PlanOptions& options) {
   compare(report.parts);
   report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);
   report.question = subject.lines();
-  report.question.push_back(fmt::format("Hardware  {}; {} of memory a device", origin, report.memory_limit.text()));
+  report.question.push_back(fmt::format("Hardware  {}; {}", origin, memory_text(report.parts)));
   for (const auto& [key, value] : options.what_if)
     report.question.push_back(fmt::format("What if   {} = {}", key, value));
   for (const std::string& note : notes) report.question.push_back(fmt::format("Note      {}", note));

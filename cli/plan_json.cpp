@@ -65,7 +65,9 @@ Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware
 Json part_json(const PlanPart& part) {
   Json candidates = Json::array();
   for (const Candidate& c : part.ranking.candidates) candidates.push_back(candidate_json(c, part.hardware));
-  Json json{{"ranks", part.ranks}, {"fits", part.ranking.best() != nullptr}};
+  Json json{{"ranks", part.ranks},
+            {"memory_limit_bytes", part.memory_limit.count()},
+            {"fits", part.ranking.best() != nullptr}};
   if (part.ranking.best() != nullptr) {
     json["seconds_per_video"] = part.seconds;
     json["speed_up"] = part.speed_up;
@@ -92,7 +94,6 @@ void write_plan_json(const PlanReport& report, const std::filesystem::path& path
                   {"what_if", std::move(what_if)},
                   {"objective", planner::objective_name(report.objective)},
                   {"model_error", report.hardware.model_error},
-                  {"memory_limit_bytes", report.memory_limit.count()},
                   {"tokens", report.work.tokens},
                   {"steps", report.work.steps},
                   {"answer", report.answer},

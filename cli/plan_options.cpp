@@ -117,11 +117,7 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   }
   if (models.size() != 1) fail("plan takes one model: zoetrope plan MODEL hardware=PROFILE ranks=N [key=value…]");
   options.folder = pipeline::model_or_config(models[0]);
-  fs::path yaml = options.folder;
-  yaml += ".yml";
-  std::error_code ignored;
-  if (fs::equivalent(options.folder.parent_path(), pipeline::config_folder(), ignored) && fs::exists(yaml))
-    run.load_yaml(yaml);
+  if (const auto yaml = pipeline::yaml_of_config(options.folder)) run.load_yaml(*yaml);
   for (const std::string& key : keys) {
     if (key.rfind(kWhatIf, 0) != 0) {
       set_word(key, own, run);

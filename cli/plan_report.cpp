@@ -91,12 +91,12 @@ bench::StackedPlot scaling_bars(const PlanReport& report) {
   return plot;
 }
 
-bench::StackedPlot memory_bars(const PlanReport& report, const Candidate& best) {
+bench::StackedPlot memory_bars(const PlanPart& part, const Candidate& best) {
   bench::StackedPlot plot;
   plot.title = "Memory of one process, phase by phase";
   plot.x_label = "GB";
   plot.unit = "GB";
-  plot.limit = (report.memory_limit * best.configuration.ranks.here).gigabytes();
+  plot.limit = (part.memory_limit * best.configuration.ranks.here).gigabytes();
   plot.limit_label = fmt::format("limit {:.3g} GB", plot.limit);
   // The largest kinds have a colour each, all others share the last.
   std::map<std::string, double> largest;
@@ -223,7 +223,7 @@ bench::Section scaling_section(const PlanReport& report) {
   return section;
 }
 
-bench::Section part_section(const PlanReport& report, const PlanPart& part) {
+bench::Section part_section(const PlanPart& part) {
   bench::Section section;
   section.name = fmt::format("ranks-{}", part.ranks);
   section.title = part_title(part);
@@ -237,9 +237,9 @@ bench::Section part_section(const PlanReport& report, const PlanPart& part) {
   if (const Candidate* best = part.ranking.best()) {
     section.highlights = {{seconds_text(best->time.step.seconds), "a denoising step, predicted"},
                           {seconds_text(part.seconds), "a video"},
-                          {best->bytes_per_rank.text(), "memory a rank, of " + report.memory_limit.text()},
+                          {best->bytes_per_rank.text(), "memory a rank, of " + part.memory_limit.text()},
                           {best->time.step.limited_by(), "is what limits it"}};
-    section.stacked_plots.push_back(memory_bars(report, *best));
+    section.stacked_plots.push_back(memory_bars(part, *best));
     if (!part.best_step.layer.empty()) section.timelines.push_back(timeline(part.best_step));
   } else {
     section.note += " The least hardware that would do: " + part.ranking.least_that_fits + ".";
@@ -260,7 +260,7 @@ std::string plan_page(const PlanReport& report) {
     page.machine.emplace_back(line.substr(0, name), fact == std::string::npos ? "" : line.substr(fact));
   }
   if (report.parts.size() > 1) page.sections.push_back(scaling_section(report));
-  for (const PlanPart& part : report.parts) page.sections.push_back(part_section(report, part));
+  for (const PlanPart& part : report.parts) page.sections.push_back(part_section(part));
   return bench::report_page(page);
 }
 

@@ -18,6 +18,7 @@ namespace zoetrope::cli {
 struct PlanPart {
   int ranks = 1;
   planner::HardwareProfile hardware;     // the devices that these ranks use
+  planner::Bytes memory_limit;           // of each of them; where they share a host's its part
   planner::Ranking ranking;              // best first; best() is null where nothing fits
   planner::StepPrediction best_step;     // of the best, with the time line of one layer
   double seconds = 0;                    // of a video, with the best
@@ -36,7 +37,6 @@ struct PlanReport {
   planner::HardwareProfile hardware;                         // as asked for, what_if applied
   std::vector<std::pair<std::string, std::string>> what_if;  // key (without "what_if."), value
   planner::Objective objective = planner::Objective::kLatency;
-  planner::Bytes memory_limit;  // of a device
   std::vector<PlanPart> parts;  // in ascending order of ranks; at least one
 };
 

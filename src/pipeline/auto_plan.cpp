@@ -31,23 +31,32 @@ RankChoice choice_of(const planner::RankUse& use) {
   return choice;
 }
 
-std::optional<int> degree(const std::optional<int64_t>& said) {
-  return said ? std::optional<int>(static_cast<int>(*said)) : std::nullopt;
-}
-
-// What a strategy's name and keys say of the search. `strategy` is the one that holds without a planner.
-Fixed fixed_by(const attention::StrategyOptions& keys, const attention::Strategy& strategy) {
-  const attention::OpenFields open = attention::open_fields(keys);
-  Fixed fixed;
-  fixed.ulysses = degree(open.ulysses);
-  fixed.ring = degree(open.ring);
-  if (!open.direction) fixed.direction = static_cast<schedule::Direction>(strategy.direction);
-  if (!open.head_chunks) fixed.head_chunks = strategy.head_chunks;
+// The softmax is the faster kernel here, and tiles are tuned for this CPU, whatever the profile says of others.
+Fixed fixed_here(const attention::StrategyOptions& keys, const attention::Strategy& strategy) {
+  Fixed fixed = fixed_by_keys(keys, strategy);
   fixed.fixed_max = strategy.softmax == attention::Softmax::kFixedMax;
-  // Tiles are tuned for this CPU, whatever the profile says of others.
   fixed.block_q = strategy.block_q;
   if (strategy.block_kv > 0) fixed.block_kv = strategy.block_kv;
   return fixed;
+}
+
+RankChoice choice_of(const RankLayout& layout) {
+  RankChoice choice;
+  choice.data = layout.degrees.data;
+  choice.ulysses = layout.strategy.ulysses;
+  choice.head_chunks = layout.strategy.head_chunks;
+  choice.direction = layout.strategy.direction;
+  choice.vae = layout.vae;
+  return choice;
+}
+
+// Where nothing says what a step takes, the rules hold as they do without a planner.
+AutoPlan plan_by_rule(const RankChoice& choice, const std::string& layout, const ProfileChoice& profile) {
+  AutoPlan plan;
+  plan.choice = choice;
+  plan.layout = layout;
+  plan.notes = profile.notes;
+  return plan;
 }
 
 // Nothing is left to the search: what was measured must not change a bit.
@@ -122,7 +131,8 @@ RankLayout layout_by_rule(const RunQuestion& q) {
   }
 }
 
-std::string seconds_text(double seconds) {
+// In the same unit as the parts behind it.
+std::string step_text(double seconds) {
   return seconds < kShort ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.3g} s", seconds);
 }
 
@@ -139,8 +149,23 @@ std::string parts_text(const planner::StepPrediction& step) {
 
 }  // namespace
 
+std::optional<int> degree(const std::optional<int64_t>& said) {
+  return said ? std::optional<int>(static_cast<int>(*said)) : std::nullopt;
+}
+
+Fixed fixed_by_keys(const attention::StrategyOptions& keys, const attention::Strategy& strategy) {
+  const attention::OpenFields open = attention::open_fields(keys);
+  Fixed fixed;
+  fixed.ulysses = degree(open.ulysses);
+  fixed.ring = degree(open.ring);
+  if (!open.direction) fixed.direction = static_cast<schedule::Direction>(strategy.direction);
+  if (!open.head_chunks) fixed.head_chunks = strategy.head_chunks;
+  return fixed;
+}
+
 std::string AutoPlan::text() const {
-  std::string text = fmt::format("Plan: {}; predicted {}{}", layout, seconds_text(predicted.step.seconds), per);
+  if (!priced()) return fmt::format("Plan: {}, by rule and without a prediction: {}", layout, fmt::join(notes, "; "));
+  std::string text = fmt::format("Plan: {}; predicted {}{}", layout, step_text(predicted.step.seconds), per);
   const std::string parts = parts_text(predicted.step);
   if (!parts.empty()) text += fmt::format(" ({})", parts);
   if (bytes_per_rank > planner::Bytes()) text += fmt::format(", {} a rank", bytes_per_rank.text());
@@ -158,6 +183,7 @@ AutoPlan choose_run(const RunQuestion& q) {
   const GenerateOptions& o = q.memory.options;
   const RankLayout by_rule = layout_by_rule(q);
   const ProfileChoice profile = choose_profile(o.hardware, q.job);
+  if (!profile.known()) return plan_by_rule(choice_of(by_rule), layout_text(by_rule), profile);
   const wan::RunSize size = run_size(q.memory);
   Question question;
   question.work = wan::work(q.memory.configs, size);
@@ -168,7 +194,7 @@ AutoPlan choose_run(const RunQuestion& q) {
   question.sharded = by_rule.sharded;
   if (q.available) question.memory_limit = *q.available / question.ranks_here;
   question.memory = [&](const planner::RankUse& use) { return wan::workload(q.memory.configs, size, use); };
-  question.fixed = fixed_by(o.strategy, by_rule.strategy);
+  question.fixed = fixed_here(o.strategy, by_rule.strategy);
   question.fixed.text_encoder = q.job.ranks;
   if (o.data_parallelism) question.fixed.data = by_rule.degrees.data;
   if (o.context_parallelism != -1) question.fixed.context = by_rule.degrees.context;
@@ -183,6 +209,10 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
                           const std::string& hardware, const Job& job) {
   const attention::Strategy strategy = attention::parse_strategy(keys, job.ranks, problem.heads);
   const ProfileChoice profile = choose_profile(hardware, job);
+  RankLayout by_rule;
+  by_rule.degrees.context = job.ranks;
+  by_rule.strategy = strategy;
+  if (!profile.known()) return plan_by_rule(choice_of(by_rule), strategy_text(strategy), profile);
   Question question;
   planner::Work& work = question.work;
   work.layers = 1;
@@ -197,13 +227,8 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
   question.hardware.layer_overhead = question.hardware.token_seconds = 0;
   question.ranks = job.ranks;
   question.ranks_here = job.ranks_here();
-  question.fixed = fixed_by(keys, strategy);
-  if (keys.deterministic) {
-    RankLayout layout;
-    layout.degrees.context = job.ranks;
-    layout.strategy = strategy;
-    fix_all(question.fixed, layout);
-  }
+  question.fixed = fixed_here(keys, strategy);
+  if (keys.deterministic) fix_all(question.fixed, by_rule);
   question.fixed.data = question.fixed.text_encoder = 1;
   question.fixed.vae.reset();  // there is none
   question.memory = [&](const planner::RankUse& use) {

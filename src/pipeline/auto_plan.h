@@ -36,9 +36,16 @@ struct AutoPlan {
   };
   std::optional<Next> next;
 
+  // False where no profile speaks of this machine, so that rules decided, and on ranks that did not plan.
+  bool priced() const { return !profile.empty(); }
   // "Plan: …" and a line on the profile, without a line feed at the end.
   std::string text() const;
 };
+
+// What a strategy's name and keys say of the search, softmax and tiles left out: those are this CPU's in a run and the
+// profile's in a plan. `strategy` is the one that holds without a planner.
+planner::Fixed fixed_by_keys(const attention::StrategyOptions& keys, const attention::Strategy& strategy);
+std::optional<int> degree(const std::optional<int64_t>& said);
 
 struct RunQuestion {
   const RunPlan& plan;
@@ -49,8 +56,8 @@ struct RunQuestion {
 };
 
 // Keys that are set are not searched over, and with deterministic=true none is: what somebody measured must not change
-// a bit. Where nothing fits it is the most frugal that was looked at, for admission to refuse. Throws Error where the
-// options contradict themselves or the job, with the legal values.
+// a bit, nor where no profile speaks of this machine. Where nothing fits it is the most frugal that was looked at, for
+// admission to refuse. Throws Error where the options contradict themselves or the job, with the legal values.
 AutoPlan choose_run(const RunQuestion& question);
 
 // The same for one attention problem of its own, with all ranks on the context axis.

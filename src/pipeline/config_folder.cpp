@@ -1,6 +1,7 @@
 #include "pipeline/config_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <system_error>
 
 #include "base/error.h"
@@ -10,17 +11,27 @@ namespace zoetrope::pipeline {
 
 namespace fs = std::filesystem;
 
-fs::path config_folder() {
+namespace {
+
+std::array<fs::path, 3> config_places() {
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  const fs::path places[] = {
-      (program.parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(),
-      ZOETROPE_CONFIGS_INSTALLED,
-      ZOETROPE_CONFIGS_SOURCE,
-  };
-  for (const fs::path& place : places) {
+  return {(program.parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(), ZOETROPE_CONFIGS_INSTALLED,
+          ZOETROPE_CONFIGS_SOURCE};
+}
+
+}  // namespace
+
+std::optional<fs::path> find_config_folder() {
+  std::error_code ignored;
+  for (const fs::path& place : config_places())
     if (fs::is_directory(place, ignored)) return place;
-  }
+  return std::nullopt;
+}
+
+fs::path config_folder() {
+  if (const std::optional<fs::path> folder = find_config_folder()) return *folder;
+  const auto places = config_places();
   fail(
       "the configurations of known models and machines are in none of {}, {} and {}; name a checkpoint folder, and a "
       "machine as hardware=FILE",
@@ -44,6 +55,15 @@ fs::path model_or_config(const std::string& model) {
   const std::string nearest = nearest_name(model, names);
   fail("model: {} is neither a folder nor the name of a known configuration{}; there are {}", model,
        nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), fmt::join(names, ", "));
+}
+
+std::optional<fs::path> yaml_of_config(const fs::path& model) {
+  const std::optional<fs::path> configs = find_config_folder();
+  std::error_code ignored;
+  if (!configs || !fs::equivalent(model.parent_path(), *configs, ignored)) return std::nullopt;
+  fs::path yaml = model;
+  yaml += ".yml";
+  return fs::exists(yaml, ignored) ? std::optional(yaml) : std::nullopt;
 }
 
 }  // namespace zoetrope::pipeline

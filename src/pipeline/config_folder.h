@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,16 @@ namespace zoetrope::pipeline {
 // configs/ beside the program as installed (../share/zoetrope/configs), where it was to be installed, or in the source
 // tree; the first that is there. Throws Error where none is.
 std::filesystem::path config_folder();
+// The same, or nothing where none is.
+std::optional<std::filesystem::path> find_config_folder();
 
 // Names of the models in it, sorted.
 std::vector<std::string> config_names();
 
 // `model` where it is a folder, else the model of this name in config_folder(). Throws Error with the names there are.
 std::filesystem::path model_or_config(const std::string& model);
+
+// What `generate` begins with for a model of config_folder(), the YAML beside it; nothing for folders elsewhere.
+std::optional<std::filesystem::path> yaml_of_config(const std::filesystem::path& model);
 
 }  // namespace zoetrope::pipeline

@@ -25,10 +25,9 @@ struct MeasuredRun {
   int64_t steps = 1;
 };
 
-// From the phases of the timing summary and what attention counted in all steps. `reads`: weights come from files;
-// `decodes`: the run made frames.
 enum class Weights : uint8_t { kFromFiles, kByFormula };
 enum class Frames : uint8_t { kDecoded, kNone };
+// From the phases of the timing summary and what attention counted in all steps.
 MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters& attention, int64_t steps,
                          Weights weights, Frames frames);
 

@@ -3,14 +3,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <tuple>
 
 #include "base/error.h"
+#include "base/index_range.h"
 #include "comm/launcher.h"
 #include "kernels/cpu_features.h"
-#include "pipeline/admission.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/hosts.h"
 #include "planner/calibrated.h"
 
 namespace zoetrope::pipeline {
@@ -21,40 +25,82 @@ namespace fs = std::filesystem;
 constexpr const char* kAnyCpu = "cpu";  // of configs/hardware/: figures of a core of no CPU in particular
 constexpr const char* kMeasures = "`zoetrope calibrate` measures";
 
+fs::path hardware_folder(const fs::path& configs) { return configs / "hardware"; }
+
+bool knows_any_cpu() {
+  const std::optional<fs::path> configs = find_config_folder();
+  if (!configs) return false;
+  const std::vector<std::string> names = planner::hardware_names(hardware_folder(*configs));
+  return std::find(names.begin(), names.end(), kAnyCpu) != names.end();
+}
+
 // How many ranks a host has of them is what a host's figures are shared out to; published devices are ranks as they
 // are.
 planner::HardwareProfile shared_out(const planner::HardwareProfile& profile, const Job& job) {
-  const planner::HardwareProfile shared = planner::for_ranks(profile, job.ranks_per_host, job.threads);
+  const planner::HardwareProfile shared = planner::for_ranks(profile, job.ranks_per_host, job.threads, job.cores);
   return planner::with_devices(shared, job.hosts * job.ranks_per_host);
 }
 
 ProfileChoice named(const std::string& hardware, const Job& job) {
   ProfileChoice choice;
-  const planner::HardwareProfile profile = planner::find_hardware(hardware, config_folder() / "hardware");
+  const planner::HardwareProfile profile = find_profile(hardware);
   choice.origin = fmt::format("profile '{}'", profile.name);
-  const bool of_hosts = profile.calibration || profile.name == kAnyCpu;
-  choice.hardware = of_hosts ? shared_out(profile, job) : planner::with_devices(profile, job.ranks);
+  choice.hardware = is_of_hosts(profile) ? shared_out(profile, job) : planner::with_devices(profile, job.ranks);
   for (const std::string& reason :
        planner::staleness(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
     choice.notes.push_back(fmt::format("hardware={}: {}", hardware, reason));
   return choice;
 }
 
-// Where the user's calibration of such a job would stand, the nearest first; empty paths left out.
-std::vector<fs::path> calibrated_files(const Job& job) {
-  std::vector<fs::path> files;
-  if (job.processes) files.push_back(planner::calibrated_profile_path(job.hosts, job.ranks_per_host));
-  if (job.hosts == 1) files.push_back(planner::calibrated_profile_path());
-  files.erase(std::remove_if(files.begin(), files.end(), [](const fs::path& file) { return file.empty(); }),
-              files.end());
+// A file that ranks who were processes calibrated, and the job that its name tells.
+struct ShapedFile {
+  fs::path path;
+  int hosts = 0, ranks_per_host = 0;
+};
+
+// Sorted by how near their job is to `job`: as many hosts, then as many ranks a host.
+std::vector<ShapedFile> files_of_processes(const Job& job) {
+  std::vector<ShapedFile> files;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(planner::calibrated_profile_path().parent_path(), ignored)) {
+    ShapedFile file{entry.path()};
+    const std::string name = entry.path().filename().string();
+    if (std::sscanf(name.c_str(), "hardware-%dx%d", &file.hosts, &file.ranks_per_host) != 2) continue;
+    // As written and nothing else: no signs, no other ending.
+    if (planner::calibrated_profile_path(file.hosts, file.ranks_per_host).filename() == name) files.push_back(file);
+  }
+  const auto distance = [&](const ShapedFile& file) {
+    return std::tuple(std::abs(file.hosts - job.hosts), std::abs(file.ranks_per_host - job.ranks_per_host), file.path);
+  };
+  std::sort(files.begin(), files.end(),
+            [&](const ShapedFile& a, const ShapedFile& b) { return distance(a) < distance(b); });
   return files;
 }
 
-// The first of them that is there, and speaks of this machine or says in notes why not.
+// The user's calibrations that may speak of such a job, the nearest first. What lies between hosts only a job of
+// several has measured: `of_one_host` takes those of one that are there and of no use.
+std::vector<fs::path> calibrated_files(const Job& job, std::vector<std::string>& of_one_host) {
+  const fs::path of_threads = planner::calibrated_profile_path();
+  if (of_threads.empty()) return {};
+  std::vector<fs::path> files, of_several;
+  for (const ShapedFile& file : job.processes ? files_of_processes(job) : std::vector<ShapedFile>()) {
+    if (file.hosts > 1) of_several.push_back(file.path);
+    else if (job.hosts > 1) of_one_host.push_back(file.path.filename().string());
+    else files.push_back(file.path);
+  }
+  std::error_code ignored;
+  if (fs::exists(of_threads, ignored)) {
+    if (job.hosts > 1) of_one_host.push_back(of_threads.filename().string());
+    else files.push_back(of_threads);
+  }
+  files.insert(files.end(), of_several.begin(), of_several.end());
+  return files;
+}
+
+// The first of them that can be read; notes say why others were left.
 std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>& notes) {
-  for (const fs::path& file : calibrated_files(job)) {
-    std::error_code ignored;
-    if (!fs::exists(file, ignored)) continue;
+  std::vector<std::string> of_one_host;
+  for (const fs::path& file : calibrated_files(job, of_one_host)) {
     try {
       const planner::HardwareProfile profile = planner::load_hardware(file);
       ProfileChoice choice;
@@ -76,6 +122,12 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
       notes.push_back(fmt::format("warning: the calibration cannot be used: {}", error.what()));
     }
   }
+  if (!of_one_host.empty()) {
+    notes.push_back(
+        fmt::format("warning: {} of one host cannot be used, as this job has {} and nobody measured what lies between "
+                    "them; `mpirun -n {} zoetrope calibrate` over these hosts does",
+                    fmt::join(of_one_host, ", "), job.hosts, job.ranks));
+  }
   return std::nullopt;
 }
 
@@ -87,6 +139,7 @@ Job job_of(comm::Communicator& world, std::optional<int64_t> threads) {
   std::map<std::string, int> ranks;
   for (const std::string& host : hosts_of_ranks(world)) ++ranks[host];
   job.hosts = static_cast<int>(ranks.size());
+  job.cores = cores_of_hosts(world);
   job.ranks_per_host = 0;
   for (const auto& [host, count] : ranks) job.ranks_per_host = std::max(job.ranks_per_host, count);
   return job;
@@ -100,6 +153,27 @@ Job job_of(int ranks, std::optional<int64_t> threads) {
   return job;
 }
 
+Job job_on(const planner::HardwareProfile& profile, int ranks, std::optional<int64_t> threads) {
+  if (!profile.calibration || profile.calibration->hosts <= 1) return job_of(ranks, threads);
+  Job job;
+  job.ranks = ranks;
+  job.ranks_per_host = std::min(ranks, std::max(1, profile.devices_per_host));
+  job.hosts = static_cast<int>(ceil_div(ranks, job.ranks_per_host));
+  job.threads = std::max(1, profile.calibration->threads);
+  job.processes = job.hosts > 1;
+  return job;
+}
+
+planner::HardwareProfile find_profile(const std::string& hardware) {
+  // A file is one without the folder of names, too.
+  const std::optional<fs::path> configs = find_config_folder();
+  std::error_code ignored;
+  if (!configs && fs::exists(hardware, ignored)) return planner::load_hardware(hardware);
+  return planner::find_hardware(hardware, hardware_folder(configs ? *configs : config_folder()));
+}
+
+bool is_of_hosts(const planner::HardwareProfile& profile) { return profile.calibration || profile.name == kAnyCpu; }
+
 ProfileChoice choose_profile(const std::string& hardware, const Job& job) {
   if (!hardware.empty()) return named(hardware, job);
   std::vector<std::string> notes;
@@ -107,7 +181,16 @@ ProfileChoice choose_profile(const std::string& hardware, const Job& job) {
     found->notes.insert(found->notes.begin(), notes.begin(), notes.end());
     return *std::move(found);
   }
-  ProfileChoice choice = named(kAnyCpu, job);
+  ProfileChoice choice;
+  if (!knows_any_cpu()) {
+    choice.notes = std::move(notes);
+    choice.notes.push_back(
+        fmt::format("nobody calibrated this machine, and there is no profile '{}' for CPUs in general: the program's "
+                    "configurations are not beside it; {} it",
+                    kAnyCpu, kMeasures));
+    return choice;
+  }
+  choice = named(kAnyCpu, job);
   choice.notes = std::move(notes);
   choice.notes.push_back(
       fmt::format("its figures are those of CPUs in general, as nobody calibrated this machine; {} it", kMeasures));

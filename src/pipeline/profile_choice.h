@@ -18,6 +18,7 @@ struct Job {
   int hosts = 1;
   int ranks_per_host = 1;  // of the host with the most
   int threads = 1;         // of a rank
+  int cores = 0;           // that the ranks of a host may use together; 0: what this process may
   bool processes = false;  // ranks are processes of an MPI job, not threads of this one
 
   int ranks_here() const { return processes ? 1 : ranks; }
@@ -29,15 +30,27 @@ Job job_of(comm::Communicator& world, std::optional<int64_t> threads);
 // host.
 Job job_of(int ranks, std::optional<int64_t> threads);
 
+// `hardware` as the key of this name: a name of configs/hardware/ or a file. Throws Error for a profile that is not
+// there or is not one.
+planner::HardwareProfile find_profile(const std::string& hardware);
+// Whether its figures are of hosts, to be shared out to the ranks of a job, and not of devices that are ranks as they
+// are.
+bool is_of_hosts(const planner::HardwareProfile& profile);
+// `ranks` on the hosts that such a profile is of. One calibrated over several says how many ranks and threads a host
+// has, and ranks that need more than one host are processes; any other is one host, with `threads` as above.
+Job job_on(const planner::HardwareProfile& profile, int ranks, std::optional<int64_t> threads);
+
 struct ProfileChoice {
   planner::HardwareProfile hardware;  // the job's ranks are its first devices
-  std::string origin;                 // "profile 'v7x-8'"
-  std::vector<std::string> notes;     // what makes its figures doubtful here
+  std::string origin;                 // "profile 'v7x-8'"; empty: nothing is known of this machine, not even a guess
+  std::vector<std::string> notes;     // what makes its figures doubtful here, or why there are none
+
+  bool known() const { return !origin.empty(); }
 };
 
-// `hardware` as the key of this name: a name of configs/hardware/ or a file; empty: what was calibrated on this
-// machine, or where nobody did the profile of any CPU. Throws Error for a profile that is not there, is not one, or has
-// fewer devices than the job has ranks.
+// `hardware` as above; empty: what was calibrated on this machine by a job of this shape or the nearest to it, where
+// nobody did the profile of any CPU, and where the program stands alone, without its configurations, none. Throws Error
+// for a profile that is not there, is not one, or has fewer devices than the job has ranks.
 ProfileChoice choose_profile(const std::string& hardware, const Job& job);
 
 }  // namespace zoetrope::pipeline

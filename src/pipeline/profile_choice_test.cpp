@@ -111,6 +111,55 @@ TEST_F(ProfileChoiceTest, ProcessesHaveAFileOfTheirShape) {
   EXPECT_THAT(choice.notes, IsEmpty());
 }
 
+TEST_F(ProfileChoiceTest, OfProcessesTheNearestShapeIsUsed) {
+  Job processes = job(4);
+  processes.processes = true;
+  const auto file = cache_.write("zoetrope/hardware-1x2.yml", text(kernels::cpu_model(), 2));
+  cache_.write("zoetrope/hardware-1x16.yml", text(kernels::cpu_model(), 8));
+  cache_.write("zoetrope/hardware-1x3.yml.old", "no profile");
+  const ProfileChoice choice = choose_profile("", processes);
+  EXPECT_THAT(choice.origin, HasSubstr(file.string()));
+  EXPECT_THAT(choice.notes, ElementsAre(testing::AllOf(HasSubstr("warning"), HasSubstr("2 ranks"))));
+  EXPECT_EQ(choice.hardware.devices_per_host, 4);
+}
+
+// What lies between hosts nobody measured on one.
+TEST_F(ProfileChoiceTest, TwoHostsDoNotUseAFileOfOne) {
+  Job two_hosts = job(4);
+  two_hosts.hosts = two_hosts.ranks_per_host = 2;
+  two_hosts.processes = true;
+  cache_.write("zoetrope/hardware.yml", text(kernels::cpu_model(), 2));
+  cache_.write("zoetrope/hardware-1x2.yml", text(kernels::cpu_model(), 2));
+  ProfileChoice choice = choose_profile("", two_hosts);
+  EXPECT_EQ(choice.origin, "profile 'cpu'");
+  EXPECT_THAT(choice.notes, Contains(HasSubstr("hardware-1x2.yml, hardware.yml of one host")));
+  planner::HardwareProfile several = profile(kernels::cpu_model(), 4);
+  several.devices_per_host = 1;
+  several.calibration->hosts = 4;
+  const auto file = cache_.write("zoetrope/hardware-4x1.yml", planner::hardware_yaml(several));
+  choice = choose_profile("", two_hosts);
+  EXPECT_THAT(choice.origin, HasSubstr(file.string()));
+  EXPECT_THAT(choice.notes, ElementsAre(HasSubstr("on 4 hosts")));
+}
+
+TEST_F(ProfileChoiceTest, AJobOnCalibratedHostsIsAsTheyWere) {
+  planner::HardwareProfile hosts = profile("a CPU", 4);
+  hosts.devices_per_host = 2;
+  hosts.calibration->hosts = 2;
+  hosts.calibration->threads = 3;
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    const Job made = job_on(hosts, ranks, {});
+    EXPECT_EQ(made.ranks, ranks);
+    EXPECT_EQ(made.ranks_per_host, std::min(ranks, 2));
+    EXPECT_EQ(made.hosts, (ranks + 1) / 2);
+    EXPECT_EQ(made.threads, 3);
+    EXPECT_EQ(made.processes, ranks > 2);
+  }
+  hosts.calibration->hosts = 1;
+  EXPECT_EQ(job_on(hosts, 4, 8).ranks_per_host, 4);
+  EXPECT_EQ(job_on(hosts, 4, 8).threads, 2);
+}
+
 TEST_F(ProfileChoiceTest, ANameOrAFileWins) {
   cache_.write("zoetrope/hardware.yml", text(kernels::cpu_model(), 2));
   ProfileChoice choice = choose_profile("tpu_v7x_8", job(4));

@@ -114,6 +114,14 @@ class Run final : public TextToVideo {
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
 
+// Phases that begin and end more than once take what their parts take.
+void add_wholes(trace::Timing& timing) {
+  timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
+                              timing.seconds("Inference/VAE decode"));
+  timing.add("Load",
+             timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
+}
+
 int Run::threads_of(const comm::Communicator& world) const {
   const int here = comm::launched_by_mpi() ? 1 : world.size();
   return std::max(1, comm::process_threads(options_.threads) / here);
@@ -160,7 +168,7 @@ AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available
 
 void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                             GenerateResult& result) const {
-  if (pass.planned == nullptr) return;
+  if (pass.planned == nullptr || !pass.planned->priced()) return;
   const Weights weights = model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
   const int64_t steps = options_.num_inference_steps;
@@ -236,11 +244,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     writer->finish();
     result.written = options_.output;
   }
-  const double inference = timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
-                           timing.seconds("Inference/VAE decode");
-  timing.add("Inference", inference);
-  timing.add("Load",
-             timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
+  add_wholes(timing);
   if (first) {
     result.memory = memory.finish();
     result.timing = timing.to_string() + memory.text();

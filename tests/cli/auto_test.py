@@ -131,15 +131,15 @@ def ranks_agree_with_one_rank_whatever_is_chosen(cwd):
 def inspect_plans_what_generate_runs(cwd):
     for text in (LATE, NARROW):
         path = write(cwd, "any.yml", text)
-        words = ["ranks=4", "guidance_scale=1", f"hardware={path}", "height=64", "width=64", "num_frames=5"]
+        words = ["ranks=4", "guidance_scale=1", f"hardware={path}", "height=256", "width=256", "num_frames=17"]
         ran = generate(cwd, "output=a.gif", *words)
         plan_of(ran)
         said = run([PROGRAM, "inspect", cli_test.MODEL, *[w for w in SMALL if "=" in w and "prompt" not in w], *words], cwd)
         assert said.returncode == 0, said.stderr
         attention_bytes = re.search(r"denoise with transformer .*?attention ([0-9.]+ [MG]B)", said.stdout)
         beside = re.search(r"planned for denoise with transformer: .*?attention ([0-9.]+ [MG]B)", ran.stdout)
-        if attention_bytes and beside:
-            assert attention_bytes.group(1) == beside.group(1), (said.stdout, ran.stdout)
+        assert attention_bytes and beside, (said.stdout, ran.stdout)
+        assert attention_bytes.group(1) == beside.group(1), (said.stdout, ran.stdout)
 
 
 @test
@@ -175,6 +175,26 @@ def more_ranks_than_devices(cwd):
 
 
 CALIBRATION = "calibration: {cpu: a CPU of another kind, hosts: 1, ranks: 8, threads: 1, date: 2026-01-02}\n"
+
+
+@test
+def without_configurations_the_rules_hold(cwd):
+    # A folder of nothing over configs/hardware/, in a mount namespace of this command's own.
+    hidden = pathlib.Path(__file__).resolve().parents[2] / "configs" / "hardware"
+    alone = ["unshare", "-rm", "sh", "-c", f"mount -t tmpfs none '{hidden}' && exec \"$@\"", "sh"]
+    if not shutil.which("unshare") or run([*alone, "true"], cwd).returncode != 0:
+        raise Skip("this user may not mount")
+    environment = {"XDG_CACHE_HOME": str(cwd)}
+    words = [PROGRAM, "generate", cli_test.MODEL, *SMALL, "output=a.gif", "ranks=4", "data_parallelism=1"]
+    result = run([*alone, *words], cwd, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert "Plan: data 1 x context 4 (Ulysses 4 x ring 1), by rule" in result.stderr, result.stderr
+    assert "nobody calibrated" in result.stderr and "Prediction" not in result.stdout, result.stderr
+    late = write(cwd, "late.yml", LATE)
+    assert RING in plan_of(run([*alone, *words, "guidance_scale=1", f"hardware={late}"], cwd, env=environment))
+    result = run([*alone, PROGRAM, "attention", "shape=1x64x4x16", "ranks=4", "json=m.json"], cwd, env=environment)
+    assert result.returncode == 0 and "Plan: Ulysses 4 x ring 1, by rule" in result.stdout, result.stdout + result.stderr
+    assert "predicted_seconds" not in json.loads((pathlib.Path(cwd) / "m.json").read_text())
 
 
 @test

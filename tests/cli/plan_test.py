@@ -222,7 +222,7 @@ def the_objective_decides_how_many_ranks_a_run_has(cwd):
 @test
 def a_limit_of_memory_is_kept(cwd):
     document = answer(cwd, *LARGE, "hardware=h100_8", "ranks=8", "memory_limit=45")
-    assert document["memory_limit_bytes"] == 45_000_000_000
+    assert document["plans"][0]["memory_limit_bytes"] == 45_000_000_000
     fitting = [c for c in candidates(document) if c["verdict"] in ("best", "tie", "slower")]
     assert fitting and all(c["bytes_per_rank"] <= 45_000_000_000 for c in fitting)
 
@@ -329,7 +329,45 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
 def a_profile_with_a_bad_figure_is_refused(cwd):
     profile = pathlib.Path(cwd) / "mine.yml"
     profile.write_text("devices: 2\nmemory: 80\n")
-    refused(cwd, plan(cwd, *LARGE, "hardware=mine.yml", "ranks=2"), "mine.yml", left=("mine.yml",))
+    refused(cwd, plan(cwd, *LARGE, "hardware=mine.yml", "ranks=2"), "mine.yml", "memory_bandwidth", left=("mine.yml",))
+    profile.write_text(two_hosts().replace("memory: 8\n", "memory: -8\n"))
+    refused(cwd, plan(cwd, *LARGE, "hardware=mine.yml", "ranks=2"), "mine.yml", "memory", "-8", left=("mine.yml",))
+
+
+def two_hosts():
+    """As `mpirun zoetrope calibrate` leaves it: two ranks of a thread on each of two hosts, far apart."""
+    return ("description: measured\ndevices: 4\nmemory: 8\nmemory_bandwidth: 10\nlayer_overhead: 40\ntoken_seconds: 8\n"
+            "host_read: 1\ndevices_per_host: 2\n"
+            "bf16: {peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}\n"
+            "float32: {peak: 0.1, gemm: 0.7, attention: 0.5, convolution: 0.5}\n"
+            "links:\n  - {name: host, members: 2, kind: bus, bandwidth: 10, latency: 1, overlap: 0}\n"
+            "  - {name: cluster, members: 2, kind: switch, bandwidth: 1, latency: 50}\n"
+            "calibration: {cpu: another, hosts: 2, ranks: 4, threads: 1, date: 2026-01-02}\n")
+
+
+@test
+def ranks_of_calibrated_hosts_stand_where_they_were_measured(cwd):
+    (pathlib.Path(cwd) / "cluster.yml").write_text(two_hosts())
+    small = ["wan2.1_t2v_1.3b", "height=480", "width=832", "num_frames=17", "hardware=cluster.yml", "guidance_scale=1"]
+    fast = answer(cwd, *small, "ranks=2,4")
+    slow = answer(cwd, *small, "ranks=2,4", "what_if.links.cluster.bandwidth=0.0001")
+    # Four ranks need both hosts and what lies between; two are those of one.
+    assert best(slow, 4)["seconds_per_step"] > 1.5 * best(fast, 4)["seconds_per_step"]
+    assert best(slow, 2)["seconds_per_step"] == best(fast, 2)["seconds_per_step"]
+    # A host is shared by two ranks in either case, and what four of them hold is not that of threads of one process.
+    assert [part["memory_limit_bytes"] for part in fast["plans"]] == [8_000_000_000] * 2
+
+
+@test
+def every_number_of_ranks_has_its_part_of_a_host(cwd):
+    (pathlib.Path(cwd) / "host.yml").write_text(two_hosts().replace("devices: 4", "devices: 2").replace(
+        "  - {name: cluster, members: 2, kind: switch, bandwidth: 1, latency: 50}\n", "").replace(
+        "hosts: 2, ranks: 4", "hosts: 1, ranks: 2"))
+    small = ["wan2.1_t2v_1.3b", "height=480", "width=832", "num_frames=17", "hardware=host.yml", "ranks=1,2,4"]
+    limits = [part["memory_limit_bytes"] for part in answer(cwd, *small)["plans"]]
+    assert limits == [16_000_000_000, 8_000_000_000, 4_000_000_000], limits
+    said = plan(cwd, *small).stdout
+    assert "16.0 GB of 1, 8.00 GB of 2, 4.00 GB of 4" in said, said
 
 
 @test
