@@ -44,7 +44,10 @@ Report small_report() {
   bars.groups = {"a", "b"};
   bars.series = {{"one", {1, 2}}, {"two", {0, std::nan("")}}};
   section.bar_plots = {bars};
-  return {{{"CPU", "a <fast> one"}}, {section}};
+  Report report;
+  report.machine = {{"CPU", "a <fast> one"}};
+  report.sections = {section};
+  return report;
 }
 
 size_t count(const std::string& text, const std::string& part) {
@@ -174,6 +177,65 @@ TEST(Plot, OnePointAndNoHeightAreDrawn) {
   bars.groups = {"a"};
   bars.series = {{"one", {0.0}}};
   EXPECT_THAT(bar_plot_svg(bars, "p"), Not(HasSubstr("nan")));
+}
+
+// The attribute of the n-th segment.
+double segment_number(const std::string& svg, const char* attribute, int n) {
+  size_t at = 0;
+  for (int i = 0; i <= n; ++i) at = svg.find("<rect", at + 1);
+  const std::string key = std::string(" ") + attribute + "=\"";
+  at = svg.find(key, at);
+  return std::stod(svg.substr(at + key.size()));
+}
+
+TEST(Plot, SegmentsLieEndToEndAndEndAtTheSum) {
+  StackedPlot plot;
+  plot.title = "a step";
+  plot.x_label = "seconds";
+  plot.unit = "s";
+  plot.limit = 6;
+  plot.limit_label = "limit <6>";
+  plot.rows = {"one & two", "three"};
+  plot.series = {{"attention", {1, 3}}, {"waiting", {2, 0}}};
+  const std::string svg = stacked_plot_svg(plot, "s");
+  EXPECT_EQ(count(svg, "<rect"), 3u) << "nothing is drawn of 0";
+  EXPECT_NEAR(segment_number(svg, "x", 0) + segment_number(svg, "width", 0), segment_number(svg, "x", 1), 0.02);
+  EXPECT_NEAR(segment_number(svg, "width", 1), 2 * segment_number(svg, "width", 0), 0.02);
+  EXPECT_NEAR(segment_number(svg, "width", 2), 3 * segment_number(svg, "width", 0), 0.02);
+  EXPECT_THAT(svg, HasSubstr("one &amp; two, waiting: 2 s"));
+  EXPECT_THAT(svg, HasSubstr(">3 s</text>")) << "the sum";
+  EXPECT_THAT(svg, HasSubstr("limit &lt;6&gt;"));
+  EXPECT_EQ(count(svg, "class=\"guide\""), 1u);
+}
+
+TEST(Plot, SpansBeginAndEndWhenTheyDo) {
+  TimelinePlot plot;
+  plot.title = "a layer";
+  plot.unit = "ms";
+  plot.rows = {"rank 0", "rank 1"};
+  plot.kinds = {"computes", "waits"};
+  plot.spans = {{0, 0, 0, 2, "K0"}, {1, 1, 2, 3, "hop <1>"}, {1, 0, 3, 3, "nothing"}};
+  const std::string svg = timeline_plot_svg(plot, "t");
+  EXPECT_EQ(count(svg, "<rect"), 2u) << "what cannot be seen is left out";
+  EXPECT_NEAR(segment_number(svg, "x", 0) + segment_number(svg, "width", 0), segment_number(svg, "x", 1), 0.02);
+  EXPECT_LT(segment_number(svg, "y", 0), segment_number(svg, "y", 1));
+  EXPECT_THAT(svg, HasSubstr("hop &lt;1&gt;: 1 ms from 2"));
+}
+
+TEST(Page, IsTitledByItsReport) {
+  Report report = small_report();
+  report.title = "What to <buy>";
+  report.subtitle = "Eight of them.";
+  report.facts = "The question";
+  StackedPlot plot;
+  plot.title = "memory";
+  plot.rows = {"denoise"};
+  plot.series = {{"weights", {3}}};
+  report.sections[0].stacked_plots = {plot};
+  const std::string page = report_page(report);
+  for (const char* text : {"<h1>What to &lt;buy&gt;</h1>", "Eight of them.", "<h2>The question</h2>", ">memory</h3>"}) {
+    EXPECT_THAT(page, HasSubstr(text));
+  }
 }
 
 TEST(Plot, TicksAreRoundAndReachTheTop) {
