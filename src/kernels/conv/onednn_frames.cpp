@@ -89,8 +89,6 @@ std::string OnednnFrames::refusal(const FrameConvProblem& p) {
   return {};
 }
 
-bool OnednnFrames::is_fast() { return onednn_has(dnnl::cpu_isa::avx512_core_amx); }
-
 OnednnFrames::OnednnFrames(const FrameConvProblem& problem, const TensorView& weight, const TensorView& bias)
     : impl_(std::make_unique<Impl>()) {
   impl_->problem = problem;

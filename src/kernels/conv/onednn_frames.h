@@ -13,9 +13,6 @@ class OnednnFrames {
  public:
   // Why it cannot do a problem; empty when it can.
   static std::string refusal(const FrameConvProblem& problem);
-  // Whether it is faster than what is written here: where it uses matrix units (AMX). With bf16 dot products alone
-  // (AMD) it does no more than the direct convolution.
-  static bool is_fast();
 
   OnednnFrames(const FrameConvProblem& problem, const TensorView& weight, const TensorView& bias);
   ~OnednnFrames();
