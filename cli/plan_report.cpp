@@ -58,11 +58,16 @@ std::vector<BarPlot::Series> step_series(const std::vector<const Breakdown*>& ro
   return series;
 }
 
-bench::StackedPlot step_bars(const PlanPart& part) {
+bench::StackedPlot step_plot(const char* title) {
   bench::StackedPlot plot;
-  plot.title = "A denoising step, of the rank that decides";
+  plot.title = title;
   plot.x_label = "seconds a step";
   plot.unit = "s";
+  return plot;
+}
+
+bench::StackedPlot step_bars(const PlanPart& part) {
+  bench::StackedPlot plot = step_plot("A denoising step, of the rank that decides");
   std::vector<const Breakdown*> rows;
   for (const Candidate& candidate : part.ranking.candidates) {
     if (!priced(candidate) || rows.size() == kMostBars) continue;
@@ -76,10 +81,7 @@ bench::StackedPlot step_bars(const PlanPart& part) {
 
 // The best of every number of ranks.
 bench::StackedPlot scaling_bars(const PlanReport& report) {
-  bench::StackedPlot plot;
-  plot.title = "A denoising step with the best plan for so many ranks";
-  plot.x_label = "seconds a step";
-  plot.unit = "s";
+  bench::StackedPlot plot = step_plot("A denoising step with the best plan for so many ranks");
   std::vector<const Breakdown*> rows;
   for (const PlanPart& part : report.parts) {
     const Candidate* best = part.ranking.best();
