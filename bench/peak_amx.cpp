@@ -32,6 +32,7 @@ void amx_bf16_multiply_adds(int64_t rounds) {
     return pairs;
   }();
   const TileConfiguration configuration;
+  asm volatile("" : : "r"(&configuration) : "memory");  // GCC 12 does not see that the next line reads it
   _tile_loadconfig(&configuration);
   _tile_loadd(6, operands.a, 64);
   _tile_loadd(7, operands.b, 64);
