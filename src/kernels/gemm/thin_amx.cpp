@@ -56,6 +56,7 @@ class Units {
     static_assert(sizeof config == 64);
     std::fill_n(config.bytes, kTiles, static_cast<uint16_t>(kLine));
     std::fill_n(config.rows, kTiles, static_cast<uint8_t>(kTileRows));
+    asm volatile("" : : "r"(&config) : "memory");  // GCC 12 does not see that the next line reads it
     _tile_loadconfig(&config);
   }
   Units(const Units&) = delete;
