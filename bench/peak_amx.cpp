@@ -2,17 +2,10 @@
 #include <immintrin.h>
 
 #include "bench/peak_loops.h"
+#include "kernels/amx_units.h"
 
 namespace zoetrope::bench {
 namespace {
-
-// Every tile sixteen lines of 64 bytes.
-struct alignas(64) TileConfiguration {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfiguration) == 64);
 
 constexpr int kChains = 6;
 static_assert(kPeakRound % kChains == 0);
@@ -31,9 +24,7 @@ void amx_bf16_multiply_adds(int64_t rounds) {
     }
     return pairs;
   }();
-  const TileConfiguration configuration;
-  asm volatile("" : : "r"(&configuration) : "memory");  // GCC 12 does not see that the next line reads it
-  _tile_loadconfig(&configuration);
+  const kernels::AmxUnits units;
   _tile_loadd(6, operands.a, 64);
   _tile_loadd(7, operands.b, 64);
   _tile_zero(0);
@@ -50,7 +41,6 @@ void amx_bf16_multiply_adds(int64_t rounds) {
     _tile_dpbf16ps(4, 6, 7);
     _tile_dpbf16ps(5, 6, 7);
   }
-  _tile_release();
 }
 
 }  // namespace zoetrope::bench

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/index_range.h"
+#include "kernels/amx_units.h"
 #include "kernels/cpu_features.h"
 #include "kernels/vector_math.h"
 #include "tensor/dispatch.h"
@@ -19,7 +20,7 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int64_t kTileRows = 16, kTileBytes = 1024, kTileFloats = 256, kLine = 64;
+constexpr int64_t kTileRows = kAmxTileRows, kTileBytes = 1024, kTileFloats = 256, kLine = kAmxTileLine;
 constexpr int64_t kStep = 32;  // terms of a tile of weights
 // Terms summed in the units before sums go to memory: of two tiles of weights 32 KiB. 1024 and 2048, blocks of 32
 // columns, and asking ahead into L1 or not at all differed by less than the scatter of 8 and 32 rows (10 %).
@@ -41,27 +42,6 @@ struct Sizes {
   int64_t copy_bytes() const { return kPairColumns * kPiece * 2; }
   int64_t sums_floats() const { return block * tiles * kTileRows; }
   int64_t room_bytes(bool gated) const { return copy_bytes() + (gated ? 2 : 1) * sums_floats() * 4; }
-};
-
-// Every tile is of sixteen lines. Of the thread that calls, for as long as this lives.
-class Units {
- public:
-  Units() {
-    constexpr int kTiles = 8;
-    struct alignas(64) {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t bytes[16] = {};
-      uint8_t rows[16] = {};
-    } config;
-    static_assert(sizeof config == 64);
-    std::fill_n(config.bytes, kTiles, static_cast<uint16_t>(kLine));
-    std::fill_n(config.rows, kTiles, static_cast<uint8_t>(kTileRows));
-    asm volatile("" : : "r"(&config) : "memory");  // GCC 12 does not see that the next line reads it
-    _tile_loadconfig(&config);
-  }
-  Units(const Units&) = delete;
-  Units& operator=(const Units&) = delete;
-  ~Units() { _tile_release(); }
 };
 
 // Weights asked for ahead of their use, some with each step: see ThinAhead in thin_kernel.h.
@@ -204,7 +184,7 @@ class Pass {
     pack_rows(stream);
     std::atomic<size_t> next{0};
     stream.team().run([&](int thread) {
-      const Units units;
+      const AmxUnits units;
       std::byte* mine = scratch + sizes_.x_bytes() + thread * sizes_.room_bytes(gated);
       auto* sums = reinterpret_cast<float*>(mine + sizes_.copy_bytes());
       const Room room{mine, {sums, gated ? sums + sizes_.sums_floats() : nullptr}};
