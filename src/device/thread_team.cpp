@@ -1,9 +1,6 @@
 #include "device/thread_team.h"
 
 #include <omp.h>
-#include <sched.h>
-
-#include <thread>
 
 #include "base/error.h"
 
@@ -14,13 +11,6 @@
 #endif
 
 namespace zoetrope {
-
-int available_threads() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 #ifdef ZOETROPE_STD_THREAD_TEAM
 

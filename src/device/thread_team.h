@@ -6,6 +6,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "base/available_threads.h"  // how many a team may have
 #include "base/index_range.h"
 
 namespace zoetrope {
@@ -51,8 +52,5 @@ class ThreadTeam {
   struct Pool;
   std::unique_ptr<Pool> pool_;
 };
-
-// Hardware threads this process may use (its affinity mask), at least 1.
-int available_threads();
 
 }  // namespace zoetrope

@@ -1,23 +1,13 @@
 #include "planner/calibrated.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <thread>
 
+#include "base/available_threads.h"
 #include "base/cache_folder.h"
 #include "base/error.h"
 
 namespace zoetrope::planner {
 namespace {
-
-// Of this process, by its affinity. device/ has the same for teams of threads; the planner stands below it.
-int cores_here() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 std::string counted(int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
 
@@ -81,7 +71,7 @@ std::vector<std::string> staleness(const HardwareProfile& profile, const Here& h
 
 HardwareProfile for_ranks(const HardwareProfile& profile, int ranks_per_host, int threads, int cores) {
   ZT_CHECK(ranks_per_host >= 1 && threads >= 1, "{} ranks of {} threads", ranks_per_host, threads);
-  if (cores <= 0) cores = cores_here();
+  if (cores <= 0) cores = available_threads();
   const Sharing before = sharing_of(profile, cores);
   const Sharing now{ranks_per_host, threads, cores};
   const double share = now.cores_a_rank() / before.cores_a_rank();
