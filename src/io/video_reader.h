@@ -1,13 +1,16 @@
-// Pictures and clips in: what an image-to-video run starts from, what a controlled run follows, and what tests re-read.
-// Any format of the FFmpeg libraries that lies in one local file.
+// Clips in: what a controlled run follows, and what tests re-read. Any format of the FFmpeg libraries that lies in one
+// local file, or a folder of pictures. Single pictures are image.h.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 
 #include "zoetrope/tensor.h"
+
+#include "io/image.h"
 
 namespace zoetrope::io {
 
@@ -21,6 +24,19 @@ struct Clip {
 // Rotation tags are not followed.
 Clip read_clip(const std::filesystem::path& path, int64_t max_frames = 10'000);
 
-Tensor read_image(const std::filesystem::path& path);  // the first frame, [H, W, 3] U8
+// What a frame of this size is resized to (Lanczos) as soon as it is read; its own size: not at all.
+using SizeRule = std::function<ImageSize(ImageSize own)>;
+
+// The control clip of a run, which `what` names for errors ("video=", "mask="): a video file, or a folder whose
+// pictures (PNG, JPEG) are its frames in the order of their names, "frame2" before "frame10".
+struct ControlClip {
+  Tensor frames;          // [F, H, W, 3] U8, RGB
+  int64_t available = 0;  // frames the file or folder has: F or more
+  ImageSize own;          // their size before the rule
+};
+
+// The first `frames` of it. Fewer than that, or frames of several sizes, is an Error with both numbers.
+ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames, const std::string& what,
+                              const SizeRule& size = {});
 
 }  // namespace zoetrope::io

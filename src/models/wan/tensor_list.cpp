@@ -209,6 +209,28 @@ TensorList vae_tensors(const VaeConfig& config) {
   return list;
 }
 
+TensorList clip_vision_tensors(const ClipVisionConfig& config) {
+  TensorList list;
+  const Scope root(list, "");
+  const int64_t d = config.hidden_size;
+  const Scope vision = root.in("vision_model"), embeddings = vision.in("embeddings");
+  embeddings.tensor("class_embedding", {d});
+  embeddings.tensor("patch_embedding.weight", {d, config.num_channels, config.patch_size, config.patch_size});
+  embeddings.tensor("position_embedding.weight", {config.tokens(), d});
+  vision.layer_norm("pre_layrnorm", d);
+  for (size_t i = 0; i < static_cast<size_t>(config.num_hidden_layers); ++i) {
+    const Scope layer = vision.in("encoder.layers", i);
+    layer.layer_norm("layer_norm1", d);
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"}) layer.in("self_attn").linear(name, d, d);
+    layer.layer_norm("layer_norm2", d);
+    layer.linear("mlp.fc1", config.intermediate_size, d);
+    layer.linear("mlp.fc2", d, config.intermediate_size);
+  }
+  vision.layer_norm("post_layernorm", d);
+  root.tensor("visual_projection.weight", {config.projection_dim, d});
+  return list;
+}
+
 TensorTotals totals(const TensorList& list) {
   TensorTotals sum;
   for (const TensorSpec& spec : list) sum.parameters += spec.shape.size();

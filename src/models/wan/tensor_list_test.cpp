@@ -47,6 +47,12 @@ void expect_totals(const TensorList& list, int64_t tensors, int64_t parameters) 
 // The table of wan.md section 8 (counts, parameters) with the published byte sizes of section 1.1.
 TEST(TensorList, TextToVideo13B) { expect_totals(transformer_tensors(transformer(12, 8960, 30)), 825, 1'418'996'800); }
 
+// The published file has 1205 MiB in BF16.
+TEST(TensorList, ClipVision) {
+  const TensorList list = clip_vision_tensors(ClipVisionConfig{});
+  expect_totals(list, 8 + 32 * 16, 632'076'800);
+}
+
 TEST(TensorList, TextToVideo14B) {
   expect_totals(transformer_tensors(transformer(40, 13824, 40)), 1095, 14'288'491'584);
 }

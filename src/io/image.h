@@ -1,0 +1,33 @@
+// Still pictures in, and pictures of another size out, to the byte as the reference's image library (Pillow) makes
+// them. Knows pixels and files; what a model does with them is its own business. Clips are video_reader.h.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "zoetrope/tensor.h"
+
+namespace zoetrope::io {
+
+struct ImageSize {
+  int64_t height = 0;
+  int64_t width = 0;
+  friend bool operator==(const ImageSize&, const ImageSize&) = default;
+};
+
+// What a picture or a frame may have at most; more is refused before anything is decoded.
+inline constexpr int64_t kMaxImagePixels = 100'000'000;
+
+// A PNG or JPEG file as [H, W, 3] U8 RGB: alpha is dropped, palettes and grey are expanded, of 16 bits the upper 8 stay
+// (grey of 16 bits is clipped at 255, as the reference has it), and EXIF orientation is applied. A JPEG comes out as
+// libjpeg's defaults decode it. What is absent, no PNG or JPEG, broken, of CMYK, or too large is an Error naming it.
+Tensor read_image(const std::filesystem::path& path);
+
+enum class ResizeFilter : uint8_t { kBicubic, kLanczos };
+
+// image [H, W, 3] U8, rows at any stride → [size, 3] U8: convolution with the filter, widened by the scale where the
+// picture shrinks, columns first, rounded to bytes between the passes. The same size is a plain copy.
+Tensor resize(const TensorView& image, ImageSize size, ResizeFilter filter);
+
+}  // namespace zoetrope::io
