@@ -45,6 +45,14 @@ class VaeDecoder {
   std::unique_ptr<Impl> impl_;
 };
 
+// A clip of `shape` [F, H, W, 3] that is made frame by frame: frame(f) is [H, W, 3] F32 in [−1, 1], any strides, the
+// whole picture, valid until the next call. Asked for in order, in tiles once a tile; what it throws ends the encoding.
+struct FrameSource {
+  Shape shape;
+  std::function<TensorView(int64_t frame)> frame;
+};
+FrameSource frames_of(const TensorView& video);  // [F, H, W, 3] F32, any strides
+
 // As the decoder; probes see "conv_in", "down_blocks.i", "mid_block" and "conv_out".
 class VaeEncoder {
  public:
@@ -55,10 +63,14 @@ class VaeEncoder {
   // [2·z, T, h, w] for a clip of `video_shape`: mean, then log variance (not clamped). Error where it is too small.
   Shape moments_shape(const Shape& video_shape) const;
 
-  // video [F, H, W, 3] F32 in [−1, 1], any strides, the whole picture; frames beyond 1 + 4·k are not used. moments as
-  // above or with a leading 1, F32, any strides; with a split of the part's own rows.
-  void encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe = {},
+  // Frames beyond 1 + 4·k are not used. moments as above or with a leading 1, F32, any strides; with a split of the
+  // part's own rows.
+  void encode(Stream& stream, const FrameSource& video, const TensorView& moments, const Probe& probe = {},
               const RowSplit& split = {});
+  void encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe = {},
+              const RowSplit& split = {}) {
+    encode(stream, frames_of(video), moments, probe, split);
+  }
 
   size_t workspace_bytes() const;
 

@@ -133,19 +133,23 @@ Shape VaeEncoder::moments_shape(const Shape& video_shape) const {
   return {2 * config.z_dim, latent_frames(config, video_shape[0]), video_shape[1] / factor, video_shape[2] / factor};
 }
 
-void VaeEncoder::encode(Stream& stream, const TensorView& video, const TensorView& moments, const Probe& probe,
-                        const RowSplit& split) {
-  Shape expected = moments_shape(video.shape());
+FrameSource frames_of(const TensorView& video) {
   if (video.dtype() != DType::kF32) fail("the VAE encodes F32 video, not {}", dtype_name(video.dtype()));
-  const int64_t height = video.extent(1), factor = spatial_factor(impl_->owner->config());
+  return {video.shape(), [video](int64_t frame) { return video.select(0, frame); }};
+}
+
+void VaeEncoder::encode(Stream& stream, const FrameSource& video, const TensorView& moments, const Probe& probe,
+                        const RowSplit& split) {
+  Shape expected = moments_shape(video.shape);
+  const int64_t height = video.shape[1], factor = spatial_factor(impl_->owner->config());
   const IndexRange rows = rows_of_part(split, expected[2]);
   // The last part has the rows that are too few for one of the latent.
   const int64_t end = rows.end == expected[2] ? height : factor * rows.end;
-  const FrameRows place{{factor * rows.begin, end}, height, video.extent(2)};
+  const FrameRows place{{factor * rows.begin, end}, height, video.shape[2]};
   expected[2] = rows.size();
   impl_->moments = without_batch(moments, "the VAE's moments", "2·z, T, h, w");
   if (!(impl_->moments.shape() == expected)) {
-    fail("the VAE's moments of video {} are {}, not {}", video.shape().to_string(), expected.to_string(),
+    fail("the VAE's moments of video {} are {}, not {}", video.shape.to_string(), expected.to_string(),
          moments.shape().to_string());
   }
   impl_->probe = &probe;
@@ -153,7 +157,7 @@ void VaeEncoder::encode(Stream& stream, const TensorView& video, const TensorVie
   impl_->pool.trim_to(place);
   const VaeRun run{stream, impl_->pool, split.exchange};
   const int64_t used = video_frames(impl_->owner->config(), expected[1]);
-  for (int64_t frame = 0; frame < used; ++frame) impl_->run_frame(run, place, video.select(0, frame));
+  for (int64_t frame = 0; frame < used; ++frame) impl_->run_frame(run, place, video.frame(frame));
   impl_->start();  // gives the histories back for whoever comes next
 }
 

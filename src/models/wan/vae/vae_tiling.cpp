@@ -180,33 +180,37 @@ void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, 
   }
 }
 
-void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, const TensorView& video,
+void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, const FrameSource& video,
                   const TensorView& moments, const TileSizes& sizes) {
-  const Shape size = encoder.moments_shape(video.shape());
+  const Shape size = encoder.moments_shape(video.shape);
   const TensorView out = without_batch(moments, "the VAE's moments", "2·z, T, h, w");
   if (!(out.shape() == size)) {
-    fail("the VAE's moments of video {} are {}, not {}", video.shape().to_string(), size.to_string(),
+    fail("the VAE's moments of video {} are {}, not {}", video.shape.to_string(), size.to_string(),
          moments.shape().to_string());
   }
-  if (!encodes_in_tiles(video.shape(), sizes)) {
+  if (!encodes_in_tiles(video.shape, sizes)) {
     encoder.encode(stream, video, moments);
     return;
   }
   const int64_t factor = spatial_factor(config), planes = size[0] * size[1];
   const Grid grid = grid_of(config, size[2], size[3], sizes);
   // Of the video, whose height need not be a whole number of latent rows.
-  const Axis rows{video.extent(1), sizes.height, sizes.stride_height};
-  const Axis columns{video.extent(2), sizes.width, sizes.stride_width};
+  const Axis rows{video.shape[1], sizes.height, sizes.stride_height};
+  const Axis columns{video.shape[2], sizes.width, sizes.stride_width};
   const Tensor whole = Tensor::uninitialized(DType::kF32, size);
   Mosaic mosaic(stream, grid, whole.view().reshape({planes, size[2], size[3], 1}));
   for (int64_t i = 0; i < grid.rows.count(); ++i) {
     for (int64_t j = 0; j < grid.columns.count(); ++j) {
-      const TensorView part =
-          video.slice(1, rows.range(i).begin, rows.range(i).end).slice(2, columns.range(j).begin, columns.range(j).end);
-      const Shape tile_size = encoder.moments_shape(part.shape());
+      const IndexRange own_rows = rows.range(i), own_columns = columns.range(j);
+      const FrameSource part{
+          {video.shape[0], own_rows.size(), own_columns.size(), video.shape[3]}, [&](int64_t frame) {
+            const TensorView whole_frame = video.frame(frame);
+            return whole_frame.slice(0, own_rows.begin, own_rows.end).slice(1, own_columns.begin, own_columns.end);
+          }};
+      const Shape tile_size = encoder.moments_shape(part.shape);
       const Tensor tile = Tensor::uninitialized(DType::kF32, tile_size);
       encoder.encode(stream, part, tile);
-      mosaic.add(i, j, tile.view().reshape({planes, part.extent(1) / factor, part.extent(2) / factor, 1}));
+      mosaic.add(i, j, tile.view().reshape({planes, part.shape[1] / factor, part.shape[2] / factor, 1}));
     }
   }
   copy(stream, out, whole);

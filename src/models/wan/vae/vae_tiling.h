@@ -38,7 +38,11 @@ void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, 
                   const FrameSink& sink, const TileTick& tick = {}, const TileSizes& sizes = {});
 
 // As VaeEncoder::encode(), and just that where one tile is enough; moments as there.
-void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, const TensorView& video,
+void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, const FrameSource& video,
                   const TensorView& moments, const TileSizes& sizes = {});
+inline void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, const TensorView& video,
+                         const TensorView& moments, const TileSizes& sizes = {}) {
+  encode_tiled(stream, encoder, config, frames_of(video), moments, sizes);
+}
 
 }  // namespace zoetrope::wan
