@@ -37,10 +37,11 @@ class CalibrationRank {
   int threads() { return stream_.team().size(); }
   double seconds() const { return seconds_; }  // of a window
   bool leads() const { return world_.rank() == 0; }
+  double least(double value) { return -world_.all_reduce_max(-value); }
   double mean(double value) { return world_.all_reduce_sum(value) / world_.size(); }
 
-  // What a rank does a second, by the mean of all, which do it at the same time for a window: work() returns how much
-  // it did.
+  // What the slowest rank does a second while all do it for a window: work() returns how much it did. The slowest,
+  // because a step ends when it does; on a machine with nothing else running all are alike.
   double rate(const std::function<double()>& work) {
     world_.barrier();
     const double begin = wall_seconds();
@@ -49,7 +50,7 @@ class CalibrationRank {
       amount += work();
       passed = wall_seconds() - begin;
     } while (passed < seconds_);
-    return mean(amount / passed);
+    return least(amount / passed);
   }
   Measured rates(const std::function<double()>& work) {
     work();  // memory touched, code and tables loaded

@@ -35,11 +35,6 @@ BURST = 72 << 10
 QUEUE = 1 << 20
 # Of one connection in its sender's queue. What others send waits behind it.
 UNSENT = 128 << 10
-# Open MPI's messages in pieces of this size (4 at a time). By default a large message is one piece, and the answer that
-# the peer's own message waits for stands behind it in the connection: both directions then take turns. 4 hosts at
-# 120 Mbit/s, all-to-all of 16 MB a rank, where 0.84 s would fill the links: 1.66 s by default, 1.28 s in pieces of 512 KB,
-# 1.10 s of 256 KB, 1.0 s of 128 KB. A ring of 16 MB: 1.12 s (full) and 1.13 s.
-PIECE = 128 << 10
 # The control groups' period: short beside a block's compute, long beside a change of context.
 PERIOD_US = 10_000
 
@@ -249,7 +244,6 @@ class Cluster:
             "OMPI_MCA_plm_rsh_agent": str(HERE / "launch_agent.sh"),
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",  # hosts cannot start daemons on each other
             "OMPI_MCA_oob_tcp_if_include": SUBNET, "OMPI_MCA_btl_tcp_if_include": SUBNET,
-            "OMPI_MCA_btl_tcp_rdma_pipeline_frag_size": str(PIECE),
             "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp",
             "OMPI_MCA_hwloc_base_binding_policy": "none",  # the launch agent binds
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1",

@@ -86,6 +86,15 @@ void choose_copy_mechanism() {
   if (chosen != nullptr && std::string(chosen) == "none") choose_fragments();
 }
 
+// Open MPI sends a long TCP message as one piece by default, and the answer that the peer's own message waits for
+// stands behind it in the connection, so that an exchange in both directions takes turns. Four hosts with links of 120
+// Mbit/s, an all-to-all of 16 MB a rank, for which 0.84 s would fill the links: 1.66 s by default, 1.28 s in pieces of
+// 512 KB, 1.0 s of 128 KB. Whoever sets the variable keeps the last word.
+void choose_tcp_pieces() {
+  constexpr int kPieceBytes = 128 << 10;
+  setenv("OMPI_MCA_btl_tcp_rdma_pipeline_frag_size", std::to_string(kPieceBytes).c_str(), /*overwrite=*/0);
+}
+
 int64_t thread_cpu_ns() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -162,6 +171,7 @@ void Runtime::initialise() {
   int provided = MPI_THREAD_SINGLE;
   if (owns_mpi_) {
     choose_copy_mechanism();
+    choose_tcp_pieces();
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
         provided < MPI_THREAD_FUNNELED)
       fail("MPI does not start with MPI_THREAD_FUNNELED, which its progress thread needs");
