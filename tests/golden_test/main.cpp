@@ -24,11 +24,6 @@ bool begins(const std::string& text, const char* prefix) { return text.rfind(pre
 // Why a case is left out; empty when it runs. By what the case says of itself, so that other data sets fare alike.
 std::string left_out(const std::string& name, const io::JsonObject& json) {
   if (begins(name, "loras")) return "LoRA files are not built yet";
-  if (begins(name, "transformer")) {
-    const io::JsonObject config = json.object("config");
-    if (json.get<std::string>("class", "") != "WanTransformer3DModel") return "VACE is not built yet";
-    if (config.has("image_dim")) return "image to video is not built yet";
-  }
   if (begins(name, "vae") && json.object("config").get<bool>("is_residual", false)) {
     return "the 2.2 VAE is not built yet";
   }
@@ -48,8 +43,6 @@ void run_case(Report& report, const fs::path& root, const fs::path& folder) {
   const auto json = load_case(folder);
   std::string reason = left_out(name, json);
   if (reason.empty() && begins(name, "pipelines/")) reason = pipeline_left_out(folder);
-  // The per-token timestep of TI2V shows in the case's input, not in its class.
-  if (reason.empty() && begins(name, "transformer_ti2v")) reason = "TI2V is not built yet";
   if (!reason.empty()) return report.skip("*", reason);
   if (begins(name, "pipelines/")) return run_pipeline_case(report, folder);
   if (begins(name, "transformer")) return run_transformer_case(report, root, folder);

@@ -1,5 +1,7 @@
 // transformer_*: one forward pass, every recorded tensor from the patch embedding to the output, float32 and bf16.
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
@@ -28,6 +30,31 @@ Tensor copy_of(const TensorView& view) {
   return out;
 }
 
+// The recorded timesteps, [B] of samples or [B, N] of tokens, as few values and who has which.
+struct Distinct {
+  std::vector<float> values;
+  std::vector<int32_t> index;
+
+  explicit Distinct(const TensorView& recorded) {
+    for (const double t : to_doubles(recorded)) {
+      const auto value = static_cast<float>(t);
+      const auto found = std::find(values.begin(), values.end(), value);
+      index.push_back(static_cast<int32_t>(found - values.begin()));
+      if (found == values.end()) values.push_back(value);
+    }
+  }
+};
+
+// What the model shows once for each value, as the recording has it: a row for every index.
+Tensor by_index(const Tensor& rows, const Distinct& timesteps) {
+  const int64_t width = rows.shape()[1];
+  Tensor out(DType::kF32, {static_cast<int64_t>(timesteps.index.size()), width});
+  for (size_t i = 0; i < timesteps.index.size(); ++i)
+    std::copy_n(rows.data<float>() + timesteps.index[i] * width, width,
+                out.data<float>() + static_cast<int64_t>(i) * width);
+  return out;
+}
+
 // One forward pass on one rank; what the probe saw, and "output".
 Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::Weights> source, DType dtype,
                const io::SafetensorsFile& data) {
@@ -35,7 +62,10 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
   comm::run_ranks(1, [&](comm::Communicator& world) {
     Stream stream(available_threads());
     const TensorView latents = data.tensor("in.hidden_states"), text = data.tensor("in.encoder_hidden_states");
+    const auto optional = [&](const char* name) { return data.contains(name) ? data.tensor(name) : TensorView(); };
+    const TensorView image = optional("in.encoder_hidden_states_image"), control = optional("in.control_hidden_states");
     const Shape latent{latents.extent(2), latents.extent(3), latents.extent(4)};
+    const Distinct timesteps(data.tensor("in.timestep"));
     attention::Problem problem;
     problem.batch = latents.extent(0);
     problem.tokens = wan::token_grid(config, latent).tokens();
@@ -44,15 +74,20 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
     problem.dtype = dtype;
     attention::ContextAttention attention = attention::plan(problem, {}, world, stream);
     wan::Transformer transformer(wan::TransformerWeights::load(config, std::move(source), dtype), stream);
-    transformer.prepare(latent, problem.batch, attention);
+    transformer.prepare(latent, problem.batch, attention, {.timesteps = static_cast<int64_t>(timesteps.values.size())});
     const wan::Probe probe = [&](std::string_view name, const TensorView& value) {
       seen[std::string(name)] = copy_of(value);
     };
-    transformer.set_context(text, {}, probe);
-    std::vector<float> timesteps;
-    for (const double t : to_doubles(data.tensor("in.timestep"))) timesteps.push_back(static_cast<float>(t));
+    transformer.set_context(text, {}, probe, image);
+    std::vector<float> scales;
+    if (control) {
+      for (const double scale : to_doubles(data.tensor("in.control_hidden_states_scale")))
+        scales.push_back(static_cast<float>(scale));
+      transformer.set_control(control, scales);
+    }
     Tensor tokens(dtype, {problem.batch, problem.tokens, config.patch_output_dim()});
-    transformer.forward(latents, timesteps, tokens, probe);
+    transformer.forward(latents, {timesteps.values, timesteps.index}, tokens, probe);
+    for (const char* name : {"temb", "timestep_proj"}) seen[name] = by_index(seen.at(name), timesteps);
     Tensor output(DType::kF32, {problem.batch, config.out_channels, latent[0], latent[1], latent[2]});
     wan::unpatchify(stream, tokens, config.patch_size, output);
     seen["output"] = std::move(output);

@@ -171,13 +171,15 @@ TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
 }
 
 void require_supported(const TransformerConfig& config, const std::string& where) {
-  const char* model = config.vace()                                  ? "VACE"
-                      : config.pos_embed_seq_len                     ? "first-and-last-frame-to-video"
-                      : config.image_dim || config.added_kv_proj_dim ? "image-to-video"
-                      : config.in_channels != config.out_channels    ? "image-to-video"
-                                                                     : nullptr;
-  if (model != nullptr)
-    fail("{}: this is a {} model, which is not supported yet; text-to-video models are", where, model);
+  for (const auto& [key, given] : {std::pair("added_kv_proj_dim", config.added_kv_proj_dim.has_value()),
+                                   std::pair("pos_embed_seq_len", config.pos_embed_seq_len.has_value())}) {
+    if (given && !config.image_dim) fail("{}: {} needs an image_dim, but there is none", where, key);
+  }
+  // What the keys of an image are made from are rows of the embedder, which are as wide as the model.
+  if (config.added_kv_proj_dim.value_or(config.inner_dim()) != config.inner_dim()) {
+    fail("{}: added_kv_proj_dim is {}, but must be num_attention_heads × attention_head_dim = {}", where,
+         *config.added_kv_proj_dim, config.inner_dim());
+  }
 }
 
 TextEncoderConfig TextEncoderConfig::load(const std::filesystem::path& config_json) {

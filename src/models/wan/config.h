@@ -46,13 +46,17 @@ struct TransformerConfig {
   int64_t patch_volume() const { return patch_size[0] * patch_size[1] * patch_size[2]; }  // latent cells
   int64_t patch_input_dim() const { return in_channels * patch_volume(); }                // per token
   int64_t patch_output_dim() const { return out_channels * patch_volume(); }              // per token
+  int64_t control_input_dim() const { return vace_in_channels * patch_volume(); }         // per token
   bool vace() const { return !vace_layers.empty(); }
+  // Of the model and, VACE, of the control stream.
+  int64_t block_count() const { return num_layers + static_cast<int64_t>(vace_layers.size()); }
 
   static TransformerConfig load(const std::filesystem::path& config_json);
   static TransformerConfig from_json(const io::JsonObject& json);
 };
 
-// Throws Error for what needs image tokens or control layers (I2V 2.1, FLF2V, VACE). `where` opens the sentence.
+// Throws Error for image keys of another width than the model's or without rows of an image. `where` opens the
+// sentence.
 void require_supported(const TransformerConfig& config, const std::string& where);
 
 // text_encoder/config.json: UMT5, encoder only.

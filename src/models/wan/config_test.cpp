@@ -256,13 +256,31 @@ TEST(Golden, OnlyTextToVideoIsSupported) {
   for (const char* name : {"wan21_t2v", "wan21_t2v_h6", "wan22_t2v"}) EXPECT_TRUE(supported(name)) << name;
   for (const char* name : {"wan21_i2v", "wan21_flf2v", "wan21_vace", "wan22_i2v", "wan22_ti2v"}) {
     EXPECT_FALSE(supported(name)) << name;
-    const auto transformer = TransformerConfig::load(kPipelines / name / "transformer/config.json");
-    if (std::string(name) == "wan22_ti2v") {
-      EXPECT_NO_THROW(require_supported(transformer, name));  // what it lacks is the pipeline
-    } else {
-      EXPECT_THROW(require_supported(transformer, name), Error) << name;
-    }
+    // What they lack is the pipeline.
+    EXPECT_NO_THROW(require_supported(TransformerConfig::load(kPipelines / name / "transformer/config.json"), name));
   }
+}
+
+TEST(TransformerConfig, RefusesImageKeysThatCannotBe) {
+  const auto config = TransformerConfig::load(kPipelines / "wan21_flf2v/transformer/config.json");
+  const auto refused = [&](const auto& change, const char* key) {
+    TransformerConfig changed = config;
+    change(changed);
+    try {
+      require_supported(changed, "here");
+      ADD_FAILURE() << key;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
+    }
+  };
+  refused([](TransformerConfig& c) { c.added_kv_proj_dim = c.inner_dim() + 1; }, "added_kv_proj_dim");
+  refused([](TransformerConfig& c) { c.image_dim.reset(); }, "image_dim");
+  refused(
+      [](TransformerConfig& c) {
+        c.image_dim.reset();
+        c.added_kv_proj_dim.reset();
+      },
+      "pos_embed_seq_len");
 }
 
 }  // namespace

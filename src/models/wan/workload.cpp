@@ -4,6 +4,7 @@
 
 #include "base/index_range.h"
 #include "models/wan/tensor_list.h"
+#include "models/wan/transformer/text_context.h"
 #include "models/wan/transformer/weights.h"
 #include "models/wan/transformer/workspace.h"
 #include "models/wan/umt5/memory.h"
@@ -42,14 +43,21 @@ int64_t widest_forms(const TransformerConfig& config, int threads) {
 planner::Workload::Expert expert_of(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
                                     int64_t branches, int64_t tokens, int rank_threads) {
   planner::Workload::Expert expert;
-  const int64_t d = config.inner_dim(), element = size_of(size.transformer);
   expert.weights = weights_of(transformer_tensors(config), configs.stored_transformer);
   expert.weights.held = Bytes(transformer_weight_bytes(config, size.transformer));
   expert.weights.in_flight = Bytes(widest_forms(config, size.threads)) * size_of(configs.stored_transformer);
-  const int64_t rows = branches * size.text_rows;
-  expert.context = Bytes(config.num_layers * 2) * rows * d * element + Bytes(rows * config.text_dim * kFloat);
-  expert.context_making = Bytes(rows) * (3 * d + config.text_dim) * element;
-  expert.workspace = Bytes(transformer_workspace_bytes(config, tokens, branches, size.transformer, rank_threads));
+  const ContextRows rows{size.text_rows, config.image_dim ? size.image_rows : 0};
+  expert.context = Bytes(text_context_bytes(config, branches, rows, size.transformer)) +
+                   Bytes(branches * rows.text * config.text_dim * kFloat) +
+                   Bytes(branches * rows.image * config.image_dim.value_or(0) * kFloat);
+  expert.context_making = Bytes(text_context_making_bytes(config, branches, rows, size.transformer));
+  TransformerSize buffers;
+  buffers.tokens = tokens;
+  buffers.batch = buffers.group = branches;
+  buffers.timesteps = size.timesteps > 0 ? size.timesteps : branches;
+  buffers.keeps_residual = size.keeps_residual;
+  buffers.dtype = size.transformer;
+  expert.workspace = Bytes(transformer_workspace_bytes(config, buffers, rank_threads));
   return expert;
 }
 

@@ -29,6 +29,9 @@ struct RunSize {
   int64_t height = 0, width = 0, frames = 0;  // of the video
   int64_t prompts = 1;                        // 2 with guidance: as many branches
   int64_t text_rows = 512;                    // of a prompt's conditioning
+  int64_t image_rows = 0;                     // of the image encoder, of a prompt; 0 where there is none
+  int64_t timesteps = 0;                      // different ones in a step; 0: one for each prompt
+  bool keeps_residual = false;                // a step cache
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
   bool vae_tiling = false;

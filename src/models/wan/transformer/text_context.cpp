@@ -1,5 +1,6 @@
 #include "models/wan/transformer/text_context.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "base/error.h"
@@ -9,30 +10,97 @@
 
 namespace zoetrope::wan {
 
+namespace {
+
+// Of the image embedder's norms; the config's eps is that of the blocks.
+constexpr float kImageNormEps = 1e-5f;
+
+// Rows [M, K] in the model dtype, converted in scratch memory where they are in another.
+TensorView in_dtype(Stream& stream, const TensorView& rows, DType dtype) {
+  if (rows.dtype() == dtype) return rows;
+  const TensorView converted = stream.scratch().tensor(dtype, rows.shape());
+  kernels::convert(stream, rows, converted);
+  return converted;
+}
+
+// [M, d] as [1, M, d].
+TensorView one_sample(const TensorView& rows) { return rows.reshape({1, rows.extent(0), rows.extent(1)}); }
+
+void norm_rows(Stream& stream, const TensorView& x, const TensorView& weight, const TensorView& bias,
+               const TensorView& out) {
+  kernels::layer_norm(stream, {.x = one_sample(x),
+                               .weight = weight,
+                               .bias = bias,
+                               .scale = {},
+                               .shift = {},
+                               .eps = kImageNormEps,
+                               .out = one_sample(out),
+                               .implementation = {}});
+}
+
+}  // namespace
+
 TextContext::TextContext(std::shared_ptr<const TransformerWeights> weights, const TensorView& text,
-                         std::span<const int64_t> key_lengths)
-    : weights_(std::move(weights)), text_(text), key_lengths_(key_lengths.begin(), key_lengths.end()) {
+                         std::span<const int64_t> key_lengths, const TensorView& image)
+    : weights_(std::move(weights)), text_(text) {
   const TransformerConfig& config = weights_->config;
   ZT_CHECK(text.rank() == 3 && text.contiguous(), "text is {}", text.shape().to_string());
   if (text.extent(2) != config.text_dim) {
     fail("text embeddings have {} values a row, but the transformer's text_dim is {}", text.extent(2), config.text_dim);
   }
   batch_ = text.extent(0);
-  rows_ = text.extent(1);
-  ZT_CHECK(batch_ > 0 && rows_ > 0);
-  ZT_CHECK(key_lengths_.empty() || static_cast<int64_t>(key_lengths_.size()) == batch_);
-  const int64_t d = config.inner_dim();
-  embedding_ = Tensor::uninitialized(weights_->dtype, {batch_, rows_, d});
-  memory_ = Tensor::uninitialized(weights_->dtype, {config.num_layers * 2, batch_, rows_, d});
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const auto heads = [&](int64_t which) {
-      return memory_.view()
-          .select(0, 2 * i + which)
-          .split_axis(2, config.num_attention_heads, config.attention_head_dim);
-    };
-    keys_.push_back(heads(0));
-    values_.push_back(heads(1));
+  ZT_CHECK(batch_ > 0 && text.extent(1) > 0);
+  ZT_CHECK(key_lengths.empty() || static_cast<int64_t>(key_lengths.size()) == batch_);
+  take_image(image);
+  const bool own_keys = config.added_kv_proj_dim.has_value();
+  const int64_t before = image_ && !own_keys ? image_.extent(1) : 0;
+  std::vector<int64_t> lengths(key_lengths.begin(), key_lengths.end());
+  for (int64_t& length : lengths) length += before;
+  add_source(batch_, before + text.extent(1), std::move(lengths));
+  if (own_keys) add_source(image_.extent(0), image_.extent(1), {});
+}
+
+void TextContext::take_image(const TensorView& image) {
+  const TransformerConfig& config = weights_->config;
+  if (image && !config.image_dim) fail("the prompt has an image, but the transformer takes text only");
+  if (!image && config.image_dim) fail("the transformer looks at an image, but the prompt has none");
+  if (!image) return;
+  ZT_CHECK(image.rank() == 3 && image.contiguous(), "the image's rows are {}", image.shape().to_string());
+  if (image.extent(2) != *config.image_dim) {
+    fail("image embeddings have {} values a row, but the transformer's image_dim is {}", image.extent(2),
+         *config.image_dim);
   }
+  const int64_t all = image.extent(0) * image.extent(1), rows = config.pos_embed_seq_len.value_or(image.extent(1));
+  if (rows == 0 || all % rows != 0 || (all / rows != 1 && all / rows != batch_)) {
+    fail("image embeddings are {}, but the transformer takes {} rows for each of {} samples, or once for all of them",
+         image.shape().to_string(), rows, batch_);
+  }
+  image_ = image.reshape({all / rows, rows, *config.image_dim});
+}
+
+void TextContext::add_source(int64_t batch, int64_t rows, std::vector<int64_t> key_lengths) {
+  const int64_t d = weights_->config.inner_dim();
+  Source source;
+  source.batch = batch;
+  source.rows = rows;
+  source.key_lengths = std::move(key_lengths);
+  source.embedding = Tensor::uninitialized(weights_->dtype, {batch, rows, d});
+  source.memory = Tensor::uninitialized(weights_->dtype, {weights_->config.block_count() * 2, batch, rows, d});
+  sources_.push_back(std::move(source));
+}
+
+TextContext::KeyRows TextContext::keys(size_t source, size_t block, int64_t sample) const {
+  const TransformerConfig& config = weights_->config;
+  const Source& from = sources_[source];
+  const int64_t b = from.batch == 1 ? 0 : sample;
+  const auto heads = [&](int64_t which) {
+    return from.memory.view()
+        .select(0, static_cast<int64_t>(block) * 2 + which)
+        .slice(0, b, b + 1)
+        .split_axis(2, config.num_attention_heads, config.attention_head_dim);
+  };
+  const std::span<const int64_t> lengths = from.key_lengths;
+  return {heads(0), heads(1), lengths.empty() ? lengths : lengths.subspan(static_cast<size_t>(b), 1)};
 }
 
 void TextContext::join(Stream& stream, const Probe& probe) {
@@ -60,44 +128,110 @@ void TextContext::join(Stream& stream, const Probe& probe) {
       throw;
     }
     lock.lock();
-    if (++done_items_ == items) embedding_ = Tensor();
+    if (++done_items_ == items)
+      for (Source& source : sources_) source.embedding = Tensor();
     changed_.notify_all();
   }
   if (failure_) throw Error(*failure_);
 }
 
+// Sample by sample, into the rows of its source.
 void TextContext::embed(Stream& stream, const Probe& probe) {
+  const TensorView with_text = sources_.front().embedding;
+  const int64_t before = with_text.extent(1) - text_.extent(1);  // rows of an image in the same source
+  const TensorView text_out = with_text.slice(1, before, with_text.extent(1));
+  for (int64_t b = 0; b < batch_; ++b) embed_text(stream, text_.select(0, b), text_out.select(0, b));
+  observe(probe, "text_embedding", text_out);
+  if (!image_) return;
+  const TensorView image_out = sources_.size() > 1 ? sources_.back().embedding.view() : with_text.slice(1, 0, before);
+  for (int64_t b = 0; b < image_out.extent(0); ++b)
+    embed_image(stream, image_.select(0, image_.extent(0) == 1 ? 0 : b), image_out.select(0, b));
+  observe(probe, "image_embedding", image_out);
+}
+
+void TextContext::embed_text(Stream& stream, const TensorView& rows, const TensorView& out) const {
   const Arena::Scope scope(stream.scratch());
-  const int64_t rows = batch_ * rows_, d = weights_->config.inner_dim();
-  TensorView text = text_.reshape({rows, weights_->config.text_dim});
-  if (text.dtype() != weights_->dtype) {
-    const TensorView converted = stream.scratch().tensor(weights_->dtype, text.shape());
-    kernels::convert(stream, text, converted);
-    text = converted;
+  const TensorView hidden = stream.scratch().tensor(weights_->dtype, out.shape());
+  linear(stream, in_dtype(stream, rows, weights_->dtype), weights_->text_in, hidden, kernels::Activation::kGeluTanh);
+  linear(stream, hidden, weights_->text_out, out);
+}
+
+void TextContext::embed_image(Stream& stream, const TensorView& rows, const TensorView& out) const {
+  const ImageEmbedderWeights& weights = weights_->image;
+  const Arena::Scope scope(stream.scratch());
+  const auto make = [&](const Shape& shape) { return stream.scratch().tensor(weights_->dtype, shape); };
+  TensorView x = in_dtype(stream, rows, weights_->dtype);
+  if (weights.positions) {
+    const TensorView placed = make(x.shape());
+    kernels::gated_add(stream, one_sample(x), one_sample(weights.positions), {}, one_sample(placed));
+    x = placed;
   }
-  const TensorView hidden = stream.scratch().tensor(weights_->dtype, {rows, d});
-  linear(stream, text, weights_->text_in, hidden, kernels::Activation::kGeluTanh);
-  linear(stream, hidden, weights_->text_out, embedding_.view().reshape({rows, d}));
-  observe(probe, "text_embedding", embedding_);
+  const TensorView n = make(x.shape()), hidden = make(x.shape()), raw = make(out.shape());
+  norm_rows(stream, x, weights.in_norm, weights.in_norm_bias, n);
+  linear(stream, n, weights.hidden, hidden, kernels::Activation::kGeluErf);
+  linear(stream, hidden, weights.out, raw);
+  norm_rows(stream, raw, weights.out_norm, weights.out_norm_bias, out);
 }
 
 void TextContext::project(Stream& stream, size_t block) {
-  const TransformerBlockWeights& weights = weights_->blocks[block];
   const TransformerConfig& config = weights_->config;
-  const Arena::Scope scope(stream.scratch());
-  const int64_t rows = batch_ * rows_, d = config.inner_dim();
-  const TensorView embedding = embedding_.view().reshape({rows, d});
-  const TensorView raw_keys = stream.scratch().tensor(weights_->dtype, {rows, d});
-  linear(stream, embedding, weights.cross_k, raw_keys);
-  const HeadSlot slot{{0, config.num_attention_heads}, keys_[block]};
-  kernels::rms_norm_rope(stream, {.x = raw_keys.reshape(keys_[block].shape()),
-                                  .weight = weights.cross_norm_k,
-                                  .cos = {},
-                                  .sin = {},
-                                  .eps = static_cast<float>(config.eps),
-                                  .slots = {&slot, 1},
-                                  .implementation = {}});
-  linear(stream, embedding, weights.cross_v, values_[block].reshape({rows, d}));
+  const int64_t d = config.inner_dim();
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const Source& source = sources_[i];
+    const KeyWeights& weights = weights_->blocks[block].keys[i];
+    const Arena::Scope scope(stream.scratch());
+    const int64_t rows = source.batch * source.rows;
+    const TensorView embedding = source.embedding.view().reshape({rows, d});
+    const TensorView raw_keys = stream.scratch().tensor(weights_->dtype, {rows, d});
+    linear(stream, embedding, weights.k, raw_keys);
+    const auto out = [&](int64_t which) {
+      return source.memory.view().select(0, static_cast<int64_t>(block) * 2 + which).reshape({1, rows, d});
+    };
+    const auto heads = [&](const TensorView& all) {
+      return all.split_axis(2, config.num_attention_heads, config.attention_head_dim);
+    };
+    const HeadSlot slot{{0, config.num_attention_heads}, heads(out(0))};
+    kernels::rms_norm_rope(stream, {.x = heads(one_sample(raw_keys)),
+                                    .weight = weights.norm,
+                                    .cos = {},
+                                    .sin = {},
+                                    .eps = static_cast<float>(config.eps),
+                                    .slots = {&slot, 1},
+                                    .implementation = {}});
+    linear(stream, embedding, weights.v, out(1).reshape({rows, d}));
+  }
+}
+
+namespace {
+
+// Rows of all sources; they are alike but for what they are made from.
+int64_t all_rows(const TransformerConfig& config, const ContextRows& rows) {
+  return rows.text + (config.image_dim ? rows.image : 0);
+}
+
+}  // namespace
+
+int64_t text_context_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype) {
+  return config.block_count() * 2 * batch * all_rows(config, rows) * config.inner_dim() *
+         static_cast<int64_t>(dtype_size(dtype));
+}
+
+int64_t text_context_making_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows,
+                                  DType dtype) {
+  const auto size_of = [](DType type) { return static_cast<int64_t>(dtype_size(type)); };
+  const DType operand = kernels::operand_dtype({nullptr, 1, 1, dtype, kernels::packed_layout(dtype)});
+  const int64_t element = size_of(dtype), d = config.inner_dim(), image = config.image_dim.value_or(0);
+  const auto as_operand = [&](int64_t width) {
+    return operand == dtype ? 0 : (width + kOperandPadding) * size_of(operand);
+  };
+  // Of a row: as it comes, converted, and hidden; an image's also with its position and after each norm.
+  const int64_t text = (config.text_dim + d) * element + std::max(as_operand(config.text_dim), as_operand(d));
+  const int64_t picture = (4 * image + d) * element + as_operand(image);
+  // Of a block's keys before their norm.
+  const int64_t keys = d * element + as_operand(d);
+  const int64_t image_rows = config.image_dim ? rows.image : 0;
+  return batch * all_rows(config, rows) * d * element +
+         std::max({rows.text * text, image_rows * picture, batch * all_rows(config, rows) * keys});
 }
 
 }  // namespace zoetrope::wan

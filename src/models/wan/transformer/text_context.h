@@ -1,6 +1,7 @@
-// Keys and values of a prompt for the cross-attention of every block: they depend on the text alone, so they are
-// computed once per prompt and kept. One object serves all ranks of a process that denoise the same samples, and they
-// compute it together: each rank that joins takes blocks until none is left.
+// Keys and values of a prompt for the cross-attention of every block: they depend on the text and, where the model
+// looks at an image, on the image alone, so they are computed once per prompt and kept. One object serves all ranks of
+// a process that denoise the same samples, and they compute it together: each rank that joins takes blocks until none
+// is left.
 #pragma once
 
 #include <condition_variable>
@@ -22,37 +23,52 @@ namespace zoetrope::wan {
 
 class TextContext {
  public:
-  // text [B, L, text_dim] F32 or BF16, must stay until join() has returned on every rank. `key_lengths` [B] or empty:
-  // how many rows of each sample cross-attention looks at (the reference looks at all of them, zero rows included).
+  // text [B, L, text_dim] F32 or BF16. `key_lengths` [B] or empty: how many of its rows of each sample cross-attention
+  // looks at (the reference looks at all of them, zero rows included). image, for models with an image_dim and only for
+  // them: rows of the image encoder [B or 1, S, image_dim] F32 or BF16, 1 where all samples share them; a model with
+  // position embeddings takes its images' rows in one or in several pieces, [n, pos_embed_seq_len / n, image_dim] of a
+  // sample. Text and image must stay until join() has returned on every rank.
   TextContext(std::shared_ptr<const TransformerWeights> weights, const TensorView& text,
-              std::span<const int64_t> key_lengths = {});
+              std::span<const int64_t> key_lengths = {}, const TensorView& image = {});
 
   // Computes what is left to compute, with the caller's threads, and returns when all of it is there. Any rank may
-  // call, in any order; when one fails, the others fail with its message. The probe sees "text_embedding" [B, L, d]
-  // where this rank computed it.
+  // call, in any order; when one fails, the others fail with its message. The probe sees "text_embedding" [B, L, d] and
+  // "image_embedding" [B or 1, S, d] where this rank computed them.
   void join(Stream& stream, const Probe& probe = {});
 
   int64_t batch() const { return batch_; }
-  int64_t rows() const { return rows_; }
-  std::span<const int64_t> key_lengths() const { return key_lengths_; }
-  // [B, L, H, D] of the model dtype, after join().
-  const TensorView& keys(size_t block) const { return keys_[block]; }
-  const TensorView& values(size_t block) const { return values_[block]; }
+  // What a query attends one after the other, each with a softmax of its own, the results added: the text, then the
+  // image where the model has keys for it. (Where it has none the image's rows stand before the text's, in one source.)
+  size_t sources() const { return sources_.size(); }
+  int64_t rows(size_t source) const { return sources_[source].rows; }
+  std::span<const int64_t> key_lengths(size_t source) const { return sources_[source].key_lengths; }
+  struct KeyRows {
+    TensorView k, v;                       // [1, rows, H, D] of the model dtype
+    std::span<const int64_t> key_lengths;  // [1], or empty: all rows
+  };
+  // Of one sample, after join(). `block` as in TransformerWeights::blocks.
+  KeyRows keys(size_t source, size_t block, int64_t sample) const;
 
  private:
+  struct Source {
+    int64_t batch = 0;                 // that of the prompt, or 1: the same for all samples
+    int64_t rows = 0;                  // of a sample
+    std::vector<int64_t> key_lengths;  // [batch] or empty
+    Tensor embedding;                  // [batch, rows, d]; freed when the last block is done
+    Tensor memory;                     // [blocks, 2, batch, rows, d]
+  };
+  void take_image(const TensorView& image);
+  void add_source(int64_t batch, int64_t rows, std::vector<int64_t> key_lengths);
   void embed(Stream& stream, const Probe& probe);
+  void embed_text(Stream& stream, const TensorView& rows, const TensorView& out) const;
+  void embed_image(Stream& stream, const TensorView& rows, const TensorView& out) const;
   void project(Stream& stream, size_t block);
 
   std::shared_ptr<const TransformerWeights> weights_;
-  TensorView text_;  // [B, L, text_dim]
+  TensorView text_;   // [B, L, text_dim]
+  TensorView image_;  // [B or 1, S, image_dim], or empty
   int64_t batch_ = 0;
-  int64_t rows_ = 0;
-  std::vector<int64_t> key_lengths_;
-
-  Tensor embedding_;              // [B, L, d]; freed when the last block is done
-  Tensor memory_;                 // [layers, 2, B, L, d]
-  std::vector<TensorView> keys_;  // per block, into memory_
-  std::vector<TensorView> values_;
+  std::vector<Source> sources_;
 
   // Item 0 is the embedding, item i + 1 block i.
   std::mutex mutex_;
@@ -61,5 +77,14 @@ class TextContext {
   size_t done_items_ = 0;
   std::optional<std::string> failure_;  // of the first rank that failed; an exception object is not shared by threads
 };
+
+// Rows of a sample's prompt.
+struct ContextRows {
+  int64_t text = 0;
+  int64_t image = 0;  // of the image encoder; 0: the model looks at none
+};
+// Bytes that a context of so many samples holds, an image of their own each; beside them while it is made, on a rank.
+int64_t text_context_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype);
+int64_t text_context_making_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype);
 
 }  // namespace zoetrope::wan

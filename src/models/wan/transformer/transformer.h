@@ -7,7 +7,7 @@
 //   auto weights = TransformerWeights::load(config, std::make_shared<io::Weights>(checkpoint), DType::kBF16);
 //   Transformer transformer(weights, stream);             // a rank
 //   transformer.prepare({F, H, W}, batch, attention);     // a resolution: the workspace is booked here
-//   transformer.set_context(context);                     // a prompt
+//   transformer.set_context(context);                     // a prompt, with its image where the model looks at one
 //   transformer.forward(latents, timesteps, velocity);    // a denoising step: allocates nothing
 #pragma once
 
@@ -39,6 +39,31 @@ struct TokenGrid {
 // `latent` is {F, H, W} in latent cells; sizes that the patch does not divide are refused.
 TokenGrid token_grid(const TransformerConfig& config, const Shape& latent);
 
+// The noise levels of a forward: few values, each made into one set of modulations, and who has which. Tokens of one
+// sample may differ (TI2V: the first frame is clean and has 0, all others have the step's value).
+struct Timesteps {
+  std::span<const float> values;  // the scheduler's
+  // Into `values`: [B] of each sample, [B, N] of each of its tokens (all, not the rank's own), or empty: sample b has
+  // values[b]. Tokens of one value that follow one another are computed together, so long runs cost nothing.
+  std::span<const int32_t> index;
+
+  Timesteps(std::span<const float> all, std::span<const int32_t> of = {}) : values(all), index(of) {}
+  Timesteps(const std::vector<float>& all, std::span<const int32_t> of = {}) : values(all), index(of) {}
+};
+
+// What a forward does between embedding and head, for a sample. x is the rank's part of the residual stream.
+enum class Blocks : uint8_t {
+  kCompute,
+  kComputeAndKeep,  // and keeps x after − x before
+  kReuse,           // x += what was kept last, in place of all blocks: nothing is computed, nothing exchanged
+};
+
+// What a run needs beyond the plain case; booked only where it is asked for.
+struct TransformerExtras {
+  int64_t timesteps = 0;        // most values of a forward; 0: as many as samples
+  bool keeps_residual = false;  // for Blocks other than kCompute: [B, S_local, d] of dtype()
+};
+
 class Transformer {
  public:
   Transformer(std::shared_ptr<const TransformerWeights> weights, Stream& stream);
@@ -48,22 +73,39 @@ class Transformer {
   const TransformerConfig& config() const;
   DType dtype() const;  // of the residual stream, and of what forward() writes
 
-  // For `batch` samples of latent size {F, H, W}. `attention` was planned for this batch, F·H·W/patch tokens, the
-  // config's heads and head_dim and dtype(); it must outlive the next prepare(). Books all memory that forward() uses.
-  void prepare(const Shape& latent, int64_t batch, attention::ContextAttention& attention);
+  // For `batch` samples of latent size {F, H, W}. `attention` was planned for F·H·W/patch tokens, the config's heads
+  // and head_dim, dtype(), and a batch that divides this one: so many samples go through the blocks together, the
+  // groups one after another. It must outlive the next prepare(). Books all memory that forward() uses.
+  void prepare(const Shape& latent, int64_t batch, attention::ContextAttention& attention,
+               const TransformerExtras& extras = {});
   IndexRange local_tokens() const;  // attention's
 
   // The prompt. Every rank of the process that shares the context calls this; they divide the blocks' projections
   // among themselves (see TextContext). Exact: keys and values depend on nothing but the prompt.
   void set_context(std::shared_ptr<TextContext> context, const Probe& probe = {});
-  // For a rank on its own: text [B, L, text_dim] F32 or BF16. `key_lengths` [B] or empty: valid rows.
-  void set_context(const TensorView& text, std::span<const int64_t> key_lengths = {}, const Probe& probe = {});
+  // For a rank on its own; arguments as of TextContext.
+  void set_context(const TensorView& text, std::span<const int64_t> key_lengths = {}, const Probe& probe = {},
+                   const TensorView& image = {});
 
-  // latents [B, C_in, F, H, W] F32, whole, the same on each rank; timesteps [B], the scheduler's value per sample;
-  // velocity_tokens [B, S_local, pt·ph·pw·C_out] of dtype(), channel fastest; see unpatchify(). The probe sees the
-  // local tokens: "patch_embedding", "temb", "timestep_proj", "block.0", …, "proj_out".
-  void forward(const TensorView& latents, std::span<const float> timesteps, const TensorView& velocity_tokens,
-               const Probe& probe = {});
+  // VACE, before forward() and again after prepare(): latents [B, vace_in_channels, Fc, H, W] F32, the same on each
+  // rank, Fc ≤ F; frames that they lack are control tokens of zero. scales [len(vace_layers)]: how much of each hint is
+  // added. Both views must stay as long as forward() is called.
+  void set_control(const TensorView& latents, std::span<const float> scales);
+
+  // latents [B, C_in, F, H, W] F32, whole, the same on each rank; velocity_tokens [B, S_local, pt·ph·pw·C_out] of
+  // dtype(), channel fastest; see unpatchify(). `blocks` [B], or empty: kCompute; samples that attention takes together
+  // must have the same, and all ranks too. The probe sees the local tokens, of one group of samples at a time between
+  // embedding and head: "patch_embedding", "temb", "timestep_proj" (both a row for each of the timesteps' values),
+  // "block.0", …, "proj_out"; of VACE "vace_patch_embedding", "vace.0.control", "vace.0.hint", ….
+  void forward(const TensorView& latents, const Timesteps& timesteps, const TensorView& velocity_tokens,
+               const Probe& probe = {}, std::span<const Blocks> blocks = {});
+
+  // The time embedding alone, as forward() makes it: what a step cache decides by. Valid until the next call.
+  struct TimeEmbedding {
+    TensorView temb;           // [V, d] of dtype(), V the timesteps' values
+    TensorView timestep_proj;  // [V, 6d]
+  };
+  TimeEmbedding embed_time(const Timesteps& timesteps);
 
  private:
   struct State;

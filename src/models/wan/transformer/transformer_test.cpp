@@ -149,8 +149,9 @@ TEST(Transformer, TheWorkspaceIsWhatItSays) {
   const TransformerConfig config = Model().config;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t tokens : {int64_t{0}, int64_t{1}, kMostChunkRows, kMostChunkRows + 1}) {
+      const TransformerSize size{.tokens = tokens, .batch = 2, .group = 2, .timesteps = 2, .dtype = dtype};
       TransformerBuffers b;
-      b.book(config, tokens, 2, dtype);
+      b.book(config, size);
       size_t bytes = static_cast<size_t>(transformer_scratch_bytes(config, tokens, dtype, 3));
       for (const Tensor* t : {&b.x, &b.o, &b.operand, &b.wide, &b.sinusoid, &b.time_hidden, &b.time_float, &b.temb,
                               &b.time_act, &b.time_proj, &b.proj_float, &b.modulation, &b.head_rows})
@@ -158,7 +159,7 @@ TEST(Transformer, TheWorkspaceIsWhatItSays) {
       const kernels::RopeTable rope =
           kernels::make_rope_table(config.attention_head_dim, 1, 1, kMostChunkRows + 1, {0, tokens});
       bytes += rope.cos.view().bytes() + rope.sin.view().bytes();
-      EXPECT_EQ(transformer_workspace_bytes(config, tokens, 2, dtype, 3), static_cast<int64_t>(bytes));
+      EXPECT_EQ(transformer_workspace_bytes(config, size, 3), static_cast<int64_t>(bytes));
     }
   }
 }

@@ -97,13 +97,33 @@ void read_block(TransformerBlockWeights& weights, const Reader& block, const Tra
   }
   const Reader cross = block.in("attn2");
   cross.linear(weights.cross_q, "to_q", d, d);
-  cross.linear(weights.cross_k, "to_k", d, d);
-  cross.linear(weights.cross_v, "to_v", d, d);
   weights.cross_norm_q = cross.tensor("norm_q.weight", {d});
-  weights.cross_norm_k = cross.tensor("norm_k.weight", {d});
   cross.linear(weights.cross_out, "to_out.0", d, d);
+  struct Names {
+    const char *k, *v, *norm;
+  };
+  constexpr Names kNames[] = {{"to_k", "to_v", "norm_k.weight"}, {"add_k_proj", "add_v_proj", "norm_added_k.weight"}};
+  weights.keys.resize(config.added_kv_proj_dim ? 2 : 1);
+  for (size_t source = 0; source < weights.keys.size(); ++source) {
+    KeyWeights& keys = weights.keys[source];
+    cross.linear(keys.k, kNames[source].k, d, d);
+    cross.linear(keys.v, kNames[source].v, d, d);
+    keys.norm = cross.tensor(kNames[source].norm, {d});
+  }
   block.linear(weights.ffn_in, "ffn.net.0.proj", config.ffn_dim, d);
   block.linear(weights.ffn_out, "ffn.net.2", d, config.ffn_dim);
+}
+
+void read_image_embedder(ImageEmbedderWeights& weights, const Reader& embedder, const TransformerConfig& config) {
+  const int64_t d = config.inner_dim(), rows = *config.image_dim;
+  if (const auto length = config.pos_embed_seq_len)
+    weights.positions = embedder.tensor("pos_embed", {1, *length, rows}).reshape({*length, rows});
+  weights.in_norm = embedder.tensor("norm1.weight", {rows});
+  weights.in_norm_bias = embedder.tensor("norm1.bias", {rows});
+  embedder.linear(weights.hidden, "ff.net.0.proj", rows, rows);
+  embedder.linear(weights.out, "ff.net.2", d, rows);
+  weights.out_norm = embedder.tensor("norm2.weight", {d});
+  weights.out_norm_bias = embedder.tensor("norm2.bias", {d});
 }
 
 }  // namespace
@@ -121,18 +141,29 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
   const Reader root(*source, loader, dtype, tick);
   const int64_t d = config.inner_dim();
   const auto& patch = config.patch_size;
-  root.linear(weights->patch_embedding, "patch_embedding", {d, config.in_channels, patch[0], patch[1], patch[2]});
+  const auto patches = [&](int64_t channels) { return Shape{d, channels, patch[0], patch[1], patch[2]}; };
+  root.linear(weights->patch_embedding, "patch_embedding", patches(config.in_channels));
   const Reader embedder = root.in("condition_embedder");
   embedder.linear(weights->time_in, "time_embedder.linear_1", d, config.freq_dim);
   embedder.linear(weights->time_out, "time_embedder.linear_2", d, d);
   embedder.linear(weights->time_proj, "time_proj", 6 * d, d);
   embedder.linear(weights->text_in, "text_embedder.linear_1", d, config.text_dim);
   embedder.linear(weights->text_out, "text_embedder.linear_2", d, d);
+  if (config.image_dim) read_image_embedder(weights->image, embedder.in("image_embedder"), config);
   weights->head_modulation = root.tensor("scale_shift_table", {1, 2, d}).reshape({2, d});
   root.linear(weights->proj_out, "proj_out", config.patch_output_dim(), d);
-  weights->blocks.resize(static_cast<size_t>(config.num_layers));
-  for (size_t i = 0; i < weights->blocks.size(); ++i)
-    read_block(weights->blocks[i], root.in(fmt::format("blocks.{}", i)), config);
+  const auto layers = static_cast<size_t>(config.num_layers);
+  weights->blocks.resize(static_cast<size_t>(config.block_count()));
+  for (size_t i = 0; i < layers; ++i) read_block(weights->blocks[i], root.in(fmt::format("blocks.{}", i)), config);
+  if (config.vace())
+    root.linear(weights->control.patch_embedding, "vace_patch_embedding", patches(config.vace_in_channels));
+  weights->control.hints.resize(weights->blocks.size() - layers);
+  for (size_t j = 0; j < weights->control.hints.size(); ++j) {
+    const Reader block = root.in(fmt::format("vace_blocks.{}", j));
+    if (j == 0) block.linear(weights->control.in, "proj_in", d, d);
+    read_block(weights->blocks[layers + j], block, config);
+    block.linear(weights->control.hints[j], "proj_out", d, d);
+  }
   loader.run(threads > 0 ? threads : available_threads(), [&](int64_t, int64_t) {
     if (tick) tick();
   });

@@ -19,6 +19,13 @@ struct LinearWeights {
   TensorView bias;               // [out]
 };
 
+// Keys and values of cross-attention, of rows from one source: the text, or the image.
+struct KeyWeights {
+  LinearWeights k;  // [d, d] W
+  LinearWeights v;  // [d, d] W
+  TensorView norm;  // [d] W, of k
+};
+
 // "W" stands for the model dtype; the others are float32 always (wan.md section 2.9).
 struct TransformerBlockWeights {
   TensorView modulation;  // [6, d] F32: scale_shift_table
@@ -31,14 +38,28 @@ struct TransformerBlockWeights {
   TensorView cross_norm_weight;  // [d] F32, empty without cross_attn_norm: norm2
   TensorView cross_norm_bias;    // [d] F32
   LinearWeights cross_q;         // [d, d] W
-  LinearWeights cross_k;         // [d, d] W
-  LinearWeights cross_v;         // [d, d] W
   TensorView cross_norm_q;       // [d] W
-  TensorView cross_norm_k;       // [d] W
   LinearWeights cross_out;       // [d, d] W
+  std::vector<KeyWeights> keys;  // of the text; with added_kv_proj_dim then of the image
 
   LinearWeights ffn_in;   // [ffn_dim, d] W
   LinearWeights ffn_out;  // [d, ffn_dim] W
+};
+
+// From rows of the image encoder to context rows.
+struct ImageEmbedderWeights {
+  TensorView positions;                // [pos_embed_seq_len, image_dim] W, empty without: pos_embed
+  TensorView in_norm, in_norm_bias;    // [image_dim] F32: norm1
+  LinearWeights hidden;                // [image_dim, image_dim] W: ff.net.0.proj
+  LinearWeights out;                   // [d, image_dim] W: ff.net.2
+  TensorView out_norm, out_norm_bias;  // [d] F32: norm2
+};
+
+// Where the control stream begins, and what each of its blocks adds to the other.
+struct ControlWeights {
+  LinearWeights patch_embedding;     // [d, C_vace·pt·ph·pw] W
+  LinearWeights in;                  // [d, d] W: proj_in of its first block
+  std::vector<LinearWeights> hints;  // [d, d] W: proj_out of each
 };
 
 class TransformerWeights {
@@ -60,9 +81,12 @@ class TransformerWeights {
   LinearWeights time_proj;        // [6d, d] W
   LinearWeights text_in;          // [d, text_dim] W
   LinearWeights text_out;         // [d, d] W
+  ImageEmbedderWeights image;     // empty without image_dim
   TensorView head_modulation;     // [2, d] F32
   LinearWeights proj_out;         // [pt·ph·pw·C_out, d] W
+  // num_layers of them; VACE: then those of the control stream, len(vace_layers).
   std::vector<TransformerBlockWeights> blocks;
+  ControlWeights control;  // empty unless VACE
 
  private:
   TransformerWeights() = default;

@@ -11,36 +11,43 @@ int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
 
 // body(buffer, dtype, shape) for each.
 template <typename Body>
-void for_each_buffer(const TransformerConfig& config, int64_t tokens, int64_t batch, DType dtype, Body&& body) {
+void for_each_buffer(const TransformerConfig& config, const TransformerSize& size, Body&& body) {
   using B = TransformerBuffers;
-  const int64_t d = config.inner_dim(), rows = chunk_rows(tokens), patch = config.patch_input_dim();
+  const DType dtype = size.dtype;
+  const int64_t d = config.inner_dim(), rows = chunk_rows(size.tokens), values = size.timesteps;
+  const int64_t patch = std::max(config.patch_input_dim(), config.vace() ? config.control_input_dim() : 0);
   const DType operand = kernels::operand_dtype({nullptr, 1, 1, dtype, kernels::packed_layout(dtype)});
   const int64_t narrow = std::max(3 * d, patch) * size_of(dtype);
   const int64_t hidden = (config.ffn_dim + kOperandPadding) * size_of(operand);
-  body(&B::x, dtype, Shape{batch, tokens, d});
-  body(&B::o, dtype, Shape{batch, tokens, d});
+  body(&B::x, dtype, Shape{size.batch, size.tokens, d});
+  body(&B::o, dtype, Shape{size.group, size.tokens, d});
+  if (config.vace()) body(&B::control, dtype, Shape{size.group, size.tokens, d});
+  if (size.keeps_residual) {
+    body(&B::residual, dtype, Shape{size.batch, size.tokens, d});
+    body(&B::minus_one, DType::kF32, Shape{d});
+  }
   body(&B::operand, operand, Shape{rows * (std::max(d, patch) + kOperandPadding)});
   body(&B::wide, DType::kU8, Shape{rows * std::max(narrow, hidden)});
-  body(&B::sinusoid, DType::kF32, Shape{batch, config.freq_dim});
-  body(&B::time_hidden, DType::kF32, Shape{batch, d});
-  body(&B::time_float, DType::kF32, Shape{batch, d});
-  body(&B::temb, dtype, Shape{batch, d});
-  body(&B::time_act, dtype, Shape{batch, d});
-  body(&B::time_proj, dtype, Shape{batch, 6 * d});
-  body(&B::proj_float, DType::kF32, Shape{batch, 6, d});
-  body(&B::modulation, DType::kF32, Shape{config.num_layers, batch, 6, d});
-  body(&B::head_rows, DType::kF32, Shape{batch, 2, d});
+  body(&B::sinusoid, DType::kF32, Shape{values, config.freq_dim});
+  body(&B::time_hidden, DType::kF32, Shape{values, d});
+  body(&B::time_float, DType::kF32, Shape{values, d});
+  body(&B::temb, dtype, Shape{values, d});
+  body(&B::time_act, dtype, Shape{values, d});
+  body(&B::time_proj, dtype, Shape{values, 6 * d});
+  body(&B::proj_float, DType::kF32, Shape{values, 6, d});
+  body(&B::modulation, DType::kF32, Shape{config.block_count(), values, 6, d});
+  body(&B::head_rows, DType::kF32, Shape{values, 2, d});
+  if (config.vace()) body(&B::hint_factors, DType::kF32, Shape{2, d});
 }
 
 }  // namespace
 
-void TransformerBuffers::book(const TransformerConfig& config, int64_t tokens_local, int64_t batch, DType dtype) {
+void TransformerBuffers::book(const TransformerConfig& config, const TransformerSize& size) {
   // What was booked goes first, so that two sizes are never held at once.
   *this = {};
-  for_each_buffer(config, tokens_local, batch, dtype,
-                  [&](Tensor TransformerBuffers::*buffer, DType type, const Shape& shape) {
-                    this->*buffer = Tensor::uninitialized(type, shape);
-                  });
+  for_each_buffer(config, size, [&](Tensor TransformerBuffers::*buffer, DType type, const Shape& shape) {
+    this->*buffer = Tensor::uninitialized(type, shape);
+  });
 }
 
 int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads) {
@@ -56,12 +63,10 @@ int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t token
   return static_cast<int64_t>(most);
 }
 
-int64_t transformer_workspace_bytes(const TransformerConfig& config, int64_t tokens_local, int64_t batch, DType dtype,
-                                    int threads) {
-  int64_t bytes = transformer_scratch_bytes(config, tokens_local, dtype, threads);
-  bytes += tokens_local * config.attention_head_dim * size_of(DType::kF32);  // cos and sin, a half each
-  for_each_buffer(config, tokens_local, batch, dtype,
-                  [&](auto, DType type, const Shape& shape) { bytes += shape.size() * size_of(type); });
+int64_t transformer_workspace_bytes(const TransformerConfig& config, const TransformerSize& size, int threads) {
+  int64_t bytes = transformer_scratch_bytes(config, size.tokens, size.dtype, threads);
+  bytes += size.tokens * config.attention_head_dim * size_of(DType::kF32);  // cos and sin, a half each
+  for_each_buffer(config, size, [&](auto, DType type, const Shape& shape) { bytes += shape.size() * size_of(type); });
   return bytes;
 }
 

@@ -24,29 +24,42 @@ inline int64_t chunk_rows(int64_t tokens) {
   return ceil_div(tokens, chunks);
 }
 
-// S tokens of this rank, batch B, C rows of a chunk, W the model dtype, O what a product reads: W or F32.
+// What the buffers are made for.
+struct TransformerSize {
+  int64_t tokens = 0;     // S, of this rank
+  int64_t batch = 1;      // B
+  int64_t group = 1;      // G, samples that attention takes together
+  int64_t timesteps = 1;  // V, most values of a forward
+  bool keeps_residual = false;
+  DType dtype = DType::kF32;  // W, the model's
+};
+
+// C rows of a chunk, O what a product reads: W or F32.
 struct TransformerBuffers {
-  Tensor x;        // [B, S, d] W: the residual stream
-  Tensor o;        // [B, S, d] W: self-attention's result
-  Tensor operand;  // C·(max(d, patch) + padding) O: what a product of the chunk reads
-  Tensor wide;     // bytes: q, k, v of the chunk, or the feed-forward's hidden rows
+  Tensor x;          // [B, S, d] W: the residual stream
+  Tensor o;          // [G, S, d] W: self-attention's result; between blocks a hint of the control stream
+  Tensor control;    // [G, S, d] W: VACE's second residual stream; else empty
+  Tensor residual;   // [B, S, d] W: what the blocks added to x, where that is kept
+  Tensor minus_one;  // [d] F32, with it
+  Tensor operand;    // C·(max(d, patch) + padding) O: what a product of the chunk reads
+  Tensor wide;       // bytes: q, k, v of the chunk, or the feed-forward's hidden rows
 
-  Tensor sinusoid;     // [B, freq_dim] F32
-  Tensor time_hidden;  // [B, d] F32
-  Tensor time_float;   // [B, d] F32: temb, at first as computed, then as rounded to W
-  Tensor temb;         // [B, d] W
-  Tensor time_act;     // [B, d] W
-  Tensor time_proj;    // [B, 6d] W
-  Tensor proj_float;   // [B, 6, d] F32: time_proj
-  Tensor modulation;   // [layers, B, 6, d] F32
-  Tensor head_rows;    // [B, 2, d] F32
+  Tensor sinusoid;      // [V, freq_dim] F32
+  Tensor time_hidden;   // [V, d] F32
+  Tensor time_float;    // [V, d] F32: temb, at first as computed, then as rounded to W
+  Tensor temb;          // [V, d] W
+  Tensor time_act;      // [V, d] W
+  Tensor time_proj;     // [V, 6d] W
+  Tensor proj_float;    // [V, 6, d] F32: time_proj
+  Tensor modulation;    // [blocks, V, 6, d] F32
+  Tensor head_rows;     // [V, 2, d] F32
+  Tensor hint_factors;  // [2, d] F32: a hint's scale for every channel, and zeros; VACE
 
-  void book(const TransformerConfig& config, int64_t tokens_local, int64_t batch, DType dtype);
+  void book(const TransformerConfig& config, const TransformerSize& size);
 };
 
 // Bytes of these buffers, of the rotary table and of the products' scratch memory on so many threads.
-int64_t transformer_workspace_bytes(const TransformerConfig& config, int64_t tokens_local, int64_t batch, DType dtype,
-                                    int threads);
+int64_t transformer_workspace_bytes(const TransformerConfig& config, const TransformerSize& size, int threads);
 // The last of them: the most that one product of a chunk takes.
 int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads);
 

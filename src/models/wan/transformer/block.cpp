@@ -1,0 +1,185 @@
+// One block: self-attention, attention to the context, feed-forward (wan.md section 2.4). The same for every stream.
+#include "base/error.h"
+#include "kernels/norm/norm.h"
+#include "kernels/pointwise/pointwise.h"
+#include "models/wan/transformer/state.h"
+#include "trace/trace.h"
+
+namespace zoetrope::wan {
+
+void Transformer::State::run_block(const BlockCall& block) {
+  self_attention(block);
+  for_each_chunk(block.samples, [&](const Chunk& chunk) {
+    const LinearWeights& out = block.weights.self_out;
+    const TensorView o = rows(buffers.o, chunk), n = operand(chunk.rows(), config.inner_dim());
+    add_gated("out", as_operand(stream, o, out.weight, n), out, block, chunk, kGate1);
+    cross_attention(block, chunk);
+    feed_forward(block, chunk);
+  });
+}
+
+// LN(x), then modulated or affine, as the operand of the next product, rounded to W.
+void Transformer::State::normalise(const TensorView& x_rows, const Affine& affine, const TensorView& out) const {
+  const auto row = [&](const TensorView& v) { return v ? v.reshape({1, 1, v.extent(0)}) : v; };
+  kernels::layer_norm(stream, {.x = one_sample(x_rows),
+                               .weight = affine.weight,
+                               .bias = affine.bias,
+                               .scale = row(affine.scale),
+                               .shift = row(affine.shift),
+                               .eps = static_cast<float>(config.eps),
+                               .out = one_sample(out),
+                               .round_to_bf16 = dtype == DType::kBF16,
+                               .implementation = {}});
+}
+
+TensorView Transformer::State::modulated(const char* span_name, const TensorView& x_rows, const Chunk& chunk,
+                                         const TensorView& tables, int64_t scale, int64_t shift) const {
+  const trace::Span span(stream.lane(), span_name);
+  const TensorView out = operand(chunk.rows(), config.inner_dim());
+  for_each_run(chunk, [&](IndexRange run, int64_t set) {
+    const TensorView table = tables.select(0, set);
+    Affine affine;
+    affine.scale = table.select(0, scale);
+    affine.shift = table.select(0, shift);
+    normalise(x_rows.slice(0, run.begin, run.end), affine, out.slice(0, run.begin, run.end));
+  });
+  return out;
+}
+
+void Transformer::State::product(const char* span_name, const TensorView& x, const LinearWeights& layer,
+                                 kernels::PackedGemm call) const {
+  const double terms = static_cast<double>(x.extent(0)) * static_cast<double>(layer.weight.n * layer.weight.k);
+  const trace::Span span(stream.lane(), span_name, 2 * terms);
+  call.x = x;
+  call.w = layer.weight;
+  call.bias = layer.bias;
+  kernels::packed_gemm(stream, call);
+}
+
+// x += gate·layer(n) in rows [M, d] of a residual stream; gate empty: 1.
+void Transformer::State::add_to_stream(const char* span_name, const TensorView& n, const LinearWeights& layer,
+                                       const TensorView& x, const TensorView& gate) const {
+  kernels::PackedGemm call;
+  call.out = call.residual = x;
+  call.gate = gate;
+  product(span_name, n, layer, call);
+}
+
+// The same for a chunk, each token with its own gate.
+void Transformer::State::add_gated(const char* span_name, const TensorView& n, const LinearWeights& layer,
+                                   const BlockCall& block, const Chunk& chunk, ModulationRow gate) const {
+  const TensorView x = rows(block.x, chunk), tables = modulation(block.index);
+  for_each_run(chunk, [&](IndexRange run, int64_t set) {
+    add_to_stream(span_name, n.slice(0, run.begin, run.end), layer, x.slice(0, run.begin, run.end),
+                  tables.select(0, set).select(0, gate));
+  });
+}
+
+// One sample's tokens [M, d] as heads; turned by the positions of `rotate` where that is given.
+void Transformer::State::write_heads(const TensorView& from, const TensorView& weight, const Chunk* rotate,
+                                     std::span<const HeadSlot> slots) const {
+  const auto table = [&](const Tensor& whole) {
+    return rotate != nullptr ? whole.view().slice(0, rotate->begin, rotate->end) : TensorView();
+  };
+  kernels::rms_norm_rope(stream, {.x = heads(one_sample(from)),
+                                  .weight = weight,
+                                  .cos = table(rope.cos),
+                                  .sin = table(rope.sin),
+                                  .eps = static_cast<float>(config.eps),
+                                  .slots = slots,
+                                  .implementation = {}});
+}
+
+// Into the chunk's rows of attention's input slots.
+void Transformer::State::write_slots(const TensorView& from, const TensorView& weight, const Chunk& chunk, bool rotate,
+                                     std::span<const HeadSlot> slots) {
+  chunk_slots.clear();
+  for (const HeadSlot& slot : slots) {
+    const TensorView sample = slot.out.slice(0, chunk.place, chunk.place + 1);
+    chunk_slots.push_back({slot.heads, sample.slice(1, chunk.begin, chunk.end)});
+  }
+  write_heads(from, weight, rotate ? &chunk : nullptr, chunk_slots);
+}
+
+// x += gate1·to_out(attention(n)), n = LN(x)·(1 + scale1) + shift1; the last step by the caller, chunk by chunk.
+void Transformer::State::self_attention(const BlockCall& block) {
+  const int64_t d = config.inner_dim();
+  const TransformerBlockWeights& w = block.weights;
+  const attention::InputSlots& slots = attention->input_slots();
+  for_each_chunk(block.samples, [&](const Chunk& chunk) {
+    const TensorView n = modulated("norm", rows(block.x, chunk), chunk, modulation(block.index), kScale1, kShift1);
+    const TensorView qkv = wide_part(0, chunk.rows(), 3 * d);
+    kernels::PackedGemm call;
+    call.out = qkv;
+    product("qkv", n, w.self_qkv, call);
+    const trace::Span span(stream.lane(), "norm, rope");
+    write_slots(qkv.slice(1, 0, d), w.self_norm_q, chunk, true, slots.q);
+    write_slots(qkv.slice(1, d, 2 * d), w.self_norm_k, chunk, true, slots.k);
+    write_slots(qkv.slice(1, 2 * d, 3 * d), {}, chunk, false, slots.v);
+  });
+  const trace::Span span(stream.lane(), "self-attention");
+  attention->run({}, heads(buffers.o));  // collective: also where this rank has no tokens
+}
+
+// x += to_out(attention(n, context)), n = LN(x)·norm2
+void Transformer::State::cross_attention(const BlockCall& block, const Chunk& chunk) {
+  const int64_t m = chunk.rows(), d = config.inner_dim();
+  const TransformerBlockWeights& w = block.weights;
+  const TensorView x = rows(block.x, chunk);
+  TensorView n = operand(m, d);
+  if (config.cross_attn_norm) {
+    const trace::Span span(stream.lane(), "cross: norm");
+    Affine affine;
+    affine.weight = w.cross_norm_weight;
+    affine.bias = w.cross_norm_bias;
+    normalise(x, affine, n);
+  } else {
+    n = as_operand(stream, x, w.cross_q.weight, n);
+  }
+  const TensorView raw = wide_part(0, m, d), q = wide_part(1, m, d), o = wide_part(2, m, d);
+  kernels::PackedGemm call;
+  call.out = raw;
+  product("cross: q", n, w.cross_q, call);
+  {
+    const trace::Span span(stream.lane(), "cross: norm of q");
+    const HeadSlot slot{{0, config.num_attention_heads}, heads(one_sample(q))};
+    write_heads(raw, w.cross_norm_q, nullptr, {&slot, 1});
+  }
+  attend_context(block, chunk, q, o, raw);
+  add_to_stream("cross: out", as_operand(stream, o, w.cross_out.weight, operand(m, d)), w.cross_out, x, {});
+}
+
+// o = the sum over the context's sources of softmax(q·kᵀ)·v, each rounded to W, and so their sum. All [M, d].
+void Transformer::State::attend_context(const BlockCall& block, const Chunk& chunk, const TensorView& q,
+                                        const TensorView& o, const TensorView& spare) const {
+  for (size_t source = 0; source < cross.size(); ++source) {
+    const double pairs = static_cast<double>(chunk.rows() * context->rows(source));
+    const trace::Span span(stream.lane(), "cross: attention", 4 * pairs * static_cast<double>(config.inner_dim()));
+    const TextContext::KeyRows of = context->keys(source, block.index, chunk.sample);
+    kernels::KeyBlock keys;
+    keys.k = of.k;
+    keys.v = of.v;
+    keys.key_lengths = of.key_lengths;
+    const CrossKernels& kernels = cross[source];
+    const bool whole = chunk.rows() == kernels.whole.problem().query_tokens;
+    const TensorView out = source == 0 ? o : spare;
+    (whole ? kernels.whole : *kernels.last).attend(stream, heads(one_sample(q)), keys, heads(one_sample(out)));
+    if (source > 0) kernels::gated_add(stream, one_sample(o), one_sample(out), {}, one_sample(o));
+  }
+}
+
+// x += gate2·FFN(n), n = LN(x)·(1 + scale2) + shift2
+void Transformer::State::feed_forward(const BlockCall& block, const Chunk& chunk) {
+  const TransformerBlockWeights& w = block.weights;
+  const TensorView n = modulated("ffn: norm", rows(block.x, chunk), chunk, modulation(block.index), kScale2, kShift2);
+  const int64_t m = chunk.rows(), width = config.ffn_dim;
+  const TensorView hidden(buffers.wide.view().raw(), n.dtype(), {m, width}, {width + kOperandPadding, 1});
+  kernels::PackedGemm call;
+  call.activation = kernels::Activation::kGeluTanh;
+  call.out = hidden;
+  call.round_to_bf16 = dtype == DType::kBF16 && hidden.dtype() == DType::kF32;
+  product("ffn: in", n, w.ffn_in, call);
+  add_gated("ffn: out", hidden, w.ffn_out, block, chunk, kGate2);
+}
+
+}  // namespace zoetrope::wan

@@ -1,0 +1,175 @@
+// What a Transformer is made of: its buffers and the steps of a forward, each in the file of its role: embedding.cpp
+// what stands before and after the blocks, block.cpp a block, control.cpp VACE's second stream, transformer.cpp their
+// order. Private to this folder.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/head_slot.h"
+
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/gemm/packed.h"
+#include "kernels/rope/rope.h"
+#include "models/wan/transformer/linear.h"
+#include "models/wan/transformer/transformer.h"
+#include "models/wan/transformer/workspace.h"
+
+namespace zoetrope::wan {
+
+// Rows of a block's modulation, in the order of scale_shift_table.
+enum ModulationRow : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2, kModulationRows };
+enum HeadRow : int64_t { kHeadShift, kHeadScale, kHeadRows };
+
+// Some tokens of one sample.
+struct Chunk {
+  int64_t sample, place;  // of all, and in the group of samples that is computed
+  int64_t begin, end;
+  int64_t rows() const { return end - begin; }
+};
+
+// [M, d] as [1, M, d].
+inline TensorView one_sample(const TensorView& rows) {
+  return {rows.raw(), rows.dtype(), {1, rows.extent(0), rows.extent(1)}, {0, rows.stride(0), 1}};
+}
+
+// A block where it runs: its weights, its number (of its modulation and keys) and the stream that it adds to.
+struct BlockCall {
+  const TransformerBlockWeights& weights;
+  size_t index;
+  IndexRange samples;
+  TensorView x;  // [G, S, d] of these samples
+};
+
+// The residual stream is the only tensor that a whole block is written to; everything between lives for a chunk of
+// tokens. W stands for the model dtype, M for a chunk's rows.
+struct Transformer::State {
+  State(std::shared_ptr<const TransformerWeights> shared, Stream& rank_stream)
+      : weights(std::move(shared)), stream(rank_stream), config(weights->config), dtype(weights->dtype) {}
+
+  void plan_cross();
+
+  // embedding.cpp
+  void embed_cells(const TensorView& latents, const LinearWeights& layer, const Chunk& chunk,
+                   const TensorView& out) const;
+  void embed_tokens(const TensorView& latents, const Probe& probe);
+  void embed_time(const Timesteps& timesteps, const Probe& probe);
+  void modulate();
+  void project_out(const TensorView& velocity_tokens, const Probe& probe);
+
+  // block.cpp
+  void run_block(const BlockCall& block);
+  void self_attention(const BlockCall& block);
+  void cross_attention(const BlockCall& block, const Chunk& chunk);
+  void attend_context(const BlockCall& block, const Chunk& chunk, const TensorView& q, const TensorView& o,
+                      const TensorView& spare) const;
+  void feed_forward(const BlockCall& block, const Chunk& chunk);
+
+  // control.cpp
+  void begin_control(IndexRange samples, const Probe& probe);
+  void run_control(IndexRange samples, size_t index, const Probe& probe);
+  void add_hint(IndexRange samples, size_t index, const Probe& probe);
+
+  // transformer.cpp
+  void take_timesteps(const Timesteps& of);
+  void require_blocks(std::span<const Blocks> blocks) const;
+  void pass_blocks(IndexRange samples, Blocks what, const Probe& probe);
+  void run_blocks(IndexRange samples, const Probe& probe);
+
+  template <typename Body>
+  void for_each_chunk(IndexRange samples, Body&& body) const {
+    const int64_t rows = chunk_rows(tokens_local);
+    for (int64_t b = samples.begin; b < samples.end; ++b)
+      for (int64_t begin = 0; begin < tokens_local; begin += rows)
+        body(Chunk{b, b - samples.begin, begin, std::min(begin + rows, tokens_local)});
+  }
+  // body(rows of the chunk, set) for each run of tokens that share a timestep, so a set of modulations.
+  template <typename Body>
+  void for_each_run(const Chunk& chunk, Body&& body) const {
+    for (int64_t begin = chunk.begin; begin < chunk.end;) {
+      const int64_t set = set_of(chunk.sample, begin);
+      int64_t end = begin + 1;
+      if (by_token()) {
+        while (end < chunk.end && set_of(chunk.sample, end) == set) ++end;
+      } else {
+        end = chunk.end;
+      }
+      body(IndexRange{begin - chunk.begin, end - chunk.begin}, set);
+      begin = end;
+    }
+  }
+  bool by_token() const { return static_cast<int64_t>(time_index.size()) > batch; }
+  int64_t set_of(int64_t sample, int64_t token) const {
+    if (time_index.empty()) return sample;
+    if (!by_token()) return time_index[static_cast<size_t>(sample)];
+    return time_index[static_cast<size_t>(sample * attention->problem().tokens + tokens.begin + token)];
+  }
+
+  // [M, d] of a tensor [G, S, d].
+  static TensorView rows(const TensorView& all, const Chunk& chunk) {
+    return all.select(0, chunk.place).slice(0, chunk.begin, chunk.end);
+  }
+  TensorView stream_of(IndexRange samples) const { return buffers.x.view().slice(0, samples.begin, samples.end); }
+  TensorView heads(const TensorView& value) const {
+    return value.split_axis(value.rank() - 1, config.num_attention_heads, config.attention_head_dim);
+  }
+  TensorView modulation(size_t block) const {  // [V, 6, d]
+    return buffers.modulation.view().select(0, static_cast<int64_t>(block));
+  }
+  TensorView operand(int64_t m, int64_t width) const {  // [M, width], rows apart
+    return {buffers.operand.view().raw(), buffers.operand.dtype(), {m, width}, {width + kOperandPadding, 1}};
+  }
+  // The part-th of tensors [M, width] W side by side in the chunk's wide memory.
+  TensorView wide_part(int64_t part, int64_t m, int64_t width) const {
+    const int64_t bytes = part * m * width * static_cast<int64_t>(dtype_size(dtype));
+    return {buffers.wide.data<std::byte>() + bytes, dtype, {m, width}};
+  }
+
+  struct Affine {  // of a norm: neither, or weight and bias, or scale and shift; [d] F32
+    TensorView weight, bias, scale, shift;
+  };
+  void normalise(const TensorView& x_rows, const Affine& affine, const TensorView& out) const;
+  // LN(x)·(1 + scale) + shift of a chunk, each token with its own; tables [V, rows, d].
+  TensorView modulated(const char* span, const TensorView& x_rows, const Chunk& chunk, const TensorView& tables,
+                       int64_t scale, int64_t shift) const;
+  void product(const char* span, const TensorView& x, const LinearWeights& layer, kernels::PackedGemm call) const;
+  void add_to_stream(const char* span, const TensorView& n, const LinearWeights& layer, const TensorView& x,
+                     const TensorView& gate) const;
+  void add_gated(const char* span, const TensorView& n, const LinearWeights& layer, const BlockCall& block,
+                 const Chunk& chunk, ModulationRow gate) const;
+  void write_heads(const TensorView& from, const TensorView& weight, const Chunk* rotate,
+                   std::span<const HeadSlot> slots) const;
+  void write_slots(const TensorView& from, const TensorView& weight, const Chunk& chunk, bool rotate,
+                   std::span<const HeadSlot> slots);
+
+  std::shared_ptr<const TransformerWeights> weights;
+  Stream& stream;
+  const TransformerConfig& config;
+  DType dtype;
+
+  int64_t batch = 0;
+  int64_t group = 0;  // samples that attention takes together
+  Shape latent;       // {F, H, W}
+  attention::ContextAttention* attention = nullptr;
+  IndexRange tokens;
+  int64_t tokens_local = 0;
+  kernels::RopeTable rope;
+  std::shared_ptr<TextContext> context;
+  struct CrossKernels {
+    kernels::FlashAttention whole;                // of a chunk
+    std::optional<kernels::FlashAttention> last;  // of a sample's last where that is shorter
+  };
+  std::vector<CrossKernels> cross;  // for each source of keys
+  TensorView control_latents;       // [B, C_vace, Fc, H, W]
+  std::span<const float> control_scales;
+  TransformerBuffers buffers;
+  int64_t most_timesteps = 0;
+  int64_t timesteps = 0;                // values of this forward
+  std::span<const int32_t> time_index;  // of this forward
+  std::vector<HeadSlot> chunk_slots;    // of the tensor that is written; kept, so that a step allocates nothing
+};
+
+}  // namespace zoetrope::wan
