@@ -109,7 +109,7 @@ class Subject {
     if (options_.run.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*options_.run.memory_limit * 1e9));
     const wan::RunSize size = size_for(machine);
     q.work = wan::work(configs_, size);
-    q.work.steps = options_.run.num_inference_steps;
+    q.work.steps = plan_.steps();
     q.work.name = name();
     q.memory = [this, size](const planner::RankUse& use) { return wan::workload(configs_, size, use); };
     return q;
@@ -122,7 +122,7 @@ class Subject {
   std::vector<std::string> lines() const {
     const GenerateOptions& o = options_.run;
     return {
-        fmt::format("Model     {}: {} tokens, {} steps, {}", name(), plan_.tokens, o.num_inference_steps,
+        fmt::format("Model     {}: {} tokens, {} steps, {}", name(), plan_.tokens, plan_.steps(),
                     plan_.guided ? "two guidance branches" : "no guidance"),
         fmt::format("Dtypes    transformer {}, text encoder {}, VAE {}", o.dtype, o.text_encoder_dtype, o.vae_dtype)};
   }

@@ -37,8 +37,12 @@ struct GenerateOptions {
   std::optional<double> guidance_scale_2;  // of the low-noise expert; unset: guidance_scale
   std::optional<double> flow_shift;        // unset: the checkpoint's
   std::optional<double> boundary_ratio;    // of two experts; unset: the checkpoint's
-  std::string scheduler;                   // unipc | flow_match_euler; empty: the checkpoint's
+  std::string scheduler;                   // unipc | flow_match_euler | dpmpp; empty: the checkpoint's
   std::string sigma_grid = "linspace";  // UniPC's grid: linspace (diffusers ≥ 0.37) | legacy (≤ 0.36, native Wan)
+  // The noise levels of each step before flow_shift, falling, instead of num_inference_steps of a grid: models that
+  // were distilled to a few steps need theirs. One of the two; empty: the grid.
+  std::vector<double> sigmas;     // each above 0, at most 1
+  std::vector<double> timesteps;  // the same times 1000 (num_train_timesteps)
   int64_t seed = 0;
   int64_t max_sequence_length = 512;
   bool mask_padding_tokens = false;

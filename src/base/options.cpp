@@ -58,6 +58,23 @@ std::string mapping_text(const YAML::Node& node, const std::string& origin) {
   return text;
 }
 
+// [1, 2] as "1,2".
+std::string sequence_text(const YAML::Node& node, const std::string& origin) {
+  std::vector<std::string> items;
+  for (const auto& item : node) {
+    if (!item.IsScalar()) fail("{}: the list must hold single numbers", origin);
+    items.push_back(item.Scalar());
+  }
+  return fmt::format("{}", fmt::join(items, ","));
+}
+
+std::string_view trimmed(std::string_view part) {
+  constexpr const char* kBlank = " \t\n\r";
+  const size_t begin = part.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return part.substr(begin, part.find_last_not_of(kBlank) - begin + 1);
+}
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -76,12 +93,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal) {
-  const auto trimmed = [](std::string_view part) {
-    constexpr const char* kBlank = " \t";
-    const size_t begin = part.find_first_not_of(kBlank);
-    if (begin == std::string_view::npos) return std::string_view();
-    return part.substr(begin, part.find_last_not_of(kBlank) - begin + 1);
-  };
   const std::string names = fmt::format("{}", fmt::join(legal, ", "));
   std::string_view rest = trimmed(text);
   if (rest.starts_with('{') && rest.ends_with('}')) rest = trimmed(rest.substr(1, rest.size() - 2));
@@ -103,6 +114,23 @@ std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, 
     }
   }
   return sizes;
+}
+
+std::vector<double> parse_numbers(std::string_view text, NumberRange each) {
+  std::string_view rest = trimmed(text);
+  if (rest.starts_with('[') && rest.ends_with(']')) rest = trimmed(rest.substr(1, rest.size() - 2));
+  std::vector<double> values;
+  for (bool more = !rest.empty(); more;) {
+    const size_t comma = rest.find(',');
+    more = comma != std::string_view::npos;
+    try {
+      values.push_back(parse_number(trimmed(rest.substr(0, comma)), each));
+    } catch (const Error& error) {
+      fail("value {}: {}", values.size() + 1, error.what());
+    }
+    if (more) rest = rest.substr(comma + 1);
+  }
+  return values;
 }
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
@@ -163,6 +191,15 @@ OptionSet& OptionSet::number(const char* name, std::optional<double>& field, Num
   add(
       name, help, range_text(range), [&field, range](std::string_view value) { field = parse_number(value, range); },
       [&field] { return field ? fmt::to_string(*field) : ""; });
+  return *this;
+}
+
+OptionSet& OptionSet::numbers(const char* name, std::vector<double>& field, NumberRange each, const char* help) {
+  add(
+      name, help, fmt::format("list of {}", range_text(each)),
+      [&field, each](std::string_view value) { field = parse_numbers(value, each); },
+      [&field] { return fmt::format("{}", fmt::join(field, ",")); })
+      .sequence = true;
   return *this;
 }
 
@@ -268,10 +305,14 @@ void OptionSet::load_yaml(const std::filesystem::path& path) {
     const std::string origin = fmt::format("{} line {}", path.string(), entry.first.Mark().line + 1);
     const Option* option = entry.first.IsScalar() ? find(entry.first.Scalar()) : nullptr;
     const bool mapping = option != nullptr && option->mapping && entry.second.IsMap();
-    if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull() || mapping)) {
+    const bool sequence = option != nullptr && option->sequence && entry.second.IsSequence();
+    if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull() || mapping || sequence)) {
       fail("{}: the value must be a single word, number or text", origin);
     }
-    set(entry.first.Scalar(), mapping ? mapping_text(entry.second, origin) : scalar_text(entry.second), origin);
+    const std::string value = mapping    ? mapping_text(entry.second, origin)
+                              : sequence ? sequence_text(entry.second, origin)
+                                         : scalar_text(entry.second);
+    set(entry.first.Scalar(), value, origin);
   }
 }
 

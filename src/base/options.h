@@ -32,6 +32,8 @@ class OptionSet {
   OptionSet& integer(const char* name, std::optional<int64_t>& field, IntegerRange range, const char* help);
   OptionSet& number(const char* name, double& field, NumberRange range, const char* help);
   OptionSet& number(const char* name, std::optional<double>& field, NumberRange range, const char* help);
+  // Numbers with commas between them, or a YAML sequence; empty text is the empty list.
+  OptionSet& numbers(const char* name, std::vector<double>& field, NumberRange each, const char* help);
   OptionSet& flag(const char* name, bool& field, const char* help);
   OptionSet& choice(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
   // Named whole numbers >= 1, any of the legal names: see parse_sizes(). YAML may write them as a mapping.
@@ -71,6 +73,7 @@ class OptionSet {
     std::string alias_of;
     std::string unavailable;                      // the reason
     bool mapping = false;                         // YAML may give a mapping of scalars
+    bool sequence = false;                        // YAML may give a sequence of scalars
     std::function<void(std::string_view)> parse;  // throws Error with what would be right, without key or origin
     std::function<std::string()> print;
   };
@@ -84,6 +87,10 @@ class OptionSet {
 // `rows: 8, columns: 4`, with or without braces and spaces, as (name, value); empty text has none. Throws Error for a
 // name that is not legal or comes twice, and for a value that is not a whole number >= 1.
 std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal);
+
+// `1, 0.75, 0.5`, with or without brackets and spaces; empty text has none. Throws Error for what is not a number or
+// out of range, with its place in the list.
+std::vector<double> parse_numbers(std::string_view text, NumberRange each);
 
 // The candidate with the smallest edit distance to `word`; empty where none is near (distance > 1/2 of its length).
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);

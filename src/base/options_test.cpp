@@ -19,6 +19,7 @@ struct Example {
   std::string dtype = "bf16";
   bool loud = false;
   std::string tile;
+  std::vector<double> sigmas;
   OptionSet set;
   Example() {
     set.text("prompt", prompt, "what to show")
@@ -27,6 +28,7 @@ struct Example {
         .choice("dtype", dtype, {"bf16", "float32"}, "of the transformer")
         .flag("loud", loud, "say more")
         .sizes("tile", tile, {"rows", "columns"}, "of a tile")
+        .numbers("sigmas", sigmas, {0, 1}, "noise levels")
         .alias("hoehe", "height")
         .unavailable("lora", "", "LoRA is not built yet");
   }
@@ -51,6 +53,40 @@ TEST(Options, ParsesEveryTypeAndRemembersWhereFrom) {
   EXPECT_EQ(e.dtype, "float32");
   EXPECT_TRUE(e.loud);
   EXPECT_EQ(e.set.origin("height"), "command line");
+}
+
+TEST(Options, ListsOfNumbers) {
+  Example e;
+  const std::vector<double> expected = {1, 0.75, 0.5};
+  for (const char* argument : {"sigmas=1,0.75,0.5", "sigmas=[1, 0.75, 0.5]", "sigmas= 1.0 ,0.75, 5e-1 "}) {
+    e.sigmas.clear();
+    e.set.set_argument(argument);
+    EXPECT_EQ(e.sigmas, expected) << argument;
+  }
+  EXPECT_THAT(e.set.values(), HasSubstr("sigmas=1,0.75,0.5\n"));
+  EXPECT_THAT(e.refusal("sigmas=1,,0.5"), HasSubstr("value 2: '' is not a finite number"));
+  EXPECT_THAT(e.refusal("sigmas=1,"), HasSubstr("value 2"));
+  EXPECT_THAT(e.refusal("sigmas=1;0.5"), HasSubstr("value 1: '1;0.5' is not a finite number"));
+  EXPECT_THAT(e.refusal("sigmas=1,2"), HasSubstr("value 2: 2 is out of range; 0 to 1 is allowed"));
+  EXPECT_THAT(e.refusal("sigmas=nan"), HasSubstr("not a finite number"));
+  EXPECT_EQ(e.sigmas, expected);
+  e.set.set_argument("sigmas=");
+  EXPECT_TRUE(e.sigmas.empty());
+}
+
+TEST(Options, YamlSequence) {
+  const std::string path = testing::TempDir() + "options_sequence.yml";
+  Example e;
+  std::ofstream(path) << "sigmas: [1, 0.5]\n";
+  e.set.load_yaml(path);
+  EXPECT_EQ(e.sigmas, (std::vector<double>{1, 0.5}));
+  std::ofstream(path) << "sigmas:\n- 0.25\n- 0.125\n";
+  e.set.load_yaml(path);
+  EXPECT_EQ(e.sigmas, (std::vector<double>{0.25, 0.125}));
+  std::ofstream(path) << "sigmas: [[1], 0.5]\n";
+  EXPECT_THROW(e.set.load_yaml(path), Error);
+  std::ofstream(path) << "height: [1, 0.5]\n";
+  EXPECT_THROW(e.set.load_yaml(path), Error);
 }
 
 TEST(Options, RefusesWithOneSentenceThatSaysWhatWouldBeRight) {

@@ -187,7 +187,7 @@ AutoPlan choose_run(const RunQuestion& q) {
   const wan::RunSize size = run_size(q.memory);
   Question question;
   question.work = wan::work(q.memory.configs, size);
-  question.work.steps = o.num_inference_steps;
+  question.work.steps = q.plan.steps();
   question.hardware = profile.hardware;
   question.ranks = q.job.ranks;
   question.ranks_here = q.job.ranks_here();

@@ -3,6 +3,7 @@
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/index_range.h"
+#include "models/wan/solvers/solver.h"
 
 namespace zoetrope::pipeline {
 
@@ -25,10 +26,13 @@ OptionSet describe_options(GenerateOptions& o) {
       .number("flow_shift", o.flow_shift, {0.01, 100}, "shift of the noise schedule; unset: the checkpoint's")
       .number("boundary_ratio", o.boundary_ratio, {0, 1},
               "share of the noise schedule above which the high-noise expert works; unset: the checkpoint's")
-      .choice("scheduler", o.scheduler, {"unipc", "flow_match_euler"},
-              "solver of the flow equation; unset: the checkpoint's")
+      .choice("scheduler", o.scheduler, wan::solver_names(), "solver of the flow equation; unset: the checkpoint's")
       .choice("sigma_grid", o.sigma_grid, {"linspace", "legacy"},
               "UniPC's noise levels: linspace as diffusers >= 0.37, legacy as <= 0.36 and the native code")
+      .numbers("sigmas", o.sigmas, {0, 1},
+               "noise level of each step before the shift, falling, without the final 0, instead of "
+               "num_inference_steps of a grid")
+      .numbers("timesteps", o.timesteps, {0, 1e6}, "the same as timesteps, 1000 times the noise levels")
       .integer("seed", o.seed, {0, INT64_MAX}, "of the initial noise, as PyTorch's CPU generator draws it")
       .integer("max_sequence_length", o.max_sequence_length, {1, 512}, "text tokens that the prompt is cut to")
       .flag("mask_padding_tokens", o.mask_padding_tokens,

@@ -51,6 +51,8 @@ wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& mod
   }
   config.grid = o.sigma_grid == "legacy" ? wan::SigmaGrid::kFrom999 : wan::SigmaGrid::kFromOne;
   config.steps = o.num_inference_steps;
+  config.sigmas = o.sigmas;
+  config.timesteps = o.timesteps;
   config.num_train_timesteps = model.scheduler.num_train_timesteps;
   config.solver_order = static_cast<int>(model.scheduler.solver_order);
   config.disable_corrector = model.scheduler.disable_corrector;
@@ -60,7 +62,13 @@ wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& mod
     plan.notes.push_back(fmt::format("flow_shift {} instead of {}, which the checkpoint says", *o.flow_shift,
                                      model.scheduler.flow_shift));
   }
-  wan::Solver::create(config);  // refuses now what it would refuse after the weights are read
+  // Refuses now what it would refuse after the weights are read.
+  const int64_t steps = wan::Solver::create(config)->steps();
+  if (steps != config.steps) {
+    plan.notes.push_back(fmt::format("{} denoising steps, as {} says, instead of num_inference_steps={}", steps,
+                                     o.sigmas.empty() ? "timesteps" : "sigmas", config.steps));
+    config.steps = steps;
+  }
   return config;
 }
 

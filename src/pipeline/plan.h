@@ -26,6 +26,7 @@ struct RunPlan {
   wan::SolverConfig solver;
   std::vector<std::string> notes;  // where an option overrides the checkpoint
 
+  int64_t steps() const { return solver.steps; }
   int expert_at(double timestep) const { return timestep >= boundary ? 0 : 1; }
 };
 

@@ -103,6 +103,22 @@ TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
   EXPECT_TRUE(plan_run(options, wan21).notes.empty());
 }
 
+TEST_F(Plan, GivenLevelsAreTheSteps) {
+  GenerateOptions options = one_expert();
+  options.sigmas = {1, 0.75, 0.5, 0.25};
+  const RunPlan plan = plan_run(options, wan21);
+  EXPECT_EQ(plan.steps(), 4);
+  EXPECT_THAT(plan.notes, testing::ElementsAre(HasSubstr("4 denoising steps, as sigmas says, instead of")));
+  options.num_inference_steps = 4;
+  EXPECT_TRUE(plan_run(options, wan21).notes.empty());
+  options.timesteps = {1000, 500};
+  EXPECT_THAT(refusal(options), HasSubstr("sigmas and timesteps"));
+  options.sigmas.clear();
+  EXPECT_EQ(plan_run(options, wan21).steps(), 2);
+  options.timesteps = {500, 1000};
+  EXPECT_THAT(refusal(options), HasSubstr("timesteps: value 2 of 2 is 1000 after 500"));
+}
+
 TEST_F(Plan, NoGuidanceAtOneAndBelow) {
   GenerateOptions options = one_expert();
   for (const double scale : {1.0, 0.0, -2.0}) {

@@ -171,7 +171,7 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
   if (pass.planned == nullptr || !pass.planned->priced()) return;
   const Weights weights = model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
-  const int64_t steps = options_.num_inference_steps;
+  const int64_t steps = plan_.steps();
   result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights, frames));
   result.timing += predicted_text(result.predicted, steps);
 }
@@ -218,9 +218,9 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& latents, double seconds) {
       dump.add(fmt::format("velocity.{}", step), velocity);
       dump.add(fmt::format("latents.{}", step), latents);
-      if (first && callbacks.step) callbacks.step(step + 1, options_.num_inference_steps, seconds);
+      if (first && callbacks.step) callbacks.step(step + 1, plan_.steps(), seconds);
     };
-    if (first && callbacks.step) callbacks.step(0, options_.num_inference_steps, 0);
+    if (first && callbacks.step) callbacks.step(0, plan_.steps(), 0);
     denoiser.run(result.latents, inner);
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
@@ -300,7 +300,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                                  model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
                                  config.num_attention_heads, config.attention_head_dim, options_.dtype);
   text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}\n", options_.width, options_.height,
-                      options_.num_frames, plan_.tokens, options_.num_inference_steps,
+                      options_.num_frames, plan_.tokens, plan_.steps(),
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off");
   text += fmt::format("Ranks {}: {}, {} threads in this process", ranks, layout_text(layout),
                       comm::process_threads(options_.threads));

@@ -156,6 +156,27 @@ def a_configuration_file_is_read_and_the_command_line_wins(cwd):
 
 
 @test
+def a_distilled_model_runs_its_own_few_steps_without_guidance(cwd):
+    result = generate(cwd, "output=a.gif", "dump=one", "sigmas=1,0.75,0.5,0.25", "guidance_scale=1", "flow_shift=5")
+    assert result.returncode == 0, result.stderr
+    assert "4 steps, guidance off" in result.stderr and "4 denoising steps, as sigmas says" in result.stderr
+    yaml = pathlib.Path(cwd) / "run.yml"
+    yaml.write_text(f"model: {MODEL}\ntimesteps: [1000, 750, 500, 250]\nguidance_scale: 1\nflow_shift: 5\n")
+    assert run([PROGRAM, "generate", yaml, *SMALL, "output=b.gif", "dump=two"], cwd).returncode == 0
+    one, two = (read_tensors(pathlib.Path(cwd) / d / "run.safetensors") for d in ("one", "two"))
+    assert one["latents.3"] == two["latents.3"] and "latents.4" not in one
+
+
+@test
+def every_solver_can_be_chosen(cwd):
+    latents = set()
+    for scheduler in ("unipc", "flow_match_euler", "dpmpp"):
+        assert generate(cwd, "output=a.gif", f"dump={scheduler}", f"scheduler={scheduler}").returncode == 0
+        latents.add(read_tensors(pathlib.Path(cwd) / scheduler / "run.safetensors")["latents.1"][2])
+    assert len(latents) == 3
+
+
+@test
 def one_seed_gives_one_video_on_any_number_of_ranks(cwd):
     result = generate(cwd, "output=a.gif", "ranks=4", "attention=ulysses_ring", "ulysses_shards=2",
                       "data_parallelism=1", "compare_one_rank=true")
@@ -193,6 +214,13 @@ refused_option("a_value_that_does_not_parse", ["num_inference_steps=many", "whol
 refused_option("a_value_out_of_range", ["guidance_scale=1000", "0 to 100"], "guidance_scale=1000")
 refused_option("a_height_the_model_cannot_make", ["height=40", "32 and 48"], "height=40")
 refused_option("a_frame_count_the_model_cannot_make", ["num_frames=6", "5 and 9"], "num_frames=6")
+refused_option("sigmas_that_rise", ["sigmas", "value 2 of 2", "must fall"], "sigmas=0.5,1")
+refused_option("sigmas_above_one", ["sigmas=1000,500", "value 1", "0 to 1"], "sigmas=1000,500")
+refused_option("sigmas_with_the_final_zero", ["sigmas", "leave the final 0 out"], "sigmas=1,0.5,0")
+refused_option("sigmas_that_are_no_numbers", ["sigmas=1,a", "'a' is not a finite number"], "sigmas=1,a")
+refused_option("timesteps_above_the_training_ones", ["timesteps", "at most 1000"], "timesteps=1001,500")
+refused_option("sigmas_and_timesteps", ["sigmas and timesteps", "one of them"], "sigmas=1,0.5", "timesteps=1000,500")
+refused_option("an_unknown_scheduler", ["scheduler=ddim", "unipc, flow_match_euler, dpmpp"], "scheduler=ddim")
 refused_option("a_dtype_that_does_not_exist", ["dtype=fp8", "bf16, float32"], "dtype=fp8")
 refused_option("ulysses_degree_that_does_not_divide", ["ulysses_shards=3", "1, 2, 4"], "ranks=4", "ulysses_shards=3")
 refused_option("ulysses_degree_above_the_heads", ["8", "1, 2, 4"], "ranks=8", "ulysses_shards=8")

@@ -330,7 +330,8 @@ SchedulerConfigFile SchedulerConfigFile::from_json(const JsonObject& json) {
   constexpr double kMaxShift = 1000;
   SchedulerConfigFile config;
   config.class_name =
-      one_of(json, "_class_name", {"UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"}, false);
+      one_of(json, "_class_name",
+             {"UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler", "DPMSolverMultistepScheduler"}, false);
   config.num_train_timesteps = json.get_between<int64_t>("num_train_timesteps", 1, 1'000'000, 1000);
   for (const char* key : {"use_dynamic_shifting", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"}) {
     require_switch(json, key, false);
@@ -347,9 +348,16 @@ SchedulerConfigFile SchedulerConfigFile::from_json(const JsonObject& json) {
   one_of(json, "final_sigmas_type", {"zero"}, true);
   require_switch(json, "use_flow_sigmas", true);
   require_switch(json, "thresholding", false);
+  config.solver_order = json.get_between<int64_t>("solver_order", 1, 2, 2);
+  if (config.class_name == "DPMSolverMultistepScheduler") {
+    // lower_order_final and euler_at_final decide nothing here: the last step goes to 0, which is of order 1 always.
+    one_of(json, "algorithm_type", {"dpmsolver++"}, true);
+    config.solver_type = one_of(json, "solver_type", {"midpoint"}, true);
+    require_switch(json, "use_lu_lambdas", false);
+    return config;
+  }
   require_switch(json, "predict_x0", true);
   require_switch(json, "lower_order_final", true);
-  config.solver_order = json.get_between<int64_t>("solver_order", 1, 2, 2);
   config.solver_type = one_of(json, "solver_type", {"bh2"}, true);
   config.disable_corrector = json.get<std::vector<int64_t>>("disable_corrector", {});
   return config;

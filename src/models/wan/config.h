@@ -145,7 +145,8 @@ struct ImageProcessorConfig {
 
 // scheduler/scheduler_config.json
 struct SchedulerConfigFile {
-  std::string class_name = "UniPCMultistepScheduler";  // or FlowMatchEulerDiscreteScheduler
+  // or FlowMatchEulerDiscreteScheduler, DPMSolverMultistepScheduler
+  std::string class_name = "UniPCMultistepScheduler";
   int64_t num_train_timesteps = 1000;
   double flow_shift = 1.0;  // "shift" of FlowMatchEuler
   int64_t solver_order = 2;

@@ -181,7 +181,7 @@ TEST(VaeConfig, RefusesWhatDoesNotFitTogether) {
   }
 }
 
-TEST(SchedulerConfigFile, ReadsBothSolvers) {
+TEST(SchedulerConfigFile, ReadsEverySolver) {
   const json unipc = {{"_class_name", "UniPCMultistepScheduler"}, {"flow_shift", 3.0}, {"use_flow_sigmas", true}};
   EXPECT_EQ(parse<SchedulerConfigFile>(unipc).flow_shift, 3.0);
   expect_required<SchedulerConfigFile>(unipc, "flow_shift");
@@ -193,6 +193,19 @@ TEST(SchedulerConfigFile, ReadsBothSolvers) {
   expect_refused<SchedulerConfigFile>(unipc, "_class_name", "DDIMScheduler");
   const json euler = {{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"shift", 5.0}};
   EXPECT_EQ(parse<SchedulerConfigFile>(euler).flow_shift, 5.0);
+  const json dpm = {{"_class_name", "DPMSolverMultistepScheduler"},
+                    {"flow_shift", 8.0},
+                    {"use_flow_sigmas", true},
+                    {"prediction_type", "flow_prediction"},
+                    {"algorithm_type", "dpmsolver++"},
+                    {"solver_type", "midpoint"},
+                    {"lower_order_final", false}};
+  EXPECT_EQ(parse<SchedulerConfigFile>(dpm).flow_shift, 8.0);
+  expect_refused<SchedulerConfigFile>(dpm, "solver_order", 3);
+  expect_refused<SchedulerConfigFile>(dpm, "algorithm_type", "sde-dpmsolver++");
+  expect_refused<SchedulerConfigFile>(dpm, "solver_type", "heun");
+  expect_refused<SchedulerConfigFile>(dpm, "use_lu_lambdas", true);
+  expect_refused<SchedulerConfigFile>(dpm, "final_sigmas_type", "sigma_min");
 }
 
 json pipeline_json() {

@@ -30,7 +30,6 @@ TEST(SolverTables, EqualTheRecordedOnes) {
   int checked = 0;
   for (const auto& table : io::JsonObject::load_array(ZOETROPE_GOLDEN_DIR "/schedulers/tables.json")) {
     const auto name = table.get<std::string>("scheduler");
-    if (name == "dpmpp") continue;  // recorded, but no published Wan checkpoint names it
     const auto solver =
         Solver::create(config_of(parse_solver_kind(name), table.get<double>("shift"), table.get<int64_t>("steps")));
     const auto as_double = [](std::span<const float> values) {
@@ -40,7 +39,7 @@ TEST(SolverTables, EqualTheRecordedOnes) {
     EXPECT_EQ(as_double(solver->sigmas()), table.get<std::vector<double>>("sigmas"));
     ++checked;
   }
-  EXPECT_EQ(checked, 52);
+  EXPECT_EQ(checked, 72);
 }
 
 // Ten steps of the grid that diffusers had until 0.36; σ printed with eight digits.
@@ -65,6 +64,66 @@ TEST(SolverTables, OldGrid) {
     for (size_t i = 0; i < 10; ++i) EXPECT_NEAR(solver->sigmas()[i], one.sigmas[i], 0.5e-8 + 6e-8);  // print, float32
     EXPECT_EQ(solver->sigmas()[10], 0.0f);
   }
+}
+
+// The levels of the grid, given instead of asked for, are the recorded table again: they are shifted like the grid's.
+TEST(SolverTables, GivenLevelsEqualTheGridOfTheSameLevels) {
+  int checked = 0;
+  for (const auto& table : io::JsonObject::load_array(ZOETROPE_GOLDEN_DIR "/schedulers/tables.json")) {
+    const SolverKind kind = parse_solver_kind(table.get<std::string>("scheduler"));
+    if (kind == SolverKind::kFlowMatchEuler) continue;
+    const auto n = table.get<int64_t>("steps");
+    SolverConfig config = config_of(kind, table.get<double>("shift"), 77);
+    for (int64_t i = 0; i < n; ++i) {
+      const double to = (1.0 / 1000 - 1.0) / static_cast<double>(n);
+      config.sigmas.push_back(kind == SolverKind::kUniPC ? static_cast<double>(i) * to + 1.0
+                                                         : 1.0 - (static_cast<double>(n - i) * to + 1.0));
+    }
+    if (kind == SolverKind::kDpmSolver) config.sigmas[0] = 1.0 - 1.0 / 1000;  // linspace ends exactly
+    const auto solver = Solver::create(config);
+    const std::vector<double> sigmas(solver->sigmas().begin(), solver->sigmas().end());
+    const std::vector<double> timesteps(solver->timesteps().begin(), solver->timesteps().end());
+    EXPECT_EQ(sigmas, table.get<std::vector<double>>("sigmas")) << n;
+    EXPECT_EQ(timesteps, table.get<std::vector<double>>("timesteps")) << n;
+    ++checked;
+  }
+  EXPECT_EQ(checked, 52);
+}
+
+// Four steps as distilled models take them, shift 5: 5u/(1 + 4u) of 1, 3/4, 1/2, 1/4 is 1, 15/16, 5/6, 5/8.
+TEST(SolverTables, FourGivenLevels) {
+  const std::vector<double> levels = {1, 0.75, 0.5, 0.25}, timesteps = {1000, 750, 500, 250};
+  const std::vector<float> shifted = {1, 15.0f / 16, 5.0f / 6, 5.0f / 8};
+  for (const SolverKind kind : {SolverKind::kUniPC, SolverKind::kDpmSolver, SolverKind::kFlowMatchEuler}) {
+    const bool euler = kind == SolverKind::kFlowMatchEuler;
+    for (const bool as_timesteps : {false, true}) {
+      SolverConfig config = config_of(kind, 5, 50);
+      (as_timesteps ? config.timesteps : config.sigmas) = as_timesteps ? timesteps : levels;
+      const auto solver = Solver::create(config);
+      ASSERT_EQ(solver->steps(), 4);
+      EXPECT_EQ(solver->sigmas()[0], euler ? 1.0f : static_cast<float>(1 - 1e-6));  // log(1 − σ) must be finite
+      for (size_t i = 1; i < 4; ++i) EXPECT_FLOAT_EQ(solver->sigmas()[i], shifted[i]);
+      EXPECT_EQ(solver->sigmas()[4], 0.0f);
+      const std::vector<float> told(solver->timesteps().begin(), solver->timesteps().end());
+      if (euler) {
+        for (size_t i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(told[i], 1000 * shifted[i]);
+      } else {
+        EXPECT_EQ(told, (std::vector<float>{999, 937, 833, 625}));
+      }
+    }
+  }
+}
+
+// Without a shift a whole timestep is told to the model as it was given.
+TEST(SolverTables, GivenTimestepsAreWhole) {
+  SolverConfig config = config_of(SolverKind::kUniPC, 1, 50);
+  std::vector<float> expected;
+  for (int t = 999; t >= 1; --t) {
+    config.timesteps.push_back(t);
+    expected.push_back(static_cast<float>(t));
+  }
+  const auto solver = Solver::create(config);
+  EXPECT_EQ(std::vector<float>(solver->timesteps().begin(), solver->timesteps().end()), expected);
 }
 
 struct Recorded {
@@ -118,7 +177,9 @@ INSTANTIATE_TEST_SUITE_P(
         Recorded{"unipc.shift5.steps8.bfloat16", SolverKind::kUniPC, 5, 8, VelocityDType::kBF16},
         Recorded{"flow_match_euler.shift3.steps6.float32", SolverKind::kFlowMatchEuler, 3, 6, VelocityDType::kF32},
         Recorded{"flow_match_euler.shift7.steps20.float32", SolverKind::kFlowMatchEuler, 7, 20, VelocityDType::kF32},
-        Recorded{"flow_match_euler.shift5.steps8.bfloat16", SolverKind::kFlowMatchEuler, 5, 8, VelocityDType::kBF16}),
+        Recorded{"flow_match_euler.shift5.steps8.bfloat16", SolverKind::kFlowMatchEuler, 5, 8, VelocityDType::kBF16},
+        Recorded{"dpmpp.shift3.steps6.float32", SolverKind::kDpmSolver, 3, 6, VelocityDType::kF32},
+        Recorded{"dpmpp.shift5.steps20.float32", SolverKind::kDpmSolver, 5, 20, VelocityDType::kF32}),
     [](const testing::TestParamInfo<Recorded>& recorded) {
       std::string name = recorded.param.key;
       std::replace(name.begin(), name.end(), '.', '_');
@@ -140,7 +201,7 @@ TEST(UniPC, ToyProblem) {
 
 // A constant velocity is integrated exactly by every order: x₀ − σ₀·v.
 TEST(Solver, ConstantVelocityIsExact) {
-  for (const SolverKind kind : {SolverKind::kUniPC, SolverKind::kFlowMatchEuler}) {
+  for (const SolverKind kind : {SolverKind::kUniPC, SolverKind::kFlowMatchEuler, SolverKind::kDpmSolver}) {
     for (const SigmaGrid grid : {SigmaGrid::kFromOne, SigmaGrid::kFrom999}) {
       for (const int64_t steps : {1, 2, 3, 7, 50}) {
         SolverConfig config = config_of(kind, 5, steps);
@@ -219,6 +280,23 @@ TEST(Solver, ValuesOutOfRangeAreRefused) {
                 c.steps = 1000;
               }),
               HasSubstr("smaller shift"));
+  const auto given = [&](std::vector<double> sigmas, std::vector<double> timesteps = {}) {
+    return refusal([&](SolverConfig& c) {
+      c.sigmas = std::move(sigmas);
+      c.timesteps = std::move(timesteps);
+    });
+  };
+  EXPECT_EQ(given({1, 0.5}), "no error");
+  EXPECT_EQ(given({}, {1000, 3.5}), "no error");
+  EXPECT_THAT(given({1, 0.5}, {1000, 500}), HasSubstr("one of them"));
+  EXPECT_THAT(given({0.5, 1}), HasSubstr("must fall"));
+  EXPECT_THAT(given({0.5, 0.5}), HasSubstr("value 2 of 2"));
+  EXPECT_THAT(given({1000, 500}), HasSubstr("at most 1"));
+  EXPECT_THAT(given({1, 0.5, 0}), HasSubstr("leave the final 0 out"));
+  EXPECT_THAT(given({1, NAN}), HasSubstr("value 2 of 2"));
+  EXPECT_THAT(given({}, {1001, 500}), HasSubstr("at most 1000"));
+  EXPECT_THAT(given({1, -0.5}), HasSubstr("above 0"));
+  EXPECT_THAT(given({1, 1 - 1e-12}), HasSubstr("further apart"));
   EXPECT_EQ(refusal([](SolverConfig& c) {
               c.shift = 16;
               c.steps = 1000;
