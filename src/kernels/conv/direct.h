@@ -2,6 +2,7 @@
 // no library headers with code: what those files instantiate must not be linked into others.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,6 +21,12 @@ struct TileCall {
   float* acc;
   int64_t acc_stride;  // floats a pixel
   bool accumulate;     // onto acc
+
+  // Of tiles of several rows, whose runs are single rows of input: [frame][rows of the kernel + row_stride].
+  int64_t frames, channels;
+  std::array<int64_t, 2> kernel;
+  int64_t row_stride;  // runs between two rows of output
+  int64_t acc_row;     // floats between them
 };
 
 // One row of finished sums to memory. Pointers are to the first pixel, strides in elements a pixel.
@@ -45,6 +52,8 @@ using TileFunction = void (*)(const TileCall&);
 struct DirectKernels {
   static constexpr int kMostPixels = 8;
   static constexpr int kMostVectors = 3;
+  int rows = 1;                                  // of outputs in a tile
+  int depth = 1;                                 // input channels that must come together
   int lanes;                                     // floats in a vector
   int pixels;                                    // of the largest tile
   int vectors;                                   // of output channels in the largest tile
@@ -55,11 +64,16 @@ struct DirectKernels {
   void (*finish_f32)(const FinishCall&);
   void (*finish_bf16)(const FinishCall&);
   void (*widen)(const void* from, float* to, int64_t count);  // bf16 to float
+
+  // Of matrix units, whose tiles have all their rows and pixels: runs work(argument) on this thread with the units set
+  // up. nullptr: there are none, and tiles come in every size.
+  void (*with_units)(void (*work)(void*), void* argument) = nullptr;
 };
 constexpr int64_t kNarrowChannels = 3;  // of the narrow tiles
 
 const DirectKernels& direct_avx2();
 const DirectKernels& direct_avx512();
 const DirectKernels& direct_avx512_bf16();
+const DirectKernels& direct_amx();
 
 }  // namespace zoetrope::kernels

@@ -38,16 +38,19 @@ IndexRange piece(int64_t size, int64_t count, int64_t index) {
 }  // namespace
 
 std::string DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
-  if (p.frames * p.kernel[0] > kMostRuns) return "more than " + std::to_string(kMostRuns) + " rows of taps";
+  if (p.frames * (p.kernel[0] + (kernels.rows - 1) * p.stride) > kMostRuns)
+    return "more than " + std::to_string(kMostRuns) + " rows of taps";
   if (kernels.pair == 2 && p.dtype != DType::kBF16) return "multiplies bf16 only";
-  if (kernels.pair == 2 && p.in_channels % 2 != 0) return "needs an even number of input channels";
+  if (kernels.pair == 2 && kernels.depth == 1 && p.in_channels % 2 != 0)
+    return "needs an even number of input channels";
   return {};
 }
 
 DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const DirectKernels& kernels,
                                      const TensorView& weight, const TensorView& bias)
     : problem_(problem), kernels_(kernels) {
-  run_length_ = problem.kernel[1] * problem.in_channels;
+  channels_ = round_up(problem.in_channels, kernels.depth);
+  run_length_ = problem.kernel[1] * channels_;
   narrow_ = problem.out_channels == kNarrowChannels && run_length_ % kernels.lanes == 0 && kernels.pair == 1;
   widens_ = problem.dtype == DType::kBF16 && kernels.pair == 1;
   tiles_ = kernels.pair == 2 ? DType::kBF16 : DType::kF32;
@@ -57,7 +60,9 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   if (bias) std::copy_n(bias.data<float>(), problem.out_channels, bias_.begin());
   if (narrow_) pack_narrow(weight);
   else pack(weight);
-  chunk_ = std::clamp<int64_t>(kWeightBytes / blocks_.front().frame_bytes, 1, problem.frames);
+  chunk_ = kernels.with_units != nullptr
+               ? problem.frames
+               : std::clamp<int64_t>(kWeightBytes / blocks_.front().frame_bytes, 1, problem.frames);
 }
 
 void DirectConvolution::put(int64_t at, float value) {
@@ -65,10 +70,25 @@ void DirectConvolution::put(int64_t at, float value) {
   else packed_.data<float>()[at] = value;
 }
 
-// [block][frame][row of taps][k of the run, in pairs][output channel of the block][of the pair].
+// Where tiles read the weight of an input from, of a block that begins at 0: [frame][row of taps][k of the run, in
+// pairs][output channel of the block][of the pair]. On matrix units [frame][depth of input channels][column][row of
+// taps][lanes of output channels], and there [pair][output channel][of the pair].
+int64_t DirectConvolution::place(int64_t frame, int64_t row, int64_t column, int64_t channel, int64_t out,
+                                 int64_t width) const {
+  const int64_t pair = kernels_.pair, lanes = kernels_.lanes, depth = kernels_.depth;
+  const std::array<int64_t, 2>& kernel = problem_.kernel;
+  if (kernels_.with_units == nullptr) {
+    const int64_t k = (frame * kernel[0] + row) * run_length_ + column * channels_ + channel;
+    return (k / pair * width + out) * pair + k % pair;
+  }
+  const int64_t step = ((frame * channels_ / depth + channel / depth) * kernel[1] + column) * kernel[0] + row;
+  const int64_t unit = step * width / lanes + out / lanes, k = channel % depth;
+  return unit * depth * lanes + (k / pair * lanes + out % lanes) * pair + k % pair;
+}
+
 void DirectConvolution::pack(const TensorView& weight) {
   const FrameConvProblem& p = problem_;
-  const int64_t pair = kernels_.pair, rows = p.kernel[0], widest = kernels_.vectors * kernels_.lanes;
+  const int64_t rows = p.kernel[0], widest = kernels_.vectors * kernels_.lanes;
   const auto element = static_cast<int64_t>(dtype_size(tiles_));
   const int64_t frame_inputs = rows * run_length_;
   packed_ = Tensor(held_, {columns_ * p.frames * frame_inputs});
@@ -82,8 +102,7 @@ void DirectConvolution::pack(const TensorView& weight) {
         for (int64_t tap = 0; tap < p.frames * rows; ++tap) {
           for (int64_t j = 0; j < p.kernel[1]; ++j) {
             const float value = from[((o * p.in_channels + c) * p.frames * rows + tap) * p.kernel[1] + j];
-            const int64_t k = tap * run_length_ + j * p.in_channels + c;
-            put(start + (k / pair * width + o - column) * pair + k % pair, value);
+            put(start + place(tap / rows, tap % rows, j, c, o - column, width), value);
           }
         }
       }
@@ -125,6 +144,7 @@ const std::byte* DirectConvolution::weights_of_tiles(Stream& stream) const {
 
 struct DirectConvolution::Item {
   IndexRange rows, columns;
+  bool copied = false;  // its inputs, to scratch
 };
 
 struct DirectConvolution::Plan {
@@ -134,14 +154,9 @@ struct DirectConvolution::Plan {
   const std::byte* weights = nullptr;  // as tiles read them
   int64_t first_frame = 0;             // the ones before had not begun
   int64_t height = 0, width = 0;
-  int64_t bands = 0, strips = 0, strip_tiles = 0;
+  int64_t bands = 0, band_tiles = 0, strips = 0, strip_tiles = 0;
   int64_t most_columns = 0;  // of an item
   size_t acc_bytes = 0, scratch_bytes = 0;
-
-  Item item(int64_t index, int64_t tile) const {
-    const IndexRange tiles = piece(strip_tiles, strips, index % strips);
-    return {piece(height, bands, index / strips), {tiles.begin * tile, std::min(tiles.end * tile, width)}};
-  }
 };
 
 DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const {
@@ -154,13 +169,16 @@ DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inpu
   plan.strip_tiles = ceil_div(plan.width, kernels_.pixels);
   const int64_t most_tiles = std::max<int64_t>(1, kStripFloats / deepest / kernels_.pixels);
   plan.strips = ceil_div(plan.strip_tiles, most_tiles);
+  plan.band_tiles = ceil_div(plan.height, kernels_.rows);
   plan.bands = ceil_div(plan.height, kBandRows);
   plan.most_columns = ceil_div(plan.strip_tiles, plan.strips) * kernels_.pixels;
   plan.acc_bytes = static_cast<size_t>(round_up(kBandRows * plan.most_columns * columns_ * 4, kAlignment));
-  const int64_t rows = (kBandRows - 1) * problem_.stride + problem_.kernel[0];
-  const int64_t columns = (plan.most_columns - 1) * problem_.stride + problem_.kernel[1];
   plan.scratch_bytes = plan.acc_bytes;
-  if (widens_) plan.scratch_bytes += static_cast<size_t>(chunk_ * rows * columns * problem_.in_channels * 4);
+  if (widens_ || kernels_.with_units != nullptr) {
+    const int64_t columns = always_copies() ? plan.most_columns : kernels_.pixels;
+    const int64_t copy = chunk_ * input_rows(kBandRows) * input_columns(columns) * channels_;
+    plan.scratch_bytes += static_cast<size_t>(copy) * dtype_size(tiles_);
+  }
   plan.scratch_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(plan.scratch_bytes), kAlignment));
   return plan;
 }
@@ -180,78 +198,121 @@ void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, 
   std::atomic<int64_t> next{0};
   auto work = [&](int thread) {
     if (thread >= threads) return;
-    for (int64_t index = next++; index < items; index = next++)
-      run_item(call, call.item(index, kernels_.pixels), scratch + static_cast<size_t>(thread) * call.scratch_bytes);
+    auto items_in_turn = [&] {
+      for (int64_t index = next++; index < items; index = next++)
+        run_item(call, item(call, index), scratch + static_cast<size_t>(thread) * call.scratch_bytes);
+    };
+    if (kernels_.with_units == nullptr) return items_in_turn();
+    kernels_.with_units([](void* body) { (*static_cast<decltype(items_in_turn)*>(body))(); }, &items_in_turn);
   };
   if (threads == 1) work(0);
   else stream.team().run(work);
 }
 
+DirectConvolution::Item DirectConvolution::item(const Plan& plan, int64_t index) const {
+  const auto range = [](int64_t all, int64_t count, int64_t at, int64_t tile, int64_t size) {
+    const IndexRange tiles = piece(all, count, at);
+    return IndexRange{tiles.begin * tile, std::min(tiles.end * tile, size)};
+  };
+  Item item{range(plan.band_tiles, plan.bands, index / plan.strips, kernels_.rows, plan.height),
+            range(plan.strip_tiles, plan.strips, index % plan.strips, kernels_.pixels, plan.width)};
+  const bool narrow = kernels_.with_units != nullptr && item.columns.size() < kernels_.pixels;
+  item.copied = always_copies() || narrow;
+  return item;
+}
+
 void DirectConvolution::run_item(const Plan& plan, const Item& item, std::byte* scratch) const {
   auto* acc = reinterpret_cast<float*>(scratch);
-  auto* wide = reinterpret_cast<float*>(scratch + plan.acc_bytes);
+  std::byte* copy = scratch + plan.acc_bytes;
   for (int64_t first = plan.first_frame; first < problem_.frames; first += chunk_) {
     const int64_t last = std::min(first + chunk_, problem_.frames);
-    if (widens_) widen_inputs(plan, item, wide, first, last);
-    sum_taps(plan, item, acc, wide, first, last);
+    if (item.copied) copy_inputs(plan, item, copy, first, last);
+    sum_taps(plan, item, acc, copy, first, last);
   }
   finish_item(plan, item, acc);
 }
 
-// The inputs of an item as float, dense: [frame][row][column][C].
-void DirectConvolution::widen_inputs(const Plan& plan, const Item& item, float* wide, int64_t first,
-                                     int64_t last) const {
+// The inputs of an item as tiles multiply them, dense: [frame][row][column][C]. Columns that whole tiles add behind the
+// last stay as they are: nobody takes what comes of them.
+void DirectConvolution::copy_inputs(const Plan& plan, const Item& item, std::byte* copy, int64_t first,
+                                    int64_t last) const {
   const FrameConvProblem& p = problem_;
-  const int64_t rows = (item.rows.size() - 1) * p.stride + p.kernel[0];
-  const int64_t count = ((item.columns.size() - 1) * p.stride + p.kernel[1]) * p.in_channels;
+  const int64_t rows = input_rows(item.rows.size()), columns = input_columns(item.columns.size());
+  const auto row_bytes = copied_row(item) * static_cast<int64_t>(dtype_size(tiles_));
   for (int64_t frame = first; frame < last; ++frame) {
     const TensorView& x = plan.inputs[static_cast<size_t>(frame)];
     const BFloat16* from = x.data<BFloat16>() + (p.origin[0] + item.rows.begin * p.stride) * x.stride(0) +
                            (p.origin[1] + item.columns.begin * p.stride) * p.in_channels;
-    for (int64_t row = 0; row < rows; ++row, wide += count) kernels_.widen(from + row * x.stride(0), wide, count);
+    for (int64_t row = 0; row < rows; ++row, copy += row_bytes, from += x.stride(0)) {
+      if (widens_) {
+        kernels_.widen(from, reinterpret_cast<float*>(copy), columns * p.in_channels);
+        continue;
+      }
+      auto* to = reinterpret_cast<BFloat16*>(copy);
+      for (int64_t column = 0; column < columns; ++column, to += channels_)
+        std::fill(std::copy_n(from + column * p.in_channels, p.in_channels, to), to + channels_, BFloat16{});
+    }
   }
 }
 
-void DirectConvolution::sum_taps(const Plan& plan, const Item& item, float* acc, float* wide, int64_t first,
+int64_t DirectConvolution::copied_row(const Item& item) const {
+  const int64_t whole = kernels_.with_units == nullptr ? 1 : kernels_.pixels;
+  return input_columns(round_up(item.columns.size(), whole)) * channels_;
+}
+
+// The rows of input that the tiles of output row `row` read, at the item's first column. Where a tile has more rows
+// than the item, its last ones repeat.
+int64_t DirectConvolution::runs_of(const Plan& plan, const Item& item, int64_t row, IndexRange frames,
+                                   const std::byte* copy, const std::byte** runs) const {
+  const FrameConvProblem& p = problem_;
+  const auto element = static_cast<int64_t>(dtype_size(item.copied ? tiles_ : p.dtype));
+  const int64_t rows = input_rows(kernels_.rows), last = input_rows(item.rows.size()) - 1;
+  int64_t count = 0;
+  for (int64_t frame = frames.begin; frame < frames.end; ++frame) {
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t at = std::min((row - item.rows.begin) * p.stride + i, last);
+      if (item.copied) {
+        runs[count++] = copy + ((frame - frames.begin) * (last + 1) + at) * copied_row(item) * element;
+        continue;
+      }
+      const TensorView& x = plan.inputs[static_cast<size_t>(frame)];
+      runs[count++] = x.data<std::byte>() + ((p.origin[0] + item.rows.begin * p.stride + at) * x.stride(0) +
+                                             (p.origin[1] + item.columns.begin * p.stride) * p.in_channels) *
+                                                element;
+    }
+  }
+  return count;
+}
+
+void DirectConvolution::sum_taps(const Plan& plan, const Item& item, float* acc, const std::byte* copy, int64_t first,
                                  int64_t last) const {
   const FrameConvProblem& p = problem_;
-  const int64_t element = p.dtype == DType::kBF16 && !widens_ ? 2 : 4;
-  const int64_t wide_row = ((item.columns.size() - 1) * p.stride + p.kernel[1]) * p.in_channels;
-  const int64_t wide_frame = ((item.rows.size() - 1) * p.stride + p.kernel[0]) * wide_row;
+  const auto element = static_cast<int64_t>(dtype_size(item.copied ? tiles_ : p.dtype));
+  const bool units = kernels_.with_units != nullptr;
   TileCall call{};
-  call.run_count = (last - first) * p.kernel[0];
   call.run_length = run_length_;
-  call.pixel_stride = p.stride * p.in_channels;
+  call.pixel_stride = p.stride * channels_;
   call.acc_stride = columns_;
   call.accumulate = first > plan.first_frame;
+  call.frames = last - first;
+  call.channels = channels_;
+  call.kernel = p.kernel;
+  call.row_stride = p.stride;
+  call.acc_row = plan.most_columns * columns_;
   for (const Block& block : blocks_) {
     call.weights = plan.weights + block.weights + first * block.frame_bytes;
-    for (int64_t row = item.rows.begin; row < item.rows.end; ++row) {
+    for (int64_t row = item.rows.begin; row < item.rows.end; row += kernels_.rows) {
       const std::byte* runs[kMostRuns];
-      int64_t count = 0;
-      for (int64_t frame = first; frame < last; ++frame) {
-        const TensorView& x = plan.inputs[static_cast<size_t>(frame)];
-        for (int64_t i = 0; i < p.kernel[0]; ++i) {
-          if (widens_) {
-            runs[count++] = reinterpret_cast<const std::byte*>(wide + (frame - first) * wide_frame +
-                                                               ((row - item.rows.begin) * p.stride + i) * wide_row);
-          } else {
-            const int64_t at = (p.origin[0] + row * p.stride + i) * x.stride(0) +
-                               (p.origin[1] + item.columns.begin * p.stride) * p.in_channels;
-            runs[count++] = x.data<std::byte>() + at * element;
-          }
-        }
-      }
-      call.acc = acc + (row - item.rows.begin) * plan.most_columns * columns_ + block.column;
-      for (int64_t column = item.columns.begin; column < item.columns.end; column += kernels_.pixels) {
-        const int64_t pixels = std::min<int64_t>(kernels_.pixels, item.columns.end - column);
-        for (int64_t r = 0; r < count; ++r) {
-          call.runs[r] = runs[r];
-          runs[r] += pixels * call.pixel_stride * element;
-        }
+      call.run_count = runs_of(plan, item, row, {first, last}, copy, runs);
+      float* row_acc = acc + (row - item.rows.begin) * call.acc_row + block.column;
+      for (int64_t column = 0; column < item.columns.size(); column += kernels_.pixels) {
+        const int64_t pixels = std::min<int64_t>(kernels_.pixels, item.columns.size() - column);
+        // A whole tile at the end of a row begins before the end of the one before, and sums the same once more.
+        const int64_t begin = units && !item.copied ? column + pixels - kernels_.pixels : column;
+        for (int64_t r = 0; r < call.run_count; ++r) call.runs[r] = runs[r] + begin * call.pixel_stride * element;
+        call.acc = row_acc + begin * columns_;
         if (narrow_) kernels_.narrow[pixels - 1](call);
-        else kernels_.tile[pixels - 1][block.vectors - 1](call);
-        call.acc += pixels * columns_;
+        else kernels_.tile[units ? 0 : pixels - 1][block.vectors - 1](call);
       }
     }
   }

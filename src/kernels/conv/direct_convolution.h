@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/index_range.h"
 #include "kernels/conv/direct.h"
 #include "kernels/conv/frame_conv.h"
 
@@ -26,11 +27,22 @@ class DirectConvolution {
   void pack(const TensorView& weight);
   void pack_narrow(const TensorView& weight);
   void put(int64_t at, float value);
+  int64_t place(int64_t frame, int64_t row, int64_t column, int64_t channel, int64_t out, int64_t width) const;
+  // Of a picture's part, what it is made of.
+  int64_t input_rows(int64_t rows) const { return (rows - 1) * problem_.stride + problem_.kernel[0]; }
+  int64_t input_columns(int64_t columns) const { return (columns - 1) * problem_.stride + problem_.kernel[1]; }
+  // Where frames are not what tiles multiply.
+  bool always_copies() const { return widens_ || channels_ != problem_.in_channels; }
   const std::byte* weights_of_tiles(Stream& stream) const;
   Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
+  Item item(const Plan& plan, int64_t index) const;
   void run_item(const Plan& plan, const Item& item, std::byte* scratch) const;
-  void sum_taps(const Plan& plan, const Item& item, float* acc, float* wide, int64_t first, int64_t last) const;
-  void widen_inputs(const Plan& plan, const Item& item, float* wide, int64_t first, int64_t last) const;
+  void copy_inputs(const Plan& plan, const Item& item, std::byte* copy, int64_t first, int64_t last) const;
+  int64_t copied_row(const Item& item) const;  // elements
+  int64_t runs_of(const Plan& plan, const Item& item, int64_t row, IndexRange frames, const std::byte* copy,
+                  const std::byte** runs) const;
+  void sum_taps(const Plan& plan, const Item& item, float* acc, const std::byte* copy, int64_t first,
+                int64_t last) const;
   void finish_item(const Plan& plan, const Item& item, float* acc) const;
 
   FrameConvProblem problem_;
@@ -39,6 +51,7 @@ class DirectConvolution {
   bool widens_ = false;        // bf16 inputs, products in float
   DType held_ = DType::kF32;   // of packed_
   DType tiles_ = DType::kF32;  // of the weights that tiles read
+  int64_t channels_ = 0;       // of inputs, as tiles multiply them
   int64_t run_length_ = 0;     // elements
   int64_t columns_ = 0;        // output channels rounded up to vectors
   int64_t chunk_ = 1;          // frames whose weights are used before the next tile

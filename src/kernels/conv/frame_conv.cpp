@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "kernels/conv/direct_convolution.h"
-#include "kernels/conv/onednn_frames.h"
 #include "kernels/cpu_features.h"
 #include "kernels/implementation.h"
 #include "tensor/dispatch.h"
@@ -14,19 +13,18 @@
 namespace zoetrope::kernels {
 namespace {
 
-enum class Backend : uint8_t { kOnednn, kAvx512Bf16, kAvx512, kAvx2, kReference };
+enum class Backend : uint8_t { kAmxBf16, kAvx512Bf16, kAvx512, kAvx2, kReference };
 
 Refusal direct_refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
   const std::string reason = DirectConvolution::refusal(p, kernels);
   return reason.empty() ? Refusal{} : Refusal{reason};
 }
 
-// Forced, the first two run wherever they can.
-Refusal refuse_onednn(const FrameConvProblem& p) {
-  if (p.implementation.empty()) return "is not always fast, see onednn_frames.h";
-  const std::string reason = OnednnFrames::refusal(p);
-  return reason.empty() ? Refusal{} : Refusal{reason};
+Refusal refuse_amx_bf16(const FrameConvProblem& p) {
+  if (!cpu_features().amx_bf16) return "needs AMX with BF16";
+  return direct_refusal(p, direct_amx());
 }
+// Forced, it runs wherever it can.
 Refusal refuse_avx512_bf16(const FrameConvProblem& p) {
   if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
   if (p.implementation.empty() && !cpu_features().fast_bf16_dots) return "products of bf16 are no faster here";
@@ -42,16 +40,18 @@ Refusal refuse_avx2(const FrameConvProblem& p) {
 }
 Refusal refuse_nothing(const FrameConvProblem&) { return {}; }
 
-// For float32, oneDNN 2.6 is not here: its 3×3 kernels are as fast (90 to 96 % of the peak), but they take one dense
-// 3-D window of frames, or a pass over the sums for each frame, and what this op does at the end of a row would be a
-// pass more.
+// oneDNN 2.6 is not here. In float32 its 3×3 kernels are as fast (90 to 96 % of the peak), but they take one dense 3-D
+// window of frames, or a pass over the sums for each frame, and what this op does at the end of a row would be a pass
+// more. In bf16 on matrix units it wants another layout of the weights for other sizes of a picture, and convolves with
+// its reference where it is given the wrong one.
 constexpr Implementation<FrameConvProblem, Backend> kImplementations[] = {
-    {"onednn", refuse_onednn, Backend::kOnednn},        {"avx512_bf16", refuse_avx512_bf16, Backend::kAvx512Bf16},
+    {"amx_bf16", refuse_amx_bf16, Backend::kAmxBf16},   {"avx512_bf16", refuse_avx512_bf16, Backend::kAvx512Bf16},
     {"avx512", refuse_avx512, Backend::kAvx512},        {"avx2", refuse_avx2, Backend::kAvx2},
     {"reference", refuse_nothing, Backend::kReference},
 };
 
 const DirectKernels& direct_kernels_of(Backend backend) {
+  if (backend == Backend::kAmxBf16) return direct_amx();
   if (backend == Backend::kAvx512Bf16) return direct_avx512_bf16();
   return backend == Backend::kAvx512 ? direct_avx512() : direct_avx2();
 }
@@ -77,7 +77,6 @@ struct FrameConvolution::Impl {
   FrameConvProblem problem;
   const Implementation<FrameConvProblem, Backend>* implementation = nullptr;
   std::unique_ptr<DirectConvolution> direct;
-  std::unique_ptr<OnednnFrames> onednn;
   Tensor weight;            // of the reference, as given
   std::vector<float> bias;  // of the reference
 
@@ -174,10 +173,6 @@ FrameConvolution::FrameConvolution(const FrameConvProblem& problem, const Tensor
   impl_->problem = problem;
   impl_->implementation = &choose("frame convolution", kImplementations, problem, problem.implementation);
   const Backend backend = impl_->implementation->function;
-  if (backend == Backend::kOnednn) {
-    impl_->onednn = std::make_unique<OnednnFrames>(problem, weight, bias);
-    return;
-  }
   if (backend != Backend::kReference) {
     impl_->direct = std::make_unique<DirectConvolution>(problem, direct_kernels_of(backend), weight, bias);
     return;
@@ -193,7 +188,6 @@ FrameConvolution::FrameConvolution(FrameConvolution&&) noexcept = default;
 const FrameConvProblem& FrameConvolution::problem() const { return impl_->problem; }
 const char* FrameConvolution::implementation() const { return impl_->implementation->name; }
 size_t FrameConvolution::weight_bytes() const {
-  if (impl_->onednn) return impl_->onednn->weight_bytes();
   return impl_->direct ? impl_->direct->weight_bytes() : impl_->weight.view().bytes();
 }
 
@@ -201,7 +195,6 @@ void FrameConvolution::run(Stream& stream, std::span<const TensorView> inputs, c
   impl_->check_call(inputs, out);
   if ((out.raw ? out.raw : out.normed).size() == 0) return;
   if (impl_->direct) return impl_->direct->run(stream, inputs, out);
-  if (impl_->onednn) return impl_->onednn->run(stream, inputs, out);
   with_compute_type(impl_->problem.dtype, "frame convolution",
                     [&](auto tag) { impl_->reference<typename decltype(tag)::type>(inputs, out); });
 }

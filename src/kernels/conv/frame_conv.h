@@ -55,8 +55,7 @@ class FrameConvolution {
 
   // inputs: [h, w, C] each, oldest first, the last two axes contiguous; the first ones may be empty, where the clip had
   // not begun: their taps are left out. The result of a pixel does not depend on the other pixels of the call nor on
-  // the number of threads, to the last bit (with oneDNN, which chooses kernels by shape, to rounding). Safe to call
-  // from several ranks at once, each with its own stream.
+  // the number of threads, to the last bit. Safe to call from several ranks at once, each with its own stream.
   void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
 
  private:
