@@ -1,5 +1,7 @@
 #include "io/video_reader.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -11,8 +13,6 @@
 namespace zoetrope::io {
 
 namespace {
-
-constexpr int64_t kMaxPixels = int64_t{16384} * 16384;
 
 class Decoder {
  public:
@@ -50,10 +50,20 @@ class Decoder {
         continue;
       }
       check_ffmpeg(read, path_, "be read to its end");
-      const int sent = packet_->stream_index == stream_->index ? avcodec_send_packet(context_.get(), packet_.get()) : 0;
+      const int sent = count_packet() ? avcodec_send_packet(context_.get(), packet_.get()) : 0;
       av_packet_unref(packet_.get());
       check_ffmpeg(sent, path_, "be decoded");
     }
+  }
+
+  // Frames that the file has, as many as its packets: those behind what was read are counted and not decoded, so that
+  // nothing can be read afterwards.
+  int64_t count_all() {
+    while (av_read_frame(container_, packet_.get()) >= 0) {
+      count_packet();
+      av_packet_unref(packet_.get());
+    }
+    return packets_;
   }
 
   double fps() const { return stream_->avg_frame_rate.den == 0 ? 0 : av_q2d(stream_->avg_frame_rate); }
@@ -70,12 +80,20 @@ class Decoder {
     packet_.reset(av_packet_alloc());
     if (!context_ || !packet_) fail("{}: out of memory for the decoder", path_.string());
     check_ffmpeg(avcodec_parameters_to_context(context_.get(), stream_->codecpar), path_, "be decoded");
-    context_->max_pixels = kMaxPixels;
+    context_->max_pixels = kMaxImagePixels;
     context_->err_recognition = AV_EF_CAREFUL | AV_EF_EXPLODE | AV_EF_CRCCHECK;  // broken is an error, not grey blocks
     check_ffmpeg(avcodec_open2(context_.get(), codec, nullptr), path_, "be decoded");
   }
 
+  // Whether the packet is of this stream.
+  bool count_packet() {
+    if (packet_->stream_index != stream_->index) return false;
+    if ((packet_->flags & AV_PKT_FLAG_DISCARD) == 0) ++packets_;
+    return true;
+  }
+
   std::filesystem::path path_;
+  int64_t packets_ = 0;
   AVFormatContext* container_ = nullptr;
   AVStream* stream_ = nullptr;
   FFmpegPtr<AVCodecContext> context_;
@@ -101,6 +119,91 @@ std::vector<uint8_t> to_rgb(const AVFrame& frame, const std::filesystem::path& p
   av_image_copy_plane(packed.data(), row, rgb->data[0], rgb->linesize[0], row, frame.height);
   return packed;
 }
+
+// "frame2" before "frame10": runs of digits are compared as numbers.
+bool in_order(const std::string& a, const std::string& b) {
+  size_t i = 0, j = 0;
+  const auto digits = [](const std::string& text, size_t from) {
+    size_t end = from;
+    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
+    return text.substr(from, end - from);
+  };
+  while (i < a.size() && j < b.size()) {
+    std::string left = digits(a, i), right = digits(b, j);
+    if (left.empty() || right.empty()) {
+      if (a[i] != b[j]) return a[i] < b[j];
+      ++i;
+      ++j;
+      continue;
+    }
+    i += left.size();
+    j += right.size();
+    left.erase(0, std::min(left.find_first_not_of('0'), left.size()));
+    right.erase(0, std::min(right.find_first_not_of('0'), right.size()));
+    if (left.size() != right.size()) return left.size() < right.size();
+    if (left != right) return left < right;
+  }
+  return a.size() - i != b.size() - j ? a.size() - i < b.size() - j : a < b;
+}
+
+std::vector<std::filesystem::path> pictures_of(const std::filesystem::path& folder, const std::string& what) {
+  std::vector<std::filesystem::path> pictures;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::string ending = entry.path().extension().string();
+    std::transform(ending.begin(), ending.end(), ending.begin(),
+                   [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+    if (entry.is_regular_file() && (ending == ".png" || ending == ".jpg" || ending == ".jpeg")) {
+      pictures.push_back(entry.path());
+    }
+  }
+  if (pictures.empty()) fail("{}{}: this folder holds no .png, .jpg or .jpeg file", what, folder.string());
+  std::sort(pictures.begin(), pictures.end(),
+            [](const auto& a, const auto& b) { return in_order(a.filename().string(), b.filename().string()); });
+  return pictures;
+}
+
+// Frames of one size, resized as they come.
+class ClipBuilder {
+ public:
+  ClipBuilder(const std::filesystem::path& path, int64_t frames, const std::string& what, const SizeRule& rule)
+      : path_(path), frames_(frames), what_(what), rule_(rule) {}
+
+  void require(int64_t available) const {
+    if (available < frames_) {
+      fail("{}{}: has {} frames, but {} are needed", what_, path_.string(), available, frames_);
+    }
+  }
+
+  void add(const Tensor& image, const std::filesystem::path& file) {
+    const ImageSize own{image.extent(0), image.extent(1)};
+    if (next_ == 0) {
+      clip_.own = own;
+      target_ = rule_ ? rule_(own) : own;
+      clip_.frames = Tensor::uninitialized(DType::kU8, {frames_, target_.height, target_.width, 3});
+    }
+    if (!(own == clip_.own)) {
+      fail("{}{}: frame {} is {} x {}, but the first is {} x {}; all must have one size", what_, file.string(), next_,
+           own.width, own.height, clip_.own.width, clip_.own.height);
+    }
+    const TensorView to = clip_.frames.view().select(0, next_++);
+    const Tensor resized = target_ == own ? Tensor() : resize(image, target_, ResizeFilter::kLanczos);
+    std::memcpy(to.raw(), resized ? resized.view().raw() : image.view().raw(), to.bytes());
+  }
+
+  ControlClip finish(int64_t available) {
+    clip_.available = available;
+    return std::move(clip_);
+  }
+
+ private:
+  const std::filesystem::path& path_;
+  int64_t frames_;
+  const std::string& what_;
+  const SizeRule& rule_;
+  ControlClip clip_;
+  ImageSize target_;
+  int64_t next_ = 0;
+};
 
 }  // namespace
 
@@ -138,11 +241,29 @@ Clip read_clip(const std::filesystem::path& path, int64_t max_frames) {
   return clip;
 }
 
-Tensor read_image(const std::filesystem::path& path) {
-  const Clip clip = read_clip(path, 1);
-  Tensor image = Tensor::uninitialized(DType::kU8, {clip.frames.extent(1), clip.frames.extent(2), 3});
-  std::memcpy(image.view().raw(), clip.frames.view().raw(), image.view().bytes());
-  return image;
+ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames, const std::string& what,
+                              const SizeRule& size) {
+  ZT_CHECK(frames > 0);
+  std::error_code ignored;
+  ClipBuilder clip(path, frames, what, size);
+  if (std::filesystem::is_directory(path, ignored)) {
+    const std::vector<std::filesystem::path> pictures = pictures_of(path, what);
+    clip.require(static_cast<int64_t>(pictures.size()));
+    for (size_t i = 0; i < static_cast<size_t>(frames); ++i) clip.add(read_image(pictures[i]), pictures[i]);
+    return clip.finish(static_cast<int64_t>(pictures.size()));
+  }
+  Decoder decoder(path);
+  const FFmpegPtr<AVFrame> frame(av_frame_alloc());
+  int64_t count = 0;
+  for (; count < frames && decoder.next(frame.get()); ++count) {
+    const std::vector<uint8_t> rgb = to_rgb(*frame, path);
+    Tensor image = Tensor::uninitialized(DType::kU8, {frame->height, frame->width, 3});
+    std::memcpy(image.data<uint8_t>(), rgb.data(), rgb.size());
+    clip.add(std::move(image), path);
+    av_frame_unref(frame.get());
+  }
+  clip.require(count);
+  return clip.finish(std::max(count, decoder.count_all()));
 }
 
 }  // namespace zoetrope::io

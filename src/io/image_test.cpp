@@ -1,0 +1,407 @@
+#include "io/image.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <vector>
+
+#include "base/error.h"
+#include "io/ffmpeg.h"
+#include "io/hash.h"
+#include "io/image_test_data.h"
+#include "io/test_files.h"
+#include "io/video.h"
+#include "io/video_reader.h"
+
+namespace zoetrope::io {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string_view bytes_of(const TensorView& image) { return {image.data<char>(), image.bytes()}; }
+
+std::string from_hex(std::string_view text) {
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16)));
+  }
+  return bytes;
+}
+
+// Tiles of ramps and of noise, so that edges, slopes and overshoot all occur.
+Tensor picture(int64_t height, int64_t width) {
+  Tensor image(DType::kU8, {height, width, 3});
+  uint64_t index = 0;
+  uint8_t* out = image.data<uint8_t>();
+  for (int64_t y = 0; y < height; ++y) {
+    for (int64_t x = 0; x < width; ++x) {
+      for (int64_t c = 0; c < 3; ++c) {
+        uint64_t z = ++index * 0x9E3779B97F4A7C15u;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+        z ^= z >> 27;
+        const bool ramp = (x / 5 + y / 7) % 2 == 0;
+        *out++ = static_cast<uint8_t>(ramp ? static_cast<uint64_t>(x * 9 + y * 5 + c * 60) : z >> 56);
+      }
+    }
+  }
+  return image;
+}
+
+// ---- resize ----
+
+TEST(Resize, EqualsPillowInNumbers) {
+  // Image.fromarray(picture(5, 6)).resize((4, 3), …) of Pillow 13.0.0.
+  const std::vector<uint8_t> lanczos{4,  64, 124, 18,  78,  134, 28, 88, 161, 78, 133, 69,  12, 72,  132, 27, 87,  146,
+                                     33, 96, 158, 115, 144, 189, 20, 80, 140, 35, 93,  153, 46, 109, 168, 75, 107, 174};
+  const std::vector<uint8_t> bicubic{5,  65, 125, 17,  77,  137, 29, 90, 156, 80, 132, 75,  13, 73,  133, 25, 85,  145,
+                                     36, 97, 158, 105, 147, 186, 21, 81, 141, 33, 93,  153, 47, 109, 168, 78, 105, 170};
+  const Tensor image = picture(5, 6);
+  for (const auto& [filter, expected] :
+       {std::pair{ResizeFilter::kLanczos, lanczos}, std::pair{ResizeFilter::kBicubic, bicubic}}) {
+    const Tensor made = resize(image, {3, 4}, filter);
+    ASSERT_EQ(made.shape(), (Shape{3, 4, 3}));
+    EXPECT_EQ(std::vector<uint8_t>(made.data<uint8_t>(), made.data<uint8_t>() + made.size()), expected);
+  }
+}
+
+struct ResizeCase {
+  ImageSize from, to;
+  uint64_t bicubic, lanczos;  // fnv1a64 of what Pillow 13.0.0 makes of picture(from)
+};
+
+constexpr ResizeCase kResizeCases[] = {
+    {{17, 23}, {8, 8}, 0x053b20e9dfd4aa0b, 0x4d8ad98778a03e70},
+    {{17, 23}, {34, 46}, 0x76800632f1028d57, 0x56ea49f5f65e1861},
+    {{17, 23}, {16, 24}, 0x2af620b433c20444, 0xdd444889027e40fb},
+    {{64, 48}, {16, 24}, 0xa9ebdbc3e1eddd1b, 0x9577c0f62fff7338},
+    {{64, 48}, {33, 48}, 0xa8e76a8f63d81a9e, 0x7938ef0541dd689b},
+    {{64, 48}, {64, 31}, 0x53c5caa259cf5181, 0x5954b10a438c8892},
+    {{100, 131}, {40, 99}, 0x20f86a5e2a16fb5c, 0x5768ed502ba45842},
+    {{100, 60}, {41, 31}, 0x95e75d1c82af8173, 0x88fa8d2fdb9912b1},  // rows first: 59 > 2·29
+    {{100, 60}, {42, 31}, 0x05286e83b2e0d1e2, 0x17d326d73d71a656},  // columns first: 58 = 2·29
+    {{37, 1}, {5, 9}, 0x9eb7668d83902de6, 0x96b7600338cd5768},
+    {{2, 90}, {70, 7}, 0xa70fa0a43c769520, 0xa598ddd310f74030},
+    {{270, 480}, {32, 56}, 0x29feb83bab4c04b0, 0x967da210719a40ab},
+};
+
+TEST(Resize, EqualsPillowToTheByte) {
+  ASSERT_EQ(fnv1a64(bytes_of(picture(5, 6))), 1334639662332920003u);
+  for (const ResizeCase& c : kResizeCases) {
+    const Tensor image = picture(c.from.height, c.from.width);
+    const std::string label = fmt::format("{} x {} to {} x {}", c.from.width, c.from.height, c.to.width, c.to.height);
+    EXPECT_EQ(fnv1a64(bytes_of(resize(image, c.to, ResizeFilter::kBicubic))), c.bicubic) << label;
+    EXPECT_EQ(fnv1a64(bytes_of(resize(image, c.to, ResizeFilter::kLanczos))), c.lanczos) << label;
+  }
+}
+
+TEST(Resize, RowsMayLieApartAndTheSameSizeIsACopy) {
+  const Tensor wide = picture(20, 30);
+  const TensorView part = wide.view().slice(0, 3, 17).slice(1, 4, 25);
+  const Tensor copy = resize(part, {14, 21}, ResizeFilter::kLanczos);
+  for (int64_t y = 0; y < 14; ++y) {
+    EXPECT_EQ(bytes_of(copy.view().select(0, y)), bytes_of(part.select(0, y))) << y;
+  }
+  for (const ImageSize size : {ImageSize{9, 40}, ImageSize{33, 21}, ImageSize{14, 5}}) {
+    EXPECT_EQ(bytes_of(resize(part, size, ResizeFilter::kBicubic)),
+              bytes_of(resize(copy, size, ResizeFilter::kBicubic)));
+  }
+  EXPECT_THAT(error_of([&] { resize(wide, {0, 5}, ResizeFilter::kLanczos); }), HasSubstr("5 x 0"));
+}
+
+// ---- PNG ----
+
+// A PNG of one frame whose rows hold these bytes.
+void write_png(const std::filesystem::path& path, AVPixelFormat format, int width, const std::vector<uint8_t>& row) {
+  Encoder encoder("png", path);
+  encoder->width = width;
+  encoder->height = 1;
+  encoder->pix_fmt = format;
+  encoder->time_base = {1, 1};
+  encoder.open();
+  const FFmpegPtr<AVFrame> frame = make_frame(format, width, 1);
+  std::copy(row.begin(), row.end(), frame->data[0]);
+  if (format == AV_PIX_FMT_PAL8) {
+    const uint32_t palette[] = {0xff102030, 0x80ff8001, 0x00fefdfc};
+    std::memset(frame->data[1], 0, 1024);
+    std::memcpy(frame->data[1], palette, sizeof palette);
+  }
+  std::string file;
+  const auto sink = [&](AVPacket* packet) {
+    file.append(reinterpret_cast<char*>(packet->data), static_cast<size_t>(packet->size));
+  };
+  encoder.encode(frame.get(), sink);
+  encoder.encode(nullptr, sink);
+  std::ofstream(path, std::ios::binary) << file;
+}
+
+TEST(ReadImage, EveryKindOfPngBecomesRgb) {
+  const TestFolder folder;
+  const std::filesystem::path path = folder / "x.png";
+  struct Case {
+    AVPixelFormat format;
+    std::vector<uint8_t> row, rgb;
+  };
+  const std::vector<Case> cases{
+      {AV_PIX_FMT_GRAY8, {0, 7, 255}, {0, 0, 0, 7, 7, 7, 255, 255, 255}},
+      {AV_PIX_FMT_YA8, {9, 0, 200, 77}, {9, 9, 9, 200, 200, 200}},
+      {AV_PIX_FMT_YA16BE, {9, 250, 0, 1, 200, 3, 9, 9}, {9, 9, 9, 200, 200, 200}},
+      {AV_PIX_FMT_GRAY16BE, {0, 255, 1, 0, 0, 3, 200, 1}, {255, 255, 255, 255, 255, 255, 3, 3, 3, 255, 255, 255}},
+      {AV_PIX_FMT_MONOBLACK, {0xa0}, {255, 255, 255, 0, 0, 0, 255, 255, 255}},
+      {AV_PIX_FMT_RGB24, {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},
+      {AV_PIX_FMT_RGBA, {1, 2, 3, 0, 4, 5, 6, 255}, {1, 2, 3, 4, 5, 6}},
+      {AV_PIX_FMT_RGB48BE, {1, 200, 2, 201, 3, 202}, {1, 2, 3}},
+      {AV_PIX_FMT_RGBA64BE, {1, 200, 2, 201, 3, 202, 0, 0}, {1, 2, 3}},
+      {AV_PIX_FMT_PAL8, {2, 0, 1}, {254, 253, 252, 16, 32, 48, 255, 128, 1}},
+  };
+  for (const Case& c : cases) {
+    const auto width = static_cast<int64_t>(c.rgb.size() / 3);
+    write_png(path, c.format, static_cast<int>(width), c.row);
+    const Tensor image = read_image(path);
+    ASSERT_EQ(image.shape(), (Shape{1, width, 3})) << c.format;
+    EXPECT_EQ(std::vector<uint8_t>(image.data<uint8_t>(), image.data<uint8_t>() + image.size()), c.rgb) << c.format;
+  }
+}
+
+// ---- JPEG ----
+
+// libjpeg's cosine transform and the one that is used here round differently: each of Y, Cb, Cr may be one level off,
+// which is 1 + 1.402, 1 + 0.344 + 0.714 and 1 + 1.772 in R, G, B before their own rounding.
+TEST(ReadImage, JpegsAreThoseOfLibjpegToTheTransform) {
+  const TestFolder folder;
+  for (const JpegExample& example : kJpegExamples) {
+    const Tensor image = read_image(folder.write("x.jpg", from_hex(example.file)));
+    ASSERT_EQ(image.shape(), (Shape{example.height, example.width, 3})) << example.chroma;
+    const std::string expected = from_hex(example.pixels);
+    int64_t different = 0;
+    for (int64_t i = 0; i < image.size(); ++i) {
+      const int off = std::abs(image.data<uint8_t>()[i] - static_cast<uint8_t>(expected[static_cast<size_t>(i)]));
+      EXPECT_LE(off, 3) << example.chroma << " value " << i;
+      different += off != 0;
+    }
+    EXPECT_LT(different * 10, image.size()) << example.chroma;  // rounding, and not another formula
+  }
+}
+
+// Where EXIF's orientation says a pixel of the upright picture lies in the stored one of h rows and w columns.
+using Place = std::function<std::array<int64_t, 2>(int64_t y, int64_t x, int64_t h, int64_t w)>;
+const std::vector<Place> kPlaces{
+    [](auto y, auto x, auto, auto) {
+      return std::array{y, x};
+    },
+    [](auto y, auto x, auto, auto w) {
+      return std::array{y, w - 1 - x};
+    },
+    [](auto y, auto x, auto h, auto w) {
+      return std::array{h - 1 - y, w - 1 - x};
+    },
+    [](auto y, auto x, auto h, auto) {
+      return std::array{h - 1 - y, x};
+    },
+    [](auto y, auto x, auto, auto) {
+      return std::array{x, y};
+    },
+    [](auto y, auto x, auto h, auto) {
+      return std::array{h - 1 - x, y};
+    },
+    [](auto y, auto x, auto h, auto w) {
+      return std::array{h - 1 - x, w - 1 - y};
+    },
+    [](auto y, auto x, auto, auto w) {
+      return std::array{x, w - 1 - y};
+    },
+};
+
+void expect_turned(const Tensor& image, const Tensor& stored, size_t orientation) {
+  const int64_t h = stored.extent(0), w = stored.extent(1);
+  ASSERT_EQ(image.shape(), orientation >= 5 ? (Shape{w, h, 3}) : (Shape{h, w, 3})) << orientation;
+  for (int64_t y = 0; y < image.extent(0); ++y) {
+    for (int64_t x = 0; x < image.extent(1); ++x) {
+      const auto [row, column] = kPlaces[orientation - 1](y, x, h, w);
+      EXPECT_EQ(bytes_of(image.view().select(0, y).select(0, x)),
+                bytes_of(stored.view().select(0, row).select(0, column)))
+          << orientation << ": " << y << ", " << x;
+    }
+  }
+}
+
+// TIFF's header and one directory with one entry: the orientation, a short.
+std::string exif_of(size_t orientation, bool little) {
+  const char value = static_cast<char>(orientation);
+  return little ? std::string("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0", 18) + value + std::string(7, '\0')
+                : std::string("MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0", 19) + value + std::string(6, '\0');
+}
+
+std::string png_chunk(const std::string& letters, const std::string& data) {
+  const auto big_endian = [](uint32_t value) {
+    std::string text;
+    for (int shift = 24; shift >= 0; shift -= 8) text.push_back(static_cast<char>(value >> shift));
+    return text;
+  };
+  uint32_t crc = ~0u;  // CRC-32 as PNG has it, bit by bit
+  for (const char c : letters + data) {
+    crc ^= static_cast<uint8_t>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? 0xEDB88320u : 0u);
+  }
+  return big_endian(static_cast<uint32_t>(data.size())) + letters + data + big_endian(~crc);
+}
+
+TEST(ReadImage, ExifOrientationIsFollowed) {
+  const TestFolder folder;
+  const std::string jpeg = from_hex(kJpegExamples[0].file);
+  const Tensor stored_jpeg = read_image(folder.write("x.jpg", jpeg));
+  const auto writer = FrameWriter::open(folder / "x.png", {5, 3, 16, {}});
+  const Tensor stored_png = picture(3, 5);
+  writer->add_frame(stored_png.data<uint8_t>());
+  writer->finish();
+  const std::string png = file_bytes(folder / "x.png");
+  constexpr size_t kAfterHeader = 33, kAfterStart = 2;
+  for (size_t orientation = 1; orientation <= 8; ++orientation) {
+    const std::string exif = std::string("Exif\0\0", 6) + exif_of(orientation, true);
+    const std::string segment = std::string("\xff\xe1\0", 3) + static_cast<char>(exif.size() + 2) + exif;
+    std::string turned = jpeg;
+    expect_turned(read_image(folder.write("y.jpg", turned.insert(kAfterStart, segment))), stored_jpeg, orientation);
+    turned = png;
+    turned.insert(kAfterHeader, png_chunk("eXIf", exif_of(orientation, false)));
+    expect_turned(read_image(folder.write("y.png", turned)), stored_png, orientation);
+  }
+  std::string odd = png;
+  odd.insert(kAfterHeader, png_chunk("eXIf", exif_of(77, false)));
+  expect_turned(read_image(folder.write("y.png", odd)), stored_png, 1);
+}
+
+// ---- what is refused ----
+
+std::string png_start(uint32_t width, uint32_t height) {
+  std::string header;
+  for (const uint32_t side : {width, height}) {
+    for (int shift = 24; shift >= 0; shift -= 8) header.push_back(static_cast<char>(side >> shift));
+  }
+  return "\x89PNG\r\n\x1a\n" + png_chunk("IHDR", header + std::string("\x08\x02\0\0\0", 5));
+}
+
+TEST(ReadImage, RefusesInOneSentence) {
+  const TestFolder folder;
+  const auto refusal = [&](const std::string& name, const std::string& bytes) {
+    return error_of([&] { read_image(folder.write(name, bytes)); });
+  };
+  EXPECT_THAT(error_of([&] { read_image(folder / "none.png"); }), HasSubstr("none.png: no such file"));
+  EXPECT_THAT(error_of([&] { read_image(folder.path()); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(refusal("a.png", ""), AllOf(HasSubstr("a.png: is not a picture"), HasSubstr("PNG and JPEG")));
+  EXPECT_THAT(refusal("a.jpg", "text"), HasSubstr("a.jpg: is not a picture"));
+  EXPECT_THAT(refusal("a.gif", "GIF89a\1\0\1\0"), HasSubstr("not a picture"));
+  EXPECT_THAT(refusal("b.png", png_start(0, 7)), HasSubstr("0 x 7 pixels"));
+  EXPECT_THAT(refusal("b.png", png_start(7, 0)), HasSubstr("7 x 0 pixels"));
+  EXPECT_THAT(refusal("c.png", png_start(10'001, 10'000)), AllOf(HasSubstr("10001 x 10000"), HasSubstr("100000000")));
+  EXPECT_THAT(refusal("c.png", png_start(0xffffffff, 0xffffffff)), HasSubstr("4294967295"));
+  // 10000 x 10000 may be read: what is missing are the pixels.
+  EXPECT_THAT(refusal("d.png", png_start(10'000, 10'000)), HasSubstr("cannot be decoded"));
+  EXPECT_THAT(refusal("d.png", png_start(7, 7).substr(0, 20)), HasSubstr("d.png"));
+
+  const std::string jpeg = from_hex(kJpegExamples[0].file);
+  const size_t frame = jpeg.find("\xff\xc0");
+  ASSERT_NE(frame, std::string::npos);
+  const auto with = [&](size_t offset, const std::string& bytes) {
+    return std::string(jpeg).replace(frame + offset, bytes.size(), bytes);
+  };
+  EXPECT_THAT(refusal("e.jpg", with(5, std::string(2, '\0'))), HasSubstr("15 x 0 pixels"));
+  EXPECT_THAT(refusal("e.jpg", with(5, "\xff\xff\xff\xff")), HasSubstr("65535 x 65535"));
+  EXPECT_THAT(refusal("e.jpg", with(9, "\x04")), HasSubstr("CMYK"));
+  EXPECT_THAT(refusal("f.jpg", jpeg.substr(0, frame)), HasSubstr("no frame header"));
+  for (size_t length = 0; length < jpeg.size(); length += 7) {
+    EXPECT_THAT(refusal("g.jpg", jpeg.substr(0, length)), HasSubstr("g.jpg")) << length;
+  }
+}
+
+TEST(ReadImage, BrokenPngIsAnError) {
+  const TestFolder folder;
+  const auto writer = FrameWriter::open(folder / "x.png", {64, 64, 16, {}});
+  writer->add_frame(picture(64, 64).data<uint8_t>());
+  writer->finish();
+  std::string bytes = file_bytes(folder / "x.png");
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x55);
+  EXPECT_THAT(error_of([&] { read_image(folder.write("z.png", bytes)); }), HasSubstr("z.png"));
+}
+
+// ---- control clips ----
+
+Tensor shifted(int64_t frame) {
+  Tensor image = picture(24, 32);
+  for (int64_t i = 0; i < image.size(); ++i) image.data<uint8_t>()[i] += static_cast<uint8_t>(frame);
+  return image;
+}
+
+void write_frames(const std::filesystem::path& path, int frames) {
+  const auto writer = FrameWriter::open(path, {32, 24, 16, {}});
+  for (int i = 0; i < frames; ++i) writer->add_frame(shifted(i).data<uint8_t>());
+  writer->finish();
+}
+
+TEST(ControlClip, FolderInTheOrderOfItsNumbers) {
+  const TestFolder folder;
+  const std::filesystem::path clip = folder / "clip";
+  std::filesystem::create_directory(clip);
+  const char* names[] = {"frame1.png", "frame2.PNG", "frame003.png", "frame10.png", "frame11.png"};
+  for (int i = 0; i < 5; ++i) {
+    write_frames(folder / "one.png", 1);
+    const auto writer = FrameWriter::open(folder / "one.png", {32, 24, 16, {}});
+    writer->add_frame(shifted(i).data<uint8_t>());
+    writer->finish();
+    std::filesystem::rename(folder / "one.png", clip / names[i]);
+  }
+  folder.write("clip/notes.txt", "not a frame");
+  const ControlClip read = read_control_clip(clip, 4, "video=");
+  EXPECT_EQ(read.available, 5);
+  EXPECT_EQ(read.own, (ImageSize{24, 32}));
+  ASSERT_EQ(read.frames.shape(), (Shape{4, 24, 32, 3}));
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(bytes_of(read.frames.view().select(0, i)), bytes_of(shifted(i))) << i;
+
+  const ControlClip small = read_control_clip(clip, 5, "video=", [](ImageSize own) {
+    EXPECT_EQ(own, (ImageSize{24, 32}));
+    return ImageSize{16, 16};
+  });
+  EXPECT_EQ(small.own, (ImageSize{24, 32}));
+  for (int64_t i = 0; i < 5; ++i) {
+    const Tensor expected = resize(shifted(i), {16, 16}, ResizeFilter::kLanczos);
+    EXPECT_EQ(bytes_of(small.frames.view().select(0, i)), bytes_of(expected)) << i;
+  }
+}
+
+TEST(ControlClip, VideoFile) {
+  const TestFolder folder;
+  write_frames(folder / "x.mp4", 9);
+  const ControlClip clip = read_control_clip(folder / "x.mp4", 5, "video=");
+  EXPECT_EQ(clip.available, 9);
+  ASSERT_EQ(clip.frames.shape(), (Shape{5, 24, 32, 3}));
+  const Clip all = read_clip(folder / "x.mp4");
+  EXPECT_EQ(bytes_of(clip.frames), bytes_of(all.frames.view().slice(0, 0, 5)));
+  EXPECT_EQ(read_control_clip(folder / "x.mp4", 9, "video=").available, 9);
+}
+
+TEST(ControlClip, Refusals) {
+  const TestFolder folder;
+  write_frames(folder / "x.mp4", 9);
+  EXPECT_THAT(error_of([&] { read_control_clip(folder / "x.mp4", 13, "video="); }),
+              AllOf(HasSubstr("video="), HasSubstr("x.mp4"), HasSubstr("9 frames"), HasSubstr("13")));
+  write_frames(folder / "frames", 3);
+  EXPECT_THAT(error_of([&] { read_control_clip(folder / "frames", 5, "mask="); }),
+              AllOf(HasSubstr("mask="), HasSubstr("3 frames"), HasSubstr("5 are needed")));
+  const auto writer = FrameWriter::open(folder / "frames/0001.png", {8, 6, 16, {}});
+  writer->add_frame(picture(6, 8).data<uint8_t>());
+  writer->finish();
+  EXPECT_THAT(error_of([&] { read_control_clip(folder / "frames", 3, "video="); }),
+              AllOf(HasSubstr("0001.png"), HasSubstr("8 x 6"), HasSubstr("32 x 24")));
+  std::filesystem::create_directory(folder / "empty");
+  EXPECT_THAT(error_of([&] { read_control_clip(folder / "empty", 1, "video="); }), HasSubstr("no .png"));
+  EXPECT_THAT(error_of([&] { read_control_clip(folder / "none.mp4", 1, "video="); }), HasSubstr("no such file"));
+  EXPECT_THAT(error_of([&] { read_control_clip(folder.write("t.mp4", "text"), 1, "video="); }), HasSubstr("t.mp4"));
+}
+
+}  // namespace
+}  // namespace zoetrope::io
