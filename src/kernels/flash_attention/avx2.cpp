@@ -23,6 +23,7 @@ struct Avx2 {
   static constexpr int kKeyVectors = 3;
   static constexpr int kWeighRows = 1;
   static constexpr int kValueVectors = 3;
+  static constexpr int kStepUnit = 1;
   static constexpr int value_rows(int width) { return width == 1 ? 10 : width == 2 ? 6 : 4; }
 
   static ZT_FLASH_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }

@@ -16,6 +16,7 @@ struct Avx512 : Avx512Vectors {
   static constexpr int kKeyVectors = 4;
   static constexpr int kWeighRows = 1;
   static constexpr int kValueVectors = 4;
+  static constexpr int kStepUnit = 1;
   static constexpr int value_rows(int width) { return width == 1 ? 12 : width == 2 ? 12 : width == 3 ? 7 : 5; }
 
   static ZT_FLASH_INLINE Operand operand(const Element* x) { return load(x); }

@@ -72,12 +72,14 @@ TEST(FlashDoor, UnforcedTakesTheFirstThatCan) {
   EXPECT_EQ(FlashAttention(p).implementation(), expected);
 }
 
-// In bf16 that depends on how fast the CPU multiplies pairs of bf16.
+// In bf16 that is matrix units where there are some, and else depends on how fast the CPU multiplies pairs of bf16.
 TEST(FlashDoor, BF16TakesWhatThisCpuIsFastAt) {
   FlashProblem p = small_problem();
   p.dtype = DType::kBF16;
   if (!FlashAttention::refusal(p, "avx512_bf16").empty()) GTEST_SKIP() << "needs AVX-512-BF16";
-  EXPECT_STREQ(FlashAttention(p).implementation(), cpu_features().fast_bf16_dots ? "avx512_bf16" : "avx512");
+  EXPECT_STREQ(FlashAttention(p).implementation(), cpu_features().amx_bf16         ? "amx_bf16"
+                                                   : cpu_features().fast_bf16_dots ? "avx512_bf16"
+                                                                                   : "avx512");
 }
 
 TEST(FlashDoor, RefusesAbsurdTiles) {

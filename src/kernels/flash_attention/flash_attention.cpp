@@ -17,6 +17,7 @@ constexpr int64_t kMaxHeadDim = 1024;
 
 // Fastest first, where all instructions are as fast as they could be; see fastest().
 constexpr Implementation<FlashProblem, FlashFactory> kImplementations[] = {
+    {"amx_bf16", amx_bf16_refusal, make_amx_bf16_kernel},
     {"avx512_bf16", avx512_bf16_refusal, make_avx512_bf16_kernel},
     {"avx512", avx512_refusal, make_avx512_kernel},
     {"avx2", avx2_refusal, make_avx2_kernel},

@@ -91,10 +91,10 @@ inline void transpose(__m256i (&x)[8]) {
 int32_t* at_word(void* packed, int64_t word) { return static_cast<int32_t*>(packed) + word; }
 void store_words(int32_t* to, __m256i x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
 
-// One panel of keys, [⌈D/pair⌉][panel_keys] words.
+// One panel of keys, [steps][panel_keys] words.
 template <typename Words>
 void pack_key_panel(const TileShape& shape, const PackSource& source, int64_t first, int32_t* packed) {
-  const int64_t steps = ceil_div(source.head_dim, Words::kElements);
+  const int64_t steps = shape.steps(source.head_dim);
   // The panel after this one: its lines are written in strides that the hardware does not follow.
   const char* ahead = reinterpret_cast<const char*>(packed + steps * shape.panel_keys);
   const int64_t lines_a_block = ceil_div(shape.panel_keys * kWords * 4, kLine * (shape.panel_keys / kWords));
@@ -166,7 +166,7 @@ void pack_value_pair(const TileShape& shape, const PackSource& source, int64_t k
 }  // namespace
 
 int64_t packed_keys_bytes(const TileShape& shape, int64_t keys, int64_t head_dim) {
-  return round_up(keys, shape.panel_keys) * ceil_div(head_dim, shape.pair) * 4;
+  return round_up(keys, shape.panel_keys) * shape.steps(head_dim) * 4;
 }
 
 int64_t packed_values_bytes(const TileShape& shape, int64_t keys, int64_t head_dim) {
@@ -175,7 +175,7 @@ int64_t packed_values_bytes(const TileShape& shape, int64_t keys, int64_t head_d
 
 void pack_keys(const TileShape& shape, const PackSource& source, int64_t tile, void* packed) {
   const int64_t begin = tile * shape.key_tile, end = std::min(begin + shape.key_tile, source.count);
-  const int64_t steps = ceil_div(source.head_dim, shape.pair);
+  const int64_t steps = shape.steps(source.head_dim);
   with_words(shape, source.dtype, [&](auto words) {
     for (int64_t key = begin; key < end; key += shape.panel_keys) {
       pack_key_panel<decltype(words)>(shape, source, key, at_word(packed, key * steps));
@@ -200,7 +200,7 @@ void pack_values(const TileShape& shape, const PackSource& source, int64_t tile,
 }
 
 void pack_rows(const TileShape& shape, const PackSource& source, int64_t begin, int64_t rows, void* packed) {
-  const int64_t steps = ceil_div(source.head_dim, shape.pair), whole = steps / kWords * kWords;
+  const int64_t steps = shape.steps(source.head_dim), whole = steps / kWords * kWords;
   with_words(shape, source.dtype, [&](auto words) {
     using Words = decltype(words);
     for (int64_t i = 0; i < rows; ++i) {

@@ -25,7 +25,7 @@ int64_t packed_values_bytes(const TileShape& shape, int64_t keys, int64_t head_d
 void pack_keys(const TileShape& shape, const PackSource& source, int64_t tile, void* packed);
 void pack_values(const TileShape& shape, const PackSource& source, int64_t tile, void* packed);
 
-// Rows [begin, begin + rows) as operands, [rows][⌈D/pair⌉·pair], zero-padded: for queries whose own memory will not do.
+// Rows [begin, begin + rows) as operands, [rows][steps·pair], zero-padded: for queries whose own memory will not do.
 void pack_rows(const TileShape& shape, const PackSource& source, int64_t begin, int64_t rows, void* packed);
 
 }  // namespace zoetrope::kernels

@@ -1,4 +1,5 @@
 list(APPEND ZOETROPE_KERNEL_SOURCES
+  flash_attention/amx_bf16.cpp
   flash_attention/avx2.cpp
   flash_attention/avx512.cpp
   flash_attention/avx512_bf16.cpp
@@ -26,3 +27,5 @@ set(avx512_options -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized
 set_source_files_properties(flash_attention/avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512_options}")
 set_source_files_properties(flash_attention/avx512_bf16.cpp PROPERTIES
   COMPILE_OPTIONS "${avx512_options};-mavx512bf16")
+set_source_files_properties(flash_attention/amx_bf16.cpp PROPERTIES
+  COMPILE_OPTIONS "${avx512_options};-mavx512bf16;-mamx-tile;-mamx-bf16")

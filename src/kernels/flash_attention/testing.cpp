@@ -55,8 +55,8 @@ double largest_row_norm(const TensorView& x) {
 }  // namespace
 
 std::vector<Variant> variants() {
-  return {{"avx512_bf16", DType::kBF16}, {"avx512", DType::kF32}, {"avx512", DType::kBF16}, {"avx2", DType::kF32},
-          {"avx2", DType::kBF16},        {"scalar", DType::kF32}, {"scalar", DType::kBF16}};
+  return {{"amx_bf16", DType::kBF16}, {"avx512_bf16", DType::kBF16}, {"avx512", DType::kF32}, {"avx512", DType::kBF16},
+          {"avx2", DType::kF32},      {"avx2", DType::kBF16},        {"scalar", DType::kF32}, {"scalar", DType::kBF16}};
 }
 
 std::vector<Variant> softmax_variants() {

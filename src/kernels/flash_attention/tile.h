@@ -2,7 +2,8 @@
 // instruction set: one query tile of one (batch, head) against all packed keys. Plain data and function pointers only,
 // so that a file built for a wide instruction set brings no inline code that the linker could hand to others.
 //
-// Packed keys:   [panel][⌈D/pair⌉][panel_keys][pair], keys in lanes, zeros beyond the last key and beyond D.
+// Packed keys:   [panel][steps][panel_keys][pair], keys in lanes, zeros beyond the last key and beyond D; steps are
+//                ⌈D/pair⌉, rounded up to a multiple of step_unit.
 // Packed values: per key tile [value panel][⌈keys/pair⌉ of the padded tile][width][pair], head dims in lanes, zeros
 //                beyond the last key and beyond D.
 // `pair` neighbours share a 32-bit lane where the instruction set multiplies bf16 pairs, and is 1 in float32.
@@ -22,9 +23,15 @@ struct TileShape {
   int64_t panel_keys;     // keys of a key panel
   int64_t value_vectors;  // vectors of a full value panel
   int64_t query_rows;     // rows of a register block; tiles are padded to a multiple of it
+  int64_t step_unit;      // pairs of head dims that are multiplied at once: 16 on matrix units, else 1
+  int64_t weight_tiles;   // key tiles whose weights are held: 2 where those of one are made beside another's products
   // Chosen by the driver (tile_size.h), 0 in the instruction set's own shape.
   int64_t key_tile = 0;    // keys whose weights are held at once: a multiple of panel_keys
   int64_t query_tile = 0;  // rows at most: a multiple of query_rows
+
+  [[gnu::always_inline]] int64_t steps(int64_t head_dim) const {
+    return (head_dim + pair * step_unit - 1) / (pair * step_unit) * step_unit;
+  }
 };
 
 // The widths of value panels: D in vectors, dealt out evenly over as few panels as full ones would need, so that no
@@ -48,7 +55,7 @@ constexpr int64_t kWeightPadding = 64;
 
 // Per-thread memory of a tile, 64-byte aligned. `rows` is query_tile, itself a multiple of query_rows.
 struct TileScratch {
-  void* weights;     // operand[rows][key_tile + padding]
+  void* weights;     // operand[weight_tiles][rows][key_tile + padding]
   float* sums;       // [rows][lanes]: sums of weights over earlier key tiles
   float* tile_sums;  // [rows][lanes]: of this key tile, zero before it
   float* minus_m;    // [rows]: −m, as exponents want it; −c in fixed-max, filled by the driver
@@ -63,7 +70,7 @@ enum class TileSoftmax : uint8_t {
 };
 
 struct TileTask {
-  const void* q;     // operand[rows][q_stride]; ⌈D/pair⌉·pair elements of a row are read
+  const void* q;  // operand[rows][q_stride]; steps·pair elements of a row are read, of rows up to the register block
   int64_t q_stride;  // elements
   int64_t rows;
   int64_t head_dim;
@@ -71,6 +78,7 @@ struct TileTask {
   const void* values;  // packed
   int64_t key_count;   // ≥ 1 valid keys
   int64_t key_tile;
+  int64_t weight_rows;  // of scratch.weights
   float scale_log2e;
   TileSoftmax softmax;
   const float* exponent;     // [rows], whole numbers (kFixedExponent)
@@ -92,5 +100,6 @@ struct TileKernel {
 const TileKernel& avx2_tile();
 const TileKernel& avx512_tile();
 const TileKernel& avx512_bf16_tile();
+const TileKernel& amx_bf16_tile();
 
 }  // namespace zoetrope::kernels

@@ -10,6 +10,7 @@ namespace zoetrope::kernels {
 // Measured on 512-bit cores with 2 MB of second cache level: query tiles of 128 to 512 rows are alike; 64 lose 0.5 to 2
 // points, 32 lose 4 to 6. Key tiles of 64 lose 2.5, 512 and more 0.5.
 constexpr TileSizes kTileSizesBf16{256, 256};
+constexpr TileSizes kTileSizesAmx{256, 256};
 constexpr TileSizes kTileSizesF32{256, 128};
 constexpr TileSizes kTileSizesF32Narrow{256, 256};  // eight lanes: the same bytes of weights
 
@@ -22,9 +23,10 @@ inline int64_t gate_rows(const TileShape& shape) { return round_up(kGateRows, sh
 
 // The shape with its tiles: as wanted where something is, rounded to what the instruction set's blocks allow.
 inline TileShape with_tile_sizes(TileShape shape, const TileSizes& wanted) {
-  const TileSizes& table = shape.operand == DType::kBF16 ? kTileSizesBf16
-                           : shape.lanes < 16            ? kTileSizesF32Narrow
-                                                         : kTileSizesF32;
+  const TileSizes& table = shape.step_unit > 1             ? kTileSizesAmx
+                           : shape.operand == DType::kBF16 ? kTileSizesBf16
+                           : shape.lanes < 16              ? kTileSizesF32Narrow
+                                                           : kTileSizesF32;
   const int64_t rows = wanted.query > 0 ? wanted.query : table.query;
   const int64_t keys = wanted.keys > 0 ? wanted.keys : table.keys;
   shape.query_tile = round_up(rows, gate_rows(shape));

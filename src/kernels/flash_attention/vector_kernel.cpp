@@ -199,18 +199,24 @@ class VectorKernel final : public FlashKernel {
 
   // ---- one tile ----
 
-  bool queries_in_place() const { return problem_.dtype == shape_.operand && problem_.head_dim % shape_.pair == 0; }
+  // Matrix units read whole blocks of rows, so theirs are copied.
+  bool queries_in_place() const {
+    return problem_.dtype == shape_.operand && problem_.head_dim % shape_.pair == 0 && shape_.step_unit == 1;
+  }
+  int64_t weight_bytes() const {
+    const int64_t row = shape_.key_tile * static_cast<int64_t>(dtype_size(shape_.operand)) + kWeightPadding;
+    return shape_.weight_tiles * shape_.query_tile * row;
+  }
   // Rows whose scores are kept before softmax.
   int64_t score_rows() const { return problem_.softmax == Softmax::kExactOnline ? shape_.query_tile : 1; }
   int64_t o_stride() const { return state_row_stride(problem_); }
 
   int64_t scratch_bytes(bool rows) const {
     const TileShape& s = shape_;
-    const int64_t weight = static_cast<int64_t>(dtype_size(s.operand));
-    int64_t bytes = s.query_tile * (s.key_tile * weight + kWeightPadding) + 2 * s.query_tile * s.lanes * 4 +
-                    s.query_tile * 4 + score_rows() * s.key_tile * 4 + 5 * 64;
+    int64_t bytes =
+        weight_bytes() + 2 * s.query_tile * s.lanes * 4 + s.query_tile * 4 + score_rows() * s.key_tile * 4 + 5 * 64;
     if (fixed_max()) bytes += 2 * s.query_tile * 4 + 2 * 64;
-    if (!queries_in_place()) bytes += s.query_tile * ceil_div(problem_.head_dim, s.pair) * 4 + 64;
+    if (!queries_in_place()) bytes += s.query_tile * s.steps(problem_.head_dim) * 4 + 64;
     if (rows) bytes += s.query_tile * (o_stride() + 2) * 4 + 3 * 64;
     return round_up(bytes, 64);  // threads' shares stay on cache lines of their own
   }
@@ -228,14 +234,14 @@ class VectorKernel final : public FlashKernel {
     };
     const auto take_floats = [&take](int64_t count) { return reinterpret_cast<float*>(take(count * 4)); };
     TileTask task{};
-    task.scratch.weights =
-        take(s.query_tile * (s.key_tile * static_cast<int64_t>(dtype_size(s.operand)) + kWeightPadding));
+    task.scratch.weights = take(weight_bytes());
     task.scratch.sums = take_floats(s.query_tile * s.lanes);
     task.scratch.tile_sums = take_floats(s.query_tile * s.lanes);
     task.scratch.minus_m = take_floats(s.query_tile);
     task.scratch.scores = take_floats(score_rows() * s.key_tile);
     task.rows = rows;
     task.key_tile = s.key_tile;
+    task.weight_rows = s.query_tile;
     task.softmax = problem_.softmax == Softmax::kExactOnline ? TileSoftmax::kExact : TileSoftmax::kLazy;
     task.head_dim = problem_.head_dim;
     task.scale_log2e = static_cast<float>(static_cast<double>(problem_.scale) * kLog2E);
@@ -245,8 +251,8 @@ class VectorKernel final : public FlashKernel {
       task.q_stride = queries.stride;
       task.q = static_cast<const char*>(queries.data) + begin * queries.stride * element_bytes();
     } else {
-      task.q_stride = ceil_div(problem_.head_dim, s.pair) * s.pair;
-      char* copy = take(s.query_tile * ceil_div(problem_.head_dim, s.pair) * 4);
+      task.q_stride = s.steps(problem_.head_dim) * s.pair;
+      char* copy = take(s.query_tile * s.steps(problem_.head_dim) * 4);
       pack_rows(s, queries, begin, rows, copy);
       task.q = copy;
     }
@@ -361,6 +367,12 @@ Refusal avx512_bf16_refusal(const FlashProblem& problem) {
   return std::nullopt;
 }
 
+Refusal amx_bf16_refusal(const FlashProblem& problem) {
+  if (problem.dtype != DType::kBF16) return fmt::format("takes BF16, not {}", dtype_name(problem.dtype));
+  if (!cpu_features().amx_bf16) return "needs AMX with BF16";
+  return std::nullopt;
+}
+
 std::unique_ptr<FlashKernel> make_avx2_kernel(const FlashProblem& problem) {
   return std::make_unique<VectorKernel>(problem, avx2_tile());
 }
@@ -370,8 +382,12 @@ std::unique_ptr<FlashKernel> make_avx512_kernel(const FlashProblem& problem) {
 std::unique_ptr<FlashKernel> make_avx512_bf16_kernel(const FlashProblem& problem) {
   return std::make_unique<VectorKernel>(problem, avx512_bf16_tile());
 }
+std::unique_ptr<FlashKernel> make_amx_bf16_kernel(const FlashProblem& problem) {
+  return std::make_unique<VectorKernel>(problem, amx_bf16_tile());
+}
 
 const TileShape* vector_shape(std::string_view implementation) {
+  if (implementation == "amx_bf16") return &amx_bf16_tile().shape;
   if (implementation == "avx512_bf16") return &avx512_bf16_tile().shape;
   if (implementation == "avx512") return &avx512_tile().shape;
   if (implementation == "avx2") return &avx2_tile().shape;

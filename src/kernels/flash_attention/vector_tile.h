@@ -44,7 +44,8 @@ class VectorTile {
   static constexpr int kWeighRows = Isa::kWeighRows;
 
  public:
-  static constexpr TileShape kShape = {Isa::kOperand, kLanes, kPair, kPanelKeys, Isa::kValueVectors, kRows, 0, 0};
+  static constexpr TileShape kShape = {Isa::kOperand,      kLanes, kPair,          kPanelKeys,
+                                       Isa::kValueVectors, kRows,  Isa::kStepUnit, 1};
   static_assert(kRows % kWeighRows == 0);
 
   static void fold(const TileTask& task) {
@@ -62,14 +63,15 @@ class VectorTile {
     }
   }
 
- private:
+ protected:
   explicit VectorTile(const TileTask& task)
       : t_(task),
         key_tile_(task.key_tile),
         weight_stride_(task.key_tile + kWeightPadding / static_cast<int64_t>(sizeof(Element))),
-        steps_((task.head_dim + kPair - 1) / kPair),
+        steps_((task.head_dim + kPair * Isa::kStepUnit - 1) / (kPair * Isa::kStepUnit) * Isa::kStepUnit),
         padded_rows_((task.rows + kRows - 1) / kRows * kRows),
-        vectors_((task.head_dim + kLanes - 1) / kLanes) {}
+        vectors_((task.head_dim + kLanes - 1) / kLanes),
+        weights_(static_cast<Element*>(task.scratch.weights)) {}
 
   static constexpr bool is_fixed(TileSoftmax softmax) {
     return softmax == TileSoftmax::kFixed || softmax == TileSoftmax::kFixedExponent;
@@ -145,9 +147,7 @@ class VectorTile {
   ZT_FLASH_INLINE const Element* query(int64_t row) const {
     return static_cast<const Element*>(t_.q) + (row < t_.rows ? row : t_.rows - 1) * t_.q_stride;
   }
-  ZT_FLASH_INLINE Element* weights(int64_t row) const {
-    return static_cast<Element*>(t_.scratch.weights) + row * weight_stride_;
-  }
+  ZT_FLASH_INLINE Element* weights(int64_t row) const { return weights_ + row * weight_stride_; }
   ZT_FLASH_INLINE const Element* key_panel(int64_t first_key) const {
     return static_cast<const Element*>(t_.keys) + first_key * steps_ * kPair;
   }
@@ -419,6 +419,11 @@ class VectorTile {
         }
       }
     }
+    raise_rows<kBias>(first, keys);
+  }
+
+  template <bool kBias>
+  void raise_rows(int64_t first, int64_t keys) {
     for (int64_t row = 0; row < t_.rows; ++row) {
       const Vec sum = raise_row<kBias>(t_.scratch.scores + row * key_tile_, first, keys, row);
       Isa::store(t_.scratch.sums + row * kLanes, sum);
@@ -500,9 +505,10 @@ class VectorTile {
   const TileTask& t_;
   const int64_t key_tile_;
   const int64_t weight_stride_;  // elements
-  const int64_t steps_;          // products of a score: ⌈D/pair⌉
+  const int64_t steps_;          // products of a score: ⌈D/pair⌉, rounded up to the step unit
   const int64_t padded_rows_;    // whole register blocks; rows beyond the tile repeat the last one and are never stored
   const int64_t vectors_;        // of D
+  Element* weights_;             // of the key tile whose scores are at hand
   bool fresh_ = false;           // no key has been folded into these rows yet
 };
 

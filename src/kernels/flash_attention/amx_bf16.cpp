@@ -1,0 +1,352 @@
+// The bf16 tile on matrix units (AMX): both products by tdpbf16ps, 16 × 16 sums of 32 terms an instruction, softmax by
+// AVX-512. What is not a product is VectorTile's: states, weights, the check of lazy softmax, rows that are redone.
+//
+// The units do in 8 cycles what one vector of sixteen scores needs of both products at D = 128, so the exponential
+// (about ten vector instructions) is hidden only if it runs beside them all the time. Everything is therefore one
+// stream of blocks of 32 rows: scores of a block with 64 keys, then values of the key tile before this one, and between
+// their steps a few rows at a time of the softmax of the block before. Nothing waits for anything until the last block.
+//
+// Keys are packed as for the vectors: sixteen pair rows of a panel are a tile of the second operand, 16 keys wide. Sums
+// start from o in memory: a chain over all keys costs a digit of float32, which is far below a rounded weight.
+#include <algorithm>
+
+#include "kernels/amx_units.h"
+#include "kernels/flash_attention/avx512_bf16_vectors.h"
+
+namespace zoetrope::kernels {
+namespace {
+
+struct AmxVectors : Avx512Bf16 {
+  static constexpr int kStepUnit = 16;  // pairs that an instruction multiplies
+};
+
+// Products without anything beside them.
+struct Nothing {
+  ZT_FLASH_INLINE void some() {}
+};
+
+class AmxTile : public VectorTile<AmxVectors> {
+  using Base = VectorTile<AmxVectors>;
+  using Element = uint16_t;
+  using Vec = __m512;
+  static constexpr int64_t kTile = kAmxTileRows;    // rows, or columns of 32 bits, of a tile
+  static constexpr int64_t kLine = kAmxTileLine;    // bytes
+  static constexpr int64_t kBlockRows = 2 * kTile;  // that are multiplied together
+  static constexpr int64_t kPairStep = 2 * kTile;   // terms of one instruction
+  static constexpr int kPanelKeys = 64;
+  static constexpr int kKeyVectors = AmxVectors::kKeyVectors;
+
+ public:
+  static constexpr TileShape kShape = {DType::kBF16, 16, 2, kPanelKeys, 2, kBlockRows, AmxVectors::kStepUnit, 2};
+
+  static void fold(const TileTask& task) {
+    AmxTile tile(task);
+    const AmxUnits units;
+    const bool bias = task.bias != nullptr;
+    switch (task.softmax) {
+      case TileSoftmax::kLazy:
+        return bias ? tile.run<TileSoftmax::kLazy, true>() : tile.run<TileSoftmax::kLazy, false>();
+      case TileSoftmax::kExact:
+        return bias ? tile.run_exactly<true>() : tile.run_exactly<false>();
+      case TileSoftmax::kFixed:
+        return tile.run<TileSoftmax::kFixed, false>();
+      case TileSoftmax::kFixedExponent:
+        return tile.run<TileSoftmax::kFixedExponent, false>();
+    }
+  }
+
+ private:
+  explicit AmxTile(const TileTask& task)
+      : Base(task),
+        row_blocks_((task.rows + kBlockRows - 1) / kBlockRows),
+        buffer_elements_(task.weight_rows * weight_stride_) {}
+
+  // ---- softmax beside the products ----
+
+  // The softmax of one block of scores, rows at a time.
+  template <TileSoftmax kSoftmax, bool kBias>
+  class Softmax {
+   public:
+    Softmax(const AmxTile& tile, int64_t calls) : tile_(tile), each_((kBlockRows + calls - 1) / calls) {}
+
+    // Rows [row0, row0 + 32) with the panel of `valid` keys that is `panel` keys into the tile that begins at `first`.
+    void begin(const float* scores, int64_t row0, int64_t first, int64_t panel, int64_t valid) {
+      scores_ = scores;
+      row_ = row0;
+      end_ = std::min(row0 + kBlockRows, tile_.t_.rows);
+      key_ = first + panel;
+      valid_ = valid;
+      out_ = tile_.weights(0) + panel;
+      reference_ = !is_fixed(kSoftmax) && tile_.fresh_ && panel == 0;
+      plain_ = !reference_ && valid >= kPanelKeys;
+    }
+    ZT_FLASH_INLINE void some() {
+      const int64_t end = std::min(row_ + each_, end_);
+      if (plain_) [[likely]] {
+        for (; row_ < end; ++row_, scores_ += kPanelKeys) weigh_row<false>();
+      } else {
+        special(end);
+      }
+    }
+    void finish() {
+      if (plain_) {
+        for (; row_ < end_; ++row_, scores_ += kPanelKeys) weigh_row<false>();
+      } else {
+        special(end_);
+      }
+    }
+
+   private:
+    template <bool kTail>
+    ZT_FLASH_INLINE void weigh_row() {
+      Vec score[1][kKeyVectors];
+      load(score[0]);
+      Vec sum[1];
+      tile_.template weigh<kSoftmax, 1, kBias, kTail>(score, sum, AmxVectors::set1(tile_.t_.scale_log2e), row_, key_,
+                                                      valid_, out_ + row_ * tile_.weight_stride_);
+      float* tile_sum = tile_.t_.scratch.tile_sums + row_ * AmxVectors::kLanes;
+      AmxVectors::store(tile_sum, AmxVectors::add(AmxVectors::load(tile_sum), sum[0]));
+    }
+    ZT_FLASH_INLINE void load(Vec (&score)[kKeyVectors]) const {
+#pragma GCC unroll 4
+      for (int v = 0; v < kKeyVectors; ++v) score[v] = AmxVectors::load(scores_ + v * AmxVectors::kLanes);
+    }
+    // The first panel that rows meet gives them their reference; the last may have fewer keys.
+    __attribute__((noinline)) void special(int64_t end) {
+      for (; row_ < end; ++row_, scores_ += kPanelKeys) {
+        if (reference_) {
+          Vec score[kKeyVectors];
+          load(score);
+          const Vec scale = AmxVectors::set1(tile_.t_.scale_log2e);
+          const float top = tile_.template panel_maximum<kBias, true>(score, scale, row_, key_, valid_);
+          tile_.t_.scratch.minus_m[row_] = -valid_reference(top);
+        }
+        weigh_row<true>();
+      }
+    }
+
+    const AmxTile& tile_;
+    const int64_t each_;  // rows at a time
+    const float* scores_ = nullptr;
+    int64_t row_ = 0, end_ = 0, key_ = 0, valid_ = 0;
+    Element* out_ = nullptr;
+    bool reference_ = false, plain_ = true;
+  };
+
+  // ---- products ----
+
+  // GCC 12 takes loads of tiles for arithmetic on addresses: what vectors have stored must be in memory before them.
+  static ZT_FLASH_INLINE void stored() { asm volatile("" : : : "memory"); }
+
+  // Scores of 32 rows with a panel of keys.
+  template <typename Beside>
+  ZT_FLASH_INLINE void score_block(int64_t row0, int64_t key, float* scores, int64_t stride, Beside& beside) const {
+    const Element* q = static_cast<const Element*>(t_.q) + row0 * t_.q_stride;
+    const int64_t q_line = t_.q_stride * int64_t{sizeof(Element)}, line = stride * int64_t{sizeof(float)};
+    constexpr int64_t kKeyLine = kPanelKeys * 2 * int64_t{sizeof(Element)};
+    stored();
+    for (int64_t half = 0; half < kPanelKeys; half += 2 * kTile) {
+      const Element* k = key_panel(key) + half * 2;
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+      for (int64_t step = 0; step < steps_; step += kTile) {
+        _tile_loadd(4, q + step * 2, q_line);
+        _tile_loadd(6, k, kKeyLine);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, k + kTile * 2, kKeyLine);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, q + step * 2 + kTile * t_.q_stride, q_line);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+        k += kTile * kPanelKeys * 2;
+        beside.some();
+      }
+      _tile_stored(0, scores + half, line);
+      _tile_stored(1, scores + half + kTile, line);
+      _tile_stored(2, scores + half + kTile * stride, line);
+      _tile_stored(3, scores + half + kTile * stride + kTile, line);
+    }
+  }
+
+  // o of 32 rows and kWidth times sixteen head dims: weights of a key tile times its values.
+  template <int kWidth, typename Beside>
+  ZT_FLASH_INLINE void value_tiles(const Element* p, const Element* v, int64_t keys, float* o, int64_t stride,
+                                   bool fresh, Beside& beside) const {
+    const int64_t line = stride * int64_t{sizeof(float)}, p_line = weight_stride_ * int64_t{sizeof(Element)};
+    constexpr int64_t kValueLine = kWidth * kLine;
+    stored();
+    if (fresh) {
+      _tile_zero(0);
+      _tile_zero(2);
+      if constexpr (kWidth == 2) {
+        _tile_zero(1);
+        _tile_zero(3);
+      }
+    } else {
+      _tile_loadd(0, o, line);
+      _tile_loadd(2, o + kTile * stride, line);
+      if constexpr (kWidth == 2) {
+        _tile_loadd(1, o + kTile, line);
+        _tile_loadd(3, o + kTile * stride + kTile, line);
+      }
+    }
+    for (int64_t key = 0; key < keys; key += kPairStep) {
+      _tile_loadd(4, p + key, p_line);
+      _tile_loadd(6, v, kValueLine);
+      _tile_dpbf16ps(0, 4, 6);
+      if constexpr (kWidth == 2) {
+        _tile_loadd(7, v + kTile * 2, kValueLine);
+        _tile_dpbf16ps(1, 4, 7);
+      }
+      _tile_loadd(5, p + key + kTile * weight_stride_, p_line);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (kWidth == 2) _tile_dpbf16ps(3, 5, 7);
+      v += kWidth * kTile * kTile * 2;
+      beside.some();
+    }
+    _tile_stored(0, o, line);
+    _tile_stored(2, o + kTile * stride, line);
+    if constexpr (kWidth == 2) {
+      _tile_stored(1, o + kTile, line);
+      _tile_stored(3, o + kTile * stride + kTile, line);
+    }
+  }
+
+  // Weights and values of one key tile, in the order in which their blocks are done.
+  struct Values {
+    const Element* weights = nullptr;
+    const Element* values = nullptr;
+    int64_t keys = 0, packed_keys = 0;
+    bool fresh = false;  // o holds nothing yet
+    int64_t panel = 0, block = 0;
+  };
+
+  template <typename Beside>
+  ZT_FLASH_INLINE void value_block(Values& now, Beside& beside) const {
+    const ValuePanels panels(t_.head_dim, kShape);
+    const int64_t vector = panels.first_vector(now.panel), width = panels.width_vectors(now.panel);
+    const int64_t row0 = now.block * kBlockRows;
+    const Element* p = now.weights + row0 * weight_stride_;
+    const Element* v = now.values + vector * kTile * now.packed_keys;
+    float* o = t_.o + row0 * t_.o_stride + vector * kTile;
+    if (row0 + kBlockRows <= t_.rows) {
+      if (width == 2) {
+        value_tiles<2>(p, v, now.keys, o, t_.o_stride, now.fresh, beside);
+      } else {
+        value_tiles<1>(p, v, now.keys, o, t_.o_stride, now.fresh, beside);
+      }
+    } else {
+      last_value_block(now, p, v, o, width, beside);
+    }
+    if (++now.block == row_blocks_) {
+      now.block = 0;
+      ++now.panel;
+    }
+  }
+
+  // Rows beyond the task's belong to somebody else.
+  template <typename Beside>
+  __attribute__((noinline)) void last_value_block(const Values& now, const Element* p, const Element* v, float* o,
+                                                  int64_t width, Beside& beside) const {
+    alignas(64) float copy[kBlockRows * 2 * kTile] = {};
+    const int64_t stride = width * kTile, rows = t_.rows % kBlockRows;
+    for (int64_t r = 0; r < rows && !now.fresh; ++r) std::copy_n(o + r * t_.o_stride, stride, copy + r * stride);
+    if (width == 2) {
+      value_tiles<2>(p, v, now.keys, copy, stride, false, beside);
+    } else {
+      value_tiles<1>(p, v, now.keys, copy, stride, false, beside);
+    }
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(copy + r * stride, stride, o + r * t_.o_stride);
+  }
+
+  // ---- a query tile ----
+
+  int64_t value_blocks() const { return ValuePanels(t_.head_dim, kShape).count * row_blocks_; }
+
+  Values values_of(int64_t first, int64_t keys, const Element* weights, bool fresh) const {
+    Values values;
+    values.weights = weights;
+    values.values = value_tile(first);
+    values.keys = keys;
+    values.packed_keys = (keys + kPanelKeys - 1) / kPanelKeys * kPanelKeys;
+    values.fresh = fresh;
+    return values;
+  }
+
+  // Key tiles are two deep: scores of one beside the values of the one before.
+  template <TileSoftmax kSoftmax, bool kBias>
+  void run() {
+    load_state<kSoftmax>();
+    bool fresh = fresh_;
+    Values before;
+    int64_t left = 0;  // value blocks of the key tile before
+    for (int64_t first = 0; first < t_.key_count; first += key_tile_) {
+      const int64_t keys = std::min(t_.key_count - first, key_tile_);
+      weights_ = static_cast<Element*>(t_.scratch.weights) + first / key_tile_ % 2 * buffer_elements_;
+      score_tile<kSoftmax, kBias>(first, keys, before, left);
+      check_tile<kSoftmax, kBias>(first, keys);
+      fresh_ = false;
+      before = values_of(first, keys, weights_, fresh);
+      left = value_blocks();
+      fresh = false;
+    }
+    Nothing nothing;
+    for (; left > 0; --left) value_block(before, nothing);
+    store_state<kSoftmax>();
+  }
+
+  template <TileSoftmax kSoftmax, bool kBias>
+  void score_tile(int64_t first, int64_t keys, Values& before, int64_t left) const {
+    alignas(64) float scores[2][kBlockRows * kPanelKeys];
+    const int64_t blocks = row_blocks_ * ((keys + kPanelKeys - 1) / kPanelKeys);
+    // Steps of four products each.
+    const int64_t steps = steps_ / kTile * 2 + (left * (before.keys + kPairStep - 1) / kPairStep) / blocks;
+    Softmax<kSoftmax, kBias> softmax(*this, steps);
+    int64_t block = 0, values_done = 0;
+    for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
+      for (int64_t row0 = 0; row0 < t_.rows; row0 += kBlockRows, ++block) {
+        float* now = scores[block % 2];
+        score_block(row0, first + panel, now, kPanelKeys, softmax);
+        for (; values_done * blocks < block * left; ++values_done) value_block(before, softmax);
+        softmax.finish();
+        softmax.begin(now, row0, first, panel, keys - panel);
+      }
+    }
+    for (; values_done < left; ++values_done) value_block(before, softmax);
+    softmax.finish();
+    stored();
+  }
+
+  // The textbook's softmax, in sequence, to compare with.
+  template <bool kBias>
+  void run_exactly() {
+    load_state<TileSoftmax::kExact>();
+    Nothing nothing;
+    for (int64_t first = 0; first < t_.key_count; first += key_tile_) {
+      const int64_t keys = std::min(t_.key_count - first, key_tile_);
+      for (int64_t panel = 0; panel < keys; panel += kPanelKeys) {
+        for (int64_t row0 = 0; row0 < t_.rows; row0 += kBlockRows) {
+          score_block(row0, first + panel, t_.scratch.scores + row0 * key_tile_ + panel, key_tile_, nothing);
+        }
+      }
+      raise_rows<kBias>(first, keys);
+      Values values = values_of(first, keys, weights_, fresh_);
+      for (int64_t i = value_blocks(); i > 0; --i) value_block(values, nothing);
+      fresh_ = false;
+    }
+    store_state<TileSoftmax::kExact>();
+  }
+
+  const int64_t row_blocks_;
+  const int64_t buffer_elements_;  // of the weights of one key tile
+};
+
+constexpr TileKernel kTileKernel = {AmxTile::kShape, AmxTile::fold};
+
+}  // namespace
+
+const TileKernel& amx_bf16_tile() { return kTileKernel; }
+
+}  // namespace zoetrope::kernels
