@@ -19,15 +19,20 @@ double dense(const ResidualLayout& block, double positions) {
 
 }  // namespace
 
-ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_t text_rows) {
-  const double n = real(tokens), d = real(config.inner_dim()), rows = real(text_rows);
+ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_t text_rows, int64_t image_rows) {
+  const double n = real(tokens), d = real(config.inner_dim());
+  const double rows = real(text_rows + (config.image_dim ? image_rows : 0));
   ForwardFlop flop;
   flop.linear = 2 * n * (6 * d * d + 2 * d * real(config.ffn_dim));
   flop.self_attention = 4 * n * n * d;
   flop.cross_attention = 4 * n * rows * d;
   flop.ends = 2 * n * d * real(config.patch_input_dim() + config.patch_output_dim());
+  if (config.vace()) {
+    const auto hints = static_cast<int64_t>(config.vace_layers.size());
+    flop.ends += 2 * n * d * real(config.control_input_dim() + (1 + hints) * config.inner_dim());
+  }
   flop.embedding = 2 * (real(config.freq_dim) * d + 7 * d * d);
-  flop.layers = config.num_layers;
+  flop.layers = config.block_count();
   return flop;
 }
 

@@ -8,24 +8,25 @@
 
 namespace zoetrope::wan {
 
-// One forward of the transformer, N tokens, width d, L text rows, batch 1.
+// One forward of the transformer, N tokens, width d, L text rows, I rows of an image, batch 1.
 struct ForwardFlop {
   // Of one layer.
   double linear = 0;  // 2·N·(4d² + 2d² + 2·d·ffn): q, k, v, out; cross q and out; both of the feed-forward
   double self_attention = 0;   // 4·N²·d
-  double cross_attention = 0;  // 4·N·L·d
+  double cross_attention = 0;  // 4·N·(L + I)·d
   // Once a forward.
-  double ends = 0;       // 2·N·d·(patch in + patch out)
+  // 2·N·d·(patch in + patch out); VACE: and 2·N·d·(control patch in + d + d for each hint)
+  double ends = 0;
   double embedding = 0;  // 2·(freq·d + d² + 6d²), of the time; whatever N
-  int64_t layers = 0;
+  int64_t layers = 0;    // of both streams
 
   double total() const {
     return static_cast<double>(layers) * (linear + self_attention + cross_attention) + ends + embedding;
   }
 };
-// Keys and values of the text are not in it: they are made once a prompt, not in a forward. (Programs that make them in
-// every forward execute 4·L·d² more a layer.)
-ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_t text_rows);
+// Keys and values of text and image are not in it: they are made once a prompt, not in a forward. (Programs that make
+// them in every forward execute 4·(L + I)·d² more a layer.) `image_rows` counts where the model looks at an image.
+ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_t text_rows, int64_t image_rows = 0);
 
 // N ids, without padding: a layer 2·N·(4·d·a + 3·d·f) + 4·N²·a, a = heads × d_kv, f = d_ff.
 double text_encoder_flop(const TextEncoderConfig& config, int64_t ids);

@@ -40,14 +40,14 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   const TransformerConfig& config = configs.experts.front();
   const planner::Workload held = workload(configs, size, {});
   planner::Work work;
-  work.layers = config.num_layers;
+  work.layers = config.block_count();
   work.tokens = held.attention.tokens;
   work.heads = config.num_attention_heads;
   work.head_dim = config.attention_head_dim;
   work.width = config.inner_dim();
   work.element_bytes = size_of(size.transformer);
   work.text_rows = size.text_rows;
-  const ForwardFlop flop = forward_flop(config, work.tokens, size.text_rows);
+  const ForwardFlop flop = forward_flop(config, work.tokens, size.text_rows, image_rows(config, size));
   work.linear_flop = flop.linear;
   work.cross_flop = flop.cross_attention;
   work.ends_flop = flop.ends;

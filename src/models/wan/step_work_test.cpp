@@ -48,6 +48,51 @@ TEST(StepWork, IsThePublishedOperationsOfAForward) {
   EXPECT_NEAR(4.0 * 75600 * 75600 * 5120 * 40 / forward(large), 0.72, 0.005);
 }
 
+// wan.md section 8: with an image 4·N·S·d more a layer (its keys are not made in a forward).
+TEST(StepWork, CountsTheKeysOfAnImage) {
+  ModelConfigs image = model_14b();
+  TransformerConfig& config = image.experts[0];
+  config.in_channels = 36;
+  config.image_dim = 1280;
+  config.added_kv_proj_dim = 5120;
+  const double n = 75600, d = 5120, channels = 2 * n * d * 4 * (36 - 16);
+  const double text = forward(work(model_14b(), video(720, 1280)));
+  EXPECT_DOUBLE_EQ(forward(work(image, video(720, 1280))), text + 40 * 4 * n * 257 * d + channels);
+  config.pos_embed_seq_len = 514;
+  EXPECT_DOUBLE_EQ(forward(work(image, video(720, 1280))), text + 40 * 4 * n * 514 * d + channels);
+  RunSize size = video(720, 1280);
+  size.image_rows = 100;
+  EXPECT_DOUBLE_EQ(forward(work(image, size)), text + 40 * 4 * n * 100 * d + channels);
+  config.image_dim.reset();
+  EXPECT_DOUBLE_EQ(forward(work(image, size)), text + channels);
+}
+
+// Eight blocks beside the forty, the control video's patches, the product before the first and those after each.
+TEST(StepWork, CountsTheControlStream) {
+  ModelConfigs vace = model_14b();
+  for (int64_t layer = 0; layer < 40; layer += 5) vace.experts[0].vace_layers.push_back(layer);
+  const double n = 75600, d = 5120, ends = 2 * n * d * 4 * (16 + 16);
+  const double text = forward(work(model_14b(), video(720, 1280)));
+  EXPECT_NEAR(forward(work(vace, video(720, 1280))), (text - ends) / 40 * 48 + ends + 2 * n * d * (4 * 96 + 9 * d),
+              1e-9 * text);
+  // A reference image is a latent frame more.
+  RunSize size = video(720, 1280);
+  size.reference_images = 2;
+  EXPECT_EQ(work(vace, size).tokens, 23 * 45 * 80);
+}
+
+TEST(StepWork, IsThatOfTheFiveBillionModel) {
+  ModelConfigs five = model_14b();
+  TransformerConfig& config = five.experts[0];
+  config.num_attention_heads = 24;
+  config.ffn_dim = 14336;
+  config.num_layers = 30;
+  config.in_channels = config.out_channels = 48;
+  const ForwardFlop flop = forward_flop(config, 27280, 512);
+  EXPECT_NEAR(flop.total(), 0.517e15, 0.0015e15);
+  EXPECT_NEAR(30 * flop.self_attention / flop.total(), 0.53, 0.005);
+}
+
 TEST(StepWork, OfTheDecoderIsLessThanTheDenseCount) {
   const VaeConfig vae;
   for (const auto& [height, width, quoted] : {std::tuple{720, 1280, 639e12}, std::tuple{480, 832, 275e12}}) {

@@ -46,7 +46,7 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   expert.weights = weights_of(transformer_tensors(config), configs.stored_transformer);
   expert.weights.held = Bytes(transformer_weight_bytes(config, size.transformer));
   expert.weights.in_flight = Bytes(widest_forms(config, size.threads)) * size_of(configs.stored_transformer);
-  const ContextRows rows{size.text_rows, config.image_dim ? size.image_rows : 0};
+  const ContextRows rows{size.text_rows, image_rows(config, size)};
   expert.context = Bytes(text_context_bytes(config, branches, rows, size.transformer)) +
                    Bytes(branches * rows.text * config.text_dim * kFloat) +
                    Bytes(branches * rows.image * config.image_dim.value_or(0) * kFloat);
@@ -142,11 +142,19 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
 
 }  // namespace
 
+int64_t image_rows(const TransformerConfig& config, const RunSize& size) {
+  if (!config.image_dim) return 0;
+  // 16 × 16 patches of a picture and one row for all of it.
+  constexpr int64_t kRowsOfOneImage = 257;
+  return size.image_rows > 0 ? size.image_rows : config.pos_embed_seq_len.value_or(kRowsOfOneImage);
+}
+
 planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks) {
   planner::Workload w;
   const TransformerConfig& config = configs.experts.front();
   const int64_t spatial = spatial_factor(configs.vae);
-  const int64_t cells = latent_frames(configs.vae, size.frames) * (size.height / spatial) * (size.width / spatial);
+  const int64_t cells = (latent_frames(configs.vae, size.frames) + size.reference_images) * (size.height / spatial) *
+                        (size.width / spatial);
   const int64_t tokens = cells / config.patch_volume();
   const int64_t branches = std::max<int64_t>(1, size.prompts / ranks.data);
   const int64_t shard = ranks.sharded ? ceil_div(tokens, ranks.context.ranks()) : tokens;
@@ -155,9 +163,13 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
 
   w.ranks = ranks;
   w.program = Bytes(size.program_bytes);
-  // Latents, their noise, what UniPC remembers of two steps, the velocity; the rows of the prompts.
+  // Latents, their noise, what UniPC remembers of two steps, the velocity; what stands beside the latents in the
+  // model's input, and that input; the control video; the rows of the prompts.
   constexpr int64_t kLatents = 8;
-  w.per_rank = Bytes(cells) * (configs.vae.z_dim * kFloat * kLatents) +
+  const int64_t condition = config.in_channels - configs.vae.z_dim;
+  const int64_t beside = condition > 0 ? condition + config.in_channels : 0;
+  const int64_t control = config.vace() ? config.vace_in_channels : 0;
+  w.per_rank = Bytes(cells) * ((configs.vae.z_dim * kLatents + beside + control) * kFloat) +
                Bytes(size.prompts * size.text_rows) * configs.text_encoder.d_model * kFloat;
   w.text = text_encoder_of(configs, size, ranks, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {

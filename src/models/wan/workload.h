@@ -13,7 +13,7 @@
 
 namespace zoetrope::wan {
 
-// Configs of a text-to-video model, and the dtype that most of each component's weights are stored as (those of the
+// Configs of a model, and the dtype that most of each component's weights are stored as (those of the
 // published 2.1 folders, unless the files say otherwise).
 struct ModelConfigs {
   std::vector<TransformerConfig> experts;
@@ -29,7 +29,8 @@ struct RunSize {
   int64_t height = 0, width = 0, frames = 0;  // of the video
   int64_t prompts = 1;                        // 2 with guidance: as many branches
   int64_t text_rows = 512;                    // of a prompt's conditioning
-  int64_t image_rows = 0;                     // of the image encoder, of a prompt; 0 where there is none
+  int64_t image_rows = 0;                     // of a prompt's image; 0: what the published encoder makes
+  int64_t reference_images = 0;               // VACE: each takes a latent frame before the video's
   int64_t timesteps = 0;                      // different ones in a step; 0: one for each prompt
   bool keeps_residual = false;                // a step cache
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
@@ -41,6 +42,9 @@ struct RunSize {
   // Before anything is read: code and libraries, settings, the tokenizer, what the kernels generate.
   int64_t program_bytes = 70'000'000;
 };
+
+// Rows of the image encoder that a prompt has; 0 where the model looks at none.
+int64_t image_rows(const TransformerConfig& config, const RunSize& size);
 
 // Sizes as checked against the model (multiples of its patches).
 planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks);

@@ -59,6 +59,48 @@ TEST(Workload, MoreOfEverythingNeedsMore) {
   EXPECT_LT(peak(longer, shared), peak(longer, {}) + peak(longer, {}) / 4);
 }
 
+// What the classes of the family hold beyond text to video, by hand: 14B, bf16, one branch.
+TEST(Workload, CountsWhatEveryClassHolds) {
+  ModelConfigs text, image, positions, vace;
+  text.experts = {TransformerConfig()};
+  image = text;
+  image.experts[0].in_channels = 36;
+  image.experts[0].image_dim = 1280;
+  image.experts[0].added_kv_proj_dim = 5120;
+  positions = image;
+  positions.experts[0].pos_embed_seq_len = 514;
+  vace = text;
+  for (int64_t layer = 0; layer < 40; layer += 5) vace.experts[0].vace_layers.push_back(layer);
+  const auto expert = [](const ModelConfigs& model, const RunSize& size = small_video()) {
+    return workload(model, size, {}).experts.at(0);
+  };
+  EXPECT_EQ(expert(image).weights.parameters, 16'394'878'784);
+  EXPECT_EQ(expert(positions).weights.parameters, 16'395'536'704);
+  EXPECT_EQ(expert(vace).weights.parameters, 17'337'592'896);
+  // Keys and values of 257 or 514 rows, and the rows themselves.
+  const planner::Bytes plain = expert(text).context;
+  EXPECT_EQ((expert(image).context - plain).count(), 40 * 2 * 257 * 5120 * 2 + 257 * 1280 * 4);
+  EXPECT_EQ((expert(positions).context - plain).count(), 40 * 2 * 514 * 5120 * 2 + 514 * 1280 * 4);
+  EXPECT_EQ((expert(vace).context - plain).count(), 8 * 2 * 512 * 5120 * 2);
+  // The second residual stream, its eight blocks' modulation and two rows of factors; wider patches fit where q, k and
+  // v of a chunk do.
+  constexpr int64_t kTokens = 2 * 30 * 52;
+  EXPECT_EQ((expert(vace).workspace - expert(text).workspace).count(),
+            kTokens * 5120 * 2 + 8 * 6 * 5120 * 4 + 2 * 5120 * 4);
+  // A kept residual is as large; a second timestep is a second set of everything that is made of one.
+  RunSize size = small_video();
+  size.keeps_residual = true;
+  EXPECT_EQ((expert(text, size).workspace - expert(text).workspace).count(), kTokens * 5120 * 2 + 5120 * 4);
+  size = small_video();
+  size.timesteps = 2;
+  EXPECT_EQ((expert(text, size).workspace - expert(text).workspace).count(),
+            4 * (256 + 2 * 5120 + 6 * 5120 + 40 * 6 * 5120 + 2 * 5120) + 2 * (2 * 5120 + 6 * 5120));
+  // Beside the latents: mask and image, and the model's input; the control video.
+  const auto per_rank = [](const ModelConfigs& model) { return workload(model, small_video(), {}).per_rank.count(); };
+  EXPECT_EQ(per_rank(image) - per_rank(text), int64_t{4} * kTokens * 4 * (20 + 36));
+  EXPECT_EQ(per_rank(vace) - per_rank(text), int64_t{4} * kTokens * 4 * 96);
+}
+
 // The longest video at the largest size that options allow, on the largest model that a config allows.
 TEST(Workload, AbsurdSizesDoNotWrapRound) {
   ModelConfigs model;

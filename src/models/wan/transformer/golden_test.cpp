@@ -8,7 +8,7 @@
 
 #include "models/wan/golden_testing.h"
 #include "models/wan/transformer/patchify.h"
-#include "models/wan/transformer/transformer.h"
+#include "models/wan/transformer/transformer_testing.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -17,18 +17,11 @@ using testing::GoldenCase;
 
 using Values = std::map<std::string, Tensor>;
 
-std::shared_ptr<const io::Weights> open_weights(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / "weights.json")) {
-    return std::make_shared<io::Weights>(io::procedural_source(folder / "weights.json"));
-  }
-  return std::make_shared<io::Weights>(io::Checkpoint::open(folder, "diffusion_pytorch_model"));
-}
-
 // Everything the case records, as this transformer computes it.
 Values run_case(const GoldenCase& golden, DType dtype) {
   const auto folder = golden.root() / golden.description().at("checkpoint").get<std::string>();
   const auto config = TransformerConfig::load(folder / "config.json");
-  const auto weights = TransformerWeights::load(config, open_weights(folder), dtype);
+  const auto weights = TransformerWeights::load(config, testing::open_weights(folder), dtype);
   const TensorView latents = golden.tensor("in.hidden_states"), text = golden.tensor("in.encoder_hidden_states");
   const TensorView steps = golden.tensor("in.timestep");
   std::vector<float> timesteps;

@@ -4,10 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <tuple>
 
 #include "zoetrope/attention.h"
@@ -15,9 +13,8 @@
 
 #include "base/test_folder.h"
 #include "kernels/rope/rope.h"
-#include "models/wan/golden_testing.h"
 #include "models/wan/tensor_list.h"
-#include "models/wan/transformer/patchify.h"
+#include "models/wan/transformer/transformer_testing.h"
 #include "models/wan/transformer/workspace.h"
 #include "trace/trace.h"
 
@@ -28,74 +25,11 @@ namespace {
 // float32 error on models of this size is below 4e-7 (tests/golden/README.md); ranks and batches differ less than that.
 constexpr double kReordered = 2e-6;
 
-// A model that exists as a formula only: 5 heads of 12, two blocks.
-struct Model {
-  std::filesystem::path folder = std::filesystem::path(ZOETROPE_GOLDEN_DIR) / "transformer_odd/transformer";
-  TransformerConfig config = TransformerConfig::load(folder / "config.json");
-  std::shared_ptr<const TransformerWeights> weights;
-
-  explicit Model(DType dtype = DType::kF32)
-      : weights(TransformerWeights::load(
-            config, std::make_shared<io::Weights>(io::procedural_source(folder / "weights.json")), dtype)) {}
-};
-
-Tensor waves(const Shape& shape, float frequency) {
-  Tensor tensor = Tensor::uninitialized(DType::kF32, shape);
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    tensor.data<float>()[i] = std::sin(frequency * static_cast<float>(i % 1009) + 0.1f);
-  }
-  return tensor;
-}
-
-struct Job {
-  Shape latent{3, 6, 10};  // 45 tokens
-  int64_t batch = 2;
-  int64_t text_rows = 7;
-  std::vector<float> timesteps{999.0f, 401.0f};
-  std::vector<int64_t> key_lengths;
-  int ulysses = 1, ring = 1;
-
-  int ranks() const { return ulysses * ring; }
-  Tensor latents(const Model& model) const {
-    return waves({batch, model.config.in_channels, latent[0], latent[1], latent[2]}, 0.37f);
-  }
-  Tensor text(const Model& model) const { return waves({batch, text_rows, model.config.text_dim}, 0.73f); }
-};
-
-attention::ContextAttention plan_attention(const Model& model, const Job& job, comm::Communicator& rank,
-                                           Stream& stream) {
-  attention::Strategy strategy;
-  strategy.ulysses = job.ulysses;
-  strategy.ring = job.ring;
-  return attention::plan({.batch = job.batch,
-                          .tokens = token_grid(model.config, job.latent).tokens(),
-                          .heads = model.config.num_attention_heads,
-                          .head_dim = model.config.attention_head_dim,
-                          .dtype = model.weights->dtype,
-                          .scale = 0},
-                         strategy, rank, stream);
-}
-
-// The velocity tokens [B, N, out] of all ranks, in token order, after `steps` calls of forward().
-Tensor run(const Model& model, const Job& job, const Tensor& latents, const Tensor& text, int steps = 1) {
-  const int64_t tokens = token_grid(model.config, job.latent).tokens(), width = model.config.patch_output_dim();
-  Tensor all(model.weights->dtype, {job.batch, tokens, width});
-  const auto context = std::make_shared<TextContext>(model.weights, text, job.key_lengths);
-  comm::run_ranks(job.ranks(), [&](comm::Communicator& rank) {
-    Stream stream(1);
-    attention::ContextAttention attention = plan_attention(model, job, rank, stream);
-    Transformer transformer(model.weights, stream);
-    transformer.prepare(job.latent, job.batch, attention);
-    transformer.set_context(context);
-    const IndexRange mine = transformer.local_tokens();
-    const Tensor velocity(model.weights->dtype, {job.batch, mine.size(), width});
-    for (int step = 0; step < steps; ++step) transformer.forward(latents, job.timesteps, velocity);
-    if (!mine.empty()) copy(stream, all.view().slice(1, mine.begin, mine.end), velocity);
-  });
-  return all;
-}
-
-Tensor run(const Model& model, const Job& job) { return run(model, job, job.latents(model), job.text(model)); }
+using testing::Inputs;
+using testing::Job;
+using testing::Model;
+using testing::ModelClass;
+using testing::run;
 
 bool same_bytes(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && std::memcmp(a.data<char>(), b.data<char>(), a.view().bytes()) == 0;
@@ -107,7 +41,7 @@ TEST_P(ManyRanks, GiveTheVelocityOfOne) {
   const Model model;
   Job job;
   const Tensor one = run(model, job);
-  std::tie(job.ulysses, job.ring) = GetParam();
+  std::tie(job.strategy.ulysses, job.strategy.ring) = GetParam();
   EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
 }
 
@@ -121,7 +55,7 @@ TEST(Transformer, RanksWithoutTokensTakePart) {
   Job job;
   job.latent = {1, 2, 4};  // two tokens on three ranks
   const Tensor one = run(model, job);
-  job.ring = 3;
+  job.strategy.ring = 3;
   EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
 }
 
@@ -138,7 +72,7 @@ TEST(Transformer, ChunksGiveWhatOneChunkGives) {
   ASSERT_EQ(chunk_rows(ceil_div(tokens, int64_t{3})), ceil_div(tokens, int64_t{3}));
   const Tensor chunks = run(model, job);
   for (const int ring : {2, 3}) {
-    job.ring = ring;
+    job.strategy.ring = ring;
     EXPECT_LE(testing::difference(run(model, job), chunks).rel_l2, kReordered) << ring;
   }
 }
@@ -146,20 +80,26 @@ TEST(Transformer, ChunksGiveWhatOneChunkGives) {
 // What prepare() books is what the memory model is told, and forward() takes nothing beyond but what attention's
 // kernels use of the stream's scratch memory.
 TEST(Transformer, TheWorkspaceIsWhatItSays) {
-  const TransformerConfig config = Model().config;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const int64_t tokens : {int64_t{0}, int64_t{1}, kMostChunkRows, kMostChunkRows + 1}) {
-      const TransformerSize size{.tokens = tokens, .batch = 2, .group = 2, .timesteps = 2, .dtype = dtype};
-      TransformerBuffers b;
-      b.book(config, size);
-      size_t bytes = static_cast<size_t>(transformer_scratch_bytes(config, tokens, dtype, 3));
-      for (const Tensor* t : {&b.x, &b.o, &b.operand, &b.wide, &b.sinusoid, &b.time_hidden, &b.time_float, &b.temb,
-                              &b.time_act, &b.time_proj, &b.proj_float, &b.modulation, &b.head_rows})
-        bytes += t->view().bytes();
-      const kernels::RopeTable rope =
-          kernels::make_rope_table(config.attention_head_dim, 1, 1, kMostChunkRows + 1, {0, tokens});
-      bytes += rope.cos.view().bytes() + rope.sin.view().bytes();
-      EXPECT_EQ(transformer_workspace_bytes(config, size, 3), static_cast<int64_t>(bytes));
+  for (const char* name : {"transformer_odd", "pipelines/wan21_vace"}) {
+    const TransformerConfig config = Model(DType::kF32, name).config;
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const int64_t tokens : {int64_t{0}, int64_t{1}, kMostChunkRows, kMostChunkRows + 1}) {
+        const TransformerSize size{
+            .tokens = tokens, .batch = 2, .group = 1, .timesteps = 3, .keeps_residual = tokens != 1, .dtype = dtype};
+        TransformerBuffers b;
+        b.book(config, size);
+        EXPECT_EQ(static_cast<bool>(b.control), config.vace());
+        EXPECT_EQ(static_cast<bool>(b.residual), size.keeps_residual);
+        size_t bytes = static_cast<size_t>(transformer_scratch_bytes(config, tokens, dtype, 3));
+        for (const Tensor* t : {&b.x, &b.o, &b.control, &b.residual, &b.minus_one, &b.operand, &b.wide, &b.sinusoid,
+                                &b.time_hidden, &b.time_float, &b.temb, &b.time_act, &b.time_proj, &b.proj_float,
+                                &b.modulation, &b.head_rows, &b.hint_factors})
+          if (*t) bytes += t->view().bytes();
+        const kernels::RopeTable rope =
+            kernels::make_rope_table(config.attention_head_dim, 1, 1, kMostChunkRows + 1, {0, tokens});
+        bytes += rope.cos.view().bytes() + rope.sin.view().bytes();
+        EXPECT_EQ(transformer_workspace_bytes(config, size, 3), static_cast<int64_t>(bytes));
+      }
     }
   }
 }
@@ -169,15 +109,14 @@ TEST(Transformer, RecordsEveryOperationOnce) {
   const Job job;
   trace::Trace trace;
   const TestFolder folder;
+  const Inputs inputs(model, job);
   comm::run_ranks(1, [&](comm::Communicator& rank) {
     Stream stream(1, {&trace, 0});
-    attention::ContextAttention attention = plan_attention(model, job, rank, stream);
+    attention::ContextAttention attention = testing::plan_attention(model, job, rank, stream);
     Transformer transformer(model.weights, stream);
     transformer.prepare(job.latent, job.batch, attention);
-    transformer.set_context(job.text(model));
-    const Tensor velocity(DType::kBF16,
-                          {job.batch, transformer.local_tokens().size(), model.config.patch_output_dim()});
-    transformer.forward(job.latents(model), job.timesteps, velocity);
+    transformer.set_context(inputs.text);
+    transformer.forward(inputs.latents, job.timesteps, testing::velocity_for(model, job, transformer));
   });
   trace.write(folder / "t.json");
   const std::string text = file_bytes(folder / "t.json");
@@ -196,39 +135,17 @@ TEST(Transformer, RecordsEveryOperationOnce) {
   EXPECT_NE(text.find(fmt::format("\"gflop\":{:.6g},", flop * 1e-9)), std::string::npos) << text.substr(0, 2000);
 }
 
-TEST(Transformer, ABatchIsItsSamples) {
-  const Model model;
-  const Job job;
-  const Tensor latents = job.latents(model), text = job.text(model), both = run(model, job, latents, text);
-  for (int64_t b = 0; b < job.batch; ++b) {
-    Job single = job;
-    single.batch = 1;
-    single.timesteps = {job.timesteps[static_cast<size_t>(b)]};
-    const Tensor alone = run(model, single, testing::clone(latents.view().slice(0, b, b + 1)),
-                             testing::clone(text.view().slice(0, b, b + 1)));
-    EXPECT_LE(testing::difference(alone, both.view().slice(0, b, b + 1)).rel_l2, kReordered) << b;
-  }
-}
-
-TEST(Transformer, AStepLeavesNothingBehind) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Model model(dtype);
-    const Job job;
-    const Tensor latents = job.latents(model), text = job.text(model);
-    EXPECT_TRUE(same_bytes(run(model, job, latents, text, 1), run(model, job, latents, text, 3)));
-  }
-}
-
 TEST(Transformer, KeyLengthsHideTheRowsBeyond) {
   const Model model;
   Job job;
   job.key_lengths = {7, 4};
-  const Tensor latents = job.latents(model), text = job.text(model), changed = testing::clone(text);
-  for (int64_t i = (7 + 4) * model.config.text_dim; i < text.size(); ++i) changed.data<float>()[i] = 1e3f;
-  EXPECT_TRUE(same_bytes(run(model, job, latents, text), run(model, job, latents, changed)));
-  const Tensor masked = run(model, job, latents, text);
+  const Inputs inputs(model, job);
+  Inputs changed(model, job);
+  for (int64_t i = (7 + 4) * model.config.text_dim; i < changed.text.size(); ++i) changed.text.data<float>()[i] = 1e3f;
+  EXPECT_TRUE(same_bytes(run(model, job, inputs), run(model, job, changed)));
+  const Tensor masked = run(model, job, inputs);
   job.key_lengths.clear();
-  EXPECT_GT(testing::difference(run(model, job, latents, text), masked).rel_l2, 1e-4);  // the mask is looked at
+  EXPECT_GT(testing::difference(run(model, job, inputs), masked).rel_l2, 1e-4);  // the mask is looked at
 }
 
 TEST(Transformer, TimestepsAreTheSamplesOwn) {
@@ -240,31 +157,6 @@ TEST(Transformer, TimestepsAreTheSamplesOwn) {
   const auto sample = [](const Tensor& all, int64_t b) { return all.view().slice(0, b, b + 1); };
   EXPECT_EQ(testing::difference(sample(after, 0), sample(before, 0)).max_abs, 0);
   EXPECT_GT(testing::difference(sample(after, 1), sample(before, 1)).rel_l2, 1e-3);
-}
-
-TEST(TextContext, AFailureReachesEveryRank) {
-  const Model model;
-  const Job job;
-  const Tensor text = job.text(model);
-  const auto context = std::make_shared<TextContext>(model.weights, text);
-  std::mutex mutex;
-  int failed = 0;
-  comm::run_ranks(3, [&](comm::Communicator&) {
-    Stream stream(1);
-    try {
-      context->join(stream, [](auto, const auto&) { throw Error("planted"); });
-    } catch (const Error& error) {
-      const std::lock_guard lock(mutex);
-      failed += std::string(error.what()) == "planted" ? 1 : 0;
-    }
-  });
-  EXPECT_EQ(failed, 3);
-}
-
-TEST(TextContext, RefusesRowsOfAnotherWidth) {
-  const Model model;
-  const Tensor text(DType::kF32, {1, 4, model.config.text_dim + 1});
-  EXPECT_THROW(TextContext(model.weights, text), Error);
 }
 
 TEST(TokenGrid, RefusesWhatPatchesDoNotCover) {

@@ -1,0 +1,145 @@
+// A forward of every class of the family on n ranks gives what one rank gives: every legal U × R, and for the classes
+// that call attention in more places every other choice of a strategy too; on threads and (same text, under mpirun) on
+// processes. And the comparison notices one wrong byte.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "comm/rank_test.h"
+#include "comm/testing.h"
+#include "models/wan/transformer/transformer_testing.h"
+
+namespace zoetrope {
+namespace {
+
+using wan::testing::Inputs;
+using wan::testing::Job;
+using wan::testing::kModelClasses;
+using wan::testing::Model;
+using wan::testing::ModelClass;
+
+// Besides U and R.
+struct Choice {
+  const char* name;
+  attention::Direction direction = attention::Direction::kForward;
+  attention::Softmax softmax = attention::Softmax::kOnline;
+  int head_chunks = 1;
+};
+constexpr Choice kPlain = {""};
+constexpr Choice kChoices[] = {
+    {"_fixed_max_both_ways_in_chunks", attention::Direction::kTwoWay, attention::Softmax::kFixedMax, 2},
+    {"_chain_in_chunks", attention::Direction::kOpen, attention::Softmax::kOnline, 2},
+};
+
+// 105 tokens of two samples: they divide by neither 2 nor 4, and a rank has parts of two frames.
+Job job_of(const ModelClass& which, const Model& model) {
+  Job job;
+  job.latent = {3, 10, 14};
+  if (which.clean_first_frame) job.clean_first_frame(model);
+  return job;
+}
+
+// What the ranks of a process share, as the program does it.
+struct Shared {
+  Model model;
+  Job job;
+  Inputs inputs;
+  Tensor alone;  // the velocity of one rank, [B, N, out]
+
+  Shared(const ModelClass& which, DType dtype)
+      : model(dtype, which.model), job(job_of(which, model)), inputs(model, job), alone(run(model, job, inputs)) {}
+};
+
+const Shared& shared(const ModelClass& which, DType dtype) {
+  static std::mutex mutex;
+  static std::map<std::string, std::unique_ptr<Shared>> known;
+  const std::lock_guard lock(mutex);
+  auto& found = known[fmt::format("{} {}", which.name, dtype_name(dtype))];
+  if (!found) found = std::make_unique<Shared>(which, dtype);
+  return *found;
+}
+
+// Of all ranks' velocity to that of one, relative to its norm; the same on every rank.
+double distance(const Shared& one, const attention::Strategy& strategy, comm::Communicator& world) {
+  Job job = one.job;
+  job.strategy = strategy;
+  const auto context = context_of(one.model, job, one.inputs);
+  double error = 0, norm = 0;
+  with_transformer(one.model, job, one.inputs, context, world, [&](wan::Transformer& transformer) {
+    const Tensor velocity = velocity_for(one.model, job, transformer);
+    transformer.forward(one.inputs.latents, {job.timesteps, job.time_index}, velocity);
+    const IndexRange mine = transformer.local_tokens();
+    for (int64_t b = 0; b < job.batch && !mine.empty(); ++b) {
+      const TensorView ours = velocity.view().select(0, b),
+                       whole = one.alone.view().select(0, b).slice(0, mine.begin, mine.end);
+      for (int64_t i = 0; i < whole.size(); ++i) {
+        const double expected = wan::testing::element(whole, i), off = wan::testing::element(ours, i) - expected;
+        error += off * off;
+        norm += expected * expected;
+      }
+    }
+  });
+  return std::isfinite(error) ? std::sqrt(error / std::max(norm, 1e-300)) : INFINITY;
+}
+
+constexpr double kFloat32 = 1e-5;
+// bf16 of the recorded runs is up to 0.8 % off float32 (tests/golden/README.md); ranks round elsewhere, so two results
+// are at most twice that apart.
+constexpr double kBf16 = 2 * 8e-3;
+
+void matches_one(const ModelClass& which, const attention::Strategy& strategy, comm::Communicator& world) {
+  EXPECT_LE(distance(shared(which, DType::kF32), strategy, world), kFloat32);
+  EXPECT_LE(distance(shared(which, DType::kBF16), strategy, world), kBf16);
+}
+
+void sees_a_flipped_byte(const ModelClass& which, const attention::Strategy& strategy, comm::Communicator& world) {
+  for (const auto& [operation, degree] :
+       {std::pair{"ulysses exchange", strategy.ulysses}, std::pair{"ring hop", strategy.ring}}) {
+    if (degree == 1) continue;
+    const bool victim = world.rank() == world.size() - 1;
+    comm::FaultyCommunicator faulty(world, victim ? operation : "", 0);
+    const double mine = distance(shared(which, DType::kF32), strategy, faulty);
+    EXPECT_EQ(world.all_reduce_max(faulty.flipped() ? 1 : 0), 1);
+    EXPECT_GT(world.all_reduce_max(mine), kFloat32) << operation;
+  }
+}
+
+const bool kRegistered = [] {
+  for (const ModelClass& which : kModelClasses) {
+    const int64_t heads =
+        wan::TransformerConfig::load(std::string(ZOETROPE_GOLDEN_DIR) + "/" + which.model + "/transformer/config.json")
+            .num_attention_heads;
+    for (const int ranks : {2, 3, 4}) {
+      for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
+        if (ranks % ulysses != 0 || ulysses > heads) continue;
+        const auto add = [&](const Choice& choice) {
+          attention::Strategy strategy;
+          strategy.ulysses = ulysses;
+          strategy.ring = ranks / ulysses;
+          strategy.direction = choice.direction;
+          strategy.softmax = choice.softmax;
+          strategy.head_chunks = choice.head_chunks;
+          const std::string name =
+              fmt::format("{}_n{}_U{}R{}{}", which.name, ranks, ulysses, strategy.ring, choice.name);
+          comm::register_rank_test("TransformerRanksMatchOne", name, {ranks}, __FILE__, __LINE__,
+                                   [=](comm::Communicator& world) { matches_one(which, strategy, world); });
+          if (&choice != &kPlain) return;
+          comm::register_rank_test("TransformerRanksSeeAFlippedByte", name, {ranks}, __FILE__, __LINE__,
+                                   [=](comm::Communicator& world) { sees_a_flipped_byte(which, strategy, world); });
+        };
+        add(kPlain);
+        if (std::string(which.name) != "vace" && !which.clean_first_frame) continue;
+        for (const Choice& choice : kChoices) add(choice);
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace zoetrope
