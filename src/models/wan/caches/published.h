@@ -1,0 +1,42 @@
+// What was published for step caches: MagCache's curves (maxdiffusion's configs, which took them from the authors) and
+// TeaCache's polynomials (TeaCache4Wan2.1), each measured on one model. Plain data and which model they are for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/wan/config.h"
+
+namespace zoetrope::wan {
+
+struct PublishedRatios {
+  std::string_view model;          // as configs/ spells it
+  std::span<const double> ratios;  // of MagCacheSettings
+  double threshold;
+};
+
+struct PublishedCoefficients {
+  std::string_view model;
+  std::vector<double> embedding;   // without retention steps
+  double embedding_threshold;      // the most cautious of those that were published
+  std::vector<double> projection;  // with retention steps
+  double projection_threshold;
+};
+
+// Which published model this is, by what its configuration says: "wan2.1_t2v_14b", … Empty where it is none of those
+// that something was published for. The two I2V 2.1 checkpoints differ in nothing but the size they were trained for:
+// `height` of the video in pixels tells, as in maxdiffusion.
+std::string_view published_model(const TransformerConfig& config, int64_t experts, int64_t height);
+
+// Null where there is none for that model.
+const PublishedRatios* published_ratios(std::string_view model);
+const PublishedCoefficients* published_coefficients(std::string_view model);
+
+// The names of all, "a, b, c".
+std::string models_with_ratios();
+std::string models_with_coefficients();
+
+}  // namespace zoetrope::wan
