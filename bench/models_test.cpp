@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <limits>
 
 #include "base/test_folder.h"
@@ -13,7 +14,9 @@
 #include "bench/operations.h"
 #include "bench/published.h"
 #include "bench/reference_rows.h"
+#include "io/checkpoint.h"
 #include "models/wan/model_flops.h"
+#include "models/wan/random_weights.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -48,6 +51,9 @@ TEST(Flops, OfTheTransformerAreItsProducts) {
 TEST(Flops, OfTheVaeMatchWhatIsQuoted) {
   // 5 frames of 480 × 832: 17.9 TFLOP by others' count.
   EXPECT_NEAR(wan::vae_decoder_dense_flop(wan::VaeConfig(), 2, 60, 104), 17.9e12, 0.05e12);
+  // wan.md section 8: 121 frames of 704 × 1280 with TI2V-5B's.
+  const auto residual = wan::VaeConfig::load(ZOETROPE_SOURCE_DIR "/configs/wan2.2_ti2v_5b/vae/config.json");
+  EXPECT_NEAR(wan::vae_decoder_dense_flop(residual, 31, 44, 80), 2011e12, 5e12);
 }
 
 TEST(Flops, OfTheTextEncoderAreItsProducts) {
@@ -124,6 +130,18 @@ TEST_P(Checks, OfTheVaeTellRightFromWrong) {
   const Verdict verdict = check_vae_decoder(weights, source, GetParam(), stream_);
   EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
   EXPECT_FALSE(check_vae_decoder(weights, wrong_.source(Part::kVae, 1), GetParam(), stream_).passed());
+}
+
+TEST_P(Checks, OfTheResidualVaeTellRightFromWrong) {
+  const std::filesystem::path folder = ZOETROPE_SOURCE_DIR "/tests/golden/pipelines/wan22_ti2v/vae";
+  const auto config = wan::VaeConfig::load(folder / "config.json");
+  const auto source = io::checkpoint_source(io::Checkpoint::open(folder, pipeline::kDiffusersStem));
+  const auto weights = std::make_shared<wan::VaeWeights>(config, std::make_shared<io::Weights>(source),
+                                                         wan::VaeParts::kDecoder, GetParam());
+  const Verdict verdict = check_vae_decoder(weights, source, GetParam(), stream_);
+  EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
+  const auto wrong = wan::random_weights(wan::vae_tensors(config), "vae", 1);
+  EXPECT_FALSE(check_vae_decoder(weights, wrong, GetParam(), stream_).passed());
 }
 
 TEST_P(Checks, OfTheTextEncoderTellRightFromWrong) {

@@ -111,8 +111,8 @@ class VaeBench : private WholeModel {
 
 OptionSet describe(VaeSettings& settings) {
   OptionSet options = describe_published(settings.published);
-  options.integer("height", settings.height, {1, 1 << 16}, "pixels; a multiple of 8")
-      .integer("width", settings.width, {1, 1 << 16}, "pixels; a multiple of 8")
+  options.integer("height", settings.height, {1, 1 << 16}, "pixels; a multiple of 8, or 16 for the VAE of 2.2")
+      .integer("width", settings.width, {1, 1 << 16}, "pixels; a multiple of 8, or 16 for the VAE of 2.2")
       .text("num_frames", settings.num_frames, "frames of the video, 4k + 1, one row each");
   return options;
 }

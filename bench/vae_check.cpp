@@ -54,7 +54,10 @@ struct Volume {
 class Reference {
  public:
   Reference(const wan::VaeConfig& config, DType dtype, const ReferenceWeights& weights)
-      : layout_(wan::decoder_layout(config)), rounding_(rounding_of(dtype)), weights_(weights) {}
+      : layout_(wan::decoder_layout(config)),
+        patch_(config.patch_size),
+        rounding_(rounding_of(dtype)),
+        weights_(weights) {}
 
   Volume decode(const Volume& latents) const {
     Volume x = convolve(layout_.in, convolve(layout_.quant, latents));
@@ -62,11 +65,13 @@ class Reference {
     x = attention(std::move(x));
     x = residual(layout_.middle_last, std::move(x));
     for (const wan::StageLayout& stage : layout_.stages) {
+      const Volume entered = x;
       for (const wan::ResidualLayout& block : stage.resnets) x = residual(block, std::move(x));
       if (stage.resample) x = upsample(*stage.resample, x);
+      if (stage.shortcut) add_copies(*stage.shortcut, entered, x);
     }
     norm(layout_.norm_out, x, true);
-    x = convolve(layout_.out, x);
+    x = without_patches(convolve(layout_.out, x));
     for (double& value : x.values) value = std::clamp(value, -1.0, 1.0);
     return x;
   }
@@ -171,7 +176,32 @@ class Reference {
     return out;
   }
 
+  // Every value stands for a cell of the larger picture; of the first frame only the cell's last frame is there.
+  static void add_copies(const wan::ShortcutLayout& cut, const Volume& x, Volume& to) {
+    to.for_positions([&](int64_t t, int64_t y, int64_t w) {
+      const int64_t frame = t + cut.time - 1;
+      for (int64_t c = 0; c < to.channels; ++c) {
+        const int64_t k = ((c * cut.time + frame % cut.time) * cut.space + y % cut.space) * cut.space + w % cut.space;
+        const int64_t repeats = to.channels * cut.time * cut.space * cut.space / x.channels;
+        to.at(c, t, y, w) += x.at(k / repeats, frame / cut.time, y / cut.space, w / cut.space);
+      }
+    });
+  }
+
+  // Channel (c·p + column)·p + row is channel c of the pixel at (row, column).
+  Volume without_patches(const Volume& x) const {
+    const int64_t p = patch_;
+    Volume pixels(x.channels / (p * p), x.frames, x.height * p, x.width * p);
+    pixels.for_positions([&](int64_t t, int64_t y, int64_t w) {
+      for (int64_t c = 0; c < pixels.channels; ++c) {
+        pixels.at(c, t, y, w) = x.at((c * p + w % p) * p + y % p, t, y / p, w / p);
+      }
+    });
+    return pixels;
+  }
+
   wan::CoderLayout layout_;
+  int64_t patch_;
   Rounding rounding_;
   const ReferenceWeights& weights_;
 };

@@ -98,7 +98,6 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
   if (pipeline.has("transformer_2")) experts.push_back(weights.open_expert("transformer_2"));
   const auto text_config = wan::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
   const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
-  wan::require_supported(vae_config, (folder / "vae").string());
   fs::path tokenizer = folder / "tokenizer";
   if (seed && !fs::is_directory(tokenizer)) tokenizer = config_folder() / "tokenizer";
   ModelFolder model{folder,

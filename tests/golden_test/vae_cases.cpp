@@ -1,4 +1,4 @@
-// vae21: activations, encode and decode of the Wan 2.1 VAE, whole and in tiles.
+// vae21, vae22: activations, encode and decode of both generations of the VAE, whole and in tiles.
 #include <functional>
 #include <map>
 #include <regex>
@@ -140,10 +140,10 @@ void check_activations(Report& report, Vae& vae, const io::SafetensorsFile& data
   check_seen(report, decoded, "decode.", data, noise);
   report.check("decode.sample", sample, data.tensor("decode.sample"), tolerance("decode.sample"));
 
-  // The encoder saw a crop of the clip: its size is that of conv_in's output.
+  // The encoder saw a crop of the clip: its patches are what conv_in gave values for.
   const TensorView first = data.tensor("encode.conv_in");
-  const Tensor crop =
-      to_video(video_u8.slice(0, 0, first.extent(2)).slice(1, 0, first.extent(3)).slice(2, 0, first.extent(4)));
+  const int64_t height = vae.config.patch_size * first.extent(3), width = vae.config.patch_size * first.extent(4);
+  const Tensor crop = to_video(video_u8.slice(0, 0, first.extent(2)).slice(1, 0, height).slice(2, 0, width));
   Tensor moments(DType::kF32, vae.encoder.moments_shape(crop.shape()));
   Chunks encoded;
   vae.encoder.encode(vae.stream, crop, moments, encoded.probe());

@@ -1,6 +1,6 @@
-// The VAE with the rows of its frames split over ranks gives what one rank gives: decoder and encoder, heights that
-// divide by no number of ranks, float32 and bf16, on threads and (same text, under mpirun) on processes. And the
-// comparison notices one wrong byte in anything that travels.
+// The VAE with the rows of its frames split over ranks gives what one rank gives: both generations, decoder and
+// encoder, heights that divide by no number of ranks, float32 and bf16, on threads and (same text, under mpirun) on
+// processes. And the comparison notices one wrong byte in anything that travels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,9 +27,11 @@ using wan::difference;
 using wan::random_tensor;
 
 enum class Half { kDecoder, kEncoder };
+enum class Generation { kPlain, kResidual };
 
 struct Case {
   const char* name;
+  Generation generation;
   Half half;
   int64_t frames, rows, width;  // of the latents
   int64_t rest = 0;             // pixel rows of the video beyond them
@@ -37,59 +39,67 @@ struct Case {
 
 // Rows: one for each of seven ranks, and numbers that leave a rest for 2, 3, 4 and 7.
 constexpr Case kCases[] = {
-    {"decode_one_row_each", Half::kDecoder, 3, 7, 3},
-    {"decode_eleven_rows", Half::kDecoder, 2, 11, 2},
-    {"encode_one_row_each", Half::kEncoder, 2, 7, 3},
-    {"encode_eleven_rows", Half::kEncoder, 2, 11, 2},
-    {"encode_rows_that_are_cut_off", Half::kEncoder, 2, 9, 2, 3},
+    {"decode_one_row_each", Generation::kPlain, Half::kDecoder, 3, 7, 3},
+    {"decode_eleven_rows", Generation::kPlain, Half::kDecoder, 2, 11, 2},
+    {"encode_one_row_each", Generation::kPlain, Half::kEncoder, 2, 7, 3},
+    {"encode_eleven_rows", Generation::kPlain, Half::kEncoder, 2, 11, 2},
+    {"encode_rows_that_are_cut_off", Generation::kPlain, Half::kEncoder, 2, 9, 2, 3},
+    {"residual_decode_eight_rows", Generation::kResidual, Half::kDecoder, 3, 8, 2},
+    {"residual_encode_one_row_each", Generation::kResidual, Half::kEncoder, 3, 7, 2},
+    {"residual_encode_rows_that_are_cut_off", Generation::kResidual, Half::kEncoder, 2, 9, 1, 7},
 };
 
-const wan::VaeConfig& config() {
-  static const wan::VaeConfig small = wan::small_config();
-  return small;
-}
+struct Model {
+  explicit Model(const wan::VaeConfig& vae_config)
+      : config(vae_config), source(std::make_shared<wan::RandomSource>(config, 5)), parameters(source) {}
+  wan::VaeConfig config;
+  std::shared_ptr<const io::WeightSource> source;
+  io::Weights parameters;
+};
 
-const io::Weights& parameters() {
-  static const auto weights = std::make_shared<const io::Weights>(std::make_shared<wan::RandomSource>(config(), 5));
-  return *weights;
+const Model& model(const Case& c) {
+  static const Model plain(wan::small_config()), residual(wan::residual_configs().front());
+  return c.generation == Generation::kPlain ? plain : residual;
 }
 
 // Shared by the ranks of a process, as the program does it.
-std::shared_ptr<const wan::VaeWeights> weights_of(DType dtype) {
+std::shared_ptr<const wan::VaeWeights> weights_of(const Case& c, DType dtype) {
   static std::mutex mutex;
-  static std::map<DType, std::shared_ptr<const wan::VaeWeights>> known;
+  static std::map<std::pair<Generation, DType>, std::shared_ptr<const wan::VaeWeights>> known;
   const std::lock_guard lock(mutex);
-  auto& weights = known[dtype];
+  auto& weights = known[{c.generation, dtype}];
   if (!weights) {
     weights = std::make_shared<const wan::VaeWeights>(
-        config(), std::make_shared<const io::Weights>(std::make_shared<wan::RandomSource>(config(), 5)),
-        wan::VaeParts::kBoth, dtype);
+        model(c).config, std::make_shared<const io::Weights>(model(c).source), wan::VaeParts::kBoth, dtype);
   }
   return weights;
 }
 
-int64_t factor() { return wan::spatial_factor(config()); }
+int64_t factor(const Case& c) { return wan::spatial_factor(model(c).config); }
 
 Tensor input_of(const Case& c) {
-  if (c.half == Half::kDecoder) return random_tensor({config().z_dim, c.frames, c.rows, c.width}, 11);
-  return random_tensor({wan::video_frames(config(), c.frames), factor() * c.rows + c.rest, factor() * c.width, 3}, 12);
+  const wan::VaeConfig& config = model(c).config;
+  if (c.half == Half::kDecoder) return random_tensor({config.z_dim, c.frames, c.rows, c.width}, 11);
+  const int64_t height = factor(c) * c.rows + c.rest;
+  return random_tensor({wan::video_frames(config, c.frames), height, factor(c) * c.width, 3}, 12);
 }
 
 // The clip [F, H, W, 3], or the moments [2·z, T, h, w]: on rank 0 the whole of it, put together from all ranks' rows.
 Tensor run(const Case& c, DType dtype, comm::Communicator& ranks) {
+  const wan::VaeConfig& config = model(c).config;
   Stream stream(1);
   const Tensor input = input_of(c);
   HaloRanks halo(ranks);
   const IndexRange rows = rows_of_part(c.rows, ranks.size(), ranks.rank());
   const wan::RowSplit split{ranks.size() > 1 ? &halo : nullptr, rows};
   if (c.half == Half::kDecoder) {
-    wan::VaeDecoder decoder(weights_of(dtype));
-    Tensor clip(DType::kF32, {wan::video_frames(config(), c.frames), factor() * c.rows, factor() * c.width, 3});
-    FrameGather gather(ranks, c.rows, factor());
+    wan::VaeDecoder decoder(weights_of(c, dtype));
+    Tensor clip(DType::kF32, {wan::video_frames(config, c.frames), factor(c) * c.rows, factor(c) * c.width, 3});
+    FrameGather gather(ranks, c.rows, factor(c));
     decoder.decode(
         stream, input,
         [&](int64_t first, const TensorView& frames) {
-          EXPECT_EQ(frames.extent(1), factor() * rows.size());
+          EXPECT_EQ(frames.extent(1), factor(c) * rows.size());
           for (int64_t f = 0; f < frames.extent(0); ++f) {
             gather.post(stream, frames.select(0, f),
                         ranks.rank() == 0 ? clip.view().select(0, first + f) : TensorView{});
@@ -99,8 +109,8 @@ Tensor run(const Case& c, DType dtype, comm::Communicator& ranks) {
     gather.wait();
     return clip;
   }
-  wan::VaeEncoder encoder(weights_of(dtype));
-  const Shape whole{2 * config().z_dim, c.frames, c.rows, c.width};
+  wan::VaeEncoder encoder(weights_of(c, dtype));
+  const Shape whole{2 * config.z_dim, c.frames, c.rows, c.width};
   Tensor own(DType::kF32, {whole[0], whole[1], rows.size(), whole[3]});
   encoder.encode(stream, input, own, {}, split);
   // By rows first, so that parts lie one after the other.
@@ -130,11 +140,13 @@ const Reference& reference(const Case& c) {
   Reference& r = known[c.name];
   if (r.exact) return r;
   const Tensor input = input_of(c);
+  const wan::VaeConfig& config = model(c).config;
+  const io::Weights& parameters = model(c).parameters;
   const bool decodes = c.half == Half::kDecoder;
-  r.exact = decodes ? wan::reference_decode<double>(config(), parameters(), input)
-                    : wan::reference_encode<double>(config(), parameters(), input);
-  const Tensor single = decodes ? wan::reference_decode<float>(config(), parameters(), input)
-                                : wan::reference_encode<float>(config(), parameters(), input);
+  r.exact = decodes ? wan::reference_decode<double>(config, parameters, input)
+                    : wan::reference_encode<double>(config, parameters, input);
+  const Tensor single = decodes ? wan::reference_decode<float>(config, parameters, input)
+                                : wan::reference_encode<float>(config, parameters, input);
   r.float32_floor = difference(single, r.exact).max_abs;
   comm::run_ranks(1, [&](comm::Communicator& alone) {
     r.float32 = run(c, DType::kF32, alone);

@@ -300,6 +300,12 @@ VaeConfig VaeConfig::from_json(const JsonObject& json) {
   config.in_channels = json.get_between<int64_t>("in_channels", 1, kMaxChannels, 3);
   config.out_channels = json.get_between<int64_t>("out_channels", 1, kMaxChannels, 3);
   config.patch_size = json.get_between<int64_t>("patch_size", 1, kMaxPatch, 1);
+  for (const auto& [key, channels] :
+       {std::pair("in_channels", config.in_channels), std::pair("out_channels", config.out_channels)}) {
+    if (channels % (config.patch_size * config.patch_size) == 0) continue;
+    fail("{}: {} is {}, but with patch_size {} it must be a multiple of {}", json.where(), key, channels,
+         config.patch_size, config.patch_size * config.patch_size);
+  }
   config.scale_factor_temporal = json.get_between<int64_t>("scale_factor_temporal", 1, 256, 4);
   config.scale_factor_spatial = json.get_between<int64_t>("scale_factor_spatial", 1, 256, 8);
   if (!json.get<std::vector<double>>("attn_scales", {}).empty()) {
@@ -314,12 +320,6 @@ VaeConfig VaeConfig::from_json(const JsonObject& json) {
          json.where(), config.scale_factor_temporal, config.scale_factor_spatial, temporal, spatial);
   }
   return config;
-}
-
-void require_supported(const VaeConfig& config, const std::string& where) {
-  if (config.is_residual || config.patch_size != 1) {
-    fail("{}: this is the Wan 2.2 (residual) VAE, which is not supported yet; the Wan 2.1 VAE is", where);
-  }
 }
 
 SchedulerConfigFile SchedulerConfigFile::load(const std::filesystem::path& scheduler_config_json) {

@@ -90,7 +90,7 @@ struct VaeConfig {
   std::vector<float> latents_mean;                           // [z_dim]
   std::vector<float> latents_std;                            // [z_dim]
   bool is_residual = false;                                  // 2.2
-  int64_t in_channels = 3;
+  int64_t in_channels = 3;  // of a patch
   int64_t out_channels = 3;
   int64_t patch_size = 1;  // null in the file: 1
   int64_t scale_factor_temporal = 4;
@@ -99,9 +99,6 @@ struct VaeConfig {
   static VaeConfig load(const std::filesystem::path& config_json);
   static VaeConfig from_json(const io::JsonObject& json);
 };
-
-// Throws Error for the 2.2 VAE (residual, patchified).
-void require_supported(const VaeConfig& config, const std::string& where);
 
 // image_encoder/config.json: the vision half of a CLIP model. Files of a whole CLIP model have it under vision_config.
 struct ClipVisionConfig {

@@ -109,9 +109,9 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
                     : vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder)));
   vae.workspace += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
   if (size.vae == DType::kBF16) vae.workspace += widest;  // a convolution's weights as float32 while it runs
-  const Bytes frame = Bytes(size.height * size.width * config.out_channels) * kFloat;
+  const Bytes frame = Bytes(size.height * size.width * pixel_channels(config, config.out_channels)) * kFloat;
   vae.output = frame * size.frames_waiting;
-  if (tiled) vae.output += frame * size.frames;
+  if (tiled) vae.output += frame * (size.frames + 1);
   if (size.keeps_frames) vae.kept = (frame + frame / kFloat) * size.frames;
   return vae;
 }

@@ -80,7 +80,7 @@ void ResidualBlock::start() {
   conv2_.start();
 }
 
-Values ResidualBlock::run(const VaeRun& run, Values x, const NextNorm& next, Raw keep) {
+Values ResidualBlock::run(const VaeRun& run, Values x, const NextNorm& next, Raw keep, Frame more) {
   ZT_CHECK(x.raw && x.normed);
   Values hidden{{}, run.like(x.raw, out_channels())};
   conv1_.run(run, std::move(x.normed), output(hidden, {weights_.gamma2, true}));
@@ -91,6 +91,10 @@ Values ResidualBlock::run(const VaeRun& run, Values x, const NextNorm& next, Raw
     out.raw = skip.view();
     convolve(run, *weights_.shortcut, input, x.raw.place(), out);
     x.raw = std::move(skip);
+  }
+  if (more) {
+    add_frame(run, x.raw, more);
+    more.release();
   }
   Values y{std::move(x.raw), frame_for(run, next, hidden.normed.place(), out_channels())};
   FrameConvOutput out = output(y, next);
@@ -163,26 +167,28 @@ void Upsampler::start() {
   first_ = true;
 }
 
-void Upsampler::run(const VaeRun& run, Frame x, const NextNorm& next, const Sink& sink) {
-  if (weights_.time.empty() || std::exchange(first_, false)) {
-    Values large = enlarge(run, x, next);
+void Upsampler::run(const VaeRun& run, Frame x, const NextNorm& next, const CopyShortcut* around, const Sink& sink) {
+  const auto frames = static_cast<int64_t>(weights_.time.size());
+  if (frames == 0 || std::exchange(first_, false)) {
+    Values large = enlarge(run, x, next, around, std::max<int64_t>(0, frames - 1));
     x.release();  // what follows may need the memory
     sink(std::move(large));
     return;
   }
-  for (const ConvWeights& parity : weights_.time) {
+  for (int64_t index = 0; index < frames; ++index) {
     Frame frame = run.like(x, x.channels());
     FrameConvOutput out;
     out.raw = frame.view();
-    convolve(run, parity, past_.with(x), x.place(), out);
-    Values large = enlarge(run, frame, next);
+    convolve(run, weights_.time[static_cast<size_t>(index)], past_.with(x), x.place(), out);
+    Values large = enlarge(run, frame, next, around, index);
     frame.release();
     sink(std::move(large));
   }
   past_.push(std::move(x));
 }
 
-Values Upsampler::enlarge(const VaeRun& run, const Frame& x, const NextNorm& next) const {
+Values Upsampler::enlarge(const VaeRun& run, const Frame& x, const NextNorm& next, const CopyShortcut* around,
+                          int64_t frame) const {
   run.fill_border(x);
   const FrameRows& small = x.place();
   const FrameRows place{{2 * small.rows.begin, 2 * small.rows.end}, 2 * small.height, 2 * small.width};
@@ -200,6 +206,7 @@ Values Upsampler::enlarge(const VaeRun& run, const Frame& x, const NextNorm& nex
     FrameConvOutput out = whole;
     out.raw = cell(whole.raw);
     out.normed = cell(whole.normed);
+    if (around != nullptr) out.add = around->at(frame, index / 2, index % 2);
     convolve(run, weights_.cells[static_cast<size_t>(index)], input, small, out);
   }
   return large;
@@ -210,48 +217,44 @@ void Downsampler::start() {
   waiting_ = {};
 }
 
-Values Downsampler::run(const VaeRun& run, Frame x, const NextNorm& next) {
-  run.fill_border(x);
+Values Downsampler::reduce(const VaeRun& run, const Frame& x, const NextNorm& next, const Frame& more) const {
   const FrameRows& large = x.place();
   const FrameRows place{{large.rows.begin / 2, large.rows.end / 2}, large.height / 2, large.width / 2};
-  const bool passes = !weights_.time || !last_;  // as it is, to the next layer
-  Values small{run.take(place, x.channels()), {}};
-  if (passes) small.normed = frame_for(run, next, place, x.channels());
+  Values small{run.take(place, x.channels()), frame_for(run, next, place, x.channels())};
+  FrameConvOutput out = output(small, next);
+  if (more) out.add = more.view();
   const TensorView input[] = {x.bordered()};
-  convolve(run, weights_.spatial, input, large, output(small, next));
-  if (!weights_.time) return small;
-  if (!last_) {
-    last_ = run.like(small.raw, small.raw.channels());  // a copy, for the next layer works in place
-    copy(run.stream, last_.view(), small.raw.view());
-    return small;
-  }
-  if (!waiting_) {
-    waiting_ = std::move(small.raw);
-    return {};
-  }
-  Values one{run.like(small.raw, small.raw.channels()), frame_for(run, next, place, small.raw.channels())};
-  const TensorView inputs[] = {last_.bordered(), waiting_.bordered(), small.raw.bordered()};
-  convolve(run, *weights_.time, inputs, place, output(one, next));
-  last_ = std::move(small.raw);
-  waiting_ = {};
-  return one;
+  convolve(run, weights_.spatial, input, large, out);
+  return small;
 }
 
-void load_frame(const VaeRun& run, const TensorView& rows, const Frame& frame) {
-  const TensorView to = frame.view();
-  ZT_CHECK(rows.shape() == to.shape() && rows.dtype() == DType::kF32);
-  with_compute_type(to.dtype(), "a frame", [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    run.stream.team().parallel_for(rows.extent(0), 8, [&](IndexRange range, int) {
-      for (int64_t y = range.begin; y < range.end; ++y) {
-        for (int64_t x = 0; x < rows.extent(1); ++x) {
-          const float* from = rows.data<float>() + y * rows.stride(0) + x * rows.stride(1);
-          T* target = to.data<T>() + y * to.stride(0) + x * to.stride(1);
-          for (int64_t c = 0; c < rows.extent(2); ++c) target[c] = from_float<T>(from[c * rows.stride(2)]);
-        }
-      }
-    });
-  });
+Values Downsampler::run(const VaeRun& run, Frame x, const NextNorm& next, Frame more) {
+  run.fill_border(x);
+  if (!weights_.time) return reduce(run, x, next, more);
+  if (!last_) {
+    Values small = reduce(run, x, next, more);
+    if (more) {
+      more.release();
+      last_ = reduce(run, x, {}, {}).raw;  // once more, for the history knows nothing of the shortcut
+    } else {
+      last_ = run.like(small.raw, small.raw.channels());  // a copy, for the next layer works in place
+      copy(run.stream, last_.view(), small.raw.view());
+    }
+    return small;
+  }
+  Frame small = reduce(run, x, {}, {}).raw;
+  if (!waiting_) {
+    waiting_ = std::move(small);
+    return {};
+  }
+  Values one{run.like(small, small.channels()), frame_for(run, next, small.place(), small.channels())};
+  FrameConvOutput out = output(one, next);
+  if (more) out.add = more.view();
+  const TensorView inputs[] = {last_.bordered(), waiting_.bordered(), small.bordered()};
+  convolve(run, *weights_.time, inputs, small.place(), out);
+  last_ = std::move(small);
+  waiting_ = {};
+  return one;
 }
 
 TensorView shown(const VaeRun& run, const Frame& frame, Tensor& memory) {

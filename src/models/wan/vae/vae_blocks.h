@@ -16,28 +16,11 @@
 
 #include "zoetrope/tensor.h"
 
-#include "device/stream.h"
-#include "models/wan/vae/frame_pool.h"
-#include "models/wan/vae/halo.h"
+#include "models/wan/vae/vae_run.h"
+#include "models/wan/vae/vae_shortcut.h"
 #include "models/wan/vae/vae_weights.h"
 
 namespace zoetrope::wan {
-
-// What running needs: the rank's stream, the memory for values, and who has the rows beside ours (nullptr: nobody).
-struct VaeRun {
-  Stream& stream;
-  FramePool& pool;
-  HaloExchange* exchange = nullptr;
-
-  Frame like(const Frame& x, int64_t channels, Border border = Border::kOne) const {
-    return take(x.place(), channels, border);
-  }
-  Frame take(const FrameRows& place, int64_t channels, Border border = Border::kOne) const {
-    return pool.take(stream.team(), place, channels, border);
-  }
-  // The rows beside ours, for whoever looks beyond a pixel.
-  void fill_border(const Frame& x) const;
-};
 
 // What the next layer reads: raw / ‖raw‖·√C·gamma, then SiLU if asked; the values themselves where gamma is empty.
 struct NextNorm {
@@ -86,9 +69,10 @@ class ResidualBlock {
   void start();
   int64_t out_channels() const { return conv2_.out_channels(); }
   NextNorm first_norm() const { return {weights_.gamma1, true}; }
-  // Raw values are made anew in x's memory if the channels stay; left out where `keep_raw` says that nobody asks.
+  // Raw values are made anew in x's memory if the channels stay; left out where `keep` says that nobody asks. `more`,
+  // if it is not empty, is added to the result.
   enum class Raw : uint8_t { kKeep, kDrop };
-  Values run(const VaeRun& run, Values x, const NextNorm& next, Raw keep = Raw::kKeep);
+  Values run(const VaeRun& run, Values x, const NextNorm& next, Raw keep = Raw::kKeep, Frame more = {});
 
  private:
   const ResidualWeights& weights_;
@@ -114,13 +98,17 @@ class MiddleBlock {
 // no part in the history (wan.md section 4.4).
 class Upsampler {
  public:
+  using Shortcut = CopyShortcut;
   using Sink = std::function<void(Values)>;
   explicit Upsampler(const UpsampleWeights& weights) : weights_(weights) {}
   void start();
-  void run(const VaeRun& run, Frame x, const NextNorm& next, const Sink& sink);  // takes the results in order
+  // The sink takes the results in order. What `around` has taken is added to them; nullptr: nothing.
+  void run(const VaeRun& run, Frame x, const NextNorm& next, const CopyShortcut* around, const Sink& sink);
 
  private:
-  Values enlarge(const VaeRun& run, const Frame& x, const NextNorm& next) const;
+  // As frame `frame` of those that one of the shortcut becomes.
+  Values enlarge(const VaeRun& run, const Frame& x, const NextNorm& next, const CopyShortcut* around,
+                 int64_t frame) const;
 
   const UpsampleWeights& weights_;
   PastFrames past_;
@@ -131,26 +119,33 @@ class Upsampler {
 // then one of every two.
 class Downsampler {
  public:
+  using Shortcut = MeanShortcut;
   explicit Downsampler(const DownsampleWeights& weights) : weights_(weights) {}
   void start();
-  Values run(const VaeRun& run, Frame x, const NextNorm& next);  // empty where a partner is still to come
+  // Empty where a partner is still to come. `more`, if it is not empty, is added to the result.
+  Values run(const VaeRun& run, Frame x, const NextNorm& next, Frame more);
 
  private:
+  Values reduce(const VaeRun& run, const Frame& x, const NextNorm& next, const Frame& more) const;
+
   const DownsampleWeights& weights_;
   Frame last_, waiting_;  // of the pair before; the first of a pair
 };
 
-// A stage of either half: residual blocks, then a change of size where the weights have one.
+// A stage of either half: residual blocks, then a change of size where the weights have one, and around them a shortcut
+// where the layout has one.
 template <typename Resampler>
 struct Stage {
   template <typename ResampleWeights>
-  Stage(const std::vector<ResidualWeights>& blocks, const std::optional<ResampleWeights>& resample) {
-    for (const ResidualWeights& block : blocks) resnets.emplace_back(block);
+  Stage(const StageWeights& weights, const std::optional<ResampleWeights>& resample, const StageLayout& layout) {
+    for (const ResidualWeights& block : weights.resnets) resnets.emplace_back(block);
     if (resample) resampler.emplace(*resample);
+    if (layout.shortcut) shortcut.emplace(*layout.shortcut);
   }
   void start() {
     for (ResidualBlock& block : resnets) block.start();
     if (resampler) resampler->start();
+    if (shortcut) shortcut->start();
   }
   // What follows block `index`: the next one, or a resampler, which reads plain values, or `after`.
   NextNorm norm_after(size_t index, const NextNorm& after) const {
@@ -159,10 +154,8 @@ struct Stage {
   }
   std::vector<ResidualBlock> resnets;
   std::optional<Resampler> resampler;
+  std::optional<typename Resampler::Shortcut> shortcut;
 };
-
-// A picture's rows into a frame, rounded to its dtype: [rows, W, C] F32, any strides.
-void load_frame(const VaeRun& run, const TensorView& rows, const Frame& frame);
 
 // Plain values for a probe: [C, 1, rows, W] F32, valid while `memory` is.
 TensorView shown(const VaeRun& run, const Frame& frame, Tensor& memory);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "models/wan/vae/vae_layout.h"
+#include "models/wan/vae/vae_shortcut.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -59,8 +60,9 @@ class Count {
     height_ *= 2;
     width_ *= 2;
   }
-  void down(const ResampleLayout& resample) {
-    add(resample.spatial, frames_, 2, 0);
+  void down(const ResampleLayout& resample, bool shortcut) {
+    const int64_t twice = shortcut && resample.time ? 1 : 0;  // the first frame, see Downsampler::run()
+    add(resample.spatial, frames_ + twice, 2, 0);
     height_ /= 2;
     width_ /= 2;
     if (!resample.time) return;
@@ -84,6 +86,8 @@ class Count {
   double flops_ = 0;
 };
 
+constexpr int64_t kInWork = 3;  // frames of a residual block beside its histories
+
 // Memory of frames, stage by stage.
 class Held {
  public:
@@ -99,9 +103,9 @@ class Held {
     const int64_t in = stage.resnets.front().conv1.in, out = stage.resnets.front().conv1.out;
     const auto blocks = static_cast<int64_t>(stage.resnets.size());
     const int64_t histories = 4 * blocks;
-    if (in == out) return frames(histories + 3 + more, out);
+    if (in == out) return frames(histories + kInWork + more, out);
     frames(4, in);  // the first convolution's history, what it reads and the plain values
-    const int64_t in_work = blocks == 1 && stage.resample ? 2 : 3;  // a resampler reads plain values
+    const int64_t in_work = blocks == 1 && stage.resample ? 2 : kInWork;  // a resampler reads plain values
     frames(histories - 2 + in_work + more, out);
   }
   // Queries and the result, keys and values; those of the whole picture if this is a part.
@@ -135,6 +139,7 @@ size_t decoder_bytes(const VaeConfig& config, const FrameRows& latent, DType dty
     int64_t more = index == 0 ? kMiddleHistories : 0;
     if (!stage.resample || stage.resample->time) more += kHistory;  // of the upsampler, or of conv_out
     held.residuals(stage, more);
+    if (stage.shortcut) held.frames(copied_pictures(*stage.shortcut), stage.shortcut->large);
     if (stage.resample) held.enlarge();
   }
   held.plain(1, layout.out.out);
@@ -146,19 +151,23 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
   const CoderLayout layout = encoder_layout(config);
   Held held(dtype, video);
   held.frames(kHistory + 1, layout.in.in);
-  bool time = false;  // whether the stage before halves the frames
+  int64_t arriving = 2;  // frames that the stage before needs of its result's size: plain and normed
   for (const StageLayout& stage : layout.stages) {
     const int64_t in = stage.resnets.front().conv1.in, out = stage.resnets.front().conv1.out;
     const bool last = !stage.resample;
-    // While two frames become one, five of them stand beside the histories: the pair, the one before, and the result
-    // plain and normed.
-    const int64_t pairs = time ? 2 : 0;
     int64_t more = last ? kMiddleHistories + kHistory : 0;
-    if (in == out) more += pairs;
-    else held.frames(time ? 3 : 0, in);
+    const int64_t kept = last && stage.shortcut ? 1 : 0;  // elsewhere what a shortcut keeps is of the next stage's size
+    // Those that come, or those in work, which residuals() counts.
+    if (in == out) {
+      more += std::max(kept, arriving - kInWork);
+    } else {
+      more += kept;
+      held.frames(arriving - 2, in);
+    }
     held.residuals(stage, more);
     if (last) continue;
-    time = stage.resample->time.has_value();
+    // While two frames become one, five stand beside the histories: the pair, the one before, and the result.
+    arriving = (stage.resample->time ? 5 : 2) + (stage.shortcut ? 1 : 0);
     held.reduce();
   }
   held.attention(layout.middle_attention.proj.in, split);
@@ -170,10 +179,12 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
 size_t workspace(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part, IndexRange rows,
                  bool split) {
   ZT_CHECK(part != VaeParts::kBoth);
-  const int64_t factor = spatial_factor(config), latent = height / factor;
-  if (part == VaeParts::kDecoder) return decoder_bytes(config, {rows, latent, width / factor}, dtype, split);
-  const int64_t end = rows.end == latent ? height : factor * rows.end;
-  return encoder_bytes(config, {{factor * rows.begin, end}, height, width}, dtype, split);
+  const int64_t factor = layer_factor(config), latent = height / spatial_factor(config);
+  if (part == VaeParts::kDecoder) {
+    return decoder_bytes(config, {rows, latent, width / spatial_factor(config)}, dtype, split);
+  }
+  const int64_t patch = config.patch_size, end = rows.end == latent ? height / patch : factor * rows.end;
+  return encoder_bytes(config, {{factor * rows.begin, end}, height / patch, width / patch}, dtype, split);
 }
 
 }  // namespace
@@ -205,11 +216,12 @@ double vae_decode_flops(const VaeConfig& config, int64_t latent_frames, int64_t 
 
 double vae_encode_flops(const VaeConfig& config, int64_t video_frames_given, int64_t height, int64_t width) {
   const CoderLayout layout = encoder_layout(config);
-  Count count(video_frames(config, latent_frames(config, video_frames_given)), height, width);
+  const int64_t frames = video_frames(config, latent_frames(config, video_frames_given)), patch = config.patch_size;
+  Count count(frames, height / patch, width / patch);
   count.causal(layout.in);
   for (const StageLayout& stage : layout.stages) {
     for (const ResidualLayout& block : stage.resnets) count.residual(block);
-    if (stage.resample) count.down(*stage.resample);
+    if (stage.resample) count.down(*stage.resample, stage.shortcut.has_value());
   }
   count.middle(layout);
   count.causal(layout.out);

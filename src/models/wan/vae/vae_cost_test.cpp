@@ -1,10 +1,18 @@
 // The closed forms against what runs.
 #include "models/wan/vae/vae_cost.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
 
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_test_util.h"
+#include "trace/trace.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -18,7 +26,9 @@ std::vector<VaeConfig> configs() {
   VaeConfig one_halving = small_config();
   one_halving.temporal_downsample = {false, true};
   one_halving.num_res_blocks = 2;
-  return {small_config(), one_level, one_halving};
+  std::vector<VaeConfig> all = residual_configs();
+  all.insert(all.end(), {small_config(), one_level, one_halving});
+  return all;
 }
 
 TEST(VaeCost, WorkspaceIsWhatIsHeld) {
@@ -80,6 +90,41 @@ TEST(VaeCost, FlopsAreTheProductsOfEveryTap) {
   encode += 5 * h * w * (4 * c * c) + 5.0 * 2 * (h * w) * (h * w) * c;
   encode += 5 * h * w * 2 * 2;
   EXPECT_EQ(vae_encode_flops(config, n, 2 * h, 2 * w), 2 * encode);
+}
+
+// What the layers executed: the operations that their spans claim, which a trace shows in its file alone.
+double executed(const trace::Trace& trace) {
+  const auto path = std::filesystem::temp_directory_path() / fmt::format("zoetrope-vae-cost-{}.json", getpid());
+  trace.write(path);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::filesystem::remove(path);
+  const std::string key = "\"gflop\":", all = text.str();
+  double flops = 0;
+  for (size_t at = all.find(key); at != std::string::npos; at = all.find(key, at + 1)) {
+    flops += std::stod(all.substr(at + key.size())) * 1e9;
+  }
+  return flops;
+}
+
+TEST(VaeCost, FlopsAreThoseOfTheLayers) {
+  constexpr double kDigits = 1e-5;  // that the file has of each
+  for (const VaeConfig& config : configs()) {
+    const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
+    const auto weights = std::make_shared<const VaeWeights>(config, plain);
+    const int64_t factor = spatial_factor(config);
+    trace::Trace decoding, encoding;
+    Stream stream(1, {&decoding, 0, trace::kComputeLane});
+    VaeDecoder(weights).decode(stream, random_tensor({3, 4, 3, 2}, 1), [](int64_t, const TensorView&) {});
+    const double decode = vae_decode_flops(config, 4, 3, 2);
+    EXPECT_NEAR(executed(decoding), decode, kDigits * decode);
+    Stream other(1, {&encoding, 0, trace::kComputeLane});
+    VaeEncoder encoder(weights);
+    const Tensor video = random_tensor({13, 3 * factor, 2 * factor, 3}, 2);
+    encoder.encode(other, video, Tensor(DType::kF32, encoder.moments_shape(video.shape())));
+    const double encode = vae_encode_flops(config, 13, 3 * factor, 2 * factor);
+    EXPECT_NEAR(executed(encoding), encode, kDigits * encode);
+  }
 }
 
 // The figures of the published decoder (base 96, z 16) at 480×832.

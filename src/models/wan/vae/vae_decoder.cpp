@@ -1,13 +1,12 @@
 // Latents to frames. The stages form a tree in time: a latent frame becomes two frames, these become four, and each
 // runs to the end before the next one starts, so that large frames exist one at a time.
-#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_blocks.h"
+#include "models/wan/vae/vae_pixels.h"
 #include "models/wan/vae/without_batch.h"
-#include "tensor/dispatch.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
@@ -20,7 +19,9 @@ struct VaeDecoder::Impl {
         in(weights.in),
         middle(weights),
         out(weights.out) {
-    for (const StageWeights& stage : weights.stages) stages.emplace_back(stage.resnets, stage.up);
+    for (size_t i = 0; i < weights.stages.size(); ++i) {
+      stages.emplace_back(weights.stages[i], weights.stages[i].up, weights.layout.stages[i]);
+    }
   }
 
   // Forgets the clip before.
@@ -34,7 +35,8 @@ struct VaeDecoder::Impl {
 
   void run_latent(const VaeRun& run, const FrameRows& place, const TensorView& latent /* [z, h, w] */) {
     Frame raw = run.take(place, latent.extent(0));
-    load_frame(run, latent.slice(1, place.rows.begin, place.rows.end).permute({1, 2, 0}), raw);
+    const TensorView rows = latent.slice(1, place.rows.begin, place.rows.end).permute({1, 2, 0});
+    load_pixels(run.stream.team(), rows, 1, raw.view());
     Frame z = run.like(raw, raw.channels());
     kernels::FrameConvOutput quantized;
     quantized.raw = z.view();
@@ -64,6 +66,7 @@ struct VaeDecoder::Impl {
     Stage<Upsampler>& stage = stages[index];
     const std::string& name = weights.layout.stages[index].name;
     const NextNorm after = norm_of_stage(index + 1);
+    if (stage.shortcut) stage.shortcut->take(run, x.raw);
     {
       const trace::Span span(run.stream.lane(), name.c_str());
       for (size_t block = 0; block < stage.resnets.size(); ++block) {
@@ -78,7 +81,8 @@ struct VaeDecoder::Impl {
       finish(run, std::move(x.normed));
       return;
     }
-    stage.resampler->run(run, std::move(x.raw), after, [&](Values y) {
+    const CopyShortcut* around = stage.shortcut ? &*stage.shortcut : nullptr;
+    stage.resampler->run(run, std::move(x.raw), after, around, [&](Values y) {
       show(run, name, y.raw);
       run_stage(run, index + 1, std::move(y));
     });
@@ -90,22 +94,12 @@ struct VaeDecoder::Impl {
     made.raw = frame.view();
     out.run(run, std::move(x), made);
     show(run, "conv_out", frame);
-    const Shape shape{1, frame.place().count(), frame.place().width, frame.channels()};
-    if (!(clamped.shape() == shape)) clamped = Tensor::uninitialized(DType::kF32, shape);
-    clamp(run.stream, frame.view());
-    (*sink)(next_frame++, clamped);
-  }
-
-  void clamp(Stream& stream, const TensorView& x) const {
-    constexpr int64_t kGrain = 1 << 14;
-    with_compute_type(x.dtype(), "a frame", [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      stream.team().parallel_for(x.size(), kGrain, [&](IndexRange range, int) {
-        for (int64_t i = range.begin; i < range.end; ++i) {
-          clamped.data<float>()[i] = std::clamp(to_float(x.data<T>()[i]), -1.0f, 1.0f);
-        }
-      });
-    });
+    const int64_t patch = owner->config().patch_size;
+    const Shape shape{1, patch * frame.place().count(), patch * frame.place().width,
+                      pixel_channels(owner->config(), frame.channels())};
+    if (!(pixels.shape() == shape)) pixels = Tensor::uninitialized(DType::kF32, shape);
+    store_pixels(run.stream.team(), frame.view(), patch, pixels.view().select(0, 0));
+    (*sink)(next_frame++, pixels);
   }
 
   void show(const VaeRun& run, std::string_view name, const Frame& x) const {
@@ -117,7 +111,7 @@ struct VaeDecoder::Impl {
   std::shared_ptr<const VaeWeights> owner;
   const CoderWeights& weights;
   FramePool pool;  // outlives the frames that the layers keep
-  Tensor clamped;  // [1, H, W, 3] F32
+  Tensor pixels;   // [1, H, W, 3] F32
   CausalConv in;
   MiddleBlock middle;
   std::vector<Stage<Upsampler>> stages;
@@ -151,6 +145,6 @@ void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameSi
   impl_->start();  // gives the histories back for whoever comes next
 }
 
-size_t VaeDecoder::workspace_bytes() const { return impl_->pool.bytes() + impl_->clamped.view().bytes(); }
+size_t VaeDecoder::workspace_bytes() const { return impl_->pool.bytes() + impl_->pixels.view().bytes(); }
 
 }  // namespace zoetrope::wan

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_blocks.h"
+#include "models/wan/vae/vae_pixels.h"
 #include "models/wan/vae/without_batch.h"
 #include "tensor/dispatch.h"
 
@@ -23,7 +24,9 @@ struct VaeEncoder::Impl {
         in(weights.in),
         middle(weights),
         out(weights.out) {
-    for (const StageWeights& stage : weights.stages) stages.emplace_back(stage.resnets, stage.down);
+    for (size_t i = 0; i < weights.stages.size(); ++i) {
+      stages.emplace_back(weights.stages[i], weights.stages[i].down, weights.layout.stages[i]);
+    }
   }
 
   // Forgets the clip before.
@@ -40,9 +43,9 @@ struct VaeEncoder::Impl {
     return index < stages.size() ? stages[index].resnets.front().first_norm() : middle.first_norm();
   }
 
-  void run_frame(const VaeRun& run, const FrameRows& place, const TensorView& frame /* [H, W, 3] */) {
-    Frame pixels = run.take(place, frame.extent(2));
-    load_frame(run, frame.slice(0, place.rows.begin, place.rows.end), pixels);
+  void run_frame(const VaeRun& run, const FrameRows& place, const TensorView& frame /* own rows [H, W, 3] */) {
+    Frame pixels = run.take(place, weights.layout.in.in);
+    load_pixels(run.stream.team(), frame, owner->config().patch_size, pixels.view());
     Values x{run.like(pixels, in.out_channels()), run.like(pixels, in.out_channels())};
     kernels::FrameConvOutput entered;
     entered.raw = x.raw.view();
@@ -52,22 +55,38 @@ struct VaeEncoder::Impl {
     in.run(run, std::move(pixels), entered);
     show(run, "conv_in", x.raw);
     for (size_t index = 0; index < stages.size(); ++index) {
-      Stage<Downsampler>& stage = stages[index];
-      const StageLayout& layout = weights.layout.stages[index];
-      const NextNorm after = norm_of_stage(index + 1);
-      for (size_t block = 0; block < stage.resnets.size(); ++block) {
-        x = stage.resnets[block].run(run, std::move(x), stage.norm_after(block, after));
-        show(run, without_prefix(layout.resnets[block].name), x.raw);
-      }
-      if (!stage.resampler) continue;
-      x = stage.resampler->run(run, std::move(x.raw), after);
+      x = run_stage(run, index, std::move(x));
       if (!x) return;
-      show(run, without_prefix(layout.resample->name), x.raw);
     }
     x = middle.run(run, std::move(x), {weights.gamma_out, true});
     show(run, "mid_block", x.raw);
     x.raw.release();
     finish(run, std::move(x.normed));
+  }
+
+  // Empty where the stage waits for a second frame.
+  Values run_stage(const VaeRun& run, size_t index, Values x) {
+    Stage<Downsampler>& stage = stages[index];
+    const StageLayout& layout = weights.layout.stages[index];
+    const NextNorm after = norm_of_stage(index + 1);
+    Frame more;
+    if (stage.shortcut) {
+      stage.shortcut->take(run, x.raw);
+      more = stage.shortcut->finished();
+    }
+    const bool parts = layout.name.empty();  // that are shown, or the stage
+    for (size_t block = 0; block < stage.resnets.size(); ++block) {
+      const bool ends = !stage.resampler && block + 1 == stage.resnets.size();
+      x = stage.resnets[block].run(run, std::move(x), stage.norm_after(block, after), ResidualBlock::Raw::kKeep,
+                                   ends ? std::move(more) : Frame{});
+      if (parts) show(run, without_prefix(layout.resnets[block].name), x.raw);
+    }
+    if (stage.resampler) {
+      x = stage.resampler->run(run, std::move(x.raw), after, std::move(more));
+      if (x && parts) show(run, without_prefix(layout.resample->name), x.raw);
+    }
+    if (x && !parts) show(run, layout.name, x.raw);
+    return x;
   }
 
   void finish(const VaeRun& run, Frame x) {
@@ -124,11 +143,11 @@ VaeEncoder::VaeEncoder(VaeEncoder&&) noexcept = default;
 
 Shape VaeEncoder::moments_shape(const Shape& video_shape) const {
   const VaeConfig& config = impl_->owner->config();
-  const int64_t factor = spatial_factor(config);
+  const int64_t factor = spatial_factor(config), channels = pixel_channels(config, config.in_channels);
   if (video_shape.rank() != 4 || video_shape[0] < 1 || video_shape[1] < factor || video_shape[2] < factor ||
-      video_shape[3] != config.in_channels) {
-    fail("the VAE encodes video [F, H, W, {}] with at least 1 frame of {}×{}, not {}", config.in_channels, factor,
-         factor, video_shape.to_string());
+      video_shape[3] != channels) {
+    fail("the VAE encodes video [F, H, W, {}] with at least 1 frame of {}×{}, not {}", channels, factor, factor,
+         video_shape.to_string());
   }
   return {2 * config.z_dim, latent_frames(config, video_shape[0]), video_shape[1] / factor, video_shape[2] / factor};
 }
@@ -141,11 +160,12 @@ FrameSource frames_of(const TensorView& video) {
 void VaeEncoder::encode(Stream& stream, const FrameSource& video, const TensorView& moments, const Probe& probe,
                         const RowSplit& split) {
   Shape expected = moments_shape(video.shape);
-  const int64_t height = video.shape[1], factor = spatial_factor(impl_->owner->config());
+  const VaeConfig& config = impl_->owner->config();
+  const int64_t height = video.shape[1], factor = spatial_factor(config), patch = config.patch_size;
   const IndexRange rows = rows_of_part(split, expected[2]);
   // The last part has the rows that are too few for one of the latent.
-  const int64_t end = rows.end == expected[2] ? height : factor * rows.end;
-  const FrameRows place{{factor * rows.begin, end}, height, video.shape[2]};
+  const IndexRange own{factor * rows.begin, rows.end == expected[2] ? height : factor * rows.end};
+  const FrameRows place{{own.begin / patch, own.end / patch}, height / patch, video.shape[2] / patch};
   expected[2] = rows.size();
   impl_->moments = without_batch(moments, "the VAE's moments", "2·z, T, h, w");
   if (!(impl_->moments.shape() == expected)) {
@@ -156,8 +176,10 @@ void VaeEncoder::encode(Stream& stream, const FrameSource& video, const TensorVi
   impl_->start();
   impl_->pool.trim_to(place);
   const VaeRun run{stream, impl_->pool, split.exchange};
-  const int64_t used = video_frames(impl_->owner->config(), expected[1]);
-  for (int64_t frame = 0; frame < used; ++frame) impl_->run_frame(run, place, video.frame(frame));
+  const int64_t used = video_frames(config, expected[1]);
+  for (int64_t frame = 0; frame < used; ++frame) {
+    impl_->run_frame(run, place, video.frame(frame).slice(0, own.begin, own.end));
+  }
   impl_->start();  // gives the histories back for whoever comes next
 }
 

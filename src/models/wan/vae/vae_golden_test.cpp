@@ -1,4 +1,5 @@
-// Encode, decode and activations against what the reference implementation recorded (tests/golden, case vae21).
+// Encode, decode and activations against what the reference implementation recorded (tests/golden, cases vae21 and
+// vae22).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,15 +24,15 @@ struct Floor {
   double max_abs = 0, relative_l2 = 0, reference_max = 1;
 };
 
-class VaeGolden : public testing::Test {
+class VaeGolden : public testing::TestWithParam<const char*> {
  protected:
   VaeGolden()
-      : case_(io::JsonObject::load(kGolden / "vae21" / "case.json")),
+      : case_(io::JsonObject::load(kGolden / GetParam() / "case.json")),
         folder_(kGolden / case_.get<std::string>("checkpoint")),
         config_(VaeConfig::load(folder_ / "config.json")),
         source_(io::checkpoint_source(io::Checkpoint::open(folder_, "diffusion_pytorch_model"))),
-        tensors_(io::SafetensorsFile::open(kGolden / "vae21" / "tensors.safetensors")),
-        activations_(io::SafetensorsFile::open(kGolden / "vae21" / "activations.safetensors")) {}
+        tensors_(io::SafetensorsFile::open(kGolden / GetParam() / "tensors.safetensors")),
+        activations_(io::SafetensorsFile::open(kGolden / GetParam() / "activations.safetensors")) {}
 
   std::shared_ptr<const VaeWeights> weights(std::shared_ptr<const io::WeightSource> source) const {
     return std::make_shared<const VaeWeights>(config_, std::make_shared<const io::Weights>(std::move(source)));
@@ -90,6 +91,15 @@ class VaeGolden : public testing::Test {
     return frames;
   }
 
+  // Every recorded tensor of one half but its result.
+  template <typename Joined>
+  void expect_all_seen(const std::string& half, const Joined& joined) const {
+    for (const auto& [name, info] : activations_->tensors()) {
+      if (name.rfind(half, 0) != 0 || name == half + "sample" || name == half + "moments") continue;
+      EXPECT_TRUE(joined.count(name)) << name;
+    }
+  }
+
   io::JsonObject case_;
   std::filesystem::path folder_;
   VaeConfig config_;
@@ -124,7 +134,7 @@ class Joiner {
   std::map<std::string, std::pair<Tensor, int64_t>> joined_;
 };
 
-TEST_F(VaeGolden, EncodesAsRecorded) {
+TEST_P(VaeGolden, EncodesAsRecorded) {
   VaeEncoder encoder(weights());
   Stream stream(2);
   int seen = 0;
@@ -142,7 +152,7 @@ TEST_F(VaeGolden, EncodesAsRecorded) {
   EXPECT_GT(seen, 0);
 }
 
-TEST_F(VaeGolden, DecodesAsRecorded) {
+TEST_P(VaeGolden, DecodesAsRecorded) {
   VaeDecoder decoder(weights());
   int seen = 0;
   for (const auto& [name, info] : tensors_->tensors()) {
@@ -156,7 +166,7 @@ TEST_F(VaeGolden, DecodesAsRecorded) {
   EXPECT_GT(seen, 0);
 }
 
-TEST_F(VaeGolden, ActivationsOfTheDecoderAreAsRecorded) {
+TEST_P(VaeGolden, ActivationsOfTheDecoderAreAsRecorded) {
   const TensorView normalized = activations_->tensor("in.normalized_latents");
   const TensorView z = activations_->tensor("in.z");
   Tensor ours(DType::kF32, z.shape());
@@ -168,9 +178,7 @@ TEST_F(VaeGolden, ActivationsOfTheDecoderAreAsRecorded) {
   const Tensor frames = decode(decoder, ours, joiner.probe());
   const TensorView sample = activations_->tensor("decode.sample").select(0, 0);
   expect_within("decode.sample", channels_first(frames), sample, largest_floor(sample));
-  for (const char* name : {"conv_in", "mid_block", "up_blocks.0", "up_blocks.3", "conv_out"}) {
-    EXPECT_TRUE(joiner.joined().count(std::string("decode.") + name)) << name;
-  }
+  expect_all_seen("decode.", joiner.joined());
   for (const auto& [name, joined] : joiner.joined()) {
     const TensorView reference = activations_->tensor(name).select(0, 0);
     EXPECT_EQ(joined.second, reference.extent(1)) << name;
@@ -178,19 +186,18 @@ TEST_F(VaeGolden, ActivationsOfTheDecoderAreAsRecorded) {
   }
 }
 
-TEST_F(VaeGolden, ActivationsOfTheEncoderAreAsRecorded) {
+TEST_P(VaeGolden, ActivationsOfTheEncoderAreAsRecorded) {
   const TensorView reference_moments = activations_->tensor("encode.moments").select(0, 0);
   const TensorView conv_in = activations_->tensor("encode.conv_in");
   VaeEncoder encoder(weights());
   Joiner joiner("encode.", activations_);
   Stream stream(2);
-  const Tensor input = video(conv_in.extent(2), conv_in.extent(3), conv_in.extent(4));
+  const int64_t patch = config_.patch_size;
+  const Tensor input = video(conv_in.extent(2), patch * conv_in.extent(3), patch * conv_in.extent(4));
   Tensor moments(DType::kF32, encoder.moments_shape(input.shape()));
   encoder.encode(stream, input, moments, joiner.probe());
   expect_within("encode.moments", moments, reference_moments, largest_floor(reference_moments));
-  for (const char* name : {"conv_in", "down_blocks.2", "down_blocks.8", "mid_block", "conv_out"}) {
-    EXPECT_TRUE(joiner.joined().count(std::string("encode.") + name)) << name;
-  }
+  expect_all_seen("encode.", joiner.joined());
   for (const auto& [name, joined] : joiner.joined()) {
     const TensorView reference = activations_->tensor(name).select(0, 0);
     EXPECT_EQ(joined.second, reference.extent(1)) << name;
@@ -198,27 +205,50 @@ TEST_F(VaeGolden, ActivationsOfTheEncoderAreAsRecorded) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Generations, VaeGolden, testing::Values("vae21", "vae22"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
 // The comparison would notice: one element of one parameter moved, one of each kind of layer.
-TEST_F(VaeGolden, AMovedParameterIsNoticed) {
-  const std::string key = "f17";  // long enough for every tap over time to see more than zeros
+struct Moved {
+  const char* golden;
+  const char* key;  // a clip long enough for every tap over time to see more than zeros
+  std::vector<const char*> decoder, encoder;
+};
+const Moved kMoved[] = {
+    {"vae21",
+     "f17",
+     {"post_quant_conv.weight", "decoder.conv_in.bias", "decoder.mid_block.resnets.0.norm2.gamma",
+      "decoder.mid_block.attentions.0.to_qkv.weight", "decoder.mid_block.attentions.0.proj.bias",
+      "decoder.up_blocks.0.upsamplers.0.time_conv.weight", "decoder.up_blocks.1.resnets.0.conv_shortcut.weight",
+      "decoder.up_blocks.2.upsamplers.0.resample.1.weight", "decoder.up_blocks.3.resnets.2.conv2.weight",
+      "decoder.norm_out.gamma", "decoder.conv_out.bias"},
+     {"encoder.conv_in.weight", "encoder.down_blocks.2.resample.1.bias", "encoder.down_blocks.5.time_conv.weight",
+      "encoder.down_blocks.6.conv_shortcut.bias", "encoder.mid_block.attentions.0.norm.gamma", "quant_conv.weight"}},
+    {"vae22",
+     "f9",
+     {"post_quant_conv.weight", "decoder.conv_in.bias", "decoder.mid_block.resnets.0.norm2.gamma",
+      "decoder.up_blocks.0.upsampler.time_conv.bias", "decoder.up_blocks.2.resnets.0.conv_shortcut.weight",
+      "decoder.up_blocks.2.upsampler.resample.1.weight", "decoder.up_blocks.3.resnets.2.conv2.weight",
+      "decoder.norm_out.gamma", "decoder.conv_out.bias"},
+     {"encoder.conv_in.weight", "encoder.down_blocks.0.downsampler.resample.1.bias",
+      "encoder.down_blocks.1.downsampler.time_conv.weight", "encoder.down_blocks.1.resnets.0.conv_shortcut.bias",
+      "encoder.down_blocks.3.resnets.1.conv1.weight", "quant_conv.weight"}},
+};
+
+TEST_P(VaeGolden, AMovedParameterIsNoticed) {
+  const Moved& moved = kMoved[0].golden == std::string(GetParam()) ? kMoved[0] : kMoved[1];
+  const std::string key = moved.key;
   const TensorView moments = tensors_->tensor("encode." + key + ".moments");
   const TensorView sample = tensors_->tensor("decode." + key + ".sample").select(0, 0);
-  for (const char* name :
-       {"post_quant_conv.weight", "decoder.conv_in.bias", "decoder.mid_block.resnets.0.norm2.gamma",
-        "decoder.mid_block.attentions.0.to_qkv.weight", "decoder.mid_block.attentions.0.proj.bias",
-        "decoder.up_blocks.0.upsamplers.0.time_conv.weight", "decoder.up_blocks.1.resnets.0.conv_shortcut.weight",
-        "decoder.up_blocks.2.upsamplers.0.resample.1.weight", "decoder.up_blocks.3.resnets.2.conv2.weight",
-        "decoder.norm_out.gamma", "decoder.conv_out.bias"}) {
+  for (const char* name : moved.decoder) {
     VaeDecoder decoder(weights(std::make_shared<PerturbedSource>(source_, name, 0.05f)));
     const Tensor frames = decode(decoder, mode(moments));
     EXPECT_FALSE(within(difference(channels_first(frames), sample), floor("decode." + key))) << name;
   }
   Stream stream(1);
   const TensorView stored = tensors_->tensor("in.video_u8");
-  const Tensor input = video(17, stored.extent(1), stored.extent(2));
-  for (const char* name :
-       {"encoder.conv_in.weight", "encoder.down_blocks.2.resample.1.bias", "encoder.down_blocks.5.time_conv.weight",
-        "encoder.down_blocks.6.conv_shortcut.bias", "encoder.mid_block.attentions.0.norm.gamma", "quant_conv.weight"}) {
+  const Tensor input = video(std::stol(key.substr(1)), stored.extent(1), stored.extent(2));
+  for (const char* name : moved.encoder) {
     VaeEncoder encoder(weights(std::make_shared<PerturbedSource>(source_, name, 0.05f)));
     Tensor ours(DType::kF32, encoder.moments_shape(input.shape()));
     encoder.encode(stream, input, ours);

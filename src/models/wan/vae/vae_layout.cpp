@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -44,8 +45,8 @@ ResampleLayout downsample(const std::string& name, int64_t channels, bool time) 
   return layout;
 }
 
-ResampleLayout upsample(const std::string& name, int64_t channels, bool time) {
-  ResampleLayout layout{name, Direction::kUp, frame_conv(name + ".resample.1", channels, channels / 2, 3), {}};
+ResampleLayout upsample(const std::string& name, int64_t channels, int64_t out, bool time) {
+  ResampleLayout layout{name, Direction::kUp, frame_conv(name + ".resample.1", channels, out, 3), {}};
   if (time) layout.time = ConvLayout{name + ".time_conv", channels, 2 * channels, {3, 1, 1}, false};
   return layout;
 }
@@ -56,10 +57,21 @@ void set_middle(CoderLayout& layout, const std::string& prefix, int64_t channels
   layout.middle_last = residual(prefix + ".mid_block.resnets.1", channels, channels);
 }
 
-void require_layout(const VaeConfig& config) {
-  if (config.is_residual || config.patch_size != 1) {
-    fail("the VAE of Wan 2.2 (is_residual, patch_size {}) is not supported; that of Wan 2.1 is", config.patch_size);
+// Around a stage that changes sizes as `resample` does, or not at all.
+ShortcutLayout shortcut(const StageLayout& stage, int64_t in, int64_t out, Direction direction) {
+  ShortcutLayout layout{in, out};
+  if (direction == Direction::kUp) std::swap(layout.large, layout.small);
+  if (stage.resample) layout.space = 2;
+  if (stage.resample && stage.resample->time) layout.time = 2;
+  const int64_t values = layout.large * layout.time * layout.space * layout.space;
+  if (values % layout.small != 0) {
+    fail("the VAE's stage {} has no shortcut: {} values of a cell make no whole groups for {} channels", stage.name,
+         values, layout.small);
   }
+  return layout;
+}
+
+void require_layout(const VaeConfig& config) {
   if (config.dim_mult.empty() || config.temporal_downsample.size() + 1 != config.dim_mult.size()) {
     fail("the VAE's config has {} values in dim_mult and {} in temperal_downsample; there must be one less",
          config.dim_mult.size(), config.temporal_downsample.size());
@@ -104,18 +116,23 @@ CoderLayout encoder_layout(const VaeConfig& config) {
   CoderLayout layout;
   int64_t channels = config.base_dim;
   layout.in = causal_conv("encoder.conv_in", config.in_channels, channels);
-  int index = 0;  // down_blocks is one flat list
+  int index = 0;  // where there are no stages to the names, down_blocks is one flat list
   for (size_t level = 0; level < levels; ++level) {
     StageLayout stage;
+    if (config.is_residual) stage.name = fmt::format("down_blocks.{}", level);
+    const auto part = [&](const std::string& of_stage) {
+      return config.is_residual ? fmt::format("encoder.{}.{}", stage.name, of_stage)
+                                : fmt::format("encoder.down_blocks.{}", index++);
+    };
+    const int64_t in = channels;
     for (int64_t block = 0; block < config.num_res_blocks; ++block) {
       const int64_t out = config.base_dim * config.dim_mult[level];
-      stage.resnets.push_back(residual(fmt::format("encoder.down_blocks.{}", index++), channels, out));
+      stage.resnets.push_back(residual(part(fmt::format("resnets.{}", block)), channels, out));
       channels = out;
     }
-    if (level + 1 < levels) {
-      stage.resample =
-          downsample(fmt::format("encoder.down_blocks.{}", index++), channels, config.temporal_downsample[level]);
-    }
+    if (level + 1 < levels)
+      stage.resample = downsample(part("downsampler"), channels, config.temporal_downsample[level]);
+    if (config.is_residual) stage.shortcut = shortcut(stage, in, channels, Direction::kDown);
     layout.stages.push_back(std::move(stage));
   }
   set_middle(layout, "encoder", channels);
@@ -137,15 +154,17 @@ CoderLayout decoder_layout(const VaeConfig& config) {
     StageLayout stage;
     stage.name = fmt::format("up_blocks.{}", level);
     const std::string prefix = "decoder." + stage.name;
-    const int64_t out = config.decoder_base_dim * config.dim_mult[levels - 1 - level];
+    const int64_t in = channels, out = config.decoder_base_dim * config.dim_mult[levels - 1 - level];
     for (int64_t block = 0; block <= config.num_res_blocks; ++block) {
       stage.resnets.push_back(residual(fmt::format("{}.resnets.{}", prefix, block), channels, out));
       channels = out;
     }
     if (level + 1 < levels) {
-      if (channels < 2) fail("the VAE's decoder cannot halve its {} channels; base_dim is too small", channels);
-      stage.resample = upsample(prefix + ".upsamplers.0", channels, config.temporal_downsample[levels - 2 - level]);
-      channels /= 2;
+      if (!config.is_residual) channels /= 2;
+      if (channels < 1) fail("the VAE's decoder cannot halve its {} channels; base_dim is too small", out);
+      stage.resample = upsample(prefix + (config.is_residual ? ".upsampler" : ".upsamplers.0"), out, channels,
+                                config.temporal_downsample[levels - 2 - level]);
+      if (config.is_residual) stage.shortcut = shortcut(stage, in, channels, Direction::kUp);
     }
     layout.stages.push_back(std::move(stage));
   }
@@ -188,8 +207,12 @@ int64_t temporal_factor(const VaeConfig& config) {
   return factor;
 }
 
-int64_t spatial_factor(const VaeConfig& config) {
-  return (int64_t{1} << config.temporal_downsample.size()) * config.patch_size;
+int64_t layer_factor(const VaeConfig& config) { return int64_t{1} << config.temporal_downsample.size(); }
+
+int64_t spatial_factor(const VaeConfig& config) { return layer_factor(config) * config.patch_size; }
+
+int64_t pixel_channels(const VaeConfig& config, int64_t channels) {
+  return channels / (config.patch_size * config.patch_size);
 }
 
 int64_t latent_frames(const VaeConfig& config, int64_t video_frames) {

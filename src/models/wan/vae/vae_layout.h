@@ -1,6 +1,6 @@
 // What a VAE is made of, as data: names, channels and kernels of every layer, derived from the config (wan.md sections
-// 4.1–4.3). The list of tensors, the loading of weights and the running of both halves all read this one description,
-// so that another generation of the VAE is another description. Holds no weights and runs nothing.
+// 4.1–4.3). The list of tensors, the loading of weights and the running of both halves all read this one description:
+// the two generations of the VAE are two descriptions. Holds no weights and runs nothing.
 #pragma once
 
 #include <array>
@@ -58,10 +58,27 @@ struct ResampleLayout {
   std::optional<ConvLayout> time;
 };
 
+// A way around a whole stage that has no parameters (wan.md section 4.3). Of the pictures before and after the stage
+// one is larger: `time` frames of `space` × `space` pixels for a pixel of the other. Their values, channel by channel,
+// are cut into groups, one for a channel of the smaller picture: on the way down it is the mean of its group, on the
+// way up the whole group is its value.
+struct ShortcutLayout {
+  int64_t large = 0;  // channels of the larger picture
+  int64_t small = 0;
+  int64_t time = 1;
+  int64_t space = 1;
+  int64_t group() const { return large * time * space * space / small; }
+  // The smaller picture's, of a channel of the larger one at this frame, row and column of its cell.
+  int64_t small_channel(int64_t channel, int64_t frame, int64_t row, int64_t column) const {
+    return (((channel * time + frame) * space + row) * space + column) / group();
+  }
+};
+
 struct StageLayout {
   std::string name;  // of the golden tensor that shows the stage's output; empty where the parts have their own
   std::vector<ResidualLayout> resnets;
   std::optional<ResampleLayout> resample;
+  std::optional<ShortcutLayout> shortcut;  // added to what the stage makes
 };
 
 // The encoder runs in, stages, middle, out, quant; the decoder quant, in, middle, stages, out.
@@ -76,8 +93,8 @@ struct CoderLayout {
   ConvLayout quant;  // quant_conv or post_quant_conv, 1×1×1
 };
 
-// Throw Error for a VAE that cannot be laid out so: the residual one of Wan 2.2, lists of different lengths, channels
-// that cannot be halved.
+// Both generations. Throw Error for a VAE that cannot be laid out so: lists of different lengths, channels that cannot
+// be halved or grouped.
 CoderLayout encoder_layout(const VaeConfig& config);
 CoderLayout decoder_layout(const VaeConfig& config);
 
@@ -87,7 +104,9 @@ TensorList vae_tensor_list(const VaeConfig& config);
 
 // Sizes on both sides. A clip of F frames becomes 1 + ⌊(F−1)/f⌋ latent frames, left-over frames are dropped.
 int64_t temporal_factor(const VaeConfig& config);  // f: 4
-int64_t spatial_factor(const VaeConfig& config);   // 8
+int64_t spatial_factor(const VaeConfig& config);   // 8 or 16
+int64_t layer_factor(const VaeConfig& config);     // of the layers alone, whose input is patch_size times smaller: 8
+int64_t pixel_channels(const VaeConfig& config, int64_t channels);  // of a pixel, where patches have so many: 3
 int64_t latent_frames(const VaeConfig& config, int64_t video_frames);
 int64_t video_frames(const VaeConfig& config, int64_t latent_frames);
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "zoetrope/error.h"
 
@@ -19,6 +20,19 @@ int64_t parameters(const TensorList& list) {
   int64_t sum = 0;
   for (const TensorSpec& spec : list) sum += spec.shape.size();
   return sum;
+}
+
+// As published with TI2V-5B.
+VaeConfig published_residual() {
+  VaeConfig config;
+  config.base_dim = 160;
+  config.decoder_base_dim = 256;
+  config.z_dim = 48;
+  config.is_residual = true;
+  config.in_channels = config.out_channels = 12;
+  config.patch_size = 2;
+  config.scale_factor_spatial = 16;
+  return config;
 }
 
 // Counts of the published file and of the reference's own test model (wan.md sections 1.1 and 9).
@@ -36,20 +50,58 @@ TEST(VaeLayout, CountsWhatThePublishedFileHolds) {
   EXPECT_EQ(parameters(vae_tensor_list(tiny)), 13'861);
 }
 
+TEST(VaeLayout, CountsWhatThePublishedFileOfTheSecondGenerationHolds) {
+  const VaeConfig config = published_residual();
+  const TensorList published = vae_tensor_list(config);
+  EXPECT_EQ(published.size(), 196u);
+  EXPECT_EQ(parameters(published), 704'688'668);
+  EXPECT_EQ(spatial_factor(config), 16);
+  EXPECT_EQ(temporal_factor(config), 4);
+  EXPECT_EQ(latent_frames(config, 121), 31);
+  EXPECT_EQ(pixel_channels(config, config.out_channels), 3);
+}
+
+// wan.md section 4.3: 160→160 a plain mean, 160→320 and 320→640 the mean of a sub-frame, 640→640 as it is; 1024→1024
+// replication, 1024→512 of the input's channels one for each row.
+TEST(VaeLayout, GroupsTheChannelsOfShortcuts) {
+  const CoderLayout encoder = encoder_layout(published_residual()), decoder = decoder_layout(published_residual());
+  struct Expected {
+    int64_t large, small, time, space, group;
+  };
+  const Expected down[] = {{160, 160, 1, 2, 4}, {160, 320, 2, 2, 4}, {320, 640, 2, 2, 4}, {640, 640, 1, 1, 1}};
+  const Expected up[] = {{1024, 1024, 2, 2, 8}, {1024, 1024, 2, 2, 8}, {512, 1024, 1, 2, 2}};
+  const auto expect = [](const Expected& e, const ShortcutLayout& cut) {
+    EXPECT_EQ(cut.large, e.large);
+    EXPECT_EQ(cut.small, e.small);
+    EXPECT_EQ(cut.time, e.time);
+    EXPECT_EQ(cut.space, e.space);
+    EXPECT_EQ(cut.group(), e.group);
+  };
+  ASSERT_EQ(encoder.stages.size(), 4u);
+  ASSERT_EQ(decoder.stages.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) expect(down[i], *encoder.stages[i].shortcut);
+  for (size_t i = 0; i < 3; ++i) expect(up[i], *decoder.stages[i].shortcut);
+  EXPECT_FALSE(decoder.stages[3].shortcut);
+  EXPECT_EQ(encoder.stages[1].shortcut->small_channel(7, 1, 0, 1), 15);
+  EXPECT_EQ(encoder.stages[0].shortcut->small_channel(7, 0, 1, 1), 7);
+  EXPECT_EQ(decoder.stages[0].shortcut->small_channel(7, 1, 0, 1), 7);
+  EXPECT_EQ(decoder.stages[2].shortcut->small_channel(7, 0, 1, 0), 15);
+  EXPECT_EQ(decoder.stages[2].shortcut->small_channel(7, 0, 0, 1), 14);
+}
+
 TEST(VaeLayout, NamesExactlyTheTensorsOfTheRecordedCheckpoints) {
-  int seen = 0;
+  std::set<bool> seen;
   for (const auto& entry : std::filesystem::directory_iterator(kGolden / "pipelines")) {
     const VaeConfig config = VaeConfig::load(entry.path() / "vae" / "config.json");
-    if (config.is_residual) continue;
     SCOPED_TRACE(entry.path().string());
-    ++seen;
+    seen.insert(config.is_residual);
     const auto file = io::Checkpoint::open(entry.path() / "vae", "diffusion_pytorch_model");
     std::map<std::string, std::string> expected, stored;
     for (const TensorSpec& spec : vae_tensor_list(config)) expected[spec.name] = spec.shape.to_string();
     for (const std::string& name : file.names()) stored[name] = file.info(name).shape.to_string();
     EXPECT_EQ(expected, stored);
   }
-  EXPECT_GT(seen, 0);
+  EXPECT_EQ(seen.size(), 2u);
 }
 
 TEST(VaeLayout, CountsFramesAsTheReferenceCutsThem) {
@@ -72,10 +124,9 @@ std::string refusal(const VaeConfig& config) {
 }
 
 TEST(VaeLayout, RefusesWhatItCannotLayOut) {
-  VaeConfig config;
-  config.is_residual = true;
-  config.patch_size = 2;
-  EXPECT_THAT(refusal(config), testing::HasSubstr("Wan 2.2"));
+  VaeConfig config = published_residual();
+  config.dim_mult = {1, 2, 4, 5};  // 640 channels do not make 800 by averaging
+  EXPECT_THAT(refusal(config), testing::HasSubstr("800"));
   config = {};
   config.dim_mult = {1, 2};
   EXPECT_THAT(refusal(config), testing::HasSubstr("dim_mult"));

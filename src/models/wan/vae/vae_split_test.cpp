@@ -89,11 +89,13 @@ struct Clip {
 };
 constexpr Clip kClips[] = {{5, 3, 3, 3}, {2, 4, 4, 2}, {7, 2, 2, 4}, {3, 3, 3, 1}};
 
-VaeConfig deeper_config() {
-  VaeConfig config = small_config();
-  config.num_res_blocks = 2;
-  config.temporal_downsample = {false, true};
-  return config;
+std::vector<VaeConfig> configs() {
+  VaeConfig deeper = small_config();
+  deeper.num_res_blocks = 2;
+  deeper.temporal_downsample = {false, true};
+  std::vector<VaeConfig> all = residual_configs();
+  all.insert(all.end(), {small_config(), deeper});
+  return all;
 }
 
 // Every op but the attention gives the same bits for a row wherever it lies; attention may group its rows otherwise. So
@@ -109,7 +111,7 @@ class VaeSplit : public testing::TestWithParam<DType> {};
 
 TEST_P(VaeSplit, DecodesAsOnePartWould) {
   const DType dtype = GetParam();
-  for (const VaeConfig& config : {small_config(), deeper_config()}) {
+  for (const VaeConfig& config : configs()) {
     const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
     const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kDecoder, dtype);
     const int64_t factor = spatial_factor(config);
@@ -141,7 +143,7 @@ TEST_P(VaeSplit, DecodesAsOnePartWould) {
 
 TEST_P(VaeSplit, EncodesAsOnePartWould) {
   const DType dtype = GetParam();
-  for (const VaeConfig& config : {small_config(), deeper_config()}) {
+  for (const VaeConfig& config : configs()) {
     const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
     const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kEncoder, dtype);
     const int64_t factor = spatial_factor(config);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <thread>
@@ -59,7 +60,9 @@ std::vector<VaeConfig> odd_configs() {
   VaeConfig one_halving = small_config();
   one_halving.temporal_downsample = {false, true};
   one_halving.num_res_blocks = 2;
-  return {small_config(), one_level, one_halving};
+  std::vector<VaeConfig> all = residual_configs();
+  all.insert(all.end(), {small_config(), one_level, one_halving});
+  return all;
 }
 
 // Derived tolerance: the plain evaluation in float32 differs from the one in float64 by rounding alone, and the engine
@@ -71,6 +74,12 @@ void expect_as_exact(const TensorView& value, const Tensor& in_double, const Ten
   EXPECT_LE(ours.max_abs, 4 * floor.max_abs);
   EXPECT_LT(floor.relative_l2, 1e-5);
   EXPECT_GT(in_double.size(), 0);
+}
+
+// Sizes that are odd on the way.
+Shape odd_clip(const VaeConfig& config, int64_t frames) {
+  const int64_t factor = spatial_factor(config);
+  return {frames, std::max<int64_t>(13, 3 * factor + 1), std::max<int64_t>(10, 2 * factor + 2), 3};
 }
 
 TEST(VaeDecoder, StreamedEqualsTheWholeClipAtOnce) {
@@ -96,7 +105,7 @@ TEST(VaeEncoder, StreamedEqualsTheWholeClipAtOnce) {
     Stream stream(2);
     for (const int64_t frames : {1, 3, 5, 8, 13}) {  // of 3 and 8 some frames are dropped
       SCOPED_TRACE(testing::Message() << frames << " frames, " << config.dim_mult.size() << " levels");
-      const Tensor video = random_tensor({frames, 13, 10, 3}, static_cast<uint64_t>(frames));  // odd sizes on the way
+      const Tensor video = random_tensor(odd_clip(config, frames), static_cast<uint64_t>(frames));
       Tensor moments(DType::kF32, encoder.moments_shape(video.shape()));
       encoder.encode(stream, video, moments);
       expect_as_exact(moments, reference_encode<double>(config, *model.plain, video),
@@ -123,7 +132,7 @@ TEST(Vae, Bf16IsAsGoodAsRoundingAfterEveryOp) {
     EXPECT_LE(ours.max_abs, 2 * theirs.max_abs);
     EXPECT_GT(ours.relative_l2, 1e-4);  // it was bf16
 
-    const Tensor video = random_tensor({5, 13, 10, 3}, 12);
+    const Tensor video = random_tensor(odd_clip(config, 5), 12);
     Tensor moments(DType::kF32, encoder.moments_shape(video.shape()));
     encoder.encode(stream, video, moments);
     const Tensor exact_moments = reference_encode<double>(config, *model.plain, video);
@@ -199,16 +208,19 @@ TEST(VaeDecoder, IsUsableAfterTheSinkThrew) {
   EXPECT_EQ(decoder.workspace_bytes(), bytes);  // nothing was left open
 }
 
-TEST(Vae, MemoryDoesNotGrowWithTheClip) {
-  const Model model(small_config());
+class VaeMemory : public testing::TestWithParam<VaeConfig> {};
+
+TEST_P(VaeMemory, DoesNotGrowWithTheClip) {
+  const Model model(GetParam());
+  const int64_t factor = spatial_factor(model.config);
   Stream stream(1);
   size_t decoder_bytes = 0, encoder_bytes = 0;
   for (const int64_t frames : {4, 5, 8}) {  // from the fourth on every layer has two past frames (the first has no
                                             // part in the upsampling over time)
     VaeDecoder decoder(model.weights);
     VaeEncoder encoder(model.weights);
-    decoder.decode(stream, random_tensor({3, frames, 24, 24}, 4), [](int64_t, const TensorView&) {});
-    const Tensor video = random_tensor({1 + 4 * frames, 96, 96, 3}, 5);
+    decoder.decode(stream, random_tensor({3, frames, 8, 8}, 4), [](int64_t, const TensorView&) {});
+    const Tensor video = random_tensor({1 + 4 * frames, 8 * factor, 8 * factor, 3}, 5);
     Tensor moments(DType::kF32, encoder.moments_shape(video.shape()));
     encoder.encode(stream, video, moments);
     if (frames == 4) {
@@ -219,6 +231,9 @@ TEST(Vae, MemoryDoesNotGrowWithTheClip) {
     EXPECT_EQ(encoder.workspace_bytes(), encoder_bytes);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Generations, VaeMemory, testing::Values(small_config(), residual_configs()[0]),
+                         [](const auto& tested) { return tested.param.is_residual ? "residual" : "plain"; });
 
 TEST(VaeDecoder, OneSetOfWeightsServesSeveralRanks) {
   const Model model(small_config());

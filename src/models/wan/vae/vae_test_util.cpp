@@ -70,8 +70,10 @@ class Reference {
     x = conv(layout_.in, conv(layout_.quant, x));
     x = middle(std::move(x));
     for (const StageLayout& stage : layout_.stages) {
+      const Clip<Real> entered = x;
       for (const ResidualLayout& block : stage.resnets) x = residual(block, x);
       if (stage.resample) x = up(*stage.resample, x);
+      if (stage.shortcut) add(x, copies(*stage.shortcut, entered));
     }
     return conv(layout_.out, norm(layout_.norm_out, x, true));
   }
@@ -80,8 +82,10 @@ class Reference {
     store(x);
     x = conv(layout_.in, x);
     for (const StageLayout& stage : layout_.stages) {
+      const Clip<Real> entered = x;
       for (const ResidualLayout& block : stage.resnets) x = residual(block, x);
       if (stage.resample) x = down(*stage.resample, x);
+      if (stage.shortcut) add(x, means(*stage.shortcut, entered));
     }
     x = middle(std::move(x));
     return conv(layout_.quant, conv(layout_.out, norm(layout_.norm_out, x, true)));
@@ -234,10 +238,71 @@ class Reference {
     return y;
   }
 
+  // The shortcuts as wan.md section 4.3 says them, index by index.
+  Clip<Real> copies(const ShortcutLayout& cut, const Clip<Real>& x) const {
+    const int64_t ft = cut.time, fs = cut.space, repeats = cut.large * ft * fs * fs / x.c;
+    Clip<Real> all(x.t * ft, x.h * fs, x.w * fs, cut.large);
+    for (int64_t t = 0; t < x.t; ++t) {
+      for (int64_t p = 0; p < x.h * x.w; ++p) {
+        for (int64_t k = 0; k < x.c * repeats; ++k) {
+          const int64_t j = k % fs, i = k / fs % fs, a = k / (fs * fs) % ft, o = k / (fs * fs * ft);
+          all.at(t * ft + a, p / x.w * fs + i, p % x.w * fs + j, o) = x.at(t, 0, p, k / repeats);
+        }
+      }
+    }
+    return all.frames(ft - 1, all.t);
+  }
+
+  Clip<Real> means(const ShortcutLayout& cut, const Clip<Real>& x) const {
+    const int64_t ft = cut.time, fs = cut.space, front = (ft - x.t % ft) % ft, group = x.c * ft * fs * fs / cut.small;
+    Clip<Real> y((x.t + front) / ft, x.h / fs, x.w / fs, cut.small);
+    for (int64_t t = 0; t < y.t; ++t) {
+      for (int64_t p = 0; p < y.h * y.w; ++p) {
+        for (int64_t o = 0; o < y.c; ++o) {
+          Real sum = 0;
+          for (int64_t k = o * group; k < (o + 1) * group; ++k) {
+            const int64_t j = k % fs, i = k / fs % fs, a = k / (fs * fs) % ft, c = k / (fs * fs * ft);
+            const int64_t from = t * ft + a - front;
+            if (from >= 0) sum += x.at(from, p / y.w * fs + i, p % y.w * fs + j, c);
+          }
+          y.at(t, 0, p, o) = stored(sum / static_cast<Real>(group));
+        }
+      }
+    }
+    return y;
+  }
+
   const CoderLayout& layout_;
   const io::Weights& weights_;
   DType stored_;
 };
+
+// Channel c·p² + dx·p + dy of a patch is channel c of its pixel (dy, dx).
+template <typename Real>
+Clip<Real> patched(const Clip<Real>& x, int64_t p) {
+  Clip<Real> y(x.t, x.h / p, x.w / p, x.c * p * p);
+  for (int64_t t = 0; t < y.t; ++t) {
+    for (int64_t i = 0; i < y.h * p; ++i) {
+      for (int64_t j = 0; j < y.w * p; ++j) {
+        for (int64_t c = 0; c < x.c; ++c) y.at(t, i / p, j / p, c * p * p + j % p * p + i % p) = x.at(t, i, j, c);
+      }
+    }
+  }
+  return y;
+}
+
+template <typename Real>
+Clip<Real> unpatched(const Clip<Real>& x, int64_t p) {
+  Clip<Real> y(x.t, x.h * p, x.w * p, x.c / (p * p));
+  for (int64_t t = 0; t < y.t; ++t) {
+    for (int64_t i = 0; i < y.h; ++i) {
+      for (int64_t j = 0; j < y.w; ++j) {
+        for (int64_t c = 0; c < y.c; ++c) y.at(t, i, j, c) = x.at(t, i / p, j / p, c * p * p + j % p * p + i % p);
+      }
+    }
+  }
+  return y;
+}
 
 template <typename Real>
 Clip<Real> clip_of(const TensorView& x /* [T, H, W, C], any strides */) {
@@ -322,6 +387,26 @@ VaeConfig small_config() {
   return config;
 }
 
+std::vector<VaeConfig> residual_configs() {
+  VaeConfig published = small_config();
+  published.is_residual = true;
+  published.patch_size = 2;
+  published.in_channels = published.out_channels = 12;
+  published.decoder_base_dim = 3;
+  published.dim_mult = {1, 2, 4, 4};
+  published.temporal_downsample = {false, true, true};
+  published.scale_factor_spatial = 16;
+  VaeConfig other = published;  // more channels on the way up, fewer where sizes stay
+  other.decoder_base_dim = 5;
+  other.dim_mult = {1, 4, 2};
+  other.temporal_downsample = {true, true};
+  other.num_res_blocks = 2;
+  other.patch_size = 1;
+  other.in_channels = other.out_channels = 3;
+  other.scale_factor_spatial = 4;
+  return {published, other};
+}
+
 Tensor random_tensor(const Shape& shape, uint64_t seed) {
   Tensor tensor(DType::kF32, shape);
   Uniform uniform(seed);
@@ -349,7 +434,8 @@ Difference difference(const TensorView& value, const TensorView& reference) {
 template <typename Real>
 Tensor reference_decode(const VaeConfig& config, const io::Weights& weights, const TensorView& latents, DType stored) {
   const CoderLayout layout = decoder_layout(config);
-  Clip<Real> video = Reference<Real>(layout, weights, stored).decode(clip_of<Real>(latents.permute({1, 2, 3, 0})));
+  const Reference<Real> reference(layout, weights, stored);
+  Clip<Real> video = unpatched(reference.decode(clip_of<Real>(latents.permute({1, 2, 3, 0}))), config.patch_size);
   for (Real& value : video.values) value = std::clamp(value, Real(-1), Real(1));
   return tensor_of(video);
 }
@@ -358,7 +444,8 @@ template <typename Real>
 Tensor reference_encode(const VaeConfig& config, const io::Weights& weights, const TensorView& video, DType stored) {
   const CoderLayout layout = encoder_layout(config);
   const int64_t used = video_frames(config, latent_frames(config, video.extent(0)));
-  const Clip<Real> moments = Reference<Real>(layout, weights, stored).encode(clip_of<Real>(video.slice(0, 0, used)));
+  const Clip<Real> input = patched(clip_of<Real>(video.slice(0, 0, used)), config.patch_size);
+  const Clip<Real> moments = Reference<Real>(layout, weights, stored).encode(input);
   Clip<Real> channels_first(moments.c, moments.t, moments.h, moments.w);
   for (int64_t k = 0; k < moments.c; ++k) {
     for (int64_t i = 0; i < moments.t * moments.h * moments.w; ++i) {

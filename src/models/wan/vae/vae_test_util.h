@@ -51,6 +51,10 @@ class PerturbedSource : public io::WeightSource {
 // A small VAE with nothing even about it.
 VaeConfig small_config();
 
+// Small ones of the second generation: as published but for the channels, and one without patches whose shortcuts copy
+// and average other channels.
+std::vector<VaeConfig> residual_configs();
+
 // Uniform in [−1, 1].
 Tensor random_tensor(const Shape& shape, uint64_t seed);
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
+#include "models/wan/vae/vae_pixels.h"
 #include "models/wan/vae/without_batch.h"
 
 namespace zoetrope::wan {
@@ -31,15 +32,18 @@ struct Grid {
   Grid times(int64_t factor) const { return {rows.times(factor), columns.times(factor)}; }
 };
 
-// In latent cells.
-Grid grid_of(const VaeConfig& config, int64_t height, int64_t width, const TileSizes& sizes) {
-  const int64_t factor = spatial_factor(config);
+// In latent cells, tiles of so many pixels for one of them.
+Grid grid_of(int64_t factor, int64_t height, int64_t width, const TileSizes& sizes) {
   for (const int64_t size : {sizes.height, sizes.width, sizes.stride_height, sizes.stride_width}) {
     ZT_CHECK(size > 0 && size % factor == 0, "a tile of {} pixels", size);
   }
   ZT_CHECK(sizes.stride_height <= sizes.height && sizes.stride_width <= sizes.width);
   return {{height, sizes.height / factor, sizes.stride_height / factor},
           {width, sizes.width / factor, sizes.stride_width / factor}};
+}
+
+Grid decoding_grid(const VaeConfig& config, int64_t height, int64_t width, const TileSizes& sizes) {
+  return grid_of(spatial_factor(config), height, width, sizes);
 }
 
 // Joins tiles [N, h, w, C] to a whole [N, H, W, C]. The reference blends whole tiles in place and in this order, so a
@@ -101,20 +105,13 @@ class Mosaic {
   Tensor left_;
 };
 
-void clamp(Stream& stream, const TensorView& x) {
-  constexpr int64_t kGrain = 1 << 14;
-  stream.team().parallel_for(x.size(), kGrain, [&](IndexRange range, int) {
-    float* values = x.data<float>();
-    for (int64_t i = range.begin; i < range.end; ++i) values[i] = std::clamp(values[i], -1.0f, 1.0f);
-  });
-}
-
-// [F, h, w, 3], before the clamp, which comes after blending: the decoder shows it to probes.
+// [F, h, w, C] as the last layer makes it: blending comes before the clamp, and patches are blended whole. The decoder
+// shows it to probes.
 Tensor decode_tile(Stream& stream, VaeDecoder& decoder, const TensorView& latents, const Shape& size,
                    const std::function<void()>& tick) {
   Tensor tile = Tensor::uninitialized(DType::kF32, size);
   int64_t filled = 0;
-  const auto take = [&](std::string_view name, const TensorView& value /* [3, n, h, w] */) {
+  const auto take = [&](std::string_view name, const TensorView& value /* [C, n, h, w] */) {
     if (name != "conv_out") return;
     copy(stream, tile.view().slice(0, filled, filled + value.extent(1)), value.permute({1, 2, 3, 0}));
     filled += value.extent(1);
@@ -128,13 +125,13 @@ Tensor decode_tile(Stream& stream, VaeDecoder& decoder, const TensorView& latent
 }  // namespace
 
 bool decodes_in_tiles(const VaeConfig& config, const Shape& latents, const TileSizes& sizes) {
-  const Grid grid = grid_of(config, latents[latents.rank() - 2], latents[latents.rank() - 1], sizes);
+  const Grid grid = decoding_grid(config, latents[latents.rank() - 2], latents[latents.rank() - 1], sizes);
   return grid.rows.extent > grid.rows.tile || grid.columns.extent > grid.columns.tile;
 }
 
 double tiled_decode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes) {
-  const Grid grid = grid_of(config, height, width, sizes);
+  const Grid grid = decoding_grid(config, height, width, sizes);
   double flops = 0;
   for (int64_t i = 0; i < grid.rows.count(); ++i)
     for (int64_t j = 0; j < grid.columns.count(); ++j)
@@ -156,26 +153,28 @@ void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, 
     });
     return;
   }
-  const Grid grid = grid_of(config, z.extent(2), z.extent(3), sizes);
-  const int64_t factor = spatial_factor(config), frames = video_frames(config, z.extent(1));
-  const Tensor clip =
-      Tensor::uninitialized(DType::kF32, {frames, z.extent(2) * factor, z.extent(3) * factor, config.out_channels});
+  const Grid grid = decoding_grid(config, z.extent(2), z.extent(3), sizes);
+  const int64_t factor = layer_factor(config), frames = video_frames(config, z.extent(1));
+  const Shape size{frames, z.extent(2) * factor, z.extent(3) * factor, config.out_channels};
+  const Tensor clip = Tensor::uninitialized(DType::kF32, size);
   Mosaic mosaic(stream, grid.times(factor), clip);
   int64_t done = 0;
   for (int64_t i = 0; i < grid.rows.count(); ++i) {
     for (int64_t j = 0; j < grid.columns.count(); ++j, ++done) {
       const IndexRange rows = grid.rows.range(i), columns = grid.columns.range(j);
-      const Shape size{frames, rows.size() * factor, columns.size() * factor, config.out_channels};
+      const Shape tile{frames, rows.size() * factor, columns.size() * factor, config.out_channels};
       mosaic.add(i, j,
                  decode_tile(stream, decoder, z.slice(2, rows.begin, rows.end).slice(3, columns.begin, columns.end),
-                             size, [&] {
+                             tile, [&] {
                                if (tick) tick(done, grid.count());
                              }));
     }
   }
+  const int64_t patch = config.patch_size;
+  const Tensor frame = Tensor::uninitialized(
+      DType::kF32, {1, size[1] * patch, size[2] * patch, pixel_channels(config, config.out_channels)});
   for (int64_t f = 0; f < frames; ++f) {
-    const TensorView frame = clip.view().slice(0, f, f + 1);
-    clamp(stream, frame);
+    store_pixels(stream.team(), clip.view().select(0, f), patch, frame.view().select(0, 0));
     sink(f, frame);
   }
 }
@@ -192,11 +191,12 @@ void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, 
     encoder.encode(stream, video, moments);
     return;
   }
-  const int64_t factor = spatial_factor(config), planes = size[0] * size[1];
-  const Grid grid = grid_of(config, size[2], size[3], sizes);
+  const int64_t patch = config.patch_size, factor = spatial_factor(config), planes = size[0] * size[1];
+  // Sizes are of what the layers see, where a patch is a pixel.
+  const Grid grid = grid_of(layer_factor(config), size[2], size[3], sizes);
   // Of the video, whose height need not be a whole number of latent rows.
-  const Axis rows{video.shape[1], sizes.height, sizes.stride_height};
-  const Axis columns{video.shape[2], sizes.width, sizes.stride_width};
+  const Axis rows{video.shape[1], patch * sizes.height, patch * sizes.stride_height};
+  const Axis columns{video.shape[2], patch * sizes.width, patch * sizes.stride_width};
   const Tensor whole = Tensor::uninitialized(DType::kF32, size);
   Mosaic mosaic(stream, grid, whole.view().reshape({planes, size[2], size[3], 1}));
   for (int64_t i = 0; i < grid.rows.count(); ++i) {

@@ -13,6 +13,7 @@
 namespace zoetrope::wan {
 
 // In pixels; the reference's own sizes. Sizes in latent cells are these divided by the spatial factor, rounded down.
+// The encoder of a VAE with patches counts a patch as a pixel, as the reference does: its tiles are that much larger.
 struct TileSizes {
   int64_t height = 256;
   int64_t width = 256;
@@ -32,8 +33,8 @@ double tiled_decode_flops(const VaeConfig& config, int64_t frames, int64_t heigh
 using TileTick = std::function<void(int64_t done, int64_t total)>;
 
 // As VaeDecoder::decode(), and just that where one tile is enough. Tiles follow one another and each is decoded over
-// the whole clip, so the sink gets its first frame after the last tile: until then the clip waits in memory, [F, H, W,
-// 3] in float32.
+// the whole clip, so the sink gets its first frame after the last tile: until then the clip waits in memory, in
+// float32, and beside it a frame.
 void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, const TensorView& latents,
                   const FrameSink& sink, const TileTick& tick = {}, const TileSizes& sizes = {});
 

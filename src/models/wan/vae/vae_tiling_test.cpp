@@ -12,14 +12,15 @@
 #include <string_view>
 #include <vector>
 
+#include "models/wan/vae/vae_pixels.h"
 #include "models/wan/vae/vae_test_util.h"
 
 namespace zoetrope::wan {
 namespace {
 
 struct Model {
-  Model()
-      : config(small_config()),
+  explicit Model(const VaeConfig& vae_config = small_config())
+      : config(vae_config),
         weights(std::make_shared<const VaeWeights>(
             config, std::make_shared<const io::Weights>(std::make_shared<RandomSource>(config, 5)))),
         decoder(weights),
@@ -31,19 +32,20 @@ struct Model {
   Stream stream{1};
 };
 
-// The pixels of a latent cell here.
-constexpr int64_t kFactor = 4;
-
 struct Case {
   int64_t frames, height, width;  // of the latents
-  TileSizes sizes;
+  TileSizes cells;                // latent cells
 };
+
+TileSizes times(const TileSizes& sizes, int64_t factor) {
+  return {sizes.height * factor, sizes.width * factor, sizes.stride_height * factor, sizes.stride_width * factor};
+}
 
 // Tiles that fit, that end short, of one row or column; wide and high ones; overlaps from nothing to more than half;
 // clips that are one tile high or wide or both.
 const Case kCases[] = {
-    {2, 7, 8, {16, 20, 12, 12}}, {1, 9, 5, {16, 16, 16, 8}}, {1, 8, 8, {12, 12, 4, 4}},
-    {1, 3, 9, {16, 12, 12, 8}},  {1, 9, 3, {12, 16, 8, 12}}, {2, 4, 4, {16, 16, 12, 12}},
+    {2, 7, 8, {4, 5, 3, 3}}, {1, 9, 5, {4, 4, 4, 2}}, {1, 8, 8, {3, 3, 1, 1}},
+    {1, 3, 9, {4, 3, 3, 2}}, {1, 9, 3, {3, 4, 2, 3}}, {2, 4, 4, {4, 4, 3, 3}},
 };
 
 // [n, h, w, c] as nested loops, row after row of whole tiles kept.
@@ -107,7 +109,7 @@ Tensor collect(const Shape& clip, const std::function<void(const FrameSink&)>& d
   return video;
 }
 
-// [F, H, W, 3], before the clamp.
+// [F, H, W, C] as the last layer makes it.
 Tensor decode_unclamped(VaeDecoder& decoder, Stream& stream, const TensorView& latents, const Shape& clip) {
   Tensor video(DType::kF32, clip);
   int64_t filled = 0;
@@ -133,55 +135,65 @@ Tensor part_of(Stream& stream, const TensorView& x, int axis, IndexRange rows, I
 // themselves are bit for bit the same but for the alignment of buffers.
 constexpr double kRoundings = 1e-5;
 
-TEST(VaeTiling, DecodesAsTheReferenceCutsAndBlends) {
-  Model model;
+class VaeTilingOf : public testing::TestWithParam<VaeConfig> {};
+INSTANTIATE_TEST_SUITE_P(Generations, VaeTilingOf, testing::Values(small_config(), residual_configs()[0]),
+                         [](const auto& tested) { return tested.param.is_residual ? "residual" : "plain"; });
+
+TEST_P(VaeTilingOf, DecodesAsTheReferenceCutsAndBlends) {
+  Model model(GetParam());
+  const int64_t factor = spatial_factor(model.config), layers = layer_factor(model.config);
   for (const Case& c : kCases) {
-    SCOPED_TRACE(testing::Message() << c.height << " x " << c.width << " in tiles of " << c.sizes.height << " x "
-                                    << c.sizes.width << " pixels");
+    SCOPED_TRACE(testing::Message() << c.height << " x " << c.width << " in tiles of " << c.cells.height << " x "
+                                    << c.cells.width << " cells");
     const Tensor latents = random_tensor({3, c.frames, c.height, c.width}, 3);
     const int64_t frames = video_frames(model.config, c.frames);
-    const auto clip_of = [&](int64_t height, int64_t width) {
-      return Shape{frames, kFactor * height, kFactor * width, 3};
+    const auto made = [&](int64_t height, int64_t width) {
+      return Shape{frames, layers * height, layers * width, model.config.out_channels};
     };
+    const Shape clip{frames, factor * c.height, factor * c.width, 3};
     Tiles tiles;
-    for (int64_t y = 0; y < c.height; y += c.sizes.stride_height / kFactor) {
+    for (int64_t y = 0; y < c.height; y += c.cells.stride_height) {
       tiles.emplace_back();
-      for (int64_t x = 0; x < c.width; x += c.sizes.stride_width / kFactor) {
-        const IndexRange rows{y, std::min(y + c.sizes.height / kFactor, c.height)},
-            columns{x, std::min(x + c.sizes.width / kFactor, c.width)};
+      for (int64_t x = 0; x < c.width; x += c.cells.stride_width) {
+        const IndexRange rows{y, std::min(y + c.cells.height, c.height)},
+            columns{x, std::min(x + c.cells.width, c.width)};
         const Tensor part = part_of(model.stream, latents, 2, rows, columns);
-        tiles.back().push_back(
-            decode_unclamped(model.decoder, model.stream, part, clip_of(rows.size(), columns.size())));
+        tiles.back().push_back(decode_unclamped(model.decoder, model.stream, part, made(rows.size(), columns.size())));
       }
     }
-    Tensor expected = blend_plainly(tiles, clip_of(c.height, c.width), c.sizes.height - c.sizes.stride_height,
-                                    c.sizes.width - c.sizes.stride_width, c.sizes.stride_height, c.sizes.stride_width);
-    for (int64_t i = 0; i < expected.size(); ++i) {
-      expected.data<float>()[i] = std::clamp(expected.data<float>()[i], -1.0f, 1.0f);
+    const TileSizes out = times(c.cells, layers), sizes = times(c.cells, factor);
+    const Tensor blended = blend_plainly(tiles, made(c.height, c.width), out.height - out.stride_height,
+                                         out.width - out.stride_width, out.stride_height, out.stride_width);
+    const Tensor expected(DType::kF32, clip);
+    for (int64_t f = 0; f < frames; ++f) {
+      store_pixels(model.stream.team(), blended.view().select(0, f), model.config.patch_size,
+                   expected.view().select(0, f));
     }
-    const Tensor ours = collect(clip_of(c.height, c.width), [&](const FrameSink& sink) {
-      decode_tiled(model.stream, model.decoder, model.config, latents, sink, {}, c.sizes);
+    const Tensor ours = collect(clip, [&](const FrameSink& sink) {
+      decode_tiled(model.stream, model.decoder, model.config, latents, sink, {}, sizes);
     });
-    const Tensor untiled = collect(clip_of(c.height, c.width),
-                                   [&](const FrameSink& sink) { model.decoder.decode(model.stream, latents, sink); });
-    const bool in_tiles = decodes_in_tiles(model.config, latents.shape(), c.sizes);
+    const Tensor untiled =
+        collect(clip, [&](const FrameSink& sink) { model.decoder.decode(model.stream, latents, sink); });
+    const bool in_tiles = decodes_in_tiles(model.config, latents.shape(), sizes);
     EXPECT_LE(difference(ours, in_tiles ? expected : untiled).max_abs, kRoundings);
     EXPECT_GT(difference(ours, in_tiles ? untiled : expected).max_abs, 1000 * kRoundings);
   }
 }
 
-TEST(VaeTiling, EncodesAsTheReferenceCutsAndBlends) {
-  Model model;
+TEST_P(VaeTilingOf, EncodesAsTheReferenceCutsAndBlends) {
+  Model model(GetParam());
+  const int64_t factor = spatial_factor(model.config);
   for (const Case& c : kCases) {
+    const TileSizes pixels = times(c.cells, factor), sizes = times(c.cells, layer_factor(model.config));
     for (const int64_t rest : {0, 1}) {  // pixels that make no latent cell
       SCOPED_TRACE(testing::Message() << c.height << " x " << c.width << " + " << rest);
-      const Tensor video = random_tensor({5, kFactor * c.height + rest, kFactor * c.width + rest, 3}, 6);
+      const Tensor video = random_tensor({5, factor * c.height + rest, factor * c.width + rest, 3}, 6);
       Tiles tiles;
-      for (int64_t y = 0; y < kFactor * c.height; y += c.sizes.stride_height) {
+      for (int64_t y = 0; y < factor * c.height; y += pixels.stride_height) {
         tiles.emplace_back();
-        for (int64_t x = 0; x < kFactor * c.width; x += c.sizes.stride_width) {
-          const Tensor part = part_of(model.stream, video, 1, {y, std::min(y + c.sizes.height, video.extent(1))},
-                                      {x, std::min(x + c.sizes.width, video.extent(2))});
+        for (int64_t x = 0; x < factor * c.width; x += pixels.stride_width) {
+          const Tensor part = part_of(model.stream, video, 1, {y, std::min(y + pixels.height, video.extent(1))},
+                                      {x, std::min(x + pixels.width, video.extent(2))});
           const Shape size = model.encoder.moments_shape(part.shape());
           Tensor moments(DType::kF32, size);
           model.encoder.encode(model.stream, part, moments);
@@ -190,22 +202,43 @@ TEST(VaeTiling, EncodesAsTheReferenceCutsAndBlends) {
         }
       }
       const Shape size = model.encoder.moments_shape(video.shape());
-      const Tensor expected = blend_plainly(tiles, {size[0] * size[1], size[2], size[3], 1},
-                                            (c.sizes.height - c.sizes.stride_height) / kFactor,
-                                            (c.sizes.width - c.sizes.stride_width) / kFactor,
-                                            c.sizes.stride_height / kFactor, c.sizes.stride_width / kFactor);
+      const Tensor expected =
+          blend_plainly(tiles, {size[0] * size[1], size[2], size[3], 1}, c.cells.height - c.cells.stride_height,
+                        c.cells.width - c.cells.stride_width, c.cells.stride_height, c.cells.stride_width);
       Tensor ours(DType::kF32, {1, size[0], size[1], size[2], size[3]});
-      encode_tiled(model.stream, model.encoder, model.config, video, ours, c.sizes);
+      encode_tiled(model.stream, model.encoder, model.config, video, ours, sizes);
       Tensor untiled(DType::kF32, ours.shape());
       model.encoder.encode(model.stream, video, untiled);
       const TensorView values = ours.view().reshape(expected.shape()), whole = untiled.view().reshape(expected.shape());
-      const bool in_tiles = encodes_in_tiles(video.shape(), c.sizes);
+      const bool in_tiles = encodes_in_tiles(video.shape(), sizes);
       EXPECT_LE(difference(values, in_tiles ? expected : whole).max_abs, kRoundings);
-      if (in_tiles) {
+      if (c.cells.height < c.height || c.cells.width < c.width) {
         EXPECT_GT(difference(values, whole).max_abs, 1000 * kRoundings);
       }
     }
   }
+}
+
+// With patches a tile of the encoder is that much larger than what decides whether there are tiles.
+TEST(VaeTiling, OneTileIsTheWholePicture) {
+  Model model(residual_configs()[0]);
+  const TileSizes sizes{32, 32, 32, 32};
+  const Tensor video = random_tensor({5, 64, 48, 3}, 7);
+  ASSERT_TRUE(encodes_in_tiles(video.shape(), sizes));
+  const Shape shape = model.encoder.moments_shape(video.shape());
+  const Tensor tiled(DType::kF32, shape), whole(DType::kF32, shape);
+  encode_tiled(model.stream, model.encoder, model.config, video, tiled, sizes);
+  model.encoder.encode(model.stream, video, whole);
+  EXPECT_LE(difference(tiled, whole).max_abs, kRoundings);
+
+  const Tensor latents = random_tensor({3, 2, 2, 2}, 8);
+  const Shape clip{5, 32, 32, 3};
+  const Tensor one = collect(clip, [&](const FrameSink& sink) {
+    decode_tiled(model.stream, model.decoder, model.config, latents, sink, {}, sizes);
+  });
+  const Tensor untiled =
+      collect(clip, [&](const FrameSink& sink) { model.decoder.decode(model.stream, latents, sink); });
+  EXPECT_LE(difference(one, untiled).max_abs, kRoundings);
 }
 
 TEST(VaeTiling, IsForWhatIsLargerThanOneTile) {

@@ -1,0 +1,28 @@
+// What running a layer of the VAE needs, whichever it is.
+#pragma once
+
+#include <cstdint>
+
+#include "device/stream.h"
+#include "models/wan/vae/frame_pool.h"
+#include "models/wan/vae/halo.h"
+
+namespace zoetrope::wan {
+
+// The rank's stream, the memory for values, and who has the rows beside ours (nullptr: nobody).
+struct VaeRun {
+  Stream& stream;
+  FramePool& pool;
+  HaloExchange* exchange = nullptr;
+
+  Frame like(const Frame& x, int64_t channels, Border border = Border::kOne) const {
+    return take(x.place(), channels, border);
+  }
+  Frame take(const FrameRows& place, int64_t channels, Border border = Border::kOne) const {
+    return pool.take(stream.team(), place, channels, border);
+  }
+  // The rows beside ours, for whoever looks beyond a pixel.
+  void fill_border(const Frame& x) const;
+};
+
+}  // namespace zoetrope::wan
