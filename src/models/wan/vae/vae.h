@@ -1,7 +1,7 @@
-// The VAE in use: latents to frames and frames to latents, in float32 or bf16, streamed in time. A causal convolution
-// needs two past frames of its input and nothing else, so both halves take a clip piece by piece, keep those frames,
-// and give the result that one pass over the whole clip would give (wan.md section 4.4). Memory depends on the size of
-// a frame, not on the length of the clip (vae_cost.h).
+// The VAE in use, of either generation: latents to frames and frames to latents, in float32 or bf16, streamed in time.
+// A causal convolution needs two past frames of its input and nothing else, so both halves take a clip piece by piece,
+// keep those frames, and give the result that one pass over the whole clip would give (wan.md section 4.4). Memory
+// depends on the size of a frame, not on the length of the clip (vae_cost.h).
 //
 // The rows of every frame may be split over parts that exchange the rows at their borders: no tiles, no seams, and with
 // float32 the same numbers as without the split but for the order of sums in the attention.
@@ -22,11 +22,13 @@
 namespace zoetrope::wan {
 
 // Frames [first_frame, first_frame + n) of the clip, in order and without gaps; valid during the call only. What it
-// throws ends decode(), and the decoder can be used again. Rows are those of the part: 8 for one of the latent.
+// throws ends decode(), and the decoder can be used again. Rows are those of the part: 8 for one of the latent, or 16
+// with patches of two.
 using FrameSink = std::function<void(int64_t first_frame, const TensorView& frames /* [n, H, W, 3] F32 in [−1, 1] */)>;
 
 // One use at a time; keeps its buffers for the next clip of the same size. Probes see "conv_in", "mid_block",
 // "up_blocks.i" and "conv_out" as [C, n, H, W] F32, several times a clip: joined along time they are the whole tensor.
+// Where there are patches these are values of patches, not of pixels.
 class VaeDecoder {
  public:
   explicit VaeDecoder(std::shared_ptr<const VaeWeights> weights);

@@ -139,5 +139,20 @@ TEST(VaeCost, PublishedSizes) {
   EXPECT_NEAR(static_cast<double>(half) / static_cast<double>(whole), 0.5, 0.02);
 }
 
+// The decoder of TI2V-5B at 704×1280. Frames of 1024 channels: 26 of 46×82 and 18 of 90×162 values, 4 of 178×322 with
+// 15 of 512; 4 of 354×642 with 512 and 15 with 256. With what the attention and the ends hold, 2.40 G values.
+TEST(VaeCost, PublishedSizesOfTheSecondGeneration) {
+  const VaeConfig config = published_residual_config();
+  const auto bytes = [&](DType dtype, VaeParts part) {
+    return static_cast<double>(vae_workspace_bytes(config, 704, 1280, dtype, part));
+  };
+  EXPECT_NEAR(bytes(DType::kF32, VaeParts::kDecoder) * 1e-9, 9.60, 0.05);
+  EXPECT_NEAR(bytes(DType::kBF16, VaeParts::kDecoder) * 1e-9, 4.80, 0.03);
+  EXPECT_LT(bytes(DType::kBF16, VaeParts::kEncoder), bytes(DType::kBF16, VaeParts::kDecoder));
+  const double quarter =
+      static_cast<double>(vae_workspace_bytes(config, 704, 1280, DType::kBF16, VaeParts::kDecoder, IndexRange{0, 11}));
+  EXPECT_NEAR(quarter / bytes(DType::kBF16, VaeParts::kDecoder), 0.25, 0.02);
+}
+
 }  // namespace
 }  // namespace zoetrope::wan

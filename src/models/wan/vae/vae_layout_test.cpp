@@ -10,6 +10,7 @@
 #include "zoetrope/error.h"
 
 #include "io/checkpoint.h"
+#include "models/wan/vae/vae_test_util.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -20,19 +21,6 @@ int64_t parameters(const TensorList& list) {
   int64_t sum = 0;
   for (const TensorSpec& spec : list) sum += spec.shape.size();
   return sum;
-}
-
-// As published with TI2V-5B.
-VaeConfig published_residual() {
-  VaeConfig config;
-  config.base_dim = 160;
-  config.decoder_base_dim = 256;
-  config.z_dim = 48;
-  config.is_residual = true;
-  config.in_channels = config.out_channels = 12;
-  config.patch_size = 2;
-  config.scale_factor_spatial = 16;
-  return config;
 }
 
 // Counts of the published file and of the reference's own test model (wan.md sections 1.1 and 9).
@@ -51,7 +39,7 @@ TEST(VaeLayout, CountsWhatThePublishedFileHolds) {
 }
 
 TEST(VaeLayout, CountsWhatThePublishedFileOfTheSecondGenerationHolds) {
-  const VaeConfig config = published_residual();
+  const VaeConfig config = published_residual_config();
   const TensorList published = vae_tensor_list(config);
   EXPECT_EQ(published.size(), 196u);
   EXPECT_EQ(parameters(published), 704'688'668);
@@ -64,7 +52,8 @@ TEST(VaeLayout, CountsWhatThePublishedFileOfTheSecondGenerationHolds) {
 // wan.md section 4.3: 160→160 a plain mean, 160→320 and 320→640 the mean of a sub-frame, 640→640 as it is; 1024→1024
 // replication, 1024→512 of the input's channels one for each row.
 TEST(VaeLayout, GroupsTheChannelsOfShortcuts) {
-  const CoderLayout encoder = encoder_layout(published_residual()), decoder = decoder_layout(published_residual());
+  const CoderLayout encoder = encoder_layout(published_residual_config()),
+                    decoder = decoder_layout(published_residual_config());
   struct Expected {
     int64_t large, small, time, space, group;
   };
@@ -124,7 +113,7 @@ std::string refusal(const VaeConfig& config) {
 }
 
 TEST(VaeLayout, RefusesWhatItCannotLayOut) {
-  VaeConfig config = published_residual();
+  VaeConfig config = published_residual_config();
   config.dim_mult = {1, 2, 4, 5};  // 640 channels do not make 800 by averaging
   EXPECT_THAT(refusal(config), testing::HasSubstr("800"));
   config = {};

@@ -407,6 +407,18 @@ std::vector<VaeConfig> residual_configs() {
   return {published, other};
 }
 
+VaeConfig published_residual_config() {
+  VaeConfig config;
+  config.base_dim = 160;
+  config.decoder_base_dim = 256;
+  config.z_dim = 48;
+  config.is_residual = true;
+  config.in_channels = config.out_channels = 12;
+  config.patch_size = 2;
+  config.scale_factor_spatial = 16;
+  return config;
+}
+
 Tensor random_tensor(const Shape& shape, uint64_t seed) {
   Tensor tensor(DType::kF32, shape);
   Uniform uniform(seed);

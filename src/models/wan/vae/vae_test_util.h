@@ -55,6 +55,9 @@ VaeConfig small_config();
 // and average other channels.
 std::vector<VaeConfig> residual_configs();
 
+// As published with TI2V-5B, without the statistics of its latents.
+VaeConfig published_residual_config();
+
 // Uniform in [−1, 1].
 Tensor random_tensor(const Shape& shape, uint64_t seed);
 
