@@ -1,5 +1,4 @@
 // transformer_*: one forward pass, every recorded tensor from the patch embedding to the output, float32 and bf16.
-#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "io/safetensors.h"
 #include "io/weights.h"
 #include "kernels/rope/rope.h"
+#include "models/wan/golden_testing.h"
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/transformer.h"
 #include "report.h"
@@ -30,31 +30,6 @@ Tensor copy_of(const TensorView& view) {
   return out;
 }
 
-// The recorded timesteps, [B] of samples or [B, N] of tokens, as few values and who has which.
-struct Distinct {
-  std::vector<float> values;
-  std::vector<int32_t> index;
-
-  explicit Distinct(const TensorView& recorded) {
-    for (const double t : to_doubles(recorded)) {
-      const auto value = static_cast<float>(t);
-      const auto found = std::find(values.begin(), values.end(), value);
-      index.push_back(static_cast<int32_t>(found - values.begin()));
-      if (found == values.end()) values.push_back(value);
-    }
-  }
-};
-
-// What the model shows once for each value, as the recording has it: a row for every index.
-Tensor by_index(const Tensor& rows, const Distinct& timesteps) {
-  const int64_t width = rows.shape()[1];
-  Tensor out(DType::kF32, {static_cast<int64_t>(timesteps.index.size()), width});
-  for (size_t i = 0; i < timesteps.index.size(); ++i)
-    std::copy_n(rows.data<float>() + timesteps.index[i] * width, width,
-                out.data<float>() + static_cast<int64_t>(i) * width);
-  return out;
-}
-
 // One forward pass on one rank; what the probe saw, and "output".
 Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::Weights> source, DType dtype,
                const io::SafetensorsFile& data) {
@@ -65,7 +40,7 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
     const auto optional = [&](const char* name) { return data.contains(name) ? data.tensor(name) : TensorView(); };
     const TensorView image = optional("in.encoder_hidden_states_image"), control = optional("in.control_hidden_states");
     const Shape latent{latents.extent(2), latents.extent(3), latents.extent(4)};
-    const Distinct timesteps(data.tensor("in.timestep"));
+    const wan::testing::RecordedTimesteps timesteps(data.tensor("in.timestep"));
     attention::Problem problem;
     problem.batch = latents.extent(0);
     problem.tokens = wan::token_grid(config, latent).tokens();
@@ -87,7 +62,7 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
     }
     Tensor tokens(dtype, {problem.batch, problem.tokens, config.patch_output_dim()});
     transformer.forward(latents, {timesteps.values, timesteps.index}, tokens, probe);
-    for (const char* name : {"temb", "timestep_proj"}) seen[name] = by_index(seen.at(name), timesteps);
+    for (const char* name : {"temb", "timestep_proj"}) seen[name] = timesteps.rows(seen.at(name));
     Tensor output(DType::kF32, {problem.batch, config.out_channels, latent[0], latent[1], latent[2]});
     wan::unpatchify(stream, tokens, config.patch_size, output);
     seen["output"] = std::move(output);

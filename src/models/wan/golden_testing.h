@@ -62,6 +62,31 @@ inline Tensor clone(const TensorView& view) {
   return copy;
 }
 
+// Recorded timesteps, [B] of samples or [B, N] of tokens, as few values and who has which.
+struct RecordedTimesteps {
+  std::vector<float> values;
+  std::vector<int32_t> index;
+
+  explicit RecordedTimesteps(const TensorView& recorded) {
+    for (int64_t i = 0; i < recorded.size(); ++i) {
+      const auto value = static_cast<float>(element(recorded, i));
+      const auto found = std::find(values.begin(), values.end(), value);
+      index.push_back(static_cast<int32_t>(found - values.begin()));
+      if (found == values.end()) values.push_back(value);
+    }
+  }
+  // What a model shows once for each value, [V, width], as a recording has it: a row for every index.
+  Tensor rows(const TensorView& by_value) const {
+    const auto bytes = static_cast<int64_t>(by_value.bytes()) / by_value.extent(0);
+    Tensor all = Tensor::uninitialized(by_value.dtype(),
+                                       {static_cast<int64_t>(index.size()), by_value.size() / by_value.extent(0)});
+    for (size_t i = 0; i < index.size(); ++i)
+      std::copy_n(by_value.data<std::byte>() + index[i] * bytes, bytes,
+                  all.data<std::byte>() + static_cast<int64_t>(i) * bytes);
+    return all;
+  }
+};
+
 class GoldenCase {
  public:
   explicit GoldenCase(const std::string& name, const std::string& file = "tensors.safetensors")

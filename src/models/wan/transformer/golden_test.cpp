@@ -23,9 +23,9 @@ Values run_case(const GoldenCase& golden, DType dtype) {
   const auto config = TransformerConfig::load(folder / "config.json");
   const auto weights = TransformerWeights::load(config, testing::open_weights(folder), dtype);
   const TensorView latents = golden.tensor("in.hidden_states"), text = golden.tensor("in.encoder_hidden_states");
-  const TensorView steps = golden.tensor("in.timestep");
-  std::vector<float> timesteps;
-  for (int64_t b = 0; b < steps.size(); ++b) timesteps.push_back(static_cast<float>(testing::element(steps, b)));
+  const auto optional = [&](const char* name) { return golden.has(name) ? golden.tensor(name) : TensorView(); };
+  const TensorView image = optional("in.encoder_hidden_states_image"), control = optional("in.control_hidden_states");
+  const testing::RecordedTimesteps timesteps(golden.tensor("in.timestep"));
   const Shape latent{latents.extent(2), latents.extent(3), latents.extent(4)};
   const int64_t batch = latents.extent(0), tokens = token_grid(config, latent).tokens();
 
@@ -43,10 +43,17 @@ Values run_case(const GoldenCase& golden, DType dtype) {
                                                              .scale = 0},
                                                             {}, rank, stream);
     Transformer transformer(weights, stream);
-    transformer.prepare(latent, batch, attention);
-    transformer.set_context(text, {}, keep);
+    transformer.prepare(latent, batch, attention, {.timesteps = static_cast<int64_t>(timesteps.values.size())});
+    transformer.set_context(text, {}, keep, image);
+    std::vector<float> scales;
+    if (control) {
+      const TensorView recorded = golden.tensor("in.control_hidden_states_scale");
+      for (int64_t j = 0; j < recorded.size(); ++j) scales.push_back(static_cast<float>(testing::element(recorded, j)));
+      transformer.set_control(control, scales);
+    }
     const Tensor velocity(dtype, {batch, tokens, config.patch_output_dim()});
-    transformer.forward(latents, timesteps, velocity, keep);
+    transformer.forward(latents, {timesteps.values, timesteps.index}, velocity, keep);
+    for (const char* name : {"temb", "timestep_proj"}) values[name] = timesteps.rows(values.at(name));
     Tensor output(DType::kF32, {batch, config.out_channels, latent[0], latent[1], latent[2]});
     unpatchify(stream, velocity, config.patch_size, output);
     values.emplace("output", std::move(output));
@@ -84,7 +91,8 @@ TEST_P(RecordedTransformer, BFloat16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, RecordedTransformer,
-                         ::testing::Values("transformer_t2v", "transformer_hd128", "transformer_odd"),
+                         ::testing::Values("transformer_t2v", "transformer_hd128", "transformer_odd", "transformer_i2v",
+                                           "transformer_flf2v", "transformer_ti2v", "transformer_vace"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
