@@ -13,6 +13,7 @@
 
 #include "base/index_range.h"
 #include "kernels/amx_units.h"
+#include "kernels/activation.h"
 #include "kernels/cpu_features.h"
 #include "kernels/vector_math.h"
 #include "tensor/dispatch.h"
@@ -269,19 +270,29 @@ class Pass {
                       [&](auto type) { finish<typename decltype(type)::type>(block, room); });
   }
 
-  // Sums are [column][row] in their tiles and go out the other way round.
   template <typename Out>
   void finish(const Block& block, const Room& room) const {
+    with_activation(block.product->activation,
+                    [&](auto activation) { finish_as<Out, decltype(activation)::value>(block, room); });
+  }
+
+  // Sums are [column][row] in their tiles and go out the other way round.
+  template <typename Out, Activation kActivation>
+  void finish_as(const Block& block, const Room& room) const {
     const TensorView& out = block.product->out;
     const bool gated = static_cast<bool>(block.product->gate);
+    const float* biases = block.product->bias ? block.product->bias.data<float>() + block.columns.begin : nullptr;
     const __m512i lines = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                                              _mm512_set1_epi32(static_cast<int>(kTileRows)));
     for (int64_t first = 0; first < block.columns.size(); first += kTileRows) {
       const int64_t columns = std::min(kTileRows, block.columns.size() - first);
+      simd::Floats bias = _mm512_setzero_ps();
+      if (biases != nullptr) bias = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << columns) - 1), biases + first);
       for (int64_t row = 0; row < rows_.size(); ++row) {
         const int64_t at = (first / kTileRows * sizes_.tiles + row / kTileRows) * kTileFloats + row % kTileRows;
         simd::Floats value = _mm512_i32gather_ps(lines, room.sums[0] + at, sizeof(float));
         if (gated) value = value * simd::gelu_tanh(_mm512_i32gather_ps(lines, room.sums[1] + at, sizeof(float)));
+        value = activation_vector<kActivation>(value + bias);
         Out* to = out.data<Out>() + (rows_.begin + row) * out.stride(0) + block.columns.begin + first;
         if (columns == kTileRows) simd::store(to, value);
         else simd::store(to, value, columns);

@@ -28,6 +28,15 @@ void check_rows(const TensorView& t, const char* name) {
   if (t.extent(1) > 1 && t.stride(1) != 1) fail("thin gemm: the last axis of {} must be contiguous", name);
 }
 
+void check_bias(const ThinProduct& product) {
+  if (product.gate && (product.bias || product.activation != Activation::kNone))
+    fail("thin gemm: a gated product takes neither bias nor activation");
+  const TensorView& bias = product.bias;
+  if (bias && (bias.dtype() != DType::kF32 || bias.shape() != Shape{product.w.extent(0)} || !bias.contiguous()))
+    fail("thin gemm: bias is {} {}, but must be F32 [{}]", dtype_name(bias.dtype()), bias.shape().to_string(),
+         product.w.extent(0));
+}
+
 void check(const ThinGemm& g) {
   check_rows(g.x, "x");
   const int64_t m = g.x.extent(0), k = g.x.extent(1);
@@ -39,6 +48,7 @@ void check(const ThinGemm& g) {
     if (product.w.extent(1) != k || product.out.shape() != Shape({m, n}))
       fail("thin gemm: shapes do not fit: x {}, w {}, out {}; they should be [M, K], [N, K], [M, N]",
            g.x.shape().to_string(), product.w.shape().to_string(), product.out.shape().to_string());
+    check_bias(product);
     if (!product.gate) continue;
     check_rows(product.gate, "gate");
     if (product.gate.shape() != product.w.shape())
@@ -207,9 +217,16 @@ class Pass {
 
   template <typename Out>
   void finish(const Block& block, const Room& room) const {
+    with_activation(block.product->activation,
+                    [&](auto activation) { finish_as<Out, decltype(activation)::value>(block, room); });
+  }
+
+  template <typename Out, Activation kActivation>
+  void finish_as(const Block& block, const Room& room) const {
     const int64_t width = kernel_.columns, rows = rows_.size();
     const TensorView& out = block.product->out;
     const bool gated = static_cast<bool>(block.product->gate);
+    const float* biases = block.product->bias ? block.product->bias.data<float>() + block.columns.begin : nullptr;
     for (int64_t first = 0; first < block.columns.size(); first += width) {
       for (int64_t row = 0; row < rows; ++row) {
         const float* sums = room.sums[0] + first * rows + row * width;
@@ -218,6 +235,8 @@ class Pass {
         simd::for_vectors(std::min(width, block.columns.size() - first), [&](int64_t i, auto lanes) {
           simd::Floats value = simd::load_at(sums, i, lanes);
           if (gated) value = _mm256_mul_ps(value, simd::gelu_tanh(simd::load_at(gate, i, lanes)));
+          if (biases != nullptr) value = value + simd::load_at(biases + first, i, lanes);
+          value = activation_vector<kActivation>(value);
           simd::store_at(to, i, value, lanes);
         });
       }
@@ -271,6 +290,8 @@ void run_reference(Stream&, const ThinGemm& g) {
         for (int64_t n = 0; n < product.out.extent(1); ++n) {
           double value = sum(product.w, m, n);
           if (product.gate) value *= activation_reference(Activation::kGeluTanh, sum(product.gate, m, n));
+          if (product.bias) value += static_cast<double>(product.bias.data<float>()[n]);
+          value = activation_reference(product.activation, value);
           with_compute_type(product.out.dtype(), "thin gemm's out", [&](auto out) {
             using Out = typename decltype(out)::type;
             product.out.data<Out>()[m * product.out.stride(0) + n] = from_float<Out>(static_cast<float>(value));

@@ -1,7 +1,7 @@
-// Products of few rows with weights as a checkpoint stores them: out = x·wᵀ, and the gated pair of a feed-forward. Each
-// weight is read once, straight from the map and ahead of its use, and widened in registers, so a prompt's few rows
-// cost what reading the weights costs and many rows run at the speed of the float32 units. For weights used once a run:
-// where the same weights multiply again and again, those packed beforehand are faster.
+// Products of few rows with weights as a checkpoint stores them: out = act(x·wᵀ + bias), and the gated pair of a
+// feed-forward. Each weight is read once, straight from the map and ahead of its use, and widened in registers, so a
+// prompt's few rows cost what reading the weights costs and many rows run at the speed of the float32 units. For
+// weights used once a run: where the same weights multiply again and again, those packed beforehand are faster.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,17 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
+#include "kernels/gemm/gemm.h"
 
 namespace zoetrope::kernels {
 
 // Weights need no alignment at all; their rows may stand apart, a part of the columns is a view like any other.
 struct ThinProduct {
-  TensorView w;     // [N, K] F32 or BF16, last axis contiguous
-  TensorView gate;  // like w, or none: then out = gelu_tanh(x·gateᵀ) ⊙ (x·wᵀ)
-  TensorView out;   // [M, N] F32 or BF16, last axis contiguous, rows at any stride; rounded once
+  TensorView w;       // [N, K] F32 or BF16, last axis contiguous
+  TensorView gate;    // like w, or none: then out = gelu_tanh(x·gateᵀ) ⊙ (x·wᵀ)
+  TensorView out;     // [M, N] F32 or BF16, last axis contiguous, rows at any stride; rounded once
+  TensorView bias{};  // [N] F32 contiguous, or none; like the activation not with a gate
+  Activation activation = Activation::kNone;  // of x·wᵀ + bias
 };
 
 struct ThinGemm {

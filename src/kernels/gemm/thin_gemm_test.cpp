@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/activation.h"
 #include "kernels/cpu_features.h"
 #include "kernels/test_util.h"
 
@@ -157,6 +158,33 @@ TEST(ThinGemm, ManyRows) {
   for (DType x : {kF32, kBF16}) check({1030, 9, 20, x, kBF16, kBF16, kF32});  // more than a pass
 }
 
+// act(x·wᵀ + bias): a bias for every column of every block, and an activation behind it.
+TEST(ThinGemm, BiasAndActivation) {
+  for (const DType dtype : {kF32, kBF16}) {
+    for (const int64_t n : {1, 15, 16, 17, 130}) {
+      const Case c{35, n, 72, dtype, dtype, dtype, kF32};
+      const Tensor x = test::random_tensor(dtype, {c.m, c.k}, 1), bias = test::random_tensor(kF32, {n}, 4);
+      const ShiftedWeights w(dtype, n, c.k, 1, 2, 2);
+      const std::vector<double> sums = product(test::values(x), w.values(dtype), c);
+      for (const Activation activation : {Activation::kNone, Activation::kSilu, Activation::kGeluErf}) {
+        std::vector<double> expected;
+        for (size_t i = 0; i < sums.size(); ++i) {
+          const double biased = sums[i] + static_cast<double>(bias.data<float>()[i % static_cast<size_t>(n)]);
+          expected.push_back(activation_reference(activation, biased));
+        }
+        for (const std::string& name : implementations(dtype == kBF16)) {
+          const Tensor out(kF32, {c.m, n});
+          const ThinProduct one{w.view(), {}, out, bias, activation};
+          Stream stream(2);
+          thin_gemm(stream, {.x = x, .products = {&one, 1}, .weight_precision = dtype, .implementation = name});
+          EXPECT_TRUE(test::close(out.view(), expected, 2 * tolerance(c)))
+              << name << " " << n << " " << dtype_name(dtype) << " activation " << static_cast<int>(activation);
+        }
+      }
+    }
+  }
+}
+
 // Several products of one x, each into a place of its own.
 TEST(ThinGemm, ProductsSideBySide) {
   const Tensor x = test::random_tensor(kF32, {4, 50}, 1);
@@ -217,6 +245,8 @@ TEST(ThinGemm, RefusesWhatDoesNotFit) {
   EXPECT_NE(refusal({w, other, out}).find("gate"), std::string::npos);
   EXPECT_NE(refusal({half, {}, out}).find("F16"), std::string::npos);
   EXPECT_NE(refusal({w, {}, w}).find("shapes do not fit"), std::string::npos);
+  EXPECT_NE(refusal({w, {}, out, x}).find("bias is F32 [2, 8]"), std::string::npos);
+  EXPECT_NE(refusal({w, w, out, {}, Activation::kSilu}).find("neither bias nor activation"), std::string::npos);
   EXPECT_NE(refusal({w, {}, out}, "fastest").find("amx, avx512, avx2, reference"), std::string::npos);
 }
 

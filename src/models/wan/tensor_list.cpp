@@ -231,6 +231,16 @@ TensorList clip_vision_tensors(const ClipVisionConfig& config) {
   return list;
 }
 
+TensorList clip_vision_tensors_used(const ClipVisionConfig& config) {
+  ClipVisionConfig used = config;
+  used.num_hidden_layers = config.layers_used();
+  TensorList list = clip_vision_tensors(used);
+  std::erase_if(list, [](const TensorSpec& spec) {
+    return spec.name.starts_with("vision_model.post_layernorm") || spec.name.starts_with("visual_projection");
+  });
+  return list;
+}
+
 TensorTotals totals(const TensorList& list) {
   TensorTotals sum;
   for (const TensorSpec& spec : list) sum.parameters += spec.shape.size();

@@ -19,10 +19,11 @@ struct TensorSpec {
 
 using TensorList = std::vector<TensorSpec>;
 
-TensorList transformer_tensors(const TransformerConfig& config);   // T2V, I2V, FLF2V, TI2V, VACE
-TensorList text_encoder_tensors(const TextEncoderConfig& config);  // the embedding as "shared.weight"
-TensorList vae_tensors(const VaeConfig& config);                   // 2.1 and 2.2, encoder and decoder
-TensorList clip_vision_tensors(const ClipVisionConfig& config);    // with what follows the layers and is not used
+TensorList transformer_tensors(const TransformerConfig& config);      // T2V, I2V, FLF2V, TI2V, VACE
+TensorList text_encoder_tensors(const TextEncoderConfig& config);     // the embedding as "shared.weight"
+TensorList vae_tensors(const VaeConfig& config);                      // 2.1 and 2.2, encoder and decoder
+TensorList clip_vision_tensors(const ClipVisionConfig& config);       // with the last layer and what follows it
+TensorList clip_vision_tensors_used(const ClipVisionConfig& config);  // without: what has to be there
 
 // The name under which `holder` (anything with contains(name)) has a tensor of these lists: files name UMT5's embedding
 // by either of the two that are tied. `listed` itself where it has neither.

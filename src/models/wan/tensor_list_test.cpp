@@ -51,6 +51,9 @@ TEST(TensorList, TextToVideo13B) { expect_totals(transformer_tensors(transformer
 TEST(TensorList, ClipVision) {
   const TensorList list = clip_vision_tensors(ClipVisionConfig{});
   expect_totals(list, 8 + 32 * 16, 632'076'800);
+  // Without the last layer (4·d² + 2·d·ffn and its vectors), the norm behind it and the projection.
+  const int64_t d = 1280, ffn = 5120, layer = 4 * d * d + 2 * d * ffn + 9 * d + ffn;
+  expect_totals(clip_vision_tensors_used(ClipVisionConfig{}), 5 + 31 * 16, 632'076'800 - layer - 2 * d - 1024 * d);
 }
 
 TEST(TensorList, TextToVideo14B) {

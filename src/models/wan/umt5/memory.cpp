@@ -4,13 +4,12 @@
 
 #include "base/index_range.h"
 #include "kernels/gemm/thin_gemm.h"
+#include "models/wan/part_weights.h"
 
 namespace zoetrope::wan {
 namespace {
 
 constexpr int64_t kFloat = 4;
-constexpr int64_t kFlashPanel = 64;
-constexpr int64_t kFlashTile = int64_t{1} << 18;
 
 // Of the part that is largest.
 struct Widths {
@@ -28,11 +27,7 @@ size_t text_encoder_scratch_bytes(const TextEncoderConfig& config, const TextEnc
   const size_t products = std::max({kernels::thin_gemm_scratch_bytes(use.rows, config.d_model, true, use.threads),
                                     kernels::thin_gemm_scratch_bytes(use.rows, part.attention, false, use.threads),
                                     kernels::thin_gemm_scratch_bytes(use.rows, part.feed_forward, false, use.threads)});
-  // Attention packs keys and values, of several heads at once where prompts are short, up to all of them; keys in
-  // panels. And it has a tile for each thread.
-  const int64_t keys = round_up(use.longest, kFlashPanel) + kFlashPanel;
-  const int64_t attention = part.heads * 2 * keys * config.d_kv * kFloat + use.threads * kFlashTile;
-  return std::max(products, static_cast<size_t>(attention));
+  return std::max(products, packing_scratch_bytes(part.heads, use.longest, config.d_kv, use.threads));
 }
 
 size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextEncoderUse& use) {

@@ -12,9 +12,9 @@
 #include "kernels/gemm/thin_gemm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
+#include "models/wan/part_weights.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/umt5/memory.h"
-#include "models/wan/umt5/part_weights.h"
 #include "models/wan/umt5/relative_bias.h"
 #include "trace/trace.h"
 
@@ -39,7 +39,6 @@ struct TextEncoder::State {
     TensorView distances;   // [heads, 2L − 1] F32, L of the longest prompt: others take a window of it
   };
 
-  void check_tensors() const;
   bool divided() const { return sum != nullptr && sum->parts() > 1; }
   template <typename Visit>
   void for_layer(int64_t layer, const char* part, Visit&& visit) const;
@@ -65,23 +64,6 @@ struct TextEncoder::State {
   IndexRange heads, columns;  // this rank's, of the attention and of the feed-forward
   std::string embedding;      // the name this file has it under
 };
-
-void TextEncoder::State::check_tensors() const {
-  for (const TensorSpec& spec : list) {
-    const std::string name = stored_name(*source, spec.name);
-    const io::TensorInfo info = source->info(name);
-    if (info.shape != spec.shape) {
-      fail("{}: tensor '{}' has shape {}, but the config needs {}", source->where(name), name, info.shape.to_string(),
-           spec.shape.to_string());
-    }
-    const bool number = info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16 ||
-                        info.dtype == DType::kF64;
-    if (!number) {
-      fail("{}: tensor '{}' is stored as {}, but F32, BF16, F16 or F64 is needed", source->where(name), name,
-           info.dtype_name);
-    }
-  }
-}
 
 // Names of a layer's tensors, or of its half: part "layer.0." attention, "layer.1." feed-forward.
 template <typename Visit>
@@ -270,7 +252,7 @@ TextEncoder::TextEncoder(std::shared_ptr<const io::WeightSource> source, const T
   state_->heads = split_range(config.num_heads, parts, part);
   state_->columns = split_range(config.d_ff, parts, part);
   state_->embedding = stored_name(*state_->source, kEmbedding);
-  state_->check_tensors();
+  require_tensors(*state_->source, state_->list);
 }
 TextEncoder::~TextEncoder() = default;
 TextEncoder::TextEncoder(TextEncoder&&) noexcept = default;

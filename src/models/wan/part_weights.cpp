@@ -1,4 +1,4 @@
-#include "models/wan/umt5/part_weights.h"
+#include "models/wan/part_weights.h"
 
 #include <cstddef>
 #include <utility>
@@ -6,6 +6,29 @@
 #include "base/error.h"
 
 namespace zoetrope::wan {
+
+void require_tensors(const io::WeightSource& source, const TensorList& list) {
+  for (const TensorSpec& spec : list) {
+    const std::string name = stored_name(source, spec.name);
+    const io::TensorInfo info = source.info(name);
+    if (info.shape != spec.shape) {
+      fail("{}: tensor '{}' has shape {}, but the config needs {}", source.where(name), name, info.shape.to_string(),
+           spec.shape.to_string());
+    }
+    const bool number = info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16 ||
+                        info.dtype == DType::kF64;
+    if (!number) {
+      fail("{}: tensor '{}' is stored as {}, but F32, BF16, F16 or F64 is needed", source.where(name), name,
+           info.dtype_name);
+    }
+  }
+}
+
+size_t packing_scratch_bytes(int64_t heads, int64_t keys, int64_t head_dim, int threads) {
+  constexpr int64_t kPanel = 64, kTile = int64_t{1} << 19, kFloat = 4;
+  const int64_t packed = round_up(keys, kPanel) + kPanel;
+  return static_cast<size_t>(heads * 2 * packed * head_dim * kFloat + threads * kTile);
+}
 
 PartWeights::PartWeights(std::shared_ptr<const io::WeightSource> source, DType dtype, Stream& stream)
     : source_(std::move(source)), dtype_(dtype), stream_(stream) {}
@@ -21,10 +44,11 @@ void PartWeights::set_buffer(const TensorView& buffer) {
 }
 
 TensorView PartWeights::matrix(const std::string& name, IndexRange rows, IndexRange columns) {
+  const Shape stored = source_->info(name).shape, part{rows.size(), columns.size()};
+  const Shape whole{stored[0], stored.size() / stored[0]};
   if (!needs_buffer(name)) {
-    return source_->mapped(name).slice(0, rows.begin, rows.end).slice(1, columns.begin, columns.end);
+    return source_->mapped(name).reshape(whole).slice(0, rows.begin, rows.end).slice(1, columns.begin, columns.end);
   }
-  const Shape whole = source_->info(name).shape, part{rows.size(), columns.size()};
   ZT_CHECK(dtype_ == buffer_.dtype() && used_ + part.size() <= buffer_.size());
   const TensorView out(buffer_.data<std::byte>() + used_ * static_cast<int64_t>(dtype_size(dtype_)), dtype_, part);
   used_ += part.size();
@@ -46,10 +70,10 @@ TensorView PartWeights::matrix(const std::string& name, IndexRange rows, IndexRa
   return out;
 }
 
-TensorView PartWeights::small(const std::string& name) {
+TensorView PartWeights::small(const std::string& name, DType dtype) {
   const TensorView mapped = source_->mapped(name);
-  if (mapped && mapped.dtype() == dtype_) return mapped;
-  const TensorView out = stream_.scratch().tensor(dtype_, source_->info(name).shape);
+  if (mapped && mapped.dtype() == dtype) return mapped;
+  const TensorView out = stream_.scratch().tensor(dtype, source_->info(name).shape);
   source_->read(name, out);
   return out;
 }

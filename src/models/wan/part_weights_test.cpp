@@ -1,4 +1,4 @@
-#include "models/wan/umt5/part_weights.h"
+#include "models/wan/part_weights.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,318 @@
+#include "models/wan/clip/clip_vision.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/gemm/thin_gemm.h"
+#include "kernels/norm/norm.h"
+#include "kernels/pointwise/pointwise.h"
+#include "models/wan/clip/memory.h"
+#include "models/wan/part_weights.h"
+#include "models/wan/tensor_list.h"
+#include "tensor/dispatch.h"
+#include "tensor/half.h"
+#include "trace/trace.h"
+
+namespace zoetrope::wan {
+
+// Rows are the tokens of all pictures, M together, T of each. W stands for the compute dtype.
+struct ClipVision::State {
+  std::shared_ptr<const io::WeightSource> source;
+  ClipVisionConfig config;
+  TensorList list;  // what is used of the files
+  DType dtype;
+
+  bool needs_buffer(const PartWeights& weights) const {
+    return std::any_of(list.begin(), list.end(), [&](const TensorSpec& spec) {
+      return spec.shape.rank() >= 2 && weights.needs_buffer(spec.name);
+    });
+  }
+};
+
+namespace {
+
+constexpr const char* kEmbeddings = "vision_model.embeddings.";
+constexpr const char* kBeforeLayers = "vision_model.pre_layrnorm";  // as the files spell it
+
+// What one encode() works in.
+struct Buffers {
+  TensorView x;           // [M, d] W: the residual stream
+  TensorView n;           // [M, d] W
+  TensorView q, k, v, o;  // [M, d] W
+  TensorView hidden;      // [M, ffn] W
+  TensorView sums;        // [M, d] F32: what half a layer adds to x
+  TensorView patches;     // [pictures · P, pixels of a patch] W
+};
+
+// One encode(): the tower's state, and what belongs to this call.
+class Pass {
+ public:
+  Pass(const ClipVisionConfig& config, const TensorList& list, std::shared_ptr<const io::WeightSource> source,
+       DType dtype, Stream& stream, int64_t pictures)
+      : config_(config),
+        list_(list),
+        source_(source),
+        dtype_(dtype),
+        stream_(stream),
+        pictures_(pictures),
+        weights_(std::move(source), dtype, stream),
+        attention_(problem()) {}
+
+  // Books everything in one block: piece by piece, and as ops ask for more and more, there would be gaps that nothing
+  // fits into.
+  void allocate(bool with_buffer) {
+    Arena& scratch = stream_.scratch();
+    const size_t buffer = with_buffer ? clip_buffer_bytes(config_, dtype_) : 0;
+    {
+      const Arena::Scope scope(scratch);
+      scratch.allocate(buffer + clip_workspace_bytes(config_, pictures_, dtype_, stream_.team().size()));
+    }
+    if (buffer > 0) weights_.set_buffer(scratch.tensor(dtype_, {static_cast<int64_t>(buffer / dtype_size(dtype_))}));
+    const int64_t rows = pictures_ * config_.tokens();
+    for (TensorView* view : {&b_.x, &b_.n, &b_.q, &b_.k, &b_.v, &b_.o}) {
+      *view = scratch.tensor(dtype_, {rows, config_.hidden_size});
+    }
+    b_.hidden = scratch.tensor(dtype_, {rows, config_.intermediate_size});
+    b_.sums = scratch.tensor(DType::kF32, {rows, config_.hidden_size});
+    const int64_t pixels = config_.num_channels * config_.patch_size * config_.patch_size;
+    b_.patches = scratch.tensor(dtype_, {pictures_ * config_.patches(), pixels});
+  }
+
+  void embed(const TensorView& pixels);
+  void layer(int64_t index);
+  template <typename Visit>
+  void for_layer(int64_t index, Visit&& visit) const {
+    for_names(fmt::format("vision_model.encoder.layers.{}.", index), visit);
+  }
+  const TensorView& x() const { return b_.x; }
+
+ private:
+  kernels::FlashProblem problem() const {
+    kernels::FlashProblem problem;
+    problem.batch = pictures_;
+    problem.query_tokens = problem.key_tokens = config_.tokens();
+    problem.heads = config_.num_attention_heads;
+    problem.head_dim = config_.head_dim();
+    problem.dtype = dtype_;
+    problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim())));
+    return problem;
+  }
+
+  template <typename Visit>
+  void for_names(const std::string& prefix, Visit&& visit) const {
+    for (const TensorSpec& spec : list_) {
+      if (spec.name.starts_with(prefix)) visit(spec.name);
+    }
+  }
+  void release(const std::string& prefix) const {
+    for_names(prefix, [&](const std::string& name) { source_->release(name); });
+  }
+
+  template <typename Value>
+  void gather_patches(const TensorView& pixels);
+  template <typename Value>
+  void add_positions(const TensorView& class_token, const TensorView& positions);
+  void norm(const std::string& name, const TensorView& from, const TensorView& to);
+  kernels::ThinProduct linear(const std::string& name, const TensorView& out,
+                              kernels::Activation activation = kernels::Activation::kNone);
+  void multiply(const TensorView& from, std::span<const kernels::ThinProduct> products);
+  void attend();
+  void add_sums();
+  void attention(const std::string& prefix);
+  void feed_forward(const std::string& prefix);
+
+  const ClipVisionConfig& config_;
+  const TensorList& list_;
+  std::shared_ptr<const io::WeightSource> source_;
+  DType dtype_;
+  Stream& stream_;
+  int64_t pictures_;
+  PartWeights weights_;
+  kernels::FlashAttention attention_;
+  Buffers b_;
+};
+
+// Row by row of patches; in a patch channel by channel, as the convolution's weights lie.
+template <typename Value>
+void Pass::gather_patches(const TensorView& pixels) {
+  const int64_t size = config_.patch_size, across = config_.image_size / size, row = config_.image_size;
+  const int64_t plane = row * row, channels = config_.num_channels;
+  stream_.team().parallel_for(b_.patches.extent(0), 16, [&](IndexRange mine, int) {
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const int64_t picture = i / config_.patches(), patch = i % config_.patches();
+      const float* from =
+          pixels.data<float>() + picture * channels * plane + patch / across * size * row + patch % across * size;
+      Value* to = b_.patches.data<Value>() + i * b_.patches.stride(0);
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t y = 0; y < size; ++y)
+          for (int64_t x = 0; x < size; ++x) *to++ = from_float<Value>(from[c * plane + y * row + x]);
+    }
+  });
+}
+
+// x = (class token, patches) + positions, each picture alike; the patches' sums lie in b_.sums.
+template <typename Value>
+void Pass::add_positions(const TensorView& class_token, const TensorView& positions) {
+  const int64_t d = config_.hidden_size, tokens = config_.tokens(), patches = config_.patches();
+  for (int64_t row = 0; row < b_.x.extent(0); ++row) {
+    const int64_t picture = row / tokens, token = row % tokens;
+    const float* from =
+        token == 0 ? class_token.data<float>() : b_.sums.data<float>() + (picture * patches + token - 1) * d;
+    const float* position = positions.data<float>() + token * d;
+    Value* to = b_.x.data<Value>() + row * d;
+    for (int64_t i = 0; i < d; ++i) to[i] = from_float<Value>(from[i] + position[i]);
+  }
+}
+
+void Pass::embed(const TensorView& pixels) {
+  const trace::Span span(stream_.lane(), "patch embedding");
+  const std::string prefix = kEmbeddings, filter = prefix + "patch_embedding.weight";
+  with_compute_type(dtype_, "image encoder", [&](auto type) {
+    using Value = typename decltype(type)::type;
+    gather_patches<Value>(pixels);
+    const kernels::ThinProduct product{weights_.matrix(filter, {0, config_.hidden_size}, {0, b_.patches.extent(1)}),
+                                       {},
+                                       b_.sums.slice(0, 0, b_.patches.extent(0))};
+    multiply(b_.patches, {&product, 1});
+    const Arena::Scope scope(stream_.scratch());
+    add_positions<Value>(weights_.small(prefix + "class_embedding", DType::kF32),
+                         weights_.small(prefix + "position_embedding.weight", DType::kF32));
+  });
+  release(prefix);
+  norm(kBeforeLayers, b_.x, b_.n);
+  std::swap(b_.x, b_.n);
+}
+
+void Pass::norm(const std::string& name, const TensorView& from, const TensorView& to) {
+  const Arena::Scope scope(stream_.scratch());
+  const Shape shape{1, from.extent(0), from.extent(1)};
+  kernels::LayerNorm call;
+  call.x = from.reshape(shape);
+  call.weight = weights_.small(name + ".weight", DType::kF32);
+  call.bias = weights_.small(name + ".bias", DType::kF32);
+  call.eps = static_cast<float>(config_.layer_norm_eps);
+  call.out = to.reshape(shape);
+  kernels::layer_norm(stream_, call);
+}
+
+kernels::ThinProduct Pass::linear(const std::string& name, const TensorView& out, kernels::Activation activation) {
+  const Shape shape = source_->info(name + ".weight").shape;
+  return {weights_.matrix(name + ".weight", {0, shape[0]}, {0, shape[1]}),
+          {},
+          out,
+          weights_.small(name + ".bias", DType::kF32),
+          activation};
+}
+
+// F32 weights of a bf16 encoder count as converted.
+void Pass::multiply(const TensorView& from, std::span<const kernels::ThinProduct> products) {
+  kernels::thin_gemm(stream_, {.x = from, .products = products, .weight_precision = dtype_, .implementation = {}});
+  weights_.reset_buffer();
+}
+
+void Pass::attend() {
+  const trace::Span span(stream_.lane(), "attention core");
+  const Shape heads{pictures_, config_.tokens(), config_.num_attention_heads, config_.head_dim()};
+  kernels::KeyBlock block;
+  block.k = b_.k.reshape(heads);
+  block.v = b_.v.reshape(heads);
+  attention_.attend(stream_, b_.q.reshape(heads), block, b_.o.reshape(heads));
+}
+
+// x += sums, rounded once.
+void Pass::add_sums() {
+  const Shape shape{1, b_.x.extent(0), b_.x.extent(1)};
+  const TensorView x = b_.x.reshape(shape);
+  kernels::gated_add(stream_, x, b_.sums.reshape(shape), {}, x);
+}
+
+void Pass::attention(const std::string& prefix) {
+  const trace::Span span(stream_.lane(), "self-attention");
+  const std::string self = prefix + "self_attn.";
+  norm(prefix + "layer_norm1", b_.x, b_.n);
+  {
+    const Arena::Scope scope(stream_.scratch());
+    const kernels::ThinProduct qkv[] = {linear(self + "q_proj", b_.q), linear(self + "k_proj", b_.k),
+                                        linear(self + "v_proj", b_.v)};
+    multiply(b_.n, qkv);
+  }
+  attend();
+  const Arena::Scope scope(stream_.scratch());
+  const kernels::ThinProduct out = linear(self + "out_proj", b_.sums);
+  multiply(b_.o, {&out, 1});
+  add_sums();
+  release(prefix + "layer_norm1");
+  release(self);
+}
+
+void Pass::feed_forward(const std::string& prefix) {
+  const trace::Span span(stream_.lane(), "feed-forward");
+  norm(prefix + "layer_norm2", b_.x, b_.n);
+  const Arena::Scope scope(stream_.scratch());
+  const kernels::ThinProduct wide = linear(prefix + "mlp.fc1", b_.hidden, kernels::Activation::kGeluErf);
+  multiply(b_.n, {&wide, 1});
+  const kernels::ThinProduct narrow = linear(prefix + "mlp.fc2", b_.sums);
+  multiply(b_.hidden, {&narrow, 1});
+  add_sums();
+  release(prefix + "layer_norm2");
+  release(prefix + "mlp.");
+}
+
+// The next layer's part of the file is read while this one computes.
+void Pass::layer(int64_t index) {
+  const std::string label = fmt::format("layer {}", index);
+  const trace::Span span(stream_.lane(), label.c_str());
+  for_layer(index + 1, [&](const std::string& name) { source_->will_need(name); });
+  const std::string prefix = fmt::format("vision_model.encoder.layers.{}.", index);
+  attention(prefix);
+  feed_forward(prefix);
+}
+
+}  // namespace
+
+ClipVision::ClipVision(std::shared_ptr<const io::WeightSource> source, const ClipVisionConfig& config, DType dtype)
+    : state_(new State{std::move(source), config, clip_vision_tensors_used(config), dtype}) {
+  ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
+  require_tensors(*state_->source, state_->list);
+}
+ClipVision::~ClipVision() = default;
+ClipVision::ClipVision(ClipVision&&) noexcept = default;
+
+const ClipVisionConfig& ClipVision::config() const { return state_->config; }
+
+void ClipVision::encode(Stream& stream, const TensorView& pixels, const TensorView& out, const Probe& probe,
+                        const std::function<void()>& tick) const {
+  const State& s = *state_;
+  const trace::Span span(stream.lane(), "image encoder");
+  const ClipVisionConfig& c = s.config;
+  const int64_t pictures = pixels.extent(0);
+  ZT_CHECK(pixels.dtype() == DType::kF32 && pixels.contiguous() && pictures > 0);
+  ZT_CHECK(pixels.shape() == Shape({pictures, c.num_channels, c.image_size, c.image_size}), "{}",
+           pixels.shape().to_string());
+  ZT_CHECK(out.shape() == Shape({pictures, c.tokens(), c.hidden_size}) && out.contiguous(), "{}",
+           out.shape().to_string());
+  const Arena::Scope scope(stream.scratch());
+  Pass pass(c, s.list, s.source, s.dtype, stream, pictures);
+  pass.allocate(s.needs_buffer(PartWeights(s.source, s.dtype, stream)));
+  pass.for_layer(0, [&](const std::string& name) { s.source->will_need(name); });
+  pass.embed(pixels);
+  observe(probe, "embeddings", pass.x().reshape(out.shape()));
+  for (int64_t i = 0; i < c.layers_used(); ++i) {
+    pass.layer(i);
+    if (tick) tick();
+    if (probe) probe(fmt::format("layer.{}", i), pass.x().reshape(out.shape()));
+  }
+  const TensorView last = pass.x().reshape(out.shape());
+  if (out.dtype() == s.dtype) {
+    std::memcpy(out.raw(), last.raw(), out.bytes());
+  } else {
+    kernels::convert(stream, last, out);
+  }
+}
+
+}  // namespace zoetrope::wan
