@@ -8,7 +8,7 @@
 
 namespace zoetrope::kernels {
 
-constexpr int64_t kMostRuns = 16;
+constexpr int64_t kMostRuns = 24;
 
 // A register tile: acc[p][n] (+)= Σ over runs r and k of run_r[p·pixel_stride + k]·weights[r][k][n]. A run is what one
 // row of the kernel reads for one pixel, contiguous because channels are innermost and columns next.
@@ -25,8 +25,10 @@ struct TileCall {
   // Of tiles of several rows, whose runs are single rows of input: [frame][rows of the kernel + row_stride].
   int64_t frames, channels;
   std::array<int64_t, 2> kernel;
-  int64_t row_stride;  // runs between two rows of output
-  int64_t acc_row;     // floats between them
+  int64_t row_stride;             // runs between two rows of output
+  int64_t acc_row;                // floats between them
+  void (*meanwhile)(void* what);  // called once for each column of taps: work for the rest of the core
+  void* what;
 };
 
 // One row of finished sums to memory. Pointers are to the first pixel, strides in elements a pixel.

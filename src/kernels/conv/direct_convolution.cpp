@@ -20,7 +20,13 @@ constexpr int64_t kStripFloats = 12288;  // columns × channels
 // Weights of a block that are used for one tile before the next: more frames at once spare sums in memory, too many
 // leave the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB a frame).
 constexpr int64_t kWeightBytes = 600 << 10;
+// On matrix units items are smaller, so that the inputs of the next one fit in beside them.
+constexpr int64_t kUnitStripFloats = 6144;
 constexpr size_t kAlignment = 64;
+constexpr int64_t kLine = 64;  // of the cache, in bytes
+constexpr int64_t kAskPixels = 16;
+// Pixels that are finished in one go between units, and the parts in which what is due is counted.
+constexpr int64_t kFinishPixels = 1, kParts = 1 << 16;
 
 // Weights that a thread widens at a time.
 constexpr int64_t kWidenGrain = int64_t{1} << 14;
@@ -39,7 +45,7 @@ IndexRange piece(int64_t size, int64_t count, int64_t index) {
 
 std::string DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
   if (p.frames * (p.kernel[0] + (kernels.rows - 1) * p.stride) > kMostRuns)
-    return "more than " + std::to_string(kMostRuns) + " rows of taps";
+    return "a tile takes more than " + std::to_string(kMostRuns) + " rows of inputs";
   if (kernels.pair == 2 && p.dtype != DType::kBF16) return "multiplies bf16 only";
   if (kernels.pair == 2 && kernels.depth == 1 && p.in_channels % 2 != 0)
     return "needs an even number of input channels";
@@ -56,6 +62,7 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   tiles_ = kernels.pair == 2 ? DType::kBF16 : DType::kF32;
   held_ = widens_ && all_are_bf16(weight) ? DType::kBF16 : tiles_;
   columns_ = round_up(problem.out_channels, kernels.lanes);
+  root_ = std::sqrt(static_cast<float>(problem.out_channels));
   bias_.assign(static_cast<size_t>(columns_), 0.0f);
   if (bias) std::copy_n(bias.data<float>(), problem.out_channels, bias_.begin());
   if (narrow_) pack_narrow(weight);
@@ -145,6 +152,14 @@ const std::byte* DirectConvolution::weights_of_tiles(Stream& stream) const {
 struct DirectConvolution::Item {
   IndexRange rows, columns;
   bool copied = false;  // its inputs, to scratch
+  int64_t pixels() const { return rows.size() * columns.size(); }
+};
+
+struct DirectConvolution::Sums {
+  float* acc;
+  const std::byte* copy;  // of the inputs, where the item's are copied
+  IndexRange frames;
+  Meanwhile* meanwhile;  // with matrix units
 };
 
 struct DirectConvolution::Plan {
@@ -167,13 +182,14 @@ DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inpu
   plan.width = any.extent(1);
   const int64_t deepest = std::max(problem_.in_channels * problem_.stride, columns_);
   plan.strip_tiles = ceil_div(plan.width, kernels_.pixels);
-  const int64_t most_tiles = std::max<int64_t>(1, kStripFloats / deepest / kernels_.pixels);
+  const int64_t floats = kernels_.with_units == nullptr ? kStripFloats : kUnitStripFloats;
+  const int64_t most_tiles = std::max<int64_t>(1, floats / deepest / kernels_.pixels);
   plan.strips = ceil_div(plan.strip_tiles, most_tiles);
   plan.band_tiles = ceil_div(plan.height, kernels_.rows);
   plan.bands = ceil_div(plan.height, kBandRows);
   plan.most_columns = ceil_div(plan.strip_tiles, plan.strips) * kernels_.pixels;
   plan.acc_bytes = static_cast<size_t>(round_up(kBandRows * plan.most_columns * columns_ * 4, kAlignment));
-  plan.scratch_bytes = plan.acc_bytes;
+  plan.scratch_bytes = (kernels_.with_units == nullptr ? 1 : 2) * plan.acc_bytes;
   if (widens_ || kernels_.with_units != nullptr) {
     const int64_t columns = always_copies() ? plan.most_columns : kernels_.pixels;
     const int64_t copy = chunk_ * input_rows(kBandRows) * input_columns(columns) * channels_;
@@ -198,12 +214,13 @@ void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, 
   std::atomic<int64_t> next{0};
   auto work = [&](int thread) {
     if (thread >= threads) return;
-    auto items_in_turn = [&] {
-      for (int64_t index = next++; index < items; index = next++)
-        run_item(call, item(call, index), scratch + static_cast<size_t>(thread) * call.scratch_bytes);
-    };
-    if (kernels_.with_units == nullptr) return items_in_turn();
-    kernels_.with_units([](void* body) { (*static_cast<decltype(items_in_turn)*>(body))(); }, &items_in_turn);
+    std::byte* mine = scratch + static_cast<size_t>(thread) * call.scratch_bytes;
+    if (kernels_.with_units == nullptr) {
+      for (int64_t index = next++; index < items; index = next++) run_item(call, item(call, index), mine);
+      return;
+    }
+    auto with_units = [&] { run_items(call, items, next, mine); };
+    kernels_.with_units([](void* body) { (*static_cast<decltype(with_units)*>(body))(); }, &with_units);
   };
   if (threads == 1) work(0);
   else stream.team().run(work);
@@ -227,9 +244,123 @@ void DirectConvolution::run_item(const Plan& plan, const Item& item, std::byte* 
   for (int64_t first = plan.first_frame; first < problem_.frames; first += chunk_) {
     const int64_t last = std::min(first + chunk_, problem_.frames);
     if (item.copied) copy_inputs(plan, item, copy, first, last);
-    sum_taps(plan, item, acc, copy, first, last);
+    sum_taps(plan, item, {acc, copy, {first, last}, nullptr});
   }
-  finish_item(plan, item, acc);
+  finish_pixels(plan, item, acc, {0, item.pixels()});
+}
+
+// What the rest of the core does while the matrix units sum an item: it finishes the item before, whose sums wait in
+// scratch of their own, and asks for the inputs of the one behind. Without the first a fifth of the time would go to
+// the ends of rows, without the second as much to waiting for memory.
+class DirectConvolution::Meanwhile {
+ public:
+  Meanwhile(const DirectConvolution& convolution, const Plan& plan, const Item& now)
+      : convolution_(convolution), plan_(plan) {
+    const FrameConvProblem& p = convolution.problem_;
+    const int64_t tiles = ceil_div(now.rows.size(), convolution.kernels_.rows) *
+                          ceil_div(now.columns.size(), convolution.kernels_.pixels);
+    turns_ = tiles * static_cast<int64_t>(convolution.blocks_.size()) * (p.frames - plan.first_frame) *
+             (convolution.channels_ / convolution.kernels_.depth) * p.kernel[1];
+  }
+  void finish(const Item& before, float* acc) {
+    before_ = &before;
+    acc_ = acc;
+    each_pixels_ = ceil_div(before.pixels() * kParts, turns_);
+  }
+  void fetch(const Item& after) {
+    const FrameConvProblem& p = convolution_.problem_;
+    after_ = &after;
+    lines_ = ceil_div(convolution_.input_columns(after.columns.size()) * p.in_channels * kElement, kLine);
+    rows_ = convolution_.input_rows(after.rows.size());
+    frame_ = plan_.first_frame;
+    next_row();
+    each_lines_ = ceil_div(rows_ * lines_ * (p.frames - plan_.first_frame), turns_);
+  }
+  void turn() {
+    for (int64_t i = 0; i < each_lines_ && from_ != nullptr; ++i) {
+      __builtin_prefetch(from_, 0, 2);
+      from_ += kLine;
+      if (from_ >= end_) next_row();
+    }
+    if (before_ == nullptr) return;
+    due_ += each_pixels_;
+    if (due_ >= kFinishPixels * kParts) finish_some(due_ / kParts);
+  }
+  void end() {
+    if (before_ != nullptr) finish_some(before_->pixels());
+  }
+
+ private:
+  static constexpr int64_t kElement = sizeof(BFloat16);
+
+  void finish_some(int64_t count) {
+    const IndexRange pixels{done_, std::min(done_ + count, before_->pixels())};
+    for (int64_t at = pixels.begin; at < pixels.end; ++at) ask(at + kAskPixels);
+    convolution_.finish_pixels(plan_, *before_, acc_, pixels);
+    due_ -= count * kParts;
+    done_ = pixels.end;
+    if (done_ == before_->pixels()) before_ = nullptr;
+  }
+  // Where a pixel's ends lie.
+  void ask(int64_t pixel) const {
+    if (pixel >= before_->pixels()) return;
+    const int64_t width = before_->columns.size(), bytes = convolution_.problem_.out_channels * kElement;
+    const int64_t row = before_->rows.begin + pixel / width, column = before_->columns.begin + pixel % width;
+    for (const TensorView* t : {&plan_.out.raw, &plan_.out.normed, &plan_.out.add}) {
+      if (!*t || (t == &plan_.out.add && t->raw() == plan_.out.raw.raw())) continue;
+      const std::byte* at = t->data<std::byte>() + (row * t->stride(0) + column * t->stride(1)) * kElement;
+      for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(at + i, 0, 2);
+    }
+  }
+  void next_row() {
+    const FrameConvProblem& p = convolution_.problem_;
+    from_ = nullptr;
+    if (row_ == rows_) {
+      row_ = 0;
+      ++frame_;
+    }
+    if (frame_ == p.frames) return;
+    const TensorView& x = plan_.inputs[static_cast<size_t>(frame_)];
+    from_ = x.data<std::byte>() + ((p.origin[0] + after_->rows.begin * p.stride + row_++) * x.stride(0) +
+                                   (p.origin[1] + after_->columns.begin * p.stride) * p.in_channels) *
+                                      kElement;
+    end_ = from_ + lines_ * kLine;
+  }
+
+  const DirectConvolution& convolution_;
+  const Plan& plan_;
+  int64_t turns_ = 1;
+  const Item *before_ = nullptr, *after_ = nullptr;
+  float* acc_ = nullptr;
+  int64_t each_pixels_ = 0, due_ = 0, done_ = 0;  // parts, parts, pixels
+  const std::byte *from_ = nullptr, *end_ = nullptr;
+  int64_t lines_ = 0, each_lines_ = 0, rows_ = 0, row_ = 0, frame_ = 0;
+};
+
+void DirectConvolution::run_items(const Plan& plan, int64_t items, std::atomic<int64_t>& next,
+                                  std::byte* scratch) const {
+  float* sums[2] = {reinterpret_cast<float*>(scratch), reinterpret_cast<float*>(scratch + plan.acc_bytes)};
+  std::byte* copy = scratch + 2 * plan.acc_bytes;
+  int64_t index = next++;
+  if (index >= items) return;
+  Item before, now = item(plan, index), after;
+  for (int64_t turn = 0;; ++turn) {
+    Meanwhile meanwhile(*this, plan, now);
+    if (turn > 0) meanwhile.finish(before, sums[(turn + 1) % 2]);
+    index = next++;
+    const bool more = index < items;
+    if (more) {
+      after = item(plan, index);
+      meanwhile.fetch(after);
+    }
+    const IndexRange frames{plan.first_frame, problem_.frames};
+    if (now.copied) copy_inputs(plan, now, copy, frames.begin, frames.end);
+    sum_taps(plan, now, {sums[turn % 2], copy, frames, &meanwhile});
+    meanwhile.end();
+    if (!more) return finish_pixels(plan, now, sums[turn % 2], {0, now.pixels()});
+    before = now;
+    now = after;
+  }
 }
 
 // The inputs of an item as tiles multiply them, dense: [frame][row][column][C]. Columns that whole tiles add behind the
@@ -284,8 +415,7 @@ int64_t DirectConvolution::runs_of(const Plan& plan, const Item& item, int64_t r
   return count;
 }
 
-void DirectConvolution::sum_taps(const Plan& plan, const Item& item, float* acc, const std::byte* copy, int64_t first,
-                                 int64_t last) const {
+void DirectConvolution::sum_taps(const Plan& plan, const Item& item, const Sums& sums) const {
   const FrameConvProblem& p = problem_;
   const auto element = static_cast<int64_t>(dtype_size(item.copied ? tiles_ : p.dtype));
   const bool units = kernels_.with_units != nullptr;
@@ -293,18 +423,20 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, float* acc,
   call.run_length = run_length_;
   call.pixel_stride = p.stride * channels_;
   call.acc_stride = columns_;
-  call.accumulate = first > plan.first_frame;
-  call.frames = last - first;
+  call.accumulate = sums.frames.begin > plan.first_frame;
+  call.frames = sums.frames.size();
   call.channels = channels_;
   call.kernel = p.kernel;
   call.row_stride = p.stride;
   call.acc_row = plan.most_columns * columns_;
+  call.meanwhile = [](void* what) { static_cast<Meanwhile*>(what)->turn(); };
+  call.what = sums.meanwhile;
   for (const Block& block : blocks_) {
-    call.weights = plan.weights + block.weights + first * block.frame_bytes;
+    call.weights = plan.weights + block.weights + sums.frames.begin * block.frame_bytes;
     for (int64_t row = item.rows.begin; row < item.rows.end; row += kernels_.rows) {
       const std::byte* runs[kMostRuns];
-      call.run_count = runs_of(plan, item, row, {first, last}, copy, runs);
-      float* row_acc = acc + (row - item.rows.begin) * call.acc_row + block.column;
+      call.run_count = runs_of(plan, item, row, sums.frames, sums.copy, runs);
+      float* row_acc = sums.acc + (row - item.rows.begin) * call.acc_row + block.column;
       for (int64_t column = 0; column < item.columns.size(); column += kernels_.pixels) {
         const int64_t pixels = std::min<int64_t>(kernels_.pixels, item.columns.size() - column);
         // A whole tile at the end of a row begins before the end of the one before, and sums the same once more.
@@ -318,28 +450,33 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, float* acc,
   }
 }
 
-void DirectConvolution::finish_item(const Plan& plan, const Item& item, float* acc) const {
+// Pixels by number, row by row.
+void DirectConvolution::finish_pixels(const Plan& plan, const Item& item, float* acc, IndexRange pixels) const {
   const auto element = static_cast<int64_t>(dtype_size(problem_.dtype));
   FinishCall call{};
   call.acc_stride = columns_;
-  call.pixels = item.columns.size();
   call.channels = problem_.out_channels;
   call.bias = bias_.data();
   call.gamma = plan.gamma;
-  call.root = std::sqrt(static_cast<float>(problem_.out_channels));
+  call.root = root_;
   call.silu = plan.out.silu;
-  for (int64_t row = item.rows.begin; row < item.rows.end; ++row) {
+  const int64_t width = item.columns.size();
+  while (pixels.begin < pixels.end) {
+    const int64_t row = pixels.begin / width, column = pixels.begin % width;
+    call.pixels = std::min(width - column, pixels.size());
     const auto place = [&](const TensorView& t, int64_t& stride) -> void* {
       if (!t) return nullptr;
       stride = t.stride(1);
-      return t.data<std::byte>() + (row * t.stride(0) + item.columns.begin * t.stride(1)) * element;
+      return t.data<std::byte>() +
+             ((item.rows.begin + row) * t.stride(0) + (item.columns.begin + column) * t.stride(1)) * element;
     };
-    call.acc = acc + (row - item.rows.begin) * plan.most_columns * columns_;
+    call.acc = acc + (row * plan.most_columns + column) * columns_;
     call.add = place(plan.out.add, call.add_stride);
     call.raw = place(plan.out.raw, call.raw_stride);
     call.normed = place(plan.out.normed, call.normed_stride);
     if (problem_.dtype == DType::kBF16) kernels_.finish_bf16(call);
     else kernels_.finish_f32(call);
+    pixels.begin += call.pixels;
   }
 }
 

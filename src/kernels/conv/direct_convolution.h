@@ -2,6 +2,7 @@
 // are done. For frame_conv.cpp only.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "base/index_range.h"
@@ -23,6 +24,8 @@ class DirectConvolution {
  private:
   struct Plan;  // of one call
   struct Item;  // rows × columns of it
+  struct Sums;  // of an item
+  class Meanwhile;
 
   void pack(const TensorView& weight);
   void pack_narrow(const TensorView& weight);
@@ -37,13 +40,13 @@ class DirectConvolution {
   Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   Item item(const Plan& plan, int64_t index) const;
   void run_item(const Plan& plan, const Item& item, std::byte* scratch) const;
+  void run_items(const Plan& plan, int64_t items, std::atomic<int64_t>& next, std::byte* scratch) const;
   void copy_inputs(const Plan& plan, const Item& item, std::byte* copy, int64_t first, int64_t last) const;
   int64_t copied_row(const Item& item) const;  // elements
   int64_t runs_of(const Plan& plan, const Item& item, int64_t row, IndexRange frames, const std::byte* copy,
                   const std::byte** runs) const;
-  void sum_taps(const Plan& plan, const Item& item, float* acc, const std::byte* copy, int64_t first,
-                int64_t last) const;
-  void finish_item(const Plan& plan, const Item& item, float* acc) const;
+  void sum_taps(const Plan& plan, const Item& item, const Sums& sums) const;
+  void finish_pixels(const Plan& plan, const Item& item, float* acc, IndexRange pixels) const;
 
   FrameConvProblem problem_;
   const DirectKernels& kernels_;
@@ -64,6 +67,7 @@ class DirectConvolution {
   std::vector<Block> blocks_;
   Tensor packed_;
   std::vector<float> bias_;  // zeros behind
+  float root_ = 0;           // √output channels
 };
 
 }  // namespace zoetrope::kernels

@@ -13,4 +13,4 @@ set_source_files_properties(conv/direct_avx512.cpp PROPERTIES COMPILE_OPTIONS "$
 set_source_files_properties(conv/direct_avx512_bf16.cpp PROPERTIES
   COMPILE_OPTIONS "${conv_avx512_options};-mavx512bf16")
 set_source_files_properties(conv/direct_amx.cpp PROPERTIES
-  COMPILE_OPTIONS "${conv_avx512_options};-mamx-tile;-mamx-bf16")
+  COMPILE_OPTIONS "${conv_avx512_options};-mavx512bf16;-mamx-tile;-mamx-bf16")
