@@ -21,7 +21,15 @@ constexpr int kChannels = 32;  // of inputs in a unit
 constexpr int64_t kUnitBytes = int64_t{kAmxTileRows} * kAmxTileLine;
 // Units by number: sums 0 to 3, a row each; weights 4; inputs 5 to 7.
 
-void begin() {
+void begin(const TileCall& call) {
+  if (call.accumulate) {
+    const auto stride = static_cast<size_t>(call.acc_stride) * sizeof(float);
+    _tile_loadd(0, call.acc, stride);
+    _tile_loadd(1, call.acc + call.acc_row, stride);
+    _tile_loadd(2, call.acc + 2 * call.acc_row, stride);
+    _tile_loadd(3, call.acc + 3 * call.acc_row, stride);
+    return;
+  }
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -42,7 +50,7 @@ void shared_tile(const TileCall& call) {
   static_assert(kRows == 2 || kRows == 3);
   const auto* weights = static_cast<const std::byte*>(call.weights);
   const auto pixel = static_cast<size_t>(call.pixel_stride) * sizeof(BFloat16);
-  begin();
+  begin(call);
   for (int64_t frame = 0; frame < call.frames; ++frame) {
     const BFloat16* x[6];
     for (int i = 0; i < kRows + 3; ++i) x[i] = static_cast<const BFloat16*>(call.runs[frame * (kRows + 3) + i]);
@@ -85,7 +93,7 @@ void plain_tile(const TileCall& call) {
   const auto* weights = static_cast<const std::byte*>(call.weights);
   const auto pixel = static_cast<size_t>(call.pixel_stride) * sizeof(BFloat16);
   const int64_t step = call.row_stride;
-  begin();
+  begin(call);
   for (int64_t frame = 0; frame < call.frames; ++frame) {
     const void* const* runs = call.runs + frame * (call.kernel[0] + 3 * step);
     for (int64_t c = 0; c < call.channels; c += kChannels) {

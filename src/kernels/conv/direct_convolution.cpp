@@ -20,8 +20,13 @@ constexpr int64_t kStripFloats = 12288;  // columns × channels
 // Weights of a block that are used for one tile before the next: more frames at once spare sums in memory, too many
 // leave the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB a frame).
 constexpr int64_t kWeightBytes = 600 << 10;
-// On matrix units items are smaller, so that the inputs of the next one fit in beside them.
-constexpr int64_t kUnitStripFloats = 6144;
+// On matrix units items are smaller, so that what the next one needs fits in beside them, but two tiles wide at least:
+// the block of weights then serves four tiles or more. Strips of twice the width and bands of 16 rows were not faster.
+constexpr int64_t kUnitStripFloats = 6144, kUnitStripTiles = 2;
+// Weights of a block that are used at once there, where the next block's and the next item's inputs share the cache.
+constexpr int64_t kUnitWeightBytes = 200 << 10;
+// Weights of a convolution that stay in the cache from item to item; those of others are asked for a block ahead.
+constexpr int64_t kWeightsThatStay = 600 << 10;
 constexpr size_t kAlignment = 64;
 constexpr int64_t kLine = 64;  // of the cache, in bytes
 constexpr int64_t kAskPixels = 16;
@@ -67,9 +72,8 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   if (bias) std::copy_n(bias.data<float>(), problem.out_channels, bias_.begin());
   if (narrow_) pack_narrow(weight);
   else pack(weight);
-  chunk_ = kernels.with_units != nullptr
-               ? problem.frames
-               : std::clamp<int64_t>(kWeightBytes / blocks_.front().frame_bytes, 1, problem.frames);
+  const int64_t at_once = kernels.with_units == nullptr ? kWeightBytes : kUnitWeightBytes;
+  chunk_ = std::clamp<int64_t>(at_once / blocks_.front().frame_bytes, 1, problem.frames);
 }
 
 void DirectConvolution::put(int64_t at, float value) {
@@ -254,27 +258,35 @@ void DirectConvolution::run_item(const Plan& plan, const Item& item, std::byte* 
 // the ends of rows, without the second as much to waiting for memory.
 class DirectConvolution::Meanwhile {
  public:
-  Meanwhile(const DirectConvolution& convolution, const Plan& plan, const Item& now)
-      : convolution_(convolution), plan_(plan) {
-    const FrameConvProblem& p = convolution.problem_;
-    const int64_t tiles = ceil_div(now.rows.size(), convolution.kernels_.rows) *
-                          ceil_div(now.columns.size(), convolution.kernels_.pixels);
-    turns_ = tiles * static_cast<int64_t>(convolution.blocks_.size()) * (p.frames - plan.first_frame) *
-             (convolution.channels_ / convolution.kernels_.depth) * p.kernel[1];
+  Meanwhile(const DirectConvolution& convolution, const Plan& plan) : convolution_(convolution), plan_(plan) {}
+  void begin(const Item& now) {
+    const FrameConvProblem& p = convolution_.problem_;
+    const int64_t tiles = ceil_div(now.rows.size(), convolution_.kernels_.rows) *
+                          ceil_div(now.columns.size(), convolution_.kernels_.pixels);
+    frame_turns_ = tiles * (convolution_.channels_ / convolution_.kernels_.depth) * p.kernel[1];
+    done_ = due_ = each_pixels_ = 0;
   }
   void finish(const Item& before, float* acc) {
     before_ = &before;
     acc_ = acc;
-    each_pixels_ = ceil_div(before.pixels() * kParts, turns_);
+    each_pixels_ = ceil_div(before.pixels() * kParts, turns({plan_.first_frame, convolution_.problem_.frames}));
   }
-  void fetch(const Item& after) {
-    const FrameConvProblem& p = convolution_.problem_;
+  // Inputs of what comes after `now`.
+  void fetch(const Item& after, IndexRange frames, IndexRange now) {
     after_ = &after;
-    lines_ = ceil_div(convolution_.input_columns(after.columns.size()) * p.in_channels * kElement, kLine);
+    lines_ = ceil_div(convolution_.input_columns(after.columns.size()) * convolution_.problem_.in_channels * kElement,
+                      kLine);
     rows_ = convolution_.input_rows(after.rows.size());
-    frame_ = plan_.first_frame;
+    row_ = 0;
+    frames_ = frames;
     next_row();
-    each_lines_ = ceil_div(rows_ * lines_ * (p.frames - plan_.first_frame), turns_);
+    each_lines_ = ceil_div(rows_ * lines_ * frames.size(), turns(now));
+  }
+  // Weights of the block after the present one.
+  void fetch_weights(const std::byte* from, int64_t bytes, IndexRange now) {
+    weights_ = from;
+    weights_end_ = from + bytes;
+    each_weights_ = ceil_div(bytes * static_cast<int64_t>(convolution_.blocks_.size()), kLine * turns(now));
   }
   void turn() {
     for (int64_t i = 0; i < each_lines_ && from_ != nullptr; ++i) {
@@ -282,6 +294,8 @@ class DirectConvolution::Meanwhile {
       from_ += kLine;
       if (from_ >= end_) next_row();
     }
+    for (int64_t i = 0; i < each_weights_ && weights_ < weights_end_; ++i, weights_ += kLine)
+      __builtin_prefetch(weights_, 0, 2);
     if (before_ == nullptr) return;
     due_ += each_pixels_;
     if (due_ >= kFinishPixels * kParts) finish_some(due_ / kParts);
@@ -293,6 +307,9 @@ class DirectConvolution::Meanwhile {
  private:
   static constexpr int64_t kElement = sizeof(BFloat16);
 
+  int64_t turns(IndexRange frames) const {
+    return frames.size() * frame_turns_ * static_cast<int64_t>(convolution_.blocks_.size());
+  }
   void finish_some(int64_t count) {
     const IndexRange pixels{done_, std::min(done_ + count, before_->pixels())};
     for (int64_t at = pixels.begin; at < pixels.end; ++at) ask(at + kAskPixels);
@@ -317,10 +334,10 @@ class DirectConvolution::Meanwhile {
     from_ = nullptr;
     if (row_ == rows_) {
       row_ = 0;
-      ++frame_;
+      ++frames_.begin;
     }
-    if (frame_ == p.frames) return;
-    const TensorView& x = plan_.inputs[static_cast<size_t>(frame_)];
+    if (frames_.begin == frames_.end) return;
+    const TensorView& x = plan_.inputs[static_cast<size_t>(frames_.begin)];
     from_ = x.data<std::byte>() + ((p.origin[0] + after_->rows.begin * p.stride + row_++) * x.stride(0) +
                                    (p.origin[1] + after_->columns.begin * p.stride) * p.in_channels) *
                                       kElement;
@@ -329,12 +346,15 @@ class DirectConvolution::Meanwhile {
 
   const DirectConvolution& convolution_;
   const Plan& plan_;
-  int64_t turns_ = 1;
+  int64_t frame_turns_ = 1;
   const Item *before_ = nullptr, *after_ = nullptr;
   float* acc_ = nullptr;
   int64_t each_pixels_ = 0, due_ = 0, done_ = 0;  // parts, parts, pixels
   const std::byte *from_ = nullptr, *end_ = nullptr;
-  int64_t lines_ = 0, each_lines_ = 0, rows_ = 0, row_ = 0, frame_ = 0;
+  int64_t lines_ = 0, each_lines_ = 0, rows_ = 0, row_ = 0;
+  IndexRange frames_;
+  const std::byte *weights_ = nullptr, *weights_end_ = nullptr;
+  int64_t each_weights_ = 0;
 };
 
 void DirectConvolution::run_items(const Plan& plan, int64_t items, std::atomic<int64_t>& next,
@@ -344,18 +364,21 @@ void DirectConvolution::run_items(const Plan& plan, int64_t items, std::atomic<i
   int64_t index = next++;
   if (index >= items) return;
   Item before, now = item(plan, index), after;
+  Meanwhile meanwhile(*this, plan);
+  const auto frames_from = [&](int64_t first) { return IndexRange{first, std::min(first + chunk_, problem_.frames)}; };
   for (int64_t turn = 0;; ++turn) {
-    Meanwhile meanwhile(*this, plan, now);
+    meanwhile.begin(now);
     if (turn > 0) meanwhile.finish(before, sums[(turn + 1) % 2]);
     index = next++;
     const bool more = index < items;
-    if (more) {
-      after = item(plan, index);
-      meanwhile.fetch(after);
+    if (more) after = item(plan, index);
+    for (IndexRange frames = frames_from(plan.first_frame); frames.size() > 0; frames = frames_from(frames.end)) {
+      const bool last = frames.end == problem_.frames;
+      if (!last) meanwhile.fetch(now, frames_from(frames.end), frames);
+      else if (more) meanwhile.fetch(after, frames_from(plan.first_frame), frames);
+      if (now.copied) copy_inputs(plan, now, copy, frames.begin, frames.end);
+      sum_taps(plan, now, {sums[turn % 2], copy, frames, &meanwhile});
     }
-    const IndexRange frames{plan.first_frame, problem_.frames};
-    if (now.copied) copy_inputs(plan, now, copy, frames.begin, frames.end);
-    sum_taps(plan, now, {sums[turn % 2], copy, frames, &meanwhile});
     meanwhile.end();
     if (!more) return finish_pixels(plan, now, sums[turn % 2], {0, now.pixels()});
     before = now;
@@ -384,6 +407,12 @@ void DirectConvolution::copy_inputs(const Plan& plan, const Item& item, std::byt
         std::fill(std::copy_n(from + column * p.in_channels, p.in_channels, to), to + channels_, BFloat16{});
     }
   }
+}
+
+// Pixels that the last tile of a row shares with the one before.
+int64_t DirectConvolution::overlap(const Item& item) const {
+  const int64_t rest = item.columns.size() % kernels_.pixels;
+  return kernels_.with_units != nullptr && !item.copied && rest > 0 ? kernels_.pixels - rest : 0;
 }
 
 int64_t DirectConvolution::copied_row(const Item& item) const {
@@ -431,18 +460,28 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, const Sums&
   call.acc_row = plan.most_columns * columns_;
   call.meanwhile = [](void* what) { static_cast<Meanwhile*>(what)->turn(); };
   call.what = sums.meanwhile;
+  const auto weights_of = [&](const Block& block, int64_t frame) {
+    return plan.weights + block.weights + frame * block.frame_bytes;
+  };
   for (const Block& block : blocks_) {
-    call.weights = plan.weights + block.weights + sums.frames.begin * block.frame_bytes;
+    call.weights = weights_of(block, sums.frames.begin);
+    if (units && packed_.view().bytes() > kWeightsThatStay) {
+      const bool last = &block == &blocks_.back();
+      const int64_t chunk = sums.frames.end == p.frames ? plan.first_frame : sums.frames.end;
+      const Block& next = last ? blocks_.front() : *(&block + 1);
+      sums.meanwhile->fetch_weights(weights_of(next, last ? chunk : sums.frames.begin),
+                                    next.frame_bytes * sums.frames.size(), sums.frames);
+    }
     for (int64_t row = item.rows.begin; row < item.rows.end; row += kernels_.rows) {
       const std::byte* runs[kMostRuns];
       call.run_count = runs_of(plan, item, row, sums.frames, sums.copy, runs);
       float* row_acc = sums.acc + (row - item.rows.begin) * call.acc_row + block.column;
       for (int64_t column = 0; column < item.columns.size(); column += kernels_.pixels) {
         const int64_t pixels = std::min<int64_t>(kernels_.pixels, item.columns.size() - column);
-        // A whole tile at the end of a row begins before the end of the one before, and sums the same once more.
-        const int64_t begin = units && !item.copied ? column + pixels - kernels_.pixels : column;
+        // A whole tile at the end of a row begins within the one before; its sums still have places of their own.
+        const int64_t begin = column - (pixels < kernels_.pixels ? overlap(item) : 0);
         for (int64_t r = 0; r < call.run_count; ++r) call.runs[r] = runs[r] + begin * call.pixel_stride * element;
-        call.acc = row_acc + begin * columns_;
+        call.acc = row_acc + column * columns_;
         if (narrow_) kernels_.narrow[pixels - 1](call);
         else kernels_.tile[units ? 0 : pixels - 1][block.vectors - 1](call);
       }
@@ -463,14 +502,15 @@ void DirectConvolution::finish_pixels(const Plan& plan, const Item& item, float*
   const int64_t width = item.columns.size();
   while (pixels.begin < pixels.end) {
     const int64_t row = pixels.begin / width, column = pixels.begin % width;
-    call.pixels = std::min(width - column, pixels.size());
+    const int64_t whole = width / kernels_.pixels * kernels_.pixels, shift = column < whole ? 0 : overlap(item);
+    call.pixels = std::min((column < whole ? whole : width) - column, pixels.size());
     const auto place = [&](const TensorView& t, int64_t& stride) -> void* {
       if (!t) return nullptr;
       stride = t.stride(1);
       return t.data<std::byte>() +
              ((item.rows.begin + row) * t.stride(0) + (item.columns.begin + column) * t.stride(1)) * element;
     };
-    call.acc = acc + (row * plan.most_columns + column) * columns_;
+    call.acc = acc + (row * plan.most_columns + column + shift) * columns_;
     call.add = place(plan.out.add, call.add_stride);
     call.raw = place(plan.out.raw, call.raw_stride);
     call.normed = place(plan.out.normed, call.normed_stride);

@@ -43,6 +43,7 @@ class DirectConvolution {
   void run_items(const Plan& plan, int64_t items, std::atomic<int64_t>& next, std::byte* scratch) const;
   void copy_inputs(const Plan& plan, const Item& item, std::byte* copy, int64_t first, int64_t last) const;
   int64_t copied_row(const Item& item) const;  // elements
+  int64_t overlap(const Item& item) const;     // pixels
   int64_t runs_of(const Plan& plan, const Item& item, int64_t row, IndexRange frames, const std::byte* copy,
                   const std::byte** runs) const;
   void sum_taps(const Plan& plan, const Item& item, const Sums& sums) const;

@@ -212,6 +212,8 @@ TEST(FrameConvolution, WholeUnitsOfChannels) {
     check(Case(reduced, h, w, 1), {Residual::kNone, true, true, false});
   }
   check(Case(problem(384, 64, 1, 3, 3, half), 2, 72, 1), {Residual::kInPlace, true, true, true});
+  check(Case(problem(384, 40, 3, 3, 3, half), 5, 42, 3), {Residual::kInPlace, true, true, true});  // frame by frame
+  check(Case(problem(384, 40, 3, 3, 3, half), 3, 23, 2), {Residual::kInPlace, true, true, true});
 }
 
 // Weights of all frames do not fit into one pass: sums go through memory between frames.
