@@ -31,7 +31,7 @@ constexpr size_t kAlignment = 64;
 constexpr int64_t kLine = 64;  // of the cache, in bytes
 constexpr int64_t kAskPixels = 16;
 // Pixels that are finished in one go between units, and the parts in which what is due is counted.
-constexpr int64_t kFinishPixels = 1, kParts = 1 << 16;
+constexpr int64_t kFinishPixels = 4, kParts = 1 << 16;
 
 // Weights that a thread widens at a time.
 constexpr int64_t kWidenGrain = int64_t{1} << 14;
