@@ -37,6 +37,31 @@ TEST(Workload, CountsThePublishedParameters) {
   EXPECT_LT(w.experts[0].weights.held.count(), 2 * w.experts[0].weights.parameters + 20'000'000);
 }
 
+// TI2V-5B (wan.md section 8): a frame is of pixels, not of patches, and decoding does not know how long a clip is.
+TEST(Workload, CountsTheResidualVae) {
+  ModelConfigs model = model_1_3b();
+  model.vae.base_dim = 160;
+  model.vae.decoder_base_dim = 256;
+  model.vae.z_dim = 48;
+  model.vae.is_residual = true;
+  model.vae.in_channels = model.vae.out_channels = 12;
+  model.vae.patch_size = 2;
+  RunSize size;
+  size.height = 704;
+  size.width = 1280;
+  size.frames = 121;
+  size.frames_waiting = 6;
+  const planner::Workload w = workload(model, size, {});
+  EXPECT_EQ(w.attention.tokens, 27'280);
+  EXPECT_EQ(w.vae.weights.parameters, 704'688'668);
+  EXPECT_EQ(w.vae.output.count(), int64_t{704} * 1280 * 3 * 4 * 6);
+  size.frames = 5;
+  EXPECT_EQ(workload(model, size, {}).vae.workspace.count(), w.vae.workspace.count());
+  size.vae_tiling = true;
+  EXPECT_LT(workload(model, size, {}).vae.workspace.count(), w.vae.workspace.count() / 8);
+  EXPECT_EQ(workload(model, size, {}).vae.output.count(), int64_t{704} * 1280 * 3 * 4 * (6 + 5 + 1));
+}
+
 TEST(Workload, MoreOfEverythingNeedsMore) {
   const ModelConfigs model = model_1_3b();
   const auto peak = [&](const RunSize& size, const planner::RankUse& use) {
