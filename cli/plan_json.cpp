@@ -51,6 +51,7 @@ Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware
   json["seconds_total"] = c.time.total();
   json["seconds_load"] = c.time.load;
   json["seconds_text_encoder"] = c.time.text_encoder;
+  if (c.time.conditions > 0) json["seconds_conditions"] = c.time.conditions;
   json["seconds_denoise"] = c.time.denoise;
   json["seconds_vae"] = c.time.vae;
   json["seconds_per_step"] = c.time.step.seconds;

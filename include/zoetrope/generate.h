@@ -1,5 +1,6 @@
-// Text to video: the settings of a run and the run itself. Every field is also a `key=value` of the program and of YAML
-// files, under the same name; docs/configuration.md lists them.
+// A prompt, and pictures or videos where the model takes them, to video: the settings of a run and the run itself.
+// Every field is also a `key=value` of the program and of YAML files, under the same name; docs/configuration.md lists
+// them.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +30,18 @@ struct GenerateOptions {
   std::string weight_cache;            // folder for weights in the form they are computed with; empty: none
   std::string prompt;
   std::string negative_prompt;
-  int64_t height = 480;  // pixels; multiples of 16
+  // What the video follows beside the prompt, for models that take it; another model refuses it and says what it takes.
+  // Pictures are PNG or JPEG files; a video is a file or a folder of pictures with num_frames frames or more.
+  std::string image;             // the first frame: image to video, first and last frame, text and image to video
+  std::string last_image;        // the last one
+  std::string control_video;     // VACE: followed frame by frame
+  std::string mask;              // VACE: a video, folder or picture; white is made anew, black stays
+  std::string reference_images;  // VACE: pictures of what is shown, A.png,B.png
+  std::vector<double> conditioning_scale;  // VACE: strength, one number or one a control layer; empty: 1
+  int64_t height = 480;                    // pixels; multiples of 16
   int64_t width = 832;
-  int64_t num_frames = 81;  // 4k + 1
+  std::optional<int64_t> max_area;  // pixels: height and width follow the shape of image instead
+  int64_t num_frames = 81;          // 4k + 1
   int64_t num_inference_steps = 50;
   double guidance_scale = 5.0;             // ≤ 1: no guidance
   std::optional<double> guidance_scale_2;  // of the low-noise expert; unset: guidance_scale

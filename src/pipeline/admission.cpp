@@ -15,6 +15,7 @@
 #include "pipeline/dtype_name.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/hosts.h"
+#include "pipeline/inputs.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
@@ -248,6 +249,11 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   for (const Expert& expert : model.experts) configs.experts.push_back(expert.config);
   configs.text_encoder = model.text_encoder_config;
   configs.vae = model.vae_config;
+  if (model.image_encoder) {
+    configs.image_encoder = model.image_encoder->config;
+    const wan::TensorList tensors = wan::clip_vision_tensors_used(model.image_encoder->config);
+    configs.stored_image_encoder = stored_dtype(model.image_encoder->weights, tensors);
+  }
   configs.stored_transformer =
       stored_dtype(model.experts[0].weights, wan::transformer_tensors(model.experts[0].config));
   configs.stored_text_encoder = stored_dtype(model.text_encoder, wan::text_encoder_tensors(model.text_encoder_config));
@@ -276,6 +282,14 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.height = o.height;
   size.width = o.width;
   size.frames = o.num_frames;
+  size.reference_images = static_cast<int64_t>(reference_paths(o).size());
+  size.image = !o.image.empty();
+  const wan::TransformerConfig& config = question.configs.experts.front();
+  if (question.configs.image_encoder)
+    size.image_rows = config.pos_embed_seq_len.value_or(question.configs.image_encoder->tokens());
+  constexpr int64_t kStepAndClean = 2;
+  if (size.image && config.in_channels == question.configs.vae.z_dim) size.timesteps = kStepAndClean;
+  size.inputs_bytes = inputs_bytes(o);
   size.prompts = o.guidance_scale > 1 ? 2 : 1;
   size.text_rows = o.max_sequence_length;
   size.prompt_tokens = question.prompt_tokens;

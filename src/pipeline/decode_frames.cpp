@@ -6,11 +6,9 @@
 
 #include "base/error.h"
 #include "comm/gather_trace.h"
-#include "comm/launcher.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
-#include "pipeline/dtype_name.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/halo_ranks.h"
 #include "trace/elapsed.h"
@@ -21,7 +19,9 @@ namespace {
 constexpr const char* kOutputLane = "output";
 constexpr const char* kOutputPace = "output pace";
 
-Shape latent_shape(const RunPlan& plan) { return {plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]}; }
+Shape latent_shape(const RunPlan& plan) {
+  return {plan.channels, plan.latent[0] - plan.references, plan.latent[1], plan.latent[2]};
+}
 
 // The decoding of one rank, which has rows of every frame or all of them.
 class RankDecode {
@@ -31,7 +31,8 @@ class RankDecode {
         options_(stage.options),
         decoders_(decoders),
         scale_(wan::spatial_factor(stage.model.vae_config)),
-        stream_(threads(decoders.size()), {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
+        stream_(threads_of_each(stage.options, decoders.size()),
+                {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
         gather_(decoders, stage.plan.latent[1], scale_) {
     if (output.writer == nullptr) return;
     const Shape frame{options_.height, options_.width, 3}, clip{options_.num_frames, frame[0], frame[1], frame[2]};
@@ -76,11 +77,6 @@ class RankDecode {
   }
 
  private:
-  int threads(int decoders) const {
-    const int here = comm::launched_by_mpi() ? 1 : decoders;
-    return std::max(1, comm::process_threads(options_.threads) / here);
-  }
-
   void stop_if_cancelled() const {
     const auto& cancelled = stage_.callbacks.cancelled;
     if (cancelled && cancelled()) fail("interrupted while decoding; nothing was written");
@@ -146,18 +142,7 @@ class RankDecode {
 
 void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shared, const TensorView& latents,
                const FrameOutput& output) {
-  std::shared_ptr<const wan::VaeWeights> weights;
-  {
-    const trace::Timing::Scope scope(stage.timing, "Load/VAE");
-    weights = shared.get([&] {
-      const int threads = comm::process_threads(stage.options.threads);
-      auto made = std::make_shared<const wan::VaeWeights>(
-          stage.model.vae_config, std::make_shared<io::Weights>(stage.model.vae.source(threads)),
-          wan::VaeParts::kDecoder, dtype_of(stage.options.vae_dtype));
-      if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
-      return made;
-    });
-  }
+  const std::shared_ptr<const wan::VaeWeights> weights = load_vae(stage, shared, wan::VaeParts::kDecoder);
   const trace::Timing::Scope scope(stage.timing, "Inference/VAE decode");
   const auto begin = trace::Clock::now();
   Tensor raw(DType::kF32, latents.shape());

@@ -8,7 +8,7 @@
 #include "io/video.h"
 #include "models/wan/vae/vae.h"
 #include "pipeline/dump.h"
-#include "pipeline/shared_once.h"
+#include "pipeline/shared_vae.h"
 #include "pipeline/stage.h"
 
 namespace zoetrope::pipeline {
@@ -21,8 +21,6 @@ struct FrameOutput {
   io::FrameWriter* writer;
   Dump& dump;
 };
-
-using SharedVae = SharedOnce<const wan::VaeWeights>;
 
 // Collective over `world`. Every rank has the whole latents, [1, C, T, h, w] F32, normalised as the transformer makes
 // them. Ranks that do not decode return at once, the others when rank 0 has their last rows: nobody waits for the end

@@ -1,5 +1,6 @@
 #include "pipeline/denoise.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -18,6 +19,22 @@ std::span<float> values(const TensorView& tensor) { return {tensor.data<float>()
 std::string cache_name(const std::filesystem::path& folder, const char* component) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
   return fmt::format("{}-{}-{:08x}", whole.filename().string(), component, io::fnv1a64(whole.string()) & 0xFFFFFFFFu);
+}
+
+Shape latent_shape(const RunPlan& plan) { return {1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]}; }
+
+Tensor copy_of(const TensorView& rows) {
+  Tensor copied = Tensor::uninitialized(rows.dtype(), rows.shape());
+  std::memcpy(copied.view().raw(), rows.raw(), rows.bytes());
+  return copied;
+}
+
+// All branches see the same: [1, …] as [batch, …], with a batch stride of zero.
+TensorView repeated(const TensorView& one, int64_t batch) {
+  Shape shape = one.shape(), strides;
+  for (int axis = 0; axis < one.rank(); ++axis) strides.append(axis == 0 ? 0 : one.stride(axis));
+  shape[0] = batch;
+  return {one.raw(), one.dtype(), shape, strides, one.device()};
 }
 
 attention::Problem attention_problem(const Denoiser::Setup& setup, int64_t batch) {
@@ -39,7 +56,8 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       timing_(timing),
       mesh_(world, setup.layout.degrees),
       alone_(setup.layout.sharded ? nullptr : world.split(world.rank(), 0)),
-      context_(alone_ ? *alone_ : mesh_.context()) {
+      context_(alone_ ? *alone_ : mesh_.context()),
+      input_(setup.conditions, latent_shape(setup.plan)) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   const int64_t batch = local_branches();
   attention::Strategy strategy = setup.layout.strategy;
@@ -47,12 +65,26 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
   attention_ = std::make_unique<attention::ContextAttention>(
       attention::plan(attention_problem(setup, batch), strategy, context_, stream));
   const RunPlan& plan = setup.plan;
+  plan_timesteps();
   const int64_t width = setup.model.experts[0].config.patch_output_dim();
-  const Shape latent{1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
+  const Shape latent = latent_shape(plan);
   local_ = Tensor(plan.dtype, {batch, attention_->tokens().size(), width});
   gathered_ = Tensor(plan.dtype, {branches(), plan.tokens, width});
   branch_ = Tensor(DType::kF32, {branches(), latent[1], latent[2], latent[3], latent[4]});
   velocity_ = Tensor(DType::kF32, latent);
+}
+
+// One for each sample here; or, where the first tokens are clean, the step's and zero.
+void Denoiser::plan_timesteps() {
+  timesteps_.assign(static_cast<size_t>(local_branches()), 0);
+  const int64_t clean = setup_.conditions.clean_frames();
+  if (clean == 0) return;
+  constexpr int32_t kStep = 0, kClean = 1;
+  timesteps_.assign(2, 0);
+  const int64_t tokens = setup_.plan.tokens;
+  token_time_.assign(static_cast<size_t>(local_branches() * tokens), kStep);
+  const int64_t clean_tokens = tokens / setup_.plan.latent[0] * clean;  // frames come one after another
+  for (int64_t b = 0; b < local_branches(); ++b) std::fill_n(token_time_.begin() + b * tokens, clean_tokens, kClean);
 }
 
 int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
@@ -116,24 +148,28 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   }
   const trace::Timing::Scope scope(timing_, "Prepare");
   transformer_ = std::make_unique<wan::Transformer>(weights, stream_);
-  transformer_->prepare(setup_.plan.latent, local_branches(), *attention_);
+  wan::TransformerExtras extras;
+  extras.timesteps = static_cast<int64_t>(timesteps_.size());
+  transformer_->prepare(setup_.plan.latent, local_branches(), *attention_, extras);
   const int data = mesh_.here().data;
   text_ = shared.contexts[data].get([&] {
     const PromptEmbeddings& prompts = setup_.prompts;
     const TensorView rows = prompts.rows.view().slice(0, data * local_branches(), (data + 1) * local_branches());
     auto made = std::make_shared<SharedContext>();
-    made->rows = Tensor(DType::kF32, rows.shape());
-    std::memcpy(made->rows.data<float>(), rows.raw(), rows.bytes());
+    made->rows = copy_of(rows);
+    if (setup_.conditions.image_rows) made->image_rows = copy_of(setup_.conditions.image_rows);
     std::vector<int64_t> lengths;
     if (setup_.mask_padding_tokens) {
       lengths.assign(prompts.lengths.begin() + data * local_branches(),
                      prompts.lengths.begin() + (data + 1) * local_branches());
     }
-    made->context = std::make_unique<wan::TextContext>(weights, made->rows, lengths);
+    made->context = std::make_unique<wan::TextContext>(weights, made->rows, lengths, made->image_rows);
     return made;
   });
   // The alias keeps the rows alive as long as the transformer holds the context.
   transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()));
+  if (setup_.conditions.control)
+    transformer_->set_control(repeated(setup_.conditions.control, local_branches()), setup_.conditions.control_scale);
   expert_ = expert;
   pass_notes_on();
 }
@@ -170,14 +206,9 @@ void Denoiser::gather() {
 }
 
 void Denoiser::velocity(const TensorView& latents, double timestep, const wan::Probe& probe) {
-  const int64_t batch = local_branches();
-  // Both branches see the same latents: a batch stride of zero.
-  Shape shape = latents.shape(), strides;
-  for (int axis = 0; axis < latents.rank(); ++axis) strides.append(axis == 0 ? 0 : latents.stride(axis));
-  shape[0] = batch;
-  const TensorView repeated(latents.raw(), DType::kF32, shape, strides, latents.device());
-  const std::vector<float> timesteps(static_cast<size_t>(batch), static_cast<float>(timestep));
-  transformer_->forward(repeated, timesteps, local_, probe);
+  std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
+  const TensorView input = repeated(input_.of(latents), local_branches());
+  transformer_->forward(input, {timesteps_, token_time_}, local_, probe);
   gather();
   wan::unpatchify(stream_, gathered_, setup_.model.experts[0].config.patch_size, branch_);
   if (setup_.plan.guided) {
@@ -215,6 +246,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     timing_.add("Inference/Denoise", seconds);
     if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);
   }
+  put_given_frames(setup_.conditions, latents);
   require_unchanged_weights();
   if (mesh_.world().rank() == 0 && setup_.experts[expert_].cache) setup_.experts[expert_].cache->finish();
   pass_notes_on();

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
@@ -13,6 +14,7 @@
 #include "io/weight_cache.h"
 #include "io/weights.h"
 #include "models/wan/transformer/transformer.h"
+#include "pipeline/conditions.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/shared_once.h"
@@ -20,9 +22,10 @@
 
 namespace zoetrope::pipeline {
 
-// The prompt's keys and values of one expert and the rows they are made from.
+// The prompt's keys and values of one expert and the rows they are made from: the text's and, where there are some, an
+// image's.
 struct SharedContext {
-  Tensor rows;
+  Tensor rows, image_rows;
   std::unique_ptr<wan::TextContext> context;
 };
 
@@ -42,6 +45,7 @@ class Denoiser {
     const RunPlan& plan;
     const RankLayout& layout;
     const PromptEmbeddings& prompts;  // conditional, then unconditional where guided
+    const Conditions& conditions;
     bool mask_padding_tokens;
     SharedExpert* experts;  // [2]
     int load_threads;       // of this process
@@ -68,6 +72,7 @@ class Denoiser {
  private:
   int64_t branches() const;        // of all ranks: 2 with guidance
   int64_t local_branches() const;  // this rank's batch
+  void plan_timesteps();
   void velocity(const TensorView& latents, double timestep, const wan::Probe& probe);
   void gather();
   std::shared_ptr<const io::Weights> open_weights(int expert);
@@ -86,10 +91,13 @@ class Denoiser {
   std::unique_ptr<wan::Transformer> transformer_;
   std::shared_ptr<SharedContext> text_;
 
-  Tensor local_;     // [local branches, S_local, V] model dtype
-  Tensor gathered_;  // [branches, N, V]
-  Tensor branch_;    // [branches, C, T, h, w] F32
-  Tensor velocity_;  // [1, C, T, h, w] F32, after guidance
+  StepInput input_;
+  std::vector<float> timesteps_;     // of a forward
+  std::vector<int32_t> token_time_;  // [branches here, N]: which of them a token has; empty: its sample's
+  Tensor local_;                     // [local branches, S_local, V] model dtype
+  Tensor gathered_;                  // [branches, N, V]
+  Tensor branch_;                    // [branches, C, T, h, w] F32
+  Tensor velocity_;                  // [1, C, T, h, w] F32, after guidance
 };
 
 }  // namespace zoetrope::pipeline

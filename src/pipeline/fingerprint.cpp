@@ -78,6 +78,10 @@ std::string fingerprint(const ModelFolder& model) {
   const char* experts[] = {"transformer", "transformer_2"};
   for (size_t i = 0; i < model.experts.size(); ++i) component(model.experts[i].weights, experts[i], kDiffusersStem);
   component(model.vae, "vae", kDiffusersStem);
+  if (model.image_encoder) {
+    component(model.image_encoder->weights, "image_encoder", kTextEncoderStem);
+    lines.whole(model.folder / "image_processor" / "preprocessor_config.json");
+  }
   return lines.text();
 }
 

@@ -16,8 +16,18 @@ OptionSet describe_options(GenerateOptions& o) {
             "folder that keeps weights in the form they are computed with, so that the next start only maps them")
       .text("prompt", o.prompt, "what the video shows")
       .text("negative_prompt", o.negative_prompt, "what it should not show")
+      .text("image", o.image, "PNG or JPEG that the video begins with (image to video, text and image to video)")
+      .text("last_image", o.last_image, "PNG or JPEG that the video ends with (first and last frame to video)")
+      .text("control_video", o.control_video, "video file or folder of pictures that the video follows (VACE)")
+      .text("mask", o.mask, "video, folder or picture; of control_video white is made anew and black stays (VACE)")
+      .text("reference_images", o.reference_images, "pictures of what the video shows, A.png,B.png (VACE)")
+      .numbers("conditioning_scale", o.conditioning_scale, {-100, 100},
+               "how strongly control_video and reference_images are followed: one number, or one a control layer as "
+               "1,0.8; unset: 1 (VACE)")
       .integer("height", o.height, {16, 16384}, "pixels, a multiple of 16")
       .integer("width", o.width, {16, 16384}, "pixels, a multiple of 16")
+      .integer("max_area", o.max_area, {256, int64_t{16384} * 16384},
+               "pixels of a frame: height and width follow the shape of image; 399360 is 480p, 921600 is 720p")
       .integer("num_frames", o.num_frames, {1, 4093}, "frames, 4k + 1")
       .integer("num_inference_steps", o.num_inference_steps, {1, 1000}, "denoising steps")
       .number("guidance_scale", o.guidance_scale, {0, 100}, "classifier-free guidance; 1 or less turns it off")
@@ -46,7 +56,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .choice("text_encoder_dtype", o.text_encoder_dtype, {"float32", "bf16"}, "of the text encoder")
       .choice("vae_dtype", o.vae_dtype, {"float32", "bf16"}, "of the VAE")
       .flag("vae_tiling", o.vae_tiling,
-            "decode in overlapping tiles that are blended, as the reference does when asked")
+            "encode and decode in overlapping tiles that are blended, as the reference does when asked")
       .integer("vae_parallel", o.vae_parallel, {1, 4096},
                "ranks that share the rows of a frame in the VAE; unset: as the planner chooses")
       .number("memory_limit", o.memory_limit, {0.001, 1e6},
@@ -71,10 +81,8 @@ OptionSet describe_options(GenerateOptions& o) {
     set.unavailable(fmt::format("dcn_{}_parallelism", axis).c_str(), "1",
                     "degrees across data-centre networks are not built yet; only 1");
   }
-  set.unavailable("image", "", "image to video is not built yet")
-      .unavailable("last_image", "", "image to video is not built yet")
-      .unavailable("video", "", "VACE is not built yet")
-      .unavailable("lora", "", "LoRA files are not supported yet");
+  set.alias("video", "control_video");
+  set.unavailable("lora", "", "LoRA files are not supported yet");
   return set;
 }
 

@@ -70,18 +70,60 @@ void require_interchangeable(const ModelFolder& model) {
   same("rope_max_seq_len", first.rope_max_seq_len, second.rope_max_seq_len);
 }
 
+// Control layers see two halves of a video as latents, and a mask whose cells are channels.
+void require_control_channels(const ModelFolder& model) {
+  const wan::TransformerConfig& config = model.experts[0].config;
+  const int64_t cell = model.vae_config.scale_factor_spatial;
+  require_same("the number of control channels", config.vace_in_channels, "transformer/config.json (vace_in_channels)",
+               2 * model.vae_config.z_dim + cell * cell, "what vae/config.json makes (2 z_dim + scale_factor_spatial²)",
+               model.folder);
+}
+
+void require_image_rows(const ModelFolder& model) {
+  const wan::TransformerConfig& config = model.experts[0].config;
+  const wan::ClipVisionConfig& encoder = model.image_encoder->config;
+  require_same("the width of an image row", *config.image_dim, "transformer/config.json (image_dim)",
+               encoder.hidden_size, "image_encoder/config.json (hidden_size)", model.folder);
+  if (!config.pos_embed_seq_len) return;
+  constexpr int64_t kPictures = 2;
+  require_same("the number of image rows", *config.pos_embed_seq_len, "transformer/config.json (pos_embed_seq_len)",
+               kPictures * encoder.tokens(), "image_encoder/config.json (of two pictures)", model.folder);
+}
+
 // What one component says of another must be true.
 void check_agreement(const ModelFolder& model) {
   for (const Expert& expert : model.experts) {
     const wan::TransformerConfig& config = expert.config;
+    // Also that it takes as many channels as its kind has: the second expert is of the first one's kind.
+    const ModelClass kind = model_class(model.pipeline, config, model.vae_config, model.folder.string());
+    if (kind.conditioning != model.kind.conditioning) {
+      fail("{}: transformer is one for {}, but transformer_2 for {}; experts must be of one kind",
+           model.folder.string(), model.kind.name, kind.name);
+    }
     require_same("the text width", config.text_dim, "transformer/config.json (text_dim)",
                  model.text_encoder_config.d_model, "text_encoder/config.json (d_model)", model.folder);
-    require_same("the number of latent channels", config.in_channels, "transformer/config.json (in_channels)",
-                 model.vae_config.z_dim, "vae/config.json (z_dim)", model.folder);
     require_same("the number of latent channels", config.out_channels, "transformer/config.json (out_channels)",
                  model.vae_config.z_dim, "vae/config.json (z_dim)", model.folder);
   }
   if (model.experts.size() == 2) require_interchangeable(model);
+  if (model.kind.conditioning == Conditioning::kControl) require_control_channels(model);
+  if (model.image_encoder) require_image_rows(model);
+}
+
+// The tower that a transformer with image rows reads; none for others.
+std::optional<ImageEncoder> open_image_encoder(const fs::path& folder, const wan::PipelineConfig& pipeline,
+                                               const wan::TransformerConfig& transformer, const WeightsOf& weights) {
+  if (!transformer.image_dim) return std::nullopt;
+  for (const char* component : {"image_encoder", "image_processor"}) {
+    if (!pipeline.has(component)) {
+      fail("{}: component {} is missing, but transformer/config.json asks for rows of an image encoder (image_dim)",
+           (folder / "model_index.json").string(), component);
+    }
+  }
+  const auto config = wan::ClipVisionConfig::load(folder / "image_encoder" / "config.json");
+  const auto processor = wan::ImageProcessorConfig::load(folder / "image_processor" / "preprocessor_config.json");
+  return ImageEncoder{config, processor,
+                      weights.open("image_encoder", kTextEncoderStem, wan::clip_vision_tensors_used(config))};
 }
 
 // `seed`: of random weights; without one they are read.
@@ -90,7 +132,6 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
     fail("model: {} is not a folder; name a checkpoint folder in the diffusers layout", folder.string());
   }
   const auto pipeline = wan::PipelineConfig::load(folder / "model_index.json");
-  wan::require_supported(pipeline, (folder / "model_index.json").string());
   const auto scheduler = wan::SchedulerConfigFile::load(folder / "scheduler" / "scheduler_config.json");
   const WeightsOf weights(folder, seed);
   std::vector<Expert> experts;
@@ -98,8 +139,10 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
   if (pipeline.has("transformer_2")) experts.push_back(weights.open_expert("transformer_2"));
   const auto text_config = wan::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
   const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
+  const ModelClass kind = model_class(pipeline, experts.front().config, vae_config, folder.string());
   fs::path tokenizer = folder / "tokenizer";
   if (seed && !fs::is_directory(tokenizer)) tokenizer = config_folder() / "tokenizer";
+  const wan::TransformerConfig model_config = experts.front().config;  // the list moves on below
   ModelFolder model{folder,
                     pipeline,
                     scheduler,
@@ -109,7 +152,9 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
                     weights.open("text_encoder", kTextEncoderStem, wan::text_encoder_tensors(text_config)),
                     std::move(experts),
                     vae_config,
-                    weights.open("vae", kDiffusersStem, wan::vae_tensors(vae_config))};
+                    weights.open("vae", kDiffusersStem, wan::vae_tensors(vae_config)),
+                    open_image_encoder(folder, pipeline, model_config, weights),
+                    kind};
   check_agreement(model);
   return model;
 }

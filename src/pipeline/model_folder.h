@@ -1,4 +1,4 @@
-// A text-to-video checkpoint folder, opened and checked: configs, tokenizer, names and shapes of every tensor. No
+// A checkpoint folder, opened and checked: configs, tokenizer, names and shapes of every tensor. No
 // weights are read yet, so whatever is wrong with a folder is said before anything long begins.
 #pragma once
 
@@ -16,12 +16,13 @@
 #include "models/wan/config.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/text/tokenizer.h"
+#include "pipeline/model_class.h"
 
 namespace zoetrope::pipeline {
 
 // Published names of weight files, without their endings.
 inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
-inline constexpr const char* kTextEncoderStem = "model";
+inline constexpr const char* kTextEncoderStem = "model";                  // and image encoder
 
 // Where the parameters of one component come from: files, or formulas.
 class ComponentWeights {
@@ -48,6 +49,12 @@ struct Expert {
   ComponentWeights weights;
 };
 
+struct ImageEncoder {
+  wan::ClipVisionConfig config;
+  wan::ImageProcessorConfig processor;
+  ComponentWeights weights;
+};
+
 struct ModelFolder {
   std::filesystem::path folder;
   wan::PipelineConfig pipeline;
@@ -59,6 +66,8 @@ struct ModelFolder {
   std::vector<Expert> experts;  // transformer, and transformer_2 of two-expert models
   wan::VaeConfig vae_config;
   ComponentWeights vae;
+  std::optional<ImageEncoder> image_encoder;  // where the transformer reads its rows
+  ModelClass kind = {};
 
   // All throw Error for the first thing that is missing, broken or not supported.
   static ModelFolder open(const std::filesystem::path& folder);

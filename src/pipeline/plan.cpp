@@ -14,7 +14,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 // The latent sizes, refused where the transformer's positions do not reach.
-Shape latent_shape(const GenerateOptions& o, const ModelFolder& model) {
+Shape latent_shape(const GenerateOptions& o, const ModelFolder& model, int64_t references) {
   const int64_t spatial = model.vae_config.scale_factor_spatial;
   const wan::TransformerConfig& config = model.experts[0].config;
   for (const auto& [key, value, patch] :
@@ -35,11 +35,13 @@ Shape latent_shape(const GenerateOptions& o, const ModelFolder& model) {
     const int64_t next = wan::video_frames(model.vae_config, frames + 1);
     fail("num_frames={}: this model makes {} or {} frames, not a number between", o.num_frames, made, next);
   }
-  if (frames / config.patch_size[0] > config.rope_max_seq_len) {
-    const int64_t most = wan::video_frames(model.vae_config, config.rope_max_seq_len * config.patch_size[0]);
-    fail("num_frames={}: this model has positions for {} frames at most", o.num_frames, most);
+  if ((frames + references) / config.patch_size[0] > config.rope_max_seq_len) {
+    const int64_t most =
+        wan::video_frames(model.vae_config, config.rope_max_seq_len * config.patch_size[0] - references);
+    fail("num_frames={}: this model has positions for {} frames at most{}", o.num_frames, most,
+         references > 0 ? fmt::format(", beside {} reference images", references) : "");
   }
-  return {frames, o.height / spatial, o.width / spatial};
+  return {frames + references, o.height / spatial, o.width / spatial};
 }
 
 wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
@@ -84,9 +86,10 @@ int data_degree(const GenerateOptions& o, const RunPlan& plan, int ranks, const 
 RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   RunPlan plan;
   const wan::TransformerConfig& config = model.experts[0].config;
-  plan.latent = latent_shape(o, model);
+  plan.references = static_cast<int64_t>(reference_paths(o).size());
+  plan.latent = latent_shape(o, model, plan.references);
   plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();
-  plan.channels = config.in_channels;
+  plan.channels = config.out_channels;
   plan.dtype = dtype_of(o.dtype);
   plan.guided = o.guidance_scale > 1;
   plan.guidance[0] = o.guidance_scale;

@@ -16,9 +16,10 @@
 namespace zoetrope::pipeline {
 
 struct RunPlan {
-  Shape latent;  // {T, h, w} in latent cells
+  Shape latent;            // {T, h, w} in latent cells, those of reference images included
+  int64_t references = 0;  // of T, the first so many: dropped at the end
   int64_t tokens = 0;
-  int64_t channels = 0;
+  int64_t channels = 0;  // of the latents; the transformer may take more
   DType dtype = DType::kBF16;
   bool guided = false;
   double guidance[2] = {1, 1};  // of each expert

@@ -36,6 +36,7 @@ MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters&
   };
   if (weights == Weights::kFromFiles) measured.load = sum({"Load/transformer", "Load/transformer_2", "Load/VAE"});
   measured.text_encoder = sum({"Inference/Conditioning"});
+  measured.conditions = sum({"Inference/Conditions"});
   measured.denoise = sum({"Inference/Denoise"});
   measured.exchange_wait = attention.ulysses.wait_seconds;
   measured.ring_wait = attention.ring.wait_seconds;
@@ -50,6 +51,8 @@ std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predict
   std::vector<PredictedPart> parts;
   if (measured.load) parts.push_back({"load", predicted.load, *measured.load});
   parts.push_back({"text encoder", predicted.text_encoder, measured.text_encoder});
+  if (predicted.conditions > 0 || measured.conditions > 0)
+    parts.push_back({"conditions", predicted.conditions, measured.conditions});
   parts.push_back({kDenoise, predicted.denoise, measured.denoise});
   ZT_CHECK(!predicted.step.ranks.empty());
   const planner::Breakdown& step = predicted.step.ranks.front();

@@ -19,6 +19,7 @@ namespace zoetrope::pipeline {
 struct MeasuredRun {
   std::optional<double> load;  // unset where nothing was read
   double text_encoder = 0;
+  double conditions = 0;                    // pictures and videos, where there are any
   double denoise = 0;                       // all steps
   double exchange_wait = 0, ring_wait = 0;  // of these
   std::optional<double> vae;                // unset where nothing was decoded

@@ -56,6 +56,19 @@ TEST(PredictedReport, DenoisingIsComputingAndWaiting) {
   EXPECT_DOUBLE_EQ(part(parts, "denoise: computing").measured_seconds, 88.5);
 }
 
+TEST(PredictedReport, ConditionsAreAPartWhereThereAreSome) {
+  planner::RunPrediction run = prediction();
+  run.conditions = 3;
+  MeasuredRun times = measured();
+  times.conditions = 4;
+  const std::vector<PredictedPart> parts = predicted_parts(run, times);
+  ASSERT_EQ(parts.size(), 8U);
+  EXPECT_EQ(parts[2].part, "conditions");
+  EXPECT_DOUBLE_EQ(parts[2].predicted_seconds, 3);
+  EXPECT_DOUBLE_EQ(parts[2].measured_seconds, 4);
+  EXPECT_DOUBLE_EQ(run.total(), prediction().total() + 3);
+}
+
 TEST(PredictedReport, TheLargestDeviationIsOneOfSeconds) {
   // The exchange is 4.5 s off; loading, a larger share of its own, 1 s.
   const std::string text = predicted_text(predicted_parts(prediction(), measured()), 10);

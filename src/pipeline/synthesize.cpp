@@ -132,7 +132,7 @@ class Writer {
 };
 
 std::set<std::string> chosen_components(const std::string& text) {
-  const std::set<std::string> legal{"transformer", "text_encoder", "vae", "tokenizer"};
+  const std::set<std::string> legal{"transformer", "text_encoder", "vae", "tokenizer", "image_encoder"};
   std::set<std::string> chosen;
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ',');) {
@@ -158,12 +158,13 @@ std::vector<Component> list_components(const SynthesizeOptions& options, const M
     for (size_t i = 0; i < model.experts.size(); ++i) {
       wan::TransformerConfig config = model.experts[i].config;
       config.num_layers = fewer_layers("layers", options.layers, config.num_layers);
-      components.push_back({names[i],
-                            kDiffusersStem,
-                            {{"num_layers", fmt::to_string(config.num_layers)}},
-                            wan::transformer_tensors(config),
-                            dtype_of(options.dtype),
-                            true});
+      std::map<std::string, std::string> changes{{"num_layers", fmt::to_string(config.num_layers)}};
+      if (config.vace()) {
+        std::erase_if(config.vace_layers, [&](int64_t layer) { return layer >= config.num_layers; });
+        changes["vace_layers"] = fmt::format("[{}]", fmt::join(config.vace_layers, ", "));
+      }
+      components.push_back({names[i], kDiffusersStem, std::move(changes), wan::transformer_tensors(config),
+                            dtype_of(options.dtype), true});
     }
   }
   if (chosen.count("text_encoder") != 0) {
@@ -181,6 +182,14 @@ std::vector<Component> list_components(const SynthesizeOptions& options, const M
   if (chosen.count("vae") != 0) {
     components.push_back({"vae", kDiffusersStem, {}, wan::vae_tensors(model.vae_config), DType::kF32, false});
   }
+  if (model.image_encoder && chosen.count("image_encoder") != 0) {
+    components.push_back({"image_encoder",
+                          kTextEncoderStem,
+                          {},
+                          wan::clip_vision_tensors(model.image_encoder->config),
+                          DType::kBF16,  // as published
+                          false});
+  }
   return components;
 }
 
@@ -196,7 +205,7 @@ OptionSet describe_options(SynthesizeOptions& o) {
       .choice("dtype", o.dtype, {"f32", "bf16"}, "of the transformer's file; f32 as most are published")
       .choice("text_dtype", o.text_dtype, {"bf16", "f32"},
               "of the text encoder's file; Wan 2.2 publishes bf16, Wan 2.1 f32")
-      .text("components", o.components, "what to write, of transformer, text_encoder, vae, tokenizer")
+      .text("components", o.components, "what to write, of transformer, text_encoder, vae, tokenizer, image_encoder")
       .integer("threads", o.threads, {1, 4096}, "that make numbers; unset: all cores");
   return set;
 }
@@ -225,6 +234,10 @@ int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& 
     const fs::path config = fs::path(component.name) / "config.json";
     out.write(config, io::json_with(from / config, component.config_changes));
     Writer(component, options, callbacks, out).write();
+  }
+  if (model.image_encoder) {
+    const fs::path processor = fs::path("image_processor") / "preprocessor_config.json";
+    out.write(processor, io::read_text_file(from / processor));
   }
   if (chosen_components(options.components).count("tokenizer") != 0) {
     for (const auto& entry : fs::directory_iterator(model.tokenizer_folder)) {

@@ -19,7 +19,7 @@ struct SynthesizeOptions {
   int64_t seed = 0;
   std::string dtype = "f32";
   std::string text_dtype = "bf16";
-  std::string components = "transformer,text_encoder,vae,tokenizer";
+  std::string components = "transformer,text_encoder,vae,tokenizer,image_encoder";
   std::optional<int64_t> threads;
 };
 

@@ -1,4 +1,6 @@
-// The stages of a run, in order: prompts, noise, denoising, decoding. What a stage does is in its own file.
+// The stages of a run, in order: prompts, conditions, noise, denoising, decoding. What a stage does is in its own file.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,11 +20,13 @@
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
+#include "pipeline/condition_ranks.h"
 #include "pipeline/decode_frames.h"
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/inputs.h"
 #include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
@@ -59,6 +63,15 @@ Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan) {
   return noise;
 }
 
+// Latents [1, C, T, h, w] of the video alone.
+Tensor without_references(const TensorView& latents, int64_t references) {
+  const TensorView video = latents.slice(2, references, latents.extent(2));
+  Tensor kept = Tensor::uninitialized(DType::kF32, video.shape());
+  Stream stream(1);
+  copy(stream, kept, video);
+  return kept;
+}
+
 double relative_l2(const TensorView& a, const TensorView& reference) {
   double difference = 0, norm = 0;
   for (int64_t i = 0; i < a.size(); ++i) {
@@ -72,7 +85,10 @@ double relative_l2(const TensorView& a, const TensorView& reference) {
 class Run final : public TextToVideo {
  public:
   explicit Run(const GenerateOptions& options)
-      : options_(options), model_(checked_model(options)), plan_(plan_run(options, model_)) {}
+      : model_(checked_model(options)),
+        options_(with_size_of_image(options, model_)),
+        plan_(plan_run(options_, model_)),
+        inputs_(read_inputs(options_, model_)) {}
 
   GenerateResult run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) override;
   std::string describe(int ranks) const override;
@@ -81,7 +97,9 @@ class Run final : public TextToVideo {
  private:
   static ModelFolder checked_model(const GenerateOptions& options) {
     check_options(options);
-    return ModelFolder::open(options);
+    ModelFolder model = ModelFolder::open(options);
+    check_inputs(options, model.kind, model.experts[0].config);
+    return model;
   }
   // One pass over the ranks of a communicator.
   struct Pass {
@@ -102,22 +120,24 @@ class Run final : public TextToVideo {
   AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available) const;
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
   std::string describe(const AutoPlan& planned, int ranks) const;
+  std::string inputs_text() const;
   std::unique_ptr<io::FrameWriter> open_output() const;
   int threads_of(const comm::Communicator& world) const;
 
-  const GenerateOptions options_;
   const ModelFolder model_;
+  const GenerateOptions options_;
   const RunPlan plan_;
   const int64_t resident_ = trace::resident_bytes();  // before anything is read
+  const Inputs inputs_;
   SharedExpert experts_[2];
-  SharedVae vae_;
+  SharedVae vae_encoder_, vae_decoder_;
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
 
 // Phases that begin and end more than once take what their parts take.
 void add_wholes(trace::Timing& timing) {
-  timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
-                              timing.seconds("Inference/VAE decode"));
+  timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Conditions") +
+                              timing.seconds("Inference/Denoise") + timing.seconds("Inference/VAE decode"));
   timing.add("Load",
              timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
 }
@@ -189,22 +209,27 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
   Dump dump(writes ? options_.dump : "");
   result.latents = initial_noise(options_, plan_);
   dump.add("latents.init", result.latents);
+  GenerateOptions options = options_;
+  if (!options.vae_tiling) options.vae_parallel = layout.vae;
+  const Stage stage{options, model_, plan_, callbacks, timing, trace_.get()};
   attention::Counters attention;
   {
     memory.begin(planner::kTextEncoder);
-    const PromptEmbeddings embeddings =
-        encode_prompts_over_ranks({options_, model_, plan_, callbacks, timing, trace_.get()}, world);
+    const PromptEmbeddings embeddings = encode_prompts_over_ranks(stage, world);
     const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
     for (size_t i = 0; i < embeddings.lengths.size(); ++i) {
       const auto at = static_cast<int64_t>(i);
       dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
     }
+    if (has_conditions(stage, inputs_)) memory.begin(planner::kConditions);
+    const Conditions conditions = encode_conditions(stage, inputs_, world, vae_encoder_, dump);
     memory.begin(planner::kTransformer);
     Stream stream(threads_of(world), {trace_.get(), world.rank(), trace::kComputeLane});
     const Denoiser::Setup setup{model_,
                                 plan_,
                                 layout,
                                 embeddings,
+                                conditions,
                                 options_.mask_padding_tokens,
                                 experts,
                                 comm::process_threads(options_.threads),
@@ -229,12 +254,10 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
   }
   // Waits for all ranks: those of this process hold the weights together until the last one has let go.
   memory.gather();
+  if (plan_.references > 0) result.latents = without_references(result.latents, plan_.references);
   if (stop == Stop::kAfterOutput) {
     memory.begin(planner::kVae);
-    const FrameOutput output{writer.get(), dump};
-    GenerateOptions options = options_;
-    options.vae_parallel = layout.vae;
-    decode_frames({options, model_, plan_, callbacks, timing, trace_.get()}, world, vae_, result.latents, output);
+    decode_frames(stage, world, vae_decoder_, result.latents, {writer.get(), dump});
     // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
     if (layout.vae == world.size()) memory.gather();
   }
@@ -257,7 +280,8 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   const comm::RecordingScope recording(world, trace_.get());
   GenerateOptions copy = options_;
   // Ranks of one process share the model; other processes may have found something else under its path.
-  require_agreement(world, describe_options(copy).values() + (comm::launched_by_mpi() ? fingerprint(model_) : ""));
+  require_agreement(world, describe_options(copy).values() +
+                               (comm::launched_by_mpi() ? fingerprint(model_) + inputs_.fingerprint() : ""));
   if (options_.ranks && *options_.ranks != world.size()) {
     fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options_.ranks, world.size());
   }
@@ -289,6 +313,19 @@ double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult
   return relative_l2(result.latents, one.latents);
 }
 
+// What the video follows beside the prompt, as "image=cat.png, last_image=dog.png".
+std::string Run::inputs_text() const {
+  const GenerateOptions& o = options_;
+  std::vector<std::string> given;
+  for (const auto& [key, value] :
+       {std::pair("image", o.image), std::pair("last_image", o.last_image), std::pair("control_video", o.control_video),
+        std::pair("mask", o.mask), std::pair("reference_images", o.reference_images)})
+    if (!value.empty()) given.push_back(fmt::format("{}={}", key, value));
+  if (!o.conditioning_scale.empty())
+    given.push_back(fmt::format("conditioning_scale={}", fmt::join(o.conditioning_scale, ",")));
+  return fmt::format("{}", fmt::join(given, ", "));
+}
+
 std::string Run::describe(int ranks) const {
   return describe(plan_ranks(job_of(ranks, options_.threads), available(nullptr)), ranks);
 }
@@ -296,9 +333,10 @@ std::string Run::describe(int ranks) const {
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const RankLayout layout = layout_of(planned, ranks);
   const wan::TransformerConfig& config = model_.experts[0].config;
-  std::string text = fmt::format("Model {}: {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
-                                 model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
+  std::string text = fmt::format("Model {} ({}): {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
+                                 model_.kind.name, model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
                                  config.num_attention_heads, config.attention_head_dim, options_.dtype);
+  if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
   text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}\n", options_.width, options_.height,
                       options_.num_frames, plan_.tokens, plan_.steps(),
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off");
@@ -308,7 +346,8 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const planner::MemoryPlan memory = memory_plan(memory_question(layout, ranks));
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
   text += fmt::format("\n{}", planned.text());
-  for (const std::string& note : plan_.notes) text += "\nNote: " + note;
+  for (const std::vector<std::string>* notes : {&plan_.notes, &inputs_.notes})
+    for (const std::string& note : *notes) text += "\nNote: " + note;
   return text;
 }
 

@@ -19,6 +19,7 @@ class Builder {
 
   MemoryPlan build() {
     text_encoder();
+    conditions();
     for (const Workload::Expert& expert : w_.experts) denoising(expert);
     decoding();
     return std::move(plan_);
@@ -30,6 +31,7 @@ class Builder {
     plan_.phases.push_back({std::move(name), component, {}});
     add("program", w_.program);
     add("latents and prompt", w_.per_rank * ranks_);
+    add("pictures and videos", w_.inputs);
   }
   void add(const char* name, Bytes bytes) {
     if (bytes > Bytes()) plan_.phases.back().items.push_back({name, bytes});
@@ -42,6 +44,25 @@ class Builder {
     add("activations", w_.text.workspace * here(w_, w_.ranks.text_encoder));
   }
 
+  void conditions() {
+    const Workload::Conditions& c = w_.conditions;
+    if (c.image_workspace > Bytes()) {
+      phase("image encoder", kConditions);
+      add("weights", c.image_weights.held);
+      add("layers being read", c.image_weights.in_flight);
+      add("activations", c.image_workspace);
+    }
+    if (c.workspace == Bytes()) return;
+    phase("load VAE encoder", kConditions);
+    add("weights", c.weights.held);
+    add("file pages and forms being made", c.weights.in_flight);
+    phase("encode conditions", kConditions);
+    add("weights", c.weights.held);
+    add("frames and their past", c.workspace * here(w_, w_.ranks.vae));
+    add("latents being made", c.making * ranks_);
+    add("conditions", c.made * ranks_);
+  }
+
   void denoising(const Workload::Expert& expert) {
     // Booked before the weights are read: the attention's buffers are touched only by the first step, the velocity's
     // at once.
@@ -50,6 +71,7 @@ class Builder {
     const auto common = [&](const std::string& name) {
       phase(name, kTransformer);
       add("weights", expert.weights.held);
+      add("conditions", w_.conditions.made * ranks_);
       add("velocity", w_.step * ranks_);
       if (second) add("attention", attention);
       if (second) add("kernel scratch", w_.kernel_scratch * ranks_);
@@ -62,6 +84,7 @@ class Builder {
     add("their making", expert.context_making * ranks_);
     phase("denoise with " + expert.name, kTransformer);
     add("weights", expert.weights.held);
+    add("conditions", w_.conditions.made * ranks_);
     add("velocity", w_.step * ranks_);
     add("prompt keys and values", context);
     add("activations", expert.workspace * ranks_);

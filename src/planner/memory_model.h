@@ -22,6 +22,7 @@ namespace zoetrope::planner {
 
 // Components of the timing summary's memory part.
 inline constexpr const char* kTextEncoder = "text encoder";
+inline constexpr const char* kConditions = "conditions";
 inline constexpr const char* kTransformer = "transformer";
 inline constexpr const char* kVae = "VAE";
 

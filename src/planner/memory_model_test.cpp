@@ -61,6 +61,32 @@ TEST(MemoryModel, AddsWhatIsHeldTogether) {
   EXPECT_NE(plan.peak().text().find("weights 3.00 GB, prompt keys and values 0.30 GB"), std::string::npos);
 }
 
+TEST(MemoryModel, ConditionsAreMadeBeforeDenoisingAndStayThroughIt) {
+  EXPECT_EQ(memory_model(example()).peak_of(kConditions), Bytes()) << "nothing is conditioned on";
+  Workload w = example();
+  w.inputs = mega(11);
+  w.conditions.image_weights.in_flight = mega(60);
+  w.conditions.image_workspace = mega(13);
+  w.conditions.weights.held = mega(200);
+  w.conditions.weights.in_flight = mega(17);
+  w.conditions.workspace = mega(1500);
+  w.conditions.making = mega(19);
+  w.conditions.made = mega(23);
+  const MemoryPlan plan = memory_model(w);
+  EXPECT_EQ(phase(plan, "image encoder").total(), mega(50 + 1 + 11 + 60 + 13));
+  EXPECT_EQ(phase(plan, "load VAE encoder").total(), mega(50 + 1 + 11 + 200 + 17));
+  EXPECT_EQ(phase(plan, "encode conditions").total(), mega(50 + 1 + 11 + 200 + 1500 + 19 + 23));
+  EXPECT_EQ(phase(plan, "denoise with transformer").total(),
+            mega(50 + 1 + 11 + 3000 + 23 + 5 + 300 + 200 + 9) + Bytes(kAttention));
+  EXPECT_EQ(phase(plan, "VAE decode").total(), mega(50 + 1 + 11 + 290 + 1900 + 30 + 400));
+  EXPECT_EQ(plan.peak_of(kConditions), mega(1804));
+  // Those that share a frame's rows hold a part of it each, and all of them what was made.
+  w.ranks.here = 4;
+  w.ranks.context = {4, 1};
+  w.ranks.vae = 2;
+  EXPECT_EQ(phase(memory_model(w), "encode conditions").total(), mega(50 + 4 + 11 + 200 + 2 * 1500 + 4 * (19 + 23)));
+}
+
 TEST(MemoryModel, RanksOfAProcessShareWeightsAndPrompts) {
   Workload w = example();
   w.ranks.here = 4;

@@ -36,13 +36,14 @@ std::string largest_increase(const StepPrediction& step, const StepPrediction& b
   return largest == nullptr ? "" : fmt::format("{} +{:.3g} s a step", largest->name, most);
 }
 
-// Decoding depends on nothing but the ranks that share it, so that a step of one token is enough to ask for it.
-double decode_seconds(const Work& work, const HardwareProfile& hardware, int ranks) {
+// What the VAE does, and what else conditions a run, depends on nothing but the ranks that share its frames, so that a
+// step of one token is enough to ask for it.
+RunPrediction around_denoising(const Work& work, const HardwareProfile& hardware, int ranks) {
   Work one = work;
   one.tokens = one.layers = one.steps = 1;
   Configuration configuration;
   configuration.ranks.vae = ranks;
-  return simulate_run(one, hardware, configuration).vae;
+  return simulate_run(one, hardware, configuration);
 }
 
 // One combination that was simulated, and what of it the bounds of others follow from.
@@ -109,8 +110,10 @@ class Search {
       if (counts.size() == 1) break;
       Configuration c = configuration;
       c.ranks.vae = count;
-      const double seconds = decode_seconds(q_.work, q_.hardware, count);
-      if (seconds >= fastest || memory_of(c).peak_of(kVae) > limit_ * c.ranks.here) continue;
+      const double seconds = around_denoising(q_.work, q_.hardware, count).shared_rows();
+      const MemoryPlan memory = memory_of(c);
+      const Bytes most = std::max(memory.peak_of(kVae), memory.peak_of(kConditions));
+      if (seconds >= fastest || most > limit_ * c.ranks.here) continue;
       fastest = seconds;
       best = count;
     }
@@ -339,7 +342,9 @@ class Search {
       if (count == one.configuration.ranks.vae) continue;
       Candidate other = one;
       other.configuration.ranks.vae = count;
-      other.time.vae = decode_seconds(q_.work, q_.hardware, count);
+      const RunPrediction around = around_denoising(q_.work, q_.hardware, count);
+      other.time.conditions = around.conditions;
+      other.time.vae = around.vae;
       other.memory = memory_of(other.configuration);
       other.bytes_per_rank = other.memory.peak().total() / other.configuration.ranks.here;
       other.value = value_of(other.video_seconds(), other.ranks());
@@ -408,7 +413,7 @@ class Search {
     if (c.ranks() != best.ranks()) return text + fmt::format(": limited by {}", c.time.step.limited_by());
     const std::string more = c.time.step.seconds > best.time.step.seconds
                                  ? largest_increase(c.time.step, best.time.step)
-                                 : fmt::format("decoding +{:.3g} s", c.time.vae - best.time.vae);
+                                 : fmt::format("decoding +{:.3g} s", c.time.shared_rows() - best.time.shared_rows());
     return more.empty() ? text : text + ": " + more;
   }
 

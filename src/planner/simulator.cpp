@@ -94,6 +94,14 @@ double text_seconds(const Work& work, const HardwareProfile& hardware, int ranks
   return std::max(file * of_host, std::max(memory, product) / ranks);
 }
 
+// In float32, on one rank.
+double image_seconds(const Work& work, const HardwareProfile& hardware) {
+  constexpr int64_t kElement = 4;
+  constexpr double kRows = 257;  // of one picture
+  const ComputeFigures& compute = hardware.compute(kElement);
+  return work.image_flop / (compute.gemm.at(kRows) * compute.peak);
+}
+
 std::string largest_level(const HardwareProfile& hardware, const std::vector<double>& seconds) {
   const auto largest = std::max_element(seconds.begin(), seconds.end());
   if (largest == seconds.end() || *largest <= 0) return {};
@@ -173,10 +181,13 @@ RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, co
   run.denoise = static_cast<double>(work.steps) * run.step.seconds;
   if (hardware.host_read > 0) run.load = static_cast<double>(work.weights_read.count()) / hardware.host_read;
   run.text_encoder = text_seconds(work, hardware, use.text_encoder);
+  run.conditions = image_seconds(work, hardware);
   if (work.vae_rows > 0) {
     const ComputeFigures& vae = hardware.compute(work.vae_element_bytes);
     const double share = static_cast<double>(ceil_div(work.vae_rows, use.vae)) / static_cast<double>(work.vae_rows);
-    run.vae = work.vae_flop * share / (vae.convolution * vae.peak);
+    const double rate = vae.convolution * vae.peak;
+    run.vae = work.vae_flop * share / rate;
+    run.conditions += work.condition_flop * share / rate;
   }
   return run;
 }

@@ -92,8 +92,9 @@ StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, 
                              Timeline timeline = Timeline::kNone);
 
 struct RunPrediction {
-  double load = 0, text_encoder = 0, denoise = 0, vae = 0;  // seconds
-  double total() const { return load + text_encoder + denoise + vae; }
+  double load = 0, text_encoder = 0, conditions = 0, denoise = 0, vae = 0;  // seconds
+  double total() const { return load + text_encoder + conditions + denoise + vae; }
+  double shared_rows() const { return conditions + vae; }  // what depends on the ranks that share a frame's rows
   StepPrediction step;
 };
 RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,

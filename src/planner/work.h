@@ -32,10 +32,12 @@ struct Work {
   int64_t latent_bytes = 0;  // of the velocity that ranks gather at the end of a step, one branch
 
   // Before and after.
-  double text_flop = 0;  // all prompts
-  Bytes text_weights;    // all of them, read from the device's memory once
-  Bytes text_read;       // of these, from files as it computes, through the map; 0: they are held
-  Bytes weights_read;    // of all experts and the VAE, from files, once a host
+  double text_flop = 0;       // all prompts
+  Bytes text_weights;         // all of them, read from the device's memory once
+  Bytes text_read;            // of these, from files as it computes, through the map; 0: they are held
+  Bytes weights_read;         // of all experts and the VAE, from files, once a host
+  double image_flop = 0;      // of an image encoder, by one rank
+  double condition_flop = 0;  // of what the VAE encodes before denoising, shared as its decoding is
   double vae_flop = 0;
   int64_t vae_rows = 0;  // latent rows that ranks can share; with one more rank one has none
   int64_t vae_element_bytes = 4;

@@ -41,11 +41,22 @@ struct Workload {
 
   Bytes program;   // a process before anything is read: code, libraries, settings, tokenizer, stacks
   Bytes per_rank;  // of a rank from beginning to end: latents, the rows of the prompt
+  Bytes inputs;    // of a process from beginning to end: pictures and videos that condition the run
 
   struct TextEncoder {
     WeightBytes weights;  // held: what stays for the whole pass; in_flight: a rank's part of the layer on its way
     Bytes workspace;      // of a rank
   } text;
+
+  // What pictures and videos become before denoising begins; all zero where there are none.
+  struct Conditions {
+    WeightBytes image_weights;  // of an image encoder, which rank 0 alone runs; in_flight: the layer on its way
+    Bytes image_workspace;
+    WeightBytes weights;  // of the VAE's encoder
+    Bytes workspace;      // of a rank that encodes: caches and frames in work
+    Bytes making;         // of a rank: what the encoder makes, before and after it is gathered
+    Bytes made;           // of a rank, to the end of denoising: the conditions, and the input that they are part of
+  } conditions;
 
   // Experts take turns; one is resident.
   struct Expert {

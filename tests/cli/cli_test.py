@@ -401,7 +401,7 @@ refused_file("a_config_field_of_the_wrong_type", ["config.json", "ffn_dim"],
 refused_file("a_config_is_not_json", ["config.json"], lambda p: p.write_text("{"), "transformer/config.json")
 refused_file("a_class_that_is_not_supported", ["model_index.json", "StableDiffusionPipeline"],
              edit_json(lambda v: v.update(_class_name="StableDiffusionPipeline")), "model_index.json")
-refused_file("image_to_video_is_not_built_yet", ["WanImageToVideoPipeline"],
+refused_file("a_class_that_the_layers_are_not_of", ["WanImageToVideoPipeline"],
              edit_json(lambda v: v.update(_class_name="WanImageToVideoPipeline")), "model_index.json")
 refused_file("no_tokenizer", ["tokenizer"], lambda p: shutil.rmtree(p), "tokenizer")
 refused_file("a_broken_tokenizer", ["tokenizer.json"], lambda p: p.write_text("{}"), "tokenizer/tokenizer.json")

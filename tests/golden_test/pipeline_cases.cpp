@@ -1,4 +1,5 @@
-// pipelines/*: complete text-to-video runs from the prompt, every step's latents, and the frames.
+// pipelines/*: complete runs from the prompt, and pictures or videos where a run has them: what they became, every
+// step's latents, and the frames.
 #include <unistd.h>
 
 #include "zoetrope/generate.h"
@@ -32,6 +33,26 @@ std::string noise_name(const std::string& tensor, int64_t steps) {
   return tensor;  // none of its own
 }
 
+// Recorded runs list a video's frames one by one; the folder of their copies is what a user would give.
+std::string folder_of_frames(const fs::path& folder, const std::vector<std::string>& files, const fs::path& to) {
+  fs::create_directories(to);
+  for (const std::string& file : files) fs::copy(folder / file, to / fs::path(file).filename());
+  return to.string();
+}
+
+void add_inputs(GenerateOptions& options, const fs::path& folder, const io::JsonObject& inputs,
+                const fs::path& scratch) {
+  if (const auto image = inputs.find<std::string>("image")) options.image = (folder / *image).string();
+  if (const auto image = inputs.find<std::string>("last_image")) options.last_image = (folder / *image).string();
+  const auto files = [&](const char* key) { return inputs.get<std::vector<std::string>>(key, {}); };
+  if (const auto video = files("video"); !video.empty())
+    options.control_video = folder_of_frames(folder, video, scratch / "video");
+  if (const auto mask = files("mask"); !mask.empty()) options.mask = folder_of_frames(folder, mask, scratch / "mask");
+  for (const std::string& image : files("reference_images"))
+    options.reference_images +=
+        fmt::format("{}{}", options.reference_images.empty() ? "" : ",", (folder / image).string());
+}
+
 GenerateOptions run_options(const fs::path& folder, const io::JsonObject& run, const fs::path& scratch) {
   const io::JsonObject arguments = run.object("arguments");
   GenerateOptions options;
@@ -45,7 +66,9 @@ GenerateOptions run_options(const fs::path& folder, const io::JsonObject& run, c
   options.guidance_scale = arguments.get<double>("guidance_scale");
   options.guidance_scale_2 = arguments.find<double>("guidance_scale_2");
   options.max_sequence_length = arguments.get<int64_t>("max_sequence_length", options.max_sequence_length);
+  options.conditioning_scale = arguments.get<std::vector<double>>("conditioning_scale", {});
   options.seed = run.get<int64_t>("generator_seed");
+  add_inputs(options, folder, run.object("inputs"), scratch);
   options.output = (scratch / "clip.mp4").string();
   options.dump = scratch.string();
   return options;

@@ -385,13 +385,4 @@ PipelineConfig PipelineConfig::from_json(const JsonObject& json) {
   return config;
 }
 
-void require_supported(const PipelineConfig& config, const std::string& where) {
-  if (config.class_name != "WanPipeline") {
-    fail("{}: pipelines of class {} are not supported yet; WanPipeline (text to video) is", where, config.class_name);
-  }
-  if (config.expand_timesteps) {
-    fail("{}: expand_timesteps (Wan 2.2 TI2V) is not supported yet; it must be false", where);
-  }
-}
-
 }  // namespace zoetrope::wan

@@ -174,7 +174,4 @@ struct PipelineConfig {
   static PipelineConfig from_json(const io::JsonObject& json);
 };
 
-// Throws Error for pipelines other than text to video.
-void require_supported(const PipelineConfig& config, const std::string& where);
-
 }  // namespace zoetrope::wan

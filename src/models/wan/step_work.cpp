@@ -33,6 +33,15 @@ void add_decoding(planner::Work& work, const VaeConfig& config, const RunSize& s
   work.vae_rows = rows;
 }
 
+// What is encoded before denoising; in tiles it is a little more, on one rank.
+void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunSize& size) {
+  for (const int64_t frames : encoded_clips(configs, size))
+    work.condition_flop += vae_encode_flops(configs.vae, frames, size.height, size.width);
+  if (!configs.image_encoder) return;
+  const int64_t pictures = configs.experts.front().pos_embed_seq_len ? 2 : 1;
+  work.image_flop = static_cast<double>(pictures) * image_encoder_flop(*configs.image_encoder);
+}
+
 }  // namespace
 
 planner::Work work(const ModelConfigs& configs, const RunSize& size) {
@@ -61,6 +70,7 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   for (const planner::Workload::Expert& expert : held.experts) work.weights_read += expert.weights.stored;
   work.weights_read += held.vae.weights.stored;
   add_decoding(work, configs.vae, size, latent_frames(configs.vae, size.frames));
+  add_conditions(work, configs, size);
   return work;
 }
 

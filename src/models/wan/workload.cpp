@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/index_range.h"
+#include "models/wan/clip/memory.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/text_context.h"
 #include "models/wan/transformer/weights.h"
@@ -65,9 +66,14 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // In the VAE's dtype. An enlarging convolution is kept as four of 2×2 taps, one for each pixel of a cell: sums of
 // weights, which bf16 does not hold exactly.
-Bytes held_by_decoder(const CoderLayout& layout, DType dtype) {
+Bytes held_by_encoder(const CoderLayout& layout, DType dtype) {
   Bytes bytes;
   for (const TensorSpec& spec : coder_tensors(layout)) bytes += Bytes(spec.shape.size()) * size_of(dtype);
+  return bytes;
+}
+
+Bytes held_by_decoder(const CoderLayout& layout, DType dtype) {
+  Bytes bytes = held_by_encoder(layout, dtype);
   constexpr int64_t kCells = 4, kCellTaps = 4;
   for (const StageLayout& stage : layout.stages) {
     if (!stage.resample) continue;
@@ -84,6 +90,19 @@ bool in_tiles(const VaeConfig& config, const RunSize& size) {
   return size.vae_tiling && decodes_in_tiles(config, latents);
 }
 
+// Of a convolution's weights as float32, as they are with bf16 while it runs.
+Bytes widest_tensor(const CoderLayout& layout) {
+  Bytes widest;
+  for (const TensorSpec& spec : coder_tensors(layout)) widest = std::max(widest, Bytes(spec.shape.size()) * kFloat);
+  return widest;
+}
+
+// Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
+Bytes in_flight(const CoderLayout& layout, const ModelConfigs& configs) {
+  const bool in_place = configs.mapped && configs.stored_vae == DType::kF32;
+  return widest_tensor(layout) * 2 + (in_place ? Bytes() : held_by_encoder(layout, DType::kF32));
+}
+
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks) {
   const VaeConfig& config = configs.vae;
   planner::Workload::Vae vae;
@@ -91,15 +110,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   const CoderLayout layout = decoder_layout(config);
   vae.weights = weights_of(vae_tensors(config), configs.stored_vae);
   vae.weights.held = held_by_decoder(layout, size.vae);
-  // Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
-  Bytes all, widest;
-  for (const TensorSpec& spec : coder_tensors(layout)) {
-    const Bytes tensor = Bytes(spec.shape.size()) * kFloat;
-    all += tensor;
-    widest = std::max(widest, tensor);
-  }
-  const bool in_place = configs.mapped && configs.stored_vae == DType::kF32;
-  vae.weights.in_flight = widest * 2 + (in_place ? Bytes() : all);
+  vae.weights.in_flight = in_flight(layout, configs);
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
@@ -108,12 +119,54 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
       ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder, IndexRange{0, own})
                     : vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder)));
   vae.workspace += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
-  if (size.vae == DType::kBF16) vae.workspace += widest;  // a convolution's weights as float32 while it runs
+  if (size.vae == DType::kBF16) vae.workspace += widest_tensor(layout);
   const Bytes frame = Bytes(size.height * size.width * pixel_channels(config, config.out_channels)) * kFloat;
   vae.output = frame * size.frames_waiting;
   if (tiled) vae.output += frame * (size.frames + 1);
   if (size.keeps_frames) vae.kept = (frame + frame / kFloat) * size.frames;
   return vae;
+}
+
+// ---- conditions ----
+
+planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const RunSize& size,
+                                            const planner::RankUse& ranks, int64_t cells, int64_t cells_of_frame) {
+  planner::Workload::Conditions conditions;
+  if (encoded_clips(configs, size).empty()) return conditions;
+  const VaeConfig& config = configs.vae;
+  const CoderLayout layout = encoder_layout(config);
+  conditions.weights = weights_of(vae_tensors(config), configs.stored_vae);
+  conditions.weights.held = held_by_encoder(layout, size.vae);
+  conditions.weights.in_flight = in_flight(layout, configs);
+  const bool tiled = size.vae_tiling;
+  const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
+  const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
+  const int64_t own = ceil_div(height / spatial_factor(config), ranks.vae);
+  conditions.workspace = Bytes(static_cast<int64_t>(
+      ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, VaeParts::kEncoder, IndexRange{0, own})
+                    : vae_workspace_bytes(config, height, width, size.vae, VaeParts::kEncoder)));
+  conditions.workspace += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
+  if (size.vae == DType::kBF16) conditions.workspace += widest_tensor(layout);
+  conditions.workspace +=
+      Bytes(size.height * size.width * pixel_channels(config, config.in_channels)) * kFloat;  // a frame
+  // The moments, the mean before and after its rows are put together, and both halves of a controlled video.
+  constexpr int64_t kMade = 6;
+  conditions.making = Bytes(cells) * (config.z_dim * kFloat * kMade);
+  // A first frame, and the input that it is part of; what stands beside the latents is counted with them.
+  if (configs.experts.front().in_channels == config.z_dim && size.image)
+    conditions.made = Bytes(cells_of_frame + cells) * config.z_dim * kFloat;
+  if (!configs.image_encoder) return conditions;
+  const ClipVisionConfig& tower = *configs.image_encoder;
+  constexpr int64_t kMostPictures = 2;
+  const auto bytes = [](size_t count) { return Bytes(static_cast<int64_t>(count)); };
+  conditions.image_weights = weights_of(clip_vision_tensors_used(tower), configs.stored_image_encoder);
+  conditions.image_weights.in_flight = bytes(configs.mapped ? clip_mapped_bytes(tower, configs.stored_image_encoder)
+                                                            : clip_buffer_bytes(tower, DType::kF32));
+  if (configs.mapped && configs.stored_image_encoder != DType::kF32)
+    conditions.image_weights.in_flight += bytes(clip_buffer_bytes(tower, DType::kF32));
+  conditions.image_workspace = bytes(clip_workspace_bytes(tower, kMostPictures, DType::kF32, size.threads)) +
+                               Bytes(kKernelScratch) * size.threads;
+  return conditions;
 }
 
 // ---- text encoder ----
@@ -149,12 +202,26 @@ int64_t image_rows(const TransformerConfig& config, const RunSize& size) {
   return size.image_rows > 0 ? size.image_rows : config.pos_embed_seq_len.value_or(kRowsOfOneImage);
 }
 
+std::vector<int64_t> encoded_clips(const ModelConfigs& configs, const RunSize& size) {
+  const TransformerConfig& config = configs.experts.front();
+  std::vector<int64_t> clips;
+  if (config.vace()) {
+    clips = {size.frames, size.frames};
+    clips.insert(clips.end(), static_cast<size_t>(size.reference_images), 1);
+  } else if (config.in_channels > configs.vae.z_dim) {
+    clips = {size.frames};
+  } else if (size.image) {
+    clips = {1};
+  }
+  return clips;
+}
+
 planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks) {
   planner::Workload w;
   const TransformerConfig& config = configs.experts.front();
   const int64_t spatial = spatial_factor(configs.vae);
-  const int64_t cells = (latent_frames(configs.vae, size.frames) + size.reference_images) * (size.height / spatial) *
-                        (size.width / spatial);
+  const int64_t frame_cells = (size.height / spatial) * (size.width / spatial);
+  const int64_t cells = (latent_frames(configs.vae, size.frames) + size.reference_images) * frame_cells;
   const int64_t tokens = cells / config.patch_volume();
   const int64_t branches = std::max<int64_t>(1, size.prompts / ranks.data);
   const int64_t shard = ranks.sharded ? ceil_div(tokens, ranks.context.ranks()) : tokens;
@@ -171,6 +238,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t control = config.vace() ? config.vace_in_channels : 0;
   w.per_rank = Bytes(cells) * ((configs.vae.z_dim * kLatents + beside + control) * kFloat) +
                Bytes(size.prompts * size.text_rows) * configs.text_encoder.d_model * kFloat;
+  w.inputs = Bytes(size.inputs_bytes);
   w.text = text_encoder_of(configs, size, ranks, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {
     w.experts.push_back(expert_of(expert, configs, size, branches, shard, rank_threads));
@@ -183,6 +251,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
            Bytes(size.prompts + 1) * cells * (config.out_channels * kFloat);
   if (in_tiles(configs.vae, size)) w.ranks.vae = 1;  // tiles follow one another on one rank
   w.vae = vae_of(configs, size, w.ranks);
+  w.conditions = conditions_of(configs, size, w.ranks, cells, frame_cells);
   return w;
 }
 

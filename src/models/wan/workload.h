@@ -19,14 +19,18 @@ struct ModelConfigs {
   std::vector<TransformerConfig> experts;
   TextEncoderConfig text_encoder;
   VaeConfig vae;
+  std::optional<ClipVisionConfig> image_encoder;
   DType stored_transformer = DType::kF32;
   DType stored_text_encoder = DType::kF32;
   DType stored_vae = DType::kF32;
+  DType stored_image_encoder = DType::kF32;
   bool mapped = true;  // files are; formulas fill buffers
 };
 
 struct RunSize {
   int64_t height = 0, width = 0, frames = 0;  // of the video
+  bool image = false;                         // a picture is given to a model that can do without
+  int64_t inputs_bytes = 0;                   // of a process: pictures and videos as they were read
   int64_t prompts = 1;                        // 2 with guidance: as many branches
   int64_t text_rows = 512;                    // of a prompt's conditioning
   int64_t image_rows = 0;                     // of a prompt's image; 0: what the published encoder makes
@@ -45,6 +49,10 @@ struct RunSize {
 
 // Rows of the image encoder that a prompt has; 0 where the model looks at none.
 int64_t image_rows(const TransformerConfig& config, const RunSize& size);
+
+// Frames that the VAE encodes before denoising, clip by clip: what the transformer's layers take says it, and whether a
+// picture is given.
+std::vector<int64_t> encoded_clips(const ModelConfigs& configs, const RunSize& size);
 
 // Sizes as checked against the model (multiples of its patches).
 planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks);

@@ -1,0 +1,286 @@
+#include "pipeline/condition_ranks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/launcher.h"
+#include "models/wan/clip/clip_vision.h"
+#include "models/wan/vae/latents.h"
+#include "models/wan/vae/vae.h"
+#include "models/wan/vae/vae_tiling.h"
+#include "pipeline/decode_frames.h"
+#include "pipeline/halo_ranks.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+constexpr const char* kPace = "encoding pace";
+constexpr const char* kGather = "gather conditions";
+constexpr int64_t kColours = 3;
+
+void stop_if_cancelled(const Stage& stage) {
+  const auto& cancelled = stage.callbacks.cancelled;
+  if (cancelled && cancelled()) fail("interrupted while encoding pictures; nothing was written");
+}
+
+Shape video_shape(const GenerateOptions& o, int64_t frames) { return {frames, o.height, o.width, kColours}; }
+
+// The VAE's encoder over the first ranks of a job; the others learn the result.
+class RankEncoder {
+ public:
+  RankEncoder(const Stage& stage, comm::Communicator& world, SharedVae& shared)
+      : stage_(stage),
+        world_(world),
+        tiled_(stage.options.vae_tiling && wan::encodes_in_tiles(video_shape(stage.options, 1))),
+        count_(tiled_ ? 1 : decoding_ranks(stage.options, stage.plan, stage.model.vae_config, world.size())),
+        encodes_(world.rank() < count_),
+        encoders_(world.split(encodes_ ? 0 : 1, world.rank())),
+        waiting_(world.rank() == 0 || !encodes_),
+        pace_(world.split(waiting_ ? 0 : 1, world.rank())),
+        stream_(threads_of_each(stage.options, count_), {stage.trace, world.rank(), trace::kComputeLane}) {
+    if (encodes_) encoder_.emplace(load_vae(stage, shared, wan::VaeParts::kEncoder));
+  }
+
+  // The normalised mean [z, T, h, w] of a clip, on every rank. Collective.
+  Tensor encode(const wan::FrameSource& video) {
+    const int64_t rows = stage_.plan.latent[1], columns = stage_.plan.latent[2];
+    const int64_t z = stage_.model.vae_config.z_dim;
+    const int64_t frames = wan::latent_frames(stage_.model.vae_config, video.shape[0]);
+    // Rows outermost: what a rank makes is contiguous.
+    const Tensor whole = Tensor::uninitialized(DType::kF32, {rows, z, frames, columns});
+    if (encodes_) {
+      const IndexRange own = rows_of_part(rows, count_, world_.rank());
+      encode_rows(video, own, whole.view().slice(0, own.begin, own.end).permute({1, 2, 0, 3}));
+      say(Word::kDone);
+    } else {
+      while (hear() == Word::kWait) {
+      }
+    }
+    gather(whole);
+    Tensor latents = Tensor::uninitialized(DType::kF32, {z, frames, rows, columns});
+    copy(stream_, latents, whole.view().permute({1, 2, 0, 3}));
+    return latents;
+  }
+
+ private:
+  enum class Word : uint8_t { kWait, kDone };
+  // Ranks without rows would give up after comm_timeout while a long clip is encoded: they hear of every frame.
+  void say(Word word) {
+    if (waiting_ && pace_->size() > 1) pace_->broadcast(0, &word, sizeof word, kPace);
+  }
+  Word hear() {
+    Word word = Word::kWait;
+    pace_->broadcast(0, &word, sizeof word, kPace);
+    return word;
+  }
+
+  void encode_rows(const wan::FrameSource& video, IndexRange own, const TensorView& latents /* [z, T, own, w] */) {
+    const wan::VaeConfig& config = stage_.model.vae_config;
+    const wan::FrameSource watched{video.shape, [&](int64_t frame) {
+                                     stop_if_cancelled(stage_);
+                                     say(Word::kWait);
+                                     return video.frame(frame);
+                                   }};
+    const Tensor moments =
+        Tensor::uninitialized(DType::kF32, {2 * config.z_dim, latents.extent(1), own.size(), latents.extent(3)});
+    if (tiled_) {
+      wan::encode_tiled(stream_, *encoder_, config, watched, moments);
+    } else {
+      HaloRanks halo(*encoders_);
+      encoder_->encode(stream_, watched, moments, {}, {count_ > 1 ? &halo : nullptr, own});
+    }
+    wan::normalize_latents(config, wan::mode(moments), latents);
+  }
+
+  void gather(const TensorView& whole /* [h, …] */) {
+    if (world_.size() == 1) return;
+    std::vector<comm::Segment> receive;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      const IndexRange range = rank < count_ ? rows_of_part(whole.extent(0), count_, rank) : IndexRange{0, 0};
+      const TensorView part = whole.slice(0, range.begin, range.end);
+      receive.push_back({rank, part.raw(), part.bytes(), part.device()});
+    }
+    // The own rows stand in their place already: sent from there.
+    std::vector<comm::Segment> send, others;
+    const comm::Segment mine = receive[static_cast<size_t>(world_.rank())];
+    for (const comm::Segment& segment : receive) {
+      if (segment.peer == world_.rank()) continue;
+      if (segment.bytes > 0) others.push_back(segment);
+      if (mine.bytes > 0) send.push_back({segment.peer, mine.data, mine.bytes, mine.device});
+    }
+    world_.exchange(send, others, kGather).wait();
+  }
+
+  const Stage& stage_;
+  comm::Communicator& world_;
+  const bool tiled_;
+  const int count_;
+  const bool encodes_;
+  const std::unique_ptr<comm::Communicator> encoders_;
+  const bool waiting_;  // rank 0, and the ranks that have no rows
+  const std::unique_ptr<comm::Communicator> pace_;
+  Stream stream_;
+  std::optional<wan::VaeEncoder> encoder_;
+};
+
+// [1, …] of a tensor.
+TensorView batch_of_one(const TensorView& x) {
+  return x.reshape({1, x.extent(0), x.extent(1), x.extent(2), x.extent(3)});
+}
+
+// By rank 0 with the threads of its process, for the others have nothing to do; on every rank afterwards.
+Tensor image_rows(const Stage& stage, const Inputs& inputs, comm::Communicator& world, Dump& dump) {
+  const ImageEncoder& tower = *stage.model.image_encoder;
+  Tensor rows(DType::kF32, {inputs.pixels.extent(0), tower.config.tokens(), tower.config.hidden_size});
+  if (world.rank() == 0) {
+    const int threads = comm::process_threads(stage.options.threads);
+    Stream stream(threads, {stage.trace, 0, trace::kComputeLane});
+    dump.add("clip_pixel_values", inputs.pixels);
+    const wan::ClipVision vision(tower.weights.source(threads), tower.config, DType::kF32);
+    vision.encode(stream, inputs.pixels, rows, {}, [&] { stop_if_cancelled(stage); });
+    if (const io::Checkpoint* files = tower.weights.checkpoint()) files->require_unchanged();
+    dump.add("image_embeds", rows);
+  }
+  if (world.size() > 1) world.broadcast(0, rows.data<void>(), rows.view().bytes(), "image rows");
+  return rows;
+}
+
+// A clip of pictures at its ends and mid-grey between them, or of the first alone.
+Tensor encode_ends(RankEncoder& encoder, const GenerateOptions& o, const Inputs& inputs, int64_t frames) {
+  const Tensor frame = Tensor::uninitialized(DType::kF32, {o.height, o.width, kColours});
+  return encoder.encode({video_shape(o, frames), [&](int64_t index) -> TensorView {
+                           if (index == 0) {
+                             to_signed_unit(inputs.ends.front(), frame);
+                           } else if (index == frames - 1 && inputs.ends.size() > 1) {
+                             to_signed_unit(inputs.ends.back(), frame);
+                           } else {
+                             std::memset(frame.view().raw(), 0, frame.view().bytes());
+                           }
+                           return frame;
+                         }});
+}
+
+void add_image_channels(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Conditions& conditions,
+                        Dump& dump) {
+  const Tensor latents = encode_ends(encoder, stage.options, inputs, stage.options.num_frames);
+  const Tensor mask = frame_mask(stage.plan.latent, stage.model.vae_config.scale_factor_temporal,
+                                 inputs.ends.size() > 1 ? GivenEnds::kFirstAndLast : GivenEnds::kFirst);
+  conditions.channels = joined_channels(mask, latents);
+  dump.add("condition", conditions.channels);
+}
+
+void add_first_frame(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Conditions& conditions,
+                     Dump& dump) {
+  const Tensor latents = encode_ends(encoder, stage.options, inputs, 1);
+  conditions.given_frames = Tensor::uninitialized(DType::kF32, batch_of_one(latents).shape());
+  std::memcpy(conditions.given_frames.view().raw(), latents.view().raw(), latents.view().bytes());
+  dump.add("condition", conditions.given_frames);
+  if (!dump.on()) return;
+  const Shape& latent = stage.plan.latent;
+  Tensor mask(DType::kF32, {1, 1, latent[0], latent[1], latent[2]});
+  const int64_t given = conditions.clean_frames() * latent[1] * latent[2];
+  std::fill(mask.data<float>() + given, mask.data<float>() + mask.size(), 1.0f);
+  dump.add("first_frame_mask", mask);
+}
+
+// What VACE follows: the halves of the video as latents, the pictures before them in time, the mask behind both.
+class ControlEncoding {
+ public:
+  ControlEncoding(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Dump& dump)
+      : stage_(stage),
+        o_(stage.options),
+        inputs_(inputs),
+        encoder_(encoder),
+        dump_(dump),
+        mask_(inputs.mask_frames(o_.num_frames)),
+        frame_(Tensor::uninitialized(DType::kF32, {o_.height, o_.width, kColours})) {}
+
+  Tensor run() {
+    const int64_t z = stage_.model.vae_config.z_dim, n = stage_.plan.references;
+    const Shape& latent = stage_.plan.latent;
+    const Tensor latents(DType::kF32, {2 * z, latent[0], latent[1], latent[2]});
+    const TensorView halves = latents.view().slice(1, n, latent[0]);
+    put(encode_half(MaskHalf::kInactive), halves.slice(0, 0, z));
+    // Without a video both are mid-grey.
+    if (inputs_.control_video) put(encode_half(MaskHalf::kReactive), halves.slice(0, z, 2 * z));
+    else copy(stream_, halves.slice(0, z, 2 * z), halves.slice(0, 0, z));
+    for (int64_t i = 0; i < n; ++i) {
+      // Each goes before the one before it.
+      const int64_t at = n - 1 - i;
+      put(encode_reference(i), latents.view().slice(1, at, at + 1).slice(0, 0, z));
+    }
+    dump_.add("control.latents", batch_of_one(latents));
+    const Shape video{latent[0] - n, latent[1], latent[2]};
+    if (dump_.on() && mask_) dump_.add("control.video_mask", first_channel(mask_));
+    const Tensor mask = mask_channels(mask_, o_.num_frames, video, stage_.model.vae_config.scale_factor_spatial, n);
+    dump_.add("control.mask", batch_of_one(mask));
+    return joined_channels(latents, mask);
+  }
+
+ private:
+  void put(const Tensor& from, const TensorView& to) { copy(stream_, to, from); }
+
+  Tensor encode_half(MaskHalf half) {
+    return encoder_.encode({video_shape(o_, o_.num_frames), [this, half](int64_t index) -> TensorView {
+                              const TensorView video =
+                                  inputs_.control_video ? inputs_.control_video.view().select(0, index) : TensorView();
+                              masked_frame(video, mask_ ? mask_.select(0, index) : TensorView(), half, frame_);
+                              return frame_;
+                            }});
+  }
+
+  Tensor encode_reference(int64_t index) {
+    const Tensor& canvas = inputs_.references[static_cast<size_t>(index)];
+    if (dump_.on()) {
+      const Tensor planes = Tensor::uninitialized(DType::kF32, {kColours, o_.height, o_.width});
+      copy(stream_, planes, canvas.view().permute({2, 0, 1}));
+      dump_.add(fmt::format("control.reference.{}", index), planes);
+    }
+    return encoder_.encode({video_shape(o_, 1), [&canvas](int64_t) -> TensorView { return canvas; }});
+  }
+
+  const Stage& stage_;
+  const GenerateOptions& o_;
+  const Inputs& inputs_;
+  RankEncoder& encoder_;
+  Dump& dump_;
+  const TensorView mask_;  // [F, H, W, 3] or null
+  const Tensor frame_;
+  Stream stream_{1};
+};
+
+}  // namespace
+
+bool has_conditions(const Stage& stage, const Inputs& inputs) {
+  return !inputs.ends.empty() || stage.model.kind.conditioning == Conditioning::kControl;
+}
+
+Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
+                             Dump& dump) {
+  Conditions conditions;
+  const Conditioning kind = stage.model.kind.conditioning;
+  const bool controlled = kind == Conditioning::kControl;
+  if (!has_conditions(stage, inputs)) return conditions;
+  world.set_step("the pictures' encoding");
+  constexpr const char* kPhase = "Inference/Conditions";
+  if (inputs.pixels) {
+    const trace::Timing::Scope scope(stage.timing, kPhase);
+    conditions.image_rows = image_rows(stage, inputs, world, dump);
+  }
+  RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
+  const trace::Timing::Scope scope(stage.timing, kPhase);
+  if (controlled) {
+    conditions.control = ControlEncoding(stage, inputs, encoder, dump).run();
+    conditions.control_scale = conditioning_scales(stage.options, stage.model.experts[0].config.vace_layers.size());
+  } else if (kind == Conditioning::kChannels) {
+    add_image_channels(stage, inputs, encoder, conditions, dump);
+  } else {
+    add_first_frame(stage, inputs, encoder, conditions, dump);
+  }
+  return conditions;
+}
+
+}  // namespace zoetrope::pipeline

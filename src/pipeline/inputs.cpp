@@ -1,0 +1,174 @@
+#include "pipeline/inputs.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <filesystem>
+#include <span>
+
+#include "base/error.h"
+#include "io/hash.h"
+#include "io/image.h"
+#include "io/video_reader.h"
+#include "models/wan/clip/clip_pixels.h"
+#include "models/wan/vae/vae_layout.h"
+#include "pipeline/conditions.h"
+#include "pipeline/model_class.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+
+using io::ImageSize;
+
+ImageSize size_of(const TensorView& picture) { return {picture.extent(0), picture.extent(1)}; }
+std::string text(ImageSize size) { return fmt::format("{} x {}", size.width, size.height); }
+
+// What a picture is resized by before it is made to fit a canvas.
+constexpr int64_t kReferenceUnit = 8;
+constexpr int64_t kColours = 3;
+
+bool is_picture(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+// Of one run.
+class Reader {
+ public:
+  Reader(const GenerateOptions& options, const ModelFolder& model) : o_(options), model_(model) {}
+
+  Inputs read() {
+    read_ends();
+    if (!o_.control_video.empty()) read_control();
+    for (const fs::path& path : reference_paths(o_)) inputs_.references.push_back(read_reference(path));
+    return std::move(inputs_);
+  }
+
+ private:
+  void read_ends() {
+    std::vector<std::string> files;
+    for (const std::string& file : {o_.image, o_.last_image})
+      if (!file.empty()) files.push_back(file);
+    if (files.empty()) return;
+    if (model_.image_encoder) {
+      const wan::ClipVisionConfig& tower = model_.image_encoder->config;
+      inputs_.pixels = Tensor(
+          DType::kF32, {static_cast<int64_t>(files.size()), tower.num_channels, tower.image_size, tower.image_size});
+    }
+    for (size_t i = 0; i < files.size(); ++i) {
+      const Tensor picture = io::read_image(files[i]);
+      inputs_.ends.push_back(io::resize(picture, frame_, io::ResizeFilter::kLanczos));
+      if (!model_.image_encoder) continue;
+      wan::clip_pixels(model_.image_encoder->processor, picture,
+                       inputs_.pixels.view().select(0, static_cast<int64_t>(i)));
+    }
+  }
+
+  void read_control() {
+    io::ControlClip clip = read_clip("control_video", o_.control_video);
+    const int64_t unit = wan::spatial_factor(model_.vae_config) * model_.experts[0].config.patch_size[1];
+    if (!(control_size(clip.own, frame_, unit) == frame_)) {
+      inputs_.notes.push_back(fmt::format("control_video is {} and is resized to {}; for the size of the video give {}",
+                                          text(clip.own), text(frame_), "width and height of the same shape"));
+    }
+    inputs_.control_video = std::move(clip.frames);
+    if (o_.mask.empty()) return;
+    if (is_picture(o_.mask)) {
+      const Tensor still = io::read_image(o_.mask);
+      inputs_.mask = Tensor::uninitialized(DType::kU8, {1, frame_.height, frame_.width, kColours});
+      const Tensor resized = io::resize(still, frame_, io::ResizeFilter::kLanczos);
+      std::memcpy(inputs_.mask.view().raw(), resized.view().raw(), resized.view().bytes());
+      return;
+    }
+    io::ControlClip mask = read_clip("mask", o_.mask);
+    if (mask.available != clip.available) {
+      fail("mask={}: has {} frames, but control_video={} has {}; they must have as many, or give one picture as mask",
+           o_.mask, mask.available, o_.control_video, clip.available);
+    }
+    inputs_.mask = std::move(mask.frames);
+  }
+
+  io::ControlClip read_clip(const char* key, const std::string& path) {
+    const auto to_frame = [this](ImageSize) { return frame_; };
+    io::ControlClip clip = io::read_control_clip(path, o_.num_frames, fmt::format("{}=", key), to_frame);
+    if (clip.available > o_.num_frames) {
+      inputs_.notes.push_back(fmt::format("{} has {} frames, of which the first {} are used (num_frames)", key,
+                                          clip.available, o_.num_frames));
+    }
+    return clip;
+  }
+
+  Tensor read_reference(const fs::path& path) const {
+    Tensor picture = io::read_image(path);
+    const ImageSize own = size_of(picture);
+    if (own.height < kReferenceUnit || own.width < kReferenceUnit) {
+      fail("reference_images: {} is {}, but must have at least {} pixels each way", path.string(), text(own),
+           kReferenceUnit);
+    }
+    const ImageSize whole{own.height / kReferenceUnit * kReferenceUnit, own.width / kReferenceUnit * kReferenceUnit};
+    Tensor canvas = Tensor::uninitialized(DType::kF32, {frame_.height, frame_.width, kColours});
+    reference_canvas(io::resize(picture, whole, io::ResizeFilter::kLanczos), canvas);
+    return canvas;
+  }
+
+  const GenerateOptions& o_;
+  const ModelFolder& model_;
+  const ImageSize frame_{o_.height, o_.width};
+  Inputs inputs_;
+};
+
+}  // namespace
+
+TensorView Inputs::mask_frames(int64_t frames) const {
+  if (!mask || mask.extent(0) == frames) return mask;
+  const TensorView& still = mask.view();
+  return {still.raw(),
+          still.dtype(),
+          {frames, still.extent(1), still.extent(2), still.extent(3)},
+          {0, still.stride(1), still.stride(2), still.stride(3)},
+          still.device()};
+}
+
+std::string Inputs::fingerprint() const {
+  std::string lines;
+  const auto add = [&](const char* key, const TensorView& values) {
+    if (values) {
+      const std::string_view bytes(values.data<char>(), values.bytes());
+      lines += fmt::format("pixels of {}={:016x}\n", key, io::fnv1a64(bytes));
+    }
+  };
+  for (size_t i = 0; i < ends.size(); ++i) add(i == 0 ? "image" : "last_image", ends[i]);
+  add("image as its encoder sees it", pixels);
+  add("control_video", control_video);
+  add("mask", mask);
+  for (const Tensor& reference : references) add("reference_images", reference);
+  return lines;
+}
+
+Inputs read_inputs(const GenerateOptions& options, const ModelFolder& model) { return Reader(options, model).read(); }
+
+int64_t inputs_bytes(const GenerateOptions& o) {
+  const int64_t frame = o.height * o.width * kColours;
+  int64_t frames = static_cast<int64_t>(reference_paths(o).size() * sizeof(float));
+  for (const std::string* picture : {&o.image, &o.last_image}) frames += picture->empty() ? 0 : 1;
+  if (!o.control_video.empty()) frames += o.num_frames;
+  if (!o.mask.empty()) frames += is_picture(o.mask) ? 1 : o.num_frames;
+  return frames * frame;
+}
+
+GenerateOptions with_size_of_image(const GenerateOptions& options, const ModelFolder& model) {
+  GenerateOptions sized = options;
+  if (!options.max_area) return sized;
+  const wan::TransformerConfig& config = model.experts[0].config;
+  const int64_t unit = wan::spatial_factor(model.vae_config) * std::max(config.patch_size[1], config.patch_size[2]);
+  const ImageSize size = size_of_area(size_of(io::read_image(options.image)), *options.max_area, unit);
+  sized.height = size.height;
+  sized.width = size.width;
+  return sized;
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,157 @@
+#include "pipeline/inputs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "io/safetensors.h"
+#include "io/video.h"
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string recorded_input(const std::string& model, const std::string& name) {
+  return (recorded_model(model) / "inputs" / name).string();
+}
+
+GenerateOptions sized(int64_t height, int64_t width) {
+  GenerateOptions options;
+  options.height = height;
+  options.width = width;
+  options.num_frames = 5;
+  return options;
+}
+
+// Frames f of one brightness each, 10·f.
+void write_clip(const fs::path& output, int frames, int width, int height) {
+  io::VideoFormat format;
+  format.width = width;
+  format.height = height;
+  const auto writer = io::FrameWriter::open(output, format);
+  for (int f = 0; f < frames; ++f) {
+    const std::vector<uint8_t> pixels(static_cast<size_t>(3 * width * height), static_cast<uint8_t>(10 * f));
+    writer->add_frame(pixels.data());
+  }
+  writer->finish();
+}
+
+class InputFiles : public testing::Test {
+ protected:
+  std::string refusal(const GenerateOptions& options) const {
+    return error_of([&] { read_inputs(options, vace); });
+  }
+  const ModelFolder vace = ModelFolder::open(recorded_model("wan21_vace"));
+  const TestFolder folder;
+};
+
+TEST_F(InputFiles, PicturesComeAtTheVideosSizeAndAsTheyAre) {
+  const ModelFolder i2v = ModelFolder::open(recorded_model("wan21_i2v"));
+  GenerateOptions options = sized(32, 48);
+  options.image = recorded_input("wan21_i2v", "image.png");
+  const Inputs inputs = read_inputs(options, i2v);
+  ASSERT_EQ(inputs.ends.size(), 1U);
+  EXPECT_EQ(inputs.ends[0].shape(), (Shape{32, 48, 3}));
+  const auto recorded = io::SafetensorsFile::open(recorded_model("wan21_i2v") / "i2v.safetensors");
+  EXPECT_EQ(inputs.pixels.shape(), recorded->info("clip_pixel_values").shape);
+  EXPECT_EQ(inputs_bytes(options), 32 * 48 * 3);
+  EXPECT_THAT(inputs.fingerprint(),
+              AllOf(HasSubstr("pixels of image="), HasSubstr("pixels of image as its encoder sees it=")));
+}
+
+TEST_F(InputFiles, AModelWithoutAnImageEncoderNeedsNoPixelsForIt) {
+  const ModelFolder i2v = ModelFolder::open(recorded_model("wan22_i2v"));
+  GenerateOptions options = sized(32, 48);
+  options.image = recorded_input("wan22_i2v", "image.png");
+  EXPECT_FALSE(read_inputs(options, i2v).pixels);
+}
+
+TEST_F(InputFiles, AFolderOfFramesIsAControlVideo) {
+  write_clip(folder / "frames", 5, 48, 32);
+  write_clip(folder / "mask", 5, 48, 32);
+  GenerateOptions options = sized(32, 48);
+  options.control_video = (folder / "frames").string();
+  options.mask = (folder / "mask").string();
+  options.reference_images = recorded_input("wan21_vace", "reference_0.png");
+  const Inputs inputs = read_inputs(options, vace);
+  EXPECT_EQ(inputs.control_video.shape(), (Shape{5, 32, 48, 3}));
+  EXPECT_EQ(inputs.mask_frames(5).shape(), (Shape{5, 32, 48, 3}));
+  EXPECT_EQ(*inputs.mask_frames(5).select(0, 3).data<uint8_t>(), 30);
+  ASSERT_EQ(inputs.references.size(), 1U);
+  EXPECT_EQ(inputs.references[0].shape(), (Shape{32, 48, 3}));
+  EXPECT_TRUE(inputs.notes.empty());
+  EXPECT_EQ(inputs_bytes(options), (10 + 4) * 32 * 48 * 3);
+}
+
+TEST_F(InputFiles, OnePictureMasksAllFrames) {
+  write_clip(folder / "frames", 5, 48, 32);
+  GenerateOptions options = sized(32, 48);
+  options.control_video = (folder / "frames").string();
+  options.mask = recorded_input("wan21_vace", "mask_00.png");
+  const Inputs inputs = read_inputs(options, vace);
+  const TensorView mask = inputs.mask_frames(5);
+  EXPECT_EQ(mask.shape(), (Shape{5, 32, 48, 3}));
+  EXPECT_EQ(mask.select(0, 4).raw(), mask.select(0, 0).raw());
+  EXPECT_EQ(inputs_bytes(options), 6 * 32 * 48 * 3);
+}
+
+TEST_F(InputFiles, WhatIsNotUsedAndWhatIsReshapedIsSaid) {
+  write_clip(folder / "frames", 7, 64, 32);
+  GenerateOptions options = sized(32, 48);
+  options.control_video = (folder / "frames").string();
+  const Inputs inputs = read_inputs(options, vace);
+  EXPECT_EQ(inputs.control_video.shape(), (Shape{5, 32, 48, 3}));
+  ASSERT_EQ(inputs.notes.size(), 2U);
+  EXPECT_THAT(inputs.notes[0], HasSubstr("7 frames, of which the first 5 are used"));
+  EXPECT_THAT(inputs.notes[1], HasSubstr("64 x 32 and is resized to 48 x 32"));
+}
+
+TEST_F(InputFiles, TooFewFramesAreRefused) {
+  write_clip(folder / "frames", 4, 48, 32);
+  GenerateOptions options = sized(32, 48);
+  options.control_video = (folder / "frames").string();
+  EXPECT_THAT(refusal(options), AllOf(HasSubstr("control_video="), HasSubstr("4"), HasSubstr("5")));
+}
+
+TEST_F(InputFiles, AMaskOfAnotherLengthIsRefused) {
+  write_clip(folder / "frames", 5, 48, 32);
+  write_clip(folder / "mask", 6, 48, 32);
+  GenerateOptions options = sized(32, 48);
+  options.control_video = (folder / "frames").string();
+  options.mask = (folder / "mask").string();
+  EXPECT_THAT(refusal(options), AllOf(HasSubstr("mask="), HasSubstr("has 6 frames"), HasSubstr("has 5")));
+}
+
+TEST_F(InputFiles, ATinyReferenceIsRefused) {
+  write_clip(folder / "tiny.png", 1, 7, 20);
+  GenerateOptions options = sized(32, 48);
+  options.reference_images = (folder / "tiny.png").string();
+  EXPECT_THAT(refusal(options), AllOf(HasSubstr("tiny.png is 7 x 20"), HasSubstr("at least 8 pixels")));
+}
+
+TEST_F(InputFiles, WhatIsNoPictureIsRefusedByName) {
+  folder.write("cat.png", "this is text");
+  GenerateOptions options = sized(32, 48);
+  options.reference_images = (folder / "cat.png").string();
+  EXPECT_THAT(refusal(options), HasSubstr("cat.png"));
+}
+
+TEST_F(InputFiles, TheSizeFollowsTheShapeOfTheImage) {
+  const ModelFolder i2v = ModelFolder::open(recorded_model("wan21_i2v"));
+  GenerateOptions options;
+  options.image = recorded_input("wan21_i2v", "image.png");  // 60 × 44
+  EXPECT_EQ(with_size_of_image(options, i2v).width, 832);
+  options.max_area = 60 * 44 * 16;
+  const GenerateOptions sized_options = with_size_of_image(options, i2v);
+  EXPECT_EQ(sized_options.height, 176);
+  EXPECT_EQ(sized_options.width, 240);
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline

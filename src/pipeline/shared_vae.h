@@ -1,0 +1,22 @@
+// Half of the VAE as the ranks of a process share it: the encoder for what conditions a run, the decoder for its
+// frames.
+#pragma once
+
+#include <memory>
+
+#include "models/wan/vae/vae_weights.h"
+#include "pipeline/shared_once.h"
+#include "pipeline/stage.h"
+
+namespace zoetrope::pipeline {
+
+using SharedVae = SharedOnce<const wan::VaeWeights>;
+
+// Reads it where no other rank of the process has it; notes the seconds. Throws Error where files are not what they
+// were when they were opened.
+std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& shared, wan::VaeParts part);
+
+// Compute threads of each of `ranks` ranks that share a job's stage.
+int threads_of_each(const GenerateOptions& options, int ranks);
+
+}  // namespace zoetrope::pipeline
