@@ -60,6 +60,15 @@ Findings compare(const io::Checkpoint& checkpoint, const wan::TensorList& expect
   return findings;
 }
 
+// The class without the projection has a list without it.
+wan::TensorList image_encoder_tensors(const wan::ClipVisionConfig& config, const std::string& class_name) {
+  wan::TensorList list = wan::clip_vision_tensors(config);
+  if (class_name == "CLIPVisionModel") {
+    std::erase_if(list, [](const wan::TensorSpec& spec) { return spec.name == wan::kVisualProjection; });
+  }
+  return list;
+}
+
 // The dtype of most bytes.
 DType main_dtype(const io::Checkpoint& checkpoint) {
   std::string name;
@@ -118,6 +127,10 @@ class Inspection {
     if (name == "text_encoder") {
       return weights(name, "model", wan::text_encoder_tensors(wan::TextEncoderConfig::load(config)),
                      stored_.stored_text_encoder);
+    }
+    if (name == "image_encoder") {
+      return weights(name, "model", image_encoder_tensors(wan::ClipVisionConfig::load(config), class_name),
+                     stored_.stored_image_encoder);
     }
     const bool there = configs_only_ || fs::is_directory(folder_ / name);
     fmt::print("  {:<14} {}{}\n", name, class_name, there ? "" : "  (the folder is missing)");

@@ -50,6 +50,7 @@ std::string memory_lines(const fs::path& folder, const std::vector<std::string>&
   question.configs.stored_transformer = stored.stored_transformer;
   question.configs.stored_text_encoder = stored.stored_text_encoder;
   question.configs.stored_vae = stored.stored_vae;
+  question.configs.stored_image_encoder = stored.stored_image_encoder;
   const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
   const pipeline::RankChoice choice = choice_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
   question.ranks =

@@ -19,7 +19,14 @@ from cli_test import MPI_ENV, SLOWER, Skip, generate, mpirun, refused, run, run_
 
 PROGRAM = None
 TESTS = {}
-PUBLISHED = ("wan2.1_t2v_1.3b", "wan2.1_t2v_14b", "wan2.2_t2v_a14b")
+# Names of configs/ and the parameters of a transformer.
+PUBLISHED_PARAMETERS = {
+    "wan2.1_t2v_1.3b": 1418996800, "wan2.1_t2v_14b": 14288491584, "wan2.1_i2v_14b_480p": 16394878784,
+    "wan2.1_i2v_14b_720p": 16394878784, "wan2.1_flf2v_14b_720p": 16395536704, "wan2.1_vace_1.3b": 2153972032,
+    "wan2.1_vace_14b": 17337592896, "wan2.2_t2v_a14b": 14288491584, "wan2.2_i2v_a14b": 14288901184,
+    "wan2.2_ti2v_5b": 4999787712}
+PUBLISHED = tuple(PUBLISHED_PARAMETERS)
+VAE_21, VAE_22, TEXT_ENCODER, IMAGE_ENCODER = "126892531", "704688668", "5680910336", "632076800"
 
 
 def test(function):
@@ -53,17 +60,19 @@ def peak_of(text):
 
 @test
 def every_published_model_is_described_without_its_weights(cwd):
-    for name, parameters in zip(PUBLISHED, ("1418996800", "14288491584", "14288491584")):
+    for name, parameters in PUBLISHED_PARAMETERS.items():
         begin = time.monotonic()
         text = inspect(cwd, name)
         seconds = time.monotonic() - begin
-        assert parameters in text and "5680910336" in text and "126892531" in text, text
+        assert str(parameters) in text and TEXT_ENCODER in text, text
+        assert (VAE_22 if "ti2v" in name else VAE_21) in text, text
+        assert (IMAGE_ENCODER in text) == ("2.1_i2v" in name or "flf2v" in name), text
+        assert ("transformer_2" in text) == name.endswith("_a14b"), text
         for phase in ("text encoder", "load transformer", "denoise with transformer", "VAE decode"):
             assert phase in text, phase
         assert "available" in text and ("admitted here" in text or "refused here" in text), text
         # It is 0.06 s; whatever reads or makes weights takes minutes.
         assert seconds < 20 * SLOWER, seconds
-    assert "transformer_2" in text
 
 
 @test

@@ -227,7 +227,7 @@ TensorList clip_vision_tensors(const ClipVisionConfig& config) {
     layer.linear("mlp.fc2", d, config.intermediate_size);
   }
   vision.layer_norm("post_layernorm", d);
-  root.tensor("visual_projection.weight", {config.projection_dim, d});
+  root.tensor(kVisualProjection, {config.projection_dim, d});
   return list;
 }
 
@@ -236,7 +236,7 @@ TensorList clip_vision_tensors_used(const ClipVisionConfig& config) {
   used.num_hidden_layers = config.layers_used();
   TensorList list = clip_vision_tensors(used);
   std::erase_if(list, [](const TensorSpec& spec) {
-    return spec.name.starts_with("vision_model.post_layernorm") || spec.name.starts_with("visual_projection");
+    return spec.name.starts_with("vision_model.post_layernorm") || spec.name == kVisualProjection;
   });
   return list;
 }
@@ -249,7 +249,9 @@ TensorTotals totals(const TensorList& list) {
 }
 
 bool is_ignored_tensor(const std::string& name) {
-  return name == kTiedEmbedding || has_component(name, "norm_added_q");
+  const bool of_clip = name == "vision_model.embeddings.position_ids" || name == "logit_scale" ||
+                       name.starts_with("text_model.") || name.starts_with("text_projection.");
+  return name == kTiedEmbedding || has_component(name, "norm_added_q") || of_clip;
 }
 
 bool is_float32_island(const std::string& name) {

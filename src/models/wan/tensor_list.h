@@ -19,10 +19,11 @@ struct TensorSpec {
 
 using TensorList = std::vector<TensorSpec>;
 
-TensorList transformer_tensors(const TransformerConfig& config);      // T2V, I2V, FLF2V, TI2V, VACE
-TensorList text_encoder_tensors(const TextEncoderConfig& config);     // the embedding as "shared.weight"
-TensorList vae_tensors(const VaeConfig& config);                      // 2.1 and 2.2, encoder and decoder
-TensorList clip_vision_tensors(const ClipVisionConfig& config);       // with the last layer and what follows it
+TensorList transformer_tensors(const TransformerConfig& config);   // T2V, I2V, FLF2V, TI2V, VACE
+TensorList text_encoder_tensors(const TextEncoderConfig& config);  // the embedding as "shared.weight"
+TensorList vae_tensors(const VaeConfig& config);                   // 2.1 and 2.2, encoder and decoder
+TensorList clip_vision_tensors(const ClipVisionConfig& config);    // with the last layer and what follows it
+inline constexpr const char* kVisualProjection = "visual_projection.weight";
 TensorList clip_vision_tensors_used(const ClipVisionConfig& config);  // without: what has to be there
 
 // The name under which `holder` (anything with contains(name)) has a tensor of these lists: files name UMT5's embedding
@@ -43,7 +44,7 @@ struct TensorTotals {
 TensorTotals totals(const TensorList& list);
 
 // A name that a checkpoint may hold although the list does not: the tied copy of the embedding, normalisations that old
-// conversions left behind. Such tensors are ignored.
+// conversions left behind, what a file of a whole CLIP model has beside the vision tower. Such tensors are ignored.
 bool is_ignored_tensor(const std::string& name);
 
 // True for tensors that stay float32 when the transformer runs in bf16 (wan.md section 2.9): those with a dotted

@@ -158,9 +158,89 @@ TEST(Golden, ListsMatchEveryRecordedCheckpoint) {
                 io::Checkpoint::open(entry.path() / "text_encoder", "model"));
     expect_same(vae_tensors(VaeConfig::load(entry.path() / "vae/config.json")),
                 io::Checkpoint::open(entry.path() / "vae", "diffusion_pytorch_model"));
+    if (fs::exists(entry.path() / "image_encoder")) {
+      expect_same(clip_vision_tensors(ClipVisionConfig::load(entry.path() / "image_encoder/config.json")),
+                  io::Checkpoint::open(entry.path() / "image_encoder", "model"));
+    }
     ++folders;
   }
   EXPECT_GT(folders, 0);
+}
+
+TEST(TensorList, WhatElseAClipModelHoldsIsIgnored) {
+  for (const char* name : {"vision_model.embeddings.position_ids", "text_model.embeddings.token_embedding.weight",
+                           "text_projection.weight", "logit_scale"}) {
+    EXPECT_TRUE(is_ignored_tensor(name)) << name;
+  }
+  EXPECT_FALSE(is_ignored_tensor("vision_model.post_layernorm.weight"));
+  EXPECT_FALSE(is_ignored_tensor(kVisualProjection));
+}
+
+// ---- the models of configs/ ----
+
+struct Published {
+  const char* name;
+  const char* pipeline;
+  int64_t tensors, parameters;  // of an expert: wan.md section 8
+  size_t experts;
+  double float32_gigabytes;  // of an expert: sections 1.1 and 8, to two digits behind the point
+  double flow_shift;         // stored
+  bool looks;                // has an image encoder
+};
+
+constexpr Published kPublished[] = {
+    {"wan2.1_t2v_1.3b", "WanPipeline", 825, 1'418'996'800, 1, 5.68, 3, false},
+    {"wan2.1_t2v_14b", "WanPipeline", 1095, 14'288'491'584, 1, 57.15, 3, false},
+    {"wan2.1_i2v_14b_480p", "WanImageToVideoPipeline", 1303, 16'394'878'784, 1, 65.58, 3, true},
+    {"wan2.1_i2v_14b_720p", "WanImageToVideoPipeline", 1303, 16'394'878'784, 1, 65.58, 5, true},
+    {"wan2.1_flf2v_14b_720p", "WanImageToVideoPipeline", 1304, 16'395'536'704, 1, 65.58, 16, true},
+    {"wan2.1_vace_1.3b", "WanVACEPipeline", 1264, 2'153'972'032, 1, 8.62, 3, false},
+    {"wan2.1_vace_14b", "WanVACEPipeline", 1331, 17'337'592'896, 1, 69.35, 3, false},
+    {"wan2.2_t2v_a14b", "WanPipeline", 1095, 14'288'491'584, 2, 57.15, 3, false},
+    {"wan2.2_i2v_a14b", "WanImageToVideoPipeline", 1095, 14'288'901'184, 2, 57.16, 3, false},
+    {"wan2.2_ti2v_5b", "WanPipeline", 825, 4'999'787'712, 1, 20.00, 5, false},
+};
+
+void expect_published(const Published& model, const fs::path& folder) {
+  SCOPED_TRACE(model.name);
+  const auto pipeline = PipelineConfig::load(folder / "model_index.json");
+  EXPECT_EQ(pipeline.class_name, model.pipeline);
+  EXPECT_EQ(pipeline.has("transformer_2"), model.experts == 2);
+  EXPECT_EQ(pipeline.has("image_encoder"), model.looks);
+  EXPECT_EQ(pipeline.has("image_processor"), model.looks);
+  for (const char* expert : {"transformer", "transformer_2"}) {
+    if (!pipeline.has(expert)) continue;
+    const auto config = TransformerConfig::load(folder / expert / "config.json");
+    const TensorList list = transformer_tensors(config);
+    expect_totals(list, model.tensors, model.parameters);
+    EXPECT_NEAR(static_cast<double>(totals(list).bytes(DType::kF32)) * 1e-9, model.float32_gigabytes, 0.005);
+    EXPECT_EQ(config.image_dim.has_value(), model.looks);
+  }
+  expect_totals(text_encoder_tensors(TextEncoderConfig::load(folder / "text_encoder/config.json")), 242, 5'680'910'336);
+  const TensorList vae = vae_tensors(VaeConfig::load(folder / "vae/config.json"));
+  if (pipeline.expand_timesteps) expect_totals(vae, 196, 704'688'668);
+  else expect_totals(vae, 194, 126'892'531);
+  EXPECT_EQ(SchedulerConfigFile::load(folder / "scheduler/scheduler_config.json").flow_shift, model.flow_shift);
+  if (!model.looks) return;
+  const auto vision = ClipVisionConfig::load(folder / "image_encoder/config.json");
+  expect_totals(clip_vision_tensors(vision), 520, 632'076'800);
+  const auto processor = ImageProcessorConfig::load(folder / "image_processor/preprocessor_config.json");
+  EXPECT_EQ(processor.shortest_edge, vision.image_size);
+  EXPECT_EQ(processor.crop, (ImageProcessorConfig::Size{vision.image_size, vision.image_size}));
+}
+
+TEST(ShippedConfigs, AreThePublishedModels) {
+  const fs::path configs = ZOETROPE_CONFIG_DIR;
+  std::set<std::string> shipped, known;
+  for (const auto& entry : fs::directory_iterator(configs)) {
+    if (fs::exists(entry.path() / "model_index.json")) shipped.insert(entry.path().filename().string());
+  }
+  for (const Published& model : kPublished) {
+    known.insert(model.name);
+    expect_published(model, configs / model.name);
+    EXPECT_TRUE(fs::exists(configs / (std::string(model.name) + ".yml"))) << model.name;
+  }
+  EXPECT_EQ(shipped, known);
 }
 
 TEST(TensorList, TheTiedEmbeddingIsFoundByEitherName) {
