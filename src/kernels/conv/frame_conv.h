@@ -44,7 +44,8 @@ class FrameConvolution {
  public:
   // weight [O, I, frames, rows, columns], bias [O] or empty, F32, contiguous; both are copied into the layout of the
   // kernels. Where dtype is BF16 the caller has rounded them as the model wants; weights that bf16 holds exactly are
-  // kept so, and where products are float32 a call widens them into the stream's scratch.
+  // kept so, and where products are float32 a call widens them into the stream's scratch; where they are bf16, weights
+  // that it does not hold (sums of taps) are rounded to it.
   FrameConvolution(const FrameConvProblem& problem, const TensorView& weight, const TensorView& bias);
   ~FrameConvolution();
   FrameConvolution(FrameConvolution&&) noexcept;
