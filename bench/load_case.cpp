@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "bench/cases.h"
+#include "bench/forward_inputs.h"
 #include "bench/memory.h"
 #include "bench/model_check.h"
 #include "bench/published.h"
@@ -23,7 +24,7 @@ constexpr double kCopySeconds = 0.3;
 constexpr int64_t kRepeats = 3;
 constexpr double kNever = 1e300;
 constexpr int64_t kTokensOneWay = 4;  // a forward of 16 tokens: it touches every weight and costs little else
-constexpr int64_t kTextRows = 16;
+constexpr int64_t kTextRows = 16, kImageRows = 16;
 constexpr size_t kReadBytes = size_t{4} << 20;
 
 // Reads the files once, so that what is timed is not the disk.
@@ -108,17 +109,14 @@ class LoadBench {
     const int64_t tokens = kTokensOneWay * kTokensOneWay;
     Start start;
     with_whole_sequence(config, tokens, type, stream_, [&](attention::ContextAttention& attention) {
-      const Tensor latents(DType::kF32, {1, config.in_channels, latent[0], latent[1], latent[2]});
-      const Tensor text(type, {1, kTextRows, config.text_dim});
+      const ForwardInputs inputs(config, {.latent = latent, .text_rows = kTextRows, .image_rows = kImageRows}, type);
       const Tensor velocity(type, {1, tokens, config.patch_output_dim()});
-      fill_normal(latents, 1);
-      fill_normal(text, 2);
       std::shared_ptr<const wan::TransformerWeights> weights;
       const auto forward = [&] {
         wan::Transformer transformer(weights, stream_);
         transformer.prepare(latent, 1, attention);
-        transformer.set_context(text);
-        transformer.forward(latents, std::vector<float>{500}, velocity);
+        inputs.give(transformer);
+        transformer.forward(inputs.latents, std::vector<float>{500}, velocity);
       };
       const double begin = wall_seconds();
       weights = load(type, cache);

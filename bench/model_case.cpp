@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "bench/cases.h"
+#include "bench/forward_inputs.h"
 #include "bench/memory.h"
 #include "bench/model_check.h"
 #include "bench/whole_model.h"
@@ -17,12 +18,14 @@
 namespace zoetrope::bench {
 namespace {
 
-constexpr int64_t kTextRows = 512;  // what a run gives cross-attention, zero rows included
+constexpr int64_t kTextRows = 512;   // what a run gives cross-attention, zero rows included
+constexpr int64_t kImageRows = 257;  // what the published image encoder makes of one picture
 constexpr float kTimestep = 500;
 constexpr int kMostFrames = 100000;
 
 constexpr const char* kNote =
-    "Batch 1, 512 text rows, whose keys and values are made before, as once a prompt in a run. GFLOP are those that "
+    "Batch 1, 512 text rows and an image's 257 or 514 where the model looks at one, whose keys and values are made "
+    "before, as once a prompt in a run. GFLOP are those that "
     "are "
     "executed (bench/model_flops.h). 'of peak' is the median over the repeats of operations a second over those of "
     "the fastest multiply-adds that this machine has for the dtype, measured right before and after each repeat. "
@@ -85,22 +88,20 @@ class ModelBench : private WholeModel {
     const wan::TransformerConfig& config = weights->config;
     const Shape latent = latent_of(frames);
     const int64_t tokens = wan::token_grid(config, latent).tokens();
-    const double flop = wan::forward_flop(config, tokens, kTextRows).total();
+    const ForwardSize size{.latent = latent, .text_rows = kTextRows, .image_rows = kImageRows};
+    const double flop = wan::forward_flop(config, tokens, kTextRows, image_rows(config, size)).total();
     say(fmt::format("{} {} tokens: {:.2f} TFLOP", dtype, tokens, flop * 1e-12));
     Verdict verdict;
     Timed timed;
     with_whole_sequence(config, tokens, weights->dtype, stream_, [&](attention::ContextAttention& attention) {
       wan::Transformer transformer(weights, stream_);
       transformer.prepare(latent, 1, attention);
-      const Tensor latents(DType::kF32, {1, config.in_channels, latent[0], latent[1], latent[2]});
-      const Tensor text(weights->dtype, {1, kTextRows, config.text_dim});
+      const ForwardInputs inputs(config, size, weights->dtype);
       const Tensor velocity(weights->dtype, {1, tokens, config.patch_output_dim()});
-      fill_normal(latents, 1);
-      fill_normal(text, 2);
-      transformer.set_context(text);
+      inputs.give(transformer);
       const std::vector<float> timesteps{kTimestep};
       timed = time(
-          weights->dtype, flop, [&] { transformer.forward(latents, timesteps, velocity); },
+          weights->dtype, flop, [&] { transformer.forward(inputs.latents, timesteps, velocity); },
           [&] {
             say(fmt::format("{} {} tokens: checking", dtype, tokens));
             return check_transformer(weights, source, stream_);

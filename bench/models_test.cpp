@@ -123,6 +123,20 @@ TEST_P(Checks, OfTheTransformerTellRightFromWrong) {
   EXPECT_FALSE(check_transformer(weights, wrong_.source(Part::kTransformer, 1), stream_).passed());
 }
 
+TEST_P(Checks, OfTheWholeFamilyTellRightFromWrong) {
+  for (const char* name : {"wan21_i2v", "wan21_flf2v", "wan22_i2v", "wan22_ti2v", "wan21_vace"}) {
+    const std::filesystem::path folder =
+        std::filesystem::path(ZOETROPE_SOURCE_DIR "/tests/golden/pipelines") / name / "transformer";
+    const auto config = wan::TransformerConfig::load(folder / "config.json");
+    const auto source = io::checkpoint_source(io::Checkpoint::open(folder, pipeline::kDiffusersStem));
+    const auto weights = wan::TransformerWeights::load(config, std::make_shared<io::Weights>(source), GetParam());
+    const Verdict verdict = check_transformer(weights, source, stream_);
+    EXPECT_TRUE(verdict.passed()) << name << ": " << verdict.relative_l2 << " of " << verdict.tolerance;
+    const auto random = wan::random_weights(wan::transformer_tensors(config), "transformer", 1);
+    EXPECT_FALSE(check_transformer(weights, random, stream_).passed()) << name;
+  }
+}
+
 TEST_P(Checks, OfTheVaeTellRightFromWrong) {
   const auto source = right_.source(Part::kVae, 1);
   const auto weights = std::make_shared<wan::VaeWeights>(right_.vae(), std::make_shared<io::Weights>(source),

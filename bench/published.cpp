@@ -1,6 +1,7 @@
 #include "bench/published.h"
 
 #include <filesystem>
+#include <vector>
 
 #include "base/error.h"
 #include "bench/memory.h"
@@ -31,6 +32,7 @@ Published Published::open(const PublishedSettings& settings) {
   model.vae_ = model.folder_.vae_config;
   model.text_encoder_ = model.folder_.text_encoder_config;
   model.transformer_.num_layers = shortened("transformer", model.transformer_.num_layers, settings.layers);
+  std::erase_if(model.transformer_.vace_layers, [&](int64_t layer) { return layer >= model.transformer_.num_layers; });
   model.text_encoder_.num_layers =
       std::min(model.text_encoder_.num_layers, settings.layers > 0 ? settings.layers : kMostLayers);
   return model;

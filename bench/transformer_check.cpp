@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "bench/forward_inputs.h"
 #include "bench/model_check.h"
 #include "bench/reference_rows.h"
 #include "bench/whole_sequence.h"
@@ -21,7 +22,7 @@ using wan::TransformerConfig;
 // its own norm, and norms of branches add up to no more than that of the sum times a small factor.
 constexpr double kRoundings = 16;
 constexpr double kFloatUnit = 0x1p-24, kBFloatUnit = 0x1p-9;
-constexpr int64_t kTextRows = 5;
+constexpr int64_t kTextRows = 5, kImageRows = 3, kControlFrames = 1;
 constexpr float kTimestep = 500;
 
 // Sums of K terms in float32 are off by √K·u where roundings are independent.
@@ -51,7 +52,9 @@ class Reference {
     const int64_t half = config_.freq_dim / 2;
     Rows sinusoid(config_.freq_dim, 1);
     for (int64_t k = 0; k < half; ++k) {
-      const double angle = timestep * std::exp(-std::log(10000.0) * static_cast<double>(k) / static_cast<double>(half));
+      // Frequencies and angles are float32 by definition: exact ones are another function (timestep.h).
+      const float exponent = static_cast<float>(-std::log(10000.0)) * static_cast<float>(k) / static_cast<float>(half);
+      const double angle = static_cast<float>(timestep) * std::exp(exponent);
       sinusoid.values[static_cast<size_t>(k)] = std::cos(angle);
       sinusoid.values[static_cast<size_t>(half + k)] = std::sin(angle);
     }
@@ -66,8 +69,35 @@ class Reference {
     return weights_.linear("condition_embedder.time_proj", temb, rounding_);
   }
 
-  Rows block(int64_t index, Rows x, const Rows& time, const Rows& text, const Grid& grid) const {
-    const std::string name = fmt::format("blocks.{}.", index);
+  // Rows of an image [S, image_dim] as context rows.
+  Rows image(Rows x) const {
+    const std::string name = "condition_embedder.image_embedder.";
+    if (config_.pos_embed_seq_len) {
+      const std::vector<float> positions = weights_.read(name + "pos_embed", rounding_);  // [S, image_dim]
+      for (int64_t f = 0; f < x.features; ++f)
+        for (int64_t r = 0; r < x.rows; ++r) x.feature(f)[r] += positions[static_cast<size_t>(r * x.features + f)];
+    }
+    constexpr double kImageEps = 1e-5;
+    Rows hidden = weights_.linear(name + "ff.net.0.proj", affine_norm(name + "norm1", x, kImageEps), rounding_);
+    for (double& value : hidden.values) value *= 0.5 * std::erfc(-value / std::sqrt(2.0));
+    return affine_norm(name + "norm2", weights_.linear(name + "ff.net.2", hidden, rounding_), kImageEps);
+  }
+
+  Rows control_patches(const Rows& cells) const { return weights_.linear("vace_patch_embedding", cells, rounding_); }
+  Rows control_in(const Rows& patches, const Rows& x) const {
+    Rows c = weights_.linear("vace_blocks.0.proj_in", patches, rounding_);
+    add_to(c, x);
+    return c;
+  }
+  Rows hint(size_t index, const Rows& control) const {
+    return weights_.linear(fmt::format("vace_blocks.{}.proj_out", index), control, rounding_);
+  }
+
+  struct Context {
+    Rows text, image;  // the second without rows where the model looks at none
+  };
+  // `name` ends in a dot.
+  Rows block(const std::string& name, Rows x, const Rows& time, const Context& context, const Grid& grid) const {
     std::vector<float> table = weights_.read(name + "scale_shift_table", Rounding::kFloat32);
     const auto row = [&](int64_t which, int64_t f) {  // shift1, scale1, gate1, shift2, scale2, gate2
       return static_cast<double>(table[static_cast<size_t>(which * d_ + f)]) +
@@ -86,18 +116,9 @@ class Reference {
       }
       return n;
     };
-    add_gated(attention(name + "attn1.", modulated(0), nullptr, &grid), 2);
-    Rows n = x;
-    if (config_.cross_attn_norm) {
-      const std::vector<float> weight = weights_.read(name + "norm2.weight", Rounding::kFloat32);
-      const std::vector<float> bias = weights_.read(name + "norm2.bias", Rounding::kFloat32);
-      n = layer_norm(x);
-      for (int64_t f = 0; f < d_; ++f) {
-        const auto at = static_cast<size_t>(f);
-        for (int64_t r = 0; r < n.rows; ++r) n.feature(f)[r] = n.feature(f)[r] * weight[at] + bias[at];
-      }
-    }
-    add_to(x, attention(name + "attn2.", n, &text, nullptr));
+    add_gated(self_attention(name + "attn1.", modulated(0), grid), 2);
+    const Rows n = config_.cross_attn_norm ? affine_norm(name + "norm2", x, config_.eps) : x;
+    add_to(x, cross_attention(name + "attn2.", n, context));
     Rows hidden = weights_.linear(name + "ffn.net.0.proj", modulated(3), rounding_);
     for (double& value : hidden.values) value = gelu_tanh(value);
     add_gated(weights_.linear(name + "ffn.net.2", hidden, rounding_), 5);
@@ -116,14 +137,26 @@ class Reference {
   }
 
  private:
-  Rows layer_norm(const Rows& x) const {
+  Rows affine_norm(const std::string& name, const Rows& x, double eps) const {
+    const std::vector<float> weight = weights_.read(name + ".weight", Rounding::kFloat32);
+    const std::vector<float> bias = weights_.read(name + ".bias", Rounding::kFloat32);
+    Rows n = layer_norm(x, eps);
+    for (int64_t f = 0; f < x.features; ++f) {
+      const auto at = static_cast<size_t>(f);
+      for (int64_t r = 0; r < n.rows; ++r) n.feature(f)[r] = n.feature(f)[r] * weight[at] + bias[at];
+    }
+    return n;
+  }
+
+  Rows layer_norm(const Rows& x) const { return layer_norm(x, config_.eps); }
+  static Rows layer_norm(const Rows& x, double eps) {
     Rows out(x.features, x.rows);
     for (int64_t r = 0; r < x.rows; ++r) {
       double mean = 0, square = 0;
       for (int64_t f = 0; f < x.features; ++f) mean += x.feature(f)[r];
       mean /= static_cast<double>(x.features);
       for (int64_t f = 0; f < x.features; ++f) square += std::pow(x.feature(f)[r] - mean, 2);
-      const double scale = 1 / std::sqrt(square / static_cast<double>(x.features) + config_.eps);
+      const double scale = 1 / std::sqrt(square / static_cast<double>(x.features) + eps);
       for (int64_t f = 0; f < x.features; ++f) out.feature(f)[r] = (x.feature(f)[r] - mean) * scale;
     }
     return out;
@@ -161,18 +194,32 @@ class Reference {
     }
   }
 
-  Rows attention(const std::string& name, const Rows& n, const Rows* text, const Grid* grid) const {
-    const Rows& keys_of = text != nullptr ? *text : n;
-    Rows q = weights_.linear(name + "to_q", n, rounding_), k = weights_.linear(name + "to_k", keys_of, rounding_);
-    const Rows v = weights_.linear(name + "to_v", keys_of, rounding_);
-    rms_norm(name + "norm_q.weight", q);
-    rms_norm(name + "norm_k.weight", k);
-    if (grid != nullptr) {
-      rotate(q, *grid);
-      rotate(k, *grid);
-    }
+  Rows normed(const std::string& name, const char* product, const char* norm, const Rows& from) const {
+    Rows rows = weights_.linear(name + product, from, rounding_);
+    rms_norm(name + norm + ".weight", rows);
+    return rows;
+  }
+  Rows attended(const Rows& q, const Rows& k, const Rows& v) const {
     const double scale = 1 / std::sqrt(static_cast<double>(config_.attention_head_dim));
-    return weights_.linear(name + "to_out.0", attend({q, k, v, config_.num_attention_heads, scale, {}}), rounding_);
+    return attend({q, k, v, config_.num_attention_heads, scale, {}});
+  }
+
+  Rows self_attention(const std::string& name, const Rows& n, const Grid& grid) const {
+    Rows q = normed(name, "to_q", "norm_q", n), k = normed(name, "to_k", "norm_k", n);
+    rotate(q, grid);
+    rotate(k, grid);
+    return weights_.linear(name + "to_out.0", attended(q, k, weights_.linear(name + "to_v", n, rounding_)), rounding_);
+  }
+
+  // The image's keys have a softmax of their own.
+  Rows cross_attention(const std::string& name, const Rows& n, const Context& context) const {
+    const Rows q = normed(name, "to_q", "norm_q", n);
+    Rows sum = attended(q, normed(name, "to_k", "norm_k", context.text),
+                        weights_.linear(name + "to_v", context.text, rounding_));
+    if (context.image.rows > 0)
+      add_to(sum, attended(q, normed(name, "add_k_proj", "norm_added_k", context.image),
+                           weights_.linear(name + "add_v_proj", context.image, rounding_)));
+    return weights_.linear(name + "to_out.0", sum, rounding_);
   }
 
   const TransformerConfig& config_;
@@ -183,11 +230,10 @@ class Reference {
 
 using Values = std::map<std::string, Rows>;
 
-// What the model makes of a small latent, by the names of its probe.
-Values run_small(const std::shared_ptr<const wan::TransformerWeights>& weights, const Tensor& latents,
-                 const Tensor& text, Stream& stream) {
+// What the model makes of small inputs, by the names of its probe.
+Values run_small(const std::shared_ptr<const wan::TransformerWeights>& weights, const ForwardInputs& inputs,
+                 const Shape& latent, Stream& stream) {
   const TransformerConfig& config = weights->config;
-  const Shape latent{latents.shape()[2], latents.shape()[3], latents.shape()[4]};
   const int64_t tokens = wan::token_grid(config, latent).tokens();
   Values values;
   const wan::Probe keep = [&](std::string_view name, const TensorView& value) {
@@ -196,9 +242,9 @@ Values run_small(const std::shared_ptr<const wan::TransformerWeights>& weights, 
   with_whole_sequence(config, tokens, weights->dtype, stream, [&](attention::ContextAttention& attention) {
     wan::Transformer transformer(weights, stream);
     transformer.prepare(latent, 1, attention);
-    transformer.set_context(text, {}, keep);
+    inputs.give(transformer, keep);
     const Tensor velocity(weights->dtype, {1, tokens, config.patch_output_dim()});
-    transformer.forward(latents, std::vector<float>{kTimestep}, velocity, keep);
+    transformer.forward(inputs.latents, std::vector<float>{kTimestep}, velocity, keep);
   });
   return values;
 }
@@ -206,7 +252,7 @@ Values run_small(const std::shared_ptr<const wan::TransformerWeights>& weights, 
 // [C·pt·ph·pw, tokens] as the model reads them, rounded to its dtype.
 Rows cells_of(const TransformerConfig& config, const Tensor& latents, const Grid& grid, Rounding rounding) {
   const auto [pt, ph, pw] = config.patch_size;
-  Rows cells(config.patch_input_dim(), grid.frames * grid.height * grid.width);
+  Rows cells(latents.shape()[1] * config.patch_volume(), grid.frames * grid.height * grid.width);
   for (int64_t r = 0; r < cells.rows; ++r) {
     const int64_t t = r / (grid.height * grid.width), y = r / grid.width % grid.height, x = r % grid.width;
     for (int64_t f = 0; f < cells.features; ++f) {
@@ -222,47 +268,100 @@ Rows cells_of(const TransformerConfig& config, const Tensor& latents, const Grid
 
 }  // namespace
 
+namespace {
+
+// A model's stages beside the reference's, each from what the model itself made before it.
+class Comparison {
+ public:
+  Comparison(const Values& values, double tolerance) : values_(values) { verdict_.tolerance = tolerance; }
+
+  const Rows& value(const std::string& name) const {
+    const auto found = values_.find(name);
+    ZT_CHECK(found != values_.end(), "the transformer does not show '{}'", name);
+    return found->second;
+  }
+  void stage(const std::string& name, const Rows& expected) {
+    const double error = relative_l2(value(name), expected);
+    verdict_.finite = verdict_.finite && std::isfinite(error);
+    verdict_.relative_l2 = std::max(verdict_.relative_l2, error);
+  }
+  // What a block of the model's stream hands on: its own result, and the hint that follows it.
+  Rows after(const TransformerConfig& config, int64_t block) const {
+    if (block < 0) return value("patch_embedding");
+    Rows x = value(fmt::format("block.{}", block));
+    const auto& layers = config.vace_layers;
+    const auto found = std::find(layers.begin(), layers.end(), block);
+    if (found != layers.end()) add_to(x, value(fmt::format("vace.{}.hint", found - layers.begin())));
+    return x;
+  }
+  const Verdict& verdict() const { return verdict_; }
+
+ private:
+  const Values& values_;
+  Verdict verdict_;
+};
+
+// The control stream's beginning, its first and last block and their hints.
+void compare_control(Comparison& compare, const Reference& reference, const TransformerConfig& config,
+                     const ForwardInputs& inputs, const Reference::Context& context, const Grid& grid,
+                     Rounding rounding) {
+  const Rows& x = compare.value("patch_embedding");
+  const Rows cells = cells_of(config, inputs.control, {kControlFrames, grid.height, grid.width}, rounding);
+  compare.stage("vace_patch_embedding", reference.control_patches(cells));
+  // Where the control video has ended, rows of zero.
+  const Rows& patches = compare.value("vace_patch_embedding");
+  Rows padded(patches.features, x.rows);
+  for (int64_t f = 0; f < patches.features; ++f) std::copy_n(patches.feature(f), patches.rows, padded.feature(f));
+  const size_t last = config.vace_layers.size() - 1;
+  for (size_t j = 0; j <= last; j += std::max<size_t>(1, last)) {
+    const Rows c = j == 0 ? reference.control_in(padded, x) : compare.value(fmt::format("vace.{}.control", j - 1));
+    const std::string name = fmt::format("vace.{}.", j);
+    compare.stage(name + "control",
+                  reference.block(fmt::format("vace_blocks.{}.", j), c, compare.value("timestep_proj"), context, grid));
+    compare.stage(name + "hint", reference.hint(j, compare.value(name + "control")));
+  }
+}
+
+}  // namespace
+
 Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& weights,
                           const std::shared_ptr<const io::WeightSource>& source, Stream& stream) {
   const TransformerConfig& config = weights->config;
   const Grid grid{2, 2, 3};
-  const Tensor latents(DType::kF32, {1, config.in_channels, grid.frames * config.patch_size[0],
-                                     grid.height * config.patch_size[1], grid.width * config.patch_size[2]});
-  const Tensor text(weights->dtype, {1, kTextRows, config.text_dim});
-  fill_normal(latents, 1);
-  fill_normal(text, 2);
-  const Values values = run_small(weights, latents, text, stream);
+  const auto& patch = config.patch_size;
+  const ForwardSize size{.latent = {grid.frames * patch[0], grid.height * patch[1], grid.width * patch[2]},
+                         .text_rows = kTextRows,
+                         .image_rows = kImageRows,
+                         .control_frames = kControlFrames * patch[0]};
+  const ForwardInputs inputs(config, size, weights->dtype);
+  const Values values = run_small(weights, inputs, size.latent, stream);
   const ReferenceWeights plain(source, stream.team());
   const Reference reference(config, weights->dtype, plain);
+  const Rounding rounding = rounding_of(weights->dtype);
 
-  Verdict verdict;
-  verdict.tolerance = stage_tolerance(config, weights->dtype);
-  const auto value = [&](const std::string& name) -> const Rows& {
-    const auto found = values.find(name);
-    ZT_CHECK(found != values.end(), "the transformer does not show '{}'", name);
-    return found->second;
-  };
-  const auto compare = [&](const std::string& name, const Rows& expected) {
-    const double error = relative_l2(value(name), expected);
-    verdict.finite = verdict.finite && std::isfinite(error);
-    verdict.relative_l2 = std::max(verdict.relative_l2, error);
-  };
-  compare("patch_embedding", reference.patch_embedding(cells_of(config, latents, grid, rounding_of(weights->dtype))));
-  compare("text_embedding", reference.text(rows_of(text)));
-  compare("temb", reference.temb(kTimestep));
+  Comparison compare(values, stage_tolerance(config, weights->dtype));
+  compare.stage("patch_embedding", reference.patch_embedding(cells_of(config, inputs.latents, grid, rounding)));
+  compare.stage("text_embedding", reference.text(rows_of(inputs.text)));
+  Reference::Context context{compare.value("text_embedding"), {}};
+  if (inputs.image) {
+    compare.stage("image_embedding", reference.image(rows_of(inputs.image)));
+    context.image = compare.value("image_embedding");
+  }
+  compare.stage("temb", reference.temb(kTimestep));
   Rows temb(config.inner_dim(), 1);
-  temb.values = value("temb").values;
-  compare("timestep_proj", reference.time_projection(temb));
+  temb.values = compare.value("temb").values;
+  compare.stage("timestep_proj", reference.time_projection(temb));
+  if (config.vace()) compare_control(compare, reference, config, inputs, context, grid, rounding);
   const int64_t last = config.num_layers - 1;
   const auto block = [&](int64_t index) {
-    const std::string before = index == 0 ? "patch_embedding" : fmt::format("block.{}", index - 1);
-    compare(fmt::format("block.{}", index),
-            reference.block(index, value(before), value("timestep_proj"), value("text_embedding"), grid));
+    compare.stage(fmt::format("block.{}", index),
+                  reference.block(fmt::format("blocks.{}.", index), compare.after(config, index - 1),
+                                  compare.value("timestep_proj"), context, grid));
   };
   block(0);
   if (last > 0) block(last);
-  compare("proj_out", reference.head(value(fmt::format("block.{}", last)), temb));
-  return verdict;
+  compare.stage("proj_out", reference.head(compare.after(config, last), temb));
+  return compare.verdict();
 }
 
 std::string degenerate(const TensorView& result) {

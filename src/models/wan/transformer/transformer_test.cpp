@@ -192,22 +192,68 @@ TEST(TransformerWeights, RefuseTensorsThatDoNotFitTheConfig) {
 
 // Reading goes on for minutes: who waits is asked after every tensor, and can give up at any.
 TEST(TransformerWeights, TickAfterEveryTensor) {
-  const Model model;
-  const auto load = [&](const std::function<void()>& tick) {
-    const auto source = std::make_shared<io::Weights>(io::procedural_source(model.folder / "weights.json"));
-    return TransformerWeights::load(model.config, source, DType::kF32, tick);
-  };
-  size_t ticks = 0;
-  load([&] { ++ticks; });
-  // q, k and v of a block's self-attention are read as one, weights and biases.
-  const auto joined = static_cast<size_t>(4 * model.config.num_layers);
-  EXPECT_EQ(ticks, transformer_tensors(model.config).size() - joined);
-  size_t left = 3;
-  EXPECT_THROW(load([&] {
-                 if (--left == 0) fail("enough");
-               }),
-               Error);
-  EXPECT_EQ(left, 0u);
+  for (const ModelClass& which : testing::kModelClasses) {
+    const Model model(DType::kF32, which.model);
+    const auto load = [&](const std::function<void()>& tick) {
+      return TransformerWeights::load(model.config, testing::open_weights(model.folder), DType::kF32, tick);
+    };
+    size_t ticks = 0;
+    load([&] { ++ticks; });
+    // q, k and v of a block's self-attention are read as one, weights and biases.
+    const auto joined = static_cast<size_t>(4 * model.config.block_count());
+    EXPECT_EQ(ticks, transformer_tensors(model.config).size() - joined) << which.name;
+    size_t left = 3;
+    EXPECT_THROW(load([&] {
+                   if (--left == 0) fail("enough");
+                 }),
+                 Error);
+    EXPECT_EQ(left, 0u);
+  }
+}
+
+// What the planner counts is what the loader makes.
+TEST(TransformerWeights, HoldWhatTheMemoryModelCounts) {
+  for (const ModelClass& which : testing::kModelClasses) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Model model(dtype, which.model);
+      const TransformerWeights& w = *model.weights;
+      int64_t bytes = 0;
+      const auto vector = [&](const TensorView& v) { bytes += v ? static_cast<int64_t>(v.bytes()) : 0; };
+      const auto linear = [&](const LinearWeights& layer) {
+        if (!layer.weight) return;
+        bytes += static_cast<int64_t>(kernels::packed_bytes(layer.weight));
+        vector(layer.bias);
+      };
+      for (const LinearWeights* layer :
+           {&w.patch_embedding, &w.time_in, &w.time_out, &w.time_proj, &w.text_in, &w.text_out, &w.image.hidden,
+            &w.image.out, &w.proj_out, &w.control.patch_embedding, &w.control.in})
+        linear(*layer);
+      for (const TensorView* v : {&w.head_modulation, &w.image.positions, &w.image.in_norm, &w.image.in_norm_bias,
+                                  &w.image.out_norm, &w.image.out_norm_bias})
+        vector(*v);
+      for (const LinearWeights& hint : w.control.hints) linear(hint);
+      for (const TransformerBlockWeights& block : w.blocks) {
+        for (const LinearWeights* layer :
+             {&block.self_qkv, &block.self_out, &block.cross_q, &block.cross_out, &block.ffn_in, &block.ffn_out})
+          linear(*layer);
+        for (const TensorView* v : {&block.modulation, &block.self_norm_q, &block.self_norm_k, &block.cross_norm_weight,
+                                    &block.cross_norm_bias, &block.cross_norm_q})
+          vector(*v);
+        for (const KeyWeights& keys : block.keys) {
+          linear(keys.k);
+          linear(keys.v);
+          vector(keys.norm);
+        }
+      }
+      // q, k and v side by side leave no panel half empty three times; widths here are no multiples of a panel.
+      const int64_t counted = transformer_weight_bytes(model.config, dtype);
+      const int64_t d = model.config.inner_dim();
+      const auto packed = [&](int64_t n) {
+        return static_cast<int64_t>(kernels::packed_bytes({nullptr, n, d, dtype, kernels::packed_layout(dtype)}));
+      };
+      EXPECT_EQ(counted - model.config.block_count() * (3 * packed(d) - packed(3 * d)), bytes) << which.name;
+    }
+  }
 }
 
 TEST(TransformerWeights, IslandsStayFloat32) {

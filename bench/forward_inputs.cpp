@@ -1,0 +1,31 @@
+#include "bench/forward_inputs.h"
+
+#include "bench/attention_data.h"
+
+namespace zoetrope::bench {
+
+int64_t image_rows(const wan::TransformerConfig& config, const ForwardSize& size) {
+  return config.image_dim ? config.pos_embed_seq_len.value_or(size.image_rows) : 0;
+}
+
+ForwardInputs::ForwardInputs(const wan::TransformerConfig& config, const ForwardSize& size, DType dtype)
+    : scales(config.vace_layers.size(), 1.0f) {
+  const auto normal = [](DType type, const Shape& shape, uint64_t seed) {
+    Tensor tensor(type, shape);
+    fill_normal(tensor, seed);
+    return tensor;
+  };
+  const Shape& latent = size.latent;
+  latents = normal(DType::kF32, {1, config.in_channels, latent[0], latent[1], latent[2]}, 1);
+  text = normal(dtype, {1, size.text_rows, config.text_dim}, 2);
+  if (config.image_dim) image = normal(dtype, {1, image_rows(config, size), *config.image_dim}, 3);
+  const int64_t frames = size.control_frames > 0 ? size.control_frames : latent[0];
+  if (config.vace()) control = normal(DType::kF32, {1, config.vace_in_channels, frames, latent[1], latent[2]}, 4);
+}
+
+void ForwardInputs::give(wan::Transformer& transformer, const wan::Probe& probe) const {
+  transformer.set_context(text, {}, probe, image ? image.view() : TensorView());
+  if (control) transformer.set_control(control, scales);
+}
+
+}  // namespace zoetrope::bench

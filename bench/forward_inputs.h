@@ -1,0 +1,37 @@
+// What a forward of a transformer takes, by its config: latents and text always, rows of an image and a control video
+// where the model looks at them. Random values; for cases that time or check one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "models/wan/transformer/transformer.h"
+
+namespace zoetrope::bench {
+
+struct ForwardSize {
+  Shape latent;  // {F, H, W}
+  int64_t text_rows = 0;
+  int64_t image_rows = 0;      // where the model takes any and has no positions for a number of its own
+  int64_t control_frames = 0;  // of the control video, in latents; 0: all
+};
+
+struct ForwardInputs {
+  ForwardInputs(const wan::TransformerConfig& config, const ForwardSize& size, DType dtype);
+
+  // Prompt and control video, after prepare(). They must outlive the transformer's use.
+  void give(wan::Transformer& transformer, const wan::Probe& probe = {}) const;
+
+  Tensor latents;             // [1, C_in, F, H, W] F32
+  Tensor text;                // [1, L, text_dim] of `dtype`
+  Tensor image;               // [1, S, image_dim] of `dtype`, or empty
+  Tensor control;             // [1, C_vace, Fc, H, W] F32, or empty
+  std::vector<float> scales;  // of the control layers
+};
+
+// Rows of the image that such inputs have.
+int64_t image_rows(const wan::TransformerConfig& config, const ForwardSize& size);
+
+}  // namespace zoetrope::bench
