@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/index_range.h"
-#include "kernels/amx_units.h"
 #include "kernels/activation.h"
+#include "kernels/amx_units.h"
 #include "kernels/cpu_features.h"
 #include "kernels/vector_math.h"
 #include "tensor/dispatch.h"

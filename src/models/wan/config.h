@@ -90,7 +90,7 @@ struct VaeConfig {
   std::vector<float> latents_mean;                           // [z_dim]
   std::vector<float> latents_std;                            // [z_dim]
   bool is_residual = false;                                  // 2.2
-  int64_t in_channels = 3;  // of a patch
+  int64_t in_channels = 3;                                   // of a patch
   int64_t out_channels = 3;
   int64_t patch_size = 1;  // null in the file: 1
   int64_t scale_factor_temporal = 4;
