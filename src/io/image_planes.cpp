@@ -163,6 +163,11 @@ Tensor planes_to_rgb(const AVFrame& frame, const std::filesystem::path& path) {
     case AV_PIX_FMT_YUVJ440P:
     case AV_PIX_FMT_YUVJ444P:
     case AV_PIX_FMT_YUVJ411P:
+    case AV_PIX_FMT_YUV420P:  // a comment in the file may ask for the range of video, which libjpeg does not follow
+    case AV_PIX_FMT_YUV422P:
+    case AV_PIX_FMT_YUV440P:
+    case AV_PIX_FMT_YUV444P:
+    case AV_PIX_FMT_YUV411P:
       ycc_to_rgb(frame, *description, out);
       break;
     case AV_PIX_FMT_GBRP:

@@ -189,6 +189,17 @@ TEST(ReadImage, JpegsAreThoseOfLibjpegToTheTransform) {
   }
 }
 
+TEST(ReadImage, JpegsAreOfFullRangeWhateverTheySay) {
+  const TestFolder folder;
+  const std::string words = "CS=ITU601", comment = std::string("\xff\xfe\0\x0c", 4) + words + '\0';
+  for (const JpegExample& example : kJpegExamples) {
+    const std::string file = from_hex(example.file);
+    const Tensor plain = read_image(folder.write("x.jpg", file));
+    EXPECT_EQ(bytes_of(read_image(folder.write("y.jpg", std::string(file).insert(2, comment)))), bytes_of(plain))
+        << example.chroma;
+  }
+}
+
 // Where EXIF's orientation says a pixel of the upright picture lies in the stored one of h rows and w columns.
 using Place = std::function<std::array<int64_t, 2>(int64_t y, int64_t x, int64_t h, int64_t w)>;
 const std::vector<Place> kPlaces{
