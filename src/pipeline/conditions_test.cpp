@@ -80,7 +80,8 @@ TEST(Conditions, ReferencesAreFittedLikeTheRecordedOne) {
   const Tensor whole = io::resize(own, {own.extent(0) / 8 * 8, own.extent(1) / 8 * 8}, io::ResizeFilter::kLanczos);
   const Tensor canvas(DType::kF32, {32, 48, 3});
   reference_canvas(whole, canvas);
-  const TensorView expected = recorded("wan21_vace", "masked")->tensor("control.reference.0");  // [3, H, W]
+  const auto file = recorded("wan21_vace", "masked");
+  const TensorView expected = file->tensor("control.reference.0");  // [3, H, W]
   double most = 0;
   for (int64_t c = 0; c < 3; ++c)
     for (int64_t i = 0; i < 32 * 48; ++i)

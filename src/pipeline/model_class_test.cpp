@@ -11,6 +11,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
+constexpr const char* kNone = "no error";  // of error_of()
+
 struct Configs {
   explicit Configs(const std::string& name)
       : pipeline(wan::PipelineConfig::load(recorded_model(name) / "model_index.json")),
@@ -64,7 +66,7 @@ TEST(ModelClass, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_THAT(image.refusal(), HasSubstr("expand_timesteps"));
   Configs both("wan22_ti2v");
   both.pipeline.class_name = "WanImageToVideoPipeline";
-  EXPECT_EQ(both.refusal(), "") << "the text-and-image model runs under either name";
+  EXPECT_EQ(both.refusal(), kNone) << "the text-and-image model runs under either name";
 }
 
 TEST(ModelClass, InputsOfOtherModelsAreRefusedWithThoseTaken) {
@@ -72,14 +74,14 @@ TEST(ModelClass, InputsOfOtherModelsAreRefusedWithThoseTaken) {
   options.image = "cat.png";
   EXPECT_EQ(Configs("wan21_t2v").refusal(options),
             "image: this model (text to video) takes a prompt alone; leave it out");
-  EXPECT_EQ(Configs("wan21_i2v").refusal(options), "");
-  EXPECT_EQ(Configs("wan22_ti2v").refusal(options), "");
+  EXPECT_EQ(Configs("wan21_i2v").refusal(options), kNone);
+  EXPECT_EQ(Configs("wan22_ti2v").refusal(options), kNone);
   EXPECT_THAT(Configs("wan21_vace").refusal(options),
               HasSubstr("takes a prompt and, where wanted, control_video, mask, reference_images, conditioning_scale"));
   EXPECT_THAT(Configs("wan21_flf2v").refusal(options), HasSubstr("last_image: this model (first and last frame"));
   options.last_image = "dog.png";
-  EXPECT_EQ(Configs("wan21_flf2v").refusal(options), "");
-  EXPECT_EQ(Configs("wan22_i2v").refusal(options), "");
+  EXPECT_EQ(Configs("wan21_flf2v").refusal(options), kNone);
+  EXPECT_EQ(Configs("wan22_i2v").refusal(options), kNone);
   EXPECT_EQ(Configs("wan21_i2v").refusal(options),
             "last_image: this model (image to video) takes a prompt and image; leave it out");
   EXPECT_THAT(Configs("wan22_ti2v").refusal(options), HasSubstr("takes a prompt and, where wanted, image; leave"));
@@ -91,7 +93,7 @@ TEST(ModelClass, InputsOfOtherModelsAreRefusedWithThoseTaken) {
 
 TEST(ModelClass, InputsThatContradictEachOtherAreRefused) {
   const Configs vace("wan21_vace");
-  EXPECT_EQ(vace.refusal({}), "") << "a prompt is enough";
+  EXPECT_EQ(vace.refusal({}), kNone) << "a prompt is enough";
   GenerateOptions options;
   options.mask = "mask.mp4";
   EXPECT_THAT(vace.refusal(options), HasSubstr("mask: masks the frames of control_video"));
