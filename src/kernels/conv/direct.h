@@ -25,6 +25,7 @@ struct TileCall {
   // Of tiles of several rows, whose runs are single rows of input: [frame][rows of the kernel + row_stride].
   int64_t frames, channels;
   std::array<int64_t, 2> kernel;
+  int64_t column_stride;          // elements between columns of inputs
   int64_t row_stride;             // runs between two rows of output
   int64_t acc_row;                // floats between them
   void (*meanwhile)(void* what);  // called once for each column of taps: work for the rest of the core

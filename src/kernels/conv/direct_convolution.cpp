@@ -27,6 +27,9 @@ constexpr int64_t kUnitStripFloats = 6144, kUnitStripTiles = 2;
 constexpr int64_t kUnitWeightBytes = 200 << 10;
 // Weights of a convolution that stay in the cache from item to item; those of others are asked for a block ahead.
 constexpr int64_t kWeightsThatStay = 600 << 10;
+// Pixels that many bytes apart share so few places of the first cache level that matrix units would push out what they
+// read; such inputs are copied with a gap between them.
+constexpr int64_t kCrowdedBytes = 1024, kUnitElement = 2;
 constexpr size_t kAlignment = 64;
 constexpr int64_t kLine = 64;  // of the cache, in bytes
 constexpr int64_t kAskPixels = 16;
@@ -62,6 +65,8 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
     : problem_(problem), kernels_(kernels) {
   channels_ = round_up(problem.in_channels, kernels.depth);
   run_length_ = problem.kernel[1] * channels_;
+  const bool crowded = kernels.with_units != nullptr && channels_ * kUnitElement % kCrowdedBytes == 0;
+  copied_pixel_ = channels_ + (crowded ? kernels.depth : 0);
   narrow_ = problem.out_channels == kNarrowChannels && run_length_ % kernels.lanes == 0 && kernels.pair == 1;
   widens_ = problem.dtype == DType::kBF16 && kernels.pair == 1;
   tiles_ = kernels.pair == 2 ? DType::kBF16 : DType::kF32;
@@ -196,7 +201,7 @@ DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inpu
   plan.scratch_bytes = (kernels_.with_units == nullptr ? 1 : 2) * plan.acc_bytes;
   if (widens_ || kernels_.with_units != nullptr) {
     const int64_t columns = always_copies() ? plan.most_columns : kernels_.pixels;
-    const int64_t copy = chunk_ * input_rows(kBandRows) * input_columns(columns) * channels_;
+    const int64_t copy = chunk_ * input_rows(kBandRows) * input_columns(columns) * copied_pixel_;
     plan.scratch_bytes += static_cast<size_t>(copy) * dtype_size(tiles_);
   }
   plan.scratch_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(plan.scratch_bytes), kAlignment));
@@ -403,7 +408,7 @@ void DirectConvolution::copy_inputs(const Plan& plan, const Item& item, std::byt
         continue;
       }
       auto* to = reinterpret_cast<BFloat16*>(copy);
-      for (int64_t column = 0; column < columns; ++column, to += channels_)
+      for (int64_t column = 0; column < columns; ++column, to += copied_pixel_)
         std::fill(std::copy_n(from + column * p.in_channels, p.in_channels, to), to + channels_, BFloat16{});
     }
   }
@@ -417,7 +422,7 @@ int64_t DirectConvolution::overlap(const Item& item) const {
 
 int64_t DirectConvolution::copied_row(const Item& item) const {
   const int64_t whole = kernels_.with_units == nullptr ? 1 : kernels_.pixels;
-  return input_columns(round_up(item.columns.size(), whole)) * channels_;
+  return input_columns(round_up(item.columns.size(), whole)) * copied_pixel_;
 }
 
 // The rows of input that the tiles of output row `row` read, at the item's first column. Where a tile has more rows
@@ -450,7 +455,8 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, const Sums&
   const bool units = kernels_.with_units != nullptr;
   TileCall call{};
   call.run_length = run_length_;
-  call.pixel_stride = p.stride * channels_;
+  call.column_stride = item.copied ? copied_pixel_ : channels_;
+  call.pixel_stride = p.stride * call.column_stride;
   call.acc_stride = columns_;
   call.accumulate = sums.frames.begin > plan.first_frame;
   call.frames = sums.frames.size();

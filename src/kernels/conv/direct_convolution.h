@@ -35,7 +35,7 @@ class DirectConvolution {
   int64_t input_rows(int64_t rows) const { return (rows - 1) * problem_.stride + problem_.kernel[0]; }
   int64_t input_columns(int64_t columns) const { return (columns - 1) * problem_.stride + problem_.kernel[1]; }
   // Where frames are not what tiles multiply.
-  bool always_copies() const { return widens_ || channels_ != problem_.in_channels; }
+  bool always_copies() const { return widens_ || copied_pixel_ != problem_.in_channels; }
   const std::byte* weights_of_tiles(Stream& stream) const;
   Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   Item item(const Plan& plan, int64_t index) const;
@@ -56,6 +56,7 @@ class DirectConvolution {
   DType held_ = DType::kF32;   // of packed_
   DType tiles_ = DType::kF32;  // of the weights that tiles read
   int64_t channels_ = 0;       // of inputs, as tiles multiply them
+  int64_t copied_pixel_ = 0;   // elements between columns of copied inputs
   int64_t run_length_ = 0;     // elements
   int64_t columns_ = 0;        // output channels rounded up to vectors
   int64_t chunk_ = 1;          // frames whose weights are used before the next tile
