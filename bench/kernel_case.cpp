@@ -117,10 +117,11 @@ struct Measured {
 // In the order of the implementations, which is that of their speed.
 using Lines = std::vector<std::pair<std::string, std::vector<Measured>>>;
 
-// Pairs of bf16 products are all that its instruction does.
+// Products of bf16 are all that its instruction does.
 bool takes_other_dtype(const AttentionData& data, const std::string& implementation) {
-  return implementation != kAuto && isa_of_kernel(implementation) == Isa::kAvx512Bf16 &&
-         data.problem.dtype != DType::kBF16;
+  if (implementation == kAuto || data.problem.dtype == DType::kBF16) return false;
+  const Isa isa = isa_of_kernel(implementation);
+  return isa == Isa::kAvx512Bf16 || isa == Isa::kAmxBf16;
 }
 
 class KernelBench {

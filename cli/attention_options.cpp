@@ -73,7 +73,7 @@ OptionSet describe_options(AttentionOptions& o) {
   set.text("hardware", o.hardware, pipeline::kHardwareHelp);
   attention::describe_strategy_options(set, o.strategy);
   set.text("implementation", o.implementation,
-           "force a kernel: avx512_bf16, avx512, avx2, scalar; unset or auto: the fastest that can")
+           "force a kernel: amx_bf16, avx512_bf16, avx512, avx2, scalar; unset or auto: the fastest that can")
       .number("scale", o.scale, {-kLargestScale, kLargestScale}, "of q·k; unset: 1/sqrt(D)")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
       .integer("threads", o.threads, {1, 4096},

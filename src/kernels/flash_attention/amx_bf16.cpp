@@ -1,10 +1,10 @@
 // The bf16 tile on matrix units (AMX): both products by tdpbf16ps, 16 × 16 sums of 32 terms an instruction, softmax by
 // AVX-512. What is not a product is VectorTile's: states, weights, the check of lazy softmax, rows that are redone.
 //
-// The units do in 8 cycles what one vector of sixteen scores needs of both products at D = 128, so the exponential
-// (about ten vector instructions) is hidden only if it runs beside them all the time. Everything is therefore one
-// stream of blocks of 32 rows: scores of a block with 64 keys, then values of the key tile before this one, and between
-// their steps a few rows at a time of the softmax of the block before. Nothing waits for anything until the last block.
+// The units do in 8 cycles what one vector of sixteen scores needs of both products at D = 128, and its softmax takes
+// 5.5 by itself. Everything is therefore one stream of blocks of 32 rows: scores of a block with 64 keys, then values
+// of the key tile before this one, and between their steps a few rows at a time of the softmax of the block before. How
+// far that hides it, and what else was tried: docs/decisions.md.
 //
 // Keys are packed as for the vectors: sixteen pair rows of a panel are a tile of the second operand, 16 keys wide. Sums
 // start from o in memory: a chain over all keys costs a digit of float32, which is far below a rounded weight.
