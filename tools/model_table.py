@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The table of README.md: every model of configs/, the command that runs it, and what the planner says that it holds on one device and
-on each of eight.
+"""The table of README.md: every model of configs/, the command that runs it, and what the planner says that it holds on
+one device and on each of eight.
 
     model_table.py PROGRAM [HARDWARE]    prints it as Markdown; HARDWARE is a name of configs/hardware (h100_8)
 """
@@ -18,7 +18,8 @@ MODELS = (
     ("wan2.1_t2v_14b", "2.1 text to video 14B", "Wan2.1-T2V-14B-Diffusers", ""),
     ("wan2.1_i2v_14b_480p", "2.1 image to video 14B, 480p", "Wan2.1-I2V-14B-480P-Diffusers", "image=a.png"),
     ("wan2.1_i2v_14b_720p", "2.1 image to video 14B, 720p", "Wan2.1-I2V-14B-720P-Diffusers", "image=a.png"),
-    ("wan2.1_flf2v_14b_720p", "2.1 first and last frame 14B", "Wan2.1-FLF2V-14B-720P-diffusers", "image=a.png last_image=b.png"),
+    ("wan2.1_flf2v_14b_720p", "2.1 first and last frame 14B", "Wan2.1-FLF2V-14B-720P-diffusers",
+     "image=a.png last_image=b.png"),
     ("wan2.1_vace_1.3b", "2.1 VACE 1.3B", "Wan2.1-VACE-1.3B-diffusers", "video=a.mp4 mask=b.mp4"),
     ("wan2.1_vace_14b", "2.1 VACE 14B", "Wan2.1-VACE-14B-diffusers", "video=a.mp4 mask=b.mp4"),
     ("wan2.2_t2v_a14b", "2.2 text to video A14B (two experts)", "Wan2.2-T2V-A14B-Diffusers", ""),

@@ -1,6 +1,6 @@
 // The JSON files of a Wan checkpoint folder as plain structs: what the published files may hold, with the defaults of
-// the reference (wan.md sections 1.2–1.7). Only reading and plausibility; whether this build can run a model is asked
-// by the require_supported() functions, so that `inspect` can describe models that cannot run yet.
+// the reference (wan.md sections 1.2–1.7). Only reading and plausibility; whether a transformer
+// can run is asked by require_supported(), so that `inspect` can describe one that cannot.
 //
 // Every load() ignores unknown keys and keys that begin with '_', refuses a `_class_name` it does not know, and refuses
 // a size that is missing or absurd with an Error that names the file and the key. Keys that every published file has
