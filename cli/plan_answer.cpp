@@ -13,6 +13,7 @@
 #include "pipeline/auto_plan.h"
 #include "pipeline/plan.h"
 #include "pipeline/profile_choice.h"
+#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -45,6 +46,7 @@ planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
   if (strategy.block_q > 0) fixed.block_q = strategy.block_q;
   if (strategy.block_kv > 0) fixed.block_kv = strategy.block_kv;
   if (o.data_parallelism && *o.data_parallelism != -1) fixed.data = pipeline::degree(o.data_parallelism);
+  if (pipeline::computes_branches_in_turn(o)) fixed.data = fixed.data.value_or(1);
   if (o.context_parallelism != -1) fixed.context = static_cast<int>(o.context_parallelism);
   fixed.vae = pipeline::degree(o.vae_parallel);
   return fixed;
@@ -109,7 +111,7 @@ class Subject {
     if (options_.run.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*options_.run.memory_limit * 1e9));
     const wan::RunSize size = size_for(machine);
     q.work = wan::work(configs_, size);
-    q.work.steps = plan_.steps();
+    q.work.steps = pipeline::priced_steps(plan_);
     q.work.name = name();
     q.memory = [this, size](const planner::RankUse& use) { return wan::workload(configs_, size, use); };
     return q;

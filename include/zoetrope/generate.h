@@ -62,6 +62,17 @@ struct GenerateOptions {
   std::string dump;   // folder for run.safetensors
   std::string trace;  // file for a Perfetto trace
 
+  // Steps that reuse what an earlier one computed (docs/caches.md). Unset: as published for the model.
+  std::string cache = "none";              // none | mag | tea | sen | cfg
+  std::optional<double> cache_threshold;   // mag, tea, sen; 0 reuses nothing
+  std::optional<int64_t> cache_max_skips;  // mag, sen: after one another
+  std::optional<double> cache_retention;   // mag, sen: share of the first steps that always compute
+  std::string cache_ratios;                // mag: a model's name, a file or a list; empty: this model's
+  std::string cache_coefficients;          // tea: the same
+  bool cache_retention_steps = false;      // tea: the variant with five first steps
+  std::optional<int64_t> cache_interval;   // cfg; 1 reuses nothing
+  bool cache_compare = false;              // denoise without the cache first and state the difference
+
   std::string dtype = "bf16";  // of the transformer: bf16 | float32
   std::string text_encoder_dtype = "float32";
   std::string vae_dtype = "float32";
@@ -112,14 +123,26 @@ struct PredictedPart {
   double measured_seconds = 0;
 };
 
+// What a step cache did.
+struct StepCacheReport {
+  std::string name;     // "MagCache"
+  std::string pattern;  // a letter a step: C computed, r reused
+  int64_t reused = 0;   // steps
+  // Of denoising: with cache_compare measured, else what the reused steps would have taken at the pace of the others.
+  double seconds_saved = 0;
+  std::optional<double> rel_l2;  // with cache_compare: of the latents to those without the cache
+};
+
 struct GenerateResult {
-  Tensor latents;                         // [1, C, T, h, w] F32, final, normalised; on every rank
-  std::string timing;                     // the timing summary, memory and prediction included; rank 0
-  std::vector<ComponentMemory> memory;    // in the order of time, the whole last; rank 0
-  std::vector<PredictedPart> predicted;   // in the order of time; rank 0, empty where nothing was predicted
-  std::string written;                    // what was written; rank 0
-  int64_t bytes_sent = 0;                 // by attention, summed over ranks
-  std::optional<double> one_rank_rel_l2;  // with compare_one_rank
+  Tensor latents;                             // [1, C, T, h, w] F32, final, normalised; on every rank
+  std::string timing;                         // the timing summary, memory, prediction and step cache included; rank 0
+  double denoise_seconds = 0;                 // of this rank, all steps
+  std::vector<ComponentMemory> memory;        // in the order of time, the whole last; rank 0
+  std::vector<PredictedPart> predicted;       // in the order of time; rank 0, empty where nothing was predicted
+  std::string written;                        // what was written; rank 0
+  int64_t bytes_sent = 0;                     // by attention, summed over ranks
+  std::optional<double> one_rank_rel_l2;      // with compare_one_rank
+  std::optional<StepCacheReport> step_cache;  // on rank 0, with a cache
 };
 
 // Runs over options.ranks threads of this process, or as this process' rank of an MPI job when started by mpirun.

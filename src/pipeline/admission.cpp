@@ -16,6 +16,7 @@
 #include "pipeline/frame_queue.h"
 #include "pipeline/hosts.h"
 #include "pipeline/inputs.h"
+#include "pipeline/step_cache_options.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
@@ -297,6 +298,10 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.text_encoder = dtype_of(o.text_encoder_dtype);
   size.vae = dtype_of(o.vae_dtype);
   size.vae_tiling = o.vae_tiling;
+  const std::optional<wan::StepWork> reuse = step_cache_reuse(o);
+  size.keeps_residual = reuse == wan::StepWork::kReuseResidual;
+  size.keeps_latents = reuse == wan::StepWork::kReuseVelocity;
+  size.branches_apart = reuse == wan::StepWork::kConditionalOnly;
   size.keeps_frames = !o.dump.empty();
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);

@@ -9,6 +9,7 @@
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "models/wan/step_work.h"
+#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -187,7 +188,7 @@ AutoPlan choose_run(const RunQuestion& q) {
   const wan::RunSize size = run_size(q.memory);
   Question question;
   question.work = wan::work(q.memory.configs, size);
-  question.work.steps = q.plan.steps();
+  question.work.steps = priced_steps(q.plan);
   question.hardware = profile.hardware;
   question.ranks = q.job.ranks;
   question.ranks_here = q.job.ranks_here();
@@ -196,7 +197,7 @@ AutoPlan choose_run(const RunQuestion& q) {
   question.memory = [&](const planner::RankUse& use) { return wan::workload(q.memory.configs, size, use); };
   question.fixed = fixed_here(o.strategy, by_rule.strategy);
   question.fixed.text_encoder = q.job.ranks;
-  if (o.data_parallelism) question.fixed.data = by_rule.degrees.data;
+  if (o.data_parallelism || computes_branches_in_turn(o)) question.fixed.data = by_rule.degrees.data;
   if (o.context_parallelism != -1) question.fixed.context = by_rule.degrees.context;
   if (o.vae_parallel) question.fixed.vae = by_rule.vae;
   if (o.strategy.deterministic) fix_all(question.fixed, by_rule);

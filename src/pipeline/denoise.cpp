@@ -57,13 +57,14 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       mesh_(world, setup.layout.degrees),
       alone_(setup.layout.sharded ? nullptr : world.split(world.rank(), 0)),
       context_(alone_ ? *alone_ : mesh_.context()),
+      reuse_(setup.plan, world, stream),
       input_(setup.conditions, latent_shape(setup.plan)) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   const int64_t batch = local_branches();
   attention::Strategy strategy = setup.layout.strategy;
   if (alone_) strategy.ulysses = strategy.ring = 1;
   attention_ = std::make_unique<attention::ContextAttention>(
-      attention::plan(attention_problem(setup, batch), strategy, context_, stream));
+      attention::plan(attention_problem(setup, reuse_.branches_apart() ? 1 : batch), strategy, context_, stream));
   const RunPlan& plan = setup.plan;
   plan_timesteps();
   const int64_t width = setup.model.experts[0].config.patch_output_dim();
@@ -150,6 +151,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   transformer_ = std::make_unique<wan::Transformer>(weights, stream_);
   wan::TransformerExtras extras;
   extras.timesteps = static_cast<int64_t>(timesteps_.size());
+  extras.keeps_residual = reuse_.keeps_residual();
   transformer_->prepare(setup_.plan.latent, local_branches(), *attention_, extras);
   const int data = mesh_.here().data;
   text_ = shared.contexts[data].get([&] {
@@ -175,10 +177,10 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
 }
 
 // Tokens of all context ranks, then the branches of all data ranks, into gathered_.
-void Denoiser::gather() {
+void Denoiser::gather(int64_t local) {
   const int64_t width = gathered_.extent(2), mine = mesh_.here().data * local_branches();
   const auto size = dtype_size(gathered_.dtype());
-  for (int64_t b = 0; b < local_branches(); ++b) {
+  for (int64_t b = 0; b < local; ++b) {
     const TensorView part = local_.view().select(0, b), whole = gathered_.view().select(0, mine + b);
     std::vector<comm::Segment> receive;
     for (int rank = 0; rank < context_.size(); ++rank) {
@@ -205,15 +207,36 @@ void Denoiser::gather() {
   data.exchange(send, others, "guidance gather").wait();
 }
 
-void Denoiser::velocity(const TensorView& latents, double timestep, const wan::Probe& probe) {
+wan::StepDecision Denoiser::decide(int64_t step, double timestep, const TensorView& latents) {
+  return reuse_.decide(step, timestep, latents, [&] {
+    const std::vector<float> value{static_cast<float>(timestep)};
+    const std::vector<int32_t> of(static_cast<size_t>(local_branches()), 0);
+    return transformer_->embed_time({value, of});
+  });
+}
+
+void Denoiser::velocity(const TensorView& latents, double timestep, const wan::StepDecision& decision,
+                        const wan::Probe& probe) {
+  if (decision.work == wan::StepWork::kReuseVelocity) return;  // it still stands in velocity_
+  const int64_t batch = local_branches();
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
-  const TensorView input = repeated(input_.of(latents), local_branches());
-  transformer_->forward(input, {timesteps_, token_time_}, local_, probe);
-  gather();
-  wan::unpatchify(stream_, gathered_, setup_.model.experts[0].config.patch_size, branch_);
+  const TensorView input = repeated(input_.of(latents), batch);
+  transformer_->forward(input, {timesteps_, token_time_}, local_, probe, reuse_.blocks(decision, batch));
+  const bool one_branch = decision.work == wan::StepWork::kConditionalOnly;
+  gather(one_branch ? 1 : batch);
+  const int64_t made = one_branch ? 1 : branches();
+  if (one_branch) reuse_.weigh_difference(stream_, branch_, decision, velocity_);
+  wan::unpatchify(stream_, gathered_.view().slice(0, 0, made), setup_.model.experts[0].config.patch_size,
+                  branch_.view().slice(0, 0, made));
   if (setup_.plan.guided) {
-    guide(values(branch_.view().select(0, 0)), values(branch_.view().select(0, 1)), setup_.plan.guidance[expert_],
-          setup_.plan.dtype, values(velocity_));
+    const TensorView conditional = branch_.view().slice(0, 0, 1);
+    TensorView unconditional = branch_.view().slice(0, 1, 2);
+    if (one_branch) {
+      reuse_.add_conditional(stream_, conditional, setup_.plan.dtype, velocity_);
+      unconditional = velocity_;
+    }
+    guide(values(conditional), values(unconditional), setup_.plan.guidance[expert_], setup_.plan.dtype,
+          values(velocity_));
   } else {
     copy(stream_, velocity_, branch_);
   }
@@ -240,10 +263,12 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
       probe = [&](std::string_view, const TensorView&) { stop_if_cancelled(); };
     }
     const auto begin = trace::Clock::now();
-    velocity(latents, timestep, probe);
+    const wan::StepDecision decision = decide(i, timestep, latents);
+    velocity(latents, timestep, decision, probe);
     solver->step(i, values(velocity_), values(latents));
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
     timing_.add("Inference/Denoise", seconds);
+    reuse_.count(decision, seconds);
     if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);
   }
   put_given_frames(setup_.conditions, latents);

@@ -18,6 +18,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/shared_once.h"
+#include "pipeline/step_reuse.h"
 #include "trace/timing.h"
 
 namespace zoetrope::pipeline {
@@ -68,13 +69,15 @@ class Denoiser {
 
   int64_t attention_bytes_sent() const;
   attention::Counters attention_counters() const;  // of this rank, all steps
+  std::optional<StepCacheReport> step_cache_report() const { return reuse_.report(); }
 
  private:
   int64_t branches() const;        // of all ranks: 2 with guidance
   int64_t local_branches() const;  // this rank's batch
   void plan_timesteps();
-  void velocity(const TensorView& latents, double timestep, const wan::Probe& probe);
-  void gather();
+  wan::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
+  void velocity(const TensorView& latents, double timestep, const wan::StepDecision& decision, const wan::Probe& probe);
+  void gather(int64_t local);  // of the first so many of the rank's own branches
   std::shared_ptr<const io::Weights> open_weights(int expert);
   void require_unchanged_weights() const;  // Error where files are not what they were when they were opened
   void pass_notes_on() const;              // of the caches on disk
@@ -86,6 +89,7 @@ class Denoiser {
   std::unique_ptr<comm::Communicator> alone_;  // where the sequence is not sharded
   comm::Communicator& context_;
   std::unique_ptr<attention::ContextAttention> attention_;
+  StepReuse reuse_;
 
   int expert_ = -1;
   std::unique_ptr<wan::Transformer> transformer_;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "models/wan/solvers/solver.h"
+#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
 
@@ -51,8 +52,9 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("output", o.output, "NAME.mp4, NAME.gif, NAME.png (numbered) or a folder for numbered PNGs")
       .integer("fps", o.fps, {1, 240}, "frames per second of the file")
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
-      .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks")
-      .choice("dtype", o.dtype, {"bf16", "float32"}, "of the transformer")
+      .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks");
+  describe_step_cache_options(set, o);
+  set.choice("dtype", o.dtype, {"bf16", "float32"}, "of the transformer")
       .choice("text_encoder_dtype", o.text_encoder_dtype, {"float32", "bf16"}, "of the text encoder")
       .choice("vae_dtype", o.vae_dtype, {"float32", "bf16"}, "of the VAE")
       .flag("vae_tiling", o.vae_tiling,

@@ -9,6 +9,7 @@
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/decode_frames.h"
 #include "pipeline/dtype_name.h"
+#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -106,6 +107,8 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
     if (o.guidance_scale_2) fail("guidance_scale_2: this model has one expert; leave it out");
     if (o.boundary_ratio) fail("boundary_ratio: this model has one expert; leave it out");
   }
+  plan.step_count = step_count(plan);
+  plan.step_cache = step_cache_settings(o, model, plan);
   return plan;
 }
 
@@ -133,6 +136,12 @@ RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const Mo
   }
   if (layout.degrees.data > 2) {
     fail("data_parallelism={}: there are two guidance branches; use 1 or 2", layout.degrees.data);
+  }
+  if (layout.degrees.data > 1 && computes_branches_in_turn(o)) {
+    fail(
+        "data_parallelism={} with cache=cfg: the guidance branches run beside each other, so leaving one out saves "
+        "nothing; use data_parallelism=1",
+        layout.degrees.data);
   }
   const int64_t heads = model.experts[0].config.num_attention_heads;
   layout.strategy = attention::parse_strategy(filled_in(o.strategy, choice), layout.degrees.context, heads);

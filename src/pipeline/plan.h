@@ -10,6 +10,7 @@
 #include "zoetrope/generate.h"
 
 #include "mesh/mesh.h"
+#include "models/wan/caches/step_cache.h"
 #include "models/wan/solvers/solver.h"
 #include "pipeline/model_folder.h"
 
@@ -25,6 +26,8 @@ struct RunPlan {
   double guidance[2] = {1, 1};  // of each expert
   double boundary = 0;          // timestep from which on expert 0 works; one expert: 0
   wan::SolverConfig solver;
+  wan::StepCount step_count;
+  wan::StepCacheSettings step_cache;
   std::vector<std::string> notes;  // where an option overrides the checkpoint
 
   int64_t steps() const { return solver.steps; }

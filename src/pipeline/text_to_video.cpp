@@ -31,6 +31,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
 #include "pipeline/prompt_ranks.h"
+#include "pipeline/step_cache_options.h"
 #include "trace/resident.h"
 
 namespace zoetrope {
@@ -107,8 +108,15 @@ class Run final : public TextToVideo {
     SharedExpert* experts;  // [2], shared by the ranks that live in this process
     Stop stop;
     const AutoPlan* planned;  // to compare with; null: not
+    const RunPlan& plan;      // of denoising
   };
   GenerateResult run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks);
+  struct Uncached {
+    Tensor latents;
+    double denoise_seconds;
+  };
+  Uncached denoise_uncached(comm::Communicator& world, const RankLayout& layout, const GenerateCallbacks& callbacks);
+  static void compare(const Uncached& uncached, GenerateResult& result);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          GenerateResult& result) const;
   double distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
@@ -191,14 +199,14 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
   if (pass.planned == nullptr || !pass.planned->priced()) return;
   const Weights weights = model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
-  const int64_t steps = plan_.steps();
+  const int64_t steps = priced_steps(plan_);
   result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights, frames));
   result.timing += predicted_text(result.predicted, steps);
 }
 
 GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks) {
   const bool first = world.rank() == 0;
-  const auto& [layout, experts, stop, planned] = pass;
+  const auto& [layout, experts, stop, planned, plan] = pass;
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
   GenerateResult result;
@@ -226,7 +234,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     memory.begin(planner::kTransformer);
     Stream stream(threads_of(world), {trace_.get(), world.rank(), trace::kComputeLane});
     const Denoiser::Setup setup{model_,
-                                plan_,
+                                plan,
                                 layout,
                                 embeddings,
                                 conditions,
@@ -250,7 +258,9 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
     attention = denoiser.attention_counters();
-    if (trace_ && stop == Stop::kAfterDenoise) comm::gather_trace(world, *trace_);
+    result.step_cache = denoiser.step_cache_report();
+    // Once: with what is decoded, or here where nothing is, and not for runs that others are compared with.
+    if (trace_ && stop == Stop::kAfterDenoise && planned != nullptr) comm::gather_trace(world, *trace_);
   }
   // Waits for all ranks: those of this process hold the weights together until the last one has let go.
   memory.gather();
@@ -268,6 +278,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     result.written = options_.output;
   }
   add_wholes(timing);
+  result.denoise_seconds = timing.seconds("Inference/Denoise");
   if (first) {
     result.memory = memory.finish();
     result.timing = timing.to_string() + memory.text();
@@ -296,11 +307,31 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   if (trace_ && world.rank() == 0) AtomicFile(options_.trace);
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
-  GenerateResult result = run_once(world, {layout, experts_, stop, &planned}, callbacks);
+  std::optional<Uncached> uncached;
+  // Before the run: behind it, ranks would wait for rank 0 to decode and write.
+  if (options_.cache_compare) uncached = denoise_uncached(world, layout, callbacks);
+  GenerateResult result = run_once(world, {layout, experts_, stop, &planned, plan_}, callbacks);
   if (world.rank() != 0) return result;
+  if (uncached) compare(*uncached, result);
+  if (result.step_cache) result.timing += step_cache_text(*result.step_cache);
   if (trace_) trace_->write(options_.trace);
   if (alone) result.one_rank_rel_l2 = distance_to_one_rank(*alone, result, callbacks);
   return result;
+}
+
+Run::Uncached Run::denoise_uncached(comm::Communicator& world, const RankLayout& layout,
+                                    const GenerateCallbacks& callbacks) {
+  if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
+  RunPlan plan = plan_;
+  plan.step_cache = {};
+  GenerateResult result = run_once(world, {layout, experts_, Stop::kAfterDenoise, nullptr, plan}, callbacks);
+  return {std::move(result.latents), result.denoise_seconds};
+}
+
+void Run::compare(const Uncached& uncached, GenerateResult& result) {
+  StepCacheReport& report = *result.step_cache;
+  report.rel_l2 = relative_l2(result.latents, uncached.latents);
+  report.seconds_saved = uncached.denoise_seconds - result.denoise_seconds;
 }
 
 double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
@@ -309,7 +340,7 @@ double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult
   // Its own: the other ranks may not have let go of theirs, whose batch is another where guidance was divided.
   SharedExpert experts[2];
   const RankLayout layout = single_rank_layout();
-  const GenerateResult one = run_once(alone, {layout, experts, Stop::kAfterDenoise, nullptr}, callbacks);
+  const GenerateResult one = run_once(alone, {layout, experts, Stop::kAfterDenoise, nullptr, plan_}, callbacks);
   return relative_l2(result.latents, one.latents);
 }
 
@@ -337,9 +368,10 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                                  model_.kind.name, model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
                                  config.num_attention_heads, config.attention_head_dim, options_.dtype);
   if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
-  text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}\n", options_.width, options_.height,
+  text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}{}\n", options_.width, options_.height,
                       options_.num_frames, plan_.tokens, plan_.steps(),
-                      plan_.guided ? fmt::to_string(options_.guidance_scale) : "off");
+                      plan_.guided ? fmt::to_string(options_.guidance_scale) : "off",
+                      step_cache_reuse(options_) ? fmt::format(", step cache {}", options_.cache) : "");
   text += fmt::format("Ranks {}: {}, {} threads in this process", ranks, layout_text(layout),
                       comm::process_threads(options_.threads));
   if (ranks > 1) text += fmt::format(", VAE on {}", layout.vae == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae));

@@ -168,6 +168,41 @@ def a_distilled_model_runs_its_own_few_steps_without_guidance(cwd):
 
 
 @test
+def magcache_reuses_the_steps_that_the_published_curve_says(cwd):
+    result = generate(cwd, "output=a.gif", "num_inference_steps=50", "cache=mag", "cache_ratios=wan2.1_t2v_14b")
+    assert result.returncode == 0, result.stderr
+    pattern = "CCCCCCCCCC..C..C..C..C..C..C..C..C..C..C..C.C.C.CC".replace(".", "r")
+    assert f"MagCache reused {pattern.count('r')} of 50 steps ({pattern})" in result.stdout, result.stdout
+
+
+CACHES = {"mag": ["cache_ratios=wan2.2_t2v_a14b"], "tea": ["cache_coefficients=1,0", "cache_threshold=0.5"],
+          "sen": ["cache_threshold=1"], "cfg": []}
+
+
+@test
+def every_cache_states_what_it_saved_and_how_far_it_is_off(cwd):
+    for cache, words in CACHES.items():
+        result = generate(cwd, "output=a.gif", "num_inference_steps=15", f"cache={cache}", "cache_compare=true", *words)
+        assert result.returncode == 0, result.stderr
+        line = [l for l in result.stdout.splitlines() if l.startswith("Step cache: ")][0]
+        assert "of 15 steps" in line and "s saved" in line, line
+        off = [l for l in result.stdout.splitlines() if "Latents against no cache" in l][0]
+        assert 0 < float(off.split()[-1]) < 1, off
+
+
+@test
+def a_cache_that_reuses_nothing_changes_nothing(cwd):
+    def latents(name, *words):
+        result = generate(cwd, "output=a.gif", f"dump={name}", "num_inference_steps=6", *words)
+        assert result.returncode == 0, result.stderr
+        return read_tensors(pathlib.Path(cwd) / name / "run.safetensors")["latents.5"][2]
+    plain = latents("none")
+    for cache, words in CACHES.items():
+        nothing = ["cache_interval=1"] if cache == "cfg" else ["cache_threshold=0"]
+        assert latents(cache, f"cache={cache}", *words, *nothing) == plain, cache
+
+
+@test
 def every_solver_can_be_chosen(cwd):
     latents = set()
     for scheduler in ("unipc", "flow_match_euler", "dpmpp"):
@@ -214,6 +249,15 @@ refused_option("a_value_that_does_not_parse", ["num_inference_steps=many", "whol
 refused_option("a_value_out_of_range", ["guidance_scale=1000", "0 to 100"], "guidance_scale=1000")
 refused_option("a_height_the_model_cannot_make", ["height=40", "32 and 48"], "height=40")
 refused_option("a_frame_count_the_model_cannot_make", ["num_frames=6", "5 and 9"], "num_frames=6")
+refused_option("an_unknown_cache", ["cache=mga", "did you mean mag"], "cache=mga")
+refused_option("a_cache_without_guidance", ["cache=sen", "guidance is off"], "cache=sen", "guidance_scale=1")
+refused_option("a_cache_that_was_not_published_for_the_model", ["no ratios were published", "wan2.1_t2v_14b"],
+               "cache=mag")
+refused_option("ratios_that_are_not_two_a_step", ["cache_ratios", "two a step"], "cache=mag", "cache_ratios=1,1,1")
+refused_option("a_key_of_another_cache", ["cache_interval", "cache=cfg"], "cache=sen", "cache_interval=2")
+refused_option("a_comparison_without_a_cache", ["cache_compare", "cache=none"], "cache_compare=true")
+refused_option("the_cfg_cache_over_guidance_branches", ["data_parallelism=2", "cache=cfg"], "ranks=2", "cache=cfg",
+               "data_parallelism=2")
 refused_option("sigmas_that_rise", ["sigmas", "value 2 of 2", "must fall"], "sigmas=0.5,1")
 refused_option("sigmas_above_one", ["sigmas=1000,500", "value 1", "0 to 1"], "sigmas=1000,500")
 refused_option("sigmas_with_the_final_zero", ["sigmas", "leave the final 0 out"], "sigmas=1,0.5,0")

@@ -54,7 +54,8 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   expert.context_making = Bytes(text_context_making_bytes(config, branches, rows, size.transformer));
   TransformerSize buffers;
   buffers.tokens = tokens;
-  buffers.batch = buffers.group = branches;
+  buffers.batch = branches;
+  buffers.group = size.branches_apart ? 1 : branches;
   buffers.timesteps = size.timesteps > 0 ? size.timesteps : branches;
   buffers.keeps_residual = size.keeps_residual;
   buffers.dtype = size.transformer;
@@ -236,7 +237,8 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t condition = config.in_channels - configs.vae.z_dim;
   const int64_t beside = condition > 0 ? condition + config.in_channels : 0;
   const int64_t control = config.vace() ? config.vace_in_channels : 0;
-  w.per_rank = Bytes(cells) * ((configs.vae.z_dim * kLatents + beside + control) * kFloat) +
+  const int64_t copies = kLatents + (size.keeps_latents ? 1 : 0);
+  w.per_rank = Bytes(cells) * ((configs.vae.z_dim * copies + beside + control) * kFloat) +
                Bytes(size.prompts * size.text_rows) * configs.text_encoder.d_model * kFloat;
   w.inputs = Bytes(size.inputs_bytes);
   w.text = text_encoder_of(configs, size, ranks, rank_threads);
@@ -244,7 +246,8 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
     w.experts.push_back(expert_of(expert, configs, size, branches, shard, rank_threads));
     w.experts.back().name = w.experts.size() == 1 ? "transformer" : "transformer_2";
   }
-  w.attention = {branches, tokens, config.num_attention_heads, config.attention_head_dim, element};
+  w.attention = {size.branches_apart ? 1 : branches, tokens, config.num_attention_heads, config.attention_head_dim,
+                 element};
   // A head's keys and values, packed.
   w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) + Bytes(kKernelScratch) * rank_threads;
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +

@@ -36,7 +36,9 @@ struct RunSize {
   int64_t image_rows = 0;                     // of a prompt's image; 0: what the published encoder makes
   int64_t reference_images = 0;               // VACE: each takes a latent frame before the video's
   int64_t timesteps = 0;                      // different ones in a step; 0: one for each prompt
-  bool keeps_residual = false;                // a step cache
+  bool keeps_residual = false;                // step caches: of the transformer's blocks
+  bool keeps_latents = false;                 // a copy of the latents
+  bool branches_apart = false;                // guidance branches go through the blocks one after another
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
   bool vae_tiling = false;

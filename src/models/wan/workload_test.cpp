@@ -126,6 +126,29 @@ TEST(Workload, CountsWhatEveryClassHolds) {
   EXPECT_EQ(per_rank(vace) - per_rank(text), int64_t{4} * kTokens * 4 * 96);
 }
 
+// What step caches keep: the blocks' residual of every token and branch, a copy of the latents; and what is saved where
+// the branches go through the blocks one after another: one result of attention.
+TEST(Workload, StepCachesKeepWhatTheyReuse) {
+  RunSize size = small_video();
+  size.prompts = 2;
+  const auto of = [&](const auto& change) {
+    RunSize changed = size;
+    change(changed);
+    return workload(model_1_3b(), changed, {});
+  };
+  const planner::Workload plain = workload(model_1_3b(), size, {});
+  const int64_t tokens = 2 * 30 * 52, width = 1536, bf16 = 2, f32 = 4;
+  const auto workspace = [](const planner::Workload& w) { return w.experts[0].workspace.count(); };
+  EXPECT_EQ(workspace(of([](RunSize& s) { s.keeps_residual = true; })) - workspace(plain),
+            2 * tokens * width * bf16 + width * f32);
+  EXPECT_EQ(of([](RunSize& s) { s.keeps_latents = true; }).per_rank.count() - plain.per_rank.count(),
+            16 * 2 * 60 * 104 * f32);
+  const planner::Workload apart = of([](RunSize& s) { s.branches_apart = true; });
+  EXPECT_EQ(workspace(plain) - workspace(apart), tokens * width * bf16);
+  EXPECT_EQ(plain.attention.batch, 2);
+  EXPECT_EQ(apart.attention.batch, 1);
+}
+
 // The longest video at the largest size that options allow, on the largest model that a config allows.
 TEST(Workload, AbsurdSizesDoNotWrapRound) {
   ModelConfigs model;

@@ -146,6 +146,9 @@ TEST(Transformer, SamplesMayReuseAlone) {
       EXPECT_TRUE(same_bytes(sample(first, 1), sample(computed, 1)));
       const std::vector<Blocks> reuse(2, Blocks::kReuse);
       EXPECT_TRUE(same_bytes(sample(forward(other, reuse), 0), sample(first, 0)));
+      const std::vector<Blocks> one{Blocks::kCompute, Blocks::kLeaveOut};
+      EXPECT_TRUE(same_bytes(sample(forward(other, one), 0), sample(computed, 0)));
+      EXPECT_TRUE(same_bytes(forward(other, {}), computed));
     });
   });
 }

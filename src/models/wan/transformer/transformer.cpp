@@ -52,6 +52,7 @@ void Transformer::State::plan_cross() {
 
 // The blocks, or what they added to x when they ran last.
 void Transformer::State::pass_blocks(IndexRange samples, Blocks what, const Probe& probe) {
+  if (what == Blocks::kLeaveOut) return;
   if (what == Blocks::kCompute) return run_blocks(samples, probe);
   const TensorView x = stream_of(samples), kept = buffers.residual.view().slice(0, samples.begin, samples.end);
   if (what == Blocks::kReuse) return kernels::gated_add(stream, x, kept, {}, x);
@@ -177,7 +178,8 @@ void Transformer::State::require_blocks(std::span<const Blocks> blocks) const {
   if (blocks.empty()) return;
   ZT_CHECK(static_cast<int64_t>(blocks.size()) == batch, "blocks of {} samples for {}", blocks.size(), batch);
   for (size_t b = 0; b < blocks.size(); ++b) {
-    ZT_CHECK(blocks[b] == Blocks::kCompute || buffers.residual, "prepare() was not told to keep a residual");
+    const bool needs_residual = blocks[b] == Blocks::kComputeAndKeep || blocks[b] == Blocks::kReuse;
+    ZT_CHECK(!needs_residual || buffers.residual, "prepare() was not told to keep a residual");
     ZT_CHECK(blocks[b] == blocks[b - b % static_cast<size_t>(group)], "samples that attention takes together differ");
   }
 }

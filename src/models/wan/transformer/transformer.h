@@ -56,6 +56,7 @@ enum class Blocks : uint8_t {
   kCompute,
   kComputeAndKeep,  // and keeps x after − x before
   kReuse,           // x += what was kept last, in place of all blocks: nothing is computed, nothing exchanged
+  kLeaveOut,        // nothing: what is written for the sample means nothing
 };
 
 // What a run needs beyond the plain case; booked only where it is asked for.

@@ -1,0 +1,232 @@
+#include "pipeline/step_cache_options.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/index_range.h"
+#include "models/wan/caches/published.h"
+#include "pipeline/plan.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+struct CacheName {
+  const char* name;
+  wan::StepWork reuse;
+};
+constexpr CacheName kCaches[] = {{"mag", wan::StepWork::kReuseResidual},
+                                 {"tea", wan::StepWork::kReuseResidual},
+                                 {"sen", wan::StepWork::kReuseVelocity},
+                                 {"cfg", wan::StepWork::kConditionalOnly}};
+constexpr const char* kNone = "none";
+
+constexpr NumberRange kAnyNumber{-1e9, 1e9};
+
+// A key and the caches that it belongs to.
+struct CacheKey {
+  const char* name;
+  const char* caches;  // "mag, tea"
+  bool (*given)(const GenerateOptions&);
+};
+constexpr CacheKey kKeys[] = {
+    {"cache_threshold", "mag, tea, sen", [](const GenerateOptions& o) { return o.cache_threshold.has_value(); }},
+    {"cache_max_skips", "mag, sen", [](const GenerateOptions& o) { return o.cache_max_skips.has_value(); }},
+    {"cache_retention", "mag, sen", [](const GenerateOptions& o) { return o.cache_retention.has_value(); }},
+    {"cache_ratios", "mag", [](const GenerateOptions& o) { return !o.cache_ratios.empty(); }},
+    {"cache_coefficients", "tea", [](const GenerateOptions& o) { return !o.cache_coefficients.empty(); }},
+    {"cache_retention_steps", "tea", [](const GenerateOptions& o) { return o.cache_retention_steps; }},
+    {"cache_interval", "cfg", [](const GenerateOptions& o) { return o.cache_interval.has_value(); }},
+    {"cache_compare", "mag, tea, sen, cfg", [](const GenerateOptions& o) { return o.cache_compare; }},
+};
+
+void refuse_keys_of_others(const GenerateOptions& o) {
+  for (const CacheKey& key : kKeys) {
+    if (!key.given(o) || std::string_view(key.caches).find(o.cache) != std::string_view::npos) continue;
+    fail("{}: means nothing with cache={}; it belongs to cache={}", key.name, o.cache, key.caches);
+  }
+}
+
+// The numbers that a key gives: written out, or in a file as a list or a JSON array.
+std::vector<double> given_numbers(const char* key, const std::string& value, const std::string& published) {
+  std::string text = value;
+  if (std::filesystem::is_regular_file(value)) {
+    std::ifstream file(value);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+    if (!file.good() && !file.eof()) fail("{}={}: the file cannot be read", key, value);
+  }
+  try {
+    return parse_numbers(text, kAnyNumber);
+  } catch (const Error& error) {
+    fail("{}={}: neither a model that something was published for ({}), nor a file or list of numbers: {}", key, value,
+         published, error.what());
+  }
+}
+
+std::string_view model_of(const GenerateOptions& o, const ModelFolder& model) {
+  return wan::published_model(model.experts[0].config, static_cast<int64_t>(model.experts.size()), o.height);
+}
+
+std::vector<double> mag_ratios(const std::string& value) {
+  std::vector<double> ratios = given_numbers("cache_ratios", value, wan::models_with_ratios());
+  if (ratios.empty() || ratios.size() % 2 != 0) {
+    fail("cache_ratios={}: holds {} numbers, but must hold two a step: conditional and unconditional in turn", value,
+         ratios.size());
+  }
+  for (size_t i = 0; i < ratios.size(); ++i) {
+    if (ratios[i] <= 0) fail("cache_ratios={}: value {} is {}, but must be above 0", value, i + 1, ratios[i]);
+  }
+  return ratios;
+}
+
+wan::MagCacheSettings mag_settings(const GenerateOptions& o, const ModelFolder& model) {
+  wan::MagCacheSettings settings;
+  const std::string name(o.cache_ratios.empty() ? model_of(o, model) : o.cache_ratios);
+  if (const wan::PublishedRatios* published = wan::published_ratios(name)) {
+    settings.ratios.assign(published->ratios.begin(), published->ratios.end());
+    settings.threshold = published->threshold;
+  } else if (o.cache_ratios.empty()) {
+    fail(
+        "cache=mag: no ratios were published for this model; there are some for {}: give one of these or your own as "
+        "cache_ratios=NAME, FILE or list",
+        wan::models_with_ratios());
+  } else {
+    settings.ratios = mag_ratios(o.cache_ratios);
+    if (model.experts.size() == 2) settings.threshold = wan::kMagThresholdOfTwoExperts;
+  }
+  settings.threshold = o.cache_threshold.value_or(settings.threshold);
+  settings.max_skips = o.cache_max_skips.value_or(settings.max_skips);
+  settings.retention = o.cache_retention.value_or(settings.retention);
+  return settings;
+}
+
+wan::TeaCacheSettings tea_settings(const GenerateOptions& o, const ModelFolder& model) {
+  wan::TeaCacheSettings settings;
+  settings.retention_steps = o.cache_retention_steps;
+  const std::string name(o.cache_coefficients.empty() ? model_of(o, model) : o.cache_coefficients);
+  if (const wan::PublishedCoefficients* published = wan::published_coefficients(name)) {
+    const bool projection = settings.retention_steps;
+    settings.coefficients = projection ? published->projection : published->embedding;
+    settings.threshold = projection ? published->projection_threshold : published->embedding_threshold;
+  } else if (o.cache_coefficients.empty()) {
+    fail(
+        "cache=tea: no coefficients were published for this model; there are some for {}: give one of these or your "
+        "own as cache_coefficients=NAME, FILE or list",
+        wan::models_with_coefficients());
+  } else {
+    settings.coefficients = given_numbers("cache_coefficients", o.cache_coefficients, wan::models_with_coefficients());
+    if (settings.coefficients.empty()) fail("cache_coefficients={}: holds no number", o.cache_coefficients);
+  }
+  settings.threshold = o.cache_threshold.value_or(settings.threshold);
+  return settings;
+}
+
+wan::SenCacheSettings sen_settings(const GenerateOptions& o) {
+  wan::SenCacheSettings settings;
+  settings.threshold = o.cache_threshold.value_or(settings.threshold);
+  settings.max_skips = o.cache_max_skips.value_or(settings.max_skips);
+  settings.retention = o.cache_retention.value_or(settings.retention);
+  return settings;
+}
+
+wan::CfgCacheSettings cfg_settings(const GenerateOptions& o) {
+  wan::CfgCacheSettings settings;
+  settings.interval = o.cache_interval.value_or(settings.interval);
+  settings.height = o.height;
+  return settings;
+}
+
+void require_guidance(const GenerateOptions& o, const RunPlan& plan) {
+  if (!plan.guided) {
+    fail(
+        "cache={}: guidance is off (guidance_scale={}), and step caches are made for guided runs; set guidance_scale "
+        "above 1 or leave the cache out",
+        o.cache, o.guidance_scale);
+  }
+  if (plan.guidance[1] <= 1) {
+    fail(
+        "cache={}: guidance is off for the low-noise expert (guidance_scale_2={}), and step caches are made for guided "
+        "runs; set it above 1 or leave the cache out",
+        o.cache, plan.guidance[1]);
+  }
+}
+
+}  // namespace
+
+void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
+  std::vector<std::string> names{kNone};
+  for (const CacheName& cache : kCaches) names.emplace_back(cache.name);
+  set.choice("cache", o.cache, names,
+             "steps that reuse what an earlier one computed: MagCache, TeaCache, SenCache, CFG cache (docs/caches.md)")
+      .number(
+          "cache_threshold", o.cache_threshold, {0, 1000},
+          "how far reused results may be off, as the cache measures it (mag, tea, sen); 0 reuses nothing; unset: as "
+          "published for the model")
+      .integer("cache_max_skips", o.cache_max_skips, {0, 1000},
+               "steps after one another that may reuse (mag: 2, sen: 3)")
+      .number("cache_retention", o.cache_retention, {0, 1},
+              "share of the first steps that always compute (mag: 0.2 of each expert's, sen: 0.3)")
+      .text("cache_ratios", o.cache_ratios,
+            "mag: magnitude ratios, conditional and unconditional in turn, as a list, a file, or the name of a model "
+            "that some were published for; unset: this model's")
+      .text("cache_coefficients", o.cache_coefficients,
+            "tea: polynomial, highest power first, as a list, a file, or the name of a model; unset: this model's")
+      .flag("cache_retention_steps", o.cache_retention_steps,
+            "tea: always compute the first five steps and compare the projected time embedding")
+      .integer("cache_interval", o.cache_interval, {1, 1000},
+               "cfg: every so many steps both guidance branches are computed; 1 reuses nothing; unset: 5")
+      .flag("cache_compare", o.cache_compare,
+            "denoise without the cache first, and state the relative L2 of the latents and the time saved")
+      .alias("magcache_thresh", "cache_threshold")
+      .alias("teacache_thresh", "cache_threshold")
+      .alias("magcache_K", "cache_max_skips")
+      .alias("retention_ratio", "cache_retention")
+      .alias("mag_ratios_base", "cache_ratios")
+      .alias("use_ret_steps", "cache_retention_steps");
+}
+
+std::optional<wan::StepWork> step_cache_reuse(const GenerateOptions& options) {
+  for (const CacheName& cache : kCaches) {
+    if (options.cache == cache.name) return cache.reuse;
+  }
+  return std::nullopt;
+}
+
+bool computes_branches_in_turn(const GenerateOptions& options) {
+  return step_cache_reuse(options) == wan::StepWork::kConditionalOnly;
+}
+
+wan::StepCount step_count(const RunPlan& plan) {
+  wan::StepCount count;
+  const std::unique_ptr<wan::Solver> solver = wan::Solver::create(plan.solver);
+  count.steps = solver->steps();
+  for (const float timestep : solver->timesteps()) count.first_expert += plan.expert_at(timestep) == 0 ? 1 : 0;
+  return count;
+}
+
+int64_t priced_steps(const RunPlan& plan) {
+  const std::unique_ptr<wan::StepCache> cache = wan::make_step_cache(plan.step_count, plan.step_cache);
+  if (cache == nullptr || cache->distance() != wan::StepDistance::kNone) return plan.steps();
+  constexpr int64_t kBranches = 2;
+  int64_t branches = 0;
+  for (int64_t step = 0; step < plan.steps(); ++step) {
+    const wan::StepWork work = cache->decide(step, 0, 0).work;
+    if (work == wan::StepWork::kFull) branches += kBranches;
+    if (work == wan::StepWork::kConditionalOnly) branches += 1;
+  }
+  return ceil_div(branches, kBranches);
+}
+
+wan::StepCacheSettings step_cache_settings(const GenerateOptions& o, const ModelFolder& model, const RunPlan& plan) {
+  refuse_keys_of_others(o);
+  if (o.cache == kNone) return {};
+  require_guidance(o, plan);
+  if (o.cache == "mag") return mag_settings(o, model);
+  if (o.cache == "tea") return tea_settings(o, model);
+  if (o.cache == "sen") return sen_settings(o);
+  return cfg_settings(o);
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,35 @@
+// The keys of step caches, and what they mean for a model and its steps: which of its steps need not run the whole
+// model is decided by models/wan/caches/, from the settings that are made here. Refuses what does not go together.
+#pragma once
+
+#include <optional>
+
+#include "zoetrope/generate.h"
+
+#include "base/options.h"
+#include "models/wan/caches/step_cache.h"
+#include "pipeline/model_folder.h"
+
+namespace zoetrope::pipeline {
+
+struct RunPlan;
+
+void describe_step_cache_options(OptionSet& set, GenerateOptions& options);
+
+// What the steps of the cache that is asked for do where they are not full: what a run has to keep for them. None
+// without a cache.
+std::optional<wan::StepWork> step_cache_reuse(const GenerateOptions& options);
+
+// The guidance branches are not dealt out to ranks: the cache leaves one of them out.
+bool computes_branches_in_turn(const GenerateOptions& options);
+
+// From guidance, solver and boundary of `plan`. Throws Error where guidance is off, where nothing was published for the
+// model and nothing is given instead, and for keys of another cache.
+wan::StepCount step_count(const RunPlan& plan);
+// Whole steps that denoising amounts to, for predictions: less than the steps where the cache decides by their number
+// alone, all of them where it depends on data.
+int64_t priced_steps(const RunPlan& plan);
+wan::StepCacheSettings step_cache_settings(const GenerateOptions& options, const ModelFolder& model,
+                                           const RunPlan& plan);
+
+}  // namespace zoetrope::pipeline

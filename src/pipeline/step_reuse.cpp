@@ -1,0 +1,149 @@
+#include "pipeline/step_reuse.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "base/error.h"
+#include "tensor/half.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+std::vector<double> doubles(const TensorView& values) {
+  std::vector<double> out(static_cast<size_t>(values.size()));
+  for (int64_t i = 0; i < values.size(); ++i) {
+    out[static_cast<size_t>(i)] = values.dtype() == DType::kBF16
+                                      ? static_cast<double>(to_float(values.data<BFloat16>()[i]))
+                                      : static_cast<double>(values.data<float>()[i]);
+  }
+  return out;
+}
+
+// mean |now − before| / mean |before|
+double relative_l1(const std::vector<double>& now, const std::vector<double>& before) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < now.size(); ++i) {
+    difference += std::abs(now[i] - before[i]);
+    norm += std::abs(before[i]);
+  }
+  return norm > 0 ? difference / norm : 0;
+}
+
+double root_mean_square(const TensorView& a, const TensorView& b) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.size(); ++i) {
+    const double difference = static_cast<double>(a.data<float>()[i]) - static_cast<double>(b.data<float>()[i]);
+    sum += difference * difference;
+  }
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+constexpr char kComputed = 'C', kReused = 'r';
+
+}  // namespace
+
+StepReuse::StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& stream)
+    : world_(world),
+      train_timesteps_(static_cast<double>(plan.solver.num_train_timesteps)),
+      cache_(wan::make_step_cache(plan.step_count, plan.step_cache)) {
+  if (cache_ == nullptr) return;
+  if (cache_->distance() == wan::StepDistance::kLatents && world.rank() == 0) {
+    reference_ = Tensor(DType::kF32, {1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]});
+  }
+  if (!branches_apart()) return;
+  filter_.emplace(plan.latent[1], plan.latent[2]);
+  scratch_.assign(static_cast<size_t>(stream.team().size()), std::vector<double>(filter_->scratch_size()));
+}
+
+double StepReuse::moved(const TensorView& latents, const EmbedTime& embed) {
+  if (cache_->distance() == wan::StepDistance::kNone) return 0;
+  if (cache_->distance() == wan::StepDistance::kLatents) return root_mean_square(latents, reference_);
+  const wan::Transformer::TimeEmbedding embedding = embed();
+  std::vector<double> now =
+      doubles(cache_->distance() == wan::StepDistance::kTimeEmbedding ? embedding.temb : embedding.timestep_proj);
+  const double change = embedding_.empty() ? 0 : relative_l1(now, embedding_);
+  embedding_ = std::move(now);
+  return change;
+}
+
+wan::StepDecision StepReuse::decide(int64_t step, double timestep, const TensorView& latents, const EmbedTime& embed) {
+  wan::StepDecision decision;
+  if (cache_ == nullptr) return decision;
+  if (world_.rank() == 0) {
+    decision = cache_->decide(step, timestep / train_timesteps_, moved(latents, embed));
+    if (reference_ && decision.work == wan::StepWork::kFull) {
+      std::memcpy(reference_.view().raw(), latents.raw(), latents.bytes());
+    }
+  }
+  if (world_.size() > 1) world_.broadcast(0, &decision, sizeof decision, "step cache");
+  return decision;
+}
+
+std::vector<wan::Blocks> StepReuse::blocks(const wan::StepDecision& decision, int64_t samples) const {
+  std::vector<wan::Blocks> all(static_cast<size_t>(samples), wan::Blocks::kCompute);
+  if (keeps_residual()) {
+    const bool reuses = decision.work == wan::StepWork::kReuseResidual;
+    std::fill(all.begin(), all.end(), reuses ? wan::Blocks::kReuse : wan::Blocks::kComputeAndKeep);
+  }
+  if (decision.work == wan::StepWork::kConditionalOnly) all.back() = wan::Blocks::kLeaveOut;
+  return all;
+}
+
+void StepReuse::weigh_difference(Stream& stream, const TensorView& branches, const wan::StepDecision& decision,
+                                 const TensorView& out) {
+  ZT_CHECK(branches.contiguous() && out.contiguous() && branches.extent(0) == 2 && branches.size() == 2 * out.size());
+  const int64_t plane = out.extent(3) * out.extent(4), planes = out.size() / plane;
+  const float* conditional = branches.data<float>();
+  const float* unconditional = conditional + out.size();
+  stream.team().parallel_for(planes, 1, [&](IndexRange range, int thread) {
+    const auto size = static_cast<size_t>(plane);
+    for (int64_t p = range.begin; p < range.end; ++p) {
+      const int64_t at = p * plane;
+      filter_->weigh({conditional + at, size}, {unconditional + at, size}, decision.low, decision.high,
+                     scratch_[static_cast<size_t>(thread)], {out.data<float>() + at, size});
+    }
+  });
+}
+
+void StepReuse::add_conditional(Stream& stream, const TensorView& conditional, DType dtype, const TensorView& out) {
+  constexpr int64_t kGrain = 1 << 16;
+  stream.team().parallel_for(out.size(), kGrain, [&](IndexRange range, int) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const float sum = conditional.data<float>()[i] + out.data<float>()[i];
+      out.data<float>()[i] = dtype == DType::kBF16 ? to_float(to_bfloat16(sum)) : sum;
+    }
+  });
+}
+
+void StepReuse::count(const wan::StepDecision& decision, double seconds) {
+  const bool full = decision.work == wan::StepWork::kFull;
+  pattern_ += full ? kComputed : kReused;
+  reused_ += full ? 0 : 1;
+  (full ? full_seconds_ : reused_seconds_) += seconds;
+}
+
+std::optional<StepCacheReport> StepReuse::report() const {
+  if (cache_ == nullptr) return std::nullopt;
+  StepCacheReport report;
+  report.name = cache_->name();
+  report.pattern = pattern_;
+  report.reused = reused_;
+  const auto full = static_cast<double>(static_cast<int64_t>(pattern_.size()) - reused_);
+  if (full > 0) report.seconds_saved = static_cast<double>(reused_) * full_seconds_ / full - reused_seconds_;
+  return report;
+}
+
+std::string step_cache_text(const StepCacheReport& report) {
+  std::string text = fmt::format("Step cache: {} reused {} of {} steps ({}), {:.3g} s saved", report.name,
+                                 report.reused, report.pattern.size(), report.pattern, report.seconds_saved);
+  if (report.rel_l2) {
+    text += fmt::format(" against a run without it\nLatents against no cache: relative L2 {:.3g}", *report.rel_l2);
+  } else {
+    text += " at the pace of the computed ones";
+  }
+  return text + "\n";
+}
+
+}  // namespace zoetrope::pipeline

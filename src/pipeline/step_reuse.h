@@ -1,0 +1,69 @@
+// A step cache in the denoising loop of one rank: measures what its decider asks for, tells all ranks what rank 0
+// decided, so that none diverges, and keeps count. What a reused step takes from an earlier one is kept where it is
+// made: the residual in the transformer, the velocity in the loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/communicator.h"
+#include "zoetrope/generate.h"
+
+#include "device/stream.h"
+#include "models/wan/caches/frequency.h"
+#include "models/wan/caches/step_cache.h"
+#include "models/wan/transformer/transformer.h"
+#include "pipeline/plan.h"
+
+namespace zoetrope::pipeline {
+
+class StepReuse {
+ public:
+  // Books what the cache of `plan` needs, nothing without one.
+  StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& stream);
+
+  bool keeps_residual() const { return reuses(wan::StepWork::kReuseResidual); }
+  bool branches_apart() const { return reuses(wan::StepWork::kConditionalOnly); }
+
+  // Collective. `latents` as the step finds them; `embed` gives the step's time embedding, asked for on rank 0 only.
+  using EmbedTime = std::function<wan::Transformer::TimeEmbedding()>;
+  wan::StepDecision decide(int64_t step, double timestep, const TensorView& latents, const EmbedTime& embed);
+
+  // What the blocks do in a step, sample by sample of `samples`, the conditional one first.
+  std::vector<wan::Blocks> blocks(const wan::StepDecision& decision, int64_t samples) const;
+
+  // The unconditional branch of a step that computes the conditional one only. First, while `branches` [2, C, T, h, w]
+  // F32 still are those of the last full step: out [1, C, T, h, w] is their difference, frequencies weighed. Then
+  // that is added to the new conditional branch, rounded to `dtype`.
+  void weigh_difference(Stream& stream, const TensorView& branches, const wan::StepDecision& decision,
+                        const TensorView& out);
+  static void add_conditional(Stream& stream, const TensorView& conditional, DType dtype, const TensorView& out);
+
+  // After each step.
+  void count(const wan::StepDecision& decision, double seconds);
+  std::optional<StepCacheReport> report() const;  // none without a cache
+
+ private:
+  bool reuses(wan::StepWork work) const { return cache_ != nullptr && cache_->reuse() == work; }
+  double moved(const TensorView& latents, const EmbedTime& embed);
+
+  comm::Communicator& world_;
+  const double train_timesteps_;
+  std::unique_ptr<wan::StepCache> cache_;  // of rank 0; the others ask it for its kind only
+  std::vector<double> embedding_;          // of the step before
+  Tensor reference_;                       // [1, C, T, h, w] F32: the latents of the last full step, on rank 0
+  std::optional<wan::FrequencyFilter> filter_;
+  std::vector<std::vector<double>> scratch_;  // of each thread
+
+  std::string pattern_;
+  int64_t reused_ = 0;
+  double full_seconds_ = 0, reused_seconds_ = 0;
+};
+
+// Lines for people, with a line feed at the end.
+std::string step_cache_text(const StepCacheReport& report);
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,177 @@
+#include "pipeline/step_reuse.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+
+#include "tensor/half.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+RunPlan plan_with(const wan::StepCacheSettings& settings, int64_t steps) {
+  RunPlan plan;
+  plan.latent = {2, 4, 6};
+  plan.channels = 3;
+  plan.step_count = {steps, steps};
+  plan.step_cache = settings;
+  return plan;
+}
+
+Tensor latents_of(float value) {
+  Tensor latents(DType::kF32, {1, 3, 2, 4, 6});
+  std::fill_n(latents.data<float>(), latents.size(), value);
+  return latents;
+}
+
+wan::SenCacheSettings sen(double threshold) {
+  wan::SenCacheSettings settings;
+  settings.threshold = threshold;
+  settings.max_skips = 100;
+  settings.retention = settings.tail = 0;
+  return settings;
+}
+
+// What only rank 0 sees decides: the other ranks' latents move far, and would decide otherwise.
+TEST(StepReuse, EveryRankDoesWhatRank0Decided) {
+  std::atomic<int> reused = 0;
+  comm::run_ranks(4, [&](comm::Communicator& world) {
+    Stream stream(1);
+    StepReuse reuse(plan_with(sen(0.5), 5), world, stream);
+    const auto never = []() -> wan::Transformer::TimeEmbedding {
+      ADD_FAILURE() << "no embedding was to be asked for";
+      return {};
+    };
+    for (int64_t step = 0; step < 5; ++step) {
+      const float moved = world.rank() == 0 ? 0.0f : 100.0f * static_cast<float>(step);
+      const wan::StepDecision decision = reuse.decide(step, 900, latents_of(moved), never);
+      reuse.count(decision, 1);
+      if (decision.work == wan::StepWork::kReuseVelocity) ++reused;
+    }
+    EXPECT_EQ(reuse.report()->pattern, "Crrrr");
+  });
+  EXPECT_EQ(reused, 4 * 4);
+}
+
+TEST(StepReuse, LatentsAreComparedWithThoseOfTheLastFullStep) {
+  comm::run_ranks(1, [](comm::Communicator& world) {
+    Stream stream(1);
+    StepReuse reuse(plan_with(sen(0.65), 8), world, stream);
+    // From 0 by 0.1 a step: distances 0.1, 0.2, 0.3 add up to 0.6; the fourth would make it 1.
+    for (int64_t step = 0; step < 8; ++step) {
+      const Tensor latents = latents_of(0.1f * static_cast<float>(step));
+      reuse.count(reuse.decide(step, 900, latents, {}), 1);
+    }
+    EXPECT_EQ(reuse.report()->pattern, "CrrrCrrr");
+  });
+}
+
+// 2·(relative change of the embedding) is what the polynomial below says of it.
+TEST(StepReuse, EmbeddingsAreComparedWithThoseOfTheStepBefore) {
+  for (const bool projection : {false, true}) {
+    comm::run_ranks(1, [&](comm::Communicator& world) {
+      wan::TeaCacheSettings tea;
+      tea.coefficients = {2, 0};
+      tea.threshold = 0.45;
+      tea.retention_steps = projection;
+      Stream stream(1);
+      const int64_t steps = 12;
+      StepReuse reuse(plan_with(tea, steps), world, stream);
+      for (int64_t step = 0; step < steps; ++step) {
+        // Grows by a tenth a step in one of the two, with values of both signs; the other jumps about.
+        const auto grown = static_cast<float>(std::pow(1.1, static_cast<double>(step)));
+        Tensor good(DType::kF32, {1, 2}), bad(DType::kF32, {1, 2});
+        good.data<float>()[0] = 3 * grown;
+        good.data<float>()[1] = -1 * grown;
+        bad.data<float>()[0] = step % 2 == 0 ? 1.0f : 50.0f;
+        const auto embed = [&]() -> wan::Transformer::TimeEmbedding {
+          if (projection) return {bad, good};
+          return {good, bad};
+        };
+        reuse.count(reuse.decide(step, 900, latents_of(0), embed), 1);
+      }
+      // 0.2, 0.4 are below, 0.6 is not.
+      EXPECT_EQ(reuse.report()->pattern, projection ? "CCCCCrrCrrCr" : "CrrCrrCrrCrC");
+    });
+  }
+}
+
+TEST(StepReuse, NothingIsDoneWithoutACache) {
+  comm::run_ranks(2, [](comm::Communicator& world) {
+    Stream stream(1);
+    StepReuse reuse(plan_with({}, 3), world, stream);
+    EXPECT_EQ(reuse.decide(0, 900, latents_of(0), {}).work, wan::StepWork::kFull);
+    EXPECT_FALSE(reuse.keeps_residual());
+    EXPECT_FALSE(reuse.branches_apart());
+    EXPECT_THAT(reuse.blocks({}, 2), testing::Each(wan::Blocks::kCompute));
+    EXPECT_FALSE(reuse.report());
+  });
+}
+
+TEST(StepReuse, BlocksOfEachKindOfStep) {
+  comm::run_ranks(1, [](comm::Communicator& world) {
+    Stream stream(1);
+    wan::MagCacheSettings mag;
+    mag.ratios = {1, 1};
+    const StepReuse keeps(plan_with(mag, 3), world, stream);
+    EXPECT_THAT(keeps.blocks({}, 2), testing::Each(wan::Blocks::kComputeAndKeep));
+    EXPECT_THAT(keeps.blocks({wan::StepWork::kReuseResidual}, 2), testing::Each(wan::Blocks::kReuse));
+    const StepReuse apart(plan_with(wan::CfgCacheSettings(), 3), world, stream);
+    EXPECT_TRUE(apart.branches_apart());
+    EXPECT_THAT(apart.blocks({}, 2), testing::Each(wan::Blocks::kCompute));
+    EXPECT_THAT(apart.blocks({wan::StepWork::kConditionalOnly}, 2),
+                testing::ElementsAre(wan::Blocks::kCompute, wan::Blocks::kLeaveOut));
+  });
+}
+
+// Frame by frame what the filter makes of one, on any number of threads; added, and rounded where the model is bf16.
+TEST(StepReuse, TheUnconditionalBranchIsTheConditionalOnePlusTheWeighedDifference) {
+  for (const int threads : {1, 3}) {
+    comm::run_ranks(1, [&](comm::Communicator& world) {
+      Stream stream(threads);
+      StepReuse reuse(plan_with(wan::CfgCacheSettings(), 3), world, stream);
+      Tensor branches(DType::kF32, {2, 3, 2, 4, 6}), out(DType::kF32, {1, 3, 2, 4, 6});
+      for (int64_t i = 0; i < branches.size(); ++i) branches.data<float>()[i] = static_cast<float>(i * i % 31) / 7;
+      const wan::StepDecision decision{wan::StepWork::kConditionalOnly, 1.2, 0.9};
+      reuse.weigh_difference(stream, branches, decision, out);
+      const wan::FrequencyFilter filter(4, 6);
+      std::vector<double> scratch(filter.scratch_size());
+      std::vector<float> frame(24);
+      for (int64_t plane = 0; plane < 6; ++plane) {
+        const float* conditional = branches.data<float>() + plane * 24;
+        filter.weigh({conditional, 24}, {conditional + out.size(), 24}, 1.2, 0.9, scratch, frame);
+        for (int64_t i = 0; i < 24; ++i) EXPECT_EQ(out.data<float>()[plane * 24 + i], frame[static_cast<size_t>(i)]);
+      }
+      const std::vector<float> difference(out.data<float>(), out.data<float>() + out.size());
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        std::copy(difference.begin(), difference.end(), out.data<float>());
+        StepReuse::add_conditional(stream, branches.view().slice(0, 0, 1), dtype, out);
+        for (size_t i = 0; i < difference.size(); ++i) {
+          const float sum = branches.data<float>()[i] + difference[i];
+          EXPECT_EQ(out.data<float>()[i], dtype == DType::kBF16 ? to_float(to_bfloat16(sum)) : sum);
+        }
+      }
+    });
+  }
+}
+
+TEST(StepReuse, SecondsSavedAreThoseOfTheReusedStepsAtThePaceOfTheOthers) {
+  comm::run_ranks(1, [](comm::Communicator& world) {
+    Stream stream(1);
+    StepReuse reuse(plan_with(wan::CfgCacheSettings(), 4), world, stream);
+    reuse.count({}, 10);
+    reuse.count({wan::StepWork::kConditionalOnly}, 6);
+    reuse.count({}, 12);
+    reuse.count({wan::StepWork::kConditionalOnly}, 5);
+    const StepCacheReport report = *reuse.report();
+    EXPECT_EQ(report.name, "CFG cache");
+    EXPECT_EQ(report.reused, 2);
+    EXPECT_EQ(report.seconds_saved, 2 * 11 - (6 + 5));
+    EXPECT_THAT(step_cache_text(report), testing::HasSubstr("CFG cache reused 2 of 4 steps (CrCr), 11 s saved"));
+  });
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,206 @@
+// Step caches over ranks: with nothing to reuse a run is the run without a cache to the bit, with something to reuse N
+// ranks reuse it in the same steps as one and come to the same latents; on threads and (same text, under mpirun) on
+// processes, for every way of using the ranks.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "zoetrope/generate.h"
+
+#include "comm/rank_test.h"
+
+namespace zoetrope {
+namespace {
+
+// A cache and its settings: such that steps are reused here, and such that none is.
+struct Cache {
+  const char* name;
+  void (*apply)(GenerateOptions&);
+  void (*apply_zero)(GenerateOptions&);
+  bool with_data_split = true;
+};
+constexpr Cache kCaches[] = {
+    {"mag",
+     [](GenerateOptions& o) {
+       o.cache = "mag";
+       o.cache_ratios = "wan2.1_t2v_14b";
+     },
+     [](GenerateOptions& o) { o.cache_threshold = 0; }},
+    {"tea",
+     [](GenerateOptions& o) {
+       o.cache = "tea";
+       o.cache_coefficients = "1,0";  // the change itself
+       o.cache_threshold = 0.5;
+     },
+     [](GenerateOptions& o) { o.cache_threshold = 0; }},
+    {"tea_retention",
+     [](GenerateOptions& o) {
+       o.cache = "tea";
+       o.cache_coefficients = "1,0";
+       o.cache_threshold = 0.5;
+       o.cache_retention_steps = true;
+     },
+     [](GenerateOptions& o) { o.cache_threshold = 0; }},
+    {"sen",
+     [](GenerateOptions& o) {
+       o.cache = "sen";
+       o.cache_threshold = 1;
+     },
+     [](GenerateOptions& o) { o.cache_threshold = 0; }},
+    {"cfg", [](GenerateOptions& o) { o.cache = "cfg"; }, [](GenerateOptions& o) { o.cache_interval = 1; }, false},
+};
+
+constexpr const char* kModels[] = {"wan21_t2v", "wan22_t2v"};  // one expert and two
+
+struct Layout {
+  int data, ulysses, ring;
+  int ranks() const { return data * ulysses * ring; }
+};
+constexpr Layout kLayouts[] = {{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}, {1, 1, 3},
+                               {1, 4, 1}, {1, 2, 2}, {2, 2, 1}, {2, 1, 2}};
+
+GenerateOptions options_of(const char* model, const Layout& layout, const char* dtype) {
+  GenerateOptions options;
+  options.model = fmt::format("{}/pipelines/{}", ZOETROPE_GOLDEN_DIR, model);
+  options.prompt = "A red cat runs across the market at dawn.";
+  options.negative_prompt = "grey";
+  options.height = 48;
+  options.width = 64;
+  options.num_frames = 9;
+  options.num_inference_steps = 15;
+  options.guidance_scale = 4;
+  options.seed = 3;
+  options.dtype = dtype;
+  options.threads = 1;
+  options.data_parallelism = layout.data;
+  options.strategy.ulysses_shards = layout.ulysses;
+  return options;
+}
+
+// Runs with one set of options, shared by the ranks of this process as the program does it.
+GenerateResult run(const GenerateOptions& options, comm::Communicator& world) {
+  static std::mutex mutex;
+  static std::weak_ptr<TextToVideo> open;
+  std::shared_ptr<TextToVideo> video;
+  {
+    const std::lock_guard lock(mutex);
+    video = open.lock();
+    if (!video) open = video = TextToVideo::open(options);
+  }
+  GenerateResult result = video->run(world, {}, TextToVideo::Stop::kAfterDenoise);
+  world.barrier();  // so that the object is shared to the end
+  video.reset();
+  world.barrier();  // and the next run opens its own
+  return result;
+}
+
+// One rank's, computed once a process.
+const GenerateResult& alone(const std::string& key, const GenerateOptions& options) {
+  static std::mutex mutex;
+  static std::map<std::string, GenerateResult> known;
+  const std::lock_guard lock(mutex);
+  GenerateResult& result = known[key];
+  if (!result.latents) {
+    const auto video = TextToVideo::open(options);
+    comm::run_ranks(1,
+                    [&](comm::Communicator& one) { result = video->run(one, {}, TextToVideo::Stop::kAfterDenoise); });
+  }
+  return result;
+}
+
+double distance(const Tensor& ours, const Tensor& reference) {
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < reference.size(); ++i) {
+    const double r = reference.data<float>()[i], d = ours.data<float>()[i] - r;
+    difference += d * d;
+    norm += r * r;
+  }
+  return std::isfinite(difference) ? std::sqrt(difference / norm) : INFINITY;
+}
+
+bool equal_bits(const Tensor& a, const Tensor& b) {
+  return a.size() == b.size() && std::memcmp(a.data<float>(), b.data<float>(), a.view().bytes()) == 0;
+}
+
+void nothing_to_reuse_is_no_cache(const Cache& cache, const char* model, const Layout& layout,
+                                  comm::Communicator& world) {
+  for (const char* dtype : {"float32", "bf16"}) {
+    const GenerateOptions without = options_of(model, layout, dtype);
+    GenerateOptions with = without;
+    cache.apply(with);
+    cache.apply_zero(with);
+    const GenerateResult plain = run(without, world), cached = run(with, world);
+    EXPECT_TRUE(equal_bits(cached.latents, plain.latents)) << dtype;
+    if (world.rank() == 0) {
+      ASSERT_TRUE(cached.step_cache);
+      EXPECT_EQ(cached.step_cache->reused, 0);
+    }
+    EXPECT_FALSE(plain.step_cache);
+  }
+}
+
+constexpr double kFloat32 = 1e-5;
+
+void ranks_reuse_what_one_reuses(const Cache& cache, const char* model, const Layout& layout,
+                                 comm::Communicator& world) {
+  GenerateOptions options = options_of(model, layout, "float32"), one = options_of(model, {1, 1, 1}, "float32");
+  cache.apply(options);
+  cache.apply(one);
+  const GenerateResult& reference = alone(fmt::format("{} {}", cache.name, model), one);
+  const GenerateResult ours = run(options, world);
+  EXPECT_LE(distance(ours.latents, reference.latents), kFloat32);
+  if (world.rank() != 0) return;
+  ASSERT_TRUE(ours.step_cache && reference.step_cache);
+  EXPECT_EQ(ours.step_cache->pattern, reference.step_cache->pattern);
+  EXPECT_GE(ours.step_cache->reused, 3) << ours.step_cache->pattern;
+  EXPECT_LE(ours.step_cache->reused, 12) << ours.step_cache->pattern;
+  fmt::print("{} {} n={} data={} U={} R={}: {}, {:.2g} off one rank\n", cache.name, model, world.size(), layout.data,
+             layout.ulysses, layout.ring, ours.step_cache->pattern, distance(ours.latents, reference.latents));
+}
+
+// What a compared run states is the distance to the run without a cache.
+void comparison_is_with_the_uncached_run(const Cache& cache, const char* model, const Layout& layout,
+                                         comm::Communicator& world) {
+  const GenerateOptions without = options_of(model, layout, "float32");
+  GenerateOptions with = without;
+  cache.apply(with);
+  with.cache_compare = true;
+  const GenerateResult plain = run(without, world), cached = run(with, world);
+  if (world.rank() != 0) return;
+  ASSERT_TRUE(cached.step_cache && cached.step_cache->rel_l2);
+  const double expected = distance(cached.latents, plain.latents);
+  EXPECT_GT(expected, 0);
+  EXPECT_NEAR(*cached.step_cache->rel_l2, expected, 1e-12);
+  EXPECT_NE(cached.timing.find("relative L2"), std::string::npos);
+}
+
+const bool kRegistered = [] {
+  for (const Cache& cache : kCaches) {
+    for (const char* model : kModels) {
+      for (const Layout& layout : kLayouts) {
+        if (layout.data > 1 && !cache.with_data_split) continue;
+        const std::string name = fmt::format("{}_{}_n{}_data{}_U{}R{}", cache.name, model, layout.ranks(), layout.data,
+                                             layout.ulysses, layout.ring);
+        const auto add = [&](const char* suite, auto body) {
+          comm::register_rank_test(
+              suite, name, {layout.ranks()}, __FILE__, __LINE__,
+              [&cache, model, &layout, body](comm::Communicator& world) { body(cache, model, layout, world); });
+        };
+        add("NothingToReuseIsNoCache", nothing_to_reuse_is_no_cache);
+        add("RanksReuseWhatOneReuses", ranks_reuse_what_one_reuses);
+        if (layout.ranks() <= 2) add("ComparisonIsWithTheUncachedRun", comparison_is_with_the_uncached_run);
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace zoetrope
