@@ -175,7 +175,7 @@ def magcache_reuses_the_steps_that_the_published_curve_says(cwd):
     assert f"MagCache reused {pattern.count('r')} of 50 steps ({pattern})" in result.stdout, result.stdout
 
 
-CACHES = {"mag": ["cache_ratios=wan2.2_t2v_a14b"], "tea": ["cache_coefficients=1,0", "cache_threshold=0.5"],
+CACHES = {"mag": ["cache_ratios=wan2.2_t2v_a14b"], "tea": ["cache_coefficients=1,0", "cache_threshold=2"],
           "sen": ["cache_threshold=1"], "cfg": []}
 
 
@@ -249,7 +249,7 @@ refused_option("a_value_that_does_not_parse", ["num_inference_steps=many", "whol
 refused_option("a_value_out_of_range", ["guidance_scale=1000", "0 to 100"], "guidance_scale=1000")
 refused_option("a_height_the_model_cannot_make", ["height=40", "32 and 48"], "height=40")
 refused_option("a_frame_count_the_model_cannot_make", ["num_frames=6", "5 and 9"], "num_frames=6")
-refused_option("an_unknown_cache", ["cache=mga", "did you mean mag"], "cache=mga")
+refused_option("an_unknown_cache", ["cache=mga", "none, mag, tea, sen, cfg"], "cache=mga")
 refused_option("a_cache_without_guidance", ["cache=sen", "guidance is off"], "cache=sen", "guidance_scale=1")
 refused_option("a_cache_that_was_not_published_for_the_model", ["no ratios were published", "wan2.1_t2v_14b"],
                "cache=mag")

@@ -37,14 +37,14 @@ constexpr Cache kCaches[] = {
      [](GenerateOptions& o) {
        o.cache = "tea";
        o.cache_coefficients = "1,0";  // the change itself
-       o.cache_threshold = 0.5;
+       o.cache_threshold = 2;
      },
      [](GenerateOptions& o) { o.cache_threshold = 0; }},
     {"tea_retention",
      [](GenerateOptions& o) {
        o.cache = "tea";
        o.cache_coefficients = "1,0";
-       o.cache_threshold = 0.5;
+       o.cache_threshold = 2;
        o.cache_retention_steps = true;
      },
      [](GenerateOptions& o) { o.cache_threshold = 0; }},
