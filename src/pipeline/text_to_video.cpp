@@ -83,6 +83,14 @@ double relative_l2(const TensorView& a, const TensorView& reference) {
   return std::sqrt(difference / std::max(norm, 1e-300));
 }
 
+void add_prompts(Dump& dump, const PromptEmbeddings& embeddings) {
+  const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
+  for (size_t i = 0; i < embeddings.lengths.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
+  }
+}
+
 class Run final : public TextToVideo {
  public:
   explicit Run(const GenerateOptions& options)
@@ -224,11 +232,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
   {
     memory.begin(planner::kTextEncoder);
     const PromptEmbeddings embeddings = encode_prompts_over_ranks(stage, world);
-    const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
-    for (size_t i = 0; i < embeddings.lengths.size(); ++i) {
-      const auto at = static_cast<int64_t>(i);
-      dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
-    }
+    add_prompts(dump, embeddings);
     if (has_conditions(stage, inputs_)) memory.begin(planner::kConditions);
     const Conditions conditions = encode_conditions(stage, inputs_, world, vae_encoder_, dump);
     memory.begin(planner::kTransformer);
