@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/test_folder.h"
 #include "io/json.h"
+#include "io/video.h"
 
 namespace zoetrope {
 namespace {
@@ -31,11 +32,17 @@ fs::path reduced_model(const fs::path& folder, const char* name) {
   };
   for (const char* expert : {"transformer", "transformer_2"}) {
     if (fs::exists(folder / expert)) {
-      change(expert, {{"num_attention_heads", "8"}, {"ffn_dim", "4096"}, {"num_layers", "8"}, {"text_dim", "1024"}});
+      std::map<std::string, std::string> values{
+          {"num_attention_heads", "8"}, {"ffn_dim", "4096"}, {"num_layers", "8"}, {"text_dim", "1024"}};
+      const io::JsonObject json = io::JsonObject::load(folder / expert / "config.json");
+      if (json.has("added_kv_proj_dim")) values["added_kv_proj_dim"] = "1024";
+      if (json.has("vace_layers")) values["vace_layers"] = "[0, 5]";
+      change(expert, values);
     }
   }
   change("text_encoder", {{"d_model", "1024"}, {"d_ff", "2560"}, {"num_layers", "2"}, {"num_heads", "16"}});
   change("vae", {{"base_dim", "32"}});
+  if (fs::exists(folder / "image_encoder")) change("image_encoder", {{"num_hidden_layers", "3"}});
   return folder;
 }
 
@@ -43,7 +50,23 @@ struct Figures {
   char component[32];
   int64_t peak, planned;
 };
-constexpr size_t kComponents = 4;  // text encoder, transformer, VAE, whole
+constexpr size_t kComponents = 4;  // text encoder, transformer, VAE, whole; and conditions where there are some
+
+// Grey, of 256 × 288.
+fs::path picture(const fs::path& file) {
+  io::VideoFormat format;
+  format.width = 288;
+  format.height = 256;
+  const auto writer = io::FrameWriter::open(file, format);
+  const std::vector<uint8_t> pixels(static_cast<size_t>(3 * format.width * format.height), 128);
+  writer->add_frame(pixels.data());
+  writer->finish();
+  return file;
+}
+
+size_t components_of(const GenerateOptions& options) {
+  return kComponents + (options.image.empty() && options.reference_images.empty() ? 0 : 1);
+}
 
 std::vector<Figures> run(const GenerateOptions& options) {
   int ends[2];
@@ -64,16 +87,17 @@ std::vector<Figures> run(const GenerateOptions& options) {
     }
     const size_t bytes = figures.size() * sizeof(Figures);
     const bool told = write(ends[1], figures.data(), bytes) == static_cast<ssize_t>(bytes);
-    _exit(told && figures.size() == kComponents ? 0 : 1);
+    _exit(told && figures.size() == components_of(options) ? 0 : 1);
   }
   close(ends[1]);
-  std::vector<Figures> figures(kComponents);
-  const ssize_t size = read(ends[0], figures.data(), kComponents * sizeof(Figures));
+  std::vector<Figures> figures(components_of(options));
+  const size_t whole = figures.size() * sizeof(Figures);
+  const ssize_t size = read(ends[0], figures.data(), whole);
   close(ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
-  if (size != static_cast<ssize_t>(kComponents * sizeof(Figures))) figures.clear();
+  if (size != static_cast<ssize_t>(whole)) figures.clear();
   return figures;
 }
 
@@ -94,7 +118,7 @@ void expect_as_planned(GenerateOptions options, const char* model = "wan2.1_t2v_
   options.num_inference_steps = 2;
   options.threads = 2;
   const std::vector<Figures> figures = run(options);
-  ASSERT_EQ(figures.size(), kComponents);
+  ASSERT_EQ(figures.size(), components_of(options));
   for (const Figures& f : figures) {
     fmt::print("{:<14} measured {:.3f} GB, planned {:.3f} GB\n", f.component, static_cast<double>(f.peak) * 1e-9,
                static_cast<double>(f.planned) * 1e-9);
@@ -128,6 +152,22 @@ TEST(Planned, TwoExpertsTakeTurns) {
   options.boundary_ratio = 0.9;
   options.guidance_scale = 1;
   expect_as_planned(options, "wan2.2_t2v_a14b");
+}
+
+TEST(Planned, AnImageAndItsEncoder) {
+  GenerateOptions options;
+  const TestFolder folder;
+  options.image = picture(folder / "image.png").string();
+  options.dtype = "float32";
+  expect_as_planned(options, "wan2.1_i2v_14b_480p");
+}
+
+TEST(Planned, ControlLayersAndAReference) {
+  GenerateOptions options;
+  const TestFolder folder;
+  options.reference_images = picture(folder / "image.png").string();
+  options.ranks = 2;
+  expect_as_planned(options, "wan2.1_vace_1.3b");
 }
 
 TEST(Planned, TilesAndADump) {
