@@ -28,6 +28,9 @@ struct GenerateOptions {
       model;  // checkpoint folder in the published (diffusers) layout; with weights=random a name of configs/ too
   std::string weights = "checkpoint";  // checkpoint | random: every tensor by formula, nothing is read or written
   std::string weight_cache;            // folder for weights in the form they are computed with; empty: none
+  std::string lora;       // FILE:STRENGTH,… merged into every transformer while it is loaded; strength 1 where unsaid
+  std::string lora_high;  // likewise, into the high-noise expert of a model with two
+  std::string lora_low;   // into the low-noise expert
   std::string prompt;
   std::string negative_prompt;
   // What the video follows beside the prompt, for models that take it; another model refuses it and says what it takes.

@@ -75,10 +75,12 @@ Checkpoint Checkpoint::open(const fs::path& folder, const std::string& stem) {
   return Checkpoint(std::move(contents));
 }
 
-Checkpoint Checkpoint::open_file(const fs::path& file) {
+Checkpoint Checkpoint::open_file(const fs::path& file) { return of(SafetensorsFile::open(file)); }
+
+Checkpoint Checkpoint::of(std::shared_ptr<const SafetensorsFile> file) {
   auto contents = std::make_shared<Contents>();
-  contents->folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  contents->files.push_back(SafetensorsFile::open(file));
+  contents->folder = file->path().has_parent_path() ? file->path().parent_path() : fs::path(".");
+  contents->files.push_back(std::move(file));
   const SafetensorsFile* only = contents->files.front().get();
   for (const auto& item : only->tensors()) contents->tensors[item.first] = only;
   return Checkpoint(std::move(contents));

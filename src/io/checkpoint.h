@@ -29,6 +29,7 @@ class Checkpoint {
   // VAE) and "model" (encoders).
   static Checkpoint open(const std::filesystem::path& folder, const std::string& stem);
   static Checkpoint open_file(const std::filesystem::path& file);  // one safetensors file by its own name
+  static Checkpoint of(std::shared_ptr<const SafetensorsFile> file);
 
   const std::filesystem::path& folder() const { return contents_->folder; }
   std::vector<std::filesystem::path> files() const;

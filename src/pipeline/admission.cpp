@@ -259,6 +259,12 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
       stored_dtype(model.experts[0].weights, wan::transformer_tensors(model.experts[0].config));
   configs.stored_text_encoder = stored_dtype(model.text_encoder, wan::text_encoder_tensors(model.text_encoder_config));
   configs.stored_vae = stored_dtype(model.vae, wan::vae_tensors(model.vae_config));
+  for (const Expert& expert : model.experts) {
+    for (const wan::Lora& lora : expert.loras) {
+      // Changes without a product need next to nothing beside the sum.
+      configs.merge_scratch = std::max({configs.merge_scratch, lora.scratch_elements, int64_t{1}});
+    }
+  }
   configs.mapped = model.text_encoder.checkpoint() != nullptr;
   return configs;
 }

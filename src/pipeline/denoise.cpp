@@ -15,10 +15,16 @@ namespace {
 
 std::span<float> values(const TensorView& tensor) { return {tensor.data<float>(), static_cast<size_t>(tensor.size())}; }
 
-// Readable, and another for every folder.
-std::string cache_name(const std::filesystem::path& folder, const char* component) {
+// Readable, and another for every folder and for every choice of LoRA files, whatever their strengths: trying those out
+// does not fill the disk.
+std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
-  return fmt::format("{}-{}-{:08x}", whole.filename().string(), component, io::fnv1a64(whole.string()) & 0xFFFFFFFFu);
+  uint64_t hash = io::fnv1a64(whole.string());
+  for (const wan::Lora& lora : expert.loras) {
+    hash = io::fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
+  }
+  return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",
+                     hash & 0xFFFFFFFFu);
 }
 
 Shape latent_shape(const RunPlan& plan) { return {1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]}; }
@@ -93,21 +99,21 @@ int64_t Denoiser::local_branches() const { return branches() / setup_.layout.deg
 
 std::shared_ptr<const io::Weights> Denoiser::open_weights(int expert) {
   const char* name = expert == 0 ? "transformer" : "transformer_2";
+  const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
   SharedExpert& shared = setup_.experts[expert];
   const bool tells = !setup_.every_rank_loads || mesh_.world().rank() == 0;
   if (!setup_.weight_cache.empty()) {
     // Of processes, one writes.
     const auto access = tells ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
     shared.cache =
-        std::make_shared<io::WeightCache>(setup_.weight_cache, cache_name(setup_.model.folder, name), access);
+        std::make_shared<io::WeightCache>(setup_.weight_cache, cache_name(setup_.model.folder, name, files), access);
   }
   io::Weights::Loading loading{shared.cache, {}};
   if (tells && setup_.callbacks.load) {
     loading.progress = [&load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
     loading.progress(0, 0);
   }
-  auto weights = std::make_shared<const io::Weights>(
-      setup_.model.experts[static_cast<size_t>(expert)].weights.source(setup_.load_threads), std::move(loading));
+  auto weights = std::make_shared<const io::Weights>(files.weights.source(setup_.load_threads), std::move(loading));
   shared.source = weights;
   return weights;
 }

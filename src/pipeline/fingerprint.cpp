@@ -20,10 +20,11 @@ class Lines {
   // Nothing where there is no such file: that one machine lacks it shows in the lines of the others.
   void whole(const fs::path& file) {
     if (!fs::is_regular_file(file)) return;
-    add(file, io::fnv1a64(read(file, 0, fs::file_size(file))));
+    add(label(file), io::fnv1a64(read(file, 0, fs::file_size(file))));
   }
 
-  void weights(const fs::path& file) {
+  void weights(const fs::path& file) { weights(file, label(file)); }
+  void weights(const fs::path& file, const std::string& name) {
     const uint64_t size = fs::file_size(file);
     uint64_t header = 0;  // a safetensors file begins with the length of its header
     const std::string length = read(file, 0, sizeof(header));
@@ -32,7 +33,7 @@ class Lines {
     const uint64_t begin = std::min(size, sizeof(header) + header + kSample);
     const uint64_t hash = io::fnv1a64(read(file, 0, begin), io::fnv1a64(std::to_string(size)));
     const uint64_t end = std::min(size, kSample);
-    add(file, io::fnv1a64(read(file, size - end, end), hash));
+    add(name, io::fnv1a64(read(file, size - end, end), hash));
   }
 
   const std::string& text() const { return text_; }
@@ -47,9 +48,10 @@ class Lines {
     return bytes;
   }
 
-  void add(const fs::path& file, uint64_t hash) {
-    text_ += fmt::format("model/{}={:016x}\n", file.lexically_relative(folder_).generic_string(), hash);
+  std::string label(const fs::path& file) const {
+    return fmt::format("model/{}", file.lexically_relative(folder_).generic_string());
   }
+  void add(const std::string& name, uint64_t hash) { text_ += fmt::format("{}={:016x}\n", name, hash); }
 
   const fs::path& folder_;
   std::string text_;
@@ -76,7 +78,12 @@ std::string fingerprint(const ModelFolder& model) {
   };
   component(model.text_encoder, "text_encoder", kTextEncoderStem);
   const char* experts[] = {"transformer", "transformer_2"};
-  for (size_t i = 0; i < model.experts.size(); ++i) component(model.experts[i].weights, experts[i], kDiffusersStem);
+  for (size_t i = 0; i < model.experts.size(); ++i) {
+    component(model.experts[i].weights, experts[i], kDiffusersStem);
+    for (const wan::Lora& lora : model.experts[i].loras) {
+      lines.weights(lora.file, fmt::format("{} lora {}", experts[i], lora.file.string()));
+    }
+  }
   component(model.vae, "vae", kDiffusersStem);
   if (model.image_encoder) {
     component(model.image_encoder->weights, "image_encoder", kTextEncoderStem);

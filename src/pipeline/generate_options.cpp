@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "models/wan/solvers/solver.h"
+#include "pipeline/lora_options.h"
 #include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
@@ -15,6 +16,11 @@ OptionSet describe_options(GenerateOptions& o) {
               "random fills every tensor by formula instead of reading it, to measure without a download")
       .text("weight_cache", o.weight_cache,
             "folder that keeps weights in the form they are computed with, so that the next start only maps them")
+      .text("lora", o.lora,
+            "LoRA files with their strengths, FILE:0.8,FILE2:1, added to the transformer's weights (of two experts to "
+            "both) while they are read")
+      .text("lora_high", o.lora_high, "likewise, of two experts to the high-noise one alone")
+      .text("lora_low", o.lora_low, "likewise, of two experts to the low-noise one alone")
       .text("prompt", o.prompt, "what the video shows")
       .text("negative_prompt", o.negative_prompt, "what it should not show")
       .text("image", o.image, "PNG or JPEG that the video begins with (image to video, text and image to video)")
@@ -84,7 +90,6 @@ OptionSet describe_options(GenerateOptions& o) {
                     "degrees across data-centre networks are not built yet; only 1");
   }
   set.alias("video", "control_video");
-  set.unavailable("lora", "", "LoRA files are not supported yet");
   return set;
 }
 
@@ -108,6 +113,9 @@ void check_options(const GenerateOptions& o) {
     const int64_t below = (o.num_frames - 1) / 4 * 4 + 1;
     fail("num_frames={}: must be 4k + 1; the nearest are {} and {}", o.num_frames, below, below + 4);
   }
+  parse_loras("lora", o.lora);
+  parse_loras("lora_high", o.lora_high);
+  parse_loras("lora_low", o.lora_low);
   if (o.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
 }
 

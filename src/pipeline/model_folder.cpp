@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/wan/random_weights.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/lora_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -162,15 +163,18 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
 }  // namespace
 
 std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) const {
-  if (checkpoint_) return io::checkpoint_source(*checkpoint_, threads);
-  return wan::random_weights(tensors_, component_, seed_, threads);
+  std::shared_ptr<const io::WeightSource> plain;
+  if (checkpoint_) plain = io::checkpoint_source(*checkpoint_, threads);
+  else plain = wan::random_weights(tensors_, component_, seed_, threads);
+  return deltas_.empty() ? plain : io::merged_source(std::move(plain), deltas_);
 }
 
 ModelFolder ModelFolder::open(const fs::path& folder) { return open_folder(folder, std::nullopt); }
 ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed) { return open_folder(folder, seed); }
 ModelFolder ModelFolder::open(const GenerateOptions& options) {
-  if (options.weights == "random") return open_random(model_or_config(options.model));
-  return open(fs::path(options.model));
+  ModelFolder model = options.weights == "random" ? open_random(model_or_config(options.model)) : open(options.model);
+  merge_loras(options, model);
+  return model;
 }
 
 }  // namespace zoetrope::pipeline

@@ -12,8 +12,10 @@
 #include "zoetrope/generate.h"
 
 #include "io/checkpoint.h"
+#include "io/merged_source.h"
 #include "io/weights.h"
 #include "models/wan/config.h"
+#include "models/wan/lora/lora.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/text/tokenizer.h"
 #include "pipeline/model_class.h"
@@ -34,6 +36,8 @@ class ComponentWeights {
 
   // Reads large tensors by `threads` threads.
   std::shared_ptr<const io::WeightSource> source(int threads) const;
+  // Adds changes to the values that source() gives.
+  void merge(const io::WeightDeltas& deltas) { wan::append(deltas_, deltas); }
   // The files, or null where there are none.
   const io::Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
 
@@ -42,11 +46,13 @@ class ComponentWeights {
   std::string component_;
   wan::TensorList tensors_;
   uint64_t seed_ = 0;
+  io::WeightDeltas deltas_;
 };
 
 struct Expert {
   wan::TransformerConfig config;
   ComponentWeights weights;
+  std::vector<wan::Lora> loras = {};  // merged into the weights
 };
 
 struct ImageEncoder {

@@ -27,6 +27,7 @@
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/inputs.h"
+#include "pipeline/lora_options.h"
 #include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
@@ -381,6 +382,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   if (ranks > 1) text += fmt::format(", VAE on {}", layout.vae == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae));
   const planner::MemoryPlan memory = memory_plan(memory_question(layout, ranks));
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
+  text += describe_loras(model_);
   text += fmt::format("\n{}", planned.text());
   for (const std::vector<std::string>* notes : {&plan_.notes, &inputs_.notes})
     for (const std::string& note : *notes) text += "\nNote: " + note;

@@ -31,6 +31,7 @@ struct Job {
   const char* softmax = "";
   int64_t head_chunks = 1;
   const char* inputs = "";  // "key=file key=file", files of the model's inputs
+  const char* lora = "";    // a recorded file, merged on every side
 };
 
 // 125 tokens divide by none of 2, 3, 4, 6, 7; six heads do not divide by four, four not by three. Two experts switch
@@ -50,6 +51,7 @@ constexpr Job kJobs[] = {
     {"image_as_first_frame", "wan22_ti2v", 4, 96, 160, 9, 1.4e-2, "", "", 1, "image=image.png"},
     {"control", "wan21_vace", 4, 48, 80, 5, 1.4e-2, "", "", 1,
      "control_video=. mask=mask_00.png reference_images=reference_0.png"},
+    {"lora", "wan21_t2v", 4, 32, 48, 5, 1.4e-2, "", "", 1, "", "original"},
 };
 
 struct Layout {
@@ -83,6 +85,7 @@ GenerateOptions options_of(const Job& job, const std::string& dtype) {
   options.dtype = dtype;
   options.threads = 1;
   add_inputs(job, options);
+  if (*job.lora != 0) options.lora = fmt::format("{}/loras/{}.safetensors:0.8", ZOETROPE_GOLDEN_DIR, job.lora);
   return options;
 }
 

@@ -46,7 +46,13 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   planner::Workload::Expert expert;
   expert.weights = weights_of(transformer_tensors(config), configs.stored_transformer);
   expert.weights.held = Bytes(transformer_weight_bytes(config, size.transformer));
-  expert.weights.in_flight = Bytes(widest_forms(config, size.threads)) * size_of(configs.stored_transformer);
+  const int64_t widest = widest_forms(config, size.threads);
+  expert.weights.in_flight = Bytes(widest) * size_of(configs.stored_transformer);
+  if (configs.merge_scratch > 0) {
+    // The sum of what is stored and what is added is made in a buffer, as formulas are.
+    if (configs.mapped) expert.weights.in_flight += Bytes(widest) * kFloat;
+    expert.weights.in_flight += Bytes(configs.merge_scratch) * (kFloat * size.threads);
+  }
   const ContextRows rows{size.text_rows, image_rows(config, size)};
   expert.context = Bytes(text_context_bytes(config, branches, rows, size.transformer)) +
                    Bytes(branches * rows.text * config.text_dim * kFloat) +

@@ -25,6 +25,8 @@ struct ModelConfigs {
   DType stored_vae = DType::kF32;
   DType stored_image_encoder = DType::kF32;
   bool mapped = true;  // files are; formulas fill buffers
+  // Elements beside a weight of the transformer to which changes are added while it is read, of a thread; 0: to none.
+  int64_t merge_scratch = 0;
 };
 
 struct RunSize {

@@ -1,0 +1,167 @@
+#include "io/merged_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "io/test_files.h"
+#include "io/weight_loader.h"
+#include "tensor/half.h"
+
+namespace zoetrope::io {
+namespace {
+
+float value(int64_t i, int seed) { return std::sin(static_cast<float>(i * 7 + seed)); }
+
+Tensor made(DType dtype, const Shape& shape, int seed) {
+  Tensor tensor(dtype, shape);
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    if (dtype == DType::kF32) tensor.data<float>()[i] = value(i, seed);
+    if (dtype == DType::kBF16) tensor.data<BFloat16>()[i] = to_bfloat16(value(i, seed));
+    if (dtype == DType::kF16) tensor.data<Float16>()[i] = from_float<Float16>(value(i, seed));
+  }
+  return tensor;
+}
+
+double stored(const Tensor& tensor, int64_t i) {
+  switch (tensor.dtype()) {
+    case DType::kBF16:
+      return to_float(tensor.data<BFloat16>()[i]);
+    case DType::kF16:
+      return to_float(tensor.data<Float16>()[i]);
+    default:
+      return tensor.data<float>()[i];
+  }
+}
+
+class MergedSourceTest : public testing::Test {
+ protected:
+  std::shared_ptr<const WeightSource> file(const std::string& name,
+                                           const std::vector<std::pair<std::string, TensorView>>& tensors) {
+    SafetensorsWriter writer;
+    for (const auto& [key, tensor] : tensors) writer.add(key, tensor);
+    writer.write(folder_ / name);
+    return checkpoint_source(Checkpoint::open_file(folder_ / name));
+  }
+  TestFolder folder_;
+};
+
+// Against sums in double: |error| ≤ (rank + 2) roundings of the terms' magnitudes.
+class Products : public MergedSourceTest, public testing::WithParamInterface<std::tuple<DType, DType, int>> {};
+
+TEST_P(Products, EqualTheFormula) {
+  const auto [base_dtype, delta_dtype, rank] = GetParam();
+  for (const int64_t rows : {1, 3, 4, 5, 9}) {
+    for (const int64_t columns : {1, 15, 16, 17, 40}) {
+      const Tensor w = made(base_dtype, {rows, columns}, 1), up = made(delta_dtype, {rows, rank}, 2);
+      const Tensor down = made(delta_dtype, {rank, columns}, 3), whole = made(delta_dtype, {rows, columns}, 4);
+      const auto base = file("base.safetensors", {{"w", w}, {"other", w}});
+      const auto from = file("lora.safetensors", {{"up", up}, {"down", down}, {"whole", whole}});
+      const auto merged = merged_source(base, {{"w", {{from, "up", "down", "", 0.75}, {from, "", "", "whole", -2}}}});
+      EXPECT_EQ(merged->info("w").dtype, DType::kF32);
+      EXPECT_EQ(merged->info("w").bytes, static_cast<uint64_t>(rows * columns) * 4);
+      EXPECT_FALSE(merged->mapped("w"));
+      EXPECT_EQ(merged->info("other").dtype, base_dtype);
+      EXPECT_TRUE(merged->mapped("other"));
+      Tensor sum(DType::kF32, {rows, columns}), rounded(DType::kBF16, {rows, columns});
+      merged->read("w", sum);
+      merged->read("w", rounded);
+      for (int64_t i = 0; i < w.size(); ++i) {
+        double product = 0, size = std::abs(stored(w, i)) + 2 * std::abs(stored(whole, i));
+        for (int64_t r = 0; r < rank; ++r) {
+          const double term = stored(up, i / columns * rank + r) * stored(down, r * columns + i % columns);
+          product += term;
+          size += 0.75 * std::abs(term);
+        }
+        const double exact = stored(w, i) + 0.75 * product - 2 * stored(whole, i);
+        EXPECT_NEAR(sum.data<float>()[i], exact, size * (rank + 4) * 0x1p-24) << rows << " x " << columns;
+        EXPECT_EQ(to_float(rounded.data<BFloat16>()[i]), to_float(to_bfloat16(sum.data<float>()[i])));
+      }
+      Tensor part(DType::kF32, {1});
+      merged->read_range("w", {w.size() - 1, w.size()}, part);
+      EXPECT_EQ(part.data<float>()[0], sum.data<float>()[w.size() - 1]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypesAndRanks, Products,
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                                          testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                                          testing::Values(1, 2, 33)));
+
+// A convolution's change is the product laid out as its kernel.
+TEST_F(MergedSourceTest, KernelsAreFilledRowByRow) {
+  const Tensor zeros(DType::kF32, {2, 3, 1, 2, 2});
+  const auto base = file("base.safetensors", {{"w", zeros}});
+  const Tensor up = made(DType::kF32, {2, 1, 1, 1, 1}, 1), down = made(DType::kF32, {1, 3, 1, 2, 2}, 2);
+  const auto from = file("lora.safetensors", {{"up", up}, {"down", down}});
+  const auto merged = merged_source(base, {{"w", {{from, "up", "down", "", 1}}}});
+  Tensor sum(DType::kF32, {2, 3, 1, 2, 2});
+  merged->read("w", sum);
+  for (int64_t i = 0; i < 24; ++i) {
+    EXPECT_EQ(sum.data<float>()[i], up.data<float>()[i / 12] * down.data<float>()[i % 12]);
+  }
+}
+
+// What a model is given: the sum in float32, rounded once, whatever the number of threads.
+TEST_F(MergedSourceTest, FormsAreMadeOfTheSum) {
+  const Tensor w = made(DType::kBF16, {8, 24}, 1);
+  const auto base = file("base.safetensors", {{"w", w}, {"bias", made(DType::kBF16, {8}, 9)}});
+  const auto from = file("lora.safetensors", {{"up", made(DType::kBF16, {8, 4}, 2)},
+                                              {"down", made(DType::kBF16, {4, 24}, 3)},
+                                              {"b", made(DType::kBF16, {8}, 4)}});
+  const WeightDeltas deltas{{"w", {{from, "up", "down", "", 0.01}}}, {"bias", {{from, "", "", "b", 0.01}}}};
+  Tensor sum(DType::kF32, {8, 24}), bias(DType::kF32, {8});
+  merged_source(base, deltas)->read("w", sum);
+  merged_source(base, deltas)->read("bias", bias);
+  for (const int threads : {1, 4}) {
+    const auto weights = std::make_shared<Weights>(merged_source(base, deltas));
+    WeightLoader loader(weights);
+    const std::byte* placed = nullptr;
+    DerivedForm form{{"w"}, {{8, 24}}, "bf16", 8 * 24 * 2, [](std::span<const TensorView> in, std::byte* out) {
+                       ASSERT_EQ(in[0].dtype(), DType::kF32);
+                       std::transform(in[0].data<float>(), in[0].data<float>() + in[0].size(),
+                                      reinterpret_cast<BFloat16*>(out), to_bfloat16);
+                     }};
+    loader.add(std::move(form), [&](const std::byte* at) { placed = at; });
+    loader.run(threads);
+    const TensorView read = weights->get("bias", {8}, DType::kBF16);
+    for (int64_t i = 0; i < sum.size(); ++i) {
+      EXPECT_EQ(to_float(reinterpret_cast<const BFloat16*>(placed)[i]), to_float(to_bfloat16(sum.data<float>()[i])));
+    }
+    for (int64_t i = 0; i < 8; ++i) {
+      EXPECT_EQ(to_float(read.data<BFloat16>()[i]), to_float(to_bfloat16(bias.data<float>()[i])));
+    }
+  }
+}
+
+// A cache on disk is used for the same files and strengths alone.
+TEST_F(MergedSourceTest, IdentityTellsFilesAndStrengthsApart) {
+  const auto base = file("base.safetensors", {{"w", made(DType::kF32, {2, 2}, 1)}});
+  const auto one = file("one.safetensors", {{"d", made(DType::kF32, {2, 2}, 2)}});
+  const auto two = file("two.safetensors", {{"d", made(DType::kF32, {2, 2}, 2)}});
+  const auto identity = [&](const std::shared_ptr<const WeightSource>& from, double scale) {
+    return merged_source(base, {{"w", {{from, "", "", "d", scale}}}})->identity();
+  };
+  EXPECT_EQ(identity(one, 0.5), identity(one, 0.5));
+  EXPECT_NE(identity(one, 0.5), identity(one, 0.6));
+  EXPECT_NE(identity(one, 0.5), identity(two, 0.5));
+  EXPECT_NE(identity(one, 0.5), base->identity());
+}
+
+TEST_F(MergedSourceTest, FilesThatChangeAreRefused) {
+  const auto base = file("base.safetensors", {{"w", made(DType::kF32, {2, 2}, 1)}});
+  const auto from = file("lora.safetensors", {{"d", made(DType::kF32, {2, 2}, 2)}});
+  const auto merged = merged_source(base, {{"w", {{from, "", "", "d", 1}}}});
+  merged->require_unchanged();
+  folder_.write("lora.safetensors", "something else");
+  EXPECT_THAT(error_of([&] { merged->require_unchanged(); }), testing::HasSubstr("lora.safetensors"));
+}
+
+}  // namespace
+}  // namespace zoetrope::io

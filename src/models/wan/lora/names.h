@@ -1,0 +1,51 @@
+// What the keys of a LoRA file name in a transformer: the spellings of PEFT/diffusers, of the original code and
+// ComfyUI, and of kohya's scripts, one mapping for all (wan.md sections 2.7 and 10.6). Names only; values are lora.h.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "models/wan/tensor_list.h"
+
+namespace zoetrope::wan {
+
+// What a key holds of a module's change.
+enum class LoraPart {
+  kDown,     // [rank, in]: lora_A, lora_down
+  kUp,       // [out, rank]: lora_B, lora_up
+  kUpBias,   // [out]: a bias of lora_B, of the same strength as the product
+  kAlpha,    // a number; the product is multiplied by alpha / rank
+  kWhole,    // the tensor's whole change: .diff, of modulations .diff_m
+  kBias,     // the bias' whole change: .diff_b
+  kDropped,  // known and not used: magnitudes of DoRA
+};
+
+struct LoraKey {
+  std::string module;  // as the checkpoint names it, without ".weight": "blocks.0.attn1.to_q"
+  LoraPart part;
+};
+
+class LoraNames {
+ public:
+  explicit LoraNames(const TensorList& tensors);
+
+  // Nothing where the key names no tensor of the list, or no part that is known.
+  std::optional<LoraKey> find(const std::string& key) const;
+
+  // The list's names for a module's parameters; empty where it has none.
+  std::string weight(const std::string& module) const;  // of tables that are no layer's the module's own name
+  std::string bias(const std::string& module) const;
+
+ private:
+  std::optional<std::string> module_of(const std::string& name) const;
+
+  std::set<std::string> tensors_;
+  std::map<std::string, std::string> modules_;  // by every spelling
+};
+
+// A module's name in the original code: "blocks.0.attn1.to_out.0" → "blocks.0.self_attn.o".
+std::string original_name(const std::string& module);
+
+}  // namespace zoetrope::wan

@@ -1,0 +1,132 @@
+#include "pipeline/lora_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pipeline/admission.h"
+#include "pipeline/fingerprint.h"
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+void expect_entries(const std::string& text, const std::vector<std::pair<std::string, double>>& expected) {
+  const std::vector<LoraEntry> found = parse_loras("lora", text);
+  ASSERT_EQ(found.size(), expected.size()) << text;
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].file, expected[i].first) << text;
+    EXPECT_EQ(found[i].strength, expected[i].second) << text;
+  }
+}
+
+TEST(LoraOptions, EntriesAreFilesWithStrengths) {
+  expect_entries("", {});
+  expect_entries("a.safetensors", {{"a.safetensors", 1}});
+  expect_entries("a.safetensors:0.8,b/c.safetensors:1.0", {{"a.safetensors", 0.8}, {"b/c.safetensors", 1}});
+  expect_entries(" a.safetensors : -0.5 , b.safetensors ", {{"a.safetensors", -0.5}, {"b.safetensors", 1}});
+  expect_entries("a.safetensors:0", {{"a.safetensors", 0}});
+  expect_entries("my:lora.safetensors:1e-1", {{"my:lora.safetensors", 0.1}});
+}
+
+TEST(LoraOptions, WhatIsNoEntryIsRefusedByName) {
+  const auto refusal = [](const std::string& text) { return error_of([&] { parse_loras("lora_high", text); }); };
+  EXPECT_THAT(refusal("a.safetensors:strong"),
+              AllOf(HasSubstr("lora_high"), HasSubstr("'a.safetensors:strong'"), HasSubstr("not a number")));
+  for (const char* text : {"a:", "a:nan", "a:inf", "a:0.8x", "my:lora.safetensors", "a:0,8", "a:1e999"}) {
+    EXPECT_THAT(refusal(text), HasSubstr(text == std::string("a:0,8") ? "no error" : "not a number")) << text;
+  }
+  EXPECT_THAT(refusal("a:2000"), HasSubstr("between -1000 and 1000"));
+  EXPECT_THAT(refusal("a:1,,b:1"), HasSubstr("empty"));
+  EXPECT_THAT(refusal("a:1,"), HasSubstr("empty"));
+  EXPECT_THAT(refusal(":0.8"), HasSubstr("names no file"));
+}
+
+GenerateOptions options_for(const std::string& model) {
+  GenerateOptions options;
+  options.model = recorded_model(model).string();
+  return options;
+}
+
+std::string recorded_lora(const std::string& name) {
+  return (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests/golden/loras" / (name + ".safetensors")).string();
+}
+
+TEST(LoraOptions, FilesAreMergedIntoTheTransformer) {
+  GenerateOptions options = options_for("wan21_t2v");
+  const ModelFolder plain = ModelFolder::open(options);
+  options.lora = recorded_lora("peft") + ":0.8," + recorded_lora("original");
+  const ModelFolder merged = ModelFolder::open(options);
+  ASSERT_EQ(merged.experts[0].loras.size(), 2u);
+  EXPECT_THAT(describe_loras(merged),
+              AllOf(HasSubstr("peft.safetensors: strength 0.8, 20 tensors of transformer, ranks 2 to 4\n"),
+                    HasSubstr("original.safetensors: strength 1, 14 tensors of transformer, ranks 4 to 5"),
+                    Not(HasSubstr("Warning"))));
+  EXPECT_EQ(describe_loras(plain), "");
+  const auto values = [](const ModelFolder& model, const char* name) {
+    const auto source = model.experts[0].weights.source(1);
+    Tensor tensor(DType::kF32, source->info(name).shape);
+    source->read(name, tensor);
+    return std::vector<float>(tensor.data<float>(), tensor.data<float>() + tensor.size());
+  };
+  EXPECT_NE(values(merged, "blocks.0.attn1.to_q.weight"), values(plain, "blocks.0.attn1.to_q.weight"));
+  EXPECT_EQ(values(merged, "blocks.0.attn1.norm_q.weight"), values(plain, "blocks.0.attn1.norm_q.weight"));
+  EXPECT_NE(fingerprint(merged), fingerprint(plain));
+  EXPECT_NE(merged.experts[0].weights.source(1)->identity(), plain.experts[0].weights.source(1)->identity());
+}
+
+TEST(LoraOptions, ExpertsHaveTheirOwn) {
+  GenerateOptions options = options_for("wan22_t2v");
+  // A file for a model of this shape, random.
+  options.weights = "random";
+  const TestFolder folder;
+  const Tensor change(DType::kF32, {32});
+  for (const char* name : {"both", "high", "low"}) {
+    io::SafetensorsWriter writer;
+    writer.add("diffusion_model.blocks.0.ffn.2.diff_b", change);
+    writer.write(folder / name);
+  }
+  options.lora = (folder / "both").string() + ":0.1";
+  options.lora_high = (folder / "high").string() + ":0.2";
+  options.lora_low = (folder / "low").string() + ":0.3";
+  const ModelFolder model = ModelFolder::open(options);
+  ASSERT_EQ(model.experts[0].config.inner_dim(), 32);
+  const char* own[] = {"high", "low"};
+  for (size_t i = 0; i < 2; ++i) {
+    const std::vector<wan::Lora>& loras = model.experts[i].loras;
+    ASSERT_EQ(loras.size(), 2u);
+    EXPECT_EQ(loras[0].file.filename(), "both");
+    EXPECT_EQ(loras[1].file.filename(), own[i]);
+  }
+  EXPECT_THAT(describe_loras(model), AllOf(HasSubstr("high: strength 0.2, 1 tensors of transformer, no product"),
+                                           HasSubstr("low: strength 0.3, 1 tensors of transformer_2, no product")));
+}
+
+TEST(LoraOptions, KeysOfExpertsNeedTwo) {
+  GenerateOptions options = options_for("wan21_t2v");
+  options.lora_low = recorded_lora("peft");
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), AllOf(HasSubstr("lora_low"), HasSubstr("lora=")));
+}
+
+// The sum of a tensor and its change is made beside the file's pages.
+TEST(LoraOptions, MemoryIsCounted) {
+  GenerateOptions options = options_for("wan21_t2v");
+  const auto in_flight = [&] {
+    const ModelFolder model = ModelFolder::open(options);
+    wan::RunSize size;
+    size.height = size.width = 64;
+    size.frames = 5;
+    size.threads = 2;
+    return wan::workload(model_configs(model), size, planner::RankUse()).experts[0].weights.in_flight.count();
+  };
+  const int64_t without = in_flight();
+  options.lora = recorded_lora("peft");
+  // Stored as F32: as much again, and factors of rank 4 for [48, 64] of each thread.
+  EXPECT_EQ(in_flight(), 2 * without + 2 * 4 * io::merge_scratch_elements(48, 64, 4));
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
