@@ -46,7 +46,8 @@ ImageHeader png_header(std::string_view text) {
   constexpr size_t kFrame = 12, kLetters = 4;  // of a chunk, beside its data
   ImageHeader header;
   header.kind = ImageKind::kPng;
-  if (text.substr(12, kLetters) == "IHDR") header.size = {bytes.u32(20), bytes.u32(16)};
+  if (text.size() >= kFrame + kLetters && text.substr(kFrame, kLetters) == "IHDR")
+    header.size = {bytes.u32(20), bytes.u32(16)};
   for (size_t at = kPngSignature.size(); at + kFrame <= text.size(); at += bytes.u32(at) + kFrame) {
     if (text.substr(at + 4, kLetters) == "eXIf")
       header.orientation = exif_orientation(text.substr(at + 8, bytes.u32(at)));

@@ -148,11 +148,14 @@ bool in_order(const std::string& a, const std::string& b) {
 
 std::vector<std::filesystem::path> pictures_of(const std::filesystem::path& folder, const std::string& what) {
   std::vector<std::filesystem::path> pictures;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  if (error) fail("{}{}: this folder cannot be read: {}", what, folder.string(), error.message());
+  for (const auto& entry : entries) {
     std::string ending = entry.path().extension().string();
     std::transform(ending.begin(), ending.end(), ending.begin(),
                    [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-    if (entry.is_regular_file() && (ending == ".png" || ending == ".jpg" || ending == ".jpeg")) {
+    if (entry.is_regular_file(error) && (ending == ".png" || ending == ".jpg" || ending == ".jpeg")) {
       pictures.push_back(entry.path());
     }
   }

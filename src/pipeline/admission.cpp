@@ -307,7 +307,8 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   const std::optional<wan::StepWork> reuse = step_cache_reuse(o);
   size.keeps_residual = reuse == wan::StepWork::kReuseResidual;
   size.keeps_latents = reuse == wan::StepWork::kReuseVelocity;
-  size.branches_apart = reuse == wan::StepWork::kConditionalOnly;
+  // The run to compare with takes both branches together.
+  size.branches_apart = reuse == wan::StepWork::kConditionalOnly && !o.cache_compare;
   size.keeps_frames = !o.dump.empty();
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);

@@ -65,6 +65,9 @@ void require_interchangeable(const ModelFolder& model) {
   };
   same("the number of heads", first.num_attention_heads, second.num_attention_heads);
   same("the head size", first.attention_head_dim, second.attention_head_dim);
+  same("the number of control layers", std::ssize(first.vace_layers), std::ssize(second.vace_layers));
+  same("the width of an image row", first.image_dim.value_or(0), second.image_dim.value_or(0));
+  same("the number of image rows", first.pos_embed_seq_len.value_or(0), second.pos_embed_seq_len.value_or(0));
   same("patch_size[0]", first.patch_size[0], second.patch_size[0]);
   same("patch_size[1]", first.patch_size[1], second.patch_size[1]);
   same("patch_size[2]", first.patch_size[2], second.patch_size[2]);

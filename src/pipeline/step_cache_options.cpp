@@ -66,7 +66,8 @@ std::vector<double> given_numbers(const char* key, const std::string& value, con
 }
 
 std::string_view model_of(const GenerateOptions& o, const ModelFolder& model) {
-  return wan::published_model(model.experts[0].config, static_cast<int64_t>(model.experts.size()), o.height);
+  return wan::published_model(model.experts[0].config, static_cast<int64_t>(model.experts.size()),
+                              std::min(o.height, o.width));
 }
 
 std::vector<double> mag_ratios(const std::string& value) {

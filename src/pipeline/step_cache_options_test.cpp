@@ -100,9 +100,9 @@ TEST_F(StepCacheKeys, PublishedModelsKnowTheirOwn) {
   EXPECT_EQ(retained.threshold, 0.10);
   EXPECT_EQ(std::get<wan::MagCacheSettings>(plan_run(with({"cache=mag"}), large).step_cache).threshold, 0.12);
 
-  const auto ratios = [&](const char* name, const char* height) {
+  const auto ratios = [&](const char* name, const char* height, const char* width = "width=1280") {
     const ModelFolder model = ModelFolder::open_random(configs / name);
-    return std::get<wan::MagCacheSettings>(plan_run(with({"cache=mag", height}), model).step_cache).ratios;
+    return std::get<wan::MagCacheSettings>(plan_run(with({"cache=mag", height, width}), model).step_cache).ratios;
   };
   const auto published = [](const char* name) {
     const auto all = wan::published_ratios(name)->ratios;
@@ -110,6 +110,9 @@ TEST_F(StepCacheKeys, PublishedModelsKnowTheirOwn) {
   };
   EXPECT_EQ(ratios("wan2.1_i2v_14b_480p", "height=480"), published("wan2.1_i2v_14b_480p"));
   EXPECT_EQ(ratios("wan2.1_i2v_14b_720p", "height=720"), published("wan2.1_i2v_14b_720p"));
+  // A portrait is of the size that its landscape is.
+  EXPECT_EQ(ratios("wan2.1_i2v_14b_480p", "height=832", "width=480"), published("wan2.1_i2v_14b_480p"));
+  EXPECT_EQ(ratios("wan2.1_i2v_14b_720p", "height=1280", "width=720"), published("wan2.1_i2v_14b_720p"));
   EXPECT_EQ(ratios("wan2.2_i2v_a14b", "height=720"), published("wan2.2_i2v_a14b"));
   for (const char* name : {"wan2.1_flf2v_14b_720p", "wan2.1_vace_14b", "wan2.2_ti2v_5b"}) {
     EXPECT_THAT(error_of([&] { ratios(name, "height=736"); }), HasSubstr("no ratios were published")) << name;

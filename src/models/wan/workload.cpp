@@ -146,8 +146,9 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   conditions.weights.held = held_by_encoder(layout, size.vae);
   conditions.weights.in_flight = in_flight(layout, configs);
   const bool tiled = size.vae_tiling;
-  const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
-  const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
+  // The encoder's tiles are counted in patches.
+  const int64_t height = tiled ? std::min(size.height, TileSizes().height * config.patch_size) : size.height;
+  const int64_t width = tiled ? std::min(size.width, TileSizes().width * config.patch_size) : size.width;
   const int64_t own = ceil_div(height / spatial_factor(config), ranks.vae);
   conditions.workspace = Bytes(static_cast<int64_t>(
       ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, VaeParts::kEncoder, IndexRange{0, own})

@@ -106,7 +106,7 @@ bool is_14b(const TransformerConfig& c) { return c.num_layers == 40 && c.inner_d
 
 }  // namespace
 
-std::string_view published_model(const TransformerConfig& config, int64_t experts, int64_t height) {
+std::string_view published_model(const TransformerConfig& config, int64_t experts, int64_t short_edge) {
   constexpr int64_t kText = 16, kImage = 36;  // channels that the model takes: latents; with mask and condition
   constexpr int64_t kLarge = 720;             // pixels
   if (config.vace() || config.pos_embed_seq_len) return {};
@@ -117,7 +117,7 @@ std::string_view published_model(const TransformerConfig& config, int64_t expert
   if (config.in_channels != kImage) return {};
   if (experts == 2) return config.image_dim ? std::string_view() : kI2vA14b;
   if (!config.image_dim) return {};
-  return height >= kLarge ? kI2v720p : kI2v480p;
+  return short_edge >= kLarge ? kI2v720p : kI2v480p;
 }
 
 const PublishedRatios* published_ratios(std::string_view model) { return find(all_ratios(), model); }

@@ -28,8 +28,9 @@ struct PublishedCoefficients {
 
 // Which published model this is, by what its configuration says: "wan2.1_t2v_14b", … Empty where it is none of those
 // that something was published for. The two I2V 2.1 checkpoints differ in nothing but the size they were trained for:
-// `height` of the video in pixels tells, as in maxdiffusion.
-std::string_view published_model(const TransformerConfig& config, int64_t experts, int64_t height);
+// the shorter edge of the video in pixels tells, so that a portrait counts as its landscape does (maxdiffusion: the
+// height).
+std::string_view published_model(const TransformerConfig& config, int64_t experts, int64_t short_edge);
 
 // Null where there is none for that model.
 const PublishedRatios* published_ratios(std::string_view model);

@@ -41,6 +41,10 @@ void clip_pixels(const ImageProcessorConfig& config, const TensorView& image, co
   ZT_CHECK(image.rank() == 3 && image.dtype() == DType::kU8 && image.extent(2) == 3);
   ZT_CHECK(out.rank() == 3 && out.dtype() == DType::kF32 && out.contiguous() && out.extent(0) == 3);
   const io::ImageSize size = resized_size(config, {image.extent(0), image.extent(1)});
+  if (size.height > io::kMaxImagePixels / size.width) {
+    fail("a picture of {} x {} would be resized to {} x {} for the image encoder, more than {} pixels; crop it",
+         image.extent(1), image.extent(0), size.width, size.height, io::kMaxImagePixels);
+  }
   const auto filter = config.lanczos ? io::ResizeFilter::kLanczos : io::ResizeFilter::kBicubic;
   const Tensor resized = io::resize(image, size, filter);
   const int64_t height = config.crop ? config.crop->height : size.height;

@@ -16,8 +16,8 @@ constexpr std::string_view kTable = "scale_shift_table", kOriginalTable = "modul
 constexpr std::string_view kDefaultAdapter = ".default";
 
 // What stands before a module's name. The last, nothing, is DiffSynth's.
-constexpr std::string_view kPrefixes[] = {"transformer.", "diffusion_model.", "model.diffusion_model.", "lora_unet_",
-                                          ""};
+constexpr std::string_view kPrefixes[] = {"transformer.",           "base_model.model.", "diffusion_model.",
+                                          "model.diffusion_model.", "lora_unet_",        ""};
 
 struct Ending {
   std::string_view text;

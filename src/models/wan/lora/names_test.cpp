@@ -66,6 +66,7 @@ TEST_F(LoraNamesTest, OriginalAndComfyUi) {
   expect(p + "vace_blocks.0.before_proj.lora_A.weight", "vace_blocks.0.proj_in", LoraPart::kDown);
   expect(p + "vace_blocks.1.after_proj.lora_A.weight", "vace_blocks.1.proj_out", LoraPart::kDown);
   expect(p + "vace_blocks.1.self_attn.k.dora_scale", "vace_blocks.1.attn1.to_k", LoraPart::kDropped);
+  expect("base_model.model.blocks.0.attn1.to_k.lora_B.weight", "blocks.0.attn1.to_k", LoraPart::kUp);
   expect("model.diffusion_model.blocks.0.self_attn.k.lora_up.weight", "blocks.0.attn1.to_k", LoraPart::kUp);
 }
 
