@@ -20,9 +20,9 @@ constexpr int64_t kStripFloats = 12288;  // columns × channels
 // Weights of a block that are used for one tile before the next: more frames at once spare sums in memory, too many
 // leave the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB a frame).
 constexpr int64_t kWeightBytes = 600 << 10;
-// On matrix units items are smaller, so that what the next one needs fits in beside them, but two tiles wide at least:
-// the block of weights then serves four tiles or more. Strips of twice the width and bands of 16 rows were not faster.
-constexpr int64_t kUnitStripFloats = 6144, kUnitStripTiles = 2;
+// On matrix units items are smaller, so that what the next one needs fits in beside them: one tile wide from 256
+// channels on. Strips of twice the width and bands of 16 rows were not faster.
+constexpr int64_t kUnitStripFloats = 6144;
 // Weights of a block that are used at once there, where the next block's and the next item's inputs share the cache.
 constexpr int64_t kUnitWeightBytes = 200 << 10;
 // Weights of a convolution that stay in the cache from item to item; those of others are asked for a block ahead.
