@@ -1,7 +1,12 @@
 #include "io/video_reader.h"
 
+extern "C" {
+#include <libavutil/display.h>
+}
+
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -9,10 +14,32 @@
 
 #include "base/error.h"
 #include "io/ffmpeg.h"
+#include "io/image_header.h"
 
 namespace zoetrope::io {
 
 namespace {
+
+// EXIF's number for a display matrix. A pixel of column p and row q is to be seen in column m[0] p + m[3] q and row
+// m[1] p + m[4] q, but for a translation; so of the four either the first and last count, or the two between.
+int orientation_of(const int32_t (&matrix)[9], const std::filesystem::path& path) {
+  constexpr double kNearly = 1.0 / 64;  // a degree: what is less beside the others is rounding
+  const double across = matrix[0], down_by_column = matrix[1], across_by_row = matrix[3], down = matrix[4];
+  const double straight = std::min(std::abs(across), std::abs(down));
+  const double turned = std::min(std::abs(down_by_column), std::abs(across_by_row));
+  if (std::max(std::abs(down_by_column), std::abs(across_by_row)) < kNearly * straight) {
+    if (down > 0) return across > 0 ? 1 : 2;
+    return across > 0 ? 4 : 3;
+  }
+  if (std::max(std::abs(across), std::abs(down)) < kNearly * turned) {
+    if (down_by_column > 0) return across_by_row > 0 ? 5 : 6;
+    return across_by_row > 0 ? 8 : 7;
+  }
+  const double degrees = -av_display_rotation_get(matrix);
+  if (std::isnan(degrees)) fail("{}: its display matrix leaves nothing of a frame to be seen", path.string());
+  fail("{}: is to be seen turned by {:.0f} degrees, but videos are turned by 0, 90, 180 or 270 only", path.string(),
+       degrees < 0 ? degrees + 360 : degrees);
+}
 
 class Decoder {
  public:
@@ -66,6 +93,17 @@ class Decoder {
     return packets_;
   }
 
+  // EXIF's number of how this frame is to be seen.
+  int orientation(const AVFrame& frame) const {
+    const AVFrameSideData* own = av_frame_get_side_data(&frame, AV_FRAME_DATA_DISPLAYMATRIX);
+    const uint8_t* data = own != nullptr ? own->data : nullptr;
+    if (data == nullptr) data = av_stream_get_side_data(stream_, AV_PKT_DATA_DISPLAYMATRIX, nullptr);
+    if (data == nullptr) return 1;
+    int32_t matrix[9];
+    std::memcpy(matrix, data, sizeof matrix);
+    return orientation_of(matrix, path_);
+  }
+
   double fps() const { return stream_->avg_frame_rate.den == 0 ? 0 : av_q2d(stream_->avg_frame_rate); }
   const AVDictionary* metadata() const { return container_->metadata; }
 
@@ -100,8 +138,8 @@ class Decoder {
   FFmpegPtr<AVPacket> packet_;
 };
 
-// To packed RGB by the matrix and range that the frame states (JPEG: full range; untagged video: BT.601).
-std::vector<uint8_t> to_rgb(const AVFrame& frame, const std::filesystem::path& path) {
+// To packed RGB [H, W, 3] by the matrix and range that the frame states (JPEG: full range; untagged video: BT.601).
+Tensor to_rgb(const AVFrame& frame, const std::filesystem::path& path) {
   const auto format = static_cast<AVPixelFormat>(frame.format);
   const FFmpegPtr<SwsContext> scaler(
       sws_getContext(frame.width, frame.height, format, frame.width, frame.height, AV_PIX_FMT_RGB24,
@@ -115,8 +153,8 @@ std::vector<uint8_t> to_rgb(const AVFrame& frame, const std::filesystem::path& p
   const FFmpegPtr<AVFrame> rgb = make_frame(AV_PIX_FMT_RGB24, frame.width, frame.height);
   sws_scale(scaler.get(), frame.data, frame.linesize, 0, frame.height, rgb->data, rgb->linesize);
   const int row = 3 * frame.width;
-  std::vector<uint8_t> packed(static_cast<size_t>(row) * static_cast<size_t>(frame.height));
-  av_image_copy_plane(packed.data(), row, rgb->data[0], rgb->linesize[0], row, frame.height);
+  Tensor packed = Tensor::uninitialized(DType::kU8, {frame.height, frame.width, 3});
+  av_image_copy_plane(packed.data<uint8_t>(), row, rgb->data[0], rgb->linesize[0], row, frame.height);
   return packed;
 }
 
@@ -214,17 +252,14 @@ Clip read_clip(const std::filesystem::path& path, int64_t max_frames) {
   ZT_CHECK(max_frames > 0);
   Decoder decoder(path);
   const FFmpegPtr<AVFrame> frame(av_frame_alloc());
-  std::vector<std::vector<uint8_t>> frames;
-  int width = 0, height = 0;
+  std::vector<Tensor> frames;
   while (static_cast<int64_t>(frames.size()) < max_frames && decoder.next(frame.get())) {
-    if (frames.empty()) {
-      width = frame->width;
-      height = frame->height;
-    } else if (frame->width != width || frame->height != height) {
+    Tensor image = upright(to_rgb(*frame, path), decoder.orientation(*frame));
+    if (!frames.empty() && !(image.shape() == frames.front().shape())) {
       fail("{}: frame {} is {} x {}, but the first is {} x {}; all must have one size", path.string(), frames.size(),
-           frame->width, frame->height, width, height);
+           image.extent(1), image.extent(0), frames.front().extent(1), frames.front().extent(0));
     }
-    frames.push_back(to_rgb(*frame, path));
+    frames.push_back(std::move(image));
     av_frame_unref(frame.get());
   }
   if (frames.empty()) fail("{}: holds no frame", path.string());
@@ -235,11 +270,13 @@ Clip read_clip(const std::filesystem::path& path, int64_t max_frames) {
        (tag = av_dict_get(decoder.metadata(), "", tag, AV_DICT_IGNORE_SUFFIX));) {
     clip.metadata[tag->key] = tag->value;
   }
-  clip.frames = Tensor::uninitialized(DType::kU8, {static_cast<int64_t>(frames.size()), height, width, 3});
+  const Tensor& first = frames.front();
+  clip.frames =
+      Tensor::uninitialized(DType::kU8, {static_cast<int64_t>(frames.size()), first.extent(0), first.extent(1), 3});
   uint8_t* out = clip.frames.data<uint8_t>();
-  for (const auto& pixels : frames) {
-    std::memcpy(out, pixels.data(), pixels.size());
-    out += pixels.size();
+  for (const Tensor& image : frames) {
+    std::memcpy(out, image.data<uint8_t>(), image.view().bytes());
+    out += image.view().bytes();
   }
   return clip;
 }
@@ -259,10 +296,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
   const FFmpegPtr<AVFrame> frame(av_frame_alloc());
   int64_t count = 0;
   for (; count < frames && decoder.next(frame.get()); ++count) {
-    const std::vector<uint8_t> rgb = to_rgb(*frame, path);
-    Tensor image = Tensor::uninitialized(DType::kU8, {frame->height, frame->width, 3});
-    std::memcpy(image.data<uint8_t>(), rgb.data(), rgb.size());
-    clip.add(std::move(image), path);
+    clip.add(upright(to_rgb(*frame, path), decoder.orientation(*frame)), path);
     av_frame_unref(frame.get());
   }
   clip.require(count);

@@ -21,7 +21,8 @@ struct Clip {
 };
 
 // The first `max_frames` frames. A file that is absent, of no known format, empty or broken is an Error naming it.
-// Rotation tags are not followed.
+// Frames are turned and mirrored as the file's display matrix says, which is how phones store portraits; one that turns
+// by anything but quarters is an Error with its angle.
 Clip read_clip(const std::filesystem::path& path, int64_t max_frames = 10'000);
 
 // What a frame of this size is resized to (Lanczos) as soon as it is read; its own size: not at all.
@@ -35,7 +36,7 @@ struct ControlClip {
   ImageSize own;          // their size before the rule
 };
 
-// The first `frames` of it. Fewer than that, or frames of several sizes, is an Error with both numbers.
+// The first `frames` of it, upright. Fewer than that, or frames of several sizes, is an Error with both numbers.
 ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames, const std::string& what,
                               const SizeRule& size = {});
 

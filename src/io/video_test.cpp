@@ -5,11 +5,14 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "base/disk_limit.h"
+#include "io/ffmpeg.h"
 #include "io/palette.h"
 #include "io/safetensors.h"
 #include "io/test_files.h"
@@ -294,6 +297,152 @@ TEST(FrameWriter, NoSpaceIsAnErrorAndLeavesNothing) {
         << name;
     EXPECT_EQ(folder.entries(), 0u) << name;
   }
+}
+
+// Where a pixel of the upright frame lies in the stored one of h rows and w columns.
+using Place = std::function<std::array<int64_t, 2>(int64_t y, int64_t x, int64_t h, int64_t w)>;
+const Place kQuarterBack = [](auto y, auto x, auto, auto w) { return std::array{x, w - 1 - y}; };
+
+void expect_turned(const TensorView& frames, const TensorView& stored, bool quarter, const Place& place) {
+  const int64_t h = stored.extent(1), w = stored.extent(2);
+  ASSERT_EQ(frames.shape(), (Shape{stored.extent(0), quarter ? w : h, quarter ? h : w, 3}));
+  for (int64_t frame = 0; frame < frames.extent(0); ++frame) {
+    for (int64_t y = 0; y < frames.extent(1); ++y) {
+      for (int64_t x = 0; x < frames.extent(2); ++x) {
+        const auto [row, column] = place(y, x, h, w);
+        const void* pixel = frames.select(0, frame).select(0, y).select(0, x).raw();
+        ASSERT_EQ(std::memcmp(pixel, stored.select(0, frame).select(0, row).select(0, column).raw(), 3), 0)
+            << frame << ": " << y << ", " << x;
+      }
+    }
+  }
+}
+
+// An .mp4's bytes with another display matrix: a, b, c, d as QuickTime names them, in the track's header.
+std::string with_matrix(std::string mp4, const std::array<double, 4>& abcd) {
+  const auto big_endian = [](double value) {
+    const auto fixed = static_cast<uint32_t>(static_cast<int32_t>(std::lround(value * 65536)));
+    std::string text;
+    for (int shift = 24; shift >= 0; shift -= 8) text.push_back(static_cast<char>(fixed >> shift));
+    return text;
+  };
+  const auto text_of = [&](double a, double b, double c, double d) {
+    return big_endian(a) + big_endian(b) + std::string(4, '\0') + big_endian(c) + big_endian(d);
+  };
+  const std::string identity = text_of(1, 0, 0, 1);
+  const size_t at = mp4.find(identity, mp4.find("tkhd"));
+  EXPECT_NE(at, std::string::npos);
+  return mp4.replace(at, identity.size(), text_of(abcd[0], abcd[1], abcd[2], abcd[3]));
+}
+
+TEST(VideoReader, FollowsTheDisplayMatrix) {
+  const TestFolder folder;
+  write_clip(folder / "x.mp4", format_of(48, 32), 2);
+  const std::string mp4 = file_bytes(folder / "x.mp4");
+  const Clip stored = read_clip(folder / "x.mp4");
+  struct Turn {
+    std::array<double, 4> abcd;
+    bool quarter;
+    Place place;
+  };
+  const std::vector<Turn> turns{
+      {{0, 1, -1, 0},  // clockwise
+       true,
+       [](auto y, auto x, auto h, auto) {
+         return std::array{h - 1 - x, y};
+       }},
+      {{-1, 0, 0, -1},
+       false,
+       [](auto y, auto x, auto h, auto w) {
+         return std::array{h - 1 - y, w - 1 - x};
+       }},
+      {{0, -1, 1, 0}, true, kQuarterBack},
+      {{0, -2, 2, 0}, true, kQuarterBack},  // a scale is none of ours
+      {{-1, 0, 0, 1},
+       false,
+       [](auto y, auto x, auto, auto w) {
+         return std::array{y, w - 1 - x};
+       }},
+      {{1, 0, 0, -1},
+       false,
+       [](auto y, auto x, auto h, auto) {
+         return std::array{h - 1 - y, x};
+       }},
+      {{0, 1, 1, 0},
+       true,
+       [](auto y, auto x, auto, auto) {
+         return std::array{x, y};
+       }},
+      {{0, -1, -1, 0},
+       true,
+       [](auto y, auto x, auto h, auto w) {
+         return std::array{h - 1 - x, w - 1 - y};
+       }},
+  };
+  for (const Turn& turn : turns) {
+    SCOPED_TRACE(testing::PrintToString(turn.abcd));
+    const auto path = folder.write("turned.mp4", with_matrix(mp4, turn.abcd));
+    expect_turned(read_clip(path).frames, stored.frames, turn.quarter, turn.place);
+    // What is resized, and to what, is the upright frame.
+    std::vector<ImageSize> asked;
+    const ControlClip clip = read_control_clip(path, 2, "video=", [&](ImageSize own) {
+      asked.push_back(own);
+      return own;
+    });
+    expect_turned(clip.frames, stored.frames, turn.quarter, turn.place);
+    EXPECT_EQ(asked, std::vector<ImageSize>{clip.own});
+    EXPECT_EQ(clip.own, turn.quarter ? (ImageSize{48, 32}) : (ImageSize{32, 48}));
+  }
+}
+
+TEST(VideoReader, OtherAnglesAreRefused) {
+  const TestFolder folder;
+  write_clip(folder / "x.mp4", format_of(48, 32), 1);
+  const std::string mp4 = file_bytes(folder / "x.mp4");
+  const auto refusal = [&](const std::array<double, 4>& abcd) {
+    const auto path = folder.write("turned.mp4", with_matrix(mp4, abcd));
+    return error_of([&] { read_control_clip(path, 1, "video="); });
+  };
+  const double diagonal = std::sqrt(0.5), sine = 0.5, cosine = std::sqrt(0.75);
+  EXPECT_THAT(refusal({diagonal, diagonal, -diagonal, diagonal}),
+              AllOf(HasSubstr("turned.mp4"), HasSubstr("45 degrees"), HasSubstr("0, 90, 180 or 270")));
+  EXPECT_THAT(refusal({cosine, -sine, sine, cosine}), HasSubstr("330 degrees"));
+  EXPECT_THAT(refusal({0, 0, 0, 0}), HasSubstr("display matrix"));
+}
+
+// A stream may say it itself, in a message before a frame, where its container has no place for it.
+TEST(VideoReader, FollowsTheOrientationInAStream) {
+  const TestFolder folder;
+  {
+    Muxer muxer("h264", folder / "x.h264");
+    Encoder encoder("libx264", folder / "x.h264");
+    encoder->width = 48;
+    encoder->height = 32;
+    encoder->pix_fmt = AV_PIX_FMT_YUV420P;
+    encoder->time_base = {1, 16};
+    encoder.open();
+    AVDictionary* none = nullptr;
+    muxer.start(encoder, &none);
+    const FFmpegPtr<AVFrame> frame = make_frame(AV_PIX_FMT_YUV420P, 48, 32);
+    for (int plane = 0; plane < 3; ++plane) {
+      const int rows = plane == 0 ? 32 : 16;
+      for (int i = 0; i < rows * frame->linesize[plane]; ++i) frame->data[plane][i] = static_cast<uint8_t>(30 + i / 16);
+    }
+    frame->pts = 0;
+    const auto sink = [&](AVPacket* packet) { muxer.write(encoder, packet); };
+    encoder.encode(frame.get(), sink);
+    encoder.encode(nullptr, sink);
+    muxer.finish();
+  }
+  const Clip stored = read_clip(folder / "x.h264");
+  ASSERT_EQ(stored.frames.shape(), (Shape{1, 32, 48, 3}));
+  // Supplemental information (6) of type 47 and 3 bytes: no mirroring, 0x4000 / 2^16 of a turn anticlockwise.
+  const std::string message("\0\0\1\x06\x2f\x03\x08\x00\x09\x80", 10);
+  std::string bytes = file_bytes(folder / "x.h264");
+  const size_t picture = bytes.find(std::string("\0\0\1\x65", 4));
+  ASSERT_NE(picture, std::string::npos);
+  folder.write("turned.h264", bytes.insert(picture, message));
+  expect_turned(read_clip(folder / "turned.h264").frames, stored.frames, true, kQuarterBack);
 }
 
 TEST(VideoReader, BadFiles) {
