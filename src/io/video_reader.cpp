@@ -77,20 +77,23 @@ class Decoder {
         continue;
       }
       check_ffmpeg(read, path_, "be read to its end");
-      const int sent = count_packet() ? avcodec_send_packet(context_.get(), packet_.get()) : 0;
+      const bool own = packet_->stream_index == stream_->index;
+      const int sent = own ? avcodec_send_packet(context_.get(), packet_.get()) : 0;
       av_packet_unref(packet_.get());
       check_ffmpeg(sent, path_, "be decoded");
     }
   }
 
-  // Frames that the file has, as many as its packets: those behind what was read are counted and not decoded, so that
-  // nothing can be read afterwards.
-  int64_t count_all() {
-    while (av_read_frame(container_, packet_.get()) >= 0) {
-      count_packet();
-      av_packet_unref(packet_.get());
-    }
-    return packets_;
+  // Frames behind those that next() gave, after which there are none. Packets would be counted sooner, but are not
+  // frames: a field may come in one of its own, and some only hold what later frames are made from. What shows in
+  // pixels alone is left out.
+  int64_t count_rest() {
+    context_->skip_loop_filter = context_->skip_idct = AVDISCARD_ALL;
+    context_->err_recognition &= ~AV_EF_CRCCHECK;  // checksums of pixels that are not made
+    const FFmpegPtr<AVFrame> frame(av_frame_alloc());
+    int64_t count = 0;
+    for (; next(frame.get()); ++count) av_frame_unref(frame.get());
+    return count;
   }
 
   // EXIF's number of how this frame is to be seen.
@@ -123,15 +126,7 @@ class Decoder {
     check_ffmpeg(avcodec_open2(context_.get(), codec, nullptr), path_, "be decoded");
   }
 
-  // Whether the packet is of this stream.
-  bool count_packet() {
-    if (packet_->stream_index != stream_->index) return false;
-    if ((packet_->flags & AV_PKT_FLAG_DISCARD) == 0) ++packets_;
-    return true;
-  }
-
   std::filesystem::path path_;
-  int64_t packets_ = 0;
   AVFormatContext* container_ = nullptr;
   AVStream* stream_ = nullptr;
   FFmpegPtr<AVCodecContext> context_;
@@ -300,7 +295,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
     av_frame_unref(frame.get());
   }
   clip.require(count);
-  return clip.finish(std::max(count, decoder.count_all()));
+  return clip.finish(count + decoder.count_rest());
 }
 
 }  // namespace zoetrope::io

@@ -410,30 +410,45 @@ TEST(VideoReader, OtherAnglesAreRefused) {
   EXPECT_THAT(refusal({0, 0, 0, 0}), HasSubstr("display matrix"));
 }
 
+// A video of `frames` small frames by an encoder of that name. `written` follows each packet and may write more of
+// them.
+using Written = std::function<void(Muxer& muxer, const Encoder& encoder, int64_t frame)>;
+void encode_clip(const std::filesystem::path& path, const char* container, const char* codec, int64_t frames,
+                 const Written& written = {}) {
+  Muxer muxer(container, path);
+  Encoder encoder(codec, path);
+  encoder->width = 48;
+  encoder->height = 32;
+  encoder->pix_fmt = AV_PIX_FMT_YUV420P;
+  encoder->framerate = {16, 1};
+  encoder->time_base = {1, 16};
+  if (muxer.needs_global_header()) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+  encoder.open();
+  AVDictionary* none = nullptr;
+  muxer.start(encoder, &none);
+  int64_t packets = 0;
+  const auto sink = [&](AVPacket* packet) {
+    muxer.write(encoder, packet);
+    if (written) written(muxer, encoder, packets);
+    ++packets;
+  };
+  for (int64_t index = 0; index < frames; ++index) {
+    const FFmpegPtr<AVFrame> frame = make_frame(AV_PIX_FMT_YUV420P, 48, 32);
+    for (int plane = 0; plane < 3; ++plane) {
+      const int64_t bytes = int64_t{plane == 0 ? 32 : 16} * frame->linesize[plane];
+      for (int64_t i = 0; i < bytes; ++i) frame->data[plane][i] = static_cast<uint8_t>(30 + i / 16 + 8 * index);
+    }
+    frame->pts = 2 * index;  // every other tick is left for more packets
+    encoder.encode(frame.get(), sink);
+  }
+  encoder.encode(nullptr, sink);
+  muxer.finish();
+}
+
 // A stream may say it itself, in a message before a frame, where its container has no place for it.
 TEST(VideoReader, FollowsTheOrientationInAStream) {
   const TestFolder folder;
-  {
-    Muxer muxer("h264", folder / "x.h264");
-    Encoder encoder("libx264", folder / "x.h264");
-    encoder->width = 48;
-    encoder->height = 32;
-    encoder->pix_fmt = AV_PIX_FMT_YUV420P;
-    encoder->time_base = {1, 16};
-    encoder.open();
-    AVDictionary* none = nullptr;
-    muxer.start(encoder, &none);
-    const FFmpegPtr<AVFrame> frame = make_frame(AV_PIX_FMT_YUV420P, 48, 32);
-    for (int plane = 0; plane < 3; ++plane) {
-      const int rows = plane == 0 ? 32 : 16;
-      for (int i = 0; i < rows * frame->linesize[plane]; ++i) frame->data[plane][i] = static_cast<uint8_t>(30 + i / 16);
-    }
-    frame->pts = 0;
-    const auto sink = [&](AVPacket* packet) { muxer.write(encoder, packet); };
-    encoder.encode(frame.get(), sink);
-    encoder.encode(nullptr, sink);
-    muxer.finish();
-  }
+  encode_clip(folder / "x.h264", "h264", "libx264", 1);
   const Clip stored = read_clip(folder / "x.h264");
   ASSERT_EQ(stored.frames.shape(), (Shape{1, 32, 48, 3}));
   // Supplemental information (6) of type 47 and 3 bytes: no mirroring, 0x4000 / 2^16 of a turn anticlockwise.
@@ -443,6 +458,32 @@ TEST(VideoReader, FollowsTheOrientationInAStream) {
   ASSERT_NE(picture, std::string::npos);
   folder.write("turned.h264", bytes.insert(picture, message));
   expect_turned(read_clip(folder / "turned.h264").frames, stored.frames, true, kQuarterBack);
+}
+
+// Encoders that drop a frame write a packet that says so, as DivX does. It is no frame to the decoder.
+TEST(VideoReader, CountsFramesAndNotPackets) {
+  const TestFolder folder;
+  constexpr int64_t kFrames = 6;
+  const auto drop = [](Muxer& muxer, const Encoder& encoder, int64_t frame) {
+    if (frame != 1 && frame != 4) return;
+    const FFmpegPtr<AVPacket> packet(av_packet_alloc());
+    // A predicted picture (01) of this second (0) with nothing coded: time in ticks of a 16th, and the flag at the end.
+    const auto time = static_cast<uint8_t>(2 * frame + 1);
+    const uint8_t bytes[] = {0, 0, 1, 0xb6, static_cast<uint8_t>(0x50 | time), 0x9f};
+    ASSERT_EQ(av_new_packet(packet.get(), sizeof bytes), 0);
+    std::memcpy(packet->data, bytes, sizeof bytes);
+    packet->pts = packet->dts = time;
+    muxer.write(encoder, packet.get());
+  };
+  encode_clip(folder / "x.mp4", "mp4", "mpeg4", kFrames, drop);
+  EXPECT_EQ(read_clip(folder / "x.mp4").frames.extent(0), kFrames);
+  for (const int64_t frames : {int64_t{1}, int64_t{2}, int64_t{3}, kFrames - 1, kFrames}) {
+    const ControlClip clip = read_control_clip(folder / "x.mp4", frames, "video=");
+    EXPECT_EQ(clip.available, kFrames) << frames;
+    EXPECT_EQ(clip.frames.extent(0), frames);
+  }
+  EXPECT_THAT(error_of([&] { read_control_clip(folder / "x.mp4", kFrames + 1, "video="); }),
+              AllOf(HasSubstr("has 6 frames"), HasSubstr("7 are needed")));
 }
 
 TEST(VideoReader, BadFiles) {
