@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "kernels/gemm/gemm.h"
@@ -9,12 +10,17 @@
 
 namespace zoetrope::kernels {
 
+// x / (1 + e^−x), which is a quotient of infinities where x is −inf: 0, as on the way there.
+inline double silu_reference(double x) {
+  return x == -std::numeric_limits<double>::infinity() ? -0.0 : x / (1.0 + std::exp(-x));
+}
+
 inline double activation_reference(Activation activation, double x) {
   switch (activation) {
     case Activation::kNone:
       return x;
     case Activation::kSilu:
-      return x / (1.0 + std::exp(-x));
+      return silu_reference(x);
     case Activation::kGeluTanh:
       // 0.5·x·(1 + tanh u) = x / (1 + e^(−2u)), which keeps its digits where tanh u is near −1
       return x / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));

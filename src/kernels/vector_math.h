@@ -7,13 +7,15 @@
 namespace zoetrope::kernels::simd {
 inline namespace ZOETROPE_SIMD {
 
-// e^x: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a degree-6 polynomial in r (coefficients of Cephes expf), then two scalings
-// by powers of two so that results near the ends of the range stay right. Overflow gives infinity, NaN stays NaN.
-inline Floats exp(Floats x) {
-  // max/min return their second operand on NaN: x goes second.
-  const Floats clamped = min(set(89.0f), max(set(-104.0f), x));
-  const Floats n = nearest(clamped * set(1.44269504088896341f));
-  Floats r = fnma(n, set(0.693359375f), clamped);
+// Beyond it e^x is no float32: infinity on one side, 0 on the other.
+constexpr float kExpEnd = 104.0f;
+
+// e^x for |x| ≤ kExpEnd: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a degree-6 polynomial in r (coefficients of Cephes expf),
+// then two scalings by powers of two so that results near the ends of the range stay right. Overflow gives infinity,
+// NaN stays NaN.
+inline Floats exp_inside(Floats x) {
+  const Floats n = nearest(x * set(1.44269504088896341f));
+  Floats r = fnma(n, set(0.693359375f), x);
   r = fnma(n, set(-2.12194440e-4f), r);
   Floats p = set(1.9875691500e-4f);
   p = fma(p, r, set(1.3981999507e-3f));
@@ -25,16 +27,20 @@ inline Floats exp(Floats x) {
   return scale_by_power(p + set(1.0f), n);
 }
 
-inline Floats sigmoid_times(Floats x, Floats argument) {  // x·sigmoid(argument)
-  return x / (set(1.0f) + exp(-argument));
-}
+// max/min return their second operand on NaN: x goes second.
+inline Floats exp(Floats x) { return exp_inside(min(set(kExpEnd), max(set(-kExpEnd), x))); }
 
-inline Floats silu(Floats x) { return sigmoid_times(x, x); }
+// x / (1 + e^−x). The clamps of the exponential, one of them on x itself: of −inf the quotient would be NaN, and so it
+// is −104 / inf.
+inline Floats silu(Floats x) {
+  const Floats above = max(set(-kExpEnd), x);
+  return above / (set(1.0f) + exp_inside(max(set(-kExpEnd), -above)));
+}
 
 // 0.5·x·(1 + tanh u) = x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): no cancellation for negative x.
 inline Floats gelu_tanh(Floats x) {
   const Floats cubic = x * fma(x * x, set(0.044715f), set(1.0f));
-  return sigmoid_times(x, cubic * set(1.5957691216057308f));
+  return x / (set(1.0f) + exp(cubic * set(-1.5957691216057308f)));
 }
 
 // erf on |x| ≤ 4 (beyond, ±1 in float32) as x·P(x²)/Q(x²); the rational approximation that Eigen uses.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/activation.h"
 #include "kernels/conv/direct_convolution.h"
 #include "kernels/cpu_features.h"
 #include "kernels/implementation.h"
@@ -160,7 +161,7 @@ void FrameConvolution::Impl::reference(std::span<const TensorView> inputs, const
       const double scale = std::sqrt(static_cast<double>(channels)) / std::max(std::sqrt(squares), 1e-12);
       for (int64_t o = 0; o < channels; ++o) {
         double value = row[static_cast<size_t>(o)] * scale * out.gamma.data<float>()[o];
-        if (out.silu) value /= 1 + std::exp(-value);
+        if (out.silu) value = silu_reference(value);
         at(out.normed, y, x)[o] = from_float<T>(static_cast<float>(value));
       }
     }

@@ -101,13 +101,17 @@ void widen(Stream& stream, const BFloat16* from, int64_t from_stride, float* to,
   });
 }
 
+enum class Operands : uint8_t { kAsTheyAre, kWidened };
+
 // Sums in float32 scratch, panel by panel, rounded to out with the activation: for bf16 operands where the CPU has no
-// units for them (widening them is exact), and for float32 operands with a bf16 result, which oneDNN does not do. The
-// panel of w is what stays in cache; the rows of x are bounded so that scratch is, too.
-void run_panels(Stream& stream, const Gemm& g) {
+// units for them (widening them is exact), for float32 operands with a bf16 result, which oneDNN does not do, and for
+// activations that it does not do as we want them. The panel of w is what stays in cache; the rows of x are bounded so
+// that scratch is, too.
+void run_panels(Stream& stream, const Gemm& g, Operands operands) {
   constexpr int64_t kRows = 1024, kColumns = 512;
   const MatmulCall whole = matmul_call(g);
-  const bool widened = g.x.dtype() == DType::kBF16;
+  const bool widened = operands == Operands::kWidened;
+  const auto element = static_cast<int64_t>(dtype_size(g.x.dtype()));
   const Arena::Scope scope(stream.scratch());
   const float* bias = float_bias(stream, g.bias);
   const auto floats = [&](int64_t count) {
@@ -122,12 +126,15 @@ void run_panels(Stream& stream, const Gemm& g) {
     panel.m = std::min(kRows, whole.m - row);
     panel.k = whole.k;
     if (widened) widen(stream, g.x.data<BFloat16>() + row * whole.x_stride, whole.x_stride, x, panel.m, panel.k);
-    panel.x = widened ? x : g.x.data<float>() + row * whole.x_stride;
+    panel.in_dtype = widened ? DType::kF32 : g.x.dtype();
+    panel.x =
+        widened ? static_cast<const void*>(x) : static_cast<const char*>(g.x.raw()) + row * whole.x_stride * element;
     panel.x_stride = widened ? whole.k : whole.x_stride;
     for (int64_t column = 0; column < whole.n; column += kColumns) {
       panel.n = std::min(kColumns, whole.n - column);
       if (widened) widen(stream, g.w.data<BFloat16>() + column * whole.w_stride, whole.w_stride, w, panel.n, panel.k);
-      panel.w = widened ? w : g.w.data<float>() + column * whole.w_stride;
+      panel.w = widened ? static_cast<const void*>(w)
+                        : static_cast<const char*>(g.w.raw()) + column * whole.w_stride * element;
       panel.w_stride = widened ? whole.k : whole.w_stride;
       panel.bias = bias == nullptr ? nullptr : bias + column;
       panel.out = sums;
@@ -142,13 +149,17 @@ void run_panels(Stream& stream, const Gemm& g) {
   }
 }
 
+void run_widened(Stream& stream, const Gemm& g) { run_panels(stream, g, Operands::kWidened); }
+
 void run_onednn(Stream& stream, const Gemm& g) {
-  if (g.x.dtype() == DType::kF32 && g.out.dtype() == DType::kBF16) return run_panels(stream, g);
+  // oneDNN's SiLU of −inf is NaN.
+  if ((g.x.dtype() == DType::kF32 && g.out.dtype() == DType::kBF16) || g.activation == Activation::kSilu)
+    return run_panels(stream, g, Operands::kAsTheyAre);
   const Arena::Scope scope(stream.scratch());
   MatmulCall call = matmul_call(g);
   call.bias = float_bias(stream, g.bias);
-  // oneDNN's SiLU and GELU-tanh are as good as ours (relative L2 5e-8 against float64, a pass over out saved); its
-  // GELU-erf has 1.1e-7 where ours has 4.6e-8, which shows in float32 but not in bf16.
+  // oneDNN's GELU-tanh is as good as ours (relative L2 5e-8 against float64, a pass over out saved); its GELU-erf
+  // has 1.1e-7 where ours has 4.6e-8, which shows in float32 but not in bf16.
   const bool own_pass = g.activation == Activation::kGeluErf && g.out.dtype() == DType::kF32;
   if (!own_pass) call.fused = g.activation;
   onednn_matmul(stream, call);
@@ -205,7 +216,7 @@ Refusal refuse_nothing(const Gemm&) { return {}; }
 // own bf16 (whose weights brought into its layout beforehand: 84, so packing them is not what it lacks).
 constexpr Implementation<Gemm, void (*)(Stream&, const Gemm&)> kImplementations[] = {
     {"onednn", refuse_onednn, run_onednn},
-    {"f32_via_convert", refuse_via_float, run_panels},
+    {"f32_via_convert", refuse_via_float, run_widened},
     {"onednn_bf16", refuse_onednn_bf16, run_onednn},
     {"reference", refuse_nothing, run_reference},
 };

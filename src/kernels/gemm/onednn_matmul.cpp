@@ -21,12 +21,11 @@ dnnl::memory::data_type onednn_type(DType dtype) {
 
 dnnl::algorithm onednn_activation(Activation activation) {
   switch (activation) {
-    case Activation::kSilu:
-      return dnnl::algorithm::eltwise_swish;
     case Activation::kGeluTanh:
       return dnnl::algorithm::eltwise_gelu_tanh;
     case Activation::kGeluErf:
       return dnnl::algorithm::eltwise_gelu_erf;
+    case Activation::kSilu:  // NaN for −inf
     case Activation::kNone:
       break;
   }

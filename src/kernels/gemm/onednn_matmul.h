@@ -20,7 +20,7 @@ struct MatmulCall {
   int64_t out_stride = 0;
   DType in_dtype = DType::kF32;
   DType out_dtype = DType::kF32;
-  Activation fused = Activation::kNone;  // done by oneDNN before it rounds to out
+  Activation fused = Activation::kNone;  // done by oneDNN before it rounds to out; not SiLU
 };
 void onednn_matmul(Stream& stream, const MatmulCall& call);
 
