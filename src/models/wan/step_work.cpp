@@ -33,10 +33,12 @@ void add_decoding(planner::Work& work, const VaeConfig& config, const RunSize& s
   work.vae_rows = rows;
 }
 
-// What is encoded before denoising; in tiles it is a little more, on one rank.
+// What is encoded before denoising. What is decoded in tiles is encoded in tiles, so rows are shared alike.
 void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunSize& size) {
+  const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, configs.vae.in_channels});
   for (const int64_t frames : encoded_clips(configs, size))
-    work.condition_flop += vae_encode_flops(configs.vae, frames, size.height, size.width);
+    work.condition_flop += (tiled ? tiled_encode_flops(configs.vae, frames, size.height, size.width)
+                                  : vae_encode_flops(configs.vae, frames, size.height, size.width));
   if (!configs.image_encoder) return;
   const int64_t pictures = configs.experts.front().pos_embed_seq_len ? 2 : 1;
   work.image_flop = static_cast<double>(pictures) * image_encoder_flop(*configs.image_encoder);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "models/wan/model_flops.h"
+#include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 
 namespace zoetrope::wan {
@@ -116,6 +117,25 @@ TEST(StepWork, TilesAreDecodedByOneRankAndOverlap) {
   tiled.vae_tiling = true;
   EXPECT_EQ(work(model_14b(), tiled).vae_flop, work(model_14b(), small).vae_flop);
   EXPECT_EQ(work(model_14b(), tiled).vae_rows, 32);
+}
+
+// Of 480 × 832 pixels: three rows of tiles, of 256, 256 and 96 pixels, and five columns, of 256 four times and 64.
+TEST(StepWork, ConditionsAreEncodedInTiles) {
+  ModelConfigs image = model_14b();
+  image.experts[0].in_channels = 36;
+  RunSize size = video(480, 832);
+  const double whole = work(image, size).condition_flop;
+  EXPECT_DOUBLE_EQ(whole, vae_encode_flops(image.vae, 81, 480, 832));
+  size.vae_tiling = true;
+  double tiles = 0;
+  for (const int64_t rows : {256, 256, 96})
+    for (const int64_t columns : {256, 256, 256, 256, 64}) tiles += vae_encode_flops(image.vae, 81, rows, columns);
+  EXPECT_DOUBLE_EQ(work(image, size).condition_flop, tiles);
+  EXPECT_GT(tiles, 1.2 * whole);
+  // One tile is the whole picture.
+  RunSize small = video(256, 256), tiled = small;
+  tiled.vae_tiling = true;
+  EXPECT_EQ(work(image, tiled).condition_flop, work(image, small).condition_flop);
 }
 
 TEST(StepWork, FollowsGuidanceDtypeAndExperts) {

@@ -11,7 +11,9 @@
 #include <string>
 
 #include "models/wan/vae/vae.h"
+#include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_test_util.h"
+#include "models/wan/vae/vae_tiling.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
@@ -124,6 +126,38 @@ TEST(VaeCost, FlopsAreThoseOfTheLayers) {
     encoder.encode(other, video, Tensor(DType::kF32, encoder.moments_shape(video.shape())));
     const double encode = vae_encode_flops(config, 13, 3 * factor, 2 * factor);
     EXPECT_NEAR(executed(encoding), encode, kDigits * encode);
+  }
+}
+
+// Tiles that fit, end short and are cut off by the picture; pixels of the video that make no latent cell.
+TEST(VaeCost, FlopsOfTilesAreThoseOfTheLayers) {
+  constexpr double kDigits = 1e-5;
+  for (const VaeConfig& config : {small_config(), residual_configs()[0]}) {
+    const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
+    const auto weights = std::make_shared<const VaeWeights>(config, plain);
+    const int64_t cell = spatial_factor(config), layers = layer_factor(config);
+    for (const auto& [height, width] : {std::pair<int64_t, int64_t>{7, 8}, {4, 9}, {9, 3}}) {
+      SCOPED_TRACE(testing::Message() << "patches of " << config.patch_size << ", " << height << " x " << width);
+      trace::Trace decoding, encoding;
+      Stream stream(1, {&decoding, 0, trace::kComputeLane});
+      const TileSizes pixels{4 * cell, 5 * cell, 3 * cell, 3 * cell};
+      VaeDecoder decoder(weights);
+      const Tensor latents = random_tensor({3, 3, height, width}, 1);
+      ASSERT_TRUE(decodes_in_tiles(config, latents.shape(), pixels));
+      decode_tiled(
+          stream, decoder, config, latents, [](int64_t, const TensorView&) {}, {}, pixels);
+      const double decode = tiled_decode_flops(config, 3, height, width, pixels);
+      EXPECT_NEAR(executed(decoding), decode, kDigits * decode);
+
+      Stream other(1, {&encoding, 0, trace::kComputeLane});
+      const TileSizes sizes{4 * layers, 5 * layers, 3 * layers, 3 * layers};
+      VaeEncoder encoder(weights);
+      const Tensor video = random_tensor({9, height * cell + 1, width * cell, 3}, 2);
+      ASSERT_TRUE(encodes_in_tiles(video.shape(), sizes));
+      encode_tiled(other, encoder, config, video, Tensor(DType::kF32, encoder.moments_shape(video.shape())), sizes);
+      const double encode = tiled_encode_flops(config, 9, video.extent(1), video.extent(2), sizes);
+      EXPECT_NEAR(executed(encoding), encode, kDigits * encode);
+    }
   }
 }
 

@@ -46,6 +46,18 @@ Grid decoding_grid(const VaeConfig& config, int64_t height, int64_t width, const
   return grid_of(spatial_factor(config), height, width, sizes);
 }
 
+// Of a video, and of the moments that it becomes. Sizes are of what the layers see, where a patch is a pixel; the
+// video's height need not be a whole number of latent rows.
+struct EncodingGrid {
+  Grid latents, video;
+};
+EncodingGrid encoding_grid(const VaeConfig& config, int64_t height, int64_t width, const TileSizes& sizes) {
+  const int64_t patch = config.patch_size, factor = spatial_factor(config);
+  return {grid_of(layer_factor(config), height / factor, width / factor, sizes),
+          {{height, patch * sizes.height, patch * sizes.stride_height},
+           {width, patch * sizes.width, patch * sizes.stride_width}}};
+}
+
 // Joins tiles [N, h, w, C] to a whole [N, H, W, C]. The reference blends whole tiles in place and in this order, so a
 // neighbour's rows have been blended with its own neighbours before; of a tile that is done only the rows and columns
 // that its neighbours overlap have to stay.
@@ -139,6 +151,16 @@ double tiled_decode_flops(const VaeConfig& config, int64_t frames, int64_t heigh
   return flops;
 }
 
+double tiled_encode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
+                          const TileSizes& sizes) {
+  const EncodingGrid grid = encoding_grid(config, height, width, sizes);
+  double flops = 0;
+  for (int64_t i = 0; i < grid.latents.rows.count(); ++i)
+    for (int64_t j = 0; j < grid.latents.columns.count(); ++j)
+      flops += vae_encode_flops(config, frames, grid.video.rows.range(i).size(), grid.video.columns.range(j).size());
+  return flops;
+}
+
 bool encodes_in_tiles(const Shape& video, const TileSizes& sizes) {
   return video[1] > sizes.height || video[2] > sizes.width;
 }
@@ -191,17 +213,13 @@ void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, 
     encoder.encode(stream, video, moments);
     return;
   }
-  const int64_t patch = config.patch_size, factor = spatial_factor(config), planes = size[0] * size[1];
-  // Sizes are of what the layers see, where a patch is a pixel.
-  const Grid grid = grid_of(layer_factor(config), size[2], size[3], sizes);
-  // Of the video, whose height need not be a whole number of latent rows.
-  const Axis rows{video.shape[1], patch * sizes.height, patch * sizes.stride_height};
-  const Axis columns{video.shape[2], patch * sizes.width, patch * sizes.stride_width};
+  const int64_t factor = spatial_factor(config), planes = size[0] * size[1];
+  const auto [grid, cuts] = encoding_grid(config, video.shape[1], video.shape[2], sizes);
   const Tensor whole = Tensor::uninitialized(DType::kF32, size);
   Mosaic mosaic(stream, grid, whole.view().reshape({planes, size[2], size[3], 1}));
   for (int64_t i = 0; i < grid.rows.count(); ++i) {
     for (int64_t j = 0; j < grid.columns.count(); ++j) {
-      const IndexRange own_rows = rows.range(i), own_columns = columns.range(j);
+      const IndexRange own_rows = cuts.rows.range(i), own_columns = cuts.columns.range(j);
       const FrameSource part{
           {video.shape[0], own_rows.size(), own_columns.size(), video.shape[3]}, [&](int64_t frame) {
             const TensorView whole_frame = video.frame(frame);

@@ -25,8 +25,11 @@ struct TileSizes {
 bool decodes_in_tiles(const VaeConfig& config, const Shape& latents, const TileSizes& sizes = {});
 bool encodes_in_tiles(const Shape& video, const TileSizes& sizes = {});
 
-// What the tiles of a clip of frames × height × width latent cells execute, those of their overlaps twice.
+// What the tiles of a clip execute, those of their overlaps twice: of frames × height × width latent cells that are
+// decoded, and of as many frames and pixels that are encoded.
 double tiled_decode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
+                          const TileSizes& sizes = {});
+double tiled_encode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes = {});
 
 // Called between frames of a tile, with the tiles done and all tiles; what it throws ends the work.
