@@ -16,7 +16,7 @@ import time
 sys.dont_write_bytecode = True
 import attention_test  # noqa: E402
 from attention_test import attention, lengths_of, mask_of, mpi, normal, problem, save  # noqa: E402
-from cli_test import MPI_ENV, SLOWER, Skip, refused, run, run_script, unreported  # noqa: E402
+from harness import MPI_ENV, SLOWER, Skip, refused, run, run_script, unreported  # noqa: E402
 
 TESTS = {}
 

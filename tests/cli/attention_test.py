@@ -14,7 +14,7 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True
-from cli_test import MPI_ENV, Skip, read_tensors, refused, run, run_script, write_tensors  # noqa: E402
+from harness import MPI_ENV, Skip, read_tensors, refused, run, run_script, write_tensors  # noqa: E402
 
 PROGRAM = None
 TESTS = {}

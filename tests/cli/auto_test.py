@@ -12,8 +12,8 @@ import shutil
 import sys
 
 sys.dont_write_bytecode = True
-import cli_test  # noqa: E402
-from cli_test import MPI_ENV, SMALL, Skip, generate, refused, run, run_script  # noqa: E402
+import harness  # noqa: E402
+from harness import MPI_ENV, SMALL, Skip, generate, refused, run, run_script  # noqa: E402
 
 TESTS = {}
 PROGRAM = None
@@ -26,8 +26,8 @@ def test(function):
 
 def use(program, model):
     global PROGRAM
-    PROGRAM = cli_test.PROGRAM = program
-    cli_test.MODEL = model
+    PROGRAM = program
+    harness.use(program, model)
 
 
 def profile(bandwidth, latency, calibration=""):
@@ -134,7 +134,7 @@ def inspect_plans_what_generate_runs(cwd):
         words = ["ranks=4", "guidance_scale=1", f"hardware={path}", "height=256", "width=256", "num_frames=17"]
         ran = generate(cwd, "output=a.gif", *words)
         plan_of(ran)
-        said = run([PROGRAM, "inspect", cli_test.MODEL, *[w for w in SMALL if "=" in w and "prompt" not in w], *words], cwd)
+        said = run([PROGRAM, "inspect", harness.MODEL, *[w for w in SMALL if "=" in w and "prompt" not in w], *words], cwd)
         assert said.returncode == 0, said.stderr
         attention_bytes = re.search(r"denoise with transformer .*?attention ([0-9.]+ [MG]B)", said.stdout)
         beside = re.search(r"planned for denoise with transformer: .*?attention ([0-9.]+ [MG]B)", ran.stdout)
@@ -185,7 +185,7 @@ def without_configurations_the_rules_hold(cwd):
     if not shutil.which("unshare") or run([*alone, "true"], cwd).returncode != 0:
         raise Skip("this user may not mount")
     environment = {"XDG_CACHE_HOME": str(cwd)}
-    words = [PROGRAM, "generate", cli_test.MODEL, *SMALL, "output=a.gif", "ranks=4", "data_parallelism=1"]
+    words = [PROGRAM, "generate", harness.MODEL, *SMALL, "output=a.gif", "ranks=4", "data_parallelism=1"]
     result = run([*alone, *words], cwd, env=environment)
     assert result.returncode == 0, result.stderr
     assert "Plan: data 1 x context 4 (Ulysses 4 x ring 1), by rule" in result.stderr, result.stderr
@@ -225,7 +225,7 @@ def ranks_of_a_job_take_one_decision(cwd):
         write(cwd, f"{name}/zoetrope/hardware-1x4.yml", profile(*text, CALIBRATION))
         if len(command) > 1:
             command.append(":")
-        command += ["-n", "2", "-x", f"XDG_CACHE_HOME={pathlib.Path(cwd) / name}", PROGRAM, "generate", cli_test.MODEL,
+        command += ["-n", "2", "-x", f"XDG_CACHE_HOME={pathlib.Path(cwd) / name}", PROGRAM, "generate", harness.MODEL,
                     *SMALL, *ALONE, "threads=1"]
     result = run(command, cwd, env=MPI_ENV)
     assert RING in plan_of(result), result.stderr

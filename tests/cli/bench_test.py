@@ -14,7 +14,7 @@ import sys
 import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
-from cli_test import MPI_ENV, Skip, run, run_script  # noqa: E402
+from harness import MPI_ENV, Skip, run, run_script  # noqa: E402
 
 PROGRAM = None
 TESTS = {}

@@ -17,7 +17,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from cli_test import SLOWER, Skip, files_in, run, run_script  # noqa: E402
+from harness import SLOWER, Skip, files_in, run, run_script  # noqa: E402
 
 PROGRAM = FOLDER = None
 TESTS = {}

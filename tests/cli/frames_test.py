@@ -10,8 +10,8 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True
-import cli_test  # noqa: E402
-from cli_test import MPI_ENV, generate, interrupt, mpirun, read_tensors, refused, run, run_script  # noqa: E402
+import harness  # noqa: E402
+from harness import MPI_ENV, generate, interrupt, mpirun, read_tensors, refused, run, run_script  # noqa: E402
 
 TESTS = {}
 # Ten latent rows, which three, four and seven ranks share unevenly.
@@ -27,7 +27,7 @@ def test(function):
 
 
 def use(program, model):
-    cli_test.PROGRAM, cli_test.MODEL = program, model
+    harness.use(program, model)
 
 
 def frames_of(cwd, *arguments, command=None):

@@ -12,8 +12,8 @@ import sys
 import zlib
 
 sys.dont_write_bytecode = True
-import cli_test  # noqa: E402
-from cli_test import MPI_ENV, Skip, read_tensors, refused, run, run_script  # noqa: E402
+import harness  # noqa: E402
+from harness import MPI_ENV, Skip, read_tensors, refused, run, run_script  # noqa: E402
 
 TESTS = {}
 MODELS = None
@@ -27,7 +27,8 @@ def test(function):
 
 def use(program, models):
     global MODELS
-    cli_test.PROGRAM, MODELS = program, pathlib.Path(models)
+    harness.use(program)
+    MODELS = pathlib.Path(models)
 
 
 def given(model, name):
@@ -36,7 +37,7 @@ def given(model, name):
 
 def generate(cwd, model, *arguments, command=None):
     words = [MODELS / model, *SMALL, *arguments]
-    return run(command(words) if command else [cli_test.PROGRAM, "generate", *words], cwd, env=MPI_ENV)
+    return run(command(words) if command else [harness.PROGRAM, "generate", *words], cwd, env=MPI_ENV)
 
 
 def floats(tensor):
@@ -133,7 +134,7 @@ def ranks_encode_conditions_together(cwd):
 def of_two_processes(words):
     if not shutil.which("mpirun"):
         raise Skip("mpirun is not installed")
-    return ["mpirun", "-n", "2", cli_test.PROGRAM, "generate", *words]
+    return ["mpirun", "-n", "2", harness.PROGRAM, "generate", *words]
 
 
 @test
@@ -185,7 +186,7 @@ def conditions_are_planned_and_measured(cwd):
     model, words = words_of(cwd, "image_to_video")
     _, result = tensors_of(cwd, model, *words)
     assert "Conditions" in result.stdout and "conditions" in result.stdout, result.stdout
-    inspected = run([cli_test.PROGRAM, "inspect", MODELS / model, "height=32", "width=48", "num_frames=5"], cwd)
+    inspected = run([harness.PROGRAM, "inspect", MODELS / model, "height=32", "width=48", "num_frames=5"], cwd)
     assert inspected.returncode == 0, inspected.stderr
     assert "encode conditions" in inspected.stdout and "image encoder" in inspected.stdout, inspected.stdout
 

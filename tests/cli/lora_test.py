@@ -10,8 +10,8 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True
-import cli_test  # noqa: E402
-from cli_test import MPI_ENV, Skip, generate, read_tensors, refused, rewrite, run, run_script, write_tensors  # noqa: E402
+import harness  # noqa: E402
+from harness import MPI_ENV, Skip, generate, read_tensors, refused, rewrite, run, run_script, write_tensors  # noqa: E402
 
 PROGRAM = None
 LORAS = None
@@ -26,7 +26,7 @@ def test(function):
 def use(program, model, loras):
     global PROGRAM, LORAS
     PROGRAM, LORAS = program, pathlib.Path(loras)
-    cli_test.PROGRAM, cli_test.MODEL = program, model
+    harness.use(program, model)
 
 
 def made(cwd, name, *arguments, **options):
@@ -82,7 +82,7 @@ def spellings_compute_the_same(cwd):
 
 @test
 def experts_take_their_own(cwd):
-    model = pathlib.Path(cli_test.MODEL).parent / "wan22_t2v"
+    model = pathlib.Path(harness.MODEL).parent / "wan22_t2v"
     file = pathlib.Path(cwd) / "small.safetensors"
     write_tensors(file, {"diffusion_model.blocks.0.ffn.2.diff_b": ("F32", [32], struct.pack("<32f", *range(32)))})
     steps = ("num_inference_steps=6", "guidance_scale_2=3")  # the experts switch between them
@@ -101,7 +101,7 @@ def ranks_compute_what_one_does(cwd):
     for arguments, launcher in ((["ranks=2"], []), ([], ["mpirun", "-n", "2"])):
         if launcher and shutil.which("mpirun") is None:
             raise Skip("there is no mpirun")
-        result = run([*launcher, PROGRAM, "generate", cli_test.MODEL, *cli_test.SMALL, "output=a.gif",
+        result = run([*launcher, PROGRAM, "generate", harness.MODEL, *harness.SMALL, "output=a.gif",
                       "compare_one_rank=true", f"lora={LORAS}/original.safetensors:0.8", *arguments], cwd, env=MPI_ENV)
         assert result.returncode == 0, result.stderr
         (line,) = [line for line in result.stdout.splitlines() if "relative L2" in line]

@@ -14,8 +14,8 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-import cli_test  # noqa: E402
-from cli_test import MPI_ENV, SLOWER, Skip, generate, mpirun, refused, run, run_script, unreported  # noqa: E402
+import harness  # noqa: E402
+from harness import MPI_ENV, SLOWER, Skip, generate, mpirun, refused, run, run_script, unreported  # noqa: E402
 
 PROGRAM = None
 TESTS = {}
@@ -37,7 +37,7 @@ def test(function):
 def use(program, model):
     global PROGRAM
     PROGRAM = program
-    cli_test.PROGRAM, cli_test.MODEL = program, model
+    harness.use(program, model)
 
 
 def inspect(cwd, *arguments, **options):

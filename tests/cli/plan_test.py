@@ -11,8 +11,8 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-import cli_test  # noqa: E402
-from cli_test import MPI_ENV, SLOWER, files_in, refused, run, run_script  # noqa: E402
+import harness  # noqa: E402
+from harness import MPI_ENV, SLOWER, files_in, refused, run, run_script  # noqa: E402
 
 PROGRAM = MODEL = None
 TESTS = {}
@@ -28,7 +28,7 @@ def test(function):
 def use(program, model):
     global PROGRAM, MODEL
     PROGRAM, MODEL = program, model
-    cli_test.PROGRAM, cli_test.MODEL = program, model
+    harness.use(program, model)
 
 
 def plan(cwd, *arguments, **options):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from cli_test import refused, run, run_script  # noqa: E402
+from harness import refused, run, run_script  # noqa: E402
 
 PROGRAM = None
 TESTS = {}

@@ -10,8 +10,8 @@ import shutil
 import sys
 
 sys.dont_write_bytecode = True
-import cli_test  # noqa: E402
-from cli_test import files_in, generate, refused, run, run_script  # noqa: E402
+import harness  # noqa: E402
+from harness import files_in, generate, refused, run, run_script  # noqa: E402
 
 PROGRAM = None
 MODEL = None
@@ -27,7 +27,7 @@ def test(function):
 def use(program, model):
     global PROGRAM, MODEL
     PROGRAM, MODEL = program, pathlib.Path(model)
-    cli_test.PROGRAM, cli_test.MODEL = program, model
+    harness.use(program, model)
 
 
 def configs_only(cwd):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the include walls between the rooms (docs/architecture.md), and a few rules about names.
+"""Holds the include walls between the rooms (docs/architecture.md), and a few rules about names and the length of files.
 
     check_walls.py ROOT          exit 1 and a line per breach
     check_walls.py --self-test   plants one breach of every kind and expects each to be reported
@@ -47,6 +47,11 @@ FORBIDDEN_NAMES = {
 }
 # What a room's tests may use beyond its own walls: the rooms that bring ranks to what they test.
 TEST_EXTRA = {"models": ["comm", "mesh"], "pipeline": []}
+# Lines of a file that people write; longer ones are divided by subject. tools/ are programs of one file each.
+MOST_LINES = 600
+WRITTEN = {".h", ".cpp", ".py", ".sh", ".cmake", ".txt"}
+MEASURED = ("include", "src", "cli", "problems", "bench", "examples", "cmake", "tests", "demo")
+RECORDED = ("tests", "golden")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 
@@ -66,8 +71,20 @@ def folder_of_room(root, room):
     return root / room if room in BESIDE_SRC else root / "src" / room
 
 
+def too_long(root):
+    for folder in MEASURED:
+        for path in sorted((root / folder).rglob("*")):
+            inside = path.relative_to(root)
+            if path.suffix not in WRITTEN or inside.parts[:len(RECORDED)] == RECORDED:
+                continue
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            if lines > MOST_LINES:
+                yield f"{inside}: {lines} lines, more than {MOST_LINES}; divide it by subject"
+
+
 def breaches(root):
     root = pathlib.Path(root)
+    yield from too_long(root)
     for room, allowed in ROOMS.items():
         folder = folder_of_room(root, room)
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
@@ -109,11 +126,14 @@ def self_test():
         "problems/x.h": '#pragma once\n#include "base/error.h"\n',
         "cli/x.cpp": '#include "examples/shapes.h"\n',
         "cli/y.h": "int f();\n",
+        "tests/cli/long_test.py": "pass\n" * (MOST_LINES + 1),
     }
     harmless = {
         "src/models/wan/z.cpp": '// never comm::send\n#include "attention/attention.h"\n#include <vector>\n',
         "src/models/wan/z_test.cpp": '#include "zoetrope/communicator.h"\n',
         "bench/allowed.cpp": '#include "problems/attention.h"\n#include "zoetrope/attention.h"\n',
+        "tests/cli/full_test.py": "pass\n" * MOST_LINES,
+        "tests/golden/x/recorded.txt": "1\n" * (MOST_LINES + 1),
         "cli/allowed.cpp": '#include "bench/peak.h"\n#include "zoetrope/zoetrope.h"\n',
     }
     with tempfile.TemporaryDirectory() as folder:
