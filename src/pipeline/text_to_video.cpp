@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "zoetrope/communicator.h"
@@ -33,6 +32,7 @@
 #include "pipeline/predicted_report.h"
 #include "pipeline/prompt_ranks.h"
 #include "pipeline/step_cache_options.h"
+#include "tensor/relative_l2.h"
 #include "trace/resident.h"
 
 namespace zoetrope {
@@ -72,16 +72,6 @@ Tensor without_references(const TensorView& latents, int64_t references) {
   Stream stream(1);
   copy(stream, kept, video);
   return kept;
-}
-
-double relative_l2(const TensorView& a, const TensorView& reference) {
-  double difference = 0, norm = 0;
-  for (int64_t i = 0; i < a.size(); ++i) {
-    const double r = reference.data<float>()[i], d = a.data<float>()[i] - r;
-    difference += d * d;
-    norm += r * r;
-  }
-  return std::sqrt(difference / std::max(norm, 1e-300));
 }
 
 void add_prompts(Dump& dump, const PromptEmbeddings& embeddings) {

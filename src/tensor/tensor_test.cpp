@@ -6,8 +6,10 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "tensor/half.h"
+#include "tensor/relative_l2.h"
 
 namespace zoetrope {
 namespace {
@@ -54,6 +56,28 @@ TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
   EXPECT_TRUE(std::isnan(to_float(to_bfloat16(std::bit_cast<float>(0x7f800001u)))));
   EXPECT_EQ(to_float(to_bfloat16(std::numeric_limits<float>::max())), std::numeric_limits<float>::infinity());
+}
+
+TEST(RelativeL2, IsTheDistanceInUnitsOfTheReference) {
+  float ours[] = {3, 4, 1}, reference[] = {3, 0, 4}, zero[] = {0, 0, 0};
+  const auto view = [](float* values) { return TensorView(values, DType::kF32, {3}); };
+  EXPECT_DOUBLE_EQ(relative_l2(view(ours), view(reference)), 1);  // 0, 4, 3 of 3, 0, 4
+  EXPECT_DOUBLE_EQ(relative_l2(view(zero), view(reference)), 1);
+  EXPECT_EQ(relative_l2(view(ours), view(ours)), 0);
+  EXPECT_EQ(relative_l2(view(zero), view(zero)), 0);
+}
+
+TEST(RelativeL2, OfWhatIsNotCloseIsAboveEveryBound) {
+  const auto off = [](float value, float reference) {
+    return relative_l2({&value, DType::kF32, {1}}, {&reference, DType::kF32, {1}});
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& [value, reference] :
+       {std::pair{kNan, 1.0f}, std::pair{1.0f, kNan}, std::pair{kInfinity, 1.0f}, std::pair{1.0f, 0.0f}}) {
+    EXPECT_EQ(off(value, reference), std::numeric_limits<double>::infinity()) << value << " " << reference;
+  }
+  EXPECT_EQ(off(kInfinity, kInfinity), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(off(1.0f, kInfinity), std::numeric_limits<double>::infinity());
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include "zoetrope/generate.h"
 
 #include "comm/rank_test.h"
+#include "tensor/relative_l2.h"
 
 namespace zoetrope {
 namespace {
@@ -115,16 +115,6 @@ const GenerateResult& alone(const std::string& key, const GenerateOptions& optio
   return result;
 }
 
-double distance(const Tensor& ours, const Tensor& reference) {
-  double difference = 0, norm = 0;
-  for (int64_t i = 0; i < reference.size(); ++i) {
-    const double r = reference.data<float>()[i], d = ours.data<float>()[i] - r;
-    difference += d * d;
-    norm += r * r;
-  }
-  return std::isfinite(difference) ? std::sqrt(difference / norm) : INFINITY;
-}
-
 bool equal_bits(const Tensor& a, const Tensor& b) {
   return a.size() == b.size() && std::memcmp(a.data<float>(), b.data<float>(), a.view().bytes()) == 0;
 }
@@ -155,14 +145,14 @@ void ranks_reuse_what_one_reuses(const Cache& cache, const char* model, const La
   cache.apply(one);
   const GenerateResult& reference = alone(fmt::format("{} {}", cache.name, model), one);
   const GenerateResult ours = run(options, world);
-  EXPECT_LE(distance(ours.latents, reference.latents), kFloat32);
+  EXPECT_LE(relative_l2(ours.latents, reference.latents), kFloat32);
   if (world.rank() != 0) return;
   ASSERT_TRUE(ours.step_cache && reference.step_cache);
   EXPECT_EQ(ours.step_cache->pattern, reference.step_cache->pattern);
   EXPECT_GE(ours.step_cache->reused, 3) << ours.step_cache->pattern;
   EXPECT_LE(ours.step_cache->reused, 12) << ours.step_cache->pattern;
   fmt::print("{} {} n={} data={} U={} R={}: {}, {:.2g} off one rank\n", cache.name, model, world.size(), layout.data,
-             layout.ulysses, layout.ring, ours.step_cache->pattern, distance(ours.latents, reference.latents));
+             layout.ulysses, layout.ring, ours.step_cache->pattern, relative_l2(ours.latents, reference.latents));
 }
 
 // What a compared run states is the distance to the run without a cache.
@@ -175,7 +165,7 @@ void comparison_is_with_the_uncached_run(const Cache& cache, const char* model, 
   const GenerateResult plain = run(without, world), cached = run(with, world);
   if (world.rank() != 0) return;
   ASSERT_TRUE(cached.step_cache && cached.step_cache->rel_l2);
-  const double expected = distance(cached.latents, plain.latents);
+  const double expected = relative_l2(cached.latents, plain.latents);
   EXPECT_GT(expected, 0);
   EXPECT_NEAR(*cached.step_cache->rel_l2, expected, 1e-12);
   EXPECT_NE(cached.timing.find("relative L2"), std::string::npos);

@@ -16,6 +16,7 @@
 #include "comm/rank_test.h"
 #include "comm/testing.h"
 #include "pipeline/generate_options.h"
+#include "tensor/relative_l2.h"
 
 namespace zoetrope {
 namespace {
@@ -104,17 +105,7 @@ const Tensor& reference(const Job& job, const std::string& dtype) {
   return latents;
 }
 
-// Of this rank's latents; every rank has them all.
-double distance(const Tensor& ours, const Tensor& alone) {
-  double difference = 0, norm = 0;
-  for (int64_t i = 0; i < alone.size(); ++i) {
-    const double r = alone.data<float>()[i], d = ours.data<float>()[i] - r;
-    difference += d * d;
-    norm += r * r;
-  }
-  return std::isfinite(difference) ? std::sqrt(difference / norm) : INFINITY;
-}
-
+// Latents: every rank has them all.
 Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm::Communicator& world) {
   // Shared by the ranks of a process, as the program does it.
   static std::mutex mutex;
@@ -149,19 +140,19 @@ constexpr double kBf16Factor = 1.5;
 void matches_one(const Job& job, const Layout& layout, comm::Communicator& world) {
   const Tensor& exact = reference(job, "float32");
   const Tensor& rounded = reference(job, "bf16");
-  const double float32_error = distance(run(job, layout, "float32", world), exact);
+  const double float32_error = relative_l2(run(job, layout, "float32", world), exact);
   EXPECT_LE(float32_error, kFloat32);
-  const double own_error = distance(rounded, exact);
+  const double own_error = relative_l2(rounded, exact);
   const Tensor ours = run(job, layout, "bf16", world);
-  EXPECT_LE(distance(ours, exact), kBf16Factor * own_error);
-  EXPECT_LE(distance(ours, rounded), std::hypot(1, kBf16Factor) * own_error);
+  EXPECT_LE(relative_l2(ours, exact), kBf16Factor * own_error);
+  EXPECT_LE(relative_l2(ours, rounded), std::hypot(1, kBf16Factor) * own_error);
   EXPECT_LE(own_error, kBf16Factor * job.recorded_bf16_error);
   if (world.rank() == 0) {
     fmt::print(
         "{} n={} data={} U={} R={}: float32 {:.2g} off one rank; bf16 {:.2g} off one rank, {:.2g} off float32 "
         "(one rank: {:.2g})\n",
-        job.name, world.size(), layout.data, layout.ulysses, layout.ring, float32_error, distance(ours, rounded),
-        distance(ours, exact), own_error);
+        job.name, world.size(), layout.data, layout.ulysses, layout.ring, float32_error, relative_l2(ours, rounded),
+        relative_l2(ours, exact), own_error);
   }
 }
 
@@ -176,7 +167,7 @@ void sees_a_flipped_byte(const Job& job, const Layout& layout, comm::Communicato
     SCOPED_TRACE(operation);
     const bool victim = world.rank() == world.size() - 1;
     comm::FaultyCommunicator faulty(world, victim ? operation : "", 0);
-    const double mine = distance(run(job, layout, "float32", faulty), reference(job, "float32"));
+    const double mine = relative_l2(run(job, layout, "float32", faulty), reference(job, "float32"));
     EXPECT_EQ(world.all_reduce_max(faulty.flipped() ? 1 : 0), 1);
     EXPECT_GT(world.all_reduce_max(mine), kFloat32);
   }
