@@ -101,6 +101,11 @@ class Run final : public TextToVideo {
     check_inputs(options, model.kind, model.experts[0].config);
     return model;
   }
+  // What this rank writes: nothing but on rank 0.
+  struct Output {
+    std::unique_ptr<io::FrameWriter> writer;
+    Dump dump{""};
+  };
   // One pass over the ranks of a communicator.
   struct Pass {
     const RankLayout& layout;
@@ -108,6 +113,8 @@ class Run final : public TextToVideo {
     Stop stop;
     const AutoPlan* planned;  // to compare with; null: not
     const RunPlan& plan;      // of denoising
+    Output& output;
+    trace::Trace* trace;  // null: not recorded
   };
   GenerateResult run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks);
   struct Uncached {
@@ -205,20 +212,18 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
 
 GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks) {
   const bool first = world.rank() == 0;
-  const auto& [layout, experts, stop, planned, plan] = pass;
+  const auto& [layout, experts, stop, planned, plan, output, trace] = pass;
+  io::FrameWriter* const writer = output.writer.get();
+  Dump& dump = output.dump;
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
   GenerateResult result;
   MemoryReport memory(world, memory_plan(memory_question(layout, world.size())));
-  // The output is opened before anything long begins: where it cannot be written is said now.
-  const bool writes = first && stop == Stop::kAfterOutput;
-  const std::unique_ptr<io::FrameWriter> writer = writes ? open_output() : nullptr;
-  Dump dump(writes ? options_.dump : "");
   result.latents = initial_noise(options_, plan_);
   dump.add("latents.init", result.latents);
   GenerateOptions options = options_;
   if (!options.vae_tiling) options.vae_parallel = layout.vae;
-  const Stage stage{options, model_, plan_, callbacks, timing, trace_.get()};
+  const Stage stage{options, model_, plan_, callbacks, timing, trace};
   attention::Counters attention;
   {
     memory.begin(planner::kTextEncoder);
@@ -227,7 +232,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     if (has_conditions(stage, inputs_)) memory.begin(planner::kConditions);
     const Conditions conditions = encode_conditions(stage, inputs_, world, vae_encoder_, dump);
     memory.begin(planner::kTransformer);
-    Stream stream(threads_of(world), {trace_.get(), world.rank(), trace::kComputeLane});
+    Stream stream(threads_of(world), {trace, world.rank(), trace::kComputeLane});
     const Denoiser::Setup setup{model_,
                                 plan,
                                 layout,
@@ -254,19 +259,19 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
     attention = denoiser.attention_counters();
     result.step_cache = denoiser.step_cache_report();
-    // Once: with what is decoded, or here where nothing is, and not for runs that others are compared with.
-    if (trace_ && stop == Stop::kAfterDenoise && planned != nullptr) comm::gather_trace(world, *trace_);
+    // Once: with what is decoded, or here where nothing is.
+    if (trace != nullptr && stop == Stop::kAfterDenoise) comm::gather_trace(world, *trace);
   }
   // Waits for all ranks: those of this process hold the weights together until the last one has let go.
   memory.gather();
   if (plan_.references > 0) result.latents = without_references(result.latents, plan_.references);
   if (stop == Stop::kAfterOutput) {
     memory.begin(planner::kVae);
-    decode_frames(stage, world, vae_decoder_, result.latents, {writer.get(), dump});
+    decode_frames(stage, world, vae_decoder_, result.latents, {writer, dump});
     // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
     if (layout.vae == world.size()) memory.gather();
   }
-  if (writes) {
+  if (writer != nullptr) {
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
     dump.write();
     writer->finish();
@@ -284,6 +289,9 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
 
 GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) {
   const comm::RecordingScope recording(world, trace_.get());
+  // What is recorded is the run that is asked for: nothing before the end of one that it is compared with.
+  const bool records_later = trace_ && options_.cache_compare;
+  if (records_later) world.set_trace(nullptr);
   GenerateOptions copy = options_;
   // Ranks of one process share the model; other processes may have found something else under its path.
   require_agreement(world, describe_options(copy).values() +
@@ -298,14 +306,17 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(planned, world.size()));
   admit(memory_question(layout, world.size()), world);
   if (options_.compare_one_rank) admit(memory_question(single_rank_layout(), 1), world);
-  // Tried now, and not after the run.
+  // Tried now, before anything long begins, and not after the run.
   if (trace_ && world.rank() == 0) AtomicFile(options_.trace);
+  const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
+  Output output{writes ? open_output() : nullptr, Dump(writes ? options_.dump : "")};
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   std::optional<Uncached> uncached;
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
   if (options_.cache_compare) uncached = denoise_uncached(world, layout, callbacks);
-  GenerateResult result = run_once(world, {layout, experts_, stop, &planned, plan_}, callbacks);
+  if (records_later) world.set_trace(trace_.get());
+  GenerateResult result = run_once(world, {layout, experts_, stop, &planned, plan_, output, trace_.get()}, callbacks);
   if (world.rank() != 0) return result;
   if (uncached) compare(*uncached, result);
   if (result.step_cache) result.timing += step_cache_text(*result.step_cache);
@@ -319,7 +330,9 @@ Run::Uncached Run::denoise_uncached(comm::Communicator& world, const RankLayout&
   if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
   RunPlan plan = plan_;
   plan.step_cache = {};
-  GenerateResult result = run_once(world, {layout, experts_, Stop::kAfterDenoise, nullptr, plan}, callbacks);
+  Output none;
+  GenerateResult result =
+      run_once(world, {layout, experts_, Stop::kAfterDenoise, nullptr, plan, none, nullptr}, callbacks);
   return {std::move(result.latents), result.denoise_seconds};
 }
 
@@ -335,7 +348,9 @@ double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult
   // Its own: the other ranks may not have let go of theirs, whose batch is another where guidance was divided.
   SharedExpert experts[2];
   const RankLayout layout = single_rank_layout();
-  const GenerateResult one = run_once(alone, {layout, experts, Stop::kAfterDenoise, nullptr, plan_}, callbacks);
+  Output none;
+  const GenerateResult one =
+      run_once(alone, {layout, experts, Stop::kAfterDenoise, nullptr, plan_, none, nullptr}, callbacks);
   return relative_l2(result.latents, one.latents);
 }
 

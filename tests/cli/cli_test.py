@@ -5,6 +5,7 @@ not 0, and leaves nothing behind.
     cli_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
     cli_test.py --list                the names
 """
+import collections
 import json
 import os
 import pathlib
@@ -133,6 +134,31 @@ def a_cache_that_reuses_nothing_changes_nothing(cwd):
     for cache, words in CACHES.items():
         nothing = ["cache_interval=1"] if cache == "cfg" else ["cache_threshold=0"]
         assert latents(cache, f"cache={cache}", *words, *nothing) == plain, cache
+
+
+@test
+def a_comparison_opens_its_output_before_it_computes(cwd):
+    for words in (["output=nowhere/clip.mp4"], ["output=clip.mp4", "dump=/proc/zoetrope"]):
+        result = generate(cwd, "cache=sen", "cache_compare=true", *words)
+        refused(cwd, result, "nowhere" if "nowhere" in words[0] else "dump=/proc/zoetrope")
+        assert "Denoising without the step cache" not in result.stderr, result.stderr
+
+
+def spans(path):
+    """How often each span was recorded, those of all ranks."""
+    return collections.Counter(e["name"] for e in json.loads(path.read_text())["traceEvents"] if e.get("ph") == "X")
+
+
+@test
+def the_trace_of_a_comparison_is_that_of_the_run_with_the_cache(cwd):
+    found = []
+    for name, words in (("plain", []), ("compared", ["cache_compare=true"])):
+        result = generate(cwd, "output=a.gif", f"trace={name}.json", "ranks=2", "num_inference_steps=6", "cache=sen",
+                          "cache_threshold=1", *words)
+        assert result.returncode == 0, result.stderr
+        found.append(spans(pathlib.Path(cwd) / f"{name}.json"))
+    for span in ("patch embedding", "text encoder", "self-attention"):
+        assert found[0][span] == found[1][span] > 0, (span, found)
 
 
 @test
