@@ -46,8 +46,13 @@ planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
   if (strategy.block_q > 0) fixed.block_q = strategy.block_q;
   if (strategy.block_kv > 0) fixed.block_kv = strategy.block_kv;
   if (o.data_parallelism && *o.data_parallelism != -1) fixed.data = pipeline::degree(o.data_parallelism);
-  if (pipeline::computes_branches_in_turn(o)) fixed.data = fixed.data.value_or(1);
   if (o.context_parallelism != -1) fixed.context = static_cast<int>(o.context_parallelism);
+  if (pipeline::computes_branches_in_turn(o)) {
+    // What the context leaves is of data; a context that does not divide the ranks is the search's to refuse.
+    const bool leaves = fixed.context && *fixed.context > 0 && ranks % *fixed.context == 0;
+    pipeline::check_data_degree(o, fixed.data.value_or(leaves ? ranks / *fixed.context : 1), ranks);
+    fixed.data = 1;
+  }
   fixed.vae = pipeline::degree(o.vae_parallel);
   return fixed;
 }

@@ -82,7 +82,41 @@ int data_degree(const GenerateOptions& o, const RunPlan& plan, int ranks, const 
   return plan.guided && ranks == 2 * o.context_parallelism ? 2 : 1;
 }
 
+// How parts of the data came about, as it was written, and what makes one part of them.
+struct DataKeys {
+  std::string written, one;
+};
+
+DataKeys data_keys(const GenerateOptions& o, int data, int ranks) {
+  constexpr const char* kOne = "data_parallelism=1";
+  const std::string own = fmt::format("data_parallelism={}", o.data_parallelism.value_or(data));
+  if (o.context_parallelism == -1) return {own, kOne};
+  const std::string whole = fmt::format("context_parallelism={}", ranks);
+  if (o.data_parallelism.value_or(-1) != -1) return {own, fmt::format("{} and {}", kOne, whole)};
+  const std::string rest =
+      fmt::format("context_parallelism={} of {} ranks, which leaves {} parts for guidance branches",
+                  o.context_parallelism, ranks, data);
+  if (o.data_parallelism) return {fmt::format("{} with {}", own, rest), whole};
+  return {rest, whole + ", or leave it out"};
+}
+
 }  // namespace
+
+void check_data_degree(const GenerateOptions& o, int data, int ranks) {
+  if (data == 1) return;
+  const auto& [written, one] = data_keys(o, data, ranks);
+  if (o.guidance_scale <= 1) {
+    fail("{}: without guidance (guidance_scale={}) there is one branch to compute; use {}", written, o.guidance_scale,
+         one);
+  }
+  if (data > 2) fail("{}: there are two guidance branches; use {}, or two parts", written, one);
+  if (computes_branches_in_turn(o)) {
+    fail(
+        "{} with cache=cfg: the guidance branches would run beside each other, so leaving one out saves nothing; use "
+        "{}, or another cache",
+        written, one);
+  }
+}
 
 RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   RunPlan plan;
@@ -130,19 +164,7 @@ RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const Mo
                                           .context = degree(o.context_parallelism),
                                           .tensor = degree(o.tensor_parallelism)},
                                          ranks);
-  if (layout.degrees.data > 1 && !plan.guided) {
-    fail("data_parallelism={}: without guidance (guidance_scale={}) there is one branch to compute; use 1",
-         layout.degrees.data, o.guidance_scale);
-  }
-  if (layout.degrees.data > 2) {
-    fail("data_parallelism={}: there are two guidance branches; use 1 or 2", layout.degrees.data);
-  }
-  if (layout.degrees.data > 1 && computes_branches_in_turn(o)) {
-    fail(
-        "data_parallelism={} with cache=cfg: the guidance branches run beside each other, so leaving one out saves "
-        "nothing; use data_parallelism=1",
-        layout.degrees.data);
-  }
+  check_data_degree(o, layout.degrees.data, ranks);
   const int64_t heads = model.experts[0].config.num_attention_heads;
   layout.strategy = attention::parse_strategy(filled_in(o.strategy, choice), layout.degrees.context, heads);
   layout.sharded = plan.tokens >= o.flash_min_seq_length;

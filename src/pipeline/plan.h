@@ -58,6 +58,10 @@ struct RankChoice {
 // The keys, and for what they leave open the choice.
 attention::StrategyOptions filled_in(const attention::StrategyOptions& keys, const RankChoice& choice);
 
+// Throws Error where guidance has fewer than `data` branches, or a cache needs them on the same ranks; names the key
+// that made it so many.
+void check_data_degree(const GenerateOptions& options, int data, int ranks);
+
 // What the options say wins over `choice`. Throws Error for degrees that are not possible, with the legal ones.
 RankLayout lay_out_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks,
                          const RankChoice& choice = {});

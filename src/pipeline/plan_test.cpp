@@ -170,10 +170,11 @@ TEST_F(Plan, DegreesFillTheRanks) {
 TEST_F(Plan, ImpossibleDegreesAreRefused) {
   GenerateOptions options = one_expert();
   options.data_parallelism = 3;
-  EXPECT_THAT(layout_refusal(options, 3), HasSubstr("there are two guidance branches; use 1 or 2"));
+  EXPECT_THAT(layout_refusal(options, 3),
+              HasSubstr("there are two guidance branches; use data_parallelism=1, or two parts"));
   options.data_parallelism = 2;
   options.guidance_scale = 1;
-  EXPECT_THAT(layout_refusal(options, 2), HasSubstr("there is one branch to compute; use 1"));
+  EXPECT_THAT(layout_refusal(options, 2), HasSubstr("there is one branch to compute; use data_parallelism=1"));
   options = one_expert();
   options.strategy.ulysses_shards = 0;
   EXPECT_THAT(layout_refusal(options, 4), HasSubstr("ulysses_shards=0 must be at least 1; legal values: 1, 2, 4"));

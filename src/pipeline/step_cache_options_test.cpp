@@ -12,6 +12,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 GenerateOptions with(const std::vector<std::string>& arguments) {
   GenerateOptions options;
@@ -170,10 +171,25 @@ TEST_F(StepCacheKeys, KeysOfAnotherCacheAreRefused) {
 }
 
 TEST_F(StepCacheKeys, TheCfgCacheIsForBranchesThatFollowOneAnother) {
-  const GenerateOptions options = with({"cache=cfg", "data_parallelism=2"});
-  const RunPlan plan = plan_run(options, wan21);
-  EXPECT_THAT(error_of([&] { lay_out_ranks(options, plan, wan21, 4); }),
-              HasSubstr("data_parallelism=2 with cache=cfg"));
+  const auto refusal_of = [&](const std::vector<std::string>& words) {
+    const GenerateOptions options = with(words);
+    const RunPlan plan = plan_run(options, wan21);
+    return error_of([&] { lay_out_ranks(options, plan, wan21, 4); });
+  };
+  EXPECT_THAT(refusal_of({"cache=cfg", "data_parallelism=2"}),
+              AllOf(HasSubstr("data_parallelism=2 with cache=cfg"), HasSubstr("use data_parallelism=1,")));
+  EXPECT_THAT(
+      refusal_of({"cache=cfg", "data_parallelism=2", "context_parallelism=2"}),
+      AllOf(HasSubstr("data_parallelism=2 with cache=cfg"), HasSubstr("data_parallelism=1 and context_parallelism=4")));
+  // Who gave the context alone reads of that, and of what is right.
+  EXPECT_THAT(refusal_of({"cache=cfg", "context_parallelism=2"}),
+              AllOf(StartsWith("context_parallelism=2 of 4 ranks"), HasSubstr("with cache=cfg"),
+                    HasSubstr("use context_parallelism=4, or leave it out"), Not(HasSubstr("data_parallelism"))));
+  EXPECT_THAT(refusal_of({"cache=cfg", "context_parallelism=2", "data_parallelism=-1"}),
+              AllOf(StartsWith("data_parallelism=-1 with context_parallelism=2 of 4 ranks"),
+                    HasSubstr("use context_parallelism=4")));
+  for (const char* right : {"context_parallelism=4", "data_parallelism=1"})
+    EXPECT_EQ(refusal_of({"cache=cfg", right}), "no error");
 }
 
 }  // namespace
