@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "zoetrope/communicator.h"
@@ -97,6 +98,7 @@ Section bench_attention(const AttentionSettings& settings, comm::Communicator* w
 struct PublishedSettings {
   std::string model = "wan2.1_t2v_1.3b";
   std::string weights = "random";
+  std::optional<int64_t> weights_seed;  // of random ones; unset: 0
   int64_t layers = 0;
   std::string dtype = "bf16";
   int64_t threads = 0;

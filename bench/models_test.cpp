@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "base/test_folder.h"
 #include "bench/memory.h"
@@ -105,6 +106,16 @@ TEST(Memory, PeakIsForgottenAndSeenAgain) {
   const int64_t before = peak_resident_bytes();
   EXPECT_EQ(touch(), 1);
   EXPECT_GE(peak_resident_bytes() - before, static_cast<int64_t>(kBytes / 2));
+}
+
+TEST(PublishedModel, RandomWeightsAreThoseOfTheirSeed) {
+  const auto identity = [](std::optional<int64_t> seed) {
+    PublishedSettings settings = tiny("random");
+    settings.weights_seed = seed;
+    return Published::open(settings).source(Part::kTransformer, 1)->identity();
+  };
+  EXPECT_EQ(identity(0), identity({}));
+  EXPECT_NE(identity(7), identity({}));
 }
 
 // Each check with the weights that the model has, and with others.

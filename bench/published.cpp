@@ -27,6 +27,7 @@ Published Published::open(const PublishedSettings& settings) {
   GenerateOptions options;
   options.model = settings.model;
   options.weights = settings.weights;
+  options.weights_seed = settings.weights_seed;
   Published model(pipeline::ModelFolder::open(options));
   model.transformer_ = model.folder_.experts.front().config;
   model.vae_ = model.folder_.vae_config;
@@ -50,6 +51,8 @@ OptionSet describe_published(PublishedSettings& settings) {
             "a checkpoint folder in the published layout or, with weights=random, a name of configs/")
       .choice("weights", settings.weights, {"random", "checkpoint"},
               "random: every tensor by formula, no file is read; checkpoint: those of the folder")
+      .integer("weights_seed", settings.weights_seed, {0, INT64_MAX},
+               "of the weights that weights=random makes; unset: 0")
       .integer("layers", settings.layers, {0, kMostLayers}, "only the first so many layers of the model; 0: all")
       .text("dtype", settings.dtype, "bf16, f32 (or float32) or all")
       .integer("threads", settings.threads, {0, kMostThreads}, "compute threads; 0: every one this process has")

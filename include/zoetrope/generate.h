@@ -26,8 +26,9 @@ class Trace;
 struct GenerateOptions {
   std::string
       model;  // checkpoint folder in the published (diffusers) layout; with weights=random a name of configs/ too
-  std::string weights = "checkpoint";  // checkpoint | random: every tensor by formula, nothing is read or written
-  std::string weight_cache;            // folder for weights in the form they are computed with; empty: none
+  std::string weights = "checkpoint";   // checkpoint | random: every tensor by formula, nothing is read or written
+  std::optional<int64_t> weights_seed;  // of weights=random alone; unset: 0
+  std::string weight_cache;             // folder for weights in the form they are computed with; empty: none
   std::string lora;       // FILE:STRENGTH,… merged into every transformer while it is loaded; strength 1 where unsaid
   std::string lora_high;  // likewise, into the high-noise expert of a model with two
   std::string lora_low;   // into the low-noise expert

@@ -14,6 +14,7 @@ OptionSet describe_options(GenerateOptions& o) {
   set.text("model", o.model, "checkpoint folder in the diffusers layout; with weights=random also a name from configs/")
       .choice("weights", o.weights, {"checkpoint", "random"},
               "random fills every tensor by formula instead of reading it, to measure without a download")
+      .integer("weights_seed", o.weights_seed, {0, INT64_MAX}, "of the weights that weights=random makes; unset: 0")
       .text("weight_cache", o.weight_cache,
             "folder that keeps weights in the form they are computed with, so that the next start only maps them")
       .text("lora", o.lora,

@@ -175,7 +175,13 @@ std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) co
 ModelFolder ModelFolder::open(const fs::path& folder) { return open_folder(folder, std::nullopt); }
 ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed) { return open_folder(folder, seed); }
 ModelFolder ModelFolder::open(const GenerateOptions& options) {
-  ModelFolder model = options.weights == "random" ? open_random(model_or_config(options.model)) : open(options.model);
+  const bool random = options.weights == "random";
+  if (options.weights_seed && !random) {
+    fail("weights_seed={}: with weights={} nothing is made by formula; leave it out, or set weights=random",
+         *options.weights_seed, options.weights);
+  }
+  const auto seed = static_cast<uint64_t>(options.weights_seed.value_or(0));
+  ModelFolder model = random ? open_random(model_or_config(options.model), seed) : open(options.model);
   merge_loras(options, model);
   return model;
 }

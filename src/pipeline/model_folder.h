@@ -80,7 +80,7 @@ struct ModelFolder {
   // With random weights: needs the configs only, and takes the tokenizer that ships with the program where the folder
   // has none.
   static ModelFolder open_random(const std::filesystem::path& folder, uint64_t seed = 0);
-  // As the options `model` and `weights` say.
+  // As the options `model`, `weights` and `weights_seed` say.
   static ModelFolder open(const GenerateOptions& options);
 };
 

@@ -38,6 +38,28 @@ TEST(ModelFolder, ExpertsOfDifferentReachAreRefused) {
   EXPECT_THAT(refusal(model), HasSubstr("rope_max_seq_len is 1024 in transformer/config.json but 64"));
 }
 
+// The first value that a folder's random weights have.
+float first_value(const ModelFolder& model) {
+  const auto source = model.experts[0].weights.source(1);
+  const Tensor values = Tensor::uninitialized(DType::kF32, source->info("proj_out.bias").shape);
+  source->read("proj_out.bias", values);
+  return values.data<float>()[0];
+}
+
+TEST(ModelFolder, RandomWeightsAreThoseOfTheirSeed) {
+  GenerateOptions options;
+  options.model = recorded_model("wan21_t2v").string();
+  options.weights = "random";
+  const float unset = first_value(ModelFolder::open(options));
+  EXPECT_EQ(unset, first_value(ModelFolder::open_random(options.model, 0)));
+  options.weights_seed = 7;
+  EXPECT_EQ(first_value(ModelFolder::open(options)), first_value(ModelFolder::open_random(options.model, 7)));
+  EXPECT_NE(first_value(ModelFolder::open(options)), unset);
+  options.weights = "checkpoint";
+  EXPECT_THAT(error_of([&] { ModelFolder::open(options); }),
+              AllOf(HasSubstr("weights_seed=7: with weights=checkpoint"), HasSubstr("set weights=random")));
+}
+
 TEST(ModelFolder, TwoExpertsNeedABoundary) {
   const ModelCopy model("wan22_t2v");
   model.replace("model_index.json", "\"boundary_ratio\": 0.875,", "");

@@ -61,15 +61,16 @@ def random_weights_need_configs_only(cwd):
 @test
 def synthesized_checkpoint_computes_what_random_weights_do(cwd):
     model = configs_only(cwd)
-    result = synthesize(cwd, model, "out=made", "text_dtype=f32")
+    result = synthesize(cwd, model, "out=made", "text_dtype=f32", "weights_seed=7")
     assert result.returncode == 0 and "Wrote made" in result.stdout, result.stderr
     assert "Write transformer: " in result.stderr and "GB/s" in result.stderr, result.stderr
     inspected = run([PROGRAM, "inspect", "made"], cwd)
     assert inspected.returncode == 0, inspected.stdout + inspected.stderr
-    for name, arguments, folder in (("random", ["weights=random"], model), ("made_run", [], f"{cwd}/made")):
+    for name, arguments, folder in (("random", ["weights=random", "weights_seed=7"], model),
+                                    ("other", ["weights=random"], model), ("made_run", [], f"{cwd}/made")):
         result = generate(cwd, *arguments, f"output={name}.png", f"dump={name}", model=folder)
         assert result.returncode == 0, result.stderr
-    assert latents(f"{cwd}/random") == latents(f"{cwd}/made_run")
+    assert latents(f"{cwd}/random") == latents(f"{cwd}/made_run") != latents(f"{cwd}/other")
 
 
 @test
@@ -144,6 +145,24 @@ def cache_of_other_weights_is_remade(cwd):
     assert plain.returncode == 0, plain.stderr
     assert latents(f"{cwd}/two") == latents(f"{cwd}/plain") != latents(f"{cwd}/one")
     assert len(list((pathlib.Path(cwd) / "cache").iterdir())) == 1
+
+
+@test
+def the_cache_of_random_weights_is_that_of_their_seed(cwd):
+    for seed, anew in ((1, False), (2, True), (2, False)):
+        said = cached(cwd, "cached", "weights=random", f"weights_seed={seed}").stderr
+        assert ("was made from other weights" in said) == anew, said
+        plain = generate(cwd, "weights=random", f"weights_seed={seed}", "output=plain.png", "dump=plain")
+        assert plain.returncode == 0, plain.stderr
+        assert latents(f"{cwd}/cached") == latents(f"{cwd}/plain")
+
+
+@test
+def a_seed_of_weights_that_are_read_is_refused(cwd):
+    refused(cwd, generate(cwd, "weights_seed=3", "output=a.gif"), "weights_seed=3", "weights=random")
+    refused(cwd, generate(cwd, "weights=random", "weights_seed=-1", "output=a.gif"), "weights_seed=-1", "0 is the least")
+    refused(cwd, run([PROGRAM, "bench", "text", f"model={MODEL}", "weights=checkpoint", "weights_seed=3"], cwd),
+            "weights_seed=3", "weights=random")
 
 
 @test
