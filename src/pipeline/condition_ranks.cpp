@@ -13,11 +13,13 @@
 #include "models/wan/vae/vae_tiling.h"
 #include "pipeline/decode_frames.h"
 #include "pipeline/halo_ranks.h"
+#include "pipeline/pace.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 constexpr const char* kPace = "encoding pace";
+constexpr const char* kImagePace = "image encoder's pace";
 constexpr const char* kGather = "gather conditions";
 constexpr int64_t kColours = 3;
 
@@ -39,7 +41,8 @@ class RankEncoder {
         encodes_(world.rank() < count_),
         encoders_(world.split(encodes_ ? 0 : 1, world.rank())),
         waiting_(world.rank() == 0 || !encodes_),
-        pace_(world.split(waiting_ ? 0 : 1, world.rank())),
+        paced_(world.split(waiting_ ? 0 : 1, world.rank())),
+        pace_(*paced_, kPace),
         stream_(threads_of_each(stage.options, count_), {stage.trace, world.rank(), trace::kComputeLane}) {
     if (encodes_) encoder_.emplace(load_vae(stage, shared, wan::VaeParts::kEncoder));
   }
@@ -54,10 +57,9 @@ class RankEncoder {
     if (encodes_) {
       const IndexRange own = rows_of_part(rows, count_, world_.rank());
       encode_rows(video, own, whole.view().slice(0, own.begin, own.end).permute({1, 2, 0, 3}));
-      say(Word::kDone);
+      if (waiting_) pace_.done();
     } else {
-      while (hear() == Word::kWait) {
-      }
+      pace_.wait();
     }
     gather(whole);
     Tensor latents = Tensor::uninitialized(DType::kF32, {z, frames, rows, columns});
@@ -66,22 +68,11 @@ class RankEncoder {
   }
 
  private:
-  enum class Word : uint8_t { kWait, kDone };
-  // Ranks without rows would give up after comm_timeout while a long clip is encoded: they hear of every frame.
-  void say(Word word) {
-    if (waiting_ && pace_->size() > 1) pace_->broadcast(0, &word, sizeof word, kPace);
-  }
-  Word hear() {
-    Word word = Word::kWait;
-    pace_->broadcast(0, &word, sizeof word, kPace);
-    return word;
-  }
-
   void encode_rows(const wan::FrameSource& video, IndexRange own, const TensorView& latents /* [z, T, own, w] */) {
     const wan::VaeConfig& config = stage_.model.vae_config;
     const wan::FrameSource watched{video.shape, [&](int64_t frame) {
                                      stop_if_cancelled(stage_);
-                                     say(Word::kWait);
+                                     if (waiting_) pace_.still_working();
                                      return video.frame(frame);
                                    }};
     const Tensor moments =
@@ -121,7 +112,8 @@ class RankEncoder {
   const bool encodes_;
   const std::unique_ptr<comm::Communicator> encoders_;
   const bool waiting_;  // rank 0, and the ranks that have no rows
-  const std::unique_ptr<comm::Communicator> pace_;
+  const std::unique_ptr<comm::Communicator> paced_;
+  Pace pace_;  // ranks without rows hear of every frame of a long clip
   Stream stream_;
   std::optional<wan::VaeEncoder> encoder_;
 };
@@ -131,18 +123,26 @@ TensorView batch_of_one(const TensorView& x) {
   return x.reshape({1, x.extent(0), x.extent(1), x.extent(2), x.extent(3)});
 }
 
-// By rank 0 with the threads of its process, for the others have nothing to do; on every rank afterwards.
+// By rank 0 with the threads of its process, for the others have nothing to do but hear of every layer; on every rank
+// afterwards.
 Tensor image_rows(const Stage& stage, const Inputs& inputs, comm::Communicator& world, Dump& dump) {
   const ImageEncoder& tower = *stage.model.image_encoder;
   Tensor rows(DType::kF32, {inputs.pixels.extent(0), tower.config.tokens(), tower.config.hidden_size});
+  Pace pace(world, kImagePace);
   if (world.rank() == 0) {
     const int threads = comm::process_threads(stage.options.threads);
     Stream stream(threads, {stage.trace, 0, trace::kComputeLane});
     dump.add("clip_pixel_values", inputs.pixels);
     const wan::ClipVision vision(tower.weights.source(threads), tower.config, DType::kF32);
-    vision.encode(stream, inputs.pixels, rows, {}, [&] { stop_if_cancelled(stage); });
+    vision.encode(stream, inputs.pixels, rows, {}, [&] {
+      stop_if_cancelled(stage);
+      pace.still_working();
+    });
     if (const io::Checkpoint* files = tower.weights.checkpoint()) files->require_unchanged();
     dump.add("image_embeds", rows);
+    pace.done();
+  } else {
+    pace.wait();
   }
   if (world.size() > 1) world.broadcast(0, rows.data<void>(), rows.view().bytes(), "image rows");
   return rows;

@@ -11,6 +11,7 @@
 #include "models/wan/vae/vae_tiling.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/halo_ranks.h"
+#include "pipeline/pace.h"
 #include "trace/elapsed.h"
 
 namespace zoetrope::pipeline {
@@ -33,14 +34,15 @@ class RankDecode {
         scale_(wan::spatial_factor(stage.model.vae_config)),
         stream_(threads_of_each(stage.options, decoders.size()),
                 {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
-        gather_(decoders, stage.plan.latent[1], scale_) {
+        gather_(decoders, stage.plan.latent[1], scale_),
+        pace_(decoders, kOutputPace) {
     if (output.writer == nullptr) return;
     const Shape frame{options_.height, options_.width, 3}, clip{options_.num_frames, frame[0], frame[1], frame[2]};
     const FrameQueue::Output to{*output.writer, output.dump.reserve("frames", DType::kF32, clip),
                                 output.dump.reserve("frames_u8", DType::kU8, clip)};
     const auto tick = [this] {
       stop_if_cancelled();
-      if (others_wait_) say(Word::kWait);
+      if (others_wait_) pace_.still_working();
     };
     queue_.emplace(to, frame, tick, trace::Lane{stage.trace, 0, kOutputLane});
   }
@@ -100,25 +102,15 @@ class RankDecode {
   // Rank 0's memory for the next frame; elsewhere null. Where the output is slow rank 0 waits here for as long as it
   // takes, and says so to the others, who would otherwise wait in the next exchange and give up after comm_timeout.
   TensorView room() {
-    const bool many = decoders_.size() > 1;
     if (!queue_) {
-      while (hear() == Word::kWait) {
-      }
+      pace_.wait();
       return {};
     }
-    others_wait_ = many;
+    others_wait_ = true;
     const TensorView frame = queue_->next();
     others_wait_ = false;
-    if (many) say(Word::kGoOn);
+    pace_.done();
     return frame;
-  }
-
-  enum class Word : uint8_t { kWait, kGoOn };
-  void say(Word word) { decoders_.broadcast(0, &word, sizeof word, kOutputPace); }
-  Word hear() {
-    Word word = Word::kWait;
-    decoders_.broadcast(0, &word, sizeof word, kOutputPace);
-    return word;
   }
 
   // The frame under way, when its rows are all here.
@@ -136,6 +128,7 @@ class RankDecode {
   Stream stream_;
   std::optional<FrameQueue> queue_;  // rank 0's
   FrameGather gather_;               // ends before the queue, into whose memory it receives
+  Pace pace_;
   bool posted_ = false;
   bool others_wait_ = false;
 };

@@ -1,0 +1,102 @@
+// Conditions over ranks as far as waiting goes: what they are is held by the golden and the ranks' tests.
+#include "pipeline/condition_ranks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "pipeline/dump.h"
+#include "pipeline/inputs.h"
+#include "pipeline/pace.h"
+#include "pipeline/plan.h"
+#include "pipeline/shared_vae.h"
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A piece is shorter than the ranks' deadline, all pieces together are longer.
+constexpr milliseconds kPiece{2000};
+constexpr double kDeadline = 3.5;
+
+TEST(Pace, WaitsForAsLongAsPiecesCome) {
+  std::atomic<int> waited{0};
+  comm::run_ranks(3,
+                  [&](comm::Communicator& ranks) {
+                    Pace pace(ranks, "a long piece of work");
+                    if (ranks.rank() > 0) {
+                      pace.wait();
+                      ++waited;
+                      return;
+                    }
+                    for (int piece = 0; piece < 2; ++piece) {
+                      std::this_thread::sleep_for(kPiece);
+                      EXPECT_EQ(waited, 0);
+                      pace.still_working();
+                    }
+                    pace.done();
+                  },
+                  {.timeout_seconds = kDeadline});
+  EXPECT_EQ(waited, 2);
+}
+
+TEST(Pace, NamesTheRankThatStopsWorking) {
+  const auto stops = [] {
+    comm::run_ranks(2,
+                    [](comm::Communicator& ranks) {
+                      Pace pace(ranks, "a long piece of work");
+                      if (ranks.rank() > 0) return pace.wait();
+                      pace.still_working();
+                      std::this_thread::sleep_for(milliseconds(600));
+                    },
+                    {.timeout_seconds = 0.2});
+  };
+  EXPECT_THAT(error_of(stops),
+              testing::AllOf(testing::HasSubstr("a long piece of work"), testing::HasSubstr("rank 0")));
+}
+
+// The image encoder of a slow machine: rank 0 takes longer for all of its layers than any rank may wait.
+TEST(ConditionRanks, WaitForTheImageEncoderLayerByLayer) {
+  GenerateOptions options;
+  options.model = recorded_model("wan21_i2v").string();
+  options.height = 32;
+  options.width = 48;
+  options.num_frames = 5;
+  options.threads = 1;
+  options.image = (recorded_model("wan21_i2v") / "inputs" / "image.png").string();
+  const ModelFolder model = ModelFolder::open(options);
+  const RunPlan plan = plan_run(options, model);
+  const Inputs inputs = read_inputs(options, model);
+  const int64_t layers = model.image_encoder->config.layers_used();
+  ASSERT_GT(static_cast<double>(layers) * std::chrono::duration<double>(kPiece).count(), kDeadline);
+  GenerateCallbacks callbacks;
+  std::atomic<int64_t> pieces{0};
+  callbacks.cancelled = [&] {  // the encoder's layers are the first to ask
+    if (pieces++ < layers) std::this_thread::sleep_for(kPiece);
+    return false;
+  };
+  SharedVae shared;
+  std::vector<Tensor> rows(2);
+  comm::run_ranks(2,
+                  [&](comm::Communicator& world) {
+                    trace::Timing timing;
+                    Dump dump("");
+                    const Stage stage{options, model, plan, callbacks, timing, nullptr};
+                    rows[static_cast<size_t>(world.rank())] =
+                        encode_conditions(stage, inputs, world, shared, dump).image_rows;
+                  },
+                  {.timeout_seconds = kDeadline});
+  EXPECT_GT(pieces, layers);  // pictures were encoded behind them
+  ASSERT_TRUE(rows[0] && rows[1]);
+  EXPECT_EQ(std::memcmp(rows[0].view().raw(), rows[1].view().raw(), rows[0].view().bytes()), 0);
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
