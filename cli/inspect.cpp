@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "cli/command.h"
@@ -182,8 +183,11 @@ void print_memory(const fs::path& folder, const std::vector<std::string>& words,
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   std::vector<std::string> models, words;
-  for (const std::string& argument : arguments)
-    (argument.find('=') == std::string::npos ? models : words).push_back(argument);
+  constexpr std::string_view kModel = "model=";
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with(kModel)) models.push_back(argument.substr(kModel.size()));
+    else (argument.find('=') == std::string::npos ? models : words).push_back(argument);
+  }
   if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
   const fs::path folder = pipeline::model_or_config(models[0]);
   Inspection inspection(folder);
@@ -199,9 +203,11 @@ std::string help() {
          "tensor\n"
          "counts, dtypes, bytes and parameters; then what a run would hold in memory in each of its phases, and "
          "whether this\n"
-         "machine has it. Keys are those of generate; height, width, num_frames, dtype, vae_dtype, ranks and "
-         "memory_limit\n"
-         "matter here. Reads no weights.\n\n"
+         "machine has it. Keys are those of generate as far as memory depends on them: sizes (with max_area the "
+         "picture's),\n"
+         "dtypes, LoRA files, the step cache, pictures and videos that are given, ranks, memory_limit. Others are "
+         "refused. Reads\n"
+         "no weights but LoRA files.\n\n"
          "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n";
 }
 

@@ -7,6 +7,8 @@
 #include "pipeline/auto_plan.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/lora_options.h"
+#include "pipeline/planned_run.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -19,6 +21,7 @@ GenerateOptions options_of(const fs::path& folder, const std::vector<std::string
   OptionSet set = pipeline::describe_options(options);
   if (const auto yaml = pipeline::yaml_of_config(folder)) set.load_yaml(*yaml);
   for (const std::string& word : words) set.set_argument(word);
+  pipeline::refuse_keys_of_running(set, "inspect");
   options.model = folder.string();
   return options;
 }
@@ -40,17 +43,18 @@ pipeline::RankChoice choice_of_run(pipeline::RunQuestion question, const std::ve
 
 std::string memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
                          comm::Communicator* world) {
-  const GenerateOptions options = options_of(folder, words);
-  // Formulas instead of files: nothing of the weights is looked at, not even whether they are there.
-  const pipeline::ModelFolder model = pipeline::ModelFolder::open_random(folder);
+  const pipeline::PlannedRun run(options_of(folder, words));
+  const GenerateOptions& options = run.options;
+  const pipeline::ModelFolder& model = run.model;
+  const pipeline::RunPlan& plan = run.plan;
   const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));
-  const pipeline::RunPlan plan = pipeline::plan_run(options, model);
-  pipeline::MemoryQuestion question{options, pipeline::model_configs(model), {}, {}, {}};
-  question.configs.mapped = true;
-  question.configs.stored_transformer = stored.stored_transformer;
-  question.configs.stored_text_encoder = stored.stored_text_encoder;
-  question.configs.stored_vae = stored.stored_vae;
-  question.configs.stored_image_encoder = stored.stored_image_encoder;
+  pipeline::MemoryQuestion question = run.memory();
+  if (question.configs.mapped) {
+    question.configs.stored_transformer = stored.stored_transformer;
+    question.configs.stored_text_encoder = stored.stored_text_encoder;
+    question.configs.stored_vae = stored.stored_vae;
+    question.configs.stored_image_encoder = stored.stored_image_encoder;
+  }
   const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
   const pipeline::RankChoice choice = choice_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
   question.ranks =
@@ -61,6 +65,7 @@ std::string memory_lines(const fs::path& folder, const std::vector<std::string>&
                   options.width, options.height, options.num_frames, plan.tokens, plan.guided ? "guided" : "not guided",
                   options.dtype, options.text_encoder_dtype, options.vae_dtype, ranks, ranks == 1 ? "" : "s",
                   world != nullptr ? ", each a process: of one" : "");
+  for (const std::string& line : pipeline::lora_lines(model)) text += fmt::format("  {}\n", line);
   for (const planner::MemoryPhase& phase : memory.phases) {
     text += fmt::format("  {:<30} {:>9}{} {}\n", phase.name, phase.total().text(),
                         phase.total() == memory.peak().total() ? "  peak:" : ":      ", phase.text());

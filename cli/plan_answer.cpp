@@ -11,7 +11,9 @@
 #include "models/wan/step_work.h"
 #include "pipeline/admission.h"
 #include "pipeline/auto_plan.h"
+#include "pipeline/lora_options.h"
 #include "pipeline/plan.h"
+#include "pipeline/planned_run.h"
 #include "pipeline/profile_choice.h"
 #include "pipeline/step_cache_options.h"
 
@@ -94,15 +96,9 @@ Machine machine_of(const PlanOptions& options, int ranks) {
 // One model at one size, whatever the machine.
 class Subject {
  public:
-  explicit Subject(const PlanOptions& options)
-      : options_(options),
-        model_(pipeline::ModelFolder::open_random(options.folder)),
-        plan_(pipeline::plan_run(options.run, model_)),
-        configs_(pipeline::model_configs(model_)) {
-    configs_.mapped = true;
-  }
+  explicit Subject(const PlanOptions& options) : options_(options), run_(options.run) {}
 
-  int64_t heads() const { return model_.experts[0].config.num_attention_heads; }
+  int64_t heads() const { return run_.model.experts[0].config.num_attention_heads; }
 
   planner::Question question(const Machine& machine, int ranks) const {
     planner::Question q;
@@ -111,40 +107,40 @@ class Subject {
     q.ranks_here = machine.shares_process ? std::min(ranks, std::max(1, machine.hardware.devices_per_host)) : 1;
     if (options_.ranks_per_process) q.ranks_here = std::min(ranks, *options_.ranks_per_process);
     q.objective = options_.objective;
-    q.fixed = fixed_by(options_.run, heads(), ranks);
-    q.sharded = plan_.tokens >= options_.run.flash_min_seq_length;
-    if (options_.run.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*options_.run.memory_limit * 1e9));
+    q.fixed = fixed_by(run_.options, heads(), ranks);
+    q.sharded = run_.plan.tokens >= run_.options.flash_min_seq_length;
+    if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));
     const wan::RunSize size = size_for(machine);
-    q.work = wan::work(configs_, size);
-    q.work.steps = pipeline::priced_steps(plan_);
+    q.work = wan::work(run_.configs, size);
+    q.work.steps = pipeline::priced_steps(run_.plan);
     q.work.name = name();
-    q.memory = [this, size](const planner::RankUse& use) { return wan::workload(configs_, size, use); };
+    q.memory = [this, size](const planner::RankUse& use) { return wan::workload(run_.configs, size, use); };
     return q;
   }
 
   std::string name() const {
-    const GenerateOptions& o = options_.run;
+    const GenerateOptions& o = run_.options;
     return fmt::format("{}, {} x {}, {} frames", options_.folder.filename().string(), o.width, o.height, o.num_frames);
   }
   std::vector<std::string> lines() const {
-    const GenerateOptions& o = options_.run;
-    return {
-        fmt::format("Model     {}: {} tokens, {} steps, {}", name(), plan_.tokens, plan_.steps(),
-                    plan_.guided ? "two guidance branches" : "no guidance"),
+    const GenerateOptions& o = run_.options;
+    std::vector<std::string> lines{
+        fmt::format("Model     {}: {} tokens, {} steps, {}", name(), run_.plan.tokens, run_.plan.steps(),
+                    run_.plan.guided ? "two guidance branches" : "no guidance"),
         fmt::format("Dtypes    transformer {}, text encoder {}, VAE {}", o.dtype, o.text_encoder_dtype, o.vae_dtype)};
+    for (const std::string& line : pipeline::lora_lines(run_.model)) lines.push_back("Given     " + line);
+    return lines;
   }
 
  private:
   wan::RunSize size_for(const Machine& machine) const {
-    pipeline::MemoryQuestion memory{options_.run, configs_, {}, {}, {}};
+    pipeline::MemoryQuestion memory = run_.memory();
     memory.options.threads = machine.threads;
     return pipeline::run_size(memory);
   }
 
   const PlanOptions& options_;
-  pipeline::ModelFolder model_;
-  pipeline::RunPlan plan_;
-  wan::ModelConfigs configs_;
+  const pipeline::PlannedRun run_;
 };
 
 std::string percent(double share) { return fmt::format("{:.0f} %", kPercent * share); }

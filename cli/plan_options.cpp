@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/planned_run.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -126,6 +127,7 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
     const size_t equals = key.find('=');
     options.what_if.emplace_back(key.substr(kWhatIf.size(), equals - kWhatIf.size()), key.substr(equals + 1));
   }
+  pipeline::refuse_keys_of_running(run, "plan");
   options.run.model = options.folder.string();
   options.ranks = parse_ranks(own_words.ranks);
   options.objective = parse_objective(own_words.objective);
@@ -142,7 +144,8 @@ std::string plan_help() {
       "of\ngenerate say what is planned (height, width, num_frames, num_inference_steps, guidance_scale, dtype, "
       "vae_dtype,\nvae_tiling, memory_limit in GB of a device) and what is fixed (attention, ulysses_shards, "
       "ulysses_attention_chunks,\nring_direction, softmax, flash_block_sizes, data_parallelism, context_parallelism, "
-      "vae_parallel). Beside them:\n{}"
+      "vae_parallel); so do LoRA files,\nthe step cache and the pictures and videos that are given. Keys that change "
+      "neither memory nor time are refused.\nBeside them:\n{}"
       "  what_if.KEY=VALUE   the profile with another figure: what_if.links.node.bandwidth=900, what_if.memory=x2\n\n"
       "Exit code 1 where nothing fits. Example:\n"
       "  zoetrope plan wan2.2_t2v_a14b hardware=h100_8 ranks=1,2,4,8 report=plan.html\n",

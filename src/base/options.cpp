@@ -286,9 +286,9 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
 void OptionSet::set_argument(std::string_view argument) {
   const size_t equals = argument.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    fail("command line: '{}' is not of the form key=value", argument);
+    fail("{}: '{}' is not of the form key=value", kCommandLine, argument);
   }
-  set(argument.substr(0, equals), argument.substr(equals + 1), "command line");
+  set(argument.substr(0, equals), argument.substr(equals + 1), kCommandLine);
 }
 
 void OptionSet::load_yaml(const std::filesystem::path& path) {

@@ -23,6 +23,9 @@ struct NumberRange {
   double high = 1e300;
 };
 
+// Where set_argument() found what it sets.
+inline constexpr const char* kCommandLine = "command line";
+
 // Binds keys to the fields of an options struct. The fields' values at binding time are the defaults; std::optional
 // fields have none and stay empty until set.
 class OptionSet {
@@ -51,7 +54,7 @@ class OptionSet {
   // A flat YAML mapping. Throws Error with file and line.
   void load_yaml(const std::filesystem::path& path);
 
-  // Where `key` was set last, empty while it has its default.
+  // Where `key` was set last (kCommandLine, "wan.yml line 3"), empty while it has its default.
   std::string origin(std::string_view key) const;
   bool is_set(std::string_view key) const { return !origin(key).empty(); }
   bool knows(std::string_view key) const { return find(key) != nullptr; }

@@ -79,20 +79,20 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
   }
 }
 
-std::string describe_loras(const ModelFolder& model) {
-  std::string text;
+std::vector<std::string> lora_lines(const ModelFolder& model) {
+  std::vector<std::string> lines;
   for (size_t i = 0; i < model.experts.size(); ++i) {
     for (const wan::Lora& lora : model.experts[i].loras) {
       const std::string ranks = lora.largest_rank == 0 ? "no product"
                                 : lora.least_rank == lora.largest_rank
                                     ? fmt::format("rank {}", lora.largest_rank)
                                     : fmt::format("ranks {} to {}", lora.least_rank, lora.largest_rank);
-      text += fmt::format("\nLoRA {}: strength {}, {} tensors of {}, {}{}", lora.file.string(), lora.strength,
-                          lora.tensors, kExpertNames[i], ranks, lora.strength == 0 ? "; adds nothing" : "");
-      for (const std::string& warning : lora.warnings) text += "\nWarning: " + warning;
+      lines.push_back(fmt::format("LoRA {}: strength {}, {} tensors of {}, {}{}", lora.file.string(), lora.strength,
+                                  lora.tensors, kExpertNames[i], ranks, lora.strength == 0 ? "; adds nothing" : ""));
+      for (const std::string& warning : lora.warnings) lines.push_back("Warning: " + warning);
     }
   }
-  return text;
+  return lines;
 }
 
 }  // namespace zoetrope::pipeline

@@ -25,7 +25,7 @@ std::vector<LoraEntry> parse_loras(const std::string& key, const std::string& te
 // the high-noise expert (transformer) and `lora_low` into the low-noise one (transformer_2) of a model that has two.
 void merge_loras(const GenerateOptions& options, ModelFolder& model);
 
-// What was merged, a line a file and expert, and what was left out of it; each behind a line feed.
-std::string describe_loras(const ModelFolder& model);
+// What was merged, a line a file and expert, and what was left out of it.
+std::vector<std::string> lora_lines(const ModelFolder& model);
 
 }  // namespace zoetrope::pipeline

@@ -93,15 +93,11 @@ ModelClass model_class(const wan::PipelineConfig& pipeline, const wan::Transform
   return model;
 }
 
-void check_inputs(const GenerateOptions& o, const ModelClass& model, const wan::TransformerConfig& transformer) {
+void check_given_inputs(const GenerateOptions& o, const ModelClass& model, const wan::TransformerConfig& transformer) {
   const std::vector<Input> inputs = inputs_of(o, model);
   for (const Input& input : inputs) {
-    if (input.given && input.need == Need::kRefused) {
-      fail("{}: this model ({}) takes {}; leave it out", input.key, model.name, taken(inputs));
-    }
-    if (!input.given && input.need == Need::kRequired) {
-      fail("{}: this model ({}) needs {}, as {}=FILE", input.key, model.name, input.what, input.key);
-    }
+    if (!input.given || input.need != Need::kRefused) continue;
+    fail("{}: this model ({}) takes {}; leave it out", input.key, model.name, taken(inputs));
   }
   if (!o.last_image.empty() && o.num_frames == 1) {
     fail("num_frames=1: one frame cannot be both image and last_image; ask for 5 or more");
@@ -112,6 +108,14 @@ void check_inputs(const GenerateOptions& o, const ModelClass& model, const wan::
   if (o.max_area && o.image.empty()) fail("max_area: follows the shape of image; name one, or give height and width");
   reference_paths(o);
   conditioning_scales(o, transformer.vace_layers.size());
+}
+
+void check_inputs(const GenerateOptions& o, const ModelClass& model, const wan::TransformerConfig& transformer) {
+  check_given_inputs(o, model, transformer);
+  for (const Input& input : inputs_of(o, model)) {
+    if (input.given || input.need != Need::kRequired) continue;
+    fail("{}: this model ({}) needs {}, as {}=FILE", input.key, model.name, input.what, input.key);
+  }
 }
 
 std::vector<fs::path> reference_paths(const GenerateOptions& o) {

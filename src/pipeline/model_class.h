@@ -34,8 +34,11 @@ struct ModelClass {
 ModelClass model_class(const wan::PipelineConfig& pipeline, const wan::TransformerConfig& transformer,
                        const wan::VaeConfig& vae, const std::string& where);
 
-// Throws Error for an input that this class does not take, with those it takes, for one that it needs and lacks, and
-// for inputs that contradict each other. Reads no file.
+// Throws Error for an input that this class does not take, with those it takes, and for inputs that contradict each
+// other. Reads no file.
+void check_given_inputs(const GenerateOptions& options, const ModelClass& model,
+                        const wan::TransformerConfig& transformer);
+// The same, and for an input that this class needs and lacks: nothing runs without it.
 void check_inputs(const GenerateOptions& options, const ModelClass& model, const wan::TransformerConfig& transformer);
 
 // reference_images as paths. Throws Error for an empty one.

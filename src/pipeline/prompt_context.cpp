@@ -9,6 +9,15 @@
 
 namespace zoetrope::pipeline {
 
+std::vector<int64_t> prompt_tokens(const ModelFolder& model, const GenerateOptions& options) {
+  std::vector<int64_t> counts;
+  for (const std::string* prompt : {&options.prompt, &options.negative_prompt}) {
+    const auto tokens = model.tokenizer.encode(wan::clean_prompt(*prompt), options.max_sequence_length);
+    counts.push_back(static_cast<int64_t>(tokens.size()));
+  }
+  return counts;
+}
+
 PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
                                 DType dtype, Stream& stream, wan::PartialSum* sum, const std::function<void()>& tick) {
   const auto count = static_cast<int64_t>(prompts.size());

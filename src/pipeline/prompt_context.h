@@ -19,6 +19,9 @@ struct PromptEmbeddings {
   std::vector<int64_t> lengths;  // tokens of each prompt, </s> included
 };
 
+// Tokens of the prompt and of the negative one, </s> included.
+std::vector<int64_t> prompt_tokens(const ModelFolder& model, const GenerateOptions& options);
+
 // Runs the text encoder in `dtype`; its weights are let go before this returns. `sum` where several ranks share the
 // encoder: collective then. `tick` is called after every layer: it may throw to give up.
 PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,

@@ -15,7 +15,6 @@
 #include "io/safetensors.h"
 #include "io/video.h"
 #include "models/wan/solvers/random.h"
-#include "models/wan/text/prompt.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
@@ -30,6 +29,7 @@
 #include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
+#include "pipeline/prompt_context.h"
 #include "pipeline/prompt_ranks.h"
 #include "pipeline/step_cache_options.h"
 #include "tensor/relative_l2.h"
@@ -178,10 +178,7 @@ std::unique_ptr<io::FrameWriter> Run::open_output() const {
 MemoryQuestion Run::memory_question(const RankLayout& layout, int ranks) const {
   MemoryQuestion question{options_, model_configs(model_), {}, {}, resident_};
   question.ranks = rank_use(layout, comm::launched_by_mpi() ? 1 : ranks);
-  for (const std::string& prompt : {options_.prompt, options_.negative_prompt}) {
-    const auto tokens = model_.tokenizer.encode(wan::clean_prompt(prompt), options_.max_sequence_length);
-    question.prompt_tokens.push_back(static_cast<int64_t>(tokens.size()));
-  }
+  question.prompt_tokens = prompt_tokens(model_, options_);
   return question;
 }
 
@@ -387,7 +384,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   if (ranks > 1) text += fmt::format(", VAE on {}", layout.vae == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae));
   const planner::MemoryPlan memory = memory_plan(memory_question(layout, ranks));
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
-  text += describe_loras(model_);
+  for (const std::string& line : lora_lines(model_)) text += "\n" + line;
   text += fmt::format("\n{}", planned.text());
   for (const std::vector<std::string>* notes : {&plan_.notes, &inputs_.notes})
     for (const std::string& note : *notes) text += "\nNote: " + note;

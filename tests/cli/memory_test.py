@@ -15,7 +15,7 @@ import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import MPI_ENV, SLOWER, Skip, generate, mpirun, refused, run, run_script, unreported  # noqa: E402
+from harness import MPI_ENV, SLOWER, SMALL, Skip, generate, mpirun, refused, run, run_script, unreported  # noqa: E402
 
 PROGRAM = None
 TESTS = {}
@@ -57,6 +57,30 @@ def peak_of(text):
 
 
 # ---- inspect ----
+
+@test
+def pictures_and_loras_are_planned_as_they_are_run(cwd):
+    models = pathlib.Path(harness.MODEL).parent
+    picture = f"image={models}/wan21_i2v/inputs/image.png"
+    sized = inspect(cwd, f"{models}/wan21_i2v", "num_frames=5", picture, "max_area=2560")
+    assert "Memory for 48 x 32, 5 frames" in sized, sized
+    same = inspect(cwd, f"{models}/wan21_i2v", "num_frames=5", picture, "width=48", "height=32")
+    # What the machine has to give, behind it, changes.
+    assert sized.partition("available")[0] == same.partition("available")[0], (sized, same)
+    small = [w for w in SMALL if w.partition("=")[0] in ("height", "width", "num_frames", "dtype")]
+    lora = f"{models.parent}/loras/peft.safetensors"
+    plain, merged = inspect(cwd, harness.MODEL, *small), inspect(cwd, harness.MODEL, *small, f"lora={lora}:0.8")
+    assert f"LoRA {lora}: strength 0.8, 20 tensors of transformer, ranks 2 to 4" in merged, merged
+    phase = re.compile(r"load transformer .*")
+    assert phase.search(plain).group() != phase.search(merged).group(), (plain, merged)
+    for words, sentence in (([f"{models}/wan21_i2v", "max_area=2560"], "follows the shape of image"),
+                            ([harness.MODEL, picture], "takes a prompt alone"),
+                            ([harness.MODEL, f"lora_low={lora}"], "no two experts"),
+                            ([harness.MODEL, "seed=3"], "seed: means nothing to inspect"),
+                            ([harness.MODEL, "trace=t.json"], "trace: means nothing to inspect"),
+                            ([harness.MODEL, "model=other"], "one checkpoint folder")):
+        refused(cwd, run([PROGRAM, "inspect", *words], cwd), sentence)
+
 
 @test
 def every_published_model_is_described_without_its_weights(cwd):

@@ -156,6 +156,28 @@ def a_checkpoint_folder_can_be_planned(cwd):
     assert best(document)["seconds_total"] > 0
 
 
+@test
+def pictures_and_loras_are_planned_as_they_are_run(cwd):
+    models = pathlib.Path(MODEL).parent
+    picture = f"image={models}/wan21_i2v/inputs/image.png"
+    small = ["hardware=h100_8", "ranks=2", "num_frames=5"]
+    sized = answer(cwd, f"{models}/wan21_i2v", *small, picture, "max_area=2560")
+    assert "48 x 32, 5 frames" in sized["title"], sized["title"]
+    same = answer(cwd, f"{models}/wan21_i2v", *small, picture, "width=48", "height=32")
+    assert candidates(sized) == candidates(same)
+    (pathlib.Path(cwd) / "plan.json").unlink()
+    lora = f"lora={models.parent}/loras/peft.safetensors"
+    said = plan(cwd, MODEL, *small, "height=32", "width=32", f"{lora}:0.8")
+    assert "peft.safetensors: strength 0.8, 20 tensors of transformer" in said.stdout, said.stdout + said.stderr
+    for words, sentence in (([f"{models}/wan21_i2v", "max_area=2560"], "follows the shape of image"),
+                            ([MODEL, picture], "takes a prompt alone"),
+                            ([MODEL, lora.replace("lora=", "lora_high=")], "no two experts"),
+                            ([MODEL, "lora=nowhere.safetensors"], "nowhere.safetensors"),
+                            ([MODEL, "seed=3"], "seed: means nothing to plan"),
+                            ([MODEL, "output=a.mp4"], "output: means nothing to plan")):
+        refused(cwd, plan(cwd, *words, *small), sentence)
+
+
 # ---- what changes the answer ----
 
 @test

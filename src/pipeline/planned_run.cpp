@@ -1,0 +1,50 @@
+#include "pipeline/planned_run.h"
+
+#include "base/error.h"
+#include "pipeline/inputs.h"
+#include "pipeline/lora_options.h"
+#include "pipeline/prompt_context.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+// What they say changes values, files and waiting, but not how much is held or computed.
+constexpr const char* kOfRunning[] = {
+    "weights_seed", "weight_cache",        "conditioning_scale", "seed",  "latents",         "output",
+    "fps",          "mask_padding_tokens", "comm_timeout",       "trace", "compare_one_rank"};
+
+ModelFolder checked_model(const GenerateOptions& options) {
+  ModelFolder model = ModelFolder::open_random(options.model);
+  merge_loras(options, model);
+  check_given_inputs(options, model.kind, model.experts[0].config);
+  if (options.prompt.empty() && !options.negative_prompt.empty()) {
+    fail("negative_prompt: its tokens are counted beside those of prompt; give that too, or leave both out");
+  }
+  return model;
+}
+
+}  // namespace
+
+PlannedRun::PlannedRun(const GenerateOptions& given)
+    : model(checked_model(given)),
+      options(with_size_of_image(given, model)),
+      plan(plan_run(options, model)),
+      configs(model_configs(model)) {
+  configs.mapped = options.weights != "random";
+}
+
+MemoryQuestion PlannedRun::memory() const {
+  MemoryQuestion question{options, configs, {}, {}, {}};
+  if (!options.prompt.empty()) question.prompt_tokens = prompt_tokens(model, options);
+  return question;
+}
+
+void refuse_keys_of_running(const OptionSet& keys, const char* command) {
+  for (const char* key : kOfRunning) {
+    if (keys.origin(key) != kCommandLine) continue;
+    fail("{}: means nothing to {}, which starts no run: neither memory nor time depend on it; leave it out", key,
+         command);
+  }
+}
+
+}  // namespace zoetrope::pipeline

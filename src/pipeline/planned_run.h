@@ -1,0 +1,33 @@
+// A run that is planned and not started, as `zoetrope inspect` and `zoetrope plan` ask about it: generate's keys, with
+// its refusals as far as they have to do with what a run holds and how long it takes. Of files only configs are read,
+// LoRA files, and the picture that max_area follows.
+#pragma once
+
+#include "zoetrope/generate.h"
+
+#include "base/options.h"
+#include "models/wan/workload.h"
+#include "pipeline/admission.h"
+#include "pipeline/model_folder.h"
+#include "pipeline/plan.h"
+
+namespace zoetrope::pipeline {
+
+struct PlannedRun {
+  // options.model is a folder with configs. Throws Error for inputs that the model does not take, LoRA files that are
+  // not its, and sizes that it cannot make. Inputs that it needs may be missing: they are planned for all the same.
+  explicit PlannedRun(const GenerateOptions& options);
+
+  ModelFolder model;        // without weights
+  GenerateOptions options;  // of the size that max_area makes
+  RunPlan plan;
+  wan::ModelConfigs configs;  // as published, read from files, or with weights=random by formula
+
+  // Of one rank. With a prompt its tokens are known.
+  MemoryQuestion memory() const;
+};
+
+// Throws Error for the first key of the command line that neither memory nor time depend on: `command` would ignore it.
+void refuse_keys_of_running(const OptionSet& keys, const char* command);
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,125 @@
+#include "pipeline/planned_run.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pipeline/generate_options.h"
+#include "pipeline/lora_options.h"
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+GenerateOptions options_for(const char* model, const std::vector<std::string>& words) {
+  GenerateOptions options;
+  options.num_frames = 5;
+  OptionSet set = describe_options(options);
+  for (const std::string& word : words) set.set_argument(word);
+  options.model = recorded_model(model).string();
+  return options;
+}
+
+PlannedRun planned(const char* model, const std::vector<std::string>& words) {
+  return PlannedRun(options_for(model, words));
+}
+
+std::string refusal(const char* model, const std::vector<std::string>& words) {
+  return error_of([&] { planned(model, words); });
+}
+
+std::string picture(const char* key) {
+  return fmt::format("{}={}", key, (recorded_model("wan21_i2v") / "inputs" / "image.png").string());
+}
+
+std::string lora(const char* key) {
+  return fmt::format("{}={}", key,
+                     (std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests/golden/loras/peft.safetensors").string());
+}
+
+planner::Bytes peak_of(const PlannedRun& run) { return memory_plan(run.memory()).peak().total(); }
+
+TEST(PlannedRun, TheSizeFollowsThePicture) {
+  const PlannedRun run = planned("wan21_i2v", {picture("image"), "max_area=2560"});
+  EXPECT_EQ(run.options.width, 48);
+  EXPECT_EQ(run.options.height, 32);
+  const PlannedRun same = planned("wan21_i2v", {picture("image"), "width=48", "height=32"});
+  EXPECT_EQ(run.plan.tokens, same.plan.tokens);
+  EXPECT_EQ(peak_of(run).count(), peak_of(same).count());
+  EXPECT_LT(peak_of(run).count(), peak_of(planned("wan21_i2v", {picture("image")})).count());
+  EXPECT_THAT(refusal("wan21_i2v", {"max_area=2560"}), StartsWith("max_area: follows the shape of image"));
+  EXPECT_THAT(refusal("wan21_i2v", {"max_area=2560", "image=nowhere.png"}), HasSubstr("nowhere.png"));
+}
+
+TEST(PlannedRun, InputsAreThoseOfTheModelAndMayBeMissing) {
+  EXPECT_THAT(refusal("wan21_t2v", {"image=cat.png"}),
+              StartsWith("image: this model (text to video) takes a prompt alone"));
+  EXPECT_THAT(refusal("wan21_vace", {"mask=mask.mp4"}), StartsWith("mask: masks the frames of control_video"));
+  // Nothing of a picture is read but the shape that max_area follows.
+  const auto inputs = [](const PlannedRun& run) { return run_size(run.memory()).inputs_bytes; };
+  EXPECT_EQ(inputs(planned("wan21_i2v", {})), 0);
+  EXPECT_GT(inputs(planned("wan21_i2v", {"image=cat.png"})), 0);
+}
+
+TEST(PlannedRun, LoraFilesAreCountedAndRefusedAsInARun) {
+  const PlannedRun plain = planned("wan21_t2v", {}), merged = planned("wan21_t2v", {lora("lora")});
+  EXPECT_EQ(plain.configs.merge_scratch, 0);
+  EXPECT_EQ(merged.configs.merge_scratch, model_configs(ModelFolder::open(merged.options)).merge_scratch);
+  EXPECT_GT(merged.configs.merge_scratch, 0);
+  EXPECT_THAT(lora_lines(merged.model),
+              ElementsAre(EndsWith("peft.safetensors: strength 1, 20 tensors of transformer, ranks 2 to 4")));
+  EXPECT_THAT(refusal("wan21_t2v", {lora("lora_low")}), AllOf(StartsWith("lora_low"), HasSubstr("no two experts")));
+  EXPECT_THAT(refusal("wan21_t2v", {"lora=nowhere.safetensors"}), HasSubstr("nowhere.safetensors"));
+  EXPECT_THAT(refusal("wan21_t2v", {"lora=a.safetensors:strong"}), HasSubstr("not a number"));
+}
+
+TEST(PlannedRun, APromptHasItsTokens) {
+  EXPECT_TRUE(planned("wan21_t2v", {}).memory().prompt_tokens.empty());
+  const std::vector<int64_t> tokens = planned("wan21_t2v", {"prompt=a red cat"}).memory().prompt_tokens;
+  ASSERT_EQ(tokens.size(), 2u);
+  EXPECT_GT(tokens[0], 1);
+  EXPECT_EQ(tokens[1], 1);  // </s>
+  EXPECT_THAT(refusal("wan21_t2v", {"negative_prompt=grey"}), StartsWith("negative_prompt"));
+}
+
+TEST(PlannedRun, RandomWeightsAreNotMapped) {
+  EXPECT_TRUE(planned("wan21_t2v", {}).configs.mapped);
+  EXPECT_FALSE(planned("wan21_t2v", {"weights=random"}).configs.mapped);
+}
+
+TEST(PlannedRun, KeysThatChangeNothingOfAPlanAreRefused) {
+  const auto refused = [](const std::string& word) {
+    GenerateOptions options;
+    OptionSet set = describe_options(options);
+    set.set_argument(word);
+    return error_of([&] { refuse_keys_of_running(set, "inspect"); });
+  };
+  for (const char* word : {"seed=3", "weights_seed=3", "output=a.gif", "fps=8", "latents=a", "comm_timeout=3",
+                           "trace=t.json", "weight_cache=c", "compare_one_rank=true", "mask_padding_tokens=true"}) {
+    const std::string key(word, std::string_view(word).find('='));
+    EXPECT_THAT(refused(word), StartsWith(key + ": means nothing to inspect")) << word;
+  }
+  EXPECT_THAT(refused("conditioning_scale=1"), StartsWith("conditioning_scale: means nothing"));
+  for (const char* word : {"height=32", "dump=d", "lora=a", "cache=sen", "max_area=2560", "prompt=a cat"})
+    EXPECT_EQ(refused(word), "no error") << word;
+}
+
+// A model's YAML says how its videos are written, too.
+TEST(PlannedRun, KeysOfAFileAreNotMeant) {
+  const TestFolder folder;
+  folder.write("model.yml", "fps: 16\nheight: 32\n");
+  GenerateOptions options;
+  OptionSet set = describe_options(options);
+  set.load_yaml(folder / "model.yml");
+  refuse_keys_of_running(set, "plan");
+  EXPECT_EQ(options.fps, 16);
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
