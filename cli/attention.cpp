@@ -98,9 +98,7 @@ void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const Att
                 comm::Communicator& world) {
   const comm::RecordingScope recording(world, trace);
   pipeline::require_agreement(world, set.values() + data.fingerprint());
-  if (options.ranks && *options.ranks != world.size()) {
-    fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options.ranks, world.size());
-  }
+  pipeline::require_ranks(options.ranks, world);
   const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
   const AttentionRun job{options, data, o.view(), comm::process_threads(options.threads), false, trace};
   const AttentionMeasurement measured = run_attention(job, world);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "pipeline/admission.h"
+#include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
@@ -45,6 +46,7 @@ std::string memory_lines(const fs::path& folder, const std::vector<std::string>&
                          comm::Communicator* world) {
   const pipeline::PlannedRun run(options_of(folder, words));
   const GenerateOptions& options = run.options;
+  if (world != nullptr) pipeline::require_ranks(options.ranks, *world);
   const pipeline::ModelFolder& model = run.model;
   const pipeline::RunPlan& plan = run.plan;
   const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));

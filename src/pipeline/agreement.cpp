@@ -46,4 +46,9 @@ void require_agreement(comm::Communicator& world, const std::string& values) {
   }
 }
 
+void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world) {
+  if (said && *said != world.size())
+    fail("ranks={}: this job has {} ranks; leave it out or make them equal", *said, world.size());
+}
+
 }  // namespace zoetrope::pipeline

@@ -1,6 +1,9 @@
-// Ranks that were started with different settings would compute nonsense or hang: they are refused at the start.
+// Ranks that were started with different settings, or as others than they say, would compute nonsense or hang: they are
+// refused at the start.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "zoetrope/communicator.h"
@@ -10,5 +13,8 @@ namespace zoetrope::pipeline {
 // `values` is one "key=value" a line. Collective. Throws the same Error on every rank where a rank's values differ from
 // rank 0's, naming the rank, the key and both values.
 void require_agreement(comm::Communicator& world, const std::string& values);
+
+// Throws Error where the key `ranks` says another number than the job has.
+void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world);
 
 }  // namespace zoetrope::pipeline

@@ -27,6 +27,14 @@ TEST(Agreement, EveryRankThrowsTheSameSentence) {
   EXPECT_EQ(thrown, 4);
 }
 
+TEST(Agreement, RanksAreAsManyAsTheyAreSaidToBe) {
+  comm::run_ranks(2, [](comm::Communicator& world) {
+    require_ranks({}, world);
+    require_ranks(2, world);
+    EXPECT_THROW(require_ranks(3, world), Error);
+  });
+}
+
 TEST(Agreement, AMissingLineIsADifference) {
   EXPECT_THROW(
       comm::run_ranks(

@@ -293,9 +293,7 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   // Ranks of one process share the model; other processes may have found something else under its path.
   require_agreement(world, describe_options(copy).values() +
                                (comm::launched_by_mpi() ? fingerprint(model_) + inputs_.fingerprint() : ""));
-  if (options_.ranks && *options_.ranks != world.size()) {
-    fail("ranks={}: this job has {} ranks; leave it out or make them equal", *options_.ranks, world.size());
-  }
+  require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads);
   const std::optional<planner::Bytes> free = available(&world);
   const AutoPlan planned = agreed_plan(world, [&] { return plan_ranks(job, free); });

@@ -177,6 +177,15 @@ def mpi_processes_give_up_together(cwd):
 
 
 @test
+def mpi_inspect_has_the_ranks_of_the_job(cwd):
+    words = [word if word != "generate" else "inspect" for word in mpirun((2, []))]
+    words = [word for word in words if "=" not in word or word.startswith(("height=", "width=", "num_frames="))]
+    said = run(words, cwd, env=MPI_ENV)
+    assert said.returncode == 0 and "2 ranks, each a process" in said.stdout, said.stdout + said.stderr
+    refused(cwd, run([*words, "ranks=3"], cwd, env=MPI_ENV), "ranks=3: this job has 2 ranks")
+
+
+@test
 def mpi_names_the_largest_process(cwd):
     result = run(mpirun((2, ["output=a.gif"])), cwd, env=MPI_ENV)
     assert result.returncode == 0, result.stderr
