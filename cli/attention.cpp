@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/error.h"
 #include "cli/attention_data.h"
 #include "cli/attention_options.h"
 #include "cli/attention_reference.h"
