@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/gemm/packed.h"
+#include "kernels/gemm/packed_amx.h"
 #include "kernels/gemm/packed_onednn.h"
 #include "kernels/simd.h"
 #include "tensor/dispatch.h"
@@ -155,6 +156,7 @@ int64_t panel_columns(PackedLayout layout) { return layout == PackedLayout::kCol
 
 size_t packed_bytes(const PackedMatrix& matrix) {
   if (matrix.layout == PackedLayout::kOneDnn) return onednn_packed_bytes(matrix);
+  if (matrix.layout == PackedLayout::kTiles) return amx_packed_bytes(matrix);
   const int64_t columns = panel_columns(matrix.layout);
   return static_cast<size_t>((matrix.n + columns - 1) / columns * columns * matrix.k) * dtype_size(matrix.dtype);
 }
@@ -168,6 +170,7 @@ void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::b
   }
   ZT_CHECK(rows == matrix.n, "pack: {} rows instead of {}", rows, matrix.n);
   if (matrix.layout == PackedLayout::kOneDnn) return onednn_pack(stored, matrix, out);
+  if (matrix.layout == PackedLayout::kTiles) return amx_pack(stored, matrix, out);
   const int64_t columns = panel_columns(matrix.layout);
   with_compute_type(matrix.dtype, "a packed matrix",
                     [&](auto type) { pack_panels<typename decltype(type)::type>(stored, matrix, columns, out); });

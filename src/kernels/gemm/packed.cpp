@@ -9,6 +9,7 @@
 #include "kernels/activation.h"
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/onednn_matmul.h"
+#include "kernels/gemm/packed_amx.h"
 #include "kernels/gemm/packed_kernel.h"
 #include "kernels/gemm/packed_onednn.h"
 #include "kernels/implementation.h"
@@ -19,6 +20,7 @@ namespace {
 
 std::string layout_name(const PackedMatrix& matrix) {
   if (matrix.layout == PackedLayout::kOneDnn) return onednn_layout_name(matrix);
+  if (matrix.layout == PackedLayout::kTiles) return fmt::format("tiles{}", kAmxPanelColumns);
   return fmt::format("columns{}", panel_columns(matrix.layout));
 }
 
@@ -118,6 +120,11 @@ void run_onednn(Stream& stream, const PackedGemm& g) {
   onednn_packed_gemm(stream, g.x, g.w, epilogue_of(stream, g), finish);
 }
 
+void run_amx(Stream& stream, const PackedGemm& g) {
+  const Arena::Scope scope(stream.scratch());
+  amx_packed_gemm(stream, g.x, g.w, epilogue_of(stream, g), packed_kernel_avx512().finish);
+}
+
 // ---- by the formula -------------------------------------------------------------------------------------------------
 
 double value(const TensorView& view, int64_t offset) {
@@ -134,11 +141,14 @@ std::vector<float> unpacked(const PackedMatrix& w) {
     return plain;
   }
   const int64_t columns = panel_columns(w.layout);
+  const auto index = [&](int64_t n, int64_t k) {
+    if (w.layout == PackedLayout::kTiles) return amx_packed_index(w, n, k);
+    return (n / columns * w.k + k) * columns + n % columns;
+  };
   const TensorView stored(const_cast<std::byte*>(w.data), w.dtype, {1});
   for (int64_t n = 0; n < w.n; ++n)
     for (int64_t k = 0; k < w.k; ++k)
-      plain[static_cast<size_t>(n * w.k + k)] =
-          static_cast<float>(value(stored, (n / columns * w.k + k) * columns + n % columns));
+      plain[static_cast<size_t>(n * w.k + k)] = static_cast<float>(value(stored, index(n, k)));
   return plain;
 }
 
@@ -183,9 +193,15 @@ Refusal refuse_onednn(const PackedGemm& g) {
   if (!onednn_has_bf16()) return "oneDNN multiplies BF16 only with AVX-512";
   return {};
 }
+Refusal refuse_amx(const PackedGemm& g) {
+  if (g.w.layout != PackedLayout::kTiles) return "the weights are packed for another implementation";
+  if (!cpu_features().amx_bf16) return "the CPU has no matrix units for BF16 (AMX)";
+  return {};
+}
 Refusal refuse_nothing(const PackedGemm&) { return {}; }
 
 constexpr Implementation<PackedGemm, void (*)(Stream&, const PackedGemm&)> kImplementations[] = {
+    {"amx_bf16", refuse_amx, run_amx},
     {"onednn_bf16", refuse_onednn, run_onednn},
     {"avx512", refuse_avx512, run_avx512},
     {"avx2", refuse_avx2, run_avx2},
@@ -238,6 +254,7 @@ std::vector<PackedLayout> packed_layouts(DType dtype) {
   layouts.push_back(PackedLayout::kColumns16);
   if (dtype == DType::kBF16 && onednn_has_bf16())
     layouts.insert(onednn_bf16_is_fast() ? layouts.begin() : layouts.end(), PackedLayout::kOneDnn);
+  if (dtype == DType::kBF16 && cpu_features().amx_bf16) layouts.insert(layouts.begin(), PackedLayout::kTiles);
   return layouts;
 }
 
@@ -245,7 +262,9 @@ std::string packed_form(const PackedMatrix& matrix) {
   return fmt::format("{}.{}", matrix.dtype == DType::kBF16 ? "bf16" : "f32", layout_name(matrix));
 }
 
-DType operand_dtype(const PackedMatrix& w) { return w.layout == PackedLayout::kOneDnn ? DType::kBF16 : DType::kF32; }
+DType operand_dtype(const PackedMatrix& w) {
+  return w.layout == PackedLayout::kOneDnn || w.layout == PackedLayout::kTiles ? DType::kBF16 : DType::kF32;
+}
 
 void packed_gemm(Stream& stream, const PackedGemm& args) {
   check(args);
@@ -255,6 +274,7 @@ void packed_gemm(Stream& stream, const PackedGemm& args) {
 
 size_t packed_gemm_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads) {
   const size_t bias = static_cast<size_t>(w.n) * sizeof(float);
+  if (w.layout == PackedLayout::kTiles) return bias + amx_packed_scratch_bytes(w, rows, threads);
   if (w.layout == PackedLayout::kOneDnn) return bias + onednn_packed_scratch_bytes(w, rows, threads);
   const int64_t columns = panel_columns(w.layout);
   const Items items = items_of(rows, (w.n + columns - 1) / columns, threads);

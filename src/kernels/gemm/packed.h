@@ -17,8 +17,8 @@
 namespace zoetrope::kernels {
 
 // How w [N, K] lies in memory. The first two are panels of so many rows of w, each [K][columns]: what a step of the
-// multiplication reads stands side by side. Columns beyond N are zeros.
-enum class PackedLayout : uint8_t { kColumns16, kColumns64, kOneDnn };
+// multiplication reads stands side by side. Columns beyond N are zeros. Tiles are those of matrix units: packed_amx.h.
+enum class PackedLayout : uint8_t { kColumns16, kColumns64, kOneDnn, kTiles };
 
 struct PackedMatrix {
   const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes() of them

@@ -4,14 +4,13 @@
 #include <cstring>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/gemm/onednn_matmul.h"
 #include "kernels/gemm/pack_pairs.h"
+#include "kernels/gemm/stored_rows.h"
 #include "kernels/onednn.h"
-#include "tensor/dispatch.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -44,27 +43,6 @@ void reorder(const dnnl::memory& from, const dnnl::memory& to) {
 }
 
 dnnl::memory::desc plain_desc(int64_t n, int64_t k) { return {{k, n}, dnnl::memory::data_type::bf16, {1, k}}; }
-
-// Stored matrices may lie at any address.
-template <typename From>
-void round_row(const std::byte* from, BFloat16* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from + i * static_cast<int64_t>(sizeof value), sizeof value);
-    if constexpr (std::is_same_v<From, double>) {
-      to[i] = to_bfloat16(static_cast<float>(value));
-    } else {
-      to[i] = to_bfloat16(to_float(value));
-    }
-  }
-}
-
-using RoundRow = void (*)(const std::byte* from, BFloat16* to, int64_t count);
-
-RoundRow round_row_of(DType stored) {
-  return with_stored_type(stored, "pack: a matrix",
-                          [](auto tag) -> RoundRow { return round_row<typename decltype(tag)::type>; });
-}
 
 // The layout as blocks of pairs, which is what oneDNN chooses where it has bf16 instructions.
 std::optional<PairBlocks> pair_blocks(const dnnl::memory::desc& desc) {
@@ -110,30 +88,17 @@ size_t onednn_packed_bytes(const PackedMatrix& matrix) { return static_cast<size
 
 void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
   const OneThread alone;
-  const bool alike = std::all_of(stored.begin(), stored.end(),
-                                 [&](const TensorView& part) { return part.dtype() == stored[0].dtype(); });
-  const bool direct = alike && (stored[0].dtype() == DType::kF32 || stored[0].dtype() == DType::kBF16);
-  std::vector<const std::byte*> from;
-  std::vector<RoundRow> round;
-  for (const TensorView& part : stored) {
-    const int64_t row_bytes = matrix.k * static_cast<int64_t>(dtype_size(part.dtype()));
-    for (int64_t row = 0; row < part.extent(0); ++row)
-      from.push_back(static_cast<const std::byte*>(part.raw()) + row * row_bytes);
-    round.resize(from.size(), round_row_of(part.dtype()));
-  }
+  const StoredRows source(stored, matrix.k);
   std::vector<BFloat16> rows;
   for (const Slab& slab : slabs_of(matrix)) {
     if (slab.rows == 0) break;
     const dnnl::memory::desc layout = onednn_packed_desc(slab.rows, matrix.k);
-    const auto first = static_cast<size_t>(slab.row), count = static_cast<size_t>(slab.rows);
-    if (const auto blocks = pair_blocks(layout); blocks && direct) {
-      pack_pairs(std::span(from).subspan(first, count), stored[0].dtype(), matrix.k, *blocks,
-                 reinterpret_cast<BFloat16*>(out + slab.offset));
+    if (const auto blocks = pair_blocks(layout)) {
+      source.pack(slab.row, slab.rows, *blocks, reinterpret_cast<BFloat16*>(out + slab.offset));
       continue;
     }
-    rows.resize(count * static_cast<size_t>(matrix.k));
-    for (size_t row = 0; row < count; ++row)
-      round[first + row](from[first + row], rows.data() + row * static_cast<size_t>(matrix.k), matrix.k);
+    rows.resize(static_cast<size_t>(slab.rows * matrix.k));
+    source.round(slab.row, slab.rows, rows.data());
     reorder(onednn_memory(plain_desc(slab.rows, matrix.k), rows.data()), onednn_memory(layout, out + slab.offset));
   }
 }

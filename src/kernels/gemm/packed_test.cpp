@@ -115,6 +115,7 @@ double tolerance(const Case& c) {
 
 const char* name_of(PackedLayout layout) {
   if (layout == PackedLayout::kColumns16) return "avx2";
+  if (layout == PackedLayout::kTiles) return "amx_bf16";
   return layout == PackedLayout::kColumns64 ? "avx512" : "onednn_bf16";
 }
 
@@ -138,20 +139,24 @@ void check(const Case& c) {
   }
 }
 
-// Rows round a tile (6), columns round both panels (16, 64) and their vectors, K round a block of pack() (8).
+// Rows round a tile (6, 16) and a pair of them, columns round the panels (16, 32, 64) and their vectors, K round a
+// block of pack() (8) and a tile (32).
 TEST(PackedGemm, RoundEveryTile) {
-  for (const int64_t m : {1, 5, 6, 7, 13})
+  for (const int64_t m : {1, 5, 6, 7, 13, 16, 17, 32, 33})
     for (const int64_t n : {1, 15, 16, 17, 63, 64, 65, 130})
-      for (const int64_t k : {1, 7, 8, 9, 40})
+      for (const int64_t k : {1, 7, 8, 9, 31, 32, 33, 40})
         for (const DType dtype : {DType::kF32, DType::kBF16}) check({m, n, k, dtype, dtype});
 }
 
-// Slabs of 512 columns; K in one, two and three steps of at most 2048; several blocks of rows.
+// Slabs of 512 columns; K in one, two and three steps of at most 2048, of which matrix units take 512 at a time;
+// several blocks of rows, and passes of 1024.
 TEST(PackedGemm, RoundEveryBlock) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t n : {511, 512, 513}) check({7, n, 16, dtype, dtype});
     for (const int64_t k : {2047, 2048, 2049, 4097}) check({7, 65, k, dtype, dtype, Ending::kGated});
-    for (const int64_t m : {191, 192, 193, 391, 1025, 2049}) check({m, 3, 5, dtype, dtype});
+    for (const int64_t k : {511, 512, 513, 1025}) check({35, 33, k, dtype, dtype, Ending::kResidual});
+    for (const int64_t m : {191, 192, 193, 257, 391, 1023, 1024, 1025, 2049}) check({m, 3, 5, dtype, dtype});
+    check({1030, 40, 2060, dtype, dtype, Ending::kGated});
   }
 }
 
@@ -251,12 +256,12 @@ TEST(PackedGemm, NoRowsIsNothing) {
 TEST(PackedGemm, ScratchIsWhatItSays) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Case c{700, 300, 2100, dtype, dtype, Ending::kGated};
-    const Tensor w(dtype, {c.n, c.k}), x(DType::kF32, {c.m, c.k}), bias(dtype, {c.n}), gate(DType::kF32, {c.n}),
-        out(dtype, {c.m, c.n});
+    const Tensor w(dtype, {c.n, c.k}), bias(dtype, {c.n}), gate(DType::kF32, {c.n}), out(dtype, {c.m, c.n});
     const TensorView stored = w;
     for (const PackedLayout layout : packed_layouts(dtype)) {
       if (layout == PackedLayout::kOneDnn) continue;  // oneDNN's own scratch is oneDNN's to know
       const Packed packed({&stored, 1}, dtype, layout);
+      const Tensor x(operand_dtype(packed.matrix), {c.m, c.k});
       Stream stream(2);
       PackedGemm g;
       g.x = x;
