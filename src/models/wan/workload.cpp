@@ -104,6 +104,20 @@ Bytes widest_tensor(const CoderLayout& layout) {
   return widest;
 }
 
+// Of a rank that codes pictures (or tiles) of this size.
+Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks, int64_t height,
+                      int64_t width, VaeParts part) {
+  const VaeConfig& config = configs.vae;
+  const int64_t own = ceil_div(height / spatial_factor(config), ranks.vae);  // of the part with the most rows
+  const size_t frames = ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, part, IndexRange{0, own})
+                                      : vae_workspace_bytes(config, height, width, size.vae, part);
+  Bytes bytes(static_cast<int64_t>(frames + vae_attention_scratch_bytes(config, height, width, part)));
+  bytes += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
+  if (size.vae == DType::kBF16)
+    bytes += widest_tensor(part == VaeParts::kDecoder ? decoder_layout(config) : encoder_layout(config));
+  return bytes;
+}
+
 // Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
 Bytes in_flight(const CoderLayout& layout, const ModelConfigs& configs) {
   const bool in_place = configs.mapped && configs.stored_vae == DType::kF32;
@@ -121,15 +135,13 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
-  const int64_t own = ceil_div(height / spatial, ranks.vae);  // of the part with the most rows
-  vae.workspace = Bytes(static_cast<int64_t>(
-      ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder, IndexRange{0, own})
-                    : vae_workspace_bytes(config, height, width, size.vae, VaeParts::kDecoder)));
-  vae.workspace += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
-  if (size.vae == DType::kBF16) vae.workspace += widest_tensor(layout);
+  vae.workspace = coder_workspace(configs, size, ranks, height, width, VaeParts::kDecoder);
   const Bytes frame = Bytes(size.height * size.width * pixel_channels(config, config.out_channels)) * kFloat;
   vae.output = frame * size.frames_waiting;
-  if (tiled) vae.output += frame * (size.frames + 1);
+  if (tiled) {
+    vae.output += Bytes(static_cast<int64_t>(
+        tiled_decode_bytes(config, latent_frames(config, size.frames), size.height / spatial, size.width / spatial)));
+  }
   if (size.keeps_frames) vae.kept = (frame + frame / kFloat) * size.frames;
   return vae;
 }
@@ -145,16 +157,16 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   conditions.weights = weights_of(vae_tensors(config), configs.stored_vae);
   conditions.weights.held = held_by_encoder(layout, size.vae);
   conditions.weights.in_flight = in_flight(layout, configs);
-  const bool tiled = size.vae_tiling;
+  const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
   // The encoder's tiles are counted in patches.
   const int64_t height = tiled ? std::min(size.height, TileSizes().height * config.patch_size) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width * config.patch_size) : size.width;
-  const int64_t own = ceil_div(height / spatial_factor(config), ranks.vae);
-  conditions.workspace = Bytes(static_cast<int64_t>(
-      ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, VaeParts::kEncoder, IndexRange{0, own})
-                    : vae_workspace_bytes(config, height, width, size.vae, VaeParts::kEncoder)));
-  conditions.workspace += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
-  if (size.vae == DType::kBF16) conditions.workspace += widest_tensor(layout);
+  conditions.workspace = coder_workspace(configs, size, ranks, height, width, VaeParts::kEncoder);
+  if (tiled) {
+    const std::vector<int64_t> clips = encoded_clips(configs, size);
+    const int64_t longest = *std::max_element(clips.begin(), clips.end());
+    conditions.workspace += Bytes(static_cast<int64_t>(tiled_encode_bytes(config, longest, size.height, size.width)));
+  }
   conditions.workspace +=
       Bytes(size.height * size.width * pixel_channels(config, config.in_channels)) * kFloat;  // a frame
   // The moments, the mean before and after its rows are put together, and both halves of a controlled video.

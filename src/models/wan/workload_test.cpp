@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "models/wan/random_weights.h"
+#include "models/wan/vae/vae.h"
 #include "planner/memory_model.h"
 
 namespace zoetrope::wan {
@@ -59,7 +61,48 @@ TEST(Workload, CountsTheResidualVae) {
   EXPECT_EQ(workload(model, size, {}).vae.workspace.count(), w.vae.workspace.count());
   size.vae_tiling = true;
   EXPECT_LT(workload(model, size, {}).vae.workspace.count(), w.vae.workspace.count() / 8);
-  EXPECT_EQ(workload(model, size, {}).vae.output.count(), int64_t{704} * 1280 * 3 * 4 * (6 + 5 + 1));
+  // Six waiting, the clip, one on its way; rows of 32 patches above each tile of a row, in seven columns of which the
+  // last is 64 wide; the left neighbour's columns; and a frame of a tile.
+  constexpr int64_t kSeams = 4 * 12 * (5 * 32 * (6 * 128 + 64) + 5 * 128 * 32 + 128 * 128);
+  EXPECT_EQ(workload(model, size, {}).vae.output.count(), int64_t{704} * 1280 * 3 * 4 * (6 + 5 + 1) + kSeams);
+}
+
+// What the VAE holds while it runs: frames, and what its attention packs, here more than all other scratch together.
+TEST(Workload, CoversWhatTheVaeHolds) {
+  ModelConfigs model = model_1_3b();
+  model.vae.base_dim = model.vae.decoder_base_dim = 16;
+  model.vae.dim_mult = {1, 8};
+  model.vae.num_res_blocks = 1;
+  model.vae.temporal_downsample = {true};
+  model.vae.scale_factor_spatial = 2;
+  model.experts[0].in_channels = 36;  // a condition of all frames is encoded
+  RunSize size;
+  size.height = size.width = 192;
+  size.frames = 5;
+  const std::shared_ptr<const io::Weights> formulas =
+      std::make_shared<io::Weights>(random_weights(vae_tensors(model.vae), "vae", 1));
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    size.vae = dtype;
+    const planner::Workload planned = workload(model, size, {});
+    const auto weights = std::make_shared<const VaeWeights>(model.vae, formulas, VaeParts::kBoth, dtype);
+    const auto expect_covered = [&](planner::Bytes plan, size_t workspace, Stream& stream) {
+      const auto held = static_cast<int64_t>(workspace + stream.scratch().reserved());
+      EXPECT_GE(plan.count(), held) << dtype_name(dtype);
+      EXPECT_LE(plan.count(), held + held / 3) << dtype_name(dtype);
+    };
+    {
+      VaeDecoder decoder(weights);
+      Stream stream(1);
+      const Tensor latents(DType::kF32, {model.vae.z_dim, 2, 96, 96});
+      decoder.decode(stream, latents, [](int64_t, const TensorView&) {});
+      expect_covered(planned.vae.workspace, decoder.workspace_bytes(), stream);
+    }
+    VaeEncoder encoder(weights);
+    Stream stream(1);
+    const Tensor video(DType::kF32, {5, 192, 192, 3});
+    encoder.encode(stream, video, Tensor(DType::kF32, encoder.moments_shape(video.shape())));
+    expect_covered(planned.conditions.workspace, encoder.workspace_bytes(), stream);
+  }
 }
 
 TEST(Workload, MoreOfEverythingNeedsMore) {

@@ -40,6 +40,10 @@ class VaeDecoder {
   void decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe = {},
               const RowSplit& split = {});
 
+  // As decode() of a whole picture, but the sink gets what the last layer makes, before the clamp and with patches as
+  // channels: [n, h, w, C] F32, and may change it.
+  void decode_values(Stream& stream, const TensorView& latents, const FrameSink& sink);
+
   size_t workspace_bytes() const;  // held now, without weights
 
  private:

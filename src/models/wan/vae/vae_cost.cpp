@@ -238,4 +238,11 @@ size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t widt
   return workspace(config, height, width, dtype, part, latent_rows, true);
 }
 
+size_t vae_attention_scratch_bytes(const VaeConfig& config, int64_t height, int64_t width, VaeParts part) {
+  ZT_CHECK(part != VaeParts::kBoth);
+  const CoderLayout layout = part == VaeParts::kDecoder ? decoder_layout(config) : encoder_layout(config);
+  const int64_t factor = spatial_factor(config), tokens = (height / factor) * (width / factor);
+  return static_cast<size_t>(tokens * 2 * layout.middle_attention.proj.in) * sizeof(float);
+}
+
 }  // namespace zoetrope::wan

@@ -25,10 +25,12 @@ double vae_encode_flops(const VaeConfig& config, int64_t video_frames, int64_t h
 
 // Bytes that a decoder or encoder (one of the two) holds for a clip of any length above a few frames, of a picture in
 // pixels or the latent rows of one part of it: frames of history and in work (less where layers of the same channels
-// happen to share). Scratch memory of the kernels, a few MB a
-// thread, comes on top, and the weights.
+// happen to share). The weights come on top, and scratch memory of the kernels: a few MB a thread, and what follows.
 size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part);
 size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part,
                            IndexRange latent_rows);
+
+// Keys and values of all of a frame as the attention packs them, at most: float32, whatever the dtype and the part.
+size_t vae_attention_scratch_bytes(const VaeConfig& config, int64_t height, int64_t width, VaeParts part);
 
 }  // namespace zoetrope::wan

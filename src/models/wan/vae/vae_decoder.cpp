@@ -94,12 +94,37 @@ struct VaeDecoder::Impl {
     made.raw = frame.view();
     out.run(run, std::move(x), made);
     show(run, "conv_out", frame);
+    if (wanted == Wanted::kValues) {
+      Tensor memory;
+      (*sink)(next_frame++, shown(run, frame, memory).permute({1, 2, 3, 0}));
+      return;
+    }
     const int64_t patch = owner->config().patch_size;
     const Shape shape{1, patch * frame.place().count(), patch * frame.place().width,
                       pixel_channels(owner->config(), frame.channels())};
     if (!(pixels.shape() == shape)) pixels = Tensor::uninitialized(DType::kF32, shape);
     store_pixels(run.stream.team(), frame.view(), patch, pixels.view().select(0, 0));
     (*sink)(next_frame++, pixels);
+  }
+
+  enum class Wanted : uint8_t { kPixels, kValues };
+  void decode(Stream& stream, const TensorView& latents, Wanted what, const FrameSink& frames, const Probe& watcher,
+              const RowSplit& split) {
+    const TensorView z = without_batch(latents, "the VAE's latents", "z, T, h, w");
+    const int64_t channels = weights.layout.quant.in;
+    if (z.extent(0) != channels || z.size() == 0) {
+      fail("the VAE decodes latents [{}, T, h, w] with sizes of at least 1, not {}", channels,
+           latents.shape().to_string());
+    }
+    const FrameRows place{rows_of_part(split, z.extent(2)), z.extent(2), z.extent(3)};
+    wanted = what;
+    sink = &frames;
+    probe = &watcher;
+    start();
+    pool.trim_to(place);
+    const VaeRun run{stream, pool, split.exchange};
+    for (int64_t t = 0; t < z.extent(1); ++t) run_latent(run, place, z.select(1, t));
+    start();  // gives the histories back for whoever comes next
   }
 
   void show(const VaeRun& run, std::string_view name, const Frame& x) const {
@@ -119,6 +144,7 @@ struct VaeDecoder::Impl {
 
   // Of the clip in work.
   int64_t next_frame = 0;
+  Wanted wanted = Wanted::kPixels;
   const FrameSink* sink = nullptr;
   const Probe* probe = nullptr;
 };
@@ -129,20 +155,11 @@ VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
 
 void VaeDecoder::decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe,
                         const RowSplit& split) {
-  const TensorView z = without_batch(latents, "the VAE's latents", "z, T, h, w");
-  const int64_t channels = impl_->weights.layout.quant.in;
-  if (z.extent(0) != channels || z.size() == 0) {
-    fail("the VAE decodes latents [{}, T, h, w] with sizes of at least 1, not {}", channels,
-         latents.shape().to_string());
-  }
-  const FrameRows place{rows_of_part(split, z.extent(2)), z.extent(2), z.extent(3)};
-  impl_->sink = &sink;
-  impl_->probe = &probe;
-  impl_->start();
-  impl_->pool.trim_to(place);
-  const VaeRun run{stream, impl_->pool, split.exchange};
-  for (int64_t t = 0; t < z.extent(1); ++t) impl_->run_latent(run, place, z.select(1, t));
-  impl_->start();  // gives the histories back for whoever comes next
+  impl_->decode(stream, latents, Impl::Wanted::kPixels, sink, probe, split);
+}
+
+void VaeDecoder::decode_values(Stream& stream, const TensorView& latents, const FrameSink& sink) {
+  impl_->decode(stream, latents, Impl::Wanted::kValues, sink, {}, {});
 }
 
 size_t VaeDecoder::workspace_bytes() const { return impl_->pool.bytes() + impl_->pixels.view().bytes(); }

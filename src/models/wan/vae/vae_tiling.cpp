@@ -1,7 +1,6 @@
 #include "models/wan/vae/vae_tiling.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,37 +57,56 @@ EncodingGrid encoding_grid(const VaeConfig& config, int64_t height, int64_t widt
            {width, patch * sizes.width, patch * sizes.stride_width}}};
 }
 
+// Memory of a clip that is put together of tiles: of what neighbours overlap, the rows of the tiles above and the
+// columns of the one to the left.
+struct Seams {
+  const Grid& grid;
+  int64_t rows(int64_t i) const { return std::min(grid.rows.overlap(), grid.rows.range(i).size()); }
+  int64_t columns(int64_t j) const { return std::min(grid.columns.overlap(), grid.columns.range(j).size()); }
+  Shape above(int64_t n, int64_t j, int64_t channels) const {
+    return {n, rows(0), grid.columns.range(j).size(), channels};
+  }
+  Shape left(int64_t n, int64_t channels) const { return {n, grid.rows.range(0).size(), columns(0), channels}; }
+  int64_t values(int64_t n, int64_t channels) const {
+    int64_t all = left(n, channels).size();
+    for (int64_t j = 0; j < grid.columns.count(); ++j) all += above(n, j, channels).size();
+    return all;
+  }
+};
+
 // Joins tiles [N, h, w, C] to a whole [N, H, W, C]. The reference blends whole tiles in place and in this order, so a
 // neighbour's rows have been blended with its own neighbours before; of a tile that is done only the rows and columns
 // that its neighbours overlap have to stay.
 class Mosaic {
  public:
   Mosaic(Stream& stream, const Grid& grid, const TensorView& whole)
-      : stream_(stream), grid_(grid), whole_(whole), bottoms_(static_cast<size_t>(grid.columns.count())) {}
+      : stream_(stream),
+        grid_(grid),
+        seams_{grid_},
+        whole_(whole),
+        left_(Tensor::uninitialized(DType::kF32, seams_.left(whole.extent(0), whole.extent(3)))) {
+    for (int64_t j = 0; j < grid_.columns.count(); ++j)
+      above_.push_back(Tensor::uninitialized(DType::kF32, seams_.above(whole.extent(0), j, whole.extent(3))));
+  }
+  Mosaic(const Mosaic&) = delete;
+  Mosaic& operator=(const Mosaic&) = delete;
 
-  // Tiles come row by row, from left to right.
-  void add(int64_t i, int64_t j, const TensorView& tile) {
-    Tensor& above = bottoms_[static_cast<size_t>(j)];
-    if (i > 0) blend(above, tile, 1);
-    if (j > 0) blend(left_, tile, 2);
-    above = last(tile, 1, grid_.rows.overlap());
-    left_ = last(tile, 2, grid_.columns.overlap());
+  // Tiles come row by row, from left to right, each as parts [first, first + n) of N, which are changed.
+  void add(int64_t i, int64_t j, int64_t first, const TensorView& tile) {
+    const int64_t n = tile.extent(0), h = tile.extent(1), w = tile.extent(2);
+    const TensorView above = above_[static_cast<size_t>(j)].view().slice(0, first, first + n);
+    const TensorView left = left_.view().slice(0, first, first + n).slice(1, 0, h);
+    if (i > 0) blend(above.slice(1, 0, seams_.rows(i - 1)), tile, 1);
+    if (j > 0) blend(left.slice(2, 0, seams_.columns(j - 1)), tile, 2);
+    copy(stream_, above.slice(1, 0, seams_.rows(i)), tile.slice(1, h - seams_.rows(i), h));
+    copy(stream_, left.slice(2, 0, seams_.columns(j)), tile.slice(2, w - seams_.columns(j), w));
     const int64_t row = grid_.rows.range(i).begin, column = grid_.columns.range(j).begin;
-    const int64_t height = std::min(grid_.rows.stride, tile.extent(1));
-    const int64_t width = std::min(grid_.columns.stride, tile.extent(2));
-    copy(stream_, whole_.slice(1, row, row + height).slice(2, column, column + width),
+    const int64_t height = std::min(grid_.rows.stride, h), width = std::min(grid_.columns.stride, w);
+    copy(stream_, whole_.slice(0, first, first + n).slice(1, row, row + height).slice(2, column, column + width),
          tile.slice(1, 0, height).slice(2, 0, width));
   }
 
  private:
-  Tensor last(const TensorView& tile, int axis, int64_t count) {
-    const int64_t extent = tile.extent(axis);
-    const TensorView part = tile.slice(axis, extent - std::min(count, extent), extent);
-    Tensor kept = Tensor::uninitialized(DType::kF32, part.shape());
-    copy(stream_, kept, part);
-    return kept;
-  }
-
   // The first rows (axis 1) or columns (axis 2) of `tile` fade in over the last ones of `before`.
   static void blend(const TensorView& before, const TensorView& tile, int axis) {
     const int64_t count = std::min(before.extent(axis), tile.extent(axis));
@@ -112,27 +130,11 @@ class Mosaic {
 
   Stream& stream_;
   const Grid grid_;
+  const Seams seams_;
   const TensorView whole_;
-  std::vector<Tensor> bottoms_;  // of the row of tiles above, by column
-  Tensor left_;
+  std::vector<Tensor> above_;  // by column
+  const Tensor left_;
 };
-
-// [F, h, w, C] as the last layer makes it: blending comes before the clamp, and patches are blended whole. The decoder
-// shows it to probes.
-Tensor decode_tile(Stream& stream, VaeDecoder& decoder, const TensorView& latents, const Shape& size,
-                   const std::function<void()>& tick) {
-  Tensor tile = Tensor::uninitialized(DType::kF32, size);
-  int64_t filled = 0;
-  const auto take = [&](std::string_view name, const TensorView& value /* [C, n, h, w] */) {
-    if (name != "conv_out") return;
-    copy(stream, tile.view().slice(0, filled, filled + value.extent(1)), value.permute({1, 2, 3, 0}));
-    filled += value.extent(1);
-  };
-  decoder.decode(
-      stream, latents, [&](int64_t, const TensorView&) { tick(); }, take);
-  ZT_CHECK(filled == size[0], "{} frames of a tile instead of {}", filled, size[0]);
-  return tile;
-}
 
 }  // namespace
 
@@ -161,6 +163,24 @@ double tiled_encode_flops(const VaeConfig& config, int64_t frames, int64_t heigh
   return flops;
 }
 
+size_t tiled_decode_bytes(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
+                          const TileSizes& sizes) {
+  const int64_t factor = layer_factor(config), channels = config.out_channels, made = video_frames(config, frames);
+  const Grid grid = decoding_grid(config, height, width, sizes).times(factor);
+  const int64_t frame = height * width * factor * factor * channels;
+  const int64_t tile = grid.rows.range(0).size() * grid.columns.range(0).size() * channels;
+  return static_cast<size_t>(made * frame + frame + Seams{grid}.values(made, channels) + tile) * sizeof(float);
+}
+
+size_t tiled_encode_bytes(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
+                          const TileSizes& sizes) {
+  const Grid grid = encoding_grid(config, height, width, sizes).latents;
+  const int64_t planes = 2 * config.z_dim * latent_frames(config, frames);
+  const int64_t tile = grid.rows.range(0).size() * grid.columns.range(0).size();
+  const int64_t whole = grid.rows.extent * grid.columns.extent;
+  return static_cast<size_t>(planes * (whole + tile) + Seams{grid}.values(planes, 1)) * sizeof(float);
+}
+
 bool encodes_in_tiles(const Shape& video, const TileSizes& sizes) {
   return video[1] > sizes.height || video[2] > sizes.width;
 }
@@ -176,25 +196,27 @@ void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, 
     return;
   }
   const Grid grid = decoding_grid(config, z.extent(2), z.extent(3), sizes);
-  const int64_t factor = layer_factor(config), frames = video_frames(config, z.extent(1));
+  const int64_t factor = layer_factor(config), frames = video_frames(config, z.extent(1)), patch = config.patch_size;
   const Shape size{frames, z.extent(2) * factor, z.extent(3) * factor, config.out_channels};
   const Tensor clip = Tensor::uninitialized(DType::kF32, size);
+  const Tensor frame = Tensor::uninitialized(
+      DType::kF32, {1, size[1] * patch, size[2] * patch, pixel_channels(config, config.out_channels)});
   Mosaic mosaic(stream, grid.times(factor), clip);
   int64_t done = 0;
   for (int64_t i = 0; i < grid.rows.count(); ++i) {
     for (int64_t j = 0; j < grid.columns.count(); ++j, ++done) {
       const IndexRange rows = grid.rows.range(i), columns = grid.columns.range(j);
-      const Shape tile{frames, rows.size() * factor, columns.size() * factor, config.out_channels};
-      mosaic.add(i, j,
-                 decode_tile(stream, decoder, z.slice(2, rows.begin, rows.end).slice(3, columns.begin, columns.end),
-                             tile, [&] {
-                               if (tick) tick(done, grid.count());
-                             }));
+      int64_t filled = 0;
+      // Blending comes before the clamp, and patches are blended whole.
+      decoder.decode_values(stream, z.slice(2, rows.begin, rows.end).slice(3, columns.begin, columns.end),
+                            [&](int64_t first, const TensorView& values) {
+                              if (tick) tick(done, grid.count());
+                              mosaic.add(i, j, first, values);
+                              filled = first + values.extent(0);
+                            });
+      ZT_CHECK(filled == frames, "{} frames of a tile instead of {}", filled, frames);
     }
   }
-  const int64_t patch = config.patch_size;
-  const Tensor frame = Tensor::uninitialized(
-      DType::kF32, {1, size[1] * patch, size[2] * patch, pixel_channels(config, config.out_channels)});
   for (int64_t f = 0; f < frames; ++f) {
     store_pixels(stream.team(), clip.view().select(0, f), patch, frame.view().select(0, 0));
     sink(f, frame);
@@ -228,7 +250,7 @@ void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, 
       const Shape tile_size = encoder.moments_shape(part.shape);
       const Tensor tile = Tensor::uninitialized(DType::kF32, tile_size);
       encoder.encode(stream, part, tile);
-      mosaic.add(i, j, tile.view().reshape({planes, part.shape[1] / factor, part.shape[2] / factor, 1}));
+      mosaic.add(i, j, 0, tile.view().reshape({planes, part.shape[1] / factor, part.shape[2] / factor, 1}));
     }
   }
   copy(stream, out, whole);

@@ -32,6 +32,13 @@ double tiled_decode_flops(const VaeConfig& config, int64_t frames, int64_t heigh
 double tiled_encode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes = {});
 
+// What is held beside the coder's own workspace for a tile: the clip as it is put together, what neighbouring tiles
+// overlap, a frame (or the moments) of a tile, and a frame on its way to the sink.
+size_t tiled_decode_bytes(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
+                          const TileSizes& sizes = {});
+size_t tiled_encode_bytes(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
+                          const TileSizes& sizes = {});
+
 // Called between frames of a tile, with the tiles done and all tiles; what it throws ends the work.
 using TileTick = std::function<void(int64_t done, int64_t total)>;
 

@@ -3,6 +3,7 @@
 #include "models/wan/vae/vae_tiling.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -262,6 +263,63 @@ TEST(VaeTiling, WorksInTheMemoryOfOneTile) {
   decode_tiled(model.stream, model.decoder, model.config, latents, ignore, {}, sizes);
   EXPECT_LE(model.decoder.workspace_bytes(), small.workspace_bytes());
   EXPECT_GT(large.workspace_bytes(), 5 * small.workspace_bytes());
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kCountsAllocations = false;
+#else
+constexpr bool kCountsAllocations = true;
+#endif
+
+// What malloc has given, to the byte.
+int64_t allocated() {
+  const struct mallinfo2 all = mallinfo2();
+  return static_cast<int64_t>(all.uordblks + all.hblkhd);
+}
+
+// What is held while a tile is worked on, beside what the decoder and the kernels have, is what the plan books.
+TEST_P(VaeTilingOf, HoldsWhatIsPlanned) {
+  if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer's own malloc is not counted";
+  constexpr int64_t kRest = 40'000;  // lists of frames, functions
+  Model model(GetParam());
+  const int64_t cell = spatial_factor(model.config), layers = layer_factor(model.config);
+  // Tensors from 2 MiB on are mapped and not malloc's, so none is as large.
+  const int64_t frames = model.config.patch_size == 1 ? 4 : 1, height = 9, width = 11;
+  const int64_t video_height = 3 * height * cell, video_width = 3 * width * cell;
+  // Overlaps from nothing to most of a tile; the last tile ends short.
+  for (const TileSizes& cells : {TileSizes{4, 4, 4, 4}, TileSizes{4, 4, 3, 3}, TileSizes{4, 6, 1, 2}}) {
+    SCOPED_TRACE(testing::Message() << "strides of " << cells.stride_height << " x " << cells.stride_width);
+    const TileSizes pixels = times(cells, cell), sizes = times(cells, layers);
+    int64_t most = 0;
+    // Without what the coder and the kernels have themselves.
+    const auto others = [&](const auto& coder) {
+      return allocated() - static_cast<int64_t>(coder.workspace_bytes() + model.stream.scratch().reserved());
+    };
+    const auto expect_planned = [&](size_t planned, int64_t before) {
+      EXPECT_GE(static_cast<int64_t>(planned) + kRest, most - before);
+      EXPECT_GE(most - before, static_cast<int64_t>(planned) * 3 / 4);
+    };
+    {
+      VaeDecoder decoder(model.weights);
+      const Tensor latents = random_tensor({3, frames, height, width}, 1);
+      const int64_t before = others(decoder);
+      decode_tiled(
+          model.stream, decoder, model.config, latents, [](int64_t, const TensorView&) {},
+          [&](int64_t, int64_t) { most = std::max(most, others(decoder)); }, pixels);
+      expect_planned(tiled_decode_bytes(model.config, frames, height, width, pixels), before);
+    }
+    VaeEncoder encoder(model.weights);
+    const Tensor video = random_tensor({1, video_height, video_width, 3}, 1);
+    const Tensor moments(DType::kF32, encoder.moments_shape(video.shape()));
+    most = 0;
+    const int64_t before = others(encoder);
+    const FrameSource source{video.shape(), [&](int64_t frame) {
+                               most = std::max(most, others(encoder));
+                               return video.view().select(0, frame);
+                             }};
+    encode_tiled(model.stream, encoder, model.config, source, moments, sizes);
+    expect_planned(tiled_encode_bytes(model.config, 1, video_height, video_width, sizes), before);
+  }
 }
 
 TEST(VaeTiling, TellsBetweenFramesAndStopsWhenToldTo) {
