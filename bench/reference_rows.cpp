@@ -63,6 +63,7 @@ std::vector<float> ReferenceWeights::read(const std::string& name, Rounding roun
   const Shape shape = source_->info(name).shape;
   std::vector<float> values(static_cast<size_t>(shape.size()));
   source_->read(name, TensorView(values.data(), DType::kF32, shape));
+  source_->release(name);  // what the check has read is no memory of the forwards that follow
   if (rounding == Rounding::kBFloat16) {
     for (float& value : values) value = to_float(to_bfloat16(value));
   }

@@ -298,12 +298,16 @@ void SafetensorsFile::will_need(const std::string& name) const {
   if (found.bytes > 0) ::madvise(data_ + begin, found.offset + found.bytes - begin, MADV_WILLNEED);
 }
 
+// A fault maps as much of the file around it as lies together in the page cache, up to two megabytes, so that the first
+// touch of a tensor brings back the end of the one before it: with no more than a tensor's own pages let go, a seventh
+// of the 1.3B checkpoint stayed resident.
 void SafetensorsFile::release(const std::string& name) const {
+  constexpr uint64_t kAround = uint64_t{2} << 20;
   const TensorInfo& found = info(name);
-  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t begin = (found.offset + page - 1) / page * page;
-  const uint64_t end = (found.offset + found.bytes) / page * page;
-  if (begin < end) ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
+  if (found.bytes == 0) return;
+  const uint64_t begin = found.offset / kAround * kAround;
+  const uint64_t end = std::min(size_, (found.offset + found.bytes + kAround - 1) / kAround * kAround);
+  ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
 }
 
 void SafetensorsFile::require_unchanged() const {

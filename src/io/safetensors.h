@@ -49,8 +49,8 @@ class SafetensorsFile {
   TensorView tensor(const std::string& name) const;
   TensorView flat(const std::string& name) const;  // likewise, as [elements] whatever its axes
   void will_need(const std::string& name) const;   // asks the system to read the pages ahead
-  // Lets go of the pages that hold nothing but this tensor: resident memory falls, views stay valid and are read from
-  // the file again when they are touched.
+  // Lets go of the pages that hold this tensor and of those around it: resident memory falls, views of all tensors stay
+  // valid and are mapped again when they are touched.
   void release(const std::string& name) const;
 
   // An Error where another program has written to the file or put another one in its place since it was opened.
