@@ -4,6 +4,7 @@
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/state.h"
 #include "models/wan/transformer/timestep.h"
+#include "tensor/half.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
@@ -45,6 +46,30 @@ void Transformer::State::embed_time(const Timesteps& of, const Probe& probe) {
   kernels::activate(stream, kernels::Activation::kSilu, temb, act);
   linear(stream, act, weights->time_proj, proj);
   observe(probe, "timestep_proj", proj);
+}
+
+// As above but for the roundings. Weights of W may be multiplied by operands of W alone; so what the operand's rounding
+// takes away is multiplied, too.
+Transformer::TimeEmbedding Transformer::State::embed_time_in_float(const Timesteps& of) {
+  const trace::Span span(stream.lane(), "time embedding");
+  timesteps = static_cast<int64_t>(of.values.size());
+  const auto used = [&](const Tensor& booked) { return booked.view().slice(0, 0, timesteps); };
+  const TensorView sinusoid = used(buffers.sinusoid), hidden = used(buffers.time_hidden),
+                   temb = used(buffers.time_float), act = used(buffers.time_act), rest = used(buffers.time_proj);
+  const TensorView proj = used(buffers.proj_float).reshape(rest.shape());
+  timestep_sinusoid(of.values, sinusoid);
+  linear(stream, sinusoid, weights->time_in, hidden, kernels::Activation::kSilu);
+  linear(stream, hidden, weights->time_out, temb);
+  kernels::activate(stream, kernels::Activation::kSilu, temb, hidden);
+  kernels::convert(stream, hidden, act);
+  linear(stream, act, weights->time_proj, proj);
+  if (act.dtype() == DType::kBF16) {
+    auto* const rounded = act.data<BFloat16>();
+    for (int64_t i = 0; i < act.size(); ++i) rounded[i] = to_bfloat16(hidden.data<float>()[i] - to_float(rounded[i]));
+    linear(stream, act, {weights->time_proj.weight, {}}, rest);
+    kernels::gated_add(stream, one_sample(proj), one_sample(rest), {}, one_sample(proj));
+  }
+  return {temb, proj};
 }
 
 // What all blocks and the head are moved and scaled by: their tables plus the time embedding, for every timestep.

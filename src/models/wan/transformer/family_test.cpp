@@ -154,7 +154,7 @@ TEST(Transformer, SamplesMayReuseAlone) {
 }
 
 TEST(Transformer, ShowsTheTimeEmbeddingOfEveryValue) {
-  const Model model(DType::kBF16);
+  const Model model(DType::kF32);
   const Job job;
   const Inputs inputs(model, job);
   comm::run_ranks(1, [&](comm::Communicator& rank) {
@@ -170,6 +170,46 @@ TEST(Transformer, ShowsTheTimeEmbeddingOfEveryValue) {
       EXPECT_EQ(shown.temb.shape(), Shape({2, model.config.inner_dim()}));
     });
   });
+}
+
+// mean |a − b| / mean |b|
+double relative_l1(const TensorView& a, const TensorView& b) {
+  double difference = 0, size = 0;
+  for (int64_t i = 0; i < a.size(); ++i) {
+    difference += std::abs(static_cast<double>(a.data<float>()[i]) - static_cast<double>(b.data<float>()[i]));
+    size += std::abs(static_cast<double>(b.data<float>()[i]));
+  }
+  return difference / size;
+}
+
+// What a step cache sees of a model in bf16 is what it sees in float32 but for the weights' rounding: the same time
+// embedding, whose layers are float32 in both, and a projection by rounded weights that moves as much from timestep to
+// timestep, to a hundredth. With its operand or result rounded to bf16 it would be off by a multiple of that.
+TEST(Transformer, TheTimeEmbeddingOfStepCachesIsFloat32) {
+  std::map<DType, Tensor> embeddings, projections;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Model model(dtype);
+    const Job job;
+    const Inputs inputs(model, job);
+    comm::run_ranks(1, [&](comm::Communicator& rank) {
+      testing::with_transformer(model, job, inputs, context_of(model, job, inputs), rank,
+                                [&](Transformer& transformer) {
+                                  const std::vector<float> near{901.0f, 900.99f};
+                                  const Transformer::TimeEmbedding shown = transformer.embed_time(near);
+                                  ASSERT_EQ(shown.temb.dtype(), DType::kF32);
+                                  ASSERT_EQ(shown.timestep_proj.dtype(), DType::kF32);
+                                  ASSERT_EQ(shown.timestep_proj.shape(), Shape({2, 6 * model.config.inner_dim()}));
+                                  embeddings[dtype] = testing::clone(shown.temb);
+                                  projections[dtype] = testing::clone(shown.timestep_proj);
+                                });
+    });
+  }
+  EXPECT_TRUE(same_bytes(embeddings[DType::kF32], embeddings[DType::kBF16]));
+  const auto moved = [&](DType dtype) {
+    const TensorView proj = projections[dtype];
+    return relative_l1(proj.select(0, 1), proj.select(0, 0));
+  };
+  EXPECT_NEAR(moved(DType::kBF16) / moved(DType::kF32), 1, 0.01);
 }
 
 // An index is a way of writing: of samples, of tokens, with values that nobody has.

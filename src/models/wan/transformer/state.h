@@ -57,6 +57,7 @@ struct Transformer::State {
                    const TensorView& out) const;
   void embed_tokens(const TensorView& latents, const Probe& probe);
   void embed_time(const Timesteps& timesteps, const Probe& probe);
+  TimeEmbedding embed_time_in_float(const Timesteps& timesteps);
   void modulate();
   void project_out(const TensorView& velocity_tokens, const Probe& probe);
 

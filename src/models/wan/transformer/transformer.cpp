@@ -169,9 +169,7 @@ Transformer::TimeEmbedding Transformer::embed_time(const Timesteps& timesteps) {
   State& s = *state_;
   ZT_CHECK(s.attention != nullptr, "embed_time() before prepare()");
   s.take_timesteps(timesteps);
-  s.embed_time(timesteps, {});
-  const auto used = [&](const Tensor& booked) { return booked.view().slice(0, 0, s.timesteps); };
-  return {used(s.buffers.temb), used(s.buffers.time_proj)};
+  return s.embed_time_in_float(timesteps);
 }
 
 void Transformer::State::require_blocks(std::span<const Blocks> blocks) const {

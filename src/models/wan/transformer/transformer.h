@@ -101,10 +101,11 @@ class Transformer {
   void forward(const TensorView& latents, const Timesteps& timesteps, const TensorView& velocity_tokens,
                const Probe& probe = {}, std::span<const Blocks> blocks = {});
 
-  // The time embedding alone, as forward() makes it: what a step cache decides by. Valid until the next call.
+  // The time embedding alone, which a step cache decides by: float32 whatever dtype() is, as the caches' curves were
+  // fitted to it. From one step to the next it moves by less than bf16 rounds. Valid until the next call.
   struct TimeEmbedding {
-    TensorView temb;           // [V, d] of dtype(), V the timesteps' values
-    TensorView timestep_proj;  // [V, 6d]
+    TensorView temb;           // [V, d] F32, V the timesteps' values
+    TensorView timestep_proj;  // [V, 6d] F32
   };
   TimeEmbedding embed_time(const Timesteps& timesteps);
 
