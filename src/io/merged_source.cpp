@@ -91,23 +91,90 @@ void add_one_row(float* out, int64_t count, const float* up, const float* tile, 
   add_row(out, count, low, high, scale);
 }
 
+struct Extents {
+  int64_t rows, columns, rank;  // rank 0: a whole matrix
+};
+
+Extents extents_of(const WeightSource& from, const DeltaMatrix& matrix) {
+  const Shape shape = from.info(matrix.whole.empty() ? matrix.up : matrix.whole).shape;
+  const int64_t rows = shape.rank() == 0 ? 1 : shape[0], columns = shape.size() / rows;
+  if (!matrix.whole.empty()) return {rows, columns, 0};
+  return {rows, from.info(matrix.down).shape.size() / columns, columns};
+}
+
+// up · down, read once and added row by row.
+class Product {
+ public:
+  Product(const WeightSource& from, const DeltaMatrix& matrix, int64_t rows, int64_t columns)
+      : columns_(columns),
+        rank_(from.info(matrix.up).shape.size() / rows),
+        up_(all_of(from, matrix.up, rows * rank_)),
+        down_(in_tiles(all_of(from, matrix.down, rank_ * columns), rank_, columns)) {}
+
+  // out [rows.size(), columns] += scale · these rows.
+  void add(IndexRange rows, float* out, float scale) const {
+    for (int64_t begin = rows.begin; begin < rows.end; begin += kBlockRows) {
+      const int64_t end = std::min(rows.end, begin + kBlockRows);
+      for (int64_t column = 0; column < columns_; column += kTileColumns) {
+        const float* tile = down_.data<float>() + column * rank_;
+        const int64_t count = std::min(kTileColumns, columns_ - column);
+        int64_t row = begin;
+        const auto place = [&] { return out + (row - rows.begin) * columns_ + column; };
+        const auto factors = [&] { return up_.data<float>() + row * rank_; };
+        for (; row + kTileRows <= end; row += kTileRows) {
+          add_four_rows(place(), columns_, count, factors(), tile, rank_, scale);
+        }
+        for (; row < end; ++row) add_one_row(place(), count, factors(), tile, rank_, scale);
+      }
+    }
+  }
+
+ private:
+  int64_t columns_, rank_;
+  Tensor up_, down_;
+};
+
 void add_product(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
-  const int64_t rank = delta.from->info(delta.up).shape.size() / rows;
-  const Tensor up = all_of(*delta.from, delta.up, rows * rank);
-  const Tensor down = in_tiles(all_of(*delta.from, delta.down, rank * columns), rank, columns);
+  Product(*delta.from, delta.first(), rows, columns).add({0, rows}, out, static_cast<float>(delta.scale));
+}
+
+// A block of rows at a time: neither product is ever there as a whole.
+void add_hadamard(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
+  const Product first(*delta.from, delta.first(), rows, columns), second(*delta.from, delta.second, rows, columns);
+  const Tensor one = Tensor::uninitialized(DType::kF32, {std::min(rows, kBlockRows) * columns});
+  const Tensor other = Tensor::uninitialized(DType::kF32, one.shape());
+  float *a = one.data<float>(), *b = other.data<float>();
   const auto scale = static_cast<float>(delta.scale);
   for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
-    const int64_t end = std::min(rows, begin + kBlockRows);
-    for (int64_t column = 0; column < columns; column += kTileColumns) {
-      const float* tile = down.data<float>() + column * rank;
-      const int64_t count = std::min(kTileColumns, columns - column);
-      int64_t row = begin;
-      const auto place = [&] { return out + row * columns + column; };
-      const auto factors = [&] { return up.data<float>() + row * rank; };
-      for (; row + kTileRows <= end; row += kTileRows) {
-        add_four_rows(place(), columns, count, factors(), tile, rank, scale);
-      }
-      for (; row < end; ++row) add_one_row(place(), count, factors(), tile, rank, scale);
+    const IndexRange block{begin, std::min(rows, begin + kBlockRows)};
+    const int64_t elements = block.size() * columns;
+    std::fill_n(a, elements, 0.0f);
+    std::fill_n(b, elements, 0.0f);
+    first.add(block, a, 1);
+    second.add(block, b, 1);
+    for (int64_t i = 0; i < elements; ++i) out[begin * columns + i] += scale * (a[i] * b[i]);
+  }
+}
+
+Tensor values_of(const WeightSource& from, const DeltaMatrix& matrix, const Extents& size) {
+  if (size.rank == 0) return all_of(from, matrix.whole, size.rows * size.columns);
+  Tensor values(DType::kF32, {size.rows * size.columns});
+  Product(from, matrix, size.rows, size.columns).add({0, size.rows}, values.data<float>(), 1);
+  return values;
+}
+
+void add_kronecker(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
+  const Extents a = extents_of(*delta.from, delta.first()), b = extents_of(*delta.from, delta.second);
+  ZT_CHECK(a.rows * b.rows == rows && a.columns * b.columns == columns);
+  const Tensor first = values_of(*delta.from, delta.first(), a), second = values_of(*delta.from, delta.second, b);
+  const auto scale = static_cast<float>(delta.scale);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* large = first.data<float>() + row / b.rows * a.columns;
+    const float* small = second.data<float>() + row % b.rows * b.columns;
+    for (int64_t i = 0; i < a.columns; ++i) {
+      const float factor = scale * large[i];
+      float* place = out + row * columns + i * b.columns;
+      for (int64_t j = 0; j < b.columns; ++j) place[j] += factor * small[j];
     }
   }
 }
@@ -169,7 +236,8 @@ class MergedSource final : public WeightSource {
     const auto found = deltas_.find(name);
     if (found == deltas_.end()) return;
     for (const WeightDelta& change : found->second) {
-      for (const std::string* part : {&change.up, &change.down, &change.whole}) {
+      for (const std::string* part :
+           {&change.up, &change.down, &change.whole, &change.second.up, &change.second.down, &change.second.whole}) {
         if (!part->empty()) change.from->release(*part);
       }
     }
@@ -191,6 +259,9 @@ class MergedSource final : public WeightSource {
       for (const WeightDelta& c : changes) {
         const auto from = std::find(from_.begin(), from_.end(), c.from) - from_.begin();
         hash = fnv1a64(fmt::format("{} {} {} {} {} {}|", name, from, c.up, c.down, c.whole, c.scale), hash);
+        if (c.join == DeltaJoin::kNone) continue;
+        hash = fnv1a64(
+            fmt::format("{} {} {} {}|", static_cast<int>(c.join), c.second.up, c.second.down, c.second.whole), hash);
       }
     }
     return text + fmt::format("changed {} {:016x}\n", deltas_.size(), hash);
@@ -202,11 +273,10 @@ class MergedSource final : public WeightSource {
     const int64_t elements = info.shape.size(), rows = rows_of(info);
     base_->read_range(name, {0, elements}, TensorView(out, DType::kF32, {elements}));
     for (const WeightDelta& change : changes) {
-      if (change.whole.empty()) {
-        add_product(out, rows, elements / rows, change);
-      } else {
-        add_whole(out, elements, change);
-      }
+      if (change.join == DeltaJoin::kHadamard) add_hadamard(out, rows, elements / rows, change);
+      else if (change.join == DeltaJoin::kKronecker) add_kronecker(out, rows, elements / rows, change);
+      else if (change.whole.empty()) add_product(out, rows, elements / rows, change);
+      else add_whole(out, elements, change);
     }
   }
 
@@ -224,6 +294,17 @@ std::shared_ptr<const WeightSource> merged_source(std::shared_ptr<const WeightSo
 int64_t merge_scratch_elements(int64_t rows, int64_t columns, int64_t rank) {
   // `up`; `down` as it is read, and in tiles.
   return rows * rank + (columns + round_up(columns, kTileColumns)) * rank;
+}
+
+int64_t merge_scratch_elements(int64_t rows, int64_t columns, const WeightDelta& delta) {
+  const Extents a = extents_of(*delta.from, delta.first());
+  const auto product = [](const Extents& e) {
+    return e.rank == 0 ? 0 : merge_scratch_elements(e.rows, e.columns, e.rank);
+  };
+  if (delta.join == DeltaJoin::kNone) return product(a);
+  const Extents b = extents_of(*delta.from, delta.second);
+  if (delta.join == DeltaJoin::kHadamard) return product(a) + product(b) + 2 * std::min(rows, kBlockRows) * columns;
+  return product(a) + product(b) + a.rows * a.columns + b.rows * b.columns;
 }
 
 }  // namespace zoetrope::io

@@ -11,12 +11,28 @@
 
 namespace zoetrope::io {
 
-// A change of one tensor W with `rows` = W's first extent: W += scale · up · down, or W += scale · whole.
+// A matrix as its file has it: up · down, or whole. In any axes, of which the first is the rows'.
+struct DeltaMatrix {
+  std::string up, down;  // [rows, rank] and [rank, columns]
+  std::string whole;     // [rows, columns]; given instead of the two
+};
+
+enum class DeltaJoin : uint8_t {
+  kNone,
+  kHadamard,   // element by element, of two products: LoHa
+  kKronecker,  // every element of the first times all of the second: LoKr
+};
+
+// A change of one tensor W with `rows` = W's first extent, columns = elements / rows: W += scale · M, or what M and a
+// second matrix make.
 struct WeightDelta {
   std::shared_ptr<const WeightSource> from;  // that holds the tensors named below, F32, BF16, F16 or F64
-  std::string up, down;                      // [rows, rank] and [rank, elements of W / rows], in any axes
-  std::string whole;                         // as many elements as W; given instead of the two
+  std::string up, down, whole;               // M, as in DeltaMatrix
   double scale = 1;
+  DeltaJoin join = DeltaJoin::kNone;
+  DeltaMatrix second{};
+
+  DeltaMatrix first() const { return {up, down, whole}; }
 };
 
 using WeightDeltas = std::map<std::string, std::vector<WeightDelta>>;  // by the tensor they change, added in this order
@@ -26,7 +42,8 @@ using WeightDeltas = std::map<std::string, std::vector<WeightDelta>>;  // by the
 // the calling thread.
 std::shared_ptr<const WeightSource> merged_source(std::shared_ptr<const WeightSource> base, WeightDeltas deltas);
 
-// Elements (F32) that a read holds beside its result, at most, for a change of this rank.
+// Elements (F32) that a read holds beside its result, at most: for a product of this rank, and for any change.
 int64_t merge_scratch_elements(int64_t rows, int64_t columns, int64_t rank);
+int64_t merge_scratch_elements(int64_t rows, int64_t columns, const WeightDelta& delta);
 
 }  // namespace zoetrope::io

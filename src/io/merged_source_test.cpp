@@ -108,6 +108,79 @@ TEST_F(MergedSourceTest, KernelsAreFilledRowByRow) {
   }
 }
 
+// W + scale · (A·B) ⊙ (C·D), rows round the blocks of 64.
+TEST_F(MergedSourceTest, ProductsOfProductsElementByElement) {
+  for (const int64_t rows : {1, 5, 64, 67}) {
+    for (const int64_t columns : {1, 16, 19}) {
+      const Tensor w = made(DType::kF32, {rows, columns}, 1), a = made(DType::kF16, {rows, 3}, 2);
+      const Tensor b = made(DType::kF32, {3, columns}, 3), c = made(DType::kBF16, {rows, 2}, 4);
+      const Tensor d = made(DType::kF32, {2, columns}, 5);
+      const auto from = file("lora.safetensors", {{"a", a}, {"b", b}, {"c", c}, {"d", d}});
+      const WeightDelta delta{from, "a", "b", "", 0.75, DeltaJoin::kHadamard, {"c", "d", ""}};
+      EXPECT_EQ(merge_scratch_elements(rows, columns, delta), merge_scratch_elements(rows, columns, 3) +
+                                                                  merge_scratch_elements(rows, columns, 2) +
+                                                                  2 * std::min<int64_t>(rows, 64) * columns);
+      const auto merged = merged_source(file("base.safetensors", {{"w", w}}), {{"w", {delta}}});
+      Tensor sum(DType::kF32, {rows, columns});
+      merged->read("w", sum);
+      for (int64_t i = 0; i < w.size(); ++i) {
+        const int64_t row = i / columns, column = i % columns;
+        const auto product = [&](const Tensor& up, const Tensor& down, int64_t rank) {
+          double value = 0;
+          for (int64_t r = 0; r < rank; ++r) value += stored(up, row * rank + r) * stored(down, r * columns + column);
+          return value;
+        };
+        // Of numbers below 1: six, and a dozen roundings.
+        EXPECT_NEAR(sum.data<float>()[i], stored(w, i) + 0.75 * product(a, b, 3) * product(c, d, 2), 12 * 6 * 0x1p-24);
+      }
+    }
+  }
+}
+
+// W + scale · A ⊗ B, each whole or a product: every element of the first times all of the second.
+TEST_F(MergedSourceTest, KroneckerProducts) {
+  constexpr int64_t kRows[] = {3, 5}, kColumns[] = {2, 7}, kRank = 2;
+  constexpr int64_t kAll = kRows[0] * kRows[1] * kColumns[0] * kColumns[1];
+  const Tensor w = made(DType::kBF16, {kRows[0] * kRows[1], kColumns[0] * kColumns[1]}, 1);
+  const Tensor a = made(DType::kF32, {kRows[0], kColumns[0]}, 2), b = made(DType::kF32, {kRows[1], kColumns[1]}, 3);
+  const Tensor a_up = made(DType::kF32, {kRows[0], kRank}, 4), a_down = made(DType::kF32, {kRank, kColumns[0]}, 5);
+  const Tensor b_up = made(DType::kF32, {kRows[1], kRank}, 6), b_down = made(DType::kF32, {kRank, kColumns[1]}, 7);
+  const auto base = file("base.safetensors", {{"w", w}});
+  const auto from = file("lora.safetensors",
+                         {{"a", a}, {"b", b}, {"a_up", a_up}, {"a_down", a_down}, {"b_up", b_up}, {"b_down", b_down}});
+  std::vector<std::string> identities;
+  for (const bool first_whole : {true, false}) {
+    for (const bool second_whole : {true, false}) {
+      const DeltaMatrix first = first_whole ? DeltaMatrix{"", "", "a"} : DeltaMatrix{"a_up", "a_down", ""};
+      const DeltaMatrix second = second_whole ? DeltaMatrix{"", "", "b"} : DeltaMatrix{"b_up", "b_down", ""};
+      const WeightDelta delta{from, first.up, first.down, first.whole, -0.5, DeltaJoin::kKronecker, second};
+      const auto merged = merged_source(base, {{"w", {delta}}});
+      identities.push_back(merged->identity());
+      Tensor sum(DType::kF32, w.shape());
+      merged->read("w", sum);
+      merged->release("w");
+      const auto element = [&](bool whole, const Tensor& all, const Tensor& up, const Tensor& down, int64_t row,
+                               int64_t column, int64_t columns) {
+        if (whole) return stored(all, row * columns + column);
+        double value = 0;
+        for (int64_t r = 0; r < kRank; ++r) value += stored(up, row * kRank + r) * stored(down, r * columns + column);
+        return value;
+      };
+      for (int64_t i = 0; i < kAll; ++i) {
+        const int64_t row = i / w.extent(1), column = i % w.extent(1);
+        const double large = element(first_whole, a, a_up, a_down, row / kRows[1], column / kColumns[1], kColumns[0]);
+        const double small = element(second_whole, b, b_up, b_down, row % kRows[1], column % kColumns[1], kColumns[1]);
+        EXPECT_NEAR(sum.data<float>()[i], stored(w, i) - 0.5 * large * small, 8 * 4 * 0x1p-24) << i;
+      }
+      const int64_t products = (first_whole ? 0 : merge_scratch_elements(kRows[0], kColumns[0], kRank)) +
+                               (second_whole ? 0 : merge_scratch_elements(kRows[1], kColumns[1], kRank));
+      EXPECT_EQ(merge_scratch_elements(w.extent(0), w.extent(1), delta), a.size() + b.size() + products);
+    }
+  }
+  for (size_t i = 0; i < identities.size(); ++i)
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(identities[i], identities[j]);
+}
+
 // What a model is given: the sum in float32, rounded once, whatever the number of threads.
 TEST_F(MergedSourceTest, FormsAreMadeOfTheSum) {
   const Tensor w = made(DType::kBF16, {8, 24}, 1);

@@ -1,7 +1,9 @@
 #include "models/wan/lora/lora.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -22,27 +24,16 @@ constexpr const char* kExpected =
 constexpr int64_t kPiece = 16384;  // values that are looked at in one go
 
 // Keys of a module's parts; empty where it has none.
-struct Module {
-  std::string down, up, up_bias, alpha, whole, bias;
-
-  std::string* of(LoraPart part) {
-    switch (part) {
-      case LoraPart::kDown:
-        return &down;
-      case LoraPart::kUp:
-        return &up;
-      case LoraPart::kUpBias:
-        return &up_bias;
-      case LoraPart::kAlpha:
-        return &alpha;
-      case LoraPart::kWhole:
-        return &whole;
-      case LoraPart::kBias:
-        return &bias;
-      default:
-        return nullptr;
-    }
+class Module {
+ public:
+  std::string& operator[](LoraPart part) { return keys_.at(static_cast<size_t>(part)); }
+  const std::string& operator[](LoraPart part) const { return keys_.at(static_cast<size_t>(part)); }
+  bool any(std::initializer_list<LoraPart> parts) const {
+    return std::any_of(parts.begin(), parts.end(), [&](LoraPart part) { return !(*this)[part].empty(); });
   }
+
+ private:
+  std::array<std::string, kLoraParts> keys_;
 };
 
 // Keys that differ in the number of a layer only, as one: "blocks.*.cross_attn.k_img.alpha (40 keys)".
@@ -117,7 +108,13 @@ class Reader {
         dropped_.push_back(key);
         continue;
       }
-      std::string& place = *modules_[found->module].of(found->part);
+      if (found->part == LoraPart::kUnsupported) {
+        fail(
+            "{}: '{}' is of {}, which is not supported; LoRA and LoCon without lora_mid are, and LoHa and LoKr without "
+            "{}",
+            where_, key, LoraNames::family(key), "Tucker cores (hada_t1, hada_t2, lokr_t2)");
+      }
+      std::string& place = modules_[found->module][found->part];
       if (!place.empty()) fail("{}: '{}' and '{}' are the same change of '{}'", where_, place, key, found->module);
       place = key;
     }
@@ -137,49 +134,143 @@ class Reader {
   }
 
   void read(const std::string& name, const Module& module) {
-    double scale = 1;
-    if (!module.down.empty() || !module.up.empty()) {
-      scale = add_product(name, module);
-    } else if (!module.up_bias.empty()) {
-      fail("{}: '{}' stands without the lora_A and lora_B that it belongs to", where_, module.up_bias);
-    } else if (!module.alpha.empty()) {
-      unmatched_.push_back(module.alpha);  // of nothing
+    using enum LoraPart;
+    const bool product = module.any({kDown, kUp});
+    const bool hadamard = module.any({kHadamard1A, kHadamard1B, kHadamard2A, kHadamard2B});
+    const bool kronecker =
+        module.any({kKronecker1, kKronecker1A, kKronecker1B, kKronecker2, kKronecker2A, kKronecker2B});
+    if (!product && !module[kUpBias].empty())
+      fail("{}: '{}' stands without the lora_A and lora_B that it belongs to", where_, module[kUpBias]);
+    if (!product && !hadamard && !kronecker && !module[kAlpha].empty()) unmatched_.push_back(module[kAlpha]);
+    const double scale = product ? add_product(name, module) : 1;
+    if (hadamard) add_hadamard(name, module);
+    if (kronecker) add_kronecker(name, module);
+    if (!module[kWhole].empty()) add_whole(names_.weight(name), module[kWhole], 1);
+    if (!module[kUpBias].empty()) add_whole(names_.bias(name), module[kUpBias], scale);
+    if (!module[kBias].empty()) add_whole(names_.bias(name), module[kBias], 1);
+  }
+
+  // Of the weight of a module.
+  struct Target {
+    std::string name;
+    Shape shape;
+    int64_t rows, columns;
+  };
+  Target target_of(const std::string& module) const {
+    const std::string name = names_.weight(module);
+    const Shape& shape = shapes_.at(name);
+    return {name, shape, shape[0], shape.size() / shape[0]};
+  }
+
+  std::string pair_text(const std::string& up, const std::string& down) const {
+    return fmt::format("{}: '{}' {} and '{}' {}", where_, up, file_->info(up).shape.to_string(), down,
+                       file_->info(down).shape.to_string());
+  }
+  [[noreturn]] void no_change(const std::string& pair, const Target& target) const {
+    fail("{} make no change of '{}' {}; is it a LoRA of a model of another size or with other inputs?", pair,
+         target.name, target.shape.to_string());
+  }
+
+  // What up [rows, rank] and down [rank, columns] multiply to.
+  struct Extents {
+    int64_t rows, columns, rank;
+  };
+  Extents product_of(const std::string& up_key, const std::string& down_key) const {
+    const Shape &down = file_->info(down_key).shape, &up = file_->info(up_key).shape;
+    const int64_t rank = down.rank() == 0 ? 0 : down[0];
+    if (rank < 1 || up.rank() < 2 || up.size() != up[0] * rank) {
+      fail("{} differ in rank; they must be [out, rank] and [rank, in]", pair_text(up_key, down_key));
     }
-    if (!module.whole.empty()) add_whole(names_.weight(name), module.whole, 1);
-    if (!module.up_bias.empty()) add_whole(names_.bias(name), module.up_bias, scale);
-    if (!module.bias.empty()) add_whole(names_.bias(name), module.bias, 1);
+    check_values(down_key);
+    check_values(up_key);
+    return {up[0], down.size() / rank, rank};
+  }
+
+  double scale_of(const std::string& name, const Module& module, int64_t rank) const {
+    const std::string& alpha = module[LoraPart::kAlpha];
+    return alpha.empty() ? metadata_.scale(name, rank) : number(alpha) / static_cast<double>(rank);
+  }
+
+  void add(const Target& target, io::WeightDelta delta, int64_t rank) {
+    delta.scale *= lora_.strength;
+    lora_.scratch_elements =
+        std::max(lora_.scratch_elements, io::merge_scratch_elements(target.rows, target.columns, delta));
+    lora_.deltas[target.name].push_back(std::move(delta));
+    if (rank == 0) return;
+    lora_.least_rank = lora_.least_rank == 0 ? rank : std::min(lora_.least_rank, rank);
+    lora_.largest_rank = std::max(lora_.largest_rank, rank);
   }
 
   // Returns alpha / rank.
   double add_product(const std::string& name, const Module& module) {
-    if (module.down.empty() || module.up.empty()) {
+    const std::string &down = module[LoraPart::kDown], &up = module[LoraPart::kUp];
+    if (down.empty() || up.empty()) {
       fail("{}: '{}' stands without its other half; lora_A and lora_B (lora_down and lora_up) come in pairs", where_,
-           module.down.empty() ? module.up : module.down);
+           down.empty() ? up : down);
     }
-    const std::string target = names_.weight(name);
-    const Shape& shape = shapes_.at(target);
-    const io::TensorInfo &down = file_->info(module.down), &up = file_->info(module.up);
-    const int64_t rank = down.shape.rank() == 0 ? 0 : down.shape[0], rows = shape[0], columns = shape.size() / rows;
-    const auto halves = [&] {
-      return fmt::format("{}: '{}' {} and '{}' {}", where_, module.up, up.shape.to_string(), module.down,
-                         down.shape.to_string());
-    };
-    if (rank < 1 || up.shape.rank() < 2 || up.shape.size() != up.shape[0] * rank) {
-      fail("{} differ in rank; they must be [out, rank] and [rank, in]", halves());
-    }
-    if (up.shape[0] != rows || down.shape.size() != rank * columns) {
-      fail("{} make no change of '{}' {}; is it a LoRA of a model of another size or with other inputs?", halves(),
-           target, shape.to_string());
-    }
-    check_values(module.down);
-    check_values(module.up);
-    const double scale =
-        module.alpha.empty() ? metadata_.scale(name, rank) : number(module.alpha) / static_cast<double>(rank);
-    lora_.deltas[target].push_back({source_, module.up, module.down, "", lora_.strength * scale});
-    lora_.least_rank = lora_.least_rank == 0 ? rank : std::min(lora_.least_rank, rank);
-    lora_.largest_rank = std::max(lora_.largest_rank, rank);
-    lora_.scratch_elements = std::max(lora_.scratch_elements, io::merge_scratch_elements(rows, columns, rank));
+    const Target target = target_of(name);
+    const Extents size = product_of(up, down);
+    if (size.rows != target.rows || size.columns != target.columns) no_change(pair_text(up, down), target);
+    const double scale = scale_of(name, module, size.rank);
+    add(target, {source_, up, down, "", scale}, size.rank);
     return scale;
+  }
+
+  void add_hadamard(const std::string& name, const Module& module) {
+    using enum LoraPart;
+    for (const LoraPart part : {kHadamard1A, kHadamard1B, kHadamard2A, kHadamard2B}) {
+      if (!module[part].empty()) continue;
+      fail("{}: the LoHa of '{}' lacks a factor; hada_w1_a, hada_w1_b, hada_w2_a and hada_w2_b come together", where_,
+           name);
+    }
+    const Target target = target_of(name);
+    int64_t rank = 0;
+    for (const auto& [up, down] : {std::pair{kHadamard2A, kHadamard2B}, {kHadamard1A, kHadamard1B}}) {
+      const Extents size = product_of(module[up], module[down]);
+      if (size.rows != target.rows || size.columns != target.columns)
+        no_change(pair_text(module[up], module[down]), target);
+      rank = size.rank;
+    }
+    io::WeightDelta delta{source_, module[kHadamard1A], module[kHadamard1B], "", scale_of(name, module, rank)};
+    delta.join = io::DeltaJoin::kHadamard;
+    delta.second = {module[kHadamard2A], module[kHadamard2B], ""};
+    add(target, std::move(delta), rank);
+  }
+
+  // One of the two matrices of a Kronecker product.
+  struct Factor {
+    io::DeltaMatrix matrix;
+    Extents size;
+    std::string key;  // for people
+  };
+  Factor factor_of(const std::string& name, const std::string& whole, const std::string& up,
+                   const std::string& down) const {
+    const bool one = !whole.empty() && up.empty() && down.empty(), two = whole.empty() && !up.empty() && !down.empty();
+    if (!one && !two) {
+      fail("{}: the LoKr of '{}' must have each of lokr_w1 and lokr_w2 once, whole or as a product of _a and _b",
+           where_, name);
+    }
+    if (two) return {{up, down, ""}, product_of(up, down), up};
+    const Shape& shape = file_->info(whole).shape;
+    if (shape.rank() < 2) fail("{}: '{}' {} must be a matrix", where_, whole, shape.to_string());
+    check_values(whole);
+    return {{"", "", whole}, {shape[0], shape.size() / shape[0], 0}, whole};
+  }
+
+  // Without a product among the two there is no rank that alpha could be divided by, and no alpha.
+  void add_kronecker(const std::string& name, const Module& module) {
+    using enum LoraPart;
+    const Factor first = factor_of(name, module[kKronecker1], module[kKronecker1A], module[kKronecker1B]);
+    const Factor second = factor_of(name, module[kKronecker2], module[kKronecker2A], module[kKronecker2B]);
+    const Target target = target_of(name);
+    if (first.size.rows * second.size.rows != target.rows || first.size.columns * second.size.columns != target.columns)
+      no_change(pair_text(first.key, second.key), target);
+    const int64_t rank = second.size.rank > 0 ? second.size.rank : first.size.rank;
+    const double scale = rank > 0 ? scale_of(name, module, rank) : 1;
+    io::WeightDelta delta{source_, first.matrix.up, first.matrix.down, first.matrix.whole, scale};
+    delta.join = io::DeltaJoin::kKronecker;
+    delta.second = second.matrix;
+    add(target, std::move(delta), rank);
   }
 
   void add_whole(const std::string& target, const std::string& key, double scale) {

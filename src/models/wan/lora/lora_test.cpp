@@ -214,6 +214,111 @@ TEST_F(LoraTest, ConvolutionsTakeTheirKernelsShape) {
   expect_added(lora, "patch_embedding.weight", pair(1, 8, 12));
 }
 
+double at(const Tensor& tensor, int64_t i) { return static_cast<double>(tensor.data<float>()[i]); }
+
+// [rows, rank] · [rank, columns] at element i, in double.
+double product(const Tensor& up, const Tensor& down, int64_t row, int64_t column) {
+  const int64_t rank = down.extent(0), columns = down.size() / rank;
+  double sum = 0;
+  for (int64_t r = 0; r < rank; ++r) sum += at(up, row * rank + r) * at(down, r * columns + column);
+  return sum;
+}
+
+TEST_F(LoraTest, LoHaIsAProductOfProducts) {
+  const auto change = [](double scale, int64_t columns) {
+    return [=](int64_t i) {
+      return scale * product(numbers({8, 2}, 1), numbers({2, columns}, 2), i / columns, i % columns) *
+             product(numbers({8, 2}, 3), numbers({2, columns}, 4), i / columns, i % columns);
+    };
+  };
+  for (const char* prefix : {"lycoris_blocks_1_self_attn_q", "diffusion_model.blocks.1.self_attn.q"}) {
+    const std::string name = prefix;
+    with(name + ".hada_w1_a", numbers({8, 2}, 1)).with(name + ".hada_w1_b", numbers({2, 8}, 2));
+    with(name + ".hada_w2_a", numbers({8, 2}, 3)).with(name + ".hada_w2_b", numbers({2, 8}, 4));
+    const Lora lora = with(name + ".alpha", 3).open(0.5);
+    EXPECT_THAT(lora.warnings, IsEmpty());
+    EXPECT_EQ(lora.tensors, 1);
+    EXPECT_EQ(lora.largest_rank, 2);
+    EXPECT_GT(lora.scratch_elements, 0);
+    expect_added(lora, std::string(kQuery) + ".weight", change(0.5 * 3 / 2, 8));
+  }
+  // A convolution's kernel is so many columns.
+  const std::string conv = "lycoris_patch_embedding";
+  with(conv + ".hada_w1_a", numbers({8, 2}, 1)).with(conv + ".hada_w1_b", numbers({2, 12}, 2));
+  with(conv + ".hada_w2_a", numbers({8, 2}, 3)).with(conv + ".hada_w2_b", numbers({2, 12}, 4));
+  expect_added(open(), "patch_embedding.weight", change(1, 12));
+}
+
+// Of [12, 8], as [3, 2] ⊗ [4, 4]; alpha is divided by the rank of what is a product, the second first.
+TEST_F(LoraTest, LoKrIsAKroneckerProduct) {
+  const std::string name = "lycoris_blocks_0_ffn_0";
+  const auto change = [](double scale, const auto& large, const auto& small) {
+    return [=](int64_t i) { return scale * large(i / 8 / 4, i % 8 / 4) * small(i / 8 % 4, i % 8 % 4); };
+  };
+  const auto of = [](const Shape& shape, int seed) {
+    return [=](int64_t row, int64_t column) { return at(numbers(shape, seed), row * shape[1] + column); };
+  };
+  const auto of_product = [](const Shape& up, int up_seed, const Shape& down, int down_seed) {
+    return [=](int64_t row, int64_t column) {
+      return product(numbers(up, up_seed), numbers(down, down_seed), row, column);
+    };
+  };
+  const auto first = of({3, 2}, 1), second = of({4, 4}, 2);
+  const auto first_product = of_product({3, 2}, 3, {2, 2}, 4), second_product = of_product({4, 3}, 5, {3, 4}, 6);
+  const auto add = [&](bool first_whole, bool second_whole) {
+    if (first_whole) with(name + ".lokr_w1", numbers({3, 2}, 1));
+    else with(name + ".lokr_w1_a", numbers({3, 2}, 3)).with(name + ".lokr_w1_b", numbers({2, 2}, 4));
+    if (second_whole) with(name + ".lokr_w2", numbers({4, 4}, 2));
+    else with(name + ".lokr_w2_a", numbers({4, 3}, 5)).with(name + ".lokr_w2_b", numbers({3, 4}, 6));
+    with(name + ".alpha", 5);
+    const Lora lora = open(0.5);
+    EXPECT_THAT(lora.warnings, IsEmpty());
+    return lora;
+  };
+  const std::string tensor = "blocks.0.ffn.net.0.proj.weight";
+  expect_added(add(true, true), tensor, change(0.5, first, second));
+  expect_added(add(false, true), tensor, change(0.5 * 5 / 2, first_product, second));
+  expect_added(add(true, false), tensor, change(0.5 * 5 / 3, first, second_product));
+  expect_added(add(false, false), tensor, change(0.5 * 5 / 3, first_product, second_product));
+}
+
+TEST_F(LoraTest, LoHaAndLoKrThatAreNotWholeOrDoNotFit) {
+  const std::string name = "lycoris_blocks_0_self_attn_q";
+  with(name + ".hada_w1_a", numbers({8, 2}, 1)).with(name + ".hada_w1_b", numbers({2, 8}, 2));
+  EXPECT_THAT(with(name + ".hada_w2_a", numbers({8, 2}, 3)).refusal(),
+              AllOf(HasSubstr("LoHa of 'blocks.0.attn1.to_q' lacks"), HasSubstr("hada_w2_b")));
+  with(name + ".hada_w1_a", numbers({8, 2}, 1)).with(name + ".hada_w1_b", numbers({2, 8}, 2));
+  with(name + ".hada_w2_a", numbers({8, 2}, 3)).with(name + ".hada_w2_b", numbers({2, 9}, 4));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("hada_w2_b' [2, 9] make no change of"), HasSubstr("[8, 8]")));
+  with(name + ".hada_w1_a", numbers({8, 2}, 1)).with(name + ".hada_w1_b", numbers({3, 8}, 2));
+  with(name + ".hada_w2_a", numbers({8, 2}, 3)).with(name + ".hada_w2_b", numbers({2, 8}, 4));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("hada_w1_b' [3, 8]"), HasSubstr("differ in rank")));
+  EXPECT_THAT(with(name + ".lokr_w1", numbers({2, 2}, 1)).refusal(), HasSubstr("LoKr of 'blocks.0.attn1.to_q'"));
+  with(name + ".lokr_w1", numbers({2, 2}, 1)).with(name + ".lokr_w2", numbers({4, 4}, 2));
+  EXPECT_THAT(with(name + ".lokr_w2_a", numbers({4, 1}, 3)).refusal(), HasSubstr("once, whole or as a product"));
+  with(name + ".lokr_w1", numbers({2, 2}, 1)).with(name + ".lokr_w2", numbers({4, 5}, 2));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("lokr_w2' [4, 5] make no change of"), HasSubstr("[8, 8]")));
+  with(name + ".lokr_w1", numbers({4}, 1)).with(name + ".lokr_w2", numbers({4, 4}, 2));
+  EXPECT_THAT(refusal(), HasSubstr("must be a matrix"));
+  Tensor bad = numbers({4, 4}, 2);
+  bad.data<float>()[3] = NAN;
+  with(name + ".lokr_w1", numbers({2, 2}, 1)).with(name + ".lokr_w2", std::move(bad));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("lokr_w2"), HasSubstr("holds nan at element 3")));
+}
+
+TEST_F(LoraTest, OtherFamiliesAreRefusedByName) {
+  const std::string name = "lora_unet_blocks_0_self_attn_q";
+  const auto refused = [&](const std::string& end) {
+    with_pair(name + ".lora_down.weight", name + ".lora_up.weight", 8, 8);
+    return with(name + end, numbers({2, 2}, 1)).refusal();
+  };
+  EXPECT_THAT(refused(".lora_mid.weight"), AllOf(HasSubstr("is of LoCon with lora_mid, which is not supported"),
+                                                 HasSubstr(name + ".lora_mid.weight"), HasSubstr("LoHa and LoKr")));
+  EXPECT_THAT(refused(".hada_t1"), HasSubstr("LoHa with Tucker cores"));
+  EXPECT_THAT(refused(".lokr_t2"), HasSubstr("LoKr with a Tucker core"));
+  EXPECT_THAT(refused(".oft_blocks"), HasSubstr("is of OFT"));
+}
+
 TEST_F(LoraTest, StrengthZeroAddsNothing) {
   with_pair("transformer.blocks.0.attn1.to_q.lora_A.weight", "transformer.blocks.0.attn1.to_q.lora_B.weight", 8, 8);
   const Lora lora = open(0);

@@ -16,8 +16,8 @@ constexpr std::string_view kTable = "scale_shift_table", kOriginalTable = "modul
 constexpr std::string_view kDefaultAdapter = ".default";
 
 // What stands before a module's name. The last, nothing, is DiffSynth's.
-constexpr std::string_view kPrefixes[] = {"transformer.",           "base_model.model.", "diffusion_model.",
-                                          "model.diffusion_model.", "lora_unet_",        ""};
+constexpr std::string_view kPrefixes[] = {
+    "transformer.", "base_model.model.", "diffusion_model.", "model.diffusion_model.", "lora_unet_", "lycoris_", ""};
 
 struct Ending {
   std::string_view text;
@@ -34,9 +34,31 @@ constexpr Ending kEndings[] = {
     {".alpha", LoraPart::kAlpha},
     {".diff", LoraPart::kWhole},
     {".diff_b", LoraPart::kBias},
+    {".hada_w1_a", LoraPart::kHadamard1A},
+    {".hada_w1_b", LoraPart::kHadamard1B},
+    {".hada_w2_a", LoraPart::kHadamard2A},
+    {".hada_w2_b", LoraPart::kHadamard2B},
+    {".lokr_w1", LoraPart::kKronecker1},
+    {".lokr_w1_a", LoraPart::kKronecker1A},
+    {".lokr_w1_b", LoraPart::kKronecker1B},
+    {".lokr_w2", LoraPart::kKronecker2},
+    {".lokr_w2_a", LoraPart::kKronecker2A},
+    {".lokr_w2_b", LoraPart::kKronecker2B},
     {".dora_scale", LoraPart::kDropped},
     {".lora_magnitude_vector", LoraPart::kDropped},
     {".lora_magnitude_vector.weight", LoraPart::kDropped},
+};
+
+struct Family {
+  std::string_view end, name;
+};
+constexpr Family kUnsupported[] = {
+    {".lora_mid.weight", "LoCon with lora_mid"},
+    {".hada_t1", "LoHa with Tucker cores"},
+    {".hada_t2", "LoHa with Tucker cores"},
+    {".lokr_t2", "LoKr with a Tucker core"},
+    {".oft_blocks", "OFT"},
+    {".oft_diag", "OFT"},
 };
 
 // Original names of what stands at the same place in the tree, longest beginnings first. Rules of blocks hold for those
@@ -164,7 +186,21 @@ std::optional<LoraKey> LoraNames::find(const std::string& key) const {
     if ((of_bias ? bias(*module) : weight(*module)).empty()) return std::nullopt;
     return LoraKey{*module, ending.part};
   }
+  for (const Family& other : kUnsupported) {
+    name = plain;
+    if (!cut_end(name, other.end)) continue;
+    const std::optional<std::string> module = module_of(std::string(name));
+    if (module) return LoraKey{*module, LoraPart::kUnsupported};
+  }
   return std::nullopt;
+}
+
+std::string LoraNames::family(const std::string& key) {
+  const std::string plain = without_default_adapter(key);
+  const auto* found = std::find_if(std::begin(kUnsupported), std::end(kUnsupported),
+                                   [&](const Family& other) { return plain.ends_with(other.end); });
+  ZT_CHECK(found != std::end(kUnsupported), "'{}'", key);
+  return std::string(found->name);
 }
 
 std::string LoraNames::weight(const std::string& module) const {

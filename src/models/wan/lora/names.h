@@ -1,5 +1,6 @@
 // What the keys of a LoRA file name in a transformer: the spellings of PEFT/diffusers, of the original code and
-// ComfyUI, and of kohya's scripts, one mapping for all (wan.md sections 2.7 and 10.6). Names only; values are lora.h.
+// ComfyUI, of kohya's scripts and of LyCORIS, one mapping for all (wan.md sections 2.7 and 10.6). Names only; values
+// are lora.h.
 #pragma once
 
 #include <map>
@@ -13,14 +14,28 @@ namespace zoetrope::wan {
 
 // What a key holds of a module's change.
 enum class LoraPart {
-  kDown,     // [rank, in]: lora_A, lora_down
-  kUp,       // [out, rank]: lora_B, lora_up
-  kUpBias,   // [out]: a bias of lora_B, of the same strength as the product
-  kAlpha,    // a number; the product is multiplied by alpha / rank
-  kWhole,    // the tensor's whole change: .diff, of modulations .diff_m
-  kBias,     // the bias' whole change: .diff_b
-  kDropped,  // known and not used: magnitudes of DoRA
+  kDown,    // [rank, in]: lora_A, lora_down
+  kUp,      // [out, rank]: lora_B, lora_up
+  kUpBias,  // [out]: a bias of lora_B, of the same strength as the product
+  kAlpha,   // a number; the product is multiplied by alpha / rank
+  kWhole,   // the tensor's whole change: .diff, of modulations .diff_m
+  kBias,    // the bias' whole change: .diff_b
+  // LoHa: (1A · 1B) ⊙ (2A · 2B), of [out, rank] and [rank, in].
+  kHadamard1A,
+  kHadamard1B,
+  kHadamard2A,
+  kHadamard2B,
+  // LoKr: 1 ⊗ 2, each a matrix or the product of two.
+  kKronecker1,
+  kKronecker1A,
+  kKronecker1B,
+  kKronecker2,
+  kKronecker2A,
+  kKronecker2B,
+  kDropped,      // known and not used: magnitudes of DoRA
+  kUnsupported,  // of families whose changes are others
 };
+inline constexpr size_t kLoraParts = static_cast<size_t>(LoraPart::kDropped);  // that are used
 
 struct LoraKey {
   std::string module;  // as the checkpoint names it, without ".weight": "blocks.0.attn1.to_q"
@@ -33,6 +48,9 @@ class LoraNames {
 
   // Nothing where the key names no tensor of the list, or no part that is known.
   std::optional<LoraKey> find(const std::string& key) const;
+
+  // The family of a key that is unsupported, for people: "LoCon with lora_mid".
+  static std::string family(const std::string& key);
 
   // The list's names for a module's parameters; empty where it has none.
   std::string weight(const std::string& module) const;  // of tables that are no layer's the module's own name

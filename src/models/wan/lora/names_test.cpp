@@ -79,6 +79,20 @@ TEST_F(LoraNamesTest, Kohya) {
   expect("lora_unet_blocks_1.diff_m", "blocks.1.scale_shift_table", LoraPart::kWhole);
 }
 
+TEST_F(LoraNamesTest, Lycoris) {
+  expect("lycoris_blocks_0_self_attn_q.hada_w1_a", "blocks.0.attn1.to_q", LoraPart::kHadamard1A);
+  expect("lora_unet_blocks_0_self_attn_q.hada_w2_b", "blocks.0.attn1.to_q", LoraPart::kHadamard2B);
+  expect("diffusion_model.blocks.0.ffn.2.lokr_w1", "blocks.0.ffn.net.2", LoraPart::kKronecker1);
+  expect("lycoris_blocks_1_cross_attn_k_img.lokr_w1_b", "blocks.1.attn2.add_k_proj", LoraPart::kKronecker1B);
+  expect("lycoris_blocks_1_ffn_0.lokr_w2_a", "blocks.1.ffn.net.0.proj", LoraPart::kKronecker2A);
+  expect("lycoris_blocks_1_ffn_0.alpha", "blocks.1.ffn.net.0.proj", LoraPart::kAlpha);
+  expect("diffusion_model.blocks.0.self_attn.q.lora_mid.weight", "blocks.0.attn1.to_q", LoraPart::kUnsupported);
+  expect("lycoris_patch_embedding.hada_t1", "patch_embedding", LoraPart::kUnsupported);
+  expect_none("lycoris_blocks_3_ffn_0.lokr_w2_a");  // three layers
+  expect_none("lora_te_mlp_fc1.oft_blocks");
+  EXPECT_EQ(LoraNames::family("x.lora_mid.weight"), "LoCon with lora_mid");
+}
+
 TEST_F(LoraNamesTest, DiffSynth) {
   expect("blocks.0.self_attn.q.lora_A.default.weight", "blocks.0.attn1.to_q", LoraPart::kDown);
   expect("blocks.0.ffn.2.lora_B.default.weight", "blocks.0.ffn.net.2", LoraPart::kUp);
@@ -86,10 +100,10 @@ TEST_F(LoraNamesTest, DiffSynth) {
 }
 
 TEST_F(LoraNamesTest, OthersMatchNothing) {
-  expect_none("transformer.blocks.3.attn1.to_q.lora_A.weight");         // three layers
-  expect_none("diffusion_model.blocks.0.self_attn.q.weight");           // a weight, no change of one
-  expect_none("diffusion_model.blocks.0.self_attn.q.lora_mid.weight");  // unknown part
-  expect_none("diffusion_model.blocks.0.self_attn.norm_q.diff_b");      // has no bias
+  expect_none("transformer.blocks.3.attn1.to_q.lora_A.weight");     // three layers
+  expect_none("diffusion_model.blocks.0.self_attn.q.weight");       // a weight, no change of one
+  expect_none("diffusion_model.blocks.0.self_attn.q.lora_middle");  // unknown part
+  expect_none("diffusion_model.blocks.0.self_attn.norm_q.diff_b");  // has no bias
   expect_none("diffusion_model.blocks.0.norm1.diff_m");
   expect_none("double_blocks.0.img_attn.qkv.lora_A.weight");
   expect_none("lora_te_text_model_encoder_layers_0_mlp_fc1.alpha");
