@@ -86,13 +86,16 @@ class Decoder {
 
   // Frames behind those that next() gave, after which there are none. Packets would be counted sooner, but are not
   // frames: a field may come in one of its own, and some only hold what later frames are made from. What shows in
-  // pixels alone is left out.
+  // pixels alone is left out. Damage there ends the count: nothing of it is used.
   int64_t count_rest() {
     context_->skip_loop_filter = context_->skip_idct = AVDISCARD_ALL;
     context_->err_recognition &= ~AV_EF_CRCCHECK;  // checksums of pixels that are not made
     const FFmpegPtr<AVFrame> frame(av_frame_alloc());
     int64_t count = 0;
-    for (; next(frame.get()); ++count) av_frame_unref(frame.get());
+    try {
+      for (; next(frame.get()); ++count) av_frame_unref(frame.get());
+    } catch (const Error&) {
+    }
     return count;
   }
 

@@ -6,9 +6,12 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/disk_limit.h"
@@ -484,6 +487,23 @@ TEST(VideoReader, CountsFramesAndNotPackets) {
   }
   EXPECT_THAT(error_of([&] { read_control_clip(folder / "x.mp4", kFrames + 1, "video="); }),
               AllOf(HasSubstr("has 6 frames"), HasSubstr("7 are needed")));
+}
+
+// A recording that broke off is used as far as it is asked for.
+TEST(VideoReader, DamageBehindTheFramesUsedIsNoError) {
+  constexpr int64_t kFrames = 6;
+  const TestFolder folder;
+  encode_clip(folder / "x.mp4", "mp4", "mpeg4", kFrames);
+  std::ifstream file(folder / "x.mp4", std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const size_t end = bytes.find("moov");  // behind the packets
+  ASSERT_NE(end, std::string::npos);
+  for (size_t i = end / 2; i < end - 4; ++i) bytes[i] = static_cast<char>(0xff);
+  const auto damaged = folder.write("damaged.mp4", bytes);
+  const ControlClip clip = read_control_clip(damaged, 1, "video=");
+  EXPECT_EQ(clip.frames.extent(0), 1);
+  EXPECT_LE(clip.available, kFrames);
+  EXPECT_NE(error_of([&] { read_control_clip(damaged, kFrames, "video="); }), "");
 }
 
 TEST(VideoReader, BadFiles) {

@@ -46,6 +46,7 @@ void Dump::write() {
   writer.write(folder_ / kFile);
   made_folder_ = false;
   unfinished_.forget();
+  tensors_.clear();  // a comparison may follow, with weights of its own
 }
 
 }  // namespace zoetrope::pipeline

@@ -148,13 +148,13 @@ TEST(PackedGemm, RoundEveryTile) {
         for (const DType dtype : {DType::kF32, DType::kBF16}) check({m, n, k, dtype, dtype});
 }
 
-// Slabs of 512 columns; K in one, two and three steps of at most 2048, of which matrix units take 512 at a time;
-// several blocks of rows, and passes of 1024.
+// Slabs of 512 columns; K in one, two and three steps of at most 2048; several blocks of rows, and passes of
+// 1024.
 TEST(PackedGemm, RoundEveryBlock) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t n : {511, 512, 513}) check({7, n, 16, dtype, dtype});
     for (const int64_t k : {2047, 2048, 2049, 4097}) check({7, 65, k, dtype, dtype, Ending::kGated});
-    for (const int64_t k : {511, 512, 513, 1025}) check({35, 33, k, dtype, dtype, Ending::kResidual});
+    for (const int64_t k : {513, 2049}) check({35, 33, k, dtype, dtype, Ending::kResidual});
     for (const int64_t m : {191, 192, 193, 257, 391, 1023, 1024, 1025, 2049}) check({m, 3, 5, dtype, dtype});
     check({1030, 40, 2060, dtype, dtype, Ending::kGated});
   }

@@ -266,8 +266,9 @@ class Pass {
       if (i + 1 < pieces.size()) asked = ahead(pieces[i + 1], turns * ceil_div(now.depth, kStep));
       multiply_piece(now, asked, room, room.sums[now.w == &block.product->w ? 0 : 1]);
     }
-    with_compute_type(block.product->out.dtype(), "thin gemm's out",
-                      [&](auto type) { finish<typename decltype(type)::type>(block, room); });
+    // Not by with_compute_type(): what it throws would be compiled for this instruction set and linked for all.
+    if (block.product->out.dtype() == DType::kBF16) finish<BFloat16>(block, room);
+    else finish<float>(block, room);
   }
 
   template <typename Out>

@@ -224,7 +224,7 @@ class Reader {
            name);
     }
     const Target target = target_of(name);
-    int64_t rank = 0;
+    int64_t rank = 0;  // alpha is divided by the first product's, as LyCORIS does; the other's may be another
     for (const auto& [up, down] : {std::pair{kHadamard2A, kHadamard2B}, {kHadamard1A, kHadamard1B}}) {
       const Extents size = product_of(module[up], module[down]);
       if (size.rows != target.rows || size.columns != target.columns)
@@ -252,7 +252,8 @@ class Reader {
     }
     if (two) return {{up, down, ""}, product_of(up, down), up};
     const Shape& shape = file_->info(whole).shape;
-    if (shape.rank() < 2) fail("{}: '{}' {} must be a matrix", where_, whole, shape.to_string());
+    if (shape.rank() < 2 || shape.size() == 0)
+      fail("{}: '{}' {} must be a matrix of at least one element", where_, whole, shape.to_string());
     check_values(whole);
     return {{"", "", whole}, {shape[0], shape.size() / shape[0], 0}, whole};
   }
@@ -264,7 +265,9 @@ class Reader {
     const Factor second = factor_of(name, module[kKronecker2], module[kKronecker2A], module[kKronecker2B]);
     const Target target = target_of(name);
     if (first.size.rows * second.size.rows != target.rows || first.size.columns * second.size.columns != target.columns)
-      no_change(pair_text(first.key, second.key), target);
+      no_change(fmt::format("{}: '{}' and '{}', of which the factors [{}, {}] and [{}, {}] come,", where_, first.key,
+                            second.key, first.size.rows, first.size.columns, second.size.rows, second.size.columns),
+                target);
     const int64_t rank = second.size.rank > 0 ? second.size.rank : first.size.rank;
     const double scale = rank > 0 ? scale_of(name, module, rank) : 1;
     io::WeightDelta delta{source_, first.matrix.up, first.matrix.down, first.matrix.whole, scale};
