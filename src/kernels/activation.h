@@ -22,7 +22,8 @@ inline double activation_reference(Activation activation, double x) {
     case Activation::kSilu:
       return silu_reference(x);
     case Activation::kGeluTanh:
-      // 0.5·x·(1 + tanh u) = x / (1 + e^(−2u)), which keeps its digits where tanh u is near −1
+      // 0.5·x·(1 + tanh u) = x / (1 + e^(−2u)), which keeps its digits where tanh u is near −1; NaN for −inf, as
+      // PyTorch
       return x / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
     case Activation::kGeluErf:
       return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);  // erfc(−z) = 1 + erf(z)

@@ -37,7 +37,8 @@ inline Floats silu(Floats x) {
   return above / (set(1.0f) + exp_inside(max(set(-kExpEnd), -above)));
 }
 
-// 0.5·x·(1 + tanh u) = x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): no cancellation for negative x.
+// 0.5·x·(1 + tanh u) = x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): no cancellation for negative x. NaN for −inf, as in
+// PyTorch.
 inline Floats gelu_tanh(Floats x) {
   const Floats cubic = x * fma(x * x, set(0.044715f), set(1.0f));
   return x / (set(1.0f) + exp(cubic * set(-1.5957691216057308f)));

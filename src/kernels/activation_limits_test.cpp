@@ -1,5 +1,6 @@
-// SiLU of infinities, of NaN and of what overflows on the way, through every op that ends in it and every
-// implementation of each: +inf stays, −inf ends in 0, NaN stays. What SiLU is between is tested with each op.
+// SiLU and GELU-tanh of infinities, of NaN and of what overflows on the way, through every op that ends in them and
+// every implementation of each: +inf and NaN stay; of −inf SiLU ends in 0 and GELU-tanh in NaN, as in PyTorch; what is
+// finite ends in 0 on that side. What they are between is tested with each op.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -24,21 +25,25 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Limit {
-  double x, silu;
+  double x, silu, gelu_tanh;
 };
-// All are exact in bf16. From −104 on e^x is no float32; −1.5·2^127 and the like overflow in x·log₂e.
-const Limit kLimits[] = {{kInfinity, kInfinity},
-                         {-kInfinity, 0},
-                         {kNaN, kNaN},
-                         {0x1.8p127, 0x1.8p127},
-                         {-0x1.8p127, 0},
-                         {-0x1p50, 0},
-                         {-104, 0},
-                         {-96, 0},
-                         {-88, 0},
-                         {96, 96},
-                         {0, 0},
-                         {-1, -0.26894142137}};
+// All are exact in bf16. From −104 on e^x is no float32; −1.5·2^127 and the like overflow in x·log₂e, and in x³ with
+// −2^50.
+const Limit kLimits[] = {{kInfinity, kInfinity, kInfinity},
+                         {-kInfinity, 0, kNaN},
+                         {kNaN, kNaN, kNaN},
+                         {0x1.8p127, 0x1.8p127, 0x1.8p127},
+                         {-0x1.8p127, 0, 0},
+                         {-0x1p50, 0, 0},
+                         {-104, 0, 0},
+                         {-96, 0, 0},
+                         {-88, 0, 0},
+                         {96, 96, 96},
+                         {0, 0, 0},
+                         {-1, -0.26894142137, -0.15880800939}};
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh};
+const char* name_of(Activation activation) { return activation == Activation::kSilu ? "silu" : "gelu_tanh"; }
+
 constexpr int64_t kColumns = 70;  // vectors of every width, and a tail
 
 const Limit& limit_of(int64_t column) { return kLimits[static_cast<size_t>(column) % std::size(kLimits)]; }
@@ -50,58 +55,80 @@ Tensor limits(DType dtype) {
   return x;
 }
 
-// out [..., kColumns], where `relative` is what an op may be off by.
-void expect_limits(const TensorView& out, double relative) {
-  const std::vector<double> values = test::values(out);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const Limit& limit = limit_of(static_cast<int64_t>(i) % kColumns);
-    SCOPED_TRACE(testing::Message() << "silu(" << limit.x << ") in column " << static_cast<int64_t>(i) % kColumns);
-    if (std::isnan(limit.silu)) EXPECT_TRUE(std::isnan(values[i])) << values[i];
-    else if (std::isinf(limit.silu)) EXPECT_EQ(values[i], limit.silu);
-    else EXPECT_LE(std::abs(values[i] - limit.silu), relative * std::abs(limit.silu) + 1e-35) << values[i];
-  }
+void expect_limit(Activation activation, const Limit& limit, double value, double relative) {
+  const double limiting = activation == Activation::kSilu ? limit.silu : limit.gelu_tanh;
+  SCOPED_TRACE(testing::Message() << name_of(activation) << "(" << limit.x << ")");
+  if (std::isnan(limiting)) EXPECT_TRUE(std::isnan(value)) << value;
+  else if (std::isinf(limiting)) EXPECT_EQ(value, limiting);
+  else EXPECT_LE(std::abs(value - limiting), relative * std::abs(limiting) + 1e-35) << value;
 }
 
-double tolerance(DType out) { return 8 * test::kUnitF32 + (out == DType::kBF16 ? test::kUnitBF16 : 0); }
+// A sigmoid is good to five units, GELU-tanh's to four more for each e-fold of its exponential: 1.7 of them at −1.
+double tolerance(Activation activation, DType out) {
+  const double units = activation == Activation::kSilu ? 8 : 12;
+  return units * test::kUnitF32 + (out == DType::kBF16 ? test::kUnitBF16 : 0);
+}
+
+// out [..., kColumns].
+void expect_limits(Activation activation, const TensorView& out) {
+  const std::vector<double> values = test::values(out);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t column = static_cast<int64_t>(i) % kColumns;
+    SCOPED_TRACE(testing::Message() << "column " << column);
+    expect_limit(activation, limit_of(column), values[i], tolerance(activation, out.dtype()));
+  }
+}
 
 constexpr DType kDtypes[] = {DType::kF32, DType::kBF16};
 
-TEST(SiluLimits, Definition) {
-  for (const Limit& limit : kLimits) {
-    const double y = activation_reference(Activation::kSilu, limit.x);
-    if (std::isnan(limit.silu)) EXPECT_TRUE(std::isnan(y));
-    else if (std::isinf(limit.silu)) EXPECT_EQ(y, limit.silu);
-    else EXPECT_NEAR(y, limit.silu, 1e-10 * std::abs(limit.silu) + 1e-35);
+TEST(ActivationLimits, Definition) {
+  for (const Activation activation : kActivations) {
+    for (const Limit& limit : kLimits)
+      expect_limit(activation, limit, activation_reference(activation, limit.x), 1e-10);
   }
 }
 
-TEST(SiluLimits, Activate) {
+TEST(ActivationLimits, Activate) {
+  for (const Activation activation : kActivations) {
+    for (const DType dtype : kDtypes) {
+      for (const char* name : {"avx2", "reference"}) {
+        SCOPED_TRACE(testing::Message() << name << " " << dtype_name(dtype));
+        const Tensor x = limits(dtype), out(dtype, {kColumns});
+        Stream stream(1);
+        activate(stream, activation, x, out, name);
+        expect_limits(activation, out);
+      }
+    }
+  }
+}
+
+TEST(ActivationLimits, GeluTanhTimesOnes) {
   for (const DType dtype : kDtypes) {
     for (const char* name : {"avx2", "reference"}) {
       SCOPED_TRACE(testing::Message() << name << " " << dtype_name(dtype));
-      const Tensor x = limits(dtype), out(dtype, {kColumns});
+      const Tensor ones = test::random_tensor(dtype, {kColumns}, 1, 1, 0), out(dtype, {kColumns});
       Stream stream(1);
-      activate(stream, Activation::kSilu, x, out, name);
-      expect_limits(out, tolerance(dtype));
+      gelu_tanh_mul(stream, limits(dtype), ones, out, name);
+      expect_limits(Activation::kGeluTanh, out);
     }
   }
 }
 
 // Rows of ones, which their norm leaves as they are, times a gamma of limits.
-TEST(SiluLimits, ChannelNorm) {
+TEST(ActivationLimits, ChannelNorm) {
   for (const DType dtype : kDtypes) {
     for (const char* name : {"avx2", "reference"}) {
       SCOPED_TRACE(testing::Message() << name << " " << dtype_name(dtype));
       const Tensor x = test::random_tensor(dtype, {3, kColumns}, 1, 1, 0), out(dtype, {3, kColumns});
       Stream stream(1);
       channel_norm(stream, {x, limits(DType::kF32), true, out, name});
-      expect_limits(out, tolerance(dtype));
+      expect_limits(Activation::kSilu, out);
     }
   }
 }
 
 // Products of zeros, and a bias of limits.
-TEST(SiluLimits, Gemm) {
+void expect_gemm_limits(Activation activation) {
   for (const DType in : kDtypes) {
     for (const DType to : kDtypes) {
       const Tensor x(in, {5, 24}), w = test::random_tensor(in, {kColumns, 24}, 1), bias = limits(DType::kF32);
@@ -109,18 +136,21 @@ TEST(SiluLimits, Gemm) {
       for (const char* name : {"reference", "onednn", "f32_via_convert", "onednn_bf16"}) {
         const Tensor out(to, {5, kColumns});
         Stream stream(1);
-        const std::string error = error_of([&] { gemm(stream, {x, w, bias, Activation::kSilu, out, name}); });
+        const std::string error = error_of([&] { gemm(stream, {x, w, bias, activation, out, name}); });
         if (!error.empty()) continue;  // not of these dtypes, or not of this machine
         SCOPED_TRACE(testing::Message() << name << " " << dtype_name(in) << " " << dtype_name(to));
-        expect_limits(out, tolerance(to));
+        expect_limits(activation, out);
         ++ran;
       }
       EXPECT_GE(ran, 2);
     }
   }
 }
+TEST(ActivationLimits, Gemm) {
+  for (const Activation activation : kActivations) expect_gemm_limits(activation);
+}
 
-TEST(SiluLimits, PackedGemm) {
+void expect_packed_gemm_limits(Activation activation) {
   for (const DType dtype : kDtypes) {
     for (const DType to : kDtypes) {
       for (const PackedLayout layout : packed_layouts(dtype)) {
@@ -142,19 +172,22 @@ TEST(SiluLimits, PackedGemm) {
           g.x = x;
           g.w = matrix;
           g.bias = bias;
-          g.activation = Activation::kSilu;
+          g.activation = activation;
           g.out = out;
           g.implementation = name;
           Stream stream(1);
           packed_gemm(stream, g);
-          expect_limits(out, tolerance(to));
+          expect_limits(activation, out);
         }
       }
     }
   }
 }
+TEST(ActivationLimits, PackedGemm) {
+  for (const Activation activation : kActivations) expect_packed_gemm_limits(activation);
+}
 
-TEST(SiluLimits, ThinGemm) {
+void expect_thin_gemm_limits(Activation activation) {
   std::vector<std::string> names{"reference", "avx2"};
   if (cpu_features().avx512) names.emplace_back("avx512");
   if (cpu_features().amx_bf16) names.emplace_back("amx");
@@ -165,17 +198,20 @@ TEST(SiluLimits, ThinGemm) {
         SCOPED_TRACE(testing::Message() << name << " " << dtype_name(dtype) << " " << dtype_name(to));
         const Tensor x(dtype, {35, 32}), w = test::random_tensor(dtype, {kColumns, 32}, 1), out(to, {35, kColumns});
         const Tensor bias = limits(DType::kF32);
-        const ThinProduct one{w, {}, out, bias, Activation::kSilu};
+        const ThinProduct one{w, {}, out, bias, activation};
         Stream stream(1);
         thin_gemm(stream, {.x = x, .products = {&one, 1}, .weight_precision = dtype, .implementation = name});
-        expect_limits(out, tolerance(to));
+        expect_limits(activation, out);
       }
     }
   }
 }
+TEST(ActivationLimits, ThinGemm) {
+  for (const Activation activation : kActivations) expect_thin_gemm_limits(activation);
+}
 
 // Pixels of ones, which the norm leaves as they are, times a gamma of limits.
-TEST(SiluLimits, FrameConvolution) {
+TEST(ActivationLimits, FrameConvolution) {
   std::vector<std::string> names{"reference", "avx2"};
   if (cpu_features().avx512) names.emplace_back("avx512");
   if (cpu_features().avx512_bf16) names.emplace_back("avx512_bf16");
@@ -201,7 +237,7 @@ TEST(SiluLimits, FrameConvolution) {
       Stream stream(1);
       const TensorView inputs[] = {x};
       FrameConvolution(p, weight, {}).run(stream, inputs, out);
-      expect_limits(normed, tolerance(dtype));
+      expect_limits(Activation::kSilu, normed);
     }
   }
 }
