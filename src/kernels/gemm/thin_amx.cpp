@@ -14,36 +14,17 @@
 #include "base/index_range.h"
 #include "kernels/activation.h"
 #include "kernels/amx_units.h"
-#include "kernels/cpu_features.h"
 #include "kernels/vector_math.h"
 #include "tensor/dispatch.h"
 
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int64_t kTileRows = kAmxTileRows, kTileBytes = 1024, kTileFloats = 256, kLine = kAmxTileLine;
-constexpr int64_t kStep = 32;  // terms of a tile of weights
-// Terms summed in the units before sums go to memory: of two tiles of weights 32 KiB. 1024 and 2048, blocks of 32
-// columns, and asking ahead into L1 or not at all differed by less than the scatter of 8 and 32 rows (10 %).
-constexpr int64_t kPiece = 512;
-constexpr int64_t kPairColumns = 2 * kTileRows;  // of weights that are multiplied together
-// Rows that one pass over the weights serves, so that scratch stays bounded.
-constexpr int64_t kPassRows = 1024;
-// Up to so many, weights are multiplied with where they lie. Beyond, each is read often enough to be copied first:
-// rows of the map are a power of two apart and would push one another out of the first cache.
-constexpr int64_t kFewRows = 96;
-
-int64_t block_columns(int64_t rows) { return rows <= kFewRows ? 64 : 128; }
-
-struct Sizes {
-  int64_t tiles, steps, block;  // tiles of rows; tiles of terms; columns that a thread sums at a time
-  Sizes(int64_t rows, int64_t k)
-      : tiles(ceil_div(rows, kTileRows)), steps(ceil_div(k, kStep)), block(block_columns(rows)) {}
-  int64_t x_bytes() const { return tiles * steps * kTileBytes; }
-  int64_t copy_bytes() const { return kPairColumns * kPiece * 2; }
-  int64_t sums_floats() const { return block * tiles * kTileRows; }
-  int64_t room_bytes(bool gated) const { return copy_bytes() + (gated ? 2 : 1) * sums_floats() * 4; }
-};
+using Sizes = ThinAmxSizes;
+constexpr int64_t kTileRows = Sizes::kTileRows, kTileBytes = Sizes::kTileBytes, kStep = Sizes::kStep;
+constexpr int64_t kPiece = Sizes::kPiece, kPairColumns = Sizes::kPairColumns, kFewRows = Sizes::kFewRows;
+constexpr int64_t kTileFloats = kTileRows * kTileRows, kLine = kAmxTileLine;
+static_assert(kTileRows == kAmxTileRows && kTileBytes == kTileRows * kLine);
 
 // Weights asked for ahead of their use, some with each step: see ThinAhead in thin_kernel.h.
 struct Ahead {
@@ -311,16 +292,6 @@ class Pass {
 
 }  // namespace
 
-Refusal refuse_thin_amx(const ThinGemm& args) {
-  if (!cpu_features().amx_bf16) return "needs AMX with BF16";
-  if (args.x.dtype() != DType::kBF16) return "x is F32";
-  for (const ThinProduct& product : args.products) {
-    if (product.w.dtype() != DType::kBF16 || (product.gate && product.gate.dtype() != DType::kBF16))
-      return "weights are F32";
-  }
-  return {};
-}
-
 void thin_gemm_amx(Stream& stream, const ThinGemm& args) {
   const int64_t rows = args.x.extent(0), k = args.x.extent(1);
   const bool gated = std::any_of(args.products.begin(), args.products.end(),
@@ -328,13 +299,8 @@ void thin_gemm_amx(Stream& stream, const ThinGemm& args) {
   const Arena::Scope scope(stream.scratch());
   auto* scratch =
       static_cast<std::byte*>(stream.scratch().allocate(thin_gemm_scratch_bytes(rows, k, gated, stream.team().size())));
-  for (int64_t begin = 0; begin < rows; begin += kPassRows)
-    Pass(args, {begin, std::min(rows, begin + kPassRows)}).run(stream, scratch, gated);
-}
-
-size_t thin_amx_scratch_bytes(int64_t rows, int64_t k, bool gated, int threads) {
-  const Sizes sizes(std::min(rows, kPassRows), k);
-  return static_cast<size_t>(sizes.x_bytes() + threads * sizes.room_bytes(gated));
+  for (int64_t begin = 0; begin < rows; begin += Sizes::kPassRows)
+    Pass(args, {begin, std::min(rows, begin + Sizes::kPassRows)}).run(stream, scratch, gated);
 }
 
 }  // namespace zoetrope::kernels

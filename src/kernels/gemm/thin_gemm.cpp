@@ -9,6 +9,7 @@
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/thin_amx.h"
 #include "kernels/gemm/thin_kernel.h"
+#include "kernels/implementation.h"
 #include "tensor/dispatch.h"
 
 namespace zoetrope::kernels {
@@ -302,6 +303,15 @@ void run_reference(Stream&, const ThinGemm& g) {
   });
 }
 
+Refusal refuse_amx(const ThinGemm& args) {
+  if (!cpu_features().amx_bf16) return "needs AMX with BF16";
+  if (args.x.dtype() != DType::kBF16) return "x is F32";
+  for (const ThinProduct& product : args.products) {
+    if (product.w.dtype() != DType::kBF16 || (product.gate && product.gate.dtype() != DType::kBF16))
+      return "weights are F32";
+  }
+  return {};
+}
 Refusal refuse_avx512(const ThinGemm&) {
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
   return {};
@@ -313,7 +323,7 @@ Refusal refuse_avx2(const ThinGemm&) {
 Refusal refuse_nothing(const ThinGemm&) { return {}; }
 
 constexpr Implementation<ThinGemm, void (*)(Stream&, const ThinGemm&)> kImplementations[] = {
-    {"amx", refuse_thin_amx, thin_gemm_amx},
+    {"amx", refuse_amx, thin_gemm_amx},
     {"avx512", refuse_avx512, run_avx512},
     {"avx2", refuse_avx2, run_avx2},
     {"reference", refuse_nothing, run_reference},
@@ -330,7 +340,8 @@ void thin_gemm(Stream& stream, const ThinGemm& args) {
 size_t thin_gemm_scratch_bytes(int64_t rows, int64_t k, bool gated, int threads) {
   const int64_t pass = std::min(rows, kPassRows);
   const auto vectors = static_cast<size_t>(x_floats(pass, k) + threads * room_floats(pass, gated)) * sizeof(float);
-  return std::max(vectors, thin_amx_scratch_bytes(rows, k, gated, threads));
+  const ThinAmxSizes units(std::min(rows, ThinAmxSizes::kPassRows), k);
+  return std::max(vectors, static_cast<size_t>(units.x_bytes() + threads * units.room_bytes(gated)));
 }
 
 }  // namespace zoetrope::kernels
