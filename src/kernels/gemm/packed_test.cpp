@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "kernels/cpu_features.h"
@@ -157,6 +158,9 @@ TEST(PackedGemm, RoundEveryBlock) {
     for (const int64_t k : {513, 2049}) check({35, 33, k, dtype, dtype, Ending::kResidual});
     for (const int64_t m : {191, 192, 193, 257, 391, 1023, 1024, 1025, 2049}) check({m, 3, 5, dtype, dtype});
     check({1030, 40, 2060, dtype, dtype, Ending::kGated});
+    // An activation of many rows may be finished beside the next product: none may be left behind.
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1030, 40, 2060}, {77, 130, 72}, {33, 33, 2}})
+      check({m, n, k, dtype, dtype, Ending::kPlain, true, Activation::kGeluTanh});
   }
 }
 
