@@ -11,6 +11,7 @@
 
 #include "base/index_range.h"
 #include "kernels/amx_units.h"
+#include "kernels/gemm/ahead.h"
 #include "kernels/gemm/stored_rows.h"
 
 namespace zoetrope::kernels {
@@ -53,32 +54,6 @@ struct Cut {
   size_t bytes(int64_t panels, int threads) const {
     const int64_t floats = kOwnSums * threads + sums_floats(panels);
     return static_cast<size_t>(x_bytes() + floats * 4);
-  }
-};
-
-// Lines of rows, asked for ahead of their use, so many with each step.
-struct Ahead {
-  const std::byte* row = nullptr;
-  int64_t row_bytes = 0, width = 0, at = 0, left = 0, each = 0;
-
-  Ahead() = default;
-  // `bytes` of each of so many rows, over so many steps.
-  Ahead(const void* first, int64_t stride, int64_t bytes, int64_t rows, int64_t steps)
-      : row(static_cast<const std::byte*>(first)),
-        row_bytes(stride),
-        width(bytes),
-        left(rows * ceil_div(bytes, kLine)),
-        each(ceil_div(left, steps)) {}
-
-  template <_mm_hint kHint>
-  inline __attribute__((always_inline)) void ask() {
-    for (int64_t i = std::min(each, left); i > 0; --i, --left) {
-      _mm_prefetch(reinterpret_cast<const char*>(row + at), kHint);
-      at += kLine;
-      if (at < width) continue;
-      at = 0;
-      row += row_bytes;
-    }
   }
 };
 

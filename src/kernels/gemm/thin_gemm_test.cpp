@@ -129,13 +129,16 @@ TEST(ThinGemm, TermsRoundEveryVectorAndPiece) {
   }
 }
 
-// Matrix units take other tiles: sixteen rows, thirty-two terms and columns, and copies of weights for many rows.
+// Matrix units take other tiles: sixteen rows, thirty-two terms and columns, and copies of weights where tiles are not
+// whole; few rows are cut otherwise than many, and of those 256 pass before the others.
 TEST(ThinGemm, TilesOfMatrixUnits) {
-  for (int64_t m : {15, 16, 17, 31, 32, 33, 95, 96, 97, 113}) check({m, 33, 64, kBF16, kBF16, kBF16, kF32});
+  for (int64_t m : {15, 16, 17, 31, 32, 33, 47, 48, 49, 97, 113}) check({m, 33, 64, kBF16, kBF16, kBF16, kF32});
   for (int64_t k : {31, 32, 33, 511, 512, 513, 1056}) {
     for (int64_t n : {31, 32, 64, 65, 96}) check({3, n, k, kBF16, kBF16, kBF16, kF32, 1, true});
   }
-  for (int64_t n : {127, 128, 129, 192}) check({98, n, 40, kBF16, kBF16, kBF16, kBF16});
+  for (int64_t n : {63, 64, 65, 127, 128, 129, 192}) check({98, n, 40, kBF16, kBF16, kBF16, kBF16});
+  for (int64_t k : {2047, 2048, 2049, 4128}) check({50, 33, k, kBF16, kBF16, kBF16, kF32, 1, true});
+  for (int64_t m : {255, 257, 290}) check({m, 65, 2080, kBF16, kBF16, kBF16, kF32});
 }
 
 TEST(ThinGemm, WeightsAtAnyAddress) {
