@@ -36,8 +36,10 @@ BURST = 72 << 10
 QUEUE = 16 << 20
 # Of one connection in its sender's queue. What others send waits behind it.
 UNSENT = 128 << 10
-# The control groups' period: short beside a block's compute, long beside a change of context.
-PERIOD_US = 10_000
+# The control groups' period: short beside what a link's queues hold, as a rank that has used its share up neither computes
+# nor sends (with 10 ms a fast link stood still between), long beside a change of context. The kernel wants shares of 1 ms.
+PERIOD_US = 2_500
+LEAST_QUOTA_US = 1_000
 
 
 class ClusterError(Exception):
@@ -91,15 +93,16 @@ def make_devices(name, ranks, core_share):
     folder, version = cpu_controller()
     top = folder / name
     share_cpu(top, version)
-    quota = int(PERIOD_US * core_share)
+    quota = max(LEAST_QUOTA_US, int(PERIOD_US * core_share))
+    period = round(quota / core_share)
     for rank in range(ranks):
         group = top / f"rank{rank}"
         group.mkdir()
         if version == 1:
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_period_us").write_text(str(period))
             (group / "cpu.cfs_quota_us").write_text(str(quota))
         else:
-            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+            (group / "cpu.max").write_text(f"{quota} {period}")
     return top
 
 

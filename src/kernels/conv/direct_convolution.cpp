@@ -105,25 +105,33 @@ int64_t DirectConvolution::place(int64_t frame, int64_t row, int64_t column, int
 
 void DirectConvolution::pack(const TensorView& weight) {
   const FrameConvProblem& p = problem_;
-  const int64_t rows = p.kernel[0], widest = kernels_.vectors * kernels_.lanes;
+  const int64_t rows = p.kernel[0], columns = p.kernel[1], widest = kernels_.vectors * kernels_.lanes;
   const auto element = static_cast<int64_t>(dtype_size(tiles_));
   const int64_t frame_inputs = rows * run_length_;
   packed_ = Tensor(held_, {columns_ * p.frames * frame_inputs});
-  const float* from = weight.data<float>();
   for (int64_t column = 0; column < columns_; column += widest) {
     const int64_t width = std::min(widest, columns_ - column), start = column * p.frames * frame_inputs;
     blocks_.push_back(
         {column, static_cast<int>(width / kernels_.lanes), start * element, width * frame_inputs * element});
-    for (int64_t o = column; o < std::min(column + width, p.out_channels); ++o) {
+    const IndexRange outs{column, std::min(column + width, p.out_channels)};
+    // A place is the sum of a tap's, a channel's and an output channel's. Found one by one they took 17 s for the 0.55
+    // billion weights of the larger VAE's decoder.
+    std::vector<int64_t> taps, channels;
+    for (int64_t tap = 0; tap < p.frames * rows; ++tap)
+      for (int64_t j = 0; j < columns; ++j) taps.push_back(start + place(tap / rows, tap % rows, j, 0, 0, width));
+    for (int64_t c = 0; c < p.in_channels; ++c) channels.push_back(place(0, 0, 0, c, 0, width));
+    const auto fill = [&](auto* to, auto converted) {
+      const auto count = static_cast<int64_t>(taps.size());
       for (int64_t c = 0; c < p.in_channels; ++c) {
-        for (int64_t tap = 0; tap < p.frames * rows; ++tap) {
-          for (int64_t j = 0; j < p.kernel[1]; ++j) {
-            const float value = from[((o * p.in_channels + c) * p.frames * rows + tap) * p.kernel[1] + j];
-            put(start + place(tap / rows, tap % rows, j, c, o - column, width), value);
-          }
+        for (int64_t o = outs.begin; o < outs.end; ++o) {
+          const float* from = weight.data<float>() + (o * p.in_channels + c) * count;
+          auto* at = to + channels[static_cast<size_t>(c)] + place(0, 0, 0, 0, o - column, width);
+          for (int64_t i = 0; i < count; ++i) at[taps[static_cast<size_t>(i)]] = converted(from[i]);
         }
       }
-    }
+    };
+    if (held_ == DType::kBF16) fill(packed_.data<BFloat16>(), [](float x) { return to_bfloat16(x); });
+    else fill(packed_.data<float>(), [](float x) { return x; });
   }
 }
 
