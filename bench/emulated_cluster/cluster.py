@@ -36,8 +36,9 @@ BURST = 72 << 10
 QUEUE = 16 << 20
 # Of one connection in its sender's queue. What others send waits behind it.
 UNSENT = 128 << 10
-# The control groups' period: short beside what a link's queues hold, as a rank that has used its share up neither computes
-# nor sends (with 10 ms a fast link stood still between), long beside a change of context. The kernel wants shares of 1 ms.
+# The control groups' period, of shares from 0.4 on; smaller ones get the least that the kernel deals out, and wait longer.
+# Short beside what a link's queues hold, as a rank that has used its share up neither computes nor sends (with 10 ms a fast
+# link stood still meanwhile), long beside a change of context.
 PERIOD_US = 2_500
 LEAST_QUOTA_US = 1_000
 

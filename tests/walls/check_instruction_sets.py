@@ -22,8 +22,10 @@ import subprocess
 import sys
 import tempfile
 
-# Of the flags that begin as those of instruction sets do, these bring no instructions.
-HARMLESS = ("-mtune=", "-mprefer-vector-width=", "-mno-", "-m64")
+# What flags of instruction sets begin with; others of the kind -m… are about tuning, code models or the linker.
+BRING = ("-march=", "-msse", "-mavx", "-mamx", "-mfma", "-mf16c", "-mbmi", "-mlzcnt", "-mpopcnt", "-mmovbe", "-mgfni",
+         "-mvaes", "-mvpclmulqdq", "-maes", "-mpclmul", "-msha", "-madx")
+UNREADABLE = "__gnu_lto_slim"  # an object that holds the compiler's notes for the linker and no code yet
 WEAK_FUNCTION = "W"
 OWN = "::avx512::"  # ZOETROPE_SIMD of wider files
 START = ("_GLOBAL__sub_I_", "__static_initialization_and_destruction")
@@ -32,13 +34,15 @@ COMMANDS = "compile_commands.json"
 
 def wider_flags(command, floor):
     """Flags of instruction sets beyond the floor. Of several -march the last one holds."""
-    flags = [flag for flag in command if flag.startswith("-m") and not flag.startswith(HARMLESS)]
+    flags = [flag for flag in command if flag.startswith(BRING)]
     base = [flag for flag in flags if flag.startswith("-march=")][-1:]
     return [flag for flag in base if flag != floor] + [flag for flag in flags if not flag.startswith("-march=")]
 
 
 def wider_objects(build, floor):
     """(source, object, flags) of every object that is compiled for more than the floor."""
+    if not (build / COMMANDS).is_file():
+        return
     for entry in json.loads((build / COMMANDS).read_text(encoding="utf-8")):
         command = entry.get("arguments") or shlex.split(entry["command"])
         flags = wider_flags(command, floor)
@@ -59,13 +63,17 @@ def breaches(build, floor, nm):
     build = pathlib.Path(build)
     objects = list(wider_objects(build, floor))
     if not objects:
-        yield f"{build / COMMANDS}: no file is compiled for more than {floor}, so that nothing was checked"
+        yield (f"{build / COMMANDS}: is not there or says that no file is compiled for more than {floor}, so that nothing "
+               "was checked; generate the build with Ninja or Makefiles")
     own = {}  # name: the first source that defines it, and its flags
     for source, path, flags in objects:
         if not path.is_file():
             yield f"{path}: not there; build it first"
             continue
-        for kind, name in symbols(nm, path):
+        names = list(symbols(nm, path))
+        if not names or any(name.startswith(UNREADABLE) for _, name in names):
+            yield f"{path}: its symbols cannot be read, or it has none; build without optimisation at link time"
+        for kind, name in names:
             where = f"{source}: {name} in {path} is compiled with {flags}"
             if name.startswith(START):
                 yield f"{where} and runs before main() on every CPU; make its variables constexpr"
@@ -113,11 +121,13 @@ def self_test(floor, nm, compiler):
     wider = ["-march=x86-64-v4"]
     cases = {"wider/" + name: (text, wider) for name, (text, _) in PLANTED.items()}
     cases.update({"wider/" + name: (text, wider) for name, text in KEPT.items()})
-    cases.update({"floor/" + name: (text, ["-mtune=generic"]) for name, (text, _) in PLANTED.items()})
+    cases.update({"floor/" + name: (text, ["-mtune=generic", "-mno-avx512f", "-mcmodel=small"]) for name, (text, _) in PLANTED.items()})
     shared = "namespace_of_its_own.cpp"
     cases["widest/" + shared] = (KEPT[shared], [*wider, "-mavx512bf16"])
+    cases["wider/empty.cpp"] = ("", wider)
     with tempfile.TemporaryDirectory() as folder:
         build = pathlib.Path(folder)
+        assert len(list(breaches(build, floor, nm))) == 1, "a build without commands is not reported"
         (build / COMMANDS).write_text("[]")
         assert len(list(breaches(build, floor, nm))) == 1, "a build without wider files is not reported"
         commands = []
@@ -134,11 +144,12 @@ def self_test(floor, nm, compiler):
     for name, (_, symbol) in PLANTED.items():
         assert any(line.startswith(f"wider/{name}: ") and symbol in line for line in found), f"not reported: {symbol} of {name}"
     assert any(line.startswith(f"widest/{shared}: ") for line in found), "not reported: a function of two sets of flags"
+    assert any("empty.cpp.o: its symbols" in line for line in found), "not reported: an object without symbols"
     assert any("absent.cpp.o: not there" in line for line in found), "not reported: an object that is not there"
     for name in KEPT:
         assert not any(line.startswith(f"wider/{name}:") for line in found), f"reported without reason: {name}"
     assert not any(line.startswith("floor/") for line in found), "reported without reason: files of the floor"
-    print(f"{len(PLANTED) + 3} planted breaches reported")
+    print(f"{len(PLANTED) + 5} planted breaches reported")
 
 
 if __name__ == "__main__":

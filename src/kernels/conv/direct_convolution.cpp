@@ -114,8 +114,8 @@ void DirectConvolution::pack(const TensorView& weight) {
     blocks_.push_back(
         {column, static_cast<int>(width / kernels_.lanes), start * element, width * frame_inputs * element});
     const IndexRange outs{column, std::min(column + width, p.out_channels)};
-    // A place is the sum of a tap's, a channel's and an output channel's. Found one by one they took 17 s for the 0.55
-    // billion weights of the larger VAE's decoder.
+    // A place is the sum of a tap's, a channel's and an output channel's. Found one by one, a load of the larger VAE
+    // took 18.3 instead of 7.1 s, of the smaller 2.5 instead of 0.8.
     std::vector<int64_t> taps, channels;
     for (int64_t tap = 0; tap < p.frames * rows; ++tap)
       for (int64_t j = 0; j < columns; ++j) taps.push_back(start + place(tap / rows, tap % rows, j, 0, 0, width));

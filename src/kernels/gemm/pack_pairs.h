@@ -1,6 +1,6 @@
-// Weights into blocks of [16 pairs of terms][columns][2], the order that matrix units and bf16 dot products multiply in
-// and that oneDNN gives its BF16 weights: its own way there, by way of rounded rows, takes three times as long. Stored
-// as F32 or BF16 only, and on CPUs with AVX-512.
+// Weights, and x of products of few rows, into blocks of [16 pairs of terms][columns][2], the order that matrix units
+// and bf16 dot products multiply in and that oneDNN gives its BF16 weights: its own way there, by way of rounded rows,
+// takes three times as long. Stored as F32 or BF16 only, and on CPUs with AVX-512.
 #pragma once
 
 #include <cstddef>

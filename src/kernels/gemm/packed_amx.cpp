@@ -230,7 +230,8 @@ class Product {
       task.from = begin ? nullptr : kept + row * kPair;
       const Epilogue ends = moved(epilogue_, piece.rows.begin + first + row, index * kPair);
       if (end) ask_for_ends(task, ends, here, columns);
-      if (kept != nullptr && row + kPair < rows) task.sums = Ahead(task.to + kSums, 0, kSums * 4, 1, steps);
+      if (kept != nullptr && row + kPair < rows)
+        task.sums = Ahead(kept + (row + kPair) * kPair, 0, kSums * 4, 1, steps);
       if (beside) {
         if (here > kTile) multiply<2, true>(task, weights, worker.before);
         else multiply<1, true>(task, weights, worker.before);

@@ -1,6 +1,6 @@
 // Products of few rows on matrix units. A tile of weights is sixteen of their rows, 64 bytes each, as they lie in the
 // map: nothing is turned or widened, and what is left of the time is reading. It is x that is brought into the units'
-// order, pairs of terms beside one another, once a call. Products of bf16 are exact and summed in float32; numbers
+// order, pairs of terms beside one another, once a pass. Products of bf16 are exact and summed in float32; numbers
 // below 2^-126 count as zero, as the units have it.
 #include "kernels/gemm/thin_amx.h"
 

@@ -32,7 +32,8 @@ struct ThinGemm {
   std::string_view implementation;
 };
 
-// Sums are float32, in pieces of at most 128 terms that are then added up; of 2048 on matrix units.
+// Sums are float32, in pieces of at most 128 terms that are then added up; on matrix units in one
+// sum through all terms.
 void thin_gemm(Stream& stream, const ThinGemm& args);
 
 // Scratch that a call takes from its stream, at most.

@@ -138,6 +138,7 @@ TEST(ThinGemm, TilesOfMatrixUnits) {
   }
   for (int64_t n : {63, 64, 65, 127, 128, 129, 192}) check({98, n, 40, kBF16, kBF16, kBF16, kBF16});
   for (int64_t k : {2047, 2048, 2049, 4128}) check({50, 33, k, kBF16, kBF16, kBF16, kF32, 1, true});
+  check({290, 96, 4128, kBF16, kBF16, kBF16, kF32, 1, true});
   for (int64_t m : {255, 257, 290}) check({m, 65, 2080, kBF16, kBF16, kBF16, kF32});
 }
 
