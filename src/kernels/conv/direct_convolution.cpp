@@ -82,9 +82,11 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
   chunk_ = std::clamp<int64_t>(at_once / blocks_.front().frame_bytes, 1, problem.frames);
 }
 
-void DirectConvolution::put(int64_t at, float value) {
-  if (held_ == DType::kBF16) packed_.data<BFloat16>()[at] = to_bfloat16(value);
-  else packed_.data<float>()[at] = value;
+// fill(where weights are held, what makes one of a float).
+template <typename Fill>
+void DirectConvolution::fill_packed(const Fill& fill) {
+  if (held_ == DType::kBF16) fill(packed_.data<BFloat16>(), [](float x) { return to_bfloat16(x); });
+  else fill(packed_.data<float>(), [](float x) { return x; });
 }
 
 // Where tiles read the weight of an input from, of a block that begins at 0: [frame][row of taps][k of the run, in
@@ -120,7 +122,7 @@ void DirectConvolution::pack(const TensorView& weight) {
     for (int64_t tap = 0; tap < p.frames * rows; ++tap)
       for (int64_t j = 0; j < columns; ++j) taps.push_back(start + place(tap / rows, tap % rows, j, 0, 0, width));
     for (int64_t c = 0; c < p.in_channels; ++c) channels.push_back(place(0, 0, 0, c, 0, width));
-    const auto fill = [&](auto* to, auto converted) {
+    fill_packed([&](auto* to, auto converted) {
       const auto count = static_cast<int64_t>(taps.size());
       for (int64_t c = 0; c < p.in_channels; ++c) {
         for (int64_t o = outs.begin; o < outs.end; ++o) {
@@ -129,9 +131,7 @@ void DirectConvolution::pack(const TensorView& weight) {
           for (int64_t i = 0; i < count; ++i) at[taps[static_cast<size_t>(i)]] = converted(from[i]);
         }
       }
-    };
-    if (held_ == DType::kBF16) fill(packed_.data<BFloat16>(), [](float x) { return to_bfloat16(x); });
-    else fill(packed_.data<float>(), [](float x) { return x; });
+    });
   }
 }
 
@@ -140,18 +140,14 @@ void DirectConvolution::pack_narrow(const TensorView& weight) {
   const FrameConvProblem& p = problem_;
   const int64_t rows = p.kernel[0], frame_inputs = rows * run_length_, out = p.out_channels;
   packed_ = Tensor(held_, {out * p.frames * frame_inputs});
-  for (int64_t o = 0; o < out; ++o) {
-    for (int64_t c = 0; c < p.in_channels; ++c) {
-      for (int64_t t = 0; t < p.frames; ++t) {
-        for (int64_t i = 0; i < rows; ++i) {
-          for (int64_t j = 0; j < p.kernel[1]; ++j) {
-            put(((t * rows + i) * out + o) * run_length_ + j * p.in_channels + c,
-                weight.data<float>()[(((o * p.in_channels + c) * p.frames + t) * rows + i) * p.kernel[1] + j]);
-          }
-        }
-      }
-    }
-  }
+  fill_packed([&](auto* to, auto converted) {
+    const float* from = weight.data<float>();
+    for (int64_t o = 0; o < out; ++o)
+      for (int64_t c = 0; c < p.in_channels; ++c)
+        for (int64_t tap = 0; tap < p.frames * rows; ++tap)
+          for (int64_t j = 0; j < p.kernel[1]; ++j, ++from)
+            to[(tap * out + o) * run_length_ + j * p.in_channels + c] = converted(*from);
+  });
   blocks_.push_back({0, 1, 0, out * frame_inputs * static_cast<int64_t>(sizeof(float))});
 }
 

@@ -29,7 +29,8 @@ class DirectConvolution {
 
   void pack(const TensorView& weight);
   void pack_narrow(const TensorView& weight);
-  void put(int64_t at, float value);
+  template <typename Fill>
+  void fill_packed(const Fill& fill);
   int64_t place(int64_t frame, int64_t row, int64_t column, int64_t channel, int64_t out, int64_t width) const;
   // Of a picture's part, what it is made of.
   int64_t input_rows(int64_t rows) const { return (rows - 1) * problem_.stride + problem_.kernel[0]; }

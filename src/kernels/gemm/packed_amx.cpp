@@ -64,7 +64,7 @@ struct Ends {
   decltype(PackedKernel::finish) finish = nullptr;
   Epilogue at;
   const float* sums = nullptr;
-  int64_t left = 0, each = 0, columns = 0;
+  int64_t left = 0, each = 0, columns = 0;  // rows; of them so many a step, which all steps of a product suffice for
 
   void some(int64_t rows) {
     finish(at, sums, kPair, rows, columns);
@@ -127,7 +127,6 @@ void multiply(Task& t, Ahead& weights, Ends& before) {
     }
     if constexpr (kBeside) before.turn();
   }
-  if constexpr (kBeside) before.all();
   _tile_stored(0, t.to, kSumsLine);
   _tile_stored(1, t.to + kHalf, kSumsLine);
   if constexpr (kRowTiles == 2) {
