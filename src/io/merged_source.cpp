@@ -135,12 +135,12 @@ class Product {
 };
 
 void add_product(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
-  Product(*delta.from, delta.first(), rows, columns).add({0, rows}, out, static_cast<float>(delta.scale));
+  Product(*delta.from, delta.first, rows, columns).add({0, rows}, out, static_cast<float>(delta.scale));
 }
 
 // A block of rows at a time: neither product is ever there as a whole.
 void add_hadamard(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
-  const Product first(*delta.from, delta.first(), rows, columns), second(*delta.from, delta.second, rows, columns);
+  const Product first(*delta.from, delta.first, rows, columns), second(*delta.from, delta.second, rows, columns);
   const Tensor one = Tensor::uninitialized(DType::kF32, {std::min(rows, kBlockRows) * columns});
   const Tensor other = Tensor::uninitialized(DType::kF32, one.shape());
   float *a = one.data<float>(), *b = other.data<float>();
@@ -164,9 +164,9 @@ Tensor values_of(const WeightSource& from, const DeltaMatrix& matrix, const Exte
 }
 
 void add_kronecker(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
-  const Extents a = extents_of(*delta.from, delta.first()), b = extents_of(*delta.from, delta.second);
+  const Extents a = extents_of(*delta.from, delta.first), b = extents_of(*delta.from, delta.second);
   ZT_CHECK(a.rows * b.rows == rows && a.columns * b.columns == columns);
-  const Tensor first = values_of(*delta.from, delta.first(), a), second = values_of(*delta.from, delta.second, b);
+  const Tensor first = values_of(*delta.from, delta.first, a), second = values_of(*delta.from, delta.second, b);
   const auto scale = static_cast<float>(delta.scale);
   for (int64_t row = 0; row < rows; ++row) {
     const float* large = first.data<float>() + row / b.rows * a.columns;
@@ -180,12 +180,12 @@ void add_kronecker(float* out, int64_t rows, int64_t columns, const WeightDelta&
 }
 
 void add_whole(float* out, int64_t elements, const WeightDelta& delta) {
-  ZT_CHECK(delta.from->info(delta.whole).shape.size() == elements);
+  ZT_CHECK(delta.from->info(delta.first.whole).shape.size() == elements);
   const auto scale = static_cast<float>(delta.scale);
   float piece[kPiece];
   for (int64_t begin = 0; begin < elements; begin += kPiece) {
     const int64_t count = std::min(kPiece, elements - begin);
-    delta.from->read_range(delta.whole, {begin, begin + count}, TensorView(piece, DType::kF32, {count}));
+    delta.from->read_range(delta.first.whole, {begin, begin + count}, TensorView(piece, DType::kF32, {count}));
     for (int64_t i = 0; i < count; ++i) out[begin + i] += scale * piece[i];
   }
 }
@@ -236,10 +236,9 @@ class MergedSource final : public WeightSource {
     const auto found = deltas_.find(name);
     if (found == deltas_.end()) return;
     for (const WeightDelta& change : found->second) {
-      for (const std::string* part :
-           {&change.up, &change.down, &change.whole, &change.second.up, &change.second.down, &change.second.whole}) {
-        if (!part->empty()) change.from->release(*part);
-      }
+      for (const DeltaMatrix* matrix : {&change.first, &change.second})
+        for (const std::string* part : {&matrix->up, &matrix->down, &matrix->whole})
+          if (!part->empty()) change.from->release(*part);
     }
   }
   void require_unchanged() const override {
@@ -258,7 +257,8 @@ class MergedSource final : public WeightSource {
     for (const auto& [name, changes] : deltas_) {
       for (const WeightDelta& c : changes) {
         const auto from = std::find(from_.begin(), from_.end(), c.from) - from_.begin();
-        hash = fnv1a64(fmt::format("{} {} {} {} {} {}|", name, from, c.up, c.down, c.whole, c.scale), hash);
+        hash = fnv1a64(fmt::format("{} {} {} {} {} {}|", name, from, c.first.up, c.first.down, c.first.whole, c.scale),
+                       hash);
         if (c.join == DeltaJoin::kNone) continue;
         hash = fnv1a64(
             fmt::format("{} {} {} {}|", static_cast<int>(c.join), c.second.up, c.second.down, c.second.whole), hash);
@@ -275,7 +275,7 @@ class MergedSource final : public WeightSource {
     for (const WeightDelta& change : changes) {
       if (change.join == DeltaJoin::kHadamard) add_hadamard(out, rows, elements / rows, change);
       else if (change.join == DeltaJoin::kKronecker) add_kronecker(out, rows, elements / rows, change);
-      else if (change.whole.empty()) add_product(out, rows, elements / rows, change);
+      else if (change.first.whole.empty()) add_product(out, rows, elements / rows, change);
       else add_whole(out, elements, change);
     }
   }
@@ -297,7 +297,7 @@ int64_t merge_scratch_elements(int64_t rows, int64_t columns, int64_t rank) {
 }
 
 int64_t merge_scratch_elements(int64_t rows, int64_t columns, const WeightDelta& delta) {
-  const Extents a = extents_of(*delta.from, delta.first());
+  const Extents a = extents_of(*delta.from, delta.first);
   const auto product = [](const Extents& e) {
     return e.rank == 0 ? 0 : merge_scratch_elements(e.rows, e.columns, e.rank);
   };

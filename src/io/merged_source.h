@@ -23,16 +23,14 @@ enum class DeltaJoin : uint8_t {
   kKronecker,  // every element of the first times all of the second: LoKr
 };
 
-// A change of one tensor W with `rows` = W's first extent, columns = elements / rows: W += scale · M, or what M and a
-// second matrix make.
+// A change of one tensor W with `rows` = W's first extent, columns = elements / rows: W += scale · the first matrix, or
+// what it and the second make.
 struct WeightDelta {
   std::shared_ptr<const WeightSource> from;  // that holds the tensors named below, F32, BF16, F16 or F64
-  std::string up, down, whole;               // M, as in DeltaMatrix
+  DeltaMatrix first;
   double scale = 1;
   DeltaJoin join = DeltaJoin::kNone;
   DeltaMatrix second{};
-
-  DeltaMatrix first() const { return {up, down, whole}; }
 };
 
 using WeightDeltas = std::map<std::string, std::vector<WeightDelta>>;  // by the tensor they change, added in this order

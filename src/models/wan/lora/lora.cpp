@@ -270,7 +270,7 @@ class Reader {
                 target);
     const int64_t rank = second.size.rank > 0 ? second.size.rank : first.size.rank;
     const double scale = rank > 0 ? scale_of(name, module, rank) : 1;
-    io::WeightDelta delta{source_, first.matrix.up, first.matrix.down, first.matrix.whole, scale};
+    io::WeightDelta delta{source_, first.matrix, scale};
     delta.join = io::DeltaJoin::kKronecker;
     delta.second = second.matrix;
     add(target, std::move(delta), rank);
