@@ -1,5 +1,5 @@
 """Builds hosts on one machine: a network and a host name of its own for each, links of a given rate into one bridge, and
-devices that are a fixed share of a core. Runs commands under mpirun across them and reads the links' counters. Knows
+devices of a given pace. Runs commands under mpirun across them and reads the links' counters. Knows
 nothing of attention.
 
 It must run as first process of a PID namespace, in mount, network and host-name namespaces of its own (run.py sees to
@@ -11,6 +11,7 @@ that): then the kernel ends every process and removes every link and namespace w
 
 Both ends of each pair send through a token bucket, so that each host has one link of that rate in each direction, which
 all its ranks share."""
+import dataclasses
 import json
 import os
 import pathlib
@@ -25,6 +26,8 @@ HEAD = f"{NETWORK}.254"
 SUBNET = f"{NETWORK}.0/24"
 HERE = pathlib.Path(__file__).resolve().parent
 MARK = "ZOETROPE_EMULATED_CLUSTER"  # in the environment of every process of a run: its folder
+KEEPER = "pace_keeper"  # the program, beside zoetrope
+DEVICE_PREFIX = "device"
 GROUP_PREFIX = "zoetrope_cluster_"  # of control groups and folders: found by this when their run was killed
 
 # Jumbo frames, as clusters have: six times fewer packets, and so less of the core that the ranks compute on.
@@ -36,11 +39,7 @@ BURST = 72 << 10
 QUEUE = 16 << 20
 # Of one connection in its sender's queue. What others send waits behind it.
 UNSENT = 128 << 10
-# The control groups' period, of shares from 0.4 on; smaller ones get the least that the kernel deals out, and wait longer.
-# Short beside what a link's queues hold, as a rank that has used its share up neither computes nor sends (with 10 ms a fast
-# link stood still meanwhile), long beside a change of context.
-PERIOD_US = 2_500
-LEAST_QUOTA_US = 1_000
+PACE_SECONDS = 2.0  # that a core's pace is looked at, before anything is made of it
 
 
 class ClusterError(Exception):
@@ -89,21 +88,13 @@ def unshare_cpu(folder):
         pass
 
 
-def make_devices(name, ranks, core_share):
-    """Groups of `ranks` ranks in the run's own, each of which gets `core_share` of a core and no more."""
+def make_devices(name, devices):
+    """Groups of these names in the run's own; their share is the pace keepers'."""
     folder, version = cpu_controller()
     top = folder / name
     share_cpu(top, version)
-    quota = max(LEAST_QUOTA_US, int(PERIOD_US * core_share))
-    period = round(quota / core_share)
-    for rank in range(ranks):
-        group = top / f"rank{rank}"
-        group.mkdir()
-        if version == 1:
-            (group / "cpu.cfs_period_us").write_text(str(period))
-            (group / "cpu.cfs_quota_us").write_text(str(quota))
-        else:
-            (group / "cpu.max").write_text(f"{quota} {period}")
+    for device in devices:
+        (top / device).mkdir()
     return top
 
 
@@ -124,24 +115,70 @@ def remove_groups(find, patience=10.0):
 
 
 def remove_devices(top):
-    """Those of ranks; the run's own stays for its next layout."""
-    return remove_groups(lambda: list(top.glob("rank*")))
+    """Those of devices; the run's own stays for its next layout."""
+    return remove_groups(lambda: list(top.glob(f"{DEVICE_PREFIX}*")))
 
 
 def remove_run_group(top):
-    return remove_groups(lambda: [*top.glob("rank*"), top] if top.is_dir() else [])
+    return remove_groups(lambda: [*top.glob(f"{DEVICE_PREFIX}*"), top] if top.is_dir() else [])
+
+
+# ---- the pace of devices ----
+
+def measure_pace(program, dtype):
+    """What the slowest core of this process does a second, in FLOP/s, while all are busy."""
+    looks = [subprocess.Popen(["taskset", "--cpu-list", str(core), str(program), "measure", dtype, str(PACE_SECONDS)],
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for core in os.sched_getaffinity(0)]
+    said = [look.communicate() for look in looks]
+    if any(look.returncode != 0 for look in looks):
+        raise ClusterError(f"the pace of the cores cannot be measured: {' '.join(errors for _, errors in said).strip()}")
+    return min(float(output) for output, _ in said)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """Of every device: `flops` a second, for which it gets `most` of its core at most, where that has become slow."""
+    program: str
+    dtype: str
+    flops: float
+    most: float
+
+
+class PaceKeeper:
+    """Keeps the devices of one core to their pace, until closed."""
+
+    def __init__(self, pace, core, groups):
+        self.process = subprocess.Popen(["taskset", "--cpu-list", str(core), pace.program, "keep", pace.dtype, str(pace.flops),
+                                         str(pace.most), *map(str, groups)], text=True, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def report(self):
+        """(looks at the core since the last report, those at which the host was in the way)"""
+        try:
+            self.process.stdin.write("report\n")
+            self.process.stdin.flush()
+            looks, disturbed = map(int, self.process.stdout.readline().split())
+            return looks, disturbed
+        except (OSError, ValueError):
+            raise ClusterError(f"the devices are not kept to their pace any more: {self.process.stderr.read().strip()}")
+
+    def close(self):
+        self.process.kill()
+        self.process.communicate()
 
 
 # ---- the cluster ----
 
 class Cluster:
-    """`hosts` hosts of `ranks_per_host` devices. A context manager; leaves what it was entered with."""
+    """`hosts` hosts of `ranks_per_host` devices, kept to `pace` where there is one. A context manager; leaves what it was
+    entered with."""
 
-    def __init__(self, folder, hosts, ranks_per_host, core_share):
+    def __init__(self, folder, hosts, ranks_per_host, pace):
         self.folder, self.hosts, self.ranks_per_host = pathlib.Path(folder), hosts, ranks_per_host
-        self.core_share = core_share
+        self.pace = pace
         self.ranks = hosts * ranks_per_host
         self.holders = []
+        self.keepers = []
         self.devices = None
         self.rate = None  # bytes/s, as the links are set
 
@@ -186,8 +223,25 @@ class Cluster:
             for name, value in (("congestion_control", "reno"), ("limit_output_bytes", UNSENT)):
                 self.inside(index, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/tcp_{name}")
             (names / self.host(index)).write_text(f"{pid} {','.join(map(str, cores))}\n")
-        if self.core_share is not None:
-            self.devices = make_devices(self.folder.name, self.ranks, self.core_share)
+        if self.pace is not None:
+            self.hold_pace()
+
+    def hold_pace(self):
+        """Each device has a core, its own or one that it shares, and a control group named after host and place there."""
+        on_core = {}
+        for index, cores in enumerate(self.cores()):
+            for place in range(self.ranks_per_host):
+                on_core.setdefault(cores[place % len(cores)], []).append(f"{DEVICE_PREFIX}_{self.host(index)}_{place}")
+        self.devices = make_devices(self.folder.name, [name for names in on_core.values() for name in names])
+        self.keepers = [PaceKeeper(self.pace, core, [self.devices / name for name in names])
+                        for core, names in on_core.items()]
+        self.disturbed()
+
+    def disturbed(self):
+        """Of the time since this was asked last: the share in which a core was too slow for its devices, or taken away; 0
+        where devices have no pace."""
+        reports = [keeper.report() for keeper in self.keepers]
+        return max((disturbed / max(1, looks) for looks, disturbed in reports), default=0.0)
 
     def hold_namespaces(self, name):
         """A process that does nothing but hold a host's namespaces; it says when they are there."""
@@ -226,12 +280,12 @@ class Cluster:
         return counts
 
     def limited_periods(self):
-        """[periods in which it ran, held to its share by the kernel] of each rank, or None without such groups."""
+        """[periods in which it ran, held to its share by the kernel] of each device, or None without such groups."""
         if self.devices is None:
             return None
         counts = []
-        for rank in range(self.ranks):
-            lines = (self.devices / f"rank{rank}" / "cpu.stat").read_text().splitlines()
+        for device in sorted(self.devices.glob(f"{DEVICE_PREFIX}*")):
+            lines = (device / "cpu.stat").read_text().splitlines()
             counts.append(int(dict(line.split() for line in lines)["nr_periods"]))
         return counts
 
@@ -279,6 +333,9 @@ class Cluster:
         return output
 
     def remove(self):
+        for keeper in self.keepers:
+            keeper.close()
+        self.keepers = []
         for holder in self.holders:
             holder.kill()
             holder.wait()

@@ -1,12 +1,18 @@
 #!/bin/sh
-# Runs a rank as an emulated device: under the control group that holds it to its share of a core, where the run has
+# Runs a rank as an emulated device: on its core, and under the control group that holds it to its pace, where the run has
 # such groups.
 #
 #     device_agent.sh COMMAND…
 #
-# ZOETROPE_EMULATED_DEVICES: the folder of the groups, or empty.
+# ZOETROPE_EMULATED_DEVICES: the folder of the groups, or empty. ZOETROPE_EMULATED_CLUSTER: the folder of the run;
+# hosts/HOST in it holds "PID CORES".
 set -e
-if [ -n "$ZOETROPE_EMULATED_DEVICES" ]; then
-  echo 0 > "$ZOETROPE_EMULATED_DEVICES/rank$OMPI_COMM_WORLD_RANK/cgroup.procs"
+if [ -z "$ZOETROPE_EMULATED_DEVICES" ]; then
+  exec "$@"
 fi
-exec "$@"
+host=$(cat /proc/sys/kernel/hostname)
+place=$OMPI_COMM_WORLD_LOCAL_RANK
+echo 0 > "$ZOETROPE_EMULATED_DEVICES/device_${host}_$place/cgroup.procs"
+read -r _ cores < "$ZOETROPE_EMULATED_CLUSTER/hosts/$host"
+count=$(echo "$cores" | tr , '\n' | wc -l)
+exec taskset --cpu-list "$(echo "$cores" | cut -d , -f $((place % count + 1)))" "$@"

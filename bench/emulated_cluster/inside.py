@@ -12,19 +12,25 @@ import sys
 sys.dont_write_bytecode = True
 import matrix  # noqa: E402
 import traffic  # noqa: E402
-from cluster import Cluster, ClusterError, call  # noqa: E402
+from cluster import KEEPER, Cluster, ClusterError, Pace, call, measure_pace  # noqa: E402
 
 CHECK_SHAPE = "1x2048x4x64"  # of the two runs that show which way messages go: small, but megabytes of keys
 # Headers and acknowledgements on top of what the ranks send; of a run that sends nothing, start and end of the job.
 OVERHEAD, START_BYTES = 0.06, 1 << 20
 # Runs of the program below 0.02 s are done several times in a repeat, and then nobody knows how many messages there were.
 SHORTEST = 0.04
+# Of the core that a device can have, it is so much at the core's pace when a run begins, and may get so much where the
+# core has become slower. The rest is the network's.
+DEVICE_SHARE, MOST_SHARE = 0.5, 0.9
 LAUNCH_SECONDS = 60  # that a job may take besides computing, on a busy machine
 CALIBRATE_SECONDS = 600
 # Of calibrate's windows: many periods of the control groups, as a window that begins with a fresh share has up to one
-# period's share too much. With windows of 0.06 s, the default, ranks of 0.45 core seemed 9 % faster than in a run.
-WINDOW_SECONDS = 0.25
+# period's share too much, and several looks at the core's pace.
+WINDOW_SECONDS = 0.15
 PATIENCE = 20        # times what a cell should take, before it is given up
+# Of the time of a measurement, in which the host was in the way of its devices: with more it is made again, and of all
+# tries the least disturbed counts.
+DISTURBED = 0.25
 
 
 def say(text=""):
@@ -46,11 +52,19 @@ class Bench:
         self.folder, self.options = pathlib.Path(folder), options
         self.plan = matrix.make_plan(options)
         self.results = {"options": dataclasses.asdict(options), "cells": [], "rates": [], "layouts": []}
-        share = self.plan.core_share
-        if share == 0:
-            share = round(0.9 * min(1.0, len(os.sched_getaffinity(0)) / self.plan.ranks), 3)
-        self.core_share = share
-        self.results["core_share"] = share
+        self.pace = None
+        if self.plan.core_share is not None:
+            self.set_pace(min(1.0, len(os.sched_getaffinity(0)) / self.plan.ranks))
+
+    def set_pace(self, cores):
+        """Of devices that have so much of a core each."""
+        keeper = str(pathlib.Path(self.options.program).parent / KEEPER)
+        core = measure_pace(keeper, self.plan.dtype)
+        share = self.plan.core_share or round(DEVICE_SHARE * cores, 3)
+        self.pace = Pace(keeper, self.plan.dtype, share * core, max(share, MOST_SHARE * cores))
+        self.results["core_share"], self.results["device_flops"] = share, self.pace.flops
+        say(f"A core makes {core * 1e-9:.1f} GFLOP/s of multiply-adds; a device is {share:g} of that, "
+            f"{self.pace.flops * 1e-9:.1f} GFLOP/s")
 
     # ---- one run of the program ----
 
@@ -75,7 +89,7 @@ class Bench:
         if direction == "forward":
             self.check_bytes(cluster, ulysses, ring, carried)
         if periods is not None and any(now <= then for now, then in zip(cluster.limited_periods(), periods)):
-            raise ClusterError("a rank computed without being held to its share of a core: it is not in its control group")
+            raise ClusterError("a rank computed without being held to its pace: it is not in its control group")
         measured["link_bytes"] = max(max(pair) for pair in carried) / (self.plan.repeat + 1)
         return measured
 
@@ -109,8 +123,7 @@ class Bench:
     def build_text(self, layout, cluster):
         cores = "; ".join(f"host{i}: {cluster.ranks_per_host} rank{'s' * (cluster.ranks_per_host > 1)} on core "
                           f"{','.join(map(str, c))}" for i, c in enumerate(cluster.cores()))
-        share = "no limit" if self.core_share is None else f"{self.core_share:g} of a core each"
-        return f"{layout}: {cores}; ranks get {share}"
+        return f"{layout}: {cores}" + ("; ranks have no pace" if self.pace is None else "")
 
     def find_rates(self, compute):
         for ratio in self.plan.ratios:
@@ -120,36 +133,54 @@ class Bench:
         say(f"  a ring of all ranks computes {compute:.3f} s over unshaped links; rates "
             + ", ".join(f"{r['mbit']:.0f} Mbit/s (ratio {r['ratio']:g})" for r in self.results["rates"]))
 
-    def calibrate(self, cluster, layout, ratio):
-        profile = self.folder / f"emulated_{layout}_{ratio:g}.yml"
+    def undisturbed(self, cluster, what, measure):
+        """(measure(), share of its time in which the host was in the way)"""
+        best = None
+        for left in reversed(range(self.plan.tries)):
+            cluster.disturbed()
+            result = measure()
+            disturbed = cluster.disturbed()
+            if best is None or disturbed < best[1]:
+                best = result, disturbed
+            if disturbed <= DISTURBED:
+                break
+            say(f"  {what}: the host was in the way {disturbed:.0%} of the time" + ("; again" if left else ""))
+        return best
+
+    def calibrate(self, cluster, profile):
         cluster.mpirun([self.options.program, "calibrate", f"output={profile}", f"dtype={self.plan.dtype}",
                         "threads=1", f"seconds={WINDOW_SECONDS}"], CALIBRATE_SECONDS)
-        if self.options.profiles:
-            shutil.copy(profile, self.options.profiles)
-        return profile
+        return profile.read_text()
 
     def layout(self, layout):
-        with Cluster(self.folder, layout.hosts, layout.ranks_per_host, self.core_share) as cluster:
+        with Cluster(self.folder, layout.hosts, layout.ranks_per_host, self.pace) as cluster:
             say(f"\nBuilt {self.build_text(layout, cluster)}")
             self.check_paths(cluster)
             if not self.results["rates"]:
-                unshaped = self.cell(cluster, 1, layout.ranks, "forward", 60)
+                unshaped, _ = self.undisturbed(cluster, "unshaped links",
+                                               lambda: self.cell(cluster, 1, layout.ranks, "forward", 60))
                 self.find_rates(unshaped["seconds_median"])
             for rate in self.results["rates"]:
                 self.rate(cluster, layout, rate)
 
     def rate(self, cluster, layout, rate):
         cluster.shape(rate["mbit"] / 8e-6)
-        profile = self.calibrate(cluster, layout, rate["ratio"])
+        profile = self.folder / f"emulated_{layout}_{rate['ratio']:g}.yml"
+        text, _ = self.undisturbed(cluster, "calibration", lambda: self.calibrate(cluster, profile))
+        profile.write_text(text)
+        if self.options.profiles:
+            shutil.copy(profile, self.options.profiles)
         for ulysses, ring, direction in self.plan.cells():
             allowed = self.results["compute_seconds"] * (2 + 2 * rate["ratio"])
-            measured = self.cell(cluster, ulysses, ring, direction, allowed, f"hardware={profile}")
+            measured, disturbed = self.undisturbed(
+                cluster, f"U{ulysses} R{ring}",
+                lambda: self.cell(cluster, ulysses, ring, direction, allowed, f"hardware={profile}"))
             cell = matrix.Cell(str(layout), rate["ratio"], rate["mbit"], ulysses, ring, direction,
                                measured["seconds_min"], measured["seconds_median"], measured["predicted_seconds"],
                                measured["link_bytes"] / 1e6)
             say(f"  {rate['mbit']:6.0f} Mbit/s  {cell.name:<14} {cell.seconds_median:7.3f} s, predicted "
                 f"{cell.predicted:7.3f} s ({cell.error:+.1%})")
-            self.results["cells"].append({**dataclasses.asdict(cell), "run": measured})
+            self.results["cells"].append({**dataclasses.asdict(cell), "disturbed": disturbed, "run": measured})
 
     def run(self):
         mount_private(self.folder)

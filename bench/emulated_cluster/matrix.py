@@ -25,6 +25,7 @@ class Options:
     directions: str = "forward"
     repeat: str = "3"
     core_share: str = ""
+    tries: str = "3"
     json: str = ""
     profiles: str = ""
 
@@ -37,8 +38,10 @@ class Options:
         "ulysses": "Ulysses degrees; empty: every divisor of the ranks that is at most the heads",
         "directions": "ring directions: forward, two_way, open",
         "repeat": "timed runs of each cell, after one that is not timed",
-        "core_share": "of a core that a rank gets, at most 1; 'none' sets no limit, and ranks that wait lend their core "
-                      "to others; empty: nine tenths of what there is for each, the rest being for the network",
+        "core_share": "of a core, at most 1: the pace of a device is this share of a core's when the run begins, and is kept "
+                      "where the core's changes; 'none' sets no limit, and ranks that wait lend their core to others; "
+                      "empty: half of what there is for each, so that there is more where a core becomes slower",
+        "tries": "a measurement in which the host was in the way of its devices is made again, until it has been made so often",
         "json": "file for everything that was measured",
         "profiles": "folder for the calibrated hardware profiles; empty: they are not kept",
     }
@@ -98,6 +101,7 @@ class Plan:
     directions: tuple
     repeat: int
     core_share: object  # None: no limit; 0: to be chosen by the number of cores
+    tries: int
 
     @property
     def ranks(self):
@@ -153,7 +157,7 @@ def make_plan(options):
         share, = numbers("core_share", options.core_share, float, 0.1, 1)
     return Plan(problem, options.dtype, tuple(layouts), tuple(numbers("ratios", options.ratios, float, 0.01, 100)),
                 tuple((u, ranks // u) for u in chosen), tuple(directions),
-                numbers("repeat", options.repeat, int, 1, 1000)[0], share)
+                numbers("repeat", options.repeat, int, 1, 1000)[0], share, numbers("tries", options.tries, int, 1, 100)[0])
 
 
 # ---- link rates ----

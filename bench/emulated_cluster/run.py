@@ -52,6 +52,10 @@ def check_rights(options, plan):
             raise Refusal(f"'{tool}' is not installed; it comes with {package}")
     if not os.access(options.program, os.X_OK):
         raise Refusal(f"program={options.program}: no program is there; build zoetrope_program or name another")
+    keeper = pathlib.Path(options.program).parent / cluster.KEEPER
+    if plan.core_share is not None and not os.access(keeper, os.X_OK):
+        raise Refusal(f"program={options.program}: {cluster.KEEPER}, which keeps devices to their pace, is not beside it; "
+                      f"build {cluster.KEEPER}, or measure without (core_share=none)")
     status = pathlib.Path("/proc/self/status").read_text()
     held = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
     missing = [name for name, bit in (("CAP_SYS_ADMIN", CAP_SYS_ADMIN), ("CAP_NET_ADMIN", CAP_NET_ADMIN))
@@ -83,7 +87,7 @@ def check_core_share():
             return
         except OSError as error:
             why = f"control groups with a share of the CPU cannot be made in {found[0]} ({error.strerror})"
-    raise Refusal(f"a rank cannot be held to a share of a core: {why}; core_share=none measures without, where ranks that "
+    raise Refusal(f"a rank cannot be held to a pace: {why}; core_share=none measures without, where ranks that "
                   "wait lend their core to others")
 
 
@@ -308,7 +312,7 @@ def main(words):
     except KeyboardInterrupt as interrupt:
         print(f"emulated_cluster: ended by {interrupt}; nothing of it remains", file=sys.stderr)
         return 130
-    cells = [matrix.Cell(**{k: v for k, v in cell.items() if k != "run"}) for cell in results["cells"]]
+    cells = [matrix.Cell(**{k: v for k, v in cell.items() if k not in ("run", "disturbed")}) for cell in results["cells"]]
     print(f"\n{matrix.table(cells)}\n\n{matrix.summary(cells)}\n\nThe whole took {results['seconds']:.0f} s.")
     if options.json:
         write_json(options.json, results)

@@ -19,12 +19,12 @@ import time
 sys.dont_write_bytecode = True
 from harness import SLOWER, Skip, files_in, run, run_script  # noqa: E402
 
-PROGRAM = FOLDER = None
+PROGRAM = FOLDER = KEEPER = None
 TESTS = {}
 PR_CAPBSET_DROP, CAP_NET_ADMIN = 24, 12
 # The smallest that takes every path: a link rate, a calibration, each degree of two hosts with two ranks.
 # 69 GFLOP in float32, which no matrix unit shortens: four ranks of one core's share each take a tenth of a second.
-SMALL = ["shape=1x8192x4x64", "dtype=float32", "layouts=2x2", "ratios=1", "repeat=1"]
+SMALL = ["shape=1x8192x4x64", "dtype=float32", "layouts=2x2", "ratios=1", "repeat=1", "tries=1"]
 PATIENCE = 20 * SLOWER  # seconds for the kernel to take down a killed run
 
 
@@ -34,8 +34,8 @@ def test(function):
 
 
 def use(program, folder):
-    global PROGRAM, FOLDER
-    PROGRAM, FOLDER = program, pathlib.Path(folder)
+    global PROGRAM, FOLDER, KEEPER
+    PROGRAM, FOLDER, KEEPER = program, pathlib.Path(folder), pathlib.Path(program).parent / "pace_keeper"
     sys.path.insert(0, folder)
 
 
@@ -169,7 +169,9 @@ def refuses_bad_options(cwd):
             (["shape=1x64x3x8", "ulysses=4"], ["4 is not legal", "1, 2"]),
             (["directions=back"], ["'back'", "two_way"]),
             (["core_share=2"], ["core_share=2"]),
-            (["program=/no/such/program"], ["/no/such/program", "zoetrope_program"])):
+            (["tries=0"], ["tries=0"]),
+            (["program=/no/such/program"], ["/no/such/program", "zoetrope_program"]),
+            (["program=/bin/true"], ["/bin/true", "pace_keeper", "core_share=none"])):
         line = refusal(cwd, *words)
         for word in expected:
             assert word in line, f"'{word}' is not in: {line}"
@@ -256,6 +258,45 @@ def the_cpu_controller_is_given_back(cwd):
     assert not cluster.share_cpu(pathlib.Path(cwd), 2) and control.read_text() == "cpu memory\n"
 
 
+@test
+def the_pace_keeper_gives_a_device_what_its_core_lacks(cwd):
+    """Folders that look like control groups of version 1 and 2."""
+    def keep(flops, most):
+        groups = [pathlib.Path(cwd) / f"{flops}_{most}_{version}" for version in (1, 2)]
+        for group, files in zip(groups, (["cpu.cfs_burst_us"], ["cpu.max", "cpu.max.burst"])):
+            group.mkdir()
+            for name in files:
+                (group / name).write_text("")
+        keeper = subprocess.Popen([KEEPER, "keep", "float32", str(flops), str(most), *map(str, groups)], text=True,
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        keeper.stdin.write("report\n")
+        keeper.stdin.flush()
+        looks, disturbed = map(int, keeper.stdout.readline().split())
+        keeper.stdin.close()
+        assert keeper.wait(timeout=PATIENCE) == 0 and looks > 0
+        first, second = groups
+        quotas = [[int((first / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period")],
+                  [int(word) for word in (second / "cpu.max").read_text().split()]]
+        assert (first / "cpu.cfs_burst_us").read_text() == (second / "cpu.max.burst").read_text() == "1000"
+        return quotas, disturbed / looks
+    assert keep(1e18, 0.4) == ([[1000, 2500]] * 2, 1)  # more than any core makes: what there is, and that is said
+    assert keep(1e18, 0.5) == ([[1250, 2500]] * 2, 1)
+    (first, second), _ = keep(1e9, 0.9)
+    assert first == second and first[0] == 1000 and 4000 < first[1] < 1000000, (first, second)
+
+
+@test
+def the_pace_keeper_refuses(cwd):
+    for words, expected in ((["keep", "int8", "1e9", "0.5", cwd], "'int8' must be bf16 or float32"),
+                            (["keep", "float32", "fast", "0.5", cwd], "'fast' must be a number"),
+                            (["keep", "float32", "1e9", "0.5", f"{cwd}/none"], "cannot be written"),
+                            (["measure", "float32", "-1"], "'-1' must be a number"),
+                            (["measure"], "usage")):
+        result = run([KEEPER, *words], cwd)
+        assert result.returncode == 1 and expected in result.stderr, (words, result)
+        assert len(result.stderr.splitlines()) == 1, result.stderr
+
+
 # ---- with rights ----
 
 @test
@@ -279,7 +320,7 @@ def a_small_run_measures_predicts_and_leaves_nothing(cwd):
 @test
 def a_failure_inside_is_one_sentence_and_leaves_nothing(cwd):
     need_rights()
-    line = refusal(cwd, *SMALL, "program=/bin/false")
+    line = refusal(cwd, *SMALL, "program=/bin/false", "core_share=none")
     assert "/bin/false attention" in line, line
     assert nothing(traces(cwd)), traces(cwd)
 
