@@ -39,6 +39,10 @@ BURST = 72 << 10
 QUEUE = 16 << 20
 # Of one connection in its sender's queue. What others send waits behind it.
 UNSENT = 128 << 10
+# Of one connection, that its sender counts as sent and the link has still to carry: more than a round trip's worth on the
+# fastest link, and on the slowest a tenth of a second. With the kernel's own 4 MB that was a second, in which the rest of
+# an exchange, for which its receiver waited, shared the link with a hop that nobody waited for yet.
+SEND_BUFFER = 512 << 10
 PACE_SECONDS = 2.0  # that a core's pace is looked at, before anything is made of it
 
 
@@ -220,7 +224,8 @@ class Cluster:
             self.inside(index, "ip", "link", "set", "link0", "mtu", MTU, "up")
             self.inside(index, "ip", "address", "add", f"{NETWORK}.{index + 1}/24", "dev", "link0")
             # The one that every kernel has, so that figures do not depend on the machine's setting.
-            for name, value in (("congestion_control", "reno"), ("limit_output_bytes", UNSENT)):
+            for name, value in (("congestion_control", "reno"), ("limit_output_bytes", UNSENT),
+                                ("wmem", f"4096 65536 {SEND_BUFFER}")):
                 self.inside(index, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/tcp_{name}")
             (names / self.host(index)).write_text(f"{pid} {','.join(map(str, cores))}\n")
         if self.pace is not None:

@@ -24,7 +24,7 @@ TESTS = {}
 PR_CAPBSET_DROP, CAP_NET_ADMIN = 24, 12
 # The smallest that takes every path: a link rate, a calibration, each degree of two hosts with two ranks.
 # 69 GFLOP in float32, which no matrix unit shortens: four ranks of one core's share each take a tenth of a second.
-SMALL = ["shape=1x8192x4x64", "dtype=float32", "layouts=2x2", "ratios=1", "repeat=1", "tries=1"]
+SMALL = ["shape=1x8192x4x64", "dtype=float32", "layouts=2x2", "ratios=1", "repeat=1", "tries=1", "core_share=0.45"]
 PATIENCE = 20 * SLOWER  # seconds for the kernel to take down a killed run
 
 
