@@ -1,6 +1,5 @@
 """Builds hosts on one machine: a network and a host name of its own for each, links of a given rate into one bridge, and
-devices of a given pace. Runs commands under mpirun across them and reads the links' counters. Knows
-nothing of attention.
+devices of a given pace. Runs commands under mpirun across them and reads the links' counters. Knows nothing of attention.
 
 It must run as first process of a PID namespace, in mount, network and host-name namespaces of its own (run.py sees to
 that): then the kernel ends every process and removes every link and namespace when this process ends, whatever ended it.
@@ -27,7 +26,7 @@ SUBNET = f"{NETWORK}.0/24"
 HERE = pathlib.Path(__file__).resolve().parent
 MARK = "ZOETROPE_EMULATED_CLUSTER"  # in the environment of every process of a run: its folder
 KEEPER = "pace_keeper"  # the program, beside zoetrope
-DEVICE_PREFIX = "device"
+DEVICE_PREFIX = "device_"
 GROUP_PREFIX = "zoetrope_cluster_"  # of control groups and folders: found by this when their run was killed
 
 # Jumbo frames, as clusters have: six times fewer packets, and so less of the core that the ranks compute on.
@@ -152,7 +151,11 @@ class PaceKeeper:
     """Keeps the devices of one core to their pace, until closed."""
 
     def __init__(self, pace, core, groups):
-        self.process = subprocess.Popen(["taskset", "--cpu-list", str(core), pace.program, "keep", pace.dtype, str(pace.flops),
+        # Beside the run's group, not in one with a weight of its own, where what it does for an idle core would be in the
+        # devices' way.
+        beside = 'echo 0 > "$0" && exec "$@"'
+        self.process = subprocess.Popen(["sh", "-c", beside, str(cpu_controller()[0] / "cgroup.procs"), "taskset",
+                                         "--cpu-list", str(core), pace.program, "keep", pace.dtype, str(pace.flops),
                                          str(pace.most), *map(str, groups)], text=True, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -174,13 +177,12 @@ class PaceKeeper:
 # ---- the cluster ----
 
 class Cluster:
-    """`hosts` hosts of `ranks_per_host` devices, kept to `pace` where there is one. A context manager; leaves what it was
+    """The hosts and devices of a matrix.Layout, kept to `pace` where there is one. A context manager; leaves what it was
     entered with."""
 
-    def __init__(self, folder, hosts, ranks_per_host, pace):
-        self.folder, self.hosts, self.ranks_per_host = pathlib.Path(folder), hosts, ranks_per_host
-        self.pace = pace
-        self.ranks = hosts * ranks_per_host
+    def __init__(self, folder, layout, pace):
+        self.folder, self.layout, self.pace = pathlib.Path(folder), layout, pace
+        self.hosts, self.ranks_per_host, self.ranks = layout.hosts, layout.ranks_per_host, layout.ranks
         self.holders = []
         self.keepers = []
         self.devices = None
@@ -201,12 +203,9 @@ class Cluster:
         return f"host{index}"
 
     def cores(self):
-        """Of each host: a share of the cores that this process may use, never one more than its devices."""
+        """Of each host: a part of the cores that this process may use."""
         mine = sorted(os.sched_getaffinity(0))
-        if len(mine) < self.hosts:
-            return [[mine[index * len(mine) // self.hosts]] for index in range(self.hosts)]
-        each = min(len(mine) // self.hosts, self.ranks_per_host)
-        return [mine[index * each:(index + 1) * each] for index in range(self.hosts)]
+        return [[mine[core] for core in cores] for cores in self.layout.cores(len(mine))]
 
     def build(self):
         names = self.folder / "hosts"
@@ -236,10 +235,10 @@ class Cluster:
         on_core = {}
         for index, cores in enumerate(self.cores()):
             for place in range(self.ranks_per_host):
-                on_core.setdefault(cores[place % len(cores)], []).append(f"{DEVICE_PREFIX}_{self.host(index)}_{place}")
+                on_core.setdefault(cores[place % len(cores)], []).append(f"{DEVICE_PREFIX}{self.host(index)}_{place}")
         self.devices = make_devices(self.folder.name, [name for names in on_core.values() for name in names])
-        self.keepers = [PaceKeeper(self.pace, core, [self.devices / name for name in names])
-                        for core, names in on_core.items()]
+        for core, names in on_core.items():
+            self.keepers.append(PaceKeeper(self.pace, core, [self.devices / name for name in names]))
         self.disturbed()
 
     def disturbed(self):

@@ -54,13 +54,15 @@ class Bench:
         self.results = {"options": dataclasses.asdict(options), "cells": [], "rates": [], "layouts": []}
         self.pace = None
         if self.plan.core_share is not None:
-            self.set_pace(min(1.0, len(os.sched_getaffinity(0)) / self.plan.ranks))
+            self.set_pace(1 / max(layout.devices_on_a_core(len(os.sched_getaffinity(0))) for layout in self.plan.layouts))
 
     def set_pace(self, cores):
         """Of devices that have so much of a core each."""
         keeper = str(pathlib.Path(self.options.program).parent / KEEPER)
         core = measure_pace(keeper, self.plan.dtype)
         share = self.plan.core_share or round(DEVICE_SHARE * cores, 3)
+        if share > cores:
+            raise ClusterError(f"core_share={share:g}: {1 / cores:g} devices share a core here; give {cores:g} at most")
         self.pace = Pace(keeper, self.plan.dtype, share * core, max(share, MOST_SHARE * cores))
         self.results["core_share"], self.results["device_flops"] = share, self.pace.flops
         say(f"A core makes {core * 1e-9:.1f} GFLOP/s of multiply-adds; a device is {share:g} of that, "
@@ -153,7 +155,7 @@ class Bench:
         return profile.read_text()
 
     def layout(self, layout):
-        with Cluster(self.folder, layout.hosts, layout.ranks_per_host, self.pace) as cluster:
+        with Cluster(self.folder, layout, self.pace) as cluster:
             say(f"\nBuilt {self.build_text(layout, cluster)}")
             self.check_paths(cluster)
             if not self.results["rates"]:

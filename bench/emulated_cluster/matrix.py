@@ -86,6 +86,21 @@ class Layout:
     def ranks(self):
         return self.hosts * self.ranks_per_host
 
+    def cores(self, count):
+        """Of each host, which of `count` cores it has: its part of them, never more than its devices."""
+        if count < self.hosts:
+            return [[index * count // self.hosts] for index in range(self.hosts)]
+        each = min(count // self.hosts, self.ranks_per_host)
+        return [list(range(index * each, (index + 1) * each)) for index in range(self.hosts)]
+
+    def devices_on_a_core(self, count):
+        """The most that share one of `count` cores."""
+        held = [0] * count
+        for cores in self.cores(count):
+            for place in range(self.ranks_per_host):
+                held[cores[place % len(cores)]] += 1
+        return max(held)
+
     def __str__(self):
         return f"{self.hosts}x{self.ranks_per_host}"
 

@@ -18,7 +18,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -37,13 +39,14 @@ namespace zoetrope::bench {
 namespace {
 
 constexpr int kTickMilliseconds = 50;
-constexpr double kLook = 0.5e-3;  // seconds of multiply-adds a tick: a hundredth of the core
+constexpr double kLook = 0.5e-3;  // seconds of multiply-adds a tick: a hundredth of the core, two on matrix units
 // The pace is the median of so many. In a moment that the host takes away CPU time all but stands still, and a look in
 // it tells of any pace: a mean of these once left a device a thousandth of its core.
 constexpr size_t kLooks = 5;
 // Of the core. What is stolen comes in pieces of milliseconds, in which a device stands still and others wait for it:
 // more than this shows, though the device is made up for it.
 constexpr double kStolen = 0.1;
+constexpr double kTooSlow = 0.05;  // for what devices may get; less is what looks at the same core differ by
 constexpr int kStolenTicks = 6;  // that the stolen share is taken over: the kernel counts it in hundredths of a second
 // Each change begins a period anew, so that small ones are not worth it.
 constexpr double kChange = 0.03;
@@ -55,7 +58,8 @@ constexpr double kPeriod = 2500, kLeastQuota = 1000, kLongestPeriod = 1e6;  // m
 double number(const char* text, const char* what) {
   char* end = nullptr;
   const double value = std::strtod(text, &end);
-  if (end == text || *end != 0 || !(value > 0)) fail("pace_keeper: {} '{}' must be a number above 0", what, text);
+  if (end == text || *end != 0 || !(value > 0) || !std::isfinite(value))
+    fail("pace_keeper: {} '{}' must be a number above 0", what, text);
   return value;
 }
 
@@ -80,8 +84,10 @@ class Device {
   }
 
   void share(double share) {
-    const double quota = std::max(kLeastQuota, std::round(kPeriod * share));
-    const double period = std::min(kLongestPeriod, std::round(quota / share));
+    // One of both changes: each that is written begins a period anew.
+    const bool large = kPeriod * share >= kLeastQuota;
+    const double quota = large ? std::round(kPeriod * share) : kLeastQuota;
+    const double period = large ? kPeriod : std::min(kLongestPeriod, std::round(kLeastQuota / share));
     if (one_file_) {
       write(folder_ / "cpu.max", fmt::format("{:.0f} {:.0f}", quota, period));
       return;
@@ -145,7 +151,7 @@ class Keeper {
 
   void tick() {
     look();
-    stolen_.push_back(hundredths_stolen(sched_getcpu()));
+    stolen_.push_back({wall_seconds(), 0.01 * hundredths_stolen(core_)});
     if (stolen_.size() > kStolenTicks + 1) stolen_.erase(stolen_.begin());
     apply();
   }
@@ -165,14 +171,14 @@ class Keeper {
   // Share of the last ticks that the host was elsewhere.
   double stolen() const {
     if (stolen_.size() < 2) return 0;
-    const double seconds = 1e-3 * kTickMilliseconds * static_cast<double>(stolen_.size() - 1);
-    return std::clamp(0.01 * (stolen_.back() - stolen_.front()) / seconds, 0.0, 0.9);
+    const Stolen &first = stolen_.front(), &last = stolen_.back();
+    return std::clamp((last.seconds - first.seconds) / (last.when - first.when), 0.0, 0.9);
   }
 
   void apply() {
     const double gone = stolen(), wanted = flops_ / median(looked_) / (1 - gone);
     ++looks_;
-    disturbed_ += wanted > most_ || gone > kStolen ? 1 : 0;
+    disturbed_ += wanted > most_ * (1 + kTooSlow) || gone > kStolen ? 1 : 0;
     const double share = std::min(wanted, most_);
     if (std::abs(share / share_ - 1) < kChange) return;
     share_ = share;
@@ -180,11 +186,16 @@ class Keeper {
   }
 
   Isa isa_;
+  int core_ = sched_getcpu();  // to which this is bound
   ThreadTeam team_{1};
   Awake awake_;
   double flops_, most_, share_ = 1e9;
   std::vector<Device> devices_;
-  std::vector<double> looked_, stolen_;
+  struct Stolen {
+    double when, seconds;
+  };
+  std::vector<double> looked_;
+  std::vector<Stolen> stolen_;
   int64_t looks_ = 0, disturbed_ = 0;
 };
 

@@ -254,7 +254,7 @@ def clean():
 
 @contextlib.contextmanager
 def own_folder(plan):
-    """The run's folder, and its control group of that name where ranks are held to a share; both locked while it lasts."""
+    """The run's folder, and its control group of that name where ranks are held to a pace; both locked while it lasts."""
     group = shared = None
     with alone():
         folder = pathlib.Path(tempfile.mkdtemp(prefix=cluster.GROUP_PREFIX))
