@@ -51,7 +51,7 @@ class Bench:
     def __init__(self, folder, options):
         self.folder, self.options = pathlib.Path(folder), options
         self.plan = matrix.make_plan(options)
-        self.results = {"options": dataclasses.asdict(options), "cells": [], "rates": [], "layouts": []}
+        self.results = {"options": dataclasses.asdict(options), "cells": [], "rates": [], "layouts": [], "core_share": None}
         self.pace = None
         if self.plan.core_share is not None:
             self.set_pace(1 / max(layout.devices_on_a_core(len(os.sched_getaffinity(0))) for layout in self.plan.layouts))
@@ -59,10 +59,10 @@ class Bench:
     def set_pace(self, cores):
         """Of devices that have so much of a core each."""
         keeper = str(pathlib.Path(self.options.program).parent / KEEPER)
-        core = measure_pace(keeper, self.plan.dtype)
         share = self.plan.core_share or round(DEVICE_SHARE * cores, 3)
         if share > cores:
             raise ClusterError(f"core_share={share:g}: {1 / cores:g} devices share a core here; give {cores:g} at most")
+        core = measure_pace(keeper, self.plan.dtype)
         self.pace = Pace(keeper, self.plan.dtype, share * core, max(share, MOST_SHARE * cores))
         self.results["core_share"], self.results["device_flops"] = share, self.pace.flops
         say(f"A core makes {core * 1e-9:.1f} GFLOP/s of multiply-adds; a device is {share:g} of that, "

@@ -5,7 +5,7 @@
 //
 //     pace_keeper measure DTYPE SECONDS               prints what this core does a second, in FLOP/s
 //     pace_keeper keep DTYPE FLOPS MOST GROUP…        until standard input ends; a line there asks for a line of what
-//                                                     was since the last: looks, looks at which the core was too slow
+//                                                     was since the last: looks, looks at which the host was in the way
 //
 // FLOPS: of a device. MOST: of the core, that a device may get. GROUP: folder of a control group with its share.
 // Pace is that of multiply-adds on registers with the instructions that attention uses for DTYPE, in CPU time; what the
@@ -34,6 +34,7 @@
 #include "bench/peak.h"
 #include "bench/statistics.h"
 #include "device/thread_team.h"
+#include "kernels/flash_attention/flash_attention.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -65,9 +66,11 @@ double number(const char* text, const char* what) {
 
 Isa isa_of(const std::string& dtype) {
   if (dtype != "bf16" && dtype != "float32") fail("pace_keeper: dtype '{}' must be bf16 or float32", dtype);
-  for (const Isa isa : all_isas())
-    if (isa_available(isa) && (dtype == "bf16" || isa == Isa::kAvx512 || isa == Isa::kAvx2)) return isa;
-  fail("pace_keeper: this CPU has none of the instructions whose pace can be measured");
+  kernels::FlashProblem problem;
+  problem.query_tokens = problem.key_tokens = problem.heads = 1;
+  problem.head_dim = 128;
+  problem.dtype = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  return isa_of_kernel(kernels::FlashAttention(problem).implementation());
 }
 
 // The control group of a device, of either version.
@@ -108,8 +111,8 @@ class Device {
   double quota_ = 0, period_ = 0;
 };
 
-// Hundredths of a second that the host has taken of this core so far.
-double hundredths_stolen(int core) {
+// That the host has taken of this core so far, by the hundredth.
+double seconds_stolen(int core) {
   std::ifstream file("/proc/stat");
   const std::string name = fmt::format("cpu{}", core);
   for (std::string line; std::getline(file, line);) {
@@ -119,7 +122,7 @@ double hundredths_stolen(int core) {
     words >> first;
     if (first != name) continue;
     for (int i = 0; i < 8 && words >> value; ++i) continue;  // user nice system idle iowait irq softirq steal
-    return words ? value : 0;
+    return words ? 0.01 * value : 0;
   }
   return 0;
 }
@@ -151,7 +154,7 @@ class Keeper {
 
   void tick() {
     look();
-    stolen_.push_back({wall_seconds(), 0.01 * hundredths_stolen(core_)});
+    stolen_.push_back({wall_seconds(), seconds_stolen(core_)});
     if (stolen_.size() > kStolenTicks + 1) stolen_.erase(stolen_.begin());
     apply();
   }
@@ -221,7 +224,7 @@ void keep(Keeper& keeper) {
   }
 }
 
-int run(const std::vector<std::string>& words) {
+void run(const std::vector<std::string>& words) {
   if (words.size() == 3 && words[0] == "measure") {
     measure(isa_of(words[1]), number(words[2].c_str(), "seconds"));
   } else if (words.size() >= 5 && words[0] == "keep") {
@@ -231,7 +234,6 @@ int run(const std::vector<std::string>& words) {
   } else {
     fail("pace_keeper: usage: pace_keeper measure DTYPE SECONDS | pace_keeper keep DTYPE FLOPS MOST GROUP...");
   }
-  return 0;
 }
 
 }  // namespace
@@ -239,7 +241,8 @@ int run(const std::vector<std::string>& words) {
 
 int main(int count, char** words) {
   try {
-    return zoetrope::bench::run({words + 1, words + count});
+    zoetrope::bench::run({words + 1, words + count});
+    return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
