@@ -2,8 +2,8 @@
 """Holds what `attention=auto` chooses against every configuration that it chooses from, by measuring all of them.
 
     auto_against_all.py PROGRAM [--ranks 1,2,4] [--tokens 1024,8190,32760] [--dtypes bf16,float32] [--heads 12]
-                        [--head-dim 128] [--rounds 5] [--duels 0] [--repeat 1] [--chunks 1,2,4,5,8] [--hardware NAME]
-                        [--threads N] [--seed N] [--json FILE]
+                        [--head-dim 128] [--rounds 5] [--repeat 1] [--turn SECONDS] [--chunks 1,2,4,5,8]
+                        [--hardware NAME] [--threads N] [--seed N] [--json FILE]
 
 That is every legal Ulysses x ring, each ring direction, and the counts of head chunks that the planner looks at; other
 counts, softmax and tiles are left as they are, as auto leaves them. --chunks 1,2 shortens it; what auto chooses beyond
@@ -14,9 +14,11 @@ the median over rounds of the medians that the runs report. What auto chose is o
 twice as often, under its own name and as its keys. Both count together in `behind`, which is 0 where auto chose the best;
 `auto` and `as keys` stand for each alone, and what they differ by is what noise does to two measurements of the same work.
 
-Where repeats differ by more than configurations do, the fastest of many is the one that met the least noise, not the best.
---duels N measures anew what auto chose beside the two others of the least times, in turns, N times; `behind` is then what
-the choice takes beyond each of these in the same round, median over rounds, the worse of both, and 0 where it is faster.
+Where the machine's pace changes within a run, runs one after the other say more of the pace than of configurations.
+--turn SECONDS has the runs of a round all at once, each standing still (SIGSTOP) while another has its turn, and counts
+of a repeat what lies in its own turns: all meet the same pace. What the median of all runs takes for a repeat is the pace
+then, and what a run takes is corrected by it. For problems that take many turns; 0.2 is short beside changes of pace, and
+long beside what a turn's begin costs, its caches being another's. It needs the memory of all runs.
 
 Prints a table; --json writes every measurement. Exit code 1 where auto is more than 5 % behind the best of all.
 """
@@ -25,6 +27,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -54,8 +57,8 @@ def arguments():
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--chunks", type=numbers, default=CHUNKS)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duels", type=int, default=0, help="rounds of what auto chose against the two best others")
     parser.add_argument("--repeat", type=int, default=1, help="timed repeats inside a run")
+    parser.add_argument("--turn", type=float, default=0, help="seconds of a turn; unset: one run after the other")
     parser.add_argument("--hardware", default="", help="profile for auto; unset: what was calibrated, else cpu")
     parser.add_argument("--threads", type=int, default=0, help="of the process; unset: all cores")
     parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
@@ -99,40 +102,102 @@ def stolen_seconds():
         return 0.0
 
 
-def measure(options, folder, words):
+def command_of(options, folder, name, words):
+    """One run, and where its results will be."""
+    path = pathlib.Path(folder) / f"{name.replace(' ', '_')}.json"
+    command = [options.program, "attention", f"json={path}", f"repeat={options.repeat}", *words]
+    return command + ([f"threads={options.threads}"] if options.threads else []), path
+
+
+def measure(options, folder, name, words):
+    """By itself; the least disturbed of its tries."""
     best = None
     for _ in range(TRIES):
         stolen, begin = stolen_seconds(), time.monotonic()
-        result = measure_once(options, folder, words)
+        command, path = command_of(options, folder, name, words)
+        result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if result.returncode != 0:
+            sys.exit(f"{' '.join(command)}: {result.stderr.strip()}")
         share = (stolen_seconds() - stolen) / ((time.monotonic() - begin) * os.cpu_count())
-        if best is None or share < best[0]:
-            best = share, result
+        if best is None or share < best["stolen"]:
+            best = {**json.loads(path.read_text()), "stolen": share}
         if share <= STOLEN:
             break
-    return {**best[1], "stolen": best[0]}
+    return {**best, "repeats": [best["seconds_median"]], "measured": [best["seconds_median"]]}
 
 
-def measure_once(options, folder, words):
-    path = pathlib.Path(folder) / "run.json"
-    command = [options.program, "attention", f"json={path}", f"repeat={options.repeat}", *words]
-    if options.threads:
-        command.append(f"threads={options.threads}")
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(command)}: {result.stderr.strip()}")
-    return json.loads(path.read_text())
+def stop(process):
+    """Returns when none of its threads runs any more; it may have ended instead."""
+    os.kill(process.pid, signal.SIGSTOP)  # send_signal() would take up its end, and nothing be left to wait for
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
-def duel(options, folder, order, jobs, runs, chosen):
-    """Medians of what `chosen` takes beyond each of the two best others, by rounds that have nothing of the first runs in them."""
-    least = {name: min(run["seconds_min"] for run in found) for name, found in runs.items() if name not in ("auto", chosen)}
-    rivals = sorted(least, key=least.get)[:2]
-    again = {name: [] for name in [chosen, *rivals]}
-    for _ in range(options.duels if rivals else 0):
-        for name in order.sample(sorted(again), len(again)):
-            again[name].append(measure(options, folder, jobs[name])["seconds_median"])
-    return again, {rival: statistics.median(mine / other for mine, other in zip(again[chosen], again[rival])) - 1
-                   for rival in rivals if again[rival]}
+def take_turns(processes, seconds):
+    """Until all have ended: one at a time. Returns when each had its turns, in seconds of the monotonic clock."""
+    turns = {name: [] for name in processes}
+    running = dict(processes)
+    while running:
+        for name, process in list(running.items()):
+            begin = time.monotonic()
+            os.kill(process.pid, signal.SIGCONT)
+            time.sleep(seconds)
+            stop(process)
+            turns[name].append((begin, time.monotonic()))
+            if process.poll() is not None:
+                del running[name]
+    return turns
+
+
+def repeats_within(trace, turns):
+    """Seconds of each timed repeat that lie in the turns: from the first rank's begin to the last one's end."""
+    zero = 1e-9 * int(trace["otherData"]["ts_zero_ns"])
+    ranks = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X" and event["name"] == "attention":
+            begin = zero + 1e-6 * event["ts"]
+            ranks.setdefault(event["pid"], []).append((begin, begin + 1e-6 * event["dur"]))
+    found = []
+    for spans in zip(*(sorted(spans) for spans in ranks.values())):
+        first, last = min(begin for begin, _ in spans), max(end for _, end in spans)
+        found.append(sum(max(0.0, min(last, end) - max(first, begin)) for begin, end in turns))
+    return found
+
+
+def measure_in_turns(options, folder, names, jobs):
+    """All at once."""
+    commands, processes = {}, {}
+    try:
+        for name in names:
+            commands[name] = command_of(options, folder, name, jobs[name])
+            command, path = commands[name]
+            with open(path.with_suffix(".err"), "w", encoding="utf-8") as errors:
+                processes[name] = subprocess.Popen([*command, f"trace={path.with_suffix('.trace')}"],
+                                                   stdout=subprocess.DEVNULL, stderr=errors)
+            stop(processes[name])
+        turns = take_turns(processes, options.turn)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    results, repeats = {}, {}
+    for name, (command, path) in commands.items():
+        if processes[name].returncode != 0:
+            sys.exit(f"{' '.join(command)}: {path.with_suffix('.err').read_text().strip()}")
+        repeats[name] = repeats_within(json.loads(path.with_suffix(".trace").read_text()), turns[name])
+        results[name] = {**json.loads(path.read_text()), "measured": repeats[name], "stolen": None}
+    # What all took longer by at the same time is the machine's pace.
+    pace = [statistics.median(times) for times in zip(*repeats.values())]
+    for name, times in repeats.items():
+        results[name]["repeats"] = [seconds / now * statistics.median(pace) for seconds, now in zip(times, pace)]
+    return results
+
+
+def round_of(options, folder, order, jobs):
+    """Each once, in another order each time."""
+    names = order.sample(sorted(jobs), len(jobs))
+    if options.turn:
+        return measure_in_turns(options, folder, names, jobs)
+    return {name: measure(options, folder, name, jobs[name]) for name in names}
 
 
 def compare(options, folder, order, problem):
@@ -141,32 +206,25 @@ def compare(options, folder, order, problem):
     common = [f"shape={shape}", f"dtype={problem['dtype']}", f"ranks={problem['ranks']}"]
     jobs = {name: common + keys for name, keys in configurations(problem["ranks"], options.heads, options.chunks).items()}
     jobs["auto"] = common + (["hardware=" + options.hardware] if options.hardware else [])
-    first = measure(options, folder, jobs["auto"])  # not counted: says what is chosen, to be measured as its keys too
+    first = measure(options, folder, "auto", jobs["auto"])  # not counted: says what is chosen, to be measured as its keys too
     jobs.setdefault(name_of(first), common + keys_of(first))
-    runs = {name: [] for name in jobs}
-    for _ in range(options.rounds):
-        for name in order.sample(sorted(jobs), len(jobs)):
-            runs[name].append(measure(options, folder, jobs[name]))
-    seconds = {name: statistics.median(run["seconds_median"] for run in found) for name, found in runs.items()}
+    rounds = [round_of(options, folder, order, jobs) for _ in range(options.rounds)]
+    runs = {name: [done[name] for done in rounds] for name in jobs}
+    seconds = {name: [once for run in found for once in run["repeats"]] for name, found in runs.items()}
     chosen = {name_of(run) for run in runs["auto"]}
     if len(chosen) != 1:
         sys.exit(f"auto did not choose the same in every round: {', '.join(sorted(chosen))}")
     auto = chosen.pop()
-    tried = {name: value for name, value in seconds.items() if name != "auto"}
+    tried = {name: statistics.median(found) for name, found in seconds.items() if name != "auto"}
     best = min(tried, key=tried.get)
-    same = [run["seconds_median"] for run in runs["auto"] + runs.get(auto, [])]
-    behind = 0.0 if auto == best else statistics.median(same) / tried[best] - 1
-    duels, beyond = duel(options, folder, order, jobs, runs, auto) if options.duels else ({}, {})
-    if beyond:
-        behind = max(0.0, *beyond.values())
-    return {**problem, "shape": shape, "chosen": auto, "best": best, "auto_seconds": seconds["auto"],
-            "chosen_seconds": tried.get(auto), "best_seconds": tried[best], "behind": behind,
-            "duels": duels, "beyond": beyond,
-            "slower": seconds["auto"] / tried[best] - 1,
-            "chosen_slower": tried[auto] / tried[best] - 1 if auto in tried else None,
+    behind = 0.0 if auto == best else statistics.median(seconds["auto"] + seconds[auto]) / tried[best] - 1
+    as_auto = statistics.median(seconds["auto"])
+    return {**problem, "shape": shape, "chosen": auto, "best": best, "auto_seconds": as_auto,
+            "chosen_seconds": tried[auto], "best_seconds": tried[best], "behind": behind,
+            "slower": as_auto / tried[best] - 1, "chosen_slower": tried[auto] / tried[best] - 1,
             "predicted_seconds": {name: found[0].get("predicted_seconds") for name, found in runs.items()},
             "stolen": {name: [run["stolen"] for run in found] for name, found in runs.items()},
-            "seconds": {name: [run["seconds_median"] for run in found] for name, found in runs.items()}}
+            "measured": {name: [run["measured"] for run in found] for name, found in runs.items()}, "seconds": seconds}
 
 
 def row(result):
@@ -194,9 +252,6 @@ def main():
                     problem = {"ranks": ranks, "tokens": tokens, "dtype": dtype}
                     results.append(compare(options, folder, order, problem))
                     print(row(results[-1]), flush=True)
-                    for rival, beyond in results[-1]["beyond"].items():
-                        print(f"{'':>21} {results[-1]['chosen']} beside {rival}, {options.duels} duels: {100 * beyond:+.1f} %",
-                              flush=True)
     worst = max(results, key=lambda result: result["behind"])
     print(f"Most behind: {100 * worst['behind']:+.1f} % ({worst['ranks']} ranks, {worst['tokens']} tokens, "
           f"{worst['dtype']}); at most {100 * LIMIT:.0f} % is wanted")

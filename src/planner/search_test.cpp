@@ -151,6 +151,28 @@ TEST(Search, DifferencesUnderTheModelsErrorAreTies) {
   EXPECT_TRUE(search(question(4, hardware)).best()->configuration.ranks.fixed_max);
 }
 
+// In a memory that ranks share; elsewhere, and where it takes longer, the fastest is the fastest. Here Ulysses is,
+// since a ring folds its blocks into a state.
+TEST(Search, OfWhatTakesTheSameTimeTheLongestRingIsTheBest) {
+  HardwareProfile hardware = machine(4, 1e15);
+  hardware.merge_passes = 1;
+  const auto best_on = [&](LinkKind kind, double memory_bandwidth) {
+    hardware.links[0].kind = kind;
+    hardware.memory_bandwidth = memory_bandwidth;
+    Question q = question(4, hardware);
+    q.work.branches = 1;
+    return search(q);
+  };
+  const auto ring_of = [](const Ranking& ranking) {
+    return ranking.best() == nullptr ? 0 : ranking.best()->configuration.ranks.context.ring;
+  };
+  const Ranking shared = best_on(LinkKind::kBus, 1e13);
+  ASSERT_EQ(ring_of(shared), 4);
+  EXPECT_THAT(shared.best()->reason, HasSubstr("the longest ring of those that are as fast within 0.3 %"));
+  EXPECT_EQ(ring_of(best_on(LinkKind::kSwitch, 1e13)), 1);
+  EXPECT_EQ(ring_of(best_on(LinkKind::kBus, 1e11)), 1);
+}
+
 TEST(Search, TilesAreChosenAndTheOthersShown) {
   HardwareProfile hardware = machine();
   hardware.bf16.attention = Curve({{1024, 0.1}, {4096, 0.5}});

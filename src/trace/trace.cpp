@@ -48,8 +48,8 @@ class JsonEvents {
     add(fmt::format("{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}}", what, rank, row,
                     key, value));
   }
-  void end() {
-    text_ += "\n],\"displayTimeUnit\":\"ms\"}\n";
+  void end(int64_t zero_ns) {
+    text_ += fmt::format("\n],\"displayTimeUnit\":\"ms\",\"otherData\":{{\"ts_zero_ns\":\"{}\"}}}}\n", zero_ns);
     flush();
   }
 
@@ -239,7 +239,7 @@ void Trace::write(const std::filesystem::path& path) const {
                          static_cast<double>(event.begin_ns - origin) * 1e-3,
                          static_cast<double>(event.duration_ns) * 1e-3, args));
   }
-  json.end();
+  json.end(origin);
   file.commit();
 }
 

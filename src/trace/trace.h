@@ -35,7 +35,9 @@ class Trace {
   // A remark beside the rank's name.
   void set_label(int rank, std::string label);
 
-  // Throws Error where the file cannot be written.
+  // Times are in microseconds from the first span or from construction, whichever was earlier; what the clock said then
+  // stands in `otherData.ts_zero_ns`, for who lays files of one host beside each other. Throws Error where the file
+  // cannot be written.
   void write(const std::filesystem::path& path) const;
   size_t size() const;
 

@@ -105,6 +105,7 @@ TEST(Trace, TakesInTheSpansOfAnotherProcess) {
   EXPECT_NE(text.find(R"("name":"hop","pid":1,"tid":1,"ts":1000.000,"dur":1000.000,"args":{"bytes":77}})"),
             std::string::npos);
   EXPECT_NE(text.find(R"("name":"process_labels","pid":1,"tid":0,"args":{"labels":"aligned"})"), std::string::npos);
+  EXPECT_NE(text.find(R"("otherData":{"ts_zero_ns":"5000000"}})"), std::string::npos) << text;
   EXPECT_EQ(Trace().pack().size(), 0u);
 }
 
