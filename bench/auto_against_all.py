@@ -7,20 +7,22 @@
 
 That is every legal Ulysses x ring, each ring direction, and the counts of head chunks that the planner looks at; other
 counts, softmax and tiles are left as they are, as auto leaves them. --chunks 1,2 shortens it; what auto chooses beyond
-that is measured all the same. Every configuration is a run of `zoetrope attention` of its own, and so is auto. Runs of one problem are interleaved in
-rounds, in another order each time, so that a change of the machine's pace meets all of them; one during which the host of
-a virtual machine took its CPUs away is made again. A configuration counts with
-the median over rounds of the medians that the runs report. What auto chose is one of the configurations and so was measured
-twice as often, under its own name and as its keys. Both count together in `behind`, which is 0 where auto chose the best;
-`auto` and `as keys` stand for each alone, and what they differ by is what noise does to two measurements of the same work.
+that is measured all the same. Every configuration is a run of `zoetrope attention` of its own, and so is auto. Runs of one
+problem are interleaved in rounds, in another order each time, so that a change of the machine's pace meets all of them; one
+during which the host of a virtual machine took its CPUs away is made again. A configuration counts with the median over
+rounds of the medians that the runs report. What auto chose is one of the configurations and so was measured twice as often,
+under its own name and as its keys. Both count together in `behind`, which is 0 where auto chose the best; `auto` and
+`as keys` stand for each alone, and what they differ by is what noise does to two measurements of the same work.
 
 Where the machine's pace changes within a run, runs one after the other say more of the pace than of configurations.
---turn SECONDS has the runs of a round all at once, each standing still (SIGSTOP) while another has its turn, and counts
-of a repeat what lies in its own turns: all meet the same pace. What the median of all runs takes for a repeat is the pace
-then, and what a run takes is corrected by it. For problems that take many turns; 0.2 is short beside changes of pace, and
-long beside what a turn's begin costs, its caches being another's. It needs the memory of all runs.
+--turn SECONDS has the runs of a round all at once, each standing still (SIGSTOP) while another has its turn. A repeat takes
+what of it lies in its run's turns, and what the median of all runs takes for their n-th repeat is the pace that they met
+then: each is corrected by it, and a configuration counts with the median of its corrected repeats. For problems that
+take many turns. All turns together must be short beside changes of pace, one long beside what its begin costs, the caches
+being another's: 0.2 was. Runs that are not equally fast drift apart, so that --repeat is best small. It needs the memory of
+all runs.
 
-Prints a table; --json writes every measurement. Exit code 1 where auto is more than 5 % behind the best of all.
+Prints a table; --json writes every measurement, `repeats` as it was and `seconds` as it counts. Exit code 1 where auto is more than 5 % behind the best of all.
 """
 import argparse
 import json
@@ -63,7 +65,10 @@ def arguments():
     parser.add_argument("--threads", type=int, default=0, help="of the process; unset: all cores")
     parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
     parser.add_argument("--json", default="")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.turn < 0:
+        parser.error("--turn must be a number of seconds above 0, as 0.2")
+    return options
 
 
 def configurations(ranks, heads, chunks):
@@ -123,7 +128,7 @@ def measure(options, folder, name, words):
             best = {**json.loads(path.read_text()), "stolen": share}
         if share <= STOLEN:
             break
-    return {**best, "repeats": [best["seconds_median"]], "measured": [best["seconds_median"]]}
+    return {**best, "repeats": [best["seconds_median"]]}
 
 
 def stop(process):
@@ -133,7 +138,7 @@ def stop(process):
 
 
 def take_turns(processes, seconds):
-    """Until all have ended: one at a time. Returns when each had its turns, in seconds of the monotonic clock."""
+    """Until all have ended, or one has failed. Returns when each had its turns, in seconds of the monotonic clock."""
     turns = {name: [] for name in processes}
     running = dict(processes)
     while running:
@@ -145,6 +150,8 @@ def take_turns(processes, seconds):
             turns[name].append((begin, time.monotonic()))
             if process.poll() is not None:
                 del running[name]
+            if process.returncode:
+                return turns
     return turns
 
 
@@ -157,7 +164,7 @@ def repeats_within(trace, turns):
             begin = zero + 1e-6 * event["ts"]
             ranks.setdefault(event["pid"], []).append((begin, begin + 1e-6 * event["dur"]))
     found = []
-    for spans in zip(*(sorted(spans) for spans in ranks.values())):
+    for spans in zip(*(sorted(spans) for spans in ranks.values()), strict=True):
         first, last = min(begin for begin, _ in spans), max(end for _, end in spans)
         found.append(sum(max(0.0, min(last, end) - max(first, begin)) for begin, end in turns))
     return found
@@ -171,25 +178,33 @@ def measure_in_turns(options, folder, names, jobs):
             commands[name] = command_of(options, folder, name, jobs[name])
             command, path = commands[name]
             with open(path.with_suffix(".err"), "w", encoding="utf-8") as errors:
-                processes[name] = subprocess.Popen([*command, f"trace={path.with_suffix('.trace')}"],
+                processes[name] = subprocess.Popen([*command, f"trace={path.with_suffix('.trace')}"], start_new_session=True,
                                                    stdout=subprocess.DEVNULL, stderr=errors)
             stop(processes[name])
         turns = take_turns(processes, options.turn)
     finally:
+        ended = {name: process.returncode for name, process in processes.items()}
         for process in processes.values():
             process.kill()
+        for process in processes.values():
             process.wait()
-    results, repeats = {}, {}
-    for name, (command, path) in commands.items():
-        if processes[name].returncode != 0:
-            sys.exit(f"{' '.join(command)}: {path.with_suffix('.err').read_text().strip()}")
-        repeats[name] = repeats_within(json.loads(path.with_suffix(".trace").read_text()), turns[name])
-        results[name] = {**json.loads(path.read_text()), "measured": repeats[name], "stolen": None}
-    # What all took longer by at the same time is the machine's pace.
-    pace = [statistics.median(times) for times in zip(*repeats.values())]
-    for name, times in repeats.items():
-        results[name]["repeats"] = [seconds / now * statistics.median(pace) for seconds, now in zip(times, pace)]
+    results = {}
+    for name, code in ended.items():
+        command, path = commands[name]
+        if code:
+            sys.exit(f"{' '.join(command)}: ended with {code}. {path.with_suffix('.err').read_text().strip()}")
+    for name, (_, path) in commands.items():
+        repeats = repeats_within(json.loads(path.with_suffix(".trace").read_text()), turns[name])
+        results[name] = {**json.loads(path.read_text()), "repeats": repeats, "stolen": None}
     return results
+
+
+def corrected(runs):
+    """Of each configuration all repeats of all rounds, by the pace that all met at the same repeat of the same round."""
+    met = {name: [seconds for run in found for seconds in run["repeats"]] for name, found in runs.items()}
+    pace = [statistics.median(times) for times in zip(*met.values(), strict=True)]
+    usual = statistics.median(pace)
+    return {name: [seconds * usual / now for seconds, now in zip(times, pace)] for name, times in met.items()}
 
 
 def round_of(options, folder, order, jobs):
@@ -210,11 +225,12 @@ def compare(options, folder, order, problem):
     jobs.setdefault(name_of(first), common + keys_of(first))
     rounds = [round_of(options, folder, order, jobs) for _ in range(options.rounds)]
     runs = {name: [done[name] for done in rounds] for name in jobs}
-    seconds = {name: [once for run in found for once in run["repeats"]] for name, found in runs.items()}
-    chosen = {name_of(run) for run in runs["auto"]}
+    chosen = {name_of(run) for run in [first, *runs["auto"]]}
     if len(chosen) != 1:
         sys.exit(f"auto did not choose the same in every round: {', '.join(sorted(chosen))}")
     auto = chosen.pop()
+    seconds = corrected(runs) if options.turn else {
+        name: [run["seconds_median"] for run in found] for name, found in runs.items()}
     tried = {name: statistics.median(found) for name, found in seconds.items() if name != "auto"}
     best = min(tried, key=tried.get)
     behind = 0.0 if auto == best else statistics.median(seconds["auto"] + seconds[auto]) / tried[best] - 1
@@ -224,7 +240,7 @@ def compare(options, folder, order, problem):
             "slower": as_auto / tried[best] - 1, "chosen_slower": tried[auto] / tried[best] - 1,
             "predicted_seconds": {name: found[0].get("predicted_seconds") for name, found in runs.items()},
             "stolen": {name: [run["stolen"] for run in found] for name, found in runs.items()},
-            "measured": {name: [run["measured"] for run in found] for name, found in runs.items()}, "seconds": seconds}
+            "repeats": {name: [run["repeats"] for run in found] for name, found in runs.items()}, "seconds": seconds}
 
 
 def row(result):
@@ -241,6 +257,8 @@ def row(result):
 
 def main():
     options = arguments()
+    for end in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(end, lambda number, _: sys.exit(f"ended by signal {number}"))  # nobody is left standing still
     order = random.Random(options.seed)
     results = []
     print(f"{'ranks':>5} {'tokens':>7} {'dtype':<8} {'auto chose':<14} {'best of all':<14} {'auto, ms':>10} {'best, ms':>10} "

@@ -32,7 +32,7 @@ struct AutoPlan {
   // The fastest that is another use of the ranks.
   struct Next {
     std::string layout;
-    double slower = 0;  // the whole video, relative; below 0 where it is faster, but less plain
+    double slower = 0;  // the whole video, relative; below 0 where it is faster, but less plain or of a shorter ring
   };
   std::optional<Next> next;
 

@@ -72,7 +72,8 @@ struct Candidate {
 };
 
 // How many settings of a configuration make it less plain than it could be: a direction that is not forward, head
-// chunks, fixed-max softmax, a tile that is not the profile's. Among ties the plainest is the best.
+// chunks, fixed-max softmax, a tile that is not the profile's. Among ties the plainest is the best,
+// and of the equally plain the fastest, or in one memory the longest ring of those that are as fast.
 int complexity_of(const Configuration& configuration, const HardwareProfile& hardware);
 
 struct Ranking {

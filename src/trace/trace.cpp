@@ -48,6 +48,7 @@ class JsonEvents {
     add(fmt::format("{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}}", what, rank, row,
                     key, value));
   }
+  // As text: it has more digits than a number in JSON may.
   void end(int64_t zero_ns) {
     text_ += fmt::format("\n],\"displayTimeUnit\":\"ms\",\"otherData\":{{\"ts_zero_ns\":\"{}\"}}}}\n", zero_ns);
     flush();
