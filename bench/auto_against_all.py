@@ -17,12 +17,13 @@ under its own name and as its keys. Both count together in `behind`, which is 0 
 Where the machine's pace changes within a run, runs one after the other say more of the pace than of configurations.
 --turn SECONDS has the runs of a round all at once, each standing still (SIGSTOP) while another has its turn. A repeat takes
 what of it lies in its run's turns, and what the median of all runs takes for their n-th repeat is the pace that they met
-then: each is corrected by it, and a configuration counts with the median of its corrected repeats. For problems that
-take many turns. All turns together must be short beside changes of pace, one long beside what its begin costs, the caches
-being another's: 0.2 was. Runs that are not equally fast drift apart, so that --repeat is best small. It needs the memory of
-all runs.
+then: each is corrected by it, and a configuration counts with the median of its corrected repeats. All turns together must
+be short beside changes of pace, one long beside what its begin costs, the caches being another's: 0.2 was. A repeat that
+takes many turns says much by itself, of those that take one or two it needs a hundred. Runs that are not equally fast drift
+apart, so that --repeat is best small where repeats are long. It needs the memory of all runs.
 
-Prints a table; --json writes every measurement, `repeats` as it was and `seconds` as it counts. Exit code 1 where auto is more than 5 % behind the best of all.
+Prints a table; --json writes every measurement, `repeats` as it was and `seconds` as it counts. Exit code 1 where auto is
+more than 5 % behind the best of all.
 """
 import argparse
 import json

@@ -372,9 +372,9 @@ class Search {
   bool as_fast(const Candidate& c) const {
     const std::vector<LinkLevel>& links = q_.hardware.links;
     return q_.objective == Objective::kLatency && !links.empty() && links.front().kind == LinkKind::kBus &&
-           c.ranks() <= links.front().members &&
-           c.value <= fastest_ * (1 + std::min(kNoDifference, q_.hardware.model_error));
+           c.ranks() <= links.front().members && c.value <= fastest_ * (1 + no_difference());
   }
+  double no_difference() const { return std::min(kNoDifference, q_.hardware.model_error); }
   // Whether it is the best for its ring, and not for its plainness.
   bool best_for_its_ring(const Candidate& c) const {
     const auto passed_over = [&](const Candidate& other) {
@@ -427,7 +427,7 @@ class Search {
       if (best_for_its_ring(c))
         return fmt::format(
             "limited by {}; of the equally plain within {} of the fastest the longest ring, {} behind it",
-            c.time.step.limited_by(), percent(kNoDifference), percent(c.value / fastest_ - 1));
+            c.time.step.limited_by(), percent(no_difference()), percent(c.value / fastest_ - 1));
       const bool latency = q_.objective == Objective::kLatency;
       return fmt::format("limited by {}; the plainest{} within the model's error of {}, {} behind the {}",
                          c.time.step.limited_by(), latency ? "" : ", and of these the soonest,", error,
