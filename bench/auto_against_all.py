@@ -27,9 +27,11 @@ more than 5 % behind the best of all.
 """
 import argparse
 import json
+import math
 import os
 import pathlib
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -67,8 +69,14 @@ def arguments():
     parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
-    if options.turn < 0:
+    if not 0 <= options.turn < math.inf:
         parser.error("--turn must be a number of seconds above 0, as 0.2")
+    if options.rounds < 1 or options.repeat < 1:
+        parser.error("--rounds and --repeat must be 1 or more")
+    if shutil.which(options.program) is None:
+        parser.error(f"{options.program} is no program that can be run")
+    if options.json and not pathlib.Path(options.json).absolute().parent.is_dir():
+        parser.error(f"--json {options.json}: its folder does not exist")
     return options
 
 

@@ -25,7 +25,10 @@ constexpr int64_t kTracedLayers = 4;
 void write_timeline(const PlanReport& report, const std::string& path) {
   const auto part = std::find_if(report.parts.rbegin(), report.parts.rend(),
                                  [](const PlanPart& p) { return p.ranking.best() != nullptr; });
-  if (part == report.parts.rend()) return;
+  if (part == report.parts.rend()) {
+    fmt::print("trace={} was not written: nothing fits.\n", path);
+    return;
+  }
   trace::Trace trace;
   planner::record_timeline(part->best_step, std::min(kTracedLayers, report.work.layers), trace);
   trace.write(path);

@@ -67,9 +67,7 @@ struct Machine {
   std::optional<int64_t> threads;  // of a process; unset: as here
 };
 
-void apply(HardwareProfile& hardware, const PlanOptions& options) {
-  for (const auto& [key, value] : options.what_if) planner::set_figure(hardware, key, value);
-}
+void apply(HardwareProfile& hardware, const PlanOptions& options) { planner::set_figures(hardware, options.what_if); }
 
 // Published devices are as they are; figures of a CPU's host are shared out to the ranks.
 Machine machine_of(const PlanOptions& options, int ranks) {
@@ -108,6 +106,7 @@ class Subject {
     if (options_.ranks_per_process) q.ranks_here = std::min(ranks, *options_.ranks_per_process);
     q.objective = options_.objective;
     q.fixed = fixed_by(run_.options, heads(), ranks);
+    if (run_.options.strategy.deterministic) pipeline::fix_by_rule(q.fixed, run_.options, run_.plan, run_.model, ranks);
     q.sharded = run_.plan.tokens >= run_.options.flash_min_seq_length;
     if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));
     const wan::RunSize size = size_for(machine);
@@ -168,8 +167,8 @@ void explain(PlanPart& part) {
                                   [](const Candidate& c) { return c.verdict == planner::Verdict::kTie; });
   if (ties > 0) {
     part.explanation.push_back(
-        fmt::format("{} other configuration{} within the model's error of {}: tied, and the plainest is taken.", ties,
-                    ties == 1 ? " is" : "s are", percent(part.hardware.model_error)));
+        fmt::format("{} other configuration{} within the model's error of {}: tied, and one of the plainest is taken.",
+                    ties, ties == 1 ? " is" : "s are", percent(part.hardware.model_error)));
   }
   part.explanation.push_back(worth_of_links(best->time.step));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <string_view>
 
 #include "base/error.h"
@@ -85,10 +86,20 @@ void set_word(const std::string& word, OptionSet& own, OptionSet& run) {
 }
 
 void check_files(const PlanOptions& o) {
+  std::map<fs::path, std::string> taken;
+  std::error_code ignored;
+  const auto place = [&](const std::string& file) {
+    return fs::weakly_canonical(fs::absolute(file, ignored), ignored);
+  };
+  if (fs::exists(o.hardware, ignored)) taken.emplace(place(o.hardware), "hardware=" + o.hardware);
   for (const auto& [key, file] :
        {std::pair{"json", &o.json}, std::pair{"report", &o.report}, std::pair{"trace", &o.trace}}) {
+    if (!file->empty()) {
+      const std::string word = fmt::format("{}={}", key, *file);
+      const auto [other, is_free] = taken.emplace(place(*file), word);
+      if (!is_free) fail("{} would overwrite {}; name another file", word, other->second);
+    }
     const fs::path folder = fs::path(*file).parent_path();
-    std::error_code ignored;
     if (!file->empty() && !folder.empty() && !fs::is_directory(folder, ignored))
       fail("{}={}: the folder {} does not exist", key, *file, folder.string());
     if (!file->empty() && fs::is_directory(*file, ignored)) fail("{}={} is a folder; name a file", key, *file);
@@ -104,7 +115,8 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   OptionSet run = pipeline::describe_options(options.run);
   std::vector<std::string> models, keys;
   for (const std::string& word : words) {
-    if (word.find('=') == std::string::npos && word.rfind(kWhatIf, 0) == 0)
+    const std::string key = word.substr(0, word.find('='));
+    if (key == "what_if" || (key == word && word.rfind(kWhatIf, 0) == 0))
       fail("command line: '{}' is not of the form what_if.KEY=VALUE", word);
     if (word.find('=') == std::string::npos) models.push_back(word);
     else if (word.rfind("model=", 0) == 0) models.push_back(word.substr(word.find('=') + 1));

@@ -38,7 +38,9 @@ bool runs(const Candidate& c) { return c.verdict != Verdict::kDoesNotFit && c.ve
 std::string verdict_text(const Candidate& c, const Candidate& best) {
   constexpr double kPercent = 100;
   if (c.verdict == Verdict::kBest) return "best";
-  const double more = kPercent * (c.value / best.value - 1);
+  constexpr double kShown = 0.05;
+  double more = kPercent * (c.value / best.value - 1);
+  if (std::abs(more) < kShown) more = 0;  // no "-0.0"
   return fmt::format("{}{}{:+.1f} %", c.verdict == Verdict::kTie ? "tie " : "", c.simulated ? "" : ">= ", more);
 }
 

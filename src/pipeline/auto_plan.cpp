@@ -115,17 +115,16 @@ AutoPlan plan_of(const Question& question, const ProfileChoice& profile,
 
 // The layout that keys and rules alone make, with a degree of data that is legal. Throws the refusal of the plainest
 // where none is.
-RankLayout layout_by_rule(const RunQuestion& q) {
-  const GenerateOptions& o = q.memory.options;
+RankLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks) {
   RankChoice choice;
   try {
-    return lay_out_ranks(o, q.plan, q.model, q.job.ranks, choice);
+    return lay_out_ranks(o, plan, model, ranks, choice);
   } catch (const Error& refusal) {
     // What a key says may be possible with the branches dealt out.
-    if (!q.plan.guided || o.strategy.deterministic || q.job.ranks % 2 != 0) throw;
+    if (!plan.guided || o.strategy.deterministic || ranks % 2 != 0) throw;
     choice.data = 2;
     try {
-      return lay_out_ranks(o, q.plan, q.model, q.job.ranks, choice);
+      return lay_out_ranks(o, plan, model, ranks, choice);
     } catch (const Error&) {
       throw refusal;
     }
@@ -164,6 +163,11 @@ Fixed fixed_by_keys(const attention::StrategyOptions& keys, const attention::Str
   return fixed;
 }
 
+void fix_by_rule(Fixed& fixed, const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model,
+                 int ranks) {
+  fix_all(fixed, layout_by_rule(options, plan, model, ranks));
+}
+
 std::string AutoPlan::text() const {
   if (!priced()) return fmt::format("Plan: {}, by rule and without a prediction: {}", layout, fmt::join(notes, "; "));
   std::string text = fmt::format("Plan: {}; predicted {}{}", layout, step_text(predicted.step.seconds), per);
@@ -182,7 +186,7 @@ std::string AutoPlan::text() const {
 
 AutoPlan choose_run(const RunQuestion& q) {
   const GenerateOptions& o = q.memory.options;
-  const RankLayout by_rule = layout_by_rule(q);
+  const RankLayout by_rule = layout_by_rule(o, q.plan, q.model, q.job.ranks);
   const ProfileChoice profile = choose_profile(o.hardware, q.job);
   if (!profile.known()) return plan_by_rule(choice_of(by_rule), layout_text(by_rule), profile);
   const wan::RunSize size = run_size(q.memory);

@@ -46,6 +46,10 @@ struct AutoPlan {
 // profile's in a plan. `strategy` is the one that holds without a planner.
 planner::Fixed fixed_by_keys(const attention::StrategyOptions& keys, const attention::Strategy& strategy);
 std::optional<int> degree(const std::optional<int64_t>& said);
+// What deterministic=true leaves to the search, which is nothing of the degrees. Throws Error where the options
+// contradict themselves or the ranks.
+void fix_by_rule(planner::Fixed& fixed, const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model,
+                 int ranks);
 
 struct RunQuestion {
   const RunPlan& plan;

@@ -48,7 +48,7 @@ ProfileChoice named(const std::string& hardware, const Job& job) {
   choice.hardware = is_of_hosts(profile) ? shared_out(profile, job) : planner::with_devices(profile, job.ranks);
   for (const std::string& reason :
        planner::staleness(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
-    choice.notes.push_back(fmt::format("hardware={}: {}", hardware, reason));
+    choice.notes.push_back(fmt::format("warning: hardware={} is used all the same: {}", hardware, reason));
   return choice;
 }
 
@@ -109,12 +109,14 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
                                   profile.calibration ? fmt::format(", measured {}", profile.calibration->date) : "");
       for (const std::string& reason :
            planner::staleness(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
-        choice.notes.push_back(fmt::format("warning: the calibration is used, but {}; {} anew", reason, kMeasures));
+        choice.notes.push_back(
+            fmt::format("warning: the calibration is used all the same: {}; {} anew", reason, kMeasures));
       if (job.processes && file == planner::calibrated_profile_path()) {
-        choice.notes.push_back(fmt::format(
-            "warning: the calibration is used, but its ranks were threads of one process; `mpirun -n {} zoetrope "
-            "calibrate` measures between processes",
-            job.ranks));
+        choice.notes.push_back(
+            fmt::format("warning: the calibration is used all the same: its ranks were threads of one process; `mpirun "
+                        "-n {} zoetrope "
+                        "calibrate` measures between processes",
+                        job.ranks));
       }
       return choice;
     } catch (const Error& error) {

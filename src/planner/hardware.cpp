@@ -162,7 +162,10 @@ std::vector<std::string> figure_names(const HardwareProfile& profile) {
   return names;
 }
 
-void set_figure(HardwareProfile& profile, std::string_view key, std::string_view value) {
+namespace {
+
+// The figure and what follows from it; whether the whole still makes sense is looked at when all are changed.
+void change_figure(HardwareProfile& profile, std::string_view key, std::string_view value) {
   HardwareProfile changed = profile;
   bool found = false;
   try {
@@ -182,20 +185,42 @@ void set_figure(HardwareProfile& profile, std::string_view key, std::string_view
   if (!found) unknown_figure(profile, key);
   try {
     if (key == "devices") {
+      check_hardware(profile, profile.name);
       changed = with_devices(profile, changed.devices);
     } else {
       for (LinkLevel& level : changed.links) {
-        if (key == "links." + level.name + ".kind" && !is_grid(level.kind)) level.shape.clear();
-        if (key == "links." + level.name + ".shape" && is_grid(level.kind))
+        const bool kind = key == "links." + level.name + ".kind", shape = key == "links." + level.name + ".shape";
+        if (kind && !is_grid(level.kind)) level.shape.clear();
+        if ((kind || shape) && is_grid(level.kind) && !level.shape.empty())
           level.members = static_cast<int>(product(level.shape));
       }
       if (product(changed.links) != changed.devices) follow_links(changed);
     }
-    check_hardware(changed, profile.name);
   } catch (const Error& error) {
     fail("{}={}: {}", key, value, error.what());
   }
   profile = std::move(changed);
+}
+
+}  // namespace
+
+void set_figures(HardwareProfile& profile, const std::vector<std::pair<std::string, std::string>>& figures) {
+  HardwareProfile changed = profile;
+  std::vector<std::string> said;
+  for (const auto& [key, value] : figures) {
+    change_figure(changed, key, value);
+    said.push_back(key + "=" + value);
+  }
+  try {
+    if (!figures.empty()) check_hardware(changed, profile.name);
+  } catch (const Error& error) {
+    fail("{}: {}", fmt::join(said, " "), error.what());
+  }
+  profile = std::move(changed);
+}
+
+void set_figure(HardwareProfile& profile, const std::string& key, const std::string& value) {
+  set_figures(profile, {{key, value}});
 }
 
 HardwareProfile with_devices(const HardwareProfile& profile, int devices) {

@@ -121,7 +121,10 @@ std::string hardware_yaml(const HardwareProfile& profile,
 
 // what_if: "links.node.bandwidth" = "900", in the file's units; "x1.5" multiplies. Throws Error for an unknown key
 // (with the nearest) and an absurd value.
-void set_figure(HardwareProfile& profile, std::string_view key, std::string_view value);
+void set_figure(HardwareProfile& profile, const std::string& key, const std::string& value);
+// Several, in this order; only what they make together has to be a machine: a switch becomes a mesh by `kind` and
+// `shape`.
+void set_figures(HardwareProfile& profile, const std::vector<std::pair<std::string, std::string>>& figures);
 std::vector<std::string> figure_names(const HardwareProfile& profile);
 
 // The same machine with `devices` of its devices, whole inner groups first: 4 of 2 nodes of 8 are half a node. Where

@@ -99,6 +99,29 @@ TEST(WhatIf, ChangesTheNumberOfDevices) {
   EXPECT_TRUE(h.links[1].shape.empty());
 }
 
+TEST(WhatIf, FiguresThatOnlyTogetherMakeAMachine) {
+  for (const bool kind_first : {true, false}) {
+    HardwareProfile h = load_profile(kTwoNodes);
+    std::vector<std::pair<std::string, std::string>> figures{{"links.node.kind", "mesh"}, {"links.node.shape", "2x4"}};
+    if (!kind_first) std::swap(figures[0], figures[1]);
+    set_figures(h, figures);
+    EXPECT_EQ(h.links[0].kind, LinkKind::kMesh);
+    EXPECT_EQ(h.links[0].members, 8);
+    EXPECT_EQ(h.devices, 16);
+    const std::string before = hardware_yaml(h);
+    EXPECT_THAT(error_of([&] {
+                  set_figures(h, {{"memory", "100"}, {"links.node.shape", "[]"}});
+                }),
+                HasSubstr("links.node.shape"));
+    EXPECT_EQ(hardware_yaml(h), before);
+  }
+  HardwareProfile h = load_profile(kTwoNodes);
+  EXPECT_THAT(error_of([&] {
+                set_figures(h, {{"links.node.kind", "mesh"}, {"devices", "4"}});
+              }),
+              HasSubstr("devices=4: small: links.node.shape: is missing"));
+}
+
 TEST(WhatIf, RefusesAndLeavesTheProfileAsItWas) {
   HardwareProfile h = load_profile(kTwoNodes);
   const std::string before = hardware_yaml(h);

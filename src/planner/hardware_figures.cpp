@@ -366,8 +366,9 @@ struct Reader {
   void operator()(Bytes& value) const {
     const double bytes = read_number(text, exponent);
     if (bytes < 0) fail("{} is negative", text);
-    constexpr double kMost = 9e18;
-    value = bytes > kMost ? Bytes::most() : Bytes(std::llround(bytes));
+    constexpr double kMost = 9e18;  // what 64 bits count
+    if (bytes > kMost) fail("{} is more than can be counted", text);
+    value = Bytes(std::llround(bytes));
   }
   void operator()(bool& value) const { value = read_flag(text); }
   void operator()(std::string& value) const { value = text; }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "base/error.h"
 #include "planner/search_bound.h"
@@ -73,6 +74,7 @@ class Search {
     simplify();
     other_kernels();
     ranking_.left_out = left_out();
+    find_plainest();
     other_vae_ranks();
     judge();
     add_illegal();
@@ -362,27 +364,37 @@ class Search {
   bool plainer(const Candidate& a, const Candidate& b) const {
     if (a.complexity != b.complexity) return a.complexity < b.complexity;
     if (q_.objective != Objective::kLatency) return a.video_seconds() < b.video_seconds();
-    if (as_fast(a) && as_fast(b) && ring_of(a) != ring_of(b)) return ring_of(a) > ring_of(b);
+    const bool a_fast = as_fast(a), b_fast = as_fast(b);
+    if (a_fast != b_fast) return a_fast;
+    if (a_fast && ring_of(a) != ring_of(b)) return ring_of(a) > ring_of(b);
     return a.value < b.value;
+  }
+
+  // Of the plainest that cannot be told from the fastest, the fastest.
+  struct Plainest {
+    int complexity = std::numeric_limits<int>::max();
+    double value = std::numeric_limits<double>::infinity();
+    int data = 0;
+  };
+  void find_plainest() {
+    for (const Trial& trial : trials_) {
+      const Candidate& c = trial.candidate;
+      if (!fits(c) || c.value > within_error()) continue;
+      if (std::tie(c.complexity, c.value) < std::tie(plainest_.complexity, plainest_.value))
+        plainest_ = {c.complexity, c.value, c.configuration.ranks.data};
+    }
   }
 
   // Ranks that share a memory read their keys through caches that they share as well, which is not in the model. Where
   // it makes no difference in all that is, a ring's shorter runs of keys are ahead (docs/planner.md, "What auto does in
-  // a run").
+  // a run"). That was seen of ranks that attend to the same tokens, and says nothing of how branches are dealt out.
   bool as_fast(const Candidate& c) const {
     const std::vector<LinkLevel>& links = q_.hardware.links;
     return q_.objective == Objective::kLatency && !links.empty() && links.front().kind == LinkKind::kBus &&
-           c.ranks() <= links.front().members && c.value <= fastest_ * (1 + no_difference());
+           c.ranks() <= links.front().members && c.complexity == plainest_.complexity &&
+           c.configuration.ranks.data == plainest_.data && c.value <= plainest_.value * (1 + no_difference());
   }
   double no_difference() const { return std::min(kNoDifference, q_.hardware.model_error); }
-  // Whether it is the best for its ring, and not for its plainness.
-  bool best_for_its_ring(const Candidate& c) const {
-    const auto passed_over = [&](const Candidate& other) {
-      return other.simulated && fits(other) && other.complexity == c.complexity && other.value < c.value &&
-             ring_of(other) < ring_of(c);
-    };
-    return as_fast(c) && std::any_of(ranking_.candidates.begin(), ranking_.candidates.end(), passed_over);
-  }
   static int ring_of(const Candidate& c) { return c.configuration.ranks.context.ring; }
 
   // Value of the plainest of those that cannot be told from the fastest. What cannot be told from it in turn is tied.
@@ -424,10 +436,9 @@ class Search {
     const std::string error = percent(q_.hardware.model_error);
     if (c.verdict == Verdict::kBest) {
       if (c.value <= fastest_) return "limited by " + c.time.step.limited_by();
-      if (best_for_its_ring(c))
-        return fmt::format(
-            "limited by {}; of the equally plain within {} of the fastest the longest ring, {} behind it",
-            c.time.step.limited_by(), percent(no_difference()), percent(c.value / fastest_ - 1));
+      if (as_fast(c) && c.value > plainest_.value)
+        return fmt::format("limited by {}; the longest ring within {} of the fastest that is as plain, {} behind it",
+                           c.time.step.limited_by(), percent(no_difference()), percent(c.value / plainest_.value - 1));
       const bool latency = q_.objective == Objective::kLatency;
       return fmt::format("limited by {}; the plainest{} within the model's error of {}, {} behind the {}",
                          c.time.step.limited_by(), latency ? "" : ", and of these the soonest,", error,
@@ -528,6 +539,7 @@ class Search {
   std::map<int, int> vae_;       // by ranks
   mutable std::map<std::array<int, 5>, Workload> workloads_;
   double fastest_ = std::numeric_limits<double>::infinity();
+  Plainest plainest_;
   Ranking ranking_;
 };
 

@@ -169,10 +169,13 @@ TEST(Search, OfWhatTakesTheSameTimeTheLongestRingIsTheBest) {
   };
   const Ranking shared = best_on(LinkKind::kBus, 1e13);
   ASSERT_EQ(ring_of(shared), 4);
-  EXPECT_THAT(shared.best()->reason,
-              HasSubstr("of the equally plain within 0.3 % of the fastest the longest ring, 0."));
+  EXPECT_THAT(shared.best()->reason, HasSubstr("the longest ring within 0.3 % of the fastest that is as plain, 0."));
   EXPECT_EQ(ring_of(best_on(LinkKind::kSwitch, 1e13)), 1);
   EXPECT_EQ(ring_of(best_on(LinkKind::kBus, 1e11)), 1);
+  Question guided = asked(LinkKind::kBus, 1e13);
+  guided.work.branches = 2;
+  EXPECT_EQ(search(guided).best()->configuration.ranks.data, 2);
+  EXPECT_EQ(ring_of(search(guided)), 2);
   Question cheapest = asked(LinkKind::kBus, 1e13);
   cheapest.objective = Objective::kCost;
   EXPECT_EQ(ring_of(search(cheapest)), 1);

@@ -229,6 +229,24 @@ def fixed_keys_restrict_the_search(cwd):
 
 
 @test
+def deterministic_plans_are_those_of_deterministic_runs(cwd):
+    # 40 heads: the largest divisor of the ranks that they allow.
+    for ranks, expected in ((8, (1, 8, 1)), (13, (1, 13, 1)), (41, (1, 1, 41)), (48, (1, 24, 2))):
+        document = answer(cwd, *LARGE, "hardware=h100_8x8", f"ranks={ranks}", "deterministic=true")
+        for c in candidates(document):
+            if c["verdict"] != "illegal":
+                assert (c["data"], c["ulysses"], c["ring"]) == expected, c
+                assert (c["direction"], c["head_chunks"]) == ("forward", 1), c
+
+
+@test
+def branches_are_dealt_out_alike_in_one_memory(cwd):
+    # Of one memory the ring is ahead where times are the same, with the branches as the fastest has them.
+    document = answer(cwd, "wan2.1_t2v_1.3b", "hardware=cpu", "ranks=4", "what_if.memory=x50")
+    assert (best(document)["data"], best(document)["ring"]) == (2, 2), best(document)
+
+
+@test
 def the_objective_decides_how_many_ranks_a_run_has(cwd):
     arguments = [*LARGE, "hardware=rtx4090_8", "ranks=8", "memory_limit=200"]
     latency = best(answer(cwd, *arguments))
@@ -301,6 +319,20 @@ def files_that_cannot_be_written_are_refused_before_planning(cwd):
         refused(cwd, plan(cwd, *LARGE, "hardware=h100_8", "ranks=8", f"{key}=absent/plan"), key, "absent", "does not exist")
 
 
+@test
+def files_do_not_overwrite_one_another(cwd):
+    good = [*LARGE, "hardware=h100_8", "ranks=8"]
+    refused(cwd, plan(cwd, *good, "json=a.json", "report=./a.json"), "report=./a.json would overwrite json=a.json")
+    profile = pathlib.Path(cwd) / "mine.yml"
+    profile.write_text("devices: 1\n")
+    refused(cwd, plan(cwd, *LARGE, "hardware=mine.yml", "json=mine.yml"), "json=mine.yml would overwrite hardware=mine.yml",
+            left=("mine.yml",))
+    assert profile.read_text() == "devices: 1\n"
+    profile.unlink()
+    nothing = plan(cwd, *good, "what_if.memory=1", "trace=a.trace")
+    assert nothing.returncode == 1 and "trace=a.trace was not written: nothing fits" in nothing.stdout, nothing.stdout
+
+
 # ---- bad input ----
 
 @test
@@ -317,6 +349,8 @@ def words_that_are_wrong_are_refused(cwd):
     refused(cwd, plan(cwd, *good, "what_if.bf16.peek=1"), "bf16.peek", "bf16.peak")
     refused(cwd, plan(cwd, *good, "what_if.memory=-3"), "memory")
     refused(cwd, plan(cwd, *good, "what_if.memory"), "what_if.memory", "what_if.KEY=VALUE")
+    refused(cwd, plan(cwd, *good, "what_if=3"), "'what_if=3' is not of the form what_if.KEY=VALUE")
+    refused(cwd, plan(cwd, *good, "what_if.memory=1e30"), "memory", "1e30 is more than can be counted")
     refused(cwd, plan(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=16"), "8 devices, not 16")
     refused(cwd, plan(cwd, *good, "top=0"), "top=0", "1 to 1000")
     refused(cwd, plan(cwd, *good, "height=40"), "height=40", "32 and 48")
