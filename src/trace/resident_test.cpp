@@ -61,7 +61,9 @@ TEST(Resident, EachPartHasItsOwnPeak) {
   EXPECT_EQ(peaks[1].part, "small");
   EXPECT_GE(peaks[0].bytes, before + 184 * kMegabyte);
   EXPECT_GE(peaks[1].bytes, before + 56 * kMegabyte);
+#ifndef __SANITIZE_THREAD__  // what it remembers of the large part's accesses stays resident
   EXPECT_LE(peaks[1].bytes, before + 128 * kMegabyte);
+#endif
 }
 
 }  // namespace
