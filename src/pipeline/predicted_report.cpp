@@ -18,10 +18,12 @@ bool within_denoise(const PredictedPart& part) { return part.part.rfind(kWithin,
 
 double deviation(const PredictedPart& part) { return part.measured_seconds - part.predicted_seconds; }
 
-// Against what was predicted; nothing where that is nothing.
-std::string percent(const PredictedPart& part) {
-  if (!(part.predicted_seconds > 0)) return "";
-  return fmt::format("{:+.0f} %", 100 * deviation(part) / part.predicted_seconds);
+// Against what was predicted, from ten times that as times; nothing where that is shown as nothing.
+std::string relative(const PredictedPart& part) {
+  constexpr double kShown = 0.0005, kManyTimes = 10;
+  if (!(part.predicted_seconds >= kShown)) return "";
+  const double times = part.measured_seconds / part.predicted_seconds;
+  return times >= kManyTimes ? fmt::format("{:.0f} x", times) : fmt::format("{:+.0f} %", 100 * (times - 1));
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ std::string predicted_text(const std::vector<PredictedPart>& parts, int64_t step
     const int indent = inner ? 4 : 2;
     const std::string name = inner ? part.part.substr(std::string(kWithin).size()) : part.part;
     text += fmt::format("{:{}}{:<{}} {:>10.3f} s {:>10.3f} s   {:>6}", "", indent, name, kNameColumn - indent,
-                        part.predicted_seconds, part.measured_seconds, percent(part));
+                        part.predicted_seconds, part.measured_seconds, relative(part));
     const auto count = static_cast<double>(steps);
     if (part.part == kDenoise) {
       text +=
@@ -91,7 +93,7 @@ std::string predicted_text(const std::vector<PredictedPart>& parts, int64_t step
     if (farthest == nullptr || std::abs(deviation(part)) > std::abs(deviation(*farthest))) farthest = &part;
   }
   if (farthest == nullptr) return text;
-  const std::string share = percent(*farthest);
+  const std::string share = relative(*farthest);
   text += fmt::format("  Largest deviation: {}, {:.3f} s {} than predicted{}\n", farthest->part,
                       std::abs(deviation(*farthest)), deviation(*farthest) < 0 ? "less" : "more",
                       share.empty() ? "" : fmt::format(" ({})", share));

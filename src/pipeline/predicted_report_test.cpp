@@ -81,6 +81,14 @@ TEST(PredictedReport, TheLargestDeviationIsOneOfSeconds) {
               HasSubstr("Largest deviation: VAE decode, 8.000 s less than predicted (-80 %)"));
 }
 
+TEST(PredictedReport, WhatIsManyTimesAsLongIsNotAPercentage) {
+  const std::string text =
+      predicted_text({{"load", 0.0001, 3}, {"text encoder", 0.02, 0.23}, {"VAE decode", 2, 3}}, 10);
+  EXPECT_THAT(text, HasSubstr("0.230 s     12 x\n"));
+  EXPECT_THAT(text, HasSubstr("3.000 s    +50 %\n"));
+  EXPECT_THAT(text, HasSubstr("Largest deviation: load, 3.000 s more than predicted\n"));
+}
+
 TEST(PredictedReport, WhatWasNotDoneIsNotCompared) {
   MeasuredRun run = measured();
   run.load.reset();
