@@ -2,18 +2,16 @@
 
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "attention/strategy_options.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/named_files.h"
 #include "pipeline/generate_options.h"
 
 namespace zoetrope::cli {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr double kLargestScale = 1e38;  // float32 holds little more
 
@@ -35,26 +33,6 @@ std::optional<int64_t> whole_number(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), last, value);
   if (error != std::errc() || end != last) return std::nullopt;
   return value;
-}
-
-bool same_file(const std::string& a, const std::string& b) {
-  std::error_code ignored;
-  if (fs::equivalent(a, b, ignored)) return true;
-  return fs::weakly_canonical(fs::absolute(a), ignored) == fs::weakly_canonical(fs::absolute(b), ignored);
-}
-
-using NamedFile = std::pair<const char*, const std::string&>;
-
-void check_files_differ(const AttentionOptions& o) {
-  const NamedFile files[] = {{"input", o.input}, {"output", o.output}, {"json", o.json}, {"trace", o.trace}};
-  for (size_t i = 0; i < std::size(files); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const auto& [name, path] = files[i];
-      const auto& [other_name, other_path] = files[j];
-      if (path.empty() || other_path.empty() || !same_file(path, other_path)) continue;
-      fail("{}={} is the same file as {}={}; each needs a file of its own", name, path, other_name, other_path);
-    }
-  }
 }
 
 }  // namespace
@@ -103,7 +81,9 @@ void check_options(const AttentionOptions& o) {
   if (o.scale && static_cast<float>(*o.scale) == 0) {
     fail("scale={}: is zero in float32; leave scale out for 1/sqrt(D)", *o.scale);
   }
-  check_files_differ(o);
+  const std::string hardware = if_exists(o.hardware);
+  check_files_differ(
+      {{"hardware", hardware}, {"input", o.input}, {"output", o.output}, {"json", o.json}, {"trace", o.trace}});
 }
 
 void check_files_can_be_written(const AttentionOptions& options) {

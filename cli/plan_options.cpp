@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/named_files.h"
 #include "base/options.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
@@ -86,20 +86,12 @@ void set_word(const std::string& word, OptionSet& own, OptionSet& run) {
 }
 
 void check_files(const PlanOptions& o) {
-  std::map<fs::path, std::string> taken;
-  std::error_code ignored;
-  const auto place = [&](const std::string& file) {
-    return fs::weakly_canonical(fs::absolute(file, ignored), ignored);
-  };
-  if (fs::exists(o.hardware, ignored)) taken.emplace(place(o.hardware), "hardware=" + o.hardware);
+  const std::string hardware = if_exists(o.hardware);
+  check_files_differ({{"hardware", hardware}, {"json", o.json}, {"report", o.report}, {"trace", o.trace}});
   for (const auto& [key, file] :
        {std::pair{"json", &o.json}, std::pair{"report", &o.report}, std::pair{"trace", &o.trace}}) {
-    if (!file->empty()) {
-      const std::string word = fmt::format("{}={}", key, *file);
-      const auto [other, is_free] = taken.emplace(place(*file), word);
-      if (!is_free) fail("{} would overwrite {}; name another file", word, other->second);
-    }
     const fs::path folder = fs::path(*file).parent_path();
+    std::error_code ignored;
     if (!file->empty() && !folder.empty() && !fs::is_directory(folder, ignored))
       fail("{}={}: the folder {} does not exist", key, *file, folder.string());
     if (!file->empty() && fs::is_directory(*file, ignored)) fail("{}={} is a folder; name a file", key, *file);

@@ -3,6 +3,7 @@
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/index_range.h"
+#include "base/named_files.h"
 #include "models/wan/solvers/solver.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/step_cache_options.h"
@@ -118,6 +119,8 @@ void check_options(const GenerateOptions& o) {
   parse_loras("lora_high", o.lora_high);
   parse_loras("lora_low", o.lora_low);
   if (o.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
+  const std::string hardware = if_exists(o.hardware);
+  check_files_differ({{"hardware", hardware}, {"latents", o.latents}, {"output", o.output}, {"trace", o.trace}});
 }
 
 }  // namespace zoetrope::pipeline

@@ -51,5 +51,16 @@ TEST(GenerateOptions, SizesNoModelCanMakeAreRefusedWithTheNearest) {
   EXPECT_THAT(refusal(options), HasSubstr("77 and 81"));
 }
 
+TEST(GenerateOptions, FilesThatWouldOverwriteOneAnotherAreRefused) {
+  GenerateOptions options;
+  options.model = "somewhere";
+  options.prompt = "a cat";
+  options.output = "clip.gif";
+  options.trace = "./clip.gif";
+  EXPECT_THAT(refusal(options), HasSubstr("trace=./clip.gif is the same file as output=clip.gif"));
+  options.trace = "clip.json";
+  EXPECT_EQ(refusal(options), "");
+}
+
 }  // namespace
 }  // namespace zoetrope::pipeline

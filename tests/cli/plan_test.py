@@ -322,10 +322,10 @@ def files_that_cannot_be_written_are_refused_before_planning(cwd):
 @test
 def files_do_not_overwrite_one_another(cwd):
     good = [*LARGE, "hardware=h100_8", "ranks=8"]
-    refused(cwd, plan(cwd, *good, "json=a.json", "report=./a.json"), "report=./a.json would overwrite json=a.json")
+    refused(cwd, plan(cwd, *good, "json=a.json", "report=./a.json"), "report=./a.json is the same file as json=a.json")
     profile = pathlib.Path(cwd) / "mine.yml"
     profile.write_text("devices: 1\n")
-    refused(cwd, plan(cwd, *LARGE, "hardware=mine.yml", "json=mine.yml"), "json=mine.yml would overwrite hardware=mine.yml",
+    refused(cwd, plan(cwd, *LARGE, "hardware=mine.yml", "json=mine.yml"), "json=mine.yml is the same file as hardware=mine.yml",
             left=("mine.yml",))
     assert profile.read_text() == "devices: 1\n"
     profile.unlink()
