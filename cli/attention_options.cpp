@@ -2,7 +2,6 @@
 
 #include <charconv>
 #include <cmath>
-#include <utility>
 
 #include "attention/strategy_options.h"
 #include "base/atomic_file.h"

@@ -114,8 +114,7 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
       if (job.processes && file == planner::calibrated_profile_path()) {
         choice.notes.push_back(
             fmt::format("warning: the calibration is used all the same: its ranks were threads of one process; `mpirun "
-                        "-n {} zoetrope "
-                        "calibrate` measures between processes",
+                        "-n {} zoetrope calibrate` measures between processes",
                         job.ranks));
       }
       return choice;

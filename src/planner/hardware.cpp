@@ -1,6 +1,7 @@
 #include "planner/hardware.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/options.h"

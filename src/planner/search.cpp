@@ -336,11 +336,7 @@ class Search {
 
   // Decoding is apart from all else: other numbers of ranks are shown with the best only.
   void other_vae_ranks() {
-    const Candidate* best = nullptr;
-    for (const Trial& trial : trials_) {
-      if (!fits(trial.candidate) || trial.candidate.value > within_error()) continue;
-      if (best == nullptr || plainer(trial.candidate, *best)) best = &trial.candidate;
-    }
+    const Candidate* best = plainest_trial();
     if (best == nullptr) return;
     const Candidate one = *best;
     for (const int count : vae_ranks(q_, one.ranks())) {
@@ -397,19 +393,22 @@ class Search {
   double no_difference() const { return std::min(kNoDifference, q_.hardware.model_error); }
   static int ring_of(const Candidate& c) { return c.configuration.ranks.context.ring; }
 
-  // Value of the plainest of those that cannot be told from the fastest. What cannot be told from it in turn is tied.
-  double plainest() const {
+  // The plainest of those that cannot be told from the fastest. What cannot be told from it in turn is tied.
+  const Candidate* plainest_trial() const {
     const Candidate* best = nullptr;
-    for (const Candidate& c : ranking_.candidates)
+    for (const Trial& trial : trials_) {
+      const Candidate& c = trial.candidate;
       if (c.simulated && fits(c) && c.value <= within_error() && (best == nullptr || plainer(c, *best))) best = &c;
-    return best == nullptr ? fastest_ : best->value;
+    }
+    return best;
   }
 
   void judge() {
+    const Candidate* plainest = plainest_trial();
+    const double best = plainest == nullptr ? fastest_ : plainest->value;
     std::vector<Candidate>& all = ranking_.candidates;
     for (Trial& trial : trials_) all.push_back(std::move(trial.candidate));
     for (Trial& trial : hopeless_) all.push_back(std::move(trial.candidate));
-    const double best = plainest();
     for (Candidate& c : all) {
       // A bound says how long something takes at least, which ties nothing.
       const bool near_best = c.simulated && c.value <= best * (1 + q_.hardware.model_error);
