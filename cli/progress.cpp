@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kBetweenLines = 10;   // seconds, in a log
 constexpr double kBetweenBars = 0.05;  // seconds, on a terminal
+constexpr int64_t kTenths = 10;
 
 std::string bar_text(int64_t done, int64_t total) {
   constexpr int64_t kWidth = 30;
@@ -51,8 +52,11 @@ void Progress::update(int64_t done, int64_t total) {
     open_ = true;
   } else if (done == 0) {
     return;
-  } else if (done == total || done == 1 || trace::seconds_since(last_) > kBetweenLines) {
-    // A log gets the first, the last and one every now and then.
+  } else {
+    // A log gets the first, one line per tenth of the work, and one every now and then where a tenth takes long.
+    const int64_t tenth = total > 0 ? kTenths * done / total : kTenths;
+    if (done > 1 && tenth == last_tenth_ && trace::seconds_since(last_) <= kBetweenLines) return;
+    last_tenth_ = tenth;
     last_ = trace::Clock::now();
     fmt::print(stderr, "{}: {} {} of {}, {:.3g} s/{}, {} left\n", title_, unit_, done, total, per_unit, unit_, left);
   }

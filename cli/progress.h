@@ -1,4 +1,5 @@
-// Progress for people: a bar that redraws itself on a terminal, plain lines anywhere else.
+// Progress for people: a bar that redraws itself on a terminal, plain lines anywhere else. A log gets the first step,
+// one line per tenth of all steps, and one every 10 s where a tenth takes longer.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ class Progress {
   std::string unit_;
   trace::Clock::time_point begin_;
   trace::Clock::time_point last_;
+  int64_t last_tenth_ = 0;
   bool terminal_;
   bool open_ = false;  // a bar stands on the current line
 };

@@ -9,6 +9,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,15 @@ def a_distilled_model_runs_its_own_few_steps_without_guidance(cwd):
     assert run([harness.PROGRAM, "generate", yaml, *SMALL, "output=b.gif", "dump=two"], cwd).returncode == 0
     one, two = (read_tensors(pathlib.Path(cwd) / d / "run.safetensors") for d in ("one", "two"))
     assert one["latents.3"] == two["latents.3"] and "latents.4" not in one
+
+
+@test
+def a_log_has_a_line_of_progress_per_tenth(cwd):
+    result = generate(cwd, "output=a.gif", "num_inference_steps=30")
+    assert result.returncode == 0, result.stderr
+    steps = [int(step) for step in re.findall(r"^Denoise: step (\d+) of 30,", result.stderr, re.MULTILINE)]
+    # A slow machine may add one every ten seconds.
+    assert steps == sorted(set(steps)) and set(steps) >= {1, *range(3, 31, 3)}, steps
 
 
 @test
