@@ -10,12 +10,11 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (LONG_STEPS, SLOWER, SMALL, Skip, files_in, generate, interrupt, refused, run, run_script,
-                     sentence, unreported)  # noqa: E402
+from harness import (MANY_FRAMES, MANY_STEPS, SLOWER, SMALL, Held, Skip, files_in, generate, interrupt, refused, run,
+                     run_script, sentence, unreported, until)  # noqa: E402
 
 TESTS = {}
 
@@ -72,16 +71,14 @@ def a_write_that_fails_midway(cwd):
 
 @test
 def ctrl_c_while_denoising(cwd):
-    result, _ = interrupt(cwd, "Denoise: step 1 of", "output=clip.mp4", "num_inference_steps=1000", "ranks=2",
-                          "height=128", "width=128")
+    result = interrupt(cwd, "Denoise: step 1 of", "output=clip.mp4", "ranks=2", *MANY_STEPS)
     assert result.returncode == 130, result.returncode
     refused(cwd, result, "interrupted")
 
 
 @test
 def ctrl_c_while_encoding(cwd):
-    result, _ = interrupt(cwd, "Decode: frame 1 of", "output=clip.mp4", "num_inference_steps=1", "height=128",
-                          "width=128", "num_frames=801")
+    result = interrupt(cwd, "Decode: frame 1 of", "output=clip.mp4", *MANY_FRAMES)
     assert result.returncode == 130, result.returncode
     refused(cwd, result, "interrupted")
 
@@ -93,7 +90,7 @@ TWICE = (signal.SIGINT, signal.SIGTERM)
 @test
 def a_second_ctrl_c_ends_at_once_and_leaves_nothing(cwd):
     for output in ("clip.mp4", "frames/"):
-        result, _ = interrupt(cwd, "Denoise: step 1 of", f"output={output}", "dump=tensors", *LONG_STEPS, signals=TWICE)
+        result = interrupt(cwd, "Denoise: step 1 of", f"output={output}", "dump=tensors", *MANY_STEPS, signals=TWICE)
         assert -result.returncode in TWICE, result.returncode
         assert not files_in(cwd), files_in(cwd)
 
@@ -101,23 +98,22 @@ def a_second_ctrl_c_ends_at_once_and_leaves_nothing(cwd):
 @test
 def a_second_ctrl_c_while_encoding_leaves_nothing(cwd):
     # Unfinished frames stand in the folder by then.
-    result, _ = interrupt(cwd, "Decode: frame 1 of", "output=frames/", "num_inference_steps=1", "height=128",
-                          "width=128", "num_frames=801", signals=TWICE)
+    result = interrupt(cwd, "Decode: frame 1 of", "output=frames/", *MANY_FRAMES, signals=TWICE)
     assert -result.returncode in TWICE, result.returncode
     assert not files_in(cwd), files_in(cwd)
 
 
 @test
 def a_termination_that_is_followed_by_a_kill_leaves_nothing(cwd):
-    process = subprocess.Popen([harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", *LONG_STEPS],
-                               cwd=cwd, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    while "Denoise: step 1 of" not in (line := process.stderr.readline()):
-        assert line, "ended early"
-    assert files_in(cwd), "there is nothing that could be left"
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.2 * SLOWER)
-    process.kill()
-    process.communicate()
+    """The handler removes, not the run, which stands still all the time."""
+    with Held(cwd, [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", *MANY_STEPS]) as held:
+        held.until("Denoise: step 1 of")
+        held.until_still()
+        assert files_in(cwd), "there is nothing that could be left"
+        held.send(signal.SIGTERM)
+        until(lambda: not files_in(cwd), "the unfinished file is still there")
+        held.send(signal.SIGKILL)
+        assert held.release().returncode == -signal.SIGKILL
     assert not files_in(cwd), files_in(cwd)
 
 

@@ -11,7 +11,8 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import MPI_ENV, generate, interrupt, mpirun, read_tensors, refused, run, run_script  # noqa: E402
+from harness import (MANY_FRAMES, MPI_ENV, generate, interrupt, mpirun, read_tensors, refused, run,
+                     run_script)  # noqa: E402
 
 TESTS = {}
 # Ten latent rows, which three, four and seven ranks share unevenly.
@@ -127,16 +128,16 @@ def tiles_are_blended_where_a_frame_is_larger_than_one(cwd):
 @test
 def ctrl_c_while_ranks_decode(cwd):
     for words in (["ranks=2"], ["ranks=3", "vae_parallel=2"]):
-        result, _ = interrupt(cwd, "Decode: frame 1 of", "output=clip.mp4", "dump=tensors", "num_inference_steps=1",
-                              "height=128", "width=128", "num_frames=401", *words)
+        result = interrupt(cwd, "Decode: frame 1 of", "output=clip.mp4", "dump=tensors", *MANY_FRAMES, *words)
         assert result.returncode == 130, (result.returncode, result.stderr)
         refused(cwd, result, "interrupted")
 
 
 @test
 def ctrl_c_while_tiles_are_decoded(cwd):
-    result, _ = interrupt(cwd, "Denoise: step 1 of 1", "output=clip.mp4", "num_inference_steps=1", "height=272",
-                          "width=272", "num_frames=401", "vae_tiling=true")
+    # Held from before the first tile until after the first frame at the latest.
+    result = interrupt(cwd, "Denoise: step 1 of 1", "output=clip.mp4", "num_inference_steps=1", "height=272",
+                       "width=272", "num_frames=401", "vae_tiling=true")
     assert result.returncode == 130, (result.returncode, result.stderr)
     refused(cwd, result, "interrupted")
 

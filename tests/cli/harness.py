@@ -1,15 +1,18 @@
 """What the scripts of this folder share: the program and the model that they run, how a run is started, interrupted or
 given ranks, what a refusal must look like, and safetensors files as plain bytes. Has no test of its own.
 """
+import fcntl
 import json
 import os
 import pathlib
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 PROGRAM = MODEL = None
@@ -111,25 +114,144 @@ def copy_model(cwd):
     return target
 
 
-def interrupt(cwd, wait_for, *arguments, signals=(signal.SIGINT,), environment=None, command=None):
-    """Starts a long run, sends the signals once `wait_for` stands on standard error, and gives back the result."""
-    process = subprocess.Popen(
-        command or [PROGRAM, "generate", MODEL, *SMALL, *arguments], cwd=cwd, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(environment or {})})
-    seen = ""
-    while wait_for not in seen:
-        line = process.stderr.readline()
-        assert line, f"ended before '{wait_for}':\n{seen}"
-        seen += line
-    begin = time.time()
-    for number in signals:
-        process.send_signal(number)
-    out, err = process.communicate(timeout=120 * SLOWER)
-    return unreported(subprocess.CompletedProcess([], process.returncode, out, seen + err)), time.time() - begin
+class Held:
+    """A run that cannot end before it is released, however fast it is. Its standard error is a pipe with room for one line:
+    until that line has been read, the run stands still at the next one. Progress has a line per tenth, so a run of a
+    thousand steps whose first line was read is somewhere in its first two hundred steps."""
+
+    def __init__(self, cwd, command, environment=None):
+        self.reader, writer = one_line_pipe()
+        self.seen, self.out = "", tempfile.TemporaryFile()
+        self.process = self.start(command, writer, cwd=cwd, stdout=self.out, env={**os.environ, **(environment or {})})
+        os.close(writer)
+
+    def start(self, command, writer, **options):
+        return subprocess.Popen([str(word) for word in command], stderr=writer, **options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.reader)
+        self.out.close()
+
+    def read_line(self):
+        line = os.read(self.reader, 1 << 16).decode(errors="replace")
+        self.seen += line
+        return line
+
+    def until(self, words):
+        while words not in self.seen:
+            assert self.read_line(), f"ended before '{words}':\n{self.seen}"
+
+    def until_still(self):
+        """Until the run waits for its next line to be read: one is in the pipe, and no thread computes."""
+        def still():
+            waiting = fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4))
+            try:
+                states = [stat.read_text().rpartition(")")[2].split()[0]
+                          for stat in pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/stat")]
+            except OSError:  # a thread has ended meanwhile
+                return False
+            return waiting != bytes(4) and set(states) == {"S"}
+        until(still, "the run does not stand still")
+
+    def send(self, *signals):
+        for number in signals:
+            self.process.send_signal(number)
+
+    def release(self):
+        """Lets the run go on to its end, and gives back its result."""
+        while self.read_line():
+            pass
+        self.process.wait(timeout=120 * SLOWER)
+        self.out.seek(0)
+        return unreported(subprocess.CompletedProcess([], self.process.returncode,
+                                                      self.out.read().decode(errors="replace"), self.errors()))
+
+    def errors(self):
+        return self.seen
 
 
-# Layers that take long beside two calls of kill().
-LONG_STEPS = ["height=256", "width=256", "num_frames=81", "num_inference_steps=100"]
+def one_line_pipe():
+    """A pipe that takes one write() at a time: packets (O_DIRECT, see pipe(2)) in a buffer of one page."""
+    reader, writer = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1)
+    return reader, writer
+
+
+class HeldMpi(Held):
+    """Under mpirun, which reads the standard error of all ranks however much comes: rank 0 is given the pipe directly."""
+
+    def __init__(self, cwd, ranks, arguments):
+        self.said = tempfile.TemporaryFile()  # by mpirun, and by the other ranks
+        self.door = socket.socket(socket.AF_UNIX)
+        self.door.bind("")  # an abstract address, made up by the kernel: no file
+        self.door.listen(1)
+        address = self.door.getsockname().decode("latin-1")[1:]
+        command = mpirun((1, arguments), (ranks - 1, arguments))
+        at = command.index(PROGRAM)
+        command[at:at] = [sys.executable, "-c", TAKES_THE_PIPE, address]
+        super().__init__(cwd, command, MPI_ENV)
+
+    def start(self, command, writer, **options):
+        process = super().start(command, self.said, **options)
+        self.door.settimeout(120 * SLOWER)
+        with self.door.accept()[0] as rank_0:
+            socket.send_fds(rank_0, [b"0"], [writer])
+        return process
+
+    def __exit__(self, *_):
+        super().__exit__()
+        self.door.close()
+        self.said.close()
+
+    def errors(self):
+        self.said.seek(0)
+        return self.seen + self.said.read().decode(errors="replace")
+
+
+# The program with standard error as received: `python3 -c TAKES_THE_PIPE ADDRESS PROGRAM ARGUMENT…`.
+TAKES_THE_PIPE = """
+import os, socket, sys
+door = socket.socket(socket.AF_UNIX)
+door.connect(b"\\0" + sys.argv[1].encode("latin-1"))
+os.dup2(socket.recv_fds(door, 1, 1)[1][0], 2)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def interrupt(cwd, wait_for, *arguments, signals=(signal.SIGINT,)):
+    """Holds a long run behind the line with `wait_for`, sends the signals, releases it, and gives back its result. Between
+    two signals the run stands still."""
+    with Held(cwd, [PROGRAM, "generate", MODEL, *SMALL, *arguments]) as run:
+        run.until(wait_for)
+        if len(signals) > 1:
+            run.until_still()
+        run.send(*signals)
+        return run.release()
+
+
+def until(condition, what, seconds=60):
+    end = time.monotonic() + seconds * SLOWER
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def catches(process, number):
+    """Whether the process has a handler for this signal by now."""
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+# Ten lines of progress, so that a held run is far from its end.
+MANY_STEPS = ["num_inference_steps=1000"]
+MANY_FRAMES = ["num_inference_steps=1", "num_frames=801"]
 
 
 def mpirun(*blocks):
