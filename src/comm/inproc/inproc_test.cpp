@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <latch>
 #include <stdexcept>
 #include <thread>
 
@@ -191,15 +192,17 @@ TEST(Exchange, RefusesRanksThatAreNotThere) {
 
 // Dropped work frees its buffers for the caller at once; a peer that counts on it learns so by its deadline.
 TEST(Exchange, DroppedWorkIsNotTouchedAgain) {
+  std::latch dropped(1);
   const std::string error = error_of(2,
-                                     [](Communicator& comm) {
+                                     [&](Communicator& comm) {
                                        std::vector<char> data(1000);
                                        if (comm.rank() == 0) {
                                          const Segment send{1, data.data(), data.size()};
-                                         const Work given_up = comm.exchange({&send, 1}, {}, "given up");
+                                         { const Work given_up = comm.exchange({&send, 1}, {}, "given up"); }
+                                         dropped.count_down();
                                        } else {
                                          const Segment receive{0, data.data(), data.size()};
-                                         std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                         dropped.wait();
                                          comm.exchange({}, {&receive, 1}, "hop").wait();
                                        }
                                      },
