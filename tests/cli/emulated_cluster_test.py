@@ -17,7 +17,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from harness import SLOWER, Skip, files_in, run, run_script  # noqa: E402
+from harness import SLOWER, Skip, files_in, run, run_script, until  # noqa: E402
 
 PROGRAM = FOLDER = KEEPER = None
 TESTS = {}
@@ -105,17 +105,16 @@ def nothing(found):
     return not any(found.values())
 
 
-def until(condition, what, seconds=PATIENCE):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
-def start(cwd, *words):
-    """A run that has built its hosts and started ranks on them, as (process, names of its folder)."""
-    job = subprocess.Popen([str(a) for a in arguments(*SMALL, *words)], cwd=cwd, text=True, env={**os.environ, **place(cwd)},
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def start(cwd):
+    """A run that has built its hosts and started ranks on them, as a process. Its ranks do nothing and do not end."""
+    standing_still = pathlib.Path(cwd) / "bin" / "zoetrope"
+    if not standing_still.exists():
+        standing_still.parent.mkdir()
+        standing_still.write_text("#!/bin/sh\nexec sleep 1000\n")
+        standing_still.chmod(0o755)
+        (standing_still.parent / KEEPER.name).symlink_to(KEEPER)
+    job = subprocess.Popen([str(a) for a in arguments(*SMALL, f"program={standing_still}")], cwd=cwd, text=True,
+                           env={**os.environ, **place(cwd)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     line = next((line for line in job.stdout if line.startswith("Built")), None)
     if line is None:
         raise AssertionError(job.communicate()[1])
