@@ -227,26 +227,25 @@ os.execv(sys.argv[2], sys.argv[2:])
 def interrupt(cwd, wait_for, *arguments, signals=(signal.SIGINT,)):
     """Holds a long run behind the line with `wait_for`, sends the signals, releases it, and gives back its result. Between
     two signals the run stands still."""
-    with Held(cwd, [PROGRAM, "generate", MODEL, *SMALL, *arguments]) as run:
-        run.until(wait_for)
+    with Held(cwd, [PROGRAM, "generate", MODEL, *SMALL, *arguments]) as held:
+        held.until(wait_for)
         if len(signals) > 1:
-            run.until_still()
-        run.send(*signals)
-        return run.release()
+            held.until_still()
+        held.send(*signals)
+        return held.release()
 
 
-def until(condition, what, seconds=60):
-    end = time.monotonic() + seconds * SLOWER
+def until(condition, what, seconds=60 * SLOWER):
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.02)
 
 
-def catches(process, number):
-    """Whether the process has a handler for this signal by now."""
-    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
-    return bool(int(caught, 16) >> (number - 1) & 1)
+def cpu_seconds(process):
+    """What the process has computed so far, all threads together."""
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # Ten lines of progress, so that a held run is far from its end.
