@@ -118,7 +118,7 @@ def start(cwd):
     line = next((line for line in job.stdout if line.startswith("Built")), None)
     if line is None:
         raise AssertionError(job.communicate()[1])
-    until(lambda: len(traces(cwd)["processes"]) > 5, f"no ranks: {traces(cwd)}")
+    until(lambda: len(traces(cwd)["processes"]) > 5, f"no ranks: {traces(cwd)}", PATIENCE)
     found = traces(cwd)
     RUNS[cwd] = set(found["folders"])
     assert len(found["folders"]) == 1 and found["groups"] == found["folders"] and not found["links"], found
@@ -366,7 +366,8 @@ def a_killed_run_ends_and_the_next_call_removes_the_rest(cwd):
     job = start(cwd)
     job.kill()
     job.communicate()
-    until(lambda: not traces(cwd)["processes"], f"processes outlive the killed run: {traces(cwd)}")
+    until(lambda: not traces(cwd)["processes"], f"processes outlive the killed run: {traces(cwd)}",
+          PATIENCE)
     left = traces(cwd)
     assert not left["links"] and left["folders"] and left["groups"] == left["folders"], left
     result = run([sys.executable, FOLDER / "run.py", "clean"], cwd, env=place(cwd))
