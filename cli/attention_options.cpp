@@ -87,7 +87,7 @@ void check_options(const AttentionOptions& o) {
 
 void check_files_can_be_written(const AttentionOptions& options) {
   for (const std::string* path : {&options.output, &options.json, &options.trace}) {
-    if (!path->empty()) AtomicFile{*path};
+    if (!path->empty()) check_writable(*path);
   }
 }
 

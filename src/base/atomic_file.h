@@ -1,5 +1,7 @@
-// A file that appears under its final name complete or not at all: it is written under a temporary name in the same
-// folder, flushed to the disk, and renamed. Whoever gives up, by return, exception or signal, leaves nothing behind.
+// The one way in which outputs are written: complete under their final name, or not at all. A file is written under a
+// temporary name in the same folder, flushed to the disk, and renamed. A link is followed, and what it leads to
+// replaced. A stream (pipe, terminal, device, /dev/stdout) gets the whole when it is complete. What the run reads
+// (run_files.h) is refused. Whoever gives up, by return, exception or signal, leaves nothing behind.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +13,8 @@ namespace zoetrope {
 
 class AtomicFile {
  public:
-  // Creates the temporary, so that a missing or unwritable folder, or a final name that cannot be replaced (a folder, a
-  // device), is an Error now and not after an hour of computing.
+  // Creates the temporary, so that a missing or unwritable folder, or a final name that cannot be replaced (a folder,
+  // an input of the run, a pipe without a reader), is an Error now and not after an hour of computing.
   explicit AtomicFile(std::filesystem::path final_path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -31,11 +33,18 @@ class AtomicFile {
 
  private:
   void discard();
+  void send();
 
-  std::filesystem::path final_;
+  std::filesystem::path final_;      // as the user wrote it
+  std::filesystem::path target_;     // behind all links
   std::filesystem::path temporary_;  // empty once committed or moved from
   UnfinishedPath unfinished_;
-  int descriptor_ = -1;
+  int descriptor_ = -1;  // of the temporary
+  int stream_ = -1;      // that the temporary is sent to, or none
 };
+
+// Error where an AtomicFile of this name would be one, so that it is known before anything long begins. A pipe is not
+// opened: its reader would take that for the end.
+void check_writable(const std::filesystem::path& path);
 
 }  // namespace zoetrope

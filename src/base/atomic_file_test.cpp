@@ -1,14 +1,18 @@
 #include "base/atomic_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "base/disk_limit.h"
+#include "base/error.h"
 #include "base/test_folder.h"
 
 namespace zoetrope {
@@ -60,10 +64,69 @@ TEST(AtomicFile, RefusesPlacesAtOnce) {
   EXPECT_THAT(error_of([&] { AtomicFile(folder / "none/out"); }), HasSubstr("none/out"));
   EXPECT_THAT(error_of([&] { AtomicFile(folder / "sub"); }), HasSubstr("a folder"));
   EXPECT_THAT(error_of([&] { AtomicFile(folder / ""); }), HasSubstr("file name is needed"));
-  EXPECT_THAT(error_of([] { AtomicFile("/dev/full"); }), HasSubstr("not a regular file"));
   folder.write("file", "");
   EXPECT_THAT(error_of([&] { AtomicFile(folder / "file/out"); }), HasSubstr("file/out"));
   EXPECT_EQ(folder.entries(), 2u);
+}
+
+TEST(AtomicFile, FollowsLinksToWhatTheyLeadTo) {
+  const TestFolder folder;
+  folder.write("real", "precious");
+  std::filesystem::create_symlink("real", folder / "link");
+  std::filesystem::create_symlink("link", folder / "far");
+  std::filesystem::create_symlink("not yet", folder / "open");
+  const auto write = [&](const char* name) {
+    AtomicFile file(folder / name);
+    file.write("new", 3);
+    EXPECT_NE(file_bytes(folder / "real"), "new") << "replaced before commit";
+    file.commit();
+  };
+  write("far");
+  EXPECT_EQ(file_bytes(folder / "real"), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link") && std::filesystem::is_symlink(folder / "far"));
+  folder.write("real", "");
+  write("open");
+  EXPECT_EQ(file_bytes(folder / "not yet"), "new");
+  std::filesystem::create_symlink("loop", folder / "loop");
+  EXPECT_THAT(error_of([&] { AtomicFile{folder / "loop"}; }), HasSubstr("a link that leads"));
+}
+
+TEST(AtomicFile, StreamsGetTheWholeWhenItIsComplete) {
+  const TestFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  const int reader = ::open((folder / "pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  check_writable(folder / "pipe");
+  char text[8] = {};
+  EXPECT_EQ(::read(reader, text, 1), 0) << "a byte before the file";
+  {
+    AtomicFile file(folder / "pipe");
+    file.write("all", 3);
+    EXPECT_EQ(::read(reader, text, 8), -1) << "sent before commit";
+    EXPECT_EQ(errno, EAGAIN);
+    file.commit();
+  }
+  EXPECT_EQ(::read(reader, text, 8), 3);
+  EXPECT_STREQ(text, "all");
+  EXPECT_EQ(::read(reader, text, 8), 0);
+  const auto by_number = [&](int descriptor) { return fmt::format("/dev/fd/{}", descriptor); };
+  EXPECT_THAT(error_of([&] { check_writable(by_number(reader)); }), HasSubstr("not open for writing"));
+  ::close(reader);
+  const int file = ::open((folder / "f").c_str(), O_CREAT | O_RDWR, 0600);
+  AtomicFile(by_number(file)).commit();
+  AtomicFile stream(by_number(file));
+  stream.write("one", 3);
+  stream.commit();
+  EXPECT_EQ(file_bytes(folder / "f"), "one");
+  ::close(file);
+  EXPECT_EQ(folder.entries(), 2u);
+  AtomicFile("/dev/null").commit();
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_THAT(error_of([] {
+                AtomicFile full("/dev/full");
+                full.write("x", 1);
+                full.commit();
+              }),
+              HasSubstr("No space left"));
 }
 
 // As from a signal handler, in a process of its own: afterwards it writes nothing any more.

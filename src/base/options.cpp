@@ -1,12 +1,11 @@
 #include "base/options.h"
 
-#include <yaml-cpp/yaml.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/yaml.h"
 
 namespace zoetrope {
 namespace {
@@ -292,14 +291,7 @@ void OptionSet::set_argument(std::string_view argument) {
 }
 
 void OptionSet::load_yaml(const std::filesystem::path& path) {
-  YAML::Node root;
-  try {
-    root = YAML::LoadFile(path.string());
-  } catch (const YAML::BadFile&) {
-    fail("{}: cannot be read; name a YAML file that exists", path.string());
-  } catch (const YAML::Exception& error) {
-    fail("{} line {}: not YAML: {}", path.string(), error.mark.line + 1, error.msg);
-  }
+  const YAML::Node root = read_yaml(path);
   if (!root.IsMap()) fail("{}: must hold `key: value` lines", path.string());
   for (const auto& entry : root) {
     const std::string origin = fmt::format("{} line {}", path.string(), entry.first.Mark().line + 1);

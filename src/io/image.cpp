@@ -5,10 +5,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "io/ffmpeg.h"
 #include "io/image_header.h"
 #include "io/image_planes.h"
-#include "io/json.h"
 
 namespace zoetrope::io {
 namespace {
@@ -43,7 +43,7 @@ FFmpegPtr<AVFrame> decode_picture(const std::string& bytes, ImageKind kind, cons
 }  // namespace
 
 Tensor read_image(const std::filesystem::path& path) {
-  const std::string bytes = read_text_file(path, kMaxFileBytes);
+  const std::string bytes = read_file(path, kMaxFileBytes);
   const ImageHeader header = read_image_header(bytes, path);
   const FFmpegPtr<AVFrame> frame = decode_picture(bytes, header.kind, path);
   return upright(planes_to_rgb(*frame, path), header.orientation);

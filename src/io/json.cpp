@@ -1,18 +1,14 @@
 #include "io/json.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace zoetrope::io {
 
@@ -119,25 +115,6 @@ std::string shown(const json& value) {
 
 }  // namespace
 
-std::string read_text_file(const std::filesystem::path& path, size_t limit) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) fail("{}: no such file", path.string());
-    fail("{}: cannot be opened: {}", path.string(), std::generic_category().message(errno));
-  }
-  if (!S_ISREG(status.st_mode)) fail("{}: is not a regular file", path.string());
-  if (static_cast<uint64_t>(status.st_size) > limit) {
-    fail("{}: has {} bytes, more than the {} a file of this kind may have", path.string(), status.st_size, limit);
-  }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!file) fail("{}: cannot be opened: {}", path.string(), std::generic_category().message(errno));
-  std::string text(static_cast<size_t>(status.st_size), '\0');
-  if (std::fread(text.data(), 1, text.size(), file.get()) != text.size()) {
-    fail("{}: cannot be read to its end", path.string());
-  }
-  return text;
-}
-
 json parse_json(std::string_view text, const std::string& where) {
   try {
     return json::parse(text.begin(), text.end(), Guard(where));
@@ -146,7 +123,7 @@ json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-json load_json(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
+json load_json(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
 
 std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values) {
   json document = JsonObject::load(path).raw();
@@ -164,7 +141,7 @@ JsonObject JsonObject::parse(std::string_view text, const std::string& where) {
   return {std::move(document), where, ""};
 }
 
-JsonObject JsonObject::load(const std::filesystem::path& path) { return parse(read_text_file(path), path.string()); }
+JsonObject JsonObject::load(const std::filesystem::path& path) { return parse(read_file(path), path.string()); }
 
 std::vector<JsonObject> JsonObject::load_array(const std::filesystem::path& path) {
   auto wrapped = std::make_shared<json>();

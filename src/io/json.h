@@ -22,9 +22,6 @@ inline constexpr int kMaxJsonDepth = 64;
 nlohmann::json load_json(const std::filesystem::path& path);
 nlohmann::json parse_json(std::string_view text, const std::string& where);  // `where` opens every error
 
-// The bytes of a regular file; refuses other kinds of file and sizes above `limit`.
-std::string read_text_file(const std::filesystem::path& path, size_t limit = size_t{256} << 20);
-
 // The text of a file's object with other values, each given as JSON text, under these keys of the outermost level.
 std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values);
 

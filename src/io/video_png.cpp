@@ -12,6 +12,7 @@ extern "C" {
 #include <vector>
 
 #include "base/error.h"
+#include "base/run_files.h"
 #include "io/ffmpeg.h"
 #include "io/video_writers.h"
 
@@ -113,7 +114,8 @@ class PngWriter final : public FrameWriter {
       single_ = path;
     }
     // Tried now, so that a place that cannot be written is known before the first frame is computed.
-    AtomicFile(single_.value_or(folder_ / numbering_.name(0)));
+    check_writable(single_.value_or(folder_ / numbering_.name(0)));
+    for (const fs::path& frame : frames_there_from(0)) check_spares_inputs(frame, frame);
     for (const auto& [key, value] : format.metadata) {
       if (!key.empty()) text_ += text_chunk(key, value);
     }
@@ -157,10 +159,23 @@ class PngWriter final : public FrameWriter {
       for (size_t i = 0; i < done; ++i) fs::remove(frames_[i].path(), ignored);
       throw;
     }
+    // A longer clip was here: what it has left would be taken for the end of this one.
+    std::error_code ignored;
+    for (const fs::path& frame : frames_there_from(frames_.size())) fs::remove(frame, ignored);
     made_folder_.keep();
   }
 
  private:
+  // The files that lie there as frames `index`, `index` + 1, …, up to the first that does not.
+  std::vector<fs::path> frames_there_from(size_t index) const {
+    std::vector<fs::path> found;
+    std::error_code ignored;
+    for (;; ++index) {
+      const fs::path frame = folder_ / numbering_.name(index);
+      if (!fs::exists(fs::symlink_status(frame, ignored))) return found;
+      found.push_back(frame);
+    }
+  }
   void use_folder() {
     folder_ = path_.filename().empty() ? path_.parent_path() : path_;
     numbering_ = {"", ".png", 4};

@@ -8,11 +8,12 @@ extern "C" {
 #include <cctype>
 #include <cmath>
 #include <cstring>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
+#include "base/run_files.h"
 #include "io/ffmpeg.h"
 #include "io/image_header.h"
 
@@ -45,9 +46,7 @@ class Decoder {
  public:
   explicit Decoder(std::filesystem::path path) : path_(std::move(path)) {
     silence_ffmpeg();
-    std::error_code ignored;
-    if (!std::filesystem::exists(path_, ignored)) fail("{}: no such file", path_.string());
-    if (!std::filesystem::is_regular_file(path_, ignored)) fail("{}: is not a regular file", path_.string());
+    const InputFile file(path_);  // FFmpeg would wait for the writer of a pipe
     AVDictionary* options = nullptr;
     av_dict_set(&options, "protocol_whitelist", "file", 0);  // a playlist must not reach the network
     const int code = avformat_open_input(&container_, ("file:" + path_.string()).c_str(), nullptr, &options);
@@ -285,6 +284,7 @@ ControlClip read_control_clip(const std::filesystem::path& path, int64_t frames,
   std::error_code ignored;
   ClipBuilder clip(path, frames, what, size);
   if (std::filesystem::is_directory(path, ignored)) {
+    note_input_folder(path);
     const std::vector<std::filesystem::path> pictures = pictures_of(path, what);
     clip.require(static_cast<int64_t>(pictures.size()));
     for (size_t i = 0; i < static_cast<size_t>(frames); ++i) clip.add(read_image(pictures[i]), pictures[i]);

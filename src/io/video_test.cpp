@@ -509,7 +509,7 @@ TEST(VideoReader, DamageBehindTheFramesUsedIsNoError) {
 TEST(VideoReader, BadFiles) {
   const TestFolder folder;
   EXPECT_THAT(error_of([&] { read_clip(folder / "none.mp4"); }), HasSubstr("no such file"));
-  EXPECT_THAT(error_of([&] { read_clip(folder.path()); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { read_clip(folder.path()); }), HasSubstr("regular file"));
   EXPECT_THAT(error_of([&] { read_clip(folder.write("x.mp4", "")); }), HasSubstr("x.mp4"));
   EXPECT_THAT(error_of([&] { read_clip(folder.write("y.mp4", "no video at all, only text")); }), HasSubstr("y.mp4"));
 }

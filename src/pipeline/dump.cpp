@@ -19,7 +19,7 @@ Dump::Dump(const std::string& folder) : folder_(folder) {
   made_folder_ = std::filesystem::create_directories(folder_, error);
   if (made_folder_) unfinished_ = UnfinishedPath(folder_.string(), UnfinishedPath::Kind::kFolder);
   if (error || !std::filesystem::is_directory(folder_)) fail("dump={}: the folder cannot be made there", folder);
-  AtomicFile(folder_ / kFile);  // tried now, and not after the run
+  check_writable(folder_ / kFile);  // tried now, and not after the run
 }
 
 Dump::~Dump() {

@@ -1,11 +1,12 @@
 #include "pipeline/fingerprint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <vector>
 
-#include "base/error.h"
+#include "base/input_file.h"
 #include "io/hash.h"
 
 namespace zoetrope::pipeline {
@@ -20,12 +21,13 @@ class Lines {
   // Nothing where there is no such file: that one machine lacks it shows in the lines of the others.
   void whole(const fs::path& file) {
     if (!fs::is_regular_file(file)) return;
-    add(label(file), io::fnv1a64(read(file, 0, fs::file_size(file))));
+    add(label(file), io::fnv1a64(read_file(file)));
   }
 
   void weights(const fs::path& file) { weights(file, label(file)); }
-  void weights(const fs::path& file, const std::string& name) {
-    const uint64_t size = fs::file_size(file);
+  void weights(const fs::path& path, const std::string& name) {
+    const InputFile file(path);
+    const uint64_t size = file.bytes();
     uint64_t header = 0;  // a safetensors file begins with the length of its header
     const std::string length = read(file, 0, sizeof(header));
     std::memcpy(&header, length.data(), sizeof(header));
@@ -39,12 +41,9 @@ class Lines {
   const std::string& text() const { return text_; }
 
  private:
-  static std::string read(const fs::path& path, uint64_t offset, uint64_t count) {
+  static std::string read(const InputFile& file, uint64_t offset, uint64_t count) {
     std::string bytes(count, '\0');
-    std::ifstream file(path, std::ios::binary);
-    file.seekg(static_cast<std::streamoff>(offset));
-    file.read(bytes.data(), static_cast<std::streamsize>(count));
-    if (!file) fail("{}: cannot be read", path.string());
+    file.read(offset, bytes.data(), count);
     return bytes;
   }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/run_files.h"
 #include "models/wan/random_weights.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/lora_options.h"
@@ -130,12 +131,21 @@ std::optional<ImageEncoder> open_image_encoder(const fs::path& folder, const wan
                       weights.open("image_encoder", kTextEncoderStem, wan::clip_vision_tensors_used(config))};
 }
 
+// What the run will read later is spared by what it writes now.
+void note_files(const fs::path& folder, const wan::PipelineConfig& pipeline) {
+  for (const auto& [component, description] : pipeline.components) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(folder / component, none)) note_input(entry.path());
+  }
+}
+
 // `seed`: of random weights; without one they are read.
 ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
   if (!fs::is_directory(folder)) {
     fail("model: {} is not a folder; name a checkpoint folder in the diffusers layout", folder.string());
   }
   const auto pipeline = wan::PipelineConfig::load(folder / "model_index.json");
+  note_files(folder, pipeline);
   const auto scheduler = wan::SchedulerConfigFile::load(folder / "scheduler" / "scheduler_config.json");
   const WeightsOf weights(folder, seed);
   std::vector<Expert> experts;

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "base/input_file.h"
 #include "models/wan/caches/published.h"
 #include "pipeline/plan.h"
 
@@ -24,6 +23,7 @@ constexpr CacheName kCaches[] = {{"mag", wan::StepWork::kReuseResidual},
 constexpr const char* kNone = "none";
 
 constexpr NumberRange kAnyNumber{-1e9, 1e9};
+constexpr size_t kMaxNumbersBytes = size_t{1} << 20;
 
 // A key and the caches that it belongs to.
 struct CacheKey {
@@ -52,11 +52,8 @@ void refuse_keys_of_others(const GenerateOptions& o) {
 // The numbers that a key gives: written out, or in a file as a list or a JSON array.
 std::vector<double> given_numbers(const char* key, const std::string& value, const std::string& published) {
   std::string text = value;
-  if (std::filesystem::is_regular_file(value)) {
-    std::ifstream file(value);
-    text.assign(std::istreambuf_iterator<char>(file), {});
-    if (!file.good() && !file.eof()) fail("{}={}: the file cannot be read", key, value);
-  }
+  std::error_code none;
+  if (std::filesystem::exists(value, none)) text = read_file(value, kMaxNumbersBytes);
   try {
     return parse_numbers(text, kAnyNumber);
   } catch (const Error& error) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "comm/launcher.h"
 #include "io/atomic_folder.h"
 #include "io/in_parts.h"
@@ -229,7 +230,7 @@ int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& 
         options.out, static_cast<double>(bytes) * 1e-9, static_cast<double>(out.free_bytes()) * 1e-9);
   }
   for (const char* file : {"model_index.json", "scheduler/scheduler_config.json"}) {
-    out.write(file, io::read_text_file(from / file));
+    out.write(file, read_file(from / file));
   }
   for (const Component& component : components) {
     const fs::path config = fs::path(component.name) / "config.json";
@@ -238,12 +239,12 @@ int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& 
   }
   if (model.image_encoder) {
     const fs::path processor = fs::path("image_processor") / "preprocessor_config.json";
-    out.write(processor, io::read_text_file(from / processor));
+    out.write(processor, read_file(from / processor));
   }
   if (chosen_components(options.components).count("tokenizer") != 0) {
     for (const auto& entry : fs::directory_iterator(model.tokenizer_folder)) {
       if (entry.is_regular_file()) {
-        out.write(fs::path("tokenizer") / entry.path().filename(), io::read_text_file(entry.path()));
+        out.write(fs::path("tokenizer") / entry.path().filename(), read_file(entry.path()));
       }
     }
   }

@@ -10,6 +10,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/run_files.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
 #include "io/safetensors.h"
@@ -138,6 +139,7 @@ class Run final : public TextToVideo {
   std::unique_ptr<io::FrameWriter> open_output() const;
   int threads_of(const comm::Communicator& world) const;
 
+  const RunFiles reads_;  // before anything is read
   const ModelFolder model_;
   const GenerateOptions options_;
   const RunPlan plan_;
@@ -302,7 +304,7 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   admit(memory_question(layout, world.size()), world);
   if (options_.compare_one_rank) admit(memory_question(single_rank_layout(), 1), world);
   // Tried now, before anything long begins, and not after the run.
-  if (trace_ && world.rank() == 0) AtomicFile(options_.trace);
+  if (trace_ && world.rank() == 0) check_writable(options_.trace);
   const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
   Output output{writes ? open_output() : nullptr, Dump(writes ? options_.dump : "")};
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.

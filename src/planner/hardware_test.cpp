@@ -224,7 +224,7 @@ TEST(HardwareRefusal, WhatIsNoProfile) {
   const auto said = [&](const std::string& text) {
     return error_of([&] { load_hardware(folder.write("x.yml", text)); });
   };
-  EXPECT_THAT(error_of([&] { load_hardware(folder / "none.yml"); }), HasSubstr("none.yml: cannot be read"));
+  EXPECT_THAT(error_of([&] { load_hardware(folder / "none.yml"); }), HasSubstr("none.yml: no such file"));
   EXPECT_THAT(error_of([&] { load_hardware(folder.path()); }), HasSubstr("is a folder"));
   EXPECT_THAT(said("bf16: {peak"), HasSubstr("x.yml line 1: not YAML"));
   EXPECT_THAT(said(""), HasSubstr("x.yml: the file must hold `key: value` lines"));
@@ -249,7 +249,7 @@ TEST(Hardware, IsFoundByNameAndByPath) {
                     HasSubstr("(did you mean big_8?); there are: big_8, small_4")));
   EXPECT_THAT(error_of([&] { find_hardware("", folder.path()); }),
               HasSubstr("needs a name; there are: big_8, small_4"));
-  EXPECT_THAT(error_of([&] { find_hardware("other/big_8.yml", folder.path()); }), HasSubstr("cannot be read"));
+  EXPECT_THAT(error_of([&] { find_hardware("other/big_8.yml", folder.path()); }), HasSubstr("no such file"));
 }
 
 // What a program has filled is held to the same as a file.

@@ -1,11 +1,10 @@
 // Profiles as files: reading, finding and writing them. What may stand in a file is the table of hardware_figures.h.
-#include <yaml-cpp/yaml.h>
-
 #include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/yaml.h"
 #include "planner/hardware.h"
 #include "planner/hardware_figures.h"
 
@@ -170,14 +169,11 @@ void check_remarks(const HardwareProfile& profile, const std::vector<std::pair<s
 
 HardwareProfile load_hardware(const fs::path& path) {
   const std::string origin = path.string();
-  YAML::Node root;
+  if (fs::is_directory(path)) fail("{}: is a folder; name a hardware profile in it", origin);
+  const YAML::Node root = read_yaml(path);
   HardwareProfile profile;
   try {
-    if (fs::is_directory(path)) fail("{}: is a folder; name a hardware profile in it", origin);
-    root = YAML::LoadFile(origin);
     profile = read_profile(root, origin);
-  } catch (const YAML::BadFile&) {
-    fail("{}: cannot be read; name a hardware profile that exists", origin);
   } catch (const YAML::Exception& error) {
     fail("{} line {}: not YAML: {}", origin, error.mark.line + 1, error.msg);
   }

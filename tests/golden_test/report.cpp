@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "tensor/half.h"
 
 namespace zoetrope::golden {
@@ -14,7 +15,7 @@ namespace zoetrope::golden {
 io::JsonObject load_case(const std::filesystem::path& folder) {
   static const std::regex not_json(":\\s*(-?Infinity|NaN)");
   const std::filesystem::path path = folder / "case.json";
-  return io::JsonObject::parse(std::regex_replace(io::read_text_file(path), not_json, ": null"), path.string());
+  return io::JsonObject::parse(std::regex_replace(read_file(path), not_json, ": null"), path.string());
 }
 
 NoiseFloor::NoiseFloor(const io::JsonObject& case_json) {

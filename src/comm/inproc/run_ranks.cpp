@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "base/unfinished_files.h"
 #include "comm/inproc/world.h"
 #include "comm/transport.h"
@@ -95,7 +96,7 @@ void await(Ending& ending, double patience_seconds) {
   const auto ended = [&] { return ending.running == 0; };
   ending.changed.wait(lock, [&] { return ended() || ending.first != nullptr; });
   if (ending.changed.wait_until(lock, deadline_after(patience_seconds), ended)) return;
-  std::fprintf(stderr, "zoetrope: %s\n", ending.why.c_str());
+  print_error("zoetrope: {}\n", printable(ending.why));
   std::fflush(nullptr);
   remove_unfinished_files();
   std::_Exit(EXIT_FAILURE);

@@ -1,9 +1,9 @@
 #include "comm/mpi/ending.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "base/unfinished_files.h"
 
 namespace zoetrope::comm::mpi {
@@ -58,8 +58,7 @@ void Ending::ask_reporter() {
 }
 
 void Ending::report() {
-  std::fprintf(stderr, "zoetrope: %s\n", to_report_->why.c_str());
-  std::fflush(stderr);
+  print_error("zoetrope: {}\n", printable(to_report_->why));
   failed_rank_ = to_report_->rank;
   why_ = to_report_->why;
   to_report_.reset();

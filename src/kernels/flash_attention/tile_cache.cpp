@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
 #include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/tile_size.h"
 #include "kernels/flash_attention/vector_kernels.h"
@@ -102,8 +102,7 @@ std::vector<TileEntry> TileCache::entries() const {
   std::error_code error;
   if (file_.empty() || !std::filesystem::exists(file_, error)) return result;
   try {
-    std::ifstream stream(file_);
-    const nlohmann::json document = nlohmann::json::parse(stream);
+    const nlohmann::json document = nlohmann::json::parse(read_file(file_, kMaxTextBytes, InputFile::Kind::kCache));
     if (document.at("format").get<int64_t>() != kFormat) return result;  // another version's, left alone until replaced
     for (const auto& entry : document.at("tiles")) result.push_back(parse_entry(entry));
   } catch (const std::exception& broken) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "models/wan/text/tokenizer_model.h"
 
 namespace zoetrope::wan {
@@ -126,7 +127,7 @@ double reference_double(std::string_view token) {
 }
 
 json read_json_file(const std::filesystem::path& file) {
-  const std::string text = read_text_file(file);
+  const std::string text = read_file(file);
   if (text.empty()) fail("{}: the file is empty", file.string());
   DocumentBuilder builder;
   if (!json::sax_parse(text, &builder)) {

@@ -2,8 +2,6 @@
 #include "models/wan/text/tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "base/error.h"
@@ -12,28 +10,20 @@
 
 namespace zoetrope::wan {
 
-std::string read_text_file(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) fail("{}: cannot be opened", file.string());
-  std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (stream.bad()) fail("{}: cannot be read", file.string());
-  return bytes;
-}
-
 namespace {
 
-bool is_file(const std::filesystem::path& path) {
+bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;  // what cannot be looked at counts as absent
-  return std::filesystem::is_regular_file(path, ignored);
+  return std::filesystem::exists(path, ignored);
 }
 
 }  // namespace
 
 Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
-  if (const auto json = folder / "tokenizer.json"; is_file(json)) {
+  if (const auto json = folder / "tokenizer.json"; is_there(json)) {
     return Tokenizer(load_tokenizer_json(json));
   }
-  if (const auto model = folder / "spiece.model"; is_file(model)) {
+  if (const auto model = folder / "spiece.model"; is_there(model)) {
     return Tokenizer(load_sentencepiece(model));
   }
   fail("{}: no tokenizer here; the folder must hold tokenizer.json or spiece.model", folder.string());

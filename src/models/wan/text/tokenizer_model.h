@@ -32,7 +32,4 @@ class Tokenizer::Model {
 std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::path& file);
 std::unique_ptr<Tokenizer::Model> load_sentencepiece(const std::filesystem::path& file);
 
-// The whole file; throws Error.
-std::string read_text_file(const std::filesystem::path& file);
-
 }  // namespace zoetrope::wan

@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "models/wan/text/tokenizer_model.h"
 
 namespace zoetrope::wan {
@@ -12,7 +13,7 @@ namespace {
 class SentencePieceModel final : public Tokenizer::Model {
  public:
   explicit SentencePieceModel(const std::filesystem::path& file) {
-    const std::string bytes = read_text_file(file);
+    const std::string bytes = read_file(file);
     if (bytes.empty()) fail("{}: the file is empty", file.string());
     const auto status = processor_.LoadFromSerializedProto(bytes);
     if (!status.ok()) {

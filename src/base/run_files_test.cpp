@@ -1,0 +1,67 @@
+#include "base/run_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/test_folder.h"
+
+namespace zoetrope {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RunFiles, WhatARunReadsIsNotWrittenUnderAnyName) {
+  const TestFolder folder;
+  const auto input = folder.write("in", "precious");
+  std::filesystem::create_symlink("in", folder / "symbolic");
+  std::filesystem::create_hard_link(input, folder / "hard");
+  {
+    const RunFiles run;
+    EXPECT_EQ(read_file(folder / "symbolic"), "precious");
+    for (const char* name : {"in", "symbolic", "hard"}) {
+      EXPECT_THAT(error_of([&] { AtomicFile{folder / name}; }), HasSubstr("this run reads it")) << name;
+      EXPECT_THAT(error_of([&] { check_writable(folder / name); }), HasSubstr("this run reads it")) << name;
+    }
+    EXPECT_EQ(error_of([&] { check_writable(folder / "other"); }), "no error");
+  }
+  EXPECT_EQ(file_bytes(input), "precious");
+  EXPECT_EQ(error_of([&] { check_writable(input); }), "no error");  // the next run may
+}
+
+// The writer was there first, so it finds out when it is about to replace the file.
+TEST(RunFiles, WhatIsReadAfterTheWriterBeganIsNotReplaced) {
+  const TestFolder folder;
+  const auto path = folder.write("f", "precious");
+  const RunFiles run;
+  AtomicFile file(path);
+  file.write("new", 3);
+  EXPECT_EQ(read_file(path), "precious");
+  EXPECT_THAT(error_of([&] { file.commit(); }), HasSubstr("this run reads it"));
+  EXPECT_EQ(file_bytes(path), "precious");
+}
+
+TEST(RunFiles, NothingIsWrittenIntoAFolderThatIsAnInput) {
+  const TestFolder folder;
+  std::filesystem::create_directories(folder / "frames/deeper");
+  std::filesystem::create_symlink("frames", folder / "link");
+  const RunFiles run;
+  note_input_folder(folder / "frames");
+  for (const char* name : {"frames/new", "frames/deeper/new", "link/new"}) {
+    EXPECT_THAT(error_of([&] { AtomicFile{folder / name}; }), HasSubstr("reads all files of the folder")) << name;
+  }
+  EXPECT_EQ(error_of([&] { AtomicFile{folder / "new"}; }), "no error");
+}
+
+TEST(RunFiles, ACacheMayBeReplacedByWhoReadIt) {
+  const TestFolder folder;
+  const auto path = folder.write("cache", "old");
+  const RunFiles run;
+  EXPECT_EQ(read_file(path, kMaxTextBytes, InputFile::Kind::kCache), "old");
+  EXPECT_EQ(error_of([&] { AtomicFile(path).commit(); }), "no error");
+}
+
+}  // namespace
+}  // namespace zoetrope
