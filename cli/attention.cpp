@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/print.h"
 #include "cli/attention_data.h"
 #include "cli/attention_options.h"
 #include "cli/attention_reference.h"
@@ -61,7 +62,7 @@ void finish(const AttentionOptions& options, const AttentionData& data, const At
   std::optional<ReferenceErrors> errors;
   if (options.reference)
     errors = compare_with_reference(data, measured.problem, o, comm::process_threads(options.threads));
-  fmt::print("{}", attention_text(measured, data, errors));
+  print("{}", attention_text(measured, data, errors));
   if (!options.output.empty()) {
     io::SafetensorsWriter writer;
     writer.add("o", o);
@@ -70,7 +71,7 @@ void finish(const AttentionOptions& options, const AttentionData& data, const At
   if (!options.json.empty()) write_attention_json(options.json, measured, data, errors);
   if (trace != nullptr) trace->write(options.trace);
   for (const std::string* path : {&options.output, &options.json, &options.trace}) {
-    if (!path->empty()) fmt::print("Wrote {}\n", *path);
+    if (!path->empty()) print("Wrote {}\n", printable(*path));
   }
 }
 
@@ -112,7 +113,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   OptionSet set = describe_options(options);
   parse(arguments, set);
   check_options(options);
-  catch_interrupts();
+  stop_at_safe_points();
   const ProcessPart part = world == nullptr ? ProcessPart{} : ProcessPart{world->rank(), world->size()};
   const AttentionData data = open_attention_data(options, part);
   if (world == nullptr || world->rank() == 0) check_files_can_be_written(options);

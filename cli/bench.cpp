@@ -9,6 +9,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/print.h"
 #include "bench/cases.h"
 #include "bench/machine.h"
 #include "bench/page.h"
@@ -64,8 +65,7 @@ struct Mode {
 void show_progress(const std::string& text) {
   if (interrupted()) fail("interrupted");
   if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\x1b[K{}", text);
-  std::fflush(stderr);
+  replace_last_line(text);
 }
 
 std::vector<bench::Section> one(bench::Section section) { return {std::move(section)}; }
@@ -135,10 +135,10 @@ void parse(const Mode& mode, Settings& settings, const Words& words) {
   for (const std::string& word : words) options.set_argument(word);
 }
 
-void print(const bench::Report& report) {
-  for (const auto& [name, value] : report.machine) fmt::print("{:<17} {}\n", name, value);
+void print_report(const bench::Report& report) {
+  for (const auto& [name, value] : report.machine) print("{:<17} {}\n", name, value);
   for (const bench::Section& section : report.sections) {
-    fmt::print("\n{}\n\n{}", section.title, table_text(section.table));
+    print("\n{}\n\n{}", section.title, table_text(section.table));
   }
 }
 
@@ -196,7 +196,7 @@ std::vector<const Mode*> choose(const Words& arguments, Settings& settings, bool
 }
 
 int run(const Words& arguments, comm::Communicator* world) {
-  catch_interrupts();
+  stop_at_safe_points();
   Settings settings;
   const std::vector<const Mode*> chosen = choose(arguments, settings, world != nullptr);
   const bool leads = world == nullptr || world->rank() == 0;
@@ -214,7 +214,7 @@ int run(const Words& arguments, comm::Communicator* world) {
   }
   if (leads) {
     show_progress("");
-    print(report);
+    print_report(report);
     write(json, report_json(report));
     write(html, report_page(report));
     write_drawings(settings.output.svg, report);

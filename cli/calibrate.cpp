@@ -13,6 +13,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/print.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "planner/calibrated.h"
@@ -59,8 +60,7 @@ double timeout(const std::vector<std::string>& words) {
 void show_progress(const std::string& text) {
   if (interrupted()) fail("interrupted");
   if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\x1b[K{}", text);
-  std::fflush(stderr);
+  replace_last_line(text);
 }
 
 // The folder of the user's cache is made; one that the user named must be there.
@@ -80,24 +80,24 @@ fs::path output_of(const Options& options, const bench::CalibrationJob& job) {
 void print_finding(const bench::Finding& finding) {
   show_progress("");
   const std::string spread = finding.spread < 0 ? "" : fmt::format("± {:.1f} %", 100 * finding.spread);
-  fmt::print("{:<26} {:>16} {:>10}  {}\n", finding.figure, finding.value, spread, finding.how);
+  print("{:<26} {:>16} {:>10}  {}\n", finding.figure, finding.value, spread, finding.how);
   std::fflush(stdout);
 }
 
 void print_checks(const std::vector<bench::SelfCheck>& checks) {
   if (checks.empty()) return;
-  fmt::print("\n{:<58} {:>10} {:>10} {:>8} {:>10} {:>8}\n", "a layer's attention, as a check", "predicted", "measured",
-             "error", "spread", "speed");
+  print("\n{:<58} {:>10} {:>10} {:>8} {:>10} {:>8}\n", "a layer's attention, as a check", "predicted", "measured",
+        "error", "spread", "speed");
   for (const bench::SelfCheck& check : checks) {
-    fmt::print("{:<58} {:>7.1f} ms {:>7.1f} ms {:>+6.1f} % {:>10} {:>6.0f} %\n", check.configuration,
-               check.predicted * 1e3, check.measured * 1e3, 100 * (check.predicted / check.measured - 1),
-               fmt::format("± {:.1f} %", 100 * check.spread), 100 * check.speed);
+    print("{:<58} {:>7.1f} ms {:>7.1f} ms {:>+6.1f} % {:>10} {:>6.0f} %\n", check.configuration, check.predicted * 1e3,
+          check.measured * 1e3, 100 * (check.predicted / check.measured - 1),
+          fmt::format("± {:.1f} %", 100 * check.spread), 100 * check.speed);
   }
-  fmt::print("speed: of the cores meanwhile, as a share of the profile's peak; the prediction is at that speed\n");
+  print("speed: of the cores meanwhile, as a share of the profile's peak; the prediction is at that speed\n");
 }
 
 int run(const std::vector<std::string>& words, comm::Communicator* world) {
-  catch_interrupts();
+  stop_at_safe_points();
   Options options;
   OptionSet set = describe(options);
   for (const std::string& word : words) set.set_argument(word);
@@ -106,9 +106,9 @@ int run(const std::vector<std::string>& words, comm::Communicator* world) {
   std::optional<AtomicFile> file;
   if (leads) {
     file.emplace(output_of(options, job));  // where it cannot be written, that is known before a minute has passed
-    fmt::print("{} host{}, {} rank{} on each, {} thread{} of a rank\n{:<26} {:>16} {:>10}\n", job.hosts,
-               job.hosts == 1 ? "" : "s", job.ranks_per_host, job.ranks_per_host == 1 ? "" : "s", job.threads,
-               job.threads == 1 ? "" : "s", "figure", "", "spread");
+    print("{} host{}, {} rank{} on each, {} thread{} of a rank\n{:<26} {:>16} {:>10}\n", job.hosts,
+          job.hosts == 1 ? "" : "s", job.ranks_per_host, job.ranks_per_host == 1 ? "" : "s", job.threads,
+          job.threads == 1 ? "" : "s", "figure", "", "spread");
   }
   const bench::Calibrated result = bench::calibrate(job, show_progress, print_finding);
   if (!leads) return 0;
@@ -116,7 +116,7 @@ int run(const std::vector<std::string>& words, comm::Communicator* world) {
   const std::string text = planner::hardware_yaml(result.profile, result.remarks);
   file->write(text.data(), text.size());
   file->commit();
-  fmt::print("\nwritten to {}\n", file->path().string());
+  print("\nwritten to {}\n", file->path().string());
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -55,7 +56,7 @@ GenerateCallbacks make_callbacks(bool speaks) {
   GenerateCallbacks callbacks;
   callbacks.cancelled = interrupted;
   if (!speaks) return callbacks;
-  callbacks.note = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  callbacks.note = [](const std::string& line) { print_error("{}\n", line); };
   const auto read = std::make_shared<std::unique_ptr<BytesProgress>>();
   callbacks.load = [read](const std::string& component, int64_t done, int64_t total) {
     if (!*read) *read = std::make_unique<BytesProgress>("Load " + component);
@@ -92,7 +93,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
   parse(arguments, options, set);
-  catch_interrupts();
+  stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
   const GenerateCallbacks callbacks = make_callbacks(speaks);
   GenerateResult result;
@@ -102,11 +103,11 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     result = generate(options, callbacks);
   }
   if (!speaks) return 0;
-  fmt::print("{}", result.timing);
+  print("{}", result.timing);
   if (result.one_rank_rel_l2) {
-    fmt::print("Latents against one rank: relative L2 {:.3g}\n", *result.one_rank_rel_l2);
+    print("Latents against one rank: relative L2 {:.3g}\n", *result.one_rank_rel_l2);
   }
-  fmt::print("Wrote {}\n", result.written);
+  print("Wrote {}\n", printable(result.written));
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "cli/command.h"
 #include "cli/inspect_memory.h"
 #include "io/checkpoint.h"
@@ -33,9 +34,9 @@ constexpr int64_t kMostNames = 8;
 
 void print_name(int64_t count, const char* what, const std::string& detail) {
   if (count <= kMostNames) {
-    fmt::print("    {}: {}\n", what, detail);
+    print("    {}: {}\n", what, printable(detail));
   } else if (count == kMostNames + 1) {
-    fmt::print("    {}: … and more\n", what);
+    print("    {}: … and more\n", what);
   }
 }
 
@@ -100,13 +101,13 @@ class Inspection {
   // Prints every component; false where something is missing.
   bool run() {
     const wan::PipelineConfig pipeline = wan::PipelineConfig::load(folder_ / "model_index.json");
-    fmt::print("{}: {}", folder_.string(), pipeline.class_name);
-    if (pipeline.boundary_ratio) fmt::print(", boundary_ratio {}", *pipeline.boundary_ratio);
+    print("{}: {}", printable(folder_.string()), printable(pipeline.class_name));
+    if (pipeline.boundary_ratio) print(", boundary_ratio {}", *pipeline.boundary_ratio);
     configs_only_ = true;
     for (const auto& [name, stem] : {std::pair("transformer", "diffusion_pytorch_model"),
                                      std::pair("text_encoder", "model"), std::pair("vae", "diffusion_pytorch_model")})
       configs_only_ &= !has_weights(folder_ / name, stem);
-    fmt::print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
+    print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
     bool whole = true;
     for (const auto& [name, component] : pipeline.components) whole &= inspect(name, component.class_name);
     return whole;
@@ -134,7 +135,7 @@ class Inspection {
                      stored_.stored_image_encoder);
     }
     const bool there = configs_only_ || fs::is_directory(folder_ / name);
-    fmt::print("  {:<14} {}{}\n", name, class_name, there ? "" : "  (the folder is missing)");
+    print("  {:<14} {}{}\n", name, printable(class_name), there ? "" : "  (the folder is missing)");
     return there;
   }
 
@@ -143,8 +144,8 @@ class Inspection {
     const wan::TensorTotals totals = wan::totals(expected);
     if (configs_only_) {
       stored = published_dtype(folder_ / name / "config.json");
-      fmt::print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
-                 static_cast<double>(totals.bytes(stored)) * 1e-9, dtype_name(stored));
+      print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
+            static_cast<double>(totals.bytes(stored)) * 1e-9, dtype_name(stored));
       return true;
     }
     const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, stem);
@@ -153,12 +154,12 @@ class Inspection {
     for (const auto& [dtype, count] : checkpoint.dtypes())
       dtypes += fmt::format("{}{} {}", dtypes.empty() ? "" : ", ", count.tensors, dtype);
     const size_t files = checkpoint.files().size();
-    fmt::print("  {:<14} {:>5} tensors in {} file{} ({}), {} parameters, {:.3f} GB\n", name, checkpoint.names().size(),
-               files, files == 1 ? "" : "s", dtypes, checkpoint.parameters(),
-               static_cast<double>(checkpoint.bytes()) * 1e-9);
+    print("  {:<14} {:>5} tensors in {} file{} ({}), {} parameters, {:.3f} GB\n", name, checkpoint.names().size(),
+          files, files == 1 ? "" : "s", dtypes, checkpoint.parameters(),
+          static_cast<double>(checkpoint.bytes()) * 1e-9);
     const Findings findings = compare(checkpoint, expected);
-    fmt::print("    the config asks for {} tensors, {} parameters: {} missing, {} of wrong shape, {} unexpected\n",
-               totals.tensors, totals.parameters, findings.missing, findings.misshapen, findings.unexpected);
+    print("    the config asks for {} tensors, {} parameters: {} missing, {} of wrong shape, {} unexpected\n",
+          totals.tensors, totals.parameters, findings.missing, findings.misshapen, findings.unexpected);
     return findings.missing == 0 && findings.misshapen == 0;
   }
 
@@ -178,7 +179,7 @@ void print_memory(const fs::path& folder, const std::vector<std::string>& words,
     if (!words.empty()) throw;
     text = fmt::format("Memory: not planned: {}\n", error.what());
   }
-  if (world == nullptr || world->rank() == 0) fmt::print("{}", text);
+  if (world == nullptr || world->rank() == 0) print("{}", text);
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {

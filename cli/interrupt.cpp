@@ -1,8 +1,12 @@
 #include "cli/interrupt.h"
 
+#include <sys/prctl.h>
+
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+
+#include "zoetrope/communicator.h"
 
 #include "base/unfinished_files.h"
 
@@ -10,28 +14,38 @@ namespace zoetrope::cli {
 namespace {
 
 // Written by the handler, read by every rank's thread.
-std::atomic<bool> seen = false;
-static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<int> first = 0;
+std::atomic<bool> safe_points = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 // mpirun passes Ctrl-C on as SIGTERM and kills a second later, which no safe point need come before: so what is
 // unfinished goes at once, and what remains of the run only has to stop.
 void on_signal(int number) {
   const int error = errno;
-  const bool again = seen.exchange(true);
+  int none = 0;
+  const bool again = !first.compare_exchange_strong(none, number);
   remove_unfinished_files();
   errno = error;
-  if (!again) return;
+  if (!again && safe_points && number != SIGPIPE) return;
   std::signal(number, SIG_DFL);
   std::raise(number);
 }
 
 }  // namespace
 
-void catch_interrupts() {
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+void catch_signals() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
+    struct sigaction before {};
+    if (sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+    std::signal(number, on_signal);
+  }
+  std::signal(SIGXFSZ, SIG_IGN);
+  // What ends mpirun, its ranks would not notice before they next send something.
+  if (comm::launched_by_mpi()) prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
-bool interrupted() { return seen; }
+void stop_at_safe_points() { safe_points = true; }
+bool interrupted() { return first != 0; }
+int interrupting_signal() { return first; }
 
 }  // namespace zoetrope::cli

@@ -1,15 +1,19 @@
 // zoetrope: the command line. Finds the subcommand, runs it here or as one rank of an MPI job, and turns errors into
-// one sentence on standard error and an exit code: 1 for errors, 2 for wrong usage, 130 for Ctrl-C.
+// one sentence on standard error and an exit code: 1 for errors, 2 for wrong usage, 128 + number for signals (130 for
+// Ctrl-C).
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "zoetrope/version.h"
 
+#include "base/error.h"
+#include "base/print.h"
+#include "base/run_files.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 
@@ -29,16 +33,32 @@ int run_here_or_on_ranks(const Command& command, const std::vector<std::string>&
 int run_command(const Command& command, const std::vector<std::string>& arguments) {
   int code = 1;
   try {
-    code = run_here_or_on_ranks(command, arguments);
+    const RunFiles reads;
+    const int answer = run_here_or_on_ranks(command, arguments);
+    finish_output();
+    code = answer;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "zoetrope: out of memory\n");
+    print_error("zoetrope: out of memory\n");
   } catch (const std::exception& error) {  // Error, or what the system refuses (a name too long, no more threads)
-    fmt::print(stderr, "zoetrope: {}\n", error.what());
+    print_error("zoetrope: {}\n", printable(error.what()));
   }
-  return code != 0 && interrupted() ? 130 : code;
+  return code != 0 && interrupted() ? 128 + interrupting_signal() : code;
+}
+
+// `code`, unless the answer could not be printed.
+int finished(int code) {
+  try {
+    finish_output();
+    return code;
+  } catch (const Error& error) {
+    print_error("zoetrope: {}\n", error.what());
+    return 1;
+  }
 }
 
 int run(int argc, char** argv) {
+  take_standard_descriptors();
+  catch_signals();
   CLI::App app("Text to video with the Wan diffusion models, over as many devices as there are.", "zoetrope");
   app.set_version_flag("--version", fmt::format("zoetrope {}", version()));
   app.require_subcommand(0, 1);
@@ -52,13 +72,17 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    std::ostringstream out, err;
+    const int code = app.exit(error, out, err);
+    print_text(out.str());
+    print_error_text(err.str());
+    return code == 0 ? finished(0) : 2;
   }
   for (size_t i = 0; i < std::size(kCommands); ++i) {
     if (app.got_subcommand(kCommands[i]->name)) return run_command(*kCommands[i], arguments[i]);
   }
-  fmt::print("{}", app.help());
-  return 2;
+  print_text(app.help());
+  return finished(2);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // zoetrope plan: which configuration, how fast, how much memory, and why, before anything is loaded.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "cli/command.h"
 #include "cli/plan_answer.h"
 #include "cli/plan_json.h"
@@ -26,7 +26,7 @@ void write_timeline(const PlanReport& report, const std::string& path) {
   const auto part = std::find_if(report.parts.rbegin(), report.parts.rend(),
                                  [](const PlanPart& p) { return p.ranking.best() != nullptr; });
   if (part == report.parts.rend()) {
-    fmt::print("trace={} was not written: nothing fits.\n", path);
+    print("trace={} was not written: nothing fits.\n", path);
     return;
   }
   trace::Trace trace;
@@ -38,11 +38,11 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   if (world != nullptr) fail("plan computes in one process; start it without mpirun");
   const PlanOptions options = parse_plan_options(arguments);
   if (options.published) {
-    fmt::print("{}", planner::published_table(planner::compare_published(pipeline::config_folder() / "hardware")));
+    print("{}", planner::published_table(planner::compare_published(pipeline::config_folder() / "hardware")));
     return 0;
   }
   const PlanReport report = plan_answer(options);
-  fmt::print("{}", plan_text(report, options.top));
+  print("{}", plan_text(report, options.top));
   if (!options.json.empty()) write_plan_json(report, options.json);
   if (!options.report.empty()) write_plan_page(report, options.report);
   if (!options.trace.empty()) write_timeline(report, options.trace);

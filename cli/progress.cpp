@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <utility>
 
+#include "base/print.h"
 #include "trace/elapsed.h"
 
 namespace zoetrope::cli {
@@ -40,15 +40,15 @@ Progress::Progress(std::string title, std::string unit)
       terminal_(isatty(STDERR_FILENO) != 0) {}
 
 Progress::~Progress() {
-  if (open_) fmt::print(stderr, "\n");
+  if (open_) print_error("\n");
 }
 
 void Progress::update(int64_t done, int64_t total) {
   const double per_unit = done > 0 ? trace::seconds_since(begin_) / static_cast<double>(done) : 0;
   const std::string left = done > 0 ? duration_text(per_unit * static_cast<double>(total - done)) : "?";
   if (terminal_) {
-    fmt::print(stderr, "\r\x1b[K{} [{}] {}/{}  {:.3g} s/{}  {} left", title_, bar_text(done, total), done, total,
-               per_unit, unit_, left);
+    replace_last_line(fmt::format("{} [{}] {}/{}  {:.3g} s/{}  {} left", title_, bar_text(done, total), done, total,
+                                  per_unit, unit_, left));
     open_ = true;
   } else if (done == 0) {
     return;
@@ -58,16 +58,15 @@ void Progress::update(int64_t done, int64_t total) {
     if (done > 1 && tenth == last_tenth_ && trace::seconds_since(last_) <= kBetweenLines) return;
     last_tenth_ = tenth;
     last_ = trace::Clock::now();
-    fmt::print(stderr, "{}: {} {} of {}, {:.3g} s/{}, {} left\n", title_, unit_, done, total, per_unit, unit_, left);
+    print_error("{}: {} {} of {}, {:.3g} s/{}, {} left\n", title_, unit_, done, total, per_unit, unit_, left);
   }
-  std::fflush(stderr);
 }
 
 BytesProgress::BytesProgress(std::string title)
     : title_(std::move(title)), begin_(trace::Clock::now()), last_(begin_), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 BytesProgress::~BytesProgress() {
-  if (open_) fmt::print(stderr, "\n");
+  if (open_) print_error("\n");
 }
 
 void BytesProgress::update(int64_t done, int64_t total) {
@@ -80,13 +79,12 @@ void BytesProgress::update(int64_t done, int64_t total) {
   if (terminal_) {
     if (open_ && !ended_ && trace::seconds_since(last_) < kBetweenBars) return;
     last_ = trace::Clock::now();
-    fmt::print(stderr, "\r\x1b[K{} [{}] {}", title_, bar_text(done, total), text);
+    replace_last_line(fmt::format("{} [{}] {}", title_, bar_text(done, total), text));
     open_ = true;
   } else if (ended_ || trace::seconds_since(last_) > kBetweenLines) {
     last_ = trace::Clock::now();
-    fmt::print(stderr, "{}: {}\n", title_, text);
+    print_error("{}: {}\n", title_, text);
   }
-  std::fflush(stderr);
 }
 
 }  // namespace zoetrope::cli

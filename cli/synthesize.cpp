@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -33,7 +34,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     else set.set_argument(word);
   }
   if (world != nullptr && world->rank() != 0) return 0;
-  catch_interrupts();
+  stop_at_safe_points();
   pipeline::SynthesizeCallbacks callbacks;
   callbacks.cancelled = interrupted;
   std::unique_ptr<BytesProgress> bar;
@@ -43,7 +44,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   };
   const int64_t bytes = pipeline::synthesize(options, callbacks);
   bar.reset();
-  fmt::print("Wrote {}: {:.3f} GB of weights\n", options.out, static_cast<double>(bytes) * 1e-9);
+  print("Wrote {}: {:.3f} GB of weights\n", options.out, static_cast<double>(bytes) * 1e-9);
   return 0;
 }
 

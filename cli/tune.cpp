@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/print.h"
 #include "cli/attention_options.h"
 #include "cli/command.h"
 #include "kernels/flash_attention/tile_search.h"
@@ -57,14 +58,14 @@ std::string help() {
 void print_entries(const TileCache& cache) {
   const std::vector<TileEntry> entries = cache.entries();
   if (entries.empty()) {
-    fmt::print("{}: nothing is remembered yet\n", cache.file().string());
+    print("{}: nothing is remembered yet\n", cache.file().string());
     return;
   }
-  fmt::print("{}\n{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6}  {}\n", cache.file().string(), "kernel", "dtype",
-             "D", "softmax", "keys ~", "block_q", "block_kv", "gain", "CPU");
+  print("{}\n{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6}  {}\n", cache.file().string(), "kernel", "dtype", "D",
+        "softmax", "keys ~", "block_q", "block_kv", "gain", "CPU");
   for (const TileEntry& e : entries) {
-    fmt::print("{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6.3f}  {}\n", e.key.implementation, e.key.dtype,
-               e.key.head_dim, e.key.softmax, e.key.keys, e.sizes.query, e.sizes.keys, e.gain, e.key.cpu);
+    print("{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6.3f}  {}\n", e.key.implementation, e.key.dtype,
+          e.key.head_dim, e.key.softmax, e.key.keys, e.sizes.query, e.sizes.keys, e.gain, e.key.cpu);
   }
 }
 
@@ -99,21 +100,20 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   Stream stream(static_cast<int>(options.threads.value_or(available_threads())));
   std::vector<TileCandidate> found;
   {
-    const kernels::TileCacheLock lock(cache, [](const std::string& holder) {
-      fmt::print(stderr, "waiting for {} to finish its search …\n", holder);
-    });
-    if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "searching …\n");
+    const kernels::TileCacheLock lock(
+        cache, [](const std::string& holder) { print_error("waiting for {} to finish its search …\n", holder); });
+    if (isatty(STDERR_FILENO) != 0) print_error("searching …\n");
     found = search_tiles(problem, stream, options.seconds);
     cache.remember(tile_entry(problem, found));
   }
   const TileEntry entry = tile_entry(problem, found);
-  fmt::print("{} {}, D = {}, {} softmax, about {} keys, {} threads\n{:>8} {:>9} {:>10}\n", key.implementation,
-             key.dtype, key.head_dim, key.softmax, key.keys, stream.team().size(), "block_q", "block_kv", "time");
+  print("{} {}, D = {}, {} softmax, about {} keys, {} threads\n{:>8} {:>9} {:>10}\n", key.implementation, key.dtype,
+        key.head_dim, key.softmax, key.keys, stream.team().size(), "block_q", "block_kv", "time");
   for (const TileCandidate& c : found) {
-    fmt::print("{:>8} {:>9} {:>10.4f}{}{}\n", c.sizes.query, c.sizes.keys, c.seconds / found.front().seconds,
-               c.table ? "  the table's" : "", c.sizes == entry.sizes ? "  remembered" : "");
+    print("{:>8} {:>9} {:>10.4f}{}{}\n", c.sizes.query, c.sizes.keys, c.seconds / found.front().seconds,
+          c.table ? "  the table's" : "", c.sizes == entry.sizes ? "  remembered" : "");
   }
-  fmt::print("remembered in {}\n", cache.file().string());
+  print("remembered in {}\n", cache.file().string());
   return 0;
 }
 

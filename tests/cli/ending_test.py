@@ -6,10 +6,12 @@
 """
 import os
 import pathlib
+import random
 import resource
 import signal
 import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
@@ -115,6 +117,72 @@ def a_termination_that_is_followed_by_a_kill_leaves_nothing(cwd):
         held.send(signal.SIGKILL)
         assert held.release().returncode == -signal.SIGKILL
     assert not files_in(cwd), files_in(cwd)
+
+
+@test
+def hang_up_and_quit_end_a_run_as_ctrl_c_does(cwd):
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        result = interrupt(cwd, "Denoise: step 1 of", "output=clip.mp4", "ranks=2", *MANY_STEPS, signals=(number,))
+        assert result.returncode == 128 + number, (number, result.returncode)
+        refused(cwd, result, "interrupted")
+
+
+@test
+def a_hang_up_that_was_ignored_stays_ignored(cwd):
+    """As nohup starts a run."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        result = interrupt(cwd, "Denoise: step 1 of", "output=clip.mp4", "num_inference_steps=20",
+                           signals=(signal.SIGHUP,))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert result.returncode == 0, (result.returncode, result.stderr)
+    assert files_in(cwd) == ["clip.mp4"], files_in(cwd)
+
+
+@test
+def a_reader_of_messages_that_leaves_ends_the_run_and_leaves_nothing(cwd):
+    """As `zoetrope generate … 2>&1 | head -n 2`."""
+    for output in ("clip.mp4", "frames/"):
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        process = subprocess.Popen([harness.PROGRAM, "generate", harness.MODEL, *SMALL, f"output={output}", *MANY_STEPS],
+                                   cwd=cwd, stdout=subprocess.DEVNULL, stderr=writer)
+        os.close(writer)
+        os.read(reader, 1)
+        os.close(reader)
+        assert process.wait(timeout=240 * SLOWER) == -signal.SIGPIPE, process.returncode
+        assert not files_in(cwd), files_in(cwd)
+
+
+@test
+def a_file_that_may_not_grow_is_an_error_of_the_write(cwd):
+    """Past the limit the kernel sends SIGXFSZ, which ends a process that does not expect it."""
+    result = unreported(subprocess.run(
+        [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", "height=128", "width=128"], cwd=cwd,
+        text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=240 * SLOWER,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))))
+    refused(cwd, result, "clip.mp4", "File too large")
+
+
+@test
+def interruptions_at_any_moment_leave_nothing(cwd):
+    """A run that is over before the signal comes has its clip; none has anything half-written."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+    for i, number in enumerate(2 * numbers):
+        process = subprocess.Popen([harness.PROGRAM, "generate", harness.MODEL, *SMALL, *MANY_STEPS,
+                                    f"output={('clip.mp4', 'frames/')[i % 2]}", f"ranks={1 + i % 3}", "dump=tensors"],
+                                   cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(random.random())
+        process.send_signal(number)
+        code = process.wait(timeout=240 * SLOWER)
+        left = files_in(cwd)
+        if code == 0:
+            assert left and not any("partial" in name for name in left), (number, left)
+            for name in reversed(left):
+                path = pathlib.Path(cwd) / name
+                path.rmdir() if path.is_dir() else path.unlink()
+        else:
+            assert not left, (number, code, left)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,19 @@ def mpi_ctrl_c_leaves_nothing(cwd):
 
 
 @test
+def mpi_signals_to_mpirun_leave_nothing(cwd):
+    """Also those that end mpirun itself: its ranks end with it."""
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL):
+        with HeldMpi(cwd, 2, ["output=clip.mp4", "threads=1", *MANY_STEPS]) as held:
+            held.until("Denoise: step 1 of")
+            assert files_in(cwd), "there is nothing that could be left"
+            held.send(number)
+            until(lambda: not files_in(cwd), f"no rank has removed the unfinished file after {number.name}")
+            held.release()
+        assert not files_in(cwd), files_in(cwd)
+
+
+@test
 def mpi_a_stopped_rank_is_named(cwd):
     stop_rank(cwd, 1)
 
