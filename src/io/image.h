@@ -20,9 +20,9 @@ struct ImageSize {
 inline constexpr int64_t kMaxImagePixels = 100'000'000;
 
 // A PNG or JPEG file as [H, W, 3] U8 RGB: alpha is dropped, palettes and grey are expanded, of 16 bits the upper 8 stay
-// (grey of 16 bits is clipped at 255, as the reference has it), and EXIF orientation is applied. A JPEG's Y, Cb and Cr
-// are within one level of what libjpeg decodes (its cosine transform rounds otherwise), and brought to RGB as it does.
-// What is absent, no PNG or JPEG, broken, of CMYK, or too large is an Error naming it.
+// (grey of 16 bits is clipped at 255, as the reference has it), and EXIF orientation is applied. Decoded by
+// libpng and libjpeg-turbo. What is absent, no PNG or JPEG, broken (also where only a row is missing), of CMYK, or too
+// large is an Error naming it.
 Tensor read_image(const std::filesystem::path& path);
 
 enum class ResizeFilter : uint8_t { kBicubic, kLanczos };

@@ -15,7 +15,7 @@ extern "C" {
 #include "base/input_file.h"
 #include "base/run_files.h"
 #include "io/ffmpeg.h"
-#include "io/image_header.h"
+#include "io/image_orientation.h"
 
 namespace zoetrope::io {
 
