@@ -29,7 +29,7 @@ import matrix  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "taskset": "util-linux",
-         "mount": "util-linux", "mpirun": "Open MPI 4"}
+         "mount": "mount", "mpirun": "Open MPI 4"}
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 PR_SET_PDEATHSIG = 1
 PROBE = ("ip link add probe0 type veth peer name probe1 && ip link add probe2 type bridge && "
@@ -47,15 +47,15 @@ class Refusal(Exception):
 def check_rights(options, plan):
     if sys.platform != "linux":
         raise Refusal("needs Linux, whose network namespaces are its hosts")
-    for tool, package in TOOLS.items():
-        if shutil.which(tool) is None:
-            raise Refusal(f"'{tool}' is not installed; it comes with {package}")
     if not os.access(options.program, os.X_OK):
         raise Refusal(f"program={options.program}: no program is there; build zoetrope_program or name another")
     keeper = pathlib.Path(options.program).parent / cluster.KEEPER
     if plan.core_share is not None and not os.access(keeper, os.X_OK):
         raise Refusal(f"program={options.program}: {cluster.KEEPER}, which keeps devices to their pace, is not beside it; "
                       f"build {cluster.KEEPER}, or measure without (core_share=none)")
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise Refusal(f"'{tool}' is not installed; it comes with {package}")
     status = pathlib.Path("/proc/self/status").read_text()
     held = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
     missing = [name for name, bit in (("CAP_SYS_ADMIN", CAP_SYS_ADMIN), ("CAP_NET_ADMIN", CAP_NET_ADMIN))

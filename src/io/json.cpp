@@ -18,9 +18,16 @@ namespace {
 
 // "[json.exception.parse_error.101] parse error at line 3, column 7: …" without the library's own numbering.
 std::string reason(const json::exception& error) {
-  const std::string text = error.what();
-  const size_t end = text.find("] ");
-  return end == std::string::npos ? text : text.substr(end + 2);
+  std::string text = error.what();
+  if (const size_t end = text.find("] "); end != text.npos) text.erase(0, end + 2);
+  // All that the parser took for one word: of a file that is no JSON, that may be thousands of characters.
+  constexpr std::string_view kLastRead = "last read: '";
+  constexpr size_t kMostShown = 40;
+  if (const size_t at = text.find(kLastRead); at != text.npos) {
+    const size_t begin = at + kLastRead.size(), end = text.rfind('\'');
+    if (end > begin + kMostShown) text.replace(begin, end - begin - kMostShown, "…");
+  }
+  return text;
 }
 
 // What the parser reports on its way: refuses depth and repeated keys before they are built.

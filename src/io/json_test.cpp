@@ -76,6 +76,12 @@ TEST(Json, DepthIsLimited) {
   EXPECT_THAT(error_of([&] { parse_json(objects, "d"); }), HasSubstr("nests deeper"));
 }
 
+TEST(Json, ShowsTheEndOfWhatItCouldNotRead) {
+  const std::string error = error_of([] { parse_json("{\"a\": \"" + std::string(5000, 'x') + "\n\"}", "header"); });
+  EXPECT_THAT(error, testing::AllOf(HasSubstr("header: not valid JSON"), HasSubstr("…"), HasSubstr("xxxx")));
+  EXPECT_LT(error.size(), 300u) << error;
+}
+
 TEST(Json, FilesThatCannotBeRead) {
   const TestFolder folder;
   EXPECT_THAT(error_of([&] { load_json(folder / "none.json"); }), AllOf(HasSubstr("none.json"), HasSubstr("no such")));

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -68,11 +69,21 @@ void expect_stopped_process_is_gone(const Outcome& result) {
   EXPECT_TRUE(gone()) << "process " << pid << " is still there\n" << result.output;
 }
 
+// What hwloc says of a machine without /sys is not ours.
+std::string without_hwloc(const std::string& output) {
+  std::istringstream lines(output);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("hwloc", 0) != 0) kept += line + "\n";
+  }
+  return kept;
+}
+
 TEST(RunMpi, EndsWell) {
   for (const int ranks : {1, 4}) {
     const Outcome result = run("well", ranks);
     EXPECT_EQ(result.exit_code, 0) << result.output;
-    EXPECT_EQ(result.output, "");
+    EXPECT_EQ(without_hwloc(result.output), "");
   }
 }
 
