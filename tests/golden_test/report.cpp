@@ -112,6 +112,10 @@ void Report::skip(const std::string& tensor, const std::string& reason) {
   fmt::print("SKIP {} {} 0 0 {}\n", case_, tensor, reason);
 }
 
+void Report::absent(const std::vector<std::string>& names) {
+  for (const std::string& name : names) skip(name, "not recorded by this case");
+}
+
 void Report::fail(const std::string& tensor, const std::string& reason) { line(false, tensor, INFINITY, 0, reason); }
 
 void Report::check(const std::string& tensor, const TensorView& ours, const TensorView& reference,

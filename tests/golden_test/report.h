@@ -64,6 +64,8 @@ class Report {
     }
   }
   void skip(const std::string& tensor, const std::string& reason);
+  // Names that a test knows and the case has not recorded: said, and no failure.
+  void absent(const std::vector<std::string>& names);
   void fail(const std::string& tensor, const std::string& reason);
 
   // Prints the count; the exit code.

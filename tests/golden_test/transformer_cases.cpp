@@ -72,7 +72,7 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
 
 void check_rope(Report& report, const wan::TransformerConfig& config, const io::SafetensorsFile& data,
                 Deviation tolerance) {
-  if (!data.contains("rope.cos")) return;
+  if (!data.contains("rope.cos")) return report.absent({"rope.cos", "rope.sin"});
   const TensorView latents = data.tensor("in.hidden_states");
   const wan::TokenGrid grid = wan::token_grid(config, {latents.extent(2), latents.extent(3), latents.extent(4)});
   const kernels::RopeTable table =
@@ -106,6 +106,10 @@ void check_pass(Report& report, const std::string& prefix, const Values& ours, c
     if (mine.size() == recorded.size() && mine.contiguous()) mine = mine.reshape(recorded.shape());
     report.check(name, mine, recorded, tolerance);
   }
+  std::vector<std::string> absent;
+  for (const auto& [tensor, value] : ours)
+    if (!data.contains(prefix + tensor)) absent.push_back(prefix + tensor);
+  report.absent(absent);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // vae21, vae22: activations, encode and decode of both generations of the VAE, whole and in tiles.
 #include <functional>
 #include <map>
+#include <optional>
 #include <regex>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "io/weights.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
+#include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "report.h"
 
@@ -41,6 +43,11 @@ class Chunks {
     };
   }
   bool has(const std::string& name) const { return seen_.count(name) != 0; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& [name, frames] : seen_) all.push_back(name);
+    return all;
+  }
   Tensor joined(const std::string& name) const {
     const auto& frames = seen_.at(name);
     const Shape& one = shapes_.at(name);
@@ -126,32 +133,56 @@ void check_seen(Report& report, const Chunks& chunks, const std::string& prefix,
       report.check(name, chunks.joined(part), data.tensor(name), float32_tolerance(noise.of("f32_vs_f64", name)));
     }
   }
+  std::vector<std::string> absent;
+  for (const std::string& part : chunks.names())
+    if (!data.contains(prefix + part)) absent.push_back(prefix + part);
+  report.absent(absent);
 }
 
-void check_activations(Report& report, Vae& vae, const io::SafetensorsFile& data, const TensorView& video_u8,
-                       const NoiseFloor& noise) {
+// Frames, height and width of the crop that the encoder saw, from what was recorded of it; none where nothing tells.
+std::optional<Shape> encoded_crop(const wan::VaeConfig& config, const io::SafetensorsFile& data) {
+  if (data.contains("encode.conv_in")) {
+    const TensorView first = data.tensor("encode.conv_in");
+    return Shape{first.extent(2), config.patch_size * first.extent(3), config.patch_size * first.extent(4)};
+  }
+  if (!data.contains("encode.moments")) return std::nullopt;
+  const TensorView moments = data.tensor("encode.moments");
+  const int axis = moments.rank() - 3;  // with a batch of one or without
+  const int64_t spatial = wan::spatial_factor(config);
+  return Shape{wan::temporal_factor(config) * (moments.extent(axis) - 1) + 1, spatial * moments.extent(axis + 1),
+               spatial * moments.extent(axis + 2)};
+}
+
+void check_decoder(Report& report, Vae& vae, const io::SafetensorsFile& data, const NoiseFloor& noise) {
   const auto tolerance = [&](const std::string& name) { return float32_tolerance(noise.of("f32_vs_f64", name)); };
-  const TensorView normalized = data.tensor("in.normalized_latents");
-  Tensor z(DType::kF32, normalized.shape());
-  wan::denormalize_latents(vae.config, normalized, z);
-  report.check("in.z", z, data.tensor("in.z"), tolerance("in.z"));
+  if (!data.contains("in.z")) return report.absent({"in.z", "decode.*"});
+  if (data.contains("in.normalized_latents")) {
+    const TensorView normalized = data.tensor("in.normalized_latents");
+    Tensor z(DType::kF32, normalized.shape());
+    wan::denormalize_latents(vae.config, normalized, z);
+    report.check("in.z", z, data.tensor("in.z"), tolerance("in.z"));
+  } else {
+    report.absent({"in.normalized_latents"});
+  }
   Chunks decoded;
   const Tensor sample = decode(vae.stream, vae.decoder, data.tensor("in.z"), decoded.probe());
   check_seen(report, decoded, "decode.", data, noise);
+  if (!data.contains("decode.sample")) return report.absent({"decode.sample"});
   report.check("decode.sample", sample, data.tensor("decode.sample"), tolerance("decode.sample"));
+}
 
-  // The encoder saw a crop of the clip: its patches are what conv_in gave values for.
-  const TensorView first = data.tensor("encode.conv_in");
-  const int64_t height = vae.config.patch_size * first.extent(3), width = vae.config.patch_size * first.extent(4);
-  const Tensor crop = to_video(video_u8.slice(0, 0, first.extent(2)).slice(1, 0, height).slice(2, 0, width));
+void check_encoder(Report& report, Vae& vae, const io::SafetensorsFile& data, const TensorView& video_u8,
+                   const NoiseFloor& noise) {
+  const std::optional<Shape> seen = encoded_crop(vae.config, data);
+  if (!seen) return report.absent({"encode.conv_in", "encode.moments"});
+  const Tensor crop = to_video(video_u8.slice(0, 0, (*seen)[0]).slice(1, 0, (*seen)[1]).slice(2, 0, (*seen)[2]));
   Tensor moments(DType::kF32, vae.encoder.moments_shape(crop.shape()));
   Chunks encoded;
   vae.encoder.encode(vae.stream, crop, moments, encoded.probe());
   check_seen(report, encoded, "encode.", data, noise);
-  if (data.contains("encode.moments")) {
-    report.check("encode.moments", moments.view().reshape(data.tensor("encode.moments").shape()),
-                 data.tensor("encode.moments"), tolerance("encode.moments"));
-  }
+  if (!data.contains("encode.moments")) return report.absent({"encode.moments"});
+  report.check("encode.moments", moments.view().reshape(data.tensor("encode.moments").shape()),
+               data.tensor("encode.moments"), float32_tolerance(noise.of("f32_vs_f64", "encode.moments")));
 }
 
 void check_tiled(Report& report, Vae& vae, const io::SafetensorsFile& data, const io::JsonObject& tiling,
@@ -189,9 +220,18 @@ void run_vae_case(Report& report, const fs::path& root, const fs::path& folder) 
   Vae vae{config, wan::VaeDecoder(weights), wan::VaeEncoder(weights), Stream(available_threads())};
   const auto data = io::SafetensorsFile::open(folder / "tensors.safetensors");
   check_clips(report, vae, *data, noise);
-  check_activations(report, vae, *io::SafetensorsFile::open(folder / "activations.safetensors"),
-                    data->tensor("in.video_u8"), noise);
-  check_tiled(report, vae, *io::SafetensorsFile::open(folder / "tiled.safetensors"), json.object("tiling"), noise);
+  if (fs::exists(folder / "activations.safetensors")) {
+    const auto activations = io::SafetensorsFile::open(folder / "activations.safetensors");
+    check_decoder(report, vae, *activations, noise);
+    check_encoder(report, vae, *activations, data->tensor("in.video_u8"), noise);
+  } else {
+    report.absent({"activations.safetensors"});
+  }
+  if (fs::exists(folder / "tiled.safetensors") && json.has("tiling")) {
+    check_tiled(report, vae, *io::SafetensorsFile::open(folder / "tiled.safetensors"), json.object("tiling"), noise);
+  } else {
+    report.absent({"tiled.safetensors"});
+  }
 }
 
 }  // namespace zoetrope::golden
