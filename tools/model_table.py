@@ -6,6 +6,7 @@ one device and on each of eight.
 """
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,12 @@ def plan(program, name, hardware):
     return document["title"], best
 
 
+def download(program, name):
+    """Bytes of the published files, in GB. `inspect` refuses models that do not fit here, and has said the sizes by then."""
+    text = subprocess.run([program, "inspect", name], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return sum(float(size) for size in re.findall(r"parameters, ([0-9.]+) GB in ", text))
+
+
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
@@ -48,14 +55,14 @@ def main():
     unknown = {path.parent.name for path in CONFIGS.glob("*/model_index.json")} - {model[0] for model in MODELS}
     if unknown:
         sys.exit("not in the table: " + ", ".join(sorted(unknown)))
-    print("| Wan | size | folder on the hub, `Wan-AI/…` | `zoetrope generate …` | one device | each of eight |")
-    print("|---|---|---|---|---|---|")
+    print("| Wan | size | folder on the hub, `Wan-AI/…` | `zoetrope generate …` | download | one device | each of eight |")
+    print("|---|---|---|---|---|---|---|")
     for name, title, folder, inputs in MODELS:
         described, best = plan(program, name, hardware)
         size = ", ".join(described.split(", ")[1:3])
         command = " ".join(word for word in (f"configs/{name}.yml", "model=…", inputs, "prompt=…") if word)
         held = [f"{best[n]['bytes_per_rank'] * 1e-9:.1f} GB" if best.get(n) else "does not fit" for n in DEVICES]
-        print(f"| {title} | {size} | `{folder}` | `{command}` | {' | '.join(held)} |")
+        print(f"| {title} | {size} | `{folder}` | `{command}` | {download(program, name):.0f} GB | {' | '.join(held)} |")
 
 
 if __name__ == "__main__":

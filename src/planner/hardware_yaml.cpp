@@ -52,7 +52,7 @@ class PartReader {
     std::set<std::string> seen;
     for (const auto& entry : node_) {
       const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
-      if (!seen.insert(key).second) fail("{}: {}{}: is given twice; keep one", origin_, prefix_, key);
+      seen.insert(key);
       if (std::find(sections_.begin(), sections_.end(), key) != sections_.end()) continue;
       read_key(part, key, entry.second);
     }
