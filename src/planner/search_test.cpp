@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -437,15 +437,13 @@ Question large_question(int nodes) {
   return q;
 }
 
-TEST(Search, StaysInteractiveFor1024Ranks) {
-  const Question q = large_question(128);
-  const auto begin = std::chrono::steady_clock::now();
-  const Ranking ranking = search(q);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+// Simulating takes seconds for each of many ranks, so what cannot be the best is not.
+TEST(Search, Of1024RanksTheHopelessAreNotSimulated) {
+  const Ranking ranking = search(large_question(128));
   ASSERT_NE(ranking.best(), nullptr);
-  RecordProperty("seconds", std::to_string(seconds));
-  // A minute for the slowest build under a sanitizer; a few seconds in a release.
-  EXPECT_LT(seconds, 60);
+  EXPECT_TRUE(ranking.best()->simulated);
+  EXPECT_TRUE(std::any_of(ranking.candidates.begin(), ranking.candidates.end(),
+                          [&](const Candidate& c) { return !c.simulated && c.value > ranking.best()->value; }));
 }
 
 // What has no room is not simulated, and still listed.

@@ -11,7 +11,6 @@ import re
 import resource
 import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
@@ -82,12 +81,16 @@ def pictures_and_loras_are_planned_as_they_are_run(cwd):
         refused(cwd, run([PROGRAM, "inspect", *words], cwd), sentence)
 
 
+def no_weights_were_made():
+    """Those of the smallest published model take 2.8 GB."""
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    assert most < 1e9, f"a run held {most} bytes"
+
+
 @test
 def every_published_model_is_described_without_its_weights(cwd):
     for name, parameters in PUBLISHED_PARAMETERS.items():
-        begin = time.monotonic()
         text = inspect(cwd, name)
-        seconds = time.monotonic() - begin
         assert str(parameters) in text and TEXT_ENCODER in text, text
         assert (VAE_22 if "ti2v" in name else VAE_21) in text, text
         assert (IMAGE_ENCODER in text) == ("2.1_i2v" in name or "flf2v" in name), text
@@ -95,8 +98,7 @@ def every_published_model_is_described_without_its_weights(cwd):
         for phase in ("text encoder", "load transformer", "denoise with transformer", "VAE decode"):
             assert phase in text, phase
         assert "available" in text and ("admitted here" in text or "refused here" in text), text
-        # It is 0.06 s; whatever reads or makes weights takes minutes.
-        assert seconds < 20 * SLOWER, seconds
+    no_weights_were_made()
 
 
 @test
@@ -155,11 +157,10 @@ def sizes_beyond_everything_are_only_too_much(cwd):
 
 @test
 def too_little_memory_is_refused_before_loading(cwd):
-    begin = time.monotonic()
     result = run([PROGRAM, "generate", f"model={PUBLISHED[0]}", "weights=random", "prompt=x", "memory_limit=2"], cwd)
     refused(cwd, result, "this run needs", "in phase", "weights", "2.00 GB are available, because of memory_limit")
     assert "Denoise" not in result.stdout
-    assert time.monotonic() - begin < 30 * SLOWER
+    no_weights_were_made()
 
 
 @test

@@ -128,9 +128,9 @@ TEST(RunRanks, AbsentRankIsNamedWithOperationAndStep) {
                                        const Segment receive{1, &byte, 1};
                                        comm.exchange({}, {&receive, 1}, "ring hop").wait();
                                      },
-                                     {.timeout_seconds = 1});
+                                     {.timeout_seconds = 5});
   EXPECT_EQ(error,
-            "rank 2 waited 1 s for rank 1 in 'ring hop' at step 3: its send of 1 bytes was never posted; the last "
+            "rank 2 waited 5 s for rank 1 in 'ring hop' at step 3: its send of 1 bytes was never posted; the last "
             "that rank 1 began was 'barrier' at step 3");
 }
 
@@ -154,8 +154,8 @@ TEST(RunRanks, TimeOutInASplitNamesRanksOfTheJob) {
                                        const Segment receive{0, &byte, 1};
                                        if (comm.rank() == 3) pair->exchange({}, {&receive, 1}, "hop").wait();
                                      },
-                                     {.timeout_seconds = 1});
-  EXPECT_EQ(error.substr(0, 35), "rank 3 waited 1 s for rank 2 in 'ho");
+                                     {.timeout_seconds = 5});
+  EXPECT_EQ(error.substr(0, 35), "rank 3 waited 5 s for rank 2 in 'ho");
 }
 
 // A thread that computes for ever cannot be stopped; the run ends all the same, with the error printed.
