@@ -66,7 +66,7 @@ Muxer::Muxer(const char* container, const std::filesystem::path& path) : file_(p
   const int code = avio_open(&context_->pb, url.c_str(), AVIO_FLAG_WRITE);
   if (code < 0) {
     avformat_free_context(context_);
-    check_ffmpeg(code, path, "be written");
+    check(code, "be written");
   }
   try {
     file_.check_not_stopped();  // avio_open() makes a file that is gone anew
@@ -87,37 +87,43 @@ bool Muxer::needs_global_header() const { return (context_->oformat->flags & AVF
 
 void Muxer::set_tags(const std::map<std::string, std::string>& tags) {
   for (const auto& [key, value] : tags) {
-    check_ffmpeg(av_dict_set(&context_->metadata, key.c_str(), value.c_str(), 0), file_.path(), "store the metadata");
+    check(av_dict_set(&context_->metadata, key.c_str(), value.c_str(), 0), "store the metadata");
   }
 }
 
 void Muxer::start(const Encoder& encoder, AVDictionary** options) {
   stream_ = avformat_new_stream(context_, nullptr);
   if (stream_ == nullptr) fail("{}: out of memory for the stream", file_.path().string());
-  check_ffmpeg(avcodec_parameters_from_context(stream_->codecpar, encoder.context()), file_.path(), "be set up");
+  check(avcodec_parameters_from_context(stream_->codecpar, encoder.context()), "be set up");
   stream_->time_base = encoder->time_base;
   stream_->avg_frame_rate = encoder->framerate;
   const int code = avformat_write_header(context_, options);
   av_dict_free(options);
-  check_ffmpeg(code, file_.path(), "be written");
+  check(code, "be written");
   check_output("be written");
 }
 
 void Muxer::write(const Encoder& encoder, AVPacket* packet) {
   av_packet_rescale_ts(packet, encoder->time_base, stream_->time_base);
   packet->stream_index = stream_->index;
-  check_ffmpeg(av_interleaved_write_frame(context_, packet), file_.path(), "be written");
+  check(av_interleaved_write_frame(context_, packet), "be written");
   check_output("be written");
 }
 
+// Where the file was removed because the run is to end, that is what went wrong.
+void Muxer::check(int code, const char* doing) const {
+  if (code < 0) file_.check_not_stopped();
+  check_ffmpeg(code, file_.path(), doing);
+}
+
 // Muxers do not pass on every error of their output.
-void Muxer::check_output(const char* doing) const { check_ffmpeg(context_->pb->error, file_.path(), doing); }
+void Muxer::check_output(const char* doing) const { check(context_->pb->error, doing); }
 
 void Muxer::finish() {
-  check_ffmpeg(av_write_trailer(context_), file_.path(), "be written");
+  check(av_write_trailer(context_), "be written");
   avio_flush(context_->pb);
   check_output("be written");
-  check_ffmpeg(avio_closep(&context_->pb), file_.path(), "be written");
+  check(avio_closep(&context_->pb), "be written");
   file_.commit();
 }
 

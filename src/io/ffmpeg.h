@@ -73,6 +73,7 @@ class Muxer {
   void finish();  // trailer, then the final name
 
  private:
+  void check(int code, const char* doing) const;
   void check_output(const char* doing) const;
   void close();
 

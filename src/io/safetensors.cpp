@@ -238,6 +238,13 @@ void SafetensorsFile::map() {
 
 void SafetensorsFile::parse_header() {
   const std::string file = path_.string();
+  constexpr std::string_view kPointer = "version https://git-lfs";
+  if (std::string_view(reinterpret_cast<const char*>(data_), size_).starts_with(kPointer)) {
+    fail(
+        "{}: is a Git LFS pointer of {} bytes in place of the weights; fetch them with `git lfs pull`, or download "
+        "again",
+        file, size_);
+  }
   uint64_t length = 0;
   for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(data_[i]) << (8 * i);
   if (length > kMaxHeaderBytes || length > size_ - kLengthBytes) {

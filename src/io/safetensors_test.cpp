@@ -179,6 +179,9 @@ TEST(Safetensors, MoreThanFiveAxesAreHadFlatOnly) {
 
 TEST(Safetensors, FilesThatAreNotOne) {
   const TestFolder folder;
+  const auto pointer =
+      folder.write("pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+  EXPECT_THAT(error_of([&] { SafetensorsFile::open(pointer); }), HasSubstr("is a Git LFS pointer"));
   EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder / "none"); }), HasSubstr("no such file"));
   EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder.path()); }), HasSubstr("not a regular file"));
   EXPECT_THAT(open_error(folder, ""), AllOf(HasSubstr("bad.safetensors"), HasSubstr("has 0 bytes")));

@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "base/disk_limit.h"
+#include "base/unfinished_files.h"
 #include "io/ffmpeg.h"
 #include "io/palette.h"
 #include "io/safetensors.h"
@@ -504,6 +507,29 @@ TEST(VideoReader, DamageBehindTheFramesUsedIsNoError) {
   EXPECT_EQ(clip.frames.extent(0), 1);
   EXPECT_LE(clip.available, kFrames);
   EXPECT_NE(error_of([&] { read_control_clip(damaged, kFrames, "video="); }), "");
+}
+
+// As from a signal handler, in a process of its own: what went wrong is the interruption, not the file that is gone.
+TEST(FrameWriterDeathTest, AnInterruptedWriterSaysSo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const char* name : {"x.mp4", "x.gif", "x.png"}) {
+    const auto scenario = [name] {
+      const TestFolder folder;
+      const auto writer = FrameWriter::open(folder / name, {32, 32, 16, {}});
+      const std::vector<uint8_t> frame(32 * 32 * 3);
+      writer->add_frame(frame.data());
+      remove_unfinished_files();
+      const std::string error = error_of([&] {
+        writer->add_frame(frame.data());
+        writer->finish();
+      });
+      const bool good = error.find("interrupted") != std::string::npos && folder.entries() == 0;
+      std::filesystem::remove_all(folder.path());
+      if (!good) std::fprintf(stderr, "%s: %s\n", name, error.c_str());
+      std::_Exit(good ? 0 : 1);
+    };
+    EXPECT_EXIT(scenario(), testing::ExitedWithCode(0), "") << name;
+  }
 }
 
 TEST(VideoReader, BadFiles) {
