@@ -95,6 +95,7 @@ struct GenerateOptions {
   int64_t tensor_parallelism = 1;
   int64_t flash_min_seq_length = 0;
   double comm_timeout = 300;
+  bool check_finite = true;       // end with an Error that names the first value, step and rank that is NaN or infinite
   bool compare_one_rank = false;  // afterwards denoise once more on one rank and state the difference
 };
 

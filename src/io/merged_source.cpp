@@ -1,10 +1,13 @@
 #include "io/merged_source.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
 #include "io/hash.h"
+#include "tensor/finite.h"
 #include "tensor/half.h"
 
 namespace zoetrope::io {
@@ -134,12 +137,20 @@ class Product {
   Tensor up_, down_;
 };
 
-void add_product(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
-  Product(*delta.from, delta.first, rows, columns).add({0, rows}, out, static_cast<float>(delta.scale));
+// Told which elements of a sum are complete, while they are in cache.
+using Summed = std::function<void(IndexRange elements)>;
+
+void add_product(float* out, int64_t rows, int64_t columns, const WeightDelta& delta, const Summed& summed) {
+  const Product product(*delta.from, delta.first, rows, columns);
+  for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
+    const IndexRange block{begin, std::min(rows, begin + kBlockRows)};
+    product.add(block, out + begin * columns, static_cast<float>(delta.scale));
+    summed({block.begin * columns, block.end * columns});
+  }
 }
 
 // A block of rows at a time: neither product is ever there as a whole.
-void add_hadamard(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
+void add_hadamard(float* out, int64_t rows, int64_t columns, const WeightDelta& delta, const Summed& summed) {
   const Product first(*delta.from, delta.first, rows, columns), second(*delta.from, delta.second, rows, columns);
   const Tensor one = Tensor::uninitialized(DType::kF32, {std::min(rows, kBlockRows) * columns});
   const Tensor other = Tensor::uninitialized(DType::kF32, one.shape());
@@ -153,6 +164,7 @@ void add_hadamard(float* out, int64_t rows, int64_t columns, const WeightDelta& 
     first.add(block, a, 1);
     second.add(block, b, 1);
     for (int64_t i = 0; i < elements; ++i) out[begin * columns + i] += scale * (a[i] * b[i]);
+    summed({begin * columns, begin * columns + elements});
   }
 }
 
@@ -163,7 +175,7 @@ Tensor values_of(const WeightSource& from, const DeltaMatrix& matrix, const Exte
   return values;
 }
 
-void add_kronecker(float* out, int64_t rows, int64_t columns, const WeightDelta& delta) {
+void add_kronecker(float* out, int64_t rows, int64_t columns, const WeightDelta& delta, const Summed& summed) {
   const Extents a = extents_of(*delta.from, delta.first), b = extents_of(*delta.from, delta.second);
   ZT_CHECK(a.rows * b.rows == rows && a.columns * b.columns == columns);
   const Tensor first = values_of(*delta.from, delta.first, a), second = values_of(*delta.from, delta.second, b);
@@ -176,10 +188,11 @@ void add_kronecker(float* out, int64_t rows, int64_t columns, const WeightDelta&
       float* place = out + row * columns + i * b.columns;
       for (int64_t j = 0; j < b.columns; ++j) place[j] += factor * small[j];
     }
+    summed({row * columns, (row + 1) * columns});
   }
 }
 
-void add_whole(float* out, int64_t elements, const WeightDelta& delta) {
+void add_whole(float* out, int64_t elements, const WeightDelta& delta, const Summed& summed) {
   ZT_CHECK(delta.from->info(delta.first.whole).shape.size() == elements);
   const auto scale = static_cast<float>(delta.scale);
   float piece[kPiece];
@@ -187,13 +200,14 @@ void add_whole(float* out, int64_t elements, const WeightDelta& delta) {
     const int64_t count = std::min(kPiece, elements - begin);
     delta.from->read_range(delta.first.whole, {begin, begin + count}, TensorView(piece, DType::kF32, {count}));
     for (int64_t i = 0; i < count; ++i) out[begin + i] += scale * piece[i];
+    summed({begin, begin + count});
   }
 }
 
 class MergedSource final : public WeightSource {
  public:
-  MergedSource(std::shared_ptr<const WeightSource> base, WeightDeltas deltas)
-      : base_(std::move(base)), deltas_(std::move(deltas)) {
+  MergedSource(std::shared_ptr<const WeightSource> base, WeightDeltas deltas, bool check_finite)
+      : base_(std::move(base)), deltas_(std::move(deltas)), check_finite_(check_finite) {
     for (const auto& [name, changes] : deltas_) {
       for (const WeightDelta& change : changes) {
         if (std::find(from_.begin(), from_.end(), change.from) == from_.end()) from_.push_back(change.from);
@@ -273,22 +287,42 @@ class MergedSource final : public WeightSource {
     const int64_t elements = info.shape.size(), rows = rows_of(info);
     base_->read_range(name, {0, elements}, TensorView(out, DType::kF32, {elements}));
     for (const WeightDelta& change : changes) {
-      if (change.join == DeltaJoin::kHadamard) add_hadamard(out, rows, elements / rows, change);
-      else if (change.join == DeltaJoin::kKronecker) add_kronecker(out, rows, elements / rows, change);
-      else if (change.first.whole.empty()) add_product(out, rows, elements / rows, change);
-      else add_whole(out, elements, change);
+      const Summed summed = [&](IndexRange part) {
+        if (check_finite_) require_finite(name, change, out, part);
+      };
+      if (change.join == DeltaJoin::kHadamard) add_hadamard(out, rows, elements / rows, change, summed);
+      else if (change.join == DeltaJoin::kKronecker) add_kronecker(out, rows, elements / rows, change, summed);
+      else if (change.first.whole.empty()) add_product(out, rows, elements / rows, change, summed);
+      else add_whole(out, elements, change, summed);
     }
+  }
+
+  // Of a part of `out`, to which `change` was added last.
+  void require_finite(const std::string& name, const WeightDelta& change, float* out, IndexRange part) const {
+    const auto found = first_non_finite({out + part.begin, DType::kF32, {part.size()}});
+    if (!found) return;
+    const int64_t element = part.begin + found->index;
+    float before = 0;
+    base_->read_range(name, {element, element + 1}, TensorView(&before, DType::kF32, {1}));
+    if (!std::isfinite(before)) {
+      fail("{}: tensor '{}' holds {} at element {}; {}", where(name), name, before, element, kGoOnAnyway);
+    }
+    const std::string& part_name = change.first.whole.empty() ? change.first.up : change.first.whole;
+    fail("{}: added to '{}' with a factor of {}, it makes element {} of the sum {}; lower its strength, or {}",
+         change.from->where(part_name), name, change.scale, element, found->value, kGoOnAnyway);
   }
 
   std::shared_ptr<const WeightSource> base_;
   WeightDeltas deltas_;
+  const bool check_finite_;
   std::vector<std::shared_ptr<const WeightSource>> from_;  // each once
 };
 
 }  // namespace
 
-std::shared_ptr<const WeightSource> merged_source(std::shared_ptr<const WeightSource> base, WeightDeltas deltas) {
-  return std::make_shared<MergedSource>(std::move(base), std::move(deltas));
+std::shared_ptr<const WeightSource> merged_source(std::shared_ptr<const WeightSource> base, WeightDeltas deltas,
+                                                  bool check_finite) {
+  return std::make_shared<MergedSource>(std::move(base), std::move(deltas), check_finite);
 }
 
 int64_t merge_scratch_elements(int64_t rows, int64_t columns, int64_t rank) {

@@ -37,8 +37,10 @@ using WeightDeltas = std::map<std::string, std::vector<WeightDelta>>;  // by the
 
 // `base` with `deltas`, whose sizes fit (a CHECK). Changed tensors are stored as F32 here: the sum is rounded once, by
 // whoever asks for less, and is the same on every machine of one kind whatever the number of threads. A read works on
-// the calling thread.
-std::shared_ptr<const WeightSource> merged_source(std::shared_ptr<const WeightSource> base, WeightDeltas deltas);
+// the calling thread. With `check_finite` it throws Error where a sum is NaN or infinite, and names the tensor and the
+// file whose change did it.
+std::shared_ptr<const WeightSource> merged_source(std::shared_ptr<const WeightSource> base, WeightDeltas deltas,
+                                                  bool check_finite = true);
 
 // Elements (F32) that a read holds beside its result, at most: for a product of this rank, and for any change.
 int64_t merge_scratch_elements(int64_t rows, int64_t columns, int64_t rank);

@@ -16,6 +16,9 @@
 namespace zoetrope::io {
 namespace {
 
+using testing::AllOf;
+using testing::HasSubstr;
+
 float value(int64_t i, int seed) { return std::sin(static_cast<float>(i * 7 + seed)); }
 
 Tensor made(DType dtype, const Shape& shape, int seed) {
@@ -234,6 +237,44 @@ TEST_F(MergedSourceTest, FilesThatChangeAreRefused) {
   merged->require_unchanged();
   folder_.write("lora.safetensors", "something else");
   EXPECT_THAT(error_of([&] { merged->require_unchanged(); }), testing::HasSubstr("lora.safetensors"));
+}
+
+// However a change is written: the first element that leaves the finite numbers, the file whose change did it, and
+// never a LoRA for what the base holds already.
+TEST_F(MergedSourceTest, NamesWhoMadeASumInfinite) {
+  constexpr float kLarge = 1e30f;
+  const auto filled = [](const Shape& shape, float each) {
+    Tensor tensor(DType::kF32, shape);
+    std::fill_n(tensor.data<float>(), tensor.size(), each);
+    return tensor;
+  };
+  Tensor damaged = filled({6, 4}, 1);
+  damaged.data<float>()[7] = std::nanf("");
+  const auto base = file("base.safetensors", {{"w", filled({6, 4}, 1)}, {"damaged", damaged}});
+  const auto mild = file("mild.safetensors", {{"whole", filled({6, 4}, 0.5f)}});
+  const auto from = file("large.safetensors", {{"up", filled({6, 1}, kLarge)},
+                                               {"down", filled({1, 4}, kLarge)},
+                                               {"whole", filled({6, 4}, 3e38f)},
+                                               {"w1", filled({3, 2}, kLarge)},
+                                               {"w2", filled({2, 2}, kLarge)}});
+  const WeightDelta sound{mild, {"", "", "whole"}, 1};
+  const WeightDelta loud[] = {{from, {"up", "down", ""}, 1},
+                              {from, {"", "", "whole"}, 2},
+                              {from, {"up", "down", ""}, 1, DeltaJoin::kHadamard, {"up", "down", ""}},
+                              {from, {"", "", "w1"}, 1, DeltaJoin::kKronecker, {"", "", "w2"}}};
+  Tensor sum(DType::kF32, {6, 4});
+  for (const WeightDelta& delta : loud) {
+    const WeightDeltas deltas{{"w", {sound, delta, sound}}};
+    EXPECT_THAT(error_of([&] { merged_source(base, deltas)->read("w", sum); }),
+                AllOf(HasSubstr("large.safetensors: added to 'w'"), HasSubstr("element 0"), HasSubstr("inf"),
+                      HasSubstr("check_finite=false")));
+    merged_source(base, deltas, false)->read("w", sum);
+    EXPECT_FALSE(std::isfinite(sum.data<float>()[0]));
+  }
+  EXPECT_THAT(error_of([&] {
+                merged_source(base, {{"damaged", {sound}}})->read("damaged", sum);
+              }),
+              AllOf(HasSubstr("base.safetensors: tensor 'damaged' holds nan at element 7")));
 }
 
 }  // namespace

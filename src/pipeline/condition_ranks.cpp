@@ -12,6 +12,7 @@
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "pipeline/decode_frames.h"
+#include "pipeline/finite.h"
 #include "pipeline/halo_ranks.h"
 #include "pipeline/pace.h"
 
@@ -252,6 +253,15 @@ class ControlEncoding {
   Stream stream_{1};
 };
 
+// All ranks have the same.
+void require_finite_conditions(const Conditions& conditions) {
+  for (const auto& [name, tensor] :
+       {std::pair("condition", &conditions.channels), std::pair("condition", &conditions.given_frames),
+        std::pair("image_embeds", &conditions.image_rows), std::pair("control", &conditions.control)}) {
+    require_finite(*tensor, fmt::format("before the first step, every rank: {} of the pictures", name));
+  }
+}
+
 }  // namespace
 
 bool has_conditions(const Stage& stage, const Inputs& inputs) {
@@ -280,6 +290,7 @@ Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Com
   } else {
     add_first_frame(stage, inputs, encoder, conditions, dump);
   }
+  if (stage.options.check_finite) require_finite_conditions(conditions);
   return conditions;
 }
 

@@ -9,9 +9,12 @@
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
+#include "pipeline/dtype_name.h"
+#include "pipeline/finite.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/halo_ranks.h"
 #include "pipeline/pace.h"
+#include "tensor/finite.h"
 #include "trace/elapsed.h"
 
 namespace zoetrope::pipeline {
@@ -93,7 +96,8 @@ class RankDecode {
     stop_if_cancelled();
     for (int64_t f = 0; f < frames.extent(0); ++f) {
       hand_over();
-      gather_.post(stream_, frames.select(0, f), room());
+      frame_ = room();
+      gather_.post(stream_, frames.select(0, f), frame_);
       posted_ = true;
     }
     tell(first + frames.extent(0));
@@ -117,8 +121,24 @@ class RankDecode {
   void hand_over() {
     if (!posted_ || !queue_) return;
     gather_.wait();
+    if (options_.check_finite) require_finite_frame();
     queue_->push();
     posted_ = false;
+    ++handed_over_;
+  }
+
+  void require_finite_frame() const {
+    const std::optional<NonFinite> found = first_non_finite(frame_);
+    if (!found) return;
+    const int64_t row = found->index / (frame_.size() / frame_.extent(0)) / scale_;
+    int rank = 0;
+    while (row >= rows_of_part(stage_.plan.latent[1], decoders_.size(), rank).end) ++rank;
+    const wan::VaeConfig& config = stage_.model.vae_config;
+    const std::optional<std::string> weight =
+        spoiled_weight(stage_.model.vae, wan::vae_tensors(config), dtype_of(options_.vae_dtype), nullptr);
+    require_finite(frame_, fmt::format("after the last step, rank {}: frame {} of {}, {},", decoders_.world_rank(rank),
+                                       handed_over_ + 1, options_.num_frames,
+                                       weight ? "from " + *weight : "though the VAE's weights are finite"));
   }
 
   const Stage& stage_;
@@ -129,6 +149,8 @@ class RankDecode {
   std::optional<FrameQueue> queue_;  // rank 0's
   FrameGather gather_;               // ends before the queue, into whose memory it receives
   Pace pace_;
+  TensorView frame_;  // rank 0's, under way
+  int64_t handed_over_ = 0;
   bool posted_ = false;
   bool others_wait_ = false;
 };

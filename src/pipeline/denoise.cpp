@@ -8,7 +8,9 @@
 #include "base/index_range.h"
 #include "io/hash.h"
 #include "models/wan/transformer/patchify.h"
+#include "pipeline/finite.h"
 #include "pipeline/guidance.h"
+#include "tensor/finite.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -26,6 +28,8 @@ std::string cache_name(const std::filesystem::path& folder, const char* componen
   return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",
                      hash & 0xFFFFFFFFu);
 }
+
+const char* component_name(int expert) { return expert == 0 ? "transformer" : "transformer_2"; }
 
 Shape latent_shape(const RunPlan& plan) { return {1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]}; }
 
@@ -98,7 +102,7 @@ int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
 int64_t Denoiser::local_branches() const { return branches() / setup_.layout.degrees.data; }
 
 std::shared_ptr<const io::Weights> Denoiser::open_weights(int expert) {
-  const char* name = expert == 0 ? "transformer" : "transformer_2";
+  const char* name = component_name(expert);
   const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
   SharedExpert& shared = setup_.experts[expert];
   const bool tells = !setup_.every_rank_loads || mesh_.world().rank() == 0;
@@ -227,10 +231,14 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const wan::S
   const int64_t batch = local_branches();
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
   const TensorView input = repeated(input_.of(latents), batch);
-  transformer_->forward(input, {timesteps_, token_time_}, local_, probe, reuse_.blocks(decision, batch));
+  const std::vector<wan::Blocks> blocks = reuse_.blocks(decision, batch);
+  transformer_->forward(input, {timesteps_, token_time_}, local_, probe, blocks);
   const bool one_branch = decision.work == wan::StepWork::kConditionalOnly;
   gather(one_branch ? 1 : batch);
   const int64_t made = one_branch ? 1 : branches();
+  if (setup_.check_finite && first_non_finite(gathered_.view().slice(0, 0, made))) {
+    fail_not_finite(input, blocks, probe);
+  }
   if (one_branch) reuse_.weigh_difference(stream_, branch_, decision, velocity_);
   wan::unpatchify(stream_, gathered_.view().slice(0, 0, made), setup_.model.experts[0].config.patch_size,
                   branch_.view().slice(0, 0, made));
@@ -248,6 +256,25 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const wan::S
   }
 }
 
+// The step once more, now with a look at every value on the way. All ranks come here together, for they have gathered
+// the same velocity.
+void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const wan::Probe& probe) {
+  const bool spoiled = first_non_finite(local_).has_value();
+  FirstSpoiled first;
+  const wan::Probe look = [&](std::string_view name, const TensorView& value) {
+    wan::observe(probe, name, value);
+    first.look(name, value);
+  };
+  transformer_->forward(input, {timesteps_, token_time_}, local_, look, blocks);
+  first.add("the velocity", spoiled);  // where the second time went well
+  const FirstSpoiled::Place place = first.place(mesh_.world());
+  const Expert& files = setup_.model.experts[static_cast<size_t>(expert_)];
+  const std::optional<std::string> weight =
+      spoiled_weight(files.weights, wan::transformer_tensors(files.config), setup_.plan.dtype, &mesh_.world());
+  fail("{}, rank {}: NaN or infinity comes first in {} of {}, {}; {}", step_, place.rank, place.name,
+       component_name(expert_), weight ? "from " + *weight : "whose weights are finite", kGoOnAnyway);
+}
+
 void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   const std::unique_ptr<wan::Solver> solver = wan::Solver::create(setup_.plan.solver);
   const int64_t steps = solver->steps();
@@ -255,13 +282,13 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
     load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
     require_unchanged_weights();
-    const std::string step = fmt::format("step {} of {}", i + 1, steps);
-    mesh_.world().set_step(step);
-    context_.set_step(step);
-    mesh_.data().set_step(step);
+    step_ = fmt::format("step {} of {}", i + 1, steps);
+    mesh_.world().set_step(step_);
+    context_.set_step(step_);
+    mesh_.data().set_step(step_);
     // Asked before the step and between its blocks: a step of a large model takes minutes.
     const auto stop_if_cancelled = [&] {
-      if (callbacks.cancelled()) fail("interrupted in {}; nothing was written", step);
+      if (callbacks.cancelled()) fail("interrupted in {}; nothing was written", step_);
     };
     wan::Probe probe;
     if (callbacks.cancelled) {
@@ -272,6 +299,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     const wan::StepDecision decision = decide(i, timestep, latents);
     velocity(latents, timestep, decision, probe);
     solver->step(i, values(velocity_), values(latents));
+    if (setup_.check_finite) require_finite(latents, step_ + ", every rank: the tensor of latents");
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
     timing_.add("Inference/Denoise", seconds);
     reuse_.count(decision, seconds);

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "zoetrope/attention.h"
@@ -53,6 +55,7 @@ class Denoiser {
     bool every_rank_loads;  // ranks are processes: each reads weights of its own
     const GenerateCallbacks& callbacks;
     std::string weight_cache = {};  // folder, or empty
+    bool check_finite = true;       // of every step
   };
   // Collective over `world`. Plans attention and books its memory.
   Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing);
@@ -64,7 +67,8 @@ class Denoiser {
     std::function<bool()> cancelled;
     std::function<void(int64_t step, const TensorView& velocity, const TensorView& latents, double seconds)> step;
   };
-  // latents [1, C, T, h, w] F32, noise on entry, the final latents after.
+  // latents [1, C, T, h, w] F32, noise on entry, the final latents after. With check_finite an Error, on all ranks
+  // alike, for the first value, step and rank that is NaN or infinite.
   void run(const TensorView& latents, const Callbacks& callbacks);
 
   int64_t attention_bytes_sent() const;
@@ -78,6 +82,8 @@ class Denoiser {
   wan::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const wan::StepDecision& decision, const wan::Probe& probe);
   void gather(int64_t local);  // of the first so many of the rank's own branches
+  [[noreturn]] void fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks,
+                                    const wan::Probe& probe);
   std::shared_ptr<const io::Weights> open_weights(int expert);
   void require_unchanged_weights() const;  // Error where files are not what they were when they were opened
   void pass_notes_on() const;              // of the caches on disk
@@ -92,6 +98,7 @@ class Denoiser {
   StepReuse reuse_;
 
   int expert_ = -1;
+  std::string step_;  // "step 2 of 50"
   std::unique_ptr<wan::Transformer> transformer_;
   std::shared_ptr<SharedContext> text_;
 

@@ -85,6 +85,9 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
                "sequences shorter than this stay unsharded (every rank computes the same)")
       .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
+      .flag("check_finite", o.check_finite,
+            "end the run where NaN or infinity turns up, and name the first tensor, step and rank that has it; false "
+            "goes on to a video of them")
       .flag("compare_one_rank", o.compare_one_rank, "afterwards denoise again on one rank and print the difference");
   for (const char* axis : {"context", "data", "fsdp", "tensor"}) {
     set.alias(fmt::format("ici_{}_parallelism", axis).c_str(), fmt::format("{}_parallelism", axis).c_str());

@@ -71,7 +71,7 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
     const auto merge = [&](const char* key, const std::string& text) {
       for (const LoraEntry& entry : parse_loras(key, text)) {
         expert.loras.push_back(wan::open_lora(entry.file, entry.strength, wan::transformer_tensors(expert.config)));
-        expert.weights.merge(expert.loras.back().deltas);
+        expert.weights.merge(expert.loras.back().deltas, options.check_finite);
       }
     };
     merge("lora", options.lora);

@@ -179,7 +179,7 @@ std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) co
   std::shared_ptr<const io::WeightSource> plain;
   if (checkpoint_) plain = io::checkpoint_source(*checkpoint_, threads);
   else plain = wan::random_weights(tensors_, component_, seed_, threads);
-  return deltas_.empty() ? plain : io::merged_source(std::move(plain), deltas_);
+  return deltas_.empty() ? plain : io::merged_source(std::move(plain), deltas_, check_finite_);
 }
 
 ModelFolder ModelFolder::open(const fs::path& folder) { return open_folder(folder, std::nullopt); }

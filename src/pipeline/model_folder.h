@@ -36,8 +36,11 @@ class ComponentWeights {
 
   // Reads large tensors by `threads` threads.
   std::shared_ptr<const io::WeightSource> source(int threads) const;
-  // Adds changes to the values that source() gives.
-  void merge(const io::WeightDeltas& deltas) { wan::append(deltas_, deltas); }
+  // Adds changes to the values that source() gives. `check_finite`: as io::merged_source.
+  void merge(const io::WeightDeltas& deltas, bool check_finite) {
+    wan::append(deltas_, deltas);
+    check_finite_ = check_finite;
+  }
   // The files, or null where there are none.
   const io::Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
 
@@ -47,6 +50,7 @@ class ComponentWeights {
   wan::TensorList tensors_;
   uint64_t seed_ = 0;
   io::WeightDeltas deltas_;
+  bool check_finite_ = true;  // of what the deltas make
 };
 
 struct Expert {

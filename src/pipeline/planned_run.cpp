@@ -10,8 +10,8 @@ namespace {
 
 // What they say changes values, files and waiting, but not how much is held or computed.
 constexpr const char* kOfRunning[] = {
-    "weights_seed", "weight_cache",        "conditioning_scale", "seed",  "latents",         "output",
-    "fps",          "mask_padding_tokens", "comm_timeout",       "trace", "compare_one_rank"};
+    "weights_seed", "weight_cache",        "conditioning_scale", "seed",  "latents",      "output",
+    "fps",          "mask_padding_tokens", "comm_timeout",       "trace", "check_finite", "compare_one_rank"};
 
 ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = ModelFolder::open_random(options.model);

@@ -5,9 +5,28 @@
 #include "base/error.h"
 #include "comm/launcher.h"
 #include "pipeline/dtype_name.h"
+#include "pipeline/finite.h"
 #include "pipeline/partial_sum_ranks.h"
+#include "tensor/finite.h"
 
 namespace zoetrope::pipeline {
+namespace {
+
+// On all ranks alike, which have the same rows.
+[[noreturn]] void fail_not_finite(const Stage& stage, const PromptEmbeddings& result, comm::Communicator& world) {
+  const std::optional<std::string> weight =
+      spoiled_weight(stage.model.text_encoder, wan::text_encoder_tensors(stage.model.text_encoder_config),
+                     dtype_of(stage.options.text_encoder_dtype), &world);
+  const std::string cause = weight ? "from " + *weight : "though the text encoder's weights are finite";
+  const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
+  for (int64_t i = 0; i < result.rows.view().extent(0); ++i) {
+    require_finite(result.rows.view().select(0, i),
+                   fmt::format("before the first step, every rank: {}, {},", names[i], cause));
+  }
+  ZT_CHECK(false, "fail_not_finite() of finite rows");
+}
+
+}  // namespace
 
 // Every rank has a part of every layer, computed with its own threads. What one wait waits for is at most half a layer
 // of the slowest rank, reading it included: however long the whole takes, comm_timeout has to cover no more than that.
@@ -32,6 +51,7 @@ PromptEmbeddings encode_prompts_over_ranks(const Stage& stage, comm::Communicato
   // All have the same rows but for the last bits where processes run on different kinds of CPU; everything after this
   // counts on the same bits.
   if (world.size() > 1) world.broadcast(0, result.rows.data<void>(), result.rows.view().bytes(), "prompt broadcast");
+  if (options.check_finite && first_non_finite(result.rows)) fail_not_finite(stage, result, world);
   return result;
 }
 

@@ -24,6 +24,7 @@
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
 #include "pipeline/fingerprint.h"
+#include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/inputs.h"
 #include "pipeline/lora_options.h"
@@ -63,6 +64,9 @@ Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan) {
          info.shape.to_string(), shape.to_string());
   }
   std::memcpy(noise.data<float>(), file->tensor(name).raw(), noise.view().bytes());
+  if (options.check_finite) {
+    require_finite(noise, fmt::format("latents={}: before the first step, tensor '{}'", options.latents, name));
+  }
   return noise;
 }
 
@@ -242,7 +246,8 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
                                 comm::process_threads(options_.threads),
                                 comm::launched_by_mpi(),
                                 callbacks,
-                                options_.weight_cache};
+                                options_.weight_cache,
+                                options_.check_finite};
     Denoiser denoiser(setup, world, stream, timing);
     denoiser.load_expert(0, callbacks.cancelled);
     Denoiser::Callbacks inner;

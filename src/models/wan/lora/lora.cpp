@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -192,7 +193,7 @@ class Reader {
   }
 
   void add(const Target& target, io::WeightDelta delta, int64_t rank) {
-    delta.scale *= lora_.strength;
+    delta.scale = factor(target.name, delta.scale);
     lora_.scratch_elements =
         std::max(lora_.scratch_elements, io::merge_scratch_elements(target.rows, target.columns, delta));
     lora_.deltas[target.name].push_back(std::move(delta));
@@ -284,7 +285,15 @@ class Reader {
            key, found.to_string(), target, shape.to_string());
     }
     check_values(key);
-    lora_.deltas[target].push_back({source_, "", "", key, lora_.strength * scale});
+    lora_.deltas[target].push_back({source_, "", "", key, factor(target, scale)});
+  }
+
+  // Strength times alpha / rank, by which sums in float32 multiply.
+  double factor(const std::string& target, double scale) const {
+    const double factor = lora_.strength * scale;
+    if (std::abs(factor) <= std::numeric_limits<float>::max()) return factor;
+    fail("{}: changes '{}' by a factor of {} (strength {} times alpha / rank), which float32 does not hold; lower one",
+         where_, target, factor, lora_.strength);
   }
 
   double number(const std::string& key) const {

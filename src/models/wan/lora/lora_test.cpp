@@ -424,5 +424,15 @@ TEST_F(LoraTest, RecordedFilesMatchTheirModel) {
   EXPECT_EQ(original.tensors, 14);
 }
 
+TEST_F(LoraTest, RefusesAFactorThatFloat32DoesNotHold) {
+  const std::string base = "diffusion_model.blocks.0.self_attn.q.";
+  const auto with_alpha = [&](float alpha) -> LoraTest& {
+    return with_pair(base + "lora_down.weight", base + "lora_up.weight", 8, 8).with(base + "alpha", alpha);
+  };
+  EXPECT_EQ(with_alpha(2e38f).open(3).tensors, 1);  // 3e38, for alpha is divided by a rank of 2
+  EXPECT_THAT(error_of([&] { with_alpha(2e38f).open(-1000); }),
+              AllOf(HasSubstr("lora.safetensors"), HasSubstr("blocks.0.attn1.to_q.weight"), HasSubstr("-1000")));
+}
+
 }  // namespace
 }  // namespace zoetrope::wan
