@@ -95,8 +95,22 @@ void require_image_rows(const ModelFolder& model) {
                kPictures * encoder.tokens(), "image_encoder/config.json (of two pictures)", model.folder);
 }
 
+// Of a component, in model_index.json and in its own config.
+void require_same_class(const ModelFolder& model, const std::string& component, const char* config,
+                        const std::string& class_name) {
+  const std::string& named = model.pipeline.components.at(component).class_name;
+  if (named == class_name) return;
+  fail("{}: model_index.json names {} for {}, but {}/{} is of {}; both must name the same class", model.folder.string(),
+       named, component, component, config, class_name);
+}
+
 // What one component says of another must be true.
 void check_agreement(const ModelFolder& model) {
+  require_same_class(model, "scheduler", "scheduler_config.json", model.scheduler.class_name);
+  const char* transformers[] = {"transformer", "transformer_2"};
+  for (size_t i = 0; i < model.experts.size(); ++i) {
+    require_same_class(model, transformers[i], "config.json", model.experts[i].config.class_name);
+  }
   for (const Expert& expert : model.experts) {
     const wan::TransformerConfig& config = expert.config;
     // Also that it takes as many channels as its kind has: the second expert is of the first one's kind.

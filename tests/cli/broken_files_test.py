@@ -115,6 +115,23 @@ refused_file("a_class_that_is_not_supported", ["model_index.json", "StableDiffus
              edit_json(lambda v: v.update(_class_name="StableDiffusionPipeline")), "model_index.json")
 refused_file("a_class_that_the_layers_are_not_of", ["WanImageToVideoPipeline"],
              edit_json(lambda v: v.update(_class_name="WanImageToVideoPipeline")), "model_index.json")
+
+
+def component(key, *value):
+    return edit_json(lambda v: v.update({key: list(value)}))
+
+
+for key, library, other in (("scheduler", "diffusers", "DDIMScheduler"), ("vae", "diffusers", "AutoencoderKL"),
+                            ("transformer", "diffusers", "FluxTransformer2DModel")):
+    refused_file(f"an_index_with_another_class_of_{key}", ["model_index.json", key, other, "must be"],
+                 component(key, library, other), "model_index.json")
+refused_file("an_index_and_a_config_of_two_classes",
+             ["model_index.json", "FlowMatchEulerDiscreteScheduler", "scheduler_config.json", "UniPCMultistepScheduler"],
+             component("scheduler", "diffusers", "FlowMatchEulerDiscreteScheduler"), "model_index.json")
+refused_file("another_qk_norm", ["transformer/config.json", "qk_norm", "layer_norm", "rms_norm_across_heads"],
+             edit_json(lambda v: v.update(qk_norm="layer_norm")), "transformer/config.json")
+refused_file("quantized_weights", ["text_encoder/config.json", "quantization_config", "gptq", "BF16"],
+             edit_json(lambda v: v.update(quantization_config={"quant_method": "gptq"})), "text_encoder/config.json")
 refused_file("no_tokenizer", ["tokenizer"], lambda p: shutil.rmtree(p), "tokenizer")
 refused_file("a_broken_tokenizer", ["tokenizer.json"], lambda p: p.write_text("{}"), "tokenizer/tokenizer.json")
 

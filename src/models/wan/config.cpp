@@ -45,6 +45,17 @@ void require_switch(const JsonObject& json, const std::string& key, bool needed)
   if (json.get<bool>(key, needed) != needed) fail("{}: {} must be {}", json.where(), key, needed);
 }
 
+// Quantised weights are other tensors than the config's sizes imply, and need a scheme of their own.
+void require_plain_weights(const JsonObject& json) {
+  if (!json.has("quantization_config")) return;
+  const std::string method =
+      json.raw().at("quantization_config").is_object()
+          ? json.object("quantization_config").get<std::string>("quant_method", std::string("unnamed"))
+          : json.raw().at("quantization_config").dump();
+  fail("{}: quantization_config ({}) is not supported; use a folder whose weights are F32, BF16 or F16", json.where(),
+       method);
+}
+
 int64_t even(const JsonObject& json, const std::string& key, int64_t value) {
   if (value % 2 != 0) fail("{}: {} is {}, but must be even", json.where(), key, value);
   return value;
@@ -93,6 +104,38 @@ std::vector<bool> read_flags(const JsonObject& json, const std::string& key) {
   return flags;
 }
 
+// What may stand for a component of a pipeline. Classes of one line compute the same from the same files.
+struct KnownComponent {
+  std::string_view name, library;
+  std::vector<std::string_view> classes;
+};
+const KnownComponent kComponents[] = {
+    {"scheduler",
+     "diffusers",
+     {"UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler", "DPMSolverMultistepScheduler"}},
+    {"text_encoder", "transformers", {"UMT5EncoderModel"}},
+    {"tokenizer", "transformers", {"T5TokenizerFast", "T5Tokenizer"}},
+    {"transformer", "diffusers", {"WanTransformer3DModel", "WanVACETransformer3DModel"}},
+    {"transformer_2", "diffusers", {"WanTransformer3DModel", "WanVACETransformer3DModel"}},
+    {"vae", "diffusers", {"AutoencoderKLWan"}},
+    {"image_encoder", "transformers", {"CLIPVisionModelWithProjection", "CLIPVisionModel"}},
+    {"image_processor", "transformers", {"CLIPImageProcessor", "CLIPImageProcessorFast", "CLIPProcessor"}},
+};
+
+void require_known(const JsonObject& json, const std::string& key, const PipelineConfig::Component& component) {
+  const auto known =
+      std::find_if(std::begin(kComponents), std::end(kComponents), [&](const auto& one) { return one.name == key; });
+  if (known == std::end(kComponents)) {
+    fail("{}: component {} ({}) is not one of a Wan pipeline; it must be absent or [null, null]", json.where(), key,
+         component.class_name);
+  }
+  const bool legal = component.library == known->library &&
+                     std::count(known->classes.begin(), known->classes.end(), component.class_name) > 0;
+  if (legal) return;
+  fail("{}: {} is [{}, {}], but must be of {}: {}", json.where(), key, component.library, component.class_name,
+       known->library, fmt::join(known->classes, " or "));
+}
+
 // [library, class]; nothing for [null, null] and for entries that are not components.
 std::optional<PipelineConfig::Component> read_component(const JsonObject& json, const std::string& key) {
   if (key.empty() || key.front() == '_' || !json.raw().at(key).is_array()) return std::nullopt;
@@ -101,7 +144,9 @@ std::optional<PipelineConfig::Component> read_component(const JsonObject& json, 
     fail("{}: {} must be [library, class] or [null, null]", json.where(), key);
   }
   if (!pair[0]) return std::nullopt;
-  return PipelineConfig::Component{*pair[0], *pair[1]};
+  const PipelineConfig::Component component{*pair[0], *pair[1]};
+  require_known(json, key, component);
+  return component;
 }
 
 // A side that is given as one number or as {"height": …, "width": …}.
@@ -146,6 +191,8 @@ TransformerConfig TransformerConfig::load(const std::filesystem::path& config_js
 TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
   TransformerConfig config;
   config.class_name = one_of(json, "_class_name", {"WanTransformer3DModel", "WanVACETransformer3DModel"}, false);
+  one_of(json, "qk_norm", {"rms_norm_across_heads"}, true);
+  require_plain_weights(json);
   const auto patch = json.get<std::vector<int64_t>>("patch_size", {1, 2, 2});
   if (patch.size() != 3 || std::any_of(patch.begin(), patch.end(), [](auto p) { return p < 1 || p > kMaxPatch; })) {
     fail("{}: patch_size is [{}], but must be three sizes from 1 to {}", json.where(), join(patch), kMaxPatch);
@@ -192,6 +239,7 @@ TextEncoderConfig TextEncoderConfig::from_json(const JsonObject& json) {
   one_of(json, "feed_forward_proj", {"gated-gelu"}, true);
   one_of(json, "dense_act_fn", {"gelu_new"}, true);
   require_switch(json, "is_gated_act", true);
+  require_plain_weights(json);
   config.vocab_size = json.get_between<int64_t>("vocab_size", 1, int64_t{1} << 24);
   config.d_model = json.get_between<int64_t>("d_model", 1, kMaxDim);
   config.d_kv = json.get_between<int64_t>("d_kv", 1, kMaxHeadDim);
@@ -219,6 +267,7 @@ ClipVisionConfig ClipVisionConfig::from_json(const JsonObject& json) {
   const JsonObject vision = nested ? json.object("vision_config") : json;
   one_of(vision, "model_type", {"clip_vision_model"}, true);
   one_of(vision, "hidden_act", {"gelu"}, false);
+  require_plain_weights(json);
   ClipVisionConfig config;
   config.hidden_size = vision.get_between<int64_t>("hidden_size", 1, kMaxDim);
   config.intermediate_size = vision.get_between<int64_t>("intermediate_size", 1, kMaxDim);
@@ -253,6 +302,7 @@ ImageProcessorConfig ImageProcessorConfig::from_json(const JsonObject& file) {
   // A CLIPProcessor's file holds the image's part beside the tokenizer's.
   const JsonObject json = file.has("image_processor") ? file.object("image_processor") : file;
   ImageProcessorConfig config;
+  one_of(json, "image_processor_type", {"CLIPImageProcessor", "CLIPImageProcessorFast"}, true);
   const bool resizes = json.get<bool>("do_resize", true), crops = json.get<bool>("do_center_crop", true);
   config.shortest_edge.reset();
   config.crop.reset();
@@ -280,6 +330,7 @@ VaeConfig VaeConfig::load(const std::filesystem::path& config_json) { return fro
 VaeConfig VaeConfig::from_json(const JsonObject& json) {
   VaeConfig config;
   one_of(json, "_class_name", {"AutoencoderKLWan"}, false);
+  require_plain_weights(json);
   config.base_dim = json.get_between<int64_t>("base_dim", 1, kMaxChannels);
   config.decoder_base_dim = json.get_between<int64_t>("decoder_base_dim", 1, kMaxChannels, config.base_dim);
   config.z_dim = json.get_between<int64_t>("z_dim", 1, kMaxChannels);
@@ -357,6 +408,7 @@ SchedulerConfigFile SchedulerConfigFile::from_json(const JsonObject& json) {
     return config;
   }
   require_switch(json, "predict_x0", true);
+  if (json.has("solver_p")) fail("{}: solver_p is not supported; it must be null", json.where());
   require_switch(json, "lower_order_final", true);
   config.solver_type = one_of(json, "solver_type", {"bh2"}, true);
   config.disable_corrector = json.get<std::vector<int64_t>>("disable_corrector", {});

@@ -28,6 +28,27 @@ json transformer_json() {
           {"num_layers", 30}};
 }
 
+json text_encoder_json() {
+  return {{"model_type", "umt5"}, {"vocab_size", 1024}, {"d_model", 32},  {"d_kv", 8},
+          {"d_ff", 64},           {"num_layers", 2},    {"num_heads", 4}, {"feed_forward_proj", "gated-gelu"}};
+}
+
+json vae_json() {
+  return {{"_class_name", "AutoencoderKLWan"},
+          {"base_dim", 8},
+          {"z_dim", 2},
+          {"dim_mult", {1, 2, 4, 4}},
+          {"num_res_blocks", 2},
+          {"temperal_downsample", {false, true, true}},
+          {"latents_mean", {0.0, 0.5}},
+          {"latents_std", {1.0, 2.0}}};
+}
+
+json clip_json() {
+  return {{"hidden_act", "gelu"},     {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 2},
+          {"num_attention_heads", 4}, {"image_size", 28},  {"patch_size", 14}};
+}
+
 template <typename Config>
 Config parse(const json& document) {
   return Config::from_json(io::JsonObject::parse(document.dump(), "folder/config.json"));
@@ -109,6 +130,23 @@ TEST(TransformerConfig, RefusesAbsurdValues) {
   expect_refused<TransformerConfig>(good, "patch_size", json::array({1, 0, 2}));
   expect_refused<TransformerConfig>(good, "eps", 0.0);
   expect_refused<TransformerConfig>(good, "cross_attn_norm", "yes");
+  expect_refused<TransformerConfig>(good, "qk_norm", "layer_norm");
+  expect_refused<TransformerConfig>(good, "qk_norm", true);
+  EXPECT_EQ(refusal_with<TransformerConfig>(good, "qk_norm", "rms_norm_across_heads"), "");
+}
+
+TEST(Configs, RefuseQuantizedWeights) {
+  const json quantized = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+  const auto expect_refusals = [&]<typename Config>(const json& good) {
+    expect_refused<Config>(good, "quantization_config", quantized);
+    EXPECT_NE(refusal_with<Config>(good, "quantization_config", quantized).find("bitsandbytes"), std::string::npos);
+    expect_refused<Config>(good, "quantization_config", "fp8");
+    EXPECT_EQ(refusal_with<Config>(good, "quantization_config", nullptr), "");
+  };
+  expect_refusals.operator()<TransformerConfig>(transformer_json());
+  expect_refusals.operator()<TextEncoderConfig>(text_encoder_json());
+  expect_refusals.operator()<VaeConfig>(vae_json());
+  expect_refusals.operator()<ClipVisionConfig>(clip_json());
 }
 
 TEST(TransformerConfig, RequiresEverySize) {
@@ -130,9 +168,7 @@ TEST(TransformerConfig, ReadsVaceLayers) {
 }
 
 TEST(TextEncoderConfig, RefusesOtherModels) {
-  const json good = {
-      {"model_type", "umt5"}, {"vocab_size", 1024}, {"d_model", 32},  {"d_kv", 8},
-      {"d_ff", 64},           {"num_layers", 2},    {"num_heads", 4}, {"feed_forward_proj", "gated-gelu"}};
+  const json good = text_encoder_json();
   EXPECT_EQ(refusal<TextEncoderConfig>(good), "");
   expect_refused<TextEncoderConfig>(good, "model_type", "t5");
   expect_refused<TextEncoderConfig>(good, "feed_forward_proj", "relu");
@@ -143,17 +179,6 @@ TEST(TextEncoderConfig, RefusesOtherModels) {
   for (const char* key : {"vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads"}) {
     expect_required<TextEncoderConfig>(good, key);
   }
-}
-
-json vae_json() {
-  return {{"_class_name", "AutoencoderKLWan"},
-          {"base_dim", 8},
-          {"z_dim", 2},
-          {"dim_mult", {1, 2, 4, 4}},
-          {"num_res_blocks", 2},
-          {"temperal_downsample", {false, true, true}},
-          {"latents_mean", {0.0, 0.5}},
-          {"latents_std", {1.0, 2.0}}};
 }
 
 TEST(VaeConfig, TakesDefaultsOfOlderFiles) {
@@ -192,6 +217,7 @@ TEST(SchedulerConfigFile, ReadsEverySolver) {
   expect_refused<SchedulerConfigFile>(unipc, "solver_order", 3);
   expect_refused<SchedulerConfigFile>(unipc, "use_karras_sigmas", true);
   expect_refused<SchedulerConfigFile>(unipc, "_class_name", "DDIMScheduler");
+  expect_refused<SchedulerConfigFile>(unipc, "solver_p", "DDIMScheduler");
   const json euler = {{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"shift", 5.0}};
   EXPECT_EQ(parse<SchedulerConfigFile>(euler).flow_shift, 5.0);
   const json dpm = {{"_class_name", "DPMSolverMultistepScheduler"},
@@ -238,6 +264,33 @@ TEST(PipelineConfig, RefusesWhatIsMissingOrMalformed) {
   for (const char* key : {"_class_name", "scheduler", "text_encoder", "tokenizer", "transformer", "vae"}) {
     expect_required<PipelineConfig>(pipeline_json(), key);
   }
+}
+
+TEST(PipelineConfig, RefusesComponentsOfOtherClasses) {
+  for (const auto& [key, value] : {std::pair<const char*, json>{"scheduler", {"diffusers", "DDIMScheduler"}},
+                                   {"scheduler", {"transformers", "UniPCMultistepScheduler"}},
+                                   {"text_encoder", {"transformers", "T5EncoderModel"}},
+                                   {"tokenizer", {"transformers", "CLIPTokenizer"}},
+                                   {"transformer", {"diffusers", "FluxTransformer2DModel"}},
+                                   {"transformer_2", {"diffusers", "FluxTransformer2DModel"}},
+                                   {"vae", {"diffusers", "AutoencoderKL"}},
+                                   {"vae", {"my_module", "AutoencoderKLWan"}},
+                                   {"image_encoder", {"transformers", "SiglipVisionModel"}},
+                                   {"image_processor", {"transformers", "SiglipImageProcessor"}},
+                                   {"safety_checker", {"transformers", "CLIPVisionModel"}}}) {
+    expect_refused<PipelineConfig>(pipeline_json(), key, value);
+    const std::string message = refusal_with<PipelineConfig>(pipeline_json(), key, value);
+    EXPECT_NE(message.find(value[1].get<std::string>()), std::string::npos) << message;
+  }
+  EXPECT_EQ(refusal_with<PipelineConfig>(pipeline_json(), "image_encoder", {"transformers", "CLIPVisionModel"}), "");
+  EXPECT_EQ(refusal_with<PipelineConfig>(pipeline_json(), "safety_checker", {nullptr, nullptr}), "");
+}
+
+TEST(ImageProcessorConfig, RefusesOtherProcessors) {
+  const json good = {{"size", {{"shortest_edge", 224}}}, {"crop_size", 224}};
+  EXPECT_EQ(refusal<ImageProcessorConfig>(good), "");
+  EXPECT_EQ(refusal_with<ImageProcessorConfig>(good, "image_processor_type", "CLIPImageProcessor"), "");
+  expect_refused<ImageProcessorConfig>(good, "image_processor_type", "SiglipImageProcessor");
 }
 
 TEST(Golden, EveryRecordedFolderParses) {
