@@ -5,7 +5,9 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/print.h"
 #include "mesh/context_axis.h"
+#include "models/wan/text/prompt.h"
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/decode_frames.h"
 #include "pipeline/dtype_name.h"
@@ -43,6 +45,18 @@ Shape latent_shape(const GenerateOptions& o, const ModelFolder& model, int64_t r
          references > 0 ? fmt::format(", beside {} reference images", references) : "");
   }
   return {frames + references, o.height / spatial, o.width / spatial};
+}
+
+// What the text encoder does not get to see of the prompts.
+void note_cut_prompts(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
+  for (const auto& [key, prompt] : {std::pair("prompt", &o.prompt), std::pair("negative_prompt", &o.negative_prompt)}) {
+    if (prompt == &o.negative_prompt && !plan.guided) continue;
+    const std::string clean = wan::clean_prompt(*prompt);
+    const std::string_view lost = model.tokenizer.cut_off(clean, o.max_sequence_length);
+    if (lost.empty()) continue;
+    plan.notes.push_back(fmt::format("{} has more than max_sequence_length={} tokens and is cut before '{}'", key,
+                                     o.max_sequence_length, printable(lost)));
+  }
 }
 
 wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
@@ -143,6 +157,7 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   }
   plan.step_count = step_count(plan);
   plan.step_cache = step_cache_settings(o, model, plan);
+  note_cut_prompts(o, model, plan);
   return plan;
 }
 

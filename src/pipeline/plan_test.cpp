@@ -103,6 +103,19 @@ TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
   EXPECT_TRUE(plan_run(options, wan21).notes.empty());
 }
 
+TEST_F(Plan, WhatIsCutOffPromptsIsNoted) {
+  GenerateOptions options = one_expert();
+  options.prompt = options.negative_prompt = "a red cat";
+  EXPECT_TRUE(plan_run(options, wan21).notes.empty());
+  options.max_sequence_length = 2;
+  EXPECT_THAT(plan_run(options, wan21).notes,
+              testing::ElementsAre(
+                  testing::AllOf(testing::StartsWith("prompt "), HasSubstr("max_sequence_length=2"), HasSubstr("cat'")),
+                  testing::StartsWith("negative_prompt ")));
+  options.guidance_scale = 1;  // the negative prompt is not read
+  EXPECT_EQ(plan_run(options, wan21).notes.size(), 1U);
+}
+
 TEST_F(Plan, GivenLevelsAreTheSteps) {
   GenerateOptions options = one_expert();
   options.sigmas = {1, 0.75, 0.5, 0.25};

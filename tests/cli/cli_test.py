@@ -58,6 +58,16 @@ def inspect_names_what_is_missing(cwd):
 
 
 @test
+def what_is_cut_off_a_prompt_is_said(cwd):
+    result = generate(cwd, "output=a.gif", "max_sequence_length=3", "prompt=a red cat on\x1b[31m a market")
+    assert result.returncode == 0, result.stderr
+    note = [line for line in result.stderr.splitlines() if line.startswith("Note: prompt ")]
+    assert len(note) == 1 and "max_sequence_length=3" in note[0] and note[0].endswith("cat on a market'"), result.stderr
+    assert "\x1b" not in result.stderr
+    assert "Note: prompt " not in generate(cwd, "output=a.gif").stderr
+
+
+@test
 def generate_writes_each_kind_of_output(cwd):
     for output, expected in (("clip.mp4", ["clip.mp4"]), ("clip.gif", ["clip.gif"]),
                              ("frames/", ["frames"] + [f"frames/{i:04}.png" for i in range(5)])):

@@ -22,6 +22,9 @@ class Tokenizer {
   // no padding. Throws Error on text that is not UTF-8.
   std::vector<int32_t> encode(std::string_view clean_text, int64_t max_length = 512) const;
 
+  // The end of the text that encode() leaves out for its length; empty where it takes all. Throws as encode() does.
+  std::string_view cut_off(std::string_view clean_text, int64_t max_length) const;
+
   int32_t pad_id() const;
   int32_t eos_id() const;
   int64_t vocab_size() const;  // added tokens included
@@ -29,6 +32,8 @@ class Tokenizer {
   class Model;  // what a kind of file implements
 
  private:
+  int64_t most_pieces(int64_t max_length) const;
+
   explicit Tokenizer(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
   std::shared_ptr<const Model> model_;
 };

@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "zoetrope/error.h"
@@ -133,6 +134,34 @@ TEST_F(TokenizerFolder, LengthIsCutBeforeTheEndToken) {
   EXPECT_THROW(tokenizer.encode("a b", 0), Error);
   EXPECT_THAT([&] { tokenizer.encode("a\xFF"); },
               testing::ThrowsMessage<Error>(HasSubstr("the prompt is not valid UTF-8")));
+}
+
+// At every length: the text ends in what is cut off, and the beginning makes the ids that are kept wherever a beginning
+// does. Where none does, for the length falls into a piece's middle, it makes no more than those.
+TEST_F(TokenizerFolder, WhatIsCutOffIsTheEndOfTheText) {
+  const Tokenizer tokenizer = Tokenizer::load(kGolden / "pipelines/wan21_t2v/tokenizer");
+  for (const std::string text :
+       {"a red cat walks slowly over unbelievable rooftops, at night", "東京の夜景、 ネオン", "x"}) {
+    const int64_t all = std::ssize(tokenizer.encode(text));
+    EXPECT_EQ(tokenizer.cut_off(text, all), "") << text;
+    EXPECT_EQ(tokenizer.cut_off(text, all + 5), "") << text;
+    std::map<std::vector<int32_t>, size_t> longest;  // beginnings by their ids
+    for (size_t end = 0; end <= text.size(); ++end)
+      if (end == text.size() || (static_cast<unsigned char>(text[end]) & 0xC0) != 0x80)
+        longest[tokenizer.encode(text.substr(0, end))] = end;
+    for (int64_t length = 1; length < all; ++length) {
+      const std::string_view lost = tokenizer.cut_off(text, length);
+      ASSERT_FALSE(lost.empty()) << text << " at " << length;
+      ASSERT_TRUE(text.ends_with(lost)) << lost;
+      const size_t kept = text.size() - lost.size();
+      const auto exact = longest.find(tokenizer.encode(text, length));
+      if (exact != longest.end()) {
+        EXPECT_EQ(kept, exact->second) << lost;
+      } else {
+        EXPECT_LE(std::ssize(tokenizer.encode(text.substr(0, kept))), length) << lost;
+      }
+    }
+  }
 }
 
 TEST_F(TokenizerFolder, PostProcessorPutsTokensRound) {
