@@ -18,48 +18,27 @@
 #include "models/wan/workload.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/model_folder.h"
 
 namespace zoetrope::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Findings {
-  int64_t missing = 0;
-  int64_t unexpected = 0;
-  int64_t misshapen = 0;
-};
+constexpr size_t kMostNames = 8;
 
-constexpr int64_t kMostNames = 8;
-
-void print_name(int64_t count, const char* what, const std::string& detail) {
-  if (count <= kMostNames) {
-    print("    {}: {}\n", what, printable(detail));
-  } else if (count == kMostNames + 1) {
-    print("    {}: … and more\n", what);
-  }
+void print_names(const char* what, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) print("    {}: {}\n", what, printable(names[i]));
+  if (names.size() > kMostNames) print("    {}: … and {} more\n", what, names.size() - kMostNames);
 }
 
-Findings compare(const io::Checkpoint& checkpoint, const wan::TensorList& expected) {
-  Findings findings;
+std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, const wan::TensorList& expected) {
   std::set<std::string> known;
-  for (const wan::TensorSpec& spec : expected) {
-    known.insert(spec.name);
-    const std::string name = wan::stored_name(checkpoint, spec.name);
-    if (!checkpoint.contains(name)) {
-      print_name(++findings.missing, "missing", fmt::format("{} {}", spec.name, spec.shape.to_string()));
-      continue;
-    }
-    const Shape& shape = checkpoint.info(name).shape;
-    if (!(shape == spec.shape)) {
-      print_name(++findings.misshapen, "wrong shape",
-                 fmt::format("{} is {}, the config says {}", name, shape.to_string(), spec.shape.to_string()));
-    }
-  }
-  for (const std::string& name : checkpoint.names()) {
-    if (known.count(name) == 0 && !wan::is_ignored_tensor(name)) print_name(++findings.unexpected, "unexpected", name);
-  }
-  return findings;
+  for (const wan::TensorSpec& spec : expected) known.insert(spec.name);
+  std::vector<std::string> unexpected;
+  for (const std::string& name : checkpoint.names())
+    if (known.count(name) == 0 && !wan::is_ignored_tensor(name)) unexpected.push_back(name);
+  return unexpected;
 }
 
 // The class without the projection has a list without it.
@@ -98,7 +77,7 @@ class Inspection {
  public:
   explicit Inspection(fs::path folder) : folder_(std::move(folder)) {}
 
-  // Prints every component; false where something is missing.
+  // Prints every component; false where one cannot be used.
   bool run() {
     const wan::PipelineConfig pipeline = wan::PipelineConfig::load(folder_ / "model_index.json");
     print("{}: {}", printable(folder_.string()), printable(pipeline.class_name));
@@ -157,10 +136,18 @@ class Inspection {
     print("  {:<14} {:>5} tensors in {} file{} ({}), {} parameters, {:.3f} GB\n", name, checkpoint.names().size(),
           files, files == 1 ? "" : "s", dtypes, checkpoint.parameters(),
           static_cast<double>(checkpoint.bytes()) * 1e-9);
-    const Findings findings = compare(checkpoint, expected);
-    print("    the config asks for {} tensors, {} parameters: {} missing, {} of wrong shape, {} unexpected\n",
-          totals.tensors, totals.parameters, findings.missing, findings.misshapen, findings.unexpected);
-    return findings.missing == 0 && findings.misshapen == 0;
+    const pipeline::TensorDefects defects = pipeline::tensor_defects(checkpoint, expected);
+    const std::vector<std::string> unexpected = unexpected_names(checkpoint, expected);
+    print_names("missing", defects.missing);
+    print_names("wrong shape", defects.misshapen);
+    print_names("unknown dtype", defects.unreadable);
+    print_names("unexpected", unexpected);
+    print(
+        "    the config asks for {} tensors, {} parameters: {} missing, {} of wrong shape, {} of unknown dtype, {} "
+        "unexpected\n",
+        totals.tensors, totals.parameters, defects.missing.size(), defects.misshapen.size(), defects.unreadable.size(),
+        unexpected.size());
+    return defects.none();
   }
 
   fs::path folder_;
@@ -168,18 +155,12 @@ class Inspection {
   wan::ModelConfigs stored_;
 };
 
-// The memory of a run. A model that cannot run here, or not at the default size, is still described; sizes that the
-// user gives are held to.
+// The memory of a run; a model that `generate` would refuse with the same keys is an Error after all is said.
 void print_memory(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
                   comm::Communicator* world) {
-  std::string text;
-  try {
-    text = memory_lines(folder, words, stored, world);
-  } catch (const Error& error) {
-    if (!words.empty()) throw;
-    text = fmt::format("Memory: not planned: {}\n", error.what());
-  }
-  if (world == nullptr || world->rank() == 0) print("{}", text);
+  const MemoryLines memory = memory_lines(folder, words, stored, world);
+  if (world == nullptr || world->rank() == 0) print("{}", memory.text);
+  if (!memory.admitted) fail("{}: refused here; see the last line above", folder.string());
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
@@ -193,7 +174,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   const fs::path folder = pipeline::model_or_config(models[0]);
   Inspection inspection(folder);
   if (world == nullptr || world->rank() == 0) {
-    if (!inspection.run()) fail("{}: the checkpoint is not complete; see the lines above", folder.string());
+    if (!inspection.run()) fail("{}: the checkpoint cannot be used; see the lines above", folder.string());
   }
   print_memory(folder, words, inspection.stored(), world);
   return 0;
@@ -204,11 +185,11 @@ std::string help() {
          "tensor\n"
          "counts, dtypes, bytes and parameters; then what a run would hold in memory in each of its phases, and "
          "whether this\n"
-         "machine has it. Keys are those of generate as far as memory depends on them: sizes (with max_area the "
-         "picture's),\n"
-         "dtypes, LoRA files, the step cache, pictures and videos that are given, ranks, memory_limit. Others are "
-         "refused. Reads\n"
-         "no weights but LoRA files.\n\n"
+         "machine has it. Ends with an error where generate would refuse the model with the same keys, which are those "
+         "of generate\n"
+         "as far as memory depends on them: sizes (with max_area the picture's), dtypes, LoRA files, the step cache, "
+         "pictures and\n"
+         "videos that are given, ranks, memory_limit. Others are refused. Reads no weights but LoRA files.\n\n"
          "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n";
 }
 

@@ -42,7 +42,7 @@ pipeline::RankChoice choice_of_run(pipeline::RunQuestion question, const std::ve
 
 }  // namespace
 
-std::string memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
+MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
                          comm::Communicator* world) {
   const pipeline::PlannedRun run(options_of(folder, words));
   const GenerateOptions& options = run.options;
@@ -75,7 +75,8 @@ std::string memory_lines(const fs::path& folder, const std::vector<std::string>&
   for (const planner::MemoryLimit& limit : limits)
     text += fmt::format("  available {:>9}: {}\n", limit.available.text(), limit.what);
   const std::string refusal = pipeline::refusal(question, limits);
-  return text + (refusal.empty() ? "  admitted here\n" : fmt::format("  refused here: {}\n", refusal));
+  return {text + (refusal.empty() ? "  admitted here\n" : fmt::format("  refused here: {}\n", refusal)),
+          refusal.empty()};
 }
 
 }  // namespace zoetrope::cli

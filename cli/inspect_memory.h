@@ -14,7 +14,11 @@ namespace zoetrope::cli {
 
 // `words` are key=value as generate takes them. `stored` says what dtypes the weights have in files; its configs are
 // not used. `world` as in Command::run. Throws Error for a model that cannot run and for sizes that it cannot make.
-std::string memory_lines(const std::filesystem::path& folder, const std::vector<std::string>& words,
+struct MemoryLines {
+  std::string text;
+  bool admitted;  // of this process
+};
+MemoryLines memory_lines(const std::filesystem::path& folder, const std::vector<std::string>& words,
                          const wan::ModelConfigs& stored, comm::Communicator* world);
 
 }  // namespace zoetrope::cli

@@ -13,20 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Every tensor of `expected` must be there with its shape. More tensors are no error: `inspect` names them.
+bool is_float(const std::optional<DType>& dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF64;
+}
+
 void check_tensors(const io::Checkpoint& checkpoint, const wan::TensorList& expected) {
-  for (const wan::TensorSpec& spec : expected) {
-    const std::string name = wan::stored_name(checkpoint, spec.name);
-    if (!checkpoint.contains(name)) {
-      fail("{}: tensor '{}' {} is missing; the config of this folder asks for it", checkpoint.folder().string(), name,
-           spec.shape.to_string());
-    }
-    const Shape& shape = checkpoint.info(name).shape;
-    if (!(shape == spec.shape)) {
-      fail("{}: tensor '{}' has shape {}, but the config of this folder asks for {}", checkpoint.file(name).string(),
-           name, shape.to_string(), spec.shape.to_string());
-    }
-  }
+  const TensorDefects defects = tensor_defects(checkpoint, expected);
+  for (const auto* sentences : {&defects.missing, &defects.misshapen, &defects.unreadable})
+    if (!sentences->empty()) fail("{}: tensor {}", checkpoint.folder().string(), sentences->front());
 }
 
 // Where a folder's weights come from.
@@ -188,6 +182,28 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
 }
 
 }  // namespace
+
+TensorDefects tensor_defects(const io::Checkpoint& checkpoint, const wan::TensorList& expected) {
+  TensorDefects defects;
+  for (const wan::TensorSpec& spec : expected) {
+    const std::string name = wan::stored_name(checkpoint, spec.name);
+    if (!checkpoint.contains(name)) {
+      defects.missing.push_back(
+          fmt::format("'{}' {} is missing; the config of this folder asks for it", name, spec.shape.to_string()));
+      continue;
+    }
+    const io::TensorInfo& info = checkpoint.info(name);
+    const std::string where = fmt::format("'{}' of {}", name, checkpoint.file(name).filename().string());
+    if (!(info.shape == spec.shape)) {
+      defects.misshapen.push_back(fmt::format("{} has shape {}, but the config of this folder asks for {}", where,
+                                              info.shape.to_string(), spec.shape.to_string()));
+    } else if (!is_float(info.dtype)) {
+      defects.unreadable.push_back(
+          fmt::format("{} is stored as {}, but F32, BF16, F16 or F64 is needed", where, info.dtype_name));
+    }
+  }
+  return defects;
+}
 
 std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) const {
   std::shared_ptr<const io::WeightSource> plain;

@@ -26,6 +26,15 @@ namespace zoetrope::pipeline {
 inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
 inline constexpr const char* kTextEncoderStem = "model";                  // and image encoder
 
+// What keeps a file from being used: a tensor of the list that is missing, has another shape, or is stored as something
+// that nothing here computes with. Names and sentences for people: "'x' has shape [2], but the config … asks for [3]".
+struct TensorDefects {
+  std::vector<std::string> missing, misshapen, unreadable;
+  bool none() const { return missing.empty() && misshapen.empty() && unreadable.empty(); }
+};
+// Of all tensors that a component must have. More tensors are no defect.
+TensorDefects tensor_defects(const io::Checkpoint& checkpoint, const wan::TensorList& expected);
+
 // Where the parameters of one component come from: files, or formulas.
 class ComponentWeights {
  public:

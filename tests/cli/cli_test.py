@@ -16,7 +16,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (SLOWER, SMALL, copy_model, files_in, generate, read_tensors, refused, rewrite, run, run_script,
+from harness import (SLOWER, SMALL, copy_model, files_in, generate, read_tensors, refused, rewrite, run, run_script, sentence,
                      unreported, write_tensors)  # noqa: E402
 
 TESTS = {}
@@ -44,7 +44,7 @@ def version_and_help(cwd):
 def inspect_counts_a_whole_checkpoint(cwd):
     result = run([harness.PROGRAM, "inspect", harness.MODEL], cwd)
     assert result.returncode == 0, result.stderr
-    assert "0 missing, 0 of wrong shape, 0 unexpected" in result.stdout
+    assert "0 missing, 0 of wrong shape, 0 of unknown dtype, 0 unexpected" in result.stdout
     assert "text_encoder" in result.stdout and "WanPipeline" in result.stdout
 
 
@@ -55,6 +55,33 @@ def inspect_names_what_is_missing(cwd):
     result = run([harness.PROGRAM, "inspect", model], cwd)
     assert result.returncode == 1
     assert "decoder.conv_in.bias" in result.stdout and "1 missing" in result.stdout
+
+
+@test
+def inspect_refuses_what_generate_refuses(cwd):
+    """Weights of another dtype, a config that is not supported, too little memory."""
+    model = copy_model(cwd)
+    shard = next(p for p in sorted((model / "transformer").glob("*.safetensors")))
+    name = next(iter(read_tensors(shard)))
+
+    def to_fp8(tensors):
+        dtype, shape, data = tensors[name]
+        tensors[name] = ("F8_E4M3", shape, bytes(len(data) // 4))
+    rewrite(shard, to_fp8)
+    inspected = run([harness.PROGRAM, "inspect", model], cwd)
+    assert inspected.returncode == 1 and "1 of unknown dtype" in inspected.stdout, inspected.stdout + inspected.stderr
+    for said in (inspected.stdout, sentence(generate(cwd, "output=a.gif", model=model))):
+        assert f"'{name}'" in said and "is stored as F8_E4M3, but F32" in said, said
+    shutil.rmtree(model)
+    copy_model(cwd)
+    scheduler = model / "scheduler" / "scheduler_config.json"
+    scheduler.write_text(scheduler.read_text().replace('"flow_prediction"', '"epsilon"'))
+    refusals = [sentence(run([harness.PROGRAM, "inspect", model], cwd)),
+                sentence(generate(cwd, "output=a.gif", model=model))]
+    assert refusals[0] == refusals[1] and "prediction_type" in refusals[0], refusals
+    result = run([harness.PROGRAM, "inspect", harness.MODEL, "height=32", "width=32", "memory_limit=0.001"], cwd)
+    assert result.returncode == 1 and "refused here: memory" in result.stdout, result.stdout
+    assert "refused here" in sentence(result)
 
 
 @test
