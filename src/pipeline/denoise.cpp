@@ -71,10 +71,9 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       input_(setup.conditions, latent_shape(setup.plan)) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   const int64_t batch = local_branches();
-  attention::Strategy strategy = setup.layout.strategy;
-  if (alone_) strategy.ulysses = strategy.ring = 1;
   attention_ = std::make_unique<attention::ContextAttention>(
-      attention::plan(attention_problem(setup, reuse_.branches_apart() ? 1 : batch), strategy, context_, stream));
+      attention::plan(attention_problem(setup, reuse_.branches_apart() ? 1 : batch), strategy_that_runs(setup.layout),
+                      context_, stream));
   const RunPlan& plan = setup.plan;
   plan_timesteps();
   const int64_t width = setup.model.experts[0].config.patch_output_dim();

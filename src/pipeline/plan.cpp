@@ -170,6 +170,14 @@ attention::StrategyOptions filled_in(const attention::StrategyOptions& keys, con
   return filled;
 }
 
+attention::Strategy strategy_that_runs(const RankLayout& layout) {
+  attention::Strategy strategy = layout.strategy;
+  if (layout.sharded) return strategy;
+  strategy.ulysses = strategy.ring = 1;
+  strategy.direction = attention::Strategy().direction;
+  return strategy;
+}
+
 RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks,
                          const RankChoice& choice) {
   const auto degree = [](int64_t value) { return static_cast<int>(value); };
@@ -199,6 +207,10 @@ std::string strategy_text(const attention::Strategy& s) {
 }
 
 std::string layout_text(const RankLayout& layout) {
+  if (!layout.sharded && layout.degrees.context > 1) {
+    return fmt::format("data {} x context 1 ({}), each sequence whole on {} ranks, as flash_min_seq_length says",
+                       layout.degrees.data, strategy_text(strategy_that_runs(layout)), layout.degrees.context);
+  }
   return fmt::format("data {} x context {} ({})", layout.degrees.data, layout.degrees.context,
                      strategy_text(layout.strategy));
 }

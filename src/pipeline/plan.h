@@ -65,6 +65,8 @@ void check_data_degree(const GenerateOptions& options, int data, int ranks);
 // What the options say wins over `choice`. Throws Error for degrees that are not possible, with the legal ones.
 RankLayout lay_out_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks,
                          const RankChoice& choice = {});
+// Where the sequence is not sharded every rank attends alone, whatever degrees were asked for.
+attention::Strategy strategy_that_runs(const RankLayout& layout);
 // As people read it, "data 1 x context 4 (Ulysses 2 x ring 2)", and after these what is not the default: the ring's
 // direction, the softmax, the head chunks.
 std::string layout_text(const RankLayout& layout);

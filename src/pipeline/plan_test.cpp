@@ -176,6 +176,7 @@ TEST_F(Plan, DegreesFillTheRanks) {
   EXPECT_EQ(made.strategy.ring, 2);
   options.flash_min_seq_length = 37;  // the run has 36 tokens
   EXPECT_FALSE(layout(options, 8).sharded);
+  EXPECT_THAT(layout_text(layout(options, 8)), HasSubstr("context 1 (Ulysses 1 x ring 1), each sequence whole on"));
   options.flash_min_seq_length = 36;
   EXPECT_TRUE(layout(options, 8).sharded);
 }

@@ -95,6 +95,15 @@ def what_is_cut_off_a_prompt_is_said(cwd):
 
 
 @test
+def the_header_says_what_runs(cwd):
+    degrees = ["output=a.gif", "ranks=4", "data_parallelism=1", "ulysses_shards=2", "attention=ulysses_ring"]
+    assert "Ranks 4: data 1 x context 4 (Ulysses 2 x ring 2)" in generate(cwd, *degrees).stderr
+    whole = generate(cwd, *degrees, "flash_min_seq_length=1000000").stderr
+    assert "Ranks 4: data 1 x context 1 (Ulysses 1 x ring 1), each sequence whole on 4 ranks" in whole, whole
+    assert "ring 2" not in whole, whole
+
+
+@test
 def generate_writes_each_kind_of_output(cwd):
     for output, expected in (("clip.mp4", ["clip.mp4"]), ("clip.gif", ["clip.gif"]),
                              ("frames/", ["frames"] + [f"frames/{i:04}.png" for i in range(5)])):
