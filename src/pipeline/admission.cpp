@@ -16,6 +16,7 @@
 #include "pipeline/frame_queue.h"
 #include "pipeline/hosts.h"
 #include "pipeline/inputs.h"
+#include "pipeline/prompt_ranks.h"
 #include "pipeline/step_cache_options.h"
 #include "trace/resident.h"
 
@@ -225,7 +226,7 @@ class Search {
       int ulysses = context;
       while (ulysses > heads || context % ulysses != 0) --ulysses;
       other.ranks.context = {ulysses, context / ulysses};
-      other.ranks.text_encoder = hosts;
+      other.ranks.text_encoder = prompt_ranks(asked_.strategy.deterministic, hosts);
       other.ranks.vae = static_cast<int>(std::min<int64_t>(asked_.vae_parallel.value_or(hosts), hosts));
       if (fits(other)) return with_settings(fmt::format("{} MPI processes, each on a host of its own", hosts), other);
     }
@@ -279,7 +280,7 @@ planner::RankUse rank_use(const RankLayout& layout, int here) {
   use.head_chunks = layout.strategy.head_chunks;
   use.fixed_max = layout.strategy.softmax == attention::Softmax::kFixedMax;
   use.vae = layout.vae;
-  use.text_encoder = use.ranks();
+  use.text_encoder = prompt_ranks(layout.strategy.deterministic, use.ranks());
   return use;
 }
 

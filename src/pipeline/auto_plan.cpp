@@ -69,6 +69,7 @@ void fix_all(Fixed& fixed, const RankLayout& layout) {
   fixed.direction = static_cast<schedule::Direction>(layout.strategy.direction);
   fixed.head_chunks = layout.strategy.head_chunks;
   fixed.vae = layout.vae;
+  fixed.text_encoder = 1;  // see encode_prompts_over_ranks()
 }
 
 // The planner's best: the plainest of those that it cannot tell from the fastest. Where nothing fits the most frugal.

@@ -18,11 +18,9 @@ std::vector<int64_t> prompt_tokens(const ModelFolder& model, const GenerateOptio
   return counts;
 }
 
-PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
-                                DType dtype, Stream& stream, wan::PartialSum* sum, const std::function<void()>& tick) {
+PromptTokens tokenize_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows) {
   const auto count = static_cast<int64_t>(prompts.size());
-  PromptEmbeddings out;
-  Tensor ids(DType::kI32, {count, rows});
+  PromptTokens out{Tensor(DType::kI32, {count, rows}), {}};
   for (int64_t i = 0; i < count; ++i) {
     const std::string& prompt = prompts[static_cast<size_t>(i)];
     const std::vector<int32_t> own = model.tokenizer.encode(wan::clean_prompt(prompt), rows);
@@ -32,13 +30,16 @@ PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std:
     }
     ZT_CHECK(static_cast<int64_t>(own.size()) <= rows);
     out.lengths.push_back(static_cast<int64_t>(own.size()));
-    std::copy(own.begin(), own.end(), ids.data<int32_t>() + i * rows);
+    std::copy(own.begin(), own.end(), out.ids.data<int32_t>() + i * rows);
   }
-  // All prompts at once: the encoder reads and converts its weights in every pass.
-  out.rows = Tensor(DType::kF32, {count, rows, model.text_encoder_config.d_model});
-  wan::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype, stream, sum)
-      .encode_batch(ids, out.lengths, out.rows, {}, tick);
   return out;
+}
+
+// All prompts at once: the encoder reads and converts its weights in every pass.
+void encode_prompts(const ModelFolder& model, const PromptTokens& tokens, DType dtype, Stream& stream,
+                    wan::PartialSum* sum, const TensorView& out, const std::function<void()>& tick) {
+  wan::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype, stream, sum)
+      .encode_batch(tokens.ids, tokens.lengths, out, {}, tick);
 }
 
 }  // namespace zoetrope::pipeline

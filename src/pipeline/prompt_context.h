@@ -14,17 +14,26 @@
 
 namespace zoetrope::pipeline {
 
+struct PromptTokens {
+  Tensor ids;                    // [prompts, rows] I32; a prompt's own come first
+  std::vector<int64_t> lengths;  // tokens of each prompt, </s> included
+};
+
 struct PromptEmbeddings {
   Tensor rows;                   // [prompts, max_sequence_length, text_dim] F32; rows past a prompt's length are zero
-  std::vector<int64_t> lengths;  // tokens of each prompt, </s> included
+  std::vector<int64_t> lengths;  // as of their tokens
 };
 
 // Tokens of the prompt and of the negative one, </s> included.
 std::vector<int64_t> prompt_tokens(const ModelFolder& model, const GenerateOptions& options);
 
-// Runs the text encoder in `dtype`; its weights are let go before this returns. `sum` where several ranks share the
-// encoder: collective then. `tick` is called after every layer: it may throw to give up.
-PromptEmbeddings encode_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows,
-                                DType dtype, Stream& stream, wan::PartialSum* sum, const std::function<void()>& tick);
+// Each cut to `rows` tokens.
+PromptTokens tokenize_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows);
+
+// Runs the text encoder in `dtype`; its weights are let go before this returns. out [prompts, rows, text_dim] F32, zero
+// past a prompt's length. `sum` where several ranks share the encoder: collective then. `tick` is called after every
+// layer: it may throw to give up.
+void encode_prompts(const ModelFolder& model, const PromptTokens& tokens, DType dtype, Stream& stream,
+                    wan::PartialSum* sum, const TensorView& out, const std::function<void()>& tick);
 
 }  // namespace zoetrope::pipeline

@@ -6,11 +6,14 @@
 #include "comm/launcher.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/finite.h"
+#include "pipeline/pace.h"
 #include "pipeline/partial_sum_ranks.h"
 #include "tensor/finite.h"
 
 namespace zoetrope::pipeline {
 namespace {
+
+constexpr const char* kPace = "text encoder's pace";
 
 // On all ranks alike, which have the same rows.
 [[noreturn]] void fail_not_finite(const Stage& stage, const PromptEmbeddings& result, comm::Communicator& world) {
@@ -28,8 +31,11 @@ namespace {
 
 }  // namespace
 
+int prompt_ranks(bool deterministic, int ranks) { return deterministic ? 1 : ranks; }
+
 // Every rank has a part of every layer, computed with its own threads. What one wait waits for is at most half a layer
 // of the slowest rank, reading it included: however long the whole takes, comm_timeout has to cover no more than that.
+// Where rank 0 works alone, with the threads of its process, the others hear of every layer.
 PromptEmbeddings encode_prompts_over_ranks(const Stage& stage, comm::Communicator& world) {
   const GenerateOptions& options = stage.options;
   const GenerateCallbacks& callbacks = stage.callbacks;
@@ -37,16 +43,28 @@ PromptEmbeddings encode_prompts_over_ranks(const Stage& stage, comm::Communicato
   std::vector<std::string> texts{options.prompt};
   if (stage.plan.guided) texts.push_back(options.negative_prompt);
   world.set_step("the prompt's encoding");
-  const int here = comm::launched_by_mpi() ? 1 : world.size();
-  Stream stream(std::max(1, comm::process_threads(options.threads) / here),
-                {stage.trace, world.rank(), trace::kComputeLane});
+  const bool shared = prompt_ranks(options.strategy.deterministic, world.size()) > 1;
+  const int here = comm::launched_by_mpi() || !shared ? 1 : world.size();
   PartialSumRanks sum(world);
+  Pace pace(world, kPace);
   const auto tick = [&] {
     if (callbacks.cancelled && callbacks.cancelled())
       fail("interrupted while encoding the prompt; nothing was written");
+    if (!shared) pace.still_working();
   };
-  PromptEmbeddings result = encode_prompts(stage.model, texts, options.max_sequence_length,
-                                           dtype_of(options.text_encoder_dtype), stream, &sum, tick);
+  PromptTokens tokens = tokenize_prompts(stage.model, texts, options.max_sequence_length);
+  PromptEmbeddings result{
+      Tensor(DType::kF32, {std::ssize(texts), options.max_sequence_length, stage.model.text_encoder_config.d_model}),
+      tokens.lengths};
+  if (shared || world.rank() == 0) {
+    Stream stream(std::max(1, comm::process_threads(options.threads) / here),
+                  {stage.trace, world.rank(), trace::kComputeLane});
+    encode_prompts(stage.model, tokens, dtype_of(options.text_encoder_dtype), stream, shared ? &sum : nullptr,
+                   result.rows, tick);
+    if (!shared) pace.done();
+  } else {
+    pace.wait();
+  }
   if (const io::Checkpoint* files = stage.model.text_encoder.checkpoint()) files->require_unchanged();
   // All have the same rows but for the last bits where processes run on different kinds of CPU; everything after this
   // counts on the same bits.

@@ -85,6 +85,22 @@ def inspect_refuses_what_generate_refuses(cwd):
 
 
 @test
+def deterministic_runs_have_the_same_bits_over_ranks(cwd):
+    """Everything that is recorded on the way, the prompt's embeddings first, for every Ulysses degree and number of threads."""
+    for dtype in ("float32", "bf16"):
+        expected = None
+        for degree, threads in ((1, 1), (1, 3), (2, 2), (4, 4)):
+            result = generate(cwd, "output=a.gif", "dump=dump", "deterministic=true", f"dtype={dtype}", f"ranks={degree}",
+                              f"text_encoder_dtype={dtype}", f"ulysses_shards={degree}", f"threads={threads}",
+                              "data_parallelism=1", "prompt=a red cat walks slowly over the rooftops of a town at night")
+            assert result.returncode == 0, result.stderr
+            values = read_tensors(pathlib.Path(cwd) / "dump" / "run.safetensors")
+            expected = expected or values
+            different = [name for name in expected if values[name] != expected[name]]
+            assert not different, f"{dtype}, Ulysses {degree}, {threads} threads: {different}"
+
+
+@test
 def what_is_cut_off_a_prompt_is_said(cwd):
     result = generate(cwd, "output=a.gif", "max_sequence_length=3", "prompt=a red cat on\x1b[31m a market")
     assert result.returncode == 0, result.stderr

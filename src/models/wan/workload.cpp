@@ -205,7 +205,8 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
   }
   use.dtype = size.text_encoder;
   use.parts = std::max(1, ranks.text_encoder);
-  use.threads = rank_threads;
+  // Where one rank works for all, it has the threads of its process.
+  use.threads = use.parts == 1 ? size.threads : rank_threads;
   text.workspace = Bytes(static_cast<int64_t>(text_encoder_workspace_bytes(config, use)));
   const size_t in_flight = configs.mapped ? text_encoder_mapped_bytes(config, configs.stored_text_encoder, use.parts)
                                           : text_encoder_buffer_bytes(config, size.text_encoder, use.parts);
