@@ -46,6 +46,9 @@ uint64_t hash_of(const std::vector<WeightCache::Entry>& entries) {
 uint64_t table_bytes(size_t entries) { return (entries + 1) * sizeof(uint64_t); }
 
 Header header_of(const WeightCache::Contents& contents) {
+  for (const WeightCache::Entry& entry : contents.entries) {
+    ZT_CHECK(entry.bytes <= contents.bytes && entry.offset <= contents.bytes - entry.bytes);
+  }
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof(header.magic));
   header.identity = fnv1a64(contents.identity);
@@ -94,7 +97,9 @@ class MappedBlock final : public WeightCache::Kept {
     }
     if (found.identity != wanted.identity) return "was made from other weights";
     if (found.forms != wanted.forms) return "holds other forms";
-    if (found.file_bytes != bytes_) return fmt::format("has {} bytes instead of {}", bytes_, found.file_bytes);
+    // Sizes are those that the forms must have, whatever the file says: nothing is read behind its end.
+    if (bytes_ != wanted.file_bytes) return fmt::format("has {} bytes instead of {}", bytes_, wanted.file_bytes);
+    if (std::memcmp(&found, &wanted, sizeof found) != 0) return kDamaged;
     const size_t entries = contents.entries.size();
     sums_.resize(entries + 1);
     std::memcpy(sums_.data(), data() + contents.bytes, table_bytes(entries));

@@ -176,6 +176,48 @@ TEST_F(WeightCacheTest, EveryKindOfDamageIsNoticed) {
   }
 }
 
+// Headers whose checksum is right, written by a program that has gone wrong or by somebody who wants it to.
+TEST_F(WeightCacheTest, CraftedFilesAreRefusedWhateverTheyClaim) {
+  load();
+  const fs::path file = cache_files().at(0);
+  const std::string whole = file_bytes(file);
+  constexpr size_t kWord = 8, kFields = 6, kPage = 4096;  // magic, identity, forms, entries, data and file bytes
+  const auto with_word = [&](std::string bytes, size_t at, uint64_t value) {
+    std::memcpy(bytes.data() + at, &value, kWord);
+    return bytes;
+  };
+  const auto with_field = [&](std::string bytes, size_t field, uint64_t value) {
+    bytes = with_word(std::move(bytes), field * kWord, value);
+    return with_word(bytes, kFields * kWord,
+                     checksum(reinterpret_cast<const std::byte*>(bytes.data()), kFields * kWord));
+  };
+  std::vector<std::string> crafted;
+  const uint64_t values[] = {0, 1, 4096, whole.size(), whole.size() + 1, uint64_t{1} << 32, ~uint64_t{0} - 4095};
+  for (const std::string& bytes : {whole, whole.substr(0, kPage), whole.substr(0, kPage + 8), whole + whole}) {
+    for (size_t field = 0; field < kFields; ++field) {
+      for (const uint64_t value : values) crafted.push_back(with_field(bytes, field, value));
+    }
+    crafted.push_back(with_field(bytes, 5, bytes.size()));  // as long as it claims to be
+  }
+  const size_t table = whole.size() - 3 * kWord;  // two forms' checksums, and one of those
+  for (size_t entry = 0; entry < 3; ++entry) {
+    for (const uint64_t value : values) crafted.push_back(with_word(whole, table + entry * kWord, value));
+  }
+  // A table that agrees with itself, but not with the forms.
+  std::string other = with_word(whole, table, 0);
+  other = with_word(other, table + 2 * kWord,
+                    checksum(reinterpret_cast<const std::byte*>(other.data()) + table, 2 * kWord));
+  crafted.push_back(other);
+  for (const std::string& bytes : crafted) {
+    if (bytes == whole) continue;
+    folder_.write("cache/" + file.filename().string(), bytes);
+    const Loaded loaded = load();  // holds every form against the checkpoint
+    EXPECT_EQ(loaded.notes.size(), 1u);
+    EXPECT_GE(loaded.made, 1);
+    EXPECT_TRUE(file_bytes(file) == whole) << "remade";
+  }
+}
+
 TEST_F(WeightCacheTest, WhatCannotBeWrittenIsSaidAndTheRunGoesOn) {
   folder_.write("cache", "a file where the folder should be");
   EXPECT_THAT(load().notes, ElementsAre(AllOf(HasSubstr("cannot be opened"), HasSubstr("made anew")),
