@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 
 #include "base/error.h"
 #include "base/run_files.h"
@@ -17,6 +19,11 @@ std::string system_message(int code) { return std::generic_category().message(co
 
 int64_t nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
+FileStamp stamp_of(const struct stat& status) {
+  return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size), nanoseconds(status.st_mtim),
+          nanoseconds(status.st_ctim)};
+}
+
 const char* kind_of(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
   if (S_ISFIFO(mode)) return "a pipe";
@@ -25,6 +32,20 @@ const char* kind_of(mode_t mode) {
 }
 
 }  // namespace
+
+std::optional<FileStamp> stamp_of(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return stamp_of(status);
+}
+
+void wait_until_past(const FileStamp& stamp) {
+  using std::chrono::nanoseconds;
+  const nanoseconds step(stamp.coarse() ? 2'000'000'000 : 10'000'000);
+  const nanoseconds left = nanoseconds(stamp.changed_ns) + step - std::chrono::system_clock::now().time_since_epoch();
+  // Times that lie further ahead are those of another machine's clock: nothing can be waited for.
+  if (left > nanoseconds::zero() && left <= step) std::this_thread::sleep_for(left);
+}
 
 InputFile::InputFile(const std::filesystem::path& path, Kind kind) : path_(path) {
   // A pipe is opened without waiting for its writer, and a terminal without becoming the one that controls us.
@@ -43,8 +64,7 @@ InputFile::InputFile(const std::filesystem::path& path, Kind kind) : path_(path)
     ::close(descriptor_);
     fail("{}: {}", path.string(), why);
   }
-  stamp_ = {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size), nanoseconds(status.st_mtim),
-            nanoseconds(status.st_ctim)};
+  stamp_ = stamp_of(status);
   if (kind == Kind::kInput) note_input(path, stamp_.device, stamp_.inode);
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace zoetrope {
@@ -20,7 +21,16 @@ struct FileStamp {
   int64_t changed_ns = 0;   // since the epoch; of the inode: contents, name, owner or times
 
   bool operator==(const FileStamp&) const = default;
+  // True where the times may be of a clock that goes in steps of up to two seconds (FAT, ext3, many network and FUSE
+  // file systems) and not in the kernel's, of 10 ms at most: they are whole hundredths of a second.
+  bool coarse() const { return changed_ns % 10'000'000 == 0; }
 };
+
+// Of the file that has this name now; nothing where there is none.
+std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
+// Returns when no change that is still to come can have the times of `stamp`: at once where it is older than a step of
+// its clock.
+void wait_until_past(const FileStamp& stamp);
 
 class InputFile {
  public:

@@ -70,5 +70,29 @@ TEST(InputFile, AReplacedFileHasAnotherStamp) {
   EXPECT_NE(second, first);
 }
 
+TEST(FileStamp, TimesOfWholeHundredthsOfASecondAreCoarse) {
+  FileStamp stamp;
+  for (const int64_t changed : {int64_t{0}, int64_t{1'700'000'000'000'000'000}, int64_t{1'700'000'000'010'000'000}}) {
+    stamp.changed_ns = changed;
+    EXPECT_TRUE(stamp.coarse()) << changed;
+    stamp.changed_ns += 4'000'123;
+    EXPECT_FALSE(stamp.coarse()) << changed;
+  }
+}
+
+TEST(FileStamp, AWriteAfterTheWaitHasAnotherTime) {
+  const TestFolder folder;
+  const std::filesystem::path path = folder.write("a", "0");
+  for (int i = 0; i < 20; ++i) {
+    folder.write("a", "1");
+    const std::optional<FileStamp> stamp = stamp_of(path);
+    ASSERT_TRUE(stamp.has_value());
+    wait_until_past(*stamp);
+    folder.write("a", "2");
+    EXPECT_GT(stamp_of(path)->changed_ns, stamp->changed_ns);
+  }
+  EXPECT_FALSE(stamp_of(folder / "none").has_value());
+}
+
 }  // namespace
 }  // namespace zoetrope

@@ -1,8 +1,6 @@
 #include "io/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "io/checksum.h"
 #include "io/hash.h"
 #include "io/json.h"
 
@@ -195,15 +194,10 @@ void check_coverage(const std::string& file, const std::map<std::string, TensorI
 
 }  // namespace
 
-SafetensorsFile::Stamp SafetensorsFile::stamp_of(const struct stat& status) {
-  return {static_cast<uint64_t>(status.st_dev), static_cast<uint64_t>(status.st_ino),
-          static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
-}
-
-SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {}
+SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)), file_(path_) {}
 
 SafetensorsFile::~SafetensorsFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ != nullptr) ::munmap(data_, file_.bytes());
 }
 
 std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
@@ -214,44 +208,31 @@ std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::filesyst
 }
 
 void SafetensorsFile::map() {
-  struct stat status {};
-  // stat before open: opening a FIFO would wait for a writer.
-  if (::stat(path_.c_str(), &status) != 0) {
-    if (errno == ENOENT) fail("{}: no such file", path_.string());
-    fail("{}: cannot be opened: {}", path_.string(), std::generic_category().message(errno));
+  if (file_.bytes() < kLengthBytes) {
+    fail("{}: has {} bytes, but a safetensors file starts with 8 bytes of header length", path_.string(),
+         file_.bytes());
   }
-  if (!S_ISREG(status.st_mode)) fail("{}: is not a regular file", path_.string());
-  const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail("{}: cannot be opened: {}", path_.string(), std::generic_category().message(errno));
-  if (::fstat(descriptor, &status) == 0) stamp_ = stamp_of(status);  // of what is mapped, should the name be taken over
-  size_ = static_cast<uint64_t>(status.st_size);
-  void* mapped = MAP_FAILED;
-  if (size_ >= kLengthBytes) mapped = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
-  const int code = errno;
-  ::close(descriptor);
-  if (size_ < kLengthBytes) {
-    fail("{}: has {} bytes, but a safetensors file starts with 8 bytes of header length", path_.string(), size_);
-  }
-  if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), std::generic_category().message(code));
+  void* mapped = ::mmap(nullptr, file_.bytes(), PROT_READ, MAP_SHARED, file_.descriptor(), 0);
+  if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), std::generic_category().message(errno));
   data_ = static_cast<std::byte*>(mapped);
 }
 
 void SafetensorsFile::parse_header() {
   const std::string file = path_.string();
   constexpr std::string_view kPointer = "version https://git-lfs";
-  if (std::string_view(reinterpret_cast<const char*>(data_), size_).starts_with(kPointer)) {
+  if (std::string_view(reinterpret_cast<const char*>(data_), file_.bytes()).starts_with(kPointer)) {
     fail(
         "{}: is a Git LFS pointer of {} bytes in place of the weights; fetch them with `git lfs pull`, or download "
         "again",
-        file, size_);
+        file, file_.bytes());
   }
   uint64_t length = 0;
   for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(data_[i]) << (8 * i);
-  if (length > kMaxHeaderBytes || length > size_ - kLengthBytes) {
+  if (length > kMaxHeaderBytes || length > file_.bytes() - kLengthBytes) {
     fail(
         "{}: claims a header of {} bytes in a file of {} bytes (and at most {} are allowed), so it is truncated or "
         "not a safetensors file",
-        file, length, size_, kMaxHeaderBytes);
+        file, length, file_.bytes(), kMaxHeaderBytes);
   }
   header_bytes_ = kLengthBytes + length;
   const std::string_view text(reinterpret_cast<const char*>(data_) + kLengthBytes, length);
@@ -268,7 +249,7 @@ void SafetensorsFile::parse_header() {
       metadata_[key] = value.get<std::string>();
     }
   }
-  check_coverage(file, tensors_, kLengthBytes + length, size_);
+  check_coverage(file, tensors_, kLengthBytes + length, file_.bytes());
 }
 
 const TensorInfo& SafetensorsFile::info(const std::string& name) const {
@@ -313,26 +294,50 @@ void SafetensorsFile::release(const std::string& name) const {
   const TensorInfo& found = info(name);
   if (found.bytes == 0) return;
   const uint64_t begin = found.offset / kAround * kAround;
-  const uint64_t end = std::min(size_, (found.offset + found.bytes + kAround - 1) / kAround * kAround);
+  const uint64_t end = std::min(file_.bytes(), (found.offset + found.bytes + kAround - 1) / kAround * kAround);
   ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
 }
 
 void SafetensorsFile::require_unchanged() const {
-  struct stat status {};
-  if (::stat(path_.c_str(), &status) != 0) {
-    fail("{}: cannot be found any more: {}; weights must stay as they are while they are in use", path_.string(),
-         std::generic_category().message(errno));
+  const std::optional<FileStamp> now = stamp_of(path_);
+  if (!now) {
+    fail("{}: cannot be found any more; weights must stay as they are while they are in use", path_.string());
   }
-  if (!(stamp_of(status) == stamp_)) {
+  if (!(*now == file_.stamp())) {
     fail("{}: was changed while it was in use; weights must stay as they are until the program ends, so start it again",
          path_.string());
   }
 }
 
 std::string SafetensorsFile::identity() const {
-  const std::string_view header(reinterpret_cast<const char*>(data_), header_bytes_);
-  return fmt::format("{} {} {}.{:09} {:016x}", path_.filename().string(), stamp_.size, stamp_.seconds,
-                     stamp_.nanoseconds, fnv1a64(header));
+  const FileStamp& stamp = file_.stamp();
+  wait_until_past(stamp);
+  // Without the device: its number is another one after every mount of many file systems, and on every host.
+  return fmt::format("{} {} {} {} {} {:016x}", path_.filename().string(), stamp.inode, stamp.bytes, stamp.modified_ns,
+                     stamp.changed_ns, hash(stamp.coarse() ? Sample::kAll : Sample::kBlocks));
+}
+
+uint64_t SafetensorsFile::hash(Sample sample) const {
+  constexpr uint64_t kBlock = 4096, kPiece = uint64_t{1} << 20;
+  uint64_t hash = fnv1a64({reinterpret_cast<const char*>(data_), header_bytes_});
+  std::vector<std::byte> bytes;
+  const auto add = [&](uint64_t offset, uint64_t count) {
+    bytes.resize(count);
+    file_.read(offset, bytes.data(), count);
+    const uint64_t sum = checksum(bytes.data(), count);
+    hash = fnv1a64({reinterpret_cast<const char*>(&sum), sizeof sum}, hash);
+  };
+  if (sample == Sample::kAll) {
+    for (uint64_t at = header_bytes_; at < file_.bytes(); at += kPiece) add(at, std::min(kPiece, file_.bytes() - at));
+    return hash;
+  }
+  std::map<uint64_t, uint64_t> blocks;  // size by offset, in the order of the file
+  for (const auto& [name, info] : tensors_) {
+    const uint64_t count = std::min(kBlock, info.bytes);
+    if (count > 0) blocks[info.offset + (info.bytes - count) / 2] = count;
+  }
+  for (const auto& [offset, count] : blocks) add(offset, count);
+  return hash;
 }
 
 SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,

@@ -14,8 +14,7 @@
 #include "zoetrope/tensor.h"
 
 #include "base/atomic_file.h"
-
-struct stat;
+#include "base/input_file.h"
 
 namespace zoetrope::io {
 
@@ -53,28 +52,26 @@ class SafetensorsFile {
   // valid and are mapped again when they are touched.
   void release(const std::string& name) const;
 
-  // An Error where another program has written to the file or put another one in its place since it was opened.
+  // An Error where another program has written to the file or put another one in its place since it was opened, or
+  // where its inode was touched in another way (a link, a permission): that cannot be told from a change whose time was
+  // set back.
   void require_unchanged() const;
-  // Tells this file from others and from itself before a change: size, time and a hash of the header.
+  // Tells this file from others and from itself before and after a change (docs/configuration.md): name, inode, size,
+  // times, and hash(): of its blocks, or of everything where the times are coarse. Reads the file, so it takes
+  // milliseconds, or the time to read it all; and 10 ms, or two seconds, where the file was changed less than that ago.
   std::string identity() const;
+  enum class Sample : uint8_t { kBlocks, kAll };
+  uint64_t hash(Sample sample) const;  // of the header, and of 4 KiB from the midst of each tensor or of all bytes
 
  private:
-  struct Stamp {  // as the file system has it
-    uint64_t device = 0, number = 0, size = 0;
-    int64_t seconds = 0, nanoseconds = 0;  // of the last change
-    friend bool operator==(const Stamp&, const Stamp&) = default;
-  };
-  static Stamp stamp_of(const struct stat& status);
-
   explicit SafetensorsFile(std::filesystem::path path);
   void map();
   void parse_header();
 
   std::filesystem::path path_;
+  InputFile file_;
   std::byte* data_ = nullptr;
-  uint64_t size_ = 0;
   uint64_t header_bytes_ = 0;  // with the length before it
-  Stamp stamp_;                // when the file was mapped
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
 };

@@ -1,5 +1,6 @@
 #include "io/safetensors.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <numeric>
 #include <random>
+#include <vector>
 
 #include "base/disk_limit.h"
 #include "io/test_files.h"
@@ -23,7 +25,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
   return "\"" + name + R"(": {"dtype": ")" + dtype + R"(", "shape": )" + shape + R"(, "data_offsets": )" + span + "}";
 }
 
-std::string object(std::initializer_list<std::string> entries) {
+std::string object(const std::vector<std::string>& entries) {
   std::string text;
   for (const std::string& one : entries) text.append(text.empty() ? "{" : ",").append(one);
   return text + "}";
@@ -183,7 +185,7 @@ TEST(Safetensors, FilesThatAreNotOne) {
       folder.write("pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
   EXPECT_THAT(error_of([&] { SafetensorsFile::open(pointer); }), HasSubstr("is a Git LFS pointer"));
   EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder / "none"); }), HasSubstr("no such file"));
-  EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder.path()); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder.path()); }), HasSubstr("a regular file is needed"));
   EXPECT_THAT(open_error(folder, ""), AllOf(HasSubstr("bad.safetensors"), HasSubstr("has 0 bytes")));
   EXPECT_THAT(open_error(folder, "1234567"), HasSubstr("has 7 bytes"));
   EXPECT_THAT(open_error(folder, std::string("\0\0\0\0\0\0\0\x80{}", 10)), HasSubstr("9223372036854775808"));
@@ -287,6 +289,58 @@ TEST(Safetensors, MutatedHeadersAreRefusedOrSafe) {
   }
   EXPECT_GT(refused, 150);
   EXPECT_GT(opened, 0);
+}
+
+TEST(Safetensors, AChangeInPlaceWithItsTimeSetBackIsNoticed) {
+  const TestFolder folder;
+  constexpr int64_t kCount = 1 << 16;
+  SafetensorsWriter writer;
+  const Tensor a = counting({kCount});
+  writer.add("a", a);
+  writer.write(folder / "x.safetensors");
+  const auto before = SafetensorsFile::open(folder / "x.safetensors");
+  const std::string identity = before->identity();
+  EXPECT_EQ(before->identity(), identity);
+  EXPECT_EQ(SafetensorsFile::open(folder / "x.safetensors")->identity(), identity);
+  before->require_unchanged();
+  std::string bytes = file_bytes(folder / "x.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);  // far from the blocks that are looked at
+  rewrite_in_place(folder / "x.safetensors", bytes);
+  EXPECT_THAT(error_of([&] { before->require_unchanged(); }), HasSubstr("was changed while it was in use"));
+  const auto after = SafetensorsFile::open(folder / "x.safetensors");
+  EXPECT_EQ(after->hash(SafetensorsFile::Sample::kBlocks), before->hash(SafetensorsFile::Sample::kBlocks));
+  EXPECT_NE(after->identity(), identity);
+}
+
+// What holds where a file system's times tell nothing.
+TEST(Safetensors, HashesSeeEveryTensorOrEveryByte) {
+  using Sample = SafetensorsFile::Sample;
+  const TestFolder folder;
+  std::vector<std::string> entries;
+  std::string data;
+  for (const size_t bytes : std::vector<size_t>{4, 4096, 4097, 3, 0, 40'000}) {
+    entries.push_back(entry(fmt::format("t{}", bytes), "U8", fmt::format("[{}]", bytes),
+                            fmt::format("[{}, {}]", data.size(), data.size() + bytes)));
+    data += std::string(bytes, 'x');
+  }
+  const auto hash = [&](const std::string& header, const std::string& content, Sample sample) {
+    return SafetensorsFile::open(folder.write("x.safetensors", safetensors_bytes(header, content)))->hash(sample);
+  };
+  const std::string header = object(entries);
+  const uint64_t blocks = hash(header, data, Sample::kBlocks), all = hash(header, data, Sample::kAll);
+  EXPECT_NE(hash(header + " ", data, Sample::kBlocks), blocks);
+  EXPECT_NE(hash(header + " ", data, Sample::kAll), all);
+  // Offsets of a byte in the midst of each tensor, and of first and last ones.
+  for (const size_t at : std::vector<size_t>{1, 4 + 2048, 4100 + 2048, 8198, 8200 + 20'000}) {
+    std::string other = data;
+    other[at] = 'y';
+    EXPECT_NE(hash(header, other, Sample::kBlocks), blocks) << at;
+  }
+  for (size_t at = 0; at < data.size(); at += at < 8300 ? 83 : 997) {
+    std::string other = data;
+    other[at] = 'y';
+    EXPECT_NE(hash(header, other, Sample::kAll), all) << at;
+  }
 }
 
 TEST(Safetensors, WriterRefusesAndLeavesNothing) {

@@ -1,8 +1,14 @@
 // For this room's tests: files in a folder of their own, well-formed or not.
 #pragma once
 
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "base/test_folder.h"
@@ -15,6 +21,15 @@ inline std::string safetensors_bytes(const std::string& header, const std::strin
   const uint64_t length = header.size();
   std::memcpy(bytes.data(), &length, 8);
   return bytes + header + data;
+}
+
+// As `cp -p` and archives replace a file that is there: other bytes, the same inode and time.
+inline void rewrite_in_place(const std::filesystem::path& path, const std::string& bytes) {
+  struct stat before {};
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  std::fstream(path, std::ios::binary | std::ios::in | std::ios::out) << bytes;
+  const timespec times[2] = {before.st_atim, before.st_mtim};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
 }
 
 }  // namespace zoetrope::io

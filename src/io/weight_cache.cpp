@@ -1,9 +1,6 @@
 #include "io/weight_cache.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +11,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "io/checksum.h"
 #include "io/hash.h"
 
@@ -62,16 +60,10 @@ Header header_of(const WeightCache::Contents& contents) {
 
 class MappedBlock final : public WeightCache::Kept {
  public:
-  MappedBlock(fs::path path, int descriptor, const struct stat& status)
-      : path_(std::move(path)), bytes_(static_cast<size_t>(status.st_size)), status_(status) {
-    void* mapped = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, descriptor, 0);
-    if (mapped == MAP_FAILED) fail("cannot be mapped: {}", std::generic_category().message(errno));
-    file_ = static_cast<std::byte*>(mapped);
-    ::madvise(mapped, bytes_, MADV_WILLNEED);
-  }
+  explicit MappedBlock(const fs::path& path) : MappedBlock(path, InputFile(path, InputFile::Kind::kCache)) {}
   MappedBlock(const MappedBlock&) = delete;
   MappedBlock& operator=(const MappedBlock&) = delete;
-  ~MappedBlock() override { ::munmap(file_, bytes_); }
+  ~MappedBlock() override { ::munmap(file_, stamp_.bytes); }
 
   std::byte* data() const override { return file_ + kDataOffset; }
   bool verify(size_t entry) const override {
@@ -79,16 +71,14 @@ class MappedBlock final : public WeightCache::Kept {
   }
   // Only what is written into this very file matters: a new one of its name is another file.
   void require_unchanged() const override {
-    struct stat now {};
-    if (::stat(path_.c_str(), &now) != 0 || now.st_ino != status_.st_ino || now.st_dev != status_.st_dev) return;
-    if (now.st_size != status_.st_size || now.st_mtim.tv_sec != status_.st_mtim.tv_sec ||
-        now.st_mtim.tv_nsec != status_.st_mtim.tv_nsec) {
-      fail("{}: was changed while it was in use; remove it and start again", path_.string());
-    }
+    const std::optional<FileStamp> now = stamp_of(path_);
+    if (!now || now->inode != stamp_.inode || now->device != stamp_.device || *now == stamp_) return;
+    fail("{}: was changed while it was in use; remove it and start again", path_.string());
   }
 
   // What is wrong with the file apart from the forms, or nothing; before verify().
   std::string defect(const WeightCache::Contents& contents) {
+    if (stamp_.bytes < kDataOffset) return "is cut off";
     Header found, wanted = header_of(contents);
     std::memcpy(&found, file_, sizeof found);
     if (std::memcmp(found.magic, wanted.magic, sizeof found.magic) != 0 ||
@@ -98,7 +88,9 @@ class MappedBlock final : public WeightCache::Kept {
     if (found.identity != wanted.identity) return "was made from other weights";
     if (found.forms != wanted.forms) return "holds other forms";
     // Sizes are those that the forms must have, whatever the file says: nothing is read behind its end.
-    if (bytes_ != wanted.file_bytes) return fmt::format("has {} bytes instead of {}", bytes_, wanted.file_bytes);
+    if (stamp_.bytes != wanted.file_bytes) {
+      return fmt::format("has {} bytes instead of {}", stamp_.bytes, wanted.file_bytes);
+    }
     if (std::memcmp(&found, &wanted, sizeof found) != 0) return kDamaged;
     const size_t entries = contents.entries.size();
     sums_.resize(entries + 1);
@@ -111,9 +103,16 @@ class MappedBlock final : public WeightCache::Kept {
   }
 
  private:
+  MappedBlock(const fs::path& path, const InputFile& file) : path_(path), stamp_(file.stamp()) {
+    if (stamp_.bytes == 0) return;  // cannot be mapped
+    void* mapped = ::mmap(nullptr, stamp_.bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+    if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), std::generic_category().message(errno));
+    file_ = static_cast<std::byte*>(mapped);
+    ::madvise(mapped, stamp_.bytes, MADV_WILLNEED);
+  }
+
   fs::path path_;
-  size_t bytes_;
-  struct stat status_;
+  FileStamp stamp_;
   std::byte* file_ = nullptr;
   std::vector<WeightCache::Entry> entries_;
   std::vector<uint64_t> sums_;  // of the entries, and of those
@@ -177,32 +176,19 @@ std::vector<std::string> WeightCache::take_notes() {
 
 std::unique_ptr<WeightCache::Kept> WeightCache::open(const Contents& contents) {
   const fs::path path = file(contents);
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
-    if (errno != ENOENT) {
-      note(fmt::format("weight_cache: {}: cannot be opened: {}; the weights are made anew", path.string(),
-                       std::generic_category().message(errno)));
-    }
-    return nullptr;
-  }
+  std::error_code code;
+  static_cast<void>(fs::status(path, code));
+  if (code == std::errc::no_such_file_or_directory) return nullptr;
   std::string wrong;
-  std::unique_ptr<MappedBlock> block;
   try {
-    struct stat status {};
-    if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-      wrong = "is not a regular file";
-    } else if (static_cast<uint64_t>(status.st_size) < kDataOffset) {
-      wrong = "is cut off";
-    } else {
-      block = std::make_unique<MappedBlock>(path, descriptor, status);
-      wrong = block->defect(contents);
-    }
+    auto block = std::make_unique<MappedBlock>(path);
+    wrong = block->defect(contents);
+    if (wrong.empty()) return block;
+    wrong = fmt::format("{}: {}", path.string(), wrong);
   } catch (const std::exception& error) {
     wrong = error.what();
   }
-  ::close(descriptor);
-  if (wrong.empty()) return block;
-  note(fmt::format("weight_cache: {}: {}; the weights are made anew", path.string(), wrong));
+  note(fmt::format("weight_cache: {}; the weights are made anew", wrong));
   return nullptr;
 }
 

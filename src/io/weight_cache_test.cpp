@@ -1,12 +1,15 @@
 #include "io/weight_cache.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <cstring>
+#include <functional>
 #include <set>
+#include <utility>
 
 #include "base/disk_limit.h"
 #include "io/checksum.h"
@@ -49,7 +52,7 @@ class WeightCacheTest : public testing::Test {
 
   WeightCacheTest() { store(1); }
 
-  void store(float factor) {
+  void store(float factor, const std::string& name = "model.safetensors") {
     SafetensorsWriter writer;
     const Tensor a(DType::kF32, {kCount}), b(DType::kF32, {kCount});
     for (int64_t i = 0; i < kCount; ++i) {
@@ -58,7 +61,12 @@ class WeightCacheTest : public testing::Test {
     }
     writer.add("a", a);
     writer.add("b", b);
-    writer.write(folder_ / "model.safetensors");
+    writer.write(folder_ / name);
+  }
+
+  void store_in_place(float factor) {
+    store(factor, "other.safetensors");
+    rewrite_in_place(folder_ / "model.safetensors", file_bytes(folder_ / "other.safetensors"));
   }
 
   fs::path cache_folder() const { return folder_ / "cache"; }
@@ -137,6 +145,16 @@ TEST_F(WeightCacheTest, OtherWeightsAreNoticedAndTheCacheIsRemade) {
               ElementsAre(AllOf(HasSubstr(".weights: was made from other weights"), HasSubstr("made anew"))));
   EXPECT_EQ(load().made, 0);
   EXPECT_EQ(cache_files().size(), 1u);
+}
+
+TEST_F(WeightCacheTest, WeightsReplacedInPlaceWithTheirTimesKeptAreOthers) {
+  const Loaded first = load();
+  store_in_place(-1);
+  EXPECT_THAT(error_of([&] { first.weights->require_unchanged(); }), HasSubstr("was changed while it was in use"));
+  const Loaded other = load();
+  EXPECT_EQ(other.made, 2);
+  EXPECT_THAT(other.notes, ElementsAre(HasSubstr("was made from other weights")));
+  EXPECT_EQ(load().made, 0);
 }
 
 TEST_F(WeightCacheTest, EveryKindOfDamageIsNoticed) {
@@ -277,11 +295,42 @@ TEST_F(WeightCacheTest, ChangesUnderARunningProgramAreNoticed) {
 // Whoever writes into the checkpoint while it is loaded gets a refusal, and no cache of half-changed weights.
 TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefused) {
   const auto cache = std::make_shared<WeightCache>(cache_folder(), "test");
-  const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
-                                                 Weights::Loading{cache, {}});
+  const auto change_while_loading = [&](const std::function<void()>& change) {
+    const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
+                                                   Weights::Loading{cache, {}});
+    WeightLoader loader(weights);
+    loader.add({{"a"}, {{kCount}}, "copy", 4, [&](std::span<const TensorView>, std::byte*) { change(); }}, {});
+    return error_of([&] { loader.run(1); });
+  };
+  EXPECT_THAT(change_while_loading([&] { store(3); }), HasSubstr("was changed while it was in use"));
+  EXPECT_THAT(change_while_loading([&] { store_in_place(4); }), HasSubstr("was changed while it was in use"));
+  EXPECT_THAT(cache_files(), IsEmpty());
+}
+
+// A file system whose times say nothing: the contents do.
+TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefusedWhereTimesDoNotShowThem) {
+  class ChangingSource final : public WeightSource {
+   public:
+    explicit ChangingSource(std::shared_ptr<const WeightSource> source) : source_(std::move(source)) {}
+    bool contains(const std::string& name) const override { return source_->contains(name); }
+    std::vector<std::string> names() const override { return source_->names(); }
+    TensorInfo info(const std::string& name) const override { return source_->info(name); }
+    std::string where(const std::string& name) const override { return source_->where(name); }
+    TensorView mapped(const std::string& name) const override { return source_->mapped(name); }
+    void read(const std::string& name, const TensorView& out) const override { source_->read(name, out); }
+    std::string identity() const override { return fmt::format("version {}", version); }
+    int version = 1;
+
+   private:
+    std::shared_ptr<const WeightSource> source_;
+  };
+  const auto source = std::make_shared<ChangingSource>(checkpoint_source(Checkpoint::open(folder_.path(), "model")));
+  const auto cache = std::make_shared<WeightCache>(cache_folder(), "test");
+  const auto weights = std::make_shared<Weights>(source, Weights::Loading{cache, {}});
   WeightLoader loader(weights);
-  loader.add({{"a"}, {{kCount}}, "copy", 4, [&](std::span<const TensorView>, std::byte*) { store(3); }}, {});
-  EXPECT_THAT(error_of([&] { loader.run(1); }), HasSubstr("was changed while it was in use"));
+  loader.add({{"a"}, {{kCount}}, "copy", 4, [&](std::span<const TensorView>, std::byte*) { source->version = 2; }}, {});
+  EXPECT_THAT(error_of([&] { loader.run(1); }),
+              AllOf(HasSubstr("model.safetensors"), HasSubstr("was changed while it was read")));
   EXPECT_THAT(cache_files(), IsEmpty());
 }
 

@@ -237,13 +237,15 @@ void WeightLoader::run(int threads, const Tick& tick) {
     return std::tie(a->file, a->offset) < std::tie(b->file, b->offset);
   });
 
-  WeightCache::Contents contents{weights_->source_->identity(), {}, 0};
+  // Forms are kept on disk by what they are made from, which must be known.
+  const WeightSource& source = *weights_->source_;
+  WeightCache* disk = jobs.empty() ? nullptr : weights_->loading_.cache.get();
+  WeightCache::Contents contents{disk == nullptr ? std::string() : source.identity(), {}, 0};
+  if (contents.identity.empty()) disk = nullptr;
   for (const Job* job : jobs) {
     contents.entries.push_back({hash_of(job->form), contents.bytes, job->form.bytes});
     contents.bytes += static_cast<uint64_t>(round_up(static_cast<int64_t>(job->form.bytes), kAlignment));
   }
-  // Forms are kept on disk by what they are made from, which must be known.
-  WeightCache* disk = contents.identity.empty() || jobs.empty() ? nullptr : weights_->loading_.cache.get();
   std::unique_ptr<WeightCache::Kept> opened = disk == nullptr ? nullptr : disk->open(contents);
   const WeightCache::Kept* kept = opened.get();
   std::unique_ptr<FormBlock> block = std::move(opened);
@@ -252,7 +254,7 @@ void WeightLoader::run(int threads, const Tick& tick) {
   for (const WeightCache::Entry& entry : contents.entries) places.push_back(block->data() + entry.offset);
   std::vector<std::unique_ptr<FormBlock>> remade;
   {
-    Crew crew(*weights_->source_, jobs, places, kept);
+    Crew crew(source, jobs, places, kept);
     crew.start(threads);
     for (size_t i = 0; i < jobs.size(); ++i) {
       const size_t job = crew.take();
@@ -260,7 +262,11 @@ void WeightLoader::run(int threads, const Tick& tick) {
     }
     remade = crew.take_remade();
   }
-  weights_->source_->require_unchanged();
+  source.require_unchanged();
+  // By their contents too: a cache of other values than its key says would be used for as long as it lies there.
+  if (disk != nullptr && source.identity() != contents.identity) {
+    fail("{}: was changed while it was read; start again when it is complete", source.where(jobs[0]->form.names[0]));
+  }
   if (!remade.empty()) disk->note_damaged(contents);
   if (disk != nullptr && (kept == nullptr || !remade.empty())) disk->write(contents, {places.begin(), places.end()});
   for (size_t i = 0; i < jobs.size(); ++i) cache.forms[{jobs[i]->form.names, jobs[i]->form.form}] = places[i];

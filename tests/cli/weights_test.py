@@ -5,6 +5,7 @@
     weights_test.py --list                the names
 """
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -145,6 +146,30 @@ def cache_of_other_weights_is_remade(cwd):
     assert plain.returncode == 0, plain.stderr
     assert latents(f"{cwd}/two") == latents(f"{cwd}/plain") != latents(f"{cwd}/one")
     assert len(list((pathlib.Path(cwd) / "cache").iterdir())) == 1
+
+
+@test
+def weights_replaced_in_place_with_their_times_kept_are_never_mixed(cwd):
+    model = pathlib.Path(cwd) / "model"
+    shutil.copytree(MODEL, model)
+    cached(cwd, "one", f"model={model}")
+    for file in (model / "transformer").glob("*.safetensors"):
+        before = file.stat()
+        data = bytearray(file.read_bytes())
+        for at in range(8 + int.from_bytes(data[:8], "little") + 3, len(data), 4):
+            data[at] ^= 0x80  # the sign of every float
+        with file.open("r+b") as out:
+            out.write(data)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    result = cached(cwd, "two", f"model={model}")
+    assert "was made from other weights" in result.stderr and "made anew" in result.stderr, result.stderr
+    plain = generate(cwd, f"model={model}", "output=plain.png", "dump=plain")
+    assert plain.returncode == 0, plain.stderr
+    assert latents(f"{cwd}/two") == latents(f"{cwd}/plain") != latents(f"{cwd}/one")
+    frames = {name: [file.read_bytes() for file in sorted(pathlib.Path(cwd).glob(f"{name}-*.png"))]
+              for name in ("two", "plain")}
+    assert len(frames["two"]) > 1 and frames["two"] == frames["plain"]
 
 
 @test
