@@ -53,8 +53,9 @@ OptionSet describe_options(AttentionOptions& o) {
            "force a kernel: amx_bf16, avx512_bf16, avx512, avx2, scalar; unset or auto: the fastest that can")
       .number("scale", o.scale, {-kLargestScale, kLargestScale}, "of q·k; unset: 1/sqrt(D)")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
-      .integer("threads", o.threads, {1, 4096},
-               "compute threads of this process, shared by its ranks; unset: all cores")
+      .integer(
+          "threads", o.threads, {1, 4096},
+          "compute threads of this process, shared by its ranks; unset: the cores of its affinity and its CPU quota")
       .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
       .integer("repeat", o.repeat, {1, 1000000}, "timed repeats, after runs that are not timed")
       .flag("reference", o.reference,

@@ -1,4 +1,4 @@
-// How many threads this process may run at once: the cores of its affinity.
+// How many threads this process may run at once: available_cores().threads().
 #pragma once
 
 namespace zoetrope {

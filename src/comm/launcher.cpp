@@ -9,8 +9,6 @@
 
 #include "zoetrope/communicator.h"
 
-#include "device/thread_team.h"
-
 namespace zoetrope::comm {
 
 namespace {
@@ -62,11 +60,16 @@ int launched_rank() { return launch().rank; }
 
 int process_threads(std::optional<int64_t> wanted) {
   if (wanted) return static_cast<int>(*wanted);
-  const int available = available_threads();
-  const bool bound = available < static_cast<int>(std::thread::hardware_concurrency());
+  const AvailableCores cores = available_cores();
   const std::optional<int> local = number(std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE"));
-  if (!local || bound || !launched_by_mpi()) return available;
-  return std::max(1, available / std::max(1, *local));
+  if (!local || *local <= 1 || !launched_by_mpi()) return cores.threads();
+  return threads_beside(cores, *local, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+int threads_beside(const AvailableCores& cores, int processes, int cores_of_node) {
+  const bool bound = cores.affinity < cores_of_node;
+  const int own = bound ? cores.affinity : cores.affinity / processes;
+  return std::max(1, cores.quota ? std::min(own, static_cast<int>(*cores.quota) / processes) : own);
 }
 
 }  // namespace zoetrope::comm

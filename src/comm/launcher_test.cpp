@@ -45,5 +45,15 @@ TEST(Launcher, LeavesThreadsToTheUserElseTakesWhatThisProcessHas) {
   EXPECT_LE(process_threads({}), available_threads());
 }
 
+TEST(Launcher, ProcessesOfANodeShareItsQuotaAndCoresThatTheyAreNotBoundTo) {
+  constexpr int kNode = 8;
+  EXPECT_EQ(threads_beside({8, std::nullopt}, 2, kNode), 4);
+  EXPECT_EQ(threads_beside({4, std::nullopt}, 2, kNode), 4);  // bound to half of the cores each
+  EXPECT_EQ(threads_beside({8, 6.0}, 2, kNode), 3);
+  EXPECT_EQ(threads_beside({4, 6.0}, 2, kNode), 3);
+  EXPECT_EQ(threads_beside({1, 6.0}, 2, kNode), 1);
+  EXPECT_EQ(threads_beside({8, 0.5}, 2, kNode), 1);
+}
+
 }  // namespace
 }  // namespace zoetrope::comm

@@ -72,8 +72,9 @@ OptionSet describe_options(GenerateOptions& o) {
       .number("memory_limit", o.memory_limit, {0.001, 1e6},
               "GB that this process may use, refused before loading where it would need more; unset: what is available")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
-      .integer("threads", o.threads, {1, 4096},
-               "compute threads of this process, shared by its ranks; unset: all cores");
+      .integer(
+          "threads", o.threads, {1, 4096},
+          "compute threads of this process, shared by its ranks; unset: the cores of its affinity and its CPU quota");
   set.text("hardware", o.hardware, kHardwareHelp);
   attention::describe_strategy_options(set, o.strategy);
   set.integer("context_parallelism", o.context_parallelism, {-1, 4096},

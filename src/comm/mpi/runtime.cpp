@@ -11,11 +11,11 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "base/available_cores.h"
 #include "base/error.h"
 #include "comm/launcher.h"
 #include "comm/mpi/ending.h"
 #include "comm/transport.h"
-#include "device/thread_team.h"
 #include "trace/trace.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -103,13 +103,15 @@ int64_t thread_cpu_ns() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// Cores that the ranks of one host may run on, bound to cores of their own or not; collective over them.
+// Cores that the ranks of one host can use at once, bound to cores of their own or not; collective over them.
 int cores_of(MPI_Comm host) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  sched_getaffinity(0, sizeof cores, &cores);  // stays empty where the host has more cores than the set
-  MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof cores, MPI_BYTE, MPI_BOR, host);
-  return std::max(CPU_COUNT(&cores), available_threads());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);  // stays empty where the host has more cores than the set
+  MPI_Allreduce(MPI_IN_PLACE, &set, sizeof set, MPI_BYTE, MPI_BOR, host);
+  AvailableCores cores = available_cores();
+  cores.affinity = std::max(CPU_COUNT(&set), cores.affinity);
+  return cores.threads();
 }
 
 Runtime* g_runtime = nullptr;  // for started() only
