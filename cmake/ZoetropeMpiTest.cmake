@@ -21,7 +21,7 @@ set(ZOETROPE_MPI_TEST_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_plm=isolated
-  OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1)
+  OMPI_MCA_orte_base_help_aggregate=1)
 if(ZOETROPE_SANITIZE MATCHES "address")
   # Open MPI is built without frame pointers: only full unwinding finds whose leak it is, so that lsan.supp can name it.
   list(APPEND ZOETROPE_MPI_TEST_ENVIRONMENT ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:fast_unwind_on_malloc=0

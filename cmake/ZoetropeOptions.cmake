@@ -33,8 +33,6 @@ if(ZOETROPE_SANITIZE)
   add_compile_options(-fsanitize=${ZOETROPE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${ZOETROPE_SANITIZE})
   if(ZOETROPE_SANITIZE MATCHES "thread")
-    # The sanitizer does not see libgomp's barriers, so our own team runs on std::thread there.
-    target_compile_definitions(zoetrope_flags INTERFACE ZOETROPE_STD_THREAD_TEAM=1)
     target_compile_options(zoetrope_flags INTERFACE -Wno-tsan)
   endif()
 endif()

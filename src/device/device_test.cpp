@@ -1,53 +1,13 @@
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstring>
 #include <numeric>
-#include <vector>
 
 #include "device/arena.h"
 #include "device/stream.h"
-#include "device/thread_team.h"
 
 namespace zoetrope {
 namespace {
-
-TEST(ThreadTeam, RunsEveryIndexOnceWhateverTheTeam) {
-  for (const int threads : {1, 2, 3, 5}) {
-    ThreadTeam team(threads);
-    for (const int64_t count : {0, 1, 2, 7, 64}) {
-      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
-      team.parallel_for(count, 1, [&](IndexRange range, int) {
-        for (int64_t i = range.begin; i < range.end; ++i) ++seen[static_cast<size_t>(i)];
-      });
-      for (const auto& n : seen) EXPECT_EQ(n, 1);
-    }
-  }
-}
-
-TEST(ThreadTeam, GivesEachThreadItsOwnNumber) {
-  ThreadTeam team(4);
-  std::vector<std::atomic<int>> seen(4);
-  team.run([&](int thread) { ++seen[static_cast<size_t>(thread)]; });
-  for (const auto& n : seen) EXPECT_EQ(n, 1);
-}
-
-// Inside a program's own parallel region OpenMP gives one thread where many are asked for.
-TEST(ThreadTeam, RunsEveryIndexWithinAParallelRegion) {
-#ifdef ZOETROPE_STD_THREAD_TEAM
-  GTEST_SKIP() << "the team is no OpenMP region here, and the thread sanitizer cannot see libgomp's own";
-#else
-  std::atomic<int> callers = 0;
-  std::vector<std::atomic<int>> seen(4);
-#pragma omp parallel num_threads(2)
-  {
-    ++callers;
-    ThreadTeam team(4);
-    team.run([&](int thread) { ++seen[static_cast<size_t>(thread)]; });
-  }
-  for (const auto& n : seen) EXPECT_EQ(n, callers);
-#endif
-}
 
 TEST(Arena, ReusesWhatAScopeGaveBack) {
   Arena arena;

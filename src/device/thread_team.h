@@ -1,7 +1,9 @@
-// A team of threads owned by a rank. On OpenMP, so that oneDNN and our kernels share one pool a rank thread; on
-// std::thread under the thread sanitizer, which cannot see libgomp's barriers.
+// A team of threads owned by a rank: the only threads that compute. Whoever waits in it looks for a bounded time and
+// then sleeps, so that a core which others use as well is theirs while there is nothing to do.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -13,7 +15,11 @@ namespace zoetrope {
 
 class ThreadTeam {
  public:
-  // `threads` ≥ 1, the calling thread included.
+  // How long a thread that waits for the others looks, before it sleeps: about what falling asleep and being woken
+  // cost, so that a wait takes at most twice of the core what the better of the two would.
+  static constexpr std::chrono::microseconds kLongestSpin{50};
+
+  // `threads` ≥ 1, the calling thread included. Throws Error where the system does not give so many.
   explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -22,7 +28,7 @@ class ThreadTeam {
   int size() const { return threads_; }
 
   // body(thread) once for each thread in [0, size()); returns when all have finished. Bodies must not throw and must
-  // not wait for one another: where OpenMP gives fewer threads than asked for, one runs several bodies in turn. To be
+  // not wait for one another: of a thread that does not get a core in time, another runs the body after its own. To be
   // called from the thread that owns the rank, never from inside a body.
   template <typename Body>
   void run(Body&& body) {
@@ -50,7 +56,7 @@ class ThreadTeam {
 
   int threads_;
   struct Pool;
-  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Pool> pool_;  // none where the caller is alone
 };
 
 }  // namespace zoetrope

@@ -1,36 +1,20 @@
-// What gemm and conv share of oneDNN: the engine, a stream a thread, scratch memory from the rank's arena, and the
-// rule that float32 stays float32.
+// What our products share of oneDNN: the engine, a stream a thread, the rules that it works on the calling thread and
+// that float32 stays float32.
 #pragma once
 
 #include <omp.h>
 
-#include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
-
-#include "device/stream.h"
 
 namespace zoetrope::kernels {
 
-// One CPU engine a process: it holds no state that changes. Streams belong to the calling (rank) thread.
+// One CPU engine a process: it holds no state that changes. Streams belong to the calling thread.
 const dnnl::engine& onednn_engine();
 dnnl::stream& onednn_stream();
 
-// Makes oneDNN use the rank's team from this thread; returns the number of threads that primitives will see, which is
-// part of every cache key: a primitive made for n threads must run on n. So what OpenMP would not give is not asked
-// for.
-inline int use_team(Stream& stream) {
-#ifdef ZOETROPE_STD_THREAD_TEAM
-  (void)stream;
-  return 1;
-#else
-  const int given = omp_in_parallel() != 0 ? 1 : std::min(stream.team().size(), omp_get_thread_limit());
-  omp_set_num_threads(given);
-  return given;
-#endif
-}
-
-// While it lives, oneDNN works on the calling thread alone: for what runs on threads of another kind, where OpenMP
-// would start a team of all processors for each of them.
+// While it lives, oneDNN works on the calling thread alone. That holds for all that is asked of it, primitives that are
+// made included: threads of OpenMP would spin in their barriers for as long as the environment says, and wait for each
+// other's cores. What is worth several threads is cut into pieces for the rank's team.
 class OneThread {
  public:
   OneThread() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -45,7 +29,7 @@ class OneThread {
 // Whether oneDNN takes this machine for one with all that `isa` names.
 bool onednn_has(dnnl::cpu_isa isa);
 
-// Strict float32, and scratch given by us: primitives are shared by ranks, so they must not own any.
+// Strict float32, and scratch given by us: primitives are shared by threads, so they must not own any.
 dnnl::primitive_attr onednn_attributes();
 
 inline dnnl::memory onednn_memory(const dnnl::memory::desc& desc, const void* data) {

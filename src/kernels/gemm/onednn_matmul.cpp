@@ -1,19 +1,16 @@
 #include "kernels/gemm/onednn_matmul.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 
+#include "base/index_range.h"
 #include "kernels/onednn.h"
 
 namespace zoetrope::kernels {
 namespace {
 
-using Key = std::array<int64_t, 12>;
-
-struct Primitive {
-  dnnl::matmul matmul;
-  dnnl::memory::desc x, w, bias, out, scratch;
-};
+using Key = std::array<int64_t, 11>;
 
 dnnl::memory::data_type onednn_type(DType dtype) {
   return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
@@ -32,33 +29,43 @@ dnnl::algorithm onednn_activation(Activation activation) {
   return dnnl::algorithm::undef;
 }
 
-Primitive make_primitive(const MatmulCall& call) {
+}  // namespace
+
+OneDnnProduct::OneDnnProduct(const MatmulCall& call) {
   using dnnl::memory;
-  Primitive p;
-  p.x = memory::desc({call.m, call.k}, onednn_type(call.in_dtype), {call.x_stride, 1});
-  if (call.packed) p.w = onednn_packed_desc(call.n, call.k);
-  else p.w = memory::desc({call.k, call.n}, onednn_type(call.in_dtype), {1, call.w_stride});
-  p.out = memory::desc({call.m, call.n}, onednn_type(call.out_dtype), {call.out_stride, 1});
+  const OneThread alone;
+  x_ = memory::desc({call.m, call.k}, onednn_type(call.in_dtype), {call.x_stride, 1});
+  if (call.packed) w_ = onednn_packed_desc(call.n, call.k);
+  else w_ = memory::desc({call.k, call.n}, onednn_type(call.in_dtype), {1, call.w_stride});
+  out_ = memory::desc({call.m, call.n}, onednn_type(call.out_dtype), {call.out_stride, 1});
   dnnl::primitive_attr attributes = onednn_attributes();
   if (call.fused != Activation::kNone) {
     dnnl::post_ops post;
     post.append_eltwise(1.0f, onednn_activation(call.fused), 1.0f, 0.0f);
     attributes.set_post_ops(post);
   }
-  if (call.bias != nullptr) p.bias = memory::desc({1, call.n}, memory::data_type::f32, {call.n, 1});
+  if (call.bias != nullptr) bias_ = memory::desc({1, call.n}, memory::data_type::f32, {call.n, 1});
   const dnnl::matmul::desc desc =
-      call.bias != nullptr ? dnnl::matmul::desc(p.x, p.w, p.bias, p.out) : dnnl::matmul::desc(p.x, p.w, p.out);
+      call.bias != nullptr ? dnnl::matmul::desc(x_, w_, bias_, out_) : dnnl::matmul::desc(x_, w_, out_);
   const dnnl::matmul::primitive_desc chosen(desc, attributes, onednn_engine());
-  p.scratch = chosen.scratchpad_desc();
-  p.matmul = dnnl::matmul(chosen);
-  return p;
+  scratch_ = chosen.scratchpad_desc();
+  matmul_ = dnnl::matmul(chosen);
 }
 
-// A thread's own primitives: no lock on the way to a multiplication. Behind it stands oneDNN's cache, which is shared
-// by threads and safe, so that ranks do not compile the same code twice.
-const Primitive& primitive_for(const MatmulCall& call, int threads) {
+void OneDnnProduct::run(const MatmulCall& call, void* scratch) const {
+  const OneThread alone;
+  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, onednn_memory(x_, call.x)},
+                                                     {DNNL_ARG_WEIGHTS, onednn_memory(w_, call.w)},
+                                                     {DNNL_ARG_DST, onednn_memory(out_, call.out)}};
+  if (call.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, onednn_memory(bias_, call.bias));
+  if (scratch_bytes() > 0) arguments.emplace(DNNL_ARG_SCRATCHPAD, onednn_memory(scratch_, scratch));
+  matmul_.execute(onednn_stream(), arguments);
+  onednn_stream().wait();
+}
+
+std::shared_ptr<const OneDnnProduct> onednn_product(const MatmulCall& call) {
   constexpr size_t kMost = 512;
-  thread_local std::map<Key, Primitive> cache;
+  thread_local std::map<Key, std::shared_ptr<const OneDnnProduct>> cache;
   const Key key{call.m,
                 call.n,
                 call.k,
@@ -69,15 +76,12 @@ const Primitive& primitive_for(const MatmulCall& call, int threads) {
                 static_cast<int64_t>(call.out_dtype),
                 static_cast<int64_t>(call.fused),
                 call.bias != nullptr,
-                call.packed,
-                threads};
+                call.packed};
   const auto found = cache.find(key);
   if (found != cache.end()) return found->second;
   if (cache.size() >= kMost) cache.clear();
-  return cache.emplace(key, make_primitive(call)).first->second;
+  return cache.emplace(key, std::make_shared<const OneDnnProduct>(call)).first->second;
 }
-
-}  // namespace
 
 dnnl::memory::desc onednn_packed_desc(int64_t n, int64_t k) {
   constexpr int64_t kRows = 1024;  // a usual number; oneDNN may look at it
@@ -93,19 +97,35 @@ dnnl::memory::desc onednn_packed_desc(int64_t n, int64_t k) {
   return known[{n, k}] = weights;
 }
 
+// Along the longer axis of out, in whole blocks of what a step of the multiplication has.
 void onednn_matmul(Stream& stream, const MatmulCall& call) {
-  const Primitive& primitive = primitive_for(call, use_team(stream));
+  constexpr int64_t kBlock = 64;
+  const bool by_rows = call.m >= call.n;
+  const int64_t length = by_rows ? call.m : call.n;
+  const int64_t each = round_up(ceil_div(length, stream.team().size()), kBlock), pieces = ceil_div(length, each);
+  const auto piece = [&](int64_t index) {
+    const int64_t at = index * each;
+    const auto moved = [](const void* data, int64_t elements, DType dtype) {
+      return static_cast<const std::byte*>(data) + elements * static_cast<int64_t>(dtype_size(dtype));
+    };
+    MatmulCall part = call;
+    (by_rows ? part.m : part.n) = std::min(each, length - at);
+    if (by_rows) part.x = moved(call.x, at * call.x_stride, call.in_dtype);
+    else part.w = moved(call.w, at * call.w_stride, call.in_dtype);
+    if (!by_rows && call.bias != nullptr) part.bias += at;
+    part.out = const_cast<std::byte*>(moved(call.out, by_rows ? at * call.out_stride : at, call.out_dtype));
+    return part;
+  };
+  const std::shared_ptr<const OneDnnProduct> whole = onednn_product(piece(0)), last = onednn_product(piece(pieces - 1));
   const Arena::Scope scope(stream.scratch());
-  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, onednn_memory(primitive.x, call.x)},
-                                                     {DNNL_ARG_WEIGHTS, onednn_memory(primitive.w, call.w)},
-                                                     {DNNL_ARG_DST, onednn_memory(primitive.out, call.out)}};
-  if (call.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, onednn_memory(primitive.bias, call.bias));
-  if (primitive.scratch.get_size() > 0) {
-    void* scratch = stream.scratch().allocate(primitive.scratch.get_size());
-    arguments.emplace(DNNL_ARG_SCRATCHPAD, onednn_memory(primitive.scratch, scratch));
-  }
-  primitive.matmul.execute(onednn_stream(), arguments);
-  onednn_stream().wait();
+  const auto bytes = round_up(static_cast<int64_t>(std::max(whole->scratch_bytes(), last->scratch_bytes())), 64);
+  auto* scratch = static_cast<std::byte*>(stream.scratch().allocate(static_cast<size_t>(bytes * pieces)));
+  stream.team().parallel_for(pieces, 1, [&](IndexRange range, int) {
+    for (int64_t index = range.begin; index < range.end; ++index) {
+      const OneDnnProduct& product = index + 1 < pieces ? *whole : *last;
+      product.run(piece(index), scratch + index * bytes);
+    }
+  });
 }
 
 bool onednn_has_bf16() { return onednn_has(dnnl::cpu_isa::avx512_core); }

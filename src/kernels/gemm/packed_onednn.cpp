@@ -1,12 +1,15 @@
 #include "kernels/gemm/packed_onednn.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/index_range.h"
 #include "kernels/gemm/onednn_matmul.h"
 #include "kernels/gemm/pack_pairs.h"
 #include "kernels/gemm/stored_rows.h"
@@ -16,7 +19,9 @@ namespace zoetrope::kernels {
 namespace {
 
 constexpr int64_t kSlab = 512;         // rows of w
-constexpr int64_t kRowsAtOnce = 1024;  // of x: their sums are what the epilogue finds in cache
+constexpr int64_t kMostRows = 256;     // of x, with a slab one thread's piece: its sums stay in cache for the epilogue
+constexpr int64_t kFewestRows = 64;    // fewer do not repay reading the slab
+constexpr int64_t kRowsAtOnce = 1024;  // of x that are brought together
 
 struct Slab {
   int64_t row, rows;  // of w
@@ -37,6 +42,7 @@ std::vector<Slab> slabs_of(const PackedMatrix& matrix) {
 }
 
 void reorder(const dnnl::memory& from, const dnnl::memory& to) {
+  const OneThread alone;
   dnnl::memory source = from, target = to;
   dnnl::reorder(source, target).execute(onednn_stream(), source, target);
   onednn_stream().wait();
@@ -87,7 +93,6 @@ std::string onednn_layout_name(const PackedMatrix& matrix) {
 size_t onednn_packed_bytes(const PackedMatrix& matrix) { return static_cast<size_t>(slabs_of(matrix).back().offset); }
 
 void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
-  const OneThread alone;
   const StoredRows source(stored, matrix.k);
   std::vector<BFloat16> rows;
   for (const Slab& slab : slabs_of(matrix)) {
@@ -113,13 +118,86 @@ void onednn_unpack(const PackedMatrix& matrix, BFloat16* out) {
 
 namespace {
 
+// Blocks of rows of x: with the slabs of w they are the pieces that threads take as they come.
+struct Blocks {
+  int64_t count, rows;  // of each but the last
+};
+Blocks blocks_of(const PackedMatrix& w, int64_t rows, int threads) {
+  constexpr int64_t kPiecesPerThread = 4;
+  const int64_t slabs = ceil_div(w.n, kSlab);
+  const int64_t wanted = ceil_div(kPiecesPerThread * threads, slabs);
+  const int64_t count = std::clamp(wanted, ceil_div(rows, kMostRows), ceil_div(rows, kFewestRows));
+  const int64_t each = round_up(ceil_div(rows, count), 16);
+  return {ceil_div(rows, each), each};
+}
+
+MatmulCall piece_call(const PackedMatrix& w, int64_t rows, int64_t columns) {
+  MatmulCall call;
+  call.m = rows;
+  call.n = call.w_stride = call.out_stride = columns;
+  call.k = call.x_stride = w.k;
+  call.packed = true;
+  call.in_dtype = DType::kBF16;
+  return call;
+}
+
+// Products of rows of x that lie together: full pieces, and those at the end of an axis.
+class Pieces {
+ public:
+  Pieces(Stream& stream, const PackedMatrix& w, int64_t rows)
+      : w_(w), rows_(rows), slabs_(slabs_of(w)), blocks_(blocks_of(w, rows, stream.team().size())) {
+    for (const bool last_block : {false, true}) {
+      for (const bool last_slab : {false, true}) {
+        auto& product = products_[last_block ? 1 : 0][last_slab ? 1 : 0];
+        product = onednn_product(
+            piece_call(w, rows_of(last_block ? blocks_.count - 1 : 0), slabs_[last_slab ? slabs_.size() - 2 : 0].rows));
+        scratch_ = std::max(scratch_, round_up(static_cast<int64_t>(product->scratch_bytes()), 64));
+      }
+    }
+    sums_ = blocks_.rows * std::min(kSlab, w.n) * static_cast<int64_t>(sizeof(float));
+    memory_ = static_cast<std::byte*>(
+        stream.scratch().allocate(static_cast<size_t>((sums_ + scratch_) * stream.team().size())));
+  }
+
+  // finish(sums, row, rows, slab) after each product, on its thread.
+  template <typename Finish>
+  void run(Stream& stream, const BFloat16* x, Finish&& finish) const {
+    std::atomic<int64_t> next = 0;
+    const auto slabs = static_cast<int64_t>(slabs_.size()) - 1;
+    stream.team().run([&](int thread) {
+      std::byte* mine = memory_ + (sums_ + scratch_) * thread;
+      auto* sums = reinterpret_cast<float*>(mine);
+      // Threads are at one slab at a time, which they read from the cache that they share.
+      for (int64_t piece = next++; piece < slabs * blocks_.count; piece = next++) {
+        const int64_t block = piece % blocks_.count, row = block * blocks_.rows;
+        const Slab& slab = slabs_[static_cast<size_t>(piece / blocks_.count)];
+        MatmulCall call = piece_call(w_, rows_of(block), slab.rows);
+        call.x = x + row * w_.k;
+        call.w = w_.data + slab.offset;
+        call.out = sums;
+        const bool last_slab = slab.row + kSlab >= w_.n;
+        products_[block + 1 == blocks_.count ? 1 : 0][last_slab ? 1 : 0]->run(call, mine + sums_);
+        finish(sums, row, call.m, slab);
+      }
+    });
+  }
+
+ private:
+  int64_t rows_of(int64_t block) const { return std::min(blocks_.rows, rows_ - block * blocks_.rows); }
+
+  const PackedMatrix& w_;
+  const int64_t rows_;
+  const std::vector<Slab> slabs_;
+  const Blocks blocks_;
+  std::shared_ptr<const OneDnnProduct> products_[2][2];  // [last block][last slab]
+  int64_t sums_ = 0, scratch_ = 0;                       // bytes a thread
+  std::byte* memory_ = nullptr;
+};
+
 // oneDNN 2.6 multiplies rows that stand apart with its reference, a thousand times slower, wherever it has bf16
 // instructions, of vectors or of matrix units, and only there is this layout chosen: so they are brought together.
 size_t row_bytes(const PackedMatrix& w, int64_t rows) {
   return static_cast<size_t>(std::min(kRowsAtOnce, rows) * w.k) * sizeof(BFloat16);
-}
-BFloat16* allocate_rows(Stream& stream, const PackedMatrix& w, int64_t rows) {
-  return static_cast<BFloat16*>(stream.scratch().allocate(row_bytes(w, rows)));
 }
 void copy_rows(Stream& stream, const TensorView& x, BFloat16* to) {
   constexpr int64_t kElementsWorthAThread = 16384;
@@ -135,40 +213,30 @@ void copy_rows(Stream& stream, const TensorView& x, BFloat16* to) {
 
 void onednn_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w, const Epilogue& epilogue,
                         decltype(PackedKernel::finish) finish) {
-  const std::vector<Slab> slabs = slabs_of(w);
-  const Arena::Scope scope(stream.scratch());
-  const int64_t most = std::min(kRowsAtOnce, x.extent(0)) * std::min(kSlab, w.n);
-  auto* sums = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(most) * sizeof(float)));
-  const bool apart = x.extent(0) > 1 && x.stride(0) != w.k;
-  BFloat16* dense = apart ? allocate_rows(stream, w, x.extent(0)) : nullptr;
-  MatmulCall call;
-  call.k = w.k;
-  call.packed = true;
-  call.x_stride = w.k;
-  call.in_dtype = DType::kBF16;
-  call.out = sums;
-  for (int64_t row = 0; row < x.extent(0); row += kRowsAtOnce) {
-    call.m = std::min(kRowsAtOnce, x.extent(0) - row);
-    call.x = x.data<BFloat16>() + row * (apart ? x.stride(0) : w.k);
+  const int64_t rows = x.extent(0);
+  const bool apart = rows > 1 && x.stride(0) != w.k;
+  const int64_t at_once = apart ? std::min(kRowsAtOnce, rows) : rows;
+  for (int64_t first = 0; first < rows; first += at_once) {
+    const TensorView part = x.slice(0, first, std::min(rows, first + at_once));
+    const Arena::Scope scope(stream.scratch());
+    const BFloat16* dense = part.data<BFloat16>();
     if (apart) {
-      copy_rows(stream, x.slice(0, row, row + call.m), dense);
-      call.x = dense;
+      auto* copy = static_cast<BFloat16*>(stream.scratch().allocate(row_bytes(w, part.extent(0))));
+      copy_rows(stream, part, copy);
+      dense = copy;
     }
-    for (const Slab& slab : slabs) {
-      if (slab.rows == 0) break;
-      call.n = call.w_stride = call.out_stride = slab.rows;
-      call.w = w.data + slab.offset;
-      onednn_matmul(stream, call);
-      stream.team().parallel_for(call.m, std::max<int64_t>(1, 16384 / slab.rows), [&](IndexRange range, int) {
-        finish(moved(epilogue, row + range.begin, slab.row), sums + range.begin * slab.rows, slab.rows, range.size(),
-               slab.rows);
-      });
-    }
+    Pieces(stream, w, part.extent(0))
+        .run(stream, dense, [&](float* sums, int64_t row, int64_t count, const Slab& slab) {
+          finish(moved(epilogue, first + row, slab.row), sums, slab.rows, count, slab.rows);
+        });
   }
 }
 
-size_t onednn_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int) {
-  return static_cast<size_t>(std::min(kRowsAtOnce, rows) * std::min(kSlab, w.n)) * sizeof(float) + row_bytes(w, rows);
+size_t onednn_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads) {
+  if (rows == 0) return 0;  // a rank without tokens
+  const Blocks blocks = blocks_of(w, rows, threads);
+  const int64_t sums = blocks.rows * std::min(kSlab, w.n) * static_cast<int64_t>(sizeof(float));
+  return static_cast<size_t>(sums * threads) + row_bytes(w, rows);
 }
 
 }  // namespace zoetrope::kernels

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <ctime>
+#include <thread>
 
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/testing.h"
@@ -393,6 +396,34 @@ TEST(PackedGemm, Refusals) {
   bad = good;
   bad.w = {};
   EXPECT_THAT(error_of([&] { packed_gemm(stream, bad); }), testing::HasSubstr("no weights"));
+}
+
+double process_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// No thread but the team's works, and they sleep after kLongestSpin each: ten times that is a tenth of what one
+// thread would take that looks on. CPU time, so that what the machine does besides makes it less, never more. Run with
+// OpenMP told to spin for ever, too.
+TEST(PackedGemm, ThreadsSleepAfterwards) {
+  constexpr int kThreads = 2;
+  const std::chrono::duration<double> spins = kThreads * ThreadTeam::kLongestSpin;
+  const auto pause = std::chrono::duration_cast<std::chrono::microseconds>(100 * spins);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Case c{64, 1200, 96, dtype, dtype};
+    const Data data(c);
+    const TensorView w = data.w;
+    for (const PackedLayout layout : packed_layouts(dtype)) {
+      const Packed packed({&w, 1}, dtype, layout);
+      Stream stream(kThreads);
+      packed_gemm(stream, data.args(c, packed.matrix, name_of(layout)));
+      const double before = process_cpu_seconds();
+      std::this_thread::sleep_for(pause);
+      EXPECT_LT(process_cpu_seconds() - before, 10 * spins.count()) << packed_form(packed.matrix);
+    }
+  }
 }
 
 }  // namespace
