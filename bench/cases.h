@@ -94,11 +94,11 @@ OptionSet describe(AttentionSettings& settings);
 Section bench_attention(const AttentionSettings& settings, comm::Communicator* world, const Progress& progress,
                         Outcome& outcome);
 
-// What `bench model`, `vae`, `text` and `load` have in common.
+// What `bench model`, `vae`, `text`, `load` and `shared` have in common.
 struct PublishedSettings {
   std::string model = "wan2.1_t2v_1.3b";
   std::string weights = "random";
-  std::optional<int64_t> weights_seed;  // of random ones; unset: 0
+  std::optional<int64_t> weights_seed = std::nullopt;  // of random ones; unset: 0
   int64_t layers = 0;
   std::string dtype = "bf16";
   int64_t threads = 0;
@@ -137,5 +137,16 @@ struct LoadSettings {
 };
 OptionSet describe(LoadSettings& settings);
 std::vector<Section> bench_load(const LoadSettings& settings, const Progress& progress, Outcome& outcome);
+
+struct SharedSettings {
+  PublishedSettings published{.layers = 2};
+  std::string busy = "1,2";
+  double seconds = 0.2;
+  int64_t height = 256;
+  int64_t width = 160;
+  int64_t num_frames = 9;
+};
+OptionSet describe(SharedSettings& settings);
+std::vector<Section> bench_shared(const SharedSettings& settings, const Progress& progress, Outcome& outcome);
 
 }  // namespace zoetrope::bench

@@ -11,6 +11,11 @@
 
 namespace zoetrope::bench {
 
+// What a run gives a transformer.
+inline constexpr int64_t kRunTextRows = 512;   // to cross-attention, zero rows included
+inline constexpr int64_t kRunImageRows = 257;  // what the published image encoder makes of one picture
+inline constexpr float kRunTimestep = 500;     // some
+
 struct ForwardSize {
   Shape latent;  // {F, H, W}
   int64_t text_rows = 0;

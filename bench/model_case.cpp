@@ -12,15 +12,11 @@
 #include "models/wan/model_flops.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"
-#include "models/wan/vae/vae_layout.h"
 #include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
 namespace {
 
-constexpr int64_t kTextRows = 512;   // what a run gives cross-attention, zero rows included
-constexpr int64_t kImageRows = 257;  // what the published image encoder makes of one picture
-constexpr float kTimestep = 500;
 constexpr int kMostFrames = 100000;
 
 constexpr const char* kNote =
@@ -50,7 +46,8 @@ class ModelBench : private WholeModel {
 
   void run() {
     const std::vector<int> frames = parse_counts("num_frames", settings_.num_frames, 1, kMostFrames);
-    for (const int count : frames) latent_of(count);  // refused before anything long begins
+    for (const int count : frames)
+      model_.latent_of(settings_.height, settings_.width, count);  // refused before anything long begins
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
       say(fmt::format("{}: making weights", dtype));
       forget_peak_resident();
@@ -68,28 +65,13 @@ class ModelBench : private WholeModel {
   }
 
  private:
-  Shape latent_of(int64_t frames) const {
-    const wan::VaeConfig& vae = model_.vae();
-    const int64_t spatial = wan::spatial_factor(vae), temporal = wan::temporal_factor(vae);
-    const auto require = [](const char* key, int64_t value, int64_t unit, int64_t rest) {
-      if (value % unit != rest)
-        fail("{}={} is no size of this model: {} times a whole number{} is", key, value, unit,
-             rest == 0 ? "" : " plus 1");
-    };
-    const auto& patch = model_.transformer().patch_size;
-    require("height", settings_.height, spatial * patch[1], 0);
-    require("width", settings_.width, spatial * patch[2], 0);
-    require("num_frames", frames, temporal, temporal == 1 ? 0 : 1);
-    return {1 + (frames - 1) / temporal, settings_.height / spatial, settings_.width / spatial};
-  }
-
   void run_case(int64_t frames, const std::string& dtype, const std::shared_ptr<const io::WeightSource>& source,
                 const std::shared_ptr<const wan::TransformerWeights>& weights, int64_t load_peak) {
     const wan::TransformerConfig& config = weights->config;
-    const Shape latent = latent_of(frames);
+    const Shape latent = model_.latent_of(settings_.height, settings_.width, frames);
     const int64_t tokens = wan::token_grid(config, latent).tokens();
-    const ForwardSize size{.latent = latent, .text_rows = kTextRows, .image_rows = kImageRows};
-    const double flop = wan::forward_flop(config, tokens, kTextRows, image_rows(config, size)).total();
+    const ForwardSize size{.latent = latent, .text_rows = kRunTextRows, .image_rows = kRunImageRows};
+    const double flop = wan::forward_flop(config, tokens, kRunTextRows, image_rows(config, size)).total();
     say(fmt::format("{} {} tokens: {:.2f} TFLOP", dtype, tokens, flop * 1e-12));
     Verdict verdict;
     Timed timed;
@@ -99,7 +81,7 @@ class ModelBench : private WholeModel {
       const ForwardInputs inputs(config, size, weights->dtype);
       const Tensor velocity(weights->dtype, {1, tokens, config.patch_output_dim()});
       inputs.give(transformer);
-      const std::vector<float> timesteps{kTimestep};
+      const std::vector<float> timesteps{kRunTimestep};
       timed = time(
           weights->dtype, flop, [&] { transformer.forward(inputs.latents, timesteps, velocity); },
           [&] {

@@ -44,7 +44,21 @@ const pipeline::ComponentWeights& Published::weights(Part part) const {
   return part == Part::kTransformer ? folder_.experts.front().weights : folder_.text_encoder;
 }
 
-OptionSet describe_published(PublishedSettings& settings) {
+Shape Published::latent_of(int64_t height, int64_t width, int64_t num_frames) const {
+  const int64_t spatial = wan::spatial_factor(vae_), temporal = wan::temporal_factor(vae_);
+  const auto require = [](const char* key, int64_t value, int64_t unit, int64_t rest) {
+    if (value % unit != rest)
+      fail("{}={} is no size of this model: {} times a whole number{} is", key, value, unit,
+           rest == 0 ? "" : " plus 1");
+  };
+  const auto& patch = transformer_.patch_size;
+  require("height", height, spatial * patch[1], 0);
+  require("width", width, spatial * patch[2], 0);
+  require("num_frames", num_frames, temporal, temporal == 1 ? 0 : 1);
+  return {1 + (num_frames - 1) / temporal, height / spatial, width / spatial};
+}
+
+OptionSet describe_published(PublishedSettings& settings, const char* repeats) {
   OptionSet options;
   options
       .text("model", settings.model,
@@ -56,8 +70,7 @@ OptionSet describe_published(PublishedSettings& settings) {
       .integer("layers", settings.layers, {0, kMostLayers}, "only the first so many layers of the model; 0: all")
       .text("dtype", settings.dtype, "bf16, f32 (or float32) or all")
       .integer("threads", settings.threads, {0, kMostThreads}, "compute threads; 0: every one this process has")
-      .integer("repeat", settings.repeat, {0, 10000},
-               "timed repeats; 0: five, or three where one takes more than a second");
+      .integer("repeat", settings.repeat, {0, 10000}, repeats);
   return options;
 }
 

@@ -29,6 +29,8 @@ class Published {
   const wan::TransformerConfig& transformer() const { return transformer_; }
   const wan::VaeConfig& vae() const { return vae_; }
   const wan::TextEncoderConfig& text_encoder() const { return text_encoder_; }
+  // {frames, rows, columns} of a video's latents. Throws Error where the model has no videos of that size.
+  Shape latent_of(int64_t height, int64_t width, int64_t num_frames) const;
   const io::Checkpoint* checkpoint(Part part) const { return weights(part).checkpoint(); }  // null: random weights
   std::shared_ptr<const io::WeightSource> source(Part part, int threads) const { return weights(part).source(threads); }
 
@@ -42,7 +44,9 @@ class Published {
   wan::TextEncoderConfig text_encoder_;
 };
 
-OptionSet describe_published(PublishedSettings& settings);
+OptionSet describe_published(
+    PublishedSettings& settings,
+    const char* repeats = "timed repeats; 0: five, or three where one takes more than a second");
 int threads_of(const PublishedSettings& settings);
 
 // Bytes of the listed parameters in the form that is computed with: `dtype`, islands of the transformer in float32.

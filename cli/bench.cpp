@@ -43,6 +43,7 @@ struct Settings {
   bench::VaeSettings vae;
   bench::TextSettings text;
   bench::LoadSettings load;
+  bench::SharedSettings shared;
   Output output;
 };
 
@@ -96,6 +97,9 @@ constexpr Mode kModes[] = {
     {"load", "from files to a transformer that has done its first forward", false, false,
      [](Settings& s) { return describe(s.load); },
      [](Run& run) { return bench_load(run.settings.load, show_progress, run.outcome); }},
+    {"shared", "a forward and a decoding beside busy processes, against a fair share of the cores", false, false,
+     [](Settings& s) { return describe(s.shared); },
+     [](Run& run) { return bench_shared(run.settings.shared, show_progress, run.outcome); }},
 };
 constexpr const char* kAll = "all";
 
@@ -249,8 +253,8 @@ std::string help() {
   output.describe(common);
   return text +
          fmt::format(
-             "bench all: every mode but model, vae, text and load into one report; their keys with the mode in front "
-             "(kernel.shapes=small)\n\nEvery mode takes:\n{}",
+             "bench all: every mode but model, vae, text, load and shared into one report; their keys with the mode in "
+             "front (kernel.shapes=small)\n\nEvery mode takes:\n{}",
              common.help());
 }
 

@@ -10,7 +10,9 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
+import time
 import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
@@ -84,7 +86,7 @@ class Links(html.parser.HTMLParser):
 def help_lists_modes_and_keys(cwd):
     result = bench(cwd, "--help")
     assert result.returncode == 0
-    for word in ("bench peak", "bench kernel", "bench comm", "bench attention", "bench model", "bench vae", "bench text", "bench load", "bench all", "shapes", "sizes", "traces",
+    for word in ("bench peak", "bench kernel", "bench comm", "bench attention", "bench model", "bench vae", "bench text", "bench load", "bench shared", "bench all", "shapes", "sizes", "traces",
                  "json", "html", "svg", "comm_timeout"):
         assert word in result.stdout, word
 
@@ -330,11 +332,53 @@ def load_measures_starts_through_a_cache(cwd):
     assert found[2]["note"] and found[2]["seconds_median"] > 0, found[2]
 
 
+def processes_in(folder):
+    """Processes whose working folder this is."""
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "cwd") == os.path.realpath(folder):
+                found.append(int(process.name))
+        except OSError:
+            pass
+    return found
+
+
+@test
+def shared_is_verified_and_compared_with_the_fair_share(cwd):
+    found = rows(cwd, "shared", *TINY, *SMALL, "num_frames=5", "dtype=f32", "busy=1,3", "seconds=0", "html=page.html")
+    assert [(row["part"], row["busy"]) for row in found] == [(part, busy) for part in ("forward", "decode")
+                                                             for busy in (0, 1, 3)], found
+    for row in found:
+        assert not row["note"] and 0 < row["rel_l2"] <= row["tolerance"], row
+        assert 0 < row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"], row
+        assert abs(row["fair"] - (row["threads"] + row["busy"]) / row["threads"]) < 1e-9, row  # a thread for each core
+        assert abs(row["of_fair"] * row["fair"] - row["slower"]) < 1e-9 and row["of_fair_max"] >= row["of_fair"], row
+    assert found[0]["slower"] == found[3]["slower"] == 1, found
+    assert "beside 3" in (pathlib.Path(cwd) / "page.html").read_text()
+    assert not processes_in(cwd)
+
+
+@test
+def shared_takes_its_busy_processes_along_when_it_is_killed(cwd):
+    process = subprocess.Popen([PROGRAM, "bench", "shared", *TINY[:2], *SMALL, "num_frames=5", "busy=3", "repeat=10000"],
+                               cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while len(processes_in(cwd)) < 4:
+            assert process.poll() is None, process.returncode
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    while processes_in(cwd):  # the harness ends a test that waits for ever
+        time.sleep(0.01)
+
+
 # ---- bad input ----
 
 @test
 def bad_modes_and_keys_are_refused(cwd):
-    refused(cwd, bench(cwd), "MODE", "peak, kernel, ", "attention, model, vae, text, load, all")
+    refused(cwd, bench(cwd), "MODE", "peak, kernel, ", "attention, model, vae, text, load, shared, all")
     refused(cwd, bench(cwd, "kernels"), "'kernels'", "peak, kernel")
     refused(cwd, bench(cwd, "kernel", "shape=1x8x1x8"), "shape", "shapes")
     refused(cwd, bench(cwd, "kernel", "shapes=8x8"), "'8x8'", "BxSxHxD")
@@ -357,7 +401,7 @@ def bad_modes_and_keys_are_refused(cwd):
 
 @test
 def bad_models_are_refused(cwd):
-    for mode in ("model", "vae", "text", "load"):
+    for mode in ("model", "vae", "text", "load", "shared"):
         refused(cwd, bench(cwd, mode, "model=missing", "weights=checkpoint"), "missing")
         refused(cwd, bench(cwd, mode, *TINY, "weights=zero"), "weights", "'zero'", "random", "checkpoint")
         refused(cwd, bench(cwd, mode, *TINY, "dtype=f16"), "'f16'", "bf16")
@@ -369,6 +413,8 @@ def bad_models_are_refused(cwd):
     refused(cwd, bench(cwd, "vae", *TINY, "width=52"), "width=52", "8")
     refused(cwd, bench(cwd, "vae", *TINY, *SMALL, "num_frames=3"), "num_frames=3", "plus 1")
     refused(cwd, bench(cwd, "text", *TINY, "tokens=513"), "tokens", "'513'")
+    refused(cwd, bench(cwd, "shared", *TINY, "busy=0"), "busy", "'0'")
+    refused(cwd, bench(cwd, "shared", *TINY, "height=40"), "height=40", "16")
 
 
 @test

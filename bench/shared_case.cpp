@@ -1,0 +1,211 @@
+// `bench shared`: a forward and a decoding beside processes that use the cores as well.
+#include <algorithm>
+#include <functional>
+
+#include "base/available_cores.h"
+#include "base/error.h"
+#include "bench/busy_processes.h"
+#include "bench/cases.h"
+#include "bench/forward_inputs.h"
+#include "bench/model_check.h"
+#include "bench/peak.h"
+#include "bench/published.h"
+#include "bench/statistics.h"
+#include "bench/whole_sequence.h"
+#include "bench/words.h"
+#include "models/wan/tensor_list.h"
+#include "models/wan/transformer/transformer.h"
+#include "models/wan/vae/vae.h"
+#include "pipeline/dtype_name.h"
+
+namespace zoetrope::bench {
+namespace {
+
+constexpr int kMostFrames = 100000, kMostBusy = 1000;
+
+constexpr const char* kNote =
+    "A forward of the transformer and a decoding of the VAE, alone (busy 0) and beside so many processes that compute "
+    "without end. 'fair' is by how much a pass is longer when every thread, its own and the others', gets the same "
+    "share of the cores: (threads + busy) / cores, where they are more than that. 'slower' is the median time over "
+    "that of the passes that ran alone, "
+    "'of fair' that over 'fair', 'worst' the same of the longest repeat. Alone and beside others take turns, and each "
+    "repeat is the mean of as many passes as 'seconds' has room for. Before timing, both models were compared with "
+    "float64, as in `bench model` and `bench vae`.";
+
+class SharedBench {
+ public:
+  SharedBench(const SharedSettings& settings, const Progress& progress, Outcome& outcome)
+      : settings_(settings),
+        progress_(progress),
+        outcome_(outcome),
+        model_(Published::open(settings.published)),
+        threads_(threads_of(settings.published)),
+        stream_(threads_) {
+    section_.name = "shared";
+    section_.title = "A forward and a decoding on a machine that others use";
+    section_.note = kNote;
+    section_.table.columns = {{"part", "part"},
+                              {"height", "height"},
+                              {"width", "width"},
+                              {"num_frames", "frames"},
+                              {"dtype", "dtype"},
+                              {"threads", "threads"},
+                              {"busy", "busy"},
+                              {"seconds_min", "least", Format::kSeconds},
+                              {"seconds_median", "median", Format::kSeconds},
+                              {"seconds_max", "most", Format::kSeconds},
+                              {"slower", "slower", Format::kPercent},
+                              {"fair", "fair", Format::kPercent},
+                              {"of_fair", "of fair", Format::kPercent},
+                              {"of_fair_max", "worst", Format::kPercent},
+                              {"rel_l2", "rel L2", Format::kScientific, true},
+                              {"tolerance", "tolerance", Format::kScientific, true},
+                              {"note", ""}};
+    section_.bar_plots.push_back({"Median time over the fair share's", "", true, {}, {}});
+  }
+
+  void run() {
+    busy_ = {0};
+    const std::vector<int> others = parse_counts("busy", settings_.busy, available_threads(), kMostBusy);
+    busy_.insert(busy_.end(), others.begin(), others.end());
+    for (const int count : others) section_.bar_plots[0].groups.push_back(fmt::format("beside {}", count));
+    latent_ = model_.latent_of(settings_.height, settings_.width, settings_.num_frames);
+    for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
+      run_forward(dtype);
+      run_decode(dtype);
+    }
+  }
+
+  std::vector<Section> sections() { return {std::move(section_)}; }
+
+ private:
+  using Repeats = std::vector<std::vector<double>>;  // [busy][repeat], seconds a pass
+
+  void run_forward(const std::string& dtype) {
+    const auto source = model_.source(Part::kTransformer, threads_);
+    const auto weights = wan::TransformerWeights::load(model_.transformer(), std::make_shared<io::Weights>(source),
+                                                       pipeline::dtype_of(dtype));
+    const wan::TransformerConfig& config = weights->config;
+    say("forward", dtype, "checking");
+    const Verdict verdict = check_transformer(weights, source, stream_);
+    const int64_t tokens = wan::token_grid(config, latent_).tokens();
+    with_whole_sequence(config, tokens, weights->dtype, stream_, [&](attention::ContextAttention& attention) {
+      wan::Transformer transformer(weights, stream_);
+      transformer.prepare(latent_, 1, attention);
+      const ForwardInputs inputs(config, {.latent = latent_, .text_rows = kRunTextRows, .image_rows = kRunImageRows},
+                                 weights->dtype);
+      const Tensor velocity(weights->dtype, {1, tokens, config.patch_output_dim()});
+      inputs.give(transformer);
+      const std::vector<float> timesteps{kRunTimestep};
+      measure("forward", dtype, verdict, [&] { transformer.forward(inputs.latents, timesteps, velocity); });
+    });
+  }
+
+  void run_decode(const std::string& dtype) {
+    const DType type = pipeline::dtype_of(dtype);
+    const auto source = model_.source(Part::kVae, threads_);
+    const auto weights = std::make_shared<wan::VaeWeights>(model_.vae(), std::make_shared<io::Weights>(source),
+                                                           wan::VaeParts::kDecoder, type);
+    say("decode", dtype, "checking");
+    const Verdict verdict = check_vae_decoder(weights, source, type, stream_);
+    const Tensor latents(DType::kF32, {model_.vae().z_dim, latent_[0], latent_[1], latent_[2]});
+    fill_normal(latents, 1);
+    wan::VaeDecoder decoder(weights);
+    measure("decode", dtype, verdict, [&] { decoder.decode(stream_, latents, [](int64_t, const TensorView&) {}); });
+  }
+
+  void say(const char* part, const std::string& dtype, const std::string& what) const {
+    if (progress_) progress_(fmt::format("shared {} {}: {}", part, dtype, what));
+  }
+
+  double time(const std::function<void()>& pass) const {
+    const double begin = wall_seconds();
+    int64_t passes = 0;
+    double taken = 0;
+    do {
+      pass();
+      ++passes;
+      taken = wall_seconds() - begin;
+    } while (taken < settings_.seconds);
+    return taken / static_cast<double>(passes);
+  }
+
+  void measure(const char* part, const std::string& dtype, const Verdict& verdict, const std::function<void()>& pass) {
+    Repeats seconds(busy_.size());
+    if (!verdict.passed()) ++outcome_.wrong;
+    const int64_t repeats = settings_.published.repeat > 0 ? settings_.published.repeat : kRepeats;
+    for (int64_t repeat = 0; verdict.passed() && repeat < repeats; ++repeat) {
+      for (size_t i = 0; i < busy_.size(); ++i) {
+        say(part, dtype, fmt::format("repeat {} of {} beside {}", repeat + 1, repeats, busy_[i]));
+        const BusyProcesses others(busy_[i]);
+        pass();  // with everybody there
+        seconds[i].push_back(time(pass));
+      }
+    }
+    for (size_t i = 0; i < busy_.size(); ++i) add(part, dtype, verdict, busy_[i], seconds[i], seconds[0]);
+  }
+
+  void add(const char* part, const std::string& dtype, const Verdict& verdict, int busy,
+           const std::vector<double>& seconds, const std::vector<double>& alone) {
+    const Table& table = section_.table;
+    std::vector<Cell> row{part,  settings_.height,  settings_.width, settings_.num_frames,
+                          dtype, int64_t{threads_}, int64_t{busy}};
+    row.resize(table.columns.size());
+    const auto set = [&](const char* key, Cell value) { table.cell(row, key) = std::move(value); };
+    set("rel_l2", verdict.relative_l2);
+    set("tolerance", verdict.tolerance);
+    if (!verdict.passed()) set("note", verdict.note());
+    if (!seconds.empty()) {
+      const double fair = std::max(1.0, static_cast<double>(threads_ + busy) / available_threads()) /
+                          std::max(1.0, static_cast<double>(threads_) / available_threads());
+      const double slower = median(seconds) / median(alone), most = maximum(seconds) / median(alone);
+      set("seconds_min", minimum(seconds));
+      set("seconds_median", median(seconds));
+      set("seconds_max", maximum(seconds));
+      set("slower", slower);
+      set("fair", fair);
+      set("of_fair", slower / fair);
+      set("of_fair_max", most / fair);
+      if (busy > 0) plot(fmt::format("{} {}", part, dtype), slower / fair);
+    }
+    section_.table.add(std::move(row));
+  }
+
+  void plot(const std::string& name, double of_fair) {
+    std::vector<BarPlot::Series>& series = section_.bar_plots[0].series;
+    if (series.empty() || series.back().name != name) series.push_back({name, {}});
+    series.back().values.push_back(of_fair);
+  }
+
+  static constexpr int64_t kRepeats = 10;
+
+  const SharedSettings& settings_;
+  const Progress& progress_;
+  Outcome& outcome_;
+  Published model_;
+  int threads_;
+  Stream stream_;
+  std::vector<int> busy_;
+  Shape latent_;  // frames, rows, columns
+  Section section_;
+};
+
+}  // namespace
+
+OptionSet describe(SharedSettings& settings) {
+  OptionSet options = describe_published(settings.published, "timed repeats; 0: ten");
+  options.text("busy", settings.busy, "processes that compute beside it, one row each; alone is measured always")
+      .number("seconds", settings.seconds, {0, 3600}, "a repeat has passes for so long, one at least")
+      .integer("height", settings.height, {1, 1 << 16}, "pixels; a multiple of 16")
+      .integer("width", settings.width, {1, 1 << 16}, "pixels; a multiple of 16")
+      .integer("num_frames", settings.num_frames, {1, kMostFrames}, "frames of the video, 4k + 1");
+  return options;
+}
+
+std::vector<Section> bench_shared(const SharedSettings& settings, const Progress& progress, Outcome& outcome) {
+  SharedBench bench(settings, progress, outcome);
+  bench.run();
+  return bench.sections();
+}
+
+}  // namespace zoetrope::bench
