@@ -72,7 +72,7 @@ void fix_all(Fixed& fixed, const RankLayout& layout) {
   fixed.text_encoder = 1;  // see encode_prompts_over_ranks()
 }
 
-// The planner's best: the plainest of those that it cannot tell from the fastest. Where nothing fits the most frugal.
+// The planner's best. Where nothing fits the most frugal.
 const planner::Candidate& chosen_of(const planner::Ranking& ranking) {
   if (const planner::Candidate* best = ranking.best()) return *best;
   const planner::Candidate* least = nullptr;
@@ -114,7 +114,7 @@ AutoPlan plan_of(const Question& question, const ProfileChoice& profile,
   return plan;
 }
 
-// The layout that keys and rules alone make, with a degree of data that is legal. Throws the refusal of the plainest
+// The layout that keys and rules alone make, with a degree of data that is legal. Throws the refusal of the simplest
 // where none is.
 RankLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks) {
   RankChoice choice;

@@ -28,11 +28,11 @@ struct AutoPlan {
   std::vector<std::string> notes;  // what makes the prediction doubtful
   planner::RunPrediction predicted;
   planner::Bytes bytes_per_rank;
-  double model_error = 0;  // relative; times closer than this are ties, and of ties the plainest runs
+  double model_error = 0;  // relative; times closer than this are ties
   // The fastest that is another use of the ranks.
   struct Next {
     std::string layout;
-    double slower = 0;  // the whole video, relative; below 0 where it is faster, but less plain or of a shorter ring
+    double slower = 0;  // the whole video, relative; below 0 where it is faster, but less simple or of a shorter ring
   };
   std::optional<Next> next;
 

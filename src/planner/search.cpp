@@ -18,9 +18,8 @@ namespace zoetrope::planner {
 namespace {
 
 constexpr double kPercent = 100;
-// Of the fastest's time, where ranks share a memory: twice what lies between Ulysses and the ring there with thousands
-// of tokens (0.1 to 0.2 % predicted), and little beside what the model is off by.
-constexpr double kNoDifference = 0.003;
+// Of the fastest's time: what rounding makes of equal sums.
+constexpr double kRounding = 1e-9;
 
 std::string percent(double share) {
   const double value = kPercent * share;
@@ -74,7 +73,7 @@ class Search {
     simplify();
     other_kernels();
     ranking_.left_out = left_out();
-    find_plainest();
+    find_fastest();
     other_vae_ranks();
     judge();
     add_illegal();
@@ -150,24 +149,7 @@ class Search {
     candidate.memory = memory_of(c);
     candidate.bytes_per_rank = candidate.memory.peak().total() / c.ranks.here;
     candidate.complexity = complexity_of(c, q_.hardware);
-    candidate.value = value_of(candidate.video_seconds(), candidate.ranks());
-  }
-
-  double value_of(double seconds, int ranks) const {
-    switch (q_.objective) {
-      case Objective::kLatency:
-        return seconds;
-      case Objective::kThroughput:
-        return seconds * ranks / q_.ranks;
-      case Objective::kCost:
-        return seconds * ranks * price_of_second(q_.hardware);
-    }
-    return seconds;
-  }
-
-  static double price_of_second(const HardwareProfile& hardware) {
-    constexpr double kHour = 3600;
-    return hardware.price_per_hour > 0 ? hardware.price_per_hour / (kHour * hardware.devices) : 1;
+    candidate.value = objective_value(q_, candidate.video_seconds(), candidate.ranks());
   }
 
   bool fits(const Candidate& candidate) const { return candidate.bytes_per_rank <= limit_; }
@@ -251,7 +233,7 @@ class Search {
     const StepPrediction& step = base.candidate.time.step;
     const double least = least_of_change(step, change, base.candidate.configuration.ranks.head_chunks, chunks);
     const double saved = std::max(0.0, step.seconds - least) * static_cast<double>(q_.work.steps);
-    return value_of(base.candidate.video_seconds() - saved, base.candidate.ranks());
+    return objective_value(q_, base.candidate.video_seconds() - saved, base.candidate.ranks());
   }
 
   double within_error() const { return fastest_ * (1 + q_.hardware.model_error); }
@@ -274,7 +256,7 @@ class Search {
     }
   }
 
-  // With a plainer kernel some of the fastest may still be as fast as can be told.
+  // With a simpler kernel some of the fastest may still be as fast as can be told.
   void simplify() {
     const size_t count = trials_.size();
     for (size_t i = 0; i < count; ++i) {
@@ -336,7 +318,7 @@ class Search {
 
   // Decoding is apart from all else: other numbers of ranks are shown with the best only.
   void other_vae_ranks() {
-    const Candidate* best = plainest_trial();
+    const Candidate* best = best_trial();
     if (best == nullptr) return;
     const Candidate one = *best;
     for (const int count : vae_ranks(q_, one.ranks())) {
@@ -348,7 +330,7 @@ class Search {
       other.time.vae = around.vae;
       other.memory = memory_of(other.configuration);
       other.bytes_per_rank = other.memory.peak().total() / other.configuration.ranks.here;
-      other.value = value_of(other.video_seconds(), other.ranks());
+      other.value = objective_value(q_, other.video_seconds(), other.ranks());
       other.complexity += 1;  // beside the one that was chosen for its decoding
       trials_.push_back({{}, {}, std::move(other)});
     }
@@ -356,56 +338,56 @@ class Search {
 
   // ---- the verdicts ----
 
-  // Where several runs share the machine, of the equally plain the one that is done first: it costs no more.
-  bool plainer(const Candidate& a, const Candidate& b) const {
-    if (a.complexity != b.complexity) return a.complexity < b.complexity;
-    if (q_.objective != Objective::kLatency) return a.video_seconds() < b.video_seconds();
+  // The fastest comes first. Of those that take the same time the simplest, where several runs share the machine the
+  // one that is done first, and in one memory the longest ring.
+  bool better(const Candidate& a, const Candidate& b) const {
     const bool a_fast = as_fast(a), b_fast = as_fast(b);
     if (a_fast != b_fast) return a_fast;
-    if (a_fast && ring_of(a) != ring_of(b)) return ring_of(a) > ring_of(b);
+    if (!a_fast) return a.value < b.value;
+    if (a.complexity != b.complexity) return a.complexity < b.complexity;
+    if (q_.objective != Objective::kLatency) return a.video_seconds() < b.video_seconds();
+    if (in_one_memory() && ring_of(a) != ring_of(b)) return ring_of(a) > ring_of(b);
     return a.value < b.value;
   }
 
-  // Of the plainest that cannot be told from the fastest, the fastest.
-  struct Plainest {
-    int complexity = std::numeric_limits<int>::max();
+  void find_fastest() {
     double value = std::numeric_limits<double>::infinity();
-    int data = 0;
-  };
-  void find_plainest() {
     for (const Trial& trial : trials_) {
       const Candidate& c = trial.candidate;
-      if (!fits(c) || c.value > within_error()) continue;
-      if (std::tie(c.complexity, c.value) < std::tie(plainest_.complexity, plainest_.value))
-        plainest_ = {c.complexity, c.value, c.configuration.ranks.data};
+      if (!c.simulated || !fits(c) || c.value >= value) continue;
+      value = c.value;
+      fastest_data_ = c.configuration.ranks.data;
     }
   }
 
   // Ranks that share a memory read their keys through caches that they share as well, which is not in the model. Where
-  // it makes no difference in all that is, a ring's shorter runs of keys are ahead (docs/planner.md, "What auto does in
+  // all that is in it makes no difference, a ring's shorter runs of keys are ahead (docs/planner.md, "What auto does in
   // a run"). That was seen of ranks that attend to the same tokens, and says nothing of how branches are dealt out.
-  bool as_fast(const Candidate& c) const {
+  bool in_one_memory() const {
     const std::vector<LinkLevel>& links = q_.hardware.links;
     return q_.objective == Objective::kLatency && !links.empty() && links.front().kind == LinkKind::kBus &&
-           c.ranks() <= links.front().members && c.complexity == plainest_.complexity &&
-           c.configuration.ranks.data == plainest_.data && c.value <= plainest_.value * (1 + no_difference());
+           q_.ranks <= links.front().members;
+  }
+  bool as_fast(const Candidate& c) const {
+    if (!in_one_memory()) return c.value <= fastest_ * (1 + kRounding);
+    return c.value <= fastest_ * (1 + no_difference()) && c.configuration.ranks.data == fastest_data_;
   }
   double no_difference() const { return std::min(kNoDifference, q_.hardware.model_error); }
   static int ring_of(const Candidate& c) { return c.configuration.ranks.context.ring; }
 
-  // The plainest of those that cannot be told from the fastest. What cannot be told from it in turn is tied.
-  const Candidate* plainest_trial() const {
+  const Candidate* best_trial() const {
     const Candidate* best = nullptr;
     for (const Trial& trial : trials_) {
       const Candidate& c = trial.candidate;
-      if (c.simulated && fits(c) && c.value <= within_error() && (best == nullptr || plainer(c, *best))) best = &c;
+      if (c.simulated && fits(c) && (best == nullptr || better(c, *best))) best = &c;
     }
     return best;
   }
 
+  // What cannot be told from the best is tied with it.
   void judge() {
-    const Candidate* plainest = plainest_trial();
-    const double best = plainest == nullptr ? fastest_ : plainest->value;
+    const Candidate* chosen = best_trial();
+    const double best = chosen == nullptr ? fastest_ : chosen->value;
     std::vector<Candidate>& all = ranking_.candidates;
     for (Trial& trial : trials_) all.push_back(std::move(trial.candidate));
     for (Trial& trial : hopeless_) all.push_back(std::move(trial.candidate));
@@ -414,13 +396,9 @@ class Search {
       const bool near_best = c.simulated && c.value <= best * (1 + q_.hardware.model_error);
       c.verdict = !fits(c) ? Verdict::kDoesNotFit : near_best ? Verdict::kTie : Verdict::kSlower;
     }
-    std::stable_sort(all.begin(), all.end(), [this, near = within_error()](const Candidate& a, const Candidate& b) {
+    std::stable_sort(all.begin(), all.end(), [this](const Candidate& a, const Candidate& b) {
       if (a.verdict != b.verdict) return a.verdict < b.verdict;
-      if (a.verdict == Verdict::kTie) {
-        // What can only be told from the best, and not from the fastest, comes after what cannot be told from either.
-        const bool a_near = a.value <= near, b_near = b.value <= near;
-        return a_near != b_near ? a_near : plainer(a, b);
-      }
+      if (a.verdict == Verdict::kTie) return better(a, b);
       if (a.verdict == Verdict::kDoesNotFit) return a.bytes_per_rank < b.bytes_per_rank;
       return a.value < b.value;
     });
@@ -432,19 +410,16 @@ class Search {
     if (c.verdict == Verdict::kDoesNotFit) return does_not_fit(c);
     const double relative = c.value / best.value - 1;
     const std::string by = percent(std::abs(relative));
-    const std::string error = percent(q_.hardware.model_error);
     if (c.verdict == Verdict::kBest) {
-      if (c.value <= fastest_) return "limited by " + c.time.step.limited_by();
-      if (as_fast(c) && c.value > plainest_.value)
-        return fmt::format("limited by {}; the longest ring within {} of the fastest that is as plain, {} behind it",
-                           c.time.step.limited_by(), percent(no_difference()), percent(c.value / plainest_.value - 1));
-      const bool latency = q_.objective == Objective::kLatency;
-      return fmt::format("limited by {}; the plainest{} within the model's error of {}, {} behind the {}",
-                         c.time.step.limited_by(), latency ? "" : ", and of these the soonest,", error,
-                         percent(c.value / fastest_ - 1), latency ? "fastest" : "least");
+      const std::string limit = "limited by " + c.time.step.limited_by();
+      if (c.value <= fastest_ * (1 + kRounding)) return limit;
+      return fmt::format("{}; of the simplest within {} of the fastest the longest ring, {} behind it", limit,
+                         percent(no_difference()), percent(c.value / fastest_ - 1));
     }
-    if (c.verdict == Verdict::kTie)
-      return fmt::format("{} {}, less than the model's error of {}", by, relative < 0 ? word(-1) : word(1), error);
+    if (c.verdict == Verdict::kTie) {
+      return fmt::format("{} {}, less than the model's error of {}", by, relative < 0 ? word(-1) : word(1),
+                         percent(q_.hardware.model_error));
+    }
     std::string text = fmt::format("{}{} {}", c.simulated ? "" : "at least ", by, word(1));
     if (!c.simulated) return text + ", by products, tiles and the ring's keys and values alone (not simulated)";
     if (c.ranks() != best.ranks()) return text + fmt::format(": limited by {}", c.time.step.limited_by());
@@ -466,10 +441,14 @@ class Search {
     return "";
   }
 
+  // Total, limit and parts are of the same thing: a process, which is one rank or several.
   std::string does_not_fit(const Candidate& c) const {
     const MemoryPhase& peak = c.memory.peak();
-    return fmt::format("needs {}, {} more than {}, in phase '{}' ({})", c.bytes_per_rank.text(),
-                       (c.bytes_per_rank - limit_).text(), limit_.text(), peak.name, peak.text());
+    const int here = c.configuration.ranks.here;
+    const Bytes limit = limit_ * here;
+    const std::string who = here == 1 ? "a rank" : fmt::format("a process of {} ranks", here);
+    return fmt::format("{} needs {}, {} more than {}, in phase '{}' ({})", who, peak.total().text(),
+                       (peak.total() - limit).text(), limit.text(), peak.name, peak.text());
   }
 
   void add_illegal() {
@@ -538,7 +517,7 @@ class Search {
   std::map<int, int> vae_;       // by ranks
   mutable std::map<std::array<int, 5>, Workload> workloads_;
   double fastest_ = std::numeric_limits<double>::infinity();
-  Plainest plainest_;
+  int fastest_data_ = 0;
   Ranking ranking_;
 };
 
@@ -579,12 +558,45 @@ int complexity_of(const Configuration& configuration, const HardwareProfile& har
   settings += use.head_chunks > 1 ? 1 : 0;
   settings += use.fixed_max ? 1 : 0;
   settings += configuration.block_q != 0 && configuration.block_q != hardware.block_q ? 1 : 0;
+  settings += use.context.ulysses > 1 && use.context.ring > 1 ? 1 : 0;
   return settings;
+}
+
+double objective_value(const Question& question, double seconds, int ranks) {
+  constexpr double kHour = 3600;
+  const HardwareProfile& hardware = question.hardware;
+  switch (question.objective) {
+    case Objective::kLatency:
+      return seconds;
+    case Objective::kThroughput:
+      return seconds * ranks / question.ranks;
+    case Objective::kCost:
+      return seconds * ranks * (hardware.price_per_hour > 0 ? hardware.price_per_hour / (kHour * hardware.devices) : 1);
+  }
+  return seconds;
 }
 
 const Candidate* Ranking::best() const {
   if (candidates.empty() || candidates.front().verdict != Verdict::kBest) return nullptr;
   return &candidates.front();
+}
+
+const Candidate* Ranking::simpler() const {
+  const Candidate* found = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.verdict != Verdict::kTie || c.complexity >= candidates.front().complexity) continue;
+    if (found == nullptr || c.complexity < found->complexity) found = &c;
+  }
+  return found;
+}
+
+const Candidate* Ranking::sooner() const {
+  const Candidate* found = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.verdict != Verdict::kTie || c.ranks() <= candidates.front().ranks()) continue;
+    if (found == nullptr || c.video_seconds() < found->video_seconds()) found = &c;
+  }
+  return found;
 }
 
 Ranking search(const Question& question) { return Search(question).run(); }

@@ -5,7 +5,7 @@
 // kernel (softmax and tile), one head chunk and a forward ring. From its breakdown follows a bound for its directions
 // and head chunks (search_bound.h). What cannot come within the model's error of the fastest even so is left out, and
 // counted; all others are simulated. Kernels change the tiles alone: the others are tried where they would make the
-// fastest, or one tied with it, plainer.
+// fastest, or one tied with it, simpler.
 #pragma once
 
 #include <cstdint>
@@ -71,15 +71,27 @@ struct Candidate {
   double video_seconds() const { return time.total() - time.load; }
 };
 
-// How many settings of a configuration make it less plain than it could be: a direction that is not forward, head
-// chunks, fixed-max softmax, a tile that is not the profile's. Among ties the plainest is the best,
-// and of the equally plain the fastest, or in one memory the longest ring of those that are as fast.
+// How many settings make a configuration less simple than it could be: a direction that is not forward, head chunks,
+// fixed-max softmax, a tile that is not the profile's, Ulysses and a ring together.
 int complexity_of(const Configuration& configuration, const HardwareProfile& hardware);
+
+// What a run of `ranks` ranks that takes `seconds` counts under the question's objective, see Candidate::value.
+double objective_value(const Question& question, double seconds, int ranks);
+
+// Times closer than this, relative, are no difference: twice what lies between Ulysses and the ring in one memory with
+// thousands of tokens (0.1 to 0.2 % predicted), and little beside what the model is off by.
+inline constexpr double kNoDifference = 0.003;
 
 struct Ranking {
   std::vector<Candidate> candidates;  // best first; then ties, slower, what does not fit, what is illegal
   int64_t left_out = 0;               // legal combinations whose bound is beyond the model's error of the fastest
-  const Candidate* best() const;      // null where nothing fits
+  // The one of least value; in one memory (a bus) the longest ring of the simplest within kNoDifference of it. Null
+  // where nothing fits.
+  const Candidate* best() const;
+  // What may be preferred to the best, as it is tied with it: the fastest of the simplest configurations; and, where
+  // several runs go side by side, the one whose run is over first. Null where there is none.
+  const Candidate* simpler() const;
+  const Candidate* sooner() const;
   // Where nothing fits: the least hardware that would, "16 of these devices (31.2 GB each), or 8 of 34.1 GB or more
   // each".
   std::string least_that_fits;
