@@ -163,6 +163,21 @@ std::vector<std::string> figure_names(const HardwareProfile& profile) {
   return names;
 }
 
+std::string figure_text(const HardwareProfile& profile, const std::string& key) {
+  std::string text;
+  bool found = false;
+  for_each_part(profile, [&]<typename Part>(const Part& part, const std::string& prefix) {
+    for (const Figure<Part>& figure : figures<Part>()) {
+      if (prefix + figure.name != key) continue;
+      found = true;
+      const std::string unit = unit_text(figure.unit).file;
+      text = print_figure(figure, part) + (unit.empty() ? "" : " " + unit);
+    }
+  });
+  if (!found) unknown_figure(profile, key);
+  return text;
+}
+
 namespace {
 
 // The figure and what follows from it; whether the whole still makes sense is looked at when all are changed.
@@ -184,6 +199,7 @@ void change_figure(HardwareProfile& profile, std::string_view key, std::string_v
     fail("{}={}: {}", key, value, error.what());
   }
   if (!found) unknown_figure(profile, key);
+  std::erase_if(changed.assumed, [&](const HardwareProfile::Assumption& assumed) { return assumed.figure == key; });
   try {
     if (key == "devices") {
       check_hardware(profile, profile.name);

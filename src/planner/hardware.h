@@ -92,6 +92,13 @@ struct HardwareProfile {
   double model_error = 0.05;  // relative: times closer than this are ties
   std::vector<LinkLevel> links;
 
+  // A figure that is neither measured nor published, nor fitted to such runs, and the ends of what it may well be, as
+  // set_figure() takes them: "layer_overhead", "100", "2000"; "bf16.gemm", "x0.8", "x1.2".
+  struct Assumption {
+    std::string figure, low, high;
+  };
+  std::vector<Assumption> assumed;
+
   // Who measured: empty for published figures.
   struct Calibration {
     std::string cpu;                        // as the system names it
@@ -118,13 +125,15 @@ std::vector<std::string> hardware_names(const std::filesystem::path& folder);
 std::string hardware_yaml(const HardwareProfile& profile,
                           const std::vector<std::pair<std::string, std::string>>& remarks = {});
 
-// what_if: "links.node.bandwidth" = "900", in the file's units; "x1.5" multiplies. Throws Error for an unknown key
-// (with the nearest) and an absurd value.
+// what_if: "links.node.bandwidth" = "900", in the file's units; "x1.5" multiplies. A figure that is set is assumed no
+// longer. Throws Error for an unknown key (with the nearest) and an absurd value.
 void set_figure(HardwareProfile& profile, const std::string& key, const std::string& value);
 // Several, in this order; only what they make together has to be a machine: a switch becomes a mesh by `kind` and
 // `shape`.
 void set_figures(HardwareProfile& profile, const std::vector<std::pair<std::string, std::string>>& figures);
 std::vector<std::string> figure_names(const HardwareProfile& profile);
+// A figure as people read it, "2000 microseconds". Throws Error for an unknown key (with the nearest).
+std::string figure_text(const HardwareProfile& profile, const std::string& key);
 
 // The same machine with `devices` of its devices, whole inner groups first: 4 of 2 nodes of 8 are half a node. Where
 // they are no whole number of groups it is the smallest machine of whole groups that holds them: 12 of 2 nodes of 8 are

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kEnding = ".yml";
 // Keys that hold more keys.
-constexpr const char* kSections[] = {"bf16", "float32", "links", "calibration"};
+constexpr const char* kSections[] = {"bf16", "float32", "links", "calibration", "assumed"};
 
 // The text that read_figure() takes: a scalar, "[2, 2, 1]", "{4096: 0.411, 9472: 0.561}".
 std::string node_text(const YAML::Node& node) {
@@ -107,6 +107,30 @@ std::vector<LinkLevel> read_links(const YAML::Node& node, const std::string& ori
   return links;
 }
 
+// Each with its two ends, which must be figures that the profile can have.
+std::vector<HardwareProfile::Assumption> read_assumed(const YAML::Node& node, const HardwareProfile& profile,
+                                                      const std::string& origin) {
+  std::vector<HardwareProfile::Assumption> assumed;
+  if (!node.IsDefined()) return assumed;
+  if (!node.IsMap()) fail("{}: assumed: must hold `figure: [from, to]` lines", origin);
+  for (const auto& entry : node) {
+    const std::string figure = entry.first.IsScalar() ? entry.first.Scalar() : "";
+    const YAML::Node& ends = entry.second;
+    if (!ends.IsSequence() || ends.size() != 2 || !ends[0].IsScalar() || !ends[1].IsScalar())
+      fail("{}: assumed.{}: must be the two ends of what it may be, [100, 2000] or [x0.8, x1.2]", origin, figure);
+    assumed.push_back({figure, ends[0].Scalar(), ends[1].Scalar()});
+    try {
+      for (const std::string& end : {assumed.back().low, assumed.back().high}) {
+        HardwareProfile changed = profile;
+        set_figure(changed, figure, end);
+      }
+    } catch (const Error& error) {
+      fail("{}: assumed.{}", origin, error.what());
+    }
+  }
+  return assumed;
+}
+
 HardwareProfile read_profile(const YAML::Node& root, const std::string& origin) {
   HardwareProfile profile;
   PartReader<HardwareProfile>(root, origin, "", {std::begin(kSections), std::end(kSections)}).read(profile);
@@ -179,6 +203,7 @@ HardwareProfile load_hardware(const fs::path& path) {
   }
   profile.name = path.stem().string();
   check_hardware(profile, origin);
+  profile.assumed = read_assumed(root["assumed"], profile, origin);
   return profile;
 }
 
@@ -199,9 +224,8 @@ HardwareProfile find_hardware(const std::string& name, const fs::path& folder) {
   if (path.has_parent_path() || path.extension() == kEnding || fs::exists(path, error)) return load_hardware(path);
   const std::string known = names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
   if (name.empty()) fail("a hardware profile needs a name; there are: {}", known);
-  const std::string near = nearest_name(name, names);
-  fail("hardware '{}' is neither a file nor a profile of {}{}; there are: {}", name, folder.string(),
-       near.empty() ? "" : fmt::format(" (did you mean {}?)", near), known);
+  // No nearest name: another product is not what was meant, however alike the names are.
+  fail("hardware '{}' is neither a file nor a profile of {}; there are: {}", name, folder.string(), known);
 }
 
 std::string hardware_yaml(const HardwareProfile& profile,
@@ -219,6 +243,9 @@ std::string hardware_yaml(const HardwareProfile& profile,
     writer.line("calibration:");
     writer.part(*profile.calibration, "calibration.", "  ", "  ");
   }
+  if (!profile.assumed.empty()) writer.line("assumed:");
+  for (const HardwareProfile::Assumption& assumed : profile.assumed)
+    writer.line(fmt::format("  {}: [{}, {}]", assumed.figure, assumed.low, assumed.high));
   return writer.take();
 }
 
