@@ -23,8 +23,7 @@ svg .tick{fill:var(--faint);font-variant-numeric:tabular-nums}
 .grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--faint);stroke-width:1}
 .guide{stroke:var(--soft);stroke-width:1;stroke-dasharray:5 4}
 .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
-.mark,.segment{stroke:var(--card);stroke-width:1.5}
-.segment{stroke-width:1}
+.mark{stroke:var(--card);stroke-width:1.5}
 )css";
 
 constexpr const char* kPageStyle = R"css(
@@ -57,21 +56,54 @@ table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:ta
 th{position:sticky;top:0;background:var(--head);text-align:left;font-weight:600;color:var(--soft)}
 th,td{padding:6px 12px;border-bottom:1px solid var(--rule)}
 tr:last-child td{border-bottom:0}
-.n{text-align:right}.wrong{color:var(--bad);font-weight:600}
+.n{text-align:right}.wrong{color:var(--bad);font-weight:600}.p{white-space:normal;min-width:17em}
+pre{margin:0 0 20px;padding:12px 14px;background:var(--head);border:1px solid var(--rule);border-radius:8px;font-size:13px;
+line-height:1.6;white-space:pre-wrap;overflow-wrap:anywhere}
+)css";
+
+// Rows: a name and a lane each, in a column when there is no room beside one another.
+constexpr const char* kRowStyle = R"css(
+.rows{font-size:13px;color:var(--soft);font-variant-numeric:tabular-nums}
+.row{display:grid;grid-template-columns:min(var(--name),34%) 1fr;gap:0 10px;align-items:center;padding:4px 0}
+.row .name{text-align:right;line-height:1.25;overflow-wrap:anywhere}
+.lane{position:relative;display:block;height:20px;margin-right:72px;
+background:repeating-linear-gradient(90deg,var(--grid) 0 1px,transparent 1px calc(100%/var(--ticks)))}
+.timeline .row{padding:2px 0}.timeline .lane{height:16px;margin-right:16px}
+.lane .bar{position:absolute;top:0;bottom:0;box-shadow:inset -1px 0 var(--card);print-color-adjust:exact;
+-webkit-print-color-adjust:exact}
+.lane b{position:absolute;padding-left:6px;font-weight:400;line-height:20px;white-space:nowrap}
+.lane .guide{position:absolute;top:-4px;bottom:-4px;border-left:1px dashed var(--soft)}
+.head .lane,.scale .lane{background:none}.head .lane b{padding:0;transform:translateX(-50%)}
+.scale .lane{height:38px;border-top:1px solid var(--faint)}
+.scale .lane i{position:absolute;top:3px;transform:translateX(-50%);font-style:normal;color:var(--faint)}
+.scale .lane em{position:absolute;top:20px;left:0;right:0;text-align:center;font-style:normal}
+)css";
+
+constexpr const char* kNarrowStyle = R"css(
+@media (max-width:700px){main{padding:24px 12px 40px}section,.machine{padding:16px 14px}h1{font-size:24px;overflow-wrap:anywhere}
+p.sub{font-size:16px}.tile b{white-space:normal;overflow-wrap:anywhere;font-size:19px}
+svg text{font-size:17px}.legend svg text{font-size:inherit}
+.row{grid-template-columns:1fr}.row .name{text-align:left}.head .name,.scale .name{display:none}
+.table{max-height:none;border:0}thead{display:none}table,tbody,tr,td{display:block}
+tr{border:1px solid var(--rule);border-radius:8px;padding:6px 12px;margin-bottom:10px}
+td,td.n,tr:last-child td{display:grid;grid-template-columns:8.5em 1fr;gap:10px;padding:4px 0;border:0;text-align:left;
+white-space:normal;min-width:0;overflow-wrap:anywhere}
+td:empty{display:none}td::before{content:attr(data-heading);color:var(--faint);font-weight:400}}
 )css";
 
 // What plots need, on the page and by themselves.
 std::string plot_style() {
   std::string css = std::string(kColours) + kPlotStyle;
   for (size_t i = 0; i < kMostSeries; ++i) {
-    css += fmt::format(".line.s{}{{stroke:var(--c{})}}.mark.s{},.bar.s{}{{fill:var(--c{})}}\n", i, i, i, i, i);
+    css += fmt::format(".line.s{0}{{stroke:var(--c{0})}}.mark.s{0},path.bar.s{0}{{fill:var(--c{0})}}\n", i);
   }
   return css;
 }
 
 std::string page_style() {
-  return plot_style() + kPageStyle +
-         "@media print{body{background:#fff}section,.machine{break-inside:avoid}.table{max-height:none}}\n";
+  std::string css = plot_style() + kPageStyle + kRowStyle + kNarrowStyle;
+  for (size_t i = 0; i < kMostSeries; ++i) css += fmt::format("i.bar.s{0}{{background:var(--c{0})}}\n", i);
+  return css + "@media print{body{background:#fff}section,.machine{break-inside:avoid}.table{max-height:none}}\n";
 }
 
 // What stands for a series in the plot and its name; 22 × 14 units.
@@ -89,9 +121,9 @@ LegendEntry legend_entry(size_t series, const std::string& name, bool line) {
           name};
 }
 
-// A plot with what says which is which.
+// A plot, of SVG or HTML, with what says which is which.
 struct Figure {
-  std::string id, title, svg;
+  std::string id, title, plot;
   std::vector<LegendEntry> legend;  // empty for a single series: the title names it
 };
 
@@ -120,15 +152,16 @@ std::vector<Figure> wide_figures(const Section& section) {
   std::vector<Figure> all;
   const auto next_id = [&] { return fmt::format("{}-wide-{}", section.name, all.size() + 1); };
   for (const StackedPlot& plot : section.stacked_plots) {
-    Figure figure{next_id(), plot.title, stacked_plot_svg(plot, next_id()), {}};
+    Figure figure{next_id(), plot.title, stacked_plot_html(plot), {}};
     for (size_t i = 0; i < plot.series.size(); ++i) {
-      figure.legend.push_back(legend_entry(i, plot.series[i].name, false));
+      figure.legend.push_back(legend_entry(slot_of(plot, i), plot.series[i].name, false));
     }
     all.push_back(std::move(figure));
   }
   for (const TimelinePlot& plot : section.timelines) {
-    Figure figure{next_id(), plot.title, timeline_plot_svg(plot, next_id()), {}};
-    for (size_t i = 0; i < plot.kinds.size(); ++i) figure.legend.push_back(legend_entry(i, plot.kinds[i], false));
+    Figure figure{next_id(), plot.title, timeline_plot_html(plot), {}};
+    for (size_t i = 0; i < plot.kinds.size(); ++i)
+      figure.legend.push_back(legend_entry(slot_of(plot, i), plot.kinds[i].name, false));
     all.push_back(std::move(figure));
   }
   return all;
@@ -142,7 +175,7 @@ std::string figure_html(const Figure& figure) {
                         escape_html(entry.name));
   }
   if (!figure.legend.empty()) html += "</ul>\n";
-  return html + figure.svg + "</figure>\n";
+  return html + figure.plot + "</figure>\n";
 }
 
 // The figure as a file: the page's heading and legend as text of the SVG, above the plot. On a card of its own, because
@@ -173,7 +206,7 @@ std::string figure_file(const Figure& figure) {
       "<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n{}<svg x=\"{}\" y=\"{}\" width=\"{}\" "
       "height=\"{}\"{}</svg>\n",
       kWidth, height, kWidth, height, plot_style(), kWidth - 1, height - 1, kMargin, escape_html(figure.title), legend,
-      kEdge, y, kPlotSvgWidth, kPlotSvgHeight, figure.svg.substr(std::string_view("<svg").size()));
+      kEdge, y, kPlotSvgWidth, kPlotSvgHeight, figure.plot.substr(std::string_view("<svg").size()));
 }
 
 std::string table_html(const Table& table, const std::string& title) {
@@ -194,11 +227,12 @@ std::string table_html(const Table& table, const std::string& title) {
       if (!filled[c]) continue;
       const std::string text = format_cell(row[c], table.columns[c].format);
       const bool wrong = text.starts_with("WRONG");
-      html += fmt::format("<td{}>{}</td>",
-                          wrong        ? " class=\"wrong\""
-                          : numeric[c] ? " class=\"n\""
-                                       : "",
-                          escape_html(text));
+      html += fmt::format("<td{} data-heading=\"{}\">{}</td>",
+                          wrong                    ? " class=\"wrong\""
+                          : numeric[c]             ? " class=\"n\""
+                          : table.columns[c].prose ? " class=\"p\""
+                                                   : "",
+                          escape_html(table.columns[c].heading), escape_html(text));
     }
     html += "</tr>\n";
   }
@@ -222,6 +256,9 @@ std::string section_html(const Section& section) {
   for (const Figure& figure : drawn) html += figure_html(figure);
   if (!drawn.empty()) html += "</div>\n";
   for (const Figure& figure : wide_figures(section)) html += figure_html(figure);
+  if (!section.listing.empty())
+    html +=
+        fmt::format("<h3>{}</h3>\n<pre>{}</pre>\n", escape_html(section.listing_title), escape_html(section.listing));
   if (!section.table.rows.empty()) html += table_html(section.table, section.title);
   return html + "</section>\n";
 }

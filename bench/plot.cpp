@@ -134,6 +134,10 @@ std::vector<double> axis_ticks(double top) {
 }
 
 size_t slot_of(const LinePlot& plot, size_t line) { return plot.lines[line].slot.value_or(line) % kMostSeries; }
+size_t slot_of(const StackedPlot& plot, size_t series) {
+  return plot.series[series].slot.value_or(series) % kMostSeries;
+}
+size_t slot_of(const TimelinePlot& plot, size_t kind) { return plot.kinds[kind].slot.value_or(kind) % kMostSeries; }
 
 std::string line_plot_svg(const LinePlot& plot, const std::string& id) {
   ZT_CHECK(plot.lines.size() <= kMostSeries, "{} lines in one plot", plot.lines.size());

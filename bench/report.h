@@ -29,6 +29,7 @@ struct Column {
   std::string heading;  // for people
   Format format = Format::kText;
   bool detail = false;  // on the page and in JSON only: the table for people has room for the rest
+  bool prose = false;   // words that the page may break into lines
 };
 
 struct Table {
@@ -69,7 +70,8 @@ struct LinePlot {
 struct BarPlot {
   struct Series {
     std::string name;
-    std::vector<double> values;  // one a group
+    std::vector<double> values;                 // one a group
+    std::optional<size_t> slot = std::nullopt;  // as of a line; of stacked plots
   };
   std::string title;
   std::string y_label;
@@ -100,7 +102,11 @@ struct TimelinePlot {
   std::string title;
   std::string unit;  // of begin and end
   std::vector<std::string> rows;
-  std::vector<std::string> kinds;  // a colour each, at most 8
+  struct Kind {
+    std::string name;
+    std::optional<size_t> slot = std::nullopt;  // as of a line
+  };
+  std::vector<Kind> kinds;  // a colour each, at most 8
   std::vector<Span> spans;
 };
 
@@ -109,6 +115,7 @@ struct Section {
   std::string title;  // for people
   std::string note;   // a paragraph: what was measured and how the columns are defined
   std::vector<std::pair<std::string, std::string>> highlights;  // a figure and what it is, large on the page
+  std::string listing_title, listing;                           // lines to copy, on the page only; empty: none
   std::vector<LinePlot> line_plots;
   std::vector<BarPlot> bar_plots;
   std::vector<StackedPlot> stacked_plots;

@@ -111,7 +111,7 @@ TEST(Page, StandsAloneAndEscapesWhatItShows) {
   EXPECT_THAT(page, HasSubstr("Speed &amp; &lt;size&gt;"));
   EXPECT_THAT(page, HasSubstr("a &lt;fast&gt; one"));
   EXPECT_THAT(page, HasSubstr("prefers-color-scheme:dark"));
-  EXPECT_THAT(page, HasSubstr("<td class=\"wrong\">WRONG: no</td>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"wrong\" data-heading=\"name\">WRONG: no</td>"));
   EXPECT_THAT(page, Not(HasSubstr("nan")));
   for (const char* tag : {"html", "body", "main", "section", "figure", "svg", "table", "tbody", "tr", "ul", "g"}) {
     const std::string name = tag;
@@ -179,13 +179,13 @@ TEST(Plot, OnePointAndNoHeightAreDrawn) {
   EXPECT_THAT(bar_plot_svg(bars, "p"), Not(HasSubstr("nan")));
 }
 
-// The attribute of the n-th segment.
-double segment_number(const std::string& svg, const char* attribute, int n) {
+// Percent of the lane, of the n-th segment.
+double segment_number(const std::string& html, const char* attribute, int n) {
   size_t at = 0;
-  for (int i = 0; i <= n; ++i) at = svg.find("<rect", at + 1);
-  const std::string key = std::string(" ") + attribute + "=\"";
-  at = svg.find(key, at);
-  return std::stod(svg.substr(at + key.size()));
+  for (int i = 0; i <= n; ++i) at = html.find("class=\"bar ", at + 1);
+  const std::string key = std::string(attribute) + ":";
+  at = html.find(key, at);
+  return std::stod(html.substr(at + key.size()));
 }
 
 TEST(Plot, SegmentsLieEndToEndAndEndAtTheSum) {
@@ -196,16 +196,20 @@ TEST(Plot, SegmentsLieEndToEndAndEndAtTheSum) {
   plot.limit = 6;
   plot.limit_label = "limit <6>";
   plot.rows = {"one & two", "three"};
-  plot.series = {{"attention", {1, 3}}, {"waiting", {2, 0}}};
-  const std::string svg = stacked_plot_svg(plot, "s");
-  EXPECT_EQ(count(svg, "<rect"), 3u) << "nothing is drawn of 0";
-  EXPECT_NEAR(segment_number(svg, "x", 0) + segment_number(svg, "width", 0), segment_number(svg, "x", 1), 0.02);
-  EXPECT_NEAR(segment_number(svg, "width", 1), 2 * segment_number(svg, "width", 0), 0.02);
-  EXPECT_NEAR(segment_number(svg, "width", 2), 3 * segment_number(svg, "width", 0), 0.02);
-  EXPECT_THAT(svg, HasSubstr("one &amp; two, waiting: 2 s"));
-  EXPECT_THAT(svg, HasSubstr(">3 s</text>")) << "the sum";
-  EXPECT_THAT(svg, HasSubstr("limit &lt;6&gt;"));
-  EXPECT_EQ(count(svg, "class=\"guide\""), 1u);
+  plot.series = {{"attention", {1, 3}, 5}, {"waiting", {2, 0}}};
+  const std::string html = stacked_plot_html(plot);
+  EXPECT_EQ(count(html, "class=\"bar "), 3u) << "nothing is drawn of 0";
+  EXPECT_NEAR(segment_number(html, "left", 0) + segment_number(html, "width", 0), segment_number(html, "left", 1),
+              0.02);
+  EXPECT_NEAR(segment_number(html, "width", 1), 2 * segment_number(html, "width", 0), 0.02);
+  EXPECT_NEAR(segment_number(html, "width", 2), 3 * segment_number(html, "width", 0), 0.02);
+  EXPECT_EQ(count(html, "class=\"bar s5\""), 2u) << "a colour of its own";
+  EXPECT_EQ(count(html, "class=\"bar s1\""), 1u) << "or that of its place";
+  EXPECT_THAT(html, HasSubstr("one &amp; two, waiting: 2 s"));
+  EXPECT_THAT(html, HasSubstr("<span class=\"name\">one &amp; two</span>"));
+  EXPECT_THAT(html, HasSubstr(">3 s</b>")) << "the sum";
+  EXPECT_THAT(html, HasSubstr("limit &lt;6&gt;"));
+  EXPECT_EQ(count(html, "class=\"guide\""), 2u) << "in every row";
 }
 
 TEST(Plot, SpansBeginAndEndWhenTheyDo) {
@@ -213,13 +217,30 @@ TEST(Plot, SpansBeginAndEndWhenTheyDo) {
   plot.title = "a layer";
   plot.unit = "ms";
   plot.rows = {"rank 0", "rank 1"};
-  plot.kinds = {"computes", "waits"};
+  plot.kinds = {{"computes"}, {"waits", 7}};
   plot.spans = {{0, 0, 0, 2, "K0"}, {1, 1, 2, 3, "hop <1>"}, {1, 0, 3, 3, "nothing"}};
-  const std::string svg = timeline_plot_svg(plot, "t");
-  EXPECT_EQ(count(svg, "<rect"), 2u) << "what cannot be seen is left out";
-  EXPECT_NEAR(segment_number(svg, "x", 0) + segment_number(svg, "width", 0), segment_number(svg, "x", 1), 0.02);
-  EXPECT_LT(segment_number(svg, "y", 0), segment_number(svg, "y", 1));
-  EXPECT_THAT(svg, HasSubstr("hop &lt;1&gt;: 1 ms from 2"));
+  const std::string html = timeline_plot_html(plot);
+  EXPECT_EQ(count(html, "class=\"bar "), 2u) << "what cannot be seen is left out";
+  EXPECT_NEAR(segment_number(html, "left", 0) + segment_number(html, "width", 0), segment_number(html, "left", 1),
+              0.02);
+  EXPECT_LT(html.find("class=\"bar s0"), html.find("rank 1"));
+  EXPECT_GT(html.find("class=\"bar s7"), html.find("rank 1"));
+  EXPECT_THAT(html, HasSubstr("hop &lt;1&gt;: 1 ms from 2"));
+}
+
+// What is too wide for the page is broken into lines, and where it is narrow a row of a table becomes a list of its
+// own.
+TEST(Page, ProseMayBreakAndCellsKnowTheirHeading) {
+  Report report = small_report();
+  report.sections[0].table.columns[0].prose = true;
+  report.sections[0].listing_title = "To type";
+  report.sections[0].listing = "ranks=8 <now>\nand that";
+  const std::string page = report_page(report);
+  EXPECT_THAT(page, HasSubstr("<td class=\"p\" data-heading=\"name\">µ&lt;b&gt;</td>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"n\" data-heading=\"time\">"));
+  EXPECT_THAT(page, HasSubstr(".p{white-space:normal"));
+  EXPECT_THAT(page, HasSubstr("td::before{content:attr(data-heading)"));
+  EXPECT_THAT(page, HasSubstr("<h3>To type</h3>\n<pre>ranks=8 &lt;now&gt;\nand that</pre>"));
 }
 
 TEST(Page, IsTitledByItsReport) {

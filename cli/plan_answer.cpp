@@ -7,6 +7,8 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "cli/plan_settings.h"
+#include "cli/plan_words.h"
 #include "mesh/mesh.h"
 #include "models/wan/step_work.h"
 #include "pipeline/admission.h"
@@ -24,7 +26,7 @@ using planner::Bytes;
 using planner::Candidate;
 using planner::HardwareProfile;
 
-constexpr double kPercent = 100;
+constexpr double kHour = 3600, kGigabyte = 1e9;
 
 // What keys say of the search. Contradictions between a name and a key are refused by the attention's own rules.
 planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
@@ -65,9 +67,28 @@ struct Machine {
   std::vector<std::string> notes;
   bool shares_process = false;     // ranks of a host are threads of one
   std::optional<int64_t> threads;  // of a process; unset: as here
+  bool accelerators = false;       // devices of their own, on which other systems run too
 };
 
-void apply(HardwareProfile& hardware, const PlanOptions& options) { planner::set_figures(hardware, options.what_if); }
+void apply(HardwareProfile& hardware, const PlanOptions& options) {
+  planner::set_figures(hardware, options.what_if);
+  if (options.price) hardware.price_per_hour = *options.price * hardware.devices;
+}
+
+// What a plan for more ranks than the profile has devices takes for granted.
+std::string growth_note(const HardwareProfile& described, const HardwareProfile& planned, int ranks) {
+  const planner::LinkLevel& outer = planned.links.back();
+  const int members = described.links.back().members, group = planned.devices / outer.members;
+  const auto groups = [group](int count) {
+    return group == 1 ? fmt::format("{} devices", count)
+                      : fmt::format("{} group{} of {} devices", count, count == 1 ? "" : "s", group);
+  };
+  return fmt::format(
+      "{} ranks are more than the {} devices of {}: planned for {} joined by '{}' ({:.4g} GB/s a port), "
+      "where the profile has {}",
+      ranks, described.devices, described.name, groups(outer.members), outer.name, outer.bandwidth / kGigabyte,
+      groups(members));
+}
 
 // Published devices are as they are; figures of a CPU's host are shared out to the ranks.
 Machine machine_of(const PlanOptions& options, int ranks) {
@@ -77,8 +98,12 @@ Machine machine_of(const PlanOptions& options, int ranks) {
     if (!pipeline::is_of_hosts(hardware)) {
       apply(hardware, options);
       const std::string origin = fmt::format("{} ({})", hardware.name, hardware.description);
+      Machine machine{planner::with_devices(hardware, ranks), origin, {}, false, 1};
+      if (ranks > hardware.devices) machine.notes.push_back(growth_note(hardware, machine.hardware, ranks));
       // Threads of this machine say nothing of another.
-      return {planner::with_devices(hardware, ranks), origin, {}, false, options.run.threads.value_or(1)};
+      machine.threads = options.run.threads.value_or(1);
+      machine.accelerators = true;
+      return machine;
     }
     job = pipeline::job_on(hardware, ranks, options.run.threads);
   }
@@ -117,6 +142,8 @@ class Subject {
     return q;
   }
 
+  bool takes_pictures() const { return run_.model.kind.image != pipeline::Need::kRefused; }
+
   std::string name() const {
     const GenerateOptions& o = run_.options;
     return fmt::format("{}, {} x {}, {} frames", options_.folder.filename().string(), o.width, o.height, o.num_frames);
@@ -142,37 +169,6 @@ class Subject {
   const pipeline::PlannedRun run_;
 };
 
-std::string percent(double share) { return fmt::format("{:.0f} %", kPercent * share); }
-
-// What a step would lose if a kind of waiting or work were gone: what a faster part is worth at most.
-std::string worth_of_links(const planner::StepPrediction& step) {
-  const planner::Breakdown& b = step.critical();
-  const double links = (b.exposed_exchange + b.exposed_ring + b.gather) / step.seconds;
-  const double compute = (b.linear + b.attention) / step.seconds;
-  return fmt::format(
-      "Of a step {} is products and attention, which only faster or more devices shorten, and {} is "
-      "waiting for links, which faster ones would save at most.",
-      percent(compute), percent(links));
-}
-
-void explain(PlanPart& part) {
-  const Candidate* best = part.ranking.best();
-  if (best == nullptr) {
-    part.explanation.push_back(
-        fmt::format("Nothing fits; the least hardware that would: {}.", part.ranking.least_that_fits));
-    return;
-  }
-  part.explanation.push_back(fmt::format("Best: {}; {}.", configuration_text(*best), best->reason));
-  const auto ties = std::count_if(part.ranking.candidates.begin(), part.ranking.candidates.end(),
-                                  [](const Candidate& c) { return c.verdict == planner::Verdict::kTie; });
-  if (ties > 0) {
-    part.explanation.push_back(
-        fmt::format("{} other configuration{} within the model's error of {}: tied, and one of the plainest is taken.",
-                    ties, ties == 1 ? " is" : "s are", percent(part.hardware.model_error)));
-  }
-  part.explanation.push_back(worth_of_links(best->time.step));
-}
-
 PlanPart part_of(const planner::Question& question) {
   PlanPart part;
   part.ranks = question.ranks;
@@ -182,13 +178,16 @@ PlanPart part_of(const planner::Question& question) {
   if (const Candidate* best = part.ranking.best()) {
     part.best_step =
         planner::simulate_step(question.work, question.hardware, best->configuration, planner::Timeline::kLayer);
+    part.runs = question.ranks / best->ranks();
     part.seconds = best->video_seconds();
+    part.videos_per_hour = part.runs * kHour / part.seconds;
     part.device_seconds = part.seconds * best->ranks();
-    constexpr double kHour = 3600;
     if (question.hardware.price_per_hour > 0)
       part.price = part.device_seconds * question.hardware.price_per_hour / question.hardware.devices / kHour;
+    part.doubts = planner::doubts(question, part.ranking);
+    part.settings = settings_of(*best);
   }
-  explain(part);
+  part.explanation = explanation_of(part);
   return part;
 }
 
@@ -198,35 +197,19 @@ void compare(std::vector<PlanPart>& parts) {
   if (first == parts.end()) return;
   for (PlanPart& part : parts) {
     if (part.ranking.best() == nullptr) continue;
-    part.speed_up = first->seconds / part.seconds;
+    part.speed_up = part.videos_per_hour / first->videos_per_hour;
     part.efficiency = part.speed_up * first->ranks / part.ranks;
   }
 }
 
-// What to use, and how far more of it pays.
-std::vector<std::string> answer_of(const std::vector<PlanPart>& parts) {
-  std::vector<std::string> answer;
-  const PlanPart* before = nullptr;
-  for (const PlanPart& part : parts) {
-    const Candidate* best = part.ranking.best();
-    if (best == nullptr) {
-      answer.push_back(fmt::format("{} rank{}: nothing fits; the least hardware that would: {}.", part.ranks,
-                                   part.ranks == 1 ? "" : "s", part.ranking.least_that_fits));
-      continue;
-    }
-    std::string line =
-        fmt::format("{} rank{}: a video in {}, a step in {}, {} a rank, with {}", part.ranks,
-                    part.ranks == 1 ? "" : "s", seconds_text(part.seconds), seconds_text(best->time.step.seconds),
-                    best->bytes_per_rank.text(), configuration_text(*best));
-    if (before != nullptr) {
-      line +=
-          fmt::format("; {:.2g} times the ranks of {} make it {:.2f} times as fast",
-                      static_cast<double>(part.ranks) / before->ranks, before->ranks, before->seconds / part.seconds);
-    }
-    answer.push_back(line + ".");
-    before = &part;
-  }
-  return answer;
+// Where the price of a device and hour comes from.
+std::string price_text(const PlanOptions& options, const HardwareProfile& hardware) {
+  const double each = hardware.price_per_hour / hardware.devices;
+  if (options.price) return fmt::format("{:.4g} a device and hour, as price= says", each);
+  for (const auto& [key, value] : options.what_if)
+    if (key == "price_per_hour") return fmt::format("{:.4g} a device and hour, as what_if.price_per_hour says", each);
+  if (each > 0) return fmt::format("{:.4g} a device and hour, by price_per_hour of the profile", each);
+  return "not known: device-seconds stand for it, which rank alike; price= says what a device costs an hour";
 }
 
 // Of devices one figure; a host's is shared by as many as there are.
@@ -241,36 +224,24 @@ std::string memory_text(const std::vector<PlanPart>& parts) {
 
 }  // namespace
 
-std::string configuration_text(const Candidate& candidate) {
-  std::string text = candidate.configuration.text();
-  if (candidate.ranks() > 1 && candidate.verdict != planner::Verdict::kIllegal)
-    text += fmt::format(", VAE over {}", candidate.configuration.ranks.vae);
-  return text;
-}
-
-std::string seconds_text(double seconds) {
-  constexpr double kMinute = 60, kHour = 3600, kMilli = 1e-3;
-  if (seconds >= 2 * kHour) return fmt::format("{:.3g} h", seconds / kHour);
-  if (seconds >= 10 * kMinute) return fmt::format("{:.3g} min", seconds / kMinute);
-  if (seconds >= 0.1) return fmt::format("{:.3g} s", seconds);
-  return fmt::format("{:.3g} ms", seconds / kMilli);
-}
-
 PlanReport plan_answer(const PlanOptions& options) {
   const Subject subject(options);
   PlanReport report;
   report.objective = options.objective;
   report.what_if = options.what_if;
   std::string origin;
-  std::vector<std::string> notes;
   for (const int ranks : options.ranks) {
     const Machine machine = machine_of(options, ranks);
     const planner::Question question = subject.question(machine, ranks);
     report.work = question.work;
     report.hardware = machine.hardware;
-    report.parts.push_back(part_of(question));
+    PlanPart part = part_of(question);
+    if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
+      part.systems = other_systems(*best, question.work, subject.takes_pictures());
+    report.parts.push_back(std::move(part));
     origin = machine.origin;
-    notes = machine.notes;
+    for (const std::string& note : machine.notes)
+      if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end()) report.notes.push_back(note);
   }
   compare(report.parts);
   report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);
@@ -278,7 +249,9 @@ PlanReport plan_answer(const PlanOptions& options) {
   report.question.push_back(fmt::format("Hardware  {}; {}", origin, memory_text(report.parts)));
   for (const auto& [key, value] : options.what_if)
     report.question.push_back(fmt::format("What if   {} = {}", key, value));
-  for (const std::string& note : notes) report.question.push_back(fmt::format("Note      {}", note));
+  if (options.objective == planner::Objective::kCost || options.price || report.hardware.price_per_hour > 0)
+    report.question.push_back("Price     " + price_text(options, report.hardware));
+  for (const std::string& note : report.notes) report.question.push_back(fmt::format("Note      {}", note));
   report.answer = answer_of(report.parts);
   return report;
 }

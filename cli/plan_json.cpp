@@ -6,6 +6,7 @@
 #include "zoetrope/attention.h"
 
 #include "base/atomic_file.h"
+#include "cli/plan_words.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -59,22 +60,57 @@ Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware
   json["limited_by"] = c.time.step.limited_by();
   json["value"] = c.value;
   json["bytes_per_rank"] = c.bytes_per_rank.count();
+  json["ranks_per_process"] = use.here;
   json["memory"] = memory_json(c.memory);
   return json;
 }
 
+Json systems_json(const PlanPart& part) {
+  Json systems = Json::object();
+  for (const OtherSystem& system : part.systems) {
+    systems[system.name] = {{"possible", !system.flags.empty()}, {"flags", system.flags}, {"note", system.note}};
+  }
+  return systems;
+}
+
+Json doubts_json(const PlanPart& part) {
+  Json doubts = Json::array();
+  for (const planner::Doubt& doubt : part.doubts.best) {
+    const planner::RankUse& use = doubt.best.ranks;
+    doubts.push_back({{"figure", doubt.figure},
+                      {"assumed", doubt.assumed},
+                      {"instead", doubt.instead},
+                      {"data", use.data},
+                      {"ulysses", use.context.ulysses},
+                      {"ring", use.context.ring},
+                      {"configuration", doubt.best.text()},
+                      {"ahead", doubt.ahead}});
+  }
+  return doubts;
+}
+
 Json part_json(const PlanPart& part) {
   Json candidates = Json::array();
-  for (const Candidate& c : part.ranking.candidates) candidates.push_back(candidate_json(c, part.hardware));
+  for (size_t i = 0; i < part.ranking.candidates.size(); ++i) {
+    candidates.push_back(candidate_json(part.ranking.candidates[i], part.hardware));
+    candidates.back()["reason"] = reason_text(part, i);
+  }
   Json json{{"ranks", part.ranks},
             {"memory_limit_bytes", part.memory_limit.count()},
             {"fits", part.ranking.best() != nullptr}};
   if (part.ranking.best() != nullptr) {
+    json["runs"] = part.runs;
+    json["ranks_per_run"] = part.ranks / part.runs;
     json["seconds_per_video"] = part.seconds;
+    json["videos_per_hour"] = part.videos_per_hour;
     json["speed_up"] = part.speed_up;
     json["efficiency"] = part.efficiency;
     json["device_seconds"] = part.device_seconds;
     json["price"] = part.price > 0 ? Json(part.price) : Json();
+    json["settings"] = part.settings;
+    json["other_systems"] = systems_json(part);
+    json["doubts"] = doubts_json(part);
+    json["explanation"] = part.explanation;
   } else {
     json["least_that_fits"] = part.ranking.least_that_fits;
   }
@@ -97,6 +133,7 @@ void write_plan_json(const PlanReport& report, const std::filesystem::path& path
                   {"model_error", report.hardware.model_error},
                   {"tokens", report.work.tokens},
                   {"steps", report.work.steps},
+                  {"notes", report.notes},
                   {"answer", report.answer},
                   {"plans", std::move(plans)}};
   const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -36,6 +36,8 @@ OptionSet describe(PlanOptions& o, Words& w) {
       .text("ranks", w.ranks, "devices to plan for, from 1 to 4096; several, as 8,16,64, make a scaling curve")
       .choice("objective", w.objective, {"latency", "throughput", "cost"},
               "what is best: the time of a video over all ranks, videos an hour, or the price of a video")
+      .number("price", o.price, {1e-9, 1e9},
+              "of a device and hour, in any currency; unset: the profile's price_per_hour, if it has one")
       .integer("ranks_per_process", w.ranks_per_process, {1, kMostRanks},
                "ranks that share a process and its weights; unset: 1 on accelerators, all of a host on CPUs")
       .text("json", o.json, "file for all candidates")
@@ -78,8 +80,9 @@ planner::Objective parse_objective(const std::string& word) {
 void set_word(const std::string& word, OptionSet& own, OptionSet& run) {
   const std::string key = word.substr(0, word.find('='));
   if (own.knows(key)) return own.set_argument(word);
-  static const std::vector<std::string> names{"hardware", "ranks", "objective", "ranks_per_process", "json",
-                                              "report",   "trace", "top",       "published",         "what_if"};
+  static const std::vector<std::string> names{"hardware", "ranks",  "objective", "price", "ranks_per_process",
+                                              "json",     "report", "trace",     "top",   "published",
+                                              "what_if"};
   const std::string near = nearest_name(key, names);
   if (!run.knows(key) && !near.empty()) fail("command line: unknown key '{}'; did you mean '{}'?", key, near);
   run.set_argument(word);
@@ -135,6 +138,8 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   options.run.model = options.folder.string();
   options.ranks = parse_ranks(own_words.ranks);
   options.objective = parse_objective(own_words.objective);
+  for (const auto& [key, value] : options.what_if)
+    if (options.price && key == "price_per_hour") fail("price and what_if.price_per_hour say the same; keep one");
   if (own_words.ranks_per_process) options.ranks_per_process = static_cast<int>(*own_words.ranks_per_process);
   check_files(options);
   return options;

@@ -21,6 +21,7 @@ struct PlanOptions {
   std::vector<int> ranks;  // ascending, each once
   std::optional<int> ranks_per_process;
   planner::Objective objective = planner::Objective::kLatency;
+  std::optional<double> price;  // of a device and hour, in any currency; over the profile's
   std::vector<std::pair<std::string, std::string>> what_if;  // key without "what_if.", value
   std::string json, report, trace;                           // files; empty: none
   int64_t top = 10;                                          // lines of a table

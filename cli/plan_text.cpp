@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-#include "cli/plan_answer.h"
+#include "cli/plan_words.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -50,11 +50,11 @@ std::string number(double seconds) {
   return seconds < 10 ? fmt::format("{:.3f}", seconds) : fmt::format("{:.1f}", seconds);
 }
 
-std::string row(const Candidate& c, const Candidate& best) {
+std::string row(const Candidate& c, const Candidate& best, int ranks) {
   std::string text = fmt::format("  {:<14} {:>9} {:>8} ", verdict_text(c, best), number(c.video_seconds()),
                                  number(c.time.step.seconds));
   for (const Column& column : kColumns) text += fmt::format(" {:>8}", number(column.seconds(c.time.step.critical())));
-  return text + fmt::format("  {:>8}  {}\n", c.bytes_per_rank.text(), configuration_text(c));
+  return text + fmt::format("  {:>8}  {}\n", c.bytes_per_rank.text(), configuration_text(c, ranks));
 }
 
 std::string heading() {
@@ -81,26 +81,36 @@ class Lines {
   std::string text_;
 };
 
+std::string settings_part(const PlanPart& part) {
+  std::string text = fmt::format("To type{}\n  zoetrope generate  {}\n", part.runs > 1 ? ", for each run" : "",
+                                 settings_text(part.settings));
+  for (const OtherSystem& system : part.systems)
+    text += fmt::format("  {:<17}  {}\n", system.name, system_text(system));
+  return text;
+}
+
 std::string part_text(const PlanPart& part, int64_t top) {
   std::string text = fmt::format("\n{} rank{}\n", part.ranks, part.ranks == 1 ? "" : "s");
   const Candidate* best = part.ranking.best();
   std::set<SplitKey> seen;
   Lines splits(top), settings(top), why(top), others(top);
-  for (const Candidate& c : part.ranking.candidates) {
+  for (size_t i = 0; i < part.ranking.candidates.size(); ++i) {
+    const Candidate& c = part.ranking.candidates[i];
     const bool first = seen.insert(split_of(c)).second;
     if (best != nullptr && runs(c) && first) {
-      splits.add(row(c, *best));
-      if (c.verdict != Verdict::kBest) why.add(fmt::format("  {}: {}\n", configuration_text(c), c.reason));
+      splits.add(row(c, *best, part.ranks));
+      if (c.verdict != Verdict::kBest)
+        why.add(fmt::format("  {}: {}\n", configuration_text(c, part.ranks), reason_text(part, i)));
     } else if (best != nullptr && runs(c) && split_of(c) == split_of(*best)) {
-      settings.add(row(c, *best));
+      settings.add(row(c, *best, part.ranks));
     } else if (!runs(c) && (first || c.verdict == Verdict::kIllegal)) {
-      others.add(fmt::format("  {}: {}: {}\n", configuration_text(c),
-                             c.verdict == Verdict::kIllegal ? "illegal" : "does not fit", c.reason));
+      others.add(fmt::format("  {}: {}: {}\n", configuration_text(c, part.ranks), verdict_words(c.verdict), c.reason));
     }
   }
   if (!splits.empty()) text += heading() + splits.text();
   if (!settings.empty()) text += "  the same split, other settings:\n" + settings.text();
   for (const std::string& line : part.explanation) text += fmt::format("  {}\n", line);
+  if (best != nullptr) text += settings_part(part);
   if (!why.empty()) text += "Why not\n" + why.text();
   if (!others.empty()) text += "Not possible\n" + others.text();
   if (part.ranking.left_out > 0) {
@@ -113,8 +123,9 @@ std::string part_text(const PlanPart& part, int64_t top) {
 }
 
 std::string scaling_text(const PlanReport& report) {
-  std::string text = fmt::format("\nScaling\n  {:>6} {:>10} {:>9} {:>9} {:>11} {:>14} {:>9}  {}\n", "ranks", "video",
-                                 "step", "speed-up", "efficiency", "device-seconds", "price", "configuration");
+  std::string text =
+      fmt::format("\nScaling\n  {:>6} {:>10} {:>9} {:>11} {:>9} {:>11} {:>14} {:>9}  {}\n", "ranks", "video", "step",
+                  "videos/hour", "speed-up", "efficiency", "device-seconds", "price", "configuration");
   for (const PlanPart& part : report.parts) {
     const Candidate* best = part.ranking.best();
     if (best == nullptr) {
@@ -122,10 +133,11 @@ std::string scaling_text(const PlanReport& report) {
       continue;
     }
     constexpr double kPercent = 100;
-    text += fmt::format("  {:>6} {:>10} {:>9} {:>9.2f} {:>9.0f} % {:>14.1f} {:>9}  {}\n", part.ranks,
-                        seconds_text(part.seconds), seconds_text(best->time.step.seconds), part.speed_up,
-                        kPercent * part.efficiency, part.device_seconds,
-                        part.price > 0 ? fmt::format("{:.4g}", part.price) : "-", configuration_text(*best));
+    text +=
+        fmt::format("  {:>6} {:>10} {:>9} {:>11.4g} {:>9.2f} {:>9.0f} % {:>14.1f} {:>9}  {}\n", part.ranks,
+                    seconds_text(part.seconds), seconds_text(best->time.step.seconds), part.videos_per_hour,
+                    part.speed_up, kPercent * part.efficiency, part.device_seconds,
+                    part.price > 0 ? fmt::format("{:.4g}", part.price) : "-", configuration_text(*best, part.ranks));
   }
   return text;
 }

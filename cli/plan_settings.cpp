@@ -1,0 +1,143 @@
+#include "cli/plan_settings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "zoetrope/attention.h"
+
+namespace zoetrope::cli {
+namespace {
+
+using planner::Candidate;
+using planner::RankUse;
+using schedule::Direction;
+
+// The split of one run as all systems see it.
+struct Split {
+  int data, ulysses, ring;
+  int64_t heads, tokens;
+
+  int context() const { return ulysses * ring; }
+  int ranks() const { return data * context(); }
+  bool uneven_heads() const { return heads % ulysses != 0; }
+  bool uneven_tokens() const { return tokens % context() != 0; }
+};
+
+std::string uneven_heads(const Split& split) {
+  return fmt::format("{} heads are no multiple of {} Ulysses ranks", split.heads, split.ulysses);
+}
+
+OtherSystem diffusers(const Split& split) {
+  OtherSystem system{"diffusers", "", ""};
+  const bool one_way = split.ulysses == 1 || split.ring == 1;
+  if (split.data > 1) {
+    system.note = "it does not split the guidance branches";
+  } else if (split.ranks() == 1) {
+    system.flags = "one process, without enable_parallelism";
+  } else if (split.uneven_heads() && split.ring > 1) {
+    system.note = uneven_heads(split) + ", which it takes without a ring alone";
+  } else if (split.uneven_tokens() && !one_way) {
+    system.note = fmt::format("{} tokens are no multiple of {} ranks, which it takes with Ulysses or a ring alone",
+                              split.tokens, split.context());
+  } else {
+    const bool uneven = split.uneven_heads() || split.uneven_tokens();
+    system.flags = fmt::format(
+        "torchrun --nproc-per-node={}; transformer.enable_parallelism(config=ContextParallelConfig(ulysses_degree={}, "
+        "ring_degree={}{}))",
+        split.ranks(), split.ulysses, split.ring,
+        !uneven             ? ""
+        : split.ulysses > 1 ? ", ulysses_anything=True"
+                            : ", ring_anything=True");
+  }
+  return system;
+}
+
+OtherSystem xdit(const Split& split, int vae, bool pictures) {
+  OtherSystem system{"xDiT", "", ""};
+  if (split.data > 1 && !pictures) {
+    system.note = "it splits the guidance branches of Wan's image-to-video models alone";
+  } else if (split.uneven_heads()) {
+    system.note = uneven_heads(split);
+  } else {
+    system.flags = fmt::format("torchrun --nproc_per_node={} xfuser/runner.py --ulysses_degree {} --ring_degree {}{}{}",
+                               split.ranks(), split.ulysses, split.ring, split.data > 1 ? " --use_cfg_parallel" : "",
+                               vae > 1 ? " --use_parallel_vae" : "");
+  }
+  return system;
+}
+
+OtherSystem sglang(const Split& split) {
+  OtherSystem system{"SGLang", "", ""};
+  if (split.uneven_heads()) {
+    system.note = uneven_heads(split);
+  } else {
+    system.flags = fmt::format("--num-gpus {} --ulysses-degree {} --ring-degree {}{}", split.ranks(), split.ulysses,
+                               split.ring, split.data > 1 ? " --enable-cfg-parallel" : "");
+  }
+  return system;
+}
+
+// Its attention for a split of more than one rank.
+std::string maxdiffusion_attention(const Split& split, const RankUse& use) {
+  if (use.direction == Direction::kOpen) return "ulysses_ring_custom_bidir";
+  if (split.ring == 1) return use.fixed_max ? "ulysses_custom_fixed_m" : "ulysses";
+  if (use.fixed_max) return "ulysses_ring_custom_fixed_m";
+  return split.ulysses == 1 ? "tokamax_ring" : "ulysses_ring";
+}
+
+OtherSystem maxdiffusion(const Split& split, const RankUse& use) {
+  OtherSystem system{"MaxDiffusion", "", ""};
+  if (split.uneven_heads()) {
+    system.note = uneven_heads(split);
+    return system;
+  }
+  const std::string attention = split.context() == 1 ? "flash" : maxdiffusion_attention(split, use);
+  system.flags = fmt::format(
+      "attention={} ici_data_parallelism={} ici_fsdp_parallelism=1 ici_context_parallelism={} "
+      "ici_tensor_parallelism=1 per_device_batch_size={}",
+      attention, split.data, split.context(), 1.0 / split.ranks());
+  if (attention.starts_with("ulysses_ring")) system.flags += fmt::format(" ulysses_shards={}", split.ulysses);
+  if (use.head_chunks > 1) system.flags += fmt::format(" ulysses_attention_chunks={}", use.head_chunks);
+  if (use.fixed_max && !attention.ends_with("fixed_m")) system.note = "with online softmax";
+  if (use.direction == Direction::kTwoWay) system.note = "its ring goes one way round";
+  return system;
+}
+
+}  // namespace
+
+std::vector<std::string> settings_of(const Candidate& candidate) {
+  const RankUse& use = candidate.configuration.ranks;
+  std::vector<std::string> settings{fmt::format("ranks={}", candidate.ranks()),
+                                    fmt::format("data_parallelism={}", use.data),
+                                    fmt::format("ulysses_shards={}", use.context.ulysses)};
+  if (use.context.ulysses > 1) settings.push_back(fmt::format("ulysses_attention_chunks={}", use.head_chunks));
+  if (use.context.ring > 1) {
+    const auto direction = static_cast<attention::Direction>(use.direction);
+    settings.push_back(fmt::format("ring_direction={}", attention::direction_name(direction)));
+  }
+  settings.push_back(fmt::format("softmax={}", use.fixed_max ? "fixed_max" : "online"));
+  if (candidate.configuration.block_q > 0)
+    settings.push_back(fmt::format("flash_block_sizes={{block_q: {}}}", candidate.configuration.block_q));
+  settings.push_back(fmt::format("vae_parallel={}", use.vae));
+  return settings;
+}
+
+std::string settings_text(const std::vector<std::string>& settings) {
+  std::vector<std::string> words;
+  for (const std::string& word : settings)
+    words.push_back(word.find_first_of(" {}") == std::string::npos ? word : "'" + word + "'");
+  return fmt::to_string(fmt::join(words, " "));
+}
+
+std::string system_text(const OtherSystem& system) {
+  if (system.flags.empty()) return "not possible there: " + system.note;
+  return system.flags + (system.note.empty() ? "" : "  (" + system.note + ")");
+}
+
+std::vector<OtherSystem> other_systems(const Candidate& candidate, const planner::Work& work, bool pictures) {
+  const RankUse& use = candidate.configuration.ranks;
+  const Split split{use.data, use.context.ulysses, use.context.ring, work.heads, work.tokens};
+  return {diffusers(split), xdit(split, use.vae, pictures), sglang(split), maxdiffusion(split, use)};
+}
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,82 @@
+// What a ranking's candidates are called, counted and compared by. The search itself is search.cpp.
+#include "planner/search.h"
+
+namespace zoetrope::planner {
+
+const char* verdict_name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kBest:
+      return "best";
+    case Verdict::kTie:
+      return "tie";
+    case Verdict::kSlower:
+      return "slower";
+    case Verdict::kDoesNotFit:
+      return "does_not_fit";
+    case Verdict::kIllegal:
+      return "illegal";
+  }
+  return "";
+}
+
+const char* objective_name(Objective objective) {
+  switch (objective) {
+    case Objective::kLatency:
+      return "latency";
+    case Objective::kThroughput:
+      return "throughput";
+    case Objective::kCost:
+      return "cost";
+  }
+  return "";
+}
+
+int complexity_of(const Configuration& configuration, const HardwareProfile& hardware) {
+  const RankUse& use = configuration.ranks;
+  int settings = 0;
+  settings += use.direction != schedule::Direction::kForward ? 1 : 0;
+  settings += use.head_chunks > 1 ? 1 : 0;
+  settings += use.fixed_max ? 1 : 0;
+  settings += configuration.block_q != 0 && configuration.block_q != hardware.block_q ? 1 : 0;
+  settings += use.context.ulysses > 1 && use.context.ring > 1 ? 1 : 0;
+  return settings;
+}
+
+double objective_value(const Question& question, double seconds, int ranks) {
+  constexpr double kHour = 3600;
+  const HardwareProfile& hardware = question.hardware;
+  switch (question.objective) {
+    case Objective::kLatency:
+      return seconds;
+    case Objective::kThroughput:
+      return seconds * ranks / question.ranks;
+    case Objective::kCost:
+      return seconds * ranks * (hardware.price_per_hour > 0 ? hardware.price_per_hour / (kHour * hardware.devices) : 1);
+  }
+  return seconds;
+}
+
+const Candidate* Ranking::best() const {
+  if (candidates.empty() || candidates.front().verdict != Verdict::kBest) return nullptr;
+  return &candidates.front();
+}
+
+const Candidate* Ranking::simpler() const {
+  const Candidate* found = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.verdict != Verdict::kTie || c.complexity >= candidates.front().complexity) continue;
+    if (found == nullptr || c.complexity < found->complexity) found = &c;
+  }
+  return found;
+}
+
+const Candidate* Ranking::sooner() const {
+  const Candidate* found = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.verdict != Verdict::kTie || c.ranks() <= candidates.front().ranks()) continue;
+    if (found == nullptr || c.video_seconds() < found->video_seconds()) found = &c;
+  }
+  return found;
+}
+
+}  // namespace zoetrope::planner

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""What `zoetrope plan` says to people: how many runs at what price, what its verdict rests on, what to type, whose memory it
+counts, and its page.
+
+    plan_words_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
+    plan_words_test.py --list                the names
+"""
+import json
+import pathlib
+import re
+import sys
+
+sys.dont_write_bytecode = True
+import plan_test  # noqa: E402
+from harness import generate, refused, run_script  # noqa: E402
+from plan_test import LARGE, answer, best, candidates, plan, two_hosts  # noqa: E402
+
+MODEL = None
+TESTS = {}
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def use(program, model):
+    global MODEL
+    MODEL = model
+    plan_test.use(program, model)
+
+
+# ---- several runs, prices ----
+
+@test
+def throughput_counts_all_runs_side_by_side(cwd):
+    arguments = [*LARGE, "hardware=rtx4090_8", "ranks=1,8", "memory_limit=200", "objective=throughput"]
+    result = plan(cwd, *arguments, "json=plan.json")
+    assert result.returncode == 0, result.stderr
+    alone, all_of_them = json.loads((pathlib.Path(cwd) / "plan.json").read_text())["plans"]
+    for part in (alone, all_of_them):
+        assert part["runs"] * part["ranks_per_run"] == part["ranks"], part["runs"]
+        assert abs(part["videos_per_hour"] - part["runs"] * 3600 / part["seconds_per_video"]) < 1e-9 * part["videos_per_hour"]
+        assert abs(part["device_seconds"] - part["ranks"] * 3600 / part["videos_per_hour"]) < 1e-9 * part["device_seconds"]
+    assert all_of_them["runs"] > 1, all_of_them["runs"]
+    ratio = all_of_them["videos_per_hour"] / alone["videos_per_hour"]
+    assert abs(all_of_them["speed_up"] - ratio) < 1e-9 and abs(all_of_them["efficiency"] - ratio / 8) < 1e-9
+    # A run alone on one device has nothing to wait for: eight of them are eight times as good.
+    if all_of_them["ranks_per_run"] == 1:
+        assert abs(all_of_them["efficiency"] - 1) < 1e-9, all_of_them["efficiency"]
+    runs = f"{all_of_them['runs']} runs of {all_of_them['ranks_per_run']} rank"
+    for words in (runs, "side by side", "videos an hour", "videos/hour"):
+        assert words in result.stdout, f"{words}\n{result.stdout}"
+
+
+@test
+def a_price_says_where_it_comes_from(cwd):
+    cost = [*LARGE, "hardware=h100_8", "ranks=8", "objective=cost"]
+    unknown = plan(cwd, *cost)
+    assert unknown.returncode == 0 and "Price     not known: device-seconds stand for it" in unknown.stdout, unknown.stdout
+    said = plan(cwd, *cost, "price=2.5", "json=plan.json")
+    assert "Price     2.5 a device and hour, as price= says" in said.stdout, said.stdout
+    part = json.loads((pathlib.Path(cwd) / "plan.json").read_text())["plans"][0]
+    assert abs(part["price"] - part["device_seconds"] * 2.5 / 3600) < 1e-9, part["price"]
+    assert f"at {part['price']:.3g} a video" in said.stdout, said.stdout
+    (pathlib.Path(cwd) / "mine.yml").write_text(two_hosts() + "price_per_hour: 2\n")
+    own = plan(cwd, "wan2.1_t2v_1.3b", "num_frames=17", "hardware=mine.yml", "ranks=4")
+    assert "Price     0.5 a device and hour, by price_per_hour of the profile" in own.stdout, own.stdout + own.stderr
+    instead = plan(cwd, *cost, "what_if.price_per_hour=16")
+    assert "Price     2 a device and hour, as what_if.price_per_hour says" in instead.stdout, instead.stdout
+    refused(cwd, plan(cwd, *cost, "price=1", "what_if.price_per_hour=16"), "keep one", left=("mine.yml", "plan.json"))
+    refused(cwd, plan(cwd, *cost, "price=0"), "price=0", left=("mine.yml", "plan.json"))
+
+
+# ---- what the verdict rests on ----
+
+@test
+def the_best_is_the_fastest_and_the_simpler_is_named(cwd):
+    for hardware in ("tpu_v7x_8", "h100_8", "rtx4090_8"):
+        result = plan(cwd, *LARGE, f"hardware={hardware}", "ranks=8", "memory_limit=200", "json=plan.json")
+        document = json.loads((pathlib.Path(cwd) / "plan.json").read_text())
+        first = best(document)
+        legal = [c for c in candidates(document) if c["verdict"] != "illegal"]
+        assert all(first["value"] <= c["value"] * (1 + 1e-9) for c in legal), first
+        plain = [c for c in legal if c["verdict"] == "tie" and c["head_chunks"] == 1 and c["direction"] == "forward"
+                 and c["softmax"] == "online"]
+        if plain and first["head_chunks"] > 1:
+            assert "Simpler: " in result.stdout, result.stdout
+
+
+@test
+def a_verdict_that_rests_on_an_assumed_figure_says_so(cwd):
+    arguments = [*LARGE, "hardware=h100_8", "ranks=16"]
+    document = answer(cwd, *arguments)
+    doubts = {doubt["figure"]: doubt for doubt in document["plans"][0]["doubts"]}
+    gain = doubts["bf16.fixed_max_gain"]
+    assert (gain["assumed"], gain["instead"]) == ("1", "1.1") and "fixed_max" in gain["configuration"], gain
+    # With that figure it is so.
+    changed = best(answer(cwd, *arguments, "what_if.bf16.fixed_max_gain=1.1"))
+    assert changed["softmax"] == "fixed_max", changed
+    said = plan(cwd, *arguments).stdout
+    assert "bf16.fixed_max_gain is assumed to be 1: with 1.1, data 2" in said, said
+    # A figure that somebody gave is assumed no longer.
+    given = answer(cwd, *arguments, "what_if.bf16.fixed_max_gain=1")
+    assert "bf16.fixed_max_gain" not in [doubt["figure"] for doubt in given["plans"][0]["doubts"]]
+    # Verdicts of the others hang on figures too: here the fixed part of a layer, which was fitted on another machine.
+    splits = {(c["ulysses"], c["ring"], c["head_chunks"], c["direction"]): c for c in candidates(
+        answer(cwd, *arguments, "what_if.layer_overhead=100")) if c["verdict"] in ("tie", "slower") and c["data"] == 1}
+    hanging = [c for c in candidates(document) if "layer_overhead at 100 microseconds, which is assumed" in c["reason"]]
+    assert hanging, [c["reason"] for c in candidates(document)]
+    for c in hanging:
+        then = splits[c["ulysses"], c["ring"], c["head_chunks"], c["direction"]]
+        assert {c["verdict"], then["verdict"]} == {"tie", "slower"}, (c, then)
+    # What was fitted on its own machine leaves nothing in doubt.
+    sure = plan(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=8").stdout
+    assert "It stays the best with each of the profile's 6 assumed figures" in sure, sure
+
+
+@test
+def more_ranks_than_the_machine_has_are_said(cwd):
+    result = plan(cwd, *LARGE, "hardware=h100_8", "ranks=8,16", "json=plan.json")
+    note = "16 ranks are more than the 8 devices of h100_8: planned for 2 groups of 8 devices joined by 'cluster' (48.5 GB/s"
+    assert note in result.stdout and "InfiniBand" in result.stdout, result.stdout
+    notes = json.loads((pathlib.Path(cwd) / "plan.json").read_text())["notes"]
+    assert len(notes) == 1 and note in notes[0], notes
+    assert answer(cwd, *LARGE, "hardware=h100_8", "ranks=8")["notes"] == []
+    single = plan(cwd, *LARGE, "hardware=rtx4090_8", "ranks=16", "memory_limit=200").stdout
+    assert "planned for 16 devices joined by 'host' (25 GB/s a port), where the profile has 8 devices" in single, single
+
+
+@test
+def unknown_hardware_names_the_profiles_there_are(cwd):
+    result = plan(cwd, *LARGE, "hardware=a100_8", "ranks=8")
+    refused(cwd, result, "a100_8", "there are: cpu, gb200_nvl72, h100_2x8, h100_8, h100_8x8, h200_8, rtx4090_8")
+    assert "did you mean" not in result.stderr, result.stderr
+
+
+# ---- what to type ----
+
+def split_of(candidate):
+    return [candidate[key] for key in ("ranks", "data", "ulysses", "ring", "direction", "head_chunks", "softmax", "vae_ranks")]
+
+
+@test
+def settings_make_the_run_that_was_planned(cwd):
+    for arguments in ([*LARGE, "hardware=tpu_v7x_8", "ranks=8"], [*LARGE, "hardware=h100_8", "ranks=3"],
+                      [*LARGE, "hardware=h100_8", "ranks=1", "guidance_scale=1"],
+                      [*LARGE, "hardware=h100_8", "ranks=8", "objective=throughput"],
+                      ["wan2.1_t2v_1.3b", "hardware=cpu", "ranks=4", "what_if.memory=x50"]):
+        result = plan(cwd, *arguments, "json=plan.json")
+        document = json.loads((pathlib.Path(cwd) / "plan.json").read_text())
+        settings = document["plans"][0]["settings"]
+        assert f"zoetrope generate  {settings[0]} data_parallelism=" in result.stdout, result.stdout
+        rest = [word for word in arguments if not word.startswith(("ranks=", "objective="))]
+        again = best(answer(cwd, *rest, *settings))
+        assert split_of(again) == split_of(best(document)), (again, settings)
+        assert again["block_q"] == best(document)["block_q"]
+        assert again["seconds_per_step"] == best(document)["seconds_per_step"]
+
+
+@test
+def generate_takes_the_settings(cwd):
+    size = ["height=64", "width=48", "num_frames=5"]
+    steps = ["num_inference_steps=1"]
+    document = answer(cwd, MODEL, *size, *steps, "hardware=cpu", "ranks=4")
+    first = best(document)
+    # Nothing is left for the planner: with a profile that wants something else the same runs.
+    result = generate(cwd, *size, *steps, "prompt=x", "output=x.png", "threads=1", "dtype=float32",
+                      *document["plans"][0]["settings"])
+    assert result.returncode == 0, result.stderr
+    context = first["ulysses"] * first["ring"]
+    layout = f"data {first['data']} x context {context} (Ulysses {first['ulysses']} x ring {first['ring']}"
+    assert layout in result.stdout + result.stderr, f"{layout}\n{result.stdout}\n{result.stderr}"
+
+
+@test
+def other_systems_have_their_flags(cwd):
+    def systems(*keys):
+        document = answer(cwd, *LARGE, *keys)
+        return document["plans"][0]["other_systems"]
+    both = systems("hardware=h100_8", "ranks=8", "data_parallelism=2", "ulysses_shards=2", "ring_direction=forward",
+                   "ulysses_attention_chunks=1", "softmax=online")
+    assert not both["diffusers"]["possible"] and "guidance branches" in both["diffusers"]["note"], both
+    assert not both["xDiT"]["possible"] and "image-to-video" in both["xDiT"]["note"], both
+    assert both["SGLang"]["flags"] == "--num-gpus 8 --ulysses-degree 2 --ring-degree 2 --enable-cfg-parallel", both
+    assert both["MaxDiffusion"]["flags"] == (
+        "attention=ulysses_ring ici_data_parallelism=2 ici_fsdp_parallelism=1 ici_context_parallelism=4 "
+        "ici_tensor_parallelism=1 per_device_batch_size=0.125 ulysses_shards=2"), both
+    one = systems("hardware=h100_8", "ranks=8", "guidance_scale=1", "ulysses_shards=4")
+    assert "ContextParallelConfig(ulysses_degree=4, ring_degree=2)" in one["diffusers"]["flags"], one
+    assert "--ulysses_degree 4 --ring_degree 2" in one["xDiT"]["flags"] and "cfg" not in one["xDiT"]["flags"], one
+    picture = answer(cwd, "wan2.2_i2v_a14b", "height=720", "width=1280", "num_frames=81", "hardware=h100_8", "ranks=8",
+                     "data_parallelism=2")["plans"][0]["other_systems"]
+    assert "--use_cfg_parallel" in picture["xDiT"]["flags"], picture
+    uneven = systems("hardware=h100_8", "ranks=7", "guidance_scale=1", "ulysses_shards=7")
+    assert "ulysses_anything=True" in uneven["diffusers"]["flags"], uneven
+    for name in ("xDiT", "SGLang", "MaxDiffusion"):
+        assert "40 heads are no multiple of 7" in uneven[name]["note"] and not uneven[name]["possible"], uneven
+    fixed = systems("hardware=tpu_v7x_8", "ranks=8", "ulysses_shards=2", "data_parallelism=2", "softmax=fixed_max",
+                    "ulysses_attention_chunks=2", "ring_direction=forward")["MaxDiffusion"]["flags"]
+    assert "attention=ulysses_ring_custom_fixed_m" in fixed and "ulysses_attention_chunks=2" in fixed, fixed
+    said = plan(cwd, *LARGE, "hardware=h100_8", "ranks=8").stdout
+    assert "diffusers          not possible there: it does not split the guidance branches" in said, said
+    # They do not run on what a rank of a CPU is.
+    cpu = answer(cwd, "wan2.1_t2v_1.3b", "num_frames=17", "hardware=cpu", "ranks=2", "what_if.memory=x50")
+    assert cpu["plans"][0]["other_systems"] == {}, cpu["plans"][0]["other_systems"]
+
+
+# ---- memory ----
+
+@test
+def memory_is_counted_per_process_or_per_rank_and_says_which(cwd):
+    few = ["wan2.1_t2v_14b", "hardware=cpu", "ranks=4", "memory_limit=6", "json=plan.json"]
+    for keys, who in (([], "a process of 4 ranks needs "), (["ranks_per_process=1"], "a rank needs ")):
+        result = plan(cwd, *few, *keys)
+        assert result.returncode == 1 and who in result.stdout, result.stdout
+        part = json.loads((pathlib.Path(cwd) / "plan.json").read_text())["plans"][0]
+        for c in part["candidates"]:
+            if c["verdict"] == "illegal":
+                continue
+            needed = max(phase["bytes"] for phase in c["memory"])
+            assert abs(needed - c["bytes_per_rank"] * c["ranks_per_process"]) <= c["ranks_per_process"], c
+            # Total and parts as they are printed.
+            total, parts = re.search(r"needs ([0-9.]+) GB, .* \((.*)\)", c["reason"]).groups()
+            found = [float(value) for value in re.findall(r"([0-9.]+) GB", parts)]
+            assert abs(sum(found) - float(total)) < 0.005 * float(total) + 0.05, c["reason"]
+
+
+# ---- the page ----
+
+def page_of(cwd, *arguments):
+    plan(cwd, *arguments, "report=plan.html")
+    return (pathlib.Path(cwd) / "plan.html").read_text()
+
+
+@test
+def the_page_shows_all_of_it(cwd):
+    page = page_of(cwd, *LARGE, "hardware=h100_8", "ranks=8", "what_if.memory=31.2")
+    # Names of rows stand whole, in words, and sentences may break.
+    assert re.search(r'<span class="name">data 2 x context 4 \(Ulysses [^<]* VAE over \d+</span>', page)
+    assert "does_not_fit" not in page and ">does not fit</td>" in page
+    assert re.search(r'<td class="p" data-heading="why">[^<]{60,}</td>', page)
+    assert "zoetrope generate: ranks=8 data_parallelism=2 " in page and "SGLang: --num-gpus 8 " in page
+    # Attention has one colour wherever it is drawn.
+    slots = set(re.findall(r'class="bar s(\d)"[^>]*title="[^"]*, attention[:, ]', page))
+    assert slots == {"0"}, slots
+    legends = set(re.findall(r'class="bar s(\d)"[^>]*/></svg>attention</li>', page))
+    assert legends == {"0"}, legends
+    assert "@media (max-width:700px)" in page
+
+
+@test
+def the_page_shows_what_does_not_fit(cwd):
+    page = page_of(cwd, *LARGE, "hardware=rtx4090_8", "ranks=8", "dtype=float32")
+    assert page.count("Nothing fits; the least hardware that would: ") == 1
+    assert "The least hardware that would do" not in page
+    assert "Memory of a rank, phase by phase, of what needs least: " in page and "limit 24 GB" in page
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS, use))
