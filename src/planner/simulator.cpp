@@ -85,7 +85,7 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
 // Every weight is needed once for few rows: their way decides, unless there are many prompts. From memory and in
 // compute each of the ranks has its part, from files each host those of its ranks together.
 double text_seconds(const Work& work, const HardwareProfile& hardware, int ranks) {
-  const ComputeFigures& compute = hardware.compute(work.element_bytes);
+  const ComputeFigures& compute = hardware.compute(work.text_element_bytes);
   const auto rows = static_cast<double>(work.text_rows * work.branches);
   const double memory = static_cast<double>(work.text_weights.count()) / hardware.memory_bandwidth;
   const double product = work.text_flop / (compute.gemm.at(rows) * compute.peak);

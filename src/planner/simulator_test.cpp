@@ -435,6 +435,12 @@ TEST(Simulator, ARunIsLoadTextStepsAndDecoding) {
   EXPECT_NEAR(run.total(), run.load + run.text_encoder + run.denoise + run.vae, 1e-12);
   work.text_flop = 1e10;
   EXPECT_NEAR(simulate_run(work, hardware, made).text_encoder, 1e10 / kPeak / 2, 1e-12);
+  // In the text encoder's own dtype, whatever the transformer's is.
+  work.text_element_bytes = 6 - work.text_element_bytes;
+  hardware.bf16.peak /= 2;
+  hardware.float32.peak /= 4;
+  const double peak = work.text_element_bytes == 2 ? hardware.bf16.peak : hardware.float32.peak;
+  EXPECT_NEAR(simulate_run(work, hardware, made).text_encoder, 1e10 / peak / 2, 1e-9);
 }
 
 // A host's files have one way in, however many of its ranks wait for them; two hosts have two.

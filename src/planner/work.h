@@ -32,8 +32,9 @@ struct Work {
   int64_t latent_bytes = 0;  // of the velocity that ranks gather at the end of a step, one branch
 
   // Before and after.
-  double text_flop = 0;       // all prompts
-  Bytes text_weights;         // all of them, read from the device's memory once
+  double text_flop = 0;  // all prompts
+  int64_t text_element_bytes = 2;
+  Bytes text_weights;         // those that every prompt meets, read from the device's memory once
   Bytes text_read;            // of these, from files as it computes, through the map; 0: they are held
   Bytes weights_read;         // of all experts and the VAE, from files, once a host
   double image_flop = 0;      // of an image encoder, by one rank

@@ -67,7 +67,11 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.latent_bytes = work.tokens * config.patch_output_dim() * work.element_bytes;
 
   work.text_flop = prompts_flop(configs.text_encoder, size);
-  work.text_weights = held.text.weights.stored;
+  // Of the table of all tokens' vectors a prompt reads its own rows alone.
+  const TextEncoderConfig& text = configs.text_encoder;
+  const int64_t table = text.vocab_size * text.d_model * size_of(configs.stored_text_encoder);
+  work.text_weights = held.text.weights.stored - planner::Bytes(table);
+  work.text_element_bytes = size_of(size.text_encoder);
   if (configs.mapped) work.text_read = work.text_weights;  // a layer at a time, each where it is needed
   for (const planner::Workload::Expert& expert : held.experts) work.weights_read += expert.weights.stored;
   work.weights_read += held.vae.weights.stored;

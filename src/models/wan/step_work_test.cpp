@@ -143,9 +143,14 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   const planner::Work plain = work(model_14b(), size);
   EXPECT_EQ(plain.branches, 1);
   EXPECT_EQ(plain.latent_bytes, 21 * 60 * 104 * 16 * 2);
-  EXPECT_EQ(plain.text_weights.count(), int64_t{4} * 5'680'910'336);
+  // All but the table of tokens' vectors, of which a prompt reads a few rows.
+  EXPECT_EQ(plain.text_weights.count(), 4 * (int64_t{5'680'910'336} - int64_t{256'384} * 4096));
   EXPECT_EQ(plain.text_read, plain.text_weights);
   EXPECT_EQ(plain.weights_read.count(), 4 * (int64_t{14'288'491'584} + 126'892'531));
+  EXPECT_EQ(plain.text_element_bytes, 4);
+  size.text_encoder = DType::kBF16;
+  EXPECT_EQ(work(model_14b(), size).text_element_bytes, 2);
+  size.text_encoder = DType::kF32;
   size.prompts = 2;
   size.transformer = DType::kF32;
   ModelConfigs two = model_14b();
@@ -153,6 +158,7 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   const planner::Work guided = work(two, size);
   EXPECT_EQ(guided.branches, 2);
   EXPECT_EQ(guided.element_bytes, 4);
+  EXPECT_EQ(guided.text_element_bytes, 4);
   EXPECT_EQ(guided.latent_bytes, 2 * plain.latent_bytes);
   EXPECT_DOUBLE_EQ(guided.text_flop, 2 * plain.text_flop);
   EXPECT_EQ((guided.weights_read - plain.weights_read).count(), 4 * int64_t{14'288'491'584});
