@@ -120,7 +120,8 @@ class Calibration {
     say(name + ": weights");
     DtypeFigures figures;
     {
-      const CalibrationWeights weights(dtype);
+      ThreadTeam team(job_.cores);
+      const machine::LayerWeights weights(team, dtype);
       on_ranks([&](CalibrationRank& rank) {
         ComputeNotes notes;
         notes.say = [&](const std::string& what) {
@@ -191,7 +192,7 @@ class Calibration {
                                                   figures.peak_of, spread_text(figures.peak.spread)));
     remark(name + ".gemm", fmt::format("products of a layer of width {}, beside the peak; a rank with more rows takes "
                                        "them in chunks{}",
-                                       kCalibratedWidth, worst(figures.gemm)));
+                                       machine::kLayerWidth, worst(figures.gemm)));
     remark(name + ".attention", fmt::format("kernel {} with its tiles, by queries, {} keys{}{}", figures.kernel,
                                             kLongKeys, worst(figures.attention), tiles_text(figures)));
     remark(name + ".attention_keys", fmt::format("{} queries{}", kLongKeys, worst(figures.attention_keys)));
@@ -204,7 +205,7 @@ class Calibration {
       for (const auto& point : *points) spreads_.push_back(point.second.spread);
     if (!decides) return;
     HardwareProfile& profile = result_.profile;
-    profile.token_width = kCalibratedWidth;
+    profile.token_width = machine::kLayerWidth;
     profile.token_seconds = rounded(figures.token_seconds.value);
     profile.layer_overhead = rounded(figures.layer_overhead.value);
     fold_seconds_ = figures.fold_seconds;
@@ -271,7 +272,7 @@ class Calibration {
     HardwareProfile& profile = result_.profile;
     profile.memory_bandwidth = rounded(copies.value);
     profile.host_read = rounded(reads.value);
-    profile.merge_passes = rounded(fold_seconds_ * copies.value / (kCalibratedHeadDim * sizeof(float)));
+    profile.merge_passes = rounded(fold_seconds_ * copies.value / (machine::kLayerHeadDim * sizeof(float)));
     const std::vector<planner::MemoryLimit> limits = planner::memory_limits({});
     if (limits.empty()) fail("calibrate: the memory of this machine cannot be read from /proc");
     profile.device_memory = planner::Bytes(limits[0].available.count() / job_.ranks_per_host / 1000000 * 1000000);
@@ -300,7 +301,7 @@ class Calibration {
       on_ranks(ranks, threads, [&](CalibrationRank& rank) {
         HostLayout layout{1, ranks, 0, rank.world().rank()};
         if (job_.world != nullptr) layout = find_hosts(rank.world());
-        AttentionWork work(rank, DType::kF32, kBesideRows, kBesideRows);
+        AttentionWork work(rank.stream(), DType::kF32, kBesideRows, kBesideRows);
         const LinkFigures mine = measure_within_host(rank, layout, job_.world != nullptr ? &work : nullptr);
         if (keeps(rank)) within = mine;
       });
@@ -309,7 +310,7 @@ class Calibration {
     if (has_between) {
       say("transfers between hosts");
       on_ranks([&](CalibrationRank& rank) {
-        AttentionWork work(rank, DType::kF32, kBesideRows, kBesideRows);
+        AttentionWork work(rank.stream(), DType::kF32, kBesideRows, kBesideRows);
         const LinkFigures mine = measure_between_hosts(rank, find_hosts(rank.world()), work);
         if (keeps(rank)) between = mine;
       });

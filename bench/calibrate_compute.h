@@ -13,34 +13,11 @@
 #include "zoetrope/tensor.h"
 
 #include "bench/calibrate_rank.h"
-#include "kernels/flash_attention/flash_attention.h"
-#include "kernels/gemm/packed.h"
+#include "machine/layer_work.h"
 
 namespace zoetrope::bench {
 
-// The layer that is measured with: as wide as that of Wan 2.1 1.3B, its hidden rows shorter, so that a product of many
-// rows is over within a window.
-inline constexpr int64_t kCalibratedWidth = 1536;
-inline constexpr int64_t kCalibratedHidden = 4096;
-inline constexpr int64_t kCalibratedHeadDim = 128;
-
-// Products of a layer, packed: more than caches hold, so that weights come from memory as they do in a model. Ranks of
-// one process share it.
-class CalibrationWeights {
- public:
-  explicit CalibrationWeights(DType dtype);
-  const kernels::PackedMatrix& qkv() const { return matrices_[0]; }
-  const kernels::PackedMatrix& out() const { return matrices_[1]; }
-  const kernels::PackedMatrix& up() const { return matrices_[2]; }
-  const kernels::PackedMatrix& down() const { return matrices_[3]; }
-  DType dtype() const { return dtype_; }
-
- private:
-  static constexpr size_t kMatrices = 4;
-  DType dtype_;
-  Tensor packed_[kMatrices];
-  kernels::PackedMatrix matrices_[kMatrices];
-};
+using machine::AttentionWork;
 
 using MeasuredCurve = std::vector<std::pair<int64_t, Measured>>;
 
@@ -65,7 +42,7 @@ struct ComputeNotes {
   std::function<void(const std::string& figure, const std::string& at, const std::string& value, double spread)> found;
 };
 
-DtypeFigures measure_dtype(CalibrationRank& rank, const CalibrationWeights& weights, const ComputeNotes& notes);
+DtypeFigures measure_dtype(CalibrationRank& rank, const machine::LayerWeights& weights, const ComputeNotes& notes);
 
 // The instruction set that bounds the products and attention of a dtype here.
 Isa calibrated_isa(CalibrationRank& rank, DType dtype);
@@ -83,28 +60,5 @@ struct HostReaders {
 };
 // Bytes of files of one host that become packed matrices a second, of the slowest host. From the page cache.
 Measured measure_host_read(CalibrationRank& rank, const HostReaders& readers);
-
-// One block of attention, again and again: the work that transfers are measured beside. Made for its size, run by
-// attend().
-class AttentionWork {
- public:
-  // Tiles of `tile_rows` rows; 0: those of a run here.
-  AttentionWork(CalibrationRank& rank, DType dtype, int64_t queries, int64_t keys,
-                kernels::Softmax softmax = kernels::Softmax::kOnline, int64_t tile_rows = 0);
-  double attend();          // FLOP
-  double fold(int blocks);  // as a ring does, so many blocks into a state
-  const char* implementation() const { return kernel_.implementation(); }
-  int64_t heads() const { return heads_; }
-
- private:
-  kernels::KeyBlock block() const;
-
-  Stream& stream_;
-  int64_t heads_;
-  double flop_;
-  kernels::FlashAttention kernel_;
-  Tensor q_, k_, v_, o_;
-  std::unique_ptr<kernels::FlashState> state_;
-};
 
 }  // namespace zoetrope::bench

@@ -1,53 +1,27 @@
-// The machine's limits, measured: multiply-adds per second of each instruction set, and bytes copied per second. They
-// are the denominators of every fraction the benchmarks print, so they are measured in the same run, on the same
-// threads, beside what they are compared with. Not a model of the machine: nothing here is computed from clock rates.
+// Times something beside the machine's peak. The peak (machine/peak.h) is the denominator of every fraction that the
+// benchmarks print, so it is measured in the same run, on the same threads, beside what is compared with it.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "device/thread_team.h"
+#include "machine/peak.h"
 
 namespace zoetrope::bench {
 
-enum class Isa : uint8_t {
-  kAvx2,        // 8 float32 multiply-adds an instruction; the baseline of the build
-  kAvx512,      // 16 float32 multiply-adds
-  kAmxBf16,     // tdpbf16ps: 16 × 16 × 32 bf16 products into 16 × 16 float32 sums
-  kAvx512Bf16,  // vdpbf16ps: 32 bf16 products into 16 float32 sums
-};
-
-std::vector<Isa> all_isas();            // fastest first
-const char* isa_name(Isa isa);          // "avx2", "avx512", "avx512_bf16"
-bool isa_available(Isa isa);            // this CPU can
-int64_t flop_per_instruction(Isa isa);  // a multiply and an add count as two
-// The instruction set whose peak bounds a flash-attention implementation. "scalar" is compiled for the baseline and is
-// measured against that. Throws Error for a name that is none.
-Isa isa_of_kernel(std::string_view implementation);
-
-struct Peak {
-  double flops = 0;      // FLOP per second, all threads together
-  double cpu_flops = 0;  // FLOP per second of the threads' own CPU time, times the number of threads: what the machine
-                         // would do were nobody else on it
-};
-
-// Multiply-adds on registers only, on every thread of the team at once for `seconds`. Throws Error where the CPU lacks
-// the instructions.
-Peak measure_peak(Isa isa, ThreadTeam& team, double seconds);
-double measure_peak_flops(Isa isa, int threads, double seconds);  // .flops, on a team of its own
-
-enum class CopyKind : uint8_t {
-  kMemcpy,     // what the C library makes of it
-  kStreaming,  // stores past the caches
-};
-
-// Bytes copied per second (each counted once, though it is read and written) when every thread copies a buffer of
-// `bytes` of its own again and again for at least `seconds`.
-double measure_copy_bandwidth(int threads, size_t bytes, double seconds, CopyKind kind = CopyKind::kMemcpy);
+using machine::all_isas;
+using machine::CopyKind;
+using machine::flop_per_instruction;
+using machine::Isa;
+using machine::isa_available;
+using machine::isa_name;
+using machine::isa_of_kernel;
+using machine::measure_copy_bandwidth;
+using machine::measure_peak;
+using machine::measure_peak_flops;
+using machine::Peak;
+using machine::thread_cpu_seconds;
+using machine::wall_seconds;
 
 // A peak window beside a repeat is as long as the repeat, but not longer than this: the machine's state is known by
 // then.
@@ -74,8 +48,5 @@ struct PairedOptions {
 // the first, check(), where there is one, looks at its result before anything is timed and may throw.
 std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flop, const PairedOptions& options,
                                            const std::function<void()>& run, const std::function<void()>& check = {});
-
-double wall_seconds();        // monotonic
-double thread_cpu_seconds();  // of the calling thread
 
 }  // namespace zoetrope::bench

@@ -1,10 +1,10 @@
 // Products of bf16 tiles into float32 on matrix units (tdpbf16ps): 6 chains, each instruction 16 × 16 × 32 products.
 #include <immintrin.h>
 
-#include "bench/peak_loops.h"
 #include "kernels/amx_units.h"
+#include "machine/peak_loops.h"
 
-namespace zoetrope::bench {
+namespace zoetrope::machine {
 namespace {
 
 constexpr int kChains = 6;
@@ -43,4 +43,4 @@ void amx_bf16_multiply_adds(int64_t rounds) {
   }
 }
 
-}  // namespace zoetrope::bench
+}  // namespace zoetrope::machine

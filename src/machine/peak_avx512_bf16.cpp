@@ -1,9 +1,9 @@
 // Products of bf16 pairs into float32 (vdpbf16ps): 24 chains.
 #include <immintrin.h>
 
-#include "bench/peak_loops.h"
+#include "machine/peak_loops.h"
 
-namespace zoetrope::bench {
+namespace zoetrope::machine {
 namespace {
 
 // The two products of a pair cancel (0.5 · 0.25 − 0.5 · 0.25), so sums stay where they are.
@@ -25,4 +25,4 @@ struct Avx512Bf16 {
 
 void avx512_bf16_multiply_adds(int64_t rounds) { run_multiply_adds<Avx512Bf16>(rounds); }
 
-}  // namespace zoetrope::bench
+}  // namespace zoetrope::machine

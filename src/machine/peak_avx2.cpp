@@ -1,9 +1,9 @@
 // Multiply-adds of AVX2 and FMA: 12 chains, 14 of the 16 registers.
 #include <immintrin.h>
 
-#include "bench/peak_loops.h"
+#include "machine/peak_loops.h"
 
-namespace zoetrope::bench {
+namespace zoetrope::machine {
 namespace {
 
 // Sums converge to b / (1 − a): no overflow, no subnormal.
@@ -25,4 +25,4 @@ struct Avx2 {
 
 void avx2_multiply_adds(int64_t rounds) { run_multiply_adds<Avx2>(rounds); }
 
-}  // namespace zoetrope::bench
+}  // namespace zoetrope::machine

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace zoetrope::bench {
+namespace zoetrope::machine {
 
 // Instructions a round; a multiple of each file's accumulators.
 inline constexpr int64_t kPeakRound = 48;
@@ -35,4 +35,4 @@ template <typename Set>
   for (int i = 0; i < Set::kAccumulators; ++i) Set::keep(sum[i]);
 }
 
-}  // namespace zoetrope::bench
+}  // namespace zoetrope::machine

@@ -1,9 +1,9 @@
 // Multiply-adds of AVX-512: 24 chains.
 #include <immintrin.h>
 
-#include "bench/peak_loops.h"
+#include "machine/peak_loops.h"
 
-namespace zoetrope::bench {
+namespace zoetrope::machine {
 namespace {
 
 // Sums converge to b / (1 − a): no overflow, no subnormal.
@@ -25,4 +25,4 @@ struct Avx512 {
 
 void avx512_multiply_adds(int64_t rounds) { run_multiply_adds<Avx512>(rounds); }
 
-}  // namespace zoetrope::bench
+}  // namespace zoetrope::machine

@@ -1,0 +1,161 @@
+#include "machine/figures.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "zoetrope/version.h"
+
+#include "base/atomic_file.h"
+#include "base/available_threads.h"
+#include "base/cache_folder.h"
+#include "base/error.h"
+#include "base/input_file.h"
+#include "kernels/cpu_features.h"
+
+namespace zoetrope::machine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFormat = 1;
+constexpr size_t kMostBytes = 1 << 16;  // of a file: no figures are as long
+
+// Beyond these no machine is: somebody wrote the file, or a bit fell.
+struct Bounds {
+  double low, high;
+};
+constexpr Bounds kFlops{1e8, 1e17}, kBytes{1e7, 1e15}, kSeconds{1e-12, 1}, kSize{1, 1e6};
+
+template <typename Part>
+struct Entry {
+  const char* name;
+  double Part::*field;
+  Bounds bounds;
+  bool more_is_better = true;
+};
+constexpr Entry<DtypeRates> kRates[] = {{"peak", &DtypeRates::peak, kFlops},
+                                        {"gemm", &DtypeRates::gemm, kFlops},
+                                        {"attention", &DtypeRates::attention, kFlops},
+                                        {"convolution", &DtypeRates::convolution, kFlops}};
+constexpr Entry<Figures> kFigures[] = {{"copy", &Figures::copy, kBytes},
+                                       {"host_read", &Figures::host_read, kBytes},
+                                       {"token_seconds", &Figures::token_seconds, kSeconds, false},
+                                       {"layer_overhead", &Figures::layer_overhead, kSeconds, false},
+                                       {"core_share", &Figures::core_share, {0, 2}}};
+struct Size {
+  const char* name;
+  int64_t DtypeRates::*field;
+};
+constexpr Size kSizes[] = {{"gemm_rows", &DtypeRates::gemm_rows}, {"attention_tokens", &DtypeRates::attention_tokens}};
+
+double checked(double value, const Bounds& bounds, const char* name) {
+  if (!(value >= bounds.low && value <= bounds.high)) fail("{} is {}", name, value);
+  return value;
+}
+
+nlohmann::json to_json(const DtypeRates& rates) {
+  nlohmann::json json;
+  for (const auto& entry : kRates) json[entry.name] = rates.*entry.field;
+  for (const Size& size : kSizes) json[size.name] = rates.*size.field;
+  return json;
+}
+
+DtypeRates rates_of(const nlohmann::json& json) {
+  DtypeRates rates;
+  for (const auto& entry : kRates)
+    rates.*entry.field = checked(json.at(entry.name).get<double>(), entry.bounds, entry.name);
+  for (const Size& size : kSizes)
+    rates.*size.field = static_cast<int64_t>(checked(json.at(size.name).get<double>(), kSize, size.name));
+  return rates;
+}
+
+nlohmann::json to_json(const MachineKey& key) {
+  return {{"cpu", key.cpu}, {"cores", key.cores}, {"isa", key.isa}, {"version", key.version}};
+}
+
+DtypeRates best_of(const DtypeRates& a, const DtypeRates& b) {
+  DtypeRates best = a;
+  for (const auto& entry : kRates) best.*entry.field = std::max(a.*entry.field, b.*entry.field);
+  // A rate stands with the size that it was measured at.
+  if (b.gemm > a.gemm) best.gemm_rows = b.gemm_rows;
+  if (b.attention > a.attention) best.attention_tokens = b.attention_tokens;
+  return best;
+}
+
+// FNV-1a: the same on every machine and in every build, as names of files must be.
+uint64_t hash_of(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+Figures best_of(const Figures& a, const Figures& b) {
+  Figures best;
+  best.bf16 = best_of(a.bf16, b.bf16);
+  best.float32 = best_of(a.float32, b.float32);
+  for (const auto& entry : kFigures) {
+    best.*entry.field =
+        entry.more_is_better ? std::max(a.*entry.field, b.*entry.field) : std::min(a.*entry.field, b.*entry.field);
+  }
+  return best;
+}
+
+MachineKey this_machine() {
+  const kernels::CpuFeatures& cpu = kernels::cpu_features();
+  std::vector<const char*> sets;
+  for (const auto& [has, name] : {std::pair(cpu.avx2, "avx2"), std::pair(cpu.avx512, "avx512"),
+                                  std::pair(cpu.avx512_bf16, "avx512_bf16"), std::pair(cpu.amx_bf16, "amx_bf16")})
+    if (has) sets.push_back(name);
+  return {kernels::cpu_model(), available_threads(), fmt::to_string(fmt::join(sets, " ")), version()};
+}
+
+fs::path figures_path(const MachineKey& key) {
+  return in_user_cache(fmt::format("machine-{:016x}.json", hash_of(to_json(key).dump())));
+}
+
+std::optional<Remembered> recall(const fs::path& path, const MachineKey& key) {
+  std::error_code error;
+  if (path.empty() || !fs::exists(path, error)) return std::nullopt;
+  try {
+    const nlohmann::json document = nlohmann::json::parse(read_file(path, kMostBytes, InputFile::Kind::kCache));
+    if (document.at("format").get<int>() != kFormat || document.at("key") != to_json(key)) return std::nullopt;
+    Remembered remembered;
+    remembered.date = document.at("date").get<std::string>();
+    remembered.measurements = document.at("measurements").get<int>();
+    const nlohmann::json& figures = document.at("figures");
+    remembered.figures.bf16 = rates_of(figures.at("bf16"));
+    remembered.figures.float32 = rates_of(figures.at("float32"));
+    for (const auto& entry : kFigures)
+      remembered.figures.*entry.field = checked(figures.at(entry.name).get<double>(), entry.bounds, entry.name);
+    return remembered;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+void remember(const fs::path& path, const MachineKey& key, const Remembered& remembered) {
+  if (path.empty()) fail("neither XDG_CACHE_HOME nor HOME names a folder");
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) fail("{}: cannot make this folder: {}", path.parent_path().string(), error.message());
+  const Figures& figures = remembered.figures;
+  nlohmann::json document = {{"format", kFormat},
+                             {"key", to_json(key)},
+                             {"date", remembered.date},
+                             {"measurements", remembered.measurements},
+                             {"figures", {{"bf16", to_json(figures.bf16)}, {"float32", to_json(figures.float32)}}}};
+  for (const auto& entry : kFigures) document["figures"][entry.name] = figures.*entry.field;
+  AtomicFile file(path);
+  const std::string text = document.dump(1) + "\n";
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+}  // namespace zoetrope::machine

@@ -1,0 +1,160 @@
+// The kernels of a model's layer on made-up numbers, to be timed: products, attention, norms and rotations,
+// convolutions of the VAE. Each object holds what one of them needs; next() runs it once on the stream's threads. Times
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "device/stream.h"
+#include "kernels/conv/frame_conv.h"
+#include "kernels/flash_attention/flash_attention.h"
+#include "kernels/gemm/packed.h"
+#include "kernels/rope/rope.h"
+
+namespace zoetrope::machine {
+
+// As wide as a layer of Wan 2.1 1.3B, its hidden rows shorter, so that a product of many rows is over soon.
+inline constexpr int64_t kLayerWidth = 1536;
+inline constexpr int64_t kLayerHidden = 4096;
+inline constexpr int64_t kLayerHeadDim = 128;
+
+// Matrices of a layer, packed: more than caches hold, so that weights come from memory as they do in a model. Streams
+// may share it.
+class LayerWeights {
+ public:
+  LayerWeights(ThreadTeam& team, DType dtype);
+  const kernels::PackedMatrix& qkv() const { return matrices_[0]; }
+  const kernels::PackedMatrix& out() const { return matrices_[1]; }
+  const kernels::PackedMatrix& up() const { return matrices_[2]; }
+  const kernels::PackedMatrix& down() const { return matrices_[3]; }
+  DType dtype() const { return dtype_; }
+
+ private:
+  static constexpr size_t kMatrices = 4;
+  DType dtype_;
+  Tensor packed_[kMatrices];
+  kernels::PackedMatrix matrices_[kMatrices];
+};
+
+// The products of a layer over `rows` rows, one after another as the transformer calls them. Both arguments must
+// outlive it.
+class Products {
+ public:
+  Products(Stream& stream, const LayerWeights& weights, int64_t rows);
+  double next();  // its FLOP
+  double all();   // each of them once
+  static double flop(int64_t rows);
+
+ private:
+  double run(kernels::PackedGemm& call, const TensorView& x, const kernels::PackedMatrix& w, const TensorView& out);
+
+  Stream& stream_;
+  const LayerWeights& weights_;
+  int64_t rows_;
+  int turn_ = 0;
+  Tensor x_, hidden_, wide_, stream_rows_, bias_, gate_;
+};
+
+// What a layer does with a token beside products and attention: norms, RoPE, modulation, and what makes operands of
+// attention's results where those are of another dtype. Over a sequence, so that rows come from where they do in a run.
+class TokenPasses {
+ public:
+  TokenPasses(Stream& stream, const LayerWeights& weights);
+  static constexpr int64_t kChunk = 1024;
+  double next(int64_t rows);  // a layer of the next `rows` tokens, kChunk at most; their number
+
+ private:
+  static constexpr int64_t kTokens = 4096, kSide = 64;
+
+  TensorView operand(int64_t rows) const;
+  void norm(const TensorView& x, int64_t rows, bool modulated);
+  void turn(int64_t column, int64_t rows, bool normed, const Tensor& to);
+  void convert(const TensorView& x, int64_t rows);
+
+  Stream& stream_;
+  DType dtype_, operand_dtype_;
+  kernels::RopeTable rope_;
+  Tensor x_, q_, k_, v_, qkv_, operand_, weight_, scale_, affine_;
+  int64_t at_ = 0;
+};
+
+// 3×3×3 convolutions with the norm and SiLU behind them, of the two widths that most of the VAE's operations are of, on
+// strips of `rows` rows of a frame as wide as theirs.
+class Convolutions {
+ public:
+  static constexpr int64_t kRows = 12;
+  Convolutions(Stream& stream, DType dtype, int64_t rows = kRows);
+  double next();                     // its FLOP
+  double all();                      // each of them once
+  static double flop(int64_t rows);  // of that
+
+ private:
+  struct Layer {
+    std::unique_ptr<kernels::FrameConvolution> convolution;
+    Tensor input, output, gamma;
+    double flop = 0;
+  };
+  Stream& stream_;
+  std::vector<Layer> layers_;
+  size_t turn_ = 0;
+};
+
+// One block of attention, again and again, of at least two heads and at least one a thread.
+class AttentionWork {
+ public:
+  // Tiles of `tile_rows` rows; 0: those of a run here.
+  AttentionWork(Stream& stream, DType dtype, int64_t queries, int64_t keys,
+                kernels::Softmax softmax = kernels::Softmax::kOnline, int64_t tile_rows = 0);
+  double attend();          // FLOP
+  double fold(int blocks);  // as a ring does, so many blocks into a state
+  const char* implementation() const { return kernel_.implementation(); }
+  int64_t heads() const { return heads_; }
+  static double flop(int threads, int64_t queries, int64_t keys);
+
+ private:
+  kernels::KeyBlock block() const;
+
+  Stream& stream_;
+  int64_t heads_;
+  double flop_;
+  kernels::FlashAttention kernel_;
+  Tensor q_, k_, v_, o_;
+  std::unique_ptr<kernels::FlashState> state_;
+};
+
+// Matrices in pages of a file that memory holds, as those of a checkpoint in the page cache, and their way into the
+// layout that is multiplied with.
+class StoredMatrices {
+ public:
+  explicit StoredMatrices(int64_t matrices);  // Throws Error where there is no memory for them
+  ~StoredMatrices();
+  StoredMatrices(const StoredMatrices&) = delete;
+  StoredMatrices& operator=(const StoredMatrices&) = delete;
+
+  static constexpr int64_t kSide = 2048;
+  static constexpr size_t kBytes = size_t{2} * kSide * kSide;  // of one
+  size_t bytes() const { return static_cast<size_t>(matrices_) * kBytes; }
+  // All of them on the team's threads. Mapped anew and into fresh memory each time, as a model's are: the pages of both
+  // are part of the price.
+  void pack(ThreadTeam& team) const;
+
+ private:
+  struct Mapping {
+    Mapping(const StoredMatrices& stored, int protection);
+    ~Mapping();
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+    std::byte* memory = nullptr;
+    size_t bytes = 0;
+  };
+
+  int64_t matrices_;
+  int file_;  // without a name and a disk
+};
+
+}  // namespace zoetrope::machine

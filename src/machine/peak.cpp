@@ -1,0 +1,172 @@
+#include "machine/peak.h"
+
+#include <immintrin.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "zoetrope/tensor.h"
+
+#include "base/error.h"
+#include "kernels/cpu_features.h"
+#include "machine/peak_loops.h"
+
+namespace zoetrope::machine {
+namespace {
+
+struct IsaEntry {
+  Isa isa;
+  const char* name;
+  int64_t flop;  // an instruction
+  bool (*available)();
+  void (*run)(int64_t rounds);
+};
+
+constexpr IsaEntry kIsas[] = {
+    {Isa::kAmxBf16, "amx_bf16", 16384, [] { return kernels::cpu_features().amx_bf16; }, amx_bf16_multiply_adds},
+    {Isa::kAvx512Bf16, "avx512_bf16", 64, [] { return kernels::cpu_features().avx512_bf16; },
+     avx512_bf16_multiply_adds},
+    {Isa::kAvx512, "avx512", 32, [] { return kernels::cpu_features().avx512; }, avx512_multiply_adds},
+    {Isa::kAvx2, "avx2", 16, [] { return kernels::cpu_features().avx2; }, avx2_multiply_adds},
+};
+
+const IsaEntry& entry(Isa isa) {
+  return *std::find_if(std::begin(kIsas), std::end(kIsas), [isa](const IsaEntry& e) { return e.isa == isa; });
+}
+
+// Between two looks at the clock: 20 to 50 µs of work, a millisecond on matrix units.
+constexpr int64_t kRounds = 4000;
+
+double clock_seconds(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// What one thread did, on a cache line of its own.
+struct alignas(64) Share {
+  double amount = 0;
+  double begin = 0, end = 0;  // wall
+  double cpu = 0;
+};
+
+// Amount per second of all threads. The sum of what each did in its own time, so that a thread that started late or was
+// interrupted counts for what it did; one after the other (a team that got fewer threads than it asked for): over all.
+double rate(const std::vector<Share>& shares) {
+  double sum = 0, amount = 0, first_end = 1e300, last_begin = 0, begin = 1e300, end = 0;
+  for (const Share& share : shares) {
+    sum += share.amount / (share.end - share.begin);
+    amount += share.amount;
+    first_end = std::min(first_end, share.end);
+    last_begin = std::max(last_begin, share.begin);
+    begin = std::min(begin, share.begin);
+    end = std::max(end, share.end);
+  }
+  return last_begin < first_end ? sum : amount / (end - begin);
+}
+
+// work() on every thread until `seconds` have passed, at least once; it returns what it did.
+template <typename Work>
+std::vector<Share> run_for(ThreadTeam& team, double seconds, Work&& work) {
+  std::vector<Share> shares(static_cast<size_t>(team.size()));
+  team.run([&](int thread) {
+    Share& share = shares[static_cast<size_t>(thread)];
+    const double cpu = thread_cpu_seconds();
+    share.begin = wall_seconds();
+    do {
+      share.amount += work(thread);
+      share.end = wall_seconds();
+    } while (share.end - share.begin < seconds);
+    share.cpu = thread_cpu_seconds() - cpu;
+  });
+  return shares;
+}
+
+// Past the caches: sizes and addresses are multiples of 64.
+void streaming_copy(void* to, const void* from, size_t bytes) {
+  auto* out = static_cast<__m256i*>(to);
+  const auto* in = static_cast<const __m256i*>(from);
+  for (size_t i = 0; i < bytes / sizeof(__m256i); i += 2) {
+    const __m256i a = _mm256_load_si256(in + i), b = _mm256_load_si256(in + i + 1);
+    _mm256_stream_si256(out + i, a);
+    _mm256_stream_si256(out + i + 1, b);
+  }
+  _mm_sfence();
+}
+
+}  // namespace
+
+std::vector<Isa> all_isas() {
+  std::vector<Isa> result;
+  for (const IsaEntry& e : kIsas) result.push_back(e.isa);
+  return result;
+}
+
+const char* isa_name(Isa isa) { return entry(isa).name; }
+bool isa_available(Isa isa) { return entry(isa).available(); }
+int64_t flop_per_instruction(Isa isa) { return entry(isa).flop; }
+
+Isa isa_of_kernel(std::string_view implementation) {
+  for (const IsaEntry& e : kIsas) {
+    if (implementation == e.name) return e.isa;
+  }
+  if (implementation == "scalar") return Isa::kAvx2;
+  fail("there is no peak for an implementation '{}'; there are: amx_bf16, avx512_bf16, avx512, avx2, scalar",
+       implementation);
+}
+
+double wall_seconds() { return clock_seconds(CLOCK_MONOTONIC); }
+double thread_cpu_seconds() { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
+
+Peak measure_peak(Isa isa, ThreadTeam& team, double seconds) {
+  const IsaEntry& e = entry(isa);
+  if (!e.available()) fail("the peak of {} cannot be measured: this CPU lacks the instructions", e.name);
+  const double flop = static_cast<double>(kRounds * kPeakRound * e.flop);
+  const std::vector<Share> shares = run_for(team, seconds, [&](int) {
+    e.run(kRounds);
+    return flop;
+  });
+  Peak peak{rate(shares), 0};
+  for (const Share& share : shares) peak.cpu_flops += share.amount / share.cpu;
+  return peak;
+}
+
+double measure_peak_flops(Isa isa, int threads, double seconds) {
+  ThreadTeam team(threads);
+  return measure_peak(isa, team, seconds).flops;
+}
+
+double measure_copy_bandwidth(int threads, size_t bytes, double seconds, CopyKind kind) {
+  bytes = std::max<size_t>(64, bytes / 64 * 64);
+  ThreadTeam team(threads);
+  // Buffers are written by the thread that copies them, so that their pages are near it.
+  std::vector<Tensor> from(static_cast<size_t>(threads)), to(static_cast<size_t>(threads));
+  team.run([&](int thread) {
+    const auto t = static_cast<size_t>(thread);
+    from[t] = Tensor(DType::kU8, {static_cast<int64_t>(bytes)});
+    to[t] = Tensor(DType::kU8, {static_cast<int64_t>(bytes)});
+    std::memset(from[t].data<char>(), 1 + thread, bytes);
+    std::memset(to[t].data<char>(), 0, bytes);
+  });
+  auto one_copy = [&](int thread) {
+    const auto t = static_cast<size_t>(thread);
+    if (kind == CopyKind::kStreaming) {
+      streaming_copy(to[t].data<char>(), from[t].data<char>(), bytes);
+    } else {
+      std::memcpy(to[t].data<char>(), from[t].data<char>(), bytes);
+    }
+    asm volatile("" : : "r"(to[t].data<char>()) : "memory");
+    return static_cast<double>(bytes);
+  };
+  team.run(one_copy);  // warm: caches, TLB
+  const double result = rate(run_for(team, seconds, one_copy));
+  for (size_t t = 0; t < to.size(); ++t) {
+    if (std::memcmp(to[t].data<char>(), from[t].data<char>(), bytes) != 0) fail("a timed copy is not a copy");
+  }
+  return result;
+}
+
+}  // namespace zoetrope::machine
