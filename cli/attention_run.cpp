@@ -145,8 +145,9 @@ std::optional<pipeline::AutoPlan> RankRun::choose() {
   if (run_.data.cross()) return std::nullopt;
   const AttentionOptions& o = run_.options;
   const pipeline::Job job = pipeline::job_of(world_, o.threads);
-  pipeline::AutoPlan planned =
-      pipeline::agreed_plan(world_, [&] { return pipeline::choose_attention(problem(), o.strategy, o.hardware, job); });
+  pipeline::AutoPlan planned = pipeline::agreed_plan(world_, [&](const auto& heartbeat) {
+    return pipeline::choose_attention(problem(), o.strategy, o.hardware, job, heartbeat);
+  });
   if (!o.implementation.empty() && o.implementation != "auto")
     planned.notes.push_back("its figures are those of the fastest kernel, not of implementation=" + o.implementation);
   return planned;

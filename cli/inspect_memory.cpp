@@ -36,8 +36,8 @@ pipeline::Job job_of(const GenerateOptions& options, comm::Communicator* world) 
 pipeline::RankChoice choice_of_run(pipeline::RunQuestion question, const std::vector<planner::MemoryLimit>& limits,
                                    comm::Communicator* world) {
   if (!limits.empty()) question.available = limits.front().available;
-  const auto decide = [&] { return pipeline::choose_run(question); };
-  return world != nullptr ? pipeline::agreed_plan(*world, decide).choice : decide().choice;
+  const auto decide = [&](const machine::Heartbeat& heartbeat) { return pipeline::choose_run(question, heartbeat); };
+  return world != nullptr ? pipeline::agreed_plan(*world, decide).choice : decide({}).choice;
 }
 
 }  // namespace

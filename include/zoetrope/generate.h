@@ -87,7 +87,7 @@ struct GenerateOptions {
   std::optional<int64_t> ranks;    // in-process ranks; under mpirun the world size
   std::optional<int64_t> threads;  // compute threads of the process; unset: all cores
   // How the ranks are used. What is unset here and in `strategy` is the planner's: it takes the fastest that fits.
-  std::string hardware;  // the profile it plans with: a name of configs/hardware/ or a file; empty: what was calibrated
+  std::string hardware;  // the profile it plans with: a name of configs/hardware/ or a file; empty: what was measured
   attention::StrategyOptions strategy;  // keys attention, ulysses_shards, … without a prefix
   int64_t context_parallelism = -1;
   std::optional<int64_t> data_parallelism;  // parts that the guidance branches are dealt to

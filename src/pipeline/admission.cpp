@@ -339,14 +339,20 @@ std::string refusal(const MemoryQuestion& question, const std::vector<planner::M
                             least.peak().name);
 }
 
-std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world) {
+planner::AvailableQuery query_here(int processes, int threads) {
   planner::AvailableQuery query;
-  query.processes = world == nullptr ? 1 : processes_on_this_host(*world);
+  query.processes = processes;
   query.resident = Bytes(trace::resident_bytes());
   query.anonymous = Bytes(trace::anonymous_bytes());
   // The team's, one that writes frames, one that measures.
-  query.threads_to_come = comm::process_threads(question.options.threads) + 1;
+  query.threads_to_come = threads + 1;
   query.address_space = Bytes(trace::virtual_bytes());
+  return query;
+}
+
+std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world) {
+  planner::AvailableQuery query = query_here(world == nullptr ? 1 : processes_on_this_host(*world),
+                                             comm::process_threads(question.options.threads));
   query.user_limit = question.options.memory_limit;
   return planner::memory_limits(query);
 }

@@ -40,6 +40,10 @@ std::string refusal(const MemoryQuestion& question, const std::vector<planner::M
 // Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most four.
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner::Bytes available);
 
+// What planner::memory_limits() asks about a process like this one, of which `processes` share the host, with so many
+// compute threads to come.
+planner::AvailableQuery query_here(int processes, int threads);
+
 // What a process may have here. Collective over `world`, or null: processes of one host share its memory.
 std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world);
 

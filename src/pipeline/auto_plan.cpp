@@ -9,6 +9,7 @@
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "models/wan/step_work.h"
+#include "pipeline/pace.h"
 #include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
@@ -106,6 +107,7 @@ AutoPlan plan_of(const Question& question, const ProfileChoice& profile,
   plan.layout = layout_of(plan.choice);
   plan.profile = profile.origin;
   plan.notes = profile.notes;
+  plan.first_use = profile.first_use;
   plan.predicted = chosen.time;
   plan.bytes_per_rank = chosen.bytes_per_rank;
   plan.model_error = profile.hardware.model_error;
@@ -185,15 +187,15 @@ std::string AutoPlan::text() const {
   return text;
 }
 
-AutoPlan choose_run(const RunQuestion& q) {
+AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   const GenerateOptions& o = q.memory.options;
   const RankLayout by_rule = layout_by_rule(o, q.plan, q.model, q.job.ranks);
-  const ProfileChoice profile = choose_profile(o.hardware, q.job);
-  if (!profile.known()) return plan_by_rule(choice_of(by_rule), layout_text(by_rule), profile);
   const wan::RunSize size = run_size(q.memory);
   Question question;
   question.work = wan::work(q.memory.configs, size);
   question.work.steps = priced_steps(q.plan);
+  const ProfileChoice profile = choose_profile(o.hardware, q.job, {question.work.flop(), heartbeat});
+  if (!profile.known()) return plan_by_rule(choice_of(by_rule), layout_text(by_rule), profile);
   question.hardware = profile.hardware;
   question.ranks = q.job.ranks;
   question.ranks_here = q.job.ranks_here();
@@ -212,13 +214,11 @@ AutoPlan choose_run(const RunQuestion& q) {
 }
 
 AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
-                          const std::string& hardware, const Job& job) {
+                          const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat) {
   const attention::Strategy strategy = attention::parse_strategy(keys, job.ranks, problem.heads);
-  const ProfileChoice profile = choose_profile(hardware, job);
   RankLayout by_rule;
   by_rule.degrees.context = job.ranks;
   by_rule.strategy = strategy;
-  if (!profile.known()) return plan_by_rule(choice_of(by_rule), strategy_text(strategy), profile);
   Question question;
   planner::Work& work = question.work;
   work.layers = 1;
@@ -228,6 +228,8 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
   work.element_bytes = static_cast<int64_t>(dtype_size(problem.dtype));
   work.branches = static_cast<int>(problem.batch);
   work.steps = 1;
+  const ProfileChoice profile = choose_profile(hardware, job, {work.flop(), heartbeat});
+  if (!profile.known()) return plan_by_rule(choice_of(by_rule), strategy_text(strategy), profile);
   question.hardware = profile.hardware;
   // There are no layers around it, and nothing between them.
   question.hardware.layer_overhead = question.hardware.token_seconds = 0;
@@ -253,19 +255,23 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
   return plan;
 }
 
-AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan()>& decide) {
+AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(const machine::Heartbeat&)>& decide) {
   static_assert(std::is_trivially_copyable_v<RankChoice>);
+  constexpr const char* kPlan = "plan";
   AutoPlan plan;
   std::string refusal;
+  Pace pace(world, kPlan);
   if (world.rank() == 0) {
     try {
-      plan = decide();
+      plan = decide([&] { pace.still_working(); });
     } catch (const Error& error) {
       refusal = error.what();
     }
+    pace.done();
+  } else {
+    pace.wait();
   }
   if (world.size() > 1) {
-    constexpr const char* kPlan = "plan";
     auto length = static_cast<int64_t>(refusal.size());
     world.broadcast(0, &length, sizeof length, kPlan);
     refusal.resize(static_cast<size_t>(length));

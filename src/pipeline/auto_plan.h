@@ -28,6 +28,7 @@ struct AutoPlan {
   std::vector<std::string> notes;  // what makes the prediction doubtful
   planner::RunPrediction predicted;
   planner::Bytes bytes_per_rank;
+  bool first_use = false;  // with figures that were measured on first use
   double model_error = 0;  // relative; times closer than this are ties
   // The fastest that is another use of the ranks.
   struct Next {
@@ -62,14 +63,15 @@ struct RunQuestion {
 // Keys that are set are not searched over, and with deterministic=true none is: what somebody measured must not change
 // a bit, nor where no profile speaks of this machine. Where nothing fits it is the most frugal that was looked at, for
 // admission to refuse. Throws Error where the options contradict themselves or the job, with the legal values.
-AutoPlan choose_run(const RunQuestion& question);
+// `heartbeat` is called while that takes long, which it does where the machine is measured first.
+AutoPlan choose_run(const RunQuestion& question, const machine::Heartbeat& heartbeat = {});
 
 // The same for one attention problem of its own, with all ranks on the context axis.
 AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
-                          const std::string& hardware, const Job& job);
+                          const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat = {});
 
 // Rank 0 decides, for profiles and memory may differ between hosts; the others have its choice, or throw its Error.
-// Collective over `world`.
-AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan()>& decide);
+// They hear of it at every heartbeat, so that comm_timeout need not cover the whole. Collective over `world`.
+AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(const machine::Heartbeat&)>& decide);
 
 }  // namespace zoetrope::pipeline

@@ -218,7 +218,7 @@ TEST_F(AutoPlanTest, OneProblemOfAttention) {
 TEST(AgreedPlan, IsRankNulls) {
   std::atomic<int> agreed{0};
   comm::run_ranks(3, [&](comm::Communicator& world) {
-    const AutoPlan planned = agreed_plan(world, [&] {
+    const AutoPlan planned = agreed_plan(world, [&](const auto&) {
       AutoPlan mine;
       mine.choice.data = 7 + world.rank();
       mine.choice.direction = attention::Direction::kOpen;
@@ -232,8 +232,9 @@ TEST(AgreedPlan, IsRankNulls) {
 TEST(AgreedPlan, AllRanksGiveUpTogether) {
   std::atomic<int> refused{0};
   comm::run_ranks(3, [&](comm::Communicator& world) {
-    if (error_of([&] { agreed_plan(world, []() -> AutoPlan { throw Error("hardware=x: is not there"); }); }) ==
-        "hardware=x: is not there")
+    if (error_of([&] {
+          agreed_plan(world, [](const auto&) -> AutoPlan { throw Error("hardware=x: is not there"); });
+        }) == "hardware=x: is not there")
       ++refused;
   });
   EXPECT_EQ(refused, 3);

@@ -9,8 +9,9 @@ namespace zoetrope::pipeline {
 
 // Of the key `hardware`, wherever something is planned.
 inline constexpr const char* kHardwareHelp =
-    "profile that the planner chooses with: a name of configs/hardware/ or a file; unset: what `zoetrope calibrate` "
-    "measured here, else cpu";
+    "profile that the planner chooses with: a name of configs/hardware/ or a file; unset: what `zoetrope calibrate` or "
+    "a "
+    "first use measured here";
 
 // Binds the keys to the fields; `options` must outlive the set.
 OptionSet describe_options(GenerateOptions& options);

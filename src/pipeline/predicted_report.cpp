@@ -13,6 +13,8 @@ namespace {
 constexpr int kNameColumn = 32;  // as in the timing summary
 constexpr const char* kDenoise = "denoise";
 constexpr const char* kWithin = "denoise: ";  // parts of it
+constexpr const char* kComputing = "denoise: computing";
+constexpr const char* kDecode = "VAE decode";
 
 bool within_denoise(const PredictedPart& part) { return part.part.rfind(kWithin, 0) == 0; }
 
@@ -63,14 +65,22 @@ std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predict
   const bool exchanges = step.exposed_exchange > 0 || measured.exchange_wait > 0;
   const double exchange = steps * (step.exposed_exchange + (exchanges ? step.idle : 0));
   const double ring = steps * (step.exposed_ring + (exchanges ? 0 : step.idle));
-  const auto add = [&](const char* name, double before, double after) {
-    if (before > 0 || after > 0) parts.push_back({fmt::format("{}{}", kWithin, name), before, after});
+  const auto add = [&](const std::string& name, double before, double after) {
+    if (before > 0 || after > 0) parts.push_back({name, before, after});
   };
-  add("computing", predicted.denoise - exchange - ring, measured.denoise - measured.exchange_wait - measured.ring_wait);
-  add("waiting for the exchange", exchange, measured.exchange_wait);
-  add("waiting for the ring", ring, measured.ring_wait);
-  if (measured.vae) parts.push_back({"VAE decode", predicted.vae, *measured.vae});
+  add(kComputing, predicted.denoise - exchange - ring, measured.denoise - measured.exchange_wait - measured.ring_wait);
+  add("denoise: waiting for the exchange", exchange, measured.exchange_wait);
+  add("denoise: waiting for the ring", ring, measured.ring_wait);
+  if (measured.vae) parts.push_back({kDecode, predicted.vae, *measured.vae});
   return parts;
+}
+
+bool far_faster(const std::vector<PredictedPart>& parts) {
+  constexpr double kFar = 1.5, kLeastSeconds = 1;
+  return std::any_of(parts.begin(), parts.end(), [](const PredictedPart& part) {
+    return (part.part == kComputing || part.part == kDecode) && part.predicted_seconds >= kLeastSeconds &&
+           part.predicted_seconds >= kFar * part.measured_seconds;
+  });
 }
 
 std::string predicted_text(const std::vector<PredictedPart>& parts, int64_t steps) {

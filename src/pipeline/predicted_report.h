@@ -35,6 +35,10 @@ MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters&
 // Seconds of the whole run; denoising is divided into computing and the waits of attention.
 std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predicted, const MeasuredRun& measured);
 
+// Whether the run was far faster than predicted in what takes it longest: the machine is faster than its figures say,
+// for nothing makes it faster than it is. What takes less than a second tells nothing.
+bool far_faster(const std::vector<PredictedPart>& parts);
+
 // Lines for people, under the timing summary, with a line feed at the end.
 std::string predicted_text(const std::vector<PredictedPart>& parts, int64_t steps);
 

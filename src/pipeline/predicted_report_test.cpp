@@ -126,5 +126,19 @@ TEST(PredictedReport, TakesSecondsFromTheTimingSummary) {
   EXPECT_FALSE(formulas.vae.has_value());
 }
 
+TEST(PredictedReport, FarFasterIsSaidOfComputingAlone) {
+  const auto parts = [](double predicted, double measured, const char* name) {
+    return std::vector<PredictedPart>{{"text encoder", 5, 5}, {name, predicted, measured}};
+  };
+  for (const char* name : {"denoise: computing", "VAE decode"}) {
+    EXPECT_TRUE(far_faster(parts(30, 10, name)));
+    EXPECT_FALSE(far_faster(parts(10, 9, name)));
+    EXPECT_FALSE(far_faster(parts(10, 300, name))) << "somebody else was there";
+    EXPECT_FALSE(far_faster(parts(0.1, 0.001, name))) << "too short to tell";
+  }
+  // How fast a disk is nobody measured.
+  EXPECT_FALSE(far_faster(parts(30, 10, "load")));
+}
+
 }  // namespace
 }  // namespace zoetrope::pipeline

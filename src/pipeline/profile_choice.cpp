@@ -9,12 +9,16 @@
 #include <map>
 #include <tuple>
 
+#include "base/available_threads.h"
 #include "base/error.h"
 #include "base/index_range.h"
 #include "comm/launcher.h"
 #include "kernels/cpu_features.h"
+#include "pipeline/admission.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/hosts.h"
+#include "pipeline/measured_profile.h"
+#include "planner/available.h"
 #include "planner/calibrated.h"
 
 namespace zoetrope::pipeline {
@@ -27,11 +31,12 @@ constexpr const char* kMeasures = "`zoetrope calibrate` measures";
 
 fs::path hardware_folder(const fs::path& configs) { return configs / "hardware"; }
 
-bool knows_any_cpu() {
+std::optional<planner::HardwareProfile> any_cpu() {
   const std::optional<fs::path> configs = find_config_folder();
-  if (!configs) return false;
+  if (!configs) return std::nullopt;
   const std::vector<std::string> names = planner::hardware_names(hardware_folder(*configs));
-  return std::find(names.begin(), names.end(), kAnyCpu) != names.end();
+  if (std::find(names.begin(), names.end(), kAnyCpu) == names.end()) return std::nullopt;
+  return find_profile(kAnyCpu);
 }
 
 // How many ranks a host has of them is what a host's figures are shared out to; published devices are ranks as they
@@ -39,6 +44,41 @@ bool knows_any_cpu() {
 planner::HardwareProfile shared_out(const planner::HardwareProfile& profile, const Job& job) {
   const planner::HardwareProfile shared = planner::for_ranks(profile, job.ranks_per_host, job.threads, job.cores);
   return planner::with_devices(shared, job.hosts * job.ranks_per_host);
+}
+
+// Below, the run is over in less than a few times what measuring takes. At the peak of a CPU in general: on a slower
+// machine the run is longer, and is predicted with figures that nobody measured.
+bool worth_measuring(const ProfileUse& what, const planner::HardwareProfile& any_cpu) {
+  constexpr double kTimes = 2;
+  const double peak = std::max(any_cpu.bf16.peak, any_cpu.float32.peak) * available_threads();
+  return what.flop >= kTimes * machine::kFirstUseSeconds * peak;
+}
+
+// What was measured on first use, now or before.
+std::optional<ProfileChoice> measured(const planner::HardwareProfile& any_cpu, const Job& job, const ProfileUse& what,
+                                      std::vector<std::string>& notes) {
+  machine::FirstUse use;
+  use.worth_measuring = worth_measuring(what, any_cpu);
+  use.heartbeat = what.heartbeat;
+  std::optional<machine::KnownMachine> machine = machine::known_machine(use, notes);
+  if (!machine) return std::nullopt;
+  ProfileChoice choice;
+  choice.hardware = shared_out(measured_profile(any_cpu, *machine), job);
+  choice.origin = fmt::format("figures of this machine, measured on first use {}; {} more", machine->date, kMeasures);
+  choice.notes = std::move(machine->notes);
+  choice.first_use = true;
+  if (job.hosts > 1) {
+    choice.notes.push_back(fmt::format("warning: what lies between the {} hosts was not measured but is that of '{}'",
+                                       job.hosts, kAnyCpu));
+  }
+  return choice;
+}
+
+// One place says what this machine could give: a profile's figure is of another day, or of another machine.
+void set_memory(planner::HardwareProfile& hardware, const Job& job) {
+  const std::vector<planner::MemoryLimit> limits =
+      planner::memory_limits(query_here(job.processes ? job.ranks_per_host : 1, job.threads * job.ranks_here()));
+  if (!limits.empty()) hardware.device_memory = limits.front().available / job.ranks_here();
 }
 
 ProfileChoice named(const std::string& hardware, const Job& job) {
@@ -175,27 +215,27 @@ planner::HardwareProfile find_profile(const std::string& hardware) {
 
 bool is_of_hosts(const planner::HardwareProfile& profile) { return profile.calibration || profile.name == kAnyCpu; }
 
-ProfileChoice choose_profile(const std::string& hardware, const Job& job) {
+ProfileChoice choose_profile(const std::string& hardware, const Job& job, const ProfileUse& what) {
   if (!hardware.empty()) return named(hardware, job);
   std::vector<std::string> notes;
-  if (std::optional<ProfileChoice> found = calibrated(job, notes)) {
-    found->notes.insert(found->notes.begin(), notes.begin(), notes.end());
-    return *std::move(found);
+  const std::optional<planner::HardwareProfile> general = any_cpu();
+  std::optional<ProfileChoice> choice = calibrated(job, notes);
+  if (!choice && general) choice = measured(*general, job, what, notes);
+  if (!choice && general) {
+    choice = named(kAnyCpu, job);
+    choice->notes.push_back(
+        fmt::format("its figures are those of CPUs in general, as nobody calibrated this machine; {} it", kMeasures));
   }
-  ProfileChoice choice;
-  if (!knows_any_cpu()) {
-    choice.notes = std::move(notes);
-    choice.notes.push_back(
+  if (!choice) {
+    choice.emplace();
+    choice->notes.push_back(
         fmt::format("nobody calibrated this machine, and there is no profile '{}' for CPUs in general: the program's "
                     "configurations are not beside it; {} it",
                     kAnyCpu, kMeasures));
-    return choice;
   }
-  choice = named(kAnyCpu, job);
-  choice.notes = std::move(notes);
-  choice.notes.push_back(
-      fmt::format("its figures are those of CPUs in general, as nobody calibrated this machine; {} it", kMeasures));
-  return choice;
+  choice->notes.insert(choice->notes.begin(), notes.begin(), notes.end());
+  if (choice->known()) set_memory(choice->hardware, job);
+  return *std::move(choice);
 }
 
 }  // namespace zoetrope::pipeline

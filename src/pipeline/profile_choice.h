@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "zoetrope/communicator.h"
 
+#include "machine/first_use.h"
 #include "planner/hardware.h"
 
 namespace zoetrope::pipeline {
@@ -44,13 +46,23 @@ struct ProfileChoice {
   planner::HardwareProfile hardware;  // the job's ranks are its first devices
   std::string origin;                 // "profile 'v7x-8'"; empty: nothing is known of this machine, not even a guess
   std::vector<std::string> notes;     // what makes its figures doubtful here, or why there are none
+  bool first_use = false;             // its figures were measured on first use, and not calibrated
 
   bool known() const { return !origin.empty(); }
 };
 
-// `hardware` as above; empty: what was calibrated on this machine by a job of this shape or the nearest to it, where
-// nobody did the profile of any CPU, and where the program stands alone, without its configurations, none. Throws Error
+// What asks for a profile: what the prediction is of, for a machine is measured only where that is worth it, and who is
+// told meanwhile that it goes on.
+struct ProfileUse {
+  double flop = std::numeric_limits<double>::infinity();  // of all that is predicted; unset: the answer is a prediction
+  machine::Heartbeat heartbeat = {};
+};
+
+// `hardware` as above; empty: what was calibrated on this machine by a job of this shape or the nearest to it; where
+// nobody did, what is measured on first use (machine/first_use.h), unless less is predicted than takes a few times as
+// long as to measure; then, and where it cannot be measured, the profile of any CPU; and where the program stands
+// alone, without its configurations, none. Without a name its memory is what this machine could give now. Throws Error
 // for a profile that is not there, is not one, or has fewer devices than the job has ranks.
-ProfileChoice choose_profile(const std::string& hardware, const Job& job);
+ProfileChoice choose_profile(const std::string& hardware, const Job& job, const ProfileUse& what = {});
 
 }  // namespace zoetrope::pipeline

@@ -2,33 +2,39 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 
 #include "base/test_folder.h"
 #include "kernels/cpu_features.h"
+#include "machine/test_figures.h"
 #include "planner/calibrated.h"
+#include "trace/resident.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A cache folder of its own, so that nothing that was calibrated here counts.
+// A cache folder of its own, so that nothing that was calibrated here counts, and nothing is measured.
 class ProfileChoiceTest : public testing::Test {
  protected:
   ProfileChoiceTest() {
     const char* before = std::getenv(kVariable);
     if (before != nullptr) before_ = before;
     ::setenv(kVariable, cache_.path().c_str(), 1);
+    ::setenv("ZOETROPE_MEASURE", "no", 1);
     std::filesystem::create_directories(cache_ / "zoetrope");
   }
   ~ProfileChoiceTest() override {
     if (before_) ::setenv(kVariable, before_->c_str(), 1);
     else ::unsetenv(kVariable);
+    ::unsetenv("ZOETROPE_MEASURE");
   }
 
   // As calibrated by a job of so many ranks of one thread.
@@ -175,6 +181,66 @@ TEST_F(ProfileChoiceTest, WhatIsNotThereIsRefused) {
   EXPECT_THAT(error_of([&] { choose_profile("h100_9", job(1)); }), HasSubstr("h100_8"));
   // Without a switch above it a slice of chips has no more of them.
   EXPECT_THAT(error_of([&] { choose_profile("tpu_v7x_8", job(64)); }), HasSubstr("8"));
+}
+
+// ---- measured on first use ----
+
+TEST_F(ProfileChoiceTest, WhatWasMeasuredOnFirstUseIsUsed) {
+  const machine::MachineKey here = machine::this_machine();
+  machine::remember(machine::figures_path(here), here, {machine::test_figures(1), "2026-01-02", 1});
+  Job one = job(1);
+  one.threads = here.cores;
+  ProfileChoice choice = choose_profile("", one, {.flop = 1});
+  EXPECT_TRUE(choice.first_use);
+  EXPECT_THAT(choice.origin, AllOf(HasSubstr("measured on first use 2026-01-02"), HasSubstr("zoetrope calibrate")));
+  EXPECT_THAT(choice.notes, IsEmpty());
+  EXPECT_NEAR(choice.hardware.bf16.peak / machine::test_figures(1).bf16.peak, 1, 1e-9);
+  // What lies between hosts nobody has measured.
+  Job two_hosts = one;
+  two_hosts.ranks = two_hosts.hosts = 2;
+  two_hosts.processes = true;
+  choice = choose_profile("", two_hosts);
+  EXPECT_TRUE(choice.first_use);
+  EXPECT_EQ(choice.hardware.devices, 2);
+  EXPECT_THAT(choice.notes, ElementsAre(HasSubstr("between the 2 hosts")));
+  // A calibration knows more.
+  cache_.write("zoetrope/hardware.yml", text(kernels::cpu_model(), 1));
+  choice = choose_profile("", job(1));
+  EXPECT_FALSE(choice.first_use);
+  EXPECT_THAT(choice.origin, HasSubstr("hardware.yml"));
+}
+
+TEST_F(ProfileChoiceTest, FiguresOfAnotherMachineAreNotUsed) {
+  machine::MachineKey other = machine::this_machine();
+  other.cpu = "another CPU";
+  machine::remember(machine::figures_path(other), other, {machine::test_figures(1), "2026-01-02", 1});
+  machine::remember(machine::figures_path(machine::this_machine()), other, {machine::test_figures(1), "2026-01-02", 1});
+  EXPECT_EQ(choose_profile("", job(1)).origin, "profile 'cpu'");
+}
+
+// Profiles are of another day or another machine: what a plan may hold is what this one could give now, as for a run.
+TEST_F(ProfileChoiceTest, MemoryIsThisMachines) {
+  const std::string calibrated = text(kernels::cpu_model(), 2);  // 80 GB a rank
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  constexpr int64_t kGigabyte = 1'000'000'000;
+  const auto limit = static_cast<rlim_t>(trace::virtual_bytes() + 2 * kGigabyte);
+  if (before.rlim_cur < limit) GTEST_SKIP() << "the address space is limited already";
+  const rlimit tight{limit, before.rlim_max};
+  std::vector<int64_t> found;
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &tight), 0);
+  for (const bool calibrates : {false, true}) {
+    if (calibrates) cache_.write("zoetrope/hardware.yml", calibrated);
+    for (const int ranks : {1, 2})
+      found.push_back(choose_profile("", job(ranks)).hardware.device_memory.count() * ranks);
+  }
+  const planner::Bytes named = choose_profile("cpu", job(1)).hardware.device_memory;
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  for (const int64_t bytes : found) {
+    EXPECT_LT(bytes, 2 * kGigabyte + trace::resident_bytes());
+    EXPECT_GT(bytes, kGigabyte / 2);
+  }
+  EXPECT_EQ(named.count(), 8 * kGigabyte) << "a profile that is named says its own";
 }
 
 }  // namespace

@@ -136,7 +136,8 @@ class Run final : public TextToVideo {
   RankLayout layout_of(const AutoPlan& planned, int ranks) const {
     return lay_out_ranks(options_, plan_, model_, ranks, planned.choice);
   }
-  AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available) const;
+  AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
+                      const machine::Heartbeat& heartbeat = {}) const;
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
   std::string describe(const AutoPlan& planned, int ranks) const;
   std::string inputs_text() const;
@@ -198,9 +199,10 @@ std::optional<planner::Bytes> Run::available(comm::Communicator* world) const {
   return planner::Bytes(static_cast<int64_t>(least * 1e9));
 }
 
-AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available) const {
+AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available,
+                         const machine::Heartbeat& heartbeat) const {
   const MemoryQuestion memory = memory_question(single_rank_layout(), 1);
-  return choose_run({plan_, model_, memory, job, available});
+  return choose_run({plan_, model_, memory, job, available}, heartbeat);
 }
 
 void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
@@ -211,6 +213,9 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
   const int64_t steps = priced_steps(plan_);
   result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights, frames));
   result.timing += predicted_text(result.predicted, steps);
+  if (!pass.planned->first_use || !far_faster(result.predicted)) return;
+  machine::doubt_machine();
+  result.timing += "  Far faster than predicted: this machine is measured again at the next use\n";
 }
 
 GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks) {
@@ -303,7 +308,7 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads);
   const std::optional<planner::Bytes> free = available(&world);
-  const AutoPlan planned = agreed_plan(world, [&] { return plan_ranks(job, free); });
+  const AutoPlan planned = agreed_plan(world, [&](const auto& heartbeat) { return plan_ranks(job, free, heartbeat); });
   const RankLayout layout = layout_of(planned, world.size());
   if (world.rank() == 0 && callbacks.note) callbacks.note(describe(planned, world.size()));
   admit(memory_question(layout, world.size()), world);

@@ -43,6 +43,14 @@ struct Work {
   int64_t vae_rows = 0;  // latent rows that ranks can share; with one more rank one has none
   int64_t vae_element_bytes = 4;
 
+  // Of everything: all steps, and what stands before and after them.
+  double flop() const {
+    const auto s = static_cast<double>(tokens);
+    const double attention = 4 * s * s * static_cast<double>(heads * head_dim);
+    const double forward = static_cast<double>(layers) * (linear_flop + cross_flop + attention) + ends_flop;
+    return static_cast<double>(steps) * branches * forward + text_flop + image_flop + condition_flop + vae_flop;
+  }
+
   schedule::Sizes sizes(int64_t batch) const { return {batch, tokens, heads, head_dim, element_bytes}; }
 };
 

@@ -215,6 +215,61 @@ def a_calibration_that_cannot_be_read_is_said_and_left(cwd):
     assert "profile 'cpu'" in result.stderr and "cannot be used" in result.stderr, result.stderr
 
 
+def first_use(cwd):
+    """An environment that lets the program measure, with a cache folder of its own."""
+    return {"XDG_CACHE_HOME": str(pathlib.Path(cwd) / "cache"), "ZOETROPE_MEASURE": ""}
+
+
+def remembered(cwd):
+    return sorted((pathlib.Path(cwd) / "cache" / "zoetrope").glob("*"))
+
+
+@test
+def a_toy_measures_nothing(cwd):
+    # Nor does anything that plans no more than that: it would take longer than the run.
+    result = generate(cwd, "output=a.gif", "ranks=2", env=first_use(cwd))
+    plan_of(result)
+    assert "profile 'cpu'" in result.stderr, result.stderr
+    run([PROGRAM, "inspect", harness.MODEL, "ranks=2"], cwd, env=first_use(cwd))
+    attention(cwd, "ranks=2", env=first_use(cwd))
+    assert not remembered(cwd), remembered(cwd)
+
+
+@test
+def a_plan_of_this_machine_measures_it_once(cwd):
+    plan = [PROGRAM, "plan", "wan2.1_t2v_1.3b"]
+
+    def planned(measures):
+        result = run(plan, cwd, env=first_use(cwd))
+        if "was not measured: " in result.stdout:
+            raise Skip("others use this machine")
+        assert "measured on first use" in result.stdout, result.stdout + result.stderr
+        assert ("measured just now" in result.stdout) == measures, result.stdout
+
+    planned(True)
+    file, = remembered(cwd)
+    figures = json.loads(file.read_text())
+    assert figures["measurements"] == 1 and figures["key"]["cores"] >= 1, figures
+    # As on an idle machine: a busy one is measured again.
+    figures["figures"]["core_share"] = 1
+    file.write_text(json.dumps(figures))
+    planned(False)
+    # A toy uses what is there.
+    assert "measured on first use" in generate(cwd, "output=a.gif", env=first_use(cwd)).stderr
+    file.write_text(file.read_text()[:100])
+    planned(True)
+    assert remembered(cwd) == [file], remembered(cwd)
+
+
+@test
+def measuring_can_be_forbidden(cwd):
+    plan = [PROGRAM, "plan", "wan2.1_t2v_1.3b"]
+    environment = first_use(cwd)
+    result = run(plan, cwd, env={**environment, "ZOETROPE_MEASURE": "no"})
+    assert "first use" not in result.stdout and not remembered(cwd), result.stdout
+    refused(cwd, run(plan, cwd, env={**environment, "ZOETROPE_MEASURE": "maybe"}), "ZOETROPE_MEASURE=maybe", "'no'")
+
+
 @test
 def ranks_of_a_job_take_one_decision(cwd):
     if not shutil.which("mpirun"):
