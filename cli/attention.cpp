@@ -37,7 +37,7 @@ void parse(const std::vector<std::string>& arguments, OptionSet& set) {
 std::string help() {
   AttentionOptions options;
   return fmt::format(
-      "Keys, as key=value or in a YAML file (later wins):\n{}\n{}\n"
+      "Keys, as key=value or in a YAML file (later wins; key=default takes back what was set before):\n{}\n{}\n"
       "Examples:\n"
       "  zoetrope attention input=qkv.safetensors output=o.safetensors ranks=4 attention=ulysses_ring\n"
       "  zoetrope attention shape=1x4096x8x128 repeat=10 reference=true json=attention.json\n"
@@ -108,10 +108,7 @@ void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const Att
   if (world.rank() == 0) finish(options, data, measured, o, trace);
 }
 
-int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  AttentionOptions options;
-  OptionSet set = describe_options(options);
-  parse(arguments, set);
+void run(const AttentionOptions& options, const OptionSet& set, comm::Communicator* world) {
   check_options(options);
   stop_at_safe_points();
   const ProcessPart part = world == nullptr ? ProcessPart{} : ProcessPart{world->rank(), world->size()};
@@ -123,6 +120,13 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   } else {
     run_on_mpi(options, set, data, trace.get(), *world);
   }
+}
+
+int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
+  AttentionOptions options;
+  OptionSet set = describe_options(options);
+  parse(arguments, set);
+  with_origins(set, [&] { run(options, set, world); });
   return 0;
 }
 

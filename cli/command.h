@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "zoetrope/communicator.h"
+#include "zoetrope/error.h"
+
+#include "base/options.h"
 
 namespace zoetrope::cli {
 
@@ -19,6 +22,16 @@ struct Command {
   // Runs with the words after the name. `world` is this process' rank of an MPI job, or null. Throws Error.
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
 };
+
+// What `function` returns; its errors say of each key=value that they name which file or command line gave it.
+template <typename Function>
+auto with_origins(const OptionSet& set, Function&& function) {
+  try {
+    return function();
+  } catch (const Error& error) {
+    throw Error(set.with_origins(error.what()));
+  }
+}
 
 extern const Command kAttention;
 extern const Command kBench;

@@ -36,7 +36,7 @@ void parse(const std::vector<std::string>& arguments, GenerateOptions& options, 
       set.load_yaml(word);
       resolve_model(options, word);
     } else if (fs::is_directory(word)) {
-      set.set("model", word, "command line");
+      set.set("model", word, kCommandLine);
     } else {
       fail("command line: '{}' is neither a YAML file, nor a checkpoint folder, nor key=value", word);
     }
@@ -46,7 +46,7 @@ void parse(const std::vector<std::string>& arguments, GenerateOptions& options, 
 std::string help() {
   GenerateOptions options;
   return fmt::format(
-      "Keys, in a YAML file or as key=value (later wins):\n{}\n"
+      "Keys, in a YAML file or as key=value (later wins; key=default takes back what was set before):\n{}\n"
       "Example:\n  zoetrope generate configs/wan2.1_t2v_1.3b.yml model=Wan2.1-T2V-1.3B-Diffusers \\\n"
       "      prompt=\"a red cat on a market\" ranks=4 output=cat.mp4\n",
       pipeline::describe_options(options).help());
@@ -96,12 +96,10 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
   const GenerateCallbacks callbacks = make_callbacks(speaks);
-  GenerateResult result;
-  if (world != nullptr) {
-    result = TextToVideo::open(options)->run(*world, callbacks, TextToVideo::Stop::kAfterOutput);
-  } else {
-    result = generate(options, callbacks);
-  }
+  const GenerateResult result = with_origins(set, [&] {
+    if (world == nullptr) return generate(options, callbacks);
+    return TextToVideo::open(options)->run(*world, callbacks, TextToVideo::Stop::kAfterOutput);
+  });
   if (!speaks) return 0;
   print("{}", result.timing);
   if (result.one_rank_rel_l2) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "cli/command.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
@@ -17,14 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // What `generate` would be given: for a model of configs/ beginning with its YAML.
-GenerateOptions options_of(const fs::path& folder, const std::vector<std::string>& words) {
-  GenerateOptions options;
-  OptionSet set = pipeline::describe_options(options);
+void parse(const fs::path& folder, const std::vector<std::string>& words, OptionSet& set) {
   if (const auto yaml = pipeline::yaml_of_config(folder)) set.load_yaml(*yaml);
   for (const std::string& word : words) set.set_argument(word);
   pipeline::refuse_keys_of_running(set, "inspect");
-  options.model = folder.string();
-  return options;
 }
 
 pipeline::Job job_of(const GenerateOptions& options, comm::Communicator* world) {
@@ -40,11 +37,8 @@ pipeline::RankChoice choice_of_run(pipeline::RunQuestion question, const std::ve
   return world != nullptr ? pipeline::agreed_plan(*world, decide).choice : decide({}).choice;
 }
 
-}  // namespace
-
-MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
-                         comm::Communicator* world) {
-  const pipeline::PlannedRun run(options_of(folder, words));
+MemoryLines memory_lines(const GenerateOptions& given, const wan::ModelConfigs& stored, comm::Communicator* world) {
+  const pipeline::PlannedRun run(given);
   const GenerateOptions& options = run.options;
   if (world != nullptr) pipeline::require_ranks(options.ranks, *world);
   const pipeline::ModelFolder& model = run.model;
@@ -77,6 +71,17 @@ MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>&
   const std::string refusal = pipeline::refusal(question, limits);
   return {text + (refusal.empty() ? "  admitted here\n" : fmt::format("  refused here: {}\n", refusal)),
           refusal.empty()};
+}
+
+}  // namespace
+
+MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
+                         comm::Communicator* world) {
+  GenerateOptions options;
+  OptionSet set = pipeline::describe_options(options);
+  parse(folder, words, set);
+  options.model = folder.string();
+  return with_origins(set, [&] { return memory_lines(options, stored, world); });
 }
 
 }  // namespace zoetrope::cli

@@ -1,6 +1,7 @@
 #include "base/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -74,6 +75,21 @@ std::string_view trimmed(std::string_view part) {
   return part.substr(begin, part.find_last_not_of(kBlank) - begin + 1);
 }
 
+// Behind the first `name=value` of a sentence that is neither part of a longer name nor of a longer value.
+size_t end_of_setting(const std::string& text, const std::string& name, const std::string& value) {
+  const auto ends_name = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.';
+  };
+  const std::string setting = fmt::format("{}={}", name, value);
+  for (size_t at = text.find(setting); !value.empty() && at != std::string::npos; at = text.find(setting, at + 1)) {
+    const size_t end = at + setting.size();
+    const bool begins = at == 0 || ends_name(text[at - 1]);
+    if (begins && (end == text.size() || std::string_view(" ,;:)").find(text[end]) != std::string_view::npos))
+      return end;
+  }
+  return std::string::npos;
+}
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -145,57 +161,67 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
   return best;
 }
 
-OptionSet::Option& OptionSet::add(const char* name, const char* help, std::string range,
-                                  std::function<void(std::string_view)> parse, std::function<std::string()> print) {
+OptionSet::Option& OptionSet::add(const char* name, const char* help) {
   ZT_CHECK(find(name) == nullptr, "option {} described twice", name);
-  Option option;
+  Option& option = options_.emplace_back();
   option.name = name;
   option.help = help;
+  return option;
+}
+
+template <typename Field>
+OptionSet::Option& OptionSet::add(const char* name, const char* help, Field& field, std::string range,
+                                  std::function<void(std::string_view)> parse, std::function<std::string()> print) {
+  Option& option = add(name, help);
   option.range = std::move(range);
   option.parse = std::move(parse);
   option.print = std::move(print);
-  option.default_text = option.print ? option.print() : "";
-  options_.push_back(std::move(option));
-  return options_.back();
+  option.default_text = option.print();
+  option.reset = [&field, initial = field] { field = initial; };
+  return option;
 }
 
 OptionSet& OptionSet::text(const char* name, std::string& field, const char* help) {
   add(
-      name, help, "text", [&field](std::string_view value) { field = value; }, [&field] { return field; });
+      name, help, field, "text", [&field](std::string_view value) { field = value; }, [&field] { return field; });
   return *this;
 }
 
 OptionSet& OptionSet::integer(const char* name, int64_t& field, IntegerRange range, const char* help) {
   add(
-      name, help, range_text(range), [&field, range](std::string_view value) { field = parse_integer(value, range); },
+      name, help, field, range_text(range),
+      [&field, range](std::string_view value) { field = parse_integer(value, range); },
       [&field] { return fmt::to_string(field); });
   return *this;
 }
 
 OptionSet& OptionSet::integer(const char* name, std::optional<int64_t>& field, IntegerRange range, const char* help) {
   add(
-      name, help, range_text(range), [&field, range](std::string_view value) { field = parse_integer(value, range); },
+      name, help, field, range_text(range),
+      [&field, range](std::string_view value) { field = parse_integer(value, range); },
       [&field] { return field ? fmt::to_string(*field) : ""; });
   return *this;
 }
 
 OptionSet& OptionSet::number(const char* name, double& field, NumberRange range, const char* help) {
   add(
-      name, help, range_text(range), [&field, range](std::string_view value) { field = parse_number(value, range); },
+      name, help, field, range_text(range),
+      [&field, range](std::string_view value) { field = parse_number(value, range); },
       [&field] { return fmt::to_string(field); });
   return *this;
 }
 
 OptionSet& OptionSet::number(const char* name, std::optional<double>& field, NumberRange range, const char* help) {
   add(
-      name, help, range_text(range), [&field, range](std::string_view value) { field = parse_number(value, range); },
+      name, help, field, range_text(range),
+      [&field, range](std::string_view value) { field = parse_number(value, range); },
       [&field] { return field ? fmt::to_string(*field) : ""; });
   return *this;
 }
 
 OptionSet& OptionSet::numbers(const char* name, std::vector<double>& field, NumberRange each, const char* help) {
   add(
-      name, help, fmt::format("list of {}", range_text(each)),
+      name, help, field, fmt::format("list of {}", range_text(each)),
       [&field, each](std::string_view value) { field = parse_numbers(value, each); },
       [&field] { return fmt::format("{}", fmt::join(field, ",")); })
       .sequence = true;
@@ -212,7 +238,7 @@ OptionSet& OptionSet::flag(const char* name, bool& field, const char* help) {
       fail("'{}' is neither true nor false", value);
     }
   };
-  add(name, help, "true, false", parse, [&field] { return field ? "true" : "false"; });
+  add(name, help, field, "true, false", parse, [&field] { return field ? "true" : "false"; });
   return *this;
 }
 
@@ -225,7 +251,7 @@ OptionSet& OptionSet::choice(const char* name, std::string& field, std::vector<s
     }
     field = value;
   };
-  add(name, help, all, parse, [&field] { return field; });
+  add(name, help, field, all, parse, [&field] { return field; });
   return *this;
 }
 
@@ -237,13 +263,13 @@ OptionSet& OptionSet::sizes(const char* name, std::string& field, std::vector<st
       text += fmt::format("{}{}:{}", text.empty() ? "" : ",", key, size);
     field = text;
   };
-  add(name, help, range, parse, [&field] { return field; }).mapping = true;
+  add(name, help, field, range, parse, [&field] { return field; }).mapping = true;
   return *this;
 }
 
 OptionSet& OptionSet::alias(const char* name, const char* target) {
   ZT_CHECK(find(target) != nullptr, "alias of {}", target);
-  add(name, "", "", {}, {}).alias_of = target;
+  add(name, "").alias_of = target;
   return *this;
 }
 
@@ -251,7 +277,9 @@ OptionSet& OptionSet::unavailable(const char* name, const char* neutral, const c
   const auto parse = [neutral = std::string(neutral), reason = std::string(reason)](std::string_view value) {
     if (value != neutral) fail("{}", reason);
   };
-  add(name, "", "", parse, {}).unavailable = reason;
+  Option& option = add(name, "");
+  option.unavailable = reason;
+  option.parse = parse;
   return *this;
 }
 
@@ -273,6 +301,11 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
     const std::string near = nearest_name(key, names);
     fail("{}: unknown key '{}'{}", origin, key,
          near.empty() ? "; --help lists the keys" : fmt::format("; did you mean '{}'?", near));
+  }
+  if (value == kDefaultValue) {
+    if (option->reset) option->reset();
+    option->origin.clear();
+    return;
   }
   try {
     option->parse(value);
@@ -312,6 +345,18 @@ std::string OptionSet::origin(std::string_view key) const {
   const Option* option = find(key);
   ZT_CHECK(option != nullptr, "option {}", key);
   return option->origin;
+}
+
+std::string OptionSet::with_origins(const std::string& message) const {
+  std::string text = message;
+  for (const Option& o : options_) {
+    if (o.origin.empty() || !o.print) continue;
+    const std::string place = fmt::format(" ({})", o.origin);
+    const size_t end = end_of_setting(text, o.name, o.print());
+    if (end != std::string::npos) text.insert(end, place);
+    else if (text.starts_with(o.name + ":")) text.insert(o.name.size(), place);
+  }
+  return text;
 }
 
 std::string OptionSet::help() const {

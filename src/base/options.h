@@ -26,6 +26,9 @@ struct NumberRange {
 // Where set_argument() found what it sets.
 inline constexpr const char* kCommandLine = "command line";
 
+// The value that takes back what was set before, of every key: `ranks=default`.
+inline constexpr const char* kDefaultValue = "default";
+
 // Binds keys to the fields of an options struct. The fields' values at binding time are the defaults; std::optional
 // fields have none and stay empty until set.
 class OptionSet {
@@ -47,7 +50,7 @@ class OptionSet {
   OptionSet& unavailable(const char* name, const char* neutral, const char* reason);
 
   // Throws Error for an unknown key (naming the nearest known one) or a value that does not fit; `origin` says where it
-  // was written ("command line", "wan.yml line 3").
+  // was written ("command line", "wan.yml line 3"). kDefaultValue gives the field its value at binding time again.
   void set(std::string_view key, std::string_view value, const std::string& origin);
   // "key=value".
   void set_argument(std::string_view argument);
@@ -58,6 +61,10 @@ class OptionSet {
   std::string origin(std::string_view key) const;
   bool is_set(std::string_view key) const { return !origin(key).empty(); }
   bool knows(std::string_view key) const { return find(key) != nullptr; }
+
+  // The message of an Error with the place where each key=value of it was written: "ulysses_shards=2 (wan.yml line 3)
+  // does not divide …". A message that begins with a key ("prompt: …") gets the place of that one.
+  std::string with_origins(const std::string& message) const;
 
   // The lines of --help: key, default, range and what it is for, in the order of description.
   std::string help() const;
@@ -79,9 +86,12 @@ class OptionSet {
     bool sequence = false;                        // YAML may give a sequence of scalars
     std::function<void(std::string_view)> parse;  // throws Error with what would be right, without key or origin
     std::function<std::string()> print;
+    std::function<void()> reset;
   };
-  Option& add(const char* name, const char* help, std::string range, std::function<void(std::string_view)> parse,
-              std::function<std::string()> print);
+  Option& add(const char* name, const char* help);
+  template <typename Field>
+  Option& add(const char* name, const char* help, Field& field, std::string range,
+              std::function<void(std::string_view)> parse, std::function<std::string()> print);
   Option* find(std::string_view key);
   const Option* find(std::string_view key) const;
   std::vector<Option> options_;

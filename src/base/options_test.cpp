@@ -1,5 +1,6 @@
 #include "base/options.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -111,6 +112,40 @@ TEST(Options, ReadsYamlAndTheLaterWins) {
   EXPECT_EQ(e.height, 256);
   EXPECT_EQ(e.prompt, "a: b");
   EXPECT_THAT(e.set.origin("prompt"), HasSubstr("options.yml line 3"));
+}
+
+TEST(Options, DefaultTakesBackWhatWasSet) {
+  const std::string path = testing::TempDir() + "options_default.yml";
+  std::ofstream(path) << "height: 128\nflow_shift: 3\nprompt: a cat\nloud: true\nsigmas: [1, 0.5]\ntile: {rows: 8}\n";
+  Example e;
+  e.set.load_yaml(path);
+  for (const char* key : {"hoehe", "flow_shift", "prompt", "loud", "sigmas", "tile", "dtype", "lora"})
+    e.set.set_argument(fmt::format("{}=default", key));
+  EXPECT_EQ(e.set.values(), Example().set.values());
+  EXPECT_FALSE(e.flow_shift.has_value());
+  EXPECT_FALSE(e.set.is_set("height"));
+  std::ofstream(path) << "height: default\n";
+  e.set.set_argument("height=256");
+  e.set.load_yaml(path);
+  EXPECT_EQ(e.height, 480);
+}
+
+TEST(Options, AnErrorSaysWhereEachValueThatItNamesWasWritten) {
+  const std::string path = testing::TempDir() + "options_origins.yml";
+  std::ofstream(path) << "height: 128\nflow_shift: 3.5\n";
+  Example e;
+  e.set.load_yaml(path);
+  e.set.set_argument("prompt=a red cat");
+  const auto place = [&](int line) { return fmt::format(" ({} line {})", path, line); };
+  EXPECT_EQ(e.set.with_origins("height=128 does not go with flow_shift=3.5, and prompt=a red cat"),
+            "height=128" + place(1) + " does not go with flow_shift=3.5" + place(2) +
+                ", and prompt=a red cat (command line)");
+  EXPECT_EQ(e.set.with_origins("flow_shift: this model has none"), "flow_shift" + place(2) + ": this model has none");
+  // Other values, longer names and longer values, keys that nobody set, and the word by itself.
+  for (const char* other : {"use height=64", "max_height=128", "height=1280", "height=128.5", "dtype=bf16: no",
+                            "the height: it is wrong", "what_if.height=128"})
+    EXPECT_EQ(e.set.with_origins(other), other);
+  EXPECT_EQ(e.set.with_origins("height=64 or height=128"), "height=64 or height=128" + place(1));
 }
 
 TEST(Options, SizesAreNamedNumbers) {

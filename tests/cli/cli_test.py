@@ -153,6 +153,29 @@ def a_configuration_file_is_read_and_the_command_line_wins(cwd):
 
 
 @test
+def a_value_of_a_configuration_file_can_be_taken_back(cwd):
+    yaml = pathlib.Path(cwd) / "run.yml"
+    yaml.write_text(f"model: {harness.MODEL}\nranks: 4\nulysses_shards: 2\nflow_shift: 7\n")
+    result = run([harness.PROGRAM, "generate", yaml, *SMALL, "output=a.gif", "ranks=1", "ulysses_shards=default",
+                  "flow_shift=default"], cwd)
+    assert result.returncode == 0, result.stderr
+    assert "instead of" not in result.stderr, result.stderr
+
+
+@test
+def a_conflict_of_keys_says_where_each_was_written(cwd):
+    (pathlib.Path(cwd) / "run.yml").write_text(f"model: {harness.MODEL}\nranks: 4\nulysses_shards: 2\n")
+    refused(cwd, run([harness.PROGRAM, "generate", "run.yml", *SMALL, "output=a.gif", "ranks=1"], cwd),
+            "ulysses_shards=2 (run.yml line 3) does not divide", left=["run.yml"])
+    refused(cwd, run([harness.PROGRAM, "inspect", harness.MODEL, "height=40"], cwd), "height=40 (command line)",
+            left=["run.yml"])
+    (pathlib.Path(cwd) / "attention.yml").write_text("input: qkv.safetensors\n")
+    refused(cwd, run([harness.PROGRAM, "attention", "attention.yml", "shape=1x8x1x8"], cwd),
+            "input=qkv.safetensors (attention.yml line 1)", "shape=1x8x1x8 (command line)",
+            left=["run.yml", "attention.yml"])
+
+
+@test
 def a_distilled_model_runs_its_own_few_steps_without_guidance(cwd):
     result = generate(cwd, "output=a.gif", "dump=one", "sigmas=1,0.75,0.5,0.25", "guidance_scale=1", "flow_shift=5")
     assert result.returncode == 0, result.stderr

@@ -210,15 +210,15 @@ def image(model):
 
 SIZE = ["height=32", "width=48"]
 refused_inputs("an_image_for_a_text_model", "wan21_t2v", [*SIZE, image("wan21_i2v")],
-               "image: this model (text to video) takes a prompt alone")
+               "image (command line): this model (text to video) takes a prompt alone")
 refused_inputs("no_image_for_an_image_model", "wan21_i2v", SIZE, "image: this model (image to video) needs")
 refused_inputs("no_last_image", "wan21_flf2v", [*SIZE, image("wan21_flf2v")],
                "last_image: this model (first and last frame to video) needs")
 refused_inputs("a_last_image_too_many", "wan21_i2v",
-               [*SIZE, image("wan21_i2v"), "last_image=x.png"], "last_image:", "takes a prompt and image")
+               [*SIZE, image("wan21_i2v"), "last_image=x.png"], "last_image (command line):", "takes a prompt and image")
 refused_inputs("a_video_for_an_image_model", "wan22_i2v", [*SIZE, image("wan22_i2v"), "video=x.mp4"],
-               "control_video:", "takes a prompt and image and, where wanted, last_image")
-refused_inputs("a_mask_without_its_video", "wan21_vace", [*SIZE, "mask=x.png"], "mask:", "control_video")
+               "control_video (command line):", "takes a prompt and image and, where wanted, last_image")
+refused_inputs("a_mask_without_its_video", "wan21_vace", [*SIZE, "mask=x.png"], "mask (command line):", "control_video")
 refused_inputs("as_many_scales_as_layers", "wan21_vace", [*SIZE, "conditioning_scale=1,2,3"], "3 numbers", "2 control")
 refused_inputs("a_scale_is_a_number", "wan21_vace", [*SIZE, "conditioning_scale=strong"], "conditioning_scale", "strong")
 refused_inputs("a_reference_without_a_name", "wan21_vace", [*SIZE, "reference_images=a.png,"], "a name is missing")

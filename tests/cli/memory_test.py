@@ -184,7 +184,7 @@ def mpi_inspect_has_the_ranks_of_the_job(cwd):
     words = [word for word in words if "=" not in word or word.startswith(("height=", "width=", "num_frames="))]
     said = run(words, cwd, env=MPI_ENV)
     assert said.returncode == 0 and "2 ranks, each a process" in said.stdout, said.stdout + said.stderr
-    refused(cwd, run([*words, "ranks=3"], cwd, env=MPI_ENV), "ranks=3: this job has 2 ranks")
+    refused(cwd, run([*words, "ranks=3"], cwd, env=MPI_ENV), "ranks=3 (command line): this job has 2 ranks")
 
 
 @test

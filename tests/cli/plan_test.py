@@ -365,9 +365,9 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
     refused(cwd, words("ranks=8", "data_parallelism=2", "guidance_scale=1"), "data_parallelism=2", "without guidance", "use 1")
     refused(cwd, words("ranks=8", "data_parallelism=3"), "data_parallelism=3", "1 or 2")
     for command in (words, lambda *keys: generate(cwd, *keys)):
-        refused(cwd, command("ranks=4", "cache=cfg", "data_parallelism=2"), "data_parallelism=2 with cache=cfg",
+        refused(cwd, command("ranks=4", "cache=cfg", "data_parallelism=2"), "data_parallelism=2", "with cache=cfg",
                 "use data_parallelism=1")
-        refused(cwd, command("ranks=4", "cache=cfg", "context_parallelism=2"), "context_parallelism=2 of 4 ranks",
+        refused(cwd, command("ranks=4", "cache=cfg", "context_parallelism=2"), "context_parallelism=2", "of 4 ranks",
                 "with cache=cfg", "use context_parallelism=4")
     refused(cwd, words("ranks=8", "context_parallelism=3"), "context_parallelism=3", "4, 8")
     refused(cwd, words("ranks=8", "vae_parallel=9"), "vae_parallel=9", "from 1 to 8")
