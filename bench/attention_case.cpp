@@ -480,7 +480,7 @@ OptionSet describe(AttentionSettings& settings) {
       .integer("tokens", settings.tokens, {1, int64_t{1} << 22}, "S, of the whole sequence")
       .integer("heads", settings.heads, {1, 1024}, "H")
       .integer("head_dim", settings.head_dim, {1, 1024}, "D")
-      .choice("dtype", settings.dtype, {"bf16", "f32", "float32"}, "of q, k, v and o")
+      .dtype("dtype", settings.dtype, "of q, k, v and o")
       .integer("ranks", settings.ranks, {1, kMostRanks}, "threads that play rank; under mpirun its ranks")
       .integer("threads", settings.threads, {1, kMostThreads}, "of each rank")
       .text("kernel", settings.kernel, "a flash-attention implementation by name; unset: the fastest that can")

@@ -347,7 +347,7 @@ OptionSet describe(KernelSettings& settings) {
       .text("shapes", settings.shapes,
             "groups (lengths, two_heads, head_dims, primes, cross, masks, small) or shapes BxSxHxD, each with "
             ":kv=N, :lengths=SHARE or :mask=SHARE after it")
-      .text("dtype", settings.dtype, "bf16, f32 (or float32) or all")
+      .text("dtype", settings.dtype, "bf16, float32 or all")
       .text("implementation", settings.implementation,
             "names, all that can run here, or auto: the one that is taken where none is named")
       .text("softmax", settings.softmax, "online, exact_online, fixed_max or all")

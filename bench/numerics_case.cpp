@@ -198,7 +198,7 @@ OptionSet describe(NumericsSettings& settings) {
   options.text("tokens", settings.tokens, "sequence lengths, ascending")
       .integer("head_dim", settings.head_dim, {2, 1024}, "D")
       .integer("rows", settings.rows, {1, 1 << 20}, "query rows that are compared with the float64 definition")
-      .text("dtype", settings.dtype, "bf16, f32 (or float32) or all");
+      .text("dtype", settings.dtype, "bf16, float32 or all");
   return options;
 }
 

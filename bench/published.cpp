@@ -68,7 +68,7 @@ OptionSet describe_published(PublishedSettings& settings, const char* repeats) {
       .integer("weights_seed", settings.weights_seed, {0, INT64_MAX},
                "of the weights that weights=random makes; unset: 0")
       .integer("layers", settings.layers, {0, kMostLayers}, "only the first so many layers of the model; 0: all")
-      .text("dtype", settings.dtype, "bf16, f32 (or float32) or all")
+      .text("dtype", settings.dtype, "bf16, float32 or all")
       .integer("threads", settings.threads, {0, kMostThreads}, "compute threads; 0: every one this process has")
       .integer("repeat", settings.repeat, {0, 10000}, repeats);
   return options;

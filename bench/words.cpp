@@ -123,9 +123,10 @@ std::vector<std::string> choose_words(const char* key, std::string_view text, co
 
 std::vector<std::string> choose_dtypes(const char* key, std::string_view text) {
   if (text == "all") return {"bf16", "f32"};
-  std::vector<std::string> words = choose_words(key, text, {"bf16", "f32", "float32"});
+  std::vector<std::string> words = split_words(key, text);
+  for (std::string& word : words) word = dtype_word(word);
   for (std::string& word : words) {
-    if (word == "float32") word = "f32";
+    if (choose_words(key, word, {"bf16", "float32"}).front() == "float32") word = "f32";
   }
   return words;
 }

@@ -45,7 +45,7 @@ OptionSet describe_options(AttentionOptions& o) {
       .text("shape", o.shape, "instead of input: random normal data of this size, as BxSxHxD")
       .integer("kv", o.kv, {1, INT64_MAX}, "with shape: tokens of k and v; unset: those of q")
       .text("key_lengths", o.key_lengths, "with shape: valid keys, one number or one for each batch entry (5,7)")
-      .choice("dtype", o.dtype, {"bf16", "float32"}, "with shape: of q, k, v and o; unset: bf16")
+      .dtype("dtype", o.dtype, "with shape: of q, k, v and o; unset: bf16")
       .integer("seed", o.seed, {0, INT64_MAX}, "with shape: of the random data");
   set.text("hardware", o.hardware, pipeline::kHardwareHelp);
   attention::describe_strategy_options(set, o.strategy);

@@ -2,10 +2,10 @@
 // one sentence on standard error and an exit code: 1 for errors, 2 for wrong usage, 128 + number for signals (130 for
 // Ctrl-C).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <new>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -23,6 +23,29 @@ namespace {
 constexpr const Command* kCommands[] = {&kAttention, &kBench, &kCalibrate,  &kGenerate,
                                         &kInspect,   &kPlan,  &kSynthesize, &kTune};
 
+// `--key value` and `--key=value` as key=value, with _ for each - of the key; other words as they are. Throws Error for
+// a key without a value.
+std::vector<std::string> settings_of(const std::vector<std::string>& words) {
+  std::vector<std::string> settings;
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    if (!word->starts_with("--")) {
+      settings.push_back(*word);
+      continue;
+    }
+    const size_t equals = std::min(word->find('='), word->size());
+    std::string key = word->substr(2, equals - 2);
+    std::replace(key.begin(), key.end(), '-', '_');
+    if (equals < word->size()) {
+      settings.push_back(key + word->substr(equals));
+      continue;
+    }
+    if (word + 1 == words.end() || word[1].starts_with("--"))
+      fail("command line: {} has no value; write {} VALUE or {}=VALUE", *word, *word, key);
+    settings.push_back(fmt::format("{}={}", key, *++word));
+  }
+  return settings;
+}
+
 int run_here_or_on_ranks(const Command& command, const std::vector<std::string>& arguments) {
   if (!comm::launched_by_mpi()) return command.run(arguments, nullptr);
   comm::RankOptions options;
@@ -30,11 +53,11 @@ int run_here_or_on_ranks(const Command& command, const std::vector<std::string>&
   return comm::run_mpi([&](comm::Communicator& world) { command.run(arguments, &world); }, options);
 }
 
-int run_command(const Command& command, const std::vector<std::string>& arguments) {
+int run_command(const Command& command, const std::vector<std::string>& words) {
   int code = 1;
   try {
     const RunFiles reads;
-    const int answer = run_here_or_on_ranks(command, arguments);
+    const int answer = run_here_or_on_ranks(command, settings_of(words));
     finish_output();
     code = answer;
   } catch (const std::bad_alloc&) {
@@ -56,36 +79,52 @@ int finished(int code) {
   }
 }
 
-int run(int argc, char** argv) {
+std::string help() {
+  std::string text =
+      "Text to video with the Wan diffusion models, over as many ranks as there are.\n\n"
+      "Usage: zoetrope COMMAND [WORD…]\n       zoetrope COMMAND --help\n       zoetrope --version\n\nCommands:\n";
+  for (const Command* command : kCommands) text += fmt::format("  {:<11} {}\n", command->name, command->summary);
+  return text;
+}
+
+std::string help_of(const Command& command) {
+  return fmt::format("{}\n\nUsage: zoetrope {} {}\n--key value and --key=value stand for key=value.\n\n{}",
+                     command.summary, command.name, command.synopsis, command.help());
+}
+
+int refuse_command(const std::string& word) {
+  std::vector<std::string> names;
+  for (const Command* command : kCommands) names.emplace_back(command->name);
+  const std::string near = nearest_name(word, names);
+  print_error("zoetrope: there is no command '{}'{}; there are: {}\n", printable(word),
+              near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), fmt::join(names, ", "));
+  return 2;
+}
+
+int run(const std::vector<std::string>& words) {
   take_standard_descriptors();
   catch_signals();
-  CLI::App app("Text to video with the Wan diffusion models, over as many devices as there are.", "zoetrope");
-  app.set_version_flag("--version", fmt::format("zoetrope {}", version()));
-  app.require_subcommand(0, 1);
-  std::vector<std::vector<std::string>> arguments(std::size(kCommands));
-  for (size_t i = 0; i < std::size(kCommands); ++i) {
-    const Command& command = *kCommands[i];
-    CLI::App* sub = app.add_subcommand(command.name, command.summary);
-    sub->add_option("arguments", arguments[i], command.synopsis);
-    sub->footer(command.help());
+  const auto asks_for_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  if (words.empty() || asks_for_help(words[0])) {
+    print_text(help());
+    return finished(words.empty() ? 2 : 0);
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream out, err;
-    const int code = app.exit(error, out, err);
-    print_text(out.str());
-    print_error_text(err.str());
-    return code == 0 ? finished(0) : 2;
+  if (words[0] == "--version") {
+    print("zoetrope {}\n", version());
+    return finished(0);
   }
-  for (size_t i = 0; i < std::size(kCommands); ++i) {
-    if (app.got_subcommand(kCommands[i]->name)) return run_command(*kCommands[i], arguments[i]);
+  const auto named = [&](const Command* command) { return words[0] == command->name; };
+  const auto command = std::find_if(std::begin(kCommands), std::end(kCommands), named);
+  if (command == std::end(kCommands)) return refuse_command(words[0]);
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  if (std::any_of(rest.begin(), rest.end(), asks_for_help)) {
+    print_text(help_of(**command));
+    return finished(0);
   }
-  print_text(app.help());
-  return finished(2);
+  return run_command(**command, rest);
 }
 
 }  // namespace
 }  // namespace zoetrope::cli
 
-int main(int argc, char** argv) { return zoetrope::cli::run(argc, argv); }
+int main(int argc, char** argv) { return zoetrope::cli::run({argv + 1, argv + argc}); }

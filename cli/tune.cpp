@@ -36,7 +36,7 @@ OptionSet describe(TuneOptions& o) {
   OptionSet set;
   set.text("shape", o.shape, "what to tune for, as BxSxHxD; entries hold for all S near this one")
       .integer("kv", o.kv, {1, INT64_MAX}, "tokens of k and v; unset: those of q")
-      .choice("dtype", o.dtype, {"bf16", "float32", "f32"}, "of q, k, v and o")
+      .dtype("dtype", o.dtype, "of q, k, v and o")
       .choice("softmax", o.softmax, {"online", "fixed_max"}, "the softmax to tune")
       .text("implementation", o.implementation, "the kernel to tune; auto or unset: the one that would run")
       .integer("threads", o.threads, {1, 4096}, "compute threads; unset: all cores")

@@ -90,21 +90,6 @@ size_t end_of_setting(const std::string& text, const std::string& name, const st
   return std::string::npos;
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal) {
@@ -146,19 +131,6 @@ std::vector<double> parse_numbers(std::string_view text, NumberRange each) {
     if (more) rest = rest.substr(comma + 1);
   }
   return values;
-}
-
-std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t least = SIZE_MAX;
-  for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(word, candidate);
-    if (distance < least && distance <= std::max(word.size(), candidate.size()) / 2) {
-      least = distance;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 OptionSet::Option& OptionSet::add(const char* name, const char* help) {
@@ -252,6 +224,13 @@ OptionSet& OptionSet::choice(const char* name, std::string& field, std::vector<s
     field = value;
   };
   add(name, help, field, all, parse, [&field] { return field; });
+  return *this;
+}
+
+OptionSet& OptionSet::dtype(const char* name, std::string& field, const char* help) {
+  choice(name, field, {"bf16", "float32"}, help);
+  Option& option = options_.back();
+  option.parse = [parse = option.parse](std::string_view value) { parse(dtype_word(value)); };
   return *this;
 }
 

@@ -42,11 +42,14 @@ class OptionSet {
   OptionSet& numbers(const char* name, std::vector<double>& field, NumberRange each, const char* help);
   OptionSet& flag(const char* name, bool& field, const char* help);
   OptionSet& choice(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
+  // "bf16" or "float32", under any of their usual names: see dtype_word().
+  OptionSet& dtype(const char* name, std::string& field, const char* help);
   // Named whole numbers >= 1, any of the legal names: see parse_sizes(). YAML may write them as a mapping.
   OptionSet& sizes(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
   // Another spelling of a key that is already described.
   OptionSet& alias(const char* name, const char* target);
-  // A key that users bring along but that is not built: refused with `reason`, unless it is given its neutral value.
+  // A key that users bring along but that is not built, or that other keys say: refused with `reason`, unless it is
+  // given its neutral value.
   OptionSet& unavailable(const char* name, const char* neutral, const char* reason);
 
   // Throws Error for an unknown key (naming the nearest known one) or a value that does not fit; `origin` says where it
@@ -105,7 +108,12 @@ std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, 
 // out of range, with its place in the list.
 std::vector<double> parse_numbers(std::string_view text, NumberRange each);
 
-// The candidate with the smallest edit distance to `word`; empty where none is near (distance > 1/2 of its length).
+// "f32" and "fp32" as "float32", "bfloat16" as "bf16"; any other word as it is.
+std::string dtype_word(std::string_view word);
+
+// What `word` was meant to be: the candidate that other programs give this name (steps: num_inference_steps), else the
+// one with the fewest edits between them, two neighbouring letters in the wrong order being one. Empty where the edits
+// are more than a third of the letters.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace zoetrope

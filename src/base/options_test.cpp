@@ -26,7 +26,7 @@ struct Example {
     set.text("prompt", prompt, "what to show")
         .integer("height", height, {16, 8192}, "pixels")
         .number("flow_shift", flow_shift, {0.01, 100}, "shift")
-        .choice("dtype", dtype, {"bf16", "float32"}, "of the transformer")
+        .dtype("dtype", dtype, "of the transformer")
         .flag("loud", loud, "say more")
         .sizes("tile", tile, {"rows", "columns"}, "of a tile")
         .numbers("sigmas", sigmas, {0, 1}, "noise levels")
@@ -96,7 +96,7 @@ TEST(Options, RefusesWithOneSentenceThatSaysWhatWouldBeRight) {
   EXPECT_THAT(e.refusal("height=64.5"), HasSubstr("not a whole number"));
   EXPECT_THAT(e.refusal("height=8"), HasSubstr("16 to 8192"));
   EXPECT_THAT(e.refusal("flow_shift=nan"), HasSubstr("finite"));
-  EXPECT_THAT(e.refusal("dtype=fp32"), HasSubstr("bf16, float32"));
+  EXPECT_THAT(e.refusal("dtype=fp8"), HasSubstr("bf16, float32"));
   EXPECT_THAT(e.refusal("loud=maybe"), HasSubstr("true nor false"));
   EXPECT_THAT(e.refusal("lora=x.safetensors"), HasSubstr("not built yet"));
   EXPECT_THAT(e.refusal("height"), HasSubstr("key=value"));
@@ -191,6 +191,38 @@ TEST(Options, YamlErrorsNameFileAndLine) {
   EXPECT_THAT(refusal("just text"), HasSubstr("key: value"));
   Example e;
   EXPECT_THROW(e.set.load_yaml("/nowhere/x.yml"), Error);
+}
+
+TEST(Options, DtypesGoByAnyOfTheirNames) {
+  Example e;
+  for (const char* name : {"fp32", "f32", "float32"}) {
+    e.dtype = "";
+    e.set.set_argument(fmt::format("dtype={}", name));
+    EXPECT_EQ(e.dtype, "float32") << name;
+  }
+  for (const char* name : {"bf16", "bfloat16"}) {
+    e.dtype = "";
+    e.set.set_argument(fmt::format("dtype={}", name));
+    EXPECT_EQ(e.dtype, "bf16") << name;
+  }
+  EXPECT_EQ(e.refusal("dtype=fp16"), "command line: dtype=fp16: 'fp16' is unknown; one of: bf16, float32");
+}
+
+TEST(Options, SuggestsWhatANameOfOtherProgramsIsCalledHereAndNothingFar) {
+  const std::vector<std::string> keys = {"timesteps", "num_inference_steps", "seed",  "trace",          "num_frames",
+                                         "width",     "guidance_scale",      "cache", "negative_prompt"};
+  EXPECT_EQ(nearest_name("steps", keys), "num_inference_steps");
+  EXPECT_EQ(nearest_name("step", keys), "num_inference_steps");
+  EXPECT_EQ(nearest_name("frames", keys), "num_frames");
+  EXPECT_EQ(nearest_name("cfg", keys), "guidance_scale");
+  EXPECT_EQ(nearest_name("neg", keys), "negative_prompt");
+  EXPECT_EQ(nearest_name("euler", {"unipc", "flow_match_euler"}), "flow_match_euler");
+  EXPECT_EQ(nearest_name("steps", {"timesteps", "shape"}), "");  // theirs, but not of these
+  EXPECT_EQ(nearest_name("bfloat16", {"bf16x", "float32"}), "");
+  EXPECT_EQ(nearest_name("device", keys), "");
+  EXPECT_EQ(nearest_name("widht", keys), "width");  // two neighbours, one edit
+  EXPECT_EQ(nearest_name("sede", keys), "seed");
+  EXPECT_EQ(nearest_name("negativ_prompt", keys), "negative_prompt");
 }
 
 TEST(Options, HelpNamesEveryKeyOnceAndNoAlias) {

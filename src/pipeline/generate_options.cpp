@@ -62,9 +62,9 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
       .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks");
   describe_step_cache_options(set, o);
-  set.choice("dtype", o.dtype, {"bf16", "float32"}, "of the transformer")
-      .choice("text_encoder_dtype", o.text_encoder_dtype, {"float32", "bf16"}, "of the text encoder")
-      .choice("vae_dtype", o.vae_dtype, {"float32", "bf16"}, "of the VAE")
+  set.dtype("dtype", o.dtype, "of the transformer")
+      .dtype("text_encoder_dtype", o.text_encoder_dtype, "of the text encoder")
+      .dtype("vae_dtype", o.vae_dtype, "of the VAE")
       .flag("vae_tiling", o.vae_tiling,
             "encode and decode in overlapping tiles that are blended, as the reference does when asked")
       .integer("vae_parallel", o.vae_parallel, {1, 4096},
@@ -96,6 +96,10 @@ OptionSet describe_options(GenerateOptions& o) {
                     "degrees across data-centre networks are not built yet; only 1");
   }
   set.alias("video", "control_video");
+  set.unavailable("size", "", "a size is two keys here, as width=832 height=480")
+      .unavailable("device", "cpu", "everything is computed on CPUs; leave it out")
+      .unavailable("batch_size", "1", "a run makes one video; start one for each, with another seed")
+      .unavailable("num_videos_per_prompt", "1", "a run makes one video; start one for each, with another seed");
   return set;
 }
 

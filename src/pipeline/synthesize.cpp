@@ -203,9 +203,8 @@ OptionSet describe_options(SynthesizeOptions& o) {
       .integer("layers", o.layers, {1, 1000}, "of the transformer; unset: all")
       .integer("text_layers", o.text_layers, {1, 1000}, "of the text encoder; unset: all")
       .integer("seed", o.seed, {0, INT64_MAX}, "of the weights, as weights_seed is of generate with weights=random")
-      .choice("dtype", o.dtype, {"f32", "bf16"}, "of the transformer's file; f32 as most are published")
-      .choice("text_dtype", o.text_dtype, {"bf16", "f32"},
-              "of the text encoder's file; Wan 2.2 publishes bf16, Wan 2.1 f32")
+      .dtype("dtype", o.dtype, "of the transformer's file; float32 as most are published")
+      .dtype("text_dtype", o.text_dtype, "of the text encoder's file; Wan 2.2 publishes bf16, Wan 2.1 float32")
       .text("components", o.components, "what to write, of transformer, text_encoder, vae, tokenizer, image_encoder")
       .integer("threads", o.threads, {1, 4096}, "that make numbers; unset: all cores")
       .alias("weights_seed", "seed");

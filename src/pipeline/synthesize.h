@@ -17,7 +17,7 @@ struct SynthesizeOptions {
   std::optional<int64_t> layers;
   std::optional<int64_t> text_layers;
   int64_t seed = 0;
-  std::string dtype = "f32";
+  std::string dtype = "float32";
   std::string text_dtype = "bf16";
   std::string components = "transformer,text_encoder,vae,tokenizer,image_encoder";
   std::optional<int64_t> threads;

@@ -82,7 +82,7 @@ TEST(Synthesize, FewerLayersAreTheFirstOnesAndIslandsStayFloat32) {
   options.layers = 1;
   options.text_layers = 1;
   options.dtype = "bf16";
-  options.text_dtype = "f32";
+  options.text_dtype = "float32";
   synthesize(options);
   const auto written = ModelFolder::open(folder / "model");
   const auto random = ModelFolder::open_random(options.model);

@@ -16,8 +16,8 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (SLOWER, SMALL, copy_model, files_in, generate, read_tensors, refused, rewrite, run, run_script, sentence,
-                     unreported, write_tensors)  # noqa: E402
+from harness import (SLOWER, SMALL, copy_model, files_in, generate, read_tensors, refused, rewrite, run, run_script,
+                     sentence, unreported, write_tensors)  # noqa: E402
 
 TESTS = {}
 
@@ -291,6 +291,45 @@ def a_trace_is_json(cwd):
 
 # ---- options ----
 
+@test
+def keys_may_have_two_dashes_in_front(cwd):
+    result = run([harness.PROGRAM, "generate", "--model", harness.MODEL, "--prompt", "a red cat", "--height=32", "width=32",
+                  "--num-frames", "5", "--num-inference_steps=2", "--dtype", "fp32", "--output=a=b.gif"], cwd)
+    assert result.returncode == 0, result.stderr
+    assert "32 x 32 x 5" in result.stderr and "2 steps" in result.stderr and "float32" in result.stderr, result.stderr
+    assert files_in(cwd) == ["a=b.gif"]
+    for command, words in (("attention", ["--shape", "1x16x2x8"]), ("tune", ["--list", "true"]),
+                           ("plan", ["wan2.1_t2v_1.3b", "--hardware", "h100_8"]),
+                           ("inspect", [harness.MODEL, "--num-frames", "5"]), ("bench", ["peak", "--seconds", "0.01"])):
+        result = run([harness.PROGRAM, command, *words], cwd, env={"XDG_CACHE_HOME": cwd})
+        assert result.returncode == 0, (command, result.stderr)
+
+
+@test
+def a_key_with_dashes_and_no_value(cwd):
+    for words in (["--prompt"], ["--prompt", "--seed", "5"]):
+        refused(cwd, generate(cwd, *words), "--prompt has no value", "prompt=VALUE")
+
+
+@test
+def a_mistyped_command_gets_a_hint(cwd):
+    result = run([harness.PROGRAM, "generat", harness.MODEL], cwd)
+    assert result.returncode == 2 and "did you mean 'generate'?" in sentence(result), result.stderr
+    result = run([harness.PROGRAM, "configs/demo.yml"], cwd)
+    assert result.returncode == 2 and "there are: attention, bench" in sentence(result), result.stderr
+
+
+@test
+def every_command_has_help(cwd):
+    listed = run([harness.PROGRAM, "--help"], cwd)
+    assert listed.returncode == 0
+    for command in ("attention", "bench", "calibrate", "generate", "inspect", "plan", "synthesize", "tune"):
+        assert f"\n  {command} " in listed.stdout, command
+        for words in ([command, "--help"], [command, "model", "-h"]):
+            text = run([harness.PROGRAM, *words], cwd)
+            assert text.returncode == 0 and f"Usage: zoetrope {command} " in text.stdout, command
+
+
 def refused_option(name, words, *arguments):
     def body(cwd):
         refused(cwd, generate(cwd, "output=clip.mp4", *arguments), *words)
@@ -299,6 +338,14 @@ def refused_option(name, words, *arguments):
 
 
 refused_option("unknown_key_names_the_nearest", ["unknown key 'heigth'", "'height'"], "heigth=32")
+refused_option("steps_by_another_programs_name", ["unknown key 'steps'", "'num_inference_steps'"], "steps=2")
+refused_option("frames_by_another_programs_name", ["unknown key 'frames'", "'num_frames'"], "--frames", "5")
+refused_option("guidance_by_another_programs_name", ["unknown key 'cfg'", "'guidance_scale'"], "cfg=5")
+refused_option("a_solver_by_another_programs_name", ["scheduler=euler", "did you mean flow_match_euler?"],
+               "scheduler=euler")
+refused_option("a_size_in_one_word", ["size=832x480", "width=832 height=480"], "size=832x480")
+refused_option("another_device", ["device=cuda", "CPUs"], "device=cuda")
+refused_option("a_batch_of_videos", ["batch_size=2", "one video"], "batch_size=2")
 refused_option("a_value_that_does_not_parse", ["num_inference_steps=many", "whole number"], "num_inference_steps=many")
 refused_option("a_value_out_of_range", ["guidance_scale=1000", "0 to 100"], "guidance_scale=1000")
 refused_option("a_height_the_model_cannot_make", ["height=40", "32 and 48"], "height=40")

@@ -81,7 +81,7 @@ def synthesize_refuses_with_a_sentence(cwd):
     for arguments, words in (((model, "out=there"), ("there: exists already",)),
                              ((model,), ("out: name the folder",)),
                              ((model, "out=new", "layers=99"), ("layers=99", "the model has 2")),
-                             ((model, "out=new", "dtype=f16"), ("dtype", "f32", "bf16")),
+                             ((model, "out=new", "dtype=f16"), ("dtype", "float32", "bf16")),
                              ((model, "out=new", "components=clip"), ("'clip'", "transformer")),
                              (("wan2.1_t2v_1.4b", "out=new"), ("wan2.1_t2v_1.4b", "wan2.1_t2v_14b")),
                              ((model, "out=no/new"), ("there is no folder no",))):
