@@ -10,6 +10,7 @@
 #include "zoetrope/attention.h"
 
 #include "base/error.h"
+#include "base/made_folder.h"
 #include "bench/attention_data.h"
 #include "bench/cases.h"
 #include "bench/peak.h"
@@ -260,7 +261,10 @@ class AttentionBench {
         fail(
             "traces: are written by bench attention without mpirun; zoetrope attention trace=FILE "
             "traces the ranks of an MPI job");
-      std::filesystem::create_directories(settings.traces);
+      if (std::find(batches_.begin(), batches_.end(), kTracedBatch) == batches_.end())
+        fail("traces={}: traces are of batch {}, but batch={} leaves it out; add it, or leave traces out",
+             settings.traces, kTracedBatch, settings.batch);
+      traces_.emplace(settings.traces);
     }
     table_.columns = columns();
   }
@@ -376,6 +380,7 @@ class AttentionBench {
   int ranks_ = 1;
   DType dtype_ = DType::kBF16;
   Outcome outcome_;
+  std::optional<MadeFolder> traces_;
   Table table_;
   std::map<std::string, std::map<int, std::pair<double, double>>> bars_;  // strategy, batch: fraction, not hidden
 };

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "bench/attention_data.h"
 #include "bench/cases.h"
 #include "bench/peak.h"
@@ -220,8 +221,8 @@ class KernelBench {
   void run_case(const problems::AttentionShape& shape, const AttentionData& data, const SampledReference& reference,
                 Tensor& o, const Choice& choice) {
     if (progress_) {
-      progress_(fmt::format("{}x{}x{}x{} {} {} {} on {} threads", shape.batch, shape.queries, shape.heads,
-                            shape.head_dim, choice.dtype, choice.implementation, choice.softmax, choice.threads));
+      progress_(fmt::format("{}x{}x{}x{} {} {} {} on {}", shape.batch, shape.queries, shape.heads, shape.head_dim,
+                            choice.dtype, choice.implementation, choice.softmax, counted(choice.threads, "thread")));
     }
     std::vector<Cell> row = {shape.batch,    shape.queries,          shape.keys,   shape.heads,
                              shape.head_dim, mask_text(shape),       choice.dtype, choice.implementation,

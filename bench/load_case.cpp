@@ -1,8 +1,10 @@
 // `bench load`: from a checkpoint in the page cache to a transformer that has done its first forward, without what that
 // forward costs by itself; and the same again from a cache of converted weights.
 #include <fstream>
+#include <optional>
 
 #include "base/error.h"
+#include "base/made_folder.h"
 #include "bench/cases.h"
 #include "bench/forward_inputs.h"
 #include "bench/memory.h"
@@ -71,6 +73,8 @@ class LoadBench {
       say("reading the files once");
       warm_page_cache(*files);
     }
+    std::optional<MadeFolder> caches;
+    if (!settings_.weight_cache.empty()) caches.emplace(settings_.weight_cache);
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
       first_ = 0;
       forward_ = kNever;

@@ -1,5 +1,6 @@
 // `bench peak`: multiply-adds a second of every instruction set, and bytes copied a second.
 #include "base/error.h"
+#include "base/words.h"
 #include "bench/cases.h"
 #include "bench/peak.h"
 #include "bench/statistics.h"
@@ -23,7 +24,7 @@ void add_copies(Table& table, const PeakSettings& settings, int threads, double 
   for (const CopyKind kind : kKinds) {
     const char* what = kind == CopyKind::kMemcpy ? "memcpy" : "streaming copy";
     for (const int64_t bytes : parse_byte_sizes("sizes", settings.sizes)) {
-      if (progress) progress(fmt::format("{} of {} bytes on {} threads", what, bytes, threads));
+      if (progress) progress(fmt::format("{} of {} bytes on {}", what, bytes, counted(threads, "thread")));
       Rates rates;
       for (int i = 0; i < kWindows; ++i) {
         rates.values.push_back(measure_copy_bandwidth(threads, static_cast<size_t>(bytes), seconds, kind));
@@ -60,7 +61,7 @@ Section bench_peak(const PeakSettings& settings, const Progress& progress) {
     const std::string where = fmt::format("on {} thread{}", threads, threads == 1 ? "" : "s");
     for (const Isa isa : all_isas()) {
       if (!isa_available(isa)) continue;
-      if (progress) progress(fmt::format("peak of {} on {} threads", isa_name(isa), threads));
+      if (progress) progress(fmt::format("peak of {} on {}", isa_name(isa), counted(threads, "thread")));
       Rates rates;
       for (int i = 0; i < kWindows; ++i) rates.values.push_back(measure_peak(isa, team, window).flops);
       rates.add_to(section.table, isa_name(isa), "GFLOP/s", threads, {}, 1e-9);

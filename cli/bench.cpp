@@ -9,6 +9,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/made_folder.h"
 #include "base/print.h"
 #include "bench/cases.h"
 #include "bench/machine.h"
@@ -158,11 +159,9 @@ void write(std::optional<AtomicFile>& file, const std::string& text) {
 }
 
 // A folder in which the first file can be written, known before anything is measured.
-void open_folder(const std::string& folder, const Mode& first) {
+void open_folder(std::optional<MadeFolder>& made, const std::string& folder, const Mode& first) {
   if (folder.empty()) return;
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail("{}: cannot make this folder: {}", folder, error.message());
+  made.emplace(folder);
   const AtomicFile probe(fs::path(folder) / fmt::format("{}-1.svg", first.name));
 }
 
@@ -175,6 +174,7 @@ void write_drawings(const std::string& folder, const bench::Report& report) {
     file.write(drawing.svg.data(), drawing.svg.size());
     file.close();
   }
+  if (files.empty()) print_error("svg={}: nothing was written, as no plot belongs to what was measured\n", folder);
   for (AtomicFile& file : files) file.commit();
 }
 
@@ -205,10 +205,11 @@ int run(const Words& arguments, comm::Communicator* world) {
   const std::vector<const Mode*> chosen = choose(arguments, settings, world != nullptr);
   const bool leads = world == nullptr || world->rank() == 0;
   std::optional<AtomicFile> json, html;
+  std::optional<MadeFolder> svg;
   if (leads) {
     open(json, settings.output.json);
     open(html, settings.output.html);
-    open_folder(settings.output.svg, *chosen[0]);
+    open_folder(svg, settings.output.svg, *chosen[0]);
   }
   bench::Report report;
   report.machine = bench::describe_machine();

@@ -14,6 +14,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/print.h"
+#include "base/words.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "planner/calibrated.h"
@@ -106,9 +107,8 @@ int run(const std::vector<std::string>& words, comm::Communicator* world) {
   std::optional<AtomicFile> file;
   if (leads) {
     file.emplace(output_of(options, job));  // where it cannot be written, that is known before a minute has passed
-    print("{} host{}, {} rank{} on each, {} thread{} of a rank\n{:<26} {:>16} {:>10}\n", job.hosts,
-          job.hosts == 1 ? "" : "s", job.ranks_per_host, job.ranks_per_host == 1 ? "" : "s", job.threads,
-          job.threads == 1 ? "" : "s", "figure", "", "spread");
+    print("{}, {} on each, {} of a rank\n{:<26} {:>16} {:>10}\n", counted(job.hosts, "host"),
+          counted(job.ranks_per_host, "rank"), counted(job.threads, "thread"), "figure", "", "spread");
   }
   const bench::Calibrated result = bench::calibrate(job, show_progress, print_finding);
   if (!leads) return 0;

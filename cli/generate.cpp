@@ -28,6 +28,19 @@ void resolve_model(GenerateOptions& options, const fs::path& yaml) {
   if (fs::exists(beside)) options.model = beside.lexically_normal().string();
 }
 
+// The keys of the run, and how much is said of it afterwards.
+struct Settings {
+  GenerateOptions run;
+  std::string summary = "short";
+};
+
+OptionSet describe(Settings& settings) {
+  OptionSet set = pipeline::describe_options(settings.run);
+  set.choice("summary", settings.summary, {"full", "short", "none"},
+             "the report after a run: every phase, component and prediction, ten lines at most, or nothing");
+  return set;
+}
+
 void parse(const std::vector<std::string>& arguments, GenerateOptions& options, OptionSet& set) {
   for (const std::string& word : arguments) {
     if (word.find('=') != std::string::npos) {
@@ -44,12 +57,12 @@ void parse(const std::vector<std::string>& arguments, GenerateOptions& options, 
 }
 
 std::string help() {
-  GenerateOptions options;
+  Settings settings;
   return fmt::format(
       "Keys, in a YAML file or as key=value (later wins; key=default takes back what was set before):\n{}\n"
       "Example:\n  zoetrope generate configs/wan2.1_t2v_1.3b.yml model=Wan2.1-T2V-1.3B-Diffusers \\\n"
       "      prompt=\"a red cat on a market\" ranks=4 output=cat.mp4\n",
-      pipeline::describe_options(options).help());
+      describe(settings).help());
 }
 
 GenerateCallbacks make_callbacks(bool speaks) {
@@ -79,33 +92,38 @@ GenerateCallbacks make_callbacks(bool speaks) {
 }
 
 double timeout(const std::vector<std::string>& arguments) {
-  GenerateOptions options;
-  OptionSet set = pipeline::describe_options(options);
+  Settings settings;
+  OptionSet set = describe(settings);
   try {
-    parse(arguments, options, set);
+    parse(arguments, settings.run, set);
   } catch (const std::exception&) {
     return GenerateOptions().comm_timeout;
   }
-  return options.comm_timeout;
+  return settings.run.comm_timeout;
+}
+
+void print_summary(const GenerateResult& result, const std::string& summary) {
+  if (summary == "none") return;
+  print("{}", summary == "full" ? result.timing : result.summary);
+  if (result.one_rank_rel_l2) {
+    print("Latents against one rank: relative L2 {:.3g}\n", *result.one_rank_rel_l2);
+  }
+  print("Seed {}\nWrote {}{}\n", result.seed, printable(result.written),
+        result.replaced ? ", which replaces the file of that name" : "");
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  GenerateOptions options;
-  OptionSet set = pipeline::describe_options(options);
-  parse(arguments, options, set);
+  Settings settings;
+  OptionSet set = describe(settings);
+  parse(arguments, settings.run, set);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
   const GenerateCallbacks callbacks = make_callbacks(speaks);
   const GenerateResult result = with_origins(set, [&] {
-    if (world == nullptr) return generate(options, callbacks);
-    return TextToVideo::open(options)->run(*world, callbacks, TextToVideo::Stop::kAfterOutput);
+    if (world == nullptr) return generate(settings.run, callbacks);
+    return TextToVideo::open(settings.run)->run(*world, callbacks, TextToVideo::Stop::kAfterOutput);
   });
-  if (!speaks) return 0;
-  print("{}", result.timing);
-  if (result.one_rank_rel_l2) {
-    print("Latents against one rank: relative L2 {:.3g}\n", *result.one_rank_rel_l2);
-  }
-  print("Wrote {}\n", printable(result.written));
+  if (speaks) print_summary(result, settings.summary);
   return 0;
 }
 

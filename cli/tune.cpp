@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/print.h"
+#include "base/words.h"
 #include "cli/attention_options.h"
 #include "cli/command.h"
 #include "kernels/flash_attention/tile_search.h"
@@ -107,8 +108,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     cache.remember(tile_entry(problem, found));
   }
   const TileEntry entry = tile_entry(problem, found);
-  print("{} {}, D = {}, {} softmax, about {} keys, {} threads\n{:>8} {:>9} {:>10}\n", key.implementation, key.dtype,
-        key.head_dim, key.softmax, key.keys, stream.team().size(), "block_q", "block_kv", "time");
+  print("{} {}, D = {}, {} softmax, about {} keys, {}\n{:>8} {:>9} {:>10}\n", key.implementation, key.dtype,
+        key.head_dim, key.softmax, key.keys, counted(stream.team().size(), "thread"), "block_q", "block_kv", "time");
   for (const TileCandidate& c : found) {
     print("{:>8} {:>9} {:>10.4f}{}{}\n", c.sizes.query, c.sizes.keys, c.seconds / found.front().seconds,
           c.table ? "  the table's" : "", c.sizes == entry.sizes ? "  remembered" : "");

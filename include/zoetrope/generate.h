@@ -57,7 +57,7 @@ struct GenerateOptions {
   // were distilled to a few steps need theirs. One of the two; empty: the grid.
   std::vector<double> sigmas;     // each above 0, at most 1
   std::vector<double> timesteps;  // the same times 1000 (num_train_timesteps)
-  int64_t seed = 0;
+  int64_t seed = 0;               // -1: one is drawn, see GenerateResult::seed
   int64_t max_sequence_length = 512;
   bool mask_padding_tokens = false;
   std::string latents;  // safetensors file with the initial noise, instead of a seed
@@ -139,12 +139,15 @@ struct StepCacheReport {
 };
 
 struct GenerateResult {
+  int64_t seed = 0;                           // of the initial noise: the option, or what was drawn
   Tensor latents;                             // [1, C, T, h, w] F32, final, normalised; on every rank
   std::string timing;                         // the timing summary, memory, prediction and step cache included; rank 0
+  std::string summary;                        // the most important of it in a few lines; rank 0
   double denoise_seconds = 0;                 // of this rank, all steps
   std::vector<ComponentMemory> memory;        // in the order of time, the whole last; rank 0
   std::vector<PredictedPart> predicted;       // in the order of time; rank 0, empty where nothing was predicted
   std::string written;                        // what was written; rank 0
+  bool replaced = false;                      // a file of that name was there before; rank 0
   int64_t bytes_sent = 0;                     // by attention, summed over ranks
   std::optional<double> one_rank_rel_l2;      // with compare_one_rank
   std::optional<StepCacheReport> step_cache;  // on rank 0, with a cache

@@ -359,11 +359,17 @@ std::string OptionSet::markdown() const {
   return text;
 }
 
+std::vector<std::pair<std::string, std::string>> OptionSet::settings() const {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const Option& o : options_) {
+    if (o.print) settings.emplace_back(o.name, o.print());
+  }
+  return settings;
+}
+
 std::string OptionSet::values() const {
   std::string text;
-  for (const Option& o : options_) {
-    if (o.print) text += fmt::format("{}={}\n", o.name, o.print());
-  }
+  for (const auto& [key, value] : settings()) text += fmt::format("{}={}\n", key, value);
   return text;
 }
 

@@ -73,7 +73,9 @@ class OptionSet {
   std::string help() const;
   // The same as a Markdown table, for the documentation.
   std::string markdown() const;
-  // key=value of every key as it stands, for logs and for comparing ranks.
+  // Every key and its value as it stands.
+  std::vector<std::pair<std::string, std::string>> settings() const;
+  // The same as lines key=value, for logs and for comparing ranks.
   std::string values() const;
 
  private:

@@ -205,7 +205,7 @@ void WeightCache::write(const Contents& contents, std::vector<const std::byte*> 
   };
   try {
     std::error_code code;
-    fs::create_directories(folder_, code);
+    fs::create_directory(folder_, code);
     if (code) return give_up(fmt::format("{}: cannot be made: {}", folder_.string(), code.message()));
     const uint64_t needed = header_of(contents).file_bytes, space = fs::space(folder_, code).available;
     if (!code && space < needed) {

@@ -1,5 +1,6 @@
 #include "pipeline/agreement.h"
 
+#include <random>
 #include <sstream>
 #include <vector>
 
@@ -49,6 +50,13 @@ void require_agreement(comm::Communicator& world, const std::string& values) {
 void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world) {
   if (said && *said != world.size())
     fail("ranks={}: this job has {} ranks; leave it out or make them equal", *said, world.size());
+}
+
+int64_t agreed_seed(comm::Communicator& world, int64_t asked) {
+  if (asked >= 0) return asked;
+  int64_t seed = std::random_device()();
+  world.broadcast(0, &seed, sizeof(seed), "seed");
+  return seed;
 }
 
 }  // namespace zoetrope::pipeline

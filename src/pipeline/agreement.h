@@ -17,4 +17,7 @@ void require_agreement(comm::Communicator& world, const std::string& values);
 // Throws Error where the key `ranks` says another number than the job has.
 void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world);
 
+// The seed that was asked for; of -1 one that rank 0 draws, of up to 32 bits, so that it can be typed. Collective.
+int64_t agreed_seed(comm::Communicator& world, int64_t asked);
+
 }  // namespace zoetrope::pipeline

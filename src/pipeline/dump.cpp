@@ -15,16 +15,12 @@ constexpr const char* kFile = "run.safetensors";
 
 Dump::Dump(const std::string& folder) : folder_(folder) {
   if (folder.empty()) return;
-  std::error_code error;
-  made_folder_ = std::filesystem::create_directories(folder_, error);
-  if (made_folder_) unfinished_ = UnfinishedPath(folder_.string(), UnfinishedPath::Kind::kFolder);
-  if (error || !std::filesystem::is_directory(folder_)) fail("dump={}: the folder cannot be made there", folder);
-  check_writable(folder_ / kFile);  // tried now, and not after the run
-}
-
-Dump::~Dump() {
-  std::error_code ignored;
-  if (made_folder_) std::filesystem::remove(folder_, ignored);
+  try {
+    made_.emplace(folder_);
+    check_writable(folder_ / kFile);  // tried now, and not after the run
+  } catch (const Error& error) {
+    fail("dump={}: {}", folder, error.what());
+  }
 }
 
 TensorView Dump::reserve(const std::string& name, DType dtype, const Shape& shape) {
@@ -44,8 +40,6 @@ void Dump::write() {
   io::SafetensorsWriter writer;
   for (const auto& [name, tensor] : tensors_) writer.add(name, tensor);
   writer.write(folder_ / kFile);
-  made_folder_ = false;
-  unfinished_.forget();
   tensors_.clear();  // a comparison may follow, with weights of its own
 }
 

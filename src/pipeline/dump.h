@@ -2,12 +2,13 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "zoetrope/tensor.h"
 
-#include "base/unfinished_files.h"
+#include "base/made_folder.h"
 
 namespace zoetrope::pipeline {
 
@@ -18,7 +19,6 @@ class Dump {
   explicit Dump(const std::string& folder);
   Dump(const Dump&) = delete;
   Dump& operator=(const Dump&) = delete;
-  ~Dump();  // a folder that it made goes again where nothing was written
   bool on() const { return !folder_.empty(); }
   void add(const std::string& name, const TensorView& tensor);  // contiguous F32 or U8
   // A tensor that is filled piece by piece; null while off.
@@ -27,8 +27,7 @@ class Dump {
 
  private:
   std::filesystem::path folder_;
-  bool made_folder_ = false;
-  UnfinishedPath unfinished_;  // the folder, where it was made
+  std::optional<MadeFolder> made_;
   std::vector<std::pair<std::string, Tensor>> tensors_;
 };
 

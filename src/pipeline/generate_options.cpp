@@ -1,5 +1,7 @@
 #include "pipeline/generate_options.h"
 
+#include <algorithm>
+
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/index_range.h"
@@ -52,7 +54,8 @@ OptionSet describe_options(GenerateOptions& o) {
                "noise level of each step before the shift, falling, without the final 0, instead of "
                "num_inference_steps of a grid")
       .numbers("timesteps", o.timesteps, {0, 1e6}, "the same as timesteps, 1000 times the noise levels")
-      .integer("seed", o.seed, {0, INT64_MAX}, "of the initial noise, as PyTorch's CPU generator draws it")
+      .integer("seed", o.seed, {-1, INT64_MAX},
+               "of the initial noise, as PyTorch's CPU generator draws it; -1 draws one and says which")
       .integer("max_sequence_length", o.max_sequence_length, {1, 512}, "text tokens that the prompt is cut to")
       .flag("mask_padding_tokens", o.mask_padding_tokens,
             "let cross-attention see the prompt's own tokens only; the reference attends to the padding too")
@@ -101,6 +104,16 @@ OptionSet describe_options(GenerateOptions& o) {
       .unavailable("batch_size", "1", "a run makes one video; start one for each, with another seed")
       .unavailable("num_videos_per_prompt", "1", "a run makes one video; start one for each, with another seed");
   return set;
+}
+
+std::map<std::string, std::string> changed_settings(const GenerateOptions& options) {
+  GenerateOptions given = options, unset;
+  const auto defaults = describe_options(unset).settings();
+  std::map<std::string, std::string> changed;
+  for (const auto& setting : describe_options(given).settings()) {
+    if (std::find(defaults.begin(), defaults.end(), setting) == defaults.end()) changed.insert(setting);
+  }
+  return changed;
 }
 
 namespace {

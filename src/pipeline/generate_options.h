@@ -1,6 +1,9 @@
 // The one description of every key of a generation run.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "zoetrope/generate.h"
 
 #include "base/options.h"
@@ -15,6 +18,9 @@ inline constexpr const char* kHardwareHelp =
 
 // Binds the keys to the fields; `options` must outlive the set.
 OptionSet describe_options(GenerateOptions& options);
+
+// The keys whose values are not the defaults, with their values.
+std::map<std::string, std::string> changed_settings(const GenerateOptions& options);
 
 // Throws Error for what is wrong whatever the model is: an empty prompt or model, sizes no Wan model can make (naming
 // the nearest that it can), an empty output.

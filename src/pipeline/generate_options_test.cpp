@@ -30,6 +30,26 @@ TEST(GenerateOptions, JaxNamesOfDegreesAreTheSameKeys) {
   set.set_argument("dcn_context_parallelism=1");
 }
 
+TEST(GenerateOptions, ChangedSettingsMakeTheOptionsAgain) {
+  GenerateOptions options;
+  EXPECT_TRUE(changed_settings(options).empty());
+  options.prompt = "two\nlines, a=b";
+  options.flow_shift = 3.25;
+  options.sigmas = {1, 0.5};
+  options.ranks = 1;
+  options.strategy.flash_block_sizes = "block_q:64";
+  const std::map<std::string, std::string> changed = changed_settings(options);
+  EXPECT_EQ(changed, (std::map<std::string, std::string>{{"prompt", "two\nlines, a=b"},
+                                                         {"flow_shift", "3.25"},
+                                                         {"sigmas", "1,0.5"},
+                                                         {"ranks", "1"},
+                                                         {"flash_block_sizes", "block_q:64"}}));
+  GenerateOptions again;
+  OptionSet set = describe_options(again);
+  for (const auto& [key, value] : changed) set.set(key, value, "a file's tags");
+  EXPECT_EQ(set.values(), describe_options(options).values());
+}
+
 std::string refusal(const GenerateOptions& options) {
   try {
     check_options(options);

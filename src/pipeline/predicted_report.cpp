@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/words.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -83,9 +84,20 @@ bool far_faster(const std::vector<PredictedPart>& parts) {
   });
 }
 
+std::string largest_deviation(const std::vector<PredictedPart>& parts) {
+  const PredictedPart* farthest = nullptr;
+  for (const PredictedPart& part : parts) {
+    if (part.part == kDenoise) continue;
+    if (farthest == nullptr || std::abs(deviation(part)) > std::abs(deviation(*farthest))) farthest = &part;
+  }
+  if (farthest == nullptr) return "";
+  const std::string share = relative(*farthest);
+  return fmt::format("{}, {} {} than predicted{}", farthest->part, duration_text(std::abs(deviation(*farthest))),
+                     deviation(*farthest) < 0 ? "less" : "more", share.empty() ? "" : fmt::format(" ({})", share));
+}
+
 std::string predicted_text(const std::vector<PredictedPart>& parts, int64_t steps) {
   std::string text = fmt::format("{:<{}}  predicted     measured\n", "Prediction", kNameColumn);
-  const PredictedPart* farthest = nullptr;
   for (const PredictedPart& part : parts) {
     const bool inner = within_denoise(part);
     const int indent = inner ? 4 : 2;
@@ -98,16 +110,9 @@ std::string predicted_text(const std::vector<PredictedPart>& parts, int64_t step
           fmt::format("   a step {:.3f} s, {:.3f} s", part.predicted_seconds / count, part.measured_seconds / count);
     }
     text += '\n';
-    // Of denoising its parts, which say more.
-    if (part.part == kDenoise) continue;
-    if (farthest == nullptr || std::abs(deviation(part)) > std::abs(deviation(*farthest))) farthest = &part;
   }
-  if (farthest == nullptr) return text;
-  const std::string share = relative(*farthest);
-  text += fmt::format("  Largest deviation: {}, {:.3f} s {} than predicted{}\n", farthest->part,
-                      std::abs(deviation(*farthest)), deviation(*farthest) < 0 ? "less" : "more",
-                      share.empty() ? "" : fmt::format(" ({})", share));
-  return text;
+  const std::string deviation = largest_deviation(parts);
+  return deviation.empty() ? text : fmt::format("{}  Largest deviation: {}\n", text, deviation);
 }
 
 }  // namespace zoetrope::pipeline

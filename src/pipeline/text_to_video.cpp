@@ -11,6 +11,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/run_files.h"
+#include "base/words.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
 #include "io/safetensors.h"
@@ -33,6 +34,7 @@
 #include "pipeline/predicted_report.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/prompt_ranks.h"
+#include "pipeline/short_summary.h"
 #include "pipeline/step_cache_options.h"
 #include "tensor/relative_l2.h"
 #include "trace/resident.h"
@@ -42,11 +44,11 @@ namespace pipeline {
 namespace {
 
 // Initial noise [1, C, T, h, w]: drawn from the seed as PyTorch does, or read from the user's file.
-Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan) {
+Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan, int64_t seed) {
   const Shape shape{1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
   Tensor noise(DType::kF32, shape);
   if (options.latents.empty()) {
-    wan::TorchGenerator generator(static_cast<uint64_t>(options.seed));
+    wan::TorchGenerator generator(static_cast<uint64_t>(seed));
     generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
     return noise;
   }
@@ -120,13 +122,15 @@ class Run final : public TextToVideo {
     const RunPlan& plan;      // of denoising
     Output& output;
     trace::Trace* trace;  // null: not recorded
+    int64_t seed;
   };
   GenerateResult run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks);
   struct Uncached {
     Tensor latents;
     double denoise_seconds;
   };
-  Uncached denoise_uncached(comm::Communicator& world, const RankLayout& layout, const GenerateCallbacks& callbacks);
+  Uncached denoise_uncached(comm::Communicator& world, const RankLayout& layout, int64_t seed,
+                            const GenerateCallbacks& callbacks);
   static void compare(const Uncached& uncached, GenerateResult& result);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          GenerateResult& result) const;
@@ -141,7 +145,7 @@ class Run final : public TextToVideo {
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
   std::string describe(const AutoPlan& planned, int ranks) const;
   std::string inputs_text() const;
-  std::unique_ptr<io::FrameWriter> open_output() const;
+  std::unique_ptr<io::FrameWriter> open_output(int64_t seed) const;
   int threads_of(const comm::Communicator& world) const;
 
   const RunFiles reads_;  // before anything is read
@@ -168,17 +172,18 @@ int Run::threads_of(const comm::Communicator& world) const {
   return std::max(1, comm::process_threads(options_.threads) / here);
 }
 
-std::unique_ptr<io::FrameWriter> Run::open_output() const {
+std::unique_ptr<io::FrameWriter> Run::open_output(int64_t seed) const {
   io::VideoFormat format;
   format.width = static_cast<int>(options_.width);
   format.height = static_cast<int>(options_.height);
   format.fps = static_cast<double>(options_.fps);
-  format.metadata = {{"prompt", options_.prompt},
-                     {"seed", fmt::to_string(options_.seed)},
-                     {"model", model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
-                                                                : model_.folder.filename().string()},
-                     {"version", fmt::format("zoetrope {}", version())}};
-  if (!options_.negative_prompt.empty()) format.metadata["negative_prompt"] = options_.negative_prompt;
+  // What makes the clip again. The model by its name alone: where it lies is this machine's.
+  format.metadata = changed_settings(options_);
+  format.metadata.erase("output");
+  format.metadata["seed"] = fmt::to_string(seed);
+  format.metadata["model"] = model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
+                                                              : model_.folder.filename().string();
+  format.metadata["version"] = fmt::format("zoetrope {}", version());
   return io::FrameWriter::open(options_.output, format);
 }
 
@@ -220,14 +225,15 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
 
 GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks) {
   const bool first = world.rank() == 0;
-  const auto& [layout, experts, stop, planned, plan, output, trace] = pass;
+  const auto& [layout, experts, stop, planned, plan, output, trace, seed] = pass;
   io::FrameWriter* const writer = output.writer.get();
   Dump& dump = output.dump;
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
   GenerateResult result;
   MemoryReport memory(world, memory_plan(memory_question(layout, world.size())));
-  result.latents = initial_noise(options_, plan_);
+  result.seed = seed;
+  result.latents = initial_noise(options_, plan_, seed);
   dump.add("latents.init", result.latents);
   GenerateOptions options = options_;
   if (!options.vae_tiling) options.vae_parallel = layout.vae;
@@ -292,6 +298,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     result.memory = memory.finish();
     result.timing = timing.to_string() + memory.text();
     compare_with_plan(timing, attention, pass, result);
+    result.summary = short_summary(timing, plan_.steps(), result);
   }
   return result;
 }
@@ -310,36 +317,47 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   const std::optional<planner::Bytes> free = available(&world);
   const AutoPlan planned = agreed_plan(world, [&](const auto& heartbeat) { return plan_ranks(job, free, heartbeat); });
   const RankLayout layout = layout_of(planned, world.size());
-  if (world.rank() == 0 && callbacks.note) callbacks.note(describe(planned, world.size()));
+  const int64_t seed = agreed_seed(world, options_.seed);
+  if (world.rank() == 0 && callbacks.note) {
+    callbacks.note(describe(planned, world.size()));
+    if (options_.seed < 0) callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seed, seed));
+  }
   admit(memory_question(layout, world.size()), world);
   if (options_.compare_one_rank) admit(memory_question(single_rank_layout(), 1), world);
   // Tried now, before anything long begins, and not after the run.
   if (trace_ && world.rank() == 0) check_writable(options_.trace);
   const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
-  Output output{writes ? open_output() : nullptr, Dump(writes ? options_.dump : "")};
+  std::error_code ignored;
+  const bool replaces = writes && std::filesystem::is_regular_file(options_.output, ignored);
+  Output output{writes ? open_output(seed) : nullptr, Dump(writes ? options_.dump : "")};
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   std::optional<Uncached> uncached;
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
-  if (options_.cache_compare) uncached = denoise_uncached(world, layout, callbacks);
+  if (options_.cache_compare) uncached = denoise_uncached(world, layout, seed, callbacks);
   if (records_later) world.set_trace(trace_.get());
-  GenerateResult result = run_once(world, {layout, experts_, stop, &planned, plan_, output, trace_.get()}, callbacks);
+  GenerateResult result =
+      run_once(world, {layout, experts_, stop, &planned, plan_, output, trace_.get(), seed}, callbacks);
   if (world.rank() != 0) return result;
+  result.replaced = replaces;
   if (uncached) compare(*uncached, result);
-  if (result.step_cache) result.timing += step_cache_text(*result.step_cache);
+  if (result.step_cache) {
+    result.timing += step_cache_text(*result.step_cache);
+    result.summary += step_cache_text(*result.step_cache);
+  }
   if (trace_) trace_->write(options_.trace);
   if (alone) result.one_rank_rel_l2 = distance_to_one_rank(*alone, result, callbacks);
   return result;
 }
 
-Run::Uncached Run::denoise_uncached(comm::Communicator& world, const RankLayout& layout,
+Run::Uncached Run::denoise_uncached(comm::Communicator& world, const RankLayout& layout, int64_t seed,
                                     const GenerateCallbacks& callbacks) {
   if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
   RunPlan plan = plan_;
   plan.step_cache = {};
   Output none;
   GenerateResult result =
-      run_once(world, {layout, experts_, Stop::kAfterDenoise, nullptr, plan, none, nullptr}, callbacks);
+      run_once(world, {layout, experts_, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seed}, callbacks);
   return {std::move(result.latents), result.denoise_seconds};
 }
 
@@ -357,7 +375,7 @@ double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult
   const RankLayout layout = single_rank_layout();
   Output none;
   const GenerateResult one =
-      run_once(alone, {layout, experts, Stop::kAfterDenoise, nullptr, plan_, none, nullptr}, callbacks);
+      run_once(alone, {layout, experts, Stop::kAfterDenoise, nullptr, plan_, none, nullptr, result.seed}, callbacks);
   return relative_l2(result.latents, one.latents);
 }
 
@@ -389,8 +407,8 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                       options_.num_frames, plan_.tokens, plan_.steps(),
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off",
                       step_cache_reuse(options_) ? fmt::format(", step cache {}", options_.cache) : "");
-  text += fmt::format("Ranks {}: {}, {} threads in this process", ranks, layout_text(layout),
-                      comm::process_threads(options_.threads));
+  text += fmt::format("Ranks {}: {}, {} in this process", ranks, layout_text(layout),
+                      counted(comm::process_threads(options_.threads), "thread"));
   if (ranks > 1) text += fmt::format(", VAE on {}", layout.vae == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae));
   const planner::MemoryPlan memory = memory_plan(memory_question(layout, ranks));
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);

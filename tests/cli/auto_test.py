@@ -73,7 +73,7 @@ def attention(cwd, *arguments, **options):
 @test
 def a_run_says_its_plan_and_what_became_of_it(cwd):
     for ranks in (1, 2, 3):
-        result = generate(cwd, "output=a.gif", f"ranks={ranks}")
+        result = generate(cwd, "output=a.gif", f"ranks={ranks}", "summary=full")
         plan_of(result)
         assert "Planned with profile 'cpu'" in result.stderr and "nobody calibrated" in result.stderr, result.stderr
         assert ("; next best " in result.stderr) == (ranks > 1), result.stderr
@@ -132,7 +132,7 @@ def inspect_plans_what_generate_runs(cwd):
     for text in (LATE, NARROW):
         path = write(cwd, "any.yml", text)
         words = ["ranks=4", "guidance_scale=1", f"hardware={path}", "height=256", "width=256", "num_frames=17"]
-        ran = generate(cwd, "output=a.gif", *words)
+        ran = generate(cwd, "output=a.gif", "summary=full", *words)
         plan_of(ran)
         said = run([PROGRAM, "inspect", harness.MODEL, *[w for w in SMALL if "=" in w and "prompt" not in w], *words], cwd)
         assert said.returncode == 0, said.stderr
@@ -230,7 +230,7 @@ def a_toy_measures_nothing(cwd):
     result = generate(cwd, "output=a.gif", "ranks=2", env=first_use(cwd))
     plan_of(result)
     assert "profile 'cpu'" in result.stderr, result.stderr
-    run([PROGRAM, "inspect", harness.MODEL, "ranks=2"], cwd, env=first_use(cwd))
+    run([PROGRAM, "inspect", harness.MODEL, "ranks=2", *[w for w in SMALL if "prompt" not in w]], cwd, env=first_use(cwd))
     attention(cwd, "ranks=2", env=first_use(cwd))
     assert not remembered(cwd), remembered(cwd)
 

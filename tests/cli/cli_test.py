@@ -123,7 +123,7 @@ def the_header_says_what_runs(cwd):
 def generate_writes_each_kind_of_output(cwd):
     for output, expected in (("clip.mp4", ["clip.mp4"]), ("clip.gif", ["clip.gif"]),
                              ("frames/", ["frames"] + [f"frames/{i:04}.png" for i in range(5)])):
-        result = generate(cwd, f"output={output}")
+        result = generate(cwd, f"output={output}", "summary=full")
         assert result.returncode == 0, result.stderr
         assert files_in(cwd) == expected, files_in(cwd)
         for path in (pathlib.Path(cwd) / name for name in expected):
@@ -136,10 +136,56 @@ def generate_writes_each_kind_of_output(cwd):
 
 @test
 def metadata_stands_in_the_video(cwd):
-    assert generate(cwd, "output=clip.mp4", "seed=77").returncode == 0
+    """All that makes the clip again: every key that is not at its default."""
+    assert generate(cwd, "output=clip.mp4", "seed=77", "guidance_scale=3.25", "ranks=2").returncode == 0
     data = (pathlib.Path(cwd) / "clip.mp4").read_bytes()
-    for text in (b"a red cat", b"77", b"wan21_t2v", b"zoetrope"):
+    for text in (b"a red cat", b"77", b"wan21_t2v", b"zoetrope", b"guidance_scale", b"3.25", b"num_inference_steps",
+                 b"height", b"num_frames", b"float32", b"ranks"):
         assert text in data, text
+    for text in (b"flow_shift", b"clip.mp4"):
+        assert text not in data, text
+
+
+@test
+def the_report_is_short_unless_it_is_asked_for(cwd):
+    result = generate(cwd, "output=a.mp4")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 10, result.stdout
+    for number, words in enumerate(("Time ", "Memory ", "Prediction: largest deviation ", "Seed 0", "Wrote a.mp4")):
+        assert lines[number].startswith(words), result.stdout
+    assert lines[-1] == "Wrote a.mp4", result.stdout
+    again = generate(cwd, "output=a.mp4", "summary=full")
+    assert len(again.stdout.splitlines()) > 10 and "Wrote a.mp4, which replaces" in again.stdout, again.stdout
+    none = generate(cwd, "output=b.mp4", "summary=none")
+    assert none.returncode == 0 and none.stdout == "", none.stdout
+
+
+@test
+def a_seed_is_drawn_and_said(cwd):
+    drawn = generate(cwd, "output=a.gif", "dump=drawn", "seed=-1", "ranks=2")
+    assert drawn.returncode == 0, drawn.stderr
+    seed = re.search(r"^Seed (\d+)$", drawn.stdout, re.MULTILINE).group(1)
+    assert f"Seed {seed}, drawn" in drawn.stderr, drawn.stderr
+    assert generate(cwd, "output=a.gif", "dump=again", f"seed={seed}", "ranks=2").returncode == 0
+    assert generate(cwd, "output=a.gif", "dump=other", "seed=-1", "ranks=2").returncode == 0
+    first, again, other = (read_tensors(pathlib.Path(cwd) / d / "run.safetensors") for d in ("drawn", "again", "other"))
+    assert first["latents.1"] == again["latents.1"] and first["latents.init"] != other["latents.init"]
+
+
+@test
+def one_thread_is_one(cwd):
+    result = generate(cwd, "output=a.gif", "threads=1")
+    assert ", 1 thread in this process" in result.stderr, result.stderr
+
+
+@test
+def folders_are_made_where_their_parents_are(cwd):
+    for words in (["dump=new/folder"], ["output=new/folder/"]):
+        refused(cwd, generate(cwd, *(["output=a.gif"] if "dump" in words[0] else []), *words), "new/folder")
+    result = generate(cwd, "output=a.gif", "weight_cache=new/folder")
+    assert result.returncode == 0 and "weight_cache: new/folder: cannot be made" in result.stderr, result.stderr
+    assert files_in(cwd) == ["a.gif"], files_in(cwd)
 
 
 @test

@@ -33,7 +33,7 @@ def use(program, model):
 
 def frames_of(cwd, *arguments, command=None):
     """The tensor `frames` of a run, and its result."""
-    words = [*ODD, "output=a.gif", "dump=d", *arguments]
+    words = [*ODD, "output=a.gif", "dump=d", "summary=full", *arguments]
     result = run(command(words), cwd, env=MPI_ENV) if command else generate(cwd, *words)
     assert result.returncode == 0, result.stderr
     tensors = read_tensors(pathlib.Path(cwd) / "d" / "run.safetensors")

@@ -17,7 +17,8 @@ from harness import MPI_ENV, Skip, read_tensors, refused, run, run_script  # noq
 
 TESTS = {}
 MODELS = None
-SMALL = ["num_frames=5", "num_inference_steps=2", "dtype=float32", "prompt=a red cat", "output=clip.gif", "dump=d"]
+SMALL = ["num_frames=5", "num_inference_steps=2", "dtype=float32", "prompt=a red cat", "output=clip.gif", "dump=d",
+         "summary=full"]
 
 
 def test(function):

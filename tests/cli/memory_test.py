@@ -166,7 +166,7 @@ def too_little_memory_is_refused_before_loading(cwd):
 
 @test
 def a_limit_that_is_enough_changes_nothing(cwd):
-    result = generate(cwd, "output=a.gif", "memory_limit=2")
+    result = generate(cwd, "output=a.gif", "memory_limit=2", "summary=full")
     assert result.returncode == 0, result.stderr
     for words in ("Memory, peak resident", "text encoder", "planned for denoise with transformer", "VAE"):
         assert words in result.stdout, result.stdout
@@ -189,7 +189,7 @@ def mpi_inspect_has_the_ranks_of_the_job(cwd):
 
 @test
 def mpi_names_the_largest_process(cwd):
-    result = run(mpirun((2, ["output=a.gif"])), cwd, env=MPI_ENV)
+    result = run(mpirun((2, ["output=a.gif", "summary=full"])), cwd, env=MPI_ENV)
     assert result.returncode == 0, result.stderr
     assert "largest of 2 processes" in result.stdout, result.stdout
 

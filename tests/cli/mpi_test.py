@@ -102,5 +102,17 @@ def stop_rank(cwd, rank):
     refused(cwd, result, "rank 0", "rank 1", "step")
 
 
+@test
+def mpi_ranks_agree_on_the_seed_that_is_drawn(cwd):
+    common = ["ranks=2", "threads=1", "attention=ulysses", "data_parallelism=1"]
+    drawn = run(mpirun((2, ["output=a.gif", "dump=mpi", "seed=-1", *common])), cwd, env=MPI_ENV)
+    assert drawn.returncode == 0, drawn.stderr
+    (line,) = [line for line in drawn.stdout.splitlines() if line.startswith("Seed ")]
+    again = run(mpirun((2, ["output=b.gif", "dump=again", f"seed={line.split()[1]}", *common])), cwd, env=MPI_ENV)
+    assert again.returncode == 0, again.stderr
+    one, two = (read_tensors(pathlib.Path(cwd) / d / "run.safetensors") for d in ("mpi", "again"))
+    assert one["latents.1"] == two["latents.1"]
+
+
 if __name__ == "__main__":
     sys.exit(run_script(TESTS, harness.use))

@@ -1,0 +1,27 @@
+#include "base/words.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace zoetrope {
+
+std::string counted(int64_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+// Each bound is where three digits would be rounded up to the next unit.
+std::string duration_text(double seconds) {
+  if (seconds < 0) return fmt::format("-{}", duration_text(-seconds));
+  if (seconds == 0) return "0 s";
+  if (seconds < 0.9995e-3) return fmt::format("{:.3g} µs", seconds * 1e6);
+  if (seconds < 0.9995) return fmt::format("{:.3g} ms", seconds * 1e3);
+  if (seconds < 59.95) return fmt::format("{:.3g} s", seconds);
+  constexpr int64_t kMinute = 60, kHour = 60;
+  const int64_t whole = std::llround(seconds);
+  if (whole < kHour * kMinute) return fmt::format("{} min {} s", whole / kMinute, whole % kMinute);
+  const int64_t minutes = std::llround(seconds / static_cast<double>(kMinute));
+  return fmt::format("{} h {} min", minutes / kHour, minutes % kHour);
+}
+
+}  // namespace zoetrope

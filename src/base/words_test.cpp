@@ -1,0 +1,37 @@
+#include "base/words.h"
+
+#include <gtest/gtest.h>
+
+namespace zoetrope {
+namespace {
+
+TEST(Words, CountsAreSingularAndPlural) {
+  EXPECT_EQ(counted(1, "thread"), "1 thread");
+  EXPECT_EQ(counted(0, "thread"), "0 threads");
+  EXPECT_EQ(counted(12, "rank"), "12 ranks");
+}
+
+TEST(Words, DurationsHaveTheUnitThatPeopleWouldTake) {
+  EXPECT_EQ(duration_text(0), "0 s");
+  EXPECT_EQ(duration_text(9.45e-6), "9.45 µs");
+  EXPECT_EQ(duration_text(0.000307), "307 µs");
+  EXPECT_EQ(duration_text(0.0441), "44.1 ms");
+  EXPECT_EQ(duration_text(1), "1 s");
+  EXPECT_EQ(duration_text(12.34), "12.3 s");
+  EXPECT_EQ(duration_text(245), "4 min 5 s");
+  EXPECT_EQ(duration_text(2860), "47 min 40 s");
+  EXPECT_EQ(duration_text(40 * 3600 + 12 * 60 + 1), "40 h 12 min");
+  EXPECT_EQ(duration_text(-4.76), "-4.76 s");
+}
+
+TEST(Words, DurationsThatAreRoundedUpAreInTheNextUnit) {
+  EXPECT_EQ(duration_text(0.99951e-3), "1 ms");
+  EXPECT_EQ(duration_text(0.9996), "1 s");
+  EXPECT_EQ(duration_text(59.96), "1 min 0 s");
+  EXPECT_EQ(duration_text(3599.6), "1 h 0 min");
+  for (double seconds = 1e-6; seconds < 1e9; seconds *= 1.01)
+    EXPECT_EQ(duration_text(seconds).find("e+"), std::string::npos) << seconds;
+}
+
+}  // namespace
+}  // namespace zoetrope

@@ -1,0 +1,34 @@
+#include "pipeline/short_summary.h"
+
+#include <fmt/format.h>
+
+#include "base/words.h"
+#include "pipeline/predicted_report.h"
+#include "planner/bytes.h"
+
+namespace zoetrope::pipeline {
+
+std::string short_summary(const trace::Timing& timing, int64_t steps, const GenerateResult& result) {
+  double whole = 0;
+  for (const char* phase : {"Load", "Prepare", "Inference"}) whole += timing.seconds(phase);
+  const double denoise = timing.seconds("Inference/Denoise");
+  std::string text = fmt::format("Time {}: load {}, ", duration_text(whole), duration_text(timing.seconds("Load")));
+  text += fmt::format("text encoder {}, ", duration_text(timing.seconds("Inference/Conditioning")));
+  if (const double conditions = timing.seconds("Inference/Conditions"); conditions > 0)
+    text += fmt::format("conditions {}, ", duration_text(conditions));
+  text += fmt::format("denoise {} ({} of {})", duration_text(denoise), counted(steps, "step"),
+                      duration_text(denoise / static_cast<double>(steps)));
+  if (const double decode = timing.seconds("Inference/VAE decode"); decode > 0)
+    text += fmt::format(", VAE decode {}", duration_text(decode));
+  text += '\n';
+  if (!result.memory.empty()) {
+    const ComponentMemory& most = result.memory.back();
+    text += fmt::format("Memory {} at most, {} planned\n", planner::Bytes(most.peak_bytes).text(),
+                        planner::Bytes(most.planned_bytes).text());
+  }
+  if (const std::string deviation = largest_deviation(result.predicted); !deviation.empty())
+    text += fmt::format("Prediction: largest deviation {}\n", deviation);
+  return text;
+}
+
+}  // namespace zoetrope::pipeline

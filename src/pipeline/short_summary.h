@@ -1,0 +1,17 @@
+// The report after a run in a few lines. Phase by phase it is trace/timing.h, memory_report.h and predicted_report.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "zoetrope/generate.h"
+
+#include "trace/timing.h"
+
+namespace zoetrope::pipeline {
+
+// Time, memory, and where the prediction was furthest off, of which `result` has memory and prediction; a line feed at
+// the end of each line.
+std::string short_summary(const trace::Timing& timing, int64_t steps, const GenerateResult& result);
+
+}  // namespace zoetrope::pipeline
