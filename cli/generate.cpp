@@ -82,6 +82,9 @@ GenerateCallbacks make_callbacks(bool speaks) {
     (*denoise)->update(done, total);
     if (done == total) denoise->reset();
   };
+  callbacks.layer = [denoise](int64_t done, int64_t total) {
+    if (*denoise) (*denoise)->update_part("layer", done, total);
+  };
   const auto decode = std::make_shared<std::unique_ptr<Progress>>();
   callbacks.frames = [decode](int64_t done, int64_t total) {
     if (!*decode) *decode = std::make_unique<Progress>("Decode", "frame");

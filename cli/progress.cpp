@@ -6,31 +6,28 @@
 #include <utility>
 
 #include "base/print.h"
+#include "base/words.h"
 #include "trace/elapsed.h"
 
 namespace zoetrope::cli {
 namespace {
 
-constexpr double kBetweenLines = 10;   // seconds, in a log
-constexpr double kBetweenBars = 0.05;  // seconds, on a terminal
+constexpr double kBetweenLines = 10;      // seconds, in a log
+constexpr double kBetweenPartLines = 60;  // within a step or frame
+constexpr double kBetweenBars = 0.05;     // seconds, on a terminal
 constexpr int64_t kTenths = 10;
 
-std::string bar_text(int64_t done, int64_t total) {
-  constexpr int64_t kWidth = 30;
-  const int64_t filled = total > 0 ? kWidth * done / total : kWidth;
-  std::string bar(static_cast<size_t>(filled), '#');
-  bar.append(static_cast<size_t>(kWidth - filled), '.');
-  return bar;
+std::string bar_text(double share) {
+  constexpr size_t kWidth = 30;
+  const auto filled = static_cast<size_t>(kWidth * share);
+  return std::string(filled, '#') + std::string(kWidth - filled, '.');
+}
+
+double share_of(int64_t done, int64_t total) {
+  return total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
 }
 
 }  // namespace
-
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  if (whole >= 60) return fmt::format("{}:{:02}", whole / 60, whole % 60);
-  return fmt::format("{:.1f} s", seconds);
-}
 
 Progress::Progress(std::string title, std::string unit)
     : title_(std::move(title)),
@@ -43,13 +40,26 @@ Progress::~Progress() {
   if (open_) print_error("\n");
 }
 
+std::string Progress::pace(double done) const {
+  if (done <= 0) return "";
+  const double per_unit = trace::seconds_since(begin_) / done;
+  return fmt::format("{} a {}, {} left", duration_text(per_unit), unit_,
+                     duration_text(per_unit * (static_cast<double>(total_) - done)));
+}
+
+void Progress::draw(double done, const std::string& part) {
+  replace_last_line(fmt::format("{} [{}] {}/{}{}  {}", title_,
+                                bar_text(total_ > 0 ? done / static_cast<double>(total_) : 1), done_, total_, part,
+                                pace(done)));
+  last_ = trace::Clock::now();
+  open_ = true;
+}
+
 void Progress::update(int64_t done, int64_t total) {
-  const double per_unit = done > 0 ? trace::seconds_since(begin_) / static_cast<double>(done) : 0;
-  const std::string left = done > 0 ? duration_text(per_unit * static_cast<double>(total - done)) : "?";
+  done_ = done;
+  total_ = total;
   if (terminal_) {
-    replace_last_line(fmt::format("{} [{}] {}/{}  {:.3g} s/{}  {} left", title_, bar_text(done, total), done, total,
-                                  per_unit, unit_, left));
-    open_ = true;
+    draw(static_cast<double>(done), "");
   } else if (done == 0) {
     return;
   } else {
@@ -58,7 +68,22 @@ void Progress::update(int64_t done, int64_t total) {
     if (done > 1 && tenth == last_tenth_ && trace::seconds_since(last_) <= kBetweenLines) return;
     last_tenth_ = tenth;
     last_ = trace::Clock::now();
-    print_error("{}: {} {} of {}, {:.3g} s/{}, {} left\n", title_, unit_, done, total, per_unit, unit_, left);
+    print_error("{}: {} {} of {}, {}\n", title_, unit_, done, total, pace(static_cast<double>(done)));
+  }
+}
+
+void Progress::update_part(const char* part, int64_t done, int64_t total) {
+  const double reached = static_cast<double>(done_) + share_of(done, total), since = trace::seconds_since(last_);
+  if (terminal_) {
+    // The very first is drawn at once: nothing has moved before it.
+    const bool first = done_ == 0 && done == 1;
+    if (!first && since < kBetweenBars) return;
+    draw(reached, fmt::format(", {} {}/{}", part, done, total));
+  } else {
+    if (since < kBetweenPartLines) return;
+    last_ = trace::Clock::now();
+    print_error("{}: in {} {} of {}, {} {} of {}, {}\n", title_, unit_, done_ + 1, total_, part, done, total,
+                pace(reached));
   }
 }
 
@@ -79,7 +104,7 @@ void BytesProgress::update(int64_t done, int64_t total) {
   if (terminal_) {
     if (open_ && !ended_ && trace::seconds_since(last_) < kBetweenBars) return;
     last_ = trace::Clock::now();
-    replace_last_line(fmt::format("{} [{}] {}", title_, bar_text(done, total), text));
+    replace_last_line(fmt::format("{} [{}] {}", title_, bar_text(share_of(done, total)), text));
     open_ = true;
   } else if (ended_ || trace::seconds_since(last_) > kBetweenLines) {
     last_ = trace::Clock::now();

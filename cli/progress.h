@@ -1,5 +1,5 @@
 // Progress for people: a bar that redraws itself on a terminal, plain lines anywhere else. A log gets the first step,
-// one line per tenth of all steps, and one every 10 s where a tenth takes longer.
+// one line per tenth of all steps, one every 10 s where a tenth takes longer, and one a minute inside a step.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,17 @@ class Progress {
   Progress(std::string title, std::string unit);
   ~Progress();
   void update(int64_t done, int64_t total);
+  // Inside the unit that runs, after update(): `done` of `total` parts of it, named in the singular ("layer").
+  void update_part(const char* part, int64_t done, int64_t total);
 
  private:
+  // "14 s a step, 11 min 12 s left", as far as `done` units tell.
+  std::string pace(double done) const;
+  void draw(double done, const std::string& part);
+
   std::string title_;
   std::string unit_;
+  int64_t done_ = 0, total_ = 0;
   trace::Clock::time_point begin_;
   trace::Clock::time_point last_;
   int64_t last_tenth_ = 0;
@@ -41,8 +48,5 @@ class BytesProgress {
   bool open_ = false;  // a bar stands on the current line
   bool ended_ = false;
 };
-
-// "1:23:45", "4:05" or "12.3 s".
-std::string duration_text(double seconds);
 
 }  // namespace zoetrope::cli

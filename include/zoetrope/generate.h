@@ -108,6 +108,8 @@ struct GenerateCallbacks {
   std::function<void(const std::string& component, int64_t done, int64_t total)> load;
   // Denoising step `done` of `total` has ended; it took `seconds`. Called with done = 0 when denoising begins.
   std::function<void(int64_t done, int64_t total, double seconds)> step;
+  // `done` of `total` layers of the step that runs are computed; a layer of two guidance branches apart counts twice.
+  std::function<void(int64_t done, int64_t total)> layer;
   // `done` of `total` frames are decoded and on their way to the file; 0 when decoding begins.
   std::function<void(int64_t done, int64_t total)> frames;
   // Returns true when the run should stop (Ctrl-C). Asked between layers and between decoded frames, on every rank.

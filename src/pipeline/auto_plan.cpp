@@ -8,6 +8,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/words.h"
 #include "models/wan/step_work.h"
 #include "pipeline/pace.h"
 #include "pipeline/step_cache_options.h"
@@ -21,7 +22,6 @@ using planner::Verdict;
 
 // Parts of a step that are less than this share of it are not worth a word.
 constexpr double kWorthAWord = 0.005;
-constexpr double kShort = 0.1;  // seconds that are told in milliseconds
 
 RankChoice choice_of(const planner::RankUse& use) {
   RankChoice choice;
@@ -134,18 +134,12 @@ RankLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, const M
   }
 }
 
-// In the same unit as the parts behind it.
-std::string step_text(double seconds) {
-  return seconds < kShort ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.3g} s", seconds);
-}
-
-// "products 3.01, attention 8.12", in the unit of the whole.
+// "products 3.01 s, attention 812 ms".
 std::string parts_text(const planner::StepPrediction& step) {
-  const double unit = step.seconds < kShort ? 1e3 : 1;
   std::vector<std::string> words;
   for (const planner::BreakdownPart& part : planner::kBreakdownParts) {
     const double seconds = step.critical().*part.seconds;
-    if (seconds >= kWorthAWord * step.seconds) words.push_back(fmt::format("{} {:.3g}", part.name, seconds * unit));
+    if (seconds >= kWorthAWord * step.seconds) words.push_back(fmt::format("{} {}", part.name, duration_text(seconds)));
   }
   return fmt::to_string(fmt::join(words, ", "));
 }
@@ -173,7 +167,7 @@ void fix_by_rule(Fixed& fixed, const GenerateOptions& options, const RunPlan& pl
 
 std::string AutoPlan::text() const {
   if (!priced()) return fmt::format("Plan: {}, by rule and without a prediction: {}", layout, fmt::join(notes, "; "));
-  std::string text = fmt::format("Plan: {}; predicted {}{}", layout, step_text(predicted.step.seconds), per);
+  std::string text = fmt::format("Plan: {}; predicted {}{}", layout, duration_text(predicted.step.seconds), per);
   const std::string parts = parts_text(predicted.step);
   if (!parts.empty()) text += fmt::format(" ({})", parts);
   if (bytes_per_rank > planner::Bytes()) text += fmt::format(", {} a rank", bytes_per_rank.text());

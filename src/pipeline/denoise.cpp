@@ -277,6 +277,8 @@ void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blo
 void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   const std::unique_ptr<wan::Solver> solver = wan::Solver::create(setup_.plan.solver);
   const int64_t steps = solver->steps();
+  const int64_t layers =
+      setup_.model.experts[0].config.num_layers * (reuse_.branches_apart() ? local_branches() : int64_t{1});
   for (int64_t i = 0; i < steps; ++i) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
     load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
@@ -289,11 +291,12 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     const auto stop_if_cancelled = [&] {
       if (callbacks.cancelled()) fail("interrupted in {}; nothing was written", step_);
     };
-    wan::Probe probe;
-    if (callbacks.cancelled) {
-      stop_if_cancelled();
-      probe = [&](std::string_view, const TensorView&) { stop_if_cancelled(); };
-    }
+    if (callbacks.cancelled) stop_if_cancelled();
+    int64_t layer = 0;
+    const wan::Probe probe = [&](std::string_view tensor, const TensorView&) {
+      if (callbacks.cancelled) stop_if_cancelled();
+      if (callbacks.layer && tensor.starts_with("block.")) callbacks.layer(++layer, layers);
+    };
     const auto begin = trace::Clock::now();
     const wan::StepDecision decision = decide(i, timestep, latents);
     velocity(latents, timestep, decision, probe);

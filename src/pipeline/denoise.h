@@ -65,6 +65,7 @@ class Denoiser {
 
   struct Callbacks {
     std::function<bool()> cancelled;
+    std::function<void(int64_t done, int64_t total)> layer;  // of a step
     std::function<void(int64_t step, const TensorView& velocity, const TensorView& latents, double seconds)> step;
   };
   // latents [1, C, T, h, w] F32, noise on entry, the final latents after. With check_finite an Error, on all ranks

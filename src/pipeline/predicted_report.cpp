@@ -84,6 +84,22 @@ bool far_faster(const std::vector<PredictedPart>& parts) {
   });
 }
 
+std::string predicted_total_text(const planner::RunPrediction& predicted, Weights weights) {
+  double total = 0;
+  std::string parts;
+  const auto add = [&](const char* name, double seconds) {
+    if (seconds <= 0) return;
+    total += seconds;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, duration_text(seconds));
+  };
+  if (weights == Weights::kFromFiles) add("load", predicted.load);
+  add("text encoder", predicted.text_encoder);
+  add("conditions", predicted.conditions);
+  add(kDenoise, predicted.denoise);
+  add("VAE decode", predicted.vae);
+  return fmt::format("Predicted {} in all: {}", duration_text(total), parts);
+}
+
 std::string largest_deviation(const std::vector<PredictedPart>& parts) {
   const PredictedPart* farthest = nullptr;
   for (const PredictedPart& part : parts) {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "tensor/half.h"
 
 namespace zoetrope::pipeline {
@@ -130,8 +131,8 @@ std::optional<StepCacheReport> StepReuse::report() const {
 }
 
 std::string step_cache_text(const StepCacheReport& report) {
-  std::string text = fmt::format("Step cache: {} reused {} of {} steps ({}), {:.3g} s saved", report.name,
-                                 report.reused, report.pattern.size(), report.pattern, report.seconds_saved);
+  std::string text = fmt::format("Step cache: {} reused {} of {} steps ({}), {} saved", report.name, report.reused,
+                                 report.pattern.size(), report.pattern, duration_text(report.seconds_saved));
   if (report.rel_l2) {
     text += fmt::format(" against a run without it\nLatents against no cache: relative L2 {:.3g}", *report.rel_l2);
   } else {

@@ -147,6 +147,9 @@ class Run final : public TextToVideo {
   std::string inputs_text() const;
   std::unique_ptr<io::FrameWriter> open_output(int64_t seed) const;
   int threads_of(const comm::Communicator& world) const;
+  Weights weights_come() const {
+    return model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
+  }
 
   const RunFiles reads_;  // before anything is read
   const ModelFolder model_;
@@ -213,10 +216,10 @@ AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available
 void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                             GenerateResult& result) const {
   if (pass.planned == nullptr || !pass.planned->priced()) return;
-  const Weights weights = model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
   const int64_t steps = priced_steps(plan_);
-  result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights, frames));
+  result.predicted =
+      predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights_come(), frames));
   result.timing += predicted_text(result.predicted, steps);
   if (!pass.planned->first_use || !far_faster(result.predicted)) return;
   machine::doubt_machine();
@@ -268,6 +271,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
       dump.add(fmt::format("latents.{}", step), latents);
       if (first && callbacks.step) callbacks.step(step + 1, plan_.steps(), seconds);
     };
+    if (first) inner.layer = callbacks.layer;
     if (first && callbacks.step) callbacks.step(0, plan_.steps(), 0);
     denoiser.run(result.latents, inner);
     result.bytes_sent =
@@ -414,6 +418,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
   for (const std::string& line : lora_lines(model_)) text += "\n" + line;
   text += fmt::format("\n{}", planned.text());
+  if (planned.priced()) text += fmt::format("\n{}", predicted_total_text(planned.predicted, weights_come()));
   for (const std::vector<std::string>* notes : {&plan_.notes, &inputs_.notes})
     for (const std::string& note : *notes) text += "\nNote: " + note;
   return text;

@@ -57,7 +57,7 @@ def write(cwd, name, text):
 def plan_of(result):
     """What the line "Plan: …" says before its figures, which must be what the line on the ranks says too."""
     assert result.returncode == 0, result.stderr
-    plan = re.search(r"^Plan: (.*?); predicted ([0-9.]+) (m?s) a step", result.stderr, re.M)
+    plan = re.search(r"^Plan: (.*?); predicted [0-9.]+ [mµ]?s a step", result.stderr, re.M)
     assert plan, result.stderr
     assert f": {plan.group(1)}, " in re.search(r"^Ranks .*$", result.stderr, re.M).group(0), result.stderr
     return plan.group(1)

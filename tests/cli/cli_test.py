@@ -243,6 +243,46 @@ def a_log_has_a_line_of_progress_per_tenth(cwd):
 
 
 @test
+def a_run_says_its_predicted_total_at_the_start(cwd):
+    result = generate(cwd, "output=a.gif")
+    total = re.search(r"^Predicted [0-9.]+ [mµ]?s in all: load .*, text encoder .*, denoise .*, VAE decode .*$", result.stderr,
+                      re.MULTILINE)
+    assert total and total.start() < result.stderr.index("Denoise: step 1"), result.stderr
+    made = generate(cwd, "weights=random", "output=a.gif")  # which reads nothing
+    assert re.search(r"^Predicted .* in all: text encoder ", made.stderr, re.MULTILINE), made.stderr
+
+
+@test
+def an_hour_is_said_in_hours(cwd):
+    """With a profile of a machine that takes 100 s for a layer."""
+    slow = pathlib.Path(cwd) / "slow.yml"
+    profile = (pathlib.Path(__file__).resolve().parents[2] / "configs" / "hardware" / "cpu.yml").read_text()
+    slow.write_text(re.sub(r"^layer_overhead: *[0-9.]+", "layer_overhead: 1e8", profile, flags=re.MULTILINE))
+    result = generate(cwd, "output=a.gif", f"hardware={slow}", "num_inference_steps=40")
+    assert result.returncode == 0, result.stderr
+    said = re.search(r"^Predicted (.*) in all", result.stderr, re.MULTILINE).group(1)
+    assert re.fullmatch(r"[0-9]+ h [0-9]+ min", said), result.stderr
+    assert "e+" not in result.stderr, result.stderr
+
+
+@test
+def progress_moves_inside_a_step_on_a_terminal(cwd):
+    master, slave = os.openpty()
+    process = subprocess.Popen([harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=a.gif"], cwd=cwd,
+                               stdout=subprocess.DEVNULL, stderr=slave)
+    os.close(slave)
+    seen = b""
+    try:
+        while part := os.read(master, 1 << 16):
+            seen += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(master)
+    assert process.wait(timeout=240 * SLOWER) == 0, seen
+    assert b"0/2, layer 1/2  " in seen and b" a step, " in seen, seen
+
+
+@test
 def magcache_reuses_the_steps_that_the_published_curve_says(cwd):
     result = generate(cwd, "output=a.gif", "num_inference_steps=50", "cache=mag", "cache_ratios=wan2.1_t2v_14b")
     assert result.returncode == 0, result.stderr
