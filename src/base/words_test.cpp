@@ -33,5 +33,12 @@ TEST(Words, DurationsThatAreRoundedUpAreInTheNextUnit) {
     EXPECT_EQ(duration_text(seconds).find("e+"), std::string::npos) << seconds;
 }
 
+TEST(Words, ShellWordsAreQuotedWhereNeeded) {
+  EXPECT_EQ(shell_word("width=832"), "width=832");
+  EXPECT_EQ(shell_word("prompt=a cat"), "'prompt=a cat'");
+  EXPECT_EQ(shell_word("prompt=it's $HOME"), "'prompt=it'\\''s $HOME'");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
 }  // namespace
 }  // namespace zoetrope

@@ -89,6 +89,47 @@ ZT_RANK_TEST(Recording, Rank0HoldsTheLanesOfAllRanks) {
   }
 }
 
+// In a ring every rank sends to the next and receives from the one before, on two communicators of the same ranks.
+ZT_RANK_TEST(Recording, ArrowsGoFromTheSenderToTheReceiver) {
+  if (comm.size() == 1) return;
+  static std::mutex mutex;
+  static std::unique_ptr<trace::Trace> made;
+  trace::Trace* trace = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    if (made == nullptr) made = std::make_unique<trace::Trace>();
+    trace = made.get();
+  }
+  const std::unique_ptr<Communicator> one = comm.split(0, comm.rank()), two = comm.split(0, -comm.rank());
+  one->set_trace(trace);
+  two->set_trace(trace);
+  for (int hops = 0; hops < 3; ++hops) hop(hops == 1 ? *two : *one, 1000);
+  one->set_trace(nullptr);
+  comm.barrier();
+  gather_trace(comm, *trace);
+  comm.barrier();
+  if (comm.rank() == 0) {
+    const std::string path = testing::TempDir() + "arrows_" + std::to_string(comm.size()) + ".json";
+    trace->write(path);
+    std::map<std::string, int> begun;
+    std::map<std::pair<int, int>, int> arrows;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      if (field(line, "ph") == "s") begun[field(line, "id")] = std::stoi(field(line, "pid"));
+      if (field(line, "ph") == "f") ++arrows[{begun.at(field(line, "id")), std::stoi(field(line, "pid"))}];
+    }
+    std::map<std::pair<int, int>, int> expected;
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      const int next = (rank + 1) % comm.size();
+      expected[{rank, next}] += 2;  // of `one`
+      expected[{next, rank}] += 1;  // of `two`, whose ranks are in reverse
+    }
+    EXPECT_EQ(arrows, expected);
+    made.reset();
+  }
+  comm.barrier();
+}
+
 // Two clocks that tell the same time: whatever the round trips take, the offset is within the stated error. And an
 // hour ahead.
 ZT_RANK_TEST(Recording, ClocksAreComparedToWithinHalfARoundTrip) {

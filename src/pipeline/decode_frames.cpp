@@ -164,6 +164,8 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shar
   wan::denormalize_latents(stage.model.vae_config, latents, raw);
   RankDecode rank(stage, decoders, output);
   {
+    const trace::Span phase({stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane},
+                            "phase: VAE decode");
     wan::VaeDecoder decoder(weights);
     rank.run(decoder, raw);
   }

@@ -97,6 +97,11 @@ void Denoiser::plan_timesteps() {
   for (int64_t b = 0; b < local_branches(); ++b) std::fill_n(token_time_.begin() + b * tokens, clean_tokens, kClean);
 }
 
+const char* Denoiser::branches_text() const {
+  if (local_branches() == 2) return "branches: conditional, unconditional";
+  return mesh_.here().data == 0 ? "branch: conditional" : "branch: unconditional";
+}
+
 int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
 int64_t Denoiser::local_branches() const { return branches() / setup_.layout.degrees.data; }
 
@@ -231,8 +236,11 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const wan::S
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
   const TensorView input = repeated(input_.of(latents), batch);
   const std::vector<wan::Blocks> blocks = reuse_.blocks(decision, batch);
-  transformer_->forward(input, {timesteps_, token_time_}, local_, probe, blocks);
   const bool one_branch = decision.work == wan::StepWork::kConditionalOnly;
+  {
+    const trace::Span span(stream_.lane(), one_branch ? "branch: conditional" : branches_text());
+    transformer_->forward(input, {timesteps_, token_time_}, local_, probe, blocks);
+  }
   gather(one_branch ? 1 : batch);
   const int64_t made = one_branch ? 1 : branches();
   if (setup_.check_finite && first_non_finite(gathered_.view().slice(0, 0, made))) {
@@ -297,6 +305,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
       if (callbacks.cancelled) stop_if_cancelled();
       if (callbacks.layer && tensor.starts_with("block.")) callbacks.layer(++layer, layers);
     };
+    const trace::Span span(stream_.lane(), step_.c_str());
     const auto begin = trace::Clock::now();
     const wan::StepDecision decision = decide(i, timestep, latents);
     velocity(latents, timestep, decision, probe);

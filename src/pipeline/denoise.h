@@ -77,8 +77,9 @@ class Denoiser {
   std::optional<StepCacheReport> step_cache_report() const { return reuse_.report(); }
 
  private:
-  int64_t branches() const;        // of all ranks: 2 with guidance
-  int64_t local_branches() const;  // this rank's batch
+  const char* branches_text() const;  // those of this rank, for the trace
+  int64_t branches() const;           // of all ranks: 2 with guidance
+  int64_t local_branches() const;     // this rank's batch
   void plan_timesteps();
   wan::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const wan::StepDecision& decision, const wan::Probe& probe);

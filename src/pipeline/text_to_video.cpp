@@ -72,6 +72,15 @@ Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan, int64_
   return noise;
 }
 
+// What makes the run again, as a shell takes it.
+std::string command_text(const GenerateOptions& options, int64_t seed) {
+  std::map<std::string, std::string> settings = changed_settings(options);
+  if (options.seed < 0) settings["seed"] = fmt::to_string(seed);
+  std::string text = "zoetrope generate";
+  for (const auto& [key, value] : settings) text += fmt::format(" {}", shell_word(fmt::format("{}={}", key, value)));
+  return text;
+}
+
 // Latents [1, C, T, h, w] of the video alone.
 Tensor without_references(const TensorView& latents, int64_t references) {
   const TensorView video = latents.slice(2, references, latents.extent(2));
@@ -243,12 +252,17 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
   const Stage stage{options, model_, plan_, callbacks, timing, trace};
   attention::Counters attention;
   {
+    const trace::Lane lane{trace, world.world_rank(world.rank()), trace::kComputeLane};
+    std::optional<trace::Span> phase;  // the one before ends where the next begins
     memory.begin(planner::kTextEncoder);
+    phase.emplace(lane, "phase: text encoder");
     const PromptEmbeddings embeddings = encode_prompts_over_ranks(stage, world);
     add_prompts(dump, embeddings);
     if (has_conditions(stage, inputs_)) memory.begin(planner::kConditions);
+    phase.emplace(lane, "phase: conditions");
     const Conditions conditions = encode_conditions(stage, inputs_, world, vae_encoder_, dump);
     memory.begin(planner::kTransformer);
+    phase.emplace(lane, "phase: load and prepare");
     Stream stream(threads_of(world), {trace, world.rank(), trace::kComputeLane});
     const Denoiser::Setup setup{model_,
                                 plan,
@@ -273,7 +287,9 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     };
     if (first) inner.layer = callbacks.layer;
     if (first && callbacks.step) callbacks.step(0, plan_.steps(), 0);
+    phase.emplace(lane, "phase: denoise");
     denoiser.run(result.latents, inner);
+    phase.reset();
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
     attention = denoiser.attention_counters();
@@ -329,7 +345,11 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   admit(memory_question(layout, world.size()), world);
   if (options_.compare_one_rank) admit(memory_question(single_rank_layout(), 1), world);
   // Tried now, before anything long begins, and not after the run.
-  if (trace_ && world.rank() == 0) check_writable(options_.trace);
+  if (trace_ && world.rank() == 0) {
+    check_writable(options_.trace);
+    trace_->set_metadata("plan", fmt::format("{}; {}", layout_text(layout), planned.text()));
+    trace_->set_metadata("command", command_text(options_, seed));
+  }
   const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
   std::error_code ignored;
   const bool replaces = writes && std::filesystem::is_regular_file(options_.output, ignored);

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "zoetrope/version.h"
+
 #include "base/atomic_file.h"
 #include "base/error.h"
 
@@ -48,9 +50,14 @@ class JsonEvents {
     add(fmt::format("{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}}", what, rank, row,
                     key, value));
   }
-  // As text: it has more digits than a number in JSON may.
-  void end(int64_t zero_ns) {
-    text_ += fmt::format("\n],\"displayTimeUnit\":\"ms\",\"otherData\":{{\"ts_zero_ns\":\"{}\"}}}}\n", zero_ns);
+  void end(const std::map<std::string, std::string>& other_data) {
+    text_ += "\n],\"displayTimeUnit\":\"ms\",\"otherData\":{";
+    separator_ = "";
+    for (const auto& [key, value] : other_data) {
+      text_ += fmt::format("{}{}:{}", separator_, json_string(key), json_string(value));
+      separator_ = ",";
+    }
+    text_ += "}}\n";
     flush();
   }
 
@@ -123,9 +130,15 @@ void Trace::record(std::string name, int rank, const char* lane, Clock::time_poi
           flops});
 }
 
-void Trace::record_transfer(std::string name, int rank, Clock::time_point begin, Clock::time_point end, int64_t bytes) {
+void Trace::record_transfer(std::string name, int rank, Clock::time_point begin, Clock::time_point end, int64_t bytes,
+                            std::vector<Message> messages) {
   record({std::move(name), rank, kTransferLane, nanoseconds(begin.time_since_epoch()), nanoseconds(end - begin), bytes,
-          0});
+          0, std::move(messages)});
+}
+
+void Trace::set_metadata(const std::string& key, std::string value) {
+  const std::lock_guard lock(mutex_);
+  metadata_[key] = std::move(value);
 }
 
 void Trace::set_label(int rank, std::string label) {
@@ -149,6 +162,12 @@ std::vector<char> Trace::pack() const {
     packer.value(event.duration_ns);
     packer.value(event.bytes);
     packer.value(std::bit_cast<int64_t>(event.flops));
+    packer.value(static_cast<int64_t>(event.messages.size()));
+    for (const Message& message : event.messages) {
+      packer.value(message.sender);
+      packer.value(message.receiver);
+      packer.value(std::bit_cast<int64_t>(message.sequence));
+    }
   }
   return packer.take();
 }
@@ -164,6 +183,12 @@ void Trace::add_packed(std::span<const char> packed, std::chrono::nanoseconds sh
     event.duration_ns = unpacker.value();
     event.bytes = unpacker.value();
     event.flops = std::bit_cast<double>(unpacker.value());
+    event.messages.resize(static_cast<size_t>(unpacker.value()));
+    for (Message& message : event.messages) {
+      message.sender = static_cast<int>(unpacker.value());
+      message.receiver = static_cast<int>(unpacker.value());
+      message.sequence = std::bit_cast<uint64_t>(unpacker.value());
+    }
   }
 }
 
@@ -208,6 +233,25 @@ std::vector<int> Trace::lay_out(const std::vector<Event>& events, Rows& rows) {
   return row_of;
 }
 
+// Of the messages whose two ends were recorded.
+std::vector<Trace::Arrow> Trace::arrows(const std::vector<Event>& events) {
+  const auto key = [](const Message& m) { return std::tuple(m.sender, m.receiver, m.sequence); };
+  std::map<std::tuple<int, int, uint64_t>, size_t> senders;
+  for (size_t i = 0; i < events.size(); ++i) {
+    for (const Message& message : events[i].messages)
+      if (message.sender == events[i].rank) senders.emplace(key(message), i);
+  }
+  std::vector<Arrow> arrows;
+  for (size_t i = 0; i < events.size(); ++i) {
+    for (const Message& message : events[i].messages) {
+      if (message.receiver != events[i].rank) continue;
+      if (const auto sender = senders.find(key(message)); sender != senders.end())
+        arrows.push_back({sender->second, i});
+    }
+  }
+  return arrows;
+}
+
 void Trace::write(const std::filesystem::path& path) const {
   const std::lock_guard lock(mutex_);
   Rows rows;
@@ -240,7 +284,22 @@ void Trace::write(const std::filesystem::path& path) const {
                          static_cast<double>(event.begin_ns - origin) * 1e-3,
                          static_cast<double>(event.duration_ns) * 1e-3, args));
   }
-  json.end(origin);
+  // An arrow is tied to what is drawn on its row at its moment, the last one of a transfer being still inside.
+  const auto microseconds = [&](int64_t ns) { return static_cast<double>(ns - origin) * 1e-3; };
+  size_t number = 0;
+  for (const Arrow& arrow : arrows(events_)) {
+    const Event &from = events_[arrow.from], &to = events_[arrow.to];
+    const int64_t end = to.begin_ns + std::max<int64_t>(0, to.duration_ns - 1);
+    constexpr const char* kEnd =
+        "{{\"ph\":\"{}\",\"cat\":\"message\",\"name\":\"message\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f}{}}}";
+    json.add(fmt::format(kEnd, "s", number, from.rank, row_of[arrow.from], microseconds(from.begin_ns), ""));
+    json.add(fmt::format(kEnd, "f", number, to.rank, row_of[arrow.to], microseconds(end), ",\"bp\":\"e\""));
+    ++number;
+  }
+  std::map<std::string, std::string> other_data = metadata_;
+  other_data["ts_zero_ns"] = fmt::to_string(origin);  // as text: it has more digits than a number in JSON may
+  other_data["version"] = fmt::format("zoetrope {}", version());
+  json.end(other_data);
   file.commit();
 }
 

@@ -105,8 +105,34 @@ TEST(Trace, TakesInTheSpansOfAnotherProcess) {
   EXPECT_NE(text.find(R"("name":"hop","pid":1,"tid":1,"ts":1000.000,"dur":1000.000,"args":{"bytes":77}})"),
             std::string::npos);
   EXPECT_NE(text.find(R"("name":"process_labels","pid":1,"tid":0,"args":{"labels":"aligned"})"), std::string::npos);
-  EXPECT_NE(text.find(R"("otherData":{"ts_zero_ns":"5000000"}})"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("otherData":{"ts_zero_ns":"5000000","version":"zoetrope )"), std::string::npos) << text;
   EXPECT_EQ(Trace().pack().size(), 0u);
+}
+
+TEST(Trace, ArrowsGoFromSendToReceiveOverProcesses) {
+  const auto at = [](int64_t us) { return Clock::time_point(std::chrono::microseconds(us)); };
+  Trace mine, other;
+  // Both ranks send and receive in each exchange; two of them, and one message whose receiver recorded nothing.
+  mine.record_transfer("hop", 0, at(1000), at(1500), 8, {{0, 1, 7}, {1, 0, 7}});
+  mine.record_transfer("hop", 0, at(2000), at(2500), 8, {{0, 1, 8}, {0, 2, 1}});
+  other.record_transfer("hop", 1, at(1100), at(1600), 8, {{1, 0, 7}, {0, 1, 7}});
+  other.record_transfer("hop", 1, at(2100), at(2700), 4, {{0, 1, 8}});
+  mine.add_packed(other.pack(), {});
+  mine.set_metadata("command", "zoetrope \"x\"");
+  const TestFolder folder;
+  mine.write(folder / "t.json");
+  const std::string text = file_bytes(folder / "t.json");
+  const auto arrow = [&](const std::string& from, const std::string& to) {
+    const size_t begin = text.find(R"("ph":"s")"), count = text.find(from, begin);
+    const size_t id = text.rfind(R"("id":)", count);
+    const std::string number = text.substr(id, text.find(',', id) - id + 1);
+    return count != std::string::npos && text.find(number + to) != std::string::npos;
+  };
+  EXPECT_TRUE(arrow(R"("pid":0,"tid":0,"ts":0.000})", R"("pid":1,"tid":0,"ts":599.999,"bp":"e"})")) << text;
+  EXPECT_TRUE(arrow(R"("pid":1,"tid":0,"ts":100.000})", R"("pid":0,"tid":0,"ts":499.999,"bp":"e"})")) << text;
+  EXPECT_TRUE(arrow(R"("pid":0,"tid":0,"ts":1000.000})", R"("pid":1,"tid":0,"ts":1699.999,"bp":"e"})")) << text;
+  EXPECT_EQ(text.find(R"("id":3)"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("otherData":{"command":"zoetrope \"x\"","ts_zero_ns":)"), std::string::npos) << text;
 }
 
 TEST(Trace, WithoutATraceNothingIsRecorded) {

@@ -375,6 +375,41 @@ def a_trace_is_json(cwd):
     assert json.loads((pathlib.Path(cwd) / "t.json").read_text())["traceEvents"]
 
 
+@test
+def a_trace_has_phases_steps_branches_blocks_and_arrows(cwd):
+    words = ["output=a.gif", "ranks=4", "attention=ulysses_ring", "ulysses_shards=2", "data_parallelism=1"]
+    assert generate(cwd, *words, "trace=t.json").returncode == 0
+    trace = json.loads((pathlib.Path(cwd) / "t.json").read_text())
+    events = trace["traceEvents"]
+    found = collections.Counter((e["name"], e["pid"]) for e in events if e["ph"] == "X" and e["tid"] == 0)
+    for rank in range(4):
+        for name, times in (("phase: text encoder", 1), ("phase: load and prepare", 1), ("phase: denoise", 1),
+                            ("step 1 of 2", 1), ("step 2 of 2", 1), ("branches: conditional, unconditional", 2),
+                            ("block 0", 2), ("block 1", 2)):
+            assert found[name, rank] == times, (name, rank, found[name, rank])
+    assert found["phase: VAE decode", 0] == 1
+    # An arrow begins and ends on a transfer, of two ranks.
+    ends = {kind: {e["id"]: e for e in events if e["ph"] == kind} for kind in "sf"}
+    assert ends["s"] and ends["s"].keys() == ends["f"].keys()
+    transfers = collections.defaultdict(list)
+    for e in events:
+        if e["ph"] == "X":
+            transfers[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
+    for number, begin in ends["s"].items():
+        end = ends["f"][number]
+        assert begin["pid"] != end["pid"] and begin["ts"] <= end["ts"], (begin, end)
+        for e in (begin, end):
+            assert any(a - 0.01 <= e["ts"] <= b + 0.01 for a, b in transfers[e["pid"], e["tid"]]), e
+    pairs = {(ends["s"][n]["pid"], ends["f"][n]["pid"]) for n in ends["s"]}
+    assert {(0, 1), (1, 0)} <= pairs, pairs
+    # What was recorded, to be typed again.
+    other = trace["otherData"]
+    assert other["version"].startswith("zoetrope "), other
+    assert "Ulysses 2 x ring 2" in other["plan"] and "'prompt=a red cat'" in other["command"], other
+    again = run(["sh", "-c", other["command"].replace("zoetrope", harness.PROGRAM, 1) + " trace=again.json"], cwd)
+    assert again.returncode == 0, again.stderr
+
+
 # ---- options ----
 
 @test

@@ -74,6 +74,7 @@ class Operation final : public Work::Operation {
   void throw_if_failed() const;
   [[noreturn]] void throw_timeout() const;
   void record(const char* lane, Clock::time_point begin) const;
+  std::vector<trace::Message> messages() const;  // to and from other ranks, when all have ended
 
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Group> group_;
@@ -120,6 +121,7 @@ void Operation::post_piece(const Segment& piece, bool sending) {
     channel.pop_front();
   } else {
     transfer = std::make_shared<Transfer>();
+    transfer->number = world_->transfers++;
     channel.push_back(transfer);
     // Named before it posts, for messages about its absence.
     (sending ? transfer->receiver : transfer->sender).world_rank = group_->world_ranks[static_cast<size_t>(piece.peer)];
@@ -217,7 +219,16 @@ void Operation::wait() {
   counters_->wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   if (trace_ == nullptr) return;
   record(trace::kWaitLane, begin);
-  trace_->record_transfer(name_, world_rank_, posted_, finished_, bytes_);
+  trace_->record_transfer(name_, world_rank_, posted_, finished_, bytes_, messages());
+}
+
+std::vector<trace::Message> Operation::messages() const {
+  std::vector<trace::Message> messages;
+  for (const std::shared_ptr<Transfer>& transfer : transfers_) {
+    const int sender = transfer->sender.world_rank, receiver = transfer->receiver.world_rank;
+    if (sender != receiver) messages.push_back({sender, receiver, transfer->number});
+  }
+  return messages;
 }
 
 void Operation::wait_locked(Lock& lock) {

@@ -44,6 +44,7 @@ struct Transfer {
   };
   Side sender;
   Side receiver;
+  uint64_t number = 0;  // of the world's, for the trace
   const std::byte* source = nullptr;
   std::byte* destination = nullptr;
   size_t claimed = 0;  // bytes that somebody copies or has copied
@@ -84,6 +85,7 @@ struct World {
   const int spins;  // before a wait sleeps; 0 where ranks share cores
   std::mutex mutex;
   std::vector<Rank> ranks;
+  uint64_t transfers = 0;  // begun so far
   int failed_rank = -1;
   std::string failure;
 };

@@ -53,7 +53,9 @@ class MpiCommunicator final : public Communicator {
         rank_(rank),
         tag_(tag),
         trace_(options.trace),
-        counters_(std::make_shared<Counters>()) {}
+        counters_(std::make_shared<Counters>()),
+        sent_(members_.size()),
+        received_(members_.size()) {}
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
@@ -107,7 +109,8 @@ class MpiCommunicator final : public Communicator {
                                  .bytes = bytes,
                                  .peer = world_rank(segment.peer),
                                  .sends = sends,
-                                 .local = local});
+                                 .local = local,
+                                 .number = (sends ? sent_ : received_)[static_cast<size_t>(segment.peer)]++});
       begin += bytes;
     } while (begin < segment.bytes);
     if (!local) (sends ? counters_->bytes_sent : counters_->bytes_received) += static_cast<int64_t>(segment.bytes);
@@ -142,6 +145,7 @@ class MpiCommunicator final : public Communicator {
   trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
   LocalQueue local_;
+  std::vector<uint64_t> sent_, received_;  // messages to and from each member
 };
 
 // World ranks of a communicator of the program's own.

@@ -385,7 +385,16 @@ void Runtime::complete(Slot& slot, const MPI_Status& status, int error) {
 
 void Runtime::note_done(Exchange& exchange) {
   if (--exchange.unfinished > 0 || exchange.trace == nullptr || exchange.cancelled) return;
-  exchange.trace->record_transfer(exchange.name, rank_, exchange.posted, Clock::now(), exchange.bytes);
+  std::vector<trace::Message> messages;
+  for (const Piece& piece : exchange.pieces) {
+    if (piece.local) continue;
+    // Communicators that have two ranks in common have tags of their own.
+    const uint64_t sequence = static_cast<uint64_t>(exchange.tag) << 40 | piece.number;
+    if (piece.sends) messages.push_back({rank_, piece.peer, sequence});
+    else messages.push_back({piece.peer, rank_, sequence});
+  }
+  exchange.trace->record_transfer(exchange.name, rank_, exchange.posted, Clock::now(), exchange.bytes,
+                                  std::move(messages));
 }
 
 void Runtime::cancel_requests() {

@@ -38,6 +38,7 @@ struct Piece {
   bool sends = false;
   bool local = false;  // to or from the own rank: MPI does not see it
   bool done = false;
+  uint64_t number = 0;  // of the messages that its communicator sends this way between the two ranks
 };
 
 // An exchange, shared by the rank that waits for it and the thread that performs it. Guarded by the runtime's mutex

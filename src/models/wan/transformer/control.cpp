@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/error.h"
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/transformer/state.h"
 #include "tensor/half.h"
@@ -38,6 +39,8 @@ void Transformer::State::begin_control(IndexRange samples, const Probe& probe) {
 }
 
 void Transformer::State::run_control(IndexRange samples, size_t index, const Probe& probe) {
+  const std::string label = fmt::format("control block {}", index);
+  const trace::Span span(stream.lane(), label.c_str());
   const size_t block = static_cast<size_t>(config.num_layers) + index;
   run_block({weights->blocks[block], block, samples, buffers.control});
   if (probe) observe(probe, "vace." + std::to_string(index) + ".control", buffers.control);

@@ -70,8 +70,13 @@ void Transformer::State::run_blocks(IndexRange samples, const Probe& probe) {
   std::string name;
   size_t control = 0;
   for (size_t i = 0; i < static_cast<size_t>(config.num_layers); ++i) {
-    run_block({weights->blocks[i], i, samples, x});
-    if (probe) observe(probe, name.assign("block.").append(std::to_string(i)), x);
+    name.assign("block ").append(std::to_string(i));
+    {
+      const trace::Span span(stream.lane(), name.c_str());
+      run_block({weights->blocks[i], i, samples, x});
+    }
+    name[5] = '.';  // as tensors are named
+    if (probe) observe(probe, name, x);
     if (control == config.vace_layers.size() || config.vace_layers[control] != static_cast<int64_t>(i)) continue;
     run_control(samples, control, probe);
     add_hint(samples, control++, probe);
@@ -198,6 +203,8 @@ void Transformer::forward(const TensorView& latents, const Timesteps& timesteps,
   s.modulate();
   for (int64_t b = 0; b < s.batch; b += s.group) {
     const IndexRange samples{b, b + s.group};
+    const std::string label = fmt::format("blocks of sample {}", b);
+    const trace::Span span(s.group < s.batch ? s.stream.lane() : trace::Lane(), label.c_str());
     s.pass_blocks(samples, blocks.empty() ? Blocks::kCompute : blocks[static_cast<size_t>(b)], probe);
   }
   s.project_out(velocity_tokens, probe);
