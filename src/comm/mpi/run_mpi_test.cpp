@@ -74,7 +74,7 @@ std::string without_hwloc(const std::string& output) {
   std::istringstream lines(output);
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
-    if (line.rfind("hwloc", 0) != 0) kept += line + "\n";
+    if (line.rfind("[hwloc/", 0) != 0) kept += line + "\n";
   }
   return kept;
 }
