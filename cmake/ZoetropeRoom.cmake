@@ -18,8 +18,9 @@ function(zoetrope_room name)
   endif()
 endfunction()
 
-# Tests never read what the developer's machine was tuned to: their cache folder does not exist.
+# Tests never read what the developer's machine was tuned to: their cache folder does not exist, and none is measured.
 set(ZOETROPE_TEST_ENVIRONMENT XDG_CACHE_HOME=${PROJECT_BINARY_DIR}/no_cache)
+set(ZOETROPE_TEST_MEASURES ZOETROPE_MEASURE=set:no)
 
 # zoetrope_test(NAME SOURCES … LIBRARIES … [PROPERTIES …]): a GoogleTest program, each of its tests a ctest of its own with
 # these properties.
@@ -30,5 +31,6 @@ function(zoetrope_test name)
                                         GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
+                                  ENVIRONMENT_MODIFICATION ${ZOETROPE_TEST_MEASURES}
                                   ${TEST_PROPERTIES})
 endfunction()
