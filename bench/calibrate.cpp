@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "bench/calibrate_check.h"
 #include "bench/calibrate_compute.h"
 #include "bench/calibrate_links.h"
@@ -41,15 +41,6 @@ double rounded(double value) { return std::strtod(fmt::format("{:.{}g}", value, 
 
 std::string spread_text(double spread) { return spread < 0 ? std::string() : fmt::format(" ± {:.1f} %", 100 * spread); }
 
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  char text[32] = {};
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
-  return text;
-}
-
 // A job's measurements in their order, and the profile they make.
 class Calibration {
  public:
@@ -62,7 +53,7 @@ class Calibration {
     profile.devices = job_.ranks();
     profile.devices_per_host = job_.ranks_per_host;
     profile.calibration =
-        HardwareProfile::Calibration{kernels::cpu_model(), job_.hosts, job_.ranks(), job_.threads, today()};
+        HardwareProfile::Calibration{kernels::cpu_model(), job_.hosts, job_.ranks(), job_.threads, utc_now_text()};
     profile.description =
         fmt::format("{}, {} host{} of {} rank{} of {} thread{}, as measured", profile.calibration->cpu, job_.hosts,
                     job_.hosts == 1 ? "" : "s", job_.ranks_per_host, job_.ranks_per_host == 1 ? "" : "s", job_.threads,

@@ -1,15 +1,14 @@
 #include "bench/machine.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <ctime>
 #include <fstream>
 
 #include "zoetrope/version.h"
 
+#include "base/words.h"
 #include "bench/peak.h"
 #include "device/thread_team.h"
 #include "kernels/cpu_features.h"
@@ -55,7 +54,7 @@ std::vector<std::pair<std::string, std::string>> describe_machine() {
           {"system", fmt::format("{} {}", system.sysname, system.release)},
           {"compiler", "g++ " __VERSION__},
           {"zoetrope", version()},
-          {"measured", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))}};
+          {"measured", utc_now_text()}};
 }
 
 }  // namespace zoetrope::bench

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 
+#include "base/words.h"
 #include "cli/plan_words.h"
 
 namespace zoetrope::cli {
@@ -82,9 +83,7 @@ size_t part_of_step(const std::string& span) {
 
 bool priced(const Candidate& c) { return c.simulated && c.verdict != Verdict::kIllegal && c.time.step.seconds > 0; }
 
-std::string part_title(const PlanPart& part) {
-  return fmt::format("{} rank{}", part.ranks, part.ranks == 1 ? "" : "s");
-}
+std::string part_title(const PlanPart& part) { return counted(part.ranks, "rank"); }
 
 bench::StackedPlot step_bars(const PlanPart& part) {
   bench::StackedPlot plot = step_plot("A denoising step, of the rank that decides");

@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/words.h"
 #include "cli/plan_words.h"
 
 namespace zoetrope::cli {
@@ -90,7 +91,7 @@ std::string settings_part(const PlanPart& part) {
 }
 
 std::string part_text(const PlanPart& part, int64_t top) {
-  std::string text = fmt::format("\n{} rank{}\n", part.ranks, part.ranks == 1 ? "" : "s");
+  std::string text = fmt::format("\n{}\n", counted(part.ranks, "rank"));
   const Candidate* best = part.ranking.best();
   std::set<SplitKey> seen;
   Lines splits(top), settings(top), why(top), others(top);

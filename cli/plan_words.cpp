@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/words.h"
+
 namespace zoetrope::cli {
 namespace {
 
@@ -23,10 +25,6 @@ std::string worth_of_links(const planner::StepPrediction& step) {
       "Of a step {} is products and attention, which only faster or more devices shorten, and {} is "
       "waiting for links, which faster ones would save at most.",
       percent(compute), percent(links));
-}
-
-std::string counted(int64_t count, const std::string& what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::string doubt_text(const planner::Doubt& doubt) {

@@ -1,10 +1,12 @@
 #include "base/words.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <ctime>
 #include <string_view>
 
 namespace zoetrope {
@@ -12,6 +14,8 @@ namespace zoetrope {
 std::string counted(int64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
+
+std::string utc_now_text() { return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr))); }
 
 std::string shell_word(const std::string& text) {
   const auto plain = [](char c) {

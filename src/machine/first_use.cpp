@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <ctime>
 #include <mutex>
 
 #include "base/available_threads.h"
 #include "base/error.h"
+#include "base/words.h"
 #include "machine/layer_work.h"
 #include "machine/peak.h"
 
@@ -35,15 +35,6 @@ constexpr int kProbes = 3;
 constexpr double kMostOver = 0.3;  // seconds beyond the budget
 // A machine that is always busy is not measured for ever.
 constexpr int kMostMeasurements = 5;
-
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  char text[32] = {};
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
-  return text;
-}
 
 class Meter {
  public:
@@ -226,7 +217,7 @@ std::optional<KnownMachine> known_machine(const FirstUse& use, std::vector<std::
       const double begin = wall_seconds();
       const Figures figures = use.measure(use.heartbeat);
       const double seconds = wall_seconds() - begin;
-      remembered = {remembered ? best_of(remembered->figures, figures) : figures, now_text(),
+      remembered = {remembered ? best_of(remembered->figures, figures) : figures, utc_now_text(),
                     remembered ? remembered->measurements + 1 : 1};
       measured = {path, *remembered};
       known.notes.push_back(fmt::format("this machine was measured just now, in {:.1f} s", seconds));

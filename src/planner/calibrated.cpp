@@ -5,11 +5,10 @@
 #include "base/available_threads.h"
 #include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/words.h"
 
 namespace zoetrope::planner {
 namespace {
-
-std::string counted(int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
 
 std::string shape_text(int hosts, int ranks, int threads) {
   return fmt::format("{} of {} on {}", counted(ranks, "rank"), counted(threads, "thread"), counted(hosts, "host"));
