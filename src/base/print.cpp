@@ -10,30 +10,14 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace zoetrope {
 namespace {
 
 std::atomic<int> lost_output = 0;  // errno of the first failure
 
-// Length of the UTF-8 sequence at the front of `text`, 0 where there is none, and its code point (RFC 3629).
-size_t decode(std::string_view text, uint32_t& code) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  code = byte(0);
-  if (code < 0x80) return 1;
-  const size_t length = code >= 0xf0 ? 4 : code >= 0xe0 ? 3 : 2;
-  if (code < 0xc2 || code > 0xf4 || text.size() < length) return 0;
-  code &= 0xffu >> (length + 1);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0u) != 0x80) return 0;
-    code = code << 6 | (byte(i) & 0x3fu);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code >= 0xd800 && code < 0xe000;
-  return code < kLeast[length] || code > 0x10ffff || surrogate ? 0 : length;
-}
-
-bool is_control(uint32_t code) {
+bool is_control(char32_t code) {
   const bool turns = (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029 || turns;
 }
@@ -42,13 +26,14 @@ std::string escaped(std::string_view text, bool keep_lines) {
   std::string result;
   result.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
-    uint32_t code = 0;
-    const size_t length = decode(text.substr(at), code);
+    const auto [code, length] = decode_char(text, at);
     if (length == 0) result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
     else if (!is_control(code) || (keep_lines && (code == '\n' || code == '\t'))) result += text.substr(at, length);
     else if (code == '\n') result += "\\n";
     else if (code == '\t') result += "\\t";
-    else result += code < 0x100 ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
+    else
+      result += code < 0x100 ? fmt::format("\\x{:02x}", static_cast<uint32_t>(code))
+                             : fmt::format("\\u{:04x}", static_cast<uint32_t>(code));
     at += length == 0 ? 1 : length;
   }
   return result;

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "models/wan/text/utf8.h"
+#include "base/utf8.h"
 
 namespace zoetrope::wan {
 

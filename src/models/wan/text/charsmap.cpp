@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "models/wan/text/grapheme.h"
-#include "models/wan/text/utf8.h"
 
 namespace zoetrope::wan {
 

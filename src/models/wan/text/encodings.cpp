@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/wan/text/utf8.h"
+#include "base/utf8.h"
 
 namespace zoetrope::wan {
 

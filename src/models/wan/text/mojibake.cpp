@@ -8,9 +8,9 @@
 #include <optional>
 #include <span>
 
+#include "base/utf8.h"
 #include "models/wan/text/badness.h"
 #include "models/wan/text/encodings.h"
-#include "models/wan/text/utf8.h"
 
 namespace zoetrope::wan {
 

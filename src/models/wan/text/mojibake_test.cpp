@@ -3,9 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include "base/utf8.h"
 #include "models/wan/text/badness.h"
 #include "models/wan/text/encodings.h"
-#include "models/wan/text/utf8.h"
 
 namespace zoetrope::wan {
 namespace {

@@ -13,10 +13,10 @@
 #include <memory>
 #include <utility>
 
+#include "base/utf8.h"
 #include "models/wan/text/charsmap.h"
 #include "models/wan/text/json_field.h"
 #include "models/wan/text/regex.h"
-#include "models/wan/text/utf8.h"
 
 namespace zoetrope::wan {
 

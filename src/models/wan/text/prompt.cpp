@@ -11,9 +11,9 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "models/wan/text/html.h"
 #include "models/wan/text/mojibake.h"
-#include "models/wan/text/utf8.h"
 
 namespace zoetrope::wan {
 

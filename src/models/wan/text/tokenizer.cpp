@@ -7,8 +7,8 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "models/wan/text/tokenizer_model.h"
-#include "models/wan/text/utf8.h"
 
 namespace zoetrope::wan {
 

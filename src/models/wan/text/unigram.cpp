@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "models/wan/text/utf8.h"
+#include "base/utf8.h"
 
 namespace zoetrope::wan {
 

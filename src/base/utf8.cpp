@@ -1,11 +1,11 @@
 // The byte patterns of UTF-8 (RFC 3629, table of section 4).
-#include "models/wan/text/utf8.h"
+#include "base/utf8.h"
 
 #include <cstdint>
 
 #include "base/error.h"
 
-namespace zoetrope::wan {
+namespace zoetrope {
 
 DecodedChar decode_char(std::string_view bytes, size_t offset) {
   const auto byte = [&](size_t i) {
@@ -75,4 +75,4 @@ std::string encode_utf8(std::u32string_view text) {
   return out;
 }
 
-}  // namespace zoetrope::wan
+}  // namespace zoetrope

@@ -1,10 +1,10 @@
-#include "models/wan/text/utf8.h"
+#include "base/utf8.h"
 
 #include <gmock/gmock.h>
 
 #include "zoetrope/error.h"
 
-namespace zoetrope::wan {
+namespace zoetrope {
 namespace {
 
 TEST(Utf8, EveryCodePointGoesThereAndBack) {
@@ -38,4 +38,4 @@ TEST(Utf8, TheErrorNamesByteAndOffset) {
 }
 
 }  // namespace
-}  // namespace zoetrope::wan
+}  // namespace zoetrope

@@ -1,5 +1,5 @@
 // UTF-8 to code points and back, strictly: no surrogates, no overlong forms, nothing beyond U+10FFFF. Not for other
-// encodings; those that were mistaken for text live in encodings.h.
+// encodings; those that were mistaken for text live in models/wan/text/encodings.h.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace zoetrope::wan {
+namespace zoetrope {
 
 struct DecodedChar {
   char32_t code = 0;
@@ -26,4 +26,4 @@ std::u32string decode_utf8_or_fail(std::string_view bytes, std::string_view what
 void append_utf8(char32_t code, std::string& out);
 std::string encode_utf8(std::u32string_view text);
 
-}  // namespace zoetrope::wan
+}  // namespace zoetrope
