@@ -162,7 +162,7 @@ void write(std::optional<AtomicFile>& file, const std::string& text) {
 void open_folder(std::optional<MadeFolder>& made, const std::string& folder, const Mode& first) {
   if (folder.empty()) return;
   made.emplace(folder);
-  const AtomicFile probe(fs::path(folder) / fmt::format("{}-1.svg", first.name));
+  check_writable(fs::path(folder) / fmt::format("{}-1.svg", first.name));
 }
 
 // All or none of them.

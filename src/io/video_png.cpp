@@ -12,6 +12,7 @@ extern "C" {
 #include <vector>
 
 #include "base/error.h"
+#include "base/made_folder.h"
 #include "base/run_files.h"
 #include "io/ffmpeg.h"
 #include "io/video_writers.h"
@@ -69,34 +70,6 @@ std::string text_chunk(const std::string& key, const std::string& value) {
   append_be32(chunk, av_crc(table, ~0u, reinterpret_cast<const uint8_t*>(body.data()), body.size()) ^ ~0u);
   return chunk;
 }
-
-// A folder that we made goes again unless it is kept, if it is empty by then.
-class MadeFolder {
- public:
-  MadeFolder() = default;
-  MadeFolder(const MadeFolder&) = delete;
-  MadeFolder& operator=(const MadeFolder&) = delete;
-  ~MadeFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove(path_, ignored);
-  }
-  void make(const fs::path& path) {
-    std::error_code code;
-    if (fs::create_directory(path, code)) {
-      path_ = path;
-      unfinished_ = UnfinishedPath(path.string(), UnfinishedPath::Kind::kFolder);
-    }
-    if (code) fail("{}: this folder cannot be made: {}", path.string(), code.message());
-  }
-  void keep() {
-    path_.clear();
-    unfinished_.forget();
-  }
-
- private:
-  fs::path path_;
-  UnfinishedPath unfinished_;
-};
 
 class PngWriter final : public FrameWriter {
  public:
@@ -162,7 +135,6 @@ class PngWriter final : public FrameWriter {
     // A longer clip was here: what it has left would be taken for the end of this one.
     std::error_code ignored;
     for (const fs::path& frame : frames_there_from(frames_.size())) fs::remove(frame, ignored);
-    made_folder_.keep();
   }
 
  private:
@@ -179,12 +151,12 @@ class PngWriter final : public FrameWriter {
   void use_folder() {
     folder_ = path_.filename().empty() ? path_.parent_path() : path_;
     numbering_ = {"", ".png", 4};
-    made_folder_.make(folder_);
+    made_folder_.emplace(folder_);
   }
 
   const fs::path path_;
   fs::path folder_;
-  MadeFolder made_folder_;  // before frames_, whose files must be gone when it is removed
+  std::optional<MadeFolder> made_folder_;  // before frames_, whose files must be gone when it is removed
   Numbering numbering_;
   std::optional<fs::path> single_;  // the name if only one frame comes
   std::string text_;                // metadata chunks, the same in every frame
