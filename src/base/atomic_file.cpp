@@ -24,8 +24,6 @@ namespace zoetrope {
 
 namespace {
 
-std::string system_message(int code) { return std::generic_category().message(code); }
-
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
@@ -126,7 +124,7 @@ AtomicFile::AtomicFile(std::filesystem::path final_path) : final_(std::move(fina
   while (descriptor_ < 0) {
     temporary_ = folder / fmt::format(".zoetrope-{}-{}.partial", ::getpid(), counter++);
     unfinished_ = UnfinishedPath(temporary_.string(), UnfinishedPath::Kind::kFile);
-    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor_ < 0 && errno != EEXIST) {
       const int code = errno;
       discard();

@@ -16,6 +16,9 @@ template <typename... Args>
   throw Error(fmt::format(format, std::forward<Args>(args)...));
 }
 
+// What the system calls an errno: "No space left on device".
+std::string system_message(int code);
+
 // Prints the broken condition with its place and aborts.
 [[noreturn]] void check_failed(const char* condition, const char* file, int line, const std::string& detail);
 

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <system_error>
 #include <thread>
 
 #include "base/error.h"
@@ -14,8 +13,6 @@
 
 namespace zoetrope {
 namespace {
-
-std::string system_message(int code) { return std::generic_category().message(code); }
 
 int64_t nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 

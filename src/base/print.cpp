@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -64,8 +63,7 @@ void finish_output() {
   int none = 0;
   if (std::fflush(stdout) != 0) lost_output.compare_exchange_strong(none, errno);
   if (lost_output == 0) return;
-  fail("standard output: cannot be written, so what was printed is not complete: {}",
-       std::generic_category().message(lost_output));
+  fail("standard output: cannot be written, so what was printed is not complete: {}", system_message(lost_output));
 }
 
 void take_standard_descriptors() {

@@ -9,7 +9,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -213,7 +212,7 @@ void SafetensorsFile::map() {
          file_.bytes());
   }
   void* mapped = ::mmap(nullptr, file_.bytes(), PROT_READ, MAP_SHARED, file_.descriptor(), 0);
-  if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), std::generic_category().message(errno));
+  if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), system_message(errno));
   data_ = static_cast<std::byte*>(mapped);
 }
 

@@ -106,7 +106,7 @@ class MappedBlock final : public WeightCache::Kept {
   MappedBlock(const fs::path& path, const InputFile& file) : path_(path), stamp_(file.stamp()) {
     if (stamp_.bytes == 0) return;  // cannot be mapped
     void* mapped = ::mmap(nullptr, stamp_.bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-    if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), std::generic_category().message(errno));
+    if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), system_message(errno));
     file_ = static_cast<std::byte*>(mapped);
     ::madvise(mapped, stamp_.bytes, MADV_WILLNEED);
   }
