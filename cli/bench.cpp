@@ -1,7 +1,6 @@
 // zoetrope bench: what the machine can do, and how much of it the engine reaches. Chooses the mode, parses its keys,
 // prints the tables and writes JSON and page; the measuring is in bench/.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "bench/page.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/progress.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -62,13 +62,6 @@ struct Mode {
   OptionSet (*describe)(Settings&);
   std::vector<bench::Section> (*run)(Run&);
 };
-
-// One line on a terminal that the next one replaces; nothing elsewhere.
-void show_progress(const std::string& text) {
-  if (interrupted()) fail("interrupted");
-  if (isatty(STDERR_FILENO) == 0) return;
-  replace_last_line(text);
-}
 
 std::vector<bench::Section> one(bench::Section section) { return {std::move(section)}; }
 

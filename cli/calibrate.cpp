@@ -3,7 +3,6 @@
 #include "bench/calibrate.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +16,7 @@
 #include "base/words.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/progress.h"
 #include "planner/calibrated.h"
 
 namespace zoetrope::cli {
@@ -55,13 +55,6 @@ double timeout(const std::vector<std::string>& words) {
     return bench::CalibrateSettings().comm_timeout;
   }
   return options.settings.comm_timeout;
-}
-
-// One line on a terminal that the next one replaces; nothing elsewhere.
-void show_progress(const std::string& text) {
-  if (interrupted()) fail("interrupted");
-  if (isatty(STDERR_FILENO) == 0) return;
-  replace_last_line(text);
 }
 
 // The folder of the user's cache is made; one that the user named must be there.

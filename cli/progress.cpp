@@ -5,8 +5,10 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "base/print.h"
 #include "base/words.h"
+#include "cli/interrupt.h"
 #include "trace/elapsed.h"
 
 namespace zoetrope::cli {
@@ -28,6 +30,12 @@ double share_of(int64_t done, int64_t total) {
 }
 
 }  // namespace
+
+void show_progress(const std::string& text) {
+  if (interrupted()) fail("interrupted");
+  if (isatty(STDERR_FILENO) == 0) return;
+  replace_last_line(text);
+}
 
 Progress::Progress(std::string title, std::string unit)
     : title_(std::move(title)),

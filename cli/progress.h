@@ -9,6 +9,9 @@
 
 namespace zoetrope::cli {
 
+// One line on a terminal that the next one replaces; nothing elsewhere. Error once the run was interrupted.
+void show_progress(const std::string& text);
+
 class Progress {
  public:
   // `unit` in the singular: "step", "frame".
