@@ -4,8 +4,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/available_threads.h"  // for who wants their number only
-
 namespace zoetrope {
 
 struct AvailableCores {
@@ -18,5 +16,7 @@ struct AvailableCores {
 
 // `root`: where proc/ and what it mounts are looked for.
 AvailableCores available_cores(const std::filesystem::path& root = "/");
+
+int available_threads();  // available_cores().threads()
 
 }  // namespace zoetrope

@@ -8,7 +8,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "base/available_threads.h"  // how many a team may have
+#include "base/available_cores.h"  // how many a team may have
 #include "base/index_range.h"
 
 namespace zoetrope {

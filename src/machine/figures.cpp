@@ -11,7 +11,7 @@
 #include "zoetrope/version.h"
 
 #include "base/atomic_file.h"
-#include "base/available_threads.h"
+#include "base/available_cores.h"
 #include "base/cache_folder.h"
 #include "base/error.h"
 #include "base/input_file.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "base/available_threads.h"
+#include "base/available_cores.h"
 #include "base/error.h"
 #include "base/words.h"
 #include "machine/layer_work.h"

@@ -9,7 +9,7 @@
 #include <map>
 #include <tuple>
 
-#include "base/available_threads.h"
+#include "base/available_cores.h"
 #include "base/error.h"
 #include "base/index_range.h"
 #include "comm/launcher.h"

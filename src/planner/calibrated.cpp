@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/available_threads.h"
+#include "base/available_cores.h"
 #include "base/cache_folder.h"
 #include "base/error.h"
 #include "base/words.h"
