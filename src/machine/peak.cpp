@@ -37,7 +37,7 @@ const IsaEntry& entry(Isa isa) {
   return *std::find_if(std::begin(kIsas), std::end(kIsas), [isa](const IsaEntry& e) { return e.isa == isa; });
 }
 
-// Between two looks at the clock: 20 to 50 µs of work, a millisecond on matrix units.
+// Between two looks at the clock: 20 to 50 µs of work, a millisecond with AMX.
 constexpr int64_t kRounds = 4000;
 
 double clock_seconds(clockid_t clock) {

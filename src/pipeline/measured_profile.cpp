@@ -16,7 +16,7 @@ double most(const planner::Curve& curve) {
 }
 
 // The curves of `compute` through the measured rates. A library may know faster instructions than the multiply-adds
-// that were timed (matrix units): then the fastest operation is the peak, and no fraction is above 1.
+// that were timed (AMX): then the fastest operation is the peak, and no fraction is above 1.
 void fit(planner::ComputeFigures& compute, const machine::DtypeRates& rates) {
   const auto rows = static_cast<double>(rates.gemm_rows), tokens = static_cast<double>(rates.attention_tokens);
   const double keys = compute.attention_keys.points().empty() ? 1 : compute.attention_keys.at(tokens);

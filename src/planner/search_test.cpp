@@ -389,7 +389,7 @@ TEST(Search, ThroughputAndCostMayUseFewerRanksForARun) {
   EXPECT_EQ(search(q).sooner(), nullptr);
 }
 
-// Links that cost next to nothing: eight runs of a rank make most videos, and one of eight is over soonest.
+// Links that cost next to nothing: eight runs of a rank make most videos, and one of eight is the fastest.
 TEST(Search, ATieThatIsOverSoonerIsNamed) {
   Question q = question(8, machine(8, 1e15));
   q.objective = Objective::kThroughput;
