@@ -17,8 +17,8 @@
 #include "bench/plot.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
+#include "parallel/shards.h"
 #include "pipeline/dtype_name.h"
-#include "schedule/shards.h"
 #include "trace/trace.h"
 
 namespace zoetrope::bench {
@@ -111,7 +111,7 @@ class RankRun {
       : world_(world),
         stream_(stream),
         data_(data),
-        own_(schedule::token_shard(data.problem.query_tokens, world.size(), world.rank())),
+        own_(parallel::token_shard(data.problem.query_tokens, world.size(), world.rank())),
         o_(o),
         attention_(attention::plan({.batch = data.problem.batch,
                                     .tokens = data.problem.query_tokens,
@@ -199,7 +199,7 @@ class RankRun {
   void gather() {
     std::vector<comm::Segment> sends, receives;
     const auto add = [&](std::vector<comm::Segment>& segments, int owner, int peer) {
-      const IndexRange tokens = schedule::token_shard(o_.extent(1), world_.size(), owner);
+      const IndexRange tokens = parallel::token_shard(o_.extent(1), world_.size(), owner);
       for (int64_t b = 0; b < o_.extent(0); ++b) {
         const TensorView piece = o_.view().select(0, b).slice(0, tokens.begin, tokens.end);
         segments.push_back({peer, piece.raw(), piece.bytes()});

@@ -57,11 +57,11 @@ Timed run(CalibrationRank& rank, const attention::Strategy& strategy, DType dtyp
 std::vector<SelfCheck> check_profile(CalibrationRank& rank, const planner::HardwareProfile* profile, DType dtype,
                                      double peak) {
   const int ranks = rank.world().size();
-  std::vector<schedule::Topology> topologies;
+  std::vector<parallel::Topology> topologies;
   if (ranks <= kHeads) topologies.push_back({ranks, 1});
   if (ranks > 1) topologies.push_back({1, ranks});
   std::vector<SelfCheck> checks;
-  for (const schedule::Topology& topology : topologies) {
+  for (const parallel::Topology& topology : topologies) {
     attention::Strategy strategy;
     strategy.ulysses = topology.ulysses;
     strategy.ring = topology.ring;

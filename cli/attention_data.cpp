@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "io/hash.h"
-#include "schedule/shards.h"
+#include "parallel/shards.h"
 #include "tensor/half.h"
 
 namespace zoetrope::cli {
@@ -143,7 +143,7 @@ class Reader {
 void check_memory(const Shape& queries, const Shape& keys, DType dtype, const AttentionOptions& options,
                   const ProcessPart& part) {
   const bool compares = part.rank == 0 && options.reference, writes = part.rank == 0 && !options.output.empty();
-  const auto own = static_cast<double>(schedule::token_shard(queries[1], part.ranks, part.rank).size());
+  const auto own = static_cast<double>(parallel::token_shard(queries[1], part.ranks, part.rank).size());
   const auto all_queries = static_cast<double>(queries[1]), all_keys = static_cast<double>(keys[1]);
   const double q = compares ? all_queries : own;
   const double o = compares || writes ? all_queries : own;

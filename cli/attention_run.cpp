@@ -10,7 +10,7 @@
 #include "bench/statistics.h"
 #include "cli/interrupt.h"
 #include "device/stream.h"
-#include "schedule/shards.h"
+#include "parallel/shards.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -20,7 +20,7 @@ class RankRun {
   RankRun(const AttentionRun& run, comm::Communicator& world)
       : run_(run), world_(world), stream_(run.threads, {run.trace, world.rank(), trace::kComputeLane}) {
     const int64_t tokens = run.data.query_tokens();
-    own_ = schedule::token_shard(tokens, world.size(), world.rank());
+    own_ = parallel::token_shard(tokens, world.size(), world.rank());
     own_keys_ = run.data.cross() ? IndexRange{0, run.data.key_tokens()} : own_;
     if (run.data.random) fill();
   }
@@ -194,7 +194,7 @@ AttentionMeasurement run_attention(const AttentionRun& run, comm::Communicator& 
 void gather_output(const AttentionRun& run, comm::Communicator& world) {
   if (run.shared || world.size() == 1) return;
   const auto pieces = [&](int owner, int peer) {
-    const IndexRange tokens = schedule::token_shard(run.o.extent(1), world.size(), owner);
+    const IndexRange tokens = parallel::token_shard(run.o.extent(1), world.size(), owner);
     std::vector<comm::Segment> segments;
     for (int64_t b = 0; b < run.o.extent(0); ++b) {
       const TensorView rows = run.o.select(0, b).slice(0, tokens.begin, tokens.end);

@@ -8,9 +8,9 @@
 namespace zoetrope::cli {
 namespace {
 
+using parallel::Direction;
 using planner::Candidate;
 using planner::RankUse;
-using schedule::Direction;
 
 // The split of one run as all systems see it.
 struct Split {

@@ -3,7 +3,7 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-set(CMAKE_EXPORT_COMPILE_COMMANDS ON)  # tests/walls reads each file's flags there
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)  # tests/dependencies reads each file's flags there
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
@@ -20,7 +20,7 @@ math(EXPR ZOETROPE_TEST_TIMEOUT "300 * ${ZOETROPE_TEST_TIMEOUT_SCALE}")      # s
 math(EXPR ZOETROPE_LONG_TEST_TIMEOUT "900 * ${ZOETROPE_TEST_TIMEOUT_SCALE}")  # of whole runs
 
 # AVX2 + FMA is the floor (every x86-64 server and desktop since 2013); wider sets are chosen at run time, in files of
-# which nothing is linked for others (tests/walls/check_instruction_sets.py).
+# which nothing is linked for others (tests/dependencies/check_instruction_sets.py).
 set(ZOETROPE_FLOOR -march=x86-64-v3)
 add_library(zoetrope_flags INTERFACE)
 target_compile_options(zoetrope_flags INTERFACE

@@ -11,11 +11,11 @@
 namespace zoetrope::attention {
 namespace {
 
-using schedule::Region;
+using parallel::Region;
 
 int parts_of(Region region) { return region == Region::kKV ? 2 : 1; }
 
-int64_t sum_bytes(const schedule::Sizes& sizes, const std::vector<schedule::Segment>& segments) {
+int64_t sum_bytes(const parallel::Sizes& sizes, const std::vector<parallel::Segment>& segments) {
   int64_t bytes = 0;
   for (const auto& segment : segments) bytes += segment_bytes(sizes, segment);
   return bytes;
@@ -47,7 +47,7 @@ kernels::FlashProblem flash_problem(const ChunkContext& context, int64_t queries
   flash.query_tokens = queries;
   flash.key_tokens = 0;
   const auto direction = schedule_direction(context.strategy.direction);
-  const schedule::Topology& topology = context.topology;
+  const parallel::Topology& topology = context.topology;
   for (const auto& step : ring_schedule(problem.tokens, topology.ring, direction, topology.ring_index(context.rank)))
     for (const auto& piece : step.compute)
       if (!piece.tokens.empty()) flash.key_tokens = std::max(flash.key_tokens, keys_with(context, piece.tokens).size());
@@ -108,7 +108,7 @@ class Builder {
   // Statistics that all blocks are folded with, where a ring spreads the keys. One rank's attend() takes its own.
   void statistics(Workspace& workspace) {
     if (context_.strategy.softmax != Softmax::kFixedMax || context_.topology.ring == 1 || !computes()) return;
-    const int64_t bytes = schedule::statistics_bytes(sizes_, out_.heads.size());
+    const int64_t bytes = parallel::statistics_bytes(sizes_, out_.heads.size());
     const auto book = [&] {
       return TensorView(workspace.book(bytes), DType::kF32,
                         {sizes_.batch, out_.heads.size(), 3 + context_.problem.head_dim});
@@ -116,7 +116,7 @@ class Builder {
     RingStatistics& statistics = chunk_.statistics.emplace();
     statistics.all = book();
     const int self = context_.topology.ring_index(context_.rank);
-    for (const int peer : schedule::statistics_ranks(context_.problem.tokens, context_.topology.ring)) {
+    for (const int peer : parallel::statistics_ranks(context_.problem.tokens, context_.topology.ring)) {
       const TensorView& part = statistics.parts.emplace_back(book());
       if (peer == self) statistics.own = part;
       else statistics.receives.push_back(posted(peer, part.data<char>(), bytes));
@@ -126,9 +126,9 @@ class Builder {
   }
 
   // The ring: blocks to fold and transfers to post, step by step. `slots` are shared by all chunks.
-  void ring(const std::array<char*, schedule::kSlots>& slots) {
+  void ring(const std::array<char*, parallel::kSlots>& slots) {
     const auto at = [&](int slot, int64_t row) {
-      return (slot == schedule::kOwnSlot ? kv_rows_ : slots[static_cast<size_t>(slot)]) +
+      return (slot == parallel::kOwnSlot ? kv_rows_ : slots[static_cast<size_t>(slot)]) +
              row * chunk_.folded.row_bytes(2);
     };
     const int ring = context_.topology.ring, index = context_.topology.ring_index(context_.rank);
@@ -147,7 +147,7 @@ class Builder {
       }
       // A half leaves from the middle of its block; whatever arrives does so at the start of its slot.
       for (const auto& send : step.sends) {
-        const int64_t first = schedule::ring_block(context_.problem.tokens, ring, send.block).begin;
+        const int64_t first = parallel::ring_block(context_.problem.tokens, ring, send.block).begin;
         post(ready.sends, send, at(send.slot, send.tokens.begin - first));
       }
       for (const auto& receive : step.receives) post(ready.receives, receive, at(receive.slot, 0));
@@ -195,15 +195,15 @@ class Builder {
     return base + (tokens.begin - out_.block.begin) * chunk_.folded.row_bytes(parts_of(region));
   }
 
-  void post(std::vector<comm::Segment>& list, const schedule::Transfer& transfer, char* data) const {
+  void post(std::vector<comm::Segment>& list, const parallel::Transfer& transfer, char* data) const {
     const int64_t bytes = kv_bytes(sizes_, transfer.tokens, out_.heads.size());
     if (bytes > 0) list.push_back(posted(transfer.peer, data, bytes));
   }
 
   const ChunkContext& context_;
-  schedule::Sizes sizes_;
+  parallel::Sizes sizes_;
   Chunk& chunk_;
-  schedule::Exchange out_, back_;
+  parallel::Exchange out_, back_;
   char* out_rows_ = nullptr;
   char* q_rows_ = nullptr;
   char* kv_rows_ = nullptr;
@@ -223,7 +223,7 @@ kernels::TileSizes plan_tiles(const ChunkContext& context) {
   const kernels::TileSizes wanted{strategy.block_q, strategy.block_kv};
   if (strategy.deterministic || wanted != kernels::TileSizes{}) return wanted;
   // The first chunk has the most heads: where it has none, no other has.
-  const schedule::Exchange first =
+  const parallel::Exchange first =
       exchange_schedule(schedule_sizes(context.problem), context.topology, context.rank, strategy.head_chunks, 0);
   if (first.block.empty() || first.heads.empty()) return wanted;
   const kernels::TileCache cache(kernels::TileCache::default_file());
@@ -232,8 +232,8 @@ kernels::TileSizes plan_tiles(const ChunkContext& context) {
 }
 
 RingSlots::RingSlots(const ChunkContext& context, int64_t most_heads, Workspace& workspace) {
-  const schedule::Sizes sizes = schedule_sizes(context.problem);
-  std::array<int64_t, schedule::kSlots> bytes{};
+  const parallel::Sizes sizes = schedule_sizes(context.problem);
+  std::array<int64_t, parallel::kSlots> bytes{};
   for (const auto& step :
        ring_schedule(context.problem.tokens, context.topology.ring, schedule_direction(context.strategy.direction),
                      context.topology.ring_index(context.rank))) {

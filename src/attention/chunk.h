@@ -24,8 +24,8 @@
 #include "attention/workspace.h"
 #include "device/stream.h"
 #include "kernels/flash_attention/flash_attention.h"
-#include "schedule/exchange.h"
-#include "schedule/ring.h"
+#include "parallel/exchange.h"
+#include "parallel/ring.h"
 
 namespace zoetrope::attention {
 
@@ -54,7 +54,7 @@ struct RingStatistics {
 struct ChunkContext {
   const Problem& problem;
   const Strategy& strategy;
-  schedule::Topology topology;
+  parallel::Topology topology;
   int rank = 0;
   Stream& stream;  // of the rank, where a plan times tiles
   kernels::TileSizes tiles{};
@@ -67,7 +67,7 @@ kernels::TileSizes plan_tiles(const ChunkContext& context);
 // The buffers that ring blocks on their way alternate in; the chunks take turns.
 struct RingSlots {
   RingSlots(const ChunkContext& context, int64_t most_heads, Workspace& workspace);
-  std::array<char*, schedule::kSlots> rows{};  // null where the direction does not use it
+  std::array<char*, parallel::kSlots> rows{};  // null where the direction does not use it
 };
 
 struct Chunk {

@@ -105,7 +105,7 @@ struct ContextAttention::Impl {
   mesh::ContextAxis* axis = nullptr;
 
   IndexRange tokens;
-  schedule::Topology topology;  // that work is spread over: one rank where every rank has all keys
+  parallel::Topology topology;  // that work is spread over: one rank where every rank has all keys
   Workspace workspace;
   size_t state_bytes = 0;
   std::optional<RingSlots> slots;
@@ -142,7 +142,7 @@ struct ContextAttention::Impl {
 };
 
 void ContextAttention::Impl::build() {
-  tokens = schedule::token_shard(problem.tokens, axis->degree(), axis->rank());
+  tokens = parallel::token_shard(problem.tokens, axis->degree(), axis->rank());
   topology = {strategy.ulysses, strategy.ring};
   Problem spread = problem;
   if (problem.key_tokens > 0) {
@@ -152,8 +152,8 @@ void ContextAttention::Impl::build() {
   const int rank = topology.ranks() == 1 ? 0 : axis->rank();
   ChunkContext context{spread, strategy, topology, rank, *stream};
   context.tiles = plan_tiles(context);
-  const IndexRange share = schedule::head_share(problem.heads, topology.ulysses, topology.ulysses_index(rank));
-  slots.emplace(context, schedule::head_chunk(share, strategy.head_chunks, 0).size(), workspace);
+  const IndexRange share = parallel::head_share(problem.heads, topology.ulysses, topology.ulysses_index(rank));
+  slots.emplace(context, parallel::head_chunk(share, strategy.head_chunks, 0).size(), workspace);
   chunks.reserve(static_cast<size_t>(strategy.head_chunks));
   for (int i = 0; i < strategy.head_chunks; ++i) {
     const Chunk& chunk = chunks.emplace_back(context, i, *slots, workspace);

@@ -228,7 +228,7 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
   if (checked.ulysses == 0) {
     if (degree % checked.ring != 0) {
       fail("ring={} does not divide the context degree {}; legal values: {}", checked.ring, degree,
-           fmt::join(schedule::legal_ulysses(degree, degree), ", "));
+           fmt::join(parallel::legal_ulysses(degree, degree), ", "));
     }
     checked.ulysses = degree / checked.ring;
   }
@@ -257,20 +257,20 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
   return checked;
 }
 
-schedule::Direction schedule_direction(Direction direction) {
+parallel::Direction schedule_direction(Direction direction) {
   switch (direction) {
     case Direction::kForward:
-      return schedule::Direction::kForward;
+      return parallel::Direction::kForward;
     case Direction::kTwoWay:
-      return schedule::Direction::kTwoWay;
+      return parallel::Direction::kTwoWay;
     case Direction::kOpen:
-      return schedule::Direction::kOpen;
+      return parallel::Direction::kOpen;
   }
   ZT_CHECK(false, "direction {}", static_cast<int>(direction));
   return {};
 }
 
-schedule::Sizes schedule_sizes(const Problem& problem) {
+parallel::Sizes schedule_sizes(const Problem& problem) {
   return {problem.batch, problem.tokens, problem.heads, problem.head_dim,
           static_cast<int64_t>(dtype_size(problem.dtype))};
 }

@@ -4,8 +4,8 @@
 
 #include "zoetrope/attention.h"
 
-#include "schedule/ring.h"
-#include "schedule/shards.h"
+#include "parallel/ring.h"
+#include "parallel/shards.h"
 
 namespace zoetrope::attention {
 
@@ -32,7 +32,7 @@ Problem checked_problem(const Problem& problem);
 // The strategy with U, R and softmax filled in, for a context axis of `degree` ranks. Throws Error.
 Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads);
 
-schedule::Direction schedule_direction(Direction direction);
-schedule::Sizes schedule_sizes(const Problem& problem);
+parallel::Direction schedule_direction(Direction direction);
+parallel::Sizes schedule_sizes(const Problem& problem);
 
 }  // namespace zoetrope::attention

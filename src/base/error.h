@@ -1,4 +1,4 @@
-// How rooms report: fail() for what a user can mend (throws Error), ZT_CHECK for bugs of ours (aborts).
+// How modules report: fail() for what a user can mend (throws Error), ZT_CHECK for bugs of ours (aborts).
 #pragma once
 
 #include <fmt/format.h>

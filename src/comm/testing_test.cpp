@@ -59,7 +59,7 @@ ZT_RANK_TEST(Delayed, NamedMessagesEndNoEarlierThanTheirDelay) {
   EXPECT_LE(delayed.wait_seconds(), passed.count());
 }
 
-// What the overlap tests of other rooms rest on: a delay that passes under computation is not waited for.
+// What the overlap tests of other modules rely on: a delay that passes under computation is not waited for.
 ZT_RANK_TEST(Delayed, DelayPassesWhileTheRankComputes) {
   DelayedCommunicator delayed(comm, "ring hop", Seconds(0.05));
   Hop hop(delayed, "ring hop");

@@ -1,5 +1,5 @@
-// The little of FFmpeg that this room uses, owned: contexts that free themselves, one encoder, one container with one
-// stream. Private to the room; no other room sees FFmpeg.
+// The little of FFmpeg that this module uses, owned: contexts that free themselves, one encoder, one container with one
+// stream. Private to the module; no other module sees FFmpeg.
 #pragma once
 
 extern "C" {

@@ -1,4 +1,4 @@
-// The files that hold one picture, by the libraries that everybody decodes them with. Private to the room.
+// The files that hold one picture, by the libraries that everybody decodes them with. Private to the module.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Which way up a stored picture is to be seen. Private to the room.
+// Which way up a stored picture is to be seen. Private to the module.
 #pragma once
 
 #include <string_view>

@@ -10,7 +10,7 @@
 
 namespace zoetrope::io {
 
-// body(IndexRange) over parts of [0, count) at once. Threads of its own, because this room lies below the thread teams;
+// body(IndexRange) over parts of [0, count) at once. Threads of its own, because this module is below the thread teams;
 // their start is tens of microseconds against the millisecond that a part takes.
 template <typename Body>
 void in_parts(int64_t count, int threads, const Body& body) {

@@ -1,4 +1,4 @@
-// For this room's tests: files in a folder of their own, well-formed or not.
+// For the tests of this module: files in a folder of their own, well-formed or not.
 #pragma once
 
 #include <fcntl.h>

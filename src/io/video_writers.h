@@ -1,4 +1,4 @@
-// The writers behind FrameWriter::open, one per kind of file. Private to the room.
+// The writers behind FrameWriter::open, one per kind of file. Private to the module.
 #pragma once
 
 #include <filesystem>

@@ -1,7 +1,7 @@
 // One vector of floats at a time: loads and stores of F32 and BF16 rows with tails, sums that stay accurate. Eight
 // floats on AVX2, the build's floor; sixteen in files that are compiled for AVX-512 and chosen at run time. What both
 // kinds of file define stands in a namespace of its own, so that the linker never takes one for the other: held by
-// tests/walls/check_instruction_sets.py.
+// tests/dependencies/check_instruction_sets.py.
 #pragma once
 
 #include <immintrin.h>

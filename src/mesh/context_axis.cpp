@@ -6,11 +6,11 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "schedule/shards.h"
+#include "parallel/shards.h"
 
 namespace zoetrope::mesh {
 
-using schedule::legal_ulysses;
+using parallel::legal_ulysses;
 
 int default_ulysses(int context_degree, int64_t heads) { return legal_ulysses(context_degree, heads).back(); }
 

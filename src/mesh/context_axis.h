@@ -10,7 +10,7 @@
 
 namespace zoetrope::mesh {
 
-// The largest of schedule::legal_ulysses().
+// The largest of parallel::legal_ulysses().
 int default_ulysses(int context_degree, int64_t heads);
 // Throws Error, listing the legal values, where `ulysses` is not one of them.
 void check_ulysses(int64_t ulysses, int context_degree, int64_t heads);

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/test_folder.h"
 #include "mesh/context_axis.h"
-#include "schedule/shards.h"
+#include "parallel/shards.h"
 
 namespace zoetrope::mesh {
 namespace {
@@ -50,8 +50,8 @@ TEST(Coordinates, AreABijectionWithContextFast) {
 }
 
 TEST(Ulysses, LegalValuesAreTheDivisorsNotAboveTheHeads) {
-  EXPECT_EQ(schedule::legal_ulysses(12, 40), (std::vector<int>{1, 2, 3, 4, 6, 12}));
-  EXPECT_EQ(schedule::legal_ulysses(12, 5), (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_EQ(parallel::legal_ulysses(12, 40), (std::vector<int>{1, 2, 3, 4, 6, 12}));
+  EXPECT_EQ(parallel::legal_ulysses(12, 5), (std::vector<int>{1, 2, 3, 4}));
   EXPECT_EQ(default_ulysses(16, 12), 8);
   EXPECT_EQ(default_ulysses(7, 3), 1);
   EXPECT_THAT(error_of([] { check_ulysses(3, 4, 40); }),

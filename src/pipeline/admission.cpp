@@ -276,7 +276,7 @@ planner::RankUse rank_use(const RankLayout& layout, int here) {
   use.data = layout.degrees.data;
   use.context = {std::max(1, layout.strategy.ulysses), std::max(1, layout.strategy.ring)};
   use.sharded = layout.sharded;
-  use.direction = static_cast<schedule::Direction>(layout.strategy.direction);
+  use.direction = static_cast<parallel::Direction>(layout.strategy.direction);
   use.head_chunks = layout.strategy.head_chunks;
   use.fixed_max = layout.strategy.softmax == attention::Softmax::kFixedMax;
   use.vae = layout.vae;

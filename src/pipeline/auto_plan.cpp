@@ -67,7 +67,7 @@ void fix_all(Fixed& fixed, const RankLayout& layout) {
   fixed.context = layout.degrees.context;
   fixed.ulysses = layout.strategy.ulysses;
   fixed.ring = layout.strategy.ring;
-  fixed.direction = static_cast<schedule::Direction>(layout.strategy.direction);
+  fixed.direction = static_cast<parallel::Direction>(layout.strategy.direction);
   fixed.head_chunks = layout.strategy.head_chunks;
   fixed.vae = layout.vae;
   fixed.text_encoder = 1;  // see encode_prompts_over_ranks()
@@ -155,7 +155,7 @@ Fixed fixed_by_keys(const attention::StrategyOptions& keys, const attention::Str
   Fixed fixed;
   fixed.ulysses = degree(open.ulysses);
   fixed.ring = degree(open.ring);
-  if (!open.direction) fixed.direction = static_cast<schedule::Direction>(strategy.direction);
+  if (!open.direction) fixed.direction = static_cast<parallel::Direction>(strategy.direction);
   if (!open.head_chunks) fixed.head_chunks = strategy.head_chunks;
   return fixed;
 }

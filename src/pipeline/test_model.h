@@ -1,4 +1,4 @@
-// For this room's tests: recorded checkpoint folders, and copies of them that may be changed.
+// For the tests of this module: recorded checkpoint folders, and copies of them that may be changed.
 #pragma once
 
 #include <gtest/gtest.h>

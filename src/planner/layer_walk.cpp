@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "schedule/exchange.h"
-#include "schedule/ring.h"
-#include "schedule/shards.h"
+#include "parallel/exchange.h"
+#include "parallel/ring.h"
+#include "parallel/shards.h"
 
 namespace zoetrope::planner {
 namespace {
@@ -25,8 +25,8 @@ constexpr const char* kLayerEnd = "slower ranks";
 // q, k and v are three tensors, each of which costs a latency; o is one.
 constexpr int kExchangedTensors = 3;
 
-schedule::Topology used_topology(const RankUse& ranks) {
-  return ranks.sharded ? ranks.context : schedule::Topology{1, 1};
+parallel::Topology used_topology(const RankUse& ranks) {
+  return ranks.sharded ? ranks.context : parallel::Topology{1, 1};
 }
 
 // Adds up what goes from a rank to each of its peers.
@@ -112,21 +112,21 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
 // The columns of a ring and the data coordinates have the same tables, so that one reading does for all.
 void LayerWalk::read_ring_tables() {
   for (int index = 0; index < topology_.ring; ++index) {
-    const auto table = schedule::ring_schedule(sizes_.tokens, topology_.ring, configuration_.ranks.direction, index);
+    const auto table = parallel::ring_schedule(sizes_.tokens, topology_.ring, configuration_.ranks.direction, index);
     if (ring_.size() < table.size()) ring_.resize(table.size());
     for (size_t t = 0; t < table.size(); ++t) {
       RingStep& step = ring_[t];
-      for (const schedule::Transfer& send : table[t].sends)
+      for (const parallel::Transfer& send : table[t].sends)
         if (!send.tokens.empty()) step.hops.push_back({index, send.peer, send.tokens.size()});
-      for (const schedule::Piece& piece : table[t].compute)
+      for (const parallel::Piece& piece : table[t].compute)
         if (!piece.tokens.empty()) step.keys.push_back({index, piece.tokens.size()});
     }
   }
 }
 
 int64_t LayerWalk::heads_of(int context_rank, int chunk) const {
-  const IndexRange share = schedule::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(context_rank));
-  return schedule::head_chunk(share, configuration_.ranks.head_chunks, chunk).size();
+  const IndexRange share = parallel::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(context_rank));
+  return parallel::head_chunk(share, configuration_.ranks.head_chunks, chunk).size();
 }
 
 std::vector<Flow> LayerWalk::exchange_flows(int chunk, Way way) const {
@@ -134,11 +134,11 @@ std::vector<Flow> LayerWalk::exchange_flows(int chunk, Way way) const {
   if (topology_.ulysses == 1) return flows;
   const int chunks = configuration_.ranks.head_chunks;
   for (int rank = 0; rank < topology_.ranks(); ++rank) {
-    const auto exchange = way == Way::kThere ? schedule::exchange_schedule(sizes_, topology_, rank, chunks, chunk)
-                                             : schedule::return_schedule(sizes_, topology_, rank, chunks, chunk);
+    const auto exchange = way == Way::kThere ? parallel::exchange_schedule(sizes_, topology_, rank, chunks, chunk)
+                                             : parallel::return_schedule(sizes_, topology_, rank, chunks, chunk);
     const int ring = topology_.ring_index(rank);
-    for (const schedule::Segment& send : exchange.sends)
-      add_flow(flows, rank, topology_.rank_of(ring, send.peer), schedule::segment_bytes(sizes_, send));
+    for (const parallel::Segment& send : exchange.sends)
+      add_flow(flows, rank, topology_.rank_of(ring, send.peer), parallel::segment_bytes(sizes_, send));
   }
   return on_all_coordinates(std::move(flows));
 }
@@ -149,7 +149,7 @@ std::vector<Flow> LayerWalk::hop_flows(const RingStep& step, int chunk) const {
   for (int column = 0; column < topology_.ulysses; ++column) {
     const int64_t heads = heads_of(column, chunk);
     for (const Hop& hop : step.hops) {
-      const int64_t bytes = schedule::kv_bytes(sizes_, {0, hop.tokens}, heads);
+      const int64_t bytes = parallel::kv_bytes(sizes_, {0, hop.tokens}, heads);
       add_flow(flows, topology_.rank_of(hop.from, column), topology_.rank_of(hop.to, column), bytes);
     }
   }
@@ -196,14 +196,14 @@ std::vector<Arrival> LayerWalk::post(const char* name, const std::vector<Flow>& 
 
 // Every column's ranks that have keys send a record to each other.
 std::vector<Arrival> LayerWalk::post_statistics(int chunk) {
-  const std::vector<int> holders = schedule::statistics_ranks(sizes_.tokens, topology_.ring);
+  const std::vector<int> holders = parallel::statistics_ranks(sizes_.tokens, topology_.ring);
   std::vector<Routes::Group> groups;
   for (int first = 0; first < static_cast<int>(ranks_); first += topology_.ranks()) {
     for (int column = 0; column < topology_.ulysses; ++column) {
       const int64_t heads = heads_of(column, chunk);
       if (heads == 0) continue;
       Routes::Group& group = groups.emplace_back();
-      group.bytes = schedule::statistics_bytes(sizes_, heads);
+      group.bytes = parallel::statistics_bytes(sizes_, heads);
       for (const int index : holders) group.devices.push_back(first + topology_.rank_of(index, column));
     }
   }
@@ -249,7 +249,7 @@ void LayerWalk::take_time(const std::vector<Arrival>& arrivals, Kind kind) {
 void LayerWalk::before_attention() {
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const int context = static_cast<int>(rank) % topology_.ranks();
-    const int64_t tokens = schedule::token_shard(sizes_.tokens, topology_.ranks(), context).size();
+    const int64_t tokens = parallel::token_shard(sizes_.tokens, topology_.ranks(), context).size();
     const double flop = work_.linear_flop + work_.cross_flop;
     const double share = static_cast<double>(tokens * sizes_.batch) / static_cast<double>(sizes_.tokens);
     compute(rank, kProducts, prices_.products(flop, tokens, sizes_.batch), &Breakdown::linear, flop * share);
@@ -268,7 +268,7 @@ void LayerWalk::ring_step(const RingStep& step, int chunk, const std::vector<Arr
   }
   if (!statistics.empty()) wait(kStatisticsName, statistics, Kind::kRing);
   for (const Keys& keys : step.keys) {
-    const int64_t queries = schedule::ring_block(sizes_.tokens, topology_.ring, keys.index).size();
+    const int64_t queries = parallel::ring_block(sizes_.tokens, topology_.ring, keys.index).size();
     for (int column = 0; column < topology_.ulysses; ++column) {
       const int64_t heads = heads_of(column, chunk);
       const double seconds = prices_.attention(queries, keys.tokens, heads, sizes_.batch);
@@ -290,7 +290,7 @@ void LayerWalk::attend(int chunk, const std::vector<Arrival>& statistics) {
   for (size_t t = 0; t < ring_.size(); ++t) ring_step(ring_[t], chunk, t == 0 ? statistics : std::vector<Arrival>{});
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const int context = static_cast<int>(rank) % topology_.ranks();
-    const int64_t queries = schedule::ring_block(sizes_.tokens, topology_.ring, topology_.ring_index(context)).size();
+    const int64_t queries = parallel::ring_block(sizes_.tokens, topology_.ring, topology_.ring_index(context)).size();
     compute(rank, kMerge, prices_.merge(queries, heads_of(context, chunk), sizes_.batch, topology_.ring),
             &Breakdown::merge);
   }

@@ -131,7 +131,7 @@ TEST(MemoryModel, AbsurdSizesStayTooMuch) {
 TEST(AttentionMemory, CountsRingBuffersAndState) {
   RankUse use;
   use.context = {1, 2};
-  const schedule::Sizes sizes{.batch = 1, .tokens = 1000, .heads = 4, .head_dim = 16, .element_bytes = 4};
+  const parallel::Sizes sizes{.batch = 1, .tokens = 1000, .heads = 4, .head_dim = 16, .element_bytes = 4};
   const int64_t state = 500 * 4 * (16 + 2) * 4;
   EXPECT_EQ(attention_workspace(sizes, use, 0), Bytes(kAttention / 2 + kAttention / 3 + state));
 }

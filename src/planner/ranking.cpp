@@ -34,7 +34,7 @@ const char* objective_name(Objective objective) {
 int complexity_of(const Configuration& configuration, const HardwareProfile& hardware) {
   const RankUse& use = configuration.ranks;
   int settings = 0;
-  settings += use.direction != schedule::Direction::kForward ? 1 : 0;
+  settings += use.direction != parallel::Direction::kForward ? 1 : 0;
   settings += use.head_chunks > 1 ? 1 : 0;
   settings += use.fixed_max ? 1 : 0;
   settings += configuration.block_q != 0 && configuration.block_q != hardware.block_q ? 1 : 0;

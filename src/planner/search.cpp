@@ -84,7 +84,7 @@ class Search {
  private:
   // ---- what one configuration costs ----
 
-  Configuration configure(const Split& split, const Kernel& kernel, schedule::Direction direction, int chunks) {
+  Configuration configure(const Split& split, const Kernel& kernel, parallel::Direction direction, int chunks) {
     Configuration c;
     RankUse& use = c.ranks;
     use.here = std::min(q_.ranks_here, split.ranks());
@@ -193,7 +193,7 @@ class Search {
   bool can_fit(const Split& split, const Candidate& plain) {
     if (fits(plain)) return true;
     for (const Kernel& kernel : kernels(q_, split)) {
-      for (const schedule::Direction direction : directions(q_, split))
+      for (const parallel::Direction direction : directions(q_, split))
         for (const int count : head_chunks(q_, split))
           if (has_room(configure(split, kernel, direction, count))) return true;
     }
@@ -213,7 +213,7 @@ class Search {
     Configuration alone = c;
     alone.ranks.data = 1;
     alone.ranks.context = {1, 1};
-    alone.ranks.direction = schedule::Direction::kForward;
+    alone.ranks.direction = parallel::Direction::kForward;
     Candidate candidate;
     candidate.configuration = c;
     candidate.simulated = false;
@@ -242,7 +242,7 @@ class Search {
   void vary(const Trial& base) {
     const RankUse& plain = base.candidate.configuration.ranks;
     const std::vector<int> chunks = head_chunks(q_, base.split);
-    for (const schedule::Direction direction : directions(q_, base.split)) {
+    for (const parallel::Direction direction : directions(q_, base.split)) {
       Trial turned = base;
       if (direction != plain.direction) {
         if (bound(base, Change::kDirection, chunks.back()) > within_error()) continue;

@@ -29,7 +29,7 @@ const char* objective_name(Objective objective);  // "latency", "throughput", "c
 // What the user has fixed; unset is searched.
 struct Fixed {
   std::optional<int> data, context, ulysses, ring, head_chunks, vae, text_encoder;
-  std::optional<schedule::Direction> direction;
+  std::optional<parallel::Direction> direction;
   std::optional<bool> fixed_max;
   std::optional<int64_t> block_q, block_kv;
 };

@@ -32,7 +32,7 @@ StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware,
   const RankUse& use = configuration.ranks;
   const Prices prices(work, hardware, configuration);
   const int64_t batch = work.branches / use.data;
-  const schedule::Topology context = use.sharded ? use.context : schedule::Topology{1, 1};
+  const parallel::Topology context = use.sharded ? use.context : parallel::Topology{1, 1};
   const int64_t tokens = ceil_div(work.tokens, context.ranks()), block = work.tokens / context.ring;
   const int64_t heads = ceil_div(work.heads, context.ulysses);
   const auto layers = static_cast<double>(work.layers);
@@ -43,7 +43,7 @@ StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware,
   least.attention = layers * context.ring * prices.attention(block, block, heads, batch);
   const BestLink link = best_link(hardware);
   const double bytes =
-      static_cast<double>(schedule::kv_bytes(work.sizes(batch), {0, block * (context.ring - 1)}, heads));
+      static_cast<double>(parallel::kv_bytes(work.sizes(batch), {0, block * (context.ring - 1)}, heads));
   const int hops = (context.ring - 1) / 2;
   const double ring = layers * std::max(link.bandwidth > 0 ? bytes / link.bandwidth : 0, hops * link.latency);
   least.exposed_ring = std::max(0.0, ring - least.attention);

@@ -27,7 +27,7 @@ std::vector<Split> all_splits(const Question& question, int ranks) {
   for (int data = 1; data <= question.work.branches && data <= ranks; ++data) {
     if (ranks % data != 0 || question.work.branches % data != 0) continue;
     const int context = ranks / data;
-    for (const int ulysses : schedule::legal_ulysses(context, question.work.heads))
+    for (const int ulysses : parallel::legal_ulysses(context, question.work.heads))
       splits.push_back({data, {ulysses, context / ulysses}});
   }
   return splits;
@@ -121,7 +121,7 @@ std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks) {
     illegal.push_back({halves, fmt::format("{} ranks cannot be halved", ranks)});
   if (question.fixed.ulysses || question.fixed.ring) return illegal;
   for (const int context : values(legal_splits(question, ranks), [](const Split& s) { return s.context.ranks(); })) {
-    for (const int ulysses : schedule::legal_ulysses(context, context)) {
+    for (const int ulysses : parallel::legal_ulysses(context, context)) {
       if (ulysses <= question.work.heads) continue;
       illegal.push_back({{ranks / context, {ulysses, context / ulysses}},
                          fmt::format("{} Ulysses ranks, but {} heads, and a rank cannot attend less than one", ulysses,
@@ -172,8 +172,8 @@ std::vector<Kernel> kernels(const Question& question, const Split& split) {
   return found;
 }
 
-std::vector<schedule::Direction> directions(const Question& question, const Split& split) {
-  using schedule::Direction;
+std::vector<parallel::Direction> directions(const Question& question, const Split& split) {
+  using parallel::Direction;
   // Two ranks have one neighbour: all directions send the same there.
   constexpr int kFewestForDirections = 3;
   const bool ring = question.sharded && split.context.ring >= kFewestForDirections;

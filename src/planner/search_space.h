@@ -13,7 +13,7 @@ namespace zoetrope::planner {
 
 struct Split {
   int data = 1;
-  schedule::Topology context;
+  parallel::Topology context;
 
   int ranks() const { return data * context.ranks(); }
 };
@@ -43,7 +43,7 @@ struct Kernel {
 std::vector<Kernel> kernels(const Question& question, const Split& split);  // cheapest first
 
 // The plain one first in each.
-std::vector<schedule::Direction> directions(const Question& question, const Split& split);
+std::vector<parallel::Direction> directions(const Question& question, const Split& split);
 std::vector<int> head_chunks(const Question& question, const Split& split);
 std::vector<int> vae_ranks(const Question& question, int ranks);  // ascending
 

@@ -14,7 +14,7 @@
 namespace zoetrope::planner {
 namespace {
 
-using schedule::Direction;
+using parallel::Direction;
 using ::testing::HasSubstr;
 
 // Eight devices of 100 TFLOP/s on a switch without latency that is fast enough not to matter.
@@ -127,7 +127,7 @@ TEST(Search, UlyssesStaysInsideAHostAndTheRingGoesAcross) {
   q.work.tokens = 65536;
   const Ranking ranking = search(q);
   ASSERT_NE(ranking.best(), nullptr);
-  EXPECT_EQ(ranking.best()->configuration.ranks.context, (schedule::Topology{4, 2})) << ranking.best()->reason;
+  EXPECT_EQ(ranking.best()->configuration.ranks.context, (parallel::Topology{4, 2})) << ranking.best()->reason;
 }
 
 TEST(Search, TheBestIsTheFastestAndTheSimplerTieIsNamed) {
@@ -340,7 +340,7 @@ TEST(Search, FixedValuesAreKept) {
   for (const Candidate& c : ranking.candidates) {
     const RankUse& use = c.configuration.ranks;
     EXPECT_EQ(use.data, 1);
-    EXPECT_EQ(use.context, (schedule::Topology{2, 4}));
+    EXPECT_EQ(use.context, (parallel::Topology{2, 4}));
     EXPECT_EQ(use.direction, Direction::kTwoWay);
     EXPECT_EQ(use.head_chunks, 3);
     EXPECT_TRUE(use.fixed_max);

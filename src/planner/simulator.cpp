@@ -7,19 +7,19 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "parallel/shards.h"
 #include "planner/layer_walk.h"
-#include "schedule/shards.h"
 
 namespace zoetrope::planner {
 namespace {
 
-const char* direction_name(schedule::Direction direction) {
+const char* direction_name(parallel::Direction direction) {
   switch (direction) {
-    case schedule::Direction::kForward:
+    case parallel::Direction::kForward:
       return "forward";
-    case schedule::Direction::kTwoWay:
+    case parallel::Direction::kTwoWay:
       return "two_way";
-    case schedule::Direction::kOpen:
+    case parallel::Direction::kOpen:
       return "open";
   }
   return "?";
@@ -49,7 +49,7 @@ std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& har
   std::vector<double> seconds;
   for (int rank = 0; rank < use.ranks(); ++rank) {
     const int ranks = use.context.ranks();
-    const int64_t tokens = use.sharded ? schedule::token_shard(work.tokens, ranks, rank % ranks).size() : work.tokens;
+    const int64_t tokens = use.sharded ? parallel::token_shard(work.tokens, ranks, rank % ranks).size() : work.tokens;
     seconds.push_back(prices.products(work.ends_flop, tokens, work.branches / use.data));
   }
   return seconds;
@@ -118,7 +118,7 @@ std::string Configuration::text() const {
   } else {
     text += fmt::format("context {} (Ulysses {} x ring {}", ranks.context.ranks(), ranks.context.ulysses,
                         ranks.context.ring);
-    if (ranks.context.ring > 1 && ranks.direction != schedule::Direction::kForward)
+    if (ranks.context.ring > 1 && ranks.direction != parallel::Direction::kForward)
       text += fmt::format(", {}", direction_name(ranks.direction));
     text += ")";
   }

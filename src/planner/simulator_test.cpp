@@ -9,12 +9,12 @@
 #include <map>
 
 #include "base/test_folder.h"
-#include "schedule/traffic.h"
+#include "parallel/traffic.h"
 
 namespace zoetrope::planner {
 namespace {
 
-using schedule::Direction;
+using parallel::Direction;
 
 constexpr double kPeak = 1e12, kBandwidth = 1e9;
 
@@ -367,10 +367,10 @@ TEST(Timeline, TransfersCarryTheBytesOfTheSchedule) {
       return found == moved.end() ? 0 : found->second;
     };
     for (int rank = 0; rank < made.ranks.ranks(); ++rank) {
-      const schedule::Traffic traffic =
-          schedule::traffic(work.sizes(work.branches / made.ranks.data), made.ranks.context, made.ranks.direction,
+      const parallel::Traffic traffic =
+          parallel::traffic(work.sizes(work.branches / made.ranks.data), made.ranks.context, made.ranks.direction,
                             rank % made.ranks.context.ranks(), made.ranks.head_chunks,
-                            made.ranks.fixed_max ? schedule::Statistics::kGathered : schedule::Statistics::kNone);
+                            made.ranks.fixed_max ? parallel::Statistics::kGathered : parallel::Statistics::kNone);
       EXPECT_EQ(received(rank, "ulysses exchange"), traffic.exchange_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring hop"), traffic.ring_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring statistics"), traffic.statistics_received) << made.text() << ", rank " << rank;

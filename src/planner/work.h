@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/shards.h"
 #include "planner/bytes.h"
-#include "schedule/shards.h"
 
 namespace zoetrope::planner {
 
@@ -51,7 +51,7 @@ struct Work {
     return static_cast<double>(steps) * branches * forward + text_flop + image_flop + condition_flop + vae_flop;
   }
 
-  schedule::Sizes sizes(int64_t batch) const { return {batch, tokens, heads, head_dim, element_bytes}; }
+  parallel::Sizes sizes(int64_t batch) const { return {batch, tokens, heads, head_dim, element_bytes}; }
 };
 
 }  // namespace zoetrope::planner

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "parallel/ring.h"
+#include "parallel/shards.h"
 #include "planner/bytes.h"
-#include "schedule/ring.h"
-#include "schedule/shards.h"
 
 namespace zoetrope::planner {
 
@@ -17,9 +17,9 @@ namespace zoetrope::planner {
 struct RankUse {
   int here = 1;                // ranks that share this process; all others are in processes of their own
   int data = 1;                // guidance branches on parts of the ranks
-  schedule::Topology context;  // of one branch's tokens
+  parallel::Topology context;  // of one branch's tokens
   bool sharded = true;         // false: every rank computes all tokens of its branches
-  schedule::Direction direction = schedule::Direction::kForward;
+  parallel::Direction direction = parallel::Direction::kForward;
   int head_chunks = 1;
   bool fixed_max = false;  // softmax with statistics of all keys
   int text_encoder = 1;    // ranks that share the text encoder's layers
@@ -69,7 +69,7 @@ struct Workload {
   std::vector<Expert> experts;
 
   // Of a rank while denoising.
-  schedule::Sizes attention;  // the tokens of all context ranks, the batch of one data coordinate
+  parallel::Sizes attention;  // the tokens of all context ranks, the batch of one data coordinate
   Bytes kernel_scratch;       // packed keys and tiles of its threads
   Bytes step;                 // the velocity of its own tokens, of all tokens, of the latents
 

@@ -15,7 +15,7 @@ namespace zoetrope::trace {
 
 using Clock = std::chrono::steady_clock;
 
-// Lanes that more than one room records on.
+// Lanes that more than one module records on.
 inline constexpr const char* kComputeLane = "compute";
 inline constexpr const char* kTransferLane = "comm: transfer";  // from the post of an exchange to its last byte
 inline constexpr const char* kCopyLane = "comm: copy";          // a rank's own thread moves bytes

@@ -5,15 +5,15 @@
 #include "attention_case.h"
 #include "comm/rank_test.h"
 #include "device/stream.h"
-#include "schedule/traffic.h"
+#include "parallel/traffic.h"
 
 namespace zoetrope::attention::testing {
 namespace {
 
-schedule::Direction of(Direction direction) {
-  return direction == Direction::kForward  ? schedule::Direction::kForward
-         : direction == Direction::kTwoWay ? schedule::Direction::kTwoWay
-                                           : schedule::Direction::kOpen;
+parallel::Direction of(Direction direction) {
+  return direction == Direction::kForward  ? parallel::Direction::kForward
+         : direction == Direction::kTwoWay ? parallel::Direction::kTwoWay
+                                           : parallel::Direction::kOpen;
 }
 
 void expect_sums(comm::Communicator& comm, const Problem& problem, const Strategy& strategy) {
@@ -21,11 +21,11 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   Stream stream(1);
   ContextAttention attention = plan(problem, strategy, comm, stream);
   Shard shard(whole, attention.tokens());
-  const schedule::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
+  const parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                               static_cast<int64_t>(dtype_size(problem.dtype))};
-  const schedule::Traffic sum = schedule::traffic(
+  const parallel::Traffic sum = parallel::traffic(
       sizes, {strategy.ulysses, strategy.ring}, of(strategy.direction), comm.rank(), strategy.head_chunks,
-      strategy.softmax == Softmax::kFixedMax ? schedule::Statistics::kGathered : schedule::Statistics::kNone);
+      strategy.softmax == Softmax::kFixedMax ? parallel::Statistics::kGathered : parallel::Statistics::kNone);
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
   const Counters first = attention.counters();
   EXPECT_EQ(first.ulysses.bytes_sent, sum.exchange_sent + sum.return_sent);

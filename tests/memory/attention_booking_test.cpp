@@ -17,10 +17,10 @@ void compare(comm::Communicator& comm, const Problem& problem, const Strategy& s
   const ContextAttention attention = plan(problem, strategy, comm, stream);
   planner::RankUse use;
   use.context = {strategy.ulysses, strategy.ring};
-  use.direction = static_cast<schedule::Direction>(strategy.direction);
+  use.direction = static_cast<parallel::Direction>(strategy.direction);
   use.head_chunks = strategy.head_chunks;
   use.fixed_max = strategy.softmax == Softmax::kFixedMax;
-  const schedule::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
+  const parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                               static_cast<int64_t>(dtype_size(problem.dtype))};
   const auto planned = planner::attention_workspace(sizes, use, comm.rank()).count();
   const auto booked = static_cast<int64_t>(attention.workspace_bytes());

@@ -20,9 +20,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "schedule/shards.h"
+#include "parallel/shards.h"
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 
 enum class Region : uint8_t { kQ, kKV, kO };
 
@@ -52,4 +52,4 @@ Exchange return_schedule(const Sizes& sizes, Topology topology, int rank, int ch
 
 int64_t segment_bytes(const Sizes& sizes, const Segment& segment);
 
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

@@ -25,9 +25,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "schedule/shards.h"
+#include "parallel/shards.h"
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 
 enum class Direction : uint8_t { kForward, kTwoWay, kOpen };
 
@@ -73,4 +73,4 @@ int64_t statistics_bytes(const Sizes& sizes, int64_t heads);
 // Bytes of the keys and values of `tokens`, for `heads` heads.
 int64_t kv_bytes(const Sizes& sizes, IndexRange tokens, int64_t heads);
 
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

@@ -1,7 +1,7 @@
 // Builds the tables of exchange.h.
-#include "schedule/exchange.h"
+#include "parallel/exchange.h"
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 namespace {
 
 Exchange skeleton(const Sizes& sizes, Topology topology, int rank, int chunks, int chunk) {
@@ -55,4 +55,4 @@ int64_t segment_bytes(const Sizes& sizes, const Segment& segment) {
   return segment.tokens.size() * rows * sizes.batch * segment.heads.size() * sizes.head_dim * sizes.element_bytes;
 }
 
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

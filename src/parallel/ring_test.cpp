@@ -1,6 +1,6 @@
 // Properties of the ring tables for all R ≤ 16, every direction and uneven token counts: every rank computes every
 // token once, sends match receives step by step, and no buffer is overwritten while it is computed or sent.
-#include "schedule/ring.h"
+#include "parallel/ring.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 namespace {
 
 constexpr Direction kDirections[] = {Direction::kForward, Direction::kTwoWay, Direction::kOpen};
@@ -193,4 +193,4 @@ TEST(Ring, SlotsAreThoseOfTheDirection) {
 }
 
 }  // namespace
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

@@ -1,20 +1,20 @@
-# zoetrope_room(NAME SOURCES … [TESTS …] [DEPENDS rooms…] [LIBRARIES …] [TEST_LIBRARIES …])
+# zoetrope_module(NAME SOURCES … [TESTS …] [DEPENDS modules…] [LIBRARIES …] [TEST_LIBRARIES …])
 #
-# A room is a folder, a static library `zoetrope_NAME` and a test program `NAME_test`. DEPENDS names the rooms it
-# may include; LIBRARIES are third-party and stay private to the room.
-function(zoetrope_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;TESTS;DEPENDS;LIBRARIES;TEST_LIBRARIES" ${ARGN})
+# A module is a folder, a static library `zoetrope_NAME` and a test program `NAME_test`. DEPENDS names the modules it
+# may include; LIBRARIES are third-party and stay private to the module.
+function(zoetrope_module name)
+  cmake_parse_arguments(MODULE "" "" "SOURCES;TESTS;DEPENDS;LIBRARIES;TEST_LIBRARIES" ${ARGN})
   set(target zoetrope_${name})
-  add_library(${target} STATIC ${ROOM_SOURCES})
+  add_library(${target} STATIC ${MODULE_SOURCES})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-  if(ROOM_DEPENDS)
-    list(TRANSFORM ROOM_DEPENDS PREPEND zoetrope_)
+  if(MODULE_DEPENDS)
+    list(TRANSFORM MODULE_DEPENDS PREPEND zoetrope_)
   endif()
-  target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE zoetrope_flags ${ROOM_LIBRARIES})
-  set_property(GLOBAL APPEND PROPERTY ZOETROPE_ROOMS ${target})
-  set_property(GLOBAL APPEND PROPERTY ZOETROPE_LIBRARIES ${ROOM_LIBRARIES})
-  if(BUILD_TESTING AND ROOM_TESTS)
-    zoetrope_test(${name}_test SOURCES ${ROOM_TESTS} LIBRARIES ${target} ${ROOM_TEST_LIBRARIES})
+  target_link_libraries(${target} PUBLIC ${MODULE_DEPENDS} PRIVATE zoetrope_flags ${MODULE_LIBRARIES})
+  set_property(GLOBAL APPEND PROPERTY ZOETROPE_MODULES ${target})
+  set_property(GLOBAL APPEND PROPERTY ZOETROPE_LIBRARIES ${MODULE_LIBRARIES})
+  if(BUILD_TESTING AND MODULE_TESTS)
+    zoetrope_test(${name}_test SOURCES ${MODULE_TESTS} LIBRARIES ${target} ${MODULE_TEST_LIBRARIES})
   endif()
 endfunction()
 

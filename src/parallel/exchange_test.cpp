@@ -1,13 +1,13 @@
 // Properties of the exchange and of its way back for all U × R ≤ 16, uneven tokens and heads, and head chunks: every
 // (token, head) lands in its place once, sends match receives in order, nothing goes to the sender itself.
-#include "schedule/exchange.h"
+#include "parallel/exchange.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <tuple>
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 namespace {
 
 // Calls body(sizes, topology, chunks) over the sweep.
@@ -123,4 +123,4 @@ TEST(Exchange, BytesCountKeysAndValuesAndTheBatch) {
 }
 
 }  // namespace
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

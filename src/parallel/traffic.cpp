@@ -1,9 +1,9 @@
 // Sums the tables.
-#include "schedule/traffic.h"
+#include "parallel/traffic.h"
 
 #include <algorithm>
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 namespace {
 
 int64_t sum(const Sizes& sizes, const std::vector<Segment>& segments) {
@@ -44,4 +44,4 @@ Traffic traffic(const Sizes& sizes, Topology topology, Direction direction, int 
   return total;
 }
 
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Holds the include walls between the rooms (docs/architecture.md), and a few rules about names and the length of files.
+"""Checks the dependency rules between the modules (docs/architecture.md), and a few rules about names and the length of files.
 
-    check_walls.py ROOT          exit 1 and a line per breach
-    check_walls.py --self-test   plants one breach of every kind and expects each to be reported
+    check_dependencies.py ROOT          exit 1 and a line per violation
+    check_dependencies.py --self-test   plants one violation of every kind and expects each to be reported
 """
 import pathlib
 import re
 import sys
 import tempfile
 
-# A room may include itself and the rooms named here. Public headers stand in include/zoetrope/.
+# A module may include itself and the modules named here. Public headers stand in include/zoetrope/.
 # Third-party headers and those of the system are included with <>, so a name in quotes is always one of ours.
-ROOMS = {
+MODULES = {
     "base": [],
     "trace": ["base"],
     "tensor": ["base"],
@@ -19,34 +19,34 @@ ROOMS = {
     "kernels": ["device", "tensor", "trace", "base"],
     "machine": ["kernels", "device", "tensor", "trace", "base"],
     "comm": ["device", "tensor", "trace", "base"],
-    "mesh": ["comm", "schedule", "device", "tensor", "trace", "base"],
-    "schedule": ["base"],
-    "attention": ["kernels", "mesh", "schedule", "comm", "device", "tensor", "trace", "base"],
+    "mesh": ["comm", "parallel", "device", "tensor", "trace", "base"],
+    "parallel": ["base"],
+    "attention": ["kernels", "mesh", "parallel", "comm", "device", "tensor", "trace", "base"],
     "io": ["device", "tensor", "trace", "base"],
     "models": ["planner", "attention", "kernels", "io", "device", "tensor", "trace", "base"],
-    "pipeline": ["models", "planner", "machine", "attention", "kernels", "io", "mesh", "comm", "schedule", "device", "tensor", "trace", "base"],
-    "planner": ["schedule", "trace", "base"],
+    "pipeline": ["models", "planner", "machine", "attention", "kernels", "io", "mesh", "comm", "parallel", "device", "tensor", "trace", "base"],
+    "planner": ["parallel", "trace", "base"],
     "problems": [],
-    "bench": ["problems", "pipeline", "machine", "models", "planner", "io", "attention", "schedule", "kernels", "comm", "device", "trace", "tensor",
+    "bench": ["problems", "pipeline", "machine", "models", "planner", "io", "attention", "parallel", "kernels", "comm", "device", "trace", "tensor",
               "base"],
-    "cli": ["bench", "problems", "pipeline", "machine", "models", "planner", "attention", "kernels", "io", "mesh", "comm", "schedule",
+    "cli": ["bench", "problems", "pipeline", "machine", "models", "planner", "attention", "kernels", "io", "mesh", "comm", "parallel",
             "device", "tensor", "trace", "base"],
 }
 # These stand beside src/, not in it: nothing of them is installed.
 BESIDE_SRC = {"problems", "bench", "cli"}
-# A public header counts as the room that implements it.
+# A public header counts as the module that implements it.
 PUBLIC = {
     "error.h": "base", "version.h": "base", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
     "communicator.h": "comm", "attention.h": "attention", "generate.h": "pipeline", "zoetrope.h": "pipeline",
 }
-# Words that may not stand in a room's code at all, comments aside.
+# Words that may not stand in a module's code at all, comments aside.
 FORBIDDEN_NAMES = {
     "models": re.compile(r"\b(comm|mesh)::"),
-    "kernels": re.compile(r"\b(comm|mesh|schedule|attention)::"),
-    "comm": re.compile(r"\b(kernels|attention|schedule)::"),
+    "kernels": re.compile(r"\b(comm|mesh|parallel|attention)::"),
+    "comm": re.compile(r"\b(kernels|attention|parallel)::"),
     "planner": re.compile(r"\b(Stream|ThreadTeam|Arena)\b"),
 }
-# What a room's tests may use beyond its own walls: the rooms that bring ranks to what they test.
+# What a module's tests may use beyond its own rules: the modules that bring ranks to what they test.
 TEST_EXTRA = {"models": ["comm", "mesh"], "pipeline": []}
 # Lines of a file that people write; longer ones are divided by subject. tools/ are programs of one file each.
 MOST_LINES = 600
@@ -61,15 +61,15 @@ def strip_comments(text):
     return re.sub(r"//[^\n]*", "", text)
 
 
-def room_of_include(path):
+def module_of_include(path):
     parts = path.split("/")
     if parts[0] == "zoetrope":
         return PUBLIC.get(parts[1], "?" + path)
-    return parts[0] if parts[0] in ROOMS else "no room"
+    return parts[0] if parts[0] in MODULES else "no module"
 
 
-def folder_of_room(root, room):
-    return root / room if room in BESIDE_SRC else root / "src" / room
+def folder_of_module(root, module):
+    return root / module if module in BESIDE_SRC else root / "src" / module
 
 
 def too_long(root):
@@ -83,26 +83,26 @@ def too_long(root):
                 yield f"{inside}: {lines} lines, more than {MOST_LINES}; divide it by subject"
 
 
-def breaches(root):
+def violations(root):
     root = pathlib.Path(root)
     yield from too_long(root)
-    for room, allowed in ROOMS.items():
-        folder = folder_of_room(root, room)
+    for module, allowed in MODULES.items():
+        folder = folder_of_module(root, module)
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
             if path.suffix not in (".h", ".cpp", ".inc"):
                 continue
             test = "test" in path.stem
-            may = set(allowed) | {room} | (set(TEST_EXTRA.get(room, [])) if test else set())
+            may = set(allowed) | {module} | (set(TEST_EXTRA.get(module, [])) if test else set())
             code = strip_comments(path.read_text(encoding="utf-8"))
             for number, line in enumerate(code.splitlines(), 1):
                 where = f"{path.relative_to(root)}:{number}"
                 include = INCLUDE.match(line)
                 if include:
-                    target = room_of_include(include.group(1))
+                    target = module_of_include(include.group(1))
                     if target not in may:
-                        yield f'{where}: {room} may not include "{include.group(1)}" ({target})'
-                elif not test and room in FORBIDDEN_NAMES and FORBIDDEN_NAMES[room].search(line):
-                    yield f"{where}: {room} may not name {FORBIDDEN_NAMES[room].search(line).group()}"
+                        yield f'{where}: {module} may not include "{include.group(1)}" ({target})'
+                elif not test and module in FORBIDDEN_NAMES and FORBIDDEN_NAMES[module].search(line):
+                    yield f"{where}: {module} may not name {FORBIDDEN_NAMES[module].search(line).group()}"
             if path.suffix == ".h" and "#pragma once" not in code:
                 yield f"{path.relative_to(root)}: a header needs #pragma once"
 
@@ -115,7 +115,7 @@ def self_test():
         "src/models/wan/y.h": '#pragma once\n#include "zoetrope/communicator.h"\n',
         "src/planner/x.cpp": '#include "device/stream.h"\n',
         "src/base/x.h": "int f();\n",
-        "src/schedule/x.cpp": '#include "zoetrope/tensor.h"\n',
+        "src/parallel/x.cpp": '#include "zoetrope/tensor.h"\n',
         "src/attention/x.cpp": '#include "bench/peak.h"\n',
         "src/pipeline/x.cpp": '#include "cli/progress.h"\n',
         "src/kernels/x_test.cpp": '#include "problems/attention.h"\n',
@@ -142,18 +142,18 @@ def self_test():
             path = pathlib.Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        found = list(breaches(folder))
+        found = list(violations(folder))
     for name in planted:
         assert any(line.startswith(name) for line in found), f"not reported: {name}"
     for name in harmless:
         assert not any(line.startswith(name) for line in found), f"reported without reason: {name}"
-    print(f"{len(planted)} planted breaches reported")
+    print(f"{len(planted)} planted violations reported")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--self-test"]:
         self_test()
     else:
-        lines = list(breaches(sys.argv[1]))
-        print("\n".join(lines) or "every wall stands")
+        lines = list(violations(sys.argv[1]))
+        print("\n".join(lines) or "every dependency rule holds")
         sys.exit(1 if lines else 0)

@@ -1,11 +1,11 @@
 // Builds the tables of ring.h.
-#include "schedule/ring.h"
+#include "parallel/ring.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 namespace {
 
 // One direction of travel: pieces come from `from` and go on to `to`; -1 where the chain ends.
@@ -138,4 +138,4 @@ int64_t kv_bytes(const Sizes& sizes, IndexRange tokens, int64_t heads) {
   return tokens.size() * 2 * sizes.batch * heads * sizes.head_dim * sizes.element_bytes;
 }
 
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

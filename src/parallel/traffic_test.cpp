@@ -1,11 +1,11 @@
 // The sums against closed formulas, for even and uneven sizes.
-#include "schedule/traffic.h"
+#include "parallel/traffic.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 namespace {
 
 constexpr Direction kDirections[] = {Direction::kForward, Direction::kTwoWay, Direction::kOpen};
@@ -110,4 +110,4 @@ TEST(Traffic, OneRankMovesAndCopiesNothing) {
 }
 
 }  // namespace
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

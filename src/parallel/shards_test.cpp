@@ -1,9 +1,9 @@
 // Shards, blocks, shares and chunks over every P ≤ 16: they tile without holes and nest as shards.h draws.
-#include "schedule/shards.h"
+#include "parallel/shards.h"
 
 #include <gtest/gtest.h>
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 namespace {
 
 constexpr int64_t kTokens[] = {1, 2, 3, 5, 7, 15, 16, 17, 31, 100, 32760};
@@ -68,4 +68,4 @@ TEST(Shards, ChunksTileTheShareAndOnlyTrailingOnesAreEmpty) {
 }
 
 }  // namespace
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

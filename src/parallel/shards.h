@@ -16,7 +16,7 @@
 
 #include "base/index_range.h"
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 
 struct Topology {
   int ulysses = 1;  // U
@@ -63,4 +63,4 @@ constexpr IndexRange head_chunk(IndexRange share, int chunks, int chunk) {
   return {start(chunk), start(chunk + 1)};
 }
 
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "schedule/exchange.h"
-#include "schedule/ring.h"
+#include "parallel/exchange.h"
+#include "parallel/ring.h"
 
-namespace zoetrope::schedule {
+namespace zoetrope::parallel {
 
 struct Traffic {
   // Between ranks.
@@ -28,4 +28,4 @@ struct Traffic {
 Traffic traffic(const Sizes& sizes, Topology topology, Direction direction, int rank, int chunks = 1,
                 Statistics statistics = Statistics::kNone);
 
-}  // namespace zoetrope::schedule
+}  // namespace zoetrope::parallel
