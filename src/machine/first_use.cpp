@@ -24,8 +24,8 @@ static_assert(kShares <= kFirstUseSeconds);
 
 // A size is chosen so that it can run once to warm up and a few times to be timed, at a rate that kernels reach easily;
 // what they need is made in the time of the rest.
-constexpr double kRuns = 6, kEasyFraction = 0.4;
-constexpr int64_t kGemmRows[] = {1024, 256, 64, 16};
+constexpr double kRuns = 4, kEasyFraction = 0.5;
+constexpr int64_t kGemmRows[] = {1024, 512, 256, 128, 64, 16};
 constexpr int64_t kAttentionTokens[] = {2048, 1024, 512, 256};
 constexpr int64_t kConvolutionRows[] = {Convolutions::kRows, 6, 3};
 
