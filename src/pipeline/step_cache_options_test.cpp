@@ -119,7 +119,7 @@ TEST_F(StepCacheKeys, PublishedModelsKnowTheirOwn) {
     EXPECT_THAT(error_of([&] { ratios(name, "height=736"); }), HasSubstr("no ratios were published")) << name;
   }
 
-  // 40 steps of the native shift: 26 with the high-noise expert (section 7.7 of the specification).
+  // 40 steps of the native shift: 26 with the high-noise expert (wan.md section 7.7).
   const RunPlan a14b = plan_run(with({"cache=mag", "flow_shift=12", "num_inference_steps=40"}), two);
   EXPECT_EQ(a14b.step_count.steps, 40);
   EXPECT_EQ(a14b.step_count.first_expert, 26);

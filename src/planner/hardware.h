@@ -1,5 +1,5 @@
 // The machine a plan is made for, as plain figures: what its devices compute, hold and send to each other. Read from a
-// YAML file of configs/hardware/ or from what `zoetrope calibrate` measured; docs/planner.md says what each figure
+// YAML file of configs/hardware/ or from what `zoetrope calibrate` measured; docs/hardware.md says what each figure
 // means and how to find it. Knows no model and measures nothing.
 //
 // Devices are numbered 0 … devices−1, and ranks follow that order. Link levels are nested, innermost first: level 0

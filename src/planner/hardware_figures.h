@@ -86,7 +86,7 @@ void check_figure(const Figure<Part>& figure, const Part& part);
 template <typename Part>
 void scale_figure(const Figure<Part>& figure, Part& part, double factor);
 
-// The table as Markdown, for docs/planner.md.
+// The table as Markdown, for docs/hardware.md.
 std::string figures_markdown();
 
 double read_number(std::string_view text,

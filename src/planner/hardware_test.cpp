@@ -330,8 +330,8 @@ TEST(HardwareRefusal, ProfilesThatProgramsMake) {
 }
 
 TEST(Hardware, EveryFigureIsDocumented) {
-  const std::string page = file_bytes(std::filesystem::path(ZOETROPE_SOURCE_DIR) / "docs" / "planner.md");
-  EXPECT_NE(page.find(figures_markdown()), std::string::npos) << "docs/planner.md must hold:\n" << figures_markdown();
+  const std::string page = file_bytes(std::filesystem::path(ZOETROPE_SOURCE_DIR) / "docs" / "hardware.md");
+  EXPECT_NE(page.find(figures_markdown()), std::string::npos) << "docs/hardware.md must hold:\n" << figures_markdown();
 }
 
 }  // namespace

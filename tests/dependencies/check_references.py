@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Checks that what comments and documents refer to exists: files, headings of links, sections of specifications.
+
+    check_references.py ROOT          exit 1 and a line per reference that leads nowhere
+    check_references.py --self-test   plants one of every kind and expects each to be reported
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+CODE = ("include", "src", "cli", "bench", "problems", "examples", "tests", "tools", "configs", "cmake")
+CODE_SUFFIXES = {".h", ".cpp", ".inc", ".py", ".sh", ".cmake", ".yml", ".txt"}
+RECORDED = "tests/golden/"
+SECTION = re.compile(r"\b([a-z-]+)\.md,? (?:section )?(\d+(?:\.\d+)?)\b")
+DOCUMENT = re.compile(r"\bdocs/[\w/-]+\.md\b")
+LINK = re.compile(r"\]\(([^)\s]*[./#][^)\s]*)\)")
+CODE_SPAN = re.compile(r"^```.*?^```|`[^`\n]*`", re.S | re.M)
+
+
+def anchors(text):
+    """Headings as a link names them: lower case, hyphens for spaces, punctuation left out."""
+    headings = re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def sections(text):
+    return set(re.findall(r"^#+ +(\d+(?:\.\d+)?)\.? ", text, re.M))
+
+
+def code_files(root):
+    for folder in CODE:
+        for path in sorted((root / folder).rglob("*")):
+            name = path.relative_to(root).as_posix()
+            if path.is_file() and path.suffix in CODE_SUFFIXES and not name.startswith(RECORDED):
+                yield path
+
+
+def dangling(root):
+    root = pathlib.Path(root)
+    specifications = {path.stem: sections(path.read_text()) for path in (root / "docs/spec").glob("*.md")}
+    own = pathlib.Path(__file__).name
+    for path in code_files(root):
+        if path.name == own:
+            continue
+        text = path.read_text(encoding="utf-8")
+        where = path.relative_to(root)
+        for name, section in SECTION.findall(text):
+            if name not in specifications:
+                yield f"{where}: {name}.md {section}: docs/spec has no {name}.md"
+            elif section not in specifications[name]:
+                yield f"{where}: {name}.md {section}: docs/spec/{name}.md has no section {section}"
+        for document in DOCUMENT.findall(text):
+            if not (root / document).is_file():
+                yield f"{where}: {document} does not exist"
+    for path in [*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        where = path.relative_to(root)
+        for link in LINK.findall(CODE_SPAN.sub("", text)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            file, _, anchor = link.partition("#")
+            target = path if not file else path.parent / file
+            if not target.exists():
+                yield f"{where}: link to {link}: no such file"
+            elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+                yield f"{where}: link to {link}: no such heading"
+
+
+def self_test():
+    files = {
+        "docs/spec/wan.md": "# Wan\n## 2. Model\n### 2.4 Block\n",
+        "docs/guide.md": "# A guide: what's in it\n```\n[no link](nowhere.md)\n```\n",
+        "README.md": "[guide](docs/guide.md#a-guide-whats-in-it) [self](#top)\n# Top\n[web](https://example.org)\n",
+        "src/good.cpp": "// wan.md section 2.4, wan.md 2 and docs/guide.md\n",
+        "tests/golden/x.txt": "wan.md section 9\n",
+    }
+    planted = {
+        "src/section.cpp": "// wan.md section 2.5\n",
+        "src/specification.h": "// none.md section 1\n",
+        "tests/document.py": "# docs/none.md\n",
+        "docs/file.md": "[gone](gone.md)\n",
+        "docs/heading.md": "[heading](guide.md#nothing)\n",
+        "docs/own.md": "[heading](#nothing)\n",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in {**files, **planted}.items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        found = list(dangling(folder))
+    for name in planted:
+        assert any(line.startswith(name + ":") for line in found), f"not reported: {name}"
+    for line in found:
+        assert line.split(":")[0] in planted, f"reported without reason: {line}"
+    print(f"{len(planted)} planted references reported")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        self_test()
+    else:
+        lines = list(dangling(sys.argv[1]))
+        print("\n".join(lines) or "every reference leads somewhere")
+        sys.exit(1 if lines else 0)
