@@ -305,11 +305,11 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.text_encoder = dtype_of(o.text_encoder_dtype);
   size.vae = dtype_of(o.vae_dtype);
   size.vae_tiling = o.vae_tiling;
-  const std::optional<wan::StepWork> reuse = step_cache_reuse(o);
-  size.keeps_residual = reuse == wan::StepWork::kReuseResidual;
-  size.keeps_latents = reuse == wan::StepWork::kReuseVelocity;
+  const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);
+  size.keeps_residual = reuse == sampling::StepWork::kReuseResidual;
+  size.keeps_latents = reuse == sampling::StepWork::kReuseVelocity;
   // The run to compare with takes both branches together.
-  size.branches_apart = reuse == wan::StepWork::kConditionalOnly && !o.cache_compare;
+  size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
   size.keeps_frames = !o.dump.empty();
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);

@@ -221,7 +221,7 @@ void Denoiser::gather(int64_t local) {
   data.exchange(send, others, "guidance gather").wait();
 }
 
-wan::StepDecision Denoiser::decide(int64_t step, double timestep, const TensorView& latents) {
+sampling::StepDecision Denoiser::decide(int64_t step, double timestep, const TensorView& latents) {
   return reuse_.decide(step, timestep, latents, [&] {
     const std::vector<float> value{static_cast<float>(timestep)};
     const std::vector<int32_t> of(static_cast<size_t>(local_branches()), 0);
@@ -229,14 +229,14 @@ wan::StepDecision Denoiser::decide(int64_t step, double timestep, const TensorVi
   });
 }
 
-void Denoiser::velocity(const TensorView& latents, double timestep, const wan::StepDecision& decision,
+void Denoiser::velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision,
                         const wan::Probe& probe) {
-  if (decision.work == wan::StepWork::kReuseVelocity) return;  // it still stands in velocity_
+  if (decision.work == sampling::StepWork::kReuseVelocity) return;  // it still stands in velocity_
   const int64_t batch = local_branches();
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
   const TensorView input = repeated(input_.of(latents), batch);
   const std::vector<wan::Blocks> blocks = reuse_.blocks(decision, batch);
-  const bool one_branch = decision.work == wan::StepWork::kConditionalOnly;
+  const bool one_branch = decision.work == sampling::StepWork::kConditionalOnly;
   {
     const trace::Span span(stream_.lane(), one_branch ? "branch: conditional" : branches_text());
     transformer_->forward(input, {timesteps_, token_time_}, local_, probe, blocks);
@@ -283,7 +283,7 @@ void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blo
 }
 
 void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
-  const std::unique_ptr<wan::Solver> solver = wan::Solver::create(setup_.plan.solver);
+  const std::unique_ptr<sampling::Solver> solver = sampling::Solver::create(setup_.plan.solver);
   const int64_t steps = solver->steps();
   const int64_t layers =
       setup_.model.experts[0].config.num_layers * (reuse_.branches_apart() ? local_branches() : int64_t{1});
@@ -307,7 +307,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     };
     const trace::Span span(stream_.lane(), step_.c_str());
     const auto begin = trace::Clock::now();
-    const wan::StepDecision decision = decide(i, timestep, latents);
+    const sampling::StepDecision decision = decide(i, timestep, latents);
     velocity(latents, timestep, decision, probe);
     solver->step(i, values(velocity_), values(latents));
     if (setup_.check_finite) require_finite(latents, step_ + ", every rank: the tensor of latents");

@@ -81,8 +81,9 @@ class Denoiser {
   int64_t branches() const;           // of all ranks: 2 with guidance
   int64_t local_branches() const;     // this rank's batch
   void plan_timesteps();
-  wan::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
-  void velocity(const TensorView& latents, double timestep, const wan::StepDecision& decision, const wan::Probe& probe);
+  sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
+  void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision,
+                const wan::Probe& probe);
   void gather(int64_t local);  // of the first so many of the rank's own branches
   [[noreturn]] void fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks,
                                     const wan::Probe& probe);

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/named_files.h"
-#include "models/wan/solvers/solver.h"
+#include "models/sampling/solver.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/step_cache_options.h"
 
@@ -47,7 +47,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .number("flow_shift", o.flow_shift, {0.01, 100}, "shift of the noise schedule; unset: the checkpoint's")
       .number("boundary_ratio", o.boundary_ratio, {0, 1},
               "share of the noise schedule above which the high-noise expert works; unset: the checkpoint's")
-      .choice("scheduler", o.scheduler, wan::solver_names(), "solver of the flow equation; unset: the checkpoint's")
+      .choice("scheduler", o.scheduler, sampling::solver_names(),
+              "solver of the flow equation; unset: the checkpoint's")
       .choice("sigma_grid", o.sigma_grid, {"linspace", "legacy"},
               "UniPC's noise levels: linspace as diffusers >= 0.37, legacy as <= 0.36 and the native code")
       .numbers("sigmas", o.sigmas, {0, 1},

@@ -169,7 +169,7 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
                     pipeline,
                     scheduler,
                     tokenizer,
-                    wan::Tokenizer::load(tokenizer),
+                    text::Tokenizer::load(tokenizer),
                     text_config,
                     weights.open("text_encoder", kTextEncoderStem, wan::text_encoder_tensors(text_config)),
                     std::move(experts),

@@ -17,8 +17,8 @@
 #include "models/wan/config.h"
 #include "models/wan/lora/lora.h"
 #include "models/wan/tensor_list.h"
-#include "models/wan/text/tokenizer.h"
 #include "pipeline/model_class.h"
+#include "text/tokenizer.h"
 
 namespace zoetrope::pipeline {
 
@@ -79,7 +79,7 @@ struct ModelFolder {
   wan::PipelineConfig pipeline;
   wan::SchedulerConfigFile scheduler;
   std::filesystem::path tokenizer_folder;
-  wan::Tokenizer tokenizer;
+  text::Tokenizer tokenizer;
   wan::TextEncoderConfig text_encoder_config;
   ComponentWeights text_encoder;
   std::vector<Expert> experts;  // transformer, and transformer_2 of two-expert models

@@ -7,11 +7,11 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "mesh/context_axis.h"
-#include "models/wan/text/prompt.h"
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/decode_frames.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/step_cache_options.h"
+#include "text/prompt.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -51,7 +51,7 @@ Shape latent_shape(const GenerateOptions& o, const ModelFolder& model, int64_t r
 void note_cut_prompts(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
   for (const auto& [key, prompt] : {std::pair("prompt", &o.prompt), std::pair("negative_prompt", &o.negative_prompt)}) {
     if (prompt == &o.negative_prompt && !plan.guided) continue;
-    const std::string clean = wan::clean_prompt(*prompt);
+    const std::string clean = text::clean_prompt(*prompt);
     const std::string_view lost = model.tokenizer.cut_off(clean, o.max_sequence_length);
     if (lost.empty()) continue;
     plan.notes.push_back(fmt::format("{} has more than max_sequence_length={} tokens and is cut before '{}'", key,
@@ -59,28 +59,28 @@ void note_cut_prompts(const GenerateOptions& o, const ModelFolder& model, RunPla
   }
 }
 
-wan::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
-  wan::SolverConfig config;
-  config.kind = wan::parse_solver_kind(o.scheduler.empty() ? model.scheduler.class_name : o.scheduler);
-  if (config.kind != wan::parse_solver_kind(model.scheduler.class_name)) {
+sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
+  sampling::SolverConfig config;
+  config.kind = sampling::parse_solver_kind(o.scheduler.empty() ? model.scheduler.class_name : o.scheduler);
+  if (config.kind != sampling::parse_solver_kind(model.scheduler.class_name)) {
     plan.notes.push_back(
         fmt::format("scheduler {} instead of {}, which the checkpoint names", o.scheduler, model.scheduler.class_name));
   }
-  config.grid = o.sigma_grid == "legacy" ? wan::SigmaGrid::kFrom999 : wan::SigmaGrid::kFromOne;
+  config.grid = o.sigma_grid == "legacy" ? sampling::SigmaGrid::kFrom999 : sampling::SigmaGrid::kFromOne;
   config.steps = o.num_inference_steps;
   config.sigmas = o.sigmas;
   config.timesteps = o.timesteps;
   config.num_train_timesteps = model.scheduler.num_train_timesteps;
   config.solver_order = static_cast<int>(model.scheduler.solver_order);
   config.disable_corrector = model.scheduler.disable_corrector;
-  config.velocity = plan.dtype == DType::kBF16 ? wan::VelocityDType::kBF16 : wan::VelocityDType::kF32;
+  config.velocity = plan.dtype == DType::kBF16 ? sampling::VelocityDType::kBF16 : sampling::VelocityDType::kF32;
   config.shift = o.flow_shift.value_or(model.scheduler.flow_shift);
   if (o.flow_shift && *o.flow_shift != model.scheduler.flow_shift) {
     plan.notes.push_back(fmt::format("flow_shift {} instead of {}, which the checkpoint says", *o.flow_shift,
                                      model.scheduler.flow_shift));
   }
   // Refuses now what it would refuse after the weights are read.
-  const int64_t steps = wan::Solver::create(config)->steps();
+  const int64_t steps = sampling::Solver::create(config)->steps();
   if (steps != config.steps) {
     plan.notes.push_back(fmt::format("{} denoising steps, as {} says, instead of num_inference_steps={}", steps,
                                      o.sigmas.empty() ? "timesteps" : "sigmas", config.steps));

@@ -10,8 +10,8 @@
 #include "zoetrope/generate.h"
 
 #include "mesh/mesh.h"
-#include "models/wan/caches/step_cache.h"
-#include "models/wan/solvers/solver.h"
+#include "models/sampling/solver.h"
+#include "models/sampling/step_cache.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -25,9 +25,9 @@ struct RunPlan {
   bool guided = false;
   double guidance[2] = {1, 1};  // of each expert
   double boundary = 0;          // timestep from which on expert 0 works; one expert: 0
-  wan::SolverConfig solver;
-  wan::StepCount step_count;
-  wan::StepCacheSettings step_cache;
+  sampling::SolverConfig solver;
+  sampling::StepCount step_count;
+  sampling::StepCacheSettings step_cache;
   std::vector<std::string> notes;  // where an option overrides the checkpoint
 
   int64_t steps() const { return solver.steps; }

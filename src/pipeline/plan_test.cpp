@@ -71,7 +71,7 @@ TEST_F(Plan, TheBoundaryDividesTheTimestepsBetweenTheExperts) {
   EXPECT_EQ(plan.guidance[0], 4);
   EXPECT_EQ(plan.guidance[1], 3);
   std::vector<int> experts;
-  const std::unique_ptr<wan::Solver> solver = wan::Solver::create(plan.solver);
+  const std::unique_ptr<sampling::Solver> solver = sampling::Solver::create(plan.solver);
   for (const float timestep : solver->timesteps()) experts.push_back(plan.expert_at(timestep));
   // The recorded timesteps are 999, 983, 960, 923, 857, 707.
   EXPECT_THAT(experts, testing::ElementsAre(0, 0, 0, 0, 1, 1));
@@ -94,7 +94,7 @@ TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
   options.scheduler = "flow_match_euler";
   const RunPlan plan = plan_run(options, wan21);
   EXPECT_EQ(plan.solver.shift, 5);
-  EXPECT_EQ(plan.solver.kind, wan::SolverKind::kFlowMatchEuler);
+  EXPECT_EQ(plan.solver.kind, sampling::SolverKind::kFlowMatchEuler);
   EXPECT_THAT(plan.notes, testing::UnorderedElementsAre(HasSubstr("flow_shift 5 instead of 3"),
                                                         HasSubstr("scheduler flow_match_euler instead of UniPC")));
   options = one_expert();

@@ -4,15 +4,15 @@
 
 #include "base/error.h"
 #include "io/weights.h"
-#include "models/wan/text/prompt.h"
 #include "models/wan/umt5/umt5.h"
+#include "text/prompt.h"
 
 namespace zoetrope::pipeline {
 
 std::vector<int64_t> prompt_tokens(const ModelFolder& model, const GenerateOptions& options) {
   std::vector<int64_t> counts;
   for (const std::string* prompt : {&options.prompt, &options.negative_prompt}) {
-    const auto tokens = model.tokenizer.encode(wan::clean_prompt(*prompt), options.max_sequence_length);
+    const auto tokens = model.tokenizer.encode(text::clean_prompt(*prompt), options.max_sequence_length);
     counts.push_back(static_cast<int64_t>(tokens.size()));
   }
   return counts;
@@ -23,7 +23,7 @@ PromptTokens tokenize_prompts(const ModelFolder& model, const std::vector<std::s
   PromptTokens out{Tensor(DType::kI32, {count, rows}), {}};
   for (int64_t i = 0; i < count; ++i) {
     const std::string& prompt = prompts[static_cast<size_t>(i)];
-    const std::vector<int32_t> own = model.tokenizer.encode(wan::clean_prompt(prompt), rows);
+    const std::vector<int32_t> own = model.tokenizer.encode(text::clean_prompt(prompt), rows);
     if (own.empty()) {
       fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>", model.tokenizer_folder.string(),
            prompt);

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/input_file.h"
-#include "models/wan/caches/published.h"
+#include "models/wan/published_caches.h"
 #include "pipeline/plan.h"
 
 namespace zoetrope::pipeline {
@@ -14,12 +14,12 @@ namespace {
 
 struct CacheName {
   const char* name;
-  wan::StepWork reuse;
+  sampling::StepWork reuse;
 };
-constexpr CacheName kCaches[] = {{"mag", wan::StepWork::kReuseResidual},
-                                 {"tea", wan::StepWork::kReuseResidual},
-                                 {"sen", wan::StepWork::kReuseVelocity},
-                                 {"cfg", wan::StepWork::kConditionalOnly}};
+constexpr CacheName kCaches[] = {{"mag", sampling::StepWork::kReuseResidual},
+                                 {"tea", sampling::StepWork::kReuseResidual},
+                                 {"sen", sampling::StepWork::kReuseVelocity},
+                                 {"cfg", sampling::StepWork::kConditionalOnly}};
 constexpr const char* kNone = "none";
 
 constexpr NumberRange kAnyNumber{-1e9, 1e9};
@@ -79,8 +79,8 @@ std::vector<double> mag_ratios(const std::string& value) {
   return ratios;
 }
 
-wan::MagCacheSettings mag_settings(const GenerateOptions& o, const ModelFolder& model) {
-  wan::MagCacheSettings settings;
+sampling::MagCacheSettings mag_settings(const GenerateOptions& o, const ModelFolder& model) {
+  sampling::MagCacheSettings settings;
   const std::string name(o.cache_ratios.empty() ? model_of(o, model) : o.cache_ratios);
   if (const wan::PublishedRatios* published = wan::published_ratios(name)) {
     settings.ratios.assign(published->ratios.begin(), published->ratios.end());
@@ -92,7 +92,7 @@ wan::MagCacheSettings mag_settings(const GenerateOptions& o, const ModelFolder& 
         wan::models_with_ratios());
   } else {
     settings.ratios = mag_ratios(o.cache_ratios);
-    if (model.experts.size() == 2) settings.threshold = wan::kMagThresholdOfTwoExperts;
+    if (model.experts.size() == 2) settings.threshold = sampling::kMagThresholdOfTwoExperts;
   }
   settings.threshold = o.cache_threshold.value_or(settings.threshold);
   settings.max_skips = o.cache_max_skips.value_or(settings.max_skips);
@@ -100,8 +100,8 @@ wan::MagCacheSettings mag_settings(const GenerateOptions& o, const ModelFolder& 
   return settings;
 }
 
-wan::TeaCacheSettings tea_settings(const GenerateOptions& o, const ModelFolder& model) {
-  wan::TeaCacheSettings settings;
+sampling::TeaCacheSettings tea_settings(const GenerateOptions& o, const ModelFolder& model) {
+  sampling::TeaCacheSettings settings;
   settings.retention_steps = o.cache_retention_steps;
   const std::string name(o.cache_coefficients.empty() ? model_of(o, model) : o.cache_coefficients);
   if (const wan::PublishedCoefficients* published = wan::published_coefficients(name)) {
@@ -121,16 +121,16 @@ wan::TeaCacheSettings tea_settings(const GenerateOptions& o, const ModelFolder& 
   return settings;
 }
 
-wan::SenCacheSettings sen_settings(const GenerateOptions& o) {
-  wan::SenCacheSettings settings;
+sampling::SenCacheSettings sen_settings(const GenerateOptions& o) {
+  sampling::SenCacheSettings settings;
   settings.threshold = o.cache_threshold.value_or(settings.threshold);
   settings.max_skips = o.cache_max_skips.value_or(settings.max_skips);
   settings.retention = o.cache_retention.value_or(settings.retention);
   return settings;
 }
 
-wan::CfgCacheSettings cfg_settings(const GenerateOptions& o) {
-  wan::CfgCacheSettings settings;
+sampling::CfgCacheSettings cfg_settings(const GenerateOptions& o) {
+  sampling::CfgCacheSettings settings;
   settings.interval = o.cache_interval.value_or(settings.interval);
   settings.height = o.height;
   return settings;
@@ -187,7 +187,7 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
       .alias("use_ret_steps", "cache_retention_steps");
 }
 
-std::optional<wan::StepWork> step_cache_reuse(const GenerateOptions& options) {
+std::optional<sampling::StepWork> step_cache_reuse(const GenerateOptions& options) {
   for (const CacheName& cache : kCaches) {
     if (options.cache == cache.name) return cache.reuse;
   }
@@ -195,31 +195,32 @@ std::optional<wan::StepWork> step_cache_reuse(const GenerateOptions& options) {
 }
 
 bool computes_branches_in_turn(const GenerateOptions& options) {
-  return step_cache_reuse(options) == wan::StepWork::kConditionalOnly;
+  return step_cache_reuse(options) == sampling::StepWork::kConditionalOnly;
 }
 
-wan::StepCount step_count(const RunPlan& plan) {
-  wan::StepCount count;
-  const std::unique_ptr<wan::Solver> solver = wan::Solver::create(plan.solver);
+sampling::StepCount step_count(const RunPlan& plan) {
+  sampling::StepCount count;
+  const std::unique_ptr<sampling::Solver> solver = sampling::Solver::create(plan.solver);
   count.steps = solver->steps();
   for (const float timestep : solver->timesteps()) count.first_expert += plan.expert_at(timestep) == 0 ? 1 : 0;
   return count;
 }
 
 int64_t priced_steps(const RunPlan& plan) {
-  const std::unique_ptr<wan::StepCache> cache = wan::make_step_cache(plan.step_count, plan.step_cache);
-  if (cache == nullptr || cache->distance() != wan::StepDistance::kNone) return plan.steps();
+  const std::unique_ptr<sampling::StepCache> cache = sampling::make_step_cache(plan.step_count, plan.step_cache);
+  if (cache == nullptr || cache->distance() != sampling::StepDistance::kNone) return plan.steps();
   constexpr int64_t kBranches = 2;
   int64_t branches = 0;
   for (int64_t step = 0; step < plan.steps(); ++step) {
-    const wan::StepWork work = cache->decide(step, 0, 0).work;
-    if (work == wan::StepWork::kFull) branches += kBranches;
-    if (work == wan::StepWork::kConditionalOnly) branches += 1;
+    const sampling::StepWork work = cache->decide(step, 0, 0).work;
+    if (work == sampling::StepWork::kFull) branches += kBranches;
+    if (work == sampling::StepWork::kConditionalOnly) branches += 1;
   }
   return ceil_div(branches, kBranches);
 }
 
-wan::StepCacheSettings step_cache_settings(const GenerateOptions& o, const ModelFolder& model, const RunPlan& plan) {
+sampling::StepCacheSettings step_cache_settings(const GenerateOptions& o, const ModelFolder& model,
+                                                const RunPlan& plan) {
   refuse_keys_of_others(o);
   if (o.cache == kNone) return {};
   require_guidance(o, plan);

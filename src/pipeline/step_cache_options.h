@@ -7,7 +7,7 @@
 #include "zoetrope/generate.h"
 
 #include "base/options.h"
-#include "models/wan/caches/step_cache.h"
+#include "models/sampling/step_cache.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -18,18 +18,18 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& options);
 
 // What the steps of the cache that is asked for do where they are not full: what a run has to keep for them. None
 // without a cache.
-std::optional<wan::StepWork> step_cache_reuse(const GenerateOptions& options);
+std::optional<sampling::StepWork> step_cache_reuse(const GenerateOptions& options);
 
 // The guidance branches are not dealt out to ranks: the cache leaves one of them out.
 bool computes_branches_in_turn(const GenerateOptions& options);
 
 // From guidance, solver and boundary of `plan`. Throws Error where guidance is off, where nothing was published for the
 // model and nothing is given instead, and for keys of another cache.
-wan::StepCount step_count(const RunPlan& plan);
+sampling::StepCount step_count(const RunPlan& plan);
 // Whole steps that denoising amounts to, for predictions: less than the steps where the cache decides by their number
 // alone, all of them where it depends on data.
 int64_t priced_steps(const RunPlan& plan);
-wan::StepCacheSettings step_cache_settings(const GenerateOptions& options, const ModelFolder& model,
-                                           const RunPlan& plan);
+sampling::StepCacheSettings step_cache_settings(const GenerateOptions& options, const ModelFolder& model,
+                                                const RunPlan& plan);
 
 }  // namespace zoetrope::pipeline

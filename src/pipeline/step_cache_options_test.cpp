@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/wan/caches/published.h"
+#include "models/wan/published_caches.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/plan.h"
 #include "pipeline/test_model.h"
@@ -43,19 +43,19 @@ class StepCacheKeys : public testing::Test {
 TEST_F(StepCacheKeys, OffByDefault) {
   settings<std::monostate>({});
   EXPECT_FALSE(step_cache_reuse(with({})));
-  EXPECT_EQ(step_cache_reuse(with({"cache=mag"})), wan::StepWork::kReuseResidual);
-  EXPECT_EQ(step_cache_reuse(with({"cache=tea"})), wan::StepWork::kReuseResidual);
-  EXPECT_EQ(step_cache_reuse(with({"cache=sen"})), wan::StepWork::kReuseVelocity);
-  EXPECT_EQ(step_cache_reuse(with({"cache=cfg"})), wan::StepWork::kConditionalOnly);
+  EXPECT_EQ(step_cache_reuse(with({"cache=mag"})), sampling::StepWork::kReuseResidual);
+  EXPECT_EQ(step_cache_reuse(with({"cache=tea"})), sampling::StepWork::kReuseResidual);
+  EXPECT_EQ(step_cache_reuse(with({"cache=sen"})), sampling::StepWork::kReuseVelocity);
+  EXPECT_EQ(step_cache_reuse(with({"cache=cfg"})), sampling::StepWork::kConditionalOnly);
 }
 
 TEST_F(StepCacheKeys, MagCacheTakesPublishedRatiosByName) {
-  const auto mag = settings<wan::MagCacheSettings>({"cache=mag", "cache_ratios=wan2.1_t2v_14b"});
+  const auto mag = settings<sampling::MagCacheSettings>({"cache=mag", "cache_ratios=wan2.1_t2v_14b"});
   EXPECT_EQ(mag.ratios.size(), 100u);
   EXPECT_EQ(mag.threshold, 0.12);
   EXPECT_EQ(mag.max_skips, 2);
   EXPECT_EQ(mag.retention, 0.2);
-  const auto other = settings<wan::MagCacheSettings>(
+  const auto other = settings<sampling::MagCacheSettings>(
       {"cache=mag", "mag_ratios_base=wan2.2_t2v_a14b", "magcache_thresh=0.5", "magcache_K=4", "retention_ratio=0.1"});
   EXPECT_EQ(other.ratios.size(), 80u);
   EXPECT_EQ(other.threshold, 0.5);
@@ -65,12 +65,12 @@ TEST_F(StepCacheKeys, MagCacheTakesPublishedRatiosByName) {
 
 TEST_F(StepCacheKeys, MagCacheTakesOwnRatiosAsListOrFile) {
   const std::vector<double> ratios = {1, 1, 0.99, 0.98};
-  EXPECT_EQ(settings<wan::MagCacheSettings>({"cache=mag", "cache_ratios=1,1,0.99,0.98"}).ratios, ratios);
+  EXPECT_EQ(settings<sampling::MagCacheSettings>({"cache=mag", "cache_ratios=1,1,0.99,0.98"}).ratios, ratios);
   folder.write("ratios.json", "[1.0, 1.0,\n 0.99, 0.98]\n");
   const std::string file = "cache_ratios=" + (folder / "ratios.json").string();
-  EXPECT_EQ(settings<wan::MagCacheSettings>({"cache=mag", file}).ratios, ratios);
+  EXPECT_EQ(settings<sampling::MagCacheSettings>({"cache=mag", file}).ratios, ratios);
   const RunPlan two = plan_run(with({"cache=mag", file}), wan22);
-  EXPECT_EQ(std::get<wan::MagCacheSettings>(two.step_cache).threshold, 0.04);
+  EXPECT_EQ(std::get<sampling::MagCacheSettings>(two.step_cache).threshold, 0.04);
 }
 
 TEST_F(StepCacheKeys, AModelWithoutPublishedFiguresIsRefusedWithWhatThereIs) {
@@ -92,18 +92,18 @@ TEST_F(StepCacheKeys, PublishedModelsKnowTheirOwn) {
   const ModelFolder two = ModelFolder::open_random(configs / "wan2.2_t2v_a14b");
   EXPECT_THAT(error_of([&] { plan_run(with({"cache=mag"}), small); }), HasSubstr("no ratios were published"));
   EXPECT_THAT(error_of([&] { plan_run(with({"cache=tea"}), two); }), HasSubstr("no coefficients were published"));
-  const auto tea = std::get<wan::TeaCacheSettings>(plan_run(with({"cache=tea"}), small).step_cache);
+  const auto tea = std::get<sampling::TeaCacheSettings>(plan_run(with({"cache=tea"}), small).step_cache);
   EXPECT_EQ(tea.coefficients, wan::published_coefficients("wan2.1_t2v_1.3b")->embedding);
   EXPECT_EQ(tea.threshold, 0.05);
   const RunPlan plan = plan_run(with({"cache=tea", "use_ret_steps=true"}), large);
-  const auto retained = std::get<wan::TeaCacheSettings>(plan.step_cache);
+  const auto retained = std::get<sampling::TeaCacheSettings>(plan.step_cache);
   EXPECT_EQ(retained.coefficients, wan::published_coefficients("wan2.1_t2v_14b")->projection);
   EXPECT_EQ(retained.threshold, 0.10);
-  EXPECT_EQ(std::get<wan::MagCacheSettings>(plan_run(with({"cache=mag"}), large).step_cache).threshold, 0.12);
+  EXPECT_EQ(std::get<sampling::MagCacheSettings>(plan_run(with({"cache=mag"}), large).step_cache).threshold, 0.12);
 
   const auto ratios = [&](const char* name, const char* height, const char* width = "width=1280") {
     const ModelFolder model = ModelFolder::open_random(configs / name);
-    return std::get<wan::MagCacheSettings>(plan_run(with({"cache=mag", height, width}), model).step_cache).ratios;
+    return std::get<sampling::MagCacheSettings>(plan_run(with({"cache=mag", height, width}), model).step_cache).ratios;
   };
   const auto published = [](const char* name) {
     const auto all = wan::published_ratios(name)->ratios;
@@ -123,7 +123,7 @@ TEST_F(StepCacheKeys, PublishedModelsKnowTheirOwn) {
   const RunPlan a14b = plan_run(with({"cache=mag", "flow_shift=12", "num_inference_steps=40"}), two);
   EXPECT_EQ(a14b.step_count.steps, 40);
   EXPECT_EQ(a14b.step_count.first_expert, 26);
-  EXPECT_EQ(std::get<wan::MagCacheSettings>(a14b.step_cache).threshold, 0.04);
+  EXPECT_EQ(std::get<sampling::MagCacheSettings>(a14b.step_cache).threshold, 0.04);
 }
 
 TEST_F(StepCacheKeys, PredictionsPriceTheStepsThatRun) {
@@ -139,14 +139,14 @@ TEST_F(StepCacheKeys, PredictionsPriceTheStepsThatRun) {
 }
 
 TEST_F(StepCacheKeys, OthersHaveTheirPublishedSettings) {
-  const auto sen = settings<wan::SenCacheSettings>({"cache=sen"});
+  const auto sen = settings<sampling::SenCacheSettings>({"cache=sen"});
   EXPECT_EQ(sen.threshold, 0.1);
   EXPECT_EQ(sen.max_skips, 3);
   EXPECT_EQ(sen.retention, 0.3);
-  EXPECT_EQ(settings<wan::CfgCacheSettings>({"cache=cfg"}).interval, 5);
-  EXPECT_EQ(settings<wan::CfgCacheSettings>({"cache=cfg", "cache_interval=2", "height=64"}).interval, 2);
-  EXPECT_EQ(settings<wan::CfgCacheSettings>({"cache=cfg", "height=64"}).height, 64);
-  const auto tea = settings<wan::TeaCacheSettings>({"cache=tea", "cache_coefficients=1,0", "teacache_thresh=0.2"});
+  EXPECT_EQ(settings<sampling::CfgCacheSettings>({"cache=cfg"}).interval, 5);
+  EXPECT_EQ(settings<sampling::CfgCacheSettings>({"cache=cfg", "cache_interval=2", "height=64"}).interval, 2);
+  EXPECT_EQ(settings<sampling::CfgCacheSettings>({"cache=cfg", "height=64"}).height, 64);
+  const auto tea = settings<sampling::TeaCacheSettings>({"cache=tea", "cache_coefficients=1,0", "teacache_thresh=0.2"});
   EXPECT_EQ(tea.coefficients, (std::vector<double>{1, 0}));
   EXPECT_EQ(tea.threshold, 0.2);
 }

@@ -42,9 +42,9 @@ constexpr char kComputed = 'C', kReused = 'r';
 StepReuse::StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& stream)
     : world_(world),
       train_timesteps_(static_cast<double>(plan.solver.num_train_timesteps)),
-      cache_(wan::make_step_cache(plan.step_count, plan.step_cache)) {
+      cache_(sampling::make_step_cache(plan.step_count, plan.step_cache)) {
   if (cache_ == nullptr) return;
-  if (cache_->distance() == wan::StepDistance::kLatents && world.rank() == 0) {
+  if (cache_->distance() == sampling::StepDistance::kLatents && world.rank() == 0) {
     reference_ = Tensor(DType::kF32, {1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]});
   }
   if (!branches_apart()) return;
@@ -53,22 +53,23 @@ StepReuse::StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& str
 }
 
 double StepReuse::moved(const TensorView& latents, const EmbedTime& embed) {
-  if (cache_->distance() == wan::StepDistance::kNone) return 0;
-  if (cache_->distance() == wan::StepDistance::kLatents) return root_mean_square(latents, reference_);
+  if (cache_->distance() == sampling::StepDistance::kNone) return 0;
+  if (cache_->distance() == sampling::StepDistance::kLatents) return root_mean_square(latents, reference_);
   const wan::Transformer::TimeEmbedding embedding = embed();
   std::vector<double> now =
-      doubles(cache_->distance() == wan::StepDistance::kTimeEmbedding ? embedding.temb : embedding.timestep_proj);
+      doubles(cache_->distance() == sampling::StepDistance::kTimeEmbedding ? embedding.temb : embedding.timestep_proj);
   const double change = embedding_.empty() ? 0 : relative_l1(now, embedding_);
   embedding_ = std::move(now);
   return change;
 }
 
-wan::StepDecision StepReuse::decide(int64_t step, double timestep, const TensorView& latents, const EmbedTime& embed) {
-  wan::StepDecision decision;
+sampling::StepDecision StepReuse::decide(int64_t step, double timestep, const TensorView& latents,
+                                         const EmbedTime& embed) {
+  sampling::StepDecision decision;
   if (cache_ == nullptr) return decision;
   if (world_.rank() == 0) {
     decision = cache_->decide(step, timestep / train_timesteps_, moved(latents, embed));
-    if (reference_ && decision.work == wan::StepWork::kFull) {
+    if (reference_ && decision.work == sampling::StepWork::kFull) {
       std::memcpy(reference_.view().raw(), latents.raw(), latents.bytes());
     }
   }
@@ -76,17 +77,17 @@ wan::StepDecision StepReuse::decide(int64_t step, double timestep, const TensorV
   return decision;
 }
 
-std::vector<wan::Blocks> StepReuse::blocks(const wan::StepDecision& decision, int64_t samples) const {
+std::vector<wan::Blocks> StepReuse::blocks(const sampling::StepDecision& decision, int64_t samples) const {
   std::vector<wan::Blocks> all(static_cast<size_t>(samples), wan::Blocks::kCompute);
   if (keeps_residual()) {
-    const bool reuses = decision.work == wan::StepWork::kReuseResidual;
+    const bool reuses = decision.work == sampling::StepWork::kReuseResidual;
     std::fill(all.begin(), all.end(), reuses ? wan::Blocks::kReuse : wan::Blocks::kComputeAndKeep);
   }
-  if (decision.work == wan::StepWork::kConditionalOnly) all.back() = wan::Blocks::kLeaveOut;
+  if (decision.work == sampling::StepWork::kConditionalOnly) all.back() = wan::Blocks::kLeaveOut;
   return all;
 }
 
-void StepReuse::weigh_difference(Stream& stream, const TensorView& branches, const wan::StepDecision& decision,
+void StepReuse::weigh_difference(Stream& stream, const TensorView& branches, const sampling::StepDecision& decision,
                                  const TensorView& out) {
   ZT_CHECK(branches.contiguous() && out.contiguous() && branches.extent(0) == 2 && branches.size() == 2 * out.size());
   const int64_t plane = out.extent(3) * out.extent(4), planes = out.size() / plane;
@@ -112,8 +113,8 @@ void StepReuse::add_conditional(Stream& stream, const TensorView& conditional, D
   });
 }
 
-void StepReuse::count(const wan::StepDecision& decision, double seconds) {
-  const bool full = decision.work == wan::StepWork::kFull;
+void StepReuse::count(const sampling::StepDecision& decision, double seconds) {
+  const bool full = decision.work == sampling::StepWork::kFull;
   pattern_ += full ? kComputed : kReused;
   reused_ += full ? 0 : 1;
   (full ? full_seconds_ : reused_seconds_) += seconds;

@@ -13,8 +13,8 @@
 #include "zoetrope/generate.h"
 
 #include "device/stream.h"
-#include "models/wan/caches/frequency.h"
-#include "models/wan/caches/step_cache.h"
+#include "models/sampling/frequency.h"
+#include "models/sampling/step_cache.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/plan.h"
 
@@ -25,37 +25,37 @@ class StepReuse {
   // Books what the cache of `plan` needs, nothing without one.
   StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& stream);
 
-  bool keeps_residual() const { return reuses(wan::StepWork::kReuseResidual); }
-  bool branches_apart() const { return reuses(wan::StepWork::kConditionalOnly); }
+  bool keeps_residual() const { return reuses(sampling::StepWork::kReuseResidual); }
+  bool branches_apart() const { return reuses(sampling::StepWork::kConditionalOnly); }
 
   // Collective. `latents` as the step finds them; `embed` gives the step's time embedding, asked for on rank 0 only.
   using EmbedTime = std::function<wan::Transformer::TimeEmbedding()>;
-  wan::StepDecision decide(int64_t step, double timestep, const TensorView& latents, const EmbedTime& embed);
+  sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents, const EmbedTime& embed);
 
   // What the blocks do in a step, sample by sample of `samples`, the conditional one first.
-  std::vector<wan::Blocks> blocks(const wan::StepDecision& decision, int64_t samples) const;
+  std::vector<wan::Blocks> blocks(const sampling::StepDecision& decision, int64_t samples) const;
 
   // The unconditional branch of a step that computes the conditional one only. First, while `branches` [2, C, T, h, w]
   // F32 still are those of the last full step: out [1, C, T, h, w] is their difference, frequencies weighed. Then
   // that is added to the new conditional branch, rounded to `dtype`.
-  void weigh_difference(Stream& stream, const TensorView& branches, const wan::StepDecision& decision,
+  void weigh_difference(Stream& stream, const TensorView& branches, const sampling::StepDecision& decision,
                         const TensorView& out);
   static void add_conditional(Stream& stream, const TensorView& conditional, DType dtype, const TensorView& out);
 
   // After each step.
-  void count(const wan::StepDecision& decision, double seconds);
+  void count(const sampling::StepDecision& decision, double seconds);
   std::optional<StepCacheReport> report() const;  // none without a cache
 
  private:
-  bool reuses(wan::StepWork work) const { return cache_ != nullptr && cache_->reuse() == work; }
+  bool reuses(sampling::StepWork work) const { return cache_ != nullptr && cache_->reuse() == work; }
   double moved(const TensorView& latents, const EmbedTime& embed);
 
   comm::Communicator& world_;
   const double train_timesteps_;
-  std::unique_ptr<wan::StepCache> cache_;  // of rank 0; the others ask it for its kind only
-  std::vector<double> embedding_;          // of the step before
-  Tensor reference_;                       // [1, C, T, h, w] F32: the latents of the last full step, on rank 0
-  std::optional<wan::FrequencyFilter> filter_;
+  std::unique_ptr<sampling::StepCache> cache_;  // of rank 0; the others ask it for its kind only
+  std::vector<double> embedding_;               // of the step before
+  Tensor reference_;                            // [1, C, T, h, w] F32: the latents of the last full step, on rank 0
+  std::optional<sampling::FrequencyFilter> filter_;
   std::vector<std::vector<double>> scratch_;  // of each thread
 
   std::string pattern_;

@@ -11,7 +11,7 @@
 namespace zoetrope::pipeline {
 namespace {
 
-RunPlan plan_with(const wan::StepCacheSettings& settings, int64_t steps) {
+RunPlan plan_with(const sampling::StepCacheSettings& settings, int64_t steps) {
   RunPlan plan;
   plan.latent = {2, 4, 6};
   plan.channels = 3;
@@ -26,8 +26,8 @@ Tensor latents_of(float value) {
   return latents;
 }
 
-wan::SenCacheSettings sen(double threshold) {
-  wan::SenCacheSettings settings;
+sampling::SenCacheSettings sen(double threshold) {
+  sampling::SenCacheSettings settings;
   settings.threshold = threshold;
   settings.max_skips = 100;
   settings.retention = settings.tail = 0;
@@ -46,9 +46,9 @@ TEST(StepReuse, EveryRankDoesWhatRank0Decided) {
     };
     for (int64_t step = 0; step < 5; ++step) {
       const float moved = world.rank() == 0 ? 0.0f : 100.0f * static_cast<float>(step);
-      const wan::StepDecision decision = reuse.decide(step, 900, latents_of(moved), never);
+      const sampling::StepDecision decision = reuse.decide(step, 900, latents_of(moved), never);
       reuse.count(decision, 1);
-      if (decision.work == wan::StepWork::kReuseVelocity) ++reused;
+      if (decision.work == sampling::StepWork::kReuseVelocity) ++reused;
     }
     EXPECT_EQ(reuse.report()->pattern, "Crrrr");
   });
@@ -72,7 +72,7 @@ TEST(StepReuse, LatentsAreComparedWithThoseOfTheLastFullStep) {
 TEST(StepReuse, EmbeddingsAreComparedWithThoseOfTheStepBefore) {
   for (const bool projection : {false, true}) {
     comm::run_ranks(1, [&](comm::Communicator& world) {
-      wan::TeaCacheSettings tea;
+      sampling::TeaCacheSettings tea;
       tea.coefficients = {2, 0};
       tea.threshold = 0.45;
       tea.retention_steps = projection;
@@ -102,7 +102,7 @@ TEST(StepReuse, NothingIsDoneWithoutACache) {
   comm::run_ranks(2, [](comm::Communicator& world) {
     Stream stream(1);
     StepReuse reuse(plan_with({}, 3), world, stream);
-    EXPECT_EQ(reuse.decide(0, 900, latents_of(0), {}).work, wan::StepWork::kFull);
+    EXPECT_EQ(reuse.decide(0, 900, latents_of(0), {}).work, sampling::StepWork::kFull);
     EXPECT_FALSE(reuse.keeps_residual());
     EXPECT_FALSE(reuse.branches_apart());
     EXPECT_THAT(reuse.blocks({}, 2), testing::Each(wan::Blocks::kCompute));
@@ -113,15 +113,15 @@ TEST(StepReuse, NothingIsDoneWithoutACache) {
 TEST(StepReuse, BlocksOfEachKindOfStep) {
   comm::run_ranks(1, [](comm::Communicator& world) {
     Stream stream(1);
-    wan::MagCacheSettings mag;
+    sampling::MagCacheSettings mag;
     mag.ratios = {1, 1};
     const StepReuse keeps(plan_with(mag, 3), world, stream);
     EXPECT_THAT(keeps.blocks({}, 2), testing::Each(wan::Blocks::kComputeAndKeep));
-    EXPECT_THAT(keeps.blocks({wan::StepWork::kReuseResidual}, 2), testing::Each(wan::Blocks::kReuse));
-    const StepReuse apart(plan_with(wan::CfgCacheSettings(), 3), world, stream);
+    EXPECT_THAT(keeps.blocks({sampling::StepWork::kReuseResidual}, 2), testing::Each(wan::Blocks::kReuse));
+    const StepReuse apart(plan_with(sampling::CfgCacheSettings(), 3), world, stream);
     EXPECT_TRUE(apart.branches_apart());
     EXPECT_THAT(apart.blocks({}, 2), testing::Each(wan::Blocks::kCompute));
-    EXPECT_THAT(apart.blocks({wan::StepWork::kConditionalOnly}, 2),
+    EXPECT_THAT(apart.blocks({sampling::StepWork::kConditionalOnly}, 2),
                 testing::ElementsAre(wan::Blocks::kCompute, wan::Blocks::kLeaveOut));
   });
 }
@@ -131,12 +131,12 @@ TEST(StepReuse, TheUnconditionalBranchIsTheConditionalOnePlusTheWeighedDifferenc
   for (const int threads : {1, 3}) {
     comm::run_ranks(1, [&](comm::Communicator& world) {
       Stream stream(threads);
-      StepReuse reuse(plan_with(wan::CfgCacheSettings(), 3), world, stream);
+      StepReuse reuse(plan_with(sampling::CfgCacheSettings(), 3), world, stream);
       Tensor branches(DType::kF32, {2, 3, 2, 4, 6}), out(DType::kF32, {1, 3, 2, 4, 6});
       for (int64_t i = 0; i < branches.size(); ++i) branches.data<float>()[i] = static_cast<float>(i * i % 31) / 7;
-      const wan::StepDecision decision{wan::StepWork::kConditionalOnly, 1.2, 0.9};
+      const sampling::StepDecision decision{sampling::StepWork::kConditionalOnly, 1.2, 0.9};
       reuse.weigh_difference(stream, branches, decision, out);
-      const wan::FrequencyFilter filter(4, 6);
+      const sampling::FrequencyFilter filter(4, 6);
       std::vector<double> scratch(filter.scratch_size());
       std::vector<float> frame(24);
       for (int64_t plane = 0; plane < 6; ++plane) {
@@ -160,11 +160,11 @@ TEST(StepReuse, TheUnconditionalBranchIsTheConditionalOnePlusTheWeighedDifferenc
 TEST(StepReuse, SecondsSavedAreThoseOfTheReusedStepsAtThePaceOfTheOthers) {
   comm::run_ranks(1, [](comm::Communicator& world) {
     Stream stream(1);
-    StepReuse reuse(plan_with(wan::CfgCacheSettings(), 4), world, stream);
+    StepReuse reuse(plan_with(sampling::CfgCacheSettings(), 4), world, stream);
     reuse.count({}, 10);
-    reuse.count({wan::StepWork::kConditionalOnly}, 6);
+    reuse.count({sampling::StepWork::kConditionalOnly}, 6);
     reuse.count({}, 12);
-    reuse.count({wan::StepWork::kConditionalOnly}, 5);
+    reuse.count({sampling::StepWork::kConditionalOnly}, 5);
     const StepCacheReport report = *reuse.report();
     EXPECT_EQ(report.name, "CFG cache");
     EXPECT_EQ(report.reused, 2);

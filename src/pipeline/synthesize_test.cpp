@@ -12,11 +12,11 @@
 #include "base/disk_limit.h"
 #include "base/test_folder.h"
 #include "io/safetensors.h"
-#include "models/wan/text/tokenizer.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/test_model.h"
 #include "tensor/half.h"
+#include "text/tokenizer.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -168,7 +168,7 @@ TEST(RandomModel, ShippedConfigsAreThePublishedSizes) {
 }
 
 TEST(RandomModel, ShippedTokenizerKnowsEveryLetter) {
-  const auto tokenizer = wan::Tokenizer::load(config_folder() / "tokenizer");
+  const auto tokenizer = text::Tokenizer::load(config_folder() / "tokenizer");
   // As T5TokenizerFast of transformers 5.23 encodes it with this file.
   EXPECT_EQ(
       tokenizer.encode("a red Cat on a market, 4k!"),

@@ -16,7 +16,7 @@
 #include "comm/launcher.h"
 #include "io/safetensors.h"
 #include "io/video.h"
-#include "models/wan/solvers/random.h"
+#include "models/sampling/random.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
@@ -48,7 +48,7 @@ Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan, int64_
   const Shape shape{1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
   Tensor noise(DType::kF32, shape);
   if (options.latents.empty()) {
-    wan::TorchGenerator generator(static_cast<uint64_t>(seed));
+    sampling::TorchGenerator generator(static_cast<uint64_t>(seed));
     generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
     return noise;
   }

@@ -13,6 +13,7 @@ import tempfile
 # Third-party headers and those of the system are included with <>, so a name in quotes is always one of ours.
 MODULES = {
     "base": [],
+    "text": ["base"],
     "trace": ["base"],
     "tensor": ["base"],
     "device": ["tensor", "trace", "base"],
@@ -24,12 +25,12 @@ MODULES = {
     "attention": ["kernels", "mesh", "parallel", "comm", "device", "tensor", "trace", "base"],
     "io": ["device", "tensor", "trace", "base"],
     "models": ["planner", "attention", "kernels", "io", "device", "tensor", "trace", "base"],
-    "pipeline": ["models", "planner", "machine", "attention", "kernels", "io", "mesh", "comm", "parallel", "device", "tensor", "trace", "base"],
+    "pipeline": ["text", "models", "planner", "machine", "attention", "kernels", "io", "mesh", "comm", "parallel", "device", "tensor", "trace", "base"],
     "planner": ["parallel", "trace", "base"],
     "problems": [],
     "bench": ["problems", "pipeline", "machine", "models", "planner", "io", "attention", "parallel", "kernels", "comm", "device", "trace", "tensor",
               "base"],
-    "cli": ["bench", "problems", "pipeline", "machine", "models", "planner", "attention", "kernels", "io", "mesh", "comm", "parallel",
+    "cli": ["bench", "text", "problems", "pipeline", "machine", "models", "planner", "attention", "kernels", "io", "mesh", "comm", "parallel",
             "device", "tensor", "trace", "base"],
 }
 # These stand beside src/, not in it: nothing of them is installed.

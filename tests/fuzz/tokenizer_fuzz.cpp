@@ -1,4 +1,4 @@
-#include "models/wan/text/tokenizer.h"
+#include "text/tokenizer.h"
 #include "text_changes.h"
 
 namespace zoetrope::fuzz {
@@ -11,7 +11,7 @@ const char kSmallest[] = R"({"added_tokens": [], "normalizer": null, "post_proce
 
 void read(const std::string& bytes) {
   write("tokenizer.json", bytes);
-  const wan::Tokenizer tokenizer = wan::Tokenizer::load(folder());
+  const text::Tokenizer tokenizer = text::Tokenizer::load(folder());
   for (const char* text : {"", "a b", "  ab é</s> 猫ﬁ\t<extra_id_0>x"}) tokenizer.encode(text, 16);
 }
 

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "io/safetensors.h"
-#include "models/wan/solvers/random.h"
-#include "models/wan/solvers/solver.h"
+#include "models/sampling/random.h"
+#include "models/sampling/solver.h"
 #include "report.h"
 #include "tensor/half.h"
 
@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-wan::SolverConfig solver_config(const std::string& scheduler, double shift, int64_t steps) {
-  wan::SolverConfig config;
-  config.kind = wan::parse_solver_kind(scheduler);
+sampling::SolverConfig solver_config(const std::string& scheduler, double shift, int64_t steps) {
+  sampling::SolverConfig config;
+  config.kind = sampling::parse_solver_kind(scheduler);
   config.shift = shift;
   config.steps = steps;
   return config;
@@ -33,7 +33,7 @@ void check_tables(Report& report, const fs::path& file) {
     const double shift = entry.at("shift");
     const int64_t steps = entry.at("steps");
     const std::string name = fmt::format("tables.{}.shift{}.steps{}", scheduler, shift, steps);
-    const auto solver = wan::Solver::create(solver_config(scheduler, shift, steps));
+    const auto solver = sampling::Solver::create(solver_config(scheduler, shift, steps));
     report.check_equal(name + ".timesteps", as_doubles(solver->timesteps()), entry.at("timesteps"));
     report.check_equal(name + ".sigmas", as_doubles(solver->sigmas()), entry.at("sigmas"));
   }
@@ -47,9 +47,9 @@ constexpr Deviation kTrajectory{2e-6, 0};
 void check_trajectory(Report& report, const io::SafetensorsFile& data, const std::string& key,
                       const nlohmann::json& entry) {
   const std::string scheduler = entry.at("scheduler");
-  wan::SolverConfig config = solver_config(scheduler, entry.at("shift"), entry.at("steps"));
-  if (entry.at("model_output_dtype") == "bfloat16") config.velocity = wan::VelocityDType::kBF16;
-  const auto solver = wan::Solver::create(config);
+  sampling::SolverConfig config = solver_config(scheduler, entry.at("shift"), entry.at("steps"));
+  if (entry.at("model_output_dtype") == "bfloat16") config.velocity = sampling::VelocityDType::kBF16;
+  const auto solver = sampling::Solver::create(config);
   const std::vector<double> outputs = to_doubles(data.flat(key + ".v"));
   const TensorView samples = data.flat(key + ".samples");
   const std::vector<double> recorded = to_doubles(samples);
@@ -93,7 +93,7 @@ void check_normals(Report& report, const std::string& name, const std::vector<fl
 }
 
 template <typename T>
-std::vector<float> draw(wan::TorchGenerator& generator, int64_t count) {
+std::vector<float> draw(sampling::TorchGenerator& generator, int64_t count) {
   std::vector<T> values(static_cast<size_t>(count));
   generator.randn(std::span<T>(values));
   std::vector<float> out;
@@ -119,14 +119,14 @@ void run_rng_case(Report& report, const fs::path& folder) {
     std::smatch match;
     const TensorView recorded = data->tensor(name);
     if (std::regex_match(name, match, plain)) {
-      wan::TorchGenerator generator(std::stoull(match[1]));
+      sampling::TorchGenerator generator(std::stoull(match[1]));
       const bool bf16 = match[2] == "bf16";
       check_normals(report, name,
                     bf16 ? draw<BFloat16>(generator, recorded.size()) : draw<float>(generator, recorded.size()),
                     recorded);
     } else if (std::regex_match(name, match, second)) {
       const std::string next = name.substr(0, name.size() - 5) + "second";
-      wan::TorchGenerator generator(std::stoull(match[1]));
+      sampling::TorchGenerator generator(std::stoull(match[1]));
       check_normals(report, name, draw<float>(generator, recorded.size()), recorded);
       check_normals(report, next, draw<float>(generator, data->tensor(next).size()), data->tensor(next));
     } else if (name.find(".second_draw.second") == std::string::npos) {  // checked with its first

@@ -6,11 +6,11 @@
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 #include "io/weights.h"
-#include "models/wan/text/prompt.h"
-#include "models/wan/text/tokenizer.h"
 #include "models/wan/umt5/relative_bias.h"
 #include "models/wan/umt5/umt5.h"
 #include "report.h"
+#include "text/prompt.h"
+#include "text/tokenizer.h"
 
 namespace zoetrope::golden {
 namespace {
@@ -20,13 +20,13 @@ namespace fs = std::filesystem;
 std::vector<double> as_doubles(const std::vector<int32_t>& ids) { return {ids.begin(), ids.end()}; }
 
 void check_prompts(Report& report, const fs::path& table, const fs::path& tokenizer_folder) {
-  const wan::Tokenizer tokenizer = wan::Tokenizer::load(tokenizer_folder);
+  const text::Tokenizer tokenizer = text::Tokenizer::load(tokenizer_folder);
   const std::string stem = table.stem().string();
   size_t number = 0;
   for (const nlohmann::json& entry : io::load_json(table)) {
     const std::string name = fmt::format("{}.{}", stem, number++);
     const std::string prompt = entry.at("prompt");
-    const std::string clean = wan::clean_prompt(prompt);
+    const std::string clean = text::clean_prompt(prompt);
     report.check_text(name + ".clean", clean, entry.at("clean"));
     report.check_equal(name + ".ids_raw", as_doubles(tokenizer.encode(prompt)), entry.at("ids_raw"));
     const std::vector<int32_t> ids = tokenizer.encode(clean);

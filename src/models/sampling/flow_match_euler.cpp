@@ -1,0 +1,36 @@
+// The plain step along the velocity.
+#include "base/error.h"
+#include "models/sampling/noise_levels.h"
+#include "models/sampling/solver_kinds.h"
+
+namespace zoetrope::sampling {
+namespace {
+
+class FlowMatchEuler final : public Solver {
+ public:
+  explicit FlowMatchEuler(const SolverConfig& config) : velocity_(config.velocity) {
+    set_levels(flow_match_euler_levels(config));
+  }
+
+  void step(int64_t index, std::span<const float> velocity, std::span<float> sample) override {
+    ZT_CHECK(0 <= index && index < steps() && velocity.size() == sample.size());
+    const auto i = static_cast<size_t>(index);
+    const float difference = sigmas_[i + 1] - sigmas_[i];
+    for (size_t k = 0; k < sample.size(); ++k) {
+      sample[k] = velocity_ == VelocityDType::kBF16
+                      ? round_bf16(sample[k] + round_bf16(round_bf16(difference) * velocity[k]))
+                      : sample[k] + difference * velocity[k];
+    }
+  }
+
+ private:
+  const VelocityDType velocity_;
+};
+
+}  // namespace
+
+std::unique_ptr<Solver> make_flow_match_euler(const SolverConfig& config) {
+  return std::make_unique<FlowMatchEuler>(config);
+}
+
+}  // namespace zoetrope::sampling

@@ -1,0 +1,54 @@
+#include <cmath>
+
+#include "models/sampling/step_cache.h"
+
+namespace zoetrope::sampling {
+namespace {
+
+class SenCache final : public StepCache {
+ public:
+  SenCache(const StepCount& count, const SenCacheSettings& settings) : count_(count), settings_(settings) {}
+
+  std::string name() const override { return "SenCache"; }
+  StepWork reuse() const override { return StepWork::kReuseVelocity; }
+  StepDistance distance() const override { return StepDistance::kLatents; }
+
+  StepDecision decide(int64_t step, double time, double moved) override {
+    if (step == 0 || step == count_.first_expert || retained(step)) return compute(time);
+    // Distances to the last full step, and yet added up: a step counts all that came before it once more, so the sum
+    // grows faster than the distance.
+    moved_ += moved + std::abs(time - time_);
+    if (settings_.threshold > 0 && moved_ <= settings_.threshold && skipped_ < settings_.max_skips) {
+      ++skipped_;
+      return {reuse()};
+    }
+    return compute(time);
+  }
+
+ private:
+  StepDecision compute(double time) {
+    time_ = time;
+    moved_ = 0;
+    skipped_ = 0;
+    return {};
+  }
+  bool retained(int64_t step) const {
+    const auto n = static_cast<double>(count_.steps);
+    return step < static_cast<int64_t>(n * settings_.retention) ||
+           step >= static_cast<int64_t>(n * (1.0 - settings_.tail));
+  }
+
+  const StepCount count_;
+  const SenCacheSettings settings_;
+  double time_ = 1;   // of the last full step
+  double moved_ = 0;  // since then
+  int64_t skipped_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<StepCache> make_sen_cache(const StepCount& count, const SenCacheSettings& settings) {
+  return std::make_unique<SenCache>(count, settings);
+}
+
+}  // namespace zoetrope::sampling

@@ -1,0 +1,71 @@
+// How a denoising run walks from noise to a clip: the noise levels it visits and the step between two of them. Pure
+// arithmetic on one process; the ranks of a run hold equal latents or do the same step on their part, as it is
+// elementwise.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace zoetrope::sampling {
+
+enum class SolverKind : uint8_t {
+  kUniPC,           // UniPCMultistepScheduler: flow prediction, bh2, with corrector; what all Wan checkpoints name
+  kFlowMatchEuler,  // FlowMatchEulerDiscreteScheduler
+  kDpmSolver        // DPMSolverMultistepScheduler: dpmsolver++ with flow sigmas, midpoint
+};
+std::vector<std::string> solver_names();                // as keys spell them: "unipc", "flow_match_euler", "dpmpp"
+SolverKind parse_solver_kind(const std::string& name);  // one of these or a class name from above
+
+// Where UniPC's noise levels lie before the shift; results differ visibly. FlowMatchEuler has one grid of its own, and
+// DPMSolver++ has kFrom999.
+enum class SigmaGrid : uint8_t {
+  kFromOne,  // 1 − 0.999·i/N: diffusers from 0.37 on
+  kFrom999   // 0.999·(N − i)/N: diffusers to 0.36, and the original solver
+};
+
+enum class VelocityDType : uint8_t { kF32, kBF16 };
+
+struct SolverConfig {
+  SolverKind kind = SolverKind::kUniPC;
+  int64_t steps = 50;  // not used where levels are given
+  double shift = 3.0;  // flow_shift; shift of FlowMatchEuler
+  int64_t num_train_timesteps = 1000;
+  SigmaGrid grid = SigmaGrid::kFromOne;
+  // Noise levels instead of a grid, for models distilled to a few steps: as σ from 1 to above 0, or as timesteps
+  // (σ times num_train_timesteps); one of the two, falling, without the final 0. The shift applies to them too, as in
+  // the reference.
+  std::vector<double> sigmas;
+  std::vector<double> timesteps;
+  int solver_order = 2;                    // UniPC, DPMSolver++: 1 or 2
+  std::vector<int64_t> disable_corrector;  // UniPC: steps after which the corrector is left out
+  // What step() is given: values of a bfloat16 model keep its roundings, as the reference's CPU tensors do. The noise
+  // level and its product with the velocity are rounded to bfloat16; FlowMatchEuler rounds the sample too.
+  VelocityDType velocity = VelocityDType::kF32;
+};
+
+struct NoiseLevels;
+
+class Solver {
+ public:
+  static std::unique_ptr<Solver> create(const SolverConfig& config);  // values out of range: Error
+  virtual ~Solver() = default;
+
+  int64_t steps() const { return static_cast<int64_t>(timesteps_.size()); }
+  std::span<const float> timesteps() const { return timesteps_; }  // [steps]; whole numbers but for FlowMatchEuler
+  std::span<const float> sigmas() const { return sigmas_; }        // [steps + 1], falling, the last 0
+
+  // Moves `sample` from sigmas()[index] to sigmas()[index + 1]. `velocity` is what the model predicts for `sample`,
+  // guidance applied. Steps come in order; index 0 begins a new run of any size.
+  virtual void step(int64_t index, std::span<const float> velocity, std::span<float> sample) = 0;
+
+ protected:
+  void set_levels(NoiseLevels levels);
+
+  std::vector<float> timesteps_;
+  std::vector<float> sigmas_;
+};
+
+}  // namespace zoetrope::sampling

@@ -1,0 +1,21 @@
+#include "models/sampling/step_cache.h"
+
+namespace zoetrope::sampling {
+namespace {
+
+struct Make {
+  const StepCount& count;
+  std::unique_ptr<StepCache> operator()(std::monostate) const { return nullptr; }
+  std::unique_ptr<StepCache> operator()(const MagCacheSettings& s) const { return make_mag_cache(count, s); }
+  std::unique_ptr<StepCache> operator()(const TeaCacheSettings& s) const { return make_tea_cache(count, s); }
+  std::unique_ptr<StepCache> operator()(const SenCacheSettings& s) const { return make_sen_cache(count, s); }
+  std::unique_ptr<StepCache> operator()(const CfgCacheSettings& s) const { return make_cfg_cache(count, s); }
+};
+
+}  // namespace
+
+std::unique_ptr<StepCache> make_step_cache(const StepCount& count, const StepCacheSettings& settings) {
+  return std::visit(Make{count}, settings);
+}
+
+}  // namespace zoetrope::sampling

@@ -1,0 +1,80 @@
+#include "models/wan/published_caches.h"
+
+#include <gtest/gtest.h>
+
+namespace zoetrope::wan {
+namespace {
+
+TransformerConfig text_to_video(int64_t layers, int64_t heads) {
+  TransformerConfig config;
+  config.num_layers = layers;
+  config.num_attention_heads = heads;
+  config.attention_head_dim = 128;
+  config.in_channels = 16;
+  return config;
+}
+
+TEST(PublishedModel, IsKnownByConfiguration) {
+  const TransformerConfig small = text_to_video(30, 12), large = text_to_video(40, 40);
+  EXPECT_EQ(published_model(small, 1, 480), "wan2.1_t2v_1.3b");
+  EXPECT_EQ(published_model(large, 1, 720), "wan2.1_t2v_14b");
+  EXPECT_EQ(published_model(large, 2, 480), "wan2.2_t2v_a14b");
+  TransformerConfig image = large;
+  image.in_channels = 36;
+  EXPECT_EQ(published_model(image, 2, 480), "wan2.2_i2v_a14b");
+  EXPECT_EQ(published_model(image, 1, 480), "");  // 2.1 has image tokens
+  image.image_dim = 1280;
+  EXPECT_EQ(published_model(image, 1, 480), "wan2.1_i2v_14b_480p");
+  EXPECT_EQ(published_model(image, 1, 704), "wan2.1_i2v_14b_480p");
+  EXPECT_EQ(published_model(image, 1, 720), "wan2.1_i2v_14b_720p");
+  image.pos_embed_seq_len = 514;  // first and last frame
+  EXPECT_EQ(published_model(image, 1, 720), "");
+  TransformerConfig vace = large;
+  vace.vace_layers = {0, 5};
+  EXPECT_EQ(published_model(vace, 1, 480), "");
+  EXPECT_EQ(published_model(text_to_video(2, 4), 1, 480), "");
+  TransformerConfig ti2v = text_to_video(30, 24);
+  ti2v.in_channels = 48;
+  EXPECT_EQ(published_model(ti2v, 1, 704), "");
+}
+
+TEST(PublishedRatios, HaveAValueForEachBranchOfEachStep) {
+  struct Curve {
+    const char* model;
+    size_t steps;
+    double threshold, last_conditional, sum;
+  };
+  // Sums computed from the table of the specification.
+  for (const Curve& curve :
+       {Curve{"wan2.1_t2v_14b", 50, 0.12, 0.86111, 98.03940}, Curve{"wan2.1_i2v_14b_480p", 40, 0.12, 0.92617, 77.98790},
+        Curve{"wan2.1_i2v_14b_720p", 40, 0.12, 0.8679, 78.11605}, Curve{"wan2.2_t2v_a14b", 40, 0.04, 0.80263, 77.77300},
+        Curve{"wan2.2_i2v_a14b", 40, 0.06, 0.79823, 77.56108}}) {
+    const PublishedRatios* found = published_ratios(curve.model);
+    ASSERT_NE(found, nullptr) << curve.model;
+    ASSERT_EQ(found->ratios.size(), 2 * curve.steps) << curve.model;
+    EXPECT_EQ(found->threshold, curve.threshold);
+    EXPECT_EQ(found->ratios[0], 1.0);
+    EXPECT_EQ(found->ratios[1], 1.0);
+    EXPECT_EQ(found->ratios[2 * curve.steps - 2], curve.last_conditional);
+    double sum = 0;
+    for (const double ratio : found->ratios) sum += ratio;
+    EXPECT_NEAR(sum, curve.sum, 1e-9) << curve.model;
+  }
+  EXPECT_EQ(published_ratios("wan2.1_t2v_1.3b"), nullptr);
+  EXPECT_EQ(published_ratios(""), nullptr);
+}
+
+TEST(PublishedCoefficients, AreFourthDegree) {
+  for (const char* model : {"wan2.1_t2v_1.3b", "wan2.1_t2v_14b", "wan2.1_i2v_14b_480p", "wan2.1_i2v_14b_720p"}) {
+    const PublishedCoefficients* found = published_coefficients(model);
+    ASSERT_NE(found, nullptr) << model;
+    EXPECT_EQ(found->embedding.size(), 5u);
+    EXPECT_EQ(found->projection.size(), 5u);
+    EXPECT_NE(models_with_coefficients().find(model), std::string::npos);
+  }
+  EXPECT_EQ(published_coefficients("wan2.2_t2v_a14b"), nullptr);
+  EXPECT_EQ(models_with_ratios().find("1.3b"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace zoetrope::wan

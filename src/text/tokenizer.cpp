@@ -1,0 +1,82 @@
+// Which file of the folder counts, and what goes round the pieces.
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "text/tokenizer_model.h"
+
+namespace zoetrope::text {
+
+namespace {
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;  // what cannot be looked at counts as absent
+  return std::filesystem::exists(path, ignored);
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
+  if (const auto json = folder / "tokenizer.json"; is_there(json)) {
+    return Tokenizer(load_tokenizer_json(json));
+  }
+  if (const auto model = folder / "spiece.model"; is_there(model)) {
+    return Tokenizer(load_sentencepiece(model));
+  }
+  fail("{}: no tokenizer here; the folder must hold tokenizer.json or spiece.model", folder.string());
+}
+
+int64_t Tokenizer::most_pieces(int64_t max_length) const {
+  const auto around = static_cast<int64_t>(model_->prefix.size() + model_->suffix.size());
+  if (max_length < around) {
+    fail("the length limit of a prompt is {}, and must be at least {} to hold the special tokens", max_length, around);
+  }
+  return max_length - around;
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view clean_text, int64_t max_length) const {
+  const int64_t most = most_pieces(max_length);
+  decode_utf8_or_fail(clean_text, "the prompt");
+  const std::vector<int32_t> pieces = model_->pieces(clean_text);
+  const auto kept = std::min<int64_t>(static_cast<int64_t>(pieces.size()), most);
+  std::vector<int32_t> ids = model_->prefix;
+  ids.insert(ids.end(), pieces.begin(), pieces.begin() + kept);
+  ids.insert(ids.end(), model_->suffix.begin(), model_->suffix.end());
+  return ids;
+}
+
+std::string_view Tokenizer::cut_off(std::string_view clean_text, int64_t max_length) const {
+  const auto most = static_cast<size_t>(most_pieces(max_length));
+  decode_utf8_or_fail(clean_text, "the prompt");
+  std::vector<int32_t> kept = model_->pieces(clean_text);
+  if (kept.size() <= most) return {};
+  kept.resize(most);
+  std::vector<size_t> starts;  // of characters
+  for (size_t i = 0; i < clean_text.size(); ++i)
+    if ((static_cast<unsigned char>(clean_text[i]) & 0xC0) != 0x80) starts.push_back(i);
+  // Pieces do not say where in the text they end, so it is looked for: about where a beginning makes as many pieces,
+  // and there the longest that makes these, or else the longest that makes no more. Numbers of pieces rise and fall
+  // within words, for a longer one may be fewer.
+  constexpr size_t kAround = 32;  // characters, more than a word has as a rule
+  const auto beginning = [&](size_t start) { return model_->pieces(clean_text.substr(0, start)); };
+  const auto fits = [&](size_t start) { return beginning(start).size() <= most; };
+  const auto about = static_cast<size_t>(std::partition_point(starts.begin(), starts.end(), fits) - starts.begin());
+  std::optional<size_t> end;
+  for (size_t i = std::min(starts.size(), about + kAround); i > about - std::min(about, kAround);) {
+    const std::vector<int32_t> pieces = beginning(starts[--i]);
+    if (pieces == kept) return clean_text.substr(starts[i]);
+    if (!end && pieces.size() <= most) end = starts[i];
+  }
+  return clean_text.substr(end.value_or(0));
+}
+
+int32_t Tokenizer::pad_id() const { return model_->pad_id; }
+int32_t Tokenizer::eos_id() const { return model_->eos_id; }
+int64_t Tokenizer::vocab_size() const { return model_->vocab_size; }
+
+}  // namespace zoetrope::text

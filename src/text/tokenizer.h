@@ -1,0 +1,41 @@
+// Prompt to token ids, as the text encoder was trained with them. Not for cleaning the prompt (prompt.h) and not for
+// turning ids back into text.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace zoetrope::text {
+
+// Cheap to copy; safe to use from several threads at once.
+class Tokenizer {
+ public:
+  // From a checkpoint's tokenizer folder: tokenizer.json if it is there (its blocks are followed as the Hugging Face
+  // `tokenizers` library follows them), else spiece.model through the SentencePiece library.
+  // Throws Error if neither is there or the file is damaged or of another kind.
+  static Tokenizer load(const std::filesystem::path& folder);
+
+  // The pieces, cut so that with the special tokens (for UMT5: one </s> at the end) at most `max_length` ids remain;
+  // no padding. Throws Error on text that is not UTF-8.
+  std::vector<int32_t> encode(std::string_view clean_text, int64_t max_length = 512) const;
+
+  // The end of the text that encode() leaves out for its length; empty where it takes all. Throws as encode() does.
+  std::string_view cut_off(std::string_view clean_text, int64_t max_length) const;
+
+  int32_t pad_id() const;
+  int32_t eos_id() const;
+  int64_t vocab_size() const;  // added tokens included
+
+  class Model;  // what a kind of file implements
+
+ private:
+  int64_t most_pieces(int64_t max_length) const;
+
+  explicit Tokenizer(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
+  std::shared_ptr<const Model> model_;
+};
+
+}  // namespace zoetrope::text
