@@ -22,15 +22,22 @@ endfunction()
 set(ZOETROPE_TEST_ENVIRONMENT XDG_CACHE_HOME=${PROJECT_BINARY_DIR}/no_cache)
 set(ZOETROPE_TEST_MEASURES ZOETROPE_MEASURE=set:no)
 
-# zoetrope_test(NAME SOURCES … LIBRARIES … [PROPERTIES …]): a GoogleTest program, each of its tests a ctest of its own with
-# these properties.
+# Every test has one of these labels, which ctest -L chooses by: unit (a module alone), parity (recorded runs), ranks (N
+# ranks against one, MPI), cli (the program as a user runs it), and slow in place of them where a test takes more than a
+# few seconds. `./run test quick` runs unit and parity.
+#
+# zoetrope_test(NAME SOURCES … LIBRARIES … [LABEL unit] [PROPERTIES …]): a GoogleTest program, each of its tests a ctest
+# of its own with these properties.
 function(zoetrope_test name)
-  cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(TEST "" "LABEL" "SOURCES;LIBRARIES;PROPERTIES" ${ARGN})
+  if(NOT TEST_LABEL)
+    set(TEST_LABEL unit)
+  endif()
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE zoetrope_flags ${TEST_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock
                                         GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
+                       PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
                                   ENVIRONMENT_MODIFICATION ${ZOETROPE_TEST_MEASURES}
                                   ${TEST_PROPERTIES})
 endfunction()

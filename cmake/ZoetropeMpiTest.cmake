@@ -32,7 +32,7 @@ endif()
 list(JOIN ZOETROPE_MPI_TEST_ENVIRONMENT " " ZOETROPE_MPIRUN)
 set(ZOETROPE_MPIRUN "env ${ZOETROPE_MPIRUN} ${MPIEXEC_EXECUTABLE}")
 
-# zoetrope_mpi_test(NAME name RANKS n COMMAND program argument… [TIMEOUT seconds] [LABELS …] [ENVIRONMENT …])
+# zoetrope_mpi_test(NAME name RANKS n COMMAND program argument… [TIMEOUT seconds] [LABEL ranks] [ENVIRONMENT …])
 #
 # A ctest that runs `mpirun -n RANKS program argument…`. Does nothing in a build without MPI. A GoogleTest filter that
 # selects no test fails.
@@ -40,9 +40,12 @@ function(zoetrope_mpi_test)
   if(NOT ZOETROPE_HAVE_MPI OR NOT BUILD_TESTING)
     return()
   endif()
-  cmake_parse_arguments(TEST "" "NAME;RANKS;TIMEOUT" "COMMAND;ENVIRONMENT;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "" "NAME;RANKS;TIMEOUT;LABEL" "COMMAND;ENVIRONMENT" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT ${ZOETROPE_TEST_TIMEOUT})
+  endif()
+  if(NOT TEST_LABEL)
+    set(TEST_LABEL ranks)
   endif()
   list(POP_FRONT TEST_COMMAND program)
   if(TARGET ${program})
@@ -50,7 +53,7 @@ function(zoetrope_mpi_test)
   endif()
   add_test(NAME ${TEST_NAME} COMMAND ${MPIEXEC_EXECUTABLE} -n ${TEST_RANKS} ${program} ${TEST_COMMAND})
   set_tests_properties(${TEST_NAME} PROPERTIES
-    TIMEOUT ${TEST_TIMEOUT} PROCESSORS 2 LABELS "mpi;${TEST_LABELS}"
+    TIMEOUT ${TEST_TIMEOUT} PROCESSORS 2 LABELS ${TEST_LABEL}
     ENVIRONMENT_MODIFICATION "${ZOETROPE_TEST_MEASURES}"
     ENVIRONMENT "${ZOETROPE_TEST_ENVIRONMENT};${ZOETROPE_MPI_TEST_ENVIRONMENT};${TEST_ENVIRONMENT}"
     FAIL_REGULAR_EXPRESSION "Running 0 tests")
