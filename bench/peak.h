@@ -18,7 +18,6 @@ using machine::isa_name;
 using machine::isa_of_kernel;
 using machine::measure_copy_bandwidth;
 using machine::measure_peak;
-using machine::measure_peak_flops;
 using machine::Peak;
 using machine::thread_cpu_seconds;
 using machine::wall_seconds;

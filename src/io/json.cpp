@@ -150,12 +150,6 @@ JsonObject JsonObject::parse(std::string_view text, const std::string& where) {
 
 JsonObject JsonObject::load(const std::filesystem::path& path) { return parse(read_file(path), path.string()); }
 
-std::vector<JsonObject> JsonObject::load_array(const std::filesystem::path& path) {
-  auto wrapped = std::make_shared<json>();
-  (*wrapped)["root"] = load_json(path);
-  return JsonObject(std::move(wrapped), path.string(), "").objects("root");
-}
-
 const json* JsonObject::value(const std::string& key) const {
   const auto found = node_->find(key);
   return found == node_->end() || found->is_null() ? nullptr : &*found;

@@ -35,7 +35,6 @@ class JsonObject {
  public:
   static JsonObject load(const std::filesystem::path& path);
   static JsonObject parse(std::string_view text, const std::string& where);
-  static std::vector<JsonObject> load_array(const std::filesystem::path& path);  // a document [{…}, {…}]
 
   bool has(const std::string& key) const;  // present and not null
   std::vector<std::string> keys() const;   // sorted; null ones too

@@ -6,7 +6,6 @@
 #include <cctype>
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "io/video_writers.h"
@@ -58,12 +57,6 @@ void convert(std::span<const float> values, uint8_t* bytes) {
 void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes) {
   if (rounding == PixelRounding::kTruncate) convert<PixelRounding::kTruncate>(values, bytes);
   else convert<PixelRounding::kRound>(values, bytes);
-}
-
-void FrameWriter::add_frame_float(const float* rgb) {
-  std::vector<uint8_t> bytes(frame_bytes());
-  to_u8(rounding(), {rgb, bytes.size()}, bytes.data());
-  add_frame(bytes.data());
 }
 
 std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {

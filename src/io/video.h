@@ -49,8 +49,7 @@ class FrameWriter {
 
   virtual void add_frame(const uint8_t* rgb) = 0;  // [H, W, 3]
   virtual void finish() = 0;                       // at least one frame must have come
-  virtual PixelRounding rounding() const = 0;  // of add_frame_float: truncating for .mp4 and .gif, rounding for .png
-  void add_frame_float(const float* rgb);      // [H, W, 3] in [0, 1]
+  virtual PixelRounding rounding() const = 0;      // of to_u8(): truncating for .mp4 and .gif, rounding for .png
 
  protected:
   explicit FrameWriter(const VideoFormat& format) : format_(format) {}

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numbers>
 
-#include "kernels/gemm/gemm.h"
+#include "kernels/pointwise/pointwise.h"
 #include "kernels/vector_math.h"
 
 namespace zoetrope::kernels {

@@ -12,7 +12,6 @@
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/packed.h"
 #include "kernels/gemm/thin_gemm.h"
-#include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/test_util.h"
 
@@ -100,54 +99,6 @@ TEST(ActivationLimits, Activate) {
       }
     }
   }
-}
-
-TEST(ActivationLimits, GeluTanhTimesOnes) {
-  for (const DType dtype : kDtypes) {
-    for (const char* name : {"avx2", "reference"}) {
-      SCOPED_TRACE(testing::Message() << name << " " << dtype_name(dtype));
-      const Tensor ones = test::random_tensor(dtype, {kColumns}, 1, 1, 0), out(dtype, {kColumns});
-      Stream stream(1);
-      gelu_tanh_mul(stream, limits(dtype), ones, out, name);
-      expect_limits(Activation::kGeluTanh, out);
-    }
-  }
-}
-
-// Rows of ones, which their norm leaves as they are, times a gamma of limits.
-TEST(ActivationLimits, ChannelNorm) {
-  for (const DType dtype : kDtypes) {
-    for (const char* name : {"avx2", "reference"}) {
-      SCOPED_TRACE(testing::Message() << name << " " << dtype_name(dtype));
-      const Tensor x = test::random_tensor(dtype, {3, kColumns}, 1, 1, 0), out(dtype, {3, kColumns});
-      Stream stream(1);
-      channel_norm(stream, {x, limits(DType::kF32), true, out, name});
-      expect_limits(Activation::kSilu, out);
-    }
-  }
-}
-
-// Products of zeros, and a bias of limits.
-void expect_gemm_limits(Activation activation) {
-  for (const DType in : kDtypes) {
-    for (const DType to : kDtypes) {
-      const Tensor x(in, {5, 24}), w = test::random_tensor(in, {kColumns, 24}, 1), bias = limits(DType::kF32);
-      int ran = 0;
-      for (const char* name : {"reference", "onednn", "f32_via_convert", "onednn_bf16"}) {
-        const Tensor out(to, {5, kColumns});
-        Stream stream(1);
-        const std::string error = error_of([&] { gemm(stream, {x, w, bias, activation, out, name}); });
-        if (!error.empty()) continue;  // not of these dtypes, or not of this machine
-        SCOPED_TRACE(testing::Message() << name << " " << dtype_name(in) << " " << dtype_name(to));
-        expect_limits(activation, out);
-        ++ran;
-      }
-      EXPECT_GE(ran, 2);
-    }
-  }
-}
-TEST(ActivationLimits, Gemm) {
-  for (const Activation activation : kActivations) expect_gemm_limits(activation);
 }
 
 void expect_packed_gemm_limits(Activation activation) {

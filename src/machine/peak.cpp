@@ -134,11 +134,6 @@ Peak measure_peak(Isa isa, ThreadTeam& team, double seconds) {
   return peak;
 }
 
-double measure_peak_flops(Isa isa, int threads, double seconds) {
-  ThreadTeam team(threads);
-  return measure_peak(isa, team, seconds).flops;
-}
-
 double measure_copy_bandwidth(int threads, size_t bytes, double seconds, CopyKind kind) {
   bytes = std::max<size_t>(64, bytes / 64 * 64);
   ThreadTeam team(threads);

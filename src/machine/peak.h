@@ -36,7 +36,6 @@ struct Peak {
 // Multiply-adds on registers only, on every thread of the team at once for `seconds`. Throws Error where the CPU lacks
 // the instructions.
 Peak measure_peak(Isa isa, ThreadTeam& team, double seconds);
-double measure_peak_flops(Isa isa, int threads, double seconds);  // .flops, on a team of its own
 
 enum class CopyKind : uint8_t {
   kMemcpy,     // what the C library makes of it

@@ -1,8 +1,6 @@
 // Builds the tables of ring.h.
 #include "parallel/ring.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 
 namespace zoetrope::parallel {
@@ -111,16 +109,6 @@ std::vector<RingStep> ring_schedule(int64_t tokens, int ring, Direction directio
   }
   ZT_CHECK(false, "direction {}", static_cast<int>(direction));
   return {};
-}
-
-std::vector<int> ring_slots(int ring, Direction direction) {
-  std::vector<int> slots;
-  for (int index = 0; index < ring; ++index)
-    for (const RingStep& step : ring_schedule(ring, ring, direction, index))
-      for (const Transfer& receive : step.receives) slots.push_back(receive.slot);
-  std::sort(slots.begin(), slots.end());
-  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
-  return slots;
 }
 
 std::vector<int> statistics_ranks(int64_t tokens, int ring) {

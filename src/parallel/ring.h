@@ -57,9 +57,6 @@ struct RingStep {
 // Step 0 and all that follow, until this rank has computed and sent everything.
 std::vector<RingStep> ring_schedule(int64_t tokens, int ring, Direction direction, int index);
 
-// Buffers beside the own block: the slots that ring_schedule() uses on some rank. 0 for R = 1.
-std::vector<int> ring_slots(int ring, Direction direction);
-
 // Whether a softmax with fixed offsets needs statistics of all keys first: then, before the first block is computed,
 // every rank that has keys sends one record about them to every other that has, and all combine them in ring order.
 enum class Statistics : uint8_t { kNone, kGathered };

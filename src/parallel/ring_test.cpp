@@ -184,13 +184,5 @@ TEST(Ring, OpenChainAsDrawn) {
   EXPECT_EQ(blocks(table[2].sends), (std::vector<int>{3}));
 }
 
-TEST(Ring, SlotsAreThoseOfTheDirection) {
-  EXPECT_TRUE(ring_slots(1, Direction::kForward).empty());
-  EXPECT_EQ(ring_slots(2, Direction::kForward), (std::vector<int>{1}));
-  EXPECT_EQ(ring_slots(5, Direction::kForward), (std::vector<int>{1, 2}));
-  EXPECT_EQ(ring_slots(2, Direction::kTwoWay), (std::vector<int>{1, 3}));
-  EXPECT_EQ(ring_slots(6, Direction::kTwoWay), (std::vector<int>{1, 2, 3, 4}));
-}
-
 }  // namespace
 }  // namespace zoetrope::parallel

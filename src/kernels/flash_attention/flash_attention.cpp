@@ -203,10 +203,6 @@ TileCounts FlashAttention::accumulate(Stream& stream, FlashState& state, const T
   return impl_->kernel->accumulate(stream, rows, q, block);
 }
 
-void FlashAttention::merge(Stream& stream, FlashState& into, const FlashState& from) const {
-  merge_rows(stream, impl_->rows_of(into), impl_->rows_of(const_cast<FlashState&>(from)));
-}
-
 void FlashAttention::finish(Stream& stream, FlashState& state, const TensorView& o) const {
   validate_tensor(impl_->problem, "o", o, impl_->problem.query_tokens);
   finish_rows(stream, impl_->problem, impl_->rows_of(state), o);

@@ -96,8 +96,6 @@ class FlashAttention {
   // q is [B, Sq, H, D] and must be the same in every accumulate() of a state.
   void init(Stream& stream, FlashState& state) const;
   TileCounts accumulate(Stream& stream, FlashState& state, const TensorView& q, const KeyBlock& block) const;
-  // Folds `from` (same rows, other keys) into `into`.
-  void merge(Stream& stream, FlashState& into, const FlashState& from) const;
   void finish(Stream& stream, FlashState& state,
               const TensorView& o) const;  // [B, Sq, H, D], any strides, D contiguous
 

@@ -1,5 +1,4 @@
-// The running state: blocks in any order and partition against one block, merging, reuse, and what must not change a
-// bit.
+// The running state: blocks in any order and partition against one block, reuse, and what must not change a bit.
 #include <cstring>
 
 #include "kernels/flash_attention/testing.h"
@@ -71,56 +70,6 @@ TEST_P(FlashFolding, TeamsAndNeighboursDoNotChangeABit) {
       ASSERT_EQ(element(part.o, 0, i, 0, d), element(one.o, 1, 100 + i, 2, d));
     }
   }
-}
-
-TEST_P(FlashFolding, MergeOfTwoStates) {
-  Case c(GetParam(), 2, 33, 300, 2, 40);
-  c.use_key_lengths({300, 120});  // the second state has no key for one batch entry
-  c.know_statistics({{0, 130}, {130, 300}});
-  Stream stream(2);
-  const FlashAttention attention(c.problem);
-  const auto a = attention.make_state(), b = attention.make_state(), empty = attention.make_state();
-  for (auto* state : {a.get(), b.get(), empty.get()}) attention.init(stream, *state);
-  attention.accumulate(stream, *a, c.q, c.block({0, 130}));
-  attention.accumulate(stream, *b, c.q, c.block({130, 300}));
-  attention.merge(stream, *a, *empty);
-  attention.merge(stream, *empty, *b);
-  attention.merge(stream, *a, *empty);
-  attention.finish(stream, *a, c.o);
-  EXPECT_TRUE(matches_reference(c));
-}
-
-// References far apart: what one state holds vanishes beside the other, exactly.
-TEST_P(FlashFolding, MergeAcrossFarReferences) {
-  Case c(GetParam(), 1, 9, 100, 1, 16);
-  c.problem.scale = 40;
-  c.know_statistics({{0, 60}, {60, 100}});
-  Stream stream(1);
-  const FlashAttention attention(c.problem);
-  const auto a = attention.make_state(), b = attention.make_state();
-  attention.init(stream, *a);
-  attention.init(stream, *b);
-  attention.accumulate(stream, *a, c.q, c.block({0, 60}));
-  attention.accumulate(stream, *b, c.q, c.block({60, 100}));
-  attention.merge(stream, *a, *b);
-  attention.finish(stream, *a, c.o);
-  EXPECT_TRUE(matches_reference(c));
-}
-
-TEST_P(FlashFolding, KeysCanGoOnAfterAMerge) {
-  Case c(GetParam(), 1, 33, 300, 2, 40);
-  c.know_statistics({{0, 100}, {100, 200}, {200, 300}});
-  Stream stream(2);
-  const FlashAttention attention(c.problem);
-  const auto a = attention.make_state(), b = attention.make_state();
-  attention.init(stream, *a);
-  attention.init(stream, *b);
-  attention.accumulate(stream, *a, c.q, c.block({0, 100}));
-  attention.accumulate(stream, *b, c.q, c.block({100, 200}));
-  attention.merge(stream, *a, *b);
-  attention.accumulate(stream, *a, c.q, c.block({200, 300}));
-  attention.finish(stream, *a, c.o);
-  EXPECT_TRUE(matches_reference(c));
 }
 
 TEST_P(FlashFolding, InitForgets) {

@@ -11,13 +11,6 @@ namespace {
 
 constexpr int64_t kRowsPerThread = 64;  // fewer are not worth waking a thread for
 
-// Brings a row to the new reference. Weights are 2^(t−m): the factor is exactly 1 where m did not move.
-float rescale(float m_old, float m_new) {
-  if (m_old == m_new) return 1.0f;
-  if (m_old == RowState::kNoKeys || m_old == RowState::kAllMinusInfinity) return 0.0f;
-  return std::exp2(m_old - m_new);
-}
-
 }  // namespace
 
 int64_t state_row_stride(const FlashProblem& problem) { return round_up(problem.head_dim, 16); }
@@ -40,23 +33,6 @@ void init_rows(Stream& stream, RowState& state) {
                 static_cast<size_t>(range.size() * state.o_stride) * sizeof(float));
     std::fill(state.l.data<float>() + range.begin, state.l.data<float>() + range.end, 0.0f);
     std::fill(state.m.data<float>() + range.begin, state.m.data<float>() + range.end, RowState::kNoKeys);
-  });
-}
-
-void merge_rows(Stream& stream, RowState& into, const RowState& from) {
-  stream.team().parallel_for(into.rows, kRowsPerThread, [&](IndexRange range, int) {
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      float& m = into.m.data<float>()[row];
-      float& l = into.l.data<float>()[row];
-      const float other_m = from.m.data<float>()[row], other_l = from.l.data<float>()[row];
-      const float top = std::max(m, other_m);
-      const float a = rescale(m, top), b = rescale(other_m, top);
-      float* o = into.o.data<float>() + row * into.o_stride;
-      const float* other_o = from.o.data<float>() + row * from.o_stride;
-      for (int64_t d = 0; d < into.o_stride; ++d) o[d] = a * o[d] + b * other_o[d];
-      l = a * l + b * other_l;
-      m = top;
-    }
   });
 }
 

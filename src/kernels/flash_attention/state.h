@@ -1,5 +1,5 @@
-// The running state of exact attention, and what is done to it without keys: empty it, merge two, finish. One layout
-// for every implementation, so that these are written once; they touch each element once and are no hot spot.
+// The running state of exact attention, and what is done to it without keys: empty it, finish. One layout for every
+// implementation, so that these are written once; they touch each element once and are no hot spot.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,6 @@ int64_t state_row_stride(const FlashProblem& problem);
 size_t row_state_bytes(const FlashProblem& problem);
 
 void init_rows(Stream& stream, RowState& state);
-void merge_rows(Stream& stream, RowState& into, const RowState& from);
 void finish_rows(Stream& stream, const FlashProblem& problem, const RowState& state,
                  const TensorView& o /* [B, Sq, H, D] */);
 

@@ -8,7 +8,6 @@
 #include "base/index_range.h"
 #include "kernels/activation.h"
 #include "kernels/cpu_features.h"
-#include "kernels/gemm/onednn_matmul.h"
 #include "kernels/gemm/packed_amx.h"
 #include "kernels/gemm/packed_kernel.h"
 #include "kernels/gemm/packed_onednn.h"

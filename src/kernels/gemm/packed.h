@@ -1,6 +1,6 @@
 // y = x·wᵀ with weights that were packed once, and with what follows the product done while its sums are at hand: bias,
-// activation, or the gated residual of a transformer block. For matrices that are multiplied often; gemm() takes
-// weights as checkpoints store them.
+// activation, or the gated residual of a transformer block. For matrices that are multiplied often; thin_gemm()
+// takes weights as checkpoints store them.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/pointwise/pointwise.h"
 
 namespace zoetrope::kernels {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/gemm/gemm.h"
+#include "kernels/pointwise/pointwise.h"
 #include "kernels/simd.h"
 
 namespace zoetrope::kernels {

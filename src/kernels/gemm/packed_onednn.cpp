@@ -1,19 +1,22 @@
 #include "kernels/gemm/packed_onednn.h"
 
+#include <omp.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/index_range.h"
-#include "kernels/gemm/onednn_matmul.h"
 #include "kernels/gemm/pack_pairs.h"
 #include "kernels/gemm/stored_rows.h"
-#include "kernels/onednn.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -22,6 +25,104 @@ constexpr int64_t kSlab = 512;         // rows of w
 constexpr int64_t kMostRows = 256;     // of x, with a slab one thread's piece: its sums stay in cache for the epilogue
 constexpr int64_t kFewestRows = 64;    // fewer do not repay reading the slab
 constexpr int64_t kRowsAtOnce = 1024;  // of x that are brought together
+
+// One CPU engine a process: it holds no state that changes. Streams belong to the calling thread.
+const dnnl::engine& onednn_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+dnnl::stream& onednn_stream() {
+  thread_local dnnl::stream stream(onednn_engine());
+  return stream;
+}
+
+// Whether oneDNN takes this machine for one with all that `isa` names.
+bool onednn_has(dnnl::cpu_isa isa) {
+  const auto bits = static_cast<unsigned>(isa);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+// While it lives, oneDNN works on the calling thread alone. That holds for all that is asked of it, primitives that are
+// made included: threads of OpenMP would spin in their barriers for as long as the environment says, and wait for each
+// other's cores. What is worth several threads is cut into pieces for the rank's team.
+class OneThread {
+ public:
+  OneThread() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(threads_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int threads_;
+};
+
+// Scratch is given by us: primitives are shared by threads, so they must not own any.
+dnnl::primitive_attr onednn_attributes() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);
+  return attributes;
+}
+
+dnnl::memory memory_at(const dnnl::memory::desc& desc, const void* data) {
+  return {desc, onednn_engine(), const_cast<void*>(data)};
+}
+
+// The layout oneDNN prefers for BF16 weights w [N, K]: the same in every process on a machine, whatever its threads.
+dnnl::memory::desc packed_desc(int64_t n, int64_t k) {
+  constexpr int64_t kRows = 1024;  // a usual number; oneDNN may look at it
+  thread_local std::map<std::array<int64_t, 2>, dnnl::memory::desc> known;
+  const auto found = known.find({n, k});
+  if (found != known.end()) return found->second;
+  using dnnl::memory;
+  const OneThread alone;  // the layout must not depend on who asks
+  const dnnl::matmul::desc desc(memory::desc({kRows, k}, memory::data_type::bf16, {k, 1}),
+                                memory::desc({k, n}, memory::data_type::bf16, memory::format_tag::any),
+                                memory::desc({kRows, n}, memory::data_type::f32, {n, 1}));
+  const memory::desc weights = dnnl::matmul::primitive_desc(desc, onednn_attributes(), onednn_engine()).weights_desc();
+  return known[{n, k}] = weights;
+}
+
+// What oneDNN compiles for out[M, N] = x[M, K]·w: x BF16 and out F32, both contiguous, w as packed_desc() says. Of no
+// thread: any number may run it at once.
+class Matmul {
+ public:
+  Matmul(int64_t m, int64_t n, int64_t k) {
+    using dnnl::memory;
+    const OneThread alone;
+    x_ = memory::desc({m, k}, memory::data_type::bf16, {k, 1});
+    w_ = packed_desc(n, k);
+    out_ = memory::desc({m, n}, memory::data_type::f32, {n, 1});
+    const dnnl::matmul::primitive_desc chosen(dnnl::matmul::desc(x_, w_, out_), onednn_attributes(), onednn_engine());
+    scratch_ = chosen.scratchpad_desc();
+    matmul_ = dnnl::matmul(chosen);
+  }
+  size_t scratch_bytes() const { return scratch_.get_size(); }
+  // On the calling thread alone.
+  void run(const void* x, const void* w, float* out, void* scratch) const {
+    const OneThread alone;
+    std::unordered_map<int, dnnl::memory> arguments = {
+        {DNNL_ARG_SRC, memory_at(x_, x)}, {DNNL_ARG_WEIGHTS, memory_at(w_, w)}, {DNNL_ARG_DST, memory_at(out_, out)}};
+    if (scratch_bytes() > 0) arguments.emplace(DNNL_ARG_SCRATCHPAD, memory_at(scratch_, scratch));
+    matmul_.execute(onednn_stream(), arguments);
+    onednn_stream().wait();
+  }
+
+ private:
+  dnnl::matmul matmul_;
+  dnnl::memory::desc x_, w_, out_, scratch_;
+};
+
+// The calling thread keeps what it has asked for: no lock on the way to a multiplication. Behind it stands oneDNN's
+// cache, which is shared by threads and safe, so that ranks do not compile the same code twice.
+std::shared_ptr<const Matmul> matmul_of(int64_t m, int64_t n, int64_t k) {
+  constexpr size_t kMost = 512;
+  thread_local std::map<std::array<int64_t, 3>, std::shared_ptr<const Matmul>> cache;
+  const auto found = cache.find({m, n, k});
+  if (found != cache.end()) return found->second;
+  if (cache.size() >= kMost) cache.clear();
+  return cache[{m, n, k}] = std::make_shared<const Matmul>(m, n, k);
+}
 
 struct Slab {
   int64_t row, rows;  // of w
@@ -35,7 +136,7 @@ std::vector<Slab> slabs_of(const PackedMatrix& matrix) {
   for (int64_t row = 0; row < matrix.n; row += kSlab) {
     const int64_t rows = std::min(kSlab, matrix.n - row);
     slabs.push_back({row, rows, offset});
-    offset += static_cast<int64_t>((onednn_packed_desc(rows, matrix.k).get_size() + 63) / 64 * 64);
+    offset += static_cast<int64_t>((packed_desc(rows, matrix.k).get_size() + 63) / 64 * 64);
   }
   slabs.push_back({matrix.n, 0, offset});
   return slabs;
@@ -62,6 +163,13 @@ std::optional<PairBlocks> pair_blocks(const dnnl::memory::desc& desc) {
 
 }  // namespace
 
+bool onednn_has_bf16() { return onednn_has(dnnl::cpu_isa::avx512_core); }
+
+bool onednn_bf16_is_fast() {
+  if (onednn_has(dnnl::cpu_isa::avx512_core_amx)) return true;
+  return onednn_has(dnnl::cpu_isa::avx512_core_bf16) && __builtin_cpu_is("amd") != 0;
+}
+
 // FNV-1a over what makes the layouts: two machines or versions that order elements differently get different names.
 std::string onednn_layout_name(const PackedMatrix& matrix) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -72,7 +180,7 @@ std::string onednn_layout_name(const PackedMatrix& matrix) {
   };
   for (const Slab& slab : slabs_of(matrix)) {
     if (slab.rows == 0) break;
-    const dnnl_memory_desc_t desc = onednn_packed_desc(slab.rows, matrix.k).data;
+    const dnnl_memory_desc_t desc = packed_desc(slab.rows, matrix.k).data;
     const dnnl_blocking_desc_t& blocks = desc.format_desc.blocking;
     ZT_CHECK(desc.format_kind == dnnl_blocked, "oneDNN's layout is no blocking");
     add(desc.offset0);
@@ -97,22 +205,22 @@ void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix,
   std::vector<BFloat16> rows;
   for (const Slab& slab : slabs_of(matrix)) {
     if (slab.rows == 0) break;
-    const dnnl::memory::desc layout = onednn_packed_desc(slab.rows, matrix.k);
+    const dnnl::memory::desc layout = packed_desc(slab.rows, matrix.k);
     if (const auto blocks = pair_blocks(layout)) {
       source.pack(slab.row, slab.rows, *blocks, reinterpret_cast<BFloat16*>(out + slab.offset));
       continue;
     }
     rows.resize(static_cast<size_t>(slab.rows * matrix.k));
     source.round(slab.row, slab.rows, rows.data());
-    reorder(onednn_memory(plain_desc(slab.rows, matrix.k), rows.data()), onednn_memory(layout, out + slab.offset));
+    reorder(memory_at(plain_desc(slab.rows, matrix.k), rows.data()), memory_at(layout, out + slab.offset));
   }
 }
 
 void onednn_unpack(const PackedMatrix& matrix, BFloat16* out) {
   for (const Slab& slab : slabs_of(matrix)) {
     if (slab.rows == 0) break;
-    reorder(onednn_memory(onednn_packed_desc(slab.rows, matrix.k), matrix.data + slab.offset),
-            onednn_memory(plain_desc(slab.rows, matrix.k), out + slab.row * matrix.k));
+    reorder(memory_at(packed_desc(slab.rows, matrix.k), matrix.data + slab.offset),
+            memory_at(plain_desc(slab.rows, matrix.k), out + slab.row * matrix.k));
   }
 }
 
@@ -131,16 +239,6 @@ Blocks blocks_of(const PackedMatrix& w, int64_t rows, int threads) {
   return {ceil_div(rows, each), each};
 }
 
-MatmulCall piece_call(const PackedMatrix& w, int64_t rows, int64_t columns) {
-  MatmulCall call;
-  call.m = rows;
-  call.n = call.w_stride = call.out_stride = columns;
-  call.k = call.x_stride = w.k;
-  call.packed = true;
-  call.in_dtype = DType::kBF16;
-  return call;
-}
-
 // Products of rows of x that lie together: full pieces, and those at the end of an axis.
 class Pieces {
  public:
@@ -149,8 +247,8 @@ class Pieces {
     for (const bool last_block : {false, true}) {
       for (const bool last_slab : {false, true}) {
         auto& product = products_[last_block ? 1 : 0][last_slab ? 1 : 0];
-        product = onednn_product(
-            piece_call(w, rows_of(last_block ? blocks_.count - 1 : 0), slabs_[last_slab ? slabs_.size() - 2 : 0].rows));
+        product =
+            matmul_of(rows_of(last_block ? blocks_.count - 1 : 0), slabs_[last_slab ? slabs_.size() - 2 : 0].rows, w.k);
         scratch_ = std::max(scratch_, round_up(static_cast<int64_t>(product->scratch_bytes()), 64));
       }
     }
@@ -171,13 +269,10 @@ class Pieces {
       for (int64_t piece = next++; piece < slabs * blocks_.count; piece = next++) {
         const int64_t block = piece % blocks_.count, row = block * blocks_.rows;
         const Slab& slab = slabs_[static_cast<size_t>(piece / blocks_.count)];
-        MatmulCall call = piece_call(w_, rows_of(block), slab.rows);
-        call.x = x + row * w_.k;
-        call.w = w_.data + slab.offset;
-        call.out = sums;
         const bool last_slab = slab.row + kSlab >= w_.n;
-        products_[block + 1 == blocks_.count ? 1 : 0][last_slab ? 1 : 0]->run(call, mine + sums_);
-        finish(sums, row, call.m, slab);
+        const Matmul& product = *products_[block + 1 == blocks_.count ? 1 : 0][last_slab ? 1 : 0];
+        product.run(x + row * w_.k, w_.data + slab.offset, sums, mine + sums_);
+        finish(sums, row, rows_of(block), slab);
       }
     });
   }
@@ -189,8 +284,8 @@ class Pieces {
   const int64_t rows_;
   const std::vector<Slab> slabs_;
   const Blocks blocks_;
-  std::shared_ptr<const OneDnnProduct> products_[2][2];  // [last block][last slab]
-  int64_t sums_ = 0, scratch_ = 0;                       // bytes a thread
+  std::shared_ptr<const Matmul> products_[2][2];  // [last block][last slab]
+  int64_t sums_ = 0, scratch_ = 0;                // bytes a thread
   std::byte* memory_ = nullptr;
 };
 

@@ -10,6 +10,11 @@
 
 namespace zoetrope::kernels {
 
+// Whether oneDNN multiplies bf16 on this machine (it needs AVX-512, and not necessarily its bf16 extension).
+bool onednn_has_bf16();
+// Whether that beats its float32: with AMX, and where a bf16 dot product does twice the work of an FMA (AMD).
+bool onednn_bf16_is_fast();
+
 std::string onednn_layout_name(const PackedMatrix& matrix);  // differs where the order of elements does
 size_t onednn_packed_bytes(const PackedMatrix& matrix);
 void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out);

@@ -1,7 +1,4 @@
 list(APPEND ZOETROPE_KERNEL_SOURCES
-  onednn.cpp
-  gemm/gemm.cpp
-  gemm/onednn_matmul.cpp
   gemm/pack.cpp
   gemm/pack_pairs.cpp
   gemm/packed.cpp
@@ -10,7 +7,7 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
   gemm/packed_avx512.cpp
   gemm/packed_onednn.cpp
   gemm/stored_rows.cpp)
-list(APPEND ZOETROPE_KERNEL_TESTS gemm/gemm_test.cpp gemm/pack_pairs_test.cpp gemm/packed_test.cpp)
+list(APPEND ZOETROPE_KERNEL_TESTS gemm/pack_pairs_test.cpp gemm/packed_test.cpp)
 set_source_files_properties(gemm/pack_pairs.cpp PROPERTIES COMPILE_OPTIONS "${avx512_options}")
 set_source_files_properties(gemm/packed_amx.cpp PROPERTIES COMPILE_OPTIONS "${avx512_options};-mamx-tile;-mamx-bf16")
 set_source_files_properties(gemm/packed_avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512_options}")

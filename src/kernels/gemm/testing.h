@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/gemm/gemm.h"
+#include "kernels/pointwise/pointwise.h"
 
 namespace zoetrope::kernels::test {
 

@@ -11,7 +11,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/pointwise/pointwise.h"
 
 namespace zoetrope::kernels {
 

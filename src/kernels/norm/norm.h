@@ -51,14 +51,4 @@ struct RmsNorm {
 };
 void rms_norm(Stream& stream, const RmsNorm& args);
 
-// The VAE's norm over channels at each position, channels last: y = x / max(‖x‖₂, 1e-12)·√C·gamma, then SiLU if asked.
-struct ChannelNorm {
-  TensorView x;      // [M, C] F32 (or BF16)
-  TensorView gamma;  // [C] F32
-  bool silu = false;
-  TensorView out;  // [M, C], may be x
-  std::string implementation;
-};
-void channel_norm(Stream& stream, const ChannelNorm& args);
-
 }  // namespace zoetrope::kernels

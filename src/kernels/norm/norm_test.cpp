@@ -413,80 +413,21 @@ TEST(RmsNorm, CastsBeforeTheWeight) {
   EXPECT_LT(differing, x.size() / 200);
 }
 
-// ---- channel_norm
-// ----------------------------------------------------------------------------------------------------
-
-TEST(ChannelNorm, WidthsActivationAndDtypes) {
-  for (int64_t channels : {1, 3, 6, 8, 12, 15, 16, 17, 96, 384}) {
-    for (DType in : kDtypes) {
-      for (DType to : kDtypes) {
-        const GappedTensor x(in, {9, channels}, 2), out(to, {9, channels}, 3);
-        test::fill_random(x, 1, 0.2, 3);
-        const Tensor gamma = random_tensor(DType::kF32, {channels}, 2, 1, 0.3);
-        const std::vector<double> xs = values(x), gs = values(gamma);
-        for (const bool silu : {false, true}) {
-          std::vector<double> expected;
-          for (int64_t row = 0; row < 9; ++row) {
-            double square = 0;
-            for (int64_t i = 0; i < channels; ++i) square += std::pow(xs[static_cast<size_t>(row * channels + i)], 2);
-            const double scale = std::sqrt(static_cast<double>(channels)) / std::max(std::sqrt(square), 1e-12);
-            for (int64_t i = 0; i < channels; ++i) {
-              const double y = xs[static_cast<size_t>(row * channels + i)] * scale * gs[static_cast<size_t>(i)];
-              expected.push_back(silu ? y / (1 + std::exp(-y)) : y);
-            }
-          }
-          for (const char* name : kNames) {
-            Stream stream(2);
-            channel_norm(stream, {x, gamma, silu, out, name});
-            EXPECT_TRUE(close(out, expected, tolerance(to))) << name << " C=" << channels;
-            EXPECT_TRUE(out.gaps_intact());
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(ChannelNorm, BitsDoNotDependOnThreads) {
+TEST(RmsNorm, BitsDoNotDependOnThreads) {
   const Tensor x = random_tensor(DType::kF32, {3001, 20}, 1), weight = random_tensor(DType::kF32, {20}, 2);
-  std::vector<double> channel, rms;
+  std::vector<double> one;
   for (const int threads : {1, 2, 3, 5}) {
-    const Tensor first(DType::kF32, {3001, 20}), second(DType::kF32, {3001, 20});
+    const Tensor out(DType::kF32, {3001, 20});
     Stream stream(threads);
-    channel_norm(stream, {x, weight, true, first, ""});
-    rms_norm(stream, {x, weight, 1e-6f, second, ""});
+    rms_norm(stream, {x, weight, 1e-6f, out, ""});
     if (threads == 1) {
-      channel = values(first);
-      rms = values(second);
-      channel_norm(stream, {x, weight, true, first, "reference"});
-      rms_norm(stream, {x, weight, 1e-6f, second, "reference"});
-      EXPECT_TRUE(close(channel, values(first), tolerance(DType::kF32)));
-      EXPECT_TRUE(close(rms, values(second), tolerance(DType::kF32)));
+      one = values(out);
+      rms_norm(stream, {x, weight, 1e-6f, out, "reference"});
+      EXPECT_TRUE(close(one, values(out), tolerance(DType::kF32)));
     } else {
-      EXPECT_EQ(values(first), channel) << threads;
-      EXPECT_EQ(values(second), rms) << threads;
+      EXPECT_EQ(values(out), one) << threads;
     }
   }
-}
-
-TEST(ChannelNorm, ZerosStayZerosAndInPlaceWorks) {
-  Tensor x = random_tensor(DType::kF32, {4, 20}, 1), out(DType::kF32, {4, 20});
-  for (int64_t i = 20; i < 40; ++i) x.data<float>()[i] = 0;
-  const Tensor gamma = random_tensor(DType::kF32, {20}, 2);
-  for (const char* name : kNames) {
-    Stream stream(1);
-    channel_norm(stream, {x, gamma, true, out, name});
-    for (int64_t i = 20; i < 40; ++i) EXPECT_EQ(out.data<float>()[i], 0);
-    const GappedTensor again(DType::kF32, {4, 20}, 0);
-    for (int64_t i = 0; i < 80; ++i) again.view().data<float>()[i] = x.data<float>()[i];
-    channel_norm(stream, {again, gamma, true, again, name});
-    EXPECT_EQ(values(again), values(out));
-  }
-  EXPECT_EQ(error_of([&] {
-              Stream stream(1);
-              channel_norm(stream, {x, out, true, out, ""});
-            }),
-            "channel_norm: the weight must be contiguous F32 [20], not F32 [4, 20]");
 }
 
 }  // namespace

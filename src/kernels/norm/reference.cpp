@@ -3,7 +3,6 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/activation.h"
 #include "tensor/half.h"
 
 namespace zoetrope::kernels {
@@ -89,25 +88,6 @@ void rms_norm_reference(Stream&, const RmsNorm& a) {
       double normal = read(a.x, m * a.x.stride(0) + i) * scale;
       if (a.out.dtype() == DType::kBF16) normal = to_float(to_bfloat16(static_cast<float>(normal)));
       write(a.out, m * a.out.stride(0) + i, normal * read(a.weight, i));
-    }
-  }
-}
-
-void channel_norm_reference(Stream&, const ChannelNorm& a) {
-  const int64_t channels = a.x.extent(1);
-  const double root = std::sqrt(static_cast<double>(channels));
-  std::vector<double> y(static_cast<size_t>(channels));
-  for (int64_t m = 0; m < a.x.extent(0); ++m) {
-    double square = 0;
-    for (int64_t c = 0; c < channels; ++c) {
-      y[static_cast<size_t>(c)] = read(a.x, m * a.x.stride(0) + c);
-      square += y[static_cast<size_t>(c)] * y[static_cast<size_t>(c)];
-    }
-    const double norm = std::max(std::sqrt(square), 1e-12);
-    for (int64_t c = 0; c < channels; ++c) {
-      const double normal = y[static_cast<size_t>(c)] / norm * root * read(a.gamma, c);
-      const Activation activation = a.silu ? Activation::kSilu : Activation::kNone;
-      write(a.out, m * a.out.stride(0) + c, activation_reference(activation, normal));
     }
   }
 }

@@ -8,6 +8,5 @@ namespace zoetrope::kernels {
 void layer_norm_reference(Stream& stream, const LayerNorm& args);
 void rms_norm_rope_reference(Stream& stream, const RmsNormRope& args);
 void rms_norm_reference(Stream& stream, const RmsNorm& args);
-void channel_norm_reference(Stream& stream, const ChannelNorm& args);
 
 }  // namespace zoetrope::kernels

@@ -1,4 +1,4 @@
-// rms_norm (T5) and channel_norm (VAE): one statistic a row, no heads.
+// rms_norm (T5): one statistic per row, no heads.
 #include <cmath>
 
 #include "base/error.h"
@@ -43,39 +43,6 @@ void rms_norm_avx2(Stream& stream, const RmsNorm& a) {
   });
 }
 
-template <bool kSilu, typename In, typename Out>
-void channel_row(const In* x, const float* gamma, Out* out, int64_t channels, double root) {
-  const double norm = std::max(std::sqrt(simd::sum_of_squares(x, channels)), 1e-12);
-  const Floats scale = simd::set(static_cast<float>(root / norm));
-  simd::for_vectors(channels, [&](int64_t i, auto lanes) {
-    Floats y = _mm256_mul_ps(_mm256_mul_ps(simd::load_at(x, i, lanes), scale), simd::load_at(gamma, i, lanes));
-    if constexpr (kSilu) y = simd::silu(y);
-    simd::store_at(out, i, y, lanes);
-  });
-}
-
-template <typename In, typename Out>
-void channel_rows(Stream& stream, const ChannelNorm& a) {
-  const int64_t channels = a.x.extent(1);
-  const double root = std::sqrt(static_cast<double>(channels));
-  stream.team().parallel_for(a.x.extent(0), std::max<int64_t>(1, 8192 / channels), [&](IndexRange range, int) {
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const In* x = a.x.data<In>() + row * a.x.stride(0);
-      Out* out = a.out.data<Out>() + row * a.out.stride(0);
-      if (a.silu) channel_row<true>(x, a.gamma.data<float>(), out, channels, root);
-      else channel_row<false>(x, a.gamma.data<float>(), out, channels, root);
-    }
-  });
-}
-
-void channel_norm_avx2(Stream& stream, const ChannelNorm& a) {
-  with_compute_type(a.x.dtype(), "channel_norm's x", [&](auto in) {
-    with_compute_type(a.out.dtype(), "channel_norm's out", [&](auto to) {
-      channel_rows<typename decltype(in)::type, typename decltype(to)::type>(stream, a);
-    });
-  });
-}
-
 void check_rows(const char* op, const TensorView& x, const TensorView& out, const TensorView& weight,
                 DType weight_dtype) {
   if (x.rank() != 2 || !(out.shape() == x.shape()))
@@ -91,15 +58,10 @@ void check_rows(const char* op, const TensorView& x, const TensorView& out, cons
 }
 
 Refusal refuse_no_rms(const RmsNorm&) { return {}; }
-Refusal refuse_no_channel(const ChannelNorm&) { return {}; }
 
 constexpr Implementation<RmsNorm, void (*)(Stream&, const RmsNorm&)> kRmsNorms[] = {
     {"avx2", refuse_no_rms, rms_norm_avx2},
     {"reference", refuse_no_rms, rms_norm_reference},
-};
-constexpr Implementation<ChannelNorm, void (*)(Stream&, const ChannelNorm&)> kChannelNorms[] = {
-    {"avx2", refuse_no_channel, channel_norm_avx2},
-    {"reference", refuse_no_channel, channel_norm_reference},
 };
 
 }  // namespace
@@ -107,12 +69,6 @@ constexpr Implementation<ChannelNorm, void (*)(Stream&, const ChannelNorm&)> kCh
 void rms_norm(Stream& stream, const RmsNorm& args) {
   check_rows("rms_norm", args.x, args.out, args.weight, args.out.dtype());
   const auto& implementation = choose("rms_norm", kRmsNorms, args, args.implementation);
-  if (args.x.size() > 0) implementation.function(stream, args);
-}
-
-void channel_norm(Stream& stream, const ChannelNorm& args) {
-  check_rows("channel_norm", args.x, args.out, args.gamma, DType::kF32);
-  const auto& implementation = choose("channel_norm", kChannelNorms, args, args.implementation);
   if (args.x.size() > 0) implementation.function(stream, args);
 }
 

@@ -1,8 +1,5 @@
 #include "kernels/pointwise/pointwise.h"
 
-#include <array>
-#include <cstring>
-
 #include "base/error.h"
 #include "kernels/activation.h"
 #include "kernels/implementation.h"
@@ -63,8 +60,7 @@ void with_types(const TensorView& in, const TensorView& out, Body&& body) {
                     [&](auto from) { with_compute_type(out.dtype(), "the output", [&](auto to) { body(from, to); }); });
 }
 
-// ---- gated_add
-// -------------------------------------------------------------------------------------------------------
+// ---- gated_add ------------------------------------------------------------------------------------------------------
 
 int64_t gate_offset(const TensorView& gate, int64_t b, int64_t s) {
   return b * gate.stride(0) + (gate.extent(1) == 1 ? 0 : s * gate.stride(1));
@@ -113,8 +109,7 @@ void gated_add_scalar(Stream&, const Args& v) {
       }
 }
 
-// ---- activate, gelu_tanh_mul
-// -----------------------------------------------------------------------------------------
+// ---- activate -------------------------------------------------------------------------------------------------------
 
 void activate_vector(Stream& stream, const Args& v) {
   with_types(v.x, v.out, [&](auto from, auto to) {
@@ -135,38 +130,7 @@ void activate_scalar(Stream&, const Args& v) {
   for (int64_t i = 0; i < v.x.size(); ++i) write(v.out, i, activation_reference(v.activation, read(v.x, i)));
 }
 
-template <typename T>
-Floats round_to(Floats x) {
-  if constexpr (sizeof(T) == sizeof(float)) return x;
-  T rounded[simd::kWidth];
-  simd::store(rounded, x);
-  return simd::load(rounded);
-}
-
-void gelu_mul_vector(Stream& stream, const Args& v) {
-  with_compute_type(v.out.dtype(), "gelu_tanh_mul's out", [&](auto type) {
-    using T = typename decltype(type)::type;
-    stream.team().parallel_for(v.out.size(), kGrain, [&](IndexRange range, int) {
-      const T *a = v.a.data<T>() + range.begin, *b = v.b.data<T>() + range.begin;
-      T* out = v.out.data<T>() + range.begin;
-      simd::for_vectors(range.size(), [&](int64_t i, auto lanes) {
-        const Floats gelu = round_to<T>(simd::gelu_tanh(simd::load_at(a, i, lanes)));
-        simd::store_at(out, i, _mm256_mul_ps(gelu, simd::load_at(b, i, lanes)), lanes);
-      });
-    });
-  });
-}
-
-void gelu_mul_scalar(Stream&, const Args& v) {
-  for (int64_t i = 0; i < v.out.size(); ++i) {
-    double gelu = activation_reference(Activation::kGeluTanh, read(v.a, i));
-    if (v.out.dtype() == DType::kBF16) gelu = to_float(to_bfloat16(static_cast<float>(gelu)));
-    write(v.out, i, gelu * read(v.b, i));
-  }
-}
-
-// ---- convert, affine_channels: rows at any stride
-// --------------------------------------------------------------------
+// ---- convert, affine_channels: rows at any stride -------------------------------------------------------------------
 
 template <typename In, typename Out, typename Map>
 void map_rows(Stream& stream, const TensorView& x, const TensorView& out, Map&& map) {
@@ -222,43 +186,7 @@ void affine_scalar(Stream&, const Args& v) {
   }
 }
 
-// ---- upsample_nearest_2x
-// ---------------------------------------------------------------------------------------------
-
-void upsample_vector(Stream& stream, const Args& v) {
-  const int64_t width = v.x.extent(2);
-  const size_t pixel = static_cast<size_t>(v.x.extent(3)) * dtype_size(v.x.dtype());
-  const size_t row_bytes = static_cast<size_t>(width) * pixel;
-  const auto* x = static_cast<const char*>(v.x.raw());
-  auto* out = static_cast<char*>(v.out.raw());
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width * v.x.extent(3)));
-  stream.team().parallel_for(v.x.extent(0) * v.x.extent(1), grain, [&](IndexRange range, int) {
-    for (auto row = static_cast<size_t>(range.begin); row < static_cast<size_t>(range.end); ++row) {
-      const char* from = x + row * row_bytes;
-      char* to = out + row * 4 * row_bytes;
-      for (size_t i = 0; i < static_cast<size_t>(width); ++i) {
-        std::memcpy(to + 2 * i * pixel, from + i * pixel, pixel);
-        std::memcpy(to + (2 * i + 1) * pixel, from + i * pixel, pixel);
-      }
-      std::memcpy(to + 2 * row_bytes, to, 2 * row_bytes);
-    }
-  });
-}
-
-void upsample_scalar(Stream&, const Args& v) {
-  const int64_t channels = v.out.extent(3);
-  for (int64_t t = 0; t < v.out.extent(0); ++t)
-    for (int64_t y = 0; y < v.out.extent(1); ++y)
-      for (int64_t x = 0; x < v.out.extent(2); ++x)
-        for (int64_t c = 0; c < channels; ++c) {
-          const int64_t from = ((t * v.x.extent(1) + y / 2) * v.x.extent(2) + x / 2) * channels + c;
-          const int64_t to = ((t * v.out.extent(1) + y) * v.out.extent(2) + x) * channels + c;
-          write(v.out, to, read(v.x, from));
-        }
-}
-
-// ---- checks
-// ----------------------------------------------------------------------------------------------------------
+// ---- checks ---------------------------------------------------------------------------------------------------------
 
 void need_dtype(const char* op, const TensorView& view) {
   if (view.dtype() != DType::kF32 && view.dtype() != DType::kBF16)
@@ -310,20 +238,6 @@ void activate(Stream& stream, Activation activation, const TensorView& x, const 
   run<activate_vector, activate_scalar>("activate", stream, {x, {}, {}, out, activation}, implementation);
 }
 
-void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out,
-                   std::string_view implementation) {
-  for (const TensorView* t : {&a, &b}) {
-    need_contiguous("gelu_tanh_mul", *t);
-    need_same_shape("gelu_tanh_mul", *t, out);
-    if (t->dtype() != out.dtype())
-      fail("gelu_tanh_mul: {} and {}; a, b and out must have one dtype", dtype_name(t->dtype()),
-           dtype_name(out.dtype()));
-  }
-  need_contiguous("gelu_tanh_mul", out);
-  need_dtype("gelu_tanh_mul", out);
-  run<gelu_mul_vector, gelu_mul_scalar>("gelu_tanh_mul", stream, {{}, a, b, out}, implementation);
-}
-
 void convert(Stream& stream, const TensorView& x, const TensorView& out, std::string_view implementation) {
   for (const TensorView* t : {&x, &out}) {
     need_dtype("convert", *t);
@@ -331,19 +245,6 @@ void convert(Stream& stream, const TensorView& x, const TensorView& out, std::st
   }
   need_same_shape("convert", x, out);
   run<convert_vector, convert_scalar>("convert", stream, {x, {}, {}, out}, implementation);
-}
-
-void upsample_nearest_2x(Stream& stream, const TensorView& x, const TensorView& out, std::string_view implementation) {
-  for (const TensorView* t : {&x, &out}) {
-    if (t->rank() != 4) fail("upsample_nearest_2x: {} must be [T, H, W, C]", t->shape().to_string());
-    need_dtype("upsample_nearest_2x", *t);
-    need_contiguous("upsample_nearest_2x", *t);
-  }
-  const Shape doubled{x.extent(0), 2 * x.extent(1), 2 * x.extent(2), x.extent(3)};
-  if (!(out.shape() == doubled) || out.dtype() != x.dtype())
-    fail("upsample_nearest_2x: out is {} {}, but {} {} is needed", dtype_name(out.dtype()), out.shape().to_string(),
-         dtype_name(x.dtype()), doubled.to_string());
-  run<upsample_vector, upsample_scalar>("upsample_nearest_2x", stream, {x, {}, {}, out}, implementation);
 }
 
 void affine_channels(Stream& stream, const TensorView& x, const TensorView& scale, const TensorView& offset,

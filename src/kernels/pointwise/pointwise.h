@@ -2,14 +2,16 @@
 // forces an implementation by name: "avx2" or "reference".
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "kernels/gemm/gemm.h"
 
 namespace zoetrope::kernels {
+
+enum class Activation : uint8_t { kNone, kSilu, kGeluTanh, kGeluErf };
 
 // out = x + a·gate (product in float32; gate empty: out = x + a). x, a, out [B, S, d]; gate [B, 1, d] or [B, S, d] F32.
 // out may be x.
@@ -20,16 +22,8 @@ void gated_add(Stream& stream, const TensorView& x, const TensorView& a, const T
 void activate(Stream& stream, Activation activation, const TensorView& x, const TensorView& out,
               std::string_view implementation = {});
 
-// out = gelu_tanh(a)·b, contiguous (the gated feed-forward of UMT5); with BF16, gelu is rounded before the product.
-void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out,
-                   std::string_view implementation = {});
-
 // dtype change (F32 ↔ BF16), same shape, last axis contiguous.
 void convert(Stream& stream, const TensorView& x, const TensorView& out, std::string_view implementation = {});
-
-// out[t, 2y+i, 2x+j, c] = x[t, y, x, c]: nearest ×2. x [T, H, W, C] contiguous.
-void upsample_nearest_2x(Stream& stream, const TensorView& x, const TensorView& out,
-                         std::string_view implementation = {});
 
 // out = x·scale + offset per channel (last axis): latent normalisation and the like. scale, offset [C] F32.
 void affine_channels(Stream& stream, const TensorView& x, const TensorView& scale, const TensorView& offset,
