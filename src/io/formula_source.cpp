@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/split_mix.h"
 #include "io/hash.h"
 #include "io/in_parts.h"
 #include "io/json.h"
@@ -13,26 +14,14 @@
 namespace zoetrope::io {
 namespace {
 
-constexpr uint64_t kStep = 0x9E3779B97F4A7C15u;
-constexpr uint64_t kFirstFactor = 0xBF58476D1CE4E5B9u;
-constexpr uint64_t kSecondFactor = 0x94D049BB133111EBu;
-
-constexpr uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * kFirstFactor;
-  z = (z ^ (z >> 27)) * kSecondFactor;
-  return z ^ (z >> 31);
-}
-
 // Elements [first, first + count). One loop without branches or calls, so that the compiler makes vectors of it:
 // 64-bit products out of three 32-bit ones, and instead of a conversion of 64-bit integers, which AVX2 lacks, the 24
-// bits stand as the mantissa of a double. mix()'s last step changes none of the bits that are used. This file is
-// compiled without fused multiply-adds: the formula's two roundings are the same on every machine.
+// bits stand as the mantissa of a double. This file is compiled without fused multiply-adds: the formula's two
+// roundings are the same on every machine.
 void fill_floats(uint64_t key, int64_t first, int64_t count, double offset, double amplitude, float* out) {
-  uint64_t state = key + static_cast<uint64_t>(first) * kStep;
+  uint64_t state = key + static_cast<uint64_t>(first) * kSplitMixStep;
   for (int64_t i = 0; i < count; ++i) {
-    uint64_t z = state + static_cast<uint64_t>(i + 1) * kStep;
-    z = (z ^ (z >> 30)) * kFirstFactor;
-    z = (z ^ (z >> 27)) * kSecondFactor;
+    const uint64_t z = split_mix(state + static_cast<uint64_t>(i + 1) * kSplitMixStep);
     const double centred = std::bit_cast<double>((z >> 40) | 0x4330000000000000u) - (0x1p52 + 0x1p23);
     out[i] = static_cast<float>(offset + amplitude * (centred * 0x1p-23));
   }
@@ -97,7 +86,7 @@ std::string FormulaSource::identity() const {
 void FormulaSource::read_range(const std::string& name, IndexRange range, const TensorView& out) const {
   const Formula& f = formula(name);
   ZT_CHECK(out.size() == range.size() && range.end <= f.shape.size());
-  const uint64_t key = fnv1a64(name) ^ mix(seed_);
+  const uint64_t key = fnv1a64(name) ^ split_mix(seed_);
   if (out.dtype() == DType::kF32) {
     return fill_floats(key, range.begin, range.size(), f.offset, f.amplitude, out.data<float>());
   }

@@ -5,20 +5,13 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/split_mix.h"
 #include "device/stream.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "tensor/half.h"
 
 namespace zoetrope::attention::testing {
 namespace {
-
-// SplitMix64 (Steele, Lea, Flood 2014): a good 64-bit hash of a counter.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 void store(const TensorView& x, int64_t at, float value) {
   if (x.dtype() == DType::kBF16) {
@@ -57,7 +50,7 @@ void assign(const TensorView& to, const TensorView& from) {
 Tensor filled(const Problem& p, int64_t rows, uint64_t seed) {
   Tensor x(p.dtype, {p.batch, rows, p.heads, p.head_dim});
   for_each(x, [&](int64_t, int64_t, int64_t, int64_t, int64_t at) {
-    const uint64_t bits = mix(seed * 0x1000003u + static_cast<uint64_t>(at));
+    const uint64_t bits = split_mix(seed * 0x1000003u + static_cast<uint64_t>(at) + kSplitMixStep);
     store(x, at, static_cast<float>(static_cast<double>(bits >> 11) * 0x1p-51 - 2));
   });
   return x;
@@ -100,7 +93,7 @@ void Case::set_key_mask(uint64_t seed) {
   problem.mask = MaskKind::kKeyMask;
   key_mask = Tensor(DType::kU8, {problem.batch, keys()});
   for (int64_t i = 0; i < key_mask.size(); ++i)
-    key_mask.data<uint8_t>()[i] = mix(seed + static_cast<uint64_t>(i)) % 3 != 0 ? 7 : 0;
+    key_mask.data<uint8_t>()[i] = split_mix(seed + static_cast<uint64_t>(i) + kSplitMixStep) % 3 != 0 ? 7 : 0;
   poison_masked();
 }
 

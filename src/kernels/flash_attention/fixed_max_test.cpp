@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/flash_attention/testing.h"
+#include "kernels/test_util.h"
 #include "tensor/half.h"
 
 namespace zoetrope::kernels {
@@ -80,7 +81,7 @@ TEST_P(FlashFixedMax, NormedRowsAllGoTheFixedPath) {
 // Scores of several hundred: no row is safe. Rows in between: both ways in one call.
 TEST_P(FlashFixedMax, UnsafeRowsGoOnline) {
   Case c = make(1, 3 * 66, 200, 1, 64);
-  fill_normal(c.q, 1, 60.0);
+  test::fill_random(c.q, 1, 0, 60.0);
   c.attend();
   EXPECT_EQ(c.counts.fixed, 0);
   EXPECT_TRUE(matches_reference(c));
@@ -88,7 +89,7 @@ TEST_P(FlashFixedMax, UnsafeRowsGoOnline) {
     for (int64_t d = 0; d < 64; ++d)
       set_element(c.q, 0, 66 + i, 0, d, static_cast<float>(element(c.q, 0, i, 0, d) / 60));
   }
-  fill_normal(c.q.view().slice(1, 0, 66), 5, 1.0);
+  test::fill_random(c.q.view().slice(1, 0, 66), 5, 0, 1.0);
   c.attend();
   EXPECT_GT(c.counts.fixed, 0);
   EXPECT_GT(c.counts.online, 0);
@@ -114,8 +115,8 @@ int64_t most_safe(const Case& c, double value) {
 // β is as large as the gate allows. The published gate would let these rows lose all but their largest term.
 Case near_the_gate(Case c, double beta_wanted) {
   const int64_t head_dim = c.problem.head_dim, keys = c.problem.key_tokens;
-  fill_normal(c.q, 1, 1e-3);
-  fill_normal(c.k, 2, 0.5);
+  test::fill_random(c.q, 1, 0, 1e-3);
+  test::fill_random(c.k, 2, 0, 0.5);
   for (int64_t j = 0; j < keys; ++j) set_element(c.k, 0, j, 0, 0, 0.0f);
   set_element(c.k, 0, 7, 0, 0, 64.0f);
   set_element(c.k, 0, keys - 9, 0, 0, -64.0f);
@@ -134,7 +135,7 @@ TEST_P(FlashFixedMax, RowsNextToTheGate) {
     for (const double value : {1.0, 1000.0, 1e-3}) {
       Case plain = make(1, 130, 400, 1, 64);
       plain.problem.center_keys = center;
-      fill_normal(plain.v, 3, value);
+      test::fill_random(plain.v, 3, 0, value);
       const double value_max = static_cast<double>(plain.statistics({{0, 400}}).data<float>()[kStatValueMaximum]);
       const int64_t limit = most_safe(plain, value_max);
       for (const double share : {0.3, 0.6, 0.9, 0.98}) {
@@ -172,8 +173,8 @@ TEST_P(FlashFixedMax, TheGateIsWhereTheFormulaSays) {
 // Fractions next to a whole number: the exponent must join after the whole part was taken.
 TEST_P(FlashFixedMax, ExponentsNextToWholeNumbers) {
   Case c = make(1, 64, 257, 1, 16);
-  fill_normal(c.q, 1, 0.0);
-  fill_normal(c.k, 2, 0.0);
+  test::fill_random(c.q, 1, 0, 0.0);
+  test::fill_random(c.k, 2, 0, 0.0);
   // c = 0 by symmetry, β near 150; the scores are whole numbers less a few ulp.
   c.problem.scale = static_cast<float>(1 / kLog2E);
   for (int64_t i = 0; i < 64; ++i) set_element(c.q, 0, i, 0, 0, 1.0f);
@@ -190,9 +191,9 @@ TEST_P(FlashFixedMax, ExponentsNextToWholeNumbers) {
 
 TEST_P(FlashFixedMax, LargeCommonOffsetIsCentredAway) {
   Case c = make(1, 70, 500, 1, 64);
-  fill_normal(c.q, 1, 1.0, 0.5);
-  fill_normal(c.k, 2, 1.0, 64.0);
-  fill_normal(c.v, 3, 1.0, 100.0);
+  test::fill_random(c.q, 1, 0.5, 1.0);
+  test::fill_random(c.k, 2, 64.0, 1.0);
+  test::fill_random(c.v, 3, 100.0, 1.0);
   c.attend();
   EXPECT_EQ(c.counts.online, 0);
   expect_as_good_as_online(c);
@@ -217,7 +218,7 @@ TEST_P(FlashFixedMax, HugeEqualKeys) {
 // Squares that vanish in float32 beside a scale that brings them back.
 TEST_P(FlashFixedMax, TinyQueriesUnderAHugeScale) {
   Case c = make(1, 20, 100, 1, 16);
-  fill_normal(c.q, 1, 1e-24);
+  test::fill_random(c.q, 1, 0, 1e-24);
   c.problem.scale = 1e26f;
   c.attend();
   EXPECT_TRUE(matches_reference(c));
@@ -257,7 +258,7 @@ TEST_P(FlashFixedMax, NonFiniteStatisticsFailTheGate) {
 TEST_P(FlashFixedMax, ValuesOfAnySize) {
   for (const double size : {0.0, 1e-30, 1e-10, 1e10, 1e30}) {
     Case c = make(1, 70, 150, 1, 24);
-    fill_normal(c.v, 3, size);
+    test::fill_random(c.v, 3, 0, size);
     c.attend();
     EXPECT_EQ(c.counts.online, 0) << size;
     EXPECT_TRUE(matches_reference(c)) << size;
@@ -304,7 +305,7 @@ TEST(KeyStatistics, AreWhatTheySay) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t head_dim : {1, 13, 40, 64, 128, 129}) {
       Case c({"scalar", dtype, Softmax::kFixedMax}, 2, 3, 1100, 2, head_dim);
-      fill_normal(c.k, 2, 1.0, 7.0);
+      test::fill_random(c.k, 2, 7.0, 1.0);
       c.use_key_mask(5, 0.5);
       for (const bool center : {true, false}) {
         c.problem.center_keys = center;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/flash_attention/testing.h"
+#include "kernels/test_util.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -28,9 +29,9 @@ double correlated(const Case& c) { return std::sqrt(static_cast<double>(c.proble
 
 TEST_P(FlashNumerics, LargeCommonOffsetOfKeysAndValues) {
   Case c(GetParam(), 1, 33, 600, 1, 64);
-  fill_normal(c.q, 1, 1.0, 1.0);
-  fill_normal(c.k, 2, 1.0, 10.0);
-  fill_normal(c.v, 3, 1.0, 100.0);
+  test::fill_random(c.q, 1, 1.0, 1.0);
+  test::fill_random(c.k, 2, 10.0, 1.0);
+  test::fill_random(c.v, 3, 100.0, 1.0);
   c.attend();
   EXPECT_TRUE(matches_reference(c, correlated(c)));
 }
@@ -38,8 +39,8 @@ TEST_P(FlashNumerics, LargeCommonOffsetOfKeysAndValues) {
 // Scores of several hundred: weights are 0 or near 1, and the largest key may come late.
 TEST_P(FlashNumerics, RowsOfHugeNorm) {
   Case c(GetParam(), 1, 33, 600, 1, 64);
-  fill_normal(c.q, 1, 30.0);
-  fill_normal(c.k, 2, 3.0);
+  test::fill_random(c.q, 1, 0, 30.0);
+  test::fill_random(c.k, 2, 0, 3.0);
   c.attend();
   EXPECT_TRUE(matches_reference(c));
 }
@@ -79,7 +80,7 @@ TEST_P(FlashNumerics, SumsNextToTheLimitOfLazySoftmax) {
   for (const double exponent : {40.0, 50.0, 59.0, 60.0, 61.0, 126.0, 127.0, 128.0, 129.0, 200.0}) {
     Case c(GetParam(), 1, 6, 300, 1, 8);
     c.problem.scale = 1;
-    fill_normal(c.k, 2, 0.0);
+    test::fill_random(c.k, 2, 0, 0.0);
     for (int64_t i = 0; i < 6; ++i) set_element(c.q, 0, i, 0, 0, 1);
     for (int64_t j = 290; j < 300; ++j) set_element(c.k, 0, j, 0, 0, static_cast<float>(exponent * std::log(2.0)));
     c.attend();
@@ -92,7 +93,7 @@ TEST_P(FlashNumerics, ScoresFarBelowZero) {
   for (const int64_t keys : {1, 5, 70, 300}) {
     Case c(GetParam(), 1, 9, keys, 1, 16);
     c.problem.scale = -1;
-    for (const TensorView& x : {c.q.view(), c.k.view()}) fill_normal(x, 4, 0.25, 5.0);  // scores near −400
+    for (const TensorView& x : {c.q.view(), c.k.view()}) test::fill_random(x, 4, 5.0, 0.25);  // scores near −400
     c.attend();
     EXPECT_TRUE(matches_reference(c, correlated(c))) << keys;
     c.fold({{keys / 2, keys}, {0, keys / 2}});
@@ -111,7 +112,7 @@ TEST_P(FlashNumerics, AllEqualKeysGiveTheMeanOfTheValues) {
 
 TEST_P(FlashNumerics, ASingleKeyGivesItsValue) {
   Case c(GetParam(), 1, 5, 1, 2, 40);
-  fill_normal(c.q, 1, 100.0);
+  test::fill_random(c.q, 1, 0, 100.0);
   c.attend();
   // The weight's own error cancels between o and l; one rounding of 1/l, one of the product.
   for (int64_t i = 0; i < 5; ++i) {
@@ -127,7 +128,7 @@ TEST_P(FlashNumerics, ManyKeys) {
   Case c(GetParam(), 1, 4, 20000, 1, 16);
   c.attend();
   EXPECT_TRUE(matches_reference(c));
-  fill_normal(c.v, 3, 1.0, 3.0);
+  test::fill_random(c.v, 3, 3.0, 1.0);
   c.attend();
   EXPECT_TRUE(matches_reference(c));
 }
@@ -169,7 +170,7 @@ TEST_P(FlashNumerics, NonFiniteKeys) {
 TEST_P(FlashNumerics, TinyAndHugeValuesKeepTheirScale) {
   for (const double size : {1e-30, 1e-10, 1e10, 1e30}) {
     Case c(GetParam(), 1, 9, 150, 1, 24);
-    fill_normal(c.v, 3, size);
+    test::fill_random(c.v, 3, 0, size);
     c.attend();
     EXPECT_TRUE(matches_reference(c)) << size;
   }

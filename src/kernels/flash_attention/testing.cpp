@@ -1,27 +1,14 @@
 #include "kernels/flash_attention/testing.h"
 
 #include <cmath>
-#include <numbers>
 
 #include "base/index_range.h"
+#include "base/split_mix.h"
+#include "kernels/test_util.h"
 #include "tensor/half.h"
 
 namespace zoetrope::kernels::flash_testing {
 namespace {
-
-// splitmix64: the n-th value of a stream.
-uint64_t hash(uint64_t seed, uint64_t n) {
-  uint64_t z = seed * 0x9e3779b97f4a7c15u + (n + 1) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
-double uniform(uint64_t seed, uint64_t n) { return (static_cast<double>(hash(seed, n) >> 11) + 0.5) * 0x1p-53; }
-
-double normal(uint64_t seed, uint64_t n) {
-  return std::sqrt(-2 * std::log(uniform(seed, 2 * n))) * std::cos(2 * std::numbers::pi * uniform(seed, 2 * n + 1));
-}
 
 int64_t offset(const TensorView& x, int64_t b, int64_t s, int64_t h, int64_t d) {
   return b * x.stride(0) + s * x.stride(1) + h * x.stride(2) + d * x.stride(3);
@@ -94,13 +81,6 @@ void set_element(const TensorView& x, int64_t b, int64_t s, int64_t h, int64_t d
   }
 }
 
-void fill_normal(const TensorView& x, uint64_t seed, double deviation, double mean) {
-  uint64_t n = 0;
-  for_each_element(x, [&](int64_t b, int64_t s, int64_t h, int64_t d) {
-    set_element(x, b, s, h, d, static_cast<float>(mean + deviation * normal(seed, n++)));
-  });
-}
-
 Case::Case(const Variant& variant, int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t head_dim)
     : q(variant.dtype, {batch, queries, heads, head_dim}),
       k(variant.dtype, {batch, keys, heads, head_dim}),
@@ -115,9 +95,9 @@ Case::Case(const Variant& variant, int64_t batch, int64_t queries, int64_t keys,
   problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
   problem.implementation = variant.implementation;
   problem.softmax = variant.softmax;
-  fill_normal(q, 1);
-  fill_normal(k, 2);
-  fill_normal(v, 3);
+  test::fill_random(q, 1);
+  test::fill_random(k, 2);
+  test::fill_random(v, 3);
 }
 
 void Case::use_key_lengths(std::vector<int64_t> lengths) {
@@ -129,16 +109,15 @@ void Case::use_key_mask(uint64_t seed, double density) {
   problem.mask = MaskKind::kKeyMask;
   key_mask = Tensor(DType::kU8, {problem.batch, problem.key_tokens});
   for (int64_t i = 0; i < key_mask.size(); ++i) {
-    key_mask.data<uint8_t>()[i] = uniform(seed, static_cast<uint64_t>(i)) < density ? 1 : 0;
+    const uint64_t bits = split_mix((seed << 32) + static_cast<uint64_t>(i));
+    key_mask.data<uint8_t>()[i] = static_cast<double>(bits >> 11) * 0x1p-53 < density ? 1 : 0;
   }
 }
 
 void Case::use_bias(uint64_t seed, double deviation) {
   problem.bias = true;
   bias = Tensor(DType::kF32, {problem.heads, problem.query_tokens, problem.key_tokens});
-  for (int64_t i = 0; i < bias.size(); ++i) {
-    bias.data<float>()[i] = static_cast<float>(deviation * normal(seed, static_cast<uint64_t>(i)));
-  }
+  test::fill_random(bias, seed, 0, deviation);
 }
 
 KeyBlock Case::block() const { return block({0, problem.key_tokens}); }

@@ -23,9 +23,6 @@ std::vector<Variant> softmax_variants();                  // each with every sof
 void PrintTo(const Variant& variant, std::ostream* out);  // the name under which ctest lists it
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info);
 
-// Fills with normal deviates × `deviation` + `mean`, the same for the same seed on every machine.
-void fill_normal(const TensorView& x, uint64_t seed, double deviation = 1.0, double mean = 0.0);
-
 double element(const TensorView& x, int64_t b, int64_t s, int64_t h, int64_t d);
 void set_element(const TensorView& x, int64_t b, int64_t s, int64_t h, int64_t d, float value);
 

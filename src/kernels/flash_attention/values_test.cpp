@@ -1,5 +1,6 @@
 // Every implementation against the float64 definition: sizes around every tile and vector width, head dims, views.
 #include "kernels/flash_attention/testing.h"
+#include "kernels/test_util.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -76,7 +77,7 @@ TEST_P(FlashValues, NothingToAttendFrom) {
 
 TEST_P(FlashValues, NoKeysGiveZeros) {
   Case c(GetParam(), 2, 5, 0, 2, 16);
-  fill_normal(c.o, 9);
+  test::fill_random(c.o, 9);
   c.attend();
   EXPECT_TRUE(matches_reference(c));
 }
@@ -96,9 +97,9 @@ TEST_P(FlashValues, ViewsIntoOneProjection) {
   const DType dtype = GetParam().dtype;
   const Tensor qkv(dtype, {2, 70, 3, 3, 40}), wide(dtype, {2, 70, 3, 3, 40});
   const TensorView q = qkv.view().select(2, 0), k = qkv.view().select(2, 1), v = qkv.view().select(2, 2);
-  fill_normal(q, 1);
-  fill_normal(k, 2);
-  fill_normal(v, 3);
+  test::fill_random(q, 1);
+  test::fill_random(k, 2);
+  test::fill_random(v, 3);
   KeyBlock block;
   block.k = k;
   block.v = v;
@@ -122,8 +123,8 @@ TEST_P(FlashValues, FoldedRingLayout) {
   const auto folded = [&](int64_t which) {
     return kv.view().select(1, which).split_axis(1, 2, 3).permute({1, 0, 2, 3});  // [B, S, H, D]
   };
-  fill_normal(folded(0), 2);
-  fill_normal(folded(1), 3);
+  test::fill_random(folded(0), 2);
+  test::fill_random(folded(1), 3);
   KeyBlock block;
   block.k = folded(0);
   block.v = folded(1);
@@ -142,9 +143,9 @@ TEST_P(FlashValues, OddStridesAndOffsets) {
     return TensorView(at, GetParam().dtype, {1, tokens, 2, 13}, Shape{19999, 29, 15, 1});
   };
   const TensorView q = odd(1, 21), k = odd(1003, 67), v = odd(5007, 67), o = odd(10009, 21);
-  fill_normal(q, 1);
-  fill_normal(k, 2);
-  fill_normal(v, 3);
+  test::fill_random(q, 1);
+  test::fill_random(k, 2);
+  test::fill_random(v, 3);
   KeyBlock block;
   block.k = k;
   block.v = v;
