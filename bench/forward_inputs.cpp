@@ -1,5 +1,7 @@
 #include "bench/forward_inputs.h"
 
+#include "zoetrope/communicator.h"
+
 #include "bench/attention_data.h"
 
 namespace zoetrope::bench {
@@ -26,6 +28,20 @@ ForwardInputs::ForwardInputs(const wan::TransformerConfig& config, const Forward
 void ForwardInputs::give(wan::Transformer& transformer, const wan::Probe& probe) const {
   transformer.set_context(text, {}, probe, image ? image.view() : TensorView());
   if (control) transformer.set_control(control, scales);
+}
+
+void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, DType dtype, Stream& stream,
+                         const std::function<void(attention::ContextAttention& attention)>& body) {
+  comm::run_ranks(1, [&](comm::Communicator& rank) {
+    attention::ContextAttention attention = attention::plan({.batch = 1,
+                                                             .tokens = tokens,
+                                                             .heads = config.num_attention_heads,
+                                                             .head_dim = config.attention_head_dim,
+                                                             .dtype = dtype,
+                                                             .scale = 0},
+                                                            {}, rank, stream);
+    body(attention);
+  });
 }
 
 }  // namespace zoetrope::bench

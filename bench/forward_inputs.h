@@ -1,10 +1,13 @@
 // What a forward of a transformer takes, by its config: latents and text always, rows of an image and a control video
-// where the model looks at them. Random values; for cases that time or check one.
+// where the model looks at them, random values; and attention over the whole sequence on one rank. For cases that time
+// or check one.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
+#include "zoetrope/attention.h"
 #include "zoetrope/tensor.h"
 
 #include "models/wan/transformer/transformer.h"
@@ -38,5 +41,9 @@ struct ForwardInputs {
 
 // Rows of the image that such inputs have.
 int64_t image_rows(const wan::TransformerConfig& config, const ForwardSize& size);
+
+// body(attention) for a model of `config` in `dtype`, batch 1; what body throws comes out.
+void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, DType dtype, Stream& stream,
+                         const std::function<void(attention::ContextAttention& attention)>& body);
 
 }  // namespace zoetrope::bench

@@ -11,7 +11,6 @@
 #include "bench/model_check.h"
 #include "bench/published.h"
 #include "bench/statistics.h"
-#include "bench/whole_sequence.h"
 #include "bench/words.h"
 #include "io/weight_cache.h"
 #include "models/wan/tensor_list.h"

@@ -7,7 +7,6 @@
 #include "bench/memory.h"
 #include "bench/model_check.h"
 #include "bench/whole_model.h"
-#include "bench/whole_sequence.h"
 #include "bench/words.h"
 #include "models/wan/model_flops.h"
 #include "models/wan/tensor_list.h"

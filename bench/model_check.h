@@ -1,5 +1,5 @@
 // Whether a model that is about to be timed computes what it should: a small piece through the very weights and code
-// that are timed, beside a plain float64 computation of the same (wan.md sections 2, 4 and 5). Not a substitute for the
+// that are timed, compared with the float64 model (models/wan/reference). Not a substitute for the
 // golden tests: those compare with recorded runs of the reference, these take any weights, random ones too.
 #pragma once
 

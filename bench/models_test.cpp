@@ -14,7 +14,6 @@
 #include "bench/model_check.h"
 #include "bench/operations.h"
 #include "bench/published.h"
-#include "bench/reference_rows.h"
 #include "io/checkpoint.h"
 #include "models/wan/model_flops.h"
 #include "models/wan/random_weights.h"

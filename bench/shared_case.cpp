@@ -11,7 +11,6 @@
 #include "bench/peak.h"
 #include "bench/published.h"
 #include "bench/statistics.h"
-#include "bench/whole_sequence.h"
 #include "bench/words.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"

@@ -50,11 +50,9 @@ constexpr Case kCases[] = {
 };
 
 struct Model {
-  explicit Model(const wan::VaeConfig& vae_config)
-      : config(vae_config), source(std::make_shared<wan::RandomSource>(config, 5)), parameters(source) {}
+  explicit Model(const wan::VaeConfig& vae_config) : config(vae_config), source(wan::test_weights(config)) {}
   wan::VaeConfig config;
   std::shared_ptr<const io::WeightSource> source;
-  io::Weights parameters;
 };
 
 const Model& model(const Case& c) {
@@ -141,12 +139,12 @@ const Reference& reference(const Case& c) {
   if (r.exact) return r;
   const Tensor input = input_of(c);
   const wan::VaeConfig& config = model(c).config;
-  const io::Weights& parameters = model(c).parameters;
+  const auto& source = model(c).source;
   const bool decodes = c.half == Half::kDecoder;
-  r.exact = decodes ? wan::reference_decode<double>(config, parameters, input)
-                    : wan::reference_encode<double>(config, parameters, input);
-  const Tensor single = decodes ? wan::reference_decode<float>(config, parameters, input)
-                                : wan::reference_encode<float>(config, parameters, input);
+  r.exact = decodes ? wan::reference_decode<double>(config, source, input)
+                    : wan::reference_encode<double>(config, source, input);
+  const Tensor single = decodes ? wan::reference_decode<float>(config, source, input)
+                                : wan::reference_encode<float>(config, source, input);
   r.float32_floor = difference(single, r.exact).max_abs;
   comm::run_ranks(1, [&](comm::Communicator& alone) {
     r.float32 = run(c, DType::kF32, alone);

@@ -35,7 +35,7 @@ std::vector<VaeConfig> configs() {
 
 TEST(VaeCost, WorkspaceIsWhatIsHeld) {
   for (const VaeConfig& config : configs()) {
-    const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
+    const auto plain = std::make_shared<io::Weights>(test_weights(config));
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << config.dim_mult.size() << " levels");
       const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kBoth, dtype);
@@ -112,7 +112,7 @@ double executed(const trace::Trace& trace) {
 TEST(VaeCost, FlopsAreThoseOfTheLayers) {
   constexpr double kDigits = 1e-5;  // that the file has of each
   for (const VaeConfig& config : configs()) {
-    const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
+    const auto plain = std::make_shared<io::Weights>(test_weights(config));
     const auto weights = std::make_shared<const VaeWeights>(config, plain);
     const int64_t factor = spatial_factor(config);
     trace::Trace decoding, encoding;
@@ -133,7 +133,7 @@ TEST(VaeCost, FlopsAreThoseOfTheLayers) {
 TEST(VaeCost, FlopsOfTilesAreThoseOfTheLayers) {
   constexpr double kDigits = 1e-5;
   for (const VaeConfig& config : {small_config(), residual_configs()[0]}) {
-    const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
+    const auto plain = std::make_shared<io::Weights>(test_weights(config));
     const auto weights = std::make_shared<const VaeWeights>(config, plain);
     const int64_t cell = spatial_factor(config), layers = layer_factor(config);
     for (const auto& [height, width] : {std::pair<int64_t, int64_t>{7, 8}, {4, 9}, {9, 3}}) {

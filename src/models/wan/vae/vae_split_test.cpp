@@ -112,7 +112,8 @@ class VaeSplit : public testing::TestWithParam<DType> {};
 TEST_P(VaeSplit, DecodesAsOnePartWould) {
   const DType dtype = GetParam();
   for (const VaeConfig& config : configs()) {
-    const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
+    const auto source = test_weights(config);
+    const auto plain = std::make_shared<io::Weights>(source);
     const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kDecoder, dtype);
     const int64_t factor = spatial_factor(config);
     for (const Clip& clip : kClips) {
@@ -133,9 +134,9 @@ TEST_P(VaeSplit, DecodesAsOnePartWould) {
         const TensorView rows = joined.view().slice(1, factor * split.rows.begin, factor * split.rows.end);
         decoder.decode(own, latents, into(own, rows), {}, split);
       });
-      const Tensor exact = reference_decode<double>(config, *plain, latents);
-      const Tensor floor = dtype == DType::kF32 ? reference_decode<float>(config, *plain, latents)
-                                                : reference_decode<double>(config, *plain, latents, dtype);
+      const Tensor exact = reference_decode<double>(config, source, latents);
+      const Tensor floor = dtype == DType::kF32 ? reference_decode<float>(config, source, latents)
+                                                : reference_decode<double>(config, source, latents, dtype);
       expect_same(joined, whole, exact, floor);
     }
   }
@@ -144,7 +145,8 @@ TEST_P(VaeSplit, DecodesAsOnePartWould) {
 TEST_P(VaeSplit, EncodesAsOnePartWould) {
   const DType dtype = GetParam();
   for (const VaeConfig& config : configs()) {
-    const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
+    const auto source = test_weights(config);
+    const auto plain = std::make_shared<io::Weights>(source);
     const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kEncoder, dtype);
     const int64_t factor = spatial_factor(config);
     for (const Clip& clip : kClips) {
@@ -162,9 +164,9 @@ TEST_P(VaeSplit, EncodesAsOnePartWould) {
           VaeEncoder mine(weights);
           mine.encode(own, video, joined.view().slice(2, split.rows.begin, split.rows.end), {}, split);
         });
-        const Tensor exact = reference_encode<double>(config, *plain, video);
-        const Tensor floor = dtype == DType::kF32 ? reference_encode<float>(config, *plain, video)
-                                                  : reference_encode<double>(config, *plain, video, dtype);
+        const Tensor exact = reference_encode<double>(config, source, video);
+        const Tensor floor = dtype == DType::kF32 ? reference_encode<float>(config, source, video)
+                                                  : reference_encode<double>(config, source, video, dtype);
         expect_same(joined, whole, exact, floor);
       }
     }
@@ -177,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, VaeSplit, testing::Values(DType::kF32, DType::k
 // A part without rows has nothing to give its neighbours.
 TEST(VaeSplitRefuses, PartsWithoutRows) {
   const VaeConfig config = small_config();
-  const auto plain = std::make_shared<io::Weights>(std::make_shared<RandomSource>(config, 5));
+  const auto plain = std::make_shared<io::Weights>(test_weights(config));
   VaeDecoder decoder(std::make_shared<const VaeWeights>(config, plain, VaeParts::kDecoder));
   Meeting meeting(1);
   SharedExchange exchange(meeting, 0);

@@ -19,9 +19,11 @@ namespace {
 struct Model {
   explicit Model(const VaeConfig& vae_config, DType dtype = DType::kF32, const std::string& implementation = {})
       : config(vae_config),
-        plain(std::make_shared<const io::Weights>(std::make_shared<RandomSource>(config, 5))),
+        source(test_weights(config)),
+        plain(std::make_shared<const io::Weights>(source)),
         weights(std::make_shared<const VaeWeights>(config, plain, VaeParts::kBoth, dtype, implementation)) {}
   VaeConfig config;
+  std::shared_ptr<const io::WeightSource> source;
   std::shared_ptr<const io::Weights> plain;
   std::shared_ptr<const VaeWeights> weights;
 };
@@ -92,8 +94,8 @@ TEST(VaeDecoder, StreamedEqualsTheWholeClipAtOnce) {
       const Tensor latents = random_tensor({config.z_dim, frames, 3, 2}, static_cast<uint64_t>(frames));
       Collector collector(config, latents.shape());
       decoder.decode(stream, latents, collector.sink());
-      expect_as_exact(collector.video(), reference_decode<double>(config, *model.plain, latents),
-                      reference_decode<float>(config, *model.plain, latents));
+      expect_as_exact(collector.video(), reference_decode<double>(config, model.source, latents),
+                      reference_decode<float>(config, model.source, latents));
     }
   }
 }
@@ -108,8 +110,8 @@ TEST(VaeEncoder, StreamedEqualsTheWholeClipAtOnce) {
       const Tensor video = random_tensor(odd_clip(config, frames), static_cast<uint64_t>(frames));
       Tensor moments(DType::kF32, encoder.moments_shape(video.shape()));
       encoder.encode(stream, video, moments);
-      expect_as_exact(moments, reference_encode<double>(config, *model.plain, video),
-                      reference_encode<float>(config, *model.plain, video));
+      expect_as_exact(moments, reference_encode<double>(config, model.source, video),
+                      reference_encode<float>(config, model.source, video));
     }
   }
 }
@@ -125,9 +127,9 @@ TEST(Vae, Bf16IsAsGoodAsRoundingAfterEveryOp) {
     const Tensor latents = random_tensor({config.z_dim, 3, 4, 3}, 11);
     Collector collector(config, latents.shape());
     decoder.decode(stream, latents, collector.sink());
-    const Tensor exact = reference_decode<double>(config, *model.plain, latents);
+    const Tensor exact = reference_decode<double>(config, model.source, latents);
     const Difference ours = difference(collector.video(), exact);
-    const Difference theirs = difference(reference_decode<double>(config, *model.plain, latents, DType::kBF16), exact);
+    const Difference theirs = difference(reference_decode<double>(config, model.source, latents, DType::kBF16), exact);
     EXPECT_LE(ours.relative_l2, 2 * theirs.relative_l2);
     EXPECT_LE(ours.max_abs, 2 * theirs.max_abs);
     EXPECT_GT(ours.relative_l2, 1e-4);  // it was bf16
@@ -135,10 +137,10 @@ TEST(Vae, Bf16IsAsGoodAsRoundingAfterEveryOp) {
     const Tensor video = random_tensor(odd_clip(config, 5), 12);
     Tensor moments(DType::kF32, encoder.moments_shape(video.shape()));
     encoder.encode(stream, video, moments);
-    const Tensor exact_moments = reference_encode<double>(config, *model.plain, video);
+    const Tensor exact_moments = reference_encode<double>(config, model.source, video);
     const Difference encoded = difference(moments, exact_moments);
     const Difference reference =
-        difference(reference_encode<double>(config, *model.plain, video, DType::kBF16), exact_moments);
+        difference(reference_encode<double>(config, model.source, video, DType::kBF16), exact_moments);
     EXPECT_LE(encoded.relative_l2, 2 * reference.relative_l2);
     EXPECT_LE(encoded.max_abs, 2 * reference.max_abs);
     EXPECT_GT(encoded.relative_l2, 1e-4);

@@ -1,8 +1,7 @@
-// Shared by the tests of the VAE: parameters in memory, a slow and plain VAE to compare with, and error measures.
+// Shared by the tests of the VAE: parameters, small configs, the reference model, and error measures.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,25 +10,14 @@
 
 #include "io/weights.h"
 #include "models/wan/config.h"
+#include "models/wan/reference/vae.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_weights.h"
 
 namespace zoetrope::wan {
 
-// Well-scaled parameters for a config: convolutions uniform with variance 1 / fan-in, gammas about 1, biases about 0.
-class RandomSource : public io::WeightSource {
- public:
-  RandomSource(const VaeConfig& config, uint64_t seed);
-  bool contains(const std::string& name) const override { return tensors_.count(name) != 0; }
-  std::vector<std::string> names() const override;
-  io::TensorInfo info(const std::string& name) const override;
-  std::string where(const std::string&) const override { return "random"; }
-  TensorView mapped(const std::string& name) const override { return tensors_.at(name); }
-  void read(const std::string& name, const TensorView& out) const override;
-
- private:
-  std::map<std::string, Tensor> tensors_;
-};
+// Parameters that keep activations in scale, of one seed.
+std::shared_ptr<const io::WeightSource> test_weights(const VaeConfig& config);
 
 // Another source with one element of one tensor moved.
 class PerturbedSource : public io::WeightSource {
@@ -68,15 +56,21 @@ struct Difference {
 };
 Difference difference(const TensorView& value, const TensorView& reference);  // F32 or F64, any strides
 
-// The whole clip at once, as section 4.4 of wan.md defines it: every convolution sums in `Real`, tap after tap, over
-// the whole padded clip. latents [z, T, h, w] → video [F, H, W, 3] clamped; video [F, H, W, 3] → moments [2·z, T, h,
-// w]. Results are F64 or F32. With `stored` BF16 every parameter and the result of every op is rounded to it: a model
-// in that dtype as the reference implementation runs it, one op after the other.
+// What the reference model (models/wan/reference) makes of the whole clip, in sums of `Real`. With `stored` BF16 every
+// parameter and the result of every op is rounded to it.
 template <typename Real>
-Tensor reference_decode(const VaeConfig& config, const io::Weights& weights, const TensorView& latents,
-                        DType stored = DType::kF32);
+Tensor reference_decode(const VaeConfig& config, const std::shared_ptr<const io::WeightSource>& source,
+                        const TensorView& latents, DType stored = DType::kF32) {
+  ThreadTeam team(2);
+  const reference::Rounding rounding = reference::rounding_of(stored);
+  return reference::decode<Real>(config, reference::Parameters(source, team), latents, {rounding, rounding});
+}
 template <typename Real>
-Tensor reference_encode(const VaeConfig& config, const io::Weights& weights, const TensorView& video,
-                        DType stored = DType::kF32);
+Tensor reference_encode(const VaeConfig& config, const std::shared_ptr<const io::WeightSource>& source,
+                        const TensorView& video, DType stored = DType::kF32) {
+  ThreadTeam team(2);
+  const reference::Rounding rounding = reference::rounding_of(stored);
+  return reference::encode<Real>(config, reference::Parameters(source, team), video, {rounding, rounding});
+}
 
 }  // namespace zoetrope::wan

@@ -1,4 +1,4 @@
-#include "bench/reference_rows.h"
+#include "models/wan/reference/rows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "tensor/half.h"
 
-namespace zoetrope::bench {
+namespace zoetrope::wan::reference {
 namespace {
 
-constexpr int64_t kChunk = 8;  // rows that a product takes at once: two registers of float64, compile-time so that the
+constexpr int64_t kChunk = 8;  // rows that are multiplied at once: two registers of float64, compile-time so that the
                                // loop over them becomes vector instructions
 
 // sum[r] = Σ w[k]·x[k][r] for a chunk of rows.
@@ -59,18 +59,20 @@ double relative_l2(const Rows& a, const Rows& expected) {
   return difference == 0 ? 0 : std::sqrt(difference / norm);
 }
 
-std::vector<float> ReferenceWeights::read(const std::string& name, Rounding rounding) const {
+float rounded(float value, Rounding rounding) {
+  return rounding == Rounding::kBFloat16 ? to_float(to_bfloat16(value)) : value;
+}
+
+std::vector<float> Parameters::read(const std::string& name, Rounding rounding) const {
   const Shape shape = source_->info(name).shape;
   std::vector<float> values(static_cast<size_t>(shape.size()));
   source_->read(name, TensorView(values.data(), DType::kF32, shape));
   source_->release(name);  // what the check has read is no memory of the forwards that follow
-  if (rounding == Rounding::kBFloat16) {
-    for (float& value : values) value = to_float(to_bfloat16(value));
-  }
+  for (float& value : values) value = rounded(value, rounding);
   return values;
 }
 
-Rows ReferenceWeights::linear(const std::string& prefix, const Rows& x, Rounding rounding) const {
+Rows Parameters::linear(const std::string& prefix, const Rows& x, Rounding rounding) const {
   const std::vector<float> weight = read(prefix + ".weight", rounding);
   std::vector<float> bias;
   if (source_->contains(prefix + ".bias")) bias = read(prefix + ".bias", rounding);
@@ -90,7 +92,7 @@ Rows ReferenceWeights::linear(const std::string& prefix, const Rows& x, Rounding
   return out;
 }
 
-Rows attend(const ReferenceAttention& attention) {
+Rows attend(const Attention& attention) {
   const Rows &q = attention.q, &k = attention.k, &v = attention.v;
   const int64_t head_dim = q.features / attention.heads;
   Rows out(q.features, q.rows);
@@ -121,10 +123,21 @@ void add_to(Rows& x, const Rows& branch) {
   for (size_t i = 0; i < x.values.size(); ++i) x.values[i] += branch.values[i];
 }
 
+Rows rms_norm(const Rows& x, const std::vector<float>& weight, double eps) {
+  Rows out = x;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    double square = 0;
+    for (int64_t f = 0; f < x.features; ++f) square += x.feature(f)[r] * x.feature(f)[r];
+    const double scale = 1 / std::sqrt(square / static_cast<double>(x.features) + eps);
+    for (int64_t f = 0; f < x.features; ++f) out.feature(f)[r] *= scale * weight[static_cast<size_t>(f)];
+  }
+  return out;
+}
+
 double gelu_tanh(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
-}  // namespace zoetrope::bench
+}  // namespace zoetrope::wan::reference

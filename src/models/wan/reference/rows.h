@@ -1,5 +1,5 @@
-// What the checks of whole models compute with: rows in float64 and parameters read one at a time, rounded as the model
-// under test holds them. Slow, small and plain on purpose; shares no code with the kernels.
+// What the float64 model computes with: rows in float64, and parameters read one at a time, rounded as the model under
+// test holds them. Slow, small and simple on purpose; shares no code with the kernels.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 #include "device/thread_team.h"
 #include "io/weights.h"
 
-namespace zoetrope::bench {
+namespace zoetrope::wan::reference {
 
-// `features` × `rows` values, the rows of one feature side by side: products run along the rows.
+// `features` × `rows` values, the rows of one feature side by side: sums of products run along the rows.
 struct Rows {
   Rows() = default;
   Rows(int64_t features_, int64_t rows_)
@@ -33,13 +33,13 @@ Rows rows_of(const TensorView& tensor);
 // ‖a − expected‖ / ‖expected‖ over all values.
 double relative_l2(const Rows& a, const Rows& expected);
 
-// What parameters are rounded to before they are used.
 enum class Rounding : uint8_t { kFloat32, kBFloat16 };
 inline Rounding rounding_of(DType dtype) { return dtype == DType::kBF16 ? Rounding::kBFloat16 : Rounding::kFloat32; }
+float rounded(float value, Rounding rounding);
 
-class ReferenceWeights {
+class Parameters {
  public:
-  ReferenceWeights(std::shared_ptr<const io::WeightSource> source, ThreadTeam& team)
+  Parameters(std::shared_ptr<const io::WeightSource> source, ThreadTeam& team)
       : source_(std::move(source)), team_(team) {}
 
   std::vector<float> read(const std::string& name, Rounding rounding) const;
@@ -56,7 +56,7 @@ class ReferenceWeights {
 
 // softmax(scale·q·kᵀ + bias)·v, head by head; the features of a head stand together. bias(head, query, key) may be
 // empty.
-struct ReferenceAttention {
+struct Attention {
   const Rows& q;
   const Rows& k;
   const Rows& v;
@@ -64,11 +64,14 @@ struct ReferenceAttention {
   double scale;
   std::function<double(int64_t head, int64_t query, int64_t key)> bias;
 };
-Rows attend(const ReferenceAttention& attention);
+Rows attend(const Attention& attention);
 
 void add_to(Rows& x, const Rows& branch);
+
+// x / √(mean of x² over all features + eps) · weight, row by row.
+Rows rms_norm(const Rows& x, const std::vector<float>& weight, double eps);
 
 double gelu_tanh(double x);
 double silu(double x);
 
-}  // namespace zoetrope::bench
+}  // namespace zoetrope::wan::reference

@@ -1,0 +1,204 @@
+#include "models/wan/reference/transformer.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace zoetrope::wan::reference {
+namespace {
+
+Rows layer_norm(const Rows& x, double eps) {
+  Rows out(x.features, x.rows);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    double mean = 0, square = 0;
+    for (int64_t f = 0; f < x.features; ++f) mean += x.feature(f)[r];
+    mean /= static_cast<double>(x.features);
+    for (int64_t f = 0; f < x.features; ++f) square += std::pow(x.feature(f)[r] - mean, 2);
+    const double scale = 1 / std::sqrt(square / static_cast<double>(x.features) + eps);
+    for (int64_t f = 0; f < x.features; ++f) out.feature(f)[r] = (x.feature(f)[r] - mean) * scale;
+  }
+  return out;
+}
+
+// x·(1 + scale) + shift: scale(f) and shift(f) of a feature, the same for all tokens.
+template <typename Scale, typename Shift>
+Rows modulated(Rows x, Scale&& scale, Shift&& shift) {
+  for (int64_t f = 0; f < x.features; ++f)
+    for (int64_t r = 0; r < x.rows; ++r) x.feature(f)[r] = x.feature(f)[r] * (1 + scale(f)) + shift(f);
+  return x;
+}
+
+}  // namespace
+
+// One block, from top to bottom. Every branch is added to the stream x; the first and the last are modulated and gated
+// by the timestep.
+Rows Transformer::block(const std::string& name, Rows x, const Rows& time, const Context& context,
+                        const Grid& grid) const {
+  const std::vector<float> table = parameters_.read(name + "scale_shift_table", Rounding::kFloat32);
+  const auto vector = [&](int64_t which) {
+    return [&, which](int64_t f) {
+      const auto at = static_cast<size_t>(which * x.features + f);
+      return static_cast<double>(table[at]) + time.values[at];
+    };
+  };
+  const auto shift1 = vector(0), scale1 = vector(1), gate1 = vector(2);
+  const auto shift2 = vector(3), scale2 = vector(4), gate2 = vector(5);
+  const auto add_gated = [&](const Rows& branch, const auto& gate) {
+    for (int64_t f = 0; f < x.features; ++f)
+      for (int64_t r = 0; r < x.rows; ++r) x.feature(f)[r] += branch.feature(f)[r] * gate(f);
+  };
+
+  add_gated(self_attention(name + "attn1.", modulated(layer_norm(x, config_.eps), scale1, shift1), grid), gate1);
+  add_to(x, cross_attention(name + "attn2.", config_.cross_attn_norm ? affine_norm(name + "norm2", x, config_.eps) : x,
+                            context));
+  add_gated(feed_forward(name + "ffn.", modulated(layer_norm(x, config_.eps), scale2, shift2)), gate2);
+  return x;
+}
+
+Rows Transformer::self_attention(const std::string& name, const Rows& x, const Grid& grid) const {
+  Rows q = normed(name + "to_q", name + "norm_q", x);
+  Rows k = normed(name + "to_k", name + "norm_k", x);
+  rotate(q, grid);
+  rotate(k, grid);
+  return linear(name + "to_out.0", attended(q, k, linear(name + "to_v", x)));
+}
+
+// The image's keys have a softmax of their own.
+Rows Transformer::cross_attention(const std::string& name, const Rows& x, const Context& context) const {
+  const Rows q = normed(name + "to_q", name + "norm_q", x);
+  Rows sum = attended(q, normed(name + "to_k", name + "norm_k", context.text), linear(name + "to_v", context.text));
+  if (context.image.rows > 0)
+    add_to(sum, attended(q, normed(name + "add_k_proj", name + "norm_added_k", context.image),
+                         linear(name + "add_v_proj", context.image)));
+  return linear(name + "to_out.0", sum);
+}
+
+Rows Transformer::feed_forward(const std::string& name, const Rows& x) const {
+  Rows hidden = linear(name + "net.0.proj", x);
+  for (double& value : hidden.values) value = gelu_tanh(value);
+  return linear(name + "net.2", hidden);
+}
+
+// The norm is over all heads together.
+Rows Transformer::normed(const std::string& projection, const std::string& norm, const Rows& x) const {
+  return rms_norm(linear(projection, x), parameters_.read(norm + ".weight", rounding_), config_.eps);
+}
+
+Rows Transformer::attended(const Rows& q, const Rows& k, const Rows& v) const {
+  const double scale = 1 / std::sqrt(static_cast<double>(config_.attention_head_dim));
+  return attend({q, k, v, config_.num_attention_heads, scale, {}});
+}
+
+// Pairs of neighbours are rotated by the token's position along one axis: width and height take 2·⌊D/6⌋ values each,
+// time the rest.
+void Transformer::rotate(Rows& x, const Grid& grid) const {
+  const int64_t head_dim = config_.attention_head_dim, side = 2 * (head_dim / 6), time = head_dim - 2 * side;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const int64_t position[] = {r / (grid.height * grid.width), r / grid.width % grid.height, r % grid.width};
+    for (int64_t pair = 0; pair < x.features / 2; ++pair) {
+      const int64_t f = 2 * pair % head_dim;
+      const int axis = f < time ? 0 : f < time + side ? 1 : 2;
+      const int64_t within = f - (axis == 0 ? 0 : axis == 1 ? time : time + side);
+      const auto extent = static_cast<double>(axis == 0 ? time : side);
+      const double angle =
+          static_cast<double>(position[axis]) * std::pow(10000.0, -static_cast<double>(within) / extent);
+      double &a = x.feature(2 * pair)[r], &b = x.feature(2 * pair + 1)[r];
+      const double rotated = a * std::cos(angle) - b * std::sin(angle);
+      b = a * std::sin(angle) + b * std::cos(angle);
+      a = rotated;
+    }
+  }
+}
+
+Rows Transformer::affine_norm(const std::string& name, const Rows& x, double eps) const {
+  const std::vector<float> weight = parameters_.read(name + ".weight", Rounding::kFloat32);
+  const std::vector<float> bias = parameters_.read(name + ".bias", Rounding::kFloat32);
+  Rows n = layer_norm(x, eps);
+  for (int64_t f = 0; f < x.features; ++f) {
+    const auto at = static_cast<size_t>(f);
+    for (int64_t r = 0; r < n.rows; ++r) n.feature(f)[r] = n.feature(f)[r] * weight[at] + bias[at];
+  }
+  return n;
+}
+
+Rows Transformer::cells(const TensorView& latents, const Grid& grid) const {
+  const auto [pt, ph, pw] = config_.patch_size;
+  Rows cells(latents.size() / (grid.frames * grid.height * grid.width), grid.frames * grid.height * grid.width);
+  for (int64_t r = 0; r < cells.rows; ++r) {
+    const int64_t t = r / (grid.height * grid.width), y = r / grid.width % grid.height, x = r % grid.width;
+    for (int64_t f = 0; f < cells.features; ++f) {
+      const int64_t c = f / (pt * ph * pw), dt = f / (ph * pw) % pt, dy = f / pw % ph, dx = f % pw;
+      const int64_t at =
+          ((c * grid.frames * pt + t * pt + dt) * grid.height * ph + y * ph + dy) * grid.width * pw + x * pw + dx;
+      cells.feature(f)[r] = rounded(latents.data<float>()[at], rounding_);
+    }
+  }
+  return cells;
+}
+
+Rows Transformer::patch_embedding(const Rows& cells) const { return linear("patch_embedding", cells); }
+
+Rows Transformer::text_embedding(const Rows& text) const {
+  Rows hidden = linear("condition_embedder.text_embedder.linear_1", text);
+  for (double& x : hidden.values) x = gelu_tanh(x);
+  return linear("condition_embedder.text_embedder.linear_2", hidden);
+}
+
+Rows Transformer::image_embedding(Rows x) const {
+  const std::string name = "condition_embedder.image_embedder.";
+  if (config_.pos_embed_seq_len) {
+    const std::vector<float> positions = parameters_.read(name + "pos_embed", rounding_);  // [S, image_dim]
+    for (int64_t f = 0; f < x.features; ++f)
+      for (int64_t r = 0; r < x.rows; ++r) x.feature(f)[r] += positions[static_cast<size_t>(r * x.features + f)];
+  }
+  constexpr double kImageEps = 1e-5;
+  Rows hidden = linear(name + "ff.net.0.proj", affine_norm(name + "norm1", x, kImageEps));
+  for (double& value : hidden.values) value *= 0.5 * std::erfc(-value / std::sqrt(2.0));
+  return affine_norm(name + "norm2", linear(name + "ff.net.2", hidden), kImageEps);
+}
+
+Rows Transformer::time_embedding(double timestep) const {
+  const int64_t half = config_.freq_dim / 2;
+  Rows sinusoid(config_.freq_dim, 1);
+  for (int64_t k = 0; k < half; ++k) {
+    // Frequencies and angles are float32 by definition: exact ones are another function (timestep.h).
+    const float exponent = static_cast<float>(-std::log(10000.0)) * static_cast<float>(k) / static_cast<float>(half);
+    const double angle = static_cast<float>(timestep) * std::exp(exponent);
+    sinusoid.values[static_cast<size_t>(k)] = std::cos(angle);
+    sinusoid.values[static_cast<size_t>(half + k)] = std::sin(angle);
+  }
+  // These two are float32 whatever the model's dtype.
+  Rows hidden = parameters_.linear("condition_embedder.time_embedder.linear_1", sinusoid, Rounding::kFloat32);
+  for (double& x : hidden.values) x = silu(x);
+  return parameters_.linear("condition_embedder.time_embedder.linear_2", hidden, Rounding::kFloat32);
+}
+
+Rows Transformer::time_projection(Rows time_embedding) const {
+  for (double& x : time_embedding.values) x = silu(x);
+  return linear("condition_embedder.time_proj", time_embedding);
+}
+
+Rows Transformer::head(const Rows& x, const Rows& time_embedding) const {
+  const std::vector<float> table = parameters_.read("scale_shift_table", Rounding::kFloat32);  // shift, scale
+  const auto vector = [&](int64_t which) {
+    return [&, which](int64_t f) {
+      return static_cast<double>(table[static_cast<size_t>(which * x.features + f)]) +
+             time_embedding.values[static_cast<size_t>(f)];
+    };
+  };
+  return linear("proj_out", modulated(layer_norm(x, config_.eps), vector(1), vector(0)));
+}
+
+Rows Transformer::control_patches(const Rows& cells) const { return linear("vace_patch_embedding", cells); }
+
+Rows Transformer::control_in(const Rows& patches, const Rows& x) const {
+  Rows control = linear("vace_blocks.0.proj_in", patches);
+  add_to(control, x);
+  return control;
+}
+
+Rows Transformer::hint(size_t index, const Rows& control) const {
+  return linear(fmt::format("vace_blocks.{}.proj_out", index), control);
+}
+
+}  // namespace zoetrope::wan::reference

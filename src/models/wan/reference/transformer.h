@@ -1,0 +1,61 @@
+// The diffusion transformer of the Wan family in float64. Read this first: transformer.cpp has one block from top to
+// bottom as wan.md section 2 defines it, one operation a line, without packing, chunks, ranks or threads. The engine
+// (models/wan/transformer) computes the same; `zoetrope bench` and tests compare the two.
+#pragma once
+
+#include <string>
+
+#include "models/wan/config.h"
+#include "models/wan/reference/rows.h"
+
+namespace zoetrope::wan::reference {
+
+// Tokens of the latents: frames × height × width, token (t·height + y)·width + x.
+struct Grid {
+  int64_t frames, height, width;
+};
+
+class Transformer {
+ public:
+  // Both must outlive it. Parameters are rounded as a model in `dtype` holds them, but those it keeps in float32.
+  Transformer(const TransformerConfig& config, DType dtype, const Parameters& parameters)
+      : config_(config), rounding_(rounding_of(dtype)), parameters_(parameters) {}
+
+  struct Context {
+    Rows text, image;  // the second without rows where the model looks at none
+  };
+
+  // Latents [C, F, H, W] F32 as cells of the patch grid, [C·pt·ph·pw, tokens].
+  Rows cells(const TensorView& latents, const Grid& grid) const;
+  Rows patch_embedding(const Rows& cells) const;
+  Rows text_embedding(const Rows& text) const;
+  Rows image_embedding(Rows image) const;  // [image_dim, S]
+  Rows time_embedding(double timestep) const;
+  Rows time_projection(Rows time_embedding) const;  // six vectors of a block: shift, scale, gate, twice
+
+  // `name` is the block's prefix with its dot: "blocks.0.".
+  Rows block(const std::string& name, Rows x, const Rows& time, const Context& context, const Grid& grid) const;
+
+  Rows head(const Rows& x, const Rows& time_embedding) const;
+
+  // VACE: what the control stream begins with, and the hint that follows its block number `index`.
+  Rows control_patches(const Rows& cells) const;
+  Rows control_in(const Rows& patches, const Rows& x) const;
+  Rows hint(size_t index, const Rows& control) const;
+
+ private:
+  Rows self_attention(const std::string& name, const Rows& x, const Grid& grid) const;
+  Rows cross_attention(const std::string& name, const Rows& x, const Context& context) const;
+  Rows feed_forward(const std::string& name, const Rows& x) const;
+  Rows linear(const std::string& name, const Rows& x) const { return parameters_.linear(name, x, rounding_); }
+  Rows normed(const std::string& projection, const std::string& norm, const Rows& x) const;
+  Rows attended(const Rows& q, const Rows& k, const Rows& v) const;
+  Rows affine_norm(const std::string& name, const Rows& x, double eps) const;
+  void rotate(Rows& x, const Grid& grid) const;
+
+  const TransformerConfig& config_;
+  Rounding rounding_;
+  const Parameters& parameters_;
+};
+
+}  // namespace zoetrope::wan::reference
