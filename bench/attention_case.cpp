@@ -1,30 +1,24 @@
 // `bench attention`: every strategy over ranks × batch sizes, each verified against the float64 definition before it is
 // timed, with what it sends and how long it waits for that.
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
 
-#include "zoetrope/attention.h"
-
 #include "base/error.h"
 #include "base/made_folder.h"
-#include "bench/attention_data.h"
+#include "bench/attention_run.h"
 #include "bench/cases.h"
-#include "bench/peak.h"
 #include "bench/plot.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
-#include "parallel/shards.h"
 #include "pipeline/dtype_name.h"
 #include "trace/trace.h"
 
 namespace zoetrope::bench {
 namespace {
 
-using attention::ContextAttention;
 using attention::Direction;
 using attention::Strategy;
 using comm::Communicator;
@@ -34,7 +28,6 @@ constexpr int kMostRanks = 256;
 constexpr int kMostBatch = 64;
 constexpr int64_t kTracedBatch = 2;
 constexpr int kTracedRuns = 2;
-constexpr double kWindow = 0.02;
 
 enum class Topology : uint8_t { kOneRank, kRing, kUlysses, kBoth };
 
@@ -93,132 +86,9 @@ Strategy strategy_of(const NamedStrategy& named, int ranks, const std::string& k
   return strategy;
 }
 
-// What was measured of one strategy and batch size; one number a repeat.
 struct Figures {
-  Strategy strategy;
-  std::string implementation;
-  std::vector<double> seconds;  // of the slowest rank
-  std::vector<double> peak;     // FLOP a second, all threads of all ranks together
-  std::vector<double> wait;     // seconds of the rank that waited longest
-  int64_t bytes_sent = 0, bytes_copied = 0, tiles_fixed = 0, tiles_online = 0;  // of one run, all ranks
+  AttentionMeasurement measured;
   Verdict verdict;
-};
-
-// One rank's part.
-class RankRun {
- public:
-  RankRun(Communicator& world, Stream& stream, const AttentionData& data, Tensor& o, const Strategy& strategy)
-      : world_(world),
-        stream_(stream),
-        data_(data),
-        own_(parallel::token_shard(data.problem.query_tokens, world.size(), world.rank())),
-        o_(o),
-        attention_(attention::plan({.batch = data.problem.batch,
-                                    .tokens = data.problem.query_tokens,
-                                    .heads = data.problem.heads,
-                                    .head_dim = data.problem.head_dim,
-                                    .dtype = data.problem.dtype},
-                                   strategy, world, stream)) {}
-
-  void run() { attention_.run(rows(data_.q), rows(data_.k), rows(data_.v), {}, rows(o_)); }
-
-  // Rank 0's word counts. `shared`: o is that of all ranks.
-  Verdict verify(const SampledReference* reference, bool shared) {
-    if (!shared) gather();
-    world_.barrier();
-    Verdict verdict;
-    if (world_.rank() == 0) verdict = reference->check(o_);
-    world_.broadcast(0, &verdict, sizeof verdict, "verdict");
-    return verdict;
-  }
-
-  void time(int repeats, double estimate_window, Figures& figures) {
-    figures.strategy = attention_.strategy();
-    figures.implementation = common_kernel();
-    double once = repeat(1, nullptr);
-    if (once < kWindow) once = repeat(3, nullptr);
-    const auto runs = static_cast<int64_t>(std::max(1.0, std::ceil(estimate_window / once)));
-    const double window = std::clamp(once * static_cast<double>(runs), kWindow, kLongestPeakWindow);
-    const Isa isa = isa_of_kernel(figures.implementation);
-    double before = peak(isa, window);
-    for (int i = 0; i < repeats; ++i) {
-      repeat(runs, &figures);
-      const double after = peak(isa, window);
-      figures.peak.push_back((before + after) / 2);
-      before = after;
-    }
-  }
-
-  ContextAttention& attention() { return attention_; }
-
- private:
-  TensorView rows(const TensorView& x) const { return x.slice(1, own_.begin, own_.end); }
-
-  // A rank without heads or tokens names no kernel: that of the first rank that has one.
-  std::string common_kernel() {
-    using Name = std::array<char, 32>;
-    Name mine{};
-    const std::string_view kernel = attention_.kernel();
-    ZT_CHECK(kernel.size() < mine.size());
-    std::copy(kernel.begin(), kernel.end(), mine.begin());
-    std::vector<Name> all(static_cast<size_t>(world_.size()));
-    world_.all_gather(&mine, all.data(), sizeof mine, "kernels");
-    for (const Name& name : all) {
-      if (std::strcmp(name.data(), "none") != 0) return name.data();
-    }
-    return mine.data();
-  }
-
-  double peak(Isa isa, double seconds) {
-    world_.barrier();
-    return world_.all_reduce_sum(measure_peak(isa, stream_.team(), seconds).flops);
-  }
-
-  double repeat(int64_t runs, Figures* figures) {
-    attention_.reset_counters();
-    world_.barrier();
-    const double begin = wall_seconds();
-    for (int64_t i = 0; i < runs; ++i) run();
-    const double mine = wall_seconds() - begin;
-    const attention::Counters counters = attention_.counters();
-    const auto each = static_cast<double>(runs);
-    const double seconds = world_.all_reduce_max(mine) / each;
-    if (figures == nullptr) return seconds;
-    const auto sum = [&](int64_t count) {
-      return static_cast<int64_t>(world_.all_reduce_sum(static_cast<double>(count)) / each + 0.5);
-    };
-    figures->seconds.push_back(seconds);
-    figures->wait.push_back(world_.all_reduce_max(counters.ulysses.wait_seconds + counters.ring.wait_seconds) / each);
-    figures->bytes_sent = sum(counters.ulysses.bytes_sent + counters.ring.bytes_sent);
-    figures->bytes_copied = sum(counters.bytes_copied);
-    figures->tiles_fixed = sum(counters.tiles_fixed);
-    figures->tiles_online = sum(counters.tiles_online);
-    return seconds;
-  }
-
-  void gather() {
-    std::vector<comm::Segment> sends, receives;
-    const auto add = [&](std::vector<comm::Segment>& segments, int owner, int peer) {
-      const IndexRange tokens = parallel::token_shard(o_.extent(1), world_.size(), owner);
-      for (int64_t b = 0; b < o_.extent(0); ++b) {
-        const TensorView piece = o_.view().select(0, b).slice(0, tokens.begin, tokens.end);
-        segments.push_back({peer, piece.raw(), piece.bytes()});
-      }
-    };
-    if (world_.rank() == 0) {
-      for (int peer = 1; peer < world_.size(); ++peer) add(receives, peer, peer);
-    } else {
-      add(sends, world_.rank(), 0);
-    }
-    world_.exchange(sends, receives, "gather output").wait();
-  }
-
-  Communicator& world_;
-  Stream& stream_;
-  const AttentionData& data_;
-  IndexRange own_;
-  Tensor& o_;
-  ContextAttention attention_;
 };
 
 std::vector<Column> columns() {
@@ -301,6 +171,16 @@ class AttentionBench {
     if (!refusal.empty()) fail("kernel={}: {}", settings_.kernel, refusal);
   }
 
+  // Rank 0's word counts. `shared`: o is that of all ranks.
+  static Verdict verify(Communicator& world, bool shared, const SampledReference* reference, const Tensor& o) {
+    if (!shared) gather_output(o, world);
+    world.barrier();
+    Verdict verdict;
+    if (world.rank() == 0) verdict = reference->check(o);
+    world.broadcast(0, &verdict, sizeof verdict, "verdict");
+    return verdict;
+  }
+
   bool leads() const { return world_ == nullptr || world_->rank() == 0; }
 
   void run_case(const NamedStrategy& named, int batch, const AttentionData& data, const SampledReference* reference,
@@ -315,11 +195,11 @@ class AttentionBench {
     std::string note;
     const auto body = [&](Communicator& world, bool shared) {
       Stream stream(threads);
-      RankRun rank(world, stream, data, o, strategy);
+      AttentionRank rank(world, stream, data, o, strategy);
       rank.run();
       Figures mine;
-      mine.verdict = rank.verify(reference, shared);
-      if (mine.verdict.passed()) rank.time(static_cast<int>(settings_.repeat), kWindow, mine);
+      mine.verdict = verify(world, shared, reference, o);
+      if (mine.verdict.passed()) mine.measured = rank.time(settings_.repeat);
       if (world.rank() == 0) figures = std::move(mine);
     };
     try {
@@ -342,7 +222,7 @@ class AttentionBench {
       ++outcome_.wrong;
       note = figures.verdict.note();
     }
-    add(named, batch, ranks, threads, data, figures, note);
+    add(named, batch, ranks, threads, figures, note);
     if (!settings_.traces.empty() && batch == kTracedBatch && note.empty()) {
       trace_case(named, ranks, threads, data, o, strategy);
     }
@@ -358,19 +238,18 @@ class AttentionBench {
         ranks,
         [&](Communicator& world) {
           Stream stream(threads, {&trace, world.rank(), trace::kComputeLane});
-          RankRun rank(world, stream, data, o, strategy);
+          AttentionRank rank(world, stream, data, o, strategy);
           for (int i = 0; i < kTracedRuns; ++i) {
             world.barrier();
-            const trace::Span span(stream.lane(), i == 0 ? "first run" : "run");
-            rank.run();
+            rank.run(i == 0 ? "first run" : "run");
           }
         },
         options);
     trace.write(std::filesystem::path(settings_.traces) / fmt::format("{}.json", named.name));
   }
 
-  void add(const NamedStrategy& named, int batch, int ranks, int threads, const AttentionData& data,
-           const Figures& figures, const std::string& note);
+  void add(const NamedStrategy& named, int batch, int ranks, int threads, const Figures& figures,
+           const std::string& note);
 
   const AttentionSettings& settings_;
   Communicator* world_;
@@ -385,34 +264,35 @@ class AttentionBench {
   std::map<std::string, std::map<int, std::pair<double, double>>> bars_;  // strategy, batch: fraction, not hidden
 };
 
-void AttentionBench::add(const NamedStrategy& named, int batch, int ranks, int threads, const AttentionData& data,
-                         const Figures& figures, const std::string& note) {
+void AttentionBench::add(const NamedStrategy& named, int batch, int ranks, int threads, const Figures& figures,
+                         const std::string& note) {
   std::vector<Cell> row = {named.name, int64_t{batch}, int64_t{ranks}, int64_t{threads}};
   const size_t described = row.size();
   row.resize(table_.columns.size());
   if (!note.empty()) row.back() = note;
-  if (!figures.seconds.empty()) {
+  const AttentionMeasurement& m = figures.measured;
+  if (!m.seconds.empty()) {
     std::vector<double> fractions, unhidden;
-    for (size_t i = 0; i < figures.seconds.size(); ++i) {
-      fractions.push_back(data.flop / figures.seconds[i] / figures.peak[i]);
-      unhidden.push_back(figures.wait[i] / figures.seconds[i]);
+    for (size_t i = 0; i < m.seconds.size(); ++i) {
+      fractions.push_back(m.flop / m.seconds[i] / m.peak_flops[i]);
+      unhidden.push_back(m.wait_seconds[i] / m.seconds[i]);
     }
-    const Cell cells[] = {int64_t{figures.strategy.ulysses},
-                          int64_t{figures.strategy.ring},
-                          direction_name(figures.strategy.direction),
-                          softmax_name(figures.strategy.softmax),
-                          figures.implementation,
-                          minimum(figures.seconds),
-                          median(figures.seconds),
-                          data.flop / minimum(figures.seconds) * 1e-9,
-                          median(figures.peak) * 1e-9,
+    const Cell cells[] = {int64_t{m.strategy.ulysses},
+                          int64_t{m.strategy.ring},
+                          direction_name(m.strategy.direction),
+                          softmax_name(m.strategy.softmax),
+                          m.implementation,
+                          minimum(m.seconds),
+                          median(m.seconds),
+                          m.flop / minimum(m.seconds) * 1e-9,
+                          median(m.peak_flops) * 1e-9,
                           median(fractions),
-                          figures.bytes_sent,
-                          figures.bytes_copied,
-                          median(figures.wait),
+                          m.bytes_sent,
+                          m.bytes_copied,
+                          median(m.wait_seconds),
                           median(unhidden),
-                          figures.tiles_fixed,
-                          figures.tiles_online,
+                          m.tiles_fixed,
+                          m.tiles_online,
                           figures.verdict.relative_l2,
                           figures.verdict.tolerance};
     std::copy(std::begin(cells), std::end(cells), row.begin() + static_cast<ptrdiff_t>(described));

@@ -1,59 +1,84 @@
-// Random q, k, v of an attention shape with its mask, and the check of a result against the float64 definition. Rows of
-// large results are sampled: the definition costs a scalar pass over all keys for each.
+// q, k, v of an attention and what masks them, random or from a file, and the check of a result against the float64
+// definition. Rows of large results are sampled: the definition costs a scalar pass over all keys for each.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "zoetrope/tensor.h"
+
+#include "device/thread_team.h"
+#include "io/safetensors.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "problems/attention.h"
 
 namespace zoetrope::bench {
 
+// Whole tensors, of which a rank touches its own tokens only.
 struct AttentionData {
-  AttentionData(const problems::AttentionShape& shape, DType dtype);
+  AttentionData() = default;
+  AttentionData(const problems::AttentionShape& shape, DType dtype);  // random
 
-  kernels::FlashProblem problem;  // without implementation and softmax
-  Tensor q, k, v;                 // [B, S, H, D], normal deviates
+  TensorView q;     // [B, Sq, H, D]
+  TensorView k, v;  // [B, Skv, H, D]
   std::vector<int64_t> key_lengths;
-  Tensor key_mask;         // [B, Skv]
-  int64_t valid_keys = 0;  // over all batch entries
-  double flop = 0;         // 4·Sq·valid·D·H, summed over the batch: two products, a multiply and an add each
+  TensorView key_mask;  // [B, Skv] U8 or BOOL
 
+  std::shared_ptr<const io::SafetensorsFile> file;  // these hold the memory
+  std::vector<Tensor> owned;
+
+  int64_t query_tokens() const { return q.extent(1); }
+  int64_t key_tokens() const { return k.extent(1); }
+  bool cross() const { return key_tokens() != query_tokens(); }  // then keys are replicated, not sharded
+  kernels::MaskKind mask_kind() const;
+  int64_t valid_keys() const;  // summed over the batch
+  double flop() const;         // 4·Sq·D·H for each valid key: two products, a multiply and an add each
+
+  kernels::FlashProblem problem() const;  // without implementation and softmax; scale 1/√D
   kernels::KeyBlock block() const;
 };
 
-// Fills with normal deviates (|x| below 9), the same for the same seed on every machine.
-// Four axes with any strides, or any number of axes without gaps.
-void fill_normal(const TensorView& tensor, uint64_t seed);
+// Standard normal numbers (|x| below 7), the same for the same seed on every machine. Four axes with any strides, or
+// any number of axes without gaps.
+void fill_normal(const TensorView& x, uint64_t seed);
+// The tokens of x [B, S, H, D], contiguous. Each value is a function of the seed and its place in x alone: any thread
+// and any rank may fill any part.
+void fill_normal(const TensorView& x, IndexRange tokens, uint64_t seed, ThreadTeam& team);
 
 struct Verdict {
-  double relative_l2 = 0;  // of the sampled rows
-  double max_abs = 0;
-  double tolerance = 0;  // of relative_l2
-  bool finite = true;    // every element of them is
+  double relative_l2 = 0;  // ‖o − reference‖ / ‖reference‖ over the sampled elements that are finite in the reference
+  double max_abs = 0;            // of the same elements; both infinite where o is not finite in one of them
+  double tolerance = 0;          // of relative_l2
+  bool finite = true;            // every element of o that should be
+  int64_t rows = 0;              // query tokens compared
+  int64_t nonfinite = 0;         // elements that are not finite in the reference
+  int64_t nonfinite_missed = 0;  // of these, finite in o
   bool passed() const { return finite && relative_l2 <= tolerance; }
   std::string note() const;  // for its row: empty, or WRONG and why
 };
 
-// The float64 result of about `rows` query rows, first and last included, computed once for every implementation that
-// is checked against it.
+// Query tokens first, first + step, …
+struct TokenSample {
+  int64_t first, step, count;
+  TensorView of(const TensorView& x /* [B, S, H, D] */) const;
+};
+
+// The float64 result of some query tokens, computed once for every implementation that is checked against it.
 class SampledReference {
  public:
-  explicit SampledReference(const AttentionData& data, int64_t rows = 0);  // 0: as many as take a moment
+  // About `rows` tokens, first and last included; 0: as many as take a moment.
+  explicit SampledReference(const AttentionData& data, int64_t rows = 0);
+  SampledReference(const AttentionData& data, const kernels::FlashProblem& problem, std::vector<TokenSample> samples,
+                   ThreadTeam& team);
 
   // o is [B, Sq, H, D] of the data's dtype, any strides.
   Verdict check(const TensorView& o) const;
 
  private:
-  struct Sample {
-    int64_t first, step, count;
-    Tensor expected;  // [B, count, H, D] F64
-  };
-  TensorView pick(const TensorView& x, const Sample& sample) const;
-
-  std::vector<Sample> samples_;
+  std::vector<TokenSample> samples_;
+  std::vector<Tensor> expected_;  // [B, count, H, D] F64 of each
   double tolerance_ = 0;
 };
 

@@ -69,15 +69,15 @@ TEST(Words, ShapesAreGroupsOrSizesWithAMask) {
 
 TEST(AttentionData, CountsTheWorkOfValidKeysOnly) {
   const AttentionData whole({"", 2, 8, 10, 3, 4, 0, 0}, DType::kF32);
-  EXPECT_EQ(whole.valid_keys, 20);
-  EXPECT_EQ(whole.flop, 4.0 * 8 * 20 * 3 * 4);
+  EXPECT_EQ(whole.valid_keys(), 20);
+  EXPECT_EQ(whole.flop(), 4.0 * 8 * 20 * 3 * 4);
   const AttentionData lengths({"", 2, 8, 10, 3, 4, 0.5, 0}, DType::kF32);
   EXPECT_THAT(lengths.key_lengths, ElementsAre(5, 5));
-  EXPECT_EQ(lengths.flop, whole.flop / 2);
+  EXPECT_EQ(lengths.flop(), whole.flop() / 2);
   const AttentionData masked({"", 2, 8, 10, 3, 4, 0, 0.5}, DType::kF32);
   int64_t valid = 0;
   for (int64_t i = 0; i < masked.key_mask.size(); ++i) valid += masked.key_mask.data<uint8_t>()[i];
-  EXPECT_EQ(masked.valid_keys, valid);
+  EXPECT_EQ(masked.valid_keys(), valid);
   EXPECT_LT(valid, 20);
 }
 
@@ -101,7 +101,7 @@ TEST_P(Sampled, PassesWhatIsRightAndFindsAWrongRow) {
   const AttentionData data({"", 2, 300, 70, 2, 16, 0, 0.75}, GetParam());
   Tensor o(GetParam(), data.q.shape());
   Stream stream(1);
-  kernels::FlashAttention(data.problem).attend(stream, data.q, data.block(), o);
+  kernels::FlashAttention(data.problem()).attend(stream, data.q, data.block(), o);
   const SampledReference reference(data, 32);
   const Verdict right = reference.check(o);
   EXPECT_EQ(right.note(), "");
@@ -140,7 +140,7 @@ TEST(Problems, SmallShapesAreRightInEveryImplementationAndSoftmax) {
       for (const std::string& name : kernels::FlashAttention::implementations()) {
         for (const kernels::Softmax softmax :
              {kernels::Softmax::kOnline, kernels::Softmax::kExactOnline, kernels::Softmax::kFixedMax}) {
-          kernels::FlashProblem problem = data.problem;
+          kernels::FlashProblem problem = data.problem();
           problem.implementation = name;
           problem.softmax = softmax;
           if (!kernels::FlashAttention::refusal(problem, name).empty()) continue;
@@ -160,7 +160,7 @@ TEST(Problems, SmallShapesAreRightInEveryImplementationAndSoftmax) {
 TEST(SampledReference, AgreesWithAllRows) {
   const AttentionData data({"", 1, 50, 20, 1, 8, 0, 0}, DType::kF32);
   Tensor o(DType::kF64, data.q.shape());
-  kernels::flash_attention_reference(data.problem, data.q, data.block(), o);
+  kernels::flash_attention_reference(data.problem(), data.q, data.block(), o);
   for (const int64_t rows : {1, 3, 49, 50, 400}) EXPECT_EQ(SampledReference(data, rows).check(o).max_abs, 0) << rows;
 }
 

@@ -120,7 +120,7 @@ using Lines = std::vector<std::pair<std::string, std::vector<Measured>>>;
 
 // Products of bf16 are all that its instruction does.
 bool takes_other_dtype(const AttentionData& data, const std::string& implementation) {
-  if (implementation == kAuto || data.problem.dtype == DType::kBF16) return false;
+  if (implementation == kAuto || data.problem().dtype == DType::kBF16) return false;
   const Isa isa = isa_of_kernel(implementation);
   return isa == Isa::kAvx512Bf16 || isa == Isa::kAmxBf16;
 }
@@ -137,7 +137,7 @@ class KernelBench {
       for (const std::string& dtype : axes_.dtypes) {
         const AttentionData data(shape, pipeline::dtype_of(dtype));
         const SampledReference reference(data);
-        Tensor o(data.problem.dtype, data.q.shape());
+        Tensor o(data.problem().dtype, data.q.shape());
         for (const std::string& implementation : axes_.implementations) {
           // Where all of either are wanted, pairs that do not go together are not missed.
           const bool all = axes_.all_implementations || axes_.all_dtypes;
@@ -228,7 +228,7 @@ class KernelBench {
                              shape.head_dim, mask_text(shape),       choice.dtype, choice.implementation,
                              choice.softmax, int64_t{choice.threads}};
     row.resize(table_.columns.size());
-    FlashProblem problem = data.problem;
+    FlashProblem problem = data.problem();
     problem.softmax = softmax_of(choice.softmax);
     std::string note;
     if (choice.implementation != kAuto) {
@@ -239,7 +239,8 @@ class KernelBench {
         outcome_.add_unmeasured(fmt::format("implementation '{}' {}", choice.implementation, note));
       }
     }
-    if (note.empty() && choice.implementation == "scalar" && axes_.all_implementations && data.flop > kMostScalarFlop) {
+    if (note.empty() && choice.implementation == "scalar" && axes_.all_implementations &&
+        data.flop() > kMostScalarFlop) {
       note = "left out: slow; implementation=scalar times it";
     }
     if (note.empty()) {
@@ -284,7 +285,7 @@ class KernelBench {
     std::vector<PairedRepeat> repeats;
     try {
       repeats = time_beside_peak(
-          isa, stream.team(), data.flop, options, [&] { tiles = attention.attend(stream, data.q, data.block(), o); },
+          isa, stream.team(), data.flop(), options, [&] { tiles = attention.attend(stream, data.q, data.block(), o); },
           check);
     } catch (const Wrong&) {
       ++outcome_.wrong;
@@ -299,7 +300,7 @@ class KernelBench {
                  const problems::AttentionShape& shape, const Set& set) {
     const std::vector<double> seconds = each(repeats, [](const PairedRepeat& r) { return r.seconds; });
     const std::vector<double> fractions = each(repeats, [](const PairedRepeat& r) { return r.fraction; });
-    const double gflops = data.flop / minimum(seconds) * 1e-9;
+    const double gflops = data.flop() / minimum(seconds) * 1e-9;
     set("seconds_min", minimum(seconds));
     set("seconds_median", median(seconds));
     set("gflops", gflops);
@@ -311,7 +312,7 @@ class KernelBench {
     set("repeats", static_cast<int64_t>(repeats.size()));
     ++timed_;
     if (shape.heads == 1 && shape.batch == 1 && shape.head_dim == 128 && shape.queries == shape.keys &&
-        data.problem.mask == kernels::MaskKind::kNone) {
+        data.problem().mask == kernels::MaskKind::kNone) {
       const std::string name =
           axes_.softmaxes.size() == 1 ? choice.implementation : choice.implementation + " " + choice.softmax;
       remember({choice.dtype, choice.threads}, name, {static_cast<double>(shape.queries), median(fractions), gflops});

@@ -54,7 +54,7 @@ void aim_beside_far_keys(AttentionData& data, double beta) {
   set(data.k, keys - 2, 0, -kFar);
   // The far keys' other elements are as random as everyone's, so ρ is a little above kFar.
   const double radius = std::sqrt(kFar * kFar + static_cast<double>(head_dim));
-  const double norm = beta / (radius * static_cast<double>(data.problem.scale) * kLog2E);
+  const double norm = beta / (radius * static_cast<double>(data.problem().scale) * kLog2E);
   for (int64_t i = 0; i < data.q.extent(1); ++i) {
     for (int64_t d = 0; d < head_dim; ++d) set(data.q, i, d, 0);
     set(data.q, i, 1 + i % (head_dim - 1), norm);
@@ -96,7 +96,7 @@ class NumericsBench {
   std::vector<Path> paths(const AttentionData& data) const {
     std::vector<Path> paths;
     for (const std::string& implementation : FlashAttention::implementations()) {
-      if (!FlashAttention::refusal(data.problem, implementation).empty()) continue;
+      if (!FlashAttention::refusal(data.problem(), implementation).empty()) continue;
       if (implementation == "scalar" && data.k.extent(1) > kMostScalarTokens) continue;
       for (const auto& [name, softmax] : kSoftmaxes) {
         if (implementation != "scalar" || softmax != Softmax::kExactOnline)
@@ -134,7 +134,7 @@ class NumericsBench {
       aim_beside_far_keys(data, beta);
       const SampledReference reference(data, settings_.rows);
       // The implementation that runs when none is forced.
-      const std::string fastest = FlashAttention(data.problem).implementation();
+      const std::string fastest = FlashAttention(data.problem()).implementation();
       for (const Path& path : paths(data)) {
         if (path.implementation != fastest) continue;
         add_point(plot, path, beta, measure("near zero", data, reference, path, beta));
@@ -147,10 +147,10 @@ class NumericsBench {
   double measure(const char* what, const AttentionData& data, const SampledReference& reference, const Path& path,
                  std::optional<double> beta) {
     if (progress_) {
-      progress_(fmt::format("{} {} {} {} S = {}", what, dtype_word(data.problem.dtype), path.implementation,
+      progress_(fmt::format("{} {} {} {} S = {}", what, dtype_word(data.problem().dtype), path.implementation,
                             path.softmax_name, data.k.extent(1)));
     }
-    kernels::FlashProblem problem = data.problem;
+    kernels::FlashProblem problem = data.problem();
     problem.implementation = path.implementation;
     problem.softmax = path.softmax;
     const Tensor o(problem.dtype, data.q.shape());

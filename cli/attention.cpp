@@ -1,13 +1,13 @@
 // zoetrope attention: exact attention over ranks, on tensors of a file or on random ones, timed and compared.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
 #include "base/print.h"
 #include "cli/attention_data.h"
 #include "cli/attention_options.h"
-#include "cli/attention_reference.h"
 #include "cli/attention_report.h"
 #include "cli/attention_run.h"
 #include "cli/command.h"
@@ -56,10 +56,24 @@ double timeout(const std::vector<std::string>& arguments) {
   return options.comm_timeout;
 }
 
+// Against the definition in float64: all query tokens, as long as Sq·Skv·H·B·D is at most kMostWork (masked keys
+// included); otherwise as many as that allows, evenly spaced.
+bench::Verdict compare_with_reference(const bench::AttentionData& data, const attention::Problem& problem,
+                                      const TensorView& o, int threads) {
+  constexpr double kMostWork = 2e10;  // multiply-adds of q·k: half a minute of a core
+  const int64_t tokens = data.query_tokens();
+  const auto most = static_cast<int64_t>(std::min(kMostWork / static_cast<double>(data.k.size()), 1e18));
+  const int64_t rows = std::clamp<int64_t>(most, 1, tokens), step = tokens / rows;
+  kernels::FlashProblem flash = data.problem();
+  flash.scale = problem.scale;
+  ThreadTeam team(threads);
+  return bench::SampledReference(data, flash, {{(tokens - 1 - (rows - 1) * step) / 2, step, rows}}, team).check(o);
+}
+
 // After the ranks have computed: what is written and printed, by one process.
-void finish(const AttentionOptions& options, const AttentionData& data, const AttentionMeasurement& measured,
+void finish(const AttentionOptions& options, const bench::AttentionData& data, const AttentionMeasurement& measured,
             const TensorView& o, const trace::Trace* trace) {
-  std::optional<ReferenceErrors> errors;
+  std::optional<bench::Verdict> errors;
   if (options.reference)
     errors = compare_with_reference(data, measured.problem, o, comm::process_threads(options.threads));
   print("{}", attention_text(measured, data, errors));
@@ -75,7 +89,7 @@ void finish(const AttentionOptions& options, const AttentionData& data, const At
   }
 }
 
-void run_in_process(const AttentionOptions& options, const AttentionData& data, trace::Trace* trace) {
+void run_in_process(const AttentionOptions& options, const bench::AttentionData& data, trace::Trace* trace) {
   const int ranks = static_cast<int>(options.ranks.value_or(1));
   const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
   const AttentionRun job{options, data, o.view(), std::max(1, comm::process_threads(options.threads) / ranks),
@@ -94,15 +108,15 @@ void run_in_process(const AttentionOptions& options, const AttentionData& data, 
   finish(options, data, measured, o, trace);
 }
 
-void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const AttentionData& data, trace::Trace* trace,
-                comm::Communicator& world) {
+void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const bench::AttentionData& data,
+                trace::Trace* trace, comm::Communicator& world) {
   const comm::RecordingScope recording(world, trace);
-  pipeline::require_agreement(world, set.values() + data.fingerprint());
+  pipeline::require_agreement(world, set.values() + fingerprint(data));
   pipeline::require_ranks(options.ranks, world);
   const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
   const AttentionRun job{options, data, o.view(), comm::process_threads(options.threads), false, trace};
   const AttentionMeasurement measured = run_attention(job, world);
-  if (!options.output.empty() || options.reference) gather_output(job, world);
+  if (!options.output.empty() || options.reference) bench::gather_output(o, world);
   if (trace != nullptr) comm::gather_trace(world, *trace);
   // Rank 0 alone goes on, for as long as it takes: nobody waits for it any more.
   if (world.rank() == 0) finish(options, data, measured, o, trace);
@@ -112,7 +126,7 @@ void run(const AttentionOptions& options, const OptionSet& set, comm::Communicat
   check_options(options);
   stop_at_safe_points();
   const ProcessPart part = world == nullptr ? ProcessPart{} : ProcessPart{world->rank(), world->size()};
-  const AttentionData data = open_attention_data(options, part);
+  const bench::AttentionData data = open_attention_data(options, part);
   if (world == nullptr || world->rank() == 0) check_files_can_be_written(options);
   const auto trace = options.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
   if (world == nullptr) {

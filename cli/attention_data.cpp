@@ -4,15 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <numbers>
-#include <numeric>
 
 #include "base/error.h"
+#include "base/split_mix.h"
 #include "io/hash.h"
 #include "parallel/shards.h"
-#include "tensor/half.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -21,7 +18,7 @@ namespace {
 
 class Reader {
  public:
-  Reader(AttentionData& data, const AttentionOptions& options) : data_(data), options_(options) {}
+  Reader(bench::AttentionData& data, const AttentionOptions& options) : data_(data), options_(options) {}
 
   void read() {
     data_.file = io::SafetensorsFile::open(options_.input);
@@ -132,7 +129,7 @@ class Reader {
     data_.key_mask = elements("key_mask");
   }
 
-  AttentionData& data_;
+  bench::AttentionData& data_;
   const AttentionOptions& options_;
 };
 
@@ -156,7 +153,7 @@ void check_memory(const Shape& queries, const Shape& keys, DType dtype, const At
        part.ranks == 1 ? "" : fmt::format("the tokens of rank {} in ", part.rank), bytes * 1e-9, memory * 1e-9);
 }
 
-void allocate(AttentionData& data, const AttentionOptions& options, const ProcessPart& part) {
+void allocate(bench::AttentionData& data, const AttentionOptions& options, const ProcessPart& part) {
   const Shape queries = parse_shape(options.shape);
   Shape keys = queries;
   keys[1] = options.kv.value_or(queries[1]);
@@ -170,79 +167,18 @@ void allocate(AttentionData& data, const AttentionOptions& options, const Proces
   data.q = data.owned[0].view();
   data.k = data.owned[1].view();
   data.v = data.owned[2].view();
-  data.random = true;
   if (!options.key_lengths.empty()) {
     data.key_lengths = parse_key_lengths(options.key_lengths, queries[0], keys[1]);
   }
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014): the number at a place of the sequence, without those before it.
-uint64_t split_mix(uint64_t seed, uint64_t place) {
-  uint64_t z = seed + (place + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-// Two normal numbers from one place (Box and Muller 1958), from 32 random bits each.
-struct NormalPair {
-  float first, second;
-};
-NormalPair normal_pair(uint64_t seed, uint64_t place) {
-  const uint64_t bits = split_mix(seed, place);
-  constexpr float kUnit = 0x1p-32F;
-  const float u = (static_cast<float>(bits >> 32) + 0.5F) * kUnit;  // in (0, 1]
-  const float angle = 2 * std::numbers::pi_v<float> * static_cast<float>(bits & 0xFFFFFFFFu) * kUnit;
-  const float radius = std::sqrt(-2 * std::log(u));
-  return {radius * std::cos(angle), radius * std::sin(angle)};
-}
-
-template <typename T>
-void fill_row(T* row, int64_t count, uint64_t seed, uint64_t place) {
-  for (int64_t i = 0; i < count; i += 2) {
-    const NormalPair pair = normal_pair(seed, place + static_cast<uint64_t>(i) / 2);
-    row[i] = from_float<T>(pair.first);
-    if (i + 1 < count) row[i + 1] = from_float<T>(pair.second);
-  }
-}
-
-void fill_tokens(const TensorView& x /* [B, S, H, D], contiguous */, IndexRange tokens, uint64_t seed,
-                 ThreadTeam& team) {
-  const int64_t batch = x.extent(0), row = x.extent(2) * x.extent(3);
-  constexpr int64_t kGrain = 1 << 14;  // elements; below, a thread costs more than it brings
-  team.parallel_for(batch * tokens.size(), std::max<int64_t>(1, kGrain / row), [&](IndexRange part, int) {
-    for (int64_t i = part.begin; i < part.end; ++i) {
-      const int64_t at = i / tokens.size() * x.extent(1) + tokens.begin + i % tokens.size();
-      // A row takes (row + 1) / 2 places: all values are independent of how rows are shared out.
-      const auto place = static_cast<uint64_t>(at * ((row + 1) / 2));
-      if (x.dtype() == DType::kF32) {
-        fill_row(x.data<float>() + at * row, row, seed, place);
-      } else {
-        fill_row(x.data<BFloat16>() + at * row, row, seed, place);
-      }
-    }
-  });
-}
-
 }  // namespace
 
-attention::MaskKind AttentionData::mask_kind() const {
-  if (!key_lengths.empty()) return attention::MaskKind::kKeyLengths;
-  return key_mask ? attention::MaskKind::kKeyMask : attention::MaskKind::kNone;
-}
-
-int64_t AttentionData::valid_keys() const {
-  if (!key_lengths.empty()) return std::accumulate(key_lengths.begin(), key_lengths.end(), int64_t{0});
-  if (!key_mask) return q.extent(0) * key_tokens();
-  const auto* bytes = key_mask.data<const uint8_t>();
-  return key_mask.size() - std::count(bytes, bytes + key_mask.size(), uint8_t{0});
-}
-
-std::string AttentionData::fingerprint() const {
+std::string fingerprint(const bench::AttentionData& data) {
   std::string text;
-  for (const auto& [name, x] : {std::pair{"q", q}, {"k", k}, {"v", v}}) {
+  for (const auto& [name, x] : {std::pair{"q", data.q}, {"k", data.k}, {"v", data.v}}) {
     text += fmt::format("{}={} {}\n", name, dtype_name(x.dtype()), x.shape().to_string());
-    if (random) continue;
+    if (!data.file) continue;
     // Other files under one name: their ends tell nearly all of them apart, for next to nothing.
     constexpr size_t kSample = 4096;
     const std::string_view bytes(x.data<const char>(), x.bytes());
@@ -250,13 +186,14 @@ std::string AttentionData::fingerprint() const {
     text +=
         fmt::format("{} (hash of both ends)={:016x}\n", name, io::fnv1a64(last, io::fnv1a64(bytes.substr(0, kSample))));
   }
-  text += fmt::format("key_lengths=[{}]\n", fmt::join(key_lengths, ", "));
-  const std::string_view mask(key_mask ? key_mask.data<const char>() : "", key_mask ? key_mask.bytes() : 0);
+  text += fmt::format("key_lengths=[{}]\n", fmt::join(data.key_lengths, ", "));
+  const std::string_view mask(data.key_mask ? data.key_mask.data<const char>() : "",
+                              data.key_mask ? data.key_mask.bytes() : 0);
   return text + fmt::format("key_mask (hash)={:016x}\n", io::fnv1a64(mask));
 }
 
-AttentionData open_attention_data(const AttentionOptions& options, const ProcessPart& part) {
-  AttentionData data;
+bench::AttentionData open_attention_data(const AttentionOptions& options, const ProcessPart& part) {
+  bench::AttentionData data;
   if (options.input.empty()) {
     allocate(data, options, part);
   } else {
@@ -265,11 +202,12 @@ AttentionData open_attention_data(const AttentionOptions& options, const Process
   return data;
 }
 
-void fill_random(const AttentionData& data, int64_t seed, const RandomPart& part, ThreadTeam& team) {
-  const auto tensor_seed = [seed](uint64_t which) { return split_mix(static_cast<uint64_t>(seed), which); };
-  fill_tokens(data.q, part.queries, tensor_seed(0), team);
-  fill_tokens(data.k, part.keys, tensor_seed(1), team);
-  fill_tokens(data.v, part.keys, tensor_seed(2), team);
+void fill_random(const bench::AttentionData& data, int64_t seed, const RandomPart& part, ThreadTeam& team) {
+  uint64_t place = static_cast<uint64_t>(seed);
+  for (const TensorView* x : {&data.q, &data.k, &data.v}) {
+    place += kSplitMixStep;
+    bench::fill_normal(*x, x == &data.q ? part.queries : part.keys, split_mix(place), team);
+  }
 }
 
 }  // namespace zoetrope::cli

@@ -1,10 +1,9 @@
 #include "cli/attention_report.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/atomic_file.h"
 #include "bench/peak.h"
@@ -24,15 +23,16 @@ std::string bytes_text(int64_t bytes) {
   return fmt::format("{} bytes", bytes);
 }
 
-std::string mask_text(const AttentionData& data) {
-  if (data.mask_kind() == attention::MaskKind::kNone) return "";
+std::string mask_text(const bench::AttentionData& data) {
+  if (data.mask_kind() == kernels::MaskKind::kNone) return "";
   const int64_t all = data.k.extent(0) * data.key_tokens();
   return fmt::format(", {} of {} keys valid ({})", data.valid_keys(), all,
                      data.key_lengths.empty() ? "key mask" : "key lengths");
 }
 
-std::string errors_text(const ReferenceErrors& errors, int64_t tokens) {
-  std::string text = fmt::format("Against float64: rel_l2 {:.3g}, max_abs {:.3g}, ", errors.rel_l2, errors.max_abs);
+std::string errors_text(const bench::Verdict& errors, int64_t tokens) {
+  std::string text =
+      fmt::format("Against float64: rel_l2 {:.3g}, max_abs {:.3g}, ", errors.relative_l2, errors.max_abs);
   text += errors.rows == tokens ? fmt::format("all {} rows", tokens)
                                 : fmt::format("{} evenly spaced rows of {}", errors.rows, tokens);
   if (errors.nonfinite > 0) {
@@ -42,39 +42,16 @@ std::string errors_text(const ReferenceErrors& errors, int64_t tokens) {
   return text + '\n';
 }
 
-// JSON has no infinities.
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
-
-std::string numbers(const std::vector<double>& values) {
-  std::vector<std::string> texts;
-  for (const double value : values) texts.push_back(number(value));
-  return fmt::format("[{}]", fmt::join(texts, ", "));
+// JSON has no infinities: nlohmann writes them as null.
+std::vector<double> in_giga(std::vector<double> values) {
+  for (double& value : values) value *= 1e-9;
+  return values;
 }
-
-std::string extents(const TensorView& x) {
-  return fmt::format("[{}, {}, {}, {}]", x.extent(0), x.extent(1), x.extent(2), x.extent(3));
-}
-
-// A flat object, field by field; names and texts need no escapes.
-class Fields {
- public:
-  void raw(const char* name, const std::string& value) {
-    text_ += fmt::format("{}\n  \"{}\": {}", text_.empty() ? "" : ",", name, value);
-  }
-  void add(const char* name, double value) { raw(name, number(value)); }
-  void add(const char* name, int64_t value) { raw(name, fmt::to_string(value)); }
-  void add(const char* name, int value) { raw(name, fmt::to_string(value)); }
-  void add(const char* name, const std::string& value) { raw(name, fmt::format("\"{}\"", value)); }
-  std::string text() const { return "{" + text_ + "\n}\n"; }
-
- private:
-  std::string text_;
-};
 
 }  // namespace
 
-std::string attention_text(const AttentionMeasurement& m, const AttentionData& data,
-                           const std::optional<ReferenceErrors>& errors) {
+std::string attention_text(const AttentionMeasurement& m, const bench::AttentionData& data,
+                           const std::optional<bench::Verdict>& errors) {
   const attention::Problem& p = m.problem;
   std::string text = fmt::format("q {} {}", data.q.shape().to_string(), dtype_name(p.dtype));
   if (data.cross()) text += fmt::format(", k and v {}", data.k.shape().to_string());
@@ -85,7 +62,7 @@ std::string attention_text(const AttentionMeasurement& m, const AttentionData& d
                       m.ranks, m.ranks == 1 ? "" : "s", m.threads, m.threads == 1 ? "" : "s", m.implementation);
   if (m.planned) text += m.planned->text() + "\n";
   text += fmt::format("Time: {} median, {} least of {}", seconds_text(m.seconds_median()),
-                      seconds_text(m.seconds_min()), m.seconds.size());
+                      seconds_text(bench::minimum(m.seconds)), m.seconds.size());
   if (m.planned && m.planned->priced()) {
     const double predicted = m.planned->predicted.step.seconds;
     text += fmt::format("; the median is {:+.0f} % off what was predicted", 100 * (m.seconds_median() / predicted - 1));
@@ -101,42 +78,39 @@ std::string attention_text(const AttentionMeasurement& m, const AttentionData& d
   return text;
 }
 
-void write_attention_json(const std::filesystem::path& path, const AttentionMeasurement& m, const AttentionData& data,
-                          const std::optional<ReferenceErrors>& errors) {
-  Fields fields;
-  fields.add("seconds_min", m.seconds_min());
-  fields.add("seconds_median", m.seconds_median());
-  fields.add("gflops", m.flops() * 1e-9);
-  fields.add("peak_gflops", m.median_peak_flops() * 1e-9);
-  fields.add("fraction", m.flops() / m.median_peak_flops());
-  fields.add("implementation", m.implementation);
-  fields.add("tiles_fixed", m.tiles_fixed);
-  fields.add("tiles_online", m.tiles_online);
-  fields.add("bytes_sent", m.bytes_sent);
-  fields.add("wait_seconds", bench::median(m.wait_seconds));
+void write_attention_json(const std::filesystem::path& path, const AttentionMeasurement& m,
+                          const bench::AttentionData& data, const std::optional<bench::Verdict>& errors) {
+  nlohmann::ordered_json json{{"seconds_min", bench::minimum(m.seconds)},
+                              {"seconds_median", m.seconds_median()},
+                              {"gflops", m.flops() * 1e-9},
+                              {"peak_gflops", m.median_peak_flops() * 1e-9},
+                              {"fraction", m.flops() / m.median_peak_flops()},
+                              {"implementation", m.implementation},
+                              {"tiles_fixed", m.tiles_fixed},
+                              {"tiles_online", m.tiles_online},
+                              {"bytes_sent", m.bytes_sent},
+                              {"wait_seconds", bench::median(m.wait_seconds)}};
   if (errors) {
-    fields.add("rel_l2", errors->rel_l2);
-    fields.add("max_abs", errors->max_abs);
-    fields.add("reference_rows", errors->rows);
+    json["rel_l2"] = errors->relative_l2;
+    json["max_abs"] = errors->max_abs;
+    json["reference_rows"] = errors->rows;
   }
-  fields.raw("shape", extents(data.q));
-  fields.add("key_tokens", data.key_tokens());
-  fields.add("valid_keys", data.valid_keys());
-  fields.add("dtype", std::string(dtype_name(m.problem.dtype)));
-  fields.add("ranks", m.ranks);
-  fields.add("threads_per_rank", m.threads);
-  fields.add("ulysses", m.strategy.ulysses);
-  fields.add("ring", m.strategy.ring);
-  fields.add("ring_direction", std::string(direction_name(m.strategy.direction)));
-  fields.add("softmax", std::string(softmax_name(m.strategy.softmax)));
-  fields.add("head_chunks", m.strategy.head_chunks);
-  if (m.planned && m.planned->priced()) fields.add("predicted_seconds", m.planned->predicted.step.seconds);
-  fields.add("flop", m.flop);
-  fields.raw("seconds", numbers(m.seconds));
-  std::vector<double> peaks = m.peak_flops;
-  for (double& peak : peaks) peak *= 1e-9;
-  fields.raw("peak_gflops_beside", numbers(peaks));
-  const std::string text = fields.text();
+  json["shape"] = {data.q.extent(0), data.q.extent(1), data.q.extent(2), data.q.extent(3)};
+  json["key_tokens"] = data.key_tokens();
+  json["valid_keys"] = data.valid_keys();
+  json["dtype"] = dtype_name(m.problem.dtype);
+  json["ranks"] = m.ranks;
+  json["threads_per_rank"] = m.threads;
+  json["ulysses"] = m.strategy.ulysses;
+  json["ring"] = m.strategy.ring;
+  json["ring_direction"] = direction_name(m.strategy.direction);
+  json["softmax"] = softmax_name(m.strategy.softmax);
+  json["head_chunks"] = m.strategy.head_chunks;
+  if (m.planned && m.planned->priced()) json["predicted_seconds"] = m.planned->predicted.step.seconds;
+  json["flop"] = m.flop;
+  json["seconds"] = m.seconds;
+  json["peak_gflops_beside"] = in_giga(m.peak_flops);
+  const std::string text = json.dump(2) + "\n";
   AtomicFile file(path);
   file.write(text.data(), text.size());
   file.commit();

@@ -1,0 +1,67 @@
+// One context-parallel attention, timed beside the machine's peak: what `zoetrope attention` and `bench attention` do
+// on every rank. Knows no files and no options.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/communicator.h"
+
+#include "bench/attention_data.h"
+#include "bench/peak.h"
+#include "device/stream.h"
+
+namespace zoetrope::bench {
+
+// The same on every rank.
+struct AttentionMeasurement {
+  attention::Problem problem;  // scale filled in
+  attention::Strategy strategy;
+  std::string implementation;
+  double flop = 0;  // of one run, all ranks
+
+  // One number per repeat. Runs that are too short for the clock are done several times in a repeat, of which this is
+  // the mean.
+  std::vector<double> seconds;       // of the slowest rank
+  std::vector<double> peak_flops;    // of all threads of all ranks together; mean of the windows before and after
+  std::vector<double> wait_seconds;  // of one run, of the rank that waited longest
+
+  // Of one run, summed over ranks.
+  int64_t bytes_sent = 0, bytes_copied = 0, tiles_fixed = 0, tiles_online = 0;
+};
+
+// One rank's part. Everything is collective.
+class AttentionRank {
+ public:
+  // `o` [B, Sq, H, D] is the whole output, of which the rank writes its own tokens. All must outlive it.
+  AttentionRank(comm::Communicator& world, Stream& stream, const AttentionData& data, const TensorView& o,
+                const attention::Strategy& strategy, float scale = 0);
+
+  void run(const char* span = "attention");
+
+  // Warms up, then times `repeats`, each between two windows in which the peak is measured for as long. With
+  // `single_runs` every repeat is one run, however short. `at_repeat` is called before each, and may throw.
+  AttentionMeasurement time(int64_t repeats, bool single_runs = false, const std::function<void()>& at_repeat = {});
+
+ private:
+  std::string common_kernel();
+  double peak_window(Isa isa, double seconds);
+  void repeat(int64_t runs, const char* span, AttentionMeasurement& result);
+
+  comm::Communicator& world_;
+  Stream& stream_;
+  const AttentionData& data_;
+  TensorView o_;
+  IndexRange own_, own_keys_;  // tokens
+  attention::ContextAttention attention_;
+};
+
+attention::Problem problem_of(const AttentionData& data, float scale = 0);
+
+// The tokens of all ranks in rank 0's o [B, S, H, D]. Collective.
+void gather_output(const TensorView& o, comm::Communicator& world);
+
+}  // namespace zoetrope::bench
