@@ -7,7 +7,7 @@
 #include "base/made_folder.h"
 #include "bench/cases.h"
 #include "bench/forward_inputs.h"
-#include "bench/memory.h"
+#include "bench/machine.h"
 #include "bench/model_check.h"
 #include "bench/published.h"
 #include "bench/statistics.h"

@@ -1,6 +1,7 @@
 #include "bench/machine.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -55,6 +56,23 @@ std::vector<std::pair<std::string, std::string>> describe_machine() {
           {"compiler", "g++ " __VERSION__},
           {"zoetrope", version()},
           {"measured", utc_now_text()}};
+}
+
+void forget_peak_resident() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+int64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    int64_t kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
 }
 
 }  // namespace zoetrope::bench

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/forward_inputs.h"
-#include "bench/memory.h"
+#include "bench/machine.h"
 #include "bench/model_check.h"
 #include "bench/whole_model.h"
 #include "bench/words.h"

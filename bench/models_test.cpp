@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "base/test_folder.h"
-#include "bench/memory.h"
+#include "bench/machine.h"
 #include "bench/model_check.h"
 #include "bench/operations.h"
 #include "bench/published.h"

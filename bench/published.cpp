@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "bench/memory.h"
+#include "bench/machine.h"
 #include "bench/statistics.h"
 #include "models/wan/tensor_list.h"
 #include "models/wan/vae/vae_layout.h"

@@ -1,10 +1,17 @@
 // `bench shared`: a forward and a decoding beside processes that use the cores as well.
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
 #include <functional>
+#include <system_error>
 
 #include "base/available_cores.h"
 #include "base/error.h"
-#include "bench/busy_processes.h"
 #include "bench/cases.h"
 #include "bench/forward_inputs.h"
 #include "bench/model_check.h"
@@ -30,6 +37,51 @@ constexpr const char* kNote =
     "'of fair' that over 'fair', 'worst' the same of the longest repeat. Alone and beside others take turns, and each "
     "repeat is the mean of as many passes as 'seconds' has room for. Before timing, both models were compared with "
     "float64, as in `bench model` and `bench vae`.";
+
+// Only what is safe in the child of a process with threads.
+[[noreturn]] void compute(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(0);
+  for (volatile uint64_t turns = 0;;) turns = turns + 1;
+}
+
+// Processes that compute without end, for as long as it lives; they end with this one, whatever ends it.
+class BusyProcesses {
+ public:
+  explicit BusyProcesses(int count);
+  ~BusyProcesses();
+  BusyProcesses(const BusyProcesses&) = delete;
+  BusyProcesses& operator=(const BusyProcesses&) = delete;
+
+ private:
+  void end();
+
+  std::vector<pid_t> processes_;
+};
+
+BusyProcesses::BusyProcesses(int count) {
+  const pid_t parent = getpid();
+  for (int i = 0; i < count; ++i) {
+    const pid_t process = fork();
+    if (process == 0) compute(parent);
+    if (process < 0) {
+      const int error = errno;
+      end();
+      fail("the system starts {} of {} busy processes: {}", i, count, std::generic_category().message(error));
+    }
+    processes_.push_back(process);
+  }
+}
+
+BusyProcesses::~BusyProcesses() { end(); }
+
+void BusyProcesses::end() {
+  for (const pid_t process : processes_) kill(process, SIGKILL);
+  for (const pid_t process : processes_) {
+    while (waitpid(process, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
 
 class SharedBench {
  public:

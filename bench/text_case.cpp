@@ -1,7 +1,7 @@
 // `bench text`: one prompt through the text encoder, whose weights are read in every pass and not kept.
 #include "base/error.h"
 #include "bench/cases.h"
-#include "bench/memory.h"
+#include "bench/machine.h"
 #include "bench/model_check.h"
 #include "bench/statistics.h"
 #include "bench/whole_model.h"

@@ -1,7 +1,7 @@
 // `bench vae`: latents to frames.
 #include "base/error.h"
 #include "bench/cases.h"
-#include "bench/memory.h"
+#include "bench/machine.h"
 #include "bench/model_check.h"
 #include "bench/whole_model.h"
 #include "bench/words.h"

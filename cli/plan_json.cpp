@@ -1,11 +1,10 @@
-#include "cli/plan_json.h"
-
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "zoetrope/attention.h"
 
 #include "base/atomic_file.h"
+#include "cli/plan_report.h"
 #include "cli/plan_words.h"
 
 namespace zoetrope::cli {

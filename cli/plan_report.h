@@ -1,7 +1,9 @@
-// What `zoetrope plan` found, as one struct for whoever writes it down: the terminal (plan.cpp), JSON (plan_json.h) and
-// the page of this file. Nothing is computed here that is not in the struct, so that all three say the same.
+// What `zoetrope plan` found, as one struct, and the three who write it down: the terminal (plan_text.cpp), JSON
+// (plan_json.cpp) and the page (plan_report.cpp). They compute nothing that is not in the struct, so that all say the
+// same.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -48,6 +50,14 @@ struct PlanReport {
   planner::Objective objective = planner::Objective::kLatency;
   std::vector<PlanPart> parts;  // in ascending order of ranks; at least one
 };
+
+// As the terminal shows it: a table of splits, what the other settings of the best change, a line each for what does
+// not fit or is illegal, and a scaling curve.
+std::string plan_text(const PlanReport& report, int64_t top);
+
+// Every candidate with its degrees, times, memory, verdict and reason. The keys are listed in docs/planner.md. Throws
+// Error where it cannot be written; nothing half-written stands under the name.
+void write_plan_json(const PlanReport& report, const std::filesystem::path& path);
 
 // The page: self-contained, no script or font from elsewhere.
 std::string plan_page(const PlanReport& report);

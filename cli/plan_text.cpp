@@ -1,5 +1,3 @@
-#include "cli/plan_text.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <tuple>
 
 #include "base/words.h"
+#include "cli/plan_report.h"
 #include "cli/plan_words.h"
 
 namespace zoetrope::cli {
