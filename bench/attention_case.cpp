@@ -62,28 +62,23 @@ int half_split(int n) {
 }
 
 Strategy strategy_of(const NamedStrategy& named, int ranks, const std::string& kernel) {
-  Strategy strategy;
+  parallel::ContextLayout layout;
   switch (named.topology) {
     case Topology::kOneRank:
-      strategy.ulysses = strategy.ring = 1;
       break;
     case Topology::kRing:
-      strategy.ulysses = 1;
-      strategy.ring = ranks;
+      layout.ring = ranks;
       break;
     case Topology::kUlysses:
-      strategy.ulysses = ranks;
-      strategy.ring = 1;
+      layout.ulysses = ranks;
       break;
     case Topology::kBoth:
-      strategy.ulysses = half_split(ranks);
-      strategy.ring = ranks / strategy.ulysses;
+      layout.ulysses = half_split(ranks);
+      layout.ring = ranks / layout.ulysses;
       break;
   }
-  strategy.direction = named.direction;
-  strategy.softmax = named.softmax;
-  strategy.kernel = kernel;
-  return strategy;
+  layout.direction = named.direction;
+  return {.layout = parallel::ContextRequest::exactly(layout), .softmax = named.softmax, .kernel = kernel};
 }
 
 struct Figures {
@@ -277,10 +272,10 @@ void AttentionBench::add(const NamedStrategy& named, int batch, int ranks, int t
       fractions.push_back(m.flop / m.seconds[i] / m.peak_flops[i]);
       unhidden.push_back(m.wait_seconds[i] / m.seconds[i]);
     }
-    const Cell cells[] = {int64_t{m.strategy.ulysses},
-                          int64_t{m.strategy.ring},
-                          direction_name(m.strategy.direction),
-                          softmax_name(m.strategy.softmax),
+    const Cell cells[] = {int64_t{m.layout.ulysses},
+                          int64_t{m.layout.ring},
+                          direction_name(m.layout.direction),
+                          softmax_name(m.softmax),
                           m.implementation,
                           minimum(m.seconds),
                           median(m.seconds),

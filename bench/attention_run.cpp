@@ -87,7 +87,8 @@ void AttentionRank::repeat(int64_t runs, const char* span, AttentionMeasurement&
 AttentionMeasurement AttentionRank::time(int64_t repeats, bool single_runs, const std::function<void()>& at_repeat) {
   AttentionMeasurement result, warm_up;
   result.problem = attention_.problem();
-  result.strategy = attention_.strategy();
+  result.layout = attention_.layout();
+  result.softmax = attention_.softmax();
   result.implementation = common_kernel();
   result.flop = data_.flop();
   const PairedOptions paired;

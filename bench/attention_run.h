@@ -19,7 +19,8 @@ namespace zoetrope::bench {
 // The same on every rank.
 struct AttentionMeasurement {
   attention::Problem problem;  // scale filled in
-  attention::Strategy strategy;
+  parallel::ContextLayout layout;
+  attention::Softmax softmax = attention::Softmax::kOnline;
   std::string implementation;
   double flop = 0;  // of one run, all ranks
 

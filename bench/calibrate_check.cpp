@@ -4,6 +4,7 @@
 
 #include "bench/attention_data.h"
 #include "bench/calibrate_compute.h"
+#include "pipeline/layout_question.h"
 #include "planner/simulator.h"
 
 namespace zoetrope::bench {
@@ -11,18 +12,17 @@ namespace {
 
 constexpr int64_t kTokens = 4096, kHeads = 8, kHeadDim = 128;
 
+constexpr attention::Problem problem_of(DType dtype) {
+  return {.tokens = kTokens, .heads = kHeads, .head_dim = kHeadDim, .dtype = dtype};
+}
+
 // The attention of a layer and nothing else of it.
 double predicted(const planner::HardwareProfile& profile, const planner::Configuration& configuration, DType dtype,
                  double speed) {
-  planner::Work work;
-  work.layers = 1;
-  work.tokens = kTokens;
-  work.heads = kHeads;
-  work.head_dim = kHeadDim;
-  work.element_bytes = static_cast<int64_t>(dtype_size(dtype));
   planner::HardwareProfile attention_only = profile;
   attention_only.layer_overhead = 0;
   for (planner::ComputeFigures* compute : {&attention_only.bf16, &attention_only.float32}) compute->peak *= speed;
+  const planner::Work work = pipeline::attention_work(problem_of(dtype));
   return simulate_step(work, attention_only, configuration).layer_seconds;
 }
 
@@ -32,9 +32,7 @@ struct Timed {
 };
 
 Timed run(CalibrationRank& rank, const attention::Strategy& strategy, DType dtype) {
-  const attention::Problem problem{
-      .batch = 1, .tokens = kTokens, .heads = kHeads, .head_dim = kHeadDim, .dtype = dtype};
-  attention::ContextAttention attention = attention::plan(problem, strategy, rank.world(), rank.stream());
+  attention::ContextAttention attention = attention::plan(problem_of(dtype), strategy, rank.world(), rank.stream());
   const Tensor o(dtype, {1, attention.tokens().size(), kHeads, kHeadDim});
   uint64_t seed = 1;
   // What a run finds in its places changes nothing about its time, as long as it is no garbage.
@@ -57,19 +55,18 @@ Timed run(CalibrationRank& rank, const attention::Strategy& strategy, DType dtyp
 std::vector<SelfCheck> check_profile(CalibrationRank& rank, const planner::HardwareProfile* profile, DType dtype,
                                      double peak) {
   const int ranks = rank.world().size();
-  std::vector<parallel::Topology> topologies;
-  if (ranks <= kHeads) topologies.push_back({ranks, 1});
-  if (ranks > 1) topologies.push_back({1, ranks});
+  std::vector<parallel::ContextLayout> layouts;
+  if (ranks <= kHeads) layouts.push_back({.ulysses = ranks});
+  if (ranks > 1) layouts.push_back({.ring = ranks});
   std::vector<SelfCheck> checks;
-  for (const parallel::Topology& topology : topologies) {
+  for (const parallel::ContextLayout& layout : layouts) {
     attention::Strategy strategy;
-    strategy.ulysses = topology.ulysses;
-    strategy.ring = topology.ring;
+    strategy.layout = parallel::ContextRequest::exactly(layout);
     strategy.softmax = attention::Softmax::kOnline;
     const Timed timed = run(rank, strategy, dtype);
     if (profile == nullptr) continue;
     planner::Configuration configuration;
-    configuration.ranks.context = topology;
+    configuration.layout.context = layout;
     const double speed = timed.peak / peak;
     checks.push_back({fmt::format("{}, {} tokens, {} heads", configuration.text(), kTokens, kHeads),
                       predicted(*profile, configuration, dtype, speed), timed.time.value, timed.time.spread, speed});

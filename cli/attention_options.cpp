@@ -127,9 +127,8 @@ std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, i
   return lengths;
 }
 
-attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads,
-                                const pipeline::RankChoice& choice) {
-  attention::Strategy strategy = attention::parse_strategy(pipeline::filled_in(options.strategy, choice), ranks, heads);
+attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads) {
+  attention::Strategy strategy = attention::parse_strategy(options.strategy, ranks, heads);
   if (options.implementation.empty() || options.implementation == "auto") return strategy;
   if (!strategy.kernel.empty() && strategy.kernel != options.implementation) {
     fail("attention={} means implementation={}, but implementation={} is given; leave one of them out",

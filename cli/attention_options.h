@@ -10,7 +10,6 @@
 #include "zoetrope/tensor.h"
 
 #include "base/options.h"
-#include "pipeline/plan.h"
 
 namespace zoetrope::cli {
 
@@ -46,8 +45,7 @@ Shape parse_shape(const std::string& text);  // "1x4096x8x128" as [B, S, H, D]
 // "7" for every entry, or "5,7,9" for a batch of three; each in [0, keys].
 std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, int64_t keys);
 
-// How the ranks share the work, with the choice for what the keys leave open and the forced implementation filled in.
-attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads,
-                                const pipeline::RankChoice& choice);
+// How the ranks share the work, with the forced implementation filled in; the layout by rule.
+attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads);
 
 }  // namespace zoetrope::cli

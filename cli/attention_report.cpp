@@ -57,9 +57,9 @@ std::string attention_text(const AttentionMeasurement& m, const bench::Attention
   if (data.cross()) text += fmt::format(", k and v {}", data.k.shape().to_string());
   text += fmt::format("{}, scale {:.6g}\n", mask_text(data), p.scale);
   text += fmt::format("Strategy: Ulysses {} x ring {}, {}, {}, {} head chunk{}; {} rank{} x {} thread{}; kernel {}\n",
-                      m.strategy.ulysses, m.strategy.ring, direction_name(m.strategy.direction),
-                      softmax_name(m.strategy.softmax), m.strategy.head_chunks, m.strategy.head_chunks == 1 ? "" : "s",
-                      m.ranks, m.ranks == 1 ? "" : "s", m.threads, m.threads == 1 ? "" : "s", m.implementation);
+                      m.layout.ulysses, m.layout.ring, direction_name(m.layout.direction), softmax_name(m.softmax),
+                      m.layout.head_chunks, m.layout.head_chunks == 1 ? "" : "s", m.ranks, m.ranks == 1 ? "" : "s",
+                      m.threads, m.threads == 1 ? "" : "s", m.implementation);
   if (m.planned) text += m.planned->text() + "\n";
   text += fmt::format("Time: {} median, {} least of {}", seconds_text(m.seconds_median()),
                       seconds_text(bench::minimum(m.seconds)), m.seconds.size());
@@ -101,11 +101,11 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
   json["dtype"] = dtype_name(m.problem.dtype);
   json["ranks"] = m.ranks;
   json["threads_per_rank"] = m.threads;
-  json["ulysses"] = m.strategy.ulysses;
-  json["ring"] = m.strategy.ring;
-  json["ring_direction"] = direction_name(m.strategy.direction);
-  json["softmax"] = softmax_name(m.strategy.softmax);
-  json["head_chunks"] = m.strategy.head_chunks;
+  json["ulysses"] = m.layout.ulysses;
+  json["ring"] = m.layout.ring;
+  json["ring_direction"] = direction_name(m.layout.direction);
+  json["softmax"] = softmax_name(m.softmax);
+  json["head_chunks"] = m.layout.head_chunks;
   if (m.planned && m.planned->priced()) json["predicted_seconds"] = m.planned->predicted.step.seconds;
   json["flop"] = m.flop;
   json["seconds"] = m.seconds;

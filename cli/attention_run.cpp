@@ -45,8 +45,8 @@ AttentionMeasurement run_attention(const AttentionRun& run, comm::Communicator& 
   const auto scale = static_cast<float>(run.options.scale.value_or(0));
   AttentionMeasurement result;
   result.planned = choose(run, world, scale);
-  const attention::Strategy strategy = strategy_of(run.options, world.size(), run.data.q.extent(2),
-                                                   result.planned ? result.planned->choice : pipeline::RankChoice{});
+  attention::Strategy strategy = strategy_of(run.options, world.size(), run.data.q.extent(2));
+  if (result.planned) strategy.layout = parallel::ContextRequest::exactly(result.planned->layout.context);
   bench::AttentionRank rank(world, stream, run.data, run.o, strategy, scale);
   // A trace of a thousand runs is of no use to anybody.
   static_cast<bench::AttentionMeasurement&>(result) = rank.time(run.options.repeat, run.trace != nullptr, [] {

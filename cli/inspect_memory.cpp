@@ -30,11 +30,11 @@ pipeline::Job job_of(const GenerateOptions& options, comm::Communicator* world) 
 }
 
 // As `generate` would choose: what a run holds depends on how its ranks are used.
-pipeline::RankChoice choice_of_run(pipeline::RunQuestion question, const std::vector<planner::MemoryLimit>& limits,
-                                   comm::Communicator* world) {
+parallel::ParallelLayout layout_of_run(pipeline::RunQuestion question, const std::vector<planner::MemoryLimit>& limits,
+                                       comm::Communicator* world) {
   if (!limits.empty()) question.available = limits.front().available;
   const auto decide = [&](const machine::Heartbeat& heartbeat) { return pipeline::choose_run(question, heartbeat); };
-  return world != nullptr ? pipeline::agreed_plan(*world, decide).choice : decide({}).choice;
+  return world != nullptr ? pipeline::agreed_plan(*world, decide).layout : decide({}).layout;
 }
 
 MemoryLines memory_lines(const GenerateOptions& given, const wan::ModelConfigs& stored, comm::Communicator* world) {
@@ -52,9 +52,8 @@ MemoryLines memory_lines(const GenerateOptions& given, const wan::ModelConfigs& 
     question.configs.stored_image_encoder = stored.stored_image_encoder;
   }
   const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
-  const pipeline::RankChoice choice = choice_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
-  question.ranks =
-      pipeline::rank_use(pipeline::lay_out_ranks(options, plan, model, ranks, choice), world != nullptr ? 1 : ranks);
+  question.layout = layout_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
+  question.ranks_here = world != nullptr ? 1 : ranks;
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =
       fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",

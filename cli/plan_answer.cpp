@@ -5,19 +5,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/strategy.h"
 #include "base/error.h"
 #include "cli/plan_settings.h"
 #include "cli/plan_words.h"
-#include "mesh/mesh.h"
-#include "models/wan/step_work.h"
 #include "pipeline/admission.h"
-#include "pipeline/auto_plan.h"
+#include "pipeline/layout_question.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/plan.h"
 #include "pipeline/planned_run.h"
 #include "pipeline/profile_choice.h"
-#include "pipeline/step_cache_options.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -27,39 +23,6 @@ using planner::Candidate;
 using planner::HardwareProfile;
 
 constexpr double kHour = 3600, kGigabyte = 1e9;
-
-// What keys say of the search. Contradictions between a name and a key are refused by the attention's own rules.
-planner::Fixed fixed_by(const GenerateOptions& o, int64_t heads, int ranks) {
-  const attention::StrategyOptions& keys = o.strategy;
-  mesh::resolve_degrees({.data = 1,
-                         .fsdp = static_cast<int>(o.fsdp_parallelism),
-                         .context = -1,
-                         .tensor = static_cast<int>(o.tensor_parallelism)},
-                        ranks);
-  constexpr int64_t kAbsurd = 1'000'000;
-  if (const int64_t said = keys.ulysses_shards.value_or(1); said > kAbsurd || said < -kAbsurd)
-    fail("ulysses_shards={}: from 1 to the {} heads of this model", said, heads);
-  // U is held against the ranks by the search; here any that a name and the heads allow will do.
-  const int64_t shards = std::clamp<int64_t>(keys.ulysses_shards.value_or(1), 1, heads);
-  attention::StrategyOptions possible = keys;
-  if (keys.ulysses_shards) possible.ulysses_shards = shards;
-  const attention::Strategy strategy = attention::parse_strategy(possible, static_cast<int>(shards), heads);
-  planner::Fixed fixed = pipeline::fixed_by_keys(keys, strategy);
-  const bool softmax_open = keys.attention == "auto" && (keys.softmax.empty() || keys.softmax == "auto");
-  if (!softmax_open) fixed.fixed_max = strategy.softmax == attention::Softmax::kFixedMax;
-  if (strategy.block_q > 0) fixed.block_q = strategy.block_q;
-  if (strategy.block_kv > 0) fixed.block_kv = strategy.block_kv;
-  if (o.data_parallelism && *o.data_parallelism != -1) fixed.data = pipeline::degree(o.data_parallelism);
-  if (o.context_parallelism != -1) fixed.context = static_cast<int>(o.context_parallelism);
-  if (pipeline::computes_branches_in_turn(o)) {
-    // What the context leaves is of data; a context that does not divide the ranks is the search's to refuse.
-    const bool leaves = fixed.context && *fixed.context > 0 && ranks % *fixed.context == 0;
-    pipeline::check_data_degree(o, fixed.data.value_or(leaves ? ranks / *fixed.context : 1), ranks);
-    fixed.data = 1;
-  }
-  fixed.vae = pipeline::degree(o.vae_parallel);
-  return fixed;
-}
 
 struct Machine {
   HardwareProfile hardware;
@@ -121,24 +84,16 @@ class Subject {
  public:
   explicit Subject(const PlanOptions& options) : options_(options), run_(options.run) {}
 
-  int64_t heads() const { return run_.model.experts[0].config.num_attention_heads; }
-
   planner::Question question(const Machine& machine, int ranks) const {
-    planner::Question q;
+    pipeline::MemoryQuestion memory = run_.memory();
+    memory.options.threads = machine.threads;
+    planner::Question q = pipeline::run_question(run_.plan, run_.model, memory, ranks);
     q.hardware = machine.hardware;
-    q.ranks = ranks;
     q.ranks_here = machine.shares_process ? std::min(ranks, std::max(1, machine.hardware.devices_per_host)) : 1;
     if (options_.ranks_per_process) q.ranks_here = std::min(ranks, *options_.ranks_per_process);
     q.objective = options_.objective;
-    q.fixed = fixed_by(run_.options, heads(), ranks);
-    if (run_.options.strategy.deterministic) pipeline::fix_by_rule(q.fixed, run_.options, run_.plan, run_.model, ranks);
-    q.sharded = run_.plan.tokens >= run_.options.flash_min_seq_length;
     if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));
-    const wan::RunSize size = size_for(machine);
-    q.work = wan::work(run_.configs, size);
-    q.work.steps = pipeline::priced_steps(run_.plan);
     q.work.name = name();
-    q.memory = [this, size](const planner::RankUse& use) { return wan::workload(run_.configs, size, use); };
     return q;
   }
 
@@ -159,12 +114,6 @@ class Subject {
   }
 
  private:
-  wan::RunSize size_for(const Machine& machine) const {
-    pipeline::MemoryQuestion memory = run_.memory();
-    memory.options.threads = machine.threads;
-    return pipeline::run_size(memory);
-  }
-
   const PlanOptions& options_;
   const pipeline::PlannedRun run_;
 };

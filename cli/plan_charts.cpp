@@ -113,7 +113,7 @@ bench::StackedPlot scaling_bars(const PlanReport& report) {
 
 bench::StackedPlot memory_bars(const PlanPart& part, const Candidate& candidate) {
   bench::StackedPlot plot;
-  const int here = candidate.configuration.ranks.here;
+  const int here = candidate.ranks_here;
   plot.title = here == 1 ? "Memory of a rank, phase by phase"
                          : fmt::format("Memory of a process of {} ranks, phase by phase", here);
   plot.x_label = "GB";

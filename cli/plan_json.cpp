@@ -1,8 +1,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "zoetrope/attention.h"
-
 #include "base/atomic_file.h"
 #include "cli/plan_report.h"
 #include "cli/plan_words.h"
@@ -32,21 +30,23 @@ Json memory_json(const planner::MemoryPlan& plan) {
   return phases;
 }
 
+Json value_json(int value) { return value; }
+Json value_json(parallel::Direction value) { return direction_name(value); }
+
 Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware) {
-  const planner::RankUse& use = c.configuration.ranks;
+  const parallel::ParallelLayout& layout = c.configuration.layout;
   Json json{{"ranks", c.ranks()},
-            {"data", use.data},
-            {"ulysses", use.context.ulysses},
-            {"ring", use.context.ring},
+            {"data", layout.data},
+            {"ulysses", layout.context.ulysses},
+            {"ring", layout.context.ring},
             {"verdict", planner::verdict_name(c.verdict)},
             {"reason", c.reason}};
   if (c.verdict == planner::Verdict::kIllegal) return json;
-  json["direction"] = attention::direction_name(static_cast<attention::Direction>(use.direction));
-  json["head_chunks"] = use.head_chunks;
-  json["softmax"] = use.fixed_max ? "fixed_max" : "online";
+  layout.context.for_each([&](const char* name, auto value) { json[name] = value_json(value); });
+  json["softmax"] = softmax_name(c.configuration.softmax);
   // 0: the library's own choice.
   json["block_q"] = c.configuration.block_q > 0 ? c.configuration.block_q : hardware.block_q;
-  json["vae_ranks"] = use.vae;
+  json["vae_ranks"] = layout.vae_ranks;
   json["simulated"] = c.simulated;
   json["seconds_total"] = c.time.total();
   json["seconds_load"] = c.time.load;
@@ -59,7 +59,7 @@ Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware
   json["limited_by"] = c.time.step.limited_by();
   json["value"] = c.value;
   json["bytes_per_rank"] = c.bytes_per_rank.count();
-  json["ranks_per_process"] = use.here;
+  json["ranks_per_process"] = c.ranks_here;
   json["memory"] = memory_json(c.memory);
   return json;
 }
@@ -75,13 +75,13 @@ Json systems_json(const PlanPart& part) {
 Json doubts_json(const PlanPart& part) {
   Json doubts = Json::array();
   for (const planner::Doubt& doubt : part.doubts.best) {
-    const planner::RankUse& use = doubt.best.ranks;
+    const parallel::ParallelLayout& layout = doubt.best.layout;
     doubts.push_back({{"figure", doubt.figure},
                       {"assumed", doubt.assumed},
                       {"instead", doubt.instead},
-                      {"data", use.data},
-                      {"ulysses", use.context.ulysses},
-                      {"ring", use.context.ring},
+                      {"data", layout.data},
+                      {"ulysses", layout.context.ulysses},
+                      {"ring", layout.context.ring},
                       {"configuration", doubt.best.text()},
                       {"ahead", doubt.ahead}});
   }

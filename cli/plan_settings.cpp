@@ -3,14 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "zoetrope/attention.h"
-
 namespace zoetrope::cli {
 namespace {
 
 using parallel::Direction;
 using planner::Candidate;
-using planner::RankUse;
 
 // The split of one run as all systems see it.
 struct Split {
@@ -78,47 +75,48 @@ OtherSystem sglang(const Split& split) {
 }
 
 // Its attention for a split of more than one rank.
-std::string maxdiffusion_attention(const Split& split, const RankUse& use) {
-  if (use.direction == Direction::kOpen) return "ulysses_ring_custom_bidir";
-  if (split.ring == 1) return use.fixed_max ? "ulysses_custom_fixed_m" : "ulysses";
-  if (use.fixed_max) return "ulysses_ring_custom_fixed_m";
+std::string maxdiffusion_attention(const Split& split, Direction direction, bool fixed_max) {
+  if (direction == Direction::kOpen) return "ulysses_ring_custom_bidir";
+  if (split.ring == 1) return fixed_max ? "ulysses_custom_fixed_m" : "ulysses";
+  if (fixed_max) return "ulysses_ring_custom_fixed_m";
   return split.ulysses == 1 ? "tokamax_ring" : "ulysses_ring";
 }
 
-OtherSystem maxdiffusion(const Split& split, const RankUse& use) {
+OtherSystem maxdiffusion(const Split& split, const planner::Configuration& configuration) {
   OtherSystem system{"MaxDiffusion", "", ""};
   if (split.uneven_heads()) {
     system.note = uneven_heads(split);
     return system;
   }
-  const std::string attention = split.context() == 1 ? "flash" : maxdiffusion_attention(split, use);
+  const parallel::ContextLayout& context = configuration.layout.context;
+  const bool fixed_max = configuration.softmax == parallel::Softmax::kFixedMax;
+  const std::string attention =
+      split.context() == 1 ? "flash" : maxdiffusion_attention(split, context.direction, fixed_max);
   system.flags = fmt::format(
       "attention={} ici_data_parallelism={} ici_fsdp_parallelism=1 ici_context_parallelism={} "
       "ici_tensor_parallelism=1 per_device_batch_size={}",
       attention, split.data, split.context(), 1.0 / split.ranks());
   if (attention.starts_with("ulysses_ring")) system.flags += fmt::format(" ulysses_shards={}", split.ulysses);
-  if (use.head_chunks > 1) system.flags += fmt::format(" ulysses_attention_chunks={}", use.head_chunks);
-  if (use.fixed_max && !attention.ends_with("fixed_m")) system.note = "with online softmax";
-  if (use.direction == Direction::kTwoWay) system.note = "its ring goes one way round";
+  if (context.head_chunks > 1) system.flags += fmt::format(" ulysses_attention_chunks={}", context.head_chunks);
+  if (fixed_max && !attention.ends_with("fixed_m")) system.note = "with online softmax";
+  if (context.direction == Direction::kTwoWay) system.note = "its ring goes one way round";
   return system;
 }
 
 }  // namespace
 
 std::vector<std::string> settings_of(const Candidate& candidate) {
-  const RankUse& use = candidate.configuration.ranks;
+  const parallel::ParallelLayout& layout = candidate.configuration.layout;
+  const parallel::ContextLayout& context = layout.context;
   std::vector<std::string> settings{fmt::format("ranks={}", candidate.ranks()),
-                                    fmt::format("data_parallelism={}", use.data),
-                                    fmt::format("ulysses_shards={}", use.context.ulysses)};
-  if (use.context.ulysses > 1) settings.push_back(fmt::format("ulysses_attention_chunks={}", use.head_chunks));
-  if (use.context.ring > 1) {
-    const auto direction = static_cast<attention::Direction>(use.direction);
-    settings.push_back(fmt::format("ring_direction={}", attention::direction_name(direction)));
-  }
-  settings.push_back(fmt::format("softmax={}", use.fixed_max ? "fixed_max" : "online"));
+                                    fmt::format("data_parallelism={}", layout.data),
+                                    fmt::format("ulysses_shards={}", context.ulysses)};
+  if (context.ulysses > 1) settings.push_back(fmt::format("ulysses_attention_chunks={}", context.head_chunks));
+  if (context.ring > 1) settings.push_back(fmt::format("ring_direction={}", direction_name(context.direction)));
+  settings.push_back(fmt::format("softmax={}", softmax_name(candidate.configuration.softmax)));
   if (candidate.configuration.block_q > 0)
     settings.push_back(fmt::format("flash_block_sizes={{block_q: {}}}", candidate.configuration.block_q));
-  settings.push_back(fmt::format("vae_parallel={}", use.vae));
+  settings.push_back(fmt::format("vae_parallel={}", layout.vae_ranks));
   return settings;
 }
 
@@ -135,9 +133,10 @@ std::string system_text(const OtherSystem& system) {
 }
 
 std::vector<OtherSystem> other_systems(const Candidate& candidate, const planner::Work& work, bool pictures) {
-  const RankUse& use = candidate.configuration.ranks;
-  const Split split{use.data, use.context.ulysses, use.context.ring, work.heads, work.tokens};
-  return {diffusers(split), xdit(split, use.vae, pictures), sglang(split), maxdiffusion(split, use)};
+  const parallel::ParallelLayout& layout = candidate.configuration.layout;
+  const Split split{layout.data, layout.context.ulysses, layout.context.ring, work.heads, work.tokens};
+  return {diffusers(split), xdit(split, layout.vae_ranks, pictures), sglang(split),
+          maxdiffusion(split, candidate.configuration)};
 }
 
 }  // namespace zoetrope::cli

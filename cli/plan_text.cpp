@@ -30,8 +30,8 @@ constexpr Column kColumns[] = {
 
 using SplitKey = std::tuple<int, int, int, int>;
 SplitKey split_of(const Candidate& c) {
-  const planner::RankUse& use = c.configuration.ranks;
-  return {c.ranks(), use.data, use.context.ulysses, use.context.ring};
+  const parallel::ParallelLayout& layout = c.configuration.layout;
+  return {c.ranks(), layout.data, layout.context.ulysses, layout.context.ring};
 }
 
 bool runs(const Candidate& c) { return c.verdict != Verdict::kDoesNotFit && c.verdict != Verdict::kIllegal; }

@@ -50,7 +50,7 @@ std::string grounds(const PlanPart& part) {
 std::string configuration_text(const Candidate& candidate) {
   std::string text = candidate.configuration.text();
   if (candidate.ranks() > 1 && candidate.verdict != planner::Verdict::kIllegal)
-    text += fmt::format(", VAE over {}", candidate.configuration.ranks.vae);
+    text += fmt::format(", VAE over {}", candidate.configuration.layout.vae_ranks);
   return text;
 }
 

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
     // The first use of MPI is collective over all processes; rank 0 wraps its communicator of one.
     const std::unique_ptr<comm::Communicator> ranks = comm::wrap_mpi(&workers);
     if (takes_part) {
-      const attention::Strategy ring{.ring = ranks->size(), .softmax = attention::Softmax::kFixedMax};
+      const attention::Strategy ring{.layout = {.ring = ranks->size()}, .softmax = attention::Softmax::kFixedMax};
       failed = largest_difference(*ranks, ring) < 1e-5 ? 0 : 1;
     }
   } catch (const Error& error) {

@@ -26,7 +26,7 @@ int main() {
   const auto attend = [&](int ranks, std::vector<float>& out) {
     comm::run_ranks(ranks, [&](comm::Communicator& world) {
       attention::Strategy strategy;
-      strategy.ring = world.size();
+      strategy.layout.ring = world.size();
       const attention::Problem problem{.tokens = kTokens, .heads = kHeads, .head_dim = kHeadDim};
       attention::ContextAttention attention = attention::plan(problem, strategy, world, /*threads=*/1);
       const IndexRange mine = attention.tokens();

@@ -5,7 +5,7 @@
 //   P = U × R: groups of U neighbours trade tokens for heads (Ulysses), K/V blocks go round R groups (ring)
 //
 //   auto attention = attention::plan({.batch = 1, .tokens = 32760, .heads = 40, .head_dim = 128, .dtype = kBF16},
-//                                    {.ulysses = 2}, communicator, /*threads=*/8);
+//                                    {.layout = {.ulysses = 2}}, communicator, /*threads=*/8);
 //   attention.run(q, k, v, {}, o);                    // buffers of your own: [B, tokens().size(), H, D]
 //
 // A model saves the copy by writing q, k, v where input_slots() points and calling run(mask, o).
@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "zoetrope/context_layout.h"
 #include "zoetrope/head_slot.h"
 #include "zoetrope/index_range.h"
 #include "zoetrope/tensor.h"
@@ -28,9 +29,6 @@ namespace zoetrope {
 class Stream;
 namespace comm {
 class Communicator;
-}
-namespace mesh {
-class ContextAxis;
 }
 }  // namespace zoetrope
 
@@ -56,22 +54,14 @@ struct Problem {
   int64_t key_tokens = 0;
 };
 
-enum class Direction : uint8_t {
-  kForward,  // one way round the ring
-  kTwoWay,   // both ways round at once
-  kOpen,     // both ways along a chain that has no wrap link
-};
+using parallel::Direction;
+using parallel::Softmax;
 
-enum class Softmax : uint8_t { kAuto, kOnline, kFixedMax };
-
-// How it is spread: four independent choices, and how the kernel works.
+// How it is spread, and how the kernel works.
 struct Strategy {
-  int ulysses = 0;  // U; 0: P / ring, or where that is 0 too the largest divisor of P that is ≤ H
-  int ring = 0;     // R; 0: P / ulysses
-  Direction direction = Direction::kForward;
-  Softmax softmax = Softmax::kAuto;
-  int head_chunks = 1;   // groups of heads whose exchange overlaps the previous group's attention
-  std::string kernel{};  // a flash-attention implementation by name; empty: the fastest that can
+  parallel::ContextRequest layout{};
+  std::optional<Softmax> softmax{};  // unset: the faster
+  std::string kernel{};              // a flash-attention implementation by name; empty: the fastest that can
   // Query rows and keys of a kernel's tile; 0: what was tuned for this machine, else the kernel's table.
   int64_t block_q = 0;
   int64_t block_kv = 0;
@@ -100,8 +90,6 @@ struct StrategyOptions {
 // name.
 Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 std::vector<std::string> strategy_names();
-const char* direction_name(Direction direction);  // as ring_direction and softmax spell them
-const char* softmax_name(Softmax softmax);
 
 // Masks are in global positions and the same on every rank.
 struct Mask {
@@ -137,9 +125,10 @@ class ContextAttention {
   ~ContextAttention();
   ContextAttention(ContextAttention&&) noexcept;
 
-  const Problem& problem() const;    // scale filled in
-  const Strategy& strategy() const;  // ulysses, ring and softmax filled in
-  const char* kernel() const;        // the implementation that computes
+  const Problem& problem() const;  // scale filled in
+  const parallel::ContextLayout& layout() const;
+  Softmax softmax() const;
+  const char* kernel() const;  // the implementation that computes
 
   // This rank's tokens, as global positions.
   IndexRange tokens() const;
@@ -158,7 +147,6 @@ class ContextAttention {
   size_t workspace_bytes() const;  // booked by plan(), kernel state included
 
  private:
-  friend ContextAttention plan(const Problem&, const Strategy&, mesh::ContextAxis&, Stream&);
   friend ContextAttention plan(const Problem&, const Strategy&, comm::Communicator&, Stream&);
   friend ContextAttention plan(const Problem&, const Strategy&, comm::Communicator&, int);
   struct Impl;
@@ -168,11 +156,9 @@ class ContextAttention {
 
 // Validates everything and books the workspace; afterwards nothing allocates. Collective: all ranks must bring the same
 // problem and strategy, and ranks that disagree are refused. Throws Error with the legal values where something is not
-// possible. The communicator (its ranks are the context ranks), axis and stream must outlive the attention.
+// possible. The communicator (its ranks are the context ranks) and the stream must outlive the attention.
 ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, Stream& stream);
 // With `threads` threads of its own for this rank.
 ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, int threads);
-// Over an axis that is already split; the strategy's U and R must be the axis' or 0.
-ContextAttention plan(const Problem& problem, const Strategy& strategy, mesh::ContextAxis& axis, Stream& stream);
 
 }  // namespace zoetrope::attention

@@ -46,9 +46,8 @@ kernels::FlashProblem flash_problem(const ChunkContext& context, int64_t queries
   flash.batch = problem.batch;
   flash.query_tokens = queries;
   flash.key_tokens = 0;
-  const auto direction = schedule_direction(context.strategy.direction);
-  const parallel::Topology& topology = context.topology;
-  for (const auto& step : ring_schedule(problem.tokens, topology.ring, direction, topology.ring_index(context.rank)))
+  const parallel::ContextLayout& layout = context.layout;
+  for (const auto& step : ring_schedule(problem.tokens, layout, layout.ring_index(context.rank)))
     for (const auto& piece : step.compute)
       if (!piece.tokens.empty()) flash.key_tokens = std::max(flash.key_tokens, keys_with(context, piece.tokens).size());
   flash.heads = heads;
@@ -69,17 +68,17 @@ class Builder {
  public:
   Builder(const ChunkContext& context, int index, Chunk& chunk)
       : context_(context),
-        sizes_(schedule_sizes(context.problem)),
+        sizes_(sizes_of(context.problem)),
         chunk_(chunk),
-        out_(exchange_schedule(sizes_, context.topology, context.rank, context.strategy.head_chunks, index)),
-        back_(return_schedule(sizes_, context.topology, context.rank, context.strategy.head_chunks, index)) {
+        out_(exchange_schedule(sizes_, context.layout, context.rank, index)),
+        back_(return_schedule(sizes_, context.layout, context.rank, index)) {
     const Problem& problem = context.problem;
     chunk_.heads = out_.heads;
     chunk_.folded = {problem.dtype, problem.batch, out_.heads.size(), problem.head_dim};
   }
 
   void book(Workspace& workspace) {
-    const bool group = context_.topology.ulysses > 1;
+    const bool group = context_.layout.ulysses > 1;
     const int64_t o_bytes = group ? chunk_.folded.row_bytes(1) * out_.block.size() : 0;
     out_rows_ = workspace.book(std::max(sum_bytes(sizes_, out_.sends), o_bytes));
     q_rows_ = workspace.book(chunk_.folded.row_bytes(1) * out_.block.size());
@@ -107,7 +106,7 @@ class Builder {
 
   // Statistics that all blocks are folded with, where a ring spreads the keys. One rank's attend() takes its own.
   void statistics(Workspace& workspace) {
-    if (context_.strategy.softmax != Softmax::kFixedMax || context_.topology.ring == 1 || !computes()) return;
+    if (context_.strategy.softmax != Softmax::kFixedMax || context_.layout.ring == 1 || !computes()) return;
     const int64_t bytes = parallel::statistics_bytes(sizes_, out_.heads.size());
     const auto book = [&] {
       return TensorView(workspace.book(bytes), DType::kF32,
@@ -115,8 +114,8 @@ class Builder {
     };
     RingStatistics& statistics = chunk_.statistics.emplace();
     statistics.all = book();
-    const int self = context_.topology.ring_index(context_.rank);
-    for (const int peer : parallel::statistics_ranks(context_.problem.tokens, context_.topology.ring)) {
+    const int self = context_.layout.ring_index(context_.rank);
+    for (const int peer : parallel::statistics_ranks(context_.problem.tokens, context_.layout.ring)) {
       const TensorView& part = statistics.parts.emplace_back(book());
       if (peer == self) statistics.own = part;
       else statistics.receives.push_back(posted(peer, part.data<char>(), bytes));
@@ -131,9 +130,8 @@ class Builder {
       return (slot == parallel::kOwnSlot ? kv_rows_ : slots[static_cast<size_t>(slot)]) +
              row * chunk_.folded.row_bytes(2);
     };
-    const int ring = context_.topology.ring, index = context_.topology.ring_index(context_.rank);
-    const auto direction = schedule_direction(context_.strategy.direction);
-    for (const auto& step : ring_schedule(context_.problem.tokens, ring, direction, index)) {
+    const int ring = context_.layout.ring, index = context_.layout.ring_index(context_.rank);
+    for (const auto& step : ring_schedule(context_.problem.tokens, context_.layout, index)) {
       PostedStep& ready = chunk_.steps.emplace_back();
       for (const auto& piece : step.compute) {
         if (piece.tokens.empty()) continue;
@@ -158,12 +156,12 @@ class Builder {
     if (!computes()) return;
     chunk_.kernel =
         std::make_unique<kernels::FlashAttention>(flash_problem(context_, out_.block.size(), out_.heads.size()));
-    if (context_.topology.ring > 1) chunk_.state = chunk_.kernel->make_state();
+    if (context_.layout.ring > 1) chunk_.state = chunk_.kernel->make_state();
   }
 
   // The way back: O leaves from `out`, head shares of the own tokens arrive in `kv`.
   void way_back() {
-    if (context_.topology.ulysses == 1) return;
+    if (context_.layout.ulysses == 1) return;
     chunk_.o = chunk_.folded.view(out_rows_, out_.block.size(), 1, 0);
     for (const auto& segment : back_.sends)
       chunk_.return_sends.push_back(
@@ -223,8 +221,7 @@ kernels::TileSizes plan_tiles(const ChunkContext& context) {
   const kernels::TileSizes wanted{strategy.block_q, strategy.block_kv};
   if (strategy.deterministic || wanted != kernels::TileSizes{}) return wanted;
   // The first chunk has the most heads: where it has none, no other has.
-  const parallel::Exchange first =
-      exchange_schedule(schedule_sizes(context.problem), context.topology, context.rank, strategy.head_chunks, 0);
+  const parallel::Exchange first = exchange_schedule(sizes_of(context.problem), context.layout, context.rank);
   if (first.block.empty() || first.heads.empty()) return wanted;
   const kernels::TileCache cache(kernels::TileCache::default_file());
   return tuned_tiles(flash_problem(context, first.block.size(), first.heads.size()), context.stream, cache,
@@ -232,11 +229,10 @@ kernels::TileSizes plan_tiles(const ChunkContext& context) {
 }
 
 RingSlots::RingSlots(const ChunkContext& context, int64_t most_heads, Workspace& workspace) {
-  const parallel::Sizes sizes = schedule_sizes(context.problem);
+  const parallel::Sizes sizes = sizes_of(context.problem);
   std::array<int64_t, parallel::kSlots> bytes{};
   for (const auto& step :
-       ring_schedule(context.problem.tokens, context.topology.ring, schedule_direction(context.strategy.direction),
-                     context.topology.ring_index(context.rank))) {
+       ring_schedule(context.problem.tokens, context.layout, context.layout.ring_index(context.rank))) {
     for (const auto& receive : step.receives) {
       auto& most = bytes[static_cast<size_t>(receive.slot)];
       most = std::max(most, kv_bytes(sizes, receive.tokens, most_heads));

@@ -50,11 +50,11 @@ struct RingStatistics {
 };
 
 // What every chunk of a plan shares. With keys of their own (key_tokens) the problem is one rank's: its tokens are
-// those of this rank, the topology has one rank.
+// those of this rank, the layout has one rank.
 struct ChunkContext {
   const Problem& problem;
   const Strategy& strategy;
-  parallel::Topology topology;
+  parallel::ContextLayout layout;
   int rank = 0;
   Stream& stream;  // of the rank, where a plan times tiles
   kernels::TileSizes tiles{};

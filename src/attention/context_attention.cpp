@@ -9,17 +9,16 @@
 // No copy and no message beyond these; schedule/ lists both and their sums.
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <iterator>
+#include <bit>
 #include <optional>
 
 #include "zoetrope/attention.h"
 
 #include "attention/chunk.h"
+#include "attention/context_axis.h"
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "device/stream.h"
-#include "mesh/context_axis.h"
 #include "trace/trace.h"
 
 namespace zoetrope::attention {
@@ -33,38 +32,35 @@ constexpr const char* kReturn = "ulysses return";
 
 // Everything that all ranks must agree on, by name.
 struct Agreement {
-  static constexpr const char* kNames[] = {"batch",
-                                           "tokens",
-                                           "key_tokens",
-                                           "heads",
-                                           "head_dim",
-                                           "dtype",
-                                           "scale (float bits)",
-                                           "mask",
-                                           "ring",
-                                           "ring_direction",
-                                           "softmax",
-                                           "ulysses_attention_chunks",
-                                           "block_q",
-                                           "block_kv",
-                                           "use_k_smoothing",
-                                           "deterministic",
-                                           "enable_tile_search"};
-  static constexpr size_t kFields = std::size(kNames);
-  std::array<int64_t, kFields> values;
+  std::vector<const char*> names;
+  std::vector<int64_t> values;
   // Its name: no implementation has a longer one, and those that do not exist are refused.
-  std::array<char, 64> kernel{};
-  std::string_view kernel_name() const { return kernel[0] == 0 ? "auto" : kernel.data(); }
+  using Kernel = std::array<char, 64>;
+  Kernel kernel{};
+
+  void add(const char* name, int64_t value) {
+    names.push_back(name);
+    values.push_back(value);
+  }
 };
 
-Agreement agreement(const Problem& p, const Strategy& s) {
-  int32_t scale = 0;
-  static_assert(sizeof scale == sizeof p.scale);
-  std::memcpy(&scale, &p.scale, sizeof scale);
-  Agreement mine{{p.batch, p.tokens, p.key_tokens, p.heads, p.head_dim, static_cast<int64_t>(p.dtype), scale,
-                  static_cast<int64_t>(p.mask), s.ring, static_cast<int64_t>(s.direction),
-                  static_cast<int64_t>(s.softmax), s.head_chunks, s.block_q, s.block_kv, s.k_smoothing, s.deterministic,
-                  s.tile_search}};
+Agreement agreement(const Problem& p, const Strategy& s, const parallel::ContextLayout& layout) {
+  Agreement mine;
+  mine.add("batch", p.batch);
+  mine.add("tokens", p.tokens);
+  mine.add("key_tokens", p.key_tokens);
+  mine.add("heads", p.heads);
+  mine.add("head_dim", p.head_dim);
+  mine.add("dtype", static_cast<int64_t>(p.dtype));
+  mine.add("scale (float bits)", std::bit_cast<int32_t>(p.scale));
+  mine.add("mask", static_cast<int64_t>(p.mask));
+  layout.for_each([&](const char* name, auto value) { mine.add(name, static_cast<int64_t>(value)); });
+  mine.add("softmax", static_cast<int64_t>(*s.softmax));
+  mine.add("block_q", s.block_q);
+  mine.add("block_kv", s.block_kv);
+  mine.add("k_smoothing", s.k_smoothing);
+  mine.add("deterministic", s.deterministic);
+  mine.add("tile_search", s.tile_search);
   s.kernel.copy(mine.kernel.data(), mine.kernel.size() - 1);
   return mine;
 }
@@ -72,18 +68,21 @@ Agreement agreement(const Problem& p, const Strategy& s) {
 // Ranks that disagree would wait for messages that never come, or fold rows that are not theirs.
 void check_agreement(comm::Communicator& context, const Agreement& mine) {
   if (context.size() == 1) return;
-  std::vector<Agreement> all(static_cast<size_t>(context.size()));
-  context.all_gather(&mine, all.data(), sizeof mine, "attention plan");
-  const Agreement& first = all[0];
-  for (int rank = 0; rank < context.size(); ++rank) {
-    const Agreement& other = all[static_cast<size_t>(rank)];
+  const auto ranks = static_cast<size_t>(context.size());
+  const size_t count = mine.values.size();
+  std::vector<int64_t> values(ranks * count);
+  std::vector<Agreement::Kernel> kernels(ranks);
+  context.all_gather(mine.values.data(), values.data(), count * sizeof(int64_t), "attention plan");
+  context.all_gather(&mine.kernel, kernels.data(), sizeof mine.kernel, "attention plan");
+  for (size_t rank = 0; rank < ranks; ++rank) {
     const auto refuse = [&](const char* name, const auto& here, const auto& there) {
       fail("attention: rank {} planned {} {}, but rank {} {}; all ranks must bring the same problem and strategy",
-           context.world_rank(0), name, here, context.world_rank(rank), there);
+           context.world_rank(0), name, here, context.world_rank(static_cast<int>(rank)), there);
     };
-    for (size_t i = 0; i < Agreement::kFields; ++i)
-      if (first.values[i] != other.values[i]) refuse(Agreement::kNames[i], first.values[i], other.values[i]);
-    if (first.kernel != other.kernel) refuse("kernel", first.kernel_name(), other.kernel_name());
+    for (size_t i = 0; i < count; ++i)
+      if (values[rank * count + i] != values[i]) refuse(mine.names[i], values[i], values[rank * count + i]);
+    const auto name_of = [](const Agreement::Kernel& kernel) { return kernel[0] == 0 ? "auto" : kernel.data(); };
+    if (kernels[rank] != kernels[0]) refuse("kernel", name_of(kernels[0]), name_of(kernels[rank]));
   }
 }
 
@@ -100,12 +99,12 @@ struct ContextAttention::Impl {
   Problem problem;
   Strategy strategy;
   std::unique_ptr<Stream> own_stream;
-  std::unique_ptr<mesh::ContextAxis> own_axis;
   Stream* stream = nullptr;
-  mesh::ContextAxis* axis = nullptr;
+  std::unique_ptr<ContextAxis> axis;
 
   IndexRange tokens;
-  parallel::Topology topology;  // that work is spread over: one rank where every rank has all keys
+  parallel::ContextLayout layout;  // as planned
+  parallel::ContextLayout spread;  // that work follows: of one rank where every rank has all keys
   Workspace workspace;
   size_t state_bytes = 0;
   std::optional<RingSlots> slots;
@@ -143,19 +142,19 @@ struct ContextAttention::Impl {
 
 void ContextAttention::Impl::build() {
   tokens = parallel::token_shard(problem.tokens, axis->degree(), axis->rank());
-  topology = {strategy.ulysses, strategy.ring};
-  Problem spread = problem;
+  spread = layout;
+  Problem part = problem;
   if (problem.key_tokens > 0) {
-    spread.tokens = tokens.size();
-    topology = {1, 1};
+    part.tokens = tokens.size();
+    spread = layout.alone();
   }
-  const int rank = topology.ranks() == 1 ? 0 : axis->rank();
-  ChunkContext context{spread, strategy, topology, rank, *stream};
+  const int rank = spread.ranks() == 1 ? 0 : axis->rank();
+  ChunkContext context{part, strategy, spread, rank, *stream};
   context.tiles = plan_tiles(context);
-  const IndexRange share = parallel::head_share(problem.heads, topology.ulysses, topology.ulysses_index(rank));
-  slots.emplace(context, parallel::head_chunk(share, strategy.head_chunks, 0).size(), workspace);
-  chunks.reserve(static_cast<size_t>(strategy.head_chunks));
-  for (int i = 0; i < strategy.head_chunks; ++i) {
+  const IndexRange share = parallel::head_share(problem.heads, spread.ulysses, spread.ulysses_index(rank));
+  slots.emplace(context, parallel::head_chunk(share, spread.head_chunks, 0).size(), workspace);
+  chunks.reserve(static_cast<size_t>(spread.head_chunks));
+  for (int i = 0; i < spread.head_chunks; ++i) {
     const Chunk& chunk = chunks.emplace_back(context, i, *slots, workspace);
     if (chunk.state) state_bytes += chunk.kernel->state_bytes();
   }
@@ -228,7 +227,7 @@ void ContextAttention::Impl::check_mask(const Mask& mask) const {
 void ContextAttention::Impl::pack(const TensorView& q, const TensorView& k, const TensorView& v) {
   const trace::Span span(stream->lane(), "pack");
   for (const Chunk& chunk : chunks) {
-    if (topology.ulysses > 1)
+    if (spread.ulysses > 1)
       for (const Place& place : chunk.q_places) copy_heads(*stream, q, place.heads, place.first, true);
     for (const Place& place : chunk.kv_places) {
       copy_heads(*stream, k, place.heads, place.first, true);
@@ -318,8 +317,8 @@ void ContextAttention::Impl::compute(const Chunk& chunk, const Mask& mask, const
                                      comm::Work statistics) {
   const auto of_chunk = [&](const TensorView& all) { return all.slice(2, chunk.heads.begin, chunk.heads.end); };
   const TensorView q = direct.q ? of_chunk(direct.q) : chunk.q;
-  const TensorView target = topology.ulysses > 1 || !chunk.kernel ? chunk.o : of_chunk(o);
-  if (topology.ring > 1) {
+  const TensorView target = spread.ulysses > 1 || !chunk.kernel ? chunk.o : of_chunk(o);
+  if (spread.ring > 1) {
     fold_ring(chunk, q, mask, std::move(statistics));
     if (!chunk.kernel) return;
     const trace::Span span(stream->lane(), "attention finish");
@@ -340,7 +339,7 @@ void ContextAttention::Impl::unpack(const Chunk& chunk, const TensorView& o) {
 }
 
 void ContextAttention::Impl::execute(const Mask& mask, const TensorView& o, const Direct& direct) {
-  const bool group = topology.ulysses > 1;
+  const bool group = spread.ulysses > 1;
   comm::Work arriving = post_exchange(chunks[0]), returning;
   comm::Work statistics = group ? comm::Work() : post_statistics(chunks[0], mask);
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -372,10 +371,10 @@ namespace {
 // Adds what happens on a communicator and in the stream between construction and destruction.
 class Count {
  public:
-  Count(Counters& total, const Strategy& strategy, const mesh::ContextAxis& axis, const Stream& stream)
+  Count(Counters& total, const parallel::ContextLayout& layout, const ContextAxis& axis, const Stream& stream)
       : total_(total), stream_(stream), copied_(stream.copied_bytes()) {
-    if (strategy.ulysses > 1) ulysses_ = &axis.ulysses_group();
-    if (strategy.ring > 1) ring_ = &axis.ring_group();
+    if (layout.ulysses > 1) ulysses_ = &axis.ulysses_group();
+    if (layout.ring > 1) ring_ = &axis.ring_group();
     if (ulysses_ != nullptr) ulysses_before_ = ulysses_->counters();
     if (ring_ != nullptr) ring_before_ = ring_->counters();
   }
@@ -409,7 +408,8 @@ ContextAttention::~ContextAttention() = default;
 ContextAttention::ContextAttention(ContextAttention&&) noexcept = default;
 
 const Problem& ContextAttention::problem() const { return impl_->problem; }
-const Strategy& ContextAttention::strategy() const { return impl_->strategy; }
+const parallel::ContextLayout& ContextAttention::layout() const { return impl_->layout; }
+Softmax ContextAttention::softmax() const { return *impl_->strategy.softmax; }
 IndexRange ContextAttention::tokens() const { return impl_->tokens; }
 const InputSlots& ContextAttention::input_slots() const { return impl_->inputs; }
 Counters ContextAttention::counters() const { return impl_->counters; }
@@ -425,7 +425,7 @@ const char* ContextAttention::kernel() const {
 void ContextAttention::run(const Mask& mask, const TensorView& o) {
   impl_->check_mask(mask);
   impl_->check_tensor("o", o, Impl::Rows::kTokens);
-  const Count count(impl_->counters, impl_->strategy, *impl_->axis, *impl_->stream);
+  const Count count(impl_->counters, impl_->layout, *impl_->axis, *impl_->stream);
   impl_->execute(mask, o, {});
 }
 
@@ -434,10 +434,10 @@ void ContextAttention::run(const TensorView& q, const TensorView& k, const Tenso
   impl_->check_mask(mask);
   impl_->check_tensors(q, k, v);
   impl_->check_tensor("o", o, Impl::Rows::kTokens);
-  const Count count(impl_->counters, impl_->strategy, *impl_->axis, *impl_->stream);
+  const Count count(impl_->counters, impl_->layout, *impl_->axis, *impl_->stream);
   Impl::Direct direct;
-  if (impl_->topology.ulysses == 1) direct.q = q;
-  if (impl_->topology.ranks() == 1) {
+  if (impl_->spread.ulysses == 1) direct.q = q;
+  if (impl_->spread.ranks() == 1) {
     direct.k = k;
     direct.v = v;
   } else {
@@ -446,32 +446,17 @@ void ContextAttention::run(const TensorView& q, const TensorView& k, const Tenso
   impl_->execute(mask, o, direct);
 }
 
-ContextAttention plan(const Problem& problem, const Strategy& strategy, mesh::ContextAxis& axis, Stream& stream) {
+ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, Stream& stream) {
   auto impl = std::make_unique<ContextAttention::Impl>();
   impl->problem = checked_problem(problem);
-  Strategy of_axis = strategy;
-  if (strategy.ulysses != 0 && strategy.ulysses != axis.ulysses()) {
-    fail("attention: ulysses={} was asked for, but the axis is split with ulysses={}; leave it 0 to follow the axis",
-         strategy.ulysses, axis.ulysses());
-  }
-  of_axis.ulysses = axis.ulysses();
-  impl->strategy = checked_strategy(of_axis, axis.degree(), problem.heads);
-  check_agreement(axis.communicator(), agreement(impl->problem, impl->strategy));
-  impl->axis = &axis;
+  impl->strategy = checked_strategy(strategy, context.size(), problem.heads);
+  impl->layout = filled(impl->strategy.layout, context.size(), problem.heads);
+  // Before the context is split: ranks that disagree about U would split it differently.
+  check_agreement(context, agreement(impl->problem, impl->strategy, impl->layout));
+  impl->axis = std::make_unique<ContextAxis>(context, impl->layout);
   impl->stream = &stream;
   impl->build();
   return ContextAttention(std::move(impl));
-}
-
-ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, Stream& stream) {
-  const Problem checked = checked_problem(problem);
-  const Strategy filled = checked_strategy(strategy, context.size(), checked.heads);
-  // Before the axis is split: ranks that disagree about U would split it differently.
-  check_agreement(context, agreement(checked, filled));
-  auto axis = std::make_unique<mesh::ContextAxis>(context, filled.ulysses);
-  ContextAttention attention = plan(problem, strategy, *axis, stream);
-  attention.impl_->own_axis = std::move(axis);
-  return attention;
 }
 
 ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, int threads) {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
-#include "mesh/context_axis.h"
+#include "parallel/shards.h"
 
 namespace zoetrope::attention {
 namespace {
@@ -19,28 +19,31 @@ enum class Topology : uint8_t { kAny, kOneRank, kRing, kUlysses, kBoth };
 struct Name {
   const char* name;
   Topology topology;
-  const char* direction;  // empty: no ring, any direction will do
-  const char* softmax;    // empty: open
+  std::optional<Direction> direction;  // unset: no ring, any direction will do
+  std::optional<Softmax> softmax;      // unset: open
   const char* kernel;
 };
 
 constexpr const char* kBlockQ = "block_q";
 constexpr const char* kBlockKv = "block_kv";
 
+constexpr auto kForward = Direction::kForward;
+constexpr auto kOnline = Softmax::kOnline;
+constexpr auto kFixedMax = Softmax::kFixedMax;
 constexpr Name kNames[] = {
-    {"auto", Topology::kAny, "", "", ""},
-    {"dot_product", Topology::kOneRank, "", "", "scalar"},
-    {"flash", Topology::kOneRank, "", "online", ""},
-    {"ring", Topology::kRing, "forward", "online", ""},
-    {"tokamax_ring", Topology::kRing, "forward", "online", ""},
-    {"tokamax_ring_custom", Topology::kRing, "forward", "online", ""},
-    {"ulysses", Topology::kUlysses, "", "online", ""},
-    {"ulysses_custom", Topology::kUlysses, "", "online", ""},
-    {"ulysses_custom_fixed_m", Topology::kUlysses, "", "fixed_max", ""},
-    {"ulysses_ring", Topology::kBoth, "forward", "online", ""},
-    {"ulysses_ring_custom", Topology::kBoth, "forward", "online", ""},
-    {"ulysses_ring_custom_fixed_m", Topology::kBoth, "forward", "fixed_max", ""},
-    {"ulysses_ring_custom_bidir", Topology::kBoth, "open", "online", ""},
+    {"auto", Topology::kAny, {}, {}, ""},
+    {"dot_product", Topology::kOneRank, {}, {}, "scalar"},
+    {"flash", Topology::kOneRank, {}, kOnline, ""},
+    {"ring", Topology::kRing, kForward, kOnline, ""},
+    {"tokamax_ring", Topology::kRing, kForward, kOnline, ""},
+    {"tokamax_ring_custom", Topology::kRing, kForward, kOnline, ""},
+    {"ulysses", Topology::kUlysses, {}, kOnline, ""},
+    {"ulysses_custom", Topology::kUlysses, {}, kOnline, ""},
+    {"ulysses_custom_fixed_m", Topology::kUlysses, {}, kFixedMax, ""},
+    {"ulysses_ring", Topology::kBoth, kForward, kOnline, ""},
+    {"ulysses_ring_custom", Topology::kBoth, kForward, kOnline, ""},
+    {"ulysses_ring_custom_fixed_m", Topology::kBoth, kForward, kFixedMax, ""},
+    {"ulysses_ring_custom_bidir", Topology::kBoth, Direction::kOpen, kOnline, ""},
 };
 
 const Name& find_name(const std::string& name) {
@@ -52,31 +55,18 @@ const Name& find_name(const std::string& name) {
        nearest.empty() ? "." : fmt::format("; did you mean '{}'?", nearest), fmt::join(strategy_names(), ", "));
 }
 
-template <typename Value>
-struct Word {
-  const char* word;
-  Value value;
-};
-
-constexpr Word<Direction> kDirections[] = {
-    {"forward", Direction::kForward}, {"two_way", Direction::kTwoWay}, {"open", Direction::kOpen}};
-constexpr Word<Softmax> kSoftmaxes[] = {
-    {"online", Softmax::kOnline}, {"fixed_max", Softmax::kFixedMax}, {"auto", Softmax::kAuto}};
-
+// `names` of the values, and "auto" where that is legal: unset.
 template <typename Value, size_t N>
-const char* word_of(Value value, const Word<Value> (&words)[N]) {
-  for (const auto& word : words)
-    if (word.value == value) return word.word;
-  ZT_CHECK(false, "no word for {}", static_cast<int>(value));
-  return "";
-}
-
-template <typename Value, size_t N>
-Value parse_word(const char* key, const std::string& text, const Word<Value> (&words)[N]) {
+std::optional<Value> parse_word(const char* key, const std::string& text, const Value (&values)[N],
+                                const char* (*name_of)(Value), const char* open_word = nullptr) {
   std::vector<const char*> legal;
-  for (const auto& word : words) {
-    if (text == word.word) return word.value;
-    legal.push_back(word.word);
+  for (const Value value : values) {
+    if (text == name_of(value)) return value;
+    legal.push_back(name_of(value));
+  }
+  if (open_word != nullptr) {
+    if (text == open_word) return std::nullopt;
+    legal.push_back(open_word);
   }
   fail("{}={} is not known; legal values: {}", key, text, fmt::join(legal, ", "));
 }
@@ -86,40 +76,57 @@ Value parse_word(const char* key, const std::string& text, const Word<Value> (&w
   fail("attention={} means {}={}, but {}={} is given; leave one of them out", name.name, key, implied, key, given);
 }
 
-// U of a name, or 0 where it leaves that open.
-int implied_ulysses(const Name& name, int degree) {
-  switch (name.topology) {
-    case Topology::kOneRank:
-    case Topology::kRing:
-      return 1;
-    case Topology::kUlysses:
-      return degree;
-    default:
-      return 0;
-  }
-}
-
-void set_topology(Strategy& strategy, const Name& name, const StrategyOptions& options, int degree, int64_t heads) {
+// What the name and the keys say of the context, held against the number of its ranks.
+void check_name(const Name& name, const StrategyOptions& options, int degree, int64_t heads) {
   if (name.topology == Topology::kOneRank && degree != 1) {
     fail(
         "attention={} runs on one rank, but the context degree is {}; strategies over ranks are ring, ulysses and "
         "ulysses_ring",
         name.name, degree);
   }
-  const int implied = implied_ulysses(name, degree);
-  if (options.ulysses_shards) {
-    const int64_t given = *options.ulysses_shards;
-    if (implied != 0 && given != implied)
-      contradiction(name, "ulysses_shards", std::to_string(implied), std::to_string(given));
-    mesh::check_ulysses(given, degree, heads);
-    strategy.ulysses = static_cast<int>(given);
-  } else if (implied != 0) {
-    mesh::check_ulysses(implied, degree, heads);
-    strategy.ulysses = implied;
-  } else {
-    strategy.ulysses = mesh::default_ulysses(degree, heads);
+  const std::optional<int64_t>& given = options.ulysses_shards;
+  if (!given) return;
+  const bool whole = name.topology == Topology::kUlysses;
+  const bool fixes = whole || name.topology == Topology::kOneRank || name.topology == Topology::kRing;
+  const int implied = whole ? degree : 1;
+  if (fixes && *given != implied)
+    contradiction(name, "ulysses_shards", std::to_string(implied), std::to_string(*given));
+  parallel::check_ulysses(*given, degree, heads);
+}
+
+// Of the context, what the name or a key says.
+parallel::ContextRequest request_of(const Name& name, const StrategyOptions& options) {
+  parallel::ContextRequest request;
+  const bool one = name.topology == Topology::kOneRank;
+  if (one || name.topology == Topology::kRing) request.ulysses = 1;
+  else if (options.ulysses_shards) request.ulysses = static_cast<int>(*options.ulysses_shards);
+  if (one || name.topology == Topology::kUlysses) request.ring = 1;
+  if (!options.ring_direction.empty())
+    request.direction =
+        parse_word("ring_direction", options.ring_direction, parallel::kDirections, parallel::direction_name);
+  if (name.direction) {
+    if (request.direction && *request.direction != *name.direction)
+      contradiction(name, "ring_direction", direction_name(*name.direction), options.ring_direction);
+    request.direction = name.direction;
+  } else if (!request.direction && name.topology != Topology::kAny) {
+    request.direction = Direction::kForward;
   }
-  strategy.ring = degree / strategy.ulysses;
+  // Out of int's range, it is out of the legal one too.
+  if (const std::optional<int64_t>& chunks = options.ulysses_attention_chunks)
+    request.head_chunks = static_cast<int>(std::clamp<int64_t>(*chunks, 0, parallel::kMostHeadChunks + 1));
+  else if (one) request.head_chunks = 1;
+  return request;
+}
+
+// Left open with a name, it is what holds without a planner.
+std::optional<Softmax> softmax_of(const Name& name, const StrategyOptions& options) {
+  std::optional<Softmax> given;
+  if (!options.softmax.empty())
+    given = parse_word("softmax", options.softmax, parallel::kSoftmaxes, parallel::softmax_name, "auto");
+  if (name.softmax && given && *given != *name.softmax)
+    contradiction(name, "softmax", softmax_name(*name.softmax), options.softmax);
+  if (name.softmax) return name.softmax;
+  return given || name.topology == Topology::kAny ? given : kOnline;
 }
 
 void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
@@ -151,52 +158,24 @@ std::vector<std::string> strategy_names() {
   return names;
 }
 
-const char* direction_name(Direction direction) { return word_of(direction, kDirections); }
-const char* softmax_name(Softmax softmax) { return word_of(softmax, kSoftmaxes); }
-
-Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads) {
-  ZT_CHECK(context_degree >= 1 && heads >= 1);
+Strategy requested_strategy(const StrategyOptions& options) {
   const Name& name = find_name(options.attention);
   Strategy strategy;
-  set_topology(strategy, name, options, context_degree, heads);
-
-  const std::string implied_direction = name.direction, implied_softmax = name.softmax;
-  if (!implied_direction.empty()) strategy.direction = parse_word("ring_direction", implied_direction, kDirections);
-  if (!options.ring_direction.empty()) {
-    strategy.direction = parse_word("ring_direction", options.ring_direction, kDirections);
-    if (!implied_direction.empty() && options.ring_direction != implied_direction)
-      contradiction(name, "ring_direction", implied_direction, options.ring_direction);
-  }
-  if (!implied_softmax.empty()) strategy.softmax = parse_word("softmax", implied_softmax, kSoftmaxes);
-  if (!options.softmax.empty()) {
-    const Softmax given = parse_word("softmax", options.softmax, kSoftmaxes);
-    if (!implied_softmax.empty() && given != Softmax::kAuto && given != strategy.softmax)
-      contradiction(name, "softmax", implied_softmax, options.softmax);
-    if (implied_softmax.empty()) strategy.softmax = given;
-  }
-  // Out of int's range, it is out of the legal one too.
-  strategy.head_chunks =
-      static_cast<int>(std::clamp<int64_t>(options.ulysses_attention_chunks.value_or(1), 0, kMostHeadChunks + 1));
+  strategy.layout = request_of(name, options);
+  strategy.softmax = softmax_of(name, options);
   strategy.kernel = name.kernel;
   set_block_sizes(strategy, options);
   if (!options.use_base2_exp) fail("use_base2_exp=false is not possible: the kernels compute powers of 2 only");
   strategy.k_smoothing = options.use_k_smoothing;
   strategy.tile_search = options.enable_tile_search;
   strategy.deterministic = options.deterministic;
-  return checked_strategy(strategy, context_degree, heads);
+  return strategy;
 }
 
-OpenFields open_fields(const StrategyOptions& options) {
-  const Name& name = find_name(options.attention);
-  const bool one = name.topology == Topology::kOneRank;
-  OpenFields open;
-  open.ulysses = options.ulysses_shards;
-  if (one || name.topology == Topology::kRing) open.ulysses = 1;
-  if (one || name.topology == Topology::kUlysses) open.ring = 1;
-  open.topology = !open.ulysses && !open.ring;
-  open.direction = options.ring_direction.empty() && name.topology == Topology::kAny;
-  open.head_chunks = !options.ulysses_attention_chunks && !one;
-  return open;
+Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads) {
+  ZT_CHECK(context_degree >= 1 && heads >= 1);
+  check_name(find_name(options.attention), options, context_degree, heads);
+  return checked_strategy(requested_strategy(options), context_degree, heads);
 }
 
 Problem checked_problem(const Problem& problem) {
@@ -220,28 +199,7 @@ Problem checked_problem(const Problem& problem) {
 
 Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
   Strategy checked = strategy;
-  if (strategy.ulysses < 0 || strategy.ring < 0) {
-    fail("ulysses={} and ring={} must each be at least 1, or 0 for what is left of the context degree {}",
-         strategy.ulysses, strategy.ring, degree);
-  }
-  if (checked.ulysses == 0 && checked.ring == 0) checked.ulysses = mesh::default_ulysses(degree, heads);
-  if (checked.ulysses == 0) {
-    if (degree % checked.ring != 0) {
-      fail("ring={} does not divide the context degree {}; legal values: {}", checked.ring, degree,
-           fmt::join(parallel::legal_ulysses(degree, degree), ", "));
-    }
-    checked.ulysses = degree / checked.ring;
-  }
-  mesh::check_ulysses(checked.ulysses, degree, heads);
-  if (checked.ring == 0) checked.ring = degree / checked.ulysses;
-  if (const int64_t ranks = int64_t{checked.ulysses} * checked.ring; ranks != degree) {
-    fail("ulysses={} × ring={} make {} ranks, but the context degree is {}; with ulysses={} the ring is {}",
-         checked.ulysses, checked.ring, ranks, degree, checked.ulysses, degree / checked.ulysses);
-  }
-  if (checked.head_chunks < 1 || checked.head_chunks > kMostHeadChunks) {
-    fail("ulysses_attention_chunks={} must be from 1, which is one group of all heads, to {}", checked.head_chunks,
-         kMostHeadChunks);
-  }
+  checked.layout = parallel::ContextRequest::exactly(filled(strategy.layout, degree, heads));
   if (checked.block_q < 0 || checked.block_kv < 0) {
     fail("flash_block_sizes: block_q={} and block_kv={} must be at least 1, or 0 for the tuned ones", checked.block_q,
          checked.block_kv);
@@ -253,24 +211,11 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
   }
   // Lazy online costs up to 0.3 % more than fixed-max on CPUs, within noise, and fixed-max reads all keys once more for
   // its statistics and, over a ring, waits for those of others: online wins at every length measured.
-  if (checked.softmax == Softmax::kAuto) checked.softmax = Softmax::kOnline;
+  if (!checked.softmax) checked.softmax = Softmax::kOnline;
   return checked;
 }
 
-parallel::Direction schedule_direction(Direction direction) {
-  switch (direction) {
-    case Direction::kForward:
-      return parallel::Direction::kForward;
-    case Direction::kTwoWay:
-      return parallel::Direction::kTwoWay;
-    case Direction::kOpen:
-      return parallel::Direction::kOpen;
-  }
-  ZT_CHECK(false, "direction {}", static_cast<int>(direction));
-  return {};
-}
-
-parallel::Sizes schedule_sizes(const Problem& problem) {
+parallel::Sizes sizes_of(const Problem& problem) {
   return {problem.batch, problem.tokens, problem.heads, problem.head_dim,
           static_cast<int64_t>(dtype_size(problem.dtype))};
 }

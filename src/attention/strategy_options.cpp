@@ -10,7 +10,7 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
       .integer(
           "ulysses_shards", o.ulysses_shards, {INT64_MIN, INT64_MAX},
           "Ulysses degree inside the context axis, a divisor of it that is <= the heads; unset: as the planner chooses")
-      .integer("ulysses_attention_chunks", o.ulysses_attention_chunks, {1, kMostHeadChunks},
+      .integer("ulysses_attention_chunks", o.ulysses_attention_chunks, {1, parallel::kMostHeadChunks},
                "groups of heads; the exchange of one overlaps the attention of another; unset: as the planner chooses")
       .choice("ring_direction", o.ring_direction, {"forward", "two_way", "open"},
               "how K/V blocks travel: one way round, both ways round, or both ways along a chain without a wrap link; "

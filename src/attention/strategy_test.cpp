@@ -6,11 +6,12 @@
 
 #include <limits>
 
+#include "zoetrope/communicator.h"
+
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/test_folder.h"
 #include "device/stream.h"
-#include "mesh/context_axis.h"
 
 namespace zoetrope::attention {
 namespace {
@@ -34,9 +35,9 @@ constexpr std::nullopt_t kUnset = std::nullopt;
 void expect_grid(const std::string& name, std::optional<int64_t> shards, int degree, int ulysses, int ring,
                  Direction direction, Softmax softmax = Softmax::kOnline) {
   const Strategy s = parse_strategy(named(name, shards), degree, 12);
-  EXPECT_EQ(s.ulysses, ulysses) << name;
-  EXPECT_EQ(s.ring, ring) << name;
-  EXPECT_EQ(s.direction, direction) << name;
+  EXPECT_EQ(s.layout.ulysses, ulysses) << name;
+  EXPECT_EQ(s.layout.ring, ring) << name;
+  EXPECT_EQ(s.layout.direction, direction) << name;
   EXPECT_EQ(s.softmax, softmax) << name;
 }
 
@@ -120,10 +121,10 @@ TEST(Keys, WithoutANameTheyAreFree) {
   options.use_k_smoothing = false;
   options.deterministic = true;
   const Strategy strategy = parse_strategy(options, 4, 12);
-  EXPECT_EQ(strategy.ulysses, 2);
-  EXPECT_EQ(strategy.ring, 2);
-  EXPECT_EQ(strategy.direction, Direction::kTwoWay);
-  EXPECT_EQ(strategy.head_chunks, 3);
+  EXPECT_EQ(strategy.layout.ulysses, 2);
+  EXPECT_EQ(strategy.layout.ring, 2);
+  EXPECT_EQ(strategy.layout.direction, Direction::kTwoWay);
+  EXPECT_EQ(strategy.layout.head_chunks, 3);
   EXPECT_EQ(strategy.softmax, Softmax::kFixedMax);
   EXPECT_FALSE(strategy.k_smoothing);
   EXPECT_TRUE(strategy.deterministic);
@@ -176,28 +177,40 @@ TEST(Keys, AreDescribedOnce) {
     set.set_argument(argument);
   EXPECT_EQ(options.flash_block_sizes, "block_q:64");
   const Strategy strategy = parse_strategy(options, 4, 12);
-  EXPECT_EQ(strategy.ulysses, 2);
-  EXPECT_EQ(strategy.head_chunks, 3);
+  EXPECT_EQ(strategy.layout.ulysses, 2);
+  EXPECT_EQ(strategy.layout.head_chunks, 3);
   EXPECT_EQ(strategy.block_q, 64);
   EXPECT_TRUE(strategy.tile_search);
   EXPECT_THAT(error_of([&] { set.set_argument("softmax=exact"); }), HasSubstr("online, fixed_max, auto"));
   EXPECT_THAT(error_of([&] { set.set_argument("ulysses_attention_chunks=0"); }), HasSubstr("1 to 4096"));
 }
 
-TEST(Strategies, ZeroIsFilledIn) {
-  EXPECT_EQ(checked_strategy({}, 6, 4).ulysses, 3);
-  EXPECT_EQ(checked_strategy({.ring = 6}, 6, 4).ulysses, 1);
-  EXPECT_EQ(checked_strategy({.ulysses = 2}, 6, 4).ring, 3);
-}
-
-TEST(Strategies, IllegalGridsAreRefused) {
-  const auto of = [](const Strategy& strategy) { return error_of([&] { checked_strategy(strategy, 6, 4); }); };
-  EXPECT_THAT(of({.ulysses = 2, .ring = 2}), HasSubstr("make 4 ranks, but the context degree is 6"));
-  EXPECT_THAT(of({.ulysses = 2, .ring = std::numeric_limits<int>::max()}), HasSubstr("make 4294967294 ranks"));
-  EXPECT_THAT(of({.ring = 4}), HasSubstr("ring=4 does not divide the context degree 6; legal values: 1, 2, 3, 6"));
-  EXPECT_THAT(of({.ring = -1}), HasSubstr("ring=-1 must each be at least 1"));
-  EXPECT_THAT(of({.ulysses = 6}), HasSubstr("more than the 4 heads"));
-  EXPECT_THAT(of({.ring = 1}), HasSubstr("ulysses_shards=6 is more than the 4 heads"));
+// What the planner may choose.
+TEST(Requests, HoldWhatANameOrAKeySays) {
+  const auto open = [](const StrategyOptions& options) {
+    const Strategy s = requested_strategy(options);
+    std::string fields;
+    if (!s.layout.ulysses) fields += "U";
+    if (!s.layout.ring) fields += "R";
+    if (!s.layout.direction) fields += "d";
+    if (!s.layout.head_chunks) fields += "c";
+    if (!s.softmax) fields += "s";
+    return fields;
+  };
+  EXPECT_EQ(open({}), "URdcs");
+  EXPECT_EQ(open(named("ring")), "Rc");
+  EXPECT_EQ(open(named("ulysses")), "Uc");
+  EXPECT_EQ(open(named("ulysses_ring")), "URc");
+  EXPECT_EQ(open(named("flash")), "");
+  EXPECT_EQ(open(named("dot_product")), "");
+  StrategyOptions options;
+  options.ulysses_shards = 2;
+  options.ring_direction = "open";
+  options.ulysses_attention_chunks = 3;
+  EXPECT_EQ(open(options), "Rs");
+  EXPECT_EQ(requested_strategy(options).layout.direction, Direction::kOpen);
+  options.softmax = "fixed_max";
+  EXPECT_EQ(open(options), "R");
 }
 
 const Problem kProblem{2, 10, 4, 8, DType::kF32};
@@ -222,22 +235,11 @@ TEST(Plan, RefusesProblemsThatAreNone) {
 }
 
 TEST(Plan, RefusesStrategies) {
-  EXPECT_THAT(plan_refusal(kProblem, {.ulysses = 2}), HasSubstr("legal values: 1"));
-  EXPECT_THAT(plan_refusal(kProblem, {.head_chunks = 0}), HasSubstr("must be from 1"));
+  EXPECT_THAT(plan_refusal(kProblem, {.layout = {.ulysses = 2}}), HasSubstr("legal values: 1"));
+  EXPECT_THAT(plan_refusal(kProblem, {.layout = {.head_chunks = 0}}), HasSubstr("must be from 1"));
   EXPECT_THAT(plan_refusal(kProblem, {.block_q = -1}), HasSubstr("block_q=-1"));
   EXPECT_THAT(plan_refusal(kProblem, {.deterministic = true, .tile_search = true}), HasSubstr("is not possible"));
   EXPECT_THAT(plan_refusal(kProblem, {.kernel = "warp"}), HasSubstr("warp"));
-}
-
-TEST(Plan, RefusesAnAxisOfAnotherGrid) {
-  const std::string error = error_of([] {
-    comm::run_ranks(4, [](comm::Communicator& comm) {
-      mesh::ContextAxis axis(comm, 2);
-      Stream stream(1);
-      plan(kProblem, {.ulysses = 4}, axis, stream);
-    });
-  });
-  EXPECT_THAT(error, HasSubstr("the axis is split with ulysses=2"));
 }
 
 TEST(Plan, RefusesRanksThatDisagree) {
@@ -245,7 +247,7 @@ TEST(Plan, RefusesRanksThatDisagree) {
     return error_of([&] {
       comm::run_ranks(4, [&](comm::Communicator& comm) {
         Problem problem = kProblem;
-        Strategy strategy{.ulysses = 2};
+        Strategy strategy{.layout = {.ulysses = 2}};
         if (comm.rank() == 2) change(problem, strategy);
         plan(problem, strategy, comm, 1);
       });
@@ -255,17 +257,19 @@ TEST(Plan, RefusesRanksThatDisagree) {
               HasSubstr("rank 0 planned tokens 10, but rank 2 11"));
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.mask = MaskKind::kKeyMask; }), HasSubstr("mask"));
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.scale = 1; }), HasSubstr("scale"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.ulysses = 4; }), HasSubstr("ring 2, but rank 2 1"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.ulysses = 4; }), HasSubstr("ulysses 2, but rank 2 4"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kernel = "scalar"; }),
               HasSubstr("rank 0 planned kernel auto, but rank 2 scalar"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.direction = Direction::kOpen; }), HasSubstr("ring_direction 0"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.direction = Direction::kOpen; }),
+              HasSubstr("direction 0, but rank 2 2"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.softmax = Softmax::kFixedMax; }), HasSubstr("softmax"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.head_chunks = 2; }), HasSubstr("ulysses_attention_chunks 1"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.head_chunks = 2; }),
+              HasSubstr("head_chunks 1, but rank 2 2"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_q = 64; }), HasSubstr("block_q 0, but rank 2 64"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.block_kv = 64; }), HasSubstr("block_kv 0, but rank 2 64"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.k_smoothing = false; }), HasSubstr("use_k_smoothing 1"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.k_smoothing = false; }), HasSubstr("k_smoothing 1, but rank 2 0"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.deterministic = true; }), HasSubstr("deterministic 0"));
-  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.tile_search = true; }), HasSubstr("enable_tile_search 0"));
+  EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.tile_search = true; }), HasSubstr("tile_search 0, but rank 2 1"));
 }
 
 TEST(Run, RefusesTensorsOfAnotherShape) {
@@ -313,7 +317,7 @@ TEST(Slots, CoverEveryHeadOnce) {
       comm::run_ranks(6, [&](comm::Communicator& comm) {
         for (const int64_t tokens : {4, 13}) {  // four tokens over six ranks: two shards are empty
           ContextAttention attention =
-              plan({2, tokens, 7, 8, DType::kBF16}, {.ulysses = ulysses, .head_chunks = chunks}, comm, 1);
+              plan({2, tokens, 7, 8, DType::kBF16}, {.layout = {.ulysses = ulysses, .head_chunks = chunks}}, comm, 1);
           for (const auto* list :
                {&attention.input_slots().q, &attention.input_slots().k, &attention.input_slots().v}) {
             std::vector<int> covered(7);

@@ -4,11 +4,12 @@
 namespace zoetrope::parallel {
 namespace {
 
-Exchange skeleton(const Sizes& sizes, Topology topology, int rank, int chunks, int chunk) {
+Exchange skeleton(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk) {
   Exchange exchange;
-  exchange.block = ring_block(sizes.tokens, topology.ring, topology.ring_index(rank));
-  exchange.tokens = token_shard(sizes.tokens, topology.ranks(), rank);
-  exchange.heads = head_chunk(head_share(sizes.heads, topology.ulysses, topology.ulysses_index(rank)), chunks, chunk);
+  exchange.block = ring_block(sizes.tokens, layout.ring, layout.ring_index(rank));
+  exchange.tokens = token_shard(sizes.tokens, layout.ranks(), rank);
+  exchange.heads =
+      head_chunk(head_share(sizes.heads, layout.ulysses, layout.ulysses_index(rank)), layout.head_chunks, chunk);
   return exchange;
 }
 
@@ -19,20 +20,20 @@ void add(std::vector<Segment>& segments, const Segment& segment) {
 // Calls body(peer, the peer's tokens, the peer's heads) for every other rank of the group, own index + 1 first: posted
 // in this order, the U messages of a moment go to U different ranks.
 template <typename Body>
-void for_each_peer(const Sizes& sizes, Topology topology, int rank, int chunks, int chunk, Body&& body) {
-  const int own = topology.ulysses_index(rank), ring = topology.ring_index(rank);
-  for (int distance = 1; distance < topology.ulysses; ++distance) {
-    const int peer = (own + distance) % topology.ulysses;
-    body(peer, token_shard(sizes.tokens, topology.ranks(), topology.rank_of(ring, peer)),
-         head_chunk(head_share(sizes.heads, topology.ulysses, peer), chunks, chunk));
+void for_each_peer(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk, Body&& body) {
+  const int own = layout.ulysses_index(rank), ring = layout.ring_index(rank);
+  for (int distance = 1; distance < layout.ulysses; ++distance) {
+    const int peer = (own + distance) % layout.ulysses;
+    body(peer, token_shard(sizes.tokens, layout.ranks(), layout.rank_of(ring, peer)),
+         head_chunk(head_share(sizes.heads, layout.ulysses, peer), layout.head_chunks, chunk));
   }
 }
 
 }  // namespace
 
-Exchange exchange_schedule(const Sizes& sizes, Topology topology, int rank, int chunks, int chunk) {
-  Exchange exchange = skeleton(sizes, topology, rank, chunks, chunk);
-  for_each_peer(sizes, topology, rank, chunks, chunk, [&](int peer, IndexRange tokens, IndexRange heads) {
+Exchange exchange_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk) {
+  Exchange exchange = skeleton(sizes, layout, rank, chunk);
+  for_each_peer(sizes, layout, rank, chunk, [&](int peer, IndexRange tokens, IndexRange heads) {
     for (const Region region : {Region::kQ, Region::kKV}) {
       add(exchange.sends, {peer, region, heads, exchange.tokens});
       add(exchange.receives, {peer, region, exchange.heads, tokens});
@@ -41,13 +42,20 @@ Exchange exchange_schedule(const Sizes& sizes, Topology topology, int rank, int 
   return exchange;
 }
 
-Exchange return_schedule(const Sizes& sizes, Topology topology, int rank, int chunks, int chunk) {
-  Exchange exchange = skeleton(sizes, topology, rank, chunks, chunk);
-  for_each_peer(sizes, topology, rank, chunks, chunk, [&](int peer, IndexRange tokens, IndexRange heads) {
+Exchange return_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk) {
+  Exchange exchange = skeleton(sizes, layout, rank, chunk);
+  for_each_peer(sizes, layout, rank, chunk, [&](int peer, IndexRange tokens, IndexRange heads) {
     add(exchange.sends, {peer, Region::kO, exchange.heads, tokens});
     add(exchange.receives, {peer, Region::kO, heads, exchange.tokens});
   });
   return exchange;
+}
+
+std::vector<ChunkExchanges> chunk_exchanges(const Sizes& sizes, const ContextLayout& layout, int rank) {
+  std::vector<ChunkExchanges> chunks;
+  for (int chunk = 0; chunk < layout.head_chunks; ++chunk)
+    chunks.push_back({exchange_schedule(sizes, layout, rank, chunk), return_schedule(sizes, layout, rank, chunk)});
+  return chunks;
 }
 
 int64_t segment_bytes(const Sizes& sizes, const Segment& segment) {

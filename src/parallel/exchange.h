@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "zoetrope/context_layout.h"
+
 #include "parallel/shards.h"
 
 namespace zoetrope::parallel {
@@ -45,10 +47,16 @@ struct Exchange {
 
 // The exchange of one head chunk, before the attention: sends carry the own tokens of the peer's heads, receives the
 // peer's tokens of the own heads.
-Exchange exchange_schedule(const Sizes& sizes, Topology topology, int rank, int chunks = 1, int chunk = 0);
+Exchange exchange_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk = 0);
 
 // Its way back: sends carry the peer's tokens of the own heads, receives the own tokens of the peer's heads.
-Exchange return_schedule(const Sizes& sizes, Topology topology, int rank, int chunks = 1, int chunk = 0);
+Exchange return_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk = 0);
+
+// Both of every head chunk.
+struct ChunkExchanges {
+  Exchange there, back;
+};
+std::vector<ChunkExchanges> chunk_exchanges(const Sizes& sizes, const ContextLayout& layout, int rank);
 
 int64_t segment_bytes(const Sizes& sizes, const Segment& segment);
 

@@ -10,7 +10,7 @@
 namespace zoetrope::parallel {
 namespace {
 
-// Calls body(sizes, topology, chunks) over the sweep.
+// Calls body(sizes, layout) over the sweep.
 template <typename Body>
 void sweep(Body&& body) {
   for (int ulysses = 1; ulysses <= 16; ++ulysses) {
@@ -19,20 +19,21 @@ void sweep(Body&& body) {
       for (const int64_t tokens : {int64_t{1}, ranks - 1, ranks, ranks + 1, 2 * ranks + 3, int64_t{61}}) {
         for (const int64_t heads : {int64_t{ulysses}, int64_t{ulysses} + 1, int64_t{2} * ulysses - 1}) {
           if (tokens < 1) continue;
-          for (const int chunks : {1, 2, 3}) body(Sizes{2, tokens, heads, 8, 2}, Topology{ulysses, ring}, chunks);
+          for (const int chunks : {1, 2, 3})
+            body(Sizes{2, tokens, heads, 8, 2}, ContextLayout{ulysses, ring, Direction::kForward, chunks});
         }
       }
     }
   }
 }
 
-using Schedule = Exchange (*)(const Sizes&, Topology, int, int, int);
+using Schedule = Exchange (*)(const Sizes&, const ContextLayout&, int, int);
 
-std::vector<Exchange> of_group(Schedule schedule, const Sizes& sizes, Topology topology, int ring_index, int chunks,
+std::vector<Exchange> of_group(Schedule schedule, const Sizes& sizes, const ContextLayout& layout, int ring_index,
                                int chunk) {
   std::vector<Exchange> group;
-  for (int u = 0; u < topology.ulysses; ++u)
-    group.push_back(schedule(sizes, topology, topology.rank_of(ring_index, u), chunks, chunk));
+  for (int u = 0; u < layout.ulysses; ++u)
+    group.push_back(schedule(sizes, layout, layout.rank_of(ring_index, u), chunk));
   return group;
 }
 
@@ -55,11 +56,11 @@ void expect_matching(const std::vector<Exchange>& group) {
 }
 
 TEST(Exchange, SendsMatchReceivesInOrder) {
-  sweep([](const Sizes& sizes, Topology topology, int chunks) {
-    for (int r = 0; r < topology.ring; ++r) {
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        expect_matching(of_group(exchange_schedule, sizes, topology, r, chunks, chunk));
-        expect_matching(of_group(return_schedule, sizes, topology, r, chunks, chunk));
+  sweep([](const Sizes& sizes, const ContextLayout& layout) {
+    for (int r = 0; r < layout.ring; ++r) {
+      for (int chunk = 0; chunk < layout.head_chunks; ++chunk) {
+        expect_matching(of_group(exchange_schedule, sizes, layout, r, chunk));
+        expect_matching(of_group(return_schedule, sizes, layout, r, chunk));
       }
     }
   });
@@ -77,10 +78,10 @@ std::map<std::pair<int64_t, int64_t>, int> cover(const std::vector<Segment>& seg
 }
 
 TEST(Exchange, FillsTheOwnHeadsOfTheGroupOnce) {
-  sweep([](const Sizes& sizes, Topology topology, int chunks) {
-    for (int rank = 0; rank < topology.ranks(); ++rank) {
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        Exchange e = exchange_schedule(sizes, topology, rank, chunks, chunk);
+  sweep([](const Sizes& sizes, const ContextLayout& layout) {
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      for (int chunk = 0; chunk < layout.head_chunks; ++chunk) {
+        Exchange e = exchange_schedule(sizes, layout, rank, chunk);
         for (const Region region : {Region::kQ, Region::kKV}) {
           e.receives.push_back({0, region, e.heads, e.tokens});  // the own part, written in place
           const auto count = cover(e.receives, region);
@@ -96,15 +97,15 @@ TEST(Exchange, FillsTheOwnHeadsOfTheGroupOnce) {
 }
 
 TEST(Exchange, TheWayBackRestoresAllHeadsOfTheOwnTokensOnce) {
-  sweep([](const Sizes& sizes, Topology topology, int chunks) {
-    for (int rank = 0; rank < topology.ranks(); ++rank) {
+  sweep([](const Sizes& sizes, const ContextLayout& layout) {
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
       std::vector<Segment> arrived;
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        const Exchange back = return_schedule(sizes, topology, rank, chunks, chunk);
+      for (int chunk = 0; chunk < layout.head_chunks; ++chunk) {
+        const Exchange back = return_schedule(sizes, layout, rank, chunk);
         arrived.insert(arrived.end(), back.receives.begin(), back.receives.end());
         if (!back.heads.empty()) arrived.push_back({0, Region::kO, back.heads, back.tokens});
       }
-      const IndexRange own = token_shard(sizes.tokens, topology.ranks(), rank);
+      const IndexRange own = token_shard(sizes.tokens, layout.ranks(), rank);
       const auto count = cover(arrived, Region::kO);
       EXPECT_EQ(static_cast<int64_t>(count.size()), own.size() * sizes.heads);
       for (const auto& [cell, times] : count) {

@@ -96,10 +96,11 @@ std::vector<RingStep> open(Builder builder, int ring, int index) {
 
 }  // namespace
 
-std::vector<RingStep> ring_schedule(int64_t tokens, int ring, Direction direction, int index) {
+std::vector<RingStep> ring_schedule(int64_t tokens, const ContextLayout& layout, int index) {
+  const int ring = layout.ring;
   ZT_CHECK(ring >= 1 && index >= 0 && index < ring, "rank {} of a ring of {}", index, ring);
   Builder builder(tokens, ring, index);
-  switch (direction) {
+  switch (layout.direction) {
     case Direction::kForward:
       return forward(std::move(builder), ring, index);
     case Direction::kTwoWay:
@@ -107,7 +108,7 @@ std::vector<RingStep> ring_schedule(int64_t tokens, int ring, Direction directio
     case Direction::kOpen:
       return open(std::move(builder), ring, index);
   }
-  ZT_CHECK(false, "direction {}", static_cast<int>(direction));
+  ZT_CHECK(false, "direction {}", static_cast<int>(layout.direction));
   return {};
 }
 

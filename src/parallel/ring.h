@@ -25,11 +25,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "zoetrope/context_layout.h"
+
 #include "parallel/shards.h"
 
 namespace zoetrope::parallel {
-
-enum class Direction : uint8_t { kForward, kTwoWay, kOpen };
 
 // Where a piece lies on a rank: its own block, or one of the buffers that the pieces from either side alternate in.
 enum Slot : int { kOwnSlot = 0, kLeftSlot = 1, kRightSlot = 3, kSlots = 5 };
@@ -54,14 +54,12 @@ struct RingStep {
   std::vector<Transfer> receives;  // from the left, then from the right
 };
 
-// Step 0 and all that follow, until this rank has computed and sent everything.
-std::vector<RingStep> ring_schedule(int64_t tokens, int ring, Direction direction, int index);
+// Of a ring index: step 0 and all that follow, until it has computed and sent everything.
+std::vector<RingStep> ring_schedule(int64_t tokens, const ContextLayout& layout, int index);
 
-// Whether a softmax with fixed offsets needs statistics of all keys first: then, before the first block is computed,
-// every rank that has keys sends one record about them to every other that has, and all combine them in ring order.
-enum class Statistics : uint8_t { kNone, kGathered };
-
-// Ring indices of those ranks, ascending. The others (S < R) have no queries either, and need nothing.
+// Where the softmax has fixed offsets, statistics of all keys come first: before the first block is computed, every
+// rank that has keys sends one record about them to every other that has, and all combine them in ring order. Ring
+// indices of those ranks, ascending. The others (S < R) have no queries either, and need nothing.
 std::vector<int> statistics_ranks(int64_t tokens, int ring);
 
 // Of one record: a number n, a radius, the largest |v| and the mean key per (batch, head), float32.

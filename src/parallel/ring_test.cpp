@@ -11,8 +11,6 @@
 namespace zoetrope::parallel {
 namespace {
 
-constexpr Direction kDirections[] = {Direction::kForward, Direction::kTwoWay, Direction::kOpen};
-
 std::vector<int64_t> token_counts(int ring) {
   return {1, ring - 1 > 0 ? ring - 1 : 1, ring, ring + 1, 3 * ring + 2, 97};
 }
@@ -37,7 +35,7 @@ TEST(Ring, EveryRankComputesEveryTokenOnce) {
     for (int index = 0; index < ring; ++index) {
       std::vector<int> computed(static_cast<size_t>(tokens));
       std::multiset<int> blocks;
-      for (const RingStep& step : ring_schedule(tokens, ring, direction, index)) {
+      for (const RingStep& step : ring_schedule(tokens, {1, ring, direction}, index)) {
         for (const Piece& piece : step.compute) {
           blocks.insert(piece.block);
           const IndexRange block = ring_block(tokens, ring, piece.block);
@@ -58,7 +56,7 @@ TEST(Ring, SendsMatchReceivesInEveryStep) {
     std::vector<std::vector<RingStep>> tables;
     size_t steps = 0;
     for (int index = 0; index < ring; ++index) {
-      tables.push_back(ring_schedule(tokens, ring, direction, index));
+      tables.push_back(ring_schedule(tokens, {1, ring, direction}, index));
       steps = std::max(steps, tables.back().size());
     }
     for (auto& table : tables) table.resize(steps);
@@ -77,7 +75,7 @@ TEST(Ring, BuffersHoldWhatTheTableSays) {
       std::array<Piece, kSlots> held{};
       held.fill({-1, {}, -1});
       held[kOwnSlot] = {index, ring_block(tokens, ring, index), kOwnSlot};
-      for (const RingStep& step : ring_schedule(tokens, ring, direction, index)) {
+      for (const RingStep& step : ring_schedule(tokens, {1, ring, direction}, index)) {
         std::set<int> busy;
         const auto expect_held = [&](int slot, int block, IndexRange range) {
           const Piece& piece = held[static_cast<size_t>(slot)];
@@ -103,7 +101,7 @@ TEST(Ring, BuffersHoldWhatTheTableSays) {
 TEST(Ring, NothingIsSentUnused) {
   sweep([](int64_t tokens, int ring, Direction direction) {
     for (int index = 0; index < ring; ++index) {
-      const auto table = ring_schedule(tokens, ring, direction, index);
+      const auto table = ring_schedule(tokens, {1, ring, direction}, index);
       int64_t arrived = 0;
       for (size_t t = 0; t < table.size(); ++t) {
         for (size_t i = 0; i < table[t].receives.size(); ++i) {
@@ -142,12 +140,12 @@ size_t transfer_steps(const std::vector<RingStep>& table) {
 TEST(Ring, StepsAndTransfersAreTheFormulas) {
   for (int ring = 1; ring <= 16; ++ring) {
     for (int index = 0; index < ring; ++index) {
-      const auto forward = ring_schedule(64, ring, Direction::kForward, index);
+      const auto forward = ring_schedule(64, {1, ring, Direction::kForward}, index);
       EXPECT_EQ(sent_blocks(forward), ring - 1);
       EXPECT_EQ(transfer_steps(forward), static_cast<size_t>(ring - 1));
-      const auto two_way = ring_schedule(64, ring, Direction::kTwoWay, index);
+      const auto two_way = ring_schedule(64, {1, ring, Direction::kTwoWay}, index);
       EXPECT_EQ(transfer_steps(two_way), static_cast<size_t>(ring / 2));  // ⌈(R−1)/2⌉
-      const auto open = ring_schedule(64, ring, Direction::kOpen, index);
+      const auto open = ring_schedule(64, {1, ring, Direction::kOpen}, index);
       const bool end = index == 0 || index == ring - 1;
       EXPECT_EQ(sent_blocks(open), ring == 1 ? 0 : end ? 1 : ring + 1);
       if (end) {
@@ -159,7 +157,7 @@ TEST(Ring, StepsAndTransfersAreTheFormulas) {
 
 // At R = 2 each of the two links carries half a block.
 TEST(Ring, TwoWayOverTwoRanksHalvesTheBlock) {
-  const auto table = ring_schedule(21, 2, Direction::kTwoWay, 0);  // blocks of 10 and 11 tokens
+  const auto table = ring_schedule(21, {1, 2, Direction::kTwoWay}, 0);  // blocks of 10 and 11 tokens
   ASSERT_EQ(table[0].sends.size(), 2u);
   EXPECT_EQ(table[0].sends[0].tokens, (IndexRange{0, 5}));
   EXPECT_EQ(table[0].sends[1].tokens, (IndexRange{5, 10}));
@@ -169,7 +167,7 @@ TEST(Ring, TwoWayOverTwoRanksHalvesTheBlock) {
 
 // The drawing of ring.h: rank 1 of an open chain of four.
 TEST(Ring, OpenChainAsDrawn) {
-  const auto table = ring_schedule(40, 4, Direction::kOpen, 1);
+  const auto table = ring_schedule(40, {1, 4, Direction::kOpen}, 1);
   ASSERT_EQ(table.size(), 3u);
   const auto blocks = [](const auto& items) {
     std::vector<int> list;

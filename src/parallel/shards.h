@@ -18,17 +18,6 @@
 
 namespace zoetrope::parallel {
 
-struct Topology {
-  int ulysses = 1;  // U
-  int ring = 1;     // R
-
-  constexpr int ranks() const { return ulysses * ring; }
-  constexpr int ring_index(int rank) const { return rank / ulysses; }
-  constexpr int ulysses_index(int rank) const { return rank % ulysses; }
-  constexpr int rank_of(int ring_index, int ulysses_index) const { return ring_index * ulysses + ulysses_index; }
-  friend constexpr bool operator==(const Topology&, const Topology&) = default;
-};
-
 // Ulysses degrees that `ranks` ranks of a sequence can have: the divisors that are ≤ heads, ascending; never empty.
 inline std::vector<int> legal_ulysses(int ranks, int64_t heads) {
   std::vector<int> legal;

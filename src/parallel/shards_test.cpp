@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "zoetrope/context_layout.h"
+
 namespace zoetrope::parallel {
 namespace {
 
@@ -12,22 +14,22 @@ TEST(Shards, TileTheSequenceAndJoinToRingBlocks) {
   for (const int64_t tokens : kTokens) {
     for (int ulysses = 1; ulysses <= 16; ++ulysses) {
       for (int ring = 1; ulysses * ring <= 16; ++ring) {
-        const Topology topology{ulysses, ring};
+        const ContextLayout layout{ulysses, ring};
         int64_t next = 0;
-        for (int rank = 0; rank < topology.ranks(); ++rank) {
-          const IndexRange shard = token_shard(tokens, topology.ranks(), rank);
+        for (int rank = 0; rank < layout.ranks(); ++rank) {
+          const IndexRange shard = token_shard(tokens, layout.ranks(), rank);
           EXPECT_EQ(shard.begin, next);
-          EXPECT_GE(shard.size(), tokens / topology.ranks());
-          EXPECT_LE(shard.size(), tokens / topology.ranks() + 1);
+          EXPECT_GE(shard.size(), tokens / layout.ranks());
+          EXPECT_LE(shard.size(), tokens / layout.ranks() + 1);
           next = shard.end;
-          const IndexRange block = ring_block(tokens, ring, topology.ring_index(rank));
-          if (topology.ulysses_index(rank) == 0) {
+          const IndexRange block = ring_block(tokens, ring, layout.ring_index(rank));
+          if (layout.ulysses_index(rank) == 0) {
             EXPECT_EQ(shard.begin, block.begin);
           }
-          if (topology.ulysses_index(rank) == ulysses - 1) {
+          if (layout.ulysses_index(rank) == ulysses - 1) {
             EXPECT_EQ(shard.end, block.end);
           }
-          EXPECT_EQ(topology.rank_of(topology.ring_index(rank), topology.ulysses_index(rank)), rank);
+          EXPECT_EQ(layout.rank_of(layout.ring_index(rank), layout.ulysses_index(rank)), rank);
         }
         EXPECT_EQ(next, tokens);
       }

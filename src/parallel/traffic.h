@@ -25,7 +25,6 @@ struct Traffic {
 };
 
 // Head chunks change none of the sums.
-Traffic traffic(const Sizes& sizes, Topology topology, Direction direction, int rank, int chunks = 1,
-                Statistics statistics = Statistics::kNone);
+Traffic traffic(const Sizes& sizes, const ContextLayout& layout, int rank, Softmax softmax = Softmax::kOnline);
 
 }  // namespace zoetrope::parallel

@@ -8,27 +8,25 @@
 namespace zoetrope::parallel {
 namespace {
 
-constexpr Direction kDirections[] = {Direction::kForward, Direction::kTwoWay, Direction::kOpen};
-
 template <typename Body>
 void sweep(Body&& body) {
   for (int ulysses = 1; ulysses <= 16; ++ulysses)
     for (int ring = 1; ulysses * ring <= 16; ++ring)
       for (const int64_t tokens : {1, 5, 16, 17, 97})
         for (const int64_t heads : {ulysses, 2 * ulysses - 1})
-          body(Sizes{2, tokens, heads, 8, 2}, Topology{ulysses, ring});
+          body(Sizes{2, tokens, heads, 8, 2}, ContextLayout{ulysses, ring});
 }
 
 // Per rank: its q, k, v of the heads it does not own go out; of its group's other tokens, its own heads come back.
 TEST(Traffic, ExchangePerRank) {
-  sweep([](const Sizes& s, Topology topology) {
-    for (int rank = 0; rank < topology.ranks(); ++rank) {
-      const int64_t own = token_shard(s.tokens, topology.ranks(), rank).size();
-      const int64_t group = ring_block(s.tokens, topology.ring, topology.ring_index(rank)).size();
-      const int64_t mine = head_share(s.heads, topology.ulysses, topology.ulysses_index(rank)).size();
+  sweep([](const Sizes& s, const ContextLayout& layout) {
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const int64_t own = token_shard(s.tokens, layout.ranks(), rank).size();
+      const int64_t group = ring_block(s.tokens, layout.ring, layout.ring_index(rank)).size();
+      const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
       const int64_t row = s.batch * s.head_dim * s.element_bytes;
       for (const int chunks : {1, 2, 5}) {
-        const Traffic t = traffic(s, topology, Direction::kForward, rank, chunks);
+        const Traffic t = traffic(s, {layout.ulysses, layout.ring, Direction::kForward, chunks}, rank);
         EXPECT_EQ(t.exchange_sent, 3 * own * (s.heads - mine) * row);
         EXPECT_EQ(t.exchange_received, 3 * (group - own) * mine * row);
         EXPECT_EQ(t.return_sent, (group - own) * mine * row);
@@ -40,32 +38,32 @@ TEST(Traffic, ExchangePerRank) {
 
 // Over all ranks every block is sent R−1 times, whatever the direction; a rank receives all blocks but its own.
 TEST(Traffic, RingPerRankAndInAll) {
-  sweep([](const Sizes& s, Topology topology) {
+  sweep([](const Sizes& s, const ContextLayout& layout) {
     for (const Direction direction : kDirections) {
       int64_t sent = 0;
-      for (int rank = 0; rank < topology.ranks(); ++rank) {
-        const Traffic t = traffic(s, topology, direction, rank);
-        const int64_t mine = head_share(s.heads, topology.ulysses, topology.ulysses_index(rank)).size();
-        const int64_t block = ring_block(s.tokens, topology.ring, topology.ring_index(rank)).size();
+      for (int rank = 0; rank < layout.ranks(); ++rank) {
+        const Traffic t = traffic(s, {layout.ulysses, layout.ring, direction}, rank);
+        const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
+        const int64_t block = ring_block(s.tokens, layout.ring, layout.ring_index(rank)).size();
         EXPECT_EQ(t.ring_received, 2 * s.batch * (s.tokens - block) * mine * s.head_dim * s.element_bytes);
         sent += t.ring_sent;
       }
-      EXPECT_EQ(sent, (topology.ring - 1) * 2 * s.batch * s.tokens * s.heads * s.head_dim * s.element_bytes);
+      EXPECT_EQ(sent, (layout.ring - 1) * 2 * s.batch * s.tokens * s.heads * s.head_dim * s.element_bytes);
     }
   });
 }
 
 // Ranks with keys tell each other about them; what one rank sends, others receive.
 TEST(Traffic, StatisticsPerRankAndInAll) {
-  sweep([](const Sizes& s, Topology topology) {
+  sweep([](const Sizes& s, const ContextLayout& layout) {
     int64_t sent = 0, received = 0;
-    const int64_t with_keys = std::min<int64_t>(s.tokens, topology.ring);
-    for (int rank = 0; rank < topology.ranks(); ++rank) {
-      const Traffic none = traffic(s, topology, Direction::kForward, rank);
+    const int64_t with_keys = std::min<int64_t>(s.tokens, layout.ring);
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const Traffic none = traffic(s, layout, rank);
       EXPECT_EQ(none.statistics_sent + none.statistics_received, 0);
-      const Traffic t = traffic(s, topology, Direction::kForward, rank, 3, Statistics::kGathered);
-      const int64_t mine = head_share(s.heads, topology.ulysses, topology.ulysses_index(rank)).size();
-      const bool has_keys = !ring_block(s.tokens, topology.ring, topology.ring_index(rank)).empty();
+      const Traffic t = traffic(s, {layout.ulysses, layout.ring, Direction::kForward, 3}, rank, Softmax::kFixedMax);
+      const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
+      const bool has_keys = !ring_block(s.tokens, layout.ring, layout.ring_index(rank)).empty();
       EXPECT_EQ(t.statistics_sent, has_keys ? (with_keys - 1) * s.batch * mine * (3 + s.head_dim) * 4 : 0);
       EXPECT_EQ(t.sent(), none.sent() + t.statistics_sent);
       EXPECT_EQ(t.received(), none.received() + t.statistics_received);
@@ -81,7 +79,7 @@ TEST(Traffic, StatisticsPerRankAndInAll) {
 // of 40 heads of 128 leave, and one K/V block of 16 380 tokens × 20 heads goes round.
 TEST(Traffic, ByHand) {
   const Sizes sizes{1, 32760, 40, 128, 2};
-  const Traffic t = traffic(sizes, {2, 2}, Direction::kForward, 0);
+  const Traffic t = traffic(sizes, {2, 2}, 0);
   EXPECT_EQ(t.exchange_sent, int64_t{3} * 8190 * 20 * 128 * 2);
   EXPECT_EQ(t.ring_sent, int64_t{2} * 16380 * 20 * 128 * 2);
   EXPECT_EQ(t.return_sent, int64_t{8190} * 20 * 128 * 2);
@@ -92,10 +90,10 @@ TEST(Traffic, ByHand) {
 
 // Guidance as a batch of two costs twice a batch of one, exactly.
 TEST(Traffic, BatchTwoIsTwiceBatchOne) {
-  for (const Topology topology : {Topology{2, 3}, Topology{3, 2}, Topology{6, 1}, Topology{1, 6}}) {
+  for (const ContextLayout layout : {ContextLayout{2, 3}, {3, 2}, {6, 1}, {1, 6}}) {
     for (int rank = 0; rank < 6; ++rank) {
-      const Traffic one = traffic({1, 101, 7, 8, 4}, topology, Direction::kForward, rank);
-      const Traffic two = traffic({2, 101, 7, 8, 4}, topology, Direction::kForward, rank);
+      const Traffic one = traffic({1, 101, 7, 8, 4}, layout, rank);
+      const Traffic two = traffic({2, 101, 7, 8, 4}, layout, rank);
       EXPECT_EQ(two.sent(), 2 * one.sent());
       EXPECT_EQ(two.received(), 2 * one.received());
       EXPECT_EQ(two.packed, 2 * one.packed);
@@ -105,7 +103,7 @@ TEST(Traffic, BatchTwoIsTwiceBatchOne) {
 }
 
 TEST(Traffic, OneRankMovesAndCopiesNothing) {
-  const Traffic t = traffic({1, 100, 4, 64, 4}, {1, 1}, Direction::kForward, 0);
+  const Traffic t = traffic({1, 100, 4, 64, 4}, {1, 1}, 0);
   EXPECT_EQ(t.sent() + t.received() + t.packed + t.unpacked, 0);
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/index_range.h"
 #include "comm/launcher.h"
@@ -217,17 +218,17 @@ class Search {
   std::optional<std::string> more_hosts() const {
     constexpr int kMost = 64;
     const int64_t heads = question_.configs.experts.front().num_attention_heads;
-    const int data = question_.ranks.data;
+    const int data = question_.layout.data;
     for (int hosts = 2; hosts <= kMost; hosts *= 2) {
       if (hosts % data != 0) continue;
       const int context = hosts / data;
       MemoryQuestion other = question_;
-      other.ranks.here = 1;
-      int ulysses = context;
-      while (ulysses > heads || context % ulysses != 0) --ulysses;
-      other.ranks.context = {ulysses, context / ulysses};
-      other.ranks.text_encoder = prompt_ranks(asked_.strategy.deterministic, hosts);
-      other.ranks.vae = static_cast<int>(std::min<int64_t>(asked_.vae_parallel.value_or(hosts), hosts));
+      other.ranks_here = 1;
+      const int ulysses = parallel::legal_ulysses(context, heads).back();
+      other.layout.context.ulysses = ulysses;
+      other.layout.context.ring = context / ulysses;
+      other.layout.text_ranks = prompt_ranks(asked_.strategy.deterministic, hosts);
+      other.layout.vae_ranks = static_cast<int>(std::min<int64_t>(asked_.vae_parallel.value_or(hosts), hosts));
       if (fits(other)) return with_settings(fmt::format("{} MPI processes, each on a host of its own", hosts), other);
     }
     return std::nullopt;
@@ -270,20 +271,6 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   return configs;
 }
 
-planner::RankUse rank_use(const RankLayout& layout, int here) {
-  planner::RankUse use;
-  use.here = here;
-  use.data = layout.degrees.data;
-  use.context = {std::max(1, layout.strategy.ulysses), std::max(1, layout.strategy.ring)};
-  use.sharded = layout.sharded;
-  use.direction = static_cast<parallel::Direction>(layout.strategy.direction);
-  use.head_chunks = layout.strategy.head_chunks;
-  use.fixed_max = layout.strategy.softmax == attention::Softmax::kFixedMax;
-  use.vae = layout.vae;
-  use.text_encoder = prompt_ranks(layout.strategy.deterministic, use.ranks());
-  return use;
-}
-
 wan::RunSize run_size(const MemoryQuestion& question) {
   const GenerateOptions& o = question.options;
   wan::RunSize size;
@@ -318,7 +305,10 @@ wan::RunSize run_size(const MemoryQuestion& question) {
 }
 
 planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
-  return planner::memory_model(wan::workload(question.configs, run_size(question), question.ranks));
+  planner::Workload workload =
+      wan::workload(question.configs, run_size(question), question.layout, question.ranks_here);
+  workload.softmax = attention::requested_strategy(question.options.strategy).softmax.value_or(workload.softmax);
+  return planner::memory_model(workload);
 }
 
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes available) {

@@ -11,6 +11,7 @@
 #include "zoetrope/generate.h"
 
 #include "models/wan/workload.h"
+#include "parallel/layout.h"
 #include "pipeline/hosts.h"
 #include "pipeline/plan.h"
 #include "planner/available.h"
@@ -22,13 +23,14 @@ namespace zoetrope::pipeline {
 struct MemoryQuestion {
   GenerateOptions options;
   wan::ModelConfigs configs;
-  planner::RankUse ranks;
-  std::vector<int64_t> prompt_tokens;  // where they are known; else the most that fit
-  std::optional<int64_t> resident;  // bytes of this process before the run; unset: of a program that does nothing else
+  parallel::ParallelLayout layout{};
+  std::vector<int64_t> prompt_tokens{};  // where they are known; else the most that fit
+  std::optional<int64_t>
+      resident{};      // bytes of this process before the run; unset: of a program that does nothing else
+  int ranks_here = 1;  // that share a process
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);
-planner::RankUse rank_use(const RankLayout& layout, int here);  // of which `here` in this process
 
 // Size, dtypes and threads that the question asks about.
 wan::RunSize run_size(const MemoryQuestion& question);

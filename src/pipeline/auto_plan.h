@@ -1,6 +1,6 @@
 // How ranks are used where the user leaves it open: every legal use is priced by the planner, and the fastest that fits
 // runs. Decides for one process; agreed_plan() makes one decision of a job. What the figures are is profile_choice.h,
-// what the keys mean without a planner plan.h.
+// what the keys mean layout_question.h.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
+#include "parallel/layout.h"
 #include "pipeline/admission.h"
 #include "pipeline/plan.h"
 #include "pipeline/profile_choice.h"
@@ -19,10 +20,10 @@
 namespace zoetrope::pipeline {
 
 struct AutoPlan {
-  RankChoice choice;
+  parallel::ParallelLayout layout;
 
   // What runs, priced. Elsewhere than on the rank that planned all of this is empty.
-  std::string layout;           // as people read it
+  std::string layout_text;      // as people read it
   std::string per = " a step";  // what is predicted
   std::string profile;
   std::vector<std::string> notes;  // what makes the prediction doubtful
@@ -32,7 +33,7 @@ struct AutoPlan {
   double model_error = 0;  // relative; times closer than this are ties
   // The fastest that is another use of the ranks.
   struct Next {
-    std::string layout;
+    std::string layout_text;
     double slower = 0;  // the whole video, relative; below 0 where it is faster, but less simple or of a shorter ring
   };
   std::optional<Next> next;
@@ -43,19 +44,10 @@ struct AutoPlan {
   std::string text() const;
 };
 
-// What a strategy's name and keys say of the search, softmax and tiles left out: those are this CPU's in a run and the
-// profile's in a plan. `strategy` is the one that holds without a planner.
-planner::Fixed fixed_by_keys(const attention::StrategyOptions& keys, const attention::Strategy& strategy);
-std::optional<int> degree(const std::optional<int64_t>& said);
-// What deterministic=true leaves to the search, which is nothing of the degrees. Throws Error where the options
-// contradict themselves or the ranks.
-void fix_by_rule(planner::Fixed& fixed, const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model,
-                 int ranks);
-
 struct RunQuestion {
   const RunPlan& plan;
   const ModelFolder& model;
-  const MemoryQuestion& memory;  // its options are the run's; its ranks do not matter
+  const MemoryQuestion& memory;  // its options are the run's; its layout does not matter
   Job job;
   std::optional<planner::Bytes> available;  // to a process; unset: not known
 };
@@ -70,7 +62,7 @@ AutoPlan choose_run(const RunQuestion& question, const machine::Heartbeat& heart
 AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat = {});
 
-// Rank 0 decides, for profiles and memory may differ between hosts; the others have its choice, or throw its Error.
+// Rank 0 decides, for profiles and memory may differ between hosts; the others have its layout, or throw its Error.
 // They hear of it at every heartbeat, so that comm_timeout need not cover the whole. Collective over `world`.
 AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(const machine::Heartbeat&)>& decide);
 

@@ -6,11 +6,14 @@
 
 #include <atomic>
 
+#include "pipeline/layout_question.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
+using parallel::Direction;
+using parallel::Softmax;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -45,13 +48,10 @@ class AutoPlanTest : public testing::Test {
 
   AutoPlan choose(int ranks, std::optional<planner::Bytes> available = {}) const {
     const RunPlan plan = plan_run(options, model_);
-    MemoryQuestion memory{options, model_configs(model_), {}, {}, {}};
+    const MemoryQuestion memory{options, model_configs(model_)};
     Job job;
     job.ranks = job.ranks_per_host = ranks;
     return choose_run({plan, model_, memory, job, available});
-  }
-  RankLayout layout(const AutoPlan& planned, int ranks) const {
-    return lay_out_ranks(options, plan_run(options, model_), model_, ranks, planned.choice);
   }
 
   const TestFolder folder_;
@@ -62,28 +62,30 @@ class AutoPlanTest : public testing::Test {
 TEST_F(AutoPlanTest, WhatRunsIsWhatIsSaid) {
   for (const int ranks : {1, 2, 3, 4, 6, 7, 8}) {
     const AutoPlan planned = choose(ranks);
-    EXPECT_EQ(layout_text(layout(planned, ranks)), planned.layout) << ranks;
-    EXPECT_EQ(layout(planned, ranks).vae, planned.choice.vae);
+    EXPECT_EQ(parallel::text(planned.layout, Softmax::kOnline), planned.layout_text);
+    EXPECT_EQ(error_of([&] { check(planned.layout, ranks, 4); }), "no error");
+    EXPECT_LE(planned.layout.vae_ranks, ranks);
     EXPECT_GT(planned.predicted.step.seconds, 0);
     EXPECT_EQ(planned.predicted.step.ranks.size(), static_cast<size_t>(ranks));
-    const std::string text = planned.text();
-    EXPECT_THAT(text, HasSubstr("Plan: " + planned.layout));
-    EXPECT_THAT(text, HasSubstr(" a step (products"));
-    EXPECT_THAT(text, HasSubstr(" a rank"));
-    EXPECT_THAT(text, HasSubstr("Planned with profile 'fast'"));
-    EXPECT_EQ(planned.next.has_value(), ranks > 1) << text;
+    const std::string words = planned.text();
+    EXPECT_THAT(words, HasSubstr("Plan: " + planned.layout_text));
+    EXPECT_THAT(words, HasSubstr(" a step (products"));
+    EXPECT_THAT(words, HasSubstr(" a rank"));
+    EXPECT_THAT(words, HasSubstr("Planned with profile 'fast'"));
+    EXPECT_EQ(planned.next.has_value(), ranks > 1) << words;
   }
 }
 
 // The branches of guidance meet once a step, the parts of a sequence in every layer.
 TEST_F(AutoPlanTest, SlowLinksDivideTheBranches) {
   options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
-  EXPECT_EQ(choose(2).choice.data, 2);
-  EXPECT_EQ(choose(4).choice.data, 2);
+  EXPECT_EQ(choose(2).layout.data, 2);
+  EXPECT_EQ(choose(4).layout.data, 2);
   options.guidance_scale = 1;
-  EXPECT_EQ(choose(2).choice.data, 1);
-  EXPECT_EQ(choose(2).next->layout, choose(2).choice.ulysses == 2 ? "data 1 x context 2 (Ulysses 1 x ring 2)"
-                                                                  : "data 1 x context 2 (Ulysses 2 x ring 1)");
+  EXPECT_EQ(choose(2).layout.data, 1);
+  EXPECT_EQ(choose(2).next->layout_text, choose(2).layout.context.ulysses == 2
+                                             ? "data 1 x context 2 (Ulysses 1 x ring 2)"
+                                             : "data 1 x context 2 (Ulysses 2 x ring 1)");
 }
 
 // A ring of four sends more than an exchange, all of it beside compute that takes longer; and latency is paid by every
@@ -91,53 +93,52 @@ TEST_F(AutoPlanTest, SlowLinksDivideTheBranches) {
 TEST_F(AutoPlanTest, TheTopologyFollowsTheLinks) {
   options.guidance_scale = 1;
   options.hardware = folder_.write("late.yml", machine(1000, 300));
-  EXPECT_EQ(choose(4).choice.ulysses, 1);
+  EXPECT_EQ(choose(4).layout.context.ulysses, 1);
   options.hardware = folder_.write("narrow.yml", machine(0.02, 0));
-  EXPECT_EQ(choose(4).choice.ulysses, 4);
+  EXPECT_EQ(choose(4).layout.context.ulysses, 4);
 }
 
 TEST_F(AutoPlanTest, KeysThatAreSetAreNotSearched) {
   options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
   options.data_parallelism = 1;
-  EXPECT_EQ(choose(4).choice.data, 1);
+  EXPECT_EQ(choose(4).layout.data, 1);
   options.strategy.ulysses_shards = 2;
   options.strategy.ring_direction = "open";
   options.strategy.ulysses_attention_chunks = 3;
   options.vae_parallel = 3;
   AutoPlan planned = choose(8);
-  RankLayout made = layout(planned, 8);
-  EXPECT_EQ(layout_text(made), "data 1 x context 8 (Ulysses 2 x ring 4, ring direction open, 3 head chunks)");
-  EXPECT_EQ(made.vae, 3);
+  EXPECT_EQ(planned.layout_text, "data 1 x context 8 (Ulysses 2 x ring 4, ring direction open, 3 head chunks)");
+  EXPECT_EQ(planned.layout.vae_ranks, 3);
   EXPECT_FALSE(planned.next.has_value()) << planned.text();
   options.data_parallelism.reset();
   options.context_parallelism = 4;
-  made = layout(choose(8), 8);
-  EXPECT_EQ(made.degrees.data, 2);
-  EXPECT_EQ(made.degrees.context, 4);
+  planned = choose(8);
+  EXPECT_EQ(planned.layout.data, 2);
+  EXPECT_EQ(planned.layout.context.ranks(), 4);
 }
 
 TEST_F(AutoPlanTest, ANameKeepsItsMeaning) {
   for (const auto& [bandwidth, latency] : {std::pair(1000.0, 1.0), std::pair(0.01, 1000.0), std::pair(1000.0, 300.0)}) {
     options.hardware = folder_.write("any.yml", machine(bandwidth, latency));
     options.strategy.attention = "ring";
-    const RankLayout ring = layout(choose(4), 4);
-    EXPECT_EQ(ring.strategy.ulysses, 1);
-    EXPECT_EQ(ring.strategy.direction, attention::Direction::kForward);
+    const parallel::ContextLayout ring = choose(4).layout.context;
+    EXPECT_EQ(ring.ulysses, 1);
+    EXPECT_EQ(ring.direction, Direction::kForward);
     options.strategy.attention = "ulysses";
-    EXPECT_EQ(layout(choose(4), 4).strategy.ring, 1);
+    EXPECT_EQ(choose(4).layout.context.ring, 1);
     options.strategy.attention = "ulysses_ring_custom_bidir";
-    EXPECT_EQ(layout(choose(4), 4).strategy.direction, attention::Direction::kOpen);
+    EXPECT_EQ(choose(4).layout.context.direction, Direction::kOpen);
     options.strategy.attention = "ulysses_custom_fixed_m";
-    EXPECT_EQ(layout(choose(4), 4).strategy.softmax, attention::Softmax::kFixedMax);
+    EXPECT_THAT(choose(4).layout_text, HasSubstr("softmax fixed_max"));
   }
 }
 
 // Eight ranks of Ulysses need eight heads, four for each branch are enough; one rank's strategy runs on two of them.
 TEST_F(AutoPlanTest, BranchesAreDividedWhereOnlyThatIsLegal) {
   options.strategy.attention = "ulysses";
-  EXPECT_EQ(choose(8).choice.data, 2);
+  EXPECT_EQ(choose(8).layout.data, 2);
   options.strategy.attention = "flash";
-  EXPECT_EQ(choose(2).choice.data, 2);
+  EXPECT_EQ(choose(2).layout.data, 2);
   options.guidance_scale = 1;
   EXPECT_THAT(error_of([&] { choose(2); }), HasSubstr("runs on one rank, but the context degree is 2"));
 }
@@ -155,12 +156,13 @@ TEST_F(AutoPlanTest, ImpossibleKeysAreRefusedWithTheLegalOnes) {
 
 TEST_F(AutoPlanTest, DeterministicRunsKeepTheRule) {
   options.strategy.deterministic = true;
-  const std::string rule = layout_text(lay_out_ranks(options, plan_run(options, model_), model_, 4));
+  const std::string rule =
+      parallel::text(layout_by_rule(options, plan_run(options, model_), model_, 4), Softmax::kOnline);
   EXPECT_EQ(rule, "data 1 x context 4 (Ulysses 4 x ring 1)");
   for (const auto& [bandwidth, latency] : {std::pair(1000.0, 1.0), std::pair(0.01, 1000.0), std::pair(1000.0, 300.0)}) {
     options.hardware = folder_.write("any.yml", machine(bandwidth, latency));
     const AutoPlan planned = choose(4);
-    EXPECT_EQ(planned.layout, rule);
+    EXPECT_EQ(planned.layout_text, rule);
     EXPECT_FALSE(planned.next.has_value());
   }
 }
@@ -172,7 +174,7 @@ TEST_F(AutoPlanTest, WhatDoesNotFitIsNotChosen) {
   options.hardware = folder_.write("slow.yml", machine(0.01, 1000));
   const AutoPlan unlimited = choose(4);
   const planner::Bytes needed = unlimited.bytes_per_rank * 4;
-  EXPECT_EQ(choose(4, needed).layout, unlimited.layout);
+  EXPECT_EQ(choose(4, needed).layout_text, unlimited.layout_text);
   const AutoPlan less = choose(4, needed - planner::Bytes(4096));
   EXPECT_LT(less.bytes_per_rank * 4, needed);
   // Where nothing fits there is a plan all the same, for admission to refuse.
@@ -184,7 +186,7 @@ TEST_F(AutoPlanTest, WhatDoesNotFitIsNotChosen) {
 TEST_F(AutoPlanTest, SequencesThatStayWholeArePlannedToo) {
   options.flash_min_seq_length = 100000;
   const AutoPlan planned = choose(4);
-  EXPECT_FALSE(layout(planned, 4).sharded);
+  EXPECT_FALSE(planned.layout.sharded);
   EXPECT_GT(planned.predicted.step.seconds, 0);
 }
 
@@ -200,18 +202,18 @@ TEST_F(AutoPlanTest, OneProblemOfAttention) {
     return choose_attention(problem, keys, folder_.write("any.yml", machine(bandwidth, latency)), job);
   };
   attention::StrategyOptions keys;
-  EXPECT_EQ(plan(keys, 1000, 10000).choice.ulysses, 1);
-  EXPECT_EQ(plan(keys, 0.01, 0).choice.ulysses, 5);
+  EXPECT_EQ(plan(keys, 1000, 10000).layout.context.ulysses, 1);
+  EXPECT_EQ(plan(keys, 0.01, 0).layout.context.ulysses, 5);
   EXPECT_THAT(plan(keys, 0.01, 0).text(), HasSubstr("Plan: Ulysses 5 x ring 1; predicted "));
   EXPECT_THAT(plan(keys, 0.01, 0).text(), Not(HasSubstr("a step")));
   EXPECT_THAT(plan(keys, 1000, 10000).text(), Not(HasSubstr("gather")));  // nothing follows it
   const planner::StepPrediction step = plan(keys, 1000, 10000).predicted.step;
   EXPECT_NEAR(step.critical().total(), step.seconds, 1e-9 * step.seconds);
   keys.attention = "ring";
-  EXPECT_EQ(plan(keys, 0.01, 0).choice.ulysses, 1);
+  EXPECT_EQ(plan(keys, 0.01, 0).layout.context.ulysses, 1);
   keys.attention = "auto";
   keys.deterministic = true;
-  EXPECT_EQ(plan(keys, 1000, 10000).choice.ulysses, 5);
+  EXPECT_EQ(plan(keys, 1000, 10000).layout.context.ulysses, 5);
 }
 
 // Two processes may find other profiles: what the first decides is what all do.
@@ -220,11 +222,11 @@ TEST(AgreedPlan, IsRankNulls) {
   comm::run_ranks(3, [&](comm::Communicator& world) {
     const AutoPlan planned = agreed_plan(world, [&](const auto&) {
       AutoPlan mine;
-      mine.choice.data = 7 + world.rank();
-      mine.choice.direction = attention::Direction::kOpen;
+      mine.layout.data = 7 + world.rank();
+      mine.layout.context.direction = Direction::kOpen;
       return mine;
     });
-    if (planned.choice.data == 7 && planned.choice.direction == attention::Direction::kOpen) ++agreed;
+    if (planned.layout.data == 7 && planned.layout.context.direction == Direction::kOpen) ++agreed;
   });
   EXPECT_EQ(agreed, 3);
 }

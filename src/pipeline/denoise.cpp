@@ -58,22 +58,28 @@ attention::Problem attention_problem(const Denoiser::Setup& setup, int64_t batch
   return problem;
 }
 
+std::unique_ptr<comm::Communicator> split_context(comm::Communicator& world, const parallel::ParallelLayout& layout) {
+  if (!layout.sharded) return world.split(world.rank(), 0);
+  return world.split(layout.data_index(world.rank()), layout.context_index(world.rank()));
+}
+
 }  // namespace
 
 Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing)
     : setup_(setup),
       stream_(stream),
       timing_(timing),
-      mesh_(world, setup.layout.degrees),
-      alone_(setup.layout.sharded ? nullptr : world.split(world.rank(), 0)),
-      context_(alone_ ? *alone_ : mesh_.context()),
+      world_(world),
+      context_(split_context(world, setup.layout)),
+      data_(world.split(setup.layout.context_index(world.rank()), setup.layout.data_index(world.rank()))),
       reuse_(setup.plan, world, stream),
       input_(setup.conditions, latent_shape(setup.plan)) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   const int64_t batch = local_branches();
+  attention::Strategy strategy = setup.strategy;
+  strategy.layout = parallel::ContextRequest::exactly(setup.layout.of_sequence());
   attention_ = std::make_unique<attention::ContextAttention>(
-      attention::plan(attention_problem(setup, reuse_.branches_apart() ? 1 : batch), strategy_that_runs(setup.layout),
-                      context_, stream));
+      attention::plan(attention_problem(setup, reuse_.branches_apart() ? 1 : batch), strategy, *context_, stream));
   const RunPlan& plan = setup.plan;
   plan_timesteps();
   const int64_t width = setup.model.experts[0].config.patch_output_dim();
@@ -99,17 +105,17 @@ void Denoiser::plan_timesteps() {
 
 const char* Denoiser::branches_text() const {
   if (local_branches() == 2) return "branches: conditional, unconditional";
-  return mesh_.here().data == 0 ? "branch: conditional" : "branch: unconditional";
+  return setup_.layout.data_index(world_.rank()) == 0 ? "branch: conditional" : "branch: unconditional";
 }
 
 int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
-int64_t Denoiser::local_branches() const { return branches() / setup_.layout.degrees.data; }
+int64_t Denoiser::local_branches() const { return branches() / setup_.layout.data; }
 
 std::shared_ptr<const io::Weights> Denoiser::open_weights(int expert) {
   const char* name = component_name(expert);
   const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
   SharedExpert& shared = setup_.experts[expert];
-  const bool tells = !setup_.every_rank_loads || mesh_.world().rank() == 0;
+  const bool tells = !setup_.every_rank_loads || world_.rank() == 0;
   if (!setup_.weight_cache.empty()) {
     // Of processes, one writes.
     const auto access = tells ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
@@ -135,7 +141,7 @@ void Denoiser::require_unchanged_weights() const {
 }
 
 void Denoiser::pass_notes_on() const {
-  if (mesh_.world().rank() != 0 || !setup_.callbacks.note || !setup_.experts[expert_].cache) return;
+  if (world_.rank() != 0 || !setup_.callbacks.note || !setup_.experts[expert_].cache) return;
   for (const std::string& note : setup_.experts[expert_].cache->take_notes()) setup_.callbacks.note(note);
 }
 
@@ -149,12 +155,12 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   std::shared_ptr<const wan::TransformerWeights> weights;
   {
     const trace::Timing::Scope scope(timing_, expert == 0 ? "Load/transformer" : "Load/transformer_2");
-    mesh_.world().set_step("reading weights");
+    world_.set_step("reading weights");
     const auto tick = [&] {
       if (cancelled && cancelled()) fail("interrupted while reading weights; nothing was written");
       // Processes read at different speeds, and a large model for longer than comm_timeout: they go tensor by tensor
       // together. The ranks of one process wait for the one that reads without a deadline.
-      if (setup_.every_rank_loads) mesh_.world().barrier();
+      if (setup_.every_rank_loads) world_.barrier();
     };
     weights = shared.weights.get([&] {
       return wan::TransformerWeights::load(files.config, open_weights(expert), setup_.plan.dtype, tick,
@@ -167,7 +173,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   extras.timesteps = static_cast<int64_t>(timesteps_.size());
   extras.keeps_residual = reuse_.keeps_residual();
   transformer_->prepare(setup_.plan.latent, local_branches(), *attention_, extras);
-  const int data = mesh_.here().data;
+  const int data = setup_.layout.data_index(world_.rank());
   text_ = shared.contexts[data].get([&] {
     const PromptEmbeddings& prompts = setup_.prompts;
     const TensorView rows = prompts.rows.view().slice(0, data * local_branches(), (data + 1) * local_branches());
@@ -192,19 +198,19 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
 
 // Tokens of all context ranks, then the branches of all data ranks, into gathered_.
 void Denoiser::gather(int64_t local) {
-  const int64_t width = gathered_.extent(2), mine = mesh_.here().data * local_branches();
+  const int64_t width = gathered_.extent(2), mine = setup_.layout.data_index(world_.rank()) * local_branches();
   const auto size = dtype_size(gathered_.dtype());
   for (int64_t b = 0; b < local; ++b) {
     const TensorView part = local_.view().select(0, b), whole = gathered_.view().select(0, mine + b);
     std::vector<comm::Segment> receive;
-    for (int rank = 0; rank < context_.size(); ++rank) {
-      const IndexRange range = split_range(setup_.plan.tokens, context_.size(), rank);
+    for (int rank = 0; rank < context_->size(); ++rank) {
+      const IndexRange range = split_range(setup_.plan.tokens, context_->size(), rank);
       receive.push_back({rank, whole.slice(0, range.begin, range.end).raw(),
                          static_cast<size_t>(range.size() * width) * size, whole.device()});
     }
-    context_.all_gather_v({context_.rank(), part.raw(), part.bytes(), part.device()}, receive, "velocity gather");
+    context_->all_gather_v({context_->rank(), part.raw(), part.bytes(), part.device()}, receive, "velocity gather");
   }
-  comm::Communicator& data = mesh_.data();
+  comm::Communicator& data = *data_;
   if (data.size() == 1) return;
   std::vector<comm::Segment> receive;
   const int64_t bytes = static_cast<int64_t>(gathered_.view().bytes()) / data.size();
@@ -274,10 +280,10 @@ void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blo
   };
   transformer_->forward(input, {timesteps_, token_time_}, local_, look, blocks);
   first.add("the velocity", spoiled);  // where the second time went well
-  const FirstSpoiled::Place place = first.place(mesh_.world());
+  const FirstSpoiled::Place place = first.place(world_);
   const Expert& files = setup_.model.experts[static_cast<size_t>(expert_)];
   const std::optional<std::string> weight =
-      spoiled_weight(files.weights, wan::transformer_tensors(files.config), setup_.plan.dtype, &mesh_.world());
+      spoiled_weight(files.weights, wan::transformer_tensors(files.config), setup_.plan.dtype, &world_);
   fail("{}, rank {}: NaN or infinity comes first in {} of {}, {}; {}", step_, place.rank, place.name,
        component_name(expert_), weight ? "from " + *weight : "whose weights are finite", kGoOnAnyway);
 }
@@ -292,9 +298,9 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
     require_unchanged_weights();
     step_ = fmt::format("step {} of {}", i + 1, steps);
-    mesh_.world().set_step(step_);
-    context_.set_step(step_);
-    mesh_.data().set_step(step_);
+    world_.set_step(step_);
+    context_->set_step(step_);
+    data_->set_step(step_);
     // Asked before the step and between its blocks: a step of a large model takes minutes.
     const auto stop_if_cancelled = [&] {
       if (callbacks.cancelled()) fail("interrupted in {}; nothing was written", step_);
@@ -318,7 +324,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   }
   put_given_frames(setup_.conditions, latents);
   require_unchanged_weights();
-  if (mesh_.world().rank() == 0 && setup_.experts[expert_].cache) setup_.experts[expert_].cache->finish();
+  if (world_.rank() == 0 && setup_.experts[expert_].cache) setup_.experts[expert_].cache->finish();
   pass_notes_on();
 }
 

@@ -16,6 +16,7 @@
 #include "io/weight_cache.h"
 #include "io/weights.h"
 #include "models/wan/transformer/transformer.h"
+#include "parallel/layout.h"
 #include "pipeline/conditions.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
@@ -46,8 +47,9 @@ class Denoiser {
   struct Setup {
     const ModelFolder& model;
     const RunPlan& plan;
-    const RankLayout& layout;
-    const PromptEmbeddings& prompts;  // conditional, then unconditional where guided
+    const parallel::ParallelLayout& layout;
+    const attention::Strategy& strategy;  // of the kernel; its layout does not matter
+    const PromptEmbeddings& prompts;      // conditional, then unconditional where guided
     const Conditions& conditions;
     bool mask_padding_tokens;
     SharedExpert* experts;  // [2]
@@ -94,9 +96,10 @@ class Denoiser {
   Setup setup_;
   Stream& stream_;
   trace::Timing& timing_;
-  mesh::Mesh mesh_;
-  std::unique_ptr<comm::Communicator> alone_;  // where the sequence is not sharded
-  comm::Communicator& context_;
+  comm::Communicator& world_;
+  // The ranks that compute one sequence together: this one alone where sequences stay whole; and those of its place in
+  // the other parts of the data.
+  std::unique_ptr<comm::Communicator> context_, data_;
   std::unique_ptr<attention::ContextAttention> attention_;
   StepReuse reuse_;
 

@@ -122,7 +122,7 @@ TEST(LoraOptions, MemoryIsCounted) {
     size.height = size.width = 64;
     size.frames = 5;
     size.threads = 2;
-    return wan::workload(model_configs(model), size, planner::RankUse()).experts[0].weights.in_flight.count();
+    return wan::workload(model_configs(model), size, {}).experts[0].weights.in_flight.count();
   };
   const int64_t without = in_flight();
   options.lora = recorded_lora("peft");

@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <tuple>
 
-#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/print.h"
-#include "mesh/context_axis.h"
 #include "models/wan/vae/vae_layout.h"
-#include "pipeline/decode_frames.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/step_cache_options.h"
 #include "text/prompt.h"
@@ -89,48 +86,7 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
   return config;
 }
 
-// Of data where its own key does not say it: what the context leaves, else the choice.
-int data_degree(const GenerateOptions& o, const RunPlan& plan, int ranks, const RankChoice& choice) {
-  if (o.data_parallelism) return static_cast<int>(*o.data_parallelism);
-  if (o.context_parallelism == -1) return choice.data;
-  return plan.guided && ranks == 2 * o.context_parallelism ? 2 : 1;
-}
-
-// How parts of the data came about, as it was written, and what makes one part of them.
-struct DataKeys {
-  std::string written, one;
-};
-
-DataKeys data_keys(const GenerateOptions& o, int data, int ranks) {
-  constexpr const char* kOne = "data_parallelism=1";
-  const std::string own = fmt::format("data_parallelism={}", o.data_parallelism.value_or(data));
-  if (o.context_parallelism == -1) return {own, kOne};
-  const std::string whole = fmt::format("context_parallelism={}", ranks);
-  if (o.data_parallelism.value_or(-1) != -1) return {own, fmt::format("{} and {}", kOne, whole)};
-  const std::string rest =
-      fmt::format("context_parallelism={} of {} ranks, which leaves {} parts for guidance branches",
-                  o.context_parallelism, ranks, data);
-  if (o.data_parallelism) return {fmt::format("{} with {}", own, rest), whole};
-  return {rest, whole + ", or leave it out"};
-}
-
 }  // namespace
-
-void check_data_degree(const GenerateOptions& o, int data, int ranks) {
-  if (data == 1) return;
-  const auto& [written, one] = data_keys(o, data, ranks);
-  if (o.guidance_scale <= 1) {
-    fail("{}: without guidance (guidance_scale={}) there is one branch to compute; use {}", written, o.guidance_scale,
-         one);
-  }
-  if (data > 2) fail("{}: there are two guidance branches; use {}, or two parts", written, one);
-  if (computes_branches_in_turn(o)) {
-    fail(
-        "{} with cache=cfg: the guidance branches would run beside each other, so leaving one out saves nothing; use "
-        "{}, or another cache",
-        written, one);
-  }
-}
 
 RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   RunPlan plan;
@@ -159,68 +115,6 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   plan.step_cache = step_cache_settings(o, model, plan);
   note_cut_prompts(o, model, plan);
   return plan;
-}
-
-attention::StrategyOptions filled_in(const attention::StrategyOptions& keys, const RankChoice& choice) {
-  attention::StrategyOptions filled = keys;
-  const attention::OpenFields open = attention::open_fields(keys);
-  if (open.topology && choice.ulysses > 0) filled.ulysses_shards = choice.ulysses;
-  if (open.head_chunks) filled.ulysses_attention_chunks = choice.head_chunks;
-  if (open.direction) filled.ring_direction = attention::direction_name(choice.direction);
-  return filled;
-}
-
-attention::Strategy strategy_that_runs(const RankLayout& layout) {
-  attention::Strategy strategy = layout.strategy;
-  if (layout.sharded) return strategy;
-  strategy.ulysses = strategy.ring = 1;
-  strategy.direction = attention::Strategy().direction;
-  return strategy;
-}
-
-RankLayout lay_out_ranks(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks,
-                         const RankChoice& choice) {
-  const auto degree = [](int64_t value) { return static_cast<int>(value); };
-  RankLayout layout;
-  layout.degrees = mesh::resolve_degrees({.data = data_degree(o, plan, ranks, choice),
-                                          .fsdp = degree(o.fsdp_parallelism),
-                                          .context = degree(o.context_parallelism),
-                                          .tensor = degree(o.tensor_parallelism)},
-                                         ranks);
-  check_data_degree(o, layout.degrees.data, ranks);
-  const int64_t heads = model.experts[0].config.num_attention_heads;
-  layout.strategy = attention::parse_strategy(filled_in(o.strategy, choice), layout.degrees.context, heads);
-  layout.sharded = plan.tokens >= o.flash_min_seq_length;
-  layout.vae = decoding_ranks(o, plan, model.vae_config, ranks);
-  if (!o.vae_parallel && choice.vae > 0) layout.vae = std::min(layout.vae, choice.vae);
-  return layout;
-}
-
-std::string strategy_text(const attention::Strategy& s) {
-  const attention::Strategy defaults;
-  std::string text = fmt::format("Ulysses {} x ring {}", s.ulysses, s.ring);
-  if (s.direction != defaults.direction) text += fmt::format(", ring direction {}", direction_name(s.direction));
-  // Filled in: auto is online.
-  if (s.softmax == attention::Softmax::kFixedMax) text += fmt::format(", softmax {}", softmax_name(s.softmax));
-  if (s.head_chunks != defaults.head_chunks) text += fmt::format(", {} head chunks", s.head_chunks);
-  return text;
-}
-
-std::string layout_text(const RankLayout& layout) {
-  if (!layout.sharded && layout.degrees.context > 1) {
-    return fmt::format("data {} x context 1 ({}), each sequence whole on {} ranks, as flash_min_seq_length says",
-                       layout.degrees.data, strategy_text(strategy_that_runs(layout)), layout.degrees.context);
-  }
-  return fmt::format("data {} x context {} ({})", layout.degrees.data, layout.degrees.context,
-                     strategy_text(layout.strategy));
-}
-
-RankLayout single_rank_layout() {
-  RankLayout layout;
-  layout.degrees = {.data = 1, .fsdp = 1, .context = 1, .tensor = 1};
-  layout.strategy.ulysses = 1;
-  layout.strategy.ring = 1;
-  return layout;
 }
 
 }  // namespace zoetrope::pipeline

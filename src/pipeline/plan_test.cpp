@@ -39,13 +39,6 @@ class Plan : public testing::Test {
   std::string refusal(const GenerateOptions& options) const {
     return error_of([&] { plan_run(options, wan21); });
   }
-  RankLayout layout(const GenerateOptions& options, int ranks) const {
-    return lay_out_ranks(options, plan_run(options, wan21), wan21, ranks);
-  }
-  std::string layout_refusal(const GenerateOptions& options, int ranks) const {
-    return error_of([&] { layout(options, ranks); });
-  }
-
   const ModelFolder wan21 = ModelFolder::open(recorded_model("wan21_t2v"));
   const ModelFolder wan22 = ModelFolder::open(recorded_model("wan22_t2v"));
 };
@@ -160,60 +153,6 @@ TEST_F(Plan, OneExpertTakesNothingForTwo) {
   options = one_expert();
   options.boundary_ratio = 0.9;
   EXPECT_THAT(refusal(options), HasSubstr("boundary_ratio: this model has one expert"));
-}
-
-TEST_F(Plan, DegreesFillTheRanks) {
-  GenerateOptions options = one_expert();
-  options.data_parallelism = 2;
-  RankLayout made = layout(options, 8);
-  EXPECT_EQ(made.degrees.data, 2);
-  EXPECT_EQ(made.degrees.context, 4);
-  EXPECT_EQ(made.strategy.ulysses * made.strategy.ring, 4);
-  EXPECT_TRUE(made.sharded);
-  options.strategy.ulysses_shards = 2;
-  made = layout(options, 8);
-  EXPECT_EQ(made.strategy.ulysses, 2);
-  EXPECT_EQ(made.strategy.ring, 2);
-  options.flash_min_seq_length = 37;  // the run has 36 tokens
-  EXPECT_FALSE(layout(options, 8).sharded);
-  EXPECT_THAT(layout_text(layout(options, 8)), HasSubstr("context 1 (Ulysses 1 x ring 1), each sequence whole on"));
-  options.flash_min_seq_length = 36;
-  EXPECT_TRUE(layout(options, 8).sharded);
-}
-
-TEST_F(Plan, ImpossibleDegreesAreRefused) {
-  GenerateOptions options = one_expert();
-  options.data_parallelism = 3;
-  EXPECT_THAT(layout_refusal(options, 3),
-              HasSubstr("there are two guidance branches; use data_parallelism=1, or two parts"));
-  options.data_parallelism = 2;
-  options.guidance_scale = 1;
-  EXPECT_THAT(layout_refusal(options, 2), HasSubstr("there is one branch to compute; use data_parallelism=1"));
-  options = one_expert();
-  options.strategy.ulysses_shards = 0;
-  EXPECT_THAT(layout_refusal(options, 4), HasSubstr("ulysses_shards=0 must be at least 1; legal values: 1, 2, 4"));
-  options.strategy.ulysses_shards = 3;
-  EXPECT_THAT(layout_refusal(options, 4), HasSubstr("legal values: 1, 2, 4"));
-}
-
-TEST_F(Plan, OneRankAloneIsNotDivided) {
-  const RankLayout alone = single_rank_layout();
-  EXPECT_EQ(alone.degrees.data, 1);
-  EXPECT_EQ(alone.degrees.context, 1);
-  EXPECT_EQ(alone.strategy.ulysses, 1);
-  EXPECT_EQ(alone.strategy.ring, 1);
-}
-
-TEST_F(Plan, LayoutsSayWhatIsNotTheDefault) {
-  GenerateOptions options = one_expert();
-  options.guidance_scale = 1;
-  EXPECT_EQ(layout_text(layout(options, 2)), "data 1 x context 2 (Ulysses 2 x ring 1)");
-  options.strategy.ulysses_shards = 1;
-  options.strategy.ring_direction = "two_way";
-  options.strategy.softmax = "fixed_max";
-  options.strategy.ulysses_attention_chunks = 2;
-  EXPECT_EQ(layout_text(layout(options, 2)),
-            "data 1 x context 2 (Ulysses 1 x ring 2, ring direction two_way, softmax fixed_max, 2 head chunks)");
 }
 
 }  // namespace

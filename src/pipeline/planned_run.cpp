@@ -34,7 +34,7 @@ PlannedRun::PlannedRun(const GenerateOptions& given)
 }
 
 MemoryQuestion PlannedRun::memory() const {
-  MemoryQuestion question{options, configs, {}, {}, {}};
+  MemoryQuestion question{options, configs};
   if (!options.prompt.empty()) question.prompt_tokens = prompt_tokens(model, options);
   return question;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "zoetrope/communicator.h"
+
 #include "comm/launcher.h"
 #include "pipeline/dtype_name.h"
 

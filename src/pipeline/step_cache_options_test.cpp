@@ -5,7 +5,7 @@
 
 #include "models/wan/published_caches.h"
 #include "pipeline/generate_options.h"
-#include "pipeline/plan.h"
+#include "pipeline/layout_question.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
@@ -174,7 +174,7 @@ TEST_F(StepCacheKeys, TheCfgCacheIsForBranchesThatFollowOneAnother) {
   const auto refusal_of = [&](const std::vector<std::string>& words) {
     const GenerateOptions options = with(words);
     const RunPlan plan = plan_run(options, wan21);
-    return error_of([&] { lay_out_ranks(options, plan, wan21, 4); });
+    return error_of([&] { layout_by_rule(options, plan, wan21, 4); });
   };
   EXPECT_THAT(refusal_of({"cache=cfg", "data_parallelism=2"}),
               AllOf(HasSubstr("data_parallelism=2 with cache=cfg"), HasSubstr("use data_parallelism=1,")));

@@ -43,6 +43,8 @@ namespace zoetrope {
 namespace pipeline {
 namespace {
 
+using parallel::ParallelLayout;
+
 // Initial noise [1, C, T, h, w]: drawn from the seed as PyTorch does, or read from the user's file.
 Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan, int64_t seed) {
   const Shape shape{1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
@@ -124,7 +126,8 @@ class Run final : public TextToVideo {
   };
   // One pass over the ranks of a communicator.
   struct Pass {
-    const RankLayout& layout;
+    const ParallelLayout& layout;
+    const attention::Strategy& strategy;
     SharedExpert* experts;  // [2], shared by the ranks that live in this process
     Stop stop;
     const AutoPlan* planned;  // to compare with; null: not
@@ -138,17 +141,14 @@ class Run final : public TextToVideo {
     Tensor latents;
     double denoise_seconds;
   };
-  Uncached denoise_uncached(comm::Communicator& world, const RankLayout& layout, int64_t seed,
-                            const GenerateCallbacks& callbacks);
+  Uncached denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
+                            const attention::Strategy& strategy, int64_t seed, const GenerateCallbacks& callbacks);
   static void compare(const Uncached& uncached, GenerateResult& result);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          GenerateResult& result) const;
   double distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
                               const GenerateCallbacks& callbacks);
-  MemoryQuestion memory_question(const RankLayout& layout, int ranks) const;
-  RankLayout layout_of(const AutoPlan& planned, int ranks) const {
-    return lay_out_ranks(options_, plan_, model_, ranks, planned.choice);
-  }
+  MemoryQuestion memory_question(const ParallelLayout& layout) const;
   AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
                       const machine::Heartbeat& heartbeat = {}) const;
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
@@ -199,16 +199,15 @@ std::unique_ptr<io::FrameWriter> Run::open_output(int64_t seed) const {
   return io::FrameWriter::open(options_.output, format);
 }
 
-MemoryQuestion Run::memory_question(const RankLayout& layout, int ranks) const {
-  MemoryQuestion question{options_, model_configs(model_), {}, {}, resident_};
-  question.ranks = rank_use(layout, comm::launched_by_mpi() ? 1 : ranks);
-  question.prompt_tokens = prompt_tokens(model_, options_);
-  return question;
+MemoryQuestion Run::memory_question(const ParallelLayout& layout) const {
+  return {options_,  model_configs(model_),
+          layout,    prompt_tokens(model_, options_),
+          resident_, comm::launched_by_mpi() ? 1 : layout.ranks()};
 }
 
 // To each process of the job, the least of them; none where it is not known.
 std::optional<planner::Bytes> Run::available(comm::Communicator* world) const {
-  const std::vector<planner::MemoryLimit> limits = limits_here(memory_question(single_rank_layout(), 1), world);
+  const std::vector<planner::MemoryLimit> limits = limits_here(memory_question({}), world);
   const planner::Bytes mine = limits.empty() ? planner::Bytes::most() : limits.front().available;
   if (world == nullptr) return limits.empty() ? std::nullopt : std::optional(mine);
   const double least = -world->all_reduce_max(-mine.gigabytes());
@@ -218,7 +217,7 @@ std::optional<planner::Bytes> Run::available(comm::Communicator* world) const {
 
 AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available,
                          const machine::Heartbeat& heartbeat) const {
-  const MemoryQuestion memory = memory_question(single_rank_layout(), 1);
+  const MemoryQuestion memory = memory_question({});
   return choose_run({plan_, model_, memory, job, available}, heartbeat);
 }
 
@@ -237,18 +236,18 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
 
 GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks) {
   const bool first = world.rank() == 0;
-  const auto& [layout, experts, stop, planned, plan, output, trace, seed] = pass;
+  const auto& [layout, strategy, experts, stop, planned, plan, output, trace, seed] = pass;
   io::FrameWriter* const writer = output.writer.get();
   Dump& dump = output.dump;
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
   GenerateResult result;
-  MemoryReport memory(world, memory_plan(memory_question(layout, world.size())));
+  MemoryReport memory(world, memory_plan(memory_question(layout)));
   result.seed = seed;
   result.latents = initial_noise(options_, plan_, seed);
   dump.add("latents.init", result.latents);
   GenerateOptions options = options_;
-  if (!options.vae_tiling) options.vae_parallel = layout.vae;
+  if (!options.vae_tiling) options.vae_parallel = layout.vae_ranks;
   const Stage stage{options, model_, plan_, callbacks, timing, trace};
   attention::Counters attention;
   {
@@ -267,6 +266,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     const Denoiser::Setup setup{model_,
                                 plan,
                                 layout,
+                                strategy,
                                 embeddings,
                                 conditions,
                                 options_.mask_padding_tokens,
@@ -304,7 +304,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     memory.begin(planner::kVae);
     decode_frames(stage, world, vae_decoder_, result.latents, {writer, dump});
     // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
-    if (layout.vae == world.size()) memory.gather();
+    if (layout.vae_ranks == world.size()) memory.gather();
   }
   if (writer != nullptr) {
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
@@ -336,18 +336,21 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   const Job job = job_of(world, options_.threads);
   const std::optional<planner::Bytes> free = available(&world);
   const AutoPlan planned = agreed_plan(world, [&](const auto& heartbeat) { return plan_ranks(job, free, heartbeat); });
-  const RankLayout layout = layout_of(planned, world.size());
+  const ParallelLayout& layout = planned.layout;
+  const int64_t heads = model_.experts[0].config.num_attention_heads;
+  check(layout, world.size(), heads);
+  const attention::Strategy strategy = attention::parse_strategy(options_.strategy, layout.context.ranks(), heads);
   const int64_t seed = agreed_seed(world, options_.seed);
   if (world.rank() == 0 && callbacks.note) {
     callbacks.note(describe(planned, world.size()));
     if (options_.seed < 0) callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seed, seed));
   }
-  admit(memory_question(layout, world.size()), world);
-  if (options_.compare_one_rank) admit(memory_question(single_rank_layout(), 1), world);
+  admit(memory_question(layout), world);
+  if (options_.compare_one_rank) admit(memory_question({}), world);
   // Tried now, before anything long begins, and not after the run.
   if (trace_ && world.rank() == 0) {
     check_writable(options_.trace);
-    trace_->set_metadata("plan", fmt::format("{}; {}", layout_text(layout), planned.text()));
+    trace_->set_metadata("plan", fmt::format("{}; {}", planned.layout_text, planned.text()));
     trace_->set_metadata("command", command_text(options_, seed));
   }
   const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
@@ -358,10 +361,10 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   std::optional<Uncached> uncached;
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
-  if (options_.cache_compare) uncached = denoise_uncached(world, layout, seed, callbacks);
+  if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seed, callbacks);
   if (records_later) world.set_trace(trace_.get());
   GenerateResult result =
-      run_once(world, {layout, experts_, stop, &planned, plan_, output, trace_.get(), seed}, callbacks);
+      run_once(world, {layout, strategy, experts_, stop, &planned, plan_, output, trace_.get(), seed}, callbacks);
   if (world.rank() != 0) return result;
   result.replaced = replaces;
   if (uncached) compare(*uncached, result);
@@ -374,14 +377,15 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   return result;
 }
 
-Run::Uncached Run::denoise_uncached(comm::Communicator& world, const RankLayout& layout, int64_t seed,
+Run::Uncached Run::denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
+                                    const attention::Strategy& strategy, int64_t seed,
                                     const GenerateCallbacks& callbacks) {
   if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
   RunPlan plan = plan_;
   plan.step_cache = {};
   Output none;
   GenerateResult result =
-      run_once(world, {layout, experts_, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seed}, callbacks);
+      run_once(world, {layout, strategy, experts_, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seed}, callbacks);
   return {std::move(result.latents), result.denoise_seconds};
 }
 
@@ -396,10 +400,11 @@ double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
   // Its own: the other ranks may not have let go of theirs, whose batch is another where guidance was divided.
   SharedExpert experts[2];
-  const RankLayout layout = single_rank_layout();
+  const ParallelLayout layout;
+  const attention::Strategy strategy;
   Output none;
-  const GenerateResult one =
-      run_once(alone, {layout, experts, Stop::kAfterDenoise, nullptr, plan_, none, nullptr, result.seed}, callbacks);
+  const GenerateResult one = run_once(
+      alone, {layout, strategy, experts, Stop::kAfterDenoise, nullptr, plan_, none, nullptr, result.seed}, callbacks);
   return relative_l2(result.latents, one.latents);
 }
 
@@ -421,7 +426,7 @@ std::string Run::describe(int ranks) const {
 }
 
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
-  const RankLayout layout = layout_of(planned, ranks);
+  const ParallelLayout& layout = planned.layout;
   const wan::TransformerConfig& config = model_.experts[0].config;
   std::string text = fmt::format("Model {} ({}): {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
                                  model_.kind.name, model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
@@ -431,10 +436,11 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                       options_.num_frames, plan_.tokens, plan_.steps(),
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off",
                       step_cache_reuse(options_) ? fmt::format(", step cache {}", options_.cache) : "");
-  text += fmt::format("Ranks {}: {}, {} in this process", ranks, layout_text(layout),
+  text += fmt::format("Ranks {}: {}, {} in this process", ranks, planned.layout_text,
                       counted(comm::process_threads(options_.threads), "thread"));
-  if (ranks > 1) text += fmt::format(", VAE on {}", layout.vae == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae));
-  const planner::MemoryPlan memory = memory_plan(memory_question(layout, ranks));
+  if (ranks > 1)
+    text += fmt::format(", VAE on {}", layout.vae_ranks == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae_ranks));
+  const planner::MemoryPlan memory = memory_plan(memory_question(layout));
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
   for (const std::string& line : lora_lines(model_)) text += "\n" + line;
   text += fmt::format("\n{}", planned.text());

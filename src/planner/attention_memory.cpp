@@ -4,6 +4,7 @@
 #include <array>
 
 #include "parallel/exchange.h"
+#include "parallel/ring.h"
 
 namespace zoetrope::planner {
 namespace {
@@ -18,9 +19,9 @@ int64_t sum(const parallel::Sizes& sizes, const std::vector<parallel::Segment>& 
 }
 
 // Buffers that ring blocks alternate in, for the largest chunk of heads.
-Bytes ring_buffers(const parallel::Sizes& sizes, const RankUse& use, int index, int64_t heads) {
+Bytes ring_buffers(const parallel::Sizes& sizes, const parallel::ContextLayout& layout, int index, int64_t heads) {
   std::array<int64_t, parallel::kSlots> most{};
-  for (const auto& step : ring_schedule(sizes.tokens, use.context.ring, use.direction, index)) {
+  for (const auto& step : ring_schedule(sizes.tokens, layout, index)) {
     for (const auto& receive : step.receives) {
       int64_t& slot = most[static_cast<size_t>(receive.slot)];
       slot = std::max(slot, kv_bytes(sizes, receive.tokens, heads));
@@ -37,15 +38,15 @@ Bytes running_state(const parallel::Sizes& sizes, int64_t queries, int64_t heads
   return Bytes(sizes.batch * heads) * queries * (row * kFloat);
 }
 
-Bytes chunk_buffers(const parallel::Sizes& sizes, const RankUse& use, int rank, int chunk) {
-  const auto out = exchange_schedule(sizes, use.context, rank, use.head_chunks, chunk);
-  const auto back = return_schedule(sizes, use.context, rank, use.head_chunks, chunk);
+Bytes chunk_buffers(const parallel::Sizes& sizes, const parallel::ContextLayout& layout, parallel::Softmax softmax,
+                    const parallel::ChunkExchanges& chunk) {
+  const auto& [out, back] = chunk;
   const Bytes q = Bytes(sizes.batch * out.heads.size() * sizes.head_dim * sizes.element_bytes) * out.block.size();
   Bytes bytes = q + std::max(q * 2, Bytes(sum(sizes, back.receives)));
-  bytes += std::max(Bytes(sum(sizes, out.sends)), use.context.ulysses > 1 ? q : Bytes());
-  if (use.context.ring == 1 || out.block.empty() || out.heads.empty()) return bytes;
-  if (use.fixed_max) {
-    const auto parts = static_cast<int64_t>(parallel::statistics_ranks(sizes.tokens, use.context.ring).size());
+  bytes += std::max(Bytes(sum(sizes, out.sends)), layout.ulysses > 1 ? q : Bytes());
+  if (layout.ring == 1 || out.block.empty() || out.heads.empty()) return bytes;
+  if (softmax == parallel::Softmax::kFixedMax) {
+    const auto parts = static_cast<int64_t>(parallel::statistics_ranks(sizes.tokens, layout.ring).size());
     bytes += Bytes(parallel::statistics_bytes(sizes, out.heads.size())) * (parts + 1);
   }
   return bytes + running_state(sizes, out.block.size(), out.heads.size());
@@ -53,11 +54,11 @@ Bytes chunk_buffers(const parallel::Sizes& sizes, const RankUse& use, int rank, 
 
 }  // namespace
 
-Bytes attention_workspace(const parallel::Sizes& sizes, const RankUse& use, int rank) {
-  const IndexRange share = parallel::head_share(sizes.heads, use.context.ulysses, use.context.ulysses_index(rank));
-  Bytes bytes =
-      ring_buffers(sizes, use, use.context.ring_index(rank), parallel::head_chunk(share, use.head_chunks, 0).size());
-  for (int chunk = 0; chunk < use.head_chunks; ++chunk) bytes += chunk_buffers(sizes, use, rank, chunk);
+Bytes attention_workspace(const parallel::Sizes& sizes, const parallel::ContextLayout& layout,
+                          parallel::Softmax softmax, int rank) {
+  const std::vector<parallel::ChunkExchanges> chunks = chunk_exchanges(sizes, layout, rank);
+  Bytes bytes = ring_buffers(sizes, layout, layout.ring_index(rank), chunks.front().there.heads.size());
+  for (const parallel::ChunkExchanges& chunk : chunks) bytes += chunk_buffers(sizes, layout, softmax, chunk);
   return bytes;
 }
 

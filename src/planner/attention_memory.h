@@ -8,6 +8,7 @@ namespace zoetrope::planner {
 
 // Exchange buffers, ring blocks on their way, statistics, running states of a context rank. `sizes` has the tokens of
 // all context ranks.
-Bytes attention_workspace(const parallel::Sizes& sizes, const RankUse& use, int rank);
+Bytes attention_workspace(const parallel::Sizes& sizes, const parallel::ContextLayout& layout,
+                          parallel::Softmax softmax, int rank);
 
 }  // namespace zoetrope::planner

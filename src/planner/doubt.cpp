@@ -7,16 +7,10 @@
 namespace zoetrope::planner {
 namespace {
 
-bool same(const Configuration& a, const Configuration& b) {
-  const RankUse &x = a.ranks, &y = b.ranks;
-  return x.data == y.data && x.context == y.context && x.direction == y.direction && x.head_chunks == y.head_chunks &&
-         x.fixed_max == y.fixed_max && x.vae == y.vae && a.block_q == b.block_q;
-}
-
 // How much the best is behind by then. Relative to the best of `ranking`, which is of `changed`.
 double behind(const Question& changed, const Ranking& ranking, const Configuration& best) {
   const RunPrediction run = simulate_run(changed.work, changed.hardware, best);
-  return objective_value(changed, run.total() - run.load, best.ranks.ranks()) / ranking.best()->value - 1;
+  return objective_value(changed, run.total() - run.load, best.layout.ranks()) / ranking.best()->value - 1;
 }
 
 bool near(Verdict verdict) { return verdict == Verdict::kBest || verdict == Verdict::kTie; }
@@ -26,7 +20,7 @@ bool turns(const Candidate& c, const Ranking& ranking) {
   if (!c.simulated || c.verdict == Verdict::kBest || (c.verdict != Verdict::kTie && c.verdict != Verdict::kSlower))
     return false;
   const auto then = std::find_if(ranking.candidates.begin(), ranking.candidates.end(), [&](const Candidate& other) {
-    return other.simulated && same(other.configuration, c.configuration);
+    return other.simulated && other.configuration == c.configuration;
   });
   return then != ranking.candidates.end() && near(then->verdict) != near(c.verdict);
 }

@@ -6,6 +6,8 @@
 namespace zoetrope::planner {
 namespace {
 
+using parallel::ParallelLayout;
+
 // Two devices of 100 TFLOP/s on a switch without latency.
 Question question() {
   Question q;
@@ -37,9 +39,10 @@ Question question() {
   q.work.branches = 2;
   q.work.steps = 10;
   q.work.latent_bytes = 1 << 20;
-  q.memory = [](const RankUse& use) {
+  q.memory = [](const ParallelLayout& layout, int ranks_here) {
     Workload w;
-    w.ranks = use;
+    w.layout = layout;
+    w.ranks_here = ranks_here;
     w.experts.resize(1);
     w.attention = {1, 8192, 8, 128, 2};
     return w;
@@ -52,13 +55,13 @@ TEST(Doubts, AnAssumptionThatDecidesIsNamedWithWhatItDecides) {
   q.hardware.bf16.fixed_max_gain = 1;
   q.hardware.assumed = {{"host_read", "x0.5", "x2"}, {"bf16.fixed_max_gain", "1", "1.5"}};
   const Ranking ranking = search(q);
-  ASSERT_FALSE(ranking.best()->configuration.ranks.fixed_max);
+  ASSERT_EQ(ranking.best()->configuration.softmax, parallel::Softmax::kOnline);
   const std::vector<Doubt> found = doubts(q, ranking).best;
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].figure, "bf16.fixed_max_gain");
   EXPECT_EQ(found[0].assumed, "1");
   EXPECT_EQ(found[0].instead, "1.5");
-  EXPECT_TRUE(found[0].best.ranks.fixed_max);
+  EXPECT_EQ(found[0].best.softmax, parallel::Softmax::kFixedMax);
   // What the other gains is what this one is behind.
   Question changed = q;
   set_figure(changed.hardware, "bf16.fixed_max_gain", "1.5");
@@ -73,7 +76,7 @@ TEST(Doubts, TheEndWithTheMostAtStakeStandsFirst) {
   q.hardware.merge_passes = 1;
   q.hardware.assumed = {{"links.node.latency", "1", "100"}, {"bf16.fixed_max_gain", "1.1", "2"}};
   const Ranking ranking = search(q);
-  ASSERT_EQ(ranking.best()->configuration.ranks.context.ulysses, 2);
+  ASSERT_EQ(ranking.best()->configuration.layout.context.ulysses, 2);
   const std::vector<Doubt> found = doubts(q, ranking).best;
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].figure, "bf16.fixed_max_gain");
@@ -81,7 +84,7 @@ TEST(Doubts, TheEndWithTheMostAtStakeStandsFirst) {
   EXPECT_EQ(found[1].figure, "links.node.latency");
   EXPECT_EQ(found[1].assumed, "0 microseconds");
   EXPECT_EQ(found[1].instead, "100 microseconds");
-  EXPECT_EQ(found[1].best.ranks.context.ring, 2);
+  EXPECT_EQ(found[1].best.layout.context.ring, 2);
   EXPECT_GT(found[0].ahead, found[1].ahead);
   EXPECT_GT(found[1].ahead, kNoDifference);
 }
@@ -100,8 +103,8 @@ TEST(Doubts, WhatTurnsATieIntoWhatIsSlowerIsNamed) {
   int together = 0;
   for (size_t i = 0; i < found.verdicts.size(); ++i) {
     const Candidate& c = ranking.candidates[i];
-    EXPECT_TRUE(c.configuration.ranks.data != 2 || found.verdicts[i].empty()) << found.verdicts[i];
-    if (c.configuration.ranks.data == 2 || !c.simulated) continue;
+    EXPECT_TRUE(c.configuration.layout.data != 2 || found.verdicts[i].empty()) << found.verdicts[i];
+    if (c.configuration.layout.data == 2 || !c.simulated) continue;
     EXPECT_EQ(c.verdict, Verdict::kSlower) << c.reason;
     EXPECT_EQ(found.verdicts[i], "a tie with layer_overhead at 0 microseconds");
     ++together;

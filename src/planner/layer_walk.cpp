@@ -25,10 +25,6 @@ constexpr const char* kLayerEnd = "slower ranks";
 // q, k and v are three tensors, each of which costs a latency; o is one.
 constexpr int kExchangedTensors = 3;
 
-parallel::Topology used_topology(const RankUse& ranks) {
-  return ranks.sharded ? ranks.context : parallel::Topology{1, 1};
-}
-
 // Adds up what goes from a rank to each of its peers.
 void add_flow(std::vector<Flow>& flows, int from, int to, int64_t bytes) {
   if (bytes == 0) return;
@@ -52,7 +48,7 @@ Prices::Prices(const Work& work, const HardwareProfile& hardware, const Configur
       compute_(hardware.compute(work.element_bytes)),
       block_q_(configuration.block_q > 0 ? configuration.block_q : hardware.block_q),
       block_kv_(configuration.block_kv > 0 ? configuration.block_kv : hardware.block_kv),
-      fixed_max_(configuration.ranks.fixed_max) {}
+      fixed_max_(configuration.softmax == parallel::Softmax::kFixedMax) {}
 
 double Prices::products(double flop, int64_t tokens, int64_t batch) const {
   if (tokens == 0 || flop == 0) return 0;
@@ -95,11 +91,11 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       hardware_(hardware),
       configuration_(configuration),
       prices_(work, hardware, configuration),
-      wires_(routes, static_cast<int>(hardware.links.size()), configuration.ranks.ranks()),
+      wires_(routes, static_cast<int>(hardware.links.size()), configuration.layout.ranks()),
       records_(timeline == Timeline::kLayer),
-      topology_(used_topology(configuration.ranks)),
-      sizes_(work.sizes(work.branches / configuration.ranks.data)),
-      ranks_(static_cast<size_t>(configuration.ranks.ranks())),
+      topology_(configuration.layout.of_sequence()),
+      sizes_(work.sizes(work.branches / configuration.layout.data)),
+      ranks_(static_cast<size_t>(configuration.layout.ranks())),
       now_(ranks_, 0.0),
       stolen_exchange_(ranks_, 0.0),
       stolen_ring_(ranks_, 0.0),
@@ -112,7 +108,7 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
 // The columns of a ring and the data coordinates have the same tables, so that one reading does for all.
 void LayerWalk::read_ring_tables() {
   for (int index = 0; index < topology_.ring; ++index) {
-    const auto table = parallel::ring_schedule(sizes_.tokens, topology_.ring, configuration_.ranks.direction, index);
+    const auto table = parallel::ring_schedule(sizes_.tokens, topology_, index);
     if (ring_.size() < table.size()) ring_.resize(table.size());
     for (size_t t = 0; t < table.size(); ++t) {
       RingStep& step = ring_[t];
@@ -126,16 +122,15 @@ void LayerWalk::read_ring_tables() {
 
 int64_t LayerWalk::heads_of(int context_rank, int chunk) const {
   const IndexRange share = parallel::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(context_rank));
-  return parallel::head_chunk(share, configuration_.ranks.head_chunks, chunk).size();
+  return parallel::head_chunk(share, topology_.head_chunks, chunk).size();
 }
 
 std::vector<Flow> LayerWalk::exchange_flows(int chunk, Way way) const {
   std::vector<Flow> flows;
   if (topology_.ulysses == 1) return flows;
-  const int chunks = configuration_.ranks.head_chunks;
   for (int rank = 0; rank < topology_.ranks(); ++rank) {
-    const auto exchange = way == Way::kThere ? parallel::exchange_schedule(sizes_, topology_, rank, chunks, chunk)
-                                             : parallel::return_schedule(sizes_, topology_, rank, chunks, chunk);
+    const auto exchange = way == Way::kThere ? parallel::exchange_schedule(sizes_, topology_, rank, chunk)
+                                             : parallel::return_schedule(sizes_, topology_, rank, chunk);
     const int ring = topology_.ring_index(rank);
     for (const parallel::Segment& send : exchange.sends)
       add_flow(flows, rank, topology_.rank_of(ring, send.peer), parallel::segment_bytes(sizes_, send));
@@ -299,8 +294,9 @@ void LayerWalk::attend(int chunk, const std::vector<Arrival>& statistics) {
 // The engine's order (ContextAttention::Impl::execute): the next chunk's exchange is on its way before this one's is
 // waited for, and a chunk's way back is waited for after the next has been computed.
 void LayerWalk::attention() {
-  const int chunks = configuration_.ranks.head_chunks;
-  const bool group = topology_.ulysses > 1, gathers = configuration_.ranks.fixed_max && topology_.ring > 1;
+  const int chunks = topology_.head_chunks;
+  const bool group = topology_.ulysses > 1,
+             gathers = configuration_.softmax == parallel::Softmax::kFixedMax && topology_.ring > 1;
   const auto exchange = [&](int chunk) {
     return post(kExchangeName, exchange_flows(chunk, Way::kThere), kExchangedTensors);
   };

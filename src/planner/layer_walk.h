@@ -93,8 +93,8 @@ class LayerWalk {
   Prices prices_;
   Wires wires_;
   bool records_;
-  parallel::Topology topology_;  // one rank where every rank computes all tokens
-  parallel::Sizes sizes_;        // of one data coordinate
+  parallel::ContextLayout topology_;  // one rank where every rank computes all tokens
+  parallel::Sizes sizes_;             // of one data coordinate
   size_t ranks_;
   std::vector<RingStep> ring_;
   Seconds now_;

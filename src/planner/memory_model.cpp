@@ -11,11 +11,11 @@ namespace zoetrope::planner {
 namespace {
 
 // Ranks of this process that take part where `sharers` of all do.
-int64_t here(const Workload& w, int sharers) { return std::clamp(w.ranks.here, 1, std::max(1, sharers)); }
+int64_t here(const Workload& w, int sharers) { return std::clamp(w.ranks_here, 1, std::max(1, sharers)); }
 
 class Builder {
  public:
-  explicit Builder(const Workload& workload) : w_(workload), ranks_(workload.ranks.here) {}
+  explicit Builder(const Workload& workload) : w_(workload), ranks_(workload.ranks_here) {}
 
   MemoryPlan build() {
     text_encoder();
@@ -40,8 +40,8 @@ class Builder {
   void text_encoder() {
     phase("text encoder", kTextEncoder);
     add("weights", w_.text.weights.held);
-    add("layers being read", w_.text.weights.in_flight * here(w_, w_.ranks.text_encoder));
-    add("activations", w_.text.workspace * here(w_, w_.ranks.text_encoder));
+    add("layers being read", w_.text.weights.in_flight * here(w_, w_.layout.text_ranks));
+    add("activations", w_.text.workspace * here(w_, w_.layout.text_ranks));
   }
 
   void conditions() {
@@ -58,7 +58,7 @@ class Builder {
     add("file pages and forms being made", c.weights.in_flight);
     phase("encode conditions", kConditions);
     add("weights", c.weights.held);
-    add("frames and their past", c.workspace * here(w_, w_.ranks.vae));
+    add("frames and their past", c.workspace * here(w_, w_.layout.vae_ranks));
     add("latents being made", c.making * ranks_);
     add("conditions", c.made * ranks_);
   }
@@ -78,7 +78,7 @@ class Builder {
     };
     common("load " + expert.name);
     add("file pages and forms being made", expert.weights.in_flight);
-    const Bytes context = expert.context * std::min<int64_t>(w_.ranks.data, ranks_);
+    const Bytes context = expert.context * std::min<int64_t>(w_.layout.data, ranks_);
     common("prompt of " + expert.name);
     add("prompt keys and values", context);
     add("their making", expert.context_making * ranks_);
@@ -94,15 +94,10 @@ class Builder {
 
   // Of all ranks here. Ranks of one process are the first ones; all data coordinates are alike.
   Bytes attention_of_ranks() const {
-    const int per_branch = w_.ranks.context.ranks();
-    if (!w_.ranks.sharded) {
-      RankUse alone = w_.ranks;
-      alone.context = {1, 1};
-      return attention_workspace(w_.attention, alone, 0) * ranks_;
-    }
+    const parallel::ContextLayout layout = w_.layout.of_sequence();
     Bytes bytes;
-    for (int rank = 0; rank < w_.ranks.here; ++rank)
-      bytes += attention_workspace(w_.attention, w_.ranks, rank % per_branch);
+    for (int rank = 0; rank < w_.ranks_here; ++rank)
+      bytes += attention_workspace(w_.attention, layout, w_.softmax, rank % layout.ranks());
     return bytes;
   }
 
@@ -112,7 +107,7 @@ class Builder {
     add("file pages and forms being made", w_.vae.weights.in_flight);
     phase("VAE decode", kVae);
     add("weights", w_.vae.weights.held);
-    add("frames and their past", w_.vae.workspace * here(w_, w_.ranks.vae));
+    add("frames and their past", w_.vae.workspace * here(w_, w_.layout.vae_ranks));
     add("frames on their way to the file", w_.vae.output);
     add("frames kept for the dump", w_.vae.kept);
   }

@@ -81,18 +81,18 @@ TEST(MemoryModel, ConditionsAreMadeBeforeDenoisingAndStayThroughIt) {
   EXPECT_EQ(phase(plan, "VAE decode").total(), mega(50 + 1 + 11 + 290 + 1900 + 30 + 400));
   EXPECT_EQ(plan.peak_of(kConditions), mega(1804));
   // Those that share a frame's rows hold a part of it each, and all of them what was made.
-  w.ranks.here = 4;
-  w.ranks.context = {4, 1};
-  w.ranks.vae = 2;
+  w.ranks_here = 4;
+  w.layout.context = {4, 1};
+  w.layout.vae_ranks = 2;
   EXPECT_EQ(phase(memory_model(w), "encode conditions").total(), mega(50 + 4 + 11 + 200 + 2 * 1500 + 4 * (19 + 23)));
 }
 
 TEST(MemoryModel, RanksOfAProcessShareWeightsAndPrompts) {
   Workload w = example();
-  w.ranks.here = 4;
-  w.ranks.data = 2;
-  w.ranks.context = {2, 1};
-  w.ranks.vae = 4;
+  w.ranks_here = 4;
+  w.layout.data = 2;
+  w.layout.context = {2, 1};
+  w.layout.vae_ranks = 4;
   const MemoryPlan four = memory_model(w);
   const MemoryPhase& denoise = phase(four, "denoise with transformer");
   // Two data coordinates have prompts of their own; workspace, buffers and latents are each rank's. A Ulysses rank
@@ -101,7 +101,7 @@ TEST(MemoryModel, RanksOfAProcessShareWeightsAndPrompts) {
   EXPECT_EQ(denoise.total(), mega(50 + 4 + 3000 + 4 * 5 + 2 * 300 + 4 * 200 + 4 * 9) + Bytes(attention));
   EXPECT_EQ(phase(four, "VAE decode").total(), mega(50 + 4 + 290 + 4 * 1900 + 30 + 400));
   // As processes each has weights of its own, and is one rank.
-  w.ranks.here = 1;
+  w.ranks_here = 1;
   EXPECT_EQ(phase(memory_model(w), "VAE decode").total(), mega(2671));
 }
 
@@ -118,8 +118,8 @@ TEST(MemoryModel, OneOfTwoExpertsIsResident) {
 TEST(MemoryModel, AbsurdSizesStayTooMuch) {
   Workload w = example();
   w.experts[0].workspace = Bytes(INT64_MAX / 2);
-  w.ranks.here = 64;
-  w.ranks.context = {1, 64};
+  w.ranks_here = 64;
+  w.layout.context = {1, 64};
   EXPECT_EQ(memory_model(w).peak().total(), Bytes::most());
   EXPECT_EQ(Bytes(-5).count(), 0);
   EXPECT_EQ(Bytes(5) - Bytes(6), Bytes());
@@ -129,11 +129,10 @@ TEST(MemoryModel, AbsurdSizesStayTooMuch) {
 // One rank of two on a ring: its own half of q, k and v; two slots for the other's half of k and v, of which one step
 // uses one; the state of its rows.
 TEST(AttentionMemory, CountsRingBuffersAndState) {
-  RankUse use;
-  use.context = {1, 2};
   const parallel::Sizes sizes{.batch = 1, .tokens = 1000, .heads = 4, .head_dim = 16, .element_bytes = 4};
   const int64_t state = 500 * 4 * (16 + 2) * 4;
-  EXPECT_EQ(attention_workspace(sizes, use, 0), Bytes(kAttention / 2 + kAttention / 3 + state));
+  EXPECT_EQ(attention_workspace(sizes, {.ring = 2}, parallel::Softmax::kOnline, 0),
+            Bytes(kAttention / 2 + kAttention / 3 + state));
 }
 
 }  // namespace

@@ -24,11 +24,11 @@ struct Split {
   int data = 1, ulysses = 1, ring = 1;
 };
 
-Configuration configuration(Split split, int64_t block_q = 0, bool fixed_max = false) {
+Configuration configuration(Split split, int64_t block_q = 0, parallel::Softmax softmax = parallel::Softmax::kOnline) {
   Configuration made;
-  made.ranks.data = split.data;
-  made.ranks.context = {split.ulysses, split.ring};
-  made.ranks.fixed_max = fixed_max;
+  made.layout.data = split.data;
+  made.layout.context = {split.ulysses, split.ring};
+  made.softmax = softmax;
   made.block_q = block_q;
   return made;
 }
@@ -45,10 +45,10 @@ std::vector<PublishedRow> tpu_rows() {
       row("CP8 U8, one branch", configuration({1, 8, 1}), 1, 1.590),
       row("CP4 R4, block_q 4096", configuration({2, 1, 4}, kSmallTile), 2, 3.74),
       row("CP8 U4R2, one branch, block_q 4096", configuration({1, 4, 2}, kSmallTile), 1, 1.98),
-      row("CP4 U2R2, fixed_max", configuration({2, 2, 2}, 0, true), 2, 2.633),
-      row("CP4 U4, fixed_max", configuration({2, 4, 1}, 0, true), 2, 2.895),
+      row("CP4 U2R2, fixed_max", configuration({2, 2, 2}, 0, parallel::Softmax::kFixedMax), 2, 2.633),
+      row("CP4 U4, fixed_max", configuration({2, 4, 1}, 0, parallel::Softmax::kFixedMax), 2, 2.895),
       row("CP8 U8, both branches", configuration({1, 8, 1}), 2, 3.10),
-      row("CP8 U8, both branches, fixed_max", configuration({1, 8, 1}, 0, true), 2, 2.95),
+      row("CP8 U8, both branches, fixed_max", configuration({1, 8, 1}, 0, parallel::Softmax::kFixedMax), 2, 2.95),
   };
 }
 

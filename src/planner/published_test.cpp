@@ -24,8 +24,8 @@ HardwareProfile profile(const std::string& name) { return load_hardware(kFolder 
 
 PublishedRow wan(int data, int ulysses, int ring, int branches) {
   PublishedRow row;
-  row.configuration.ranks.data = data;
-  row.configuration.ranks.context = {ulysses, ring};
+  row.configuration.layout.data = data;
+  row.configuration.layout.context = {ulysses, ring};
   row.branches = branches;
   return row;
 }
@@ -109,7 +109,7 @@ TEST(Published, GpuRunsScaleAsPublishedWithinTenPoints) {
   int compared = 0;
   for (const PublishedResult& result : results()) {
     if (result.row.machine == kTpu) continue;
-    const double ranks = result.row.configuration.ranks.ranks();
+    const double ranks = result.row.configuration.layout.ranks();
     if (ranks == 1) one[result.row.machine] = {result.row.seconds, result.predicted};
     if (ranks != 8 && ranks != 16 && ranks != 64) continue;
     ++compared;
@@ -148,7 +148,7 @@ TEST(PublishedOrderings, FixedMaxIsWorthFourToSevenPercent) {
   const HardwareProfile hardware = profile(kTpu);
   for (PublishedRow row : {wan(2, 2, 2, 2), wan(2, 4, 1, 2), wan(1, 8, 1, 2)}) {
     const double online = seconds(hardware, row);
-    row.configuration.ranks.fixed_max = true;
+    row.configuration.softmax = parallel::Softmax::kFixedMax;
     const double gain = 1 - seconds(hardware, row) / online;
     EXPECT_GT(gain, 0.04) << row.configuration.text();
     EXPECT_LT(gain, 0.07) << row.configuration.text();
@@ -159,7 +159,7 @@ TEST(PublishedOrderings, HeadChunksAreWorthAboutThreePercent) {
   const HardwareProfile hardware = profile(kTpu);
   for (PublishedRow row : {wan(2, 4, 1, 2), wan(1, 8, 1, 1)}) {
     const double whole = seconds(hardware, row);
-    row.configuration.ranks.head_chunks = 2;
+    row.configuration.layout.context.head_chunks = 2;
     EXPECT_NEAR(1 - seconds(hardware, row) / whole, 0.03, 0.015) << row.configuration.text();
   }
 }

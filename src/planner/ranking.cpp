@@ -31,17 +31,6 @@ const char* objective_name(Objective objective) {
   return "";
 }
 
-int complexity_of(const Configuration& configuration, const HardwareProfile& hardware) {
-  const RankUse& use = configuration.ranks;
-  int settings = 0;
-  settings += use.direction != parallel::Direction::kForward ? 1 : 0;
-  settings += use.head_chunks > 1 ? 1 : 0;
-  settings += use.fixed_max ? 1 : 0;
-  settings += configuration.block_q != 0 && configuration.block_q != hardware.block_q ? 1 : 0;
-  settings += use.context.ulysses > 1 && use.context.ring > 1 ? 1 : 0;
-  return settings;
-}
-
 double objective_value(const Question& question, double seconds, int ranks) {
   constexpr double kHour = 3600;
   const HardwareProfile& hardware = question.hardware;

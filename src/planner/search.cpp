@@ -11,11 +11,12 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "planner/search_bound.h"
 #include "planner/search_space.h"
 
 namespace zoetrope::planner {
 namespace {
+
+using parallel::ParallelLayout;
 
 constexpr double kPercent = 100;
 // Of the fastest's time: what rounding makes of equal sums.
@@ -45,13 +46,12 @@ RunPrediction around_denoising(const Work& work, const HardwareProfile& hardware
   Work one = work;
   one.tokens = one.layers = one.steps = 1;
   Configuration configuration;
-  configuration.ranks.vae = ranks;
+  configuration.layout.vae_ranks = ranks;
   return simulate_run(one, hardware, configuration);
 }
 
 // One combination that was simulated, and what of it the bounds of others follow from.
 struct Trial {
-  Split split;
   Kernel kernel;
   Candidate candidate;
 };
@@ -61,7 +61,7 @@ class Search {
   explicit Search(const Question& question) : q_(question), limit_(question.limit()) {}
 
   Ranking run() {
-    check_fixed(q_);
+    check_request(q_);
     if (q_.hardware.devices < q_.ranks) {
       fail(
           "hardware {} has {} device{} for {} ranks, of which each takes one; plan for {} or fewer, or name a profile "
@@ -84,28 +84,20 @@ class Search {
  private:
   // ---- what one configuration costs ----
 
-  Configuration configure(const Split& split, const Kernel& kernel, parallel::Direction direction, int chunks) {
-    Configuration c;
-    RankUse& use = c.ranks;
-    use.here = std::min(q_.ranks_here, split.ranks());
-    use.data = split.data;
-    use.context = split.context;
-    use.sharded = q_.sharded;
-    use.direction = direction;
-    use.head_chunks = chunks;
-    use.fixed_max = kernel.fixed_max;
-    use.text_encoder = std::clamp(q_.fixed.text_encoder.value_or(split.ranks()), 1, split.ranks());
-    c.block_q = kernel.block_q;
-    c.block_kv = q_.fixed.block_kv.value_or(0);
-    use.vae = 1;
-    use.vae = best_vae(c);
+  Configuration configure(const ParallelLayout& split, const Kernel& kernel) {
+    Configuration c{split, kernel.softmax, kernel.block_q, q_.block_kv.value_or(0)};
+    c.layout.text_ranks = std::clamp(q_.request.text_ranks.value_or(split.ranks()), 1, split.ranks());
+    c.layout.vae_ranks = 1;
+    c.layout.vae_ranks = best_vae(c);
     return c;
   }
+
+  int ranks_here(const Configuration& c) const { return std::min(q_.ranks_here, c.layout.ranks()); }
 
   // The ranks that decode fastest among those with room for it; the least that they can hold where none has. It
   // depends on nothing but the number of ranks.
   int best_vae(const Configuration& configuration) {
-    const int ranks = configuration.ranks.ranks();
+    const int ranks = configuration.layout.ranks();
     if (const auto known = vae_.find(ranks); known != vae_.end()) return known->second;
     const std::vector<int> counts = vae_ranks(q_, ranks);
     int best = counts.back();
@@ -113,11 +105,11 @@ class Search {
     for (const int count : counts) {
       if (counts.size() == 1) break;
       Configuration c = configuration;
-      c.ranks.vae = count;
+      c.layout.vae_ranks = count;
       const double seconds = around_denoising(q_.work, q_.hardware, count).shared_rows();
       const MemoryPlan memory = memory_of(c);
       const Bytes most = std::max(memory.peak_of(kVae), memory.peak_of(kConditions));
-      if (seconds >= fastest || most > limit_ * c.ranks.here) continue;
+      if (seconds >= fastest || most > limit_ * ranks_here(c)) continue;
       fastest = seconds;
       best = count;
     }
@@ -125,14 +117,16 @@ class Search {
   }
 
   MemoryPlan memory_of(const Configuration& c) const {
-    const RankUse& use = c.ranks;
-    const auto key = std::array{use.here, use.data, use.context.ranks(), use.vae, use.text_encoder};
+    const ParallelLayout& layout = c.layout;
+    const auto key = std::array{layout.data, layout.context.ranks(), layout.vae_ranks, layout.text_ranks};
     auto known = workloads_.find(key);
-    if (known == workloads_.end()) known = workloads_.emplace(key, q_.memory(use)).first;
+    if (known == workloads_.end()) known = workloads_.emplace(key, q_.memory(layout, ranks_here(c))).first;
     Workload workload = known->second;
-    const int vae = workload.ranks.vae;  // fewer where they cannot share
-    workload.ranks = use;
-    workload.ranks.vae = vae;
+    const int vae = workload.layout.vae_ranks;  // fewer where they cannot share
+    workload.layout = layout;
+    workload.layout.vae_ranks = vae;
+    workload.softmax = c.softmax;
+    workload.ranks_here = ranks_here(c);
     return memory_model(workload);
   }
 
@@ -146,9 +140,10 @@ class Search {
 
   void finish(Candidate& candidate) const {
     const Configuration& c = candidate.configuration;
+    candidate.ranks_here = ranks_here(c);
     candidate.memory = memory_of(c);
-    candidate.bytes_per_rank = candidate.memory.peak().total() / c.ranks.here;
-    candidate.complexity = complexity_of(c, q_.hardware);
+    candidate.bytes_per_rank = candidate.memory.peak().total() / candidate.ranks_here;
+    candidate.complexity = c.complexity(q_.hardware);
     candidate.value = objective_value(q_, candidate.video_seconds(), candidate.ranks());
   }
 
@@ -162,11 +157,9 @@ class Search {
   void try_splits() {
     std::vector<std::pair<Candidate, Trial>> splits;  // with its bound
     for (const int ranks : run_sizes(q_)) {
-      for (const Split& split : legal_splits(q_, ranks)) {
-        const Kernel kernel = kernels(q_, split).front();
-        Trial trial{split, kernel, {}};
-        trial.candidate.configuration =
-            configure(split, kernel, directions(q_, split).front(), head_chunks(q_, split).front());
+      for (const ParallelLayout& split : legal_splits(q_, ranks)) {
+        Trial trial{kernels(q_, split).front(), {}};
+        trial.candidate.configuration = configure(split, trial.kernel);
         Candidate bound = bounded(trial.candidate.configuration);
         splits.emplace_back(std::move(bound), std::move(trial));
       }
@@ -174,8 +167,8 @@ class Search {
     std::stable_sort(splits.begin(), splits.end(),
                      [](const auto& a, const auto& b) { return a.first.value < b.first.value; });
     for (auto& [bound, trial] : splits) {
-      const bool many = trial.split.ranks() > kAlwaysSimulated;
-      if (many && (bound.value > within_error() || !can_fit(trial.split, bound))) {
+      const bool many = bound.ranks() > kAlwaysSimulated;
+      if (many && (bound.value > within_error() || !can_fit(bound))) {
         trial.candidate = std::move(bound);
         hopeless_.push_back(std::move(trial));
         continue;
@@ -190,20 +183,20 @@ class Search {
 
   // Whether one of the settings of a split has room, `plain` or another: head chunks and directions have buffers of
   // their own. Costs a sum of bytes each, where a simulation may cost a second.
-  bool can_fit(const Split& split, const Candidate& plain) {
+  bool can_fit(const Candidate& plain) {
     if (fits(plain)) return true;
-    for (const Kernel& kernel : kernels(q_, split)) {
-      for (const parallel::Direction direction : directions(q_, split))
-        for (const int count : head_chunks(q_, split))
-          if (has_room(configure(split, kernel, direction, count))) return true;
-    }
+    const ParallelLayout& split = plain.configuration.layout;
+    for (const Kernel& kernel : kernels(q_, split))
+      for (const ParallelLayout& turned : in_directions(q_, split))
+        for (const ParallelLayout& layout : in_chunks(q_, turned))
+          if (has_room(configure(layout, kernel))) return true;
     return false;
   }
-  bool has_room(const Configuration& c) const { return memory_of(c).peak().total() / c.ranks.here <= limit_; }
+  bool has_room(const Configuration& c) const { return memory_of(c).peak().total() / ranks_here(c) <= limit_; }
 
   // Of many ranks what has no room is not simulated: its time says nothing.
   Candidate priced_if_it_fits(const Configuration& c) const {
-    return c.ranks.ranks() <= kAlwaysSimulated || has_room(c) ? priced(c) : bounded(c);
+    return c.layout.ranks() <= kAlwaysSimulated || has_room(c) ? priced(c) : bounded(c);
   }
 
   Candidate bounded(const Configuration& c) const {
@@ -211,9 +204,7 @@ class Search {
     Work one = q_.work;
     one.tokens = one.layers = 1;
     Configuration alone = c;
-    alone.ranks.data = 1;
-    alone.ranks.context = {1, 1};
-    alone.ranks.direction = parallel::Direction::kForward;
+    alone.layout.data = alone.layout.context.ulysses = alone.layout.context.ring = 1;
     Candidate candidate;
     candidate.configuration = c;
     candidate.simulated = false;
@@ -229,9 +220,9 @@ class Search {
     if (fits(trial.candidate)) fastest_ = std::min(fastest_, trial.candidate.value);
   }
 
-  double bound(const Trial& base, Change change, int chunks) const {
+  double bound(const Trial& base, const ParallelLayout& changed) const {
     const StepPrediction& step = base.candidate.time.step;
-    const double least = least_of_change(step, change, base.candidate.configuration.ranks.head_chunks, chunks);
+    const double least = least_of_change(step, base.candidate.configuration.layout.context, changed.context);
     const double saved = std::max(0.0, step.seconds - least) * static_cast<double>(q_.work.steps);
     return objective_value(q_, base.candidate.video_seconds() - saved, base.candidate.ranks());
   }
@@ -240,18 +231,18 @@ class Search {
 
   // Every direction, and with it every number of head chunks.
   void vary(const Trial& base) {
-    const RankUse& plain = base.candidate.configuration.ranks;
-    const std::vector<int> chunks = head_chunks(q_, base.split);
-    for (const parallel::Direction direction : directions(q_, base.split)) {
-      Trial turned = base;
-      if (direction != plain.direction) {
-        if (bound(base, Change::kDirection, chunks.back()) > within_error()) continue;
-        turned.candidate = priced_if_it_fits(configure(base.split, base.kernel, direction, plain.head_chunks));
-        keep(turned);
+    const ParallelLayout& plain = base.candidate.configuration.layout;
+    for (const ParallelLayout& turned : in_directions(q_, plain)) {
+      Trial one_chunk = base;
+      const std::vector<ParallelLayout> chunked = in_chunks(q_, turned);
+      if (turned != plain) {
+        if (bound(base, chunked.back()) > within_error()) continue;
+        one_chunk.candidate = priced_if_it_fits(configure(turned, base.kernel));
+        keep(one_chunk);
       }
-      for (const int count : chunks) {
-        if (count == plain.head_chunks || bound(turned, Change::kHeadChunks, count) > within_error()) continue;
-        keep({base.split, base.kernel, priced_if_it_fits(configure(base.split, base.kernel, direction, count))});
+      for (const ParallelLayout& layout : chunked) {
+        if (layout == turned || bound(one_chunk, layout) > within_error()) continue;
+        keep({base.kernel, priced_if_it_fits(configure(layout, base.kernel))});
       }
     }
   }
@@ -262,9 +253,9 @@ class Search {
     for (size_t i = 0; i < count; ++i) {
       const Trial trial = trials_[i];
       if (!fits(trial.candidate) || trial.candidate.value > within_error()) continue;
-      for (const Kernel& kernel : kernels(q_, trial.split)) {
+      for (const Kernel& kernel : kernels(q_, trial.candidate.configuration.layout)) {
         const Trial other = with_kernel(trial, kernel);
-        if (complexity_of(other.candidate.configuration, q_.hardware) >= trial.candidate.complexity) continue;
+        if (other.candidate.configuration.complexity(q_.hardware) >= trial.candidate.complexity) continue;
         keep(priced_trial(other));
       }
     }
@@ -278,7 +269,7 @@ class Search {
         fastest = &trial;
     if (fastest == nullptr) return;
     const Trial one = *fastest;
-    for (const Kernel& kernel : kernels(q_, one.split)) {
+    for (const Kernel& kernel : kernels(q_, one.candidate.configuration.layout)) {
       const Trial other = with_kernel(one, kernel);
       if (!known(other.candidate.configuration)) keep(priced_trial(other));
     }
@@ -289,8 +280,9 @@ class Search {
     int64_t legal = 0;
     for (const std::vector<Trial>* trials : {&bases_, &hopeless_}) {
       for (const Trial& base : *trials) {
-        legal += static_cast<int64_t>(kernels(q_, base.split).size() * directions(q_, base.split).size() *
-                                      head_chunks(q_, base.split).size());
+        const ParallelLayout& split = base.candidate.configuration.layout;
+        legal += static_cast<int64_t>(kernels(q_, split).size() * in_directions(q_, split).size() *
+                                      in_chunks(q_, split).size());
       }
     }
     return legal - static_cast<int64_t>(trials_.size() + hopeless_.size());
@@ -299,7 +291,7 @@ class Search {
   Trial with_kernel(const Trial& trial, const Kernel& kernel) const {
     Trial other = trial;
     other.kernel = kernel;
-    other.candidate.configuration.ranks.fixed_max = kernel.fixed_max;
+    other.candidate.configuration.softmax = kernel.softmax;
     other.candidate.configuration.block_q = kernel.block_q;
     return other;
   }
@@ -308,12 +300,8 @@ class Search {
     return trial;
   }
   bool known(const Configuration& c) const {
-    return std::any_of(trials_.begin(), trials_.end(), [&](const Trial& trial) {
-      const Configuration& other = trial.candidate.configuration;
-      return other.ranks.data == c.ranks.data && other.ranks.context == c.ranks.context &&
-             other.ranks.direction == c.ranks.direction && other.ranks.head_chunks == c.ranks.head_chunks &&
-             other.ranks.fixed_max == c.ranks.fixed_max && other.block_q == c.block_q;
-    });
+    return std::any_of(trials_.begin(), trials_.end(),
+                       [&](const Trial& trial) { return trial.candidate.configuration == c; });
   }
 
   // Decoding is apart from all else: other numbers of ranks are shown with the best only.
@@ -322,17 +310,17 @@ class Search {
     if (best == nullptr) return;
     const Candidate one = *best;
     for (const int count : vae_ranks(q_, one.ranks())) {
-      if (count == one.configuration.ranks.vae) continue;
+      if (count == one.configuration.layout.vae_ranks) continue;
       Candidate other = one;
-      other.configuration.ranks.vae = count;
+      other.configuration.layout.vae_ranks = count;
       const RunPrediction around = around_denoising(q_.work, q_.hardware, count);
       other.time.conditions = around.conditions;
       other.time.vae = around.vae;
       other.memory = memory_of(other.configuration);
-      other.bytes_per_rank = other.memory.peak().total() / other.configuration.ranks.here;
+      other.bytes_per_rank = other.memory.peak().total() / other.ranks_here;
       other.value = objective_value(q_, other.video_seconds(), other.ranks());
       other.complexity += 1;  // beside the one that was chosen for its decoding
-      trials_.push_back({{}, {}, std::move(other)});
+      trials_.push_back({{}, std::move(other)});
     }
   }
 
@@ -356,7 +344,7 @@ class Search {
       const Candidate& c = trial.candidate;
       if (!c.simulated || !fits(c) || c.value >= value) continue;
       value = c.value;
-      fastest_data_ = c.configuration.ranks.data;
+      fastest_data_ = c.configuration.layout.data;
     }
   }
 
@@ -370,10 +358,10 @@ class Search {
   }
   bool as_fast(const Candidate& c) const {
     if (!in_one_memory()) return c.value <= fastest_ * (1 + kRounding);
-    return c.value <= fastest_ * (1 + no_difference()) && c.configuration.ranks.data == fastest_data_;
+    return c.value <= fastest_ * (1 + no_difference()) && c.configuration.layout.data == fastest_data_;
   }
   double no_difference() const { return std::min(kNoDifference, q_.hardware.model_error); }
-  static int ring_of(const Candidate& c) { return c.configuration.ranks.context.ring; }
+  static int ring_of(const Candidate& c) { return c.configuration.layout.context.ring; }
 
   const Candidate* best_trial() const {
     const Candidate* best = nullptr;
@@ -444,7 +432,7 @@ class Search {
   // Total, limit and parts are of the same thing: a process, which is one rank or several.
   std::string does_not_fit(const Candidate& c) const {
     const MemoryPhase& peak = c.memory.peak();
-    const int here = c.configuration.ranks.here;
+    const int here = c.ranks_here;
     const Bytes limit = limit_ * here;
     const std::string who = here == 1 ? "a rank" : fmt::format("a process of {} ranks", here);
     return fmt::format("{} needs {}, {} more than {}, in phase '{}' ({})", who, peak.total().text(),
@@ -454,8 +442,7 @@ class Search {
   void add_illegal() {
     for (const IllegalSplit& illegal : illegal_splits(q_, q_.ranks)) {
       Candidate candidate;
-      candidate.configuration.ranks.data = illegal.split.data;
-      candidate.configuration.ranks.context = illegal.split.context;
+      candidate.configuration.layout = illegal.layout;
       candidate.verdict = Verdict::kIllegal;
       candidate.reason = illegal.reason;
       ranking_.candidates.push_back(std::move(candidate));
@@ -468,21 +455,20 @@ class Search {
   std::pair<Bytes, std::string> least_memory(int ranks) {
     Question wider = q_;
     wider.ranks = ranks;
-    wider.fixed.context.reset();
-    wider.fixed.ulysses.reset();
-    wider.fixed.ring.reset();
+    wider.request.context_ranks.reset();
+    wider.request.context.ulysses.reset();
+    wider.request.context.ring.reset();
     Bytes least = Bytes::most();
     std::string phase;
-    for (const Split& split : legal_splits(wider, ranks)) {
-      RankUse use;
-      use.here = std::min(q_.ranks_here, ranks);
-      use.data = split.data;
-      use.context = split.context;
-      use.sharded = q_.sharded;
-      use.text_encoder = ranks;
-      use.vae = vae_ranks(wider, ranks).back();
-      const MemoryPlan plan = memory_model(q_.memory(use));
-      const Bytes bytes = plan.peak().total() / use.here;
+    const int here = std::min(q_.ranks_here, ranks);
+    for (const ParallelLayout& split : legal_splits(wider, ranks)) {
+      // With one head chunk and a forward ring.
+      ParallelLayout layout = split;
+      layout.context = {split.context.ulysses, split.context.ring};
+      layout.text_ranks = ranks;
+      layout.vae_ranks = vae_ranks(wider, ranks).back();
+      const MemoryPlan plan = memory_model(q_.memory(layout, here));
+      const Bytes bytes = plan.peak().total() / here;
       if (bytes >= least) continue;
       least = bytes;
       phase = plan.peak().name;
@@ -515,7 +501,7 @@ class Search {
   std::vector<Trial> trials_;    // all that were
   std::vector<Trial> hopeless_;  // the plain ones of splits whose bound was enough
   std::map<int, int> vae_;       // by ranks
-  mutable std::map<std::array<int, 5>, Workload> workloads_;
+  mutable std::map<std::array<int, 4>, Workload> workloads_;
   double fastest_ = std::numeric_limits<double>::infinity();
   int fastest_data_ = 0;
   Ranking ranking_;

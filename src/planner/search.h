@@ -3,7 +3,7 @@
 //
 // Every split (data × Ulysses × ring), of many ranks those whose bound leaves a chance, is simulated with its fastest
 // kernel (softmax and tile), one head chunk and a forward ring. From its breakdown follows a bound for its directions
-// and head chunks (search_bound.h). What cannot come within the model's error of the fastest even so is left out, and
+// and head chunks (search_space.h). What cannot come within the model's error of the fastest even so is left out, and
 // counted; all others are simulated. Kernels change the tiles alone: the others are tried where they would make the
 // fastest, or one tied with it, simpler.
 #pragma once
@@ -26,27 +26,21 @@ enum class Objective : uint8_t {
 };
 const char* objective_name(Objective objective);  // "latency", "throughput", "cost"
 
-// What the user has fixed; unset is searched.
-struct Fixed {
-  std::optional<int> data, context, ulysses, ring, head_chunks, vae, text_encoder;
-  std::optional<parallel::Direction> direction;
-  std::optional<bool> fixed_max;
-  std::optional<int64_t> block_q, block_kv;
-};
-
 struct Question {
   Work work;
   HardwareProfile hardware;
   int ranks = 1;
-  int ranks_here = 1;   // that share a process, and its weights
-  bool sharded = true;  // false: every rank computes all tokens of its branches (flash_min_seq_length)
-  Fixed fixed;
+  int ranks_here = 1;               // that share a process, and its weights
+  bool sharded = true;              // false: every rank computes all tokens of its branches (flash_min_seq_length)
+  parallel::LayoutRequest request;  // what is unset is searched
+  std::optional<parallel::Softmax> softmax;  // the same
+  std::optional<int64_t> block_q, block_kv;  // the first unset: searched; the second: the profile's
   Objective objective = Objective::kLatency;
   std::optional<Bytes> memory_limit;  // of a rank's device; unset: the profile's
-  // The memory of a configuration: the workload that the model family makes of it. How a context is split into Ulysses
-  // and ring, head chunks, direction and softmax may change nothing in it but its own `ranks`: it is asked once for all
-  // of these.
-  std::function<Workload(const RankUse&)> memory;
+  // The memory of a layout: the workload that the model family makes of it. How a context is split into Ulysses and
+  // ring, head chunks, direction and softmax may change nothing in it but its own `layout`: it is asked once for all of
+  // these.
+  std::function<Workload(const parallel::ParallelLayout&, int ranks_here)> memory;
 
   Bytes limit() const { return memory_limit.value_or(hardware.device_memory); }
 };
@@ -56,24 +50,21 @@ const char* verdict_name(Verdict verdict);  // "best", "tie", "slower", "does_no
 
 struct Candidate {
   Configuration configuration;
+  int ranks_here = 1;  // that share a process
   Verdict verdict = Verdict::kSlower;
   std::string reason;     // one line: "7.1 % slower: exchange over 'node' 12 %", "needs 93.1 GB, 13.1 GB more than …"
-  bool simulated = true;  // false: `time` is a bound, see search_bound.h
+  bool simulated = true;  // false: `time` is a bound, see search_space.h
   RunPrediction time;     // of legal ones
   MemoryPlan memory;      // of one process: all ranks that share it
   Bytes bytes_per_rank;
   // Of the objective, smaller is better: seconds of a video, seconds between videos, or its price (device-seconds).
   // Loading is not in it: it is the same for all, and done once for many videos.
   double value = 0;
-  int complexity = 0;  // settings that are not the plain ones, see complexity_of()
+  int complexity = 0;  // settings that are not the plain ones, Configuration::complexity()
 
-  int ranks() const { return configuration.ranks.ranks(); }
+  int ranks() const { return configuration.layout.ranks(); }
   double video_seconds() const { return time.total() - time.load; }
 };
-
-// How many settings make a configuration less simple than it could be: a direction that is not forward, head chunks,
-// fixed-max softmax, a tile that is not the profile's, Ulysses and a ring together.
-int complexity_of(const Configuration& configuration, const HardwareProfile& hardware);
 
 // What a run of `ranks` ranks that takes `seconds` counts under the question's objective, see Candidate::value.
 double objective_value(const Question& question, double seconds, int ranks);
@@ -97,8 +88,8 @@ struct Ranking {
   std::string least_that_fits;
 };
 
-// Throws Error where `fixed` leaves nothing legal, with the legal values, and where the profile has fewer devices than
-// there are ranks.
+// Throws Error where the request leaves nothing legal, with the legal values, and where the profile has fewer devices
+// than there are ranks.
 Ranking search(const Question& question);
 
 }  // namespace zoetrope::planner

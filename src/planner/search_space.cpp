@@ -8,36 +8,59 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "parallel/ring.h"
 #include "planner/layer_walk.h"
 
 namespace zoetrope::planner {
 namespace {
 
-constexpr int kHeadChunks[] = {1, 2, 4, 5, 8};
+using parallel::ContextLayout;
+using parallel::LayoutRequest;
+using parallel::ParallelLayout;
+using parallel::Softmax;
 
-bool matches(const Fixed& fixed, const Split& split) {
+constexpr int kMoreHeadChunks[] = {2, 4, 5, 8};
+// Shares of the ring's waiting that stay.
+constexpr double kLeftByDirection = 0.25, kLeftByHeadChunks = 0.75;
+
+// Bytes/s into a device over all its links, and the shortest latency.
+struct BestLink {
+  double bandwidth = 0;
+  double latency = 0;
+};
+BestLink best_link(const HardwareProfile& hardware) {
+  BestLink best;
+  for (const LinkLevel& level : hardware.links) {
+    const int ways = is_grid(level.kind) ? 2 * static_cast<int>(level.shape.size()) : std::max(1, level.ports);
+    best.bandwidth += level.bandwidth * ways;
+    best.latency = &level == &hardware.links.front() ? level.latency : std::min(best.latency, level.latency);
+  }
+  return best;
+}
+
+bool matches(const LayoutRequest& request, const ParallelLayout& layout) {
   const auto is = [](const std::optional<int>& wanted, int value) { return !wanted || *wanted == value; };
-  return is(fixed.data, split.data) && is(fixed.context, split.context.ranks()) &&
-         is(fixed.ulysses, split.context.ulysses) && is(fixed.ring, split.context.ring);
+  return is(request.data, layout.data) && is(request.context_ranks, layout.context.ranks()) &&
+         is(request.context.ulysses, layout.context.ulysses) && is(request.context.ring, layout.context.ring);
 }
 
 // All of so many ranks, whatever is fixed.
-std::vector<Split> all_splits(const Question& question, int ranks) {
-  std::vector<Split> splits;
+std::vector<ParallelLayout> all_splits(const Question& question, int ranks) {
+  std::vector<ParallelLayout> splits;
   for (int data = 1; data <= question.work.branches && data <= ranks; ++data) {
     if (ranks % data != 0 || question.work.branches % data != 0) continue;
     const int context = ranks / data;
     for (const int ulysses : parallel::legal_ulysses(context, question.work.heads))
-      splits.push_back({data, {ulysses, context / ulysses}});
+      splits.push_back({.data = data, .context = {ulysses, context / ulysses}, .sharded = question.sharded});
   }
   return splits;
 }
 
 // Values of one field among splits.
 template <typename Field>
-std::set<int> values(const std::vector<Split>& splits, const Field& field) {
+std::set<int> values(const std::vector<ParallelLayout>& splits, const Field& field) {
   std::set<int> found;
-  for (const Split& split : splits) found.insert(field(split));
+  for (const ParallelLayout& split : splits) found.insert(field(split));
   return found;
 }
 
@@ -56,7 +79,7 @@ class Narrowing {
       fail("{}={} is not possible for {} rank{}{}; legal values: {}", key, *wanted, ranks_, ranks_ == 1 ? "" : "s",
            left_.size() < all_ ? " with what else is fixed" : "", text(legal(field)));
     }
-    std::erase_if(left_, [&](const Split& split) { return field(split) != *wanted; });
+    std::erase_if(left_, [&](const ParallelLayout& split) { return field(split) != *wanted; });
   }
   template <typename Field>
   std::set<int> legal(const Field& field) const {
@@ -64,13 +87,13 @@ class Narrowing {
   }
 
  private:
-  std::vector<Split> left_;
+  std::vector<ParallelLayout> left_;
   size_t all_;
   int ranks_;
 };
 
 void check_splits(const Question& question, int ranks) {
-  const Fixed& fixed = question.fixed;
+  const LayoutRequest& fixed = question.request;
   const int branches = question.work.branches;
   if (fixed.data && *fixed.data > branches) {
     fail("data_parallelism={}: there {} here; use {}", *fixed.data,
@@ -78,16 +101,17 @@ void check_splits(const Question& question, int ranks) {
                        : fmt::format("are {} branches of guidance", branches),
          branches == 1 ? "1" : "1 or 2");
   }
-  const auto ulysses = [](const Split& split) { return split.context.ulysses; };
+  const auto ulysses = [](const ParallelLayout& split) { return split.context.ulysses; };
   Narrowing left(question, ranks);
-  left.narrow("data_parallelism", fixed.data, [](const Split& split) { return split.data; });
-  left.narrow("context_parallelism", fixed.context, [](const Split& split) { return split.context.ranks(); });
-  if (fixed.ulysses && *fixed.ulysses > question.work.heads) {
+  left.narrow("data_parallelism", fixed.data, [](const ParallelLayout& split) { return split.data; });
+  left.narrow("context_parallelism", fixed.context_ranks,
+              [](const ParallelLayout& split) { return split.context.ranks(); });
+  if (fixed.context.ulysses && *fixed.context.ulysses > question.work.heads) {
     fail("ulysses_shards={} is more than the {} heads, and a rank cannot attend less than one head; legal values: {}",
-         *fixed.ulysses, question.work.heads, text(left.legal(ulysses)));
+         *fixed.context.ulysses, question.work.heads, text(left.legal(ulysses)));
   }
-  left.narrow("ulysses_shards", fixed.ulysses, ulysses);
-  left.narrow("attention: ring", fixed.ring, [](const Split& split) { return split.context.ring; });
+  left.narrow("ulysses_shards", fixed.context.ulysses, ulysses);
+  left.narrow("attention: ring", fixed.context.ring, [](const ParallelLayout& split) { return split.context.ring; });
 }
 
 }  // namespace
@@ -100,12 +124,13 @@ std::vector<int> run_sizes(const Question& question) {
   return sizes;
 }
 
-std::vector<Split> legal_splits(const Question& question, int ranks) {
-  std::vector<Split> splits = all_splits(question, ranks);
-  std::erase_if(splits, [&](const Split& split) { return !matches(question.fixed, split); });
+std::vector<ParallelLayout> legal_splits(const Question& question, int ranks) {
+  std::vector<ParallelLayout> splits = all_splits(question, ranks);
+  std::erase_if(splits, [&](const ParallelLayout& split) { return !matches(question.request, split); });
+  for (ParallelLayout& split : splits) split = in_chunks(question, in_directions(question, split).front()).front();
   if (question.sharded) return splits;
   // Where every rank computes all tokens, how a context is split changes nothing.
-  const auto same = [](const Split& a, const Split& b) { return a.data == b.data; };
+  const auto same = [](const ParallelLayout& a, const ParallelLayout& b) { return a.data == b.data; };
   splits.erase(std::unique(splits.begin(), splits.end(), same), splits.end());
   return splits;
 }
@@ -113,17 +138,18 @@ std::vector<Split> legal_splits(const Question& question, int ranks) {
 std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks) {
   std::vector<IllegalSplit> illegal;
   const int branches = question.work.branches;
-  const bool data_open = !question.fixed.data && !question.fixed.context;
-  const Split halves{2, {1, (ranks + 1) / 2}};
+  const bool data_open = !question.request.data && !question.request.context_ranks;
+  const ParallelLayout halves{.data = 2, .context = {1, (ranks + 1) / 2}};
   if (data_open && ranks > 1 && branches == 1)
     illegal.push_back({halves, "without guidance there is one branch to compute"});
   if (data_open && branches == 2 && ranks > 1 && ranks % 2 != 0)
     illegal.push_back({halves, fmt::format("{} ranks cannot be halved", ranks)});
-  if (question.fixed.ulysses || question.fixed.ring) return illegal;
-  for (const int context : values(legal_splits(question, ranks), [](const Split& s) { return s.context.ranks(); })) {
+  if (question.request.context.ulysses || question.request.context.ring) return illegal;
+  for (const int context :
+       values(legal_splits(question, ranks), [](const ParallelLayout& s) { return s.context.ranks(); })) {
     for (const int ulysses : parallel::legal_ulysses(context, context)) {
       if (ulysses <= question.work.heads) continue;
-      illegal.push_back({{ranks / context, {ulysses, context / ulysses}},
+      illegal.push_back({{.data = ranks / context, .context = {ulysses, context / ulysses}},
                          fmt::format("{} Ulysses ranks, but {} heads, and a rank cannot attend less than one", ulysses,
                                      question.work.heads)});
     }
@@ -131,74 +157,113 @@ std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks) {
   return illegal;
 }
 
-void check_fixed(const Question& question) {
-  const Fixed& fixed = question.fixed;
+void check_request(const Question& question) {
+  const LayoutRequest& fixed = question.request;
   const std::vector<int> sizes = run_sizes(question);
   const bool any =
       std::any_of(sizes.begin(), sizes.end(), [&](int ranks) { return !legal_splits(question, ranks).empty(); });
   if (!any) check_splits(question, question.ranks);
-  if (fixed.head_chunks && *fixed.head_chunks < 1)
-    fail("ulysses_attention_chunks={} must be at least 1, which is one group of all heads", *fixed.head_chunks);
-  if (fixed.block_q && *fixed.block_q < 0) fail("block_q={} must be at least 1", *fixed.block_q);
+  if (fixed.context.head_chunks && *fixed.context.head_chunks < 1)
+    fail("ulysses_attention_chunks={} must be at least 1, which is one group of all heads", *fixed.context.head_chunks);
+  if (question.block_q && *question.block_q < 0) fail("block_q={} must be at least 1", *question.block_q);
   const auto rows = static_cast<int>(std::min<int64_t>(question.ranks, question.work.vae_rows));
-  if (fixed.vae && (*fixed.vae < 1 || *fixed.vae > rows)) {
+  if (fixed.vae_ranks && (*fixed.vae_ranks < 1 || *fixed.vae_ranks > rows)) {
     fail("vae_parallel={}: from 1 to {}, for there {} {} rank{} and {} latent rows, of which every rank needs one",
-         *fixed.vae, rows, question.ranks == 1 ? "is" : "are", question.ranks, question.ranks == 1 ? "" : "s",
+         *fixed.vae_ranks, rows, question.ranks == 1 ? "is" : "are", question.ranks, question.ranks == 1 ? "" : "s",
          question.work.vae_rows);
   }
 }
 
-std::vector<Kernel> kernels(const Question& question, const Split& split) {
+std::vector<Kernel> kernels(const Question& question, const ParallelLayout& split) {
   const HardwareProfile& hardware = question.hardware;
   const ComputeFigures& figures = hardware.compute(question.work.element_bytes);
-  std::vector<bool> softmaxes{false};
-  if (figures.fixed_max_gain > 1) softmaxes.push_back(true);
-  if (question.fixed.fixed_max) softmaxes = {*question.fixed.fixed_max};
+  std::vector<Softmax> softmaxes{Softmax::kOnline};
+  if (figures.fixed_max_gain > 1) softmaxes.push_back(Softmax::kFixedMax);
+  if (question.softmax) softmaxes = {*question.softmax};
   std::vector<int64_t> blocks = hardware.block_q_choices;
   if (blocks.empty()) blocks = {0};
-  if (question.fixed.block_q) blocks = {*question.fixed.block_q};
-  const int64_t queries = ceil_div(question.work.tokens, question.sharded ? split.context.ring : 1);
+  if (question.block_q) blocks = {*question.block_q};
+  const int64_t queries = ceil_div(question.work.tokens, split.of_sequence().ring);
   std::vector<Kernel> found;
-  for (const bool fixed_max : softmaxes) {
+  for (const Softmax softmax : softmaxes) {
     for (const int64_t block : blocks) {
       const int64_t wanted = block > 0 ? block : hardware.block_q;
       const int64_t rows = wanted > 0 ? std::min(wanted, queries) : queries;
       const double efficiency = figures.attention.at(static_cast<double>(rows));
-      const double gain = fixed_max ? figures.fixed_max_gain : 1;
-      found.push_back({fixed_max, block, padding(queries, rows) / (efficiency * gain)});
+      const double gain = softmax == Softmax::kFixedMax ? figures.fixed_max_gain : 1;
+      found.push_back({softmax, block, padding(queries, rows) / (efficiency * gain)});
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const Kernel& a, const Kernel& b) { return a.price < b.price; });
   return found;
 }
 
-std::vector<parallel::Direction> directions(const Question& question, const Split& split) {
+std::vector<ParallelLayout> in_directions(const Question& question, const ParallelLayout& split) {
   using parallel::Direction;
   // Two ranks have one neighbour: all directions send the same there.
   constexpr int kFewestForDirections = 3;
-  const bool ring = question.sharded && split.context.ring >= kFewestForDirections;
-  if (question.fixed.direction) return {*question.fixed.direction};
-  if (!ring) return {Direction::kForward};
-  return {Direction::kForward, Direction::kTwoWay, Direction::kOpen};
+  std::vector<Direction> directions{Direction::kForward};
+  if (question.request.context.direction) directions = {*question.request.context.direction};
+  else if (split.of_sequence().ring >= kFewestForDirections)
+    directions.assign(std::begin(parallel::kDirections), std::end(parallel::kDirections));
+  std::vector<ParallelLayout> layouts(directions.size(), split);
+  for (size_t i = 0; i < layouts.size(); ++i) layouts[i].context.direction = directions[i];
+  return layouts;
 }
 
-std::vector<int> head_chunks(const Question& question, const Split& split) {
-  if (question.fixed.head_chunks) return {*question.fixed.head_chunks};
-  if (split.context.ulysses == 1 || !question.sharded) return {1};
-  const int64_t heads = ceil_div(question.work.heads, split.context.ulysses);
-  std::vector<int> chunks;
-  for (const int count : kHeadChunks)
-    if (count <= heads) chunks.push_back(count);
-  return chunks;
+std::vector<ParallelLayout> in_chunks(const Question& question, const ParallelLayout& split) {
+  std::vector<int> counts{1};
+  const int ulysses = split.of_sequence().ulysses;
+  if (question.request.context.head_chunks) counts = {*question.request.context.head_chunks};
+  else if (ulysses > 1)
+    for (const int count : kMoreHeadChunks)
+      if (count <= ceil_div(question.work.heads, ulysses)) counts.push_back(count);
+  std::vector<ParallelLayout> layouts(counts.size(), split);
+  for (size_t i = 0; i < layouts.size(); ++i) layouts[i].context.head_chunks = counts[i];
+  return layouts;
 }
 
 std::vector<int> vae_ranks(const Question& question, int ranks) {
   const auto most = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(ranks, question.work.vae_rows)));
-  if (question.fixed.vae) return {std::clamp(*question.fixed.vae, 1, most)};
+  if (question.request.vae_ranks) return {std::clamp(*question.request.vae_ranks, 1, most)};
   std::vector<int> counts;
   for (int count = 1; count < most; count *= 2) counts.push_back(count);
   counts.push_back(most);
   return counts;
+}
+
+StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware, const Configuration& configuration) {
+  const Prices prices(work, hardware, configuration);
+  const int64_t batch = work.branches / configuration.layout.data;
+  const parallel::ContextLayout context = configuration.layout.of_sequence();
+  const int64_t tokens = ceil_div(work.tokens, context.ranks()), block = work.tokens / context.ring;
+  const int64_t heads = ceil_div(work.heads, context.ulysses);
+  const auto layers = static_cast<double>(work.layers);
+  Breakdown least;
+  least.linear = layers * prices.products(work.linear_flop + work.cross_flop, tokens, batch);
+  least.tokens = layers * prices.tokens(tokens, batch);
+  least.overhead = layers * hardware.layer_overhead * static_cast<double>(batch);
+  least.attention = layers * context.ring * prices.attention(block, block, heads, batch);
+  const BestLink link = best_link(hardware);
+  const double bytes =
+      static_cast<double>(parallel::kv_bytes(work.sizes(batch), {0, block * (context.ring - 1)}, heads));
+  const int hops = (context.ring - 1) / 2;
+  const double ring = layers * std::max(link.bandwidth > 0 ? bytes / link.bandwidth : 0, hops * link.latency);
+  least.exposed_ring = std::max(0.0, ring - least.attention);
+  StepPrediction step;
+  step.seconds = least.total();
+  step.ranks = {least};
+  return step;
+}
+
+double least_of_change(const StepPrediction& plain, const parallel::ContextLayout& before,
+                       const parallel::ContextLayout& after) {
+  const Breakdown& c = plain.critical();
+  const double exchange = c.exposed_exchange * before.head_chunks / std::max(before.head_chunks, after.head_chunks);
+  const double attention = before.direction != after.direction
+                               ? std::max(c.attention, kLeftByDirection * c.exposed_ring)
+                               : c.attention + kLeftByHeadChunks * c.exposed_ring;
+  return c.linear + c.tokens + c.overhead + c.gather + exchange + attention;
 }
 
 }  // namespace zoetrope::planner

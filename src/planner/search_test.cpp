@@ -15,6 +15,7 @@ namespace zoetrope::planner {
 namespace {
 
 using parallel::Direction;
+using parallel::ParallelLayout;
 using ::testing::HasSubstr;
 
 // Eight devices of 100 TFLOP/s on a switch without latency that is fast enough not to matter.
@@ -58,13 +59,14 @@ Work small_work() {
 }
 
 // A process holds 8 GB and 16 GB over the ranks.
-Workload small_memory(const RankUse& use) {
+Workload small_memory(const ParallelLayout& layout, int ranks_here) {
   Workload w;
-  w.ranks = use;
+  w.layout = layout;
+  w.ranks_here = ranks_here;
   w.program = Bytes(8'000'000'000);
   w.experts.resize(1);
   w.experts[0].name = "transformer";
-  w.experts[0].workspace = Bytes(16'000'000'000) / use.ranks();
+  w.experts[0].workspace = Bytes(16'000'000'000) / layout.ranks();
   w.attention = {1, 8192, 8, 128, 2};
   return w;
 }
@@ -105,10 +107,10 @@ TEST(Search, OneRankHasOneSplit) {
 TEST(Search, SlowLinksWantTheBranchesApart) {
   const Ranking ranking = search(question(2, machine(2, 1e9)));
   ASSERT_NE(ranking.best(), nullptr);
-  EXPECT_EQ(ranking.best()->configuration.ranks.data, 2);
+  EXPECT_EQ(ranking.best()->configuration.layout.data, 2);
   const Candidate* slower = find(ranking, Verdict::kSlower);
   ASSERT_NE(slower, nullptr);
-  EXPECT_EQ(slower->configuration.ranks.data, 1);
+  EXPECT_EQ(slower->configuration.layout.data, 1);
   EXPECT_THAT(slower->reason, HasSubstr(" % slower: ring +"));
 }
 
@@ -127,7 +129,8 @@ TEST(Search, UlyssesStaysInsideAHostAndTheRingGoesAcross) {
   q.work.tokens = 65536;
   const Ranking ranking = search(q);
   ASSERT_NE(ranking.best(), nullptr);
-  EXPECT_EQ(ranking.best()->configuration.ranks.context, (parallel::Topology{4, 2})) << ranking.best()->reason;
+  EXPECT_EQ(ranking.best()->configuration.layout.context.ulysses, 4) << ranking.best()->reason;
+  EXPECT_EQ(ranking.best()->configuration.layout.context.ring, 2) << ranking.best()->reason;
 }
 
 TEST(Search, TheBestIsTheFastestAndTheSimplerTieIsNamed) {
@@ -135,14 +138,14 @@ TEST(Search, TheBestIsTheFastestAndTheSimplerTieIsNamed) {
   hardware.bf16.fixed_max_gain = 1.04;  // of attention alone: less than 5 % of a step
   const Ranking ranking = search(question(4, hardware));
   ASSERT_NE(ranking.best(), nullptr);
-  EXPECT_TRUE(ranking.best()->configuration.ranks.fixed_max);
+  EXPECT_EQ(ranking.best()->configuration.softmax, parallel::Softmax::kFixedMax);
   for (const Candidate& c : ranking.candidates)
     EXPECT_TRUE(c.verdict == Verdict::kIllegal || ranking.best()->value <= c.value * (1 + 1e-9)) << c.reason;
   const Candidate* simpler = ranking.simpler();
   ASSERT_NE(simpler, nullptr);
   EXPECT_EQ(simpler->verdict, Verdict::kTie);
   EXPECT_EQ(simpler->complexity, 0);
-  EXPECT_FALSE(simpler->configuration.ranks.fixed_max);
+  EXPECT_EQ(simpler->configuration.softmax, parallel::Softmax::kOnline);
   EXPECT_THAT(simpler->reason, HasSubstr("% slower, less than the model's error of 5.0 %"));
   for (const Candidate& c : ranking.candidates) {
     if (c.verdict != Verdict::kTie) continue;
@@ -153,7 +156,7 @@ TEST(Search, TheBestIsTheFastestAndTheSimplerTieIsNamed) {
   // What is clearly faster is no tie, and what is as simple needs nothing beside it.
   hardware.bf16.fixed_max_gain = 2;
   const Ranking clear = search(question(1, hardware));
-  EXPECT_TRUE(clear.best()->configuration.ranks.fixed_max);
+  EXPECT_EQ(clear.best()->configuration.softmax, parallel::Softmax::kFixedMax);
   EXPECT_EQ(clear.simpler(), nullptr);
   EXPECT_EQ(search(question(1)).simpler(), nullptr);
 }
@@ -172,7 +175,7 @@ TEST(Search, OfWhatTakesTheSameTimeTheLongestRingIsTheBest) {
   };
   const auto best_on = [&](LinkKind kind, double memory_bandwidth) { return search(asked(kind, memory_bandwidth)); };
   const auto ring_of = [](const Ranking& ranking) {
-    return ranking.best() == nullptr ? 0 : ranking.best()->configuration.ranks.context.ring;
+    return ranking.best() == nullptr ? 0 : ranking.best()->configuration.layout.context.ring;
   };
   const Ranking shared = best_on(LinkKind::kBus, 1e13);
   ASSERT_EQ(ring_of(shared), 4);
@@ -181,7 +184,7 @@ TEST(Search, OfWhatTakesTheSameTimeTheLongestRingIsTheBest) {
   EXPECT_EQ(ring_of(best_on(LinkKind::kBus, 1e11)), 1);
   Question guided = asked(LinkKind::kBus, 1e13);
   guided.work.branches = 2;
-  EXPECT_EQ(search(guided).best()->configuration.ranks.data, 2);
+  EXPECT_EQ(search(guided).best()->configuration.layout.data, 2);
   EXPECT_EQ(ring_of(search(guided)), 2);
   Question cheapest = asked(LinkKind::kBus, 1e13);
   cheapest.objective = Objective::kCost;
@@ -240,25 +243,25 @@ TEST(Search, MoreRanksThanDevicesAreRefused) {
 // What needs less memory wins where the rest has no room: here decoding, whose frames are shared.
 TEST(Search, RanksThatDecodeFollowMemory) {
   Question q = question(4);
-  q.memory = [](const RankUse& use) {
-    Workload w = small_memory(use);
-    w.vae.workspace = Bytes(40'000'000'000) / use.vae;
+  q.memory = [](const ParallelLayout& layout, int ranks_here) {
+    Workload w = small_memory(layout, ranks_here);
+    w.vae.workspace = Bytes(40'000'000'000) / layout.vae_ranks;
     return w;
   };
-  EXPECT_EQ(search(q).best()->configuration.ranks.vae, 4);
+  EXPECT_EQ(search(q).best()->configuration.layout.vae_ranks, 4);
   q.memory_limit = Bytes(30'000'000'000);
   const Ranking ranking = search(q);
-  EXPECT_EQ(ranking.best()->configuration.ranks.vae, 4);
+  EXPECT_EQ(ranking.best()->configuration.layout.vae_ranks, 4);
   bool seen = false;
   for (const Candidate& c : ranking.candidates) {
-    if (c.configuration.ranks.vae != 1) continue;
+    if (c.configuration.layout.vae_ranks != 1) continue;
     seen = true;
     EXPECT_EQ(c.verdict, Verdict::kDoesNotFit);
     EXPECT_THAT(c.reason, HasSubstr("VAE decode"));
   }
   EXPECT_TRUE(seen);
-  q.fixed.vae = 2;
-  EXPECT_EQ(search(q).best()->configuration.ranks.vae, 2);
+  q.request.vae_ranks = 2;
+  EXPECT_EQ(search(q).best()->configuration.layout.vae_ranks, 2);
 }
 
 TEST(Search, RanksOfOneProcessShareItsMemory) {
@@ -298,9 +301,9 @@ TEST(Search, EveryNumberOfRanksHasALegalPlan) {
     std::set<std::string> texts;
     for (const Candidate& c : ranking.candidates) {
       if (c.verdict == Verdict::kIllegal) continue;
-      EXPECT_LE(c.configuration.ranks.context.ulysses, 5);
+      EXPECT_LE(c.configuration.layout.context.ulysses, 5);
       EXPECT_EQ(c.ranks(), ranks);
-      EXPECT_TRUE(texts.insert(c.configuration.text() + std::to_string(c.configuration.ranks.vae)).second);
+      EXPECT_TRUE(texts.insert(c.configuration.text() + std::to_string(c.configuration.layout.vae_ranks)).second);
     }
   }
 }
@@ -323,52 +326,49 @@ TEST(Search, WithoutShardsOnlyTheBranchesAreSplit) {
   q.sharded = false;
   std::multiset<int> data;
   for (const Candidate& c : search(q).candidates)
-    if (c.configuration.ranks.vae == 8) data.insert(c.configuration.ranks.data);
+    if (c.configuration.layout.vae_ranks == 8) data.insert(c.configuration.layout.data);
   EXPECT_EQ(data, (std::multiset<int>{1, 2}));
-  EXPECT_EQ(search(q).best()->configuration.ranks.data, 2);
+  EXPECT_EQ(search(q).best()->configuration.layout.data, 2);
 }
 
 TEST(Search, FixedValuesAreKept) {
   Question q = question(8);
-  q.fixed.data = 1;
-  q.fixed.ulysses = 2;
-  q.fixed.direction = Direction::kTwoWay;
-  q.fixed.head_chunks = 3;
-  q.fixed.fixed_max = true;
+  q.request.data = 1;
+  q.request.context.ulysses = 2;
+  q.request.context.direction = Direction::kTwoWay;
+  q.request.context.head_chunks = 3;
+  q.softmax = parallel::Softmax::kFixedMax;
   const Ranking ranking = search(q);
   ASSERT_NE(ranking.best(), nullptr);
   for (const Candidate& c : ranking.candidates) {
-    const RankUse& use = c.configuration.ranks;
-    EXPECT_EQ(use.data, 1);
-    EXPECT_EQ(use.context, (parallel::Topology{2, 4}));
-    EXPECT_EQ(use.direction, Direction::kTwoWay);
-    EXPECT_EQ(use.head_chunks, 3);
-    EXPECT_TRUE(use.fixed_max);
+    EXPECT_EQ(c.configuration.layout.data, 1);
+    EXPECT_EQ(c.configuration.layout.context, (parallel::ContextLayout{2, 4, Direction::kTwoWay, 3}));
+    EXPECT_EQ(c.configuration.softmax, parallel::Softmax::kFixedMax);
   }
 }
 
 TEST(Search, FixedValuesThatLeaveNothingAreRefusedWithTheLegalOnes) {
   Question q = question(4);
-  q.fixed.ulysses = 3;
+  q.request.context.ulysses = 3;
   EXPECT_THAT(refusal(q), HasSubstr("ulysses_shards=3 is not possible for 4 ranks"));
   EXPECT_THAT(refusal(q), HasSubstr("legal values: 1, 2, 4"));
-  q.fixed.data = 2;
+  q.request.data = 2;
   EXPECT_THAT(refusal(q), HasSubstr("legal values: 1, 2"));
-  q.fixed = {};
-  q.fixed.ulysses = 16;
+  q.request = {};
+  q.request.context.ulysses = 16;
   q.work.heads = 8;
   EXPECT_THAT(refusal(q), HasSubstr("more than the 8 heads"));
-  q.fixed = {};
-  q.fixed.data = 3;
+  q.request = {};
+  q.request.data = 3;
   EXPECT_THAT(refusal(q), HasSubstr("there are 2 branches of guidance here; use 1 or 2"));
-  q.fixed.data = 2;
+  q.request.data = 2;
   q.ranks = 3;
   EXPECT_THAT(refusal(q), HasSubstr("data_parallelism=2 is not possible for 3 ranks"));
-  q.fixed = {};
-  q.fixed.vae = 5;
+  q.request = {};
+  q.request.vae_ranks = 5;
   EXPECT_THAT(refusal(q), HasSubstr("vae_parallel=5: from 1 to 3"));
-  q.fixed = {};
-  q.fixed.context = 2;
+  q.request = {};
+  q.request.context_ranks = 2;
   EXPECT_THAT(refusal(q), HasSubstr("context_parallelism=2 is not possible for 3 ranks"));
 }
 
@@ -378,7 +378,7 @@ TEST(Search, ThroughputAndCostMayUseFewerRanksForARun) {
   q.objective = Objective::kThroughput;
   const Ranking many = search(q);
   EXPECT_LT(many.best()->ranks(), 8);
-  EXPECT_EQ(many.best()->configuration.ranks.data, many.best()->ranks() > 1 ? 2 : 1);
+  EXPECT_EQ(many.best()->configuration.layout.data, many.best()->ranks() > 1 ? 2 : 1);
   EXPECT_NEAR(many.best()->value, many.best()->video_seconds() * many.best()->ranks() / 8, 1e-9);
   q.objective = Objective::kCost;
   q.hardware.price_per_hour = 80;
@@ -420,21 +420,15 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
       double fastest = 1e300;
       int simplest = 100;
       std::vector<std::pair<double, int>> all;
-      for (const Split& split : legal_splits(q, ranks)) {
+      for (const ParallelLayout& split : legal_splits(q, ranks)) {
         for (const Kernel& kernel : kernels(q, split)) {
-          for (const Direction direction : directions(q, split)) {
-            for (const int chunks : head_chunks(q, split)) {
-              Configuration c;
-              c.ranks.data = split.data;
-              c.ranks.context = split.context;
-              c.ranks.direction = direction;
-              c.ranks.head_chunks = chunks;
-              c.ranks.fixed_max = kernel.fixed_max;
-              c.ranks.text_encoder = ranks;
-              c.ranks.vae = ranking.best()->configuration.ranks.vae;
-              c.block_q = kernel.block_q;
+          for (const ParallelLayout& turned : in_directions(q, split)) {
+            for (const ParallelLayout& layout : in_chunks(q, turned)) {
+              Configuration c{layout, kernel.softmax, kernel.block_q, 0};
+              c.layout.text_ranks = ranks;
+              c.layout.vae_ranks = ranking.best()->configuration.layout.vae_ranks;
               const RunPrediction run = simulate_run(q.work, hardware, c);
-              all.emplace_back(run.total() - run.load, complexity_of(c, hardware));
+              all.emplace_back(run.total() - run.load, c.complexity(hardware));
               fastest = std::min(fastest, all.back().first);
             }
           }
@@ -496,7 +490,7 @@ TEST(Search, WhatDoesNotFitOfManyRanksIsABound) {
     EXPECT_FALSE(c.simulated) << c.configuration.text();
     EXPECT_GT(c.time.step.seconds, 0);
     EXPECT_THAT(c.reason, HasSubstr("more than 7.00 GB"));
-    splits.insert({c.configuration.ranks.data, c.configuration.ranks.context.ulysses});
+    splits.insert({c.configuration.layout.data, c.configuration.layout.context.ulysses});
   }
   EXPECT_EQ(splits.size(), legal_splits(q, q.ranks).size());
   EXPECT_THAT(ranking.least_that_fits, HasSubstr("never enough, for each of 2048 still needs"));
@@ -505,9 +499,9 @@ TEST(Search, WhatDoesNotFitOfManyRanksIsABound) {
 // Of more than the least that is looked at, twice as many are.
 TEST(Search, TheLeastThatFitsFollowsTheRanks) {
   Question q = large_question(160);
-  q.memory = [](const RankUse& use) {
-    Workload w = small_memory(use);
-    w.experts[0].workspace = Bytes(16'000'000'000'000) / use.ranks();
+  q.memory = [](const ParallelLayout& layout, int ranks_here) {
+    Workload w = small_memory(layout, ranks_here);
+    w.experts[0].workspace = Bytes(16'000'000'000'000) / layout.ranks();
     return w;
   };
   q.memory_limit = Bytes(16'500'000'000);
@@ -536,9 +530,9 @@ TEST(Search, BoundsAreNoTies) {
 
 TEST(Search, KeysOfATileAreKept) {
   Question q = question(4);
-  q.fixed.ring = 1;
+  q.request.context.ring = 1;
   const double without = search(q).best()->value;
-  q.fixed.block_kv = 3000;  // no divisor of a block, so that tiles are padded
+  q.block_kv = 3000;  // no divisor of a block, so that tiles are padded
   const Ranking ranking = search(q);
   for (const Candidate& c : ranking.candidates) {
     if (c.verdict == Verdict::kIllegal) continue;

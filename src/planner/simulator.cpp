@@ -13,18 +13,6 @@
 namespace zoetrope::planner {
 namespace {
 
-const char* direction_name(parallel::Direction direction) {
-  switch (direction) {
-    case parallel::Direction::kForward:
-      return "forward";
-    case parallel::Direction::kTwoWay:
-      return "two_way";
-    case parallel::Direction::kOpen:
-      return "open";
-  }
-  return "?";
-}
-
 Breakdown times(const Breakdown& part, double count) {
   Breakdown all = part;
   for (const BreakdownPart& part_of : kBreakdownParts) all.*part_of.seconds *= count;
@@ -44,23 +32,24 @@ double add_together(std::vector<Breakdown>& ranks, const std::vector<double>& se
 // Patch embedding and projection, once a forward.
 std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& hardware,
                                     const Configuration& configuration) {
-  const RankUse& use = configuration.ranks;
+  const parallel::ParallelLayout& layout = configuration.layout;
   const Prices prices(work, hardware, configuration);
   std::vector<double> seconds;
-  for (int rank = 0; rank < use.ranks(); ++rank) {
-    const int ranks = use.context.ranks();
-    const int64_t tokens = use.sharded ? parallel::token_shard(work.tokens, ranks, rank % ranks).size() : work.tokens;
-    seconds.push_back(prices.products(work.ends_flop, tokens, work.branches / use.data));
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    const int ranks = layout.context.ranks();
+    const int64_t tokens =
+        layout.sharded ? parallel::token_shard(work.tokens, ranks, rank % ranks).size() : work.tokens;
+    seconds.push_back(prices.products(work.ends_flop, tokens, work.branches / layout.data));
   }
   return seconds;
 }
 
 // As Denoiser::gather() does it: the tokens of all context ranks, a branch after the other, then the branches of all
 // data ranks. Every rank sends its part to each other; the largest part stands for all.
-std::vector<double> gather_velocity(const Work& work, const HardwareProfile& hardware, const RankUse& use,
-                                    const Routes& routes) {
-  const int context = use.context.ranks(), ranks = use.ranks();
-  const int64_t batch = work.branches / use.data;
+std::vector<double> gather_velocity(const Work& work, const HardwareProfile& hardware,
+                                    const parallel::ParallelLayout& layout, const Routes& routes) {
+  const int context = layout.context.ranks(), ranks = layout.ranks();
+  const int64_t batch = work.branches / layout.data;
   Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
   std::vector<double> now(static_cast<size_t>(ranks), 0.0);
   if (work.latent_bytes == 0) return now;  // an attention of its own has none, and no latency for it
@@ -68,13 +57,13 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
     const std::vector<Arrival> arrivals = wires.gather(groups, now);
     for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = arrivals[rank].end;
   };
-  if (use.sharded && context > 1) {
+  if (layout.sharded && context > 1) {
     const int64_t part = ceil_div(work.tokens, context) * work.latent_bytes / work.tokens;
-    std::vector<Routes::Group> groups(static_cast<size_t>(use.data), {{}, part});
+    std::vector<Routes::Group> groups(static_cast<size_t>(layout.data), {{}, part});
     for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank / context)].devices.push_back(rank);
     for (int64_t branch = 0; branch < batch; ++branch) gather(groups);
   }
-  if (use.data > 1) {
+  if (layout.data > 1) {
     std::vector<Routes::Group> groups(static_cast<size_t>(context), {{}, work.latent_bytes * batch});
     for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank % context)].devices.push_back(rank);
     gather(groups);
@@ -110,25 +99,6 @@ std::string largest_level(const HardwareProfile& hardware, const std::vector<dou
 
 }  // namespace
 
-std::string Configuration::text() const {
-  std::string text;
-  if (ranks.data > 1) text = fmt::format("data {} x ", ranks.data);
-  if (!ranks.sharded) {
-    text += "unsharded";
-  } else {
-    text += fmt::format("context {} (Ulysses {} x ring {}", ranks.context.ranks(), ranks.context.ulysses,
-                        ranks.context.ring);
-    if (ranks.context.ring > 1 && ranks.direction != parallel::Direction::kForward)
-      text += fmt::format(", {}", direction_name(ranks.direction));
-    text += ")";
-  }
-  if (ranks.fixed_max) text += ", fixed_max";
-  if (ranks.head_chunks > 1) text += fmt::format(", {} head chunks", ranks.head_chunks);
-  if (block_q > 0) text += fmt::format(", block_q {}", block_q);
-  if (block_kv > 0) text += fmt::format(", block_kv {}", block_kv);
-  return text;
-}
-
 double Breakdown::total() const {
   double sum = 0;
   for (const BreakdownPart& part : kBreakdownParts) sum += this->*part.seconds;
@@ -148,11 +118,12 @@ std::string StepPrediction::limited_by() const {
 
 StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
                              Timeline timeline) {
-  const RankUse& use = configuration.ranks;
-  ZT_CHECK(hardware.devices >= use.ranks(), "{} ranks on {} devices", use.ranks(), hardware.devices);
-  ZT_CHECK(use.data >= 1 && work.branches % use.data == 0, "{} branches over data {}", work.branches, use.data);
-  ZT_CHECK(work.tokens > 0 && work.heads >= use.context.ulysses, "{} tokens, {} heads over Ulysses {}", work.tokens,
-           work.heads, use.context.ulysses);
+  const parallel::ParallelLayout& layout = configuration.layout;
+  ZT_CHECK(hardware.devices >= layout.ranks(), "{} ranks on {} devices", layout.ranks(), hardware.devices);
+  ZT_CHECK(layout.data >= 1 && work.branches % layout.data == 0, "{} branches over data {}", work.branches,
+           layout.data);
+  ZT_CHECK(work.tokens > 0 && work.heads >= layout.context.ulysses, "{} tokens, {} heads over Ulysses {}", work.tokens,
+           work.heads, layout.context.ulysses);
   const Routes routes(hardware);
   LayerWalk walk(work, hardware, configuration, routes, timeline);
   walk.run();
@@ -163,7 +134,7 @@ StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, 
   for (const Breakdown& part : walk.parts()) step.ranks.push_back(times(part, layers));
   step.seconds = layers * walk.seconds();
   step.seconds += add_together(step.ranks, ends_of_forward(work, hardware, configuration), &Breakdown::linear);
-  step.seconds += add_together(step.ranks, gather_velocity(work, hardware, use, routes), &Breakdown::gather);
+  step.seconds += add_together(step.ranks, gather_velocity(work, hardware, layout, routes), &Breakdown::gather);
   const auto slowest = std::min_element(step.ranks.begin(), step.ranks.end(),
                                         [](const Breakdown& a, const Breakdown& b) { return a.idle < b.idle; });
   step.slowest = static_cast<int>(slowest - step.ranks.begin());
@@ -175,16 +146,17 @@ StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, 
 
 RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
                            Timeline timeline) {
-  const RankUse& use = configuration.ranks;
+  const parallel::ParallelLayout& layout = configuration.layout;
   RunPrediction run;
   run.step = simulate_step(work, hardware, configuration, timeline);
   run.denoise = static_cast<double>(work.steps) * run.step.seconds;
   if (hardware.host_read > 0) run.load = static_cast<double>(work.weights_read.count()) / hardware.host_read;
-  run.text_encoder = text_seconds(work, hardware, use.text_encoder);
+  run.text_encoder = text_seconds(work, hardware, layout.text_ranks);
   run.conditions = image_seconds(work, hardware);
   if (work.vae_rows > 0) {
     const ComputeFigures& vae = hardware.compute(work.vae_element_bytes);
-    const double share = static_cast<double>(ceil_div(work.vae_rows, use.vae)) / static_cast<double>(work.vae_rows);
+    const double share =
+        static_cast<double>(ceil_div(work.vae_rows, layout.vae_ranks)) / static_cast<double>(work.vae_rows);
     const double rate = vae.convolution * vae.peak;
     run.vae = work.vae_flop * share / rate;
     run.conditions += work.condition_flop * share / rate;

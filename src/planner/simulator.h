@@ -23,13 +23,18 @@
 
 namespace zoetrope::planner {
 
-// What the planner decides. `ranks` has data, context topology, direction, head chunks, softmax, VAE ranks.
+// What the planner decides.
 struct Configuration {
-  RankUse ranks;
+  parallel::ParallelLayout layout;
+  parallel::Softmax softmax = parallel::Softmax::kOnline;
   int64_t block_q = 0;  // 0: the profile's
   int64_t block_kv = 0;
 
+  // How many settings make it less simple than it could be: a direction that is not forward, head chunks, fixed-max
+  // softmax, a tile that is not the profile's, Ulysses and a ring together.
+  int complexity(const HardwareProfile& hardware) const;
   std::string text() const;  // "data 2 x context 4 (Ulysses 2 x ring 2), fixed_max, 2 head chunks"
+  friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 
 // Seconds of one rank in one denoising step. They add up to the step.

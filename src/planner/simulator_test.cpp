@@ -56,8 +56,8 @@ Work small_work(int64_t tokens = 960, int64_t heads = 12, int branches = 1) {
 
 Configuration configuration(int data, int ulysses, int ring) {
   Configuration made;
-  made.ranks.data = data;
-  made.ranks.context = {ulysses, ring};
+  made.layout.data = data;
+  made.layout.context = {ulysses, ring};
   return made;
 }
 
@@ -165,7 +165,7 @@ TEST(Simulator, TwoWaysHalveAHopOnATorusOnly) {
     HardwareProfile hardware = machine(4, kind);
     hardware.bf16.attention = Curve(1000.0);  // no time to hide under
     Configuration made = configuration(1, 1, 4);
-    made.ranks.direction = direction;
+    made.layout.context.direction = direction;
     return simulate_step(work, hardware, made).critical().exposed_ring;
   };
   const double hop = 3 * 2 * tensor_seconds(work) / 4, slack = 0.01 * hop;
@@ -195,7 +195,7 @@ TEST(Simulator, ChunksHideTheExchangeByTheirOverlap) {
   hardware.links[0].bandwidth *= 100;  // an exchange is much shorter than what it hides under
   Configuration made = configuration(1, 4, 1);
   const double whole = simulate_step(work, hardware, made).critical().exposed_exchange;
-  made.ranks.head_chunks = 3;
+  made.layout.context.head_chunks = 3;
   const auto exposed = [&](double overlap) {
     hardware.chunk_overlap = overlap;
     return simulate_step(work, hardware, made).critical().exposed_exchange;
@@ -214,7 +214,7 @@ TEST(Simulator, WithoutOverlapChunksHideNothing) {
   hardware.links[0].overlap = 0;
   Configuration made = configuration(1, 4, 1);
   const double whole = simulate_step(work, hardware, made).critical().exposed_exchange;
-  made.ranks.head_chunks = 3;
+  made.layout.context.head_chunks = 3;
   EXPECT_NEAR(simulate_step(work, hardware, made).critical().exposed_exchange, whole, 1e-12);
 }
 
@@ -231,8 +231,8 @@ TEST(Simulator, TheVelocityIsGatheredOnceAStep) {
 TEST(Simulator, ChunksThatHaveNoHeadsCostNothing) {
   const Work work = small_work(960, 4);
   Configuration few = configuration(1, 2, 2), many = few;
-  few.ranks.head_chunks = 2;
-  many.ranks.head_chunks = 7;
+  few.layout.context.head_chunks = 2;
+  many.layout.context.head_chunks = 7;
   EXPECT_NEAR(simulate_step(work, machine(4), few).seconds, simulate_step(work, machine(4), many).seconds, 1e-12);
 }
 
@@ -254,12 +254,12 @@ TEST(Simulator, FixedMaxIsFasterAndGathersOnARing) {
   HardwareProfile hardware = machine(4);
   hardware.bf16.fixed_max_gain = 1.25;
   Configuration online = configuration(1, 1, 1), fixed = online;
-  fixed.ranks.fixed_max = true;
+  fixed.softmax = parallel::Softmax::kFixedMax;
   EXPECT_NEAR(simulate_step(work, hardware, fixed).critical().attention,
               simulate_step(work, hardware, online).critical().attention / 1.25, 1e-12);
   hardware.links[0].latency =
       1;  // longer than all else, and not overlapped with: a record is waited for before block 0
-  online.ranks.context = fixed.ranks.context = {1, 2};
+  online.layout.context = fixed.layout.context = {1, 2};
   EXPECT_NEAR(simulate_step(work, hardware, fixed).seconds - simulate_step(work, hardware, online).seconds, 3 * 1.0,
               0.01);
 }
@@ -276,7 +276,7 @@ TEST(Simulator, OutputsOfRingBlocksAreMergedWhereTheProfileSaysSo) {
 
 TEST(Simulator, UnshardedRanksDoAllOfIt) {
   Configuration made = configuration(1, 2, 1);
-  made.ranks.sharded = false;
+  made.layout.sharded = false;
   const StepPrediction step = simulate_step(small_work(), machine(2), made);
   EXPECT_NEAR(step.seconds, simulate_step(small_work(), machine(1), configuration(1, 1, 1)).seconds, 1e-12);
   EXPECT_EQ(step.ranks[1].exposed_exchange, 0);
@@ -286,13 +286,13 @@ std::vector<Configuration> many_configurations() {
   std::vector<Configuration> all;
   for (const int data : {1, 2})
     for (const auto& [ulysses, ring] : {std::pair{1, 1}, {1, 5}, {4, 1}, {3, 2}, {2, 4}, {1, 2}, {5, 1}})
-      for (const Direction direction : {Direction::kForward, Direction::kTwoWay, Direction::kOpen})
+      for (const Direction direction : parallel::kDirections)
         for (const int chunks : {1, 2, 4})
-          for (const bool fixed_max : {false, true}) {
+          for (const parallel::Softmax softmax : parallel::kSoftmaxes) {
             Configuration made = configuration(data, ulysses, ring);
-            made.ranks.direction = direction;
-            made.ranks.head_chunks = chunks;
-            made.ranks.fixed_max = fixed_max;
+            made.layout.context.direction = direction;
+            made.layout.context.head_chunks = chunks;
+            made.softmax = softmax;
             all.push_back(made);
           }
   return all;
@@ -329,7 +329,7 @@ TEST(Simulator, BreakdownsAddUpToTheStepOnEveryRank) {
   for (const int64_t tokens : {3, 997})
     for (const Configuration& made : many_configurations()) {
       const StepPrediction step = simulate_step(uneven_work(tokens), uneven_machine(), made);
-      ASSERT_EQ(step.ranks.size(), static_cast<size_t>(made.ranks.ranks()));
+      ASSERT_EQ(step.ranks.size(), static_cast<size_t>(made.layout.ranks()));
       for (const Breakdown& part : step.ranks) {
         EXPECT_NEAR(part.total(), step.seconds, 1e-9 * step.seconds) << made.text() << ", " << tokens << " tokens";
         EXPECT_GE(part.idle, -1e-12);
@@ -366,11 +366,10 @@ TEST(Timeline, TransfersCarryTheBytesOfTheSchedule) {
       const auto found = moved.find({rank, name});
       return found == moved.end() ? 0 : found->second;
     };
-    for (int rank = 0; rank < made.ranks.ranks(); ++rank) {
+    for (int rank = 0; rank < made.layout.ranks(); ++rank) {
       const parallel::Traffic traffic =
-          parallel::traffic(work.sizes(work.branches / made.ranks.data), made.ranks.context, made.ranks.direction,
-                            rank % made.ranks.context.ranks(), made.ranks.head_chunks,
-                            made.ranks.fixed_max ? parallel::Statistics::kGathered : parallel::Statistics::kNone);
+          parallel::traffic(work.sizes(work.branches / made.layout.data), made.layout.context,
+                            made.layout.context_index(rank), made.softmax);
       EXPECT_EQ(received(rank, "ulysses exchange"), traffic.exchange_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring hop"), traffic.ring_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring statistics"), traffic.statistics_received) << made.text() << ", rank " << rank;
@@ -402,7 +401,7 @@ TEST(Simulator, AThousandRanksTakeLessThanASecond) {
   hardware.links.push_back(outer);
   hardware.devices = 1024;
   Configuration made = configuration(1, 32, 32);
-  made.ranks.fixed_max = true;
+  made.softmax = parallel::Softmax::kFixedMax;
 #ifdef __OPTIMIZE__
   constexpr double kSeconds = 1;
 #else
@@ -425,8 +424,8 @@ TEST(Simulator, ARunIsLoadTextStepsAndDecoding) {
   HardwareProfile hardware = machine(4);
   hardware.float32.convolution = 0.5;
   Configuration made = configuration(1, 4, 1);
-  made.ranks.vae = 4;
-  made.ranks.text_encoder = 2;
+  made.layout.vae_ranks = 4;
+  made.layout.text_ranks = 2;
   const RunPrediction run = simulate_run(work, hardware, made);
   EXPECT_NEAR(run.load, 3, 1e-12);
   EXPECT_NEAR(run.text_encoder, 2e9 / 1e12 / 2, 1e-12);  // reading its weights takes longer than computing
@@ -452,7 +451,7 @@ TEST(Simulator, TextEncodersFromFilesWaitForTheirHost) {
   hardware.devices_per_host = 4;
   Configuration made = configuration(1, 4, 1);
   for (const int ranks : {1, 4}) {
-    made.ranks.text_encoder = ranks;
+    made.layout.text_ranks = ranks;
     EXPECT_NEAR(simulate_run(work, hardware, made).text_encoder, 2, 1e-12) << ranks;
   }
   hardware.devices_per_host = 2;
@@ -476,9 +475,9 @@ TEST(Simulator, SaysWhatLimits) {
 TEST(Configuration, IsSaidInAFewWords) {
   Configuration made = configuration(2, 2, 3);
   EXPECT_EQ(made.text(), "data 2 x context 6 (Ulysses 2 x ring 3)");
-  made.ranks.direction = Direction::kTwoWay;
-  made.ranks.fixed_max = true;
-  made.ranks.head_chunks = 2;
+  made.layout.context.direction = Direction::kTwoWay;
+  made.softmax = parallel::Softmax::kFixedMax;
+  made.layout.context.head_chunks = 2;
   made.block_q = 4096;
   EXPECT_EQ(made.text(), "data 2 x context 6 (Ulysses 2 x ring 3, two_way), fixed_max, 2 head chunks, block_q 4096");
 }

@@ -7,26 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "parallel/ring.h"
+#include "parallel/layout.h"
 #include "parallel/shards.h"
 #include "planner/bytes.h"
 
 namespace zoetrope::planner {
-
-// How the ranks of a run are used.
-struct RankUse {
-  int here = 1;                // ranks that share this process; all others are in processes of their own
-  int data = 1;                // guidance branches on parts of the ranks
-  parallel::Topology context;  // of one branch's tokens
-  bool sharded = true;         // false: every rank computes all tokens of its branches
-  parallel::Direction direction = parallel::Direction::kForward;
-  int head_chunks = 1;
-  bool fixed_max = false;  // softmax with statistics of all keys
-  int text_encoder = 1;    // ranks that share the text encoder's layers
-  int vae = 1;             // ranks that share the rows of a frame
-
-  int ranks() const { return data * context.ranks(); }
-};
 
 // Weights of one component.
 struct WeightBytes {
@@ -37,7 +22,9 @@ struct WeightBytes {
 };
 
 struct Workload {
-  RankUse ranks;
+  parallel::ParallelLayout layout;
+  parallel::Softmax softmax = parallel::Softmax::kOnline;
+  int ranks_here = 1;  // that share this process; all others are in processes of their own
 
   Bytes program;   // a process before anything is read: code, libraries, settings, tokenizer, stacks
   Bytes per_rank;  // of a rank from beginning to end: latents, the rows of the prompt

@@ -196,7 +196,7 @@ Tensor run_alone(comm::Communicator& comm, const Case& whole, Softmax softmax) {
 Tensor run_threads(const Case& whole, const Strategy& strategy, int threads) {
   const Problem& p = whole.problem;
   Tensor all(p.dtype, {p.batch, p.tokens, p.heads, p.head_dim});
-  comm::run_ranks(strategy.ulysses * strategy.ring, [&](comm::Communicator& comm) {
+  comm::run_ranks(*strategy.layout.ulysses * *strategy.layout.ring, [&](comm::Communicator& comm) {
     Stream stream(threads);
     ContextAttention attention = plan(p, strategy, comm, stream);
     const IndexRange own = attention.tokens();

@@ -10,12 +10,6 @@
 namespace zoetrope::attention::testing {
 namespace {
 
-parallel::Direction of(Direction direction) {
-  return direction == Direction::kForward  ? parallel::Direction::kForward
-         : direction == Direction::kTwoWay ? parallel::Direction::kTwoWay
-                                           : parallel::Direction::kOpen;
-}
-
 void expect_sums(comm::Communicator& comm, const Problem& problem, const Strategy& strategy) {
   const Case whole(problem);
   Stream stream(1);
@@ -23,9 +17,7 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   Shard shard(whole, attention.tokens());
   const parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                               static_cast<int64_t>(dtype_size(problem.dtype))};
-  const parallel::Traffic sum = parallel::traffic(
-      sizes, {strategy.ulysses, strategy.ring}, of(strategy.direction), comm.rank(), strategy.head_chunks,
-      strategy.softmax == Softmax::kFixedMax ? parallel::Statistics::kGathered : parallel::Statistics::kNone);
+  const parallel::Traffic sum = parallel::traffic(sizes, attention.layout(), comm.rank(), attention.softmax());
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
   const Counters first = attention.counters();
   EXPECT_EQ(first.ulysses.bytes_sent, sum.exchange_sent + sum.return_sent);
@@ -58,11 +50,7 @@ const bool kRegistered = [] {
                   for (const int chunks : {1, 2})
                     for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax})
                       expect_sums(comm, {2, tokens, heads, 8, DType::kF32},
-                                  {.ulysses = ulysses,
-                                   .ring = ring,
-                                   .direction = direction,
-                                   .softmax = softmax,
-                                   .head_chunks = chunks});
+                                  {.layout = {ulysses, ring, direction, chunks}, .softmax = softmax});
           });
     }
   }
@@ -74,7 +62,8 @@ ZT_RANK_TEST(Counters, NothingIsBookedAfterTheFirstRun) {
   const Problem problem{2, 61, int64_t{comm.size()}, 16, DType::kF32};
   const Case whole(problem);
   Stream stream(1);
-  ContextAttention attention = plan(problem, {.ring = comm.size(), .softmax = Softmax::kFixedMax}, comm, stream);
+  ContextAttention attention =
+      plan(problem, {.layout = {.ring = comm.size()}, .softmax = Softmax::kFixedMax}, comm, stream);
   Shard shard(whole, attention.tokens());
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
   const size_t workspace = attention.workspace_bytes(), scratch = stream.scratch().reserved();

@@ -46,9 +46,10 @@ ZT_RANK_TEST(CrossAttention, ComputesWhatOneRankDoes) {
           Case whole(problem, seed++);
           if (mask == MaskKind::kKeyLengths) whole.set_key_lengths({(keys + 1) / 2, 0});
           if (mask == MaskKind::kKeyMask) whole.set_key_mask(seed);
-          expect_rows_of_one_rank(comm, whole, {.softmax = softmax, .head_chunks = static_cast<int>(seed % 3) + 1});
+          expect_rows_of_one_rank(comm, whole,
+                                  {.layout = {.head_chunks = static_cast<int>(seed % 3) + 1}, .softmax = softmax});
           if (mask == MaskKind::kNone)
-            expect_rows_of_one_rank(comm, whole, {.ring = comm.size(), .direction = Direction::kOpen});
+            expect_rows_of_one_rank(comm, whole, {.layout = {.ring = comm.size(), .direction = Direction::kOpen}});
         }
       }
     }

@@ -60,7 +60,8 @@ void run_beside_online(comm::Communicator& comm, int ulysses, int ring) {
         if (mask == MaskKind::kKeyLengths) whole.set_key_lengths({131 / ring, 3});
         if (mask == MaskKind::kKeyMask) whole.set_key_mask(seed);
         expect_as_good_as_online(
-            comm, whole, {.ulysses = ulysses, .ring = ring, .direction = direction, .head_chunks = ulysses % 3 + 1});
+            comm, whole,
+            {.layout = {.ulysses = ulysses, .ring = ring, .direction = direction, .head_chunks = ulysses % 3 + 1}});
       }
     }
   }
@@ -75,7 +76,7 @@ void run_shifted_keys(comm::Communicator& comm, int ulysses, int ring) {
     whole.shift_keys([](int64_t s, int64_t d) {
       return (d % 2 == 0 ? 30.0 : -30.0) + (s < 40 ? 2.0 : -1.0);  // the blocks' own means differ
     });
-    const Strategy strategy{.ulysses = ulysses, .ring = ring};
+    const Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring}};
     expect_as_good_as_online(comm, whole, strategy);
     Strategy uncentred = strategy;
     uncentred.softmax = Softmax::kFixedMax;
@@ -95,7 +96,7 @@ void run_mixed_rows(comm::Communicator& comm, int ulysses, int ring) {
     const TensorView huge = whole.q.view().slice(1, s, s + 64);
     for (int64_t i = 0; i < huge.extent(1) * huge.stride(1); ++i) huge.data<float>()[i] *= 64;
   }
-  const Outcome mixed = run(comm, whole, {.ulysses = ulysses, .ring = ring, .softmax = Softmax::kFixedMax});
+  const Outcome mixed = run(comm, whole, {.layout = {.ulysses = ulysses, .ring = ring}, .softmax = Softmax::kFixedMax});
   EXPECT_GT(sum(comm, mixed.counters.tiles_fixed), 0);
   EXPECT_GT(sum(comm, mixed.counters.tiles_online), 0);
   const Tensor reference = whole.reference();
@@ -108,7 +109,7 @@ void run_mixed_rows(comm::Communicator& comm, int ulysses, int ring) {
 // it another one: rounded elsewhere, or on the other path. The middle of a record of one head is a part of the mean.
 void run_flipped_byte(comm::Communicator& comm, int ulysses, int ring) {
   const Case whole({1, 67, ulysses, 16, DType::kF32}, 17);
-  const Strategy strategy{.ulysses = ulysses, .ring = ring, .softmax = Softmax::kFixedMax};
+  const Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring}, .softmax = Softmax::kFixedMax};
   const Outcome clean = run(comm, whole, strategy);
   const int victim = comm.size() - 1;
   for (int index = 0; index < ring; ++index) {

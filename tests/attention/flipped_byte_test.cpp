@@ -34,7 +34,7 @@ void run_topology(comm::Communicator& comm, int ulysses, int ring) {
     SCOPED_TRACE(dtype_name(dtype));
     const Case whole({2, 29, 2 * int64_t{ulysses} - 1, 16, dtype}, 7);
     const Tensor reference = whole.reference();
-    const Strategy strategy{.ulysses = ulysses, .ring = ring};
+    const Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring}};
     EXPECT_EQ(spoil_each_piece(comm, whole, reference, strategy, "ulysses exchange"), 2 * (ulysses - 1));
     EXPECT_EQ(spoil_each_piece(comm, whole, reference, strategy, "ring hop"), ring - 1);
     EXPECT_EQ(spoil_each_piece(comm, whole, reference, strategy, "ulysses return"), ulysses - 1);

@@ -81,7 +81,7 @@ void run_topology(comm::Communicator& comm, int ulysses, int ring) {
     SCOPED_TRACE(describe(shape));
     const Case whole = make_case(shape, seed++);
     const Expected expected{whole.reference(), run_alone(comm, whole)};
-    expect_results(comm, whole, expected, {.ulysses = ulysses, .ring = ring});
+    expect_results(comm, whole, expected, {.layout = {.ulysses = ulysses, .ring = ring}});
   }
 }
 
@@ -104,13 +104,14 @@ void run_other_strategies(comm::Communicator& comm, int ulysses, int ring) {
     for (const auto& [direction, softmax] : kRingStrategies) {
       SCOPED_TRACE(fmt::format("{} direction {} softmax {}", describe(shape), static_cast<int>(direction),
                                static_cast<int>(softmax)));
-      Strategy strategy{
-          .ulysses = ulysses, .ring = ring, .direction = direction, .softmax = softmax, .deterministic = true};
+      Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring, .direction = direction},
+                        .softmax = softmax,
+                        .deterministic = true};
       ContextAttention whole_heads = plan(whole.problem, strategy, comm, 1);
       Shard one(whole, whole_heads.tokens());
       whole_heads.run(one.q, one.k, one.v, whole.mask(), one.o);
       for (const int chunks : {2, 3, ulysses + 2}) {  // the last leaves empty chunks for a share of one or two heads
-        strategy.head_chunks = chunks;
+        strategy.layout.head_chunks = chunks;
         expect_results(comm, whole, expected, strategy);
         ContextAttention chunked = plan(whole.problem, strategy, comm, 1);
         Shard shard(whole, chunked.tokens());

@@ -55,7 +55,8 @@ void run_poisoned(comm::Communicator& comm, int ulysses, int ring) {
       set(whole.*poison.tensor, 40, ulysses, 5, poison.value);
       const Tensor reference = whole.reference();
       for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
-        const Strategy strategy{.ulysses = ulysses, .ring = ring, .direction = Direction::kTwoWay, .softmax = softmax};
+        const Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring, .direction = Direction::kTwoWay},
+                                .softmax = softmax};
         ContextAttention attention = plan(whole.problem, strategy, comm, 1);
         const IndexRange own = attention.tokens();
         Shard shard(whole, own);

@@ -36,7 +36,7 @@ double block_seconds(comm::Communicator& comm, const Case& whole, const Strategy
   const Clock::time_point begin = Clock::now();
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  return -comm.all_reduce_max(-seconds) / strategy.ring;
+  return -comm.all_reduce_max(-seconds) / *strategy.layout.ring;
 }
 
 // Time waited for ring hops over time injected, on the rank that waited most.
@@ -47,12 +47,12 @@ double wait_fraction(comm::Communicator& comm, const Case& whole, const Strategy
   comm.barrier();
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
   const double injected = late.injected_seconds();
-  EXPECT_NEAR(injected, delay * (strategy.ring - 1), 1e-6 * injected);
+  EXPECT_NEAR(injected, delay * (*strategy.layout.ring - 1), 1e-6 * injected);
   return comm.all_reduce_max(attention.counters().ring.wait_seconds) / injected;
 }
 
 void run_overlap(comm::Communicator& comm, int ulysses, int ring) {
-  const Strategy strategy{.ulysses = ulysses, .ring = ring, .kernel = "scalar"};
+  const Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring}, .kernel = "scalar"};
   double best = 1;
   for (const int64_t tokens : kBlockTokens) {
     const Case whole = make_case(tokens, ulysses, ring);

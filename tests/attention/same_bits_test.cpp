@@ -29,11 +29,11 @@ void expect_same_bits(DType dtype, Softmax softmax) {
   Case whole({1, 331, 7, 40, dtype}, 5);
   whole.set_key_lengths({300});
   for (const int ring : {1, 2, 3}) {
-    Strategy strategy{.ulysses = 1, .ring = ring, .softmax = softmax, .deterministic = true};
+    Strategy strategy{.layout = {.ulysses = 1, .ring = ring}, .softmax = softmax, .deterministic = true};
     const Tensor expected = run_threads(whole, strategy, 1);
     for (const Spread& spread : spreads()) {
-      strategy.ulysses = spread.ulysses;
-      strategy.head_chunks = spread.chunks;
+      strategy.layout.ulysses = spread.ulysses;
+      strategy.layout.head_chunks = spread.chunks;
       EXPECT_TRUE(same_bits(run_threads(whole, strategy, spread.threads), expected)) << fmt::format(
           "U{} R{} with {} threads and {} head chunks", spread.ulysses, ring, spread.threads, spread.chunks);
     }
@@ -51,7 +51,7 @@ void run_transport(comm::Communicator& comm, int ulysses, int ring) {
   for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
     // Deterministic, so that a tile search that runs beside the tests and remembers what it finds does not matter.
     const Strategy strategy{
-        .ulysses = ulysses, .ring = ring, .softmax = softmax, .head_chunks = 2, .deterministic = true};
+        .layout = {.ulysses = ulysses, .ring = ring, .head_chunks = 2}, .softmax = softmax, .deterministic = true};
     const Tensor expected = run_threads(whole, strategy, 1);
     ContextAttention attention = plan(whole.problem, strategy, comm, 1);
     const IndexRange own = attention.tokens();

@@ -21,7 +21,8 @@ std::string error_of_stall(const char* operation, int ulysses, int ring) {
                     [&](comm::Communicator& inner) {
                       comm::StalledCommunicator comm(inner, operation, /*stalled=*/1);
                       const Case whole({1, 40, 4, 16, DType::kF32});
-                      const Strategy strategy{.ulysses = ulysses, .ring = ring, .softmax = Softmax::kFixedMax};
+                      const Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring},
+                                              .softmax = Softmax::kFixedMax};
                       ContextAttention attention = plan(whole.problem, strategy, comm, 1);
                       Shard shard(whole, attention.tokens());
                       attention.run(shard.q, shard.k, shard.v, {}, shard.o);

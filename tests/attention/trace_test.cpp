@@ -22,7 +22,8 @@ TEST(Trace, ShowsEveryPhaseOfEveryChunk) {
                   [&](comm::Communicator& comm) {
                     Stream stream(1, {&recorded, comm.rank()});
                     ContextAttention attention =
-                        plan(whole.problem, {.ulysses = 2, .softmax = Softmax::kFixedMax, .head_chunks = kChunks}, comm,
+                        plan(whole.problem,
+                             {.layout = {.ulysses = 2, .head_chunks = kChunks}, .softmax = Softmax::kFixedMax}, comm,
                              stream);
                     Shard shard(whole, attention.tokens());
                     attention.run(shard.q, shard.k, shard.v, {}, shard.o);

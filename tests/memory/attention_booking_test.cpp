@@ -15,20 +15,16 @@ namespace {
 void compare(comm::Communicator& comm, const Problem& problem, const Strategy& strategy) {
   Stream stream(1);
   const ContextAttention attention = plan(problem, strategy, comm, stream);
-  planner::RankUse use;
-  use.context = {strategy.ulysses, strategy.ring};
-  use.direction = static_cast<parallel::Direction>(strategy.direction);
-  use.head_chunks = strategy.head_chunks;
-  use.fixed_max = strategy.softmax == Softmax::kFixedMax;
+  const parallel::ContextLayout& layout = attention.layout();
   const parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                               static_cast<int64_t>(dtype_size(problem.dtype))};
-  const auto planned = planner::attention_workspace(sizes, use, comm.rank()).count();
+  const auto planned = planner::attention_workspace(sizes, layout, attention.softmax(), comm.rank()).count();
   const auto booked = static_cast<int64_t>(attention.workspace_bytes());
   // A region without bytes is booked with one, so that it has an address: at most four a chunk.
   EXPECT_GE(booked, planned);
-  EXPECT_LE(booked, planned + 4 * strategy.head_chunks)
-      << fmt::format("rank {} of U{} R{}, {} tokens, {} heads, {} chunks", comm.rank(), strategy.ulysses, strategy.ring,
-                     problem.tokens, problem.heads, strategy.head_chunks);
+  EXPECT_LE(booked, planned + 4 * layout.head_chunks)
+      << fmt::format("rank {} of U{} R{}, {} tokens, {} heads, {} chunks", comm.rank(), layout.ulysses, layout.ring,
+                     problem.tokens, problem.heads, layout.head_chunks);
 }
 
 TEST(AttentionBooking, IsWhatThePlannerSays) {
@@ -43,11 +39,7 @@ TEST(AttentionBooking, IsWhatThePlannerSays) {
                 for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax})
                   for (const DType dtype : {DType::kF32, DType::kBF16})
                     compare(comm, {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 24, .dtype = dtype},
-                            {.ulysses = ulysses,
-                             .ring = ranks / ulysses,
-                             .direction = direction,
-                             .softmax = softmax,
-                             .head_chunks = chunks});
+                            {.layout = {ulysses, ranks / ulysses, direction, chunks}, .softmax = softmax});
       });
     }
   }

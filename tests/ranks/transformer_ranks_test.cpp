@@ -99,7 +99,7 @@ void matches_one(const ModelClass& which, const attention::Strategy& strategy, c
 
 void sees_a_flipped_byte(const ModelClass& which, const attention::Strategy& strategy, comm::Communicator& world) {
   for (const auto& [operation, degree] :
-       {std::pair{"ulysses exchange", strategy.ulysses}, std::pair{"ring hop", strategy.ring}}) {
+       {std::pair{"ulysses exchange", *strategy.layout.ulysses}, std::pair{"ring hop", *strategy.layout.ring}}) {
     if (degree == 1) continue;
     const bool victim = world.rank() == world.size() - 1;
     comm::FaultyCommunicator faulty(world, victim ? operation : "", 0);
@@ -119,13 +119,10 @@ const bool kRegistered = [] {
         if (ranks % ulysses != 0 || ulysses > heads) continue;
         const auto add = [&](const Choice& choice) {
           attention::Strategy strategy;
-          strategy.ulysses = ulysses;
-          strategy.ring = ranks / ulysses;
-          strategy.direction = choice.direction;
+          strategy.layout = {ulysses, ranks / ulysses, choice.direction, choice.head_chunks};
           strategy.softmax = choice.softmax;
-          strategy.head_chunks = choice.head_chunks;
           const std::string name =
-              fmt::format("{}_n{}_U{}R{}{}", which.name, ranks, ulysses, strategy.ring, choice.name);
+              fmt::format("{}_n{}_U{}R{}{}", which.name, ranks, ulysses, ranks / ulysses, choice.name);
           comm::register_rank_test("TransformerRanksMatchOne", name, {ranks}, __FILE__, __LINE__,
                                    [=](comm::Communicator& world) { matches_one(which, strategy, world); });
           if (&choice != &kPlain) return;

@@ -105,14 +105,14 @@ Bytes widest_tensor(const CoderLayout& layout) {
 }
 
 // Of a rank that codes pictures (or tiles) of this size.
-Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks, int64_t height,
+Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here, int64_t height,
                       int64_t width, VaeParts part) {
   const VaeConfig& config = configs.vae;
-  const int64_t own = ceil_div(height / spatial_factor(config), ranks.vae);  // of the part with the most rows
-  const size_t frames = ranks.vae > 1 ? vae_workspace_bytes(config, height, width, size.vae, part, IndexRange{0, own})
-                                      : vae_workspace_bytes(config, height, width, size.vae, part);
+  const int64_t own = ceil_div(height / spatial_factor(config), sharers);  // of the part with the most rows
+  const size_t frames = sharers > 1 ? vae_workspace_bytes(config, height, width, size.vae, part, IndexRange{0, own})
+                                    : vae_workspace_bytes(config, height, width, size.vae, part);
   Bytes bytes(static_cast<int64_t>(frames + vae_attention_scratch_bytes(config, height, width, part)));
-  bytes += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks.here, ranks.vae));
+  bytes += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks_here, sharers));
   if (size.vae == DType::kBF16)
     bytes += widest_tensor(part == VaeParts::kDecoder ? decoder_layout(config) : encoder_layout(config));
   return bytes;
@@ -124,7 +124,7 @@ Bytes in_flight(const CoderLayout& layout, const ModelConfigs& configs) {
   return widest_tensor(layout) * 2 + (in_place ? Bytes() : held_by_encoder(layout, DType::kF32));
 }
 
-planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks) {
+planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here) {
   const VaeConfig& config = configs.vae;
   planner::Workload::Vae vae;
   const int64_t spatial = spatial_factor(config);
@@ -135,7 +135,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
-  vae.workspace = coder_workspace(configs, size, ranks, height, width, VaeParts::kDecoder);
+  vae.workspace = coder_workspace(configs, size, sharers, ranks_here, height, width, VaeParts::kDecoder);
   const Bytes frame = Bytes(size.height * size.width * pixel_channels(config, config.out_channels)) * kFloat;
   vae.output = frame * size.frames_waiting;
   if (tiled) {
@@ -148,8 +148,8 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
 
 // ---- conditions ----
 
-planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const RunSize& size,
-                                            const planner::RankUse& ranks, int64_t cells, int64_t cells_of_frame) {
+planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const RunSize& size, int sharers,
+                                            int ranks_here, int64_t cells, int64_t cells_of_frame) {
   planner::Workload::Conditions conditions;
   if (encoded_clips(configs, size).empty()) return conditions;
   const VaeConfig& config = configs.vae;
@@ -161,7 +161,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   // The encoder's tiles are counted in patches.
   const int64_t height = tiled ? std::min(size.height, TileSizes().height * config.patch_size) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width * config.patch_size) : size.width;
-  conditions.workspace = coder_workspace(configs, size, ranks, height, width, VaeParts::kEncoder);
+  conditions.workspace = coder_workspace(configs, size, sharers, ranks_here, height, width, VaeParts::kEncoder);
   if (tiled) {
     const std::vector<int64_t> clips = encoded_clips(configs, size);
     const int64_t longest = *std::max_element(clips.begin(), clips.end());
@@ -191,8 +191,8 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
 
 // ---- text encoder ----
 
-planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, const RunSize& size,
-                                               const planner::RankUse& ranks, int rank_threads) {
+planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, const RunSize& size, int sharers,
+                                               int rank_threads) {
   const TextEncoderConfig& config = configs.text_encoder;
   planner::Workload::TextEncoder text;
   text.weights = weights_of(text_encoder_tensors(config), configs.stored_text_encoder);
@@ -204,7 +204,7 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
     use.longest = std::max(use.longest, length);
   }
   use.dtype = size.text_encoder;
-  use.parts = std::max(1, ranks.text_encoder);
+  use.parts = std::max(1, sharers);
   // Where one rank works for all, it has the threads of its process.
   use.threads = use.parts == 1 ? size.threads : rank_threads;
   text.workspace = Bytes(static_cast<int64_t>(text_encoder_workspace_bytes(config, use)));
@@ -237,19 +237,21 @@ std::vector<int64_t> encoded_clips(const ModelConfigs& configs, const RunSize& s
   return clips;
 }
 
-planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks) {
+planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const parallel::ParallelLayout& layout,
+                           int ranks_here) {
   planner::Workload w;
   const TransformerConfig& config = configs.experts.front();
   const int64_t spatial = spatial_factor(configs.vae);
   const int64_t frame_cells = (size.height / spatial) * (size.width / spatial);
   const int64_t cells = (latent_frames(configs.vae, size.frames) + size.reference_images) * frame_cells;
   const int64_t tokens = cells / config.patch_volume();
-  const int64_t branches = std::max<int64_t>(1, size.prompts / ranks.data);
-  const int64_t shard = ranks.sharded ? ceil_div(tokens, ranks.context.ranks()) : tokens;
+  const int64_t branches = std::max<int64_t>(1, size.prompts / layout.data);
+  const int64_t shard = ceil_div(tokens, layout.of_sequence().ranks());
   const int64_t element = size_of(size.transformer);
-  const auto rank_threads = static_cast<int>(std::max(1, size.threads / std::max(1, ranks.here)));
+  const auto rank_threads = static_cast<int>(std::max(1, size.threads / std::max(1, ranks_here)));
 
-  w.ranks = ranks;
+  w.layout = layout;
+  w.ranks_here = ranks_here;
   w.program = Bytes(size.program_bytes);
   // Latents, their noise, what UniPC remembers of two steps, the velocity; what stands beside the latents in the
   // model's input, and that input; the control video; the rows of the prompts.
@@ -261,7 +263,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.per_rank = Bytes(cells) * ((configs.vae.z_dim * copies + beside + control) * kFloat) +
                Bytes(size.prompts * size.text_rows) * configs.text_encoder.d_model * kFloat;
   w.inputs = Bytes(size.inputs_bytes);
-  w.text = text_encoder_of(configs, size, ranks, rank_threads);
+  w.text = text_encoder_of(configs, size, layout.text_ranks, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {
     w.experts.push_back(expert_of(expert, configs, size, branches, shard, rank_threads));
     w.experts.back().name = w.experts.size() == 1 ? "transformer" : "transformer_2";
@@ -272,9 +274,9 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) + Bytes(kKernelScratch) * rank_threads;
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +
            Bytes(size.prompts + 1) * cells * (config.out_channels * kFloat);
-  if (in_tiles(configs.vae, size)) w.ranks.vae = 1;  // tiles follow one another on one rank
-  w.vae = vae_of(configs, size, w.ranks);
-  w.conditions = conditions_of(configs, size, w.ranks, cells, frame_cells);
+  if (in_tiles(configs.vae, size)) w.layout.vae_ranks = 1;  // tiles follow one another on one rank
+  w.vae = vae_of(configs, size, w.layout.vae_ranks, ranks_here);
+  w.conditions = conditions_of(configs, size, w.layout.vae_ranks, ranks_here, cells, frame_cells);
   return w;
 }
 

@@ -58,7 +58,8 @@ int64_t image_rows(const TransformerConfig& config, const RunSize& size);
 // picture is given.
 std::vector<int64_t> encoded_clips(const ModelConfigs& configs, const RunSize& size);
 
-// Sizes as checked against the model (multiples of its patches).
-planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const planner::RankUse& ranks);
+// Sizes as checked against the model (multiples of its patches); `ranks_here` ranks share a process.
+planner::Workload workload(const ModelConfigs& configs, const RunSize& size, const parallel::ParallelLayout& layout,
+                           int ranks_here = 1);
 
 }  // namespace zoetrope::wan

@@ -107,8 +107,8 @@ TEST(Workload, CoversWhatTheVaeHolds) {
 
 TEST(Workload, MoreOfEverythingNeedsMore) {
   const ModelConfigs model = model_1_3b();
-  const auto peak = [&](const RunSize& size, const planner::RankUse& use) {
-    return planner::memory_model(workload(model, size, use)).peak().total();
+  const auto peak = [&](const RunSize& size, const parallel::ParallelLayout& layout, int here = 1) {
+    return planner::memory_model(workload(model, size, layout, here)).peak().total();
   };
   const RunSize size = small_video();
   RunSize longer = size, larger = size, guided = size, exact = size;
@@ -118,13 +118,10 @@ TEST(Workload, MoreOfEverythingNeedsMore) {
   guided.prompts = 2;
   exact.transformer = DType::kF32;
   for (const RunSize& more : {longer, larger, guided, exact}) EXPECT_GT(peak(more, {}), peak(size, {}));
-  planner::RankUse shared, apart;
-  shared.here = 4;
-  shared.context = apart.context = {4, 1};
-  shared.vae = apart.vae = 4;
+  const parallel::ParallelLayout four{.context = {4, 1}, .vae_ranks = 4};
   // Where activations make the peak.
-  EXPECT_LT(peak(longer, apart), peak(longer, {}));
-  EXPECT_LT(peak(longer, shared), peak(longer, {}) + peak(longer, {}) / 4);
+  EXPECT_LT(peak(longer, four), peak(longer, {}));
+  EXPECT_LT(peak(longer, four, 4), peak(longer, {}) + peak(longer, {}) / 4);
 }
 
 // What the classes of the family hold beyond text to video, by hand: 14B, bf16, one branch.

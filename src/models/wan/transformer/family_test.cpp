@@ -80,7 +80,7 @@ TEST_P(EveryClass, ChunksGiveWhatOneChunkGives) {
   if (GetParam().clean_first_frame) job.clean_first_frame(model);
   ASSERT_GT(job.tokens(model), kMostChunkRows);
   const Tensor chunks = run(model, job);
-  job.strategy.ring = 2;
+  job.strategy.layout.ring = 2;
   EXPECT_LE(testing::difference(run(model, job), chunks).rel_l2, kReordered);
 }
 

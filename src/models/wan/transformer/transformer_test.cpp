@@ -41,7 +41,7 @@ TEST_P(ManyRanks, GiveTheVelocityOfOne) {
   const Model model;
   Job job;
   const Tensor one = run(model, job);
-  std::tie(job.strategy.ulysses, job.strategy.ring) = GetParam();
+  std::tie(job.strategy.layout.ulysses, job.strategy.layout.ring) = GetParam();
   EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
 }
 
@@ -55,7 +55,7 @@ TEST(Transformer, RanksWithoutTokensTakePart) {
   Job job;
   job.latent = {1, 2, 4};  // two tokens on three ranks
   const Tensor one = run(model, job);
-  job.strategy.ring = 3;
+  job.strategy.layout.ring = 3;
   EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
 }
 
@@ -72,7 +72,7 @@ TEST(Transformer, ChunksGiveWhatOneChunkGives) {
   ASSERT_EQ(chunk_rows(ceil_div(tokens, int64_t{3})), ceil_div(tokens, int64_t{3}));
   const Tensor chunks = run(model, job);
   for (const int ring : {2, 3}) {
-    job.strategy.ring = ring;
+    job.strategy.layout.ring = ring;
     EXPECT_LE(testing::difference(run(model, job), chunks).rel_l2, kReordered) << ring;
   }
 }

@@ -66,8 +66,8 @@ struct Job {
   std::vector<Blocks> blocks;
   attention::Strategy strategy;
 
-  Job() { strategy.ulysses = strategy.ring = 1; }
-  int ranks() const { return strategy.ulysses * strategy.ring; }
+  Job() { strategy.layout.ulysses = strategy.layout.ring = 1; }
+  int ranks() const { return *strategy.layout.ulysses * *strategy.layout.ring; }
   int64_t tokens(const Model& model) const { return token_grid(model.config, latent).tokens(); }
   // TI2V's image mode: tokens of the first frame have 0, all others the sample's value.
   void clean_first_frame(const Model& model) {

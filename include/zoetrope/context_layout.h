@@ -1,0 +1,61 @@
+// How the tokens of one sequence are spread over the P ranks of a context, as plain numbers.
+//
+//   P = U × R: groups of U neighbours trade tokens for heads (Ulysses), K/V blocks go round R groups (ring)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace zoetrope::parallel {
+
+enum class Direction : uint8_t {
+  kForward,  // one way round the ring
+  kTwoWay,   // both ways round at once
+  kOpen,     // both ways along a chain that has no wrap link
+};
+inline constexpr Direction kDirections[] = {Direction::kForward, Direction::kTwoWay, Direction::kOpen};
+
+// Fixed-max offsets need statistics of all keys, which go round the ring before the keys do.
+enum class Softmax : uint8_t { kOnline, kFixedMax };
+inline constexpr Softmax kSoftmaxes[] = {Softmax::kOnline, Softmax::kFixedMax};
+
+const char* direction_name(Direction direction);  // as the keys ring_direction and softmax spell them
+const char* softmax_name(Softmax softmax);
+
+struct ContextLayout {
+  int ulysses = 1;  // U
+  int ring = 1;     // R
+  Direction direction = Direction::kForward;
+  int head_chunks = 1;  // groups of heads; the exchange of one overlaps the attention of another
+
+  // Ulysses innermost: groups are neighbours, the ring crosses the slow links.
+  constexpr int ranks() const { return ulysses * ring; }
+  constexpr int ring_index(int rank) const { return rank / ulysses; }
+  constexpr int ulysses_index(int rank) const { return rank % ulysses; }
+  constexpr int rank_of(int ring_index, int ulysses_index) const { return ring_index * ulysses + ulysses_index; }
+  // The same of a rank that has the whole sequence.
+  constexpr ContextLayout alone() const { return {1, 1, Direction::kForward, head_chunks}; }
+  // Calls body(name, value) for each setting.
+  template <typename Body>
+  void for_each(Body&& body) const {
+    body("ulysses", ulysses);
+    body("ring", ring);
+    body("direction", direction);
+    body("head_chunks", head_chunks);
+  }
+  friend constexpr bool operator==(const ContextLayout&, const ContextLayout&) = default;
+};
+
+// What a caller fixes of a ContextLayout.
+struct ContextRequest {
+  std::optional<int> ulysses{};  // unset: P / ring, or where that is unset too the largest divisor of P that is ≤ H
+  std::optional<int> ring{};     // unset: P / ulysses
+  std::optional<Direction> direction{};  // unset: forward
+  std::optional<int> head_chunks{};      // unset: 1
+
+  static constexpr ContextRequest exactly(const ContextLayout& layout) {
+    return {layout.ulysses, layout.ring, layout.direction, layout.head_chunks};
+  }
+};
+
+}  // namespace zoetrope::parallel

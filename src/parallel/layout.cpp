@@ -1,0 +1,101 @@
+#include "parallel/layout.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "parallel/shards.h"
+
+namespace zoetrope::parallel {
+
+const char* direction_name(Direction direction) {
+  switch (direction) {
+    case Direction::kForward:
+      return "forward";
+    case Direction::kTwoWay:
+      return "two_way";
+    case Direction::kOpen:
+      return "open";
+  }
+  ZT_CHECK(false, "direction {}", static_cast<int>(direction));
+  return "";
+}
+
+const char* softmax_name(Softmax softmax) { return softmax == Softmax::kFixedMax ? "fixed_max" : "online"; }
+
+LayoutRequest LayoutRequest::exactly(const ParallelLayout& layout) {
+  return {layout.data, layout.context.ranks(), ContextRequest::exactly(layout.context), layout.vae_ranks,
+          layout.text_ranks};
+}
+
+void check_ulysses(int64_t ulysses, int ranks, int64_t heads) {
+  const std::vector<int> legal = legal_ulysses(ranks, heads);
+  if (std::find(legal.begin(), legal.end(), ulysses) != legal.end()) return;
+  const std::string values = fmt::format("{}", fmt::join(legal, ", "));
+  if (ulysses < 1) fail("ulysses_shards={} must be at least 1; legal values: {}", ulysses, values);
+  if (ranks % ulysses != 0)
+    fail("ulysses_shards={} does not divide the context degree {}; legal values: {}", ulysses, ranks, values);
+  fail("ulysses_shards={} is more than the {} heads, and a rank cannot attend less than one head; legal values: {}",
+       ulysses, heads, values);
+}
+
+void check(const ContextLayout& layout, int ranks, int64_t heads) {
+  check_ulysses(layout.ulysses, ranks, heads);
+  if (const int64_t product = int64_t{layout.ulysses} * layout.ring; product != ranks) {
+    fail("ulysses={} × ring={} make {} ranks, but the context degree is {}; with ulysses={} the ring is {}",
+         layout.ulysses, layout.ring, product, ranks, layout.ulysses, ranks / layout.ulysses);
+  }
+  if (layout.head_chunks < 1 || layout.head_chunks > kMostHeadChunks) {
+    fail("ulysses_attention_chunks={} must be from 1, which is one group of all heads, to {}", layout.head_chunks,
+         kMostHeadChunks);
+  }
+}
+
+void check(const ParallelLayout& layout, int ranks, int64_t heads) {
+  if (layout.data < 1 || ranks % layout.data != 0)
+    fail("data_parallelism={} does not divide the {} ranks", layout.data, ranks);
+  check(layout.context, ranks / layout.data, heads);
+  for (const auto& [name, count] :
+       {std::pair{"the rows of a frame", layout.vae_ranks}, std::pair{"the text encoder's layers", layout.text_ranks}})
+    if (count < 1 || count > ranks) fail("{} of {} ranks cannot share {}", count, ranks, name);
+}
+
+ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
+  const auto& [ulysses, ring, direction, head_chunks] = request;
+  if (ring && *ring < 1)
+    fail("ring={} must be at least 1, or unset for what is left of the context degree {}", *ring, ranks);
+  if (!ulysses && ring && ranks % *ring != 0) {
+    fail("ring={} does not divide the context degree {}; legal values: {}", *ring, ranks,
+         fmt::join(legal_ulysses(ranks, ranks), ", "));
+  }
+  ContextLayout layout;
+  layout.ulysses = ulysses ? *ulysses : ring ? ranks / *ring : legal_ulysses(ranks, heads).back();
+  check_ulysses(layout.ulysses, ranks, heads);
+  layout.ring = ring.value_or(ranks / layout.ulysses);
+  layout.direction = direction.value_or(layout.direction);
+  layout.head_chunks = head_chunks.value_or(layout.head_chunks);
+  check(layout, ranks, heads);
+  return layout;
+}
+
+std::string text(const ContextLayout& layout, Softmax softmax) {
+  const ContextLayout defaults;
+  std::string text = fmt::format("Ulysses {} x ring {}", layout.ulysses, layout.ring);
+  if (layout.direction != defaults.direction)
+    text += fmt::format(", ring direction {}", direction_name(layout.direction));
+  if (softmax == Softmax::kFixedMax) text += fmt::format(", softmax {}", softmax_name(softmax));
+  if (layout.head_chunks != defaults.head_chunks) text += fmt::format(", {} head chunks", layout.head_chunks);
+  return text;
+}
+
+std::string text(const ParallelLayout& layout, Softmax softmax) {
+  const int context = layout.context.ranks();
+  if (!layout.sharded && context > 1) {
+    return fmt::format("data {} x context 1 ({}), each sequence whole on {} ranks, as flash_min_seq_length says",
+                       layout.data, text(layout.of_sequence(), softmax), context);
+  }
+  return fmt::format("data {} x context {} ({})", layout.data, context, text(layout.context, softmax));
+}
+
+}  // namespace zoetrope::parallel

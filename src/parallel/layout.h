@@ -1,0 +1,58 @@
+// How the ranks of a run are used: one value that options are resolved to, ranks agree on, the engine follows, the
+// planner prices and reports print. Not here: who owns which tokens and heads (shards.h), what the keys mean
+// (attention/, pipeline/), which layout is best (planner/).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "zoetrope/context_layout.h"
+
+namespace zoetrope::parallel {
+
+// More chunks than heads leave empty ones; there is no use for so many.
+inline constexpr int kMostHeadChunks = 4096;
+
+// ranks = data × context. A context is a run of neighbours (one node, one chip), which is where attention sends; the
+// data axis, which exchanges once a step, crosses the slow links.
+struct ParallelLayout {
+  int data = 1;           // parts that the guidance branches are dealt to
+  ContextLayout context;  // of the sequence of one part
+  bool sharded = true;    // false: every rank of a context computes the whole sequence
+  int vae_ranks = 1;      // the first ranks of the job, which share the rows of a frame
+  int text_ranks = 1;     // those that share the text encoder's layers
+
+  constexpr int ranks() const { return data * context.ranks(); }
+  constexpr int data_index(int rank) const { return rank / context.ranks(); }
+  constexpr int context_index(int rank) const { return rank % context.ranks(); }
+  // What attention spreads a sequence over: one rank where sequences stay whole.
+  constexpr ContextLayout of_sequence() const { return sharded ? context : context.alone(); }
+  friend constexpr bool operator==(const ParallelLayout&, const ParallelLayout&) = default;
+};
+
+// What is fixed of it before anything is chosen: by keys, by the name of a strategy, by what the run is.
+struct LayoutRequest {
+  std::optional<int> data, context_ranks;
+  ContextRequest context;
+  std::optional<int> vae_ranks, text_ranks;
+
+  static LayoutRequest exactly(const ParallelLayout& layout);
+};
+
+// Throws Error where `ulysses` is not one of legal_ulysses(), which it lists.
+void check_ulysses(int64_t ulysses, int ranks, int64_t heads);
+// Throws Error, with the legal values, for what `ranks` ranks cannot do with `heads` heads.
+void check(const ContextLayout& layout, int ranks, int64_t heads);
+void check(const ParallelLayout& layout, int ranks, int64_t heads);
+
+// The request with its open fields by rule, for a context of `ranks` ranks; the planner fills them better. Throws Error
+// as check() does.
+ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads);
+
+// As people read it: "Ulysses 2 x ring 2", and after these what is not the default: the ring's direction, the softmax,
+// the head chunks.
+std::string text(const ContextLayout& layout, Softmax softmax);
+std::string text(const ParallelLayout& layout, Softmax softmax);  // "data 1 x context 4 (Ulysses 2 x ring 2)"
+
+}  // namespace zoetrope::parallel

@@ -1,0 +1,92 @@
+// Requests become layouts, layouts are checked, printed and divide the ranks.
+#include "parallel/layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <set>
+
+#include "base/error.h"
+#include "base/test_folder.h"
+#include "parallel/shards.h"
+
+namespace zoetrope::parallel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Ulysses, LegalValuesAreTheDivisorsNotAboveTheHeads) {
+  EXPECT_EQ(legal_ulysses(12, 40), (std::vector<int>{1, 2, 3, 4, 6, 12}));
+  EXPECT_EQ(legal_ulysses(12, 5), (std::vector<int>{1, 2, 3, 4}));
+  const auto refusal = [](int64_t ulysses, int ranks, int64_t heads) {
+    return error_of([&] { check_ulysses(ulysses, ranks, heads); });
+  };
+  EXPECT_THAT(refusal(3, 4, 40), HasSubstr("does not divide the context degree 4; legal values: 1, 2, 4"));
+  EXPECT_THAT(refusal(8, 8, 6), AllOf(HasSubstr("more than the 6 heads"), HasSubstr("legal values: 1, 2, 4")));
+  EXPECT_THAT(refusal(0, 4, 6), HasSubstr("must be at least 1"));
+  EXPECT_EQ(refusal(4, 8, 6), "no error");
+}
+
+TEST(Filled, OpenFieldsFollowTheRule) {
+  EXPECT_EQ(filled({}, 6, 4), (ContextLayout{.ulysses = 3, .ring = 2}));
+  EXPECT_EQ(filled({}, 16, 12), (ContextLayout{.ulysses = 8, .ring = 2}));
+  EXPECT_EQ(filled({}, 7, 3), (ContextLayout{.ulysses = 1, .ring = 7}));
+  EXPECT_EQ(filled({.ring = 6}, 6, 4), (ContextLayout{.ulysses = 1, .ring = 6}));
+  EXPECT_EQ(filled({.ulysses = 2}, 6, 4), (ContextLayout{.ulysses = 2, .ring = 3}));
+  const ContextLayout all{.ulysses = 2, .ring = 3, .direction = Direction::kOpen, .head_chunks = 5};
+  EXPECT_EQ(filled(ContextRequest::exactly(all), 6, 4), all);
+}
+
+TEST(Filled, IllegalGridsAreRefused) {
+  const auto of = [](const ContextRequest& request) { return error_of([&] { filled(request, 6, 4); }); };
+  EXPECT_THAT(of({.ulysses = 2, .ring = 2}), HasSubstr("make 4 ranks, but the context degree is 6"));
+  EXPECT_THAT(of({.ulysses = 2, .ring = std::numeric_limits<int>::max()}), HasSubstr("make 4294967294 ranks"));
+  EXPECT_THAT(of({.ring = 4}), HasSubstr("ring=4 does not divide the context degree 6; legal values: 1, 2, 3, 6"));
+  EXPECT_THAT(of({.ring = -1}), HasSubstr("ring=-1 must be at least 1"));
+  EXPECT_THAT(of({.ring = 0}), HasSubstr("ring=0 must be at least 1"));
+  EXPECT_THAT(of({.ulysses = 6}), HasSubstr("more than the 4 heads"));
+  EXPECT_THAT(of({.ulysses = 0}), HasSubstr("ulysses_shards=0 must be at least 1"));
+  EXPECT_THAT(of({.ring = 1}), HasSubstr("ulysses_shards=6 is more than the 4 heads"));
+  EXPECT_THAT(of({.head_chunks = 0}), HasSubstr("ulysses_attention_chunks=0 must be from 1"));
+  EXPECT_THAT(of({.head_chunks = 4097}), HasSubstr("to 4096"));
+}
+
+TEST(Check, RefusesWhatTheRanksCannotDo) {
+  const auto of = [](const ParallelLayout& layout) { return error_of([&] { check(layout, 8, 4); }); };
+  EXPECT_EQ(of({.data = 2, .context = {4, 1}, .vae_ranks = 8, .text_ranks = 8}), "no error");
+  EXPECT_THAT(of({.data = 3, .context = {1, 1}}), HasSubstr("data_parallelism=3 does not divide the 8 ranks"));
+  EXPECT_THAT(of({.data = 0, .context = {1, 8}}), HasSubstr("data_parallelism=0"));
+  EXPECT_THAT(of({.data = 2, .context = {2, 4}}), HasSubstr("make 8 ranks, but the context degree is 4"));
+  EXPECT_THAT(of({.context = {8, 1}}), HasSubstr("more than the 4 heads"));
+  EXPECT_THAT(of({.context = {1, 8}, .vae_ranks = 9}), HasSubstr("9 of 8 ranks cannot share the rows of a frame"));
+  EXPECT_THAT(of({.context = {1, 8}, .text_ranks = 0}), HasSubstr("0 of 8 ranks cannot share the text encoder's"));
+}
+
+// Every rank has coordinates of its own, and neighbours in rank are neighbours in a context.
+TEST(Coordinates, AreABijectionWithContextFast) {
+  const ParallelLayout layout{.data = 2, .context = {3, 1}};
+  std::set<std::pair<int, int>> seen;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    EXPECT_EQ(layout.data_index(rank) * 3 + layout.context_index(rank), rank);
+    EXPECT_LT(layout.context_index(rank), 3);
+    seen.insert({layout.data_index(rank), layout.context_index(rank)});
+  }
+  EXPECT_EQ(seen.size(), 6u);
+}
+
+TEST(Text, SaysWhatIsNotTheDefault) {
+  ParallelLayout layout{.context = {2, 1}};
+  EXPECT_EQ(text(layout, Softmax::kOnline), "data 1 x context 2 (Ulysses 2 x ring 1)");
+  layout = {.data = 2, .context = {1, 2, Direction::kTwoWay, 3}};
+  EXPECT_EQ(text(layout, Softmax::kFixedMax),
+            "data 2 x context 2 (Ulysses 1 x ring 2, ring direction two_way, softmax fixed_max, 3 head chunks)");
+  layout.sharded = false;
+  EXPECT_EQ(text(layout, Softmax::kOnline),
+            "data 2 x context 1 (Ulysses 1 x ring 1, 3 head chunks), each sequence whole on 2 ranks, as "
+            "flash_min_seq_length says");
+}
+
+}  // namespace
+}  // namespace zoetrope::parallel

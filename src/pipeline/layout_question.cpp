@@ -1,0 +1,223 @@
+#include "pipeline/layout_question.h"
+
+#include <algorithm>
+#include <array>
+
+#include "attention/strategy.h"
+#include "base/error.h"
+#include "models/wan/step_work.h"
+#include "pipeline/decode_frames.h"
+#include "pipeline/prompt_ranks.h"
+#include "pipeline/step_cache_options.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using parallel::ParallelLayout;
+
+struct Axis {
+  const char* key;
+  int64_t degree;
+};
+
+// The ranks along an axis, where −1 on one of them means "what is left". Throws Error where a degree is no count, two
+// are −1, the product is not the number of ranks, or an axis is not built yet.
+void fill_axes(std::array<Axis, 4>& axes, int ranks) {
+  Axis* open = nullptr;
+  int64_t product = 1;
+  for (Axis& axis : axes) {
+    if (axis.degree == -1) {
+      if (open != nullptr) fail("{} and {} are both -1, but only one degree can be what is left", open->key, axis.key);
+      open = &axis;
+      continue;
+    }
+    if (axis.degree < 1)
+      fail("{}={} is not a degree; legal are 1, 2, 3, … and -1 for what is left", axis.key, axis.degree);
+    product *= axis.degree;
+  }
+  if (open != nullptr) {
+    if (ranks % product != 0) {
+      fail("{}=-1 takes what is left, but {} ranks do not divide by the product {} of the other degrees", open->key,
+           ranks, product);
+    }
+    open->degree = ranks / product;
+  } else if (product != ranks) {
+    std::string degrees;
+    for (const Axis& axis : axes)
+      degrees += fmt::format("{}{}={}", degrees.empty() ? "" : " × ", axis.key, axis.degree);
+    fail("{} make {} ranks, but there are {}; one degree may be -1 for what is left", degrees, product, ranks);
+  }
+  for (const Axis& axis : {axes[1], axes[3]})
+    if (axis.degree > 1) fail("{}={} is not built yet; the legal value is 1", axis.key, axis.degree);
+}
+
+// Of data where its own key does not say it: what the context leaves, else `open`.
+int64_t data_degree(const GenerateOptions& o, const RunPlan& plan, int ranks, int open) {
+  if (o.data_parallelism) return *o.data_parallelism;
+  if (o.context_parallelism == -1) return open;
+  return plan.guided && ranks == 2 * o.context_parallelism ? 2 : 1;
+}
+
+// How parts of the data came about, as it was written, and what makes one part of them.
+struct DataKeys {
+  std::string written, one;
+};
+
+DataKeys data_keys(const GenerateOptions& o, int data, int ranks) {
+  constexpr const char* kOne = "data_parallelism=1";
+  const std::string own = fmt::format("data_parallelism={}", o.data_parallelism.value_or(data));
+  if (o.context_parallelism == -1) return {own, kOne};
+  const std::string whole = fmt::format("context_parallelism={}", ranks);
+  if (o.data_parallelism.value_or(-1) != -1) return {own, fmt::format("{} and {}", kOne, whole)};
+  const std::string rest =
+      fmt::format("context_parallelism={} of {} ranks, which leaves {} parts for guidance branches",
+                  o.context_parallelism, ranks, data);
+  if (o.data_parallelism) return {fmt::format("{} with {}", own, rest), whole};
+  return {rest, whole + ", or leave it out"};
+}
+
+// Throws Error where guidance has fewer than `data` branches, or a cache needs them on the same ranks; names the key
+// that made it so many.
+void check_data_degree(const GenerateOptions& o, int data, int ranks) {
+  if (data == 1) return;
+  const auto& [written, one] = data_keys(o, data, ranks);
+  if (o.guidance_scale <= 1) {
+    fail("{}: without guidance (guidance_scale={}) there is one branch to compute; use {}", written, o.guidance_scale,
+         one);
+  }
+  if (data > 2) fail("{}: there are two guidance branches; use {}, or two parts", written, one);
+  if (computes_branches_in_turn(o)) {
+    fail(
+        "{} with cache=cfg: the guidance branches would run beside each other, so leaving one out saves nothing; use "
+        "{}, or another cache",
+        written, one);
+  }
+}
+
+ParallelLayout lay_out(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks, int data) {
+  std::array axes{Axis{"data_parallelism", data_degree(o, plan, ranks, data)},
+                  Axis{"fsdp_parallelism", o.fsdp_parallelism}, Axis{"context_parallelism", o.context_parallelism},
+                  Axis{"tensor_parallelism", o.tensor_parallelism}};
+  fill_axes(axes, ranks);
+  ParallelLayout layout;
+  layout.data = static_cast<int>(axes[0].degree);
+  check_data_degree(o, layout.data, ranks);
+  const int64_t heads = model.experts[0].config.num_attention_heads;
+  const int context = static_cast<int>(axes[2].degree);
+  layout.context = filled(attention::parse_strategy(o.strategy, context, heads).layout, context, heads);
+  layout.sharded = plan.tokens >= o.flash_min_seq_length;
+  layout.vae_ranks = decoding_ranks(o, plan, model.vae_config, ranks);
+  layout.text_ranks = prompt_ranks(o.strategy.deterministic, ranks);
+  return layout;
+}
+
+// Contradictions between a name and a key are refused here; U is held against the ranks by the search: any that a name
+// and the heads allow will do.
+void check_keys(const GenerateOptions& o, int64_t heads, int ranks) {
+  std::array axes{Axis{"data_parallelism", 1}, Axis{"fsdp_parallelism", o.fsdp_parallelism},
+                  Axis{"context_parallelism", -1}, Axis{"tensor_parallelism", o.tensor_parallelism}};
+  fill_axes(axes, ranks);
+  constexpr int64_t kAbsurd = 1'000'000;
+  attention::StrategyOptions possible = o.strategy;
+  if (const int64_t said = possible.ulysses_shards.value_or(1); said > kAbsurd || said < -kAbsurd)
+    fail("ulysses_shards={}: from 1 to the {} heads of this model", said, heads);
+  const int64_t shards = std::clamp<int64_t>(possible.ulysses_shards.value_or(1), 1, heads);
+  if (possible.ulysses_shards) possible.ulysses_shards = shards;
+  attention::parse_strategy(possible, static_cast<int>(shards), heads);
+}
+
+std::optional<int> degree(const std::optional<int64_t>& said) {
+  return said ? std::optional(static_cast<int>(*said)) : std::nullopt;
+}
+
+void fix_by_keys(planner::Question& q, const attention::StrategyOptions& keys) {
+  const attention::Strategy strategy = attention::requested_strategy(keys);
+  q.request.context = strategy.layout;
+  q.softmax = strategy.softmax;
+  if (strategy.block_q > 0) q.block_q = strategy.block_q;
+  if (strategy.block_kv > 0) q.block_kv = strategy.block_kv;
+}
+
+}  // namespace
+
+ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks) {
+  try {
+    return lay_out(o, plan, model, ranks, 1);
+  } catch (const Error& refusal) {
+    // What a key says may be possible with the branches dealt out.
+    if (!plan.guided || o.strategy.deterministic || ranks % 2 != 0) throw;
+    try {
+      return lay_out(o, plan, model, ranks, 2);
+    } catch (const Error&) {
+      throw refusal;
+    }
+  }
+}
+
+planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks) {
+  const GenerateOptions& o = memory.options;
+  check_keys(o, model.experts[0].config.num_attention_heads, ranks);
+  planner::Question q;
+  q.ranks = ranks;
+  q.sharded = plan.tokens >= o.flash_min_seq_length;
+  fix_by_keys(q, o.strategy);
+  if (o.data_parallelism != -1) q.request.data = degree(o.data_parallelism);
+  if (o.context_parallelism != -1) q.request.context_ranks = degree(o.context_parallelism);
+  if (computes_branches_in_turn(o)) {
+    // What the context leaves is of data; a context that does not divide the ranks is the search's to refuse.
+    const int context = q.request.context_ranks.value_or(0);
+    const bool leaves = context > 0 && ranks % context == 0;
+    check_data_degree(o, q.request.data.value_or(leaves ? ranks / context : 1), ranks);
+    q.request.data = 1;
+  }
+  q.request.vae_ranks = degree(o.vae_parallel);
+  // What was measured must not change a bit.
+  if (o.strategy.deterministic) q.request = parallel::LayoutRequest::exactly(layout_by_rule(o, plan, model, ranks));
+  const wan::RunSize size = run_size(memory);
+  q.work = wan::work(memory.configs, size);
+  q.work.steps = priced_steps(plan);
+  q.memory = [configs = memory.configs, size](const ParallelLayout& layout, int ranks_here) {
+    return wan::workload(configs, size, layout, ranks_here);
+  };
+  return q;
+}
+
+planner::Work attention_work(const attention::Problem& problem) {
+  planner::Work work;
+  work.layers = 1;
+  work.tokens = problem.tokens;
+  work.heads = problem.heads;
+  work.head_dim = problem.head_dim;
+  work.element_bytes = static_cast<int64_t>(dtype_size(problem.dtype));
+  work.branches = static_cast<int>(problem.batch);
+  work.steps = 1;
+  return work;
+}
+
+planner::Question attention_question(const attention::Problem& problem, const attention::StrategyOptions& keys,
+                                     int ranks) {
+  const attention::Strategy by_rule = attention::parse_strategy(keys, ranks, problem.heads);
+  planner::Question q;
+  q.ranks = ranks;
+  fix_by_keys(q, keys);
+  if (keys.deterministic) q.request.context = by_rule.layout;
+  q.request.data = q.request.text_ranks = 1;
+  q.work = attention_work(problem);
+  q.memory = [sizes = q.work.sizes(problem.batch)](const ParallelLayout& layout, int ranks_here) {
+    planner::Workload workload;
+    workload.layout = layout;
+    workload.ranks_here = ranks_here;
+    workload.attention = sizes;
+    workload.experts.emplace_back().name = "attention";
+    return workload;
+  };
+  q.memory_limit = planner::Bytes::most();  // attention::plan books it, or says that it cannot
+  return q;
+}
+
+void fix_kernels_of_this_cpu(planner::Question& question) {
+  if (!question.softmax) question.softmax = parallel::Softmax::kOnline;
+  if (!question.block_q) question.block_q = 0;
+}
+
+}  // namespace zoetrope::pipeline

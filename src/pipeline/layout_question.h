@@ -1,0 +1,35 @@
+// From keys to what the planner is asked: the one place where a run or an attention becomes a question, for all
+// commands, and the layout that the keys mean where nobody is asked. Knows no machine: hardware, the ranks of a process
+// and the limit of memory are the caller's to add.
+#pragma once
+
+#include "zoetrope/attention.h"
+#include "zoetrope/generate.h"
+
+#include "parallel/layout.h"
+#include "pipeline/admission.h"
+#include "pipeline/model_folder.h"
+#include "pipeline/plan.h"
+#include "planner/search.h"
+
+namespace zoetrope::pipeline {
+
+// The layout that keys and rules alone make: the guidance branches together, unless only apart is legal. Throws Error
+// for what is not possible with `ranks` ranks, with the legal values.
+parallel::ParallelLayout layout_by_rule(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model,
+                                        int ranks);
+
+// Of `memory` the options are the run's; its layout does not matter. Throws Error where keys contradict themselves;
+// what they fix is held against the ranks by the search.
+planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks);
+
+// One attention problem of its own, with all ranks in one context. Throws Error for keys that are not possible.
+planner::Question attention_question(const attention::Problem& problem, const attention::StrategyOptions& keys,
+                                     int ranks);
+planner::Work attention_work(const attention::Problem& problem);
+
+// For a run on this CPU: the softmax left open is the faster kernel here, and tiles are tuned here, whatever a profile
+// says of others.
+void fix_kernels_of_this_cpu(planner::Question& question);
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,116 @@
+// Keys as a layout by rule, as refusals, and as what the planner is asked.
+#include "pipeline/layout_question.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using parallel::Direction;
+using parallel::ParallelLayout;
+using parallel::Softmax;
+using testing::HasSubstr;
+
+class LayoutQuestion : public testing::Test {
+ protected:
+  LayoutQuestion() {
+    options.height = 48;
+    options.width = 64;
+    options.num_frames = 9;
+    options.num_inference_steps = 6;
+  }
+  ParallelLayout layout(int ranks) const { return layout_by_rule(options, plan_run(options, model), model, ranks); }
+  std::string refusal(int ranks) const {
+    return error_of([&] { layout(ranks); });
+  }
+  planner::Question question(int ranks) const {
+    return run_question(plan_run(options, model), model, {options, model_configs(model)}, ranks);
+  }
+
+  GenerateOptions options;
+  const ModelFolder model = ModelFolder::open(recorded_model("wan21_t2v"));  // four heads
+};
+
+TEST_F(LayoutQuestion, DegreesFillTheRanks) {
+  EXPECT_EQ(layout(6).ranks(), 6);
+  EXPECT_EQ(layout(6).data, 1);
+  options.data_parallelism = 2;
+  EXPECT_EQ(layout(8).data, 2);
+  EXPECT_EQ(layout(8).context.ranks(), 4);
+  EXPECT_TRUE(layout(8).sharded);
+  options.strategy.ulysses_shards = 2;
+  EXPECT_EQ(layout(8).context, (parallel::ContextLayout{2, 2}));
+  options.data_parallelism = -1;
+  options.context_parallelism = 4;
+  EXPECT_EQ(layout(8).data, 2);
+  options.flash_min_seq_length = 37;  // the run has 36 tokens
+  EXPECT_FALSE(layout(8).sharded);
+  EXPECT_THAT(parallel::text(layout(8), Softmax::kOnline),
+              HasSubstr("context 1 (Ulysses 1 x ring 1), each sequence whole on 4 ranks"));
+  options.flash_min_seq_length = 36;
+  EXPECT_TRUE(layout(8).sharded);
+}
+
+TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
+  const auto with = [&](std::optional<int64_t> data, int64_t context, int ranks) {
+    options.data_parallelism = data;
+    options.context_parallelism = context;
+    return refusal(ranks);
+  };
+  EXPECT_THAT(with(2, 3, 8),
+              HasSubstr("data_parallelism=2 × fsdp_parallelism=1 × context_parallelism=3 × tensor_parallelism=1 make 6 "
+                        "ranks, but there are 8; one degree may be -1"));
+  EXPECT_THAT(with(3, -1, 8), HasSubstr("8 ranks do not divide by the product 3"));
+  EXPECT_THAT(with(-1, -1, 8), HasSubstr("data_parallelism and context_parallelism are both -1"));
+  EXPECT_THAT(with(0, -1, 8), HasSubstr("data_parallelism=0 is not a degree"));
+  EXPECT_THAT(with({}, -3, 8), HasSubstr("context_parallelism=-3 is not a degree"));
+  EXPECT_THAT(with(3, -1, 3), HasSubstr("there are two guidance branches; use data_parallelism=1, or two parts"));
+  options.guidance_scale = 1;
+  EXPECT_THAT(with(2, -1, 2), HasSubstr("there is one branch to compute; use data_parallelism=1"));
+  options.fsdp_parallelism = 2;
+  EXPECT_THAT(with(1, -1, 8), HasSubstr("fsdp_parallelism=2 is not built yet"));
+  EXPECT_THAT(error_of([&] { question(8); }), HasSubstr("fsdp_parallelism=2 is not built yet"));
+  options.fsdp_parallelism = 1;
+  options.tensor_parallelism = 2;
+  EXPECT_THAT(with(1, -1, 8), HasSubstr("tensor_parallelism=2 is not built yet"));
+  options.tensor_parallelism = 1;
+  options.strategy.ulysses_shards = 0;
+  EXPECT_THAT(refusal(4), HasSubstr("ulysses_shards=0 must be at least 1; legal values: 1, 2, 4"));
+  options.strategy.ulysses_shards = 3;
+  EXPECT_THAT(refusal(4), HasSubstr("legal values: 1, 2, 4"));
+}
+
+TEST_F(LayoutQuestion, WhatKeysSayIsFixedAndTheRestIsOpen) {
+  planner::Question q = question(8);
+  EXPECT_FALSE(q.request.data || q.request.context_ranks || q.request.context.ulysses || q.request.context.direction ||
+               q.request.context.head_chunks || q.request.vae_ranks || q.softmax || q.block_q);
+  fix_kernels_of_this_cpu(q);
+  EXPECT_EQ(q.softmax, Softmax::kOnline);
+  EXPECT_EQ(q.block_q, 0);
+  options.data_parallelism = 2;
+  options.vae_parallel = 3;
+  options.strategy.ulysses_shards = 2;
+  options.strategy.ring_direction = "open";
+  options.strategy.softmax = "fixed_max";
+  options.strategy.flash_block_sizes = "block_q:64";
+  q = question(8);
+  fix_kernels_of_this_cpu(q);
+  EXPECT_EQ(q.request.data, 2);
+  EXPECT_EQ(q.request.vae_ranks, 3);
+  EXPECT_EQ(q.request.context.ulysses, 2);
+  EXPECT_EQ(q.request.context.direction, Direction::kOpen);
+  EXPECT_FALSE(q.request.context.head_chunks);
+  EXPECT_EQ(q.softmax, Softmax::kFixedMax);
+  EXPECT_EQ(q.block_q, 64);
+  options.strategy.deterministic = true;
+  const parallel::LayoutRequest all = question(8).request;
+  EXPECT_EQ(all.context.head_chunks, 1);
+  EXPECT_EQ(all.context.ring, 2);
+  EXPECT_EQ(all.text_ranks, 1);
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
