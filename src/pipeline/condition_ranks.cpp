@@ -11,7 +11,6 @@
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
-#include "pipeline/decode_frames.h"
 #include "pipeline/finite.h"
 #include "pipeline/halo_ranks.h"
 #include "pipeline/pace.h"
@@ -38,7 +37,7 @@ class RankEncoder {
       : stage_(stage),
         world_(world),
         tiled_(stage.options.vae_tiling && wan::encodes_in_tiles(video_shape(stage.options, 1))),
-        count_(tiled_ ? 1 : decoding_ranks(stage.options, stage.plan, stage.model.vae_config, world.size())),
+        count_(tiled_ ? 1 : stage.layout.vae_ranks),
         encodes_(world.rank() < count_),
         encoders_(world.split(encodes_ ? 0 : 1, world.rank())),
         waiting_(world.rank() == 0 || !encodes_),

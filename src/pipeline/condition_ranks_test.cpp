@@ -82,13 +82,14 @@ TEST(ConditionRanks, WaitForTheImageEncoderLayerByLayer) {
     if (pieces++ < layers) std::this_thread::sleep_for(kPiece);
     return false;
   };
+  const parallel::ParallelLayout layout{.context = {.ulysses = 2}, .vae_ranks = 2};
   SharedVae shared;
   std::vector<Tensor> rows(2);
   comm::run_ranks(2,
                   [&](comm::Communicator& world) {
                     trace::Timing timing;
                     Dump dump("");
-                    const Stage stage{options, model, plan, callbacks, timing, nullptr};
+                    const Stage stage{options, model, plan, layout, callbacks, timing, nullptr};
                     rows[static_cast<size_t>(world.rank())] =
                         encode_conditions(stage, inputs, world, shared, dump).image_rows;
                   },

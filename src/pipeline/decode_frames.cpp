@@ -195,7 +195,7 @@ int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const wa
 
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
                    const FrameOutput& output) {
-  const int count = decoding_ranks(stage.options, stage.plan, stage.model.vae_config, world.size());
+  const int count = stage.layout.vae_ranks;
   const bool decodes = world.rank() < count;
   const auto decoders = world.split(decodes ? 0 : 1, world.rank());
   // The others end here, so what they recorded is brought to rank 0 now.

@@ -65,7 +65,10 @@ struct Job {
                       trace::Timing timing;
                       Dump dump("");
                       const FrameOutput output{world.rank() == 0 ? &writer : nullptr, dump};
-                      decode_frames({options, model, plan, callbacks, timing, nullptr}, world, shared, latents, output);
+                      parallel::ParallelLayout layout;
+                      layout.vae_ranks = decoding_ranks(options, plan, model.vae_config, world.size());
+                      const Stage stage{options, model, plan, layout, callbacks, timing, nullptr};
+                      decode_frames(stage, world, shared, latents, output);
                     },
                     {.timeout_seconds = 60, .trace = trace});
     return writer.frames;

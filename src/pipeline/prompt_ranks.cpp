@@ -43,7 +43,7 @@ PromptEmbeddings encode_prompts_over_ranks(const Stage& stage, comm::Communicato
   std::vector<std::string> texts{options.prompt};
   if (stage.plan.guided) texts.push_back(options.negative_prompt);
   world.set_step("the prompt's encoding");
-  const bool shared = prompt_ranks(options.strategy.deterministic, world.size()) > 1;
+  const bool shared = stage.layout.text_ranks > 1;
   const int here = comm::launched_by_mpi() || !shared ? 1 : world.size();
   PartialSumRanks sum(world);
   Pace pace(world, kPace);

@@ -27,7 +27,8 @@ TEST(PromptRanks, FilesThatChangeAfterTheyWereOpenedAreAnError) {
   const auto encode = [&] {
     comm::run_ranks(1, [&](comm::Communicator& world) {
       trace::Timing timing;
-      encode_prompts_over_ranks({options, model, plan, callbacks, timing, nullptr}, world);
+      const parallel::ParallelLayout layout;
+      encode_prompts_over_ranks({options, model, plan, layout, callbacks, timing, nullptr}, world);
     });
   };
   encode();

@@ -1,8 +1,10 @@
-// What every stage of a run is given: the settings, the model, what was planned, whom to tell, where to note seconds.
+// What every stage of a run is given: the settings, the model, what was planned, how ranks are used, whom to tell,
+// where to note seconds.
 #pragma once
 
 #include "zoetrope/generate.h"
 
+#include "parallel/layout.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
 #include "trace/timing.h"
@@ -14,6 +16,7 @@ struct Stage {
   const GenerateOptions& options;
   const ModelFolder& model;
   const RunPlan& plan;
+  const parallel::ParallelLayout& layout;
   const GenerateCallbacks& callbacks;
   trace::Timing& timing;
   trace::Trace* trace;  // or null

@@ -246,9 +246,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
   result.seed = seed;
   result.latents = initial_noise(options_, plan_, seed);
   dump.add("latents.init", result.latents);
-  GenerateOptions options = options_;
-  if (!options.vae_tiling) options.vae_parallel = layout.vae_ranks;
-  const Stage stage{options, model_, plan_, callbacks, timing, trace};
+  const Stage stage{options_, model_, plan_, layout, callbacks, timing, trace};
   attention::Counters attention;
   {
     const trace::Lane lane{trace, world.world_rank(world.rank()), trace::kComputeLane};
