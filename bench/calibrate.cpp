@@ -167,14 +167,15 @@ class Calibration {
     all_keys.emplace_back(kLongKeys, figures.attention.back().second);
     const MeasuredCurve keys = rising(all_keys);
     double best = 1;
-    for (const MeasuredCurve* points : {&gemm, &attention, &keys, &figures.convolution, &figures.fixed_max})
+    for (const MeasuredCurve* points : {&gemm, &attention, &keys, &figures.convolution, &figures.attention_fixed_max})
       for (const auto& point : *points) best = std::max(best, point.second.value);
     planner::ComputeFigures& to = dtype == DType::kBF16 ? result_.profile.bf16 : result_.profile.float32;
     to.peak = rounded(figures.peak.value * best);
     to.gemm = curve(gemm, 1 / best);
     to.attention = curve(attention, 1 / best);
     to.attention_keys = curve(keys, 1 / keys.back().second.value);
-    const double online = figures.attention.back().second.value, fixed = figures.fixed_max.back().second.value;
+    const double online = figures.attention.back().second.value,
+                 fixed = figures.attention_fixed_max.back().second.value;
     to.fixed_max_gain = rounded(std::min(fixed / online, 0.999 / to.attention.points().back().y));
     to.convolution = rounded(figures.convolution.back().second.value / best);
     remark(name + ".peak", best > 1 ? fmt::format("the fastest product; multiply-adds of {} alone {:.1f} GFLOP/s",

@@ -59,7 +59,8 @@ class DtypeMeter {
     attend({&figures_.attention, "attention", "queries", kLongKeys, {}}, kLongKeys, kLongKeys, Softmax::kOnline);
     for (const int64_t size : kShorter)
       attend({&figures_.attention_keys, "attention_keys", "keys", size, {}}, kLongKeys, size, Softmax::kOnline);
-    attend({&figures_.fixed_max, "fixed_max_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys, Softmax::kFixedMax);
+    attend({&figures_.attention_fixed_max, "fixed_max_gain", "keys", kLongKeys, {}}, kLongKeys, kLongKeys,
+           Softmax::kFixedMax);
     figures_.kernel = AttentionWork(rank_.stream(), dtype_, 1, 1).implementation();
     if (figures_.kernel != "scalar")
       for (const int64_t rows : kTileRows)

@@ -22,17 +22,17 @@ using machine::AttentionWork;
 using MeasuredCurve = std::vector<std::pair<int64_t, Measured>>;
 
 struct DtypeFigures {
-  std::string peak_of, kernel;   // instruction set whose peak it is, implementation of attention
-  Measured peak;                 // multiply-adds of it, FLOP/s of a rank
-  MeasuredCurve gemm;            // of the peak, by rows
-  MeasuredCurve attention;       // of the peak, online, by queries under kLongKeys keys
-  MeasuredCurve attention_keys;  // the same, by keys under kLongKeys queries
-  MeasuredCurve tile_rows;       // the same, by rows of a tile, where there are tiles
-  MeasuredCurve fixed_max;       // the same with fixed-max softmax, at kLongKeys
-  MeasuredCurve convolution;     // of the peak
-  Measured token_seconds;        // a layer
-  Measured layer_overhead;       // seconds
-  double fold_seconds = 0;       // what folding ring blocks adds to attending each of them, a block, row and head
+  std::string peak_of, kernel;        // instruction set whose peak it is, implementation of attention
+  Measured peak;                      // multiply-adds of it, FLOP/s of a rank
+  MeasuredCurve gemm;                 // of the peak, by rows
+  MeasuredCurve attention;            // of the peak, online, by queries under kLongKeys keys
+  MeasuredCurve attention_keys;       // the same, by keys under kLongKeys queries
+  MeasuredCurve tile_rows;            // the same, by rows of a tile, where there are tiles
+  MeasuredCurve attention_fixed_max;  // the same with fixed-max softmax, at kLongKeys
+  MeasuredCurve convolution;          // of the peak
+  Measured token_seconds;             // a layer
+  Measured layer_overhead;            // seconds
+  double fold_seconds = 0;            // what folding ring blocks adds to attending each of them, a block, row and head
 };
 inline constexpr int64_t kLongKeys = 2048;
 
