@@ -13,7 +13,7 @@
 #include "bench/statistics.h"
 #include "bench/words.h"
 #include "io/weight_cache.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/dtype_name.h"
 
@@ -141,7 +141,7 @@ class LoadBench {
   int64_t stored_bytes() const {
     const io::Checkpoint* files = model_.checkpoint(Part::kTransformer);
     int64_t bytes = 0;
-    for (const wan::TensorSpec& spec : wan::transformer_tensors(model_.transformer())) {
+    for (const io::TensorSpec& spec : wan::transformer_tensors(model_.transformer())) {
       bytes += files != nullptr ? static_cast<int64_t>(files->info(spec.name).bytes)
                                 : spec.shape.size() * static_cast<int64_t>(sizeof(float));
     }

@@ -9,7 +9,6 @@
 #include "bench/whole_model.h"
 #include "bench/words.h"
 #include "models/wan/model_flops.h"
-#include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"
 #include "pipeline/dtype_name.h"
 

@@ -9,7 +9,7 @@
 #include "models/wan/reference/text_encoder.h"
 #include "models/wan/reference/transformer.h"
 #include "models/wan/reference/vae.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_layout.h"
 
@@ -207,7 +207,7 @@ namespace {
 Rows embed(const io::WeightSource& source, const wan::TextEncoderConfig& config, const std::vector<int32_t>& ids,
            DType dtype) {
   constexpr int64_t kMostTableElements = int64_t{1} << 26;
-  const std::string name = wan::stored_name(source, wan::kEmbedding);
+  const std::string name = io::stored_name(source, wan::text_encoder_tensors(config).front());
   TensorView table = source.mapped(name);
   Tensor read;
   if (!table || (table.dtype() != DType::kF32 && table.dtype() != DType::kBF16)) {

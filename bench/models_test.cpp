@@ -17,6 +17,7 @@
 #include "io/checkpoint.h"
 #include "models/wan/model_flops.h"
 #include "models/wan/random_weights.h"
+#include "models/wan/tensor_tables.h"
 
 namespace zoetrope::bench {
 namespace {

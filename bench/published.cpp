@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "bench/machine.h"
 #include "bench/statistics.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae_layout.h"
 
 namespace zoetrope::bench {
@@ -79,22 +79,10 @@ int threads_of(const PublishedSettings& settings) {
 }
 
 int64_t parameter_bytes(const Published& model, Part part, DType dtype) {
-  const auto size = static_cast<int64_t>(dtype_size(dtype));
-  int64_t bytes = 0;
-  if (part == Part::kTransformer) {
-    for (const wan::TensorSpec& spec : wan::transformer_tensors(model.transformer())) {
-      bytes += spec.shape.size() * (wan::is_float32_island(spec.name) ? 4 : size);
-    }
-  } else if (part == Part::kVae) {
-    for (const wan::TensorSpec& spec : wan::coder_tensors(wan::decoder_layout(model.vae()))) {
-      bytes += spec.shape.size() * size;
-    }
-  } else {
-    for (const wan::TensorSpec& spec : wan::text_encoder_tensors(model.text_encoder())) {
-      bytes += spec.shape.size() * size;
-    }
-  }
-  return bytes;
+  const io::TensorTable table = part == Part::kTransformer ? wan::transformer_tensors(model.transformer())
+                                : part == Part::kVae       ? wan::vae_decoder_tensors(model.vae())
+                                                           : wan::text_encoder_tensors(model.text_encoder());
+  return io::held_bytes(table, dtype);
 }
 
 Isa fastest_isa(DType dtype, ThreadTeam& team) {

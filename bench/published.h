@@ -49,7 +49,7 @@ OptionSet describe_published(
     const char* repeats = "timed repeats; 0: five, or three where one takes more than a second");
 int threads_of(const PublishedSettings& settings);
 
-// Bytes of the listed parameters in the form that is computed with: `dtype`, islands of the transformer in float32.
+// Bytes of the listed parameters in the form that is computed with: `dtype`, or float32 where the table says so.
 int64_t parameter_bytes(const Published& model, Part part, DType dtype);
 
 // The instruction set whose multiply-adds are the fastest that this machine has for data of `dtype`. For bf16 that may

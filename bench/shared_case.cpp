@@ -19,7 +19,6 @@
 #include "bench/published.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
-#include "models/wan/tensor_list.h"
 #include "models/wan/transformer/transformer.h"
 #include "models/wan/vae/vae.h"
 #include "pipeline/dtype_name.h"

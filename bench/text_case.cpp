@@ -7,7 +7,7 @@
 #include "bench/whole_model.h"
 #include "bench/words.h"
 #include "models/wan/model_flops.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/umt5/umt5.h"
 #include "pipeline/dtype_name.h"
 
@@ -21,9 +21,10 @@ constexpr double kCopySeconds = 0.3;
 // What a pass must read of the files: every layer, and the embedding's rows for the ids.
 int64_t stored_bytes(const io::Checkpoint& files, const wan::TextEncoderConfig& config, int64_t ids) {
   int64_t bytes = 0;
-  for (const wan::TensorSpec& spec : wan::text_encoder_tensors(config)) {
-    const auto stored = static_cast<int64_t>(files.info(wan::stored_name(files, spec.name)).bytes);
-    bytes += spec.name == wan::kEmbedding ? stored / config.vocab_size * ids : stored;
+  const io::TensorTable table = wan::text_encoder_tensors(config);
+  for (const io::TensorSpec& spec : table) {
+    const auto stored = static_cast<int64_t>(files.info(io::stored_name(files, spec)).bytes);
+    bytes += &spec == &table.front() ? stored / config.vocab_size * ids : stored;  // the embedding is the first
   }
   return bytes;
 }

@@ -14,7 +14,7 @@
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "models/wan/config.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/workload.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
@@ -32,22 +32,13 @@ void print_names(const char* what, const std::vector<std::string>& names) {
   if (names.size() > kMostNames) print("    {}: … and {} more\n", what, names.size() - kMostNames);
 }
 
-std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, const wan::TensorList& expected) {
+std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, const io::TensorTable& expected) {
   std::set<std::string> known;
-  for (const wan::TensorSpec& spec : expected) known.insert(spec.name);
+  for (const io::TensorSpec& spec : expected) known.insert({spec.name, spec.name_in(io::NamingScheme::kTied)});
   std::vector<std::string> unexpected;
   for (const std::string& name : checkpoint.names())
     if (known.count(name) == 0 && !wan::is_ignored_tensor(name)) unexpected.push_back(name);
   return unexpected;
-}
-
-// The class without the projection has a list without it.
-wan::TensorList image_encoder_tensors(const wan::ClipVisionConfig& config, const std::string& class_name) {
-  wan::TensorList list = wan::clip_vision_tensors(config);
-  if (class_name == "CLIPVisionModel") {
-    std::erase_if(list, [](const wan::TensorSpec& spec) { return spec.name == wan::kVisualProjection; });
-  }
-  return list;
 }
 
 // The dtype of most bytes.
@@ -110,7 +101,8 @@ class Inspection {
                      stored_.stored_text_encoder);
     }
     if (name == "image_encoder") {
-      return weights(name, "model", image_encoder_tensors(wan::ClipVisionConfig::load(config), class_name),
+      const auto which = class_name == "CLIPVisionModel" ? wan::ClipTensors::kTower : wan::ClipTensors::kAll;
+      return weights(name, "model", wan::clip_vision_tensors(wan::ClipVisionConfig::load(config), which),
                      stored_.stored_image_encoder);
     }
     const bool there = configs_only_ || fs::is_directory(folder_ / name);
@@ -119,8 +111,8 @@ class Inspection {
   }
 
   // Sets `stored` to the dtype of the files.
-  bool weights(const std::string& name, const char* stem, const wan::TensorList& expected, DType& stored) const {
-    const wan::TensorTotals totals = wan::totals(expected);
+  bool weights(const std::string& name, const char* stem, const io::TensorTable& expected, DType& stored) const {
+    const io::TensorTotals totals = io::totals(expected);
     if (configs_only_) {
       stored = published_dtype(folder_ / name / "config.json");
       print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
@@ -136,7 +128,7 @@ class Inspection {
     print("  {:<14} {:>5} tensors in {} file{} ({}), {} parameters, {:.3f} GB\n", name, checkpoint.names().size(),
           files, files == 1 ? "" : "s", dtypes, checkpoint.parameters(),
           static_cast<double>(checkpoint.bytes()) * 1e-9);
-    const pipeline::TensorDefects defects = pipeline::tensor_defects(checkpoint, expected);
+    const io::TensorDefects defects = io::tensor_defects(*io::checkpoint_source(checkpoint), expected);
     const std::vector<std::string> unexpected = unexpected_names(checkpoint, expected);
     print_names("missing", defects.missing);
     print_names("wrong shape", defects.misshapen);

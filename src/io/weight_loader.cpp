@@ -25,10 +25,6 @@ constexpr int64_t kReadAhead = int64_t{256} << 20;
 // single form needs more.
 constexpr int64_t kMostBuffered = int64_t{512} << 20;
 
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF64;
-}
-
 // Of everything that its bytes follow from, beside the values.
 uint64_t hash_of(const DerivedForm& form) {
   uint64_t hash = fnv1a64(form.form);
@@ -203,7 +199,7 @@ void WeightLoader::add(DerivedForm form, std::function<void(const std::byte*)> p
     weights_->check(name, job.form.shapes[i], DType::kF32);
     const TensorInfo info = source.info(name);
     const std::string file = source.where(name);
-    if (!is_float(*info.dtype)) {
+    if (!is_readable(info)) {
       fail("{}: tensor '{}' is stored as {}, but F32, BF16, F16 or F64 is needed", file, name, info.dtype_name);
     }
     job.stored_bytes += static_cast<int64_t>(info.bytes);

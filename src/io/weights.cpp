@@ -93,6 +93,11 @@ class CheckpointSource final : public WeightSource {
 
 }  // namespace
 
+bool is_readable(const TensorInfo& info) {
+  return info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16 ||
+         info.dtype == DType::kF64;
+}
+
 void WeightSource::read_range(const std::string& name, IndexRange range, const TensorView& out) const {
   const Tensor whole = Tensor::uninitialized(out.dtype(), info(name).shape);
   read(name, whole);

@@ -18,6 +18,9 @@
 
 namespace zoetrope::io {
 
+// Whether its values can be computed with: F32, BF16, F16 or F64.
+bool is_readable(const TensorInfo& info);
+
 // Immutable once made; every function may be called from any thread.
 class WeightSource {
  public:
@@ -25,7 +28,7 @@ class WeightSource {
   virtual bool contains(const std::string& name) const = 0;
   virtual std::vector<std::string> names() const = 0;
   virtual TensorInfo info(const std::string& name) const = 0;    // absent: Error
-  virtual std::string where(const std::string& name) const = 0;  // the file, for errors
+  virtual std::string where(const std::string& name) const = 0;  // the file, for errors; of no tensor: the folder
   virtual TensorView mapped(const std::string& name) const = 0;  // usable in place as stored, else a null view
   virtual void read(const std::string& name,
                     const TensorView& out) const = 0;  // all values, in out's dtype; contiguous

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "comm/launcher.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/frame_queue.h"
@@ -27,12 +27,12 @@ namespace {
 using planner::Bytes;
 
 // The dtype of the largest tensor: small ones are kept in others. Formulas make F32.
-DType stored_dtype(const ComponentWeights& weights, const wan::TensorList& list) {
+DType stored_dtype(const ComponentWeights& weights, const io::TensorTable& table) {
   const io::Checkpoint* files = weights.checkpoint();
   if (files == nullptr) return DType::kF32;
-  const auto largest = std::max_element(list.begin(), list.end(),
+  const auto largest = std::max_element(table.begin(), table.end(),
                                         [](const auto& a, const auto& b) { return a.shape.size() < b.shape.size(); });
-  return files->info(wan::stored_name(*files, largest->name)).dtype.value_or(DType::kF32);
+  return files->info(io::stored_name(*files, *largest)).dtype.value_or(DType::kF32);
 }
 
 // A change of the options that needs less memory, as a user would write it.
@@ -254,7 +254,7 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.vae = model.vae_config;
   if (model.image_encoder) {
     configs.image_encoder = model.image_encoder->config;
-    const wan::TensorList tensors = wan::clip_vision_tensors_used(model.image_encoder->config);
+    const io::TensorTable tensors = wan::clip_vision_tensors(model.image_encoder->config, wan::ClipTensors::kUsed);
     configs.stored_image_encoder = stored_dtype(model.image_encoder->weights, tensors);
   }
   configs.stored_transformer =

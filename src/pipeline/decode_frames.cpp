@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/gather_trace.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"

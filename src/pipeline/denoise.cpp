@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "io/hash.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/patchify.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"

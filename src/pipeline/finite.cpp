@@ -35,15 +35,14 @@ void require_finite(const TensorView& values, std::string_view what) {
        kGoOnAnyway);
 }
 
-std::optional<std::string> spoiled_weight(const ComponentWeights& weights, const wan::TensorList& list, DType dtype,
+std::optional<std::string> spoiled_weight(const ComponentWeights& weights, const io::TensorTable& table, DType dtype,
                                           comm::Communicator* ranks) {
   const std::shared_ptr<const io::WeightSource> source = weights.source(1);
-  const auto name_of = [&](size_t i) { return wan::stored_name(*source, list[i].name); };
-  const size_t count = list.size(), each = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size());
+  const auto name_of = [&](size_t i) { return io::stored_name(*source, table[i]); };
+  const size_t count = table.size(), each = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size());
   for (size_t begin = 0; begin < count; begin += each) {
     const size_t mine = begin + (ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank()));
-    const bool found = mine < count && is_spoiled(*source, name_of(mine),
-                                                  wan::is_float32_island(list[mine].name) ? DType::kF32 : dtype);
+    const bool found = mine < count && is_spoiled(*source, name_of(mine), table[mine].dtype(dtype));
     size_t first = found ? mine : count;
     if (ranks != nullptr) first = static_cast<size_t>(-ranks->all_reduce_max(-static_cast<double>(first)));
     if (first < count) return fmt::format("weight '{}' in {}", name_of(first), source->where(name_of(first)));

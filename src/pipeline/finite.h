@@ -11,7 +11,7 @@
 #include "zoetrope/communicator.h"
 #include "zoetrope/tensor.h"
 
-#include "models/wan/tensor_list.h"
+#include "io/tensor_table.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -19,10 +19,10 @@ namespace zoetrope::pipeline {
 // Error "`what` holds nan at element 3 of [2, 8]" for NaN and infinity. values F32 or BF16; null: nothing to check.
 void require_finite(const TensorView& values, std::string_view what);
 
-// "weight 'NAME' in FILE": the first of the list that holds NaN or infinity where it is rounded to `dtype`. Reads all
+// "weight 'NAME' in FILE": the first of the table that holds NaN or infinity where it is rounded to `dtype`. Reads all
 // of them. Collective over `ranks`, which share the reading and wait for each other at every tensor; the same on each.
 // null: by the caller alone.
-std::optional<std::string> spoiled_weight(const ComponentWeights& weights, const wan::TensorList& list, DType dtype,
+std::optional<std::string> spoiled_weight(const ComponentWeights& weights, const io::TensorTable& table, DType dtype,
                                           comm::Communicator* ranks);
 
 // Looks at the values of a computation that ranks share, in the order in which they are made.

@@ -64,17 +64,17 @@ TEST(SpoiledWeight, IsTheFirstOfTheList) {
   writer.add("c", bad);
   writer.write(folder / "w.safetensors");
   const ComponentWeights weights(io::Checkpoint::open_file(folder / "w.safetensors"));
-  const wan::TensorList list{{"a", {2}}, {"b", {2}}, {"c", {2}}};
-  const wan::TensorList sound{{"a", {2}}};
+  const io::TensorTable table{{"a", {2}}, {"b", {2}}, {"c", {2}}};
+  const io::TensorTable sound{{"a", {2}}};
   const auto named = [&](const char* name) {
     return fmt::format("weight '{}' in {}", name, (folder / "w.safetensors").string());
   };
-  EXPECT_EQ(spoiled_weight(weights, list, DType::kF32, nullptr), named("c"));
-  EXPECT_EQ(spoiled_weight(weights, list, DType::kBF16, nullptr), named("b"));
+  EXPECT_EQ(spoiled_weight(weights, table, DType::kF32, nullptr), named("c"));
+  EXPECT_EQ(spoiled_weight(weights, table, DType::kBF16, nullptr), named("b"));
   EXPECT_EQ(spoiled_weight(weights, sound, DType::kF32, nullptr), std::nullopt);
   for (const int count : {2, 5}) {
     comm::run_ranks(count, [&](comm::Communicator& ranks) {
-      EXPECT_EQ(spoiled_weight(weights, list, DType::kF32, &ranks), named("c"));
+      EXPECT_EQ(spoiled_weight(weights, table, DType::kF32, &ranks), named("c"));
       EXPECT_EQ(spoiled_weight(weights, sound, DType::kF32, &ranks), std::nullopt);
     });
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/wan/tensor_tables.h"
 
 namespace zoetrope::pipeline {
 namespace {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/run_files.h"
 #include "models/wan/random_weights.h"
+#include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/lora_options.h"
 
@@ -13,25 +14,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_float(const std::optional<DType>& dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF64;
-}
-
-void check_tensors(const io::Checkpoint& checkpoint, const wan::TensorList& expected) {
-  const TensorDefects defects = tensor_defects(checkpoint, expected);
-  for (const auto* sentences : {&defects.missing, &defects.misshapen, &defects.unreadable})
-    if (!sentences->empty()) fail("{}: tensor {}", checkpoint.folder().string(), sentences->front());
-}
-
 // Where a folder's weights come from.
 class WeightsOf {
  public:
   WeightsOf(const fs::path& folder, std::optional<uint64_t> seed) : folder_(folder), seed_(seed) {}
 
-  ComponentWeights open(const char* component, const char* stem, wan::TensorList tensors) const {
+  ComponentWeights open(const char* component, const char* stem, io::TensorTable tensors) const {
     if (seed_) return {component, std::move(tensors), *seed_};
     io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / component, stem);
-    check_tensors(checkpoint, tensors);
+    io::require_tensors(*io::checkpoint_source(checkpoint), tensors);
     return ComponentWeights(std::move(checkpoint));
   }
 
@@ -135,8 +126,9 @@ std::optional<ImageEncoder> open_image_encoder(const fs::path& folder, const wan
   }
   const auto config = wan::ClipVisionConfig::load(folder / "image_encoder" / "config.json");
   const auto processor = wan::ImageProcessorConfig::load(folder / "image_processor" / "preprocessor_config.json");
-  return ImageEncoder{config, processor,
-                      weights.open("image_encoder", kTextEncoderStem, wan::clip_vision_tensors_used(config))};
+  return ImageEncoder{
+      config, processor,
+      weights.open("image_encoder", kTextEncoderStem, wan::clip_vision_tensors(config, wan::ClipTensors::kUsed))};
 }
 
 // What the run will read later is spared by what it writes now.
@@ -182,28 +174,6 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
 }
 
 }  // namespace
-
-TensorDefects tensor_defects(const io::Checkpoint& checkpoint, const wan::TensorList& expected) {
-  TensorDefects defects;
-  for (const wan::TensorSpec& spec : expected) {
-    const std::string name = wan::stored_name(checkpoint, spec.name);
-    if (!checkpoint.contains(name)) {
-      defects.missing.push_back(
-          fmt::format("'{}' {} is missing; the config of this folder asks for it", name, spec.shape.to_string()));
-      continue;
-    }
-    const io::TensorInfo& info = checkpoint.info(name);
-    const std::string where = fmt::format("'{}' of {}", name, checkpoint.file(name).filename().string());
-    if (!(info.shape == spec.shape)) {
-      defects.misshapen.push_back(fmt::format("{} has shape {}, but the config of this folder asks for {}", where,
-                                              info.shape.to_string(), spec.shape.to_string()));
-    } else if (!is_float(info.dtype)) {
-      defects.unreadable.push_back(
-          fmt::format("{} is stored as {}, but F32, BF16, F16 or F64 is needed", where, info.dtype_name));
-    }
-  }
-  return defects;
-}
 
 std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) const {
   std::shared_ptr<const io::WeightSource> plain;

@@ -13,10 +13,10 @@
 
 #include "io/checkpoint.h"
 #include "io/merged_source.h"
+#include "io/tensor_table.h"
 #include "io/weights.h"
 #include "models/wan/config.h"
 #include "models/wan/lora/lora.h"
-#include "models/wan/tensor_list.h"
 #include "pipeline/model_class.h"
 #include "text/tokenizer.h"
 
@@ -26,21 +26,12 @@ namespace zoetrope::pipeline {
 inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
 inline constexpr const char* kTextEncoderStem = "model";                  // and image encoder
 
-// What keeps a file from being used: a tensor of the list that is missing, has another shape, or is stored as something
-// that nothing here computes with. Names and sentences for people: "'x' has shape [2], but the config … asks for [3]".
-struct TensorDefects {
-  std::vector<std::string> missing, misshapen, unreadable;
-  bool none() const { return missing.empty() && misshapen.empty() && unreadable.empty(); }
-};
-// Of all tensors that a component must have. More tensors are no defect.
-TensorDefects tensor_defects(const io::Checkpoint& checkpoint, const wan::TensorList& expected);
-
 // Where the parameters of one component come from: files, or formulas.
 class ComponentWeights {
  public:
   explicit ComponentWeights(io::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
   // Random, as models/wan/random_weights.h makes them.
-  ComponentWeights(std::string component, wan::TensorList tensors, uint64_t seed)
+  ComponentWeights(std::string component, io::TensorTable tensors, uint64_t seed)
       : component_(std::move(component)), tensors_(std::move(tensors)), seed_(seed) {}
 
   // Reads large tensors by `threads` threads.
@@ -56,7 +47,7 @@ class ComponentWeights {
  private:
   std::optional<io::Checkpoint> checkpoint_;
   std::string component_;
-  wan::TensorList tensors_;
+  io::TensorTable tensors_;
   uint64_t seed_ = 0;
   io::WeightDeltas deltas_;
   bool check_finite_ = true;  // of what the deltas make

@@ -16,7 +16,7 @@
 #include "comm/rank_test.h"
 #include "comm/testing.h"
 #include "models/wan/golden_testing.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/umt5/umt5.h"
 
 namespace zoetrope::pipeline {
@@ -165,10 +165,8 @@ ZT_RANK_TEST(TextEncoderRanks, TogetherReadEveryMatrixOnce) {
   EXPECT_LE(golden::difference(divided, c.encode(DType::kF32, nullptr)).rel_l2, float32_limit(c));
   int matrices = 0;
   const std::map<std::string, int64_t> mine = watched->elements();
-  for (const wan::TensorSpec& spec : wan::text_encoder_tensors(c.config)) {
-    const bool divides = spec.shape.rank() == 2 && spec.name != wan::kEmbedding &&
-                         spec.name.find("relative_attention_bias") == std::string::npos;
-    if (!divides) continue;
+  for (const io::TensorSpec& spec : wan::text_encoder_tensors(c.config)) {
+    if (!spec.shard_axis) continue;
     const auto found = mine.find(spec.name);
     const double all = comm.all_reduce_sum(found == mine.end() ? 0.0 : static_cast<double>(found->second));
     EXPECT_EQ(all, static_cast<double>(spec.shape.size())) << spec.name;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "comm/launcher.h"
+#include "models/wan/tensor_tables.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/finite.h"
 #include "pipeline/pace.h"

@@ -16,6 +16,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "models/wan/random_weights.h"
+#include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/model_folder.h"
@@ -35,21 +36,17 @@ struct Component {
   const char* name;
   const char* stem;
   std::map<std::string, std::string> config_changes;  // JSON text by key
-  wan::TensorList tensors;
+  io::TensorTable tensors;
   DType dtype;
-  bool float32_islands;
 
-  Entry entry(const wan::TensorSpec& spec) const {
-    const bool island = float32_islands && wan::is_float32_island(spec.name);
-    return {spec.name, island ? DType::kF32 : dtype, spec.shape};
-  }
+  Entry entry(const io::TensorSpec& spec) const { return {spec.name, spec.dtype(dtype), spec.shape}; }
 };
 
 uint64_t bytes_of(const Entry& entry) { return static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype); }
 
 uint64_t bytes_of(const Component& component) {
   uint64_t bytes = 0;
-  for (const wan::TensorSpec& spec : component.tensors) bytes += bytes_of(component.entry(spec));
+  for (const io::TensorSpec& spec : component.tensors) bytes += bytes_of(component.entry(spec));
   return bytes;
 }
 
@@ -57,7 +54,7 @@ uint64_t bytes_of(const Component& component) {
 std::vector<std::vector<Entry>> cut_into_shards(const Component& component) {
   std::vector<std::vector<Entry>> shards(1);
   uint64_t bytes = 0;
-  for (const wan::TensorSpec& spec : component.tensors) {
+  for (const io::TensorSpec& spec : component.tensors) {
     Entry entry = component.entry(spec);
     if (!shards.back().empty() && bytes + bytes_of(entry) > kShardBytes) {
       shards.emplace_back();
@@ -164,8 +161,8 @@ std::vector<Component> list_components(const SynthesizeOptions& options, const M
         std::erase_if(config.vace_layers, [&](int64_t layer) { return layer >= config.num_layers; });
         changes["vace_layers"] = fmt::format("[{}]", fmt::join(config.vace_layers, ", "));
       }
-      components.push_back({names[i], kDiffusersStem, std::move(changes), wan::transformer_tensors(config),
-                            dtype_of(options.dtype), true});
+      components.push_back(
+          {names[i], kDiffusersStem, std::move(changes), wan::transformer_tensors(config), dtype_of(options.dtype)});
     }
   }
   if (chosen.count("text_encoder") != 0) {
@@ -177,19 +174,17 @@ std::vector<Component> list_components(const SynthesizeOptions& options, const M
                           {{"num_layers", fmt::to_string(config.num_layers)},
                            {"torch_dtype", dtype == DType::kBF16 ? "\"bfloat16\"" : "\"float32\""}},
                           wan::text_encoder_tensors(config),
-                          dtype,
-                          false});
+                          dtype});
   }
   if (chosen.count("vae") != 0) {
-    components.push_back({"vae", kDiffusersStem, {}, wan::vae_tensors(model.vae_config), DType::kF32, false});
+    components.push_back({"vae", kDiffusersStem, {}, wan::vae_tensors(model.vae_config), DType::kF32});
   }
   if (model.image_encoder && chosen.count("image_encoder") != 0) {
     components.push_back({"image_encoder",
                           kTextEncoderStem,
                           {},
                           wan::clip_vision_tensors(model.image_encoder->config),
-                          DType::kBF16,  // as published
-                          false});
+                          DType::kBF16});  // as published
   }
   return components;
 }

@@ -12,6 +12,7 @@
 #include "base/disk_limit.h"
 #include "base/test_folder.h"
 #include "io/safetensors.h"
+#include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/test_model.h"
@@ -60,7 +61,7 @@ TEST(Synthesize, WritesWhatRandomWeightsAre) {
   EXPECT_EQ(done_at_end, bytes);
   const auto written = ModelFolder::open(folder / "model");
   const auto random = ModelFolder::open_random(options.model, 7);
-  const auto tensors = [](const wan::TensorList& list) { return static_cast<int64_t>(list.size()); };
+  const auto tensors = [](const io::TensorTable& table) { return static_cast<int64_t>(table.size()); };
   expect_equal(written.experts[0].weights, random.experts[0].weights,
                tensors(wan::transformer_tensors(random.experts[0].config)));
   expect_equal(written.text_encoder, random.text_encoder,
@@ -146,8 +147,8 @@ TEST(Synthesize, TooLittleDiskIsRefusedWithNumbers) {
 }
 
 TEST(RandomModel, ShippedConfigsAreThePublishedSizes) {
-  const auto parameters = [](const ComponentWeights&, const wan::TensorList& list) {
-    return wan::totals(list).parameters;
+  const auto parameters = [](const ComponentWeights&, const io::TensorTable& table) {
+    return io::totals(table).parameters;
   };
   std::map<std::string, int64_t> transformers;
   for (const std::string& name : config_names()) {
@@ -155,9 +156,9 @@ TEST(RandomModel, ShippedConfigsAreThePublishedSizes) {
     transformers[name] = parameters(model.experts[0].weights, wan::transformer_tensors(model.experts[0].config));
     EXPECT_EQ(model.experts.size(), name.ends_with("_a14b") ? 2u : 1u) << name;
     // wan.md section 1.1: 11 361 851 208 bytes of BF16 with their header, 126 892 531 parameters.
-    EXPECT_NEAR(2.0 * static_cast<double>(wan::totals(wan::text_encoder_tensors(model.text_encoder_config)).parameters),
+    EXPECT_NEAR(2.0 * static_cast<double>(io::totals(wan::text_encoder_tensors(model.text_encoder_config)).parameters),
                 11361851208.0, 100e3);
-    EXPECT_EQ(wan::totals(wan::vae_tensors(model.vae_config)).parameters,
+    EXPECT_EQ(io::totals(wan::vae_tensors(model.vae_config)).parameters,
               name == "wan2.2_ti2v_5b" ? 704688668 : 126892531);
   }
   // 57 154 077 760 bytes with their headers; 5.676 GB.

@@ -3,7 +3,7 @@
 
 #include "io/json.h"
 #include "models/wan/config.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "text_changes.h"
 
 namespace zoetrope::fuzz {
@@ -24,20 +24,20 @@ void read(const std::string& bytes) {
   attempt([&] {
     const auto config = wan::TransformerConfig::from_json(json);
     wan::require_supported(config, "input");
-    if (config.block_count() <= kMostLayers) wan::totals(wan::transformer_tensors(config));
+    if (config.block_count() <= kMostLayers) io::totals(wan::transformer_tensors(config));
   });
   attempt([&] {
     const auto config = wan::TextEncoderConfig::from_json(json);
-    if (config.num_layers <= kMostLayers) wan::totals(wan::text_encoder_tensors(config));
+    if (config.num_layers <= kMostLayers) io::totals(wan::text_encoder_tensors(config));
   });
   attempt([&] {
     const auto config = wan::VaeConfig::from_json(json);
-    if (config.num_res_blocks <= kMostLayers) wan::totals(wan::vae_tensors(config));
+    if (config.num_res_blocks <= kMostLayers) io::totals(wan::vae_tensors(config));
   });
   attempt([&] {
     const auto config = wan::ClipVisionConfig::from_json(json);
     config.tokens();
-    if (config.num_hidden_layers <= kMostLayers) wan::totals(wan::clip_vision_tensors(config));
+    if (config.num_hidden_layers <= kMostLayers) io::totals(wan::clip_vision_tensors(config));
   });
   attempt([&] { wan::ImageProcessorConfig::from_json(json); });
   attempt([&] { wan::SchedulerConfigFile::from_json(json); });

@@ -1,12 +1,13 @@
 #include "io/merged_source.h"
 #include "models/wan/lora/lora.h"
+#include "models/wan/tensor_tables.h"
 #include "safetensors_changes.h"
 
 namespace zoetrope::fuzz {
 namespace {
 
 // Small: what is fuzzed is what files say of it.
-wan::TensorList transformer() {
+io::TensorTable transformer() {
   wan::TransformerConfig config;
   config.num_attention_heads = 1;
   config.attention_head_dim = 4;
@@ -19,7 +20,7 @@ wan::TensorList transformer() {
 }
 
 void read(const std::string& bytes) {
-  static const wan::TensorList tensors = transformer();
+  static const io::TensorTable tensors = transformer();
   const wan::Lora lora = wan::open_lora(write("input.safetensors", bytes), 0.5, tensors);
   for (const auto& [name, changes] : lora.deltas) {
     for (const io::WeightDelta& change : changes) {

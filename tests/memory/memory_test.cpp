@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "device/stream.h"
 #include "io/weights.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"
 
 namespace zoetrope {
@@ -39,7 +39,7 @@ fs::path write_formula() {
   std::ofstream file(path);
   file << "{\"seed\": 1, \"tensors\": {";
   const char* comma = "";
-  for (const wan::TensorSpec& spec : wan::transformer_tensors(config())) {
+  for (const io::TensorSpec& spec : wan::transformer_tensors(config())) {
     file << fmt::format("{}\"{}\": {{\"shape\": {}, \"offset\": 0, \"amplitude\": 0.01}}", comma, spec.name,
                         spec.shape.to_string());
     comma = ", ";
@@ -103,7 +103,7 @@ TEST(Memory, FourRanksShareOneCopyOfTheWeights) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizer shadow memory would be counted as ours";
 #endif
-  const uint64_t weights = wan::totals(wan::transformer_tensors(config())).bytes(DType::kF32);
+  const uint64_t weights = io::totals(wan::transformer_tensors(config())).bytes(DType::kF32);
   ASSERT_GE(weights, 1'000'000'000u);
   const fs::path formula = write_formula();
   const Peak one = peak_of(1, formula), four = peak_of(4, formula);

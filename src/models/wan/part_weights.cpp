@@ -1,28 +1,13 @@
 #include "models/wan/part_weights.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include "base/error.h"
+#include "base/index_range.h"
 
 namespace zoetrope::wan {
-
-void require_tensors(const io::WeightSource& source, const TensorList& list) {
-  for (const TensorSpec& spec : list) {
-    const std::string name = stored_name(source, spec.name);
-    const io::TensorInfo info = source.info(name);
-    if (info.shape != spec.shape) {
-      fail("{}: tensor '{}' has shape {}, but the config needs {}", source.where(name), name, info.shape.to_string(),
-           spec.shape.to_string());
-    }
-    const bool number = info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16 ||
-                        info.dtype == DType::kF64;
-    if (!number) {
-      fail("{}: tensor '{}' is stored as {}, but F32, BF16, F16 or F64 is needed", source.where(name), name,
-           info.dtype_name);
-    }
-  }
-}
 
 size_t packing_scratch_bytes(int64_t heads, int64_t keys, int64_t head_dim, int threads) {
   // The largest tile of tile_size.h: 256 rows and twice 512 keys of weights on matrix units are 0.56 MB, their sums,
@@ -32,12 +17,26 @@ size_t packing_scratch_bytes(int64_t heads, int64_t keys, int64_t head_dim, int 
   return static_cast<size_t>(heads * 2 * packed * head_dim * kFloat + threads * kTile);
 }
 
-PartWeights::PartWeights(std::shared_ptr<const io::WeightSource> source, DType dtype, Stream& stream)
-    : source_(std::move(source)), dtype_(dtype), stream_(stream) {}
+PartWeights::PartWeights(std::shared_ptr<const io::WeightSource> source, io::TensorTable table, DType dtype,
+                         Stream& stream, int parts, int part)
+    : source_(std::move(source)),
+      table_(std::move(table)),
+      index_(table_),
+      dtype_(dtype),
+      stream_(stream),
+      parts_(parts),
+      part_(part) {}
 
-bool PartWeights::needs_buffer(const std::string& name) const {
-  const TensorView mapped = source_->mapped(name);
+bool PartWeights::needs_buffer(const std::string& stored_name) const {
+  const TensorView mapped = source_->mapped(stored_name);
   return !mapped || (mapped.dtype() != DType::kF32 && mapped.dtype() != DType::kBF16);
+}
+
+bool PartWeights::needs_buffer() const {
+  using enum io::TensorRole;
+  return std::any_of(table_.begin(), table_.end(), [&](const io::TensorSpec& spec) {
+    return (spec.role == kMatrix || spec.role == kConvolution) && needs_buffer(io::stored_name(*source_, spec));
+  });
 }
 
 void PartWeights::set_buffer(const TensorView& buffer) {
@@ -45,12 +44,16 @@ void PartWeights::set_buffer(const TensorView& buffer) {
   used_ = 0;
 }
 
-TensorView PartWeights::matrix(const std::string& name, IndexRange rows, IndexRange columns) {
-  const Shape stored = source_->info(name).shape, part{rows.size(), columns.size()};
-  const Shape whole{stored[0], stored.size() / stored[0]};
+TensorView PartWeights::matrix(std::string_view name_in_table) {
+  const io::TensorSpec& spec = index_[name_in_table];
+  const std::string& name = io::stored_name(*source_, spec);
+  const Shape whole{spec.shape[0], spec.shape.size() / spec.shape[0]};
+  IndexRange rows{0, whole[0]}, columns{0, whole[1]};
+  if (spec.shard_axis) (spec.shard_axis->axis == 0 ? rows : columns) = spec.shard(parts_, part_);
   if (!needs_buffer(name)) {
     return source_->mapped(name).reshape(whole).slice(0, rows.begin, rows.end).slice(1, columns.begin, columns.end);
   }
+  const Shape part{rows.size(), columns.size()};
   ZT_CHECK(dtype_ == buffer_.dtype() && used_ + part.size() <= buffer_.size());
   const TensorView out(buffer_.data<std::byte>() + used_ * static_cast<int64_t>(dtype_size(dtype_)), dtype_, part);
   used_ += part.size();
@@ -72,19 +75,31 @@ TensorView PartWeights::matrix(const std::string& name, IndexRange rows, IndexRa
   return out;
 }
 
-TensorView PartWeights::small(const std::string& name, DType dtype) {
-  const TensorView mapped = source_->mapped(name);
+TensorView PartWeights::small(std::string_view name, DType dtype) {
+  const std::string& stored = stored_name(name);
+  const TensorView mapped = source_->mapped(stored);
   if (mapped && mapped.dtype() == dtype) return mapped;
-  const TensorView out = stream_.scratch().tensor(dtype, source_->info(name).shape);
-  source_->read(name, out);
+  const TensorView out = stream_.scratch().tensor(dtype, index_[name].shape);
+  source_->read(stored, out);
   return out;
 }
 
-void PartWeights::gather_rows(const std::string& name, std::span<const int32_t> ids, const TensorView& out) {
+void PartWeights::gather_rows(std::string_view name, std::span<const int32_t> ids, const TensorView& out) {
   const int64_t width = out.extent(1);
   for (size_t i = 0; i < ids.size(); ++i) {
-    source_->read_range(name, {ids[i] * width, (ids[i] + int64_t{1}) * width}, out.select(0, static_cast<int64_t>(i)));
+    const IndexRange row{ids[i] * width, (ids[i] + int64_t{1}) * width};
+    source_->read_range(stored_name(name), row, out.select(0, static_cast<int64_t>(i)));
   }
+}
+
+void PartWeights::prefetch(const std::string& beginning) const {
+  for (const io::TensorSpec& spec : table_)
+    if (spec.name.starts_with(beginning)) source_->will_need(io::stored_name(*source_, spec));
+}
+
+void PartWeights::release(const std::string& beginning) const {
+  for (const io::TensorSpec& spec : table_)
+    if (spec.name.starts_with(beginning)) source_->release(io::stored_name(*source_, spec));
 }
 
 }  // namespace zoetrope::wan

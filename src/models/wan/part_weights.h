@@ -7,18 +7,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "zoetrope/tensor.h"
 
-#include "base/index_range.h"
 #include "device/stream.h"
+#include "io/tensor_table.h"
 #include "io/weights.h"
-#include "models/wan/tensor_list.h"
 
 namespace zoetrope::wan {
-
-// Throws Error where a tensor of the list is missing, has another shape, or is no F32, BF16, F16 or F64.
-void require_tensors(const io::WeightSource& source, const TensorList& list);
 
 // Scratch of an attention that has all its keys at once, at most: they and the values are packed, of several heads (of
 // all samples) at once where keys are few, up to all of them, keys in panels; and every thread has a tile.
@@ -26,31 +23,42 @@ size_t packing_scratch_bytes(int64_t heads, int64_t keys, int64_t head_dim, int 
 
 class PartWeights {
  public:
-  // `dtype` F32 or BF16: what is computed with.
-  PartWeights(std::shared_ptr<const io::WeightSource> source, DType dtype, Stream& stream);
+  // `source` must have the table's tensors (io::require_tensors). `dtype` F32 or BF16: what is computed with. Of
+  // `parts` ranks that share each layer this is `part`.
+  PartWeights(std::shared_ptr<const io::WeightSource> source, io::TensorTable table, DType dtype, Stream& stream,
+              int parts = 1, int part = 0);
+  PartWeights(PartWeights&&) = default;
 
-  const io::WeightSource& source() const { return *source_; }
-
-  // Whether matrix() needs a buffer for this tensor.
-  bool needs_buffer(const std::string& name) const;
+  // Whether matrix() needs a buffer for any tensor.
+  bool needs_buffer() const;
   // matrix() takes from here, from the front again after each reset. Elements of the dtype computed with.
   void set_buffer(const TensorView& buffer);
   void reset_buffer() { used_ = 0; }
 
-  // Rows × columns of a tensor as the matrix [N, K] of its first axis and all others: F32 or BF16, last axis
-  // contiguous, at any address.
-  TensorView matrix(const std::string& name, IndexRange rows, IndexRange columns);
+  // This part of a matrix, or of a convolution as the matrix of its first axis and all others: [N, K], F32 or BF16,
+  // last axis contiguous, at any address.
+  TensorView matrix(std::string_view name);
   // A small tensor, whole, in the dtype computed with or the one given; scratch memory of the enclosing scope or the
   // map.
-  TensorView small(const std::string& name) { return small(name, dtype_); }
-  TensorView small(const std::string& name, DType dtype);
+  TensorView small(std::string_view name) { return small(name, dtype_); }
+  TensorView small(std::string_view name, DType dtype);
   // out[i] = row ids[i] of a table, in out's dtype; only those rows are read.
-  void gather_rows(const std::string& name, std::span<const int32_t> ids, const TensorView& out);
+  void gather_rows(std::string_view name, std::span<const int32_t> ids, const TensorView& out);
+
+  // All tensors whose names begin so: their part of the file is read ahead, or its pages are let go.
+  void prefetch(const std::string& beginning) const;
+  void release(const std::string& beginning) const;
 
  private:
+  const std::string& stored_name(std::string_view name) const { return io::stored_name(*source_, index_[name]); }
+  bool needs_buffer(const std::string& stored_name) const;
+
   std::shared_ptr<const io::WeightSource> source_;
+  io::TensorTable table_;
+  io::TensorIndex index_;  // of table_
   DType dtype_;
   Stream& stream_;
+  int parts_, part_;
   TensorView buffer_;
   int64_t used_ = 0;  // elements
 };

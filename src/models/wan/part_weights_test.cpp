@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <vector>
 
+#include "base/index_range.h"
 #include "base/test_folder.h"
 #include "io/safetensors.h"
 #include "tensor/half.h"
@@ -44,49 +46,60 @@ float element(const TensorView& view, int64_t row, int64_t column) {
   return view.dtype() == DType::kF32 ? view.data<float>()[at] : to_float(view.data<BFloat16>()[at]);
 }
 
-struct Part {
-  IndexRange rows, columns;
+// How "w" is divided: along an axis, of which pairs stay together; not at all.
+io::TensorTable table(std::optional<io::ShardAxis> axis) {
+  return {{.name = "w", .shape = {kRows, kColumns}, .shard_axis = axis}};
+}
+
+struct Division {
+  std::optional<io::ShardAxis> axis;
+  int parts;
 };
-constexpr Part kParts[] = {
-    {{0, kRows}, {0, kColumns}}, {{2, 5}, {0, kColumns}}, {{0, kRows}, {3, 8}}, {{1, 2}, {9, 10}}};
+const Division kDivisions[] = {{std::nullopt, 2}, {io::ShardAxis{0, 2}, 3}, {io::ShardAxis{1, 2}, 4}};
 
 TEST(PartWeights, AnyPartOfAnyFile) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64})
     for (const bool shifted : {false, true})
-      for (const DType wanted : {DType::kF32, DType::kBF16}) {
-        const TestFolder folder;
-        Stream stream(3);
-        PartWeights weights(stored(folder, dtype, shifted), wanted, stream);
-        const bool in_place = !shifted && (dtype == DType::kF32 || dtype == DType::kBF16);
-        EXPECT_EQ(weights.needs_buffer("w"), !in_place);
-        const Tensor buffer(wanted, {2 * kRows * kColumns});
-        weights.set_buffer(buffer);
-        for (const Part& part : kParts) {
-          weights.reset_buffer();
-          // Twice, side by side in the buffer.
-          const TensorView both[] = {weights.matrix("w", part.rows, part.columns),
-                                     weights.matrix("w", part.rows, part.columns)};
-          for (const TensorView& view : both) {
-            ASSERT_EQ(view.shape(), Shape({part.rows.size(), part.columns.size()}));
-            EXPECT_EQ(view.dtype(), in_place ? dtype : wanted);
-            for (int64_t i = 0; i < view.extent(0); ++i)
-              for (int64_t j = 0; j < view.extent(1); ++j) {
-                float expected = value(part.rows.begin + i, part.columns.begin + j);
-                // F16 holds these values exactly; what is F32 in place is rounded where it is multiplied.
-                if (dtype == DType::kBF16 || (!in_place && wanted == DType::kBF16))
-                  expected = to_float(to_bfloat16(expected));
-                ASSERT_EQ(element(view, i, j), expected) << dtype_name(dtype) << " " << i << " " << j;
-              }
+      for (const DType wanted : {DType::kF32, DType::kBF16})
+        for (const Division& division : kDivisions)
+          for (int part = 0; part < division.parts; ++part) {
+            const TestFolder folder;
+            Stream stream(3);
+            PartWeights weights(stored(folder, dtype, shifted), table(division.axis), wanted, stream, division.parts,
+                                part);
+            const bool in_place = !shifted && (dtype == DType::kF32 || dtype == DType::kBF16);
+            EXPECT_EQ(weights.needs_buffer(), !in_place);
+            const Tensor buffer(wanted, {2 * kRows * kColumns});
+            weights.set_buffer(buffer);
+            weights.reset_buffer();
+            IndexRange rows{0, kRows}, columns{0, kColumns};
+            if (division.axis) {
+              IndexRange& divided = division.axis->axis == 0 ? rows : columns;
+              const IndexRange pairs = split_range(divided.end / 2, division.parts, part);
+              divided = {2 * pairs.begin, 2 * pairs.end};
+            }
+            // Twice, side by side in the buffer.
+            const TensorView both[] = {weights.matrix("w"), weights.matrix("w")};
+            for (const TensorView& view : both) {
+              ASSERT_EQ(view.shape(), Shape({rows.size(), columns.size()}));
+              EXPECT_EQ(view.dtype(), in_place ? dtype : wanted);
+              for (int64_t i = 0; i < view.extent(0); ++i)
+                for (int64_t j = 0; j < view.extent(1); ++j) {
+                  float expected = value(rows.begin + i, columns.begin + j);
+                  // F16 holds these values exactly; what is F32 in place is rounded where it is multiplied.
+                  if (dtype == DType::kBF16 || (!in_place && wanted == DType::kBF16))
+                    expected = to_float(to_bfloat16(expected));
+                  ASSERT_EQ(element(view, i, j), expected) << dtype_name(dtype) << " " << i << " " << j;
+                }
+            }
           }
-        }
-      }
 }
 
 TEST(PartWeights, RowsOfATable) {
   for (const bool shifted : {false, true}) {
     const TestFolder folder;
     Stream stream(1);
-    PartWeights weights(stored(folder, DType::kF16, shifted), DType::kF32, stream);
+    PartWeights weights(stored(folder, DType::kF16, shifted), table(std::nullopt), DType::kF32, stream);
     const std::vector<int32_t> ids{5, 0, 0, 3};
     const Tensor out(DType::kF32, {4, kColumns});
     weights.gather_rows("w", ids, out);

@@ -1,4 +1,4 @@
-// Parameters for a model that nobody trained, from its tensor list: every activation keeps about the scale that a
+// Parameters for a model that nobody trained, from its tensor table: every activation keeps about the scale that a
 // trained model's has, so that a run with them computes what a real one does, number for number and without overflow.
 // For measuring and comparing; the video is noise.
 #pragma once
@@ -8,13 +8,13 @@
 #include <string>
 
 #include "io/formula_source.h"
-#include "models/wan/tensor_list.h"
+#include "io/tensor_table.h"
 
 namespace zoetrope::wan {
 
 // `component` ("transformer", "vae", …) makes components of one seed differ. Values are F32 and depend on component,
-// seed, name and shape only: a list of fewer layers has the same first layers.
-std::shared_ptr<const io::FormulaSource> random_weights(const TensorList& list, const std::string& component,
+// seed, name and shape only: a table of fewer layers has the same first layers.
+std::shared_ptr<const io::FormulaSource> random_weights(const io::TensorTable& table, const std::string& component,
                                                         uint64_t seed, int threads = 1);
 
 }  // namespace zoetrope::wan

@@ -4,7 +4,7 @@
 
 #include "base/index_range.h"
 #include "models/wan/clip/memory.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/text_context.h"
 #include "models/wan/transformer/weights.h"
 #include "models/wan/transformer/workspace.h"
@@ -25,9 +25,9 @@ constexpr int64_t kKernelScratch = int64_t{4} << 20;
 
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
 
-WeightBytes weights_of(const TensorList& list, DType stored) {
+WeightBytes weights_of(const io::TensorTable& table, DType stored) {
   WeightBytes weights;
-  for (const TensorSpec& spec : list) weights.parameters += spec.shape.size();
+  weights.parameters = io::totals(table).parameters;
   weights.stored = Bytes(weights.parameters) * size_of(stored);
   return weights;
 }
@@ -44,8 +44,9 @@ int64_t widest_forms(const TransformerConfig& config, int threads) {
 planner::Workload::Expert expert_of(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
                                     int64_t branches, int64_t tokens, int rank_threads) {
   planner::Workload::Expert expert;
-  expert.weights = weights_of(transformer_tensors(config), configs.stored_transformer);
-  expert.weights.held = Bytes(transformer_weight_bytes(config, size.transformer));
+  const io::TensorTable table = transformer_tensors(config);
+  expert.weights = weights_of(table, configs.stored_transformer);
+  expert.weights.held = Bytes(transformer_weight_bytes(table, size.transformer));
   const int64_t widest = widest_forms(config, size.threads);
   expert.weights.in_flight = Bytes(widest) * size_of(configs.stored_transformer);
   if (configs.merge_scratch > 0) {
@@ -73,16 +74,10 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // In the VAE's dtype. An enlarging convolution is kept as four of 2×2 taps, one for each pixel of a cell: sums of
 // weights, which bf16 does not hold exactly.
-Bytes held_by_encoder(const CoderLayout& layout, DType dtype) {
-  Bytes bytes;
-  for (const TensorSpec& spec : coder_tensors(layout)) bytes += Bytes(spec.shape.size()) * size_of(dtype);
-  return bytes;
-}
-
-Bytes held_by_decoder(const CoderLayout& layout, DType dtype) {
-  Bytes bytes = held_by_encoder(layout, dtype);
+Bytes held_by_decoder(const VaeConfig& config, DType dtype) {
+  Bytes bytes(io::held_bytes(vae_decoder_tensors(config), dtype));
   constexpr int64_t kCells = 4, kCellTaps = 4;
-  for (const StageLayout& stage : layout.stages) {
+  for (const StageLayout& stage : decoder_layout(config).stages) {
     if (!stage.resample) continue;
     const ConvLayout& conv = stage.resample->spatial;
     const int64_t cells = kCells * kCellTaps * kFloat, as_stored = conv.kernel[1] * conv.kernel[2] * size_of(dtype);
@@ -97,10 +92,14 @@ bool in_tiles(const VaeConfig& config, const RunSize& size) {
   return size.vae_tiling && decodes_in_tiles(config, latents);
 }
 
+io::TensorTable tensors_of(const VaeConfig& config, VaeParts part) {
+  return part == VaeParts::kDecoder ? vae_decoder_tensors(config) : vae_encoder_tensors(config);
+}
+
 // Of a convolution's weights as float32, as they are with bf16 while it runs.
-Bytes widest_tensor(const CoderLayout& layout) {
+Bytes widest_tensor(const io::TensorTable& table) {
   Bytes widest;
-  for (const TensorSpec& spec : coder_tensors(layout)) widest = std::max(widest, Bytes(spec.shape.size()) * kFloat);
+  for (const io::TensorSpec& spec : table) widest = std::max(widest, Bytes(spec.shape.size()) * kFloat);
   return widest;
 }
 
@@ -113,25 +112,23 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
                                     : vae_workspace_bytes(config, height, width, size.vae, part);
   Bytes bytes(static_cast<int64_t>(frames + vae_attention_scratch_bytes(config, height, width, part)));
   bytes += Bytes(kKernelScratch) * ceil_div(size.threads, std::min(ranks_here, sharers));
-  if (size.vae == DType::kBF16)
-    bytes += widest_tensor(part == VaeParts::kDecoder ? decoder_layout(config) : encoder_layout(config));
+  if (size.vae == DType::kBF16) bytes += widest_tensor(tensors_of(config, part));
   return bytes;
 }
 
 // Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
-Bytes in_flight(const CoderLayout& layout, const ModelConfigs& configs) {
+Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs) {
   const bool in_place = configs.mapped && configs.stored_vae == DType::kF32;
-  return widest_tensor(layout) * 2 + (in_place ? Bytes() : held_by_encoder(layout, DType::kF32));
+  return widest_tensor(table) * 2 + (in_place ? Bytes() : Bytes(io::held_bytes(table, DType::kF32)));
 }
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here) {
   const VaeConfig& config = configs.vae;
   planner::Workload::Vae vae;
   const int64_t spatial = spatial_factor(config);
-  const CoderLayout layout = decoder_layout(config);
   vae.weights = weights_of(vae_tensors(config), configs.stored_vae);
-  vae.weights.held = held_by_decoder(layout, size.vae);
-  vae.weights.in_flight = in_flight(layout, configs);
+  vae.weights.held = held_by_decoder(config, size.vae);
+  vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs);
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
@@ -153,10 +150,10 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   planner::Workload::Conditions conditions;
   if (encoded_clips(configs, size).empty()) return conditions;
   const VaeConfig& config = configs.vae;
-  const CoderLayout layout = encoder_layout(config);
+  const io::TensorTable table = vae_encoder_tensors(config);
   conditions.weights = weights_of(vae_tensors(config), configs.stored_vae);
-  conditions.weights.held = held_by_encoder(layout, size.vae);
-  conditions.weights.in_flight = in_flight(layout, configs);
+  conditions.weights.held = Bytes(io::held_bytes(table, size.vae));
+  conditions.weights.in_flight = in_flight(table, configs);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
   // The encoder's tiles are counted in patches.
   const int64_t height = tiled ? std::min(size.height, TileSizes().height * config.patch_size) : size.height;
@@ -179,7 +176,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   const ClipVisionConfig& tower = *configs.image_encoder;
   constexpr int64_t kMostPictures = 2;
   const auto bytes = [](size_t count) { return Bytes(static_cast<int64_t>(count)); };
-  conditions.image_weights = weights_of(clip_vision_tensors_used(tower), configs.stored_image_encoder);
+  conditions.image_weights = weights_of(clip_vision_tensors(tower, ClipTensors::kUsed), configs.stored_image_encoder);
   conditions.image_weights.in_flight = bytes(configs.mapped ? clip_mapped_bytes(tower, configs.stored_image_encoder)
                                                             : clip_buffer_bytes(tower, DType::kF32));
   if (configs.mapped && configs.stored_image_encoder != DType::kF32)

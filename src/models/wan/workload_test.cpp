@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "models/wan/random_weights.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae.h"
 #include "planner/memory_model.h"
 
@@ -34,7 +35,7 @@ TEST(Workload, CountsThePublishedParameters) {
   EXPECT_EQ(w.experts[0].weights.stored.count(), 5'675'987'200);
   EXPECT_EQ(w.vae.weights.parameters, 126'892'531);
   EXPECT_NEAR(static_cast<double>(w.text.weights.parameters), 5.68e9, 0.01e9);
-  // bf16 but for the islands: time embedder, modulation tables, the norm before cross-attention.
+  // bf16 but for what stays float32: time embedder, modulation tables, the norm before cross-attention.
   EXPECT_GT(w.experts[0].weights.held.count(), 2 * w.experts[0].weights.parameters);
   EXPECT_LT(w.experts[0].weights.held.count(), 2 * w.experts[0].weights.parameters + 20'000'000);
 }

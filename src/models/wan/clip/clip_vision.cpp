@@ -13,7 +13,7 @@
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/clip/memory.h"
 #include "models/wan/part_weights.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "tensor/dispatch.h"
 #include "tensor/half.h"
 #include "trace/trace.h"
@@ -24,20 +24,16 @@ namespace zoetrope::wan {
 struct ClipVision::State {
   std::shared_ptr<const io::WeightSource> source;
   ClipVisionConfig config;
-  TensorList list;  // what is used of the files
+  io::TensorTable table;  // what is used of the files
   DType dtype;
-
-  bool needs_buffer(const PartWeights& weights) const {
-    return std::any_of(list.begin(), list.end(), [&](const TensorSpec& spec) {
-      return spec.shape.rank() >= 2 && weights.needs_buffer(spec.name);
-    });
-  }
 };
 
 namespace {
 
 constexpr const char* kEmbeddings = "vision_model.embeddings.";
 constexpr const char* kBeforeLayers = "vision_model.pre_layrnorm";  // as the files spell it
+
+std::string layer_prefix(int64_t layer) { return fmt::format("vision_model.encoder.layers.{}.", layer); }
 
 // What one encode() works in.
 struct Buffers {
@@ -52,22 +48,19 @@ struct Buffers {
 // One encode(): the tower's state, and what belongs to this call.
 class Pass {
  public:
-  Pass(const ClipVisionConfig& config, const TensorList& list, std::shared_ptr<const io::WeightSource> source,
-       DType dtype, Stream& stream, int64_t pictures)
+  Pass(const ClipVisionConfig& config, PartWeights weights, DType dtype, Stream& stream, int64_t pictures)
       : config_(config),
-        list_(list),
-        source_(source),
+        weights_(std::move(weights)),
         dtype_(dtype),
         stream_(stream),
         pictures_(pictures),
-        weights_(std::move(source), dtype, stream),
         attention_(problem()) {}
 
   // Books everything in one block: piece by piece, and as ops ask for more and more, there would be gaps that nothing
   // fits into.
-  void allocate(bool with_buffer) {
+  void allocate() {
     Arena& scratch = stream_.scratch();
-    const size_t buffer = with_buffer ? clip_buffer_bytes(config_, dtype_) : 0;
+    const size_t buffer = weights_.needs_buffer() ? clip_buffer_bytes(config_, dtype_) : 0;
     {
       const Arena::Scope scope(scratch);
       scratch.allocate(buffer + clip_workspace_bytes(config_, pictures_, dtype_, stream_.team().size()));
@@ -85,10 +78,6 @@ class Pass {
 
   void embed(const TensorView& pixels);
   void layer(int64_t index);
-  template <typename Visit>
-  void for_layer(int64_t index, Visit&& visit) const {
-    for_names(fmt::format("vision_model.encoder.layers.{}.", index), visit);
-  }
   const TensorView& x() const { return b_.x; }
 
  private:
@@ -101,16 +90,6 @@ class Pass {
     problem.dtype = dtype_;
     problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim())));
     return problem;
-  }
-
-  template <typename Visit>
-  void for_names(const std::string& prefix, Visit&& visit) const {
-    for (const TensorSpec& spec : list_) {
-      if (spec.name.starts_with(prefix)) visit(spec.name);
-    }
-  }
-  void release(const std::string& prefix) const {
-    for_names(prefix, [&](const std::string& name) { source_->release(name); });
   }
 
   template <typename Value>
@@ -127,12 +106,10 @@ class Pass {
   void feed_forward(const std::string& prefix);
 
   const ClipVisionConfig& config_;
-  const TensorList& list_;
-  std::shared_ptr<const io::WeightSource> source_;
+  PartWeights weights_;
   DType dtype_;
   Stream& stream_;
   int64_t pictures_;
-  PartWeights weights_;
   kernels::FlashAttention attention_;
   Buffers b_;
 };
@@ -171,19 +148,18 @@ void Pass::add_positions(const TensorView& class_token, const TensorView& positi
 
 void Pass::embed(const TensorView& pixels) {
   const trace::Span span(stream_.lane(), "patch embedding");
-  const std::string prefix = kEmbeddings, filter = prefix + "patch_embedding.weight";
+  const std::string prefix = kEmbeddings;
   with_compute_type(dtype_, "image encoder", [&](auto type) {
     using Value = typename decltype(type)::type;
     gather_patches<Value>(pixels);
-    const kernels::ThinProduct product{weights_.matrix(filter, {0, config_.hidden_size}, {0, b_.patches.extent(1)}),
-                                       {},
-                                       b_.sums.slice(0, 0, b_.patches.extent(0))};
+    const kernels::ThinProduct product{
+        weights_.matrix(prefix + "patch_embedding.weight"), {}, b_.sums.slice(0, 0, b_.patches.extent(0))};
     multiply(b_.patches, {&product, 1});
     const Arena::Scope scope(stream_.scratch());
     add_positions<Value>(weights_.small(prefix + "class_embedding", DType::kF32),
                          weights_.small(prefix + "position_embedding.weight", DType::kF32));
   });
-  release(prefix);
+  weights_.release(prefix);
   norm(kBeforeLayers, b_.x, b_.n);
   std::swap(b_.x, b_.n);
 }
@@ -201,12 +177,7 @@ void Pass::norm(const std::string& name, const TensorView& from, const TensorVie
 }
 
 kernels::ThinProduct Pass::linear(const std::string& name, const TensorView& out, kernels::Activation activation) {
-  const Shape shape = source_->info(name + ".weight").shape;
-  return {weights_.matrix(name + ".weight", {0, shape[0]}, {0, shape[1]}),
-          {},
-          out,
-          weights_.small(name + ".bias", DType::kF32),
-          activation};
+  return {weights_.matrix(name + ".weight"), {}, out, weights_.small(name + ".bias", DType::kF32), activation};
 }
 
 // F32 weights of a bf16 encoder count as converted.
@@ -246,8 +217,8 @@ void Pass::attention(const std::string& prefix) {
   const kernels::ThinProduct out = linear(self + "out_proj", b_.sums);
   multiply(b_.o, {&out, 1});
   add_sums();
-  release(prefix + "layer_norm1");
-  release(self);
+  weights_.release(prefix + "layer_norm1");
+  weights_.release(self);
 }
 
 void Pass::feed_forward(const std::string& prefix) {
@@ -259,16 +230,16 @@ void Pass::feed_forward(const std::string& prefix) {
   const kernels::ThinProduct narrow = linear(prefix + "mlp.fc2", b_.sums);
   multiply(b_.hidden, {&narrow, 1});
   add_sums();
-  release(prefix + "layer_norm2");
-  release(prefix + "mlp.");
+  weights_.release(prefix + "layer_norm2");
+  weights_.release(prefix + "mlp.");
 }
 
 // The next layer's part of the file is read while this one computes.
 void Pass::layer(int64_t index) {
   const std::string label = fmt::format("layer {}", index);
   const trace::Span span(stream_.lane(), label.c_str());
-  for_layer(index + 1, [&](const std::string& name) { source_->will_need(name); });
-  const std::string prefix = fmt::format("vision_model.encoder.layers.{}.", index);
+  weights_.prefetch(layer_prefix(index + 1));
+  const std::string prefix = layer_prefix(index);
   attention(prefix);
   feed_forward(prefix);
 }
@@ -276,9 +247,9 @@ void Pass::layer(int64_t index) {
 }  // namespace
 
 ClipVision::ClipVision(std::shared_ptr<const io::WeightSource> source, const ClipVisionConfig& config, DType dtype)
-    : state_(new State{std::move(source), config, clip_vision_tensors_used(config), dtype}) {
+    : state_(new State{std::move(source), config, clip_vision_tensors(config, ClipTensors::kUsed), dtype}) {
   ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
-  require_tensors(*state_->source, state_->list);
+  io::require_tensors(*state_->source, state_->table);
 }
 ClipVision::~ClipVision() = default;
 ClipVision::ClipVision(ClipVision&&) noexcept = default;
@@ -297,9 +268,10 @@ void ClipVision::encode(Stream& stream, const TensorView& pixels, const TensorVi
   ZT_CHECK(out.shape() == Shape({pictures, c.tokens(), c.hidden_size}) && out.contiguous(), "{}",
            out.shape().to_string());
   const Arena::Scope scope(stream.scratch());
-  Pass pass(c, s.list, s.source, s.dtype, stream, pictures);
-  pass.allocate(s.needs_buffer(PartWeights(s.source, s.dtype, stream)));
-  pass.for_layer(0, [&](const std::string& name) { s.source->will_need(name); });
+  PartWeights weights(s.source, s.table, s.dtype, stream);
+  weights.prefetch(layer_prefix(0));
+  Pass pass(c, std::move(weights), s.dtype, stream, pictures);
+  pass.allocate();
   pass.embed(pixels);
   observe(probe, "embeddings", pass.x().reshape(out.shape()));
   for (int64_t i = 0; i < c.layers_used(); ++i) {

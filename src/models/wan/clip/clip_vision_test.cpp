@@ -12,7 +12,7 @@
 #include "models/wan/clip/memory.h"
 #include "models/wan/golden_testing.h"
 #include "models/wan/random_weights.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "tensor/dispatch.h"
 
 namespace zoetrope::wan {
@@ -214,7 +214,7 @@ TEST(ClipVision, BFloat16) {
   EXPECT_EQ(testing::difference(narrow, wide).max_abs, 0);
 }
 
-Tensor stored_as(DType dtype, const io::WeightSource& source, const TensorSpec& spec) {
+Tensor stored_as(DType dtype, const io::WeightSource& source, const io::TensorSpec& spec) {
   Tensor values(DType::kF32, spec.shape), stored(dtype, spec.shape);
   source.read(spec.name, values);
   const auto round = [&](auto type) {
@@ -235,7 +235,7 @@ TEST(ClipVision, WeightsFromFiles) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     std::vector<Tensor> tensors;
     io::SafetensorsWriter writer;
-    for (const TensorSpec& spec : clip_vision_tensors_used(config)) {
+    for (const io::TensorSpec& spec : clip_vision_tensors(config, ClipTensors::kUsed)) {
       tensors.push_back(stored_as(dtype, *source, spec));
       writer.add(spec.name, tensors.back());
     }
@@ -256,10 +256,10 @@ TEST(ClipVision, WeightsFromFiles) {
 
 TEST(ClipVision, MissingAndMisshapenTensorsAreNamed) {
   ClipVisionConfig config = small_config();
-  TensorList list = clip_vision_tensors(config);
+  io::TensorTable table = clip_vision_tensors(config);
   const std::string lost = "vision_model.encoder.layers.1.mlp.fc2.bias";
-  std::erase_if(list, [&](const TensorSpec& spec) { return spec.name == lost; });
-  EXPECT_THAT(error_of([&] { ClipVision(random_weights(list, "image_encoder", 1), config, DType::kF32); }),
+  std::erase_if(table, [&](const io::TensorSpec& spec) { return spec.name == lost; });
+  EXPECT_THAT(error_of([&] { ClipVision(random_weights(table, "image_encoder", 1), config, DType::kF32); }),
               HasSubstr(lost));
   const auto source = random_weights(clip_vision_tensors(config), "image_encoder", 1);
   config.intermediate_size += 1;
@@ -296,11 +296,11 @@ TEST(ClipVisionConfig, NestedAndFlat) {
                                "num_hidden_layers": 32, "num_attention_heads": 16, "patch_size": 14)";
   const std::string vision = R"("hidden_act": "gelu", )" + sizes;
   const ClipVisionConfig published = parse("{" + vision + R"(, "projection_dim": 1024})");
-  EXPECT_EQ(totals(clip_vision_tensors(published)).parameters, 632'076'800);
+  EXPECT_EQ(io::totals(clip_vision_tensors(published)).parameters, 632'076'800);
   EXPECT_EQ(published.tokens(), 257);
   const ClipVisionConfig nested =
       parse(R"({"model_type": "clip", "projection_dim": 1024, "text_config": {}, "vision_config": {)" + vision + "}}");
-  EXPECT_EQ(totals(clip_vision_tensors(nested)).parameters, 632'076'800);
+  EXPECT_EQ(io::totals(clip_vision_tensors(nested)).parameters, 632'076'800);
   const auto refusal = [&](const std::string& more) { return error_of([&] { parse("{" + vision + more + "}"); }); };
   EXPECT_THAT(error_of([&] { parse(R"({"hidden_act": "quick_gelu", )" + sizes + "}"); }),
               AllOf(HasSubstr("hidden_act"), HasSubstr("quick_gelu")));

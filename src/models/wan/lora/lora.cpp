@@ -66,13 +66,13 @@ std::string named(const std::vector<std::string>& keys) {
 
 class Reader {
  public:
-  Reader(const std::filesystem::path& path, double strength, const TensorList& tensors)
+  Reader(const std::filesystem::path& path, double strength, const io::TensorTable& tensors)
       : file_(io::SafetensorsFile::open(path)),
         source_(io::checkpoint_source(io::Checkpoint::of(file_))),
+        tensors_(tensors),
         names_(tensors),
         metadata_(file_->metadata(), path.string()),
         where_(path.string()) {
-    for (const TensorSpec& spec : tensors) shapes_[spec.name] = spec.shape;
     lora_.file = path;
     lora_.strength = strength;
   }
@@ -159,7 +159,7 @@ class Reader {
   };
   Target target_of(const std::string& module) const {
     const std::string name = names_.weight(module);
-    const Shape& shape = shapes_.at(name);
+    const Shape& shape = tensors_[name].shape;
     return {name, shape, shape[0], shape.size() / shape[0]};
   }
 
@@ -278,7 +278,7 @@ class Reader {
   }
 
   void add_whole(const std::string& target, const std::string& key, double scale) {
-    const Shape& shape = shapes_.at(target);
+    const Shape& shape = tensors_[target].shape;
     const Shape& found = file_->info(key).shape;
     if (found.size() != shape.size() || (found.rank() == shape.rank() && !(found == shape))) {
       fail("{}: '{}' {} is no change of '{}' {}; is it a LoRA of a model of another size or with other inputs?", where_,
@@ -308,9 +308,8 @@ class Reader {
 
   void check_values(const std::string& key) const {
     const io::TensorInfo& info = file_->info(key);
-    const bool is_float = info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16 ||
-                          info.dtype == DType::kF64;
-    if (!is_float) fail("{}: '{}' is stored as {}, but F32, BF16, F16 or F64 is needed", where_, key, info.dtype_name);
+    if (!io::is_readable(info))
+      fail("{}: '{}' is stored as {}, but F32, BF16, F16 or F64 is needed", where_, key, info.dtype_name);
     std::vector<float> piece(static_cast<size_t>(std::min(kPiece, info.shape.size())));
     for (int64_t begin = 0; begin < info.shape.size(); begin += kPiece) {
       const int64_t count = std::min(kPiece, info.shape.size() - begin);
@@ -326,10 +325,10 @@ class Reader {
 
   std::shared_ptr<const io::SafetensorsFile> file_;
   std::shared_ptr<const io::WeightSource> source_;
+  io::TensorIndex tensors_;
   LoraNames names_;
   PeftMetadata metadata_;
   std::string where_;
-  std::map<std::string, Shape> shapes_;
   std::map<std::string, Module> modules_;
   std::vector<std::string> unmatched_, dropped_;
   Lora lora_;
@@ -337,7 +336,7 @@ class Reader {
 
 }  // namespace
 
-Lora open_lora(const std::filesystem::path& file, double strength, const TensorList& tensors) {
+Lora open_lora(const std::filesystem::path& file, double strength, const io::TensorTable& tensors) {
   return Reader(file, strength, tensors).run();
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/merged_source.h"
-#include "models/wan/tensor_list.h"
+#include "io/tensor_table.h"
 
 namespace zoetrope::wan {
 
@@ -25,7 +25,7 @@ struct Lora {
 // Reads and checks the file: every value that is used is looked at once. `strength` multiplies every change. Throws
 // Error where no key names a tensor of `tensors` (a LoRA of another model), where a part is missing or does not fit in
 // shape or rank, and where a value or a factor (strength times alpha / rank) is not finite in float32.
-Lora open_lora(const std::filesystem::path& file, double strength, const TensorList& tensors);
+Lora open_lora(const std::filesystem::path& file, double strength, const io::TensorTable& tensors);
 
 // Adds a LoRA's changes behind those that are there.
 void append(io::WeightDeltas& to, const io::WeightDeltas& more);

@@ -12,6 +12,7 @@
 #include "base/test_folder.h"
 #include "io/safetensors.h"
 #include "models/wan/random_weights.h"
+#include "models/wan/tensor_tables.h"
 #include "tensor/half.h"
 
 namespace zoetrope::wan {
@@ -411,15 +412,15 @@ TEST_F(LoraTest, ValuesThatAreNotFiniteAreRefused) {
 TEST_F(LoraTest, RecordedFilesMatchTheirModel) {
   const std::filesystem::path golden = ZOETROPE_GOLDEN_DIR;
   const auto config = TransformerConfig::load(golden / "pipelines/wan21_t2v/transformer/config.json");
-  const TensorList list = transformer_tensors(config);
-  const Lora peft = open_lora(golden / "loras/peft.safetensors", 0.8, list);
+  const io::TensorTable table = transformer_tensors(config);
+  const Lora peft = open_lora(golden / "loras/peft.safetensors", 0.8, table);
   EXPECT_THAT(peft.warnings, IsEmpty());
   EXPECT_EQ(peft.tensors, 20);
   EXPECT_EQ(peft.least_rank, 2);
   EXPECT_EQ(peft.largest_rank, 4);
   EXPECT_DOUBLE_EQ(peft.deltas.at("blocks.0.ffn.net.0.proj.weight").at(0).scale, 0.8 * 6 / 2);
   EXPECT_DOUBLE_EQ(peft.deltas.at("blocks.1.attn2.to_k.weight").at(0).scale, 0.8 * 6 / 4);
-  const Lora original = open_lora(golden / "loras/original.safetensors", 0.8, list);
+  const Lora original = open_lora(golden / "loras/original.safetensors", 0.8, table);
   EXPECT_THAT(original.warnings, IsEmpty());
   EXPECT_EQ(original.tensors, 14);
 }

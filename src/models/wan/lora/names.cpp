@@ -10,7 +10,7 @@ namespace zoetrope::wan {
 namespace {
 
 constexpr std::string_view kWeight = ".weight", kBiasEnd = ".bias";
-constexpr std::string_view kTable = "scale_shift_table", kOriginalTable = "modulation";
+constexpr std::string_view kModulation = "modulation";  // as the original code calls them all
 
 // Of an adapter that a trainer did not name: "to_q.lora_A.default.weight".
 constexpr std::string_view kDefaultAdapter = ".default";
@@ -61,47 +61,6 @@ constexpr Family kUnsupported[] = {
     {".oft_diag", "OFT"},
 };
 
-// Original names of what stands at the same place in the tree, longest beginnings first. Rules of blocks hold for those
-// of VACE too.
-struct Renamed {
-  std::string_view ours, original;
-};
-constexpr Renamed kTop[] = {
-    {"condition_embedder.time_embedder.linear_1", "time_embedding.0"},
-    {"condition_embedder.time_embedder.linear_2", "time_embedding.2"},
-    {"condition_embedder.time_proj", "time_projection.1"},
-    {"condition_embedder.text_embedder.linear_1", "text_embedding.0"},
-    {"condition_embedder.text_embedder.linear_2", "text_embedding.2"},
-    {"condition_embedder.image_embedder.norm1", "img_emb.proj.0"},
-    {"condition_embedder.image_embedder.ff.net.0.proj", "img_emb.proj.1"},
-    {"condition_embedder.image_embedder.ff.net.2", "img_emb.proj.3"},
-    {"condition_embedder.image_embedder.norm2", "img_emb.proj.4"},
-    {"condition_embedder.image_embedder.pos_embed", "img_emb.emb_pos"},
-    {"proj_out", "head.head"},
-    {"scale_shift_table", "head.modulation"},
-};
-constexpr Renamed kInBlock[] = {
-    {"scale_shift_table", "modulation"}, {"norm2", "norm3"},                                  // the one with parameters
-    {"ffn.net.0.proj", "ffn.0"},         {"ffn.net.2", "ffn.2"}, {"proj_in", "before_proj"},  // of VACE
-    {"proj_out", "after_proj"},
-};
-constexpr Renamed kAttentions[] = {{"attn1.", "self_attn."}, {"attn2.", "cross_attn."}};
-constexpr Renamed kInAttention[] = {
-    {"to_q", "q"},
-    {"to_k", "k"},
-    {"to_v", "v"},
-    {"to_out.0", "o"},
-    {"add_k_proj", "k_img"},
-    {"add_v_proj", "v_img"},
-    {"norm_added_k", "norm_k_img"},
-};
-
-template <size_t kSize>
-std::string renamed(const Renamed (&rules)[kSize], std::string_view name) {
-  const auto* rule = std::find_if(std::begin(rules), std::end(rules), [&](const Renamed& r) { return r.ours == name; });
-  return std::string(rule == std::end(rules) ? name : rule->original);
-}
-
 bool cut_beginning(std::string_view& text, std::string_view beginning) {
   if (!text.starts_with(beginning)) return false;
   text.remove_prefix(beginning.size());
@@ -114,16 +73,15 @@ bool cut_end(std::string_view& text, std::string_view end) {
   return true;
 }
 
-std::string name_in_block(std::string_view rest) {
-  for (const Renamed& attention : kAttentions) {
-    if (cut_beginning(rest, attention.ours)) return std::string(attention.original) + renamed(kInAttention, rest);
-  }
-  return renamed(kInBlock, rest);
-}
-
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '.', '_');
   return name;
+}
+
+// Of a tensor: without ".weight" or ".bias".
+std::string module_name(std::string_view name) {
+  if (!cut_end(name, kWeight)) cut_end(name, kBiasEnd);
+  return std::string(name);
 }
 
 std::string without_default_adapter(const std::string& key) {
@@ -133,27 +91,18 @@ std::string without_default_adapter(const std::string& key) {
 
 }  // namespace
 
-std::string original_name(const std::string& module) {
-  for (const std::string_view blocks : {"blocks.", "vace_blocks."}) {
-    std::string_view rest = module;
-    if (!cut_beginning(rest, blocks)) continue;
-    const size_t dot = rest.find('.');
-    if (dot == std::string_view::npos) return module;
-    return std::string(blocks) + std::string(rest.substr(0, dot + 1)) + name_in_block(rest.substr(dot + 1));
-  }
-  return renamed(kTop, module);
-}
-
-LoraNames::LoraNames(const TensorList& tensors) {
-  for (const TensorSpec& spec : tensors) {
-    tensors_.insert(spec.name);
-    std::string_view cut = spec.name;
-    if (!cut_end(cut, kWeight)) cut_end(cut, kBiasEnd);
-    const std::string module(cut), original = original_name(module);
+LoraNames::LoraNames(const io::TensorTable& tensors) {
+  for (const io::TensorSpec& spec : tensors) {
+    const std::string module = module_name(spec.name),
+                      original = module_name(spec.name_in(io::NamingScheme::kOriginal));
     for (const std::string& name : {module, original, with_underscores(module), with_underscores(original)}) {
       const auto [at, added] = modules_.try_emplace(name, module);
       ZT_CHECK(added || at->second == module, "'{}' names both {} and {}", name, at->second, module);
     }
+    Parameters& parameters = parameters_[module];
+    if (spec.role == io::TensorRole::kBias) parameters.bias = spec.name;
+    else parameters.weight = spec.name;
+    parameters.modulation |= spec.role == io::TensorRole::kModulation;
   }
 }
 
@@ -172,8 +121,8 @@ std::optional<LoraKey> LoraNames::find(const std::string& key) const {
   std::string_view name = plain;
   if (cut_end(name, kModulationEnd)) {
     for (const char between : {'.', '_'}) {
-      const auto module = module_of(std::string(name) + between + std::string(kOriginalTable));
-      if (module && module->ends_with(kTable)) return LoraKey{*module, LoraPart::kWhole};
+      const auto module = module_of(std::string(name) + between + std::string(kModulation));
+      if (module && parameters_.at(*module).modulation) return LoraKey{*module, LoraPart::kWhole};
     }
     return std::nullopt;
   }
@@ -203,16 +152,7 @@ std::string LoraNames::family(const std::string& key) {
   return std::string(found->name);
 }
 
-std::string LoraNames::weight(const std::string& module) const {
-  for (const std::string& name : {module + std::string(kWeight), module}) {
-    if (tensors_.count(name) != 0) return name;
-  }
-  return {};
-}
-
-std::string LoraNames::bias(const std::string& module) const {
-  const std::string name = module + std::string(kBiasEnd);
-  return tensors_.count(name) != 0 ? name : std::string();
-}
+const std::string& LoraNames::weight(const std::string& module) const { return parameters_.at(module).weight; }
+const std::string& LoraNames::bias(const std::string& module) const { return parameters_.at(module).bias; }
 
 }  // namespace zoetrope::wan

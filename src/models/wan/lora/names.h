@@ -5,10 +5,9 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 
-#include "models/wan/tensor_list.h"
+#include "io/tensor_table.h"
 
 namespace zoetrope::wan {
 
@@ -44,26 +43,27 @@ struct LoraKey {
 
 class LoraNames {
  public:
-  explicit LoraNames(const TensorList& tensors);
+  explicit LoraNames(const io::TensorTable& tensors);
 
-  // Nothing where the key names no tensor of the list, or no part that is known.
+  // Nothing where the key names no tensor of the table, or no part that is known.
   std::optional<LoraKey> find(const std::string& key) const;
 
   // The family of a key that is unsupported, for people: "LoCon with lora_mid".
   static std::string family(const std::string& key);
 
-  // The list's names for a module's parameters; empty where it has none.
-  std::string weight(const std::string& module) const;  // of tables that are no layer's the module's own name
-  std::string bias(const std::string& module) const;
+  // The table's names for a module's parameters; empty where it has none.
+  const std::string& weight(const std::string& module) const;  // of tables that are no layer's the module's own name
+  const std::string& bias(const std::string& module) const;
 
  private:
   std::optional<std::string> module_of(const std::string& name) const;
 
-  std::set<std::string> tensors_;
-  std::map<std::string, std::string> modules_;  // by every spelling
+  struct Parameters {
+    std::string weight, bias;
+    bool modulation = false;
+  };
+  std::map<std::string, Parameters> parameters_;  // by module
+  std::map<std::string, std::string> modules_;    // by every spelling
 };
-
-// A module's name in the original code: "blocks.0.attn1.to_out.0" → "blocks.0.self_attn.o".
-std::string original_name(const std::string& module);
 
 }  // namespace zoetrope::wan

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "models/wan/tensor_tables.h"
+
 namespace zoetrope::wan {
 namespace {
 
@@ -113,19 +115,22 @@ TEST_F(LoraNamesTest, OthersMatchNothing) {
 
 // Every tensor of the model is reached by every spelling of it.
 TEST_F(LoraNamesTest, EveryTensorHasItsNames) {
-  for (const TensorSpec& spec : transformer_tensors(everything())) {
-    const bool bias = spec.name.ends_with(".bias");
-    const std::string module = bias                             ? spec.name.substr(0, spec.name.size() - 5)
-                               : spec.name.ends_with(".weight") ? spec.name.substr(0, spec.name.size() - 7)
-                                                                : spec.name;
+  const auto module_of = [](std::string name) {
+    for (const std::string end : {".weight", ".bias"})
+      if (name.ends_with(end)) name.resize(name.size() - end.size());
+    return name;
+  };
+  for (const io::TensorSpec& spec : transformer_tensors(everything())) {
+    const bool bias = spec.role == io::TensorRole::kBias;
+    const std::string module = module_of(spec.name);
     EXPECT_EQ(bias ? names_.bias(module) : names_.weight(module), spec.name);
     const std::string end = bias ? ".diff_b" : ".diff";
     const LoraPart part = bias ? LoraPart::kBias : LoraPart::kWhole;
     expect("transformer." + module + end, module, part);
-    expect("diffusion_model." + original_name(module) + end, module, part);
-    std::string flat = original_name(module);
-    for (char& c : flat) c = c == '.' ? '_' : c;
-    expect("lora_unet_" + flat + end, module, part);
+    std::string original = module_of(spec.name_in(io::NamingScheme::kOriginal));
+    expect("diffusion_model." + original + end, module, part);
+    for (char& c : original) c = c == '.' ? '_' : c;
+    expect("lora_unet_" + original + end, module, part);
   }
 }
 

@@ -13,7 +13,7 @@
 
 #include "base/test_folder.h"
 #include "kernels/rope/rope.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer_testing.h"
 #include "models/wan/transformer/workspace.h"
 #include "trace/trace.h"
@@ -246,7 +246,7 @@ TEST(TransformerWeights, HoldWhatTheMemoryModelCounts) {
         }
       }
       // q, k and v side by side leave no panel half empty three times; widths here are no multiples of a panel.
-      const int64_t counted = transformer_weight_bytes(model.config, dtype);
+      const int64_t counted = transformer_weight_bytes(transformer_tensors(model.config), dtype);
       const int64_t d = model.config.inner_dim();
       const auto packed = [&](int64_t n) {
         return static_cast<int64_t>(kernels::packed_bytes({nullptr, n, d, dtype, kernels::packed_layout(dtype)}));
@@ -256,12 +256,12 @@ TEST(TransformerWeights, HoldWhatTheMemoryModelCounts) {
   }
 }
 
-TEST(TransformerWeights, IslandsStayFloat32) {
+TEST(TransformerWeights, KeepsSomeTensorsInFloat32) {
   const Model model(DType::kBF16);
   const auto& block = model.weights->blocks.at(0);
-  for (const TensorView& island : {block.modulation, block.cross_norm_weight, block.cross_norm_bias,
-                                   model.weights->time_out.bias, model.weights->head_modulation}) {
-    EXPECT_EQ(island.dtype(), DType::kF32);
+  for (const TensorView& kept : {block.modulation, block.cross_norm_weight, block.cross_norm_bias,
+                                 model.weights->time_out.bias, model.weights->head_modulation}) {
+    EXPECT_EQ(kept.dtype(), DType::kF32);
   }
   EXPECT_EQ(model.weights->time_in.weight.dtype, DType::kF32);
   for (const TensorView& narrow : {block.self_norm_q, block.ffn_in.bias, model.weights->patch_embedding.bias}) {

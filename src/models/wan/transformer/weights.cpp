@@ -5,58 +5,49 @@
 #include "base/error.h"
 #include "device/thread_team.h"
 #include "io/weight_loader.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 
 namespace zoetrope::wan {
 
 namespace {
 
-// Fetches tensors below a prefix, each in the dtype its name calls for; matrices by the loader, when it runs.
+// Fetches the table's tensors below a prefix; matrices by the loader, when it runs.
 class Reader {
  public:
-  Reader(const io::Weights& source, io::WeightLoader& loader, DType dtype, const std::function<void()>& tick,
-         std::string prefix = {})
-      : source_(source), loader_(loader), dtype_(dtype), tick_(tick), prefix_(std::move(prefix)) {}
+  Reader(const io::TensorIndex& table, const io::Weights& source, io::WeightLoader& loader, DType dtype,
+         const std::function<void()>& tick, std::string prefix = {})
+      : table_(table), source_(source), loader_(loader), dtype_(dtype), tick_(tick), prefix_(std::move(prefix)) {}
 
-  Reader in(const std::string& name) const { return {source_, loader_, dtype_, tick_, prefix_ + name + "."}; }
+  Reader in(const std::string& name) const { return {table_, source_, loader_, dtype_, tick_, prefix_ + name + "."}; }
 
-  TensorView tensor(const std::string& name, const Shape& shape) const {
-    const std::string full = prefix_ + name;
-    return read([&] { return source_.get(full, shape, dtype_of(full)); });
-  }
-  // `to` must stay where it is until the loader has run.
-  void linear(LinearWeights& to, const std::string& name, int64_t out, int64_t in_features) const {
-    linear(to, name, Shape{out, in_features});
-  }
-  // A convolution that is a linear layer of its patches: [out, ...].
-  void linear(LinearWeights& to, const std::string& name, const Shape& shape) const {
-    matrix(to, {prefix_ + name + ".weight"}, shape);
-    to.bias = tensor(name + ".bias", {shape[0]});
-  }
+  TensorView tensor(const std::string& name) const { return joined_tensors({&table_[prefix_ + name]}); }
+  // NAME.weight, which may be a convolution that is a linear layer of its patches, and NAME.bias. `to` must stay where
+  // it is until the loader has run.
+  void linear(LinearWeights& to, const char* name) const { joined(to, {name}); }
   // Layers that read the same input, as one with the outputs side by side.
-  void joined(LinearWeights& to, std::initializer_list<const char*> names, int64_t out, int64_t in_features) const {
-    std::vector<std::string> weights, biases;
+  void joined(LinearWeights& to, std::initializer_list<const char*> names) const {
+    std::vector<const io::TensorSpec*> weights, biases;
     for (const char* name : names) {
-      weights.push_back(prefix_ + name + ".weight");
-      biases.push_back(prefix_ + name + ".bias");
+      weights.push_back(&table_[prefix_ + name + ".weight"]);
+      biases.push_back(&table_[prefix_ + name + ".bias"]);
     }
-    matrix(to, weights, {out, in_features});
-    const std::vector<Shape> rows(names.size(), {out});
-    to.bias = read([&] { return source_.get_fused(biases, rows, dtype_of(biases[0])); });
+    matrix(to, weights);
+    to.bias = joined_tensors(biases);
   }
 
  private:
-  DType dtype_of(const std::string& full) const { return is_float32_island(full) ? DType::kF32 : dtype_; }
-
-  void matrix(LinearWeights& to, const std::vector<std::string>& names, const Shape& shape) const {
+  void matrix(LinearWeights& to, const std::vector<const io::TensorSpec*>& specs) const {
+    const Shape& shape = specs[0]->shape;
     kernels::PackedMatrix packed;
-    packed.dtype = dtype_of(names[0]);
+    packed.dtype = specs[0]->dtype(dtype_);
     packed.layout = kernels::packed_layout(packed.dtype);
-    packed.n = shape[0] * static_cast<int64_t>(names.size());
+    packed.n = shape[0] * static_cast<int64_t>(specs.size());
     packed.k = shape.size() / shape[0];
     io::DerivedForm form;
-    form.names = names;
-    form.shapes.assign(names.size(), shape);
+    for (const io::TensorSpec* spec : specs) {
+      form.names.push_back(spec->name);
+      form.shapes.push_back(spec->shape);
+    }
     form.form = kernels::packed_form(packed);
     form.bytes = kernels::packed_bytes(packed);
     form.make = [packed](std::span<const TensorView> stored, std::byte* out) {
@@ -69,13 +60,21 @@ class Reader {
       to.weight.data = at;
     });
   }
-  template <typename Get>
-  TensorView read(const Get& get) const {
-    const TensorView tensor = get();
+  TensorView joined_tensors(const std::vector<const io::TensorSpec*>& specs) const {
+    std::vector<std::string> names;
+    std::vector<Shape> shapes;
+    for (const io::TensorSpec* spec : specs) {
+      names.push_back(spec->name);
+      shapes.push_back(spec->shape);
+    }
+    const DType dtype = specs[0]->dtype(dtype_);
+    const TensorView view =
+        specs.size() == 1 ? source_.get(names[0], shapes[0], dtype) : source_.get_fused(names, shapes, dtype);
     if (tick_) tick_();
-    return tensor;
+    return view;
   }
 
+  const io::TensorIndex& table_;
   const io::Weights& source_;
   io::WeightLoader& loader_;
   DType dtype_;
@@ -85,20 +84,20 @@ class Reader {
 
 void read_block(TransformerBlockWeights& weights, const Reader& block, const TransformerConfig& config) {
   const int64_t d = config.inner_dim();
-  weights.modulation = block.tensor("scale_shift_table", {1, 6, d}).reshape({6, d});
+  weights.modulation = block.tensor("scale_shift_table").reshape({6, d});
   const Reader self = block.in("attn1");
-  self.joined(weights.self_qkv, {"to_q", "to_k", "to_v"}, d, d);
-  weights.self_norm_q = self.tensor("norm_q.weight", {d});
-  weights.self_norm_k = self.tensor("norm_k.weight", {d});
-  self.linear(weights.self_out, "to_out.0", d, d);
+  self.joined(weights.self_qkv, {"to_q", "to_k", "to_v"});
+  weights.self_norm_q = self.tensor("norm_q.weight");
+  weights.self_norm_k = self.tensor("norm_k.weight");
+  self.linear(weights.self_out, "to_out.0");
   if (config.cross_attn_norm) {
-    weights.cross_norm_weight = block.tensor("norm2.weight", {d});
-    weights.cross_norm_bias = block.tensor("norm2.bias", {d});
+    weights.cross_norm_weight = block.tensor("norm2.weight");
+    weights.cross_norm_bias = block.tensor("norm2.bias");
   }
   const Reader cross = block.in("attn2");
-  cross.linear(weights.cross_q, "to_q", d, d);
-  weights.cross_norm_q = cross.tensor("norm_q.weight", {d});
-  cross.linear(weights.cross_out, "to_out.0", d, d);
+  cross.linear(weights.cross_q, "to_q");
+  weights.cross_norm_q = cross.tensor("norm_q.weight");
+  cross.linear(weights.cross_out, "to_out.0");
   struct Names {
     const char *k, *v, *norm;
   };
@@ -106,24 +105,23 @@ void read_block(TransformerBlockWeights& weights, const Reader& block, const Tra
   weights.keys.resize(config.added_kv_proj_dim ? 2 : 1);
   for (size_t source = 0; source < weights.keys.size(); ++source) {
     KeyWeights& keys = weights.keys[source];
-    cross.linear(keys.k, kNames[source].k, d, d);
-    cross.linear(keys.v, kNames[source].v, d, d);
-    keys.norm = cross.tensor(kNames[source].norm, {d});
+    cross.linear(keys.k, kNames[source].k);
+    cross.linear(keys.v, kNames[source].v);
+    keys.norm = cross.tensor(kNames[source].norm);
   }
-  block.linear(weights.ffn_in, "ffn.net.0.proj", config.ffn_dim, d);
-  block.linear(weights.ffn_out, "ffn.net.2", d, config.ffn_dim);
+  block.linear(weights.ffn_in, "ffn.net.0.proj");
+  block.linear(weights.ffn_out, "ffn.net.2");
 }
 
 void read_image_embedder(ImageEmbedderWeights& weights, const Reader& embedder, const TransformerConfig& config) {
-  const int64_t d = config.inner_dim(), rows = *config.image_dim;
   if (const auto length = config.pos_embed_seq_len)
-    weights.positions = embedder.tensor("pos_embed", {1, *length, rows}).reshape({*length, rows});
-  weights.in_norm = embedder.tensor("norm1.weight", {rows});
-  weights.in_norm_bias = embedder.tensor("norm1.bias", {rows});
-  embedder.linear(weights.hidden, "ff.net.0.proj", rows, rows);
-  embedder.linear(weights.out, "ff.net.2", d, rows);
-  weights.out_norm = embedder.tensor("norm2.weight", {d});
-  weights.out_norm_bias = embedder.tensor("norm2.bias", {d});
+    weights.positions = embedder.tensor("pos_embed").reshape({*length, *config.image_dim});
+  weights.in_norm = embedder.tensor("norm1.weight");
+  weights.in_norm_bias = embedder.tensor("norm1.bias");
+  embedder.linear(weights.hidden, "ff.net.0.proj");
+  embedder.linear(weights.out, "ff.net.2");
+  weights.out_norm = embedder.tensor("norm2.weight");
+  weights.out_norm_bias = embedder.tensor("norm2.bias");
 }
 
 }  // namespace
@@ -138,31 +136,29 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
   weights->config = config;
   weights->dtype = dtype;
   io::WeightLoader loader(source);
-  const Reader root(*source, loader, dtype, tick);
-  const int64_t d = config.inner_dim();
-  const auto& patch = config.patch_size;
-  const auto patches = [&](int64_t channels) { return Shape{d, channels, patch[0], patch[1], patch[2]}; };
-  root.linear(weights->patch_embedding, "patch_embedding", patches(config.in_channels));
+  const io::TensorTable table = transformer_tensors(config);
+  const io::TensorIndex index(table);
+  const Reader root(index, *source, loader, dtype, tick);
+  root.linear(weights->patch_embedding, "patch_embedding");
   const Reader embedder = root.in("condition_embedder");
-  embedder.linear(weights->time_in, "time_embedder.linear_1", d, config.freq_dim);
-  embedder.linear(weights->time_out, "time_embedder.linear_2", d, d);
-  embedder.linear(weights->time_proj, "time_proj", 6 * d, d);
-  embedder.linear(weights->text_in, "text_embedder.linear_1", d, config.text_dim);
-  embedder.linear(weights->text_out, "text_embedder.linear_2", d, d);
+  embedder.linear(weights->time_in, "time_embedder.linear_1");
+  embedder.linear(weights->time_out, "time_embedder.linear_2");
+  embedder.linear(weights->time_proj, "time_proj");
+  embedder.linear(weights->text_in, "text_embedder.linear_1");
+  embedder.linear(weights->text_out, "text_embedder.linear_2");
   if (config.image_dim) read_image_embedder(weights->image, embedder.in("image_embedder"), config);
-  weights->head_modulation = root.tensor("scale_shift_table", {1, 2, d}).reshape({2, d});
-  root.linear(weights->proj_out, "proj_out", config.patch_output_dim(), d);
+  weights->head_modulation = root.tensor("scale_shift_table").reshape({2, config.inner_dim()});
+  root.linear(weights->proj_out, "proj_out");
   const auto layers = static_cast<size_t>(config.num_layers);
   weights->blocks.resize(static_cast<size_t>(config.block_count()));
   for (size_t i = 0; i < layers; ++i) read_block(weights->blocks[i], root.in(fmt::format("blocks.{}", i)), config);
-  if (config.vace())
-    root.linear(weights->control.patch_embedding, "vace_patch_embedding", patches(config.vace_in_channels));
+  if (config.vace()) root.linear(weights->control.patch_embedding, "vace_patch_embedding");
   weights->control.hints.resize(weights->blocks.size() - layers);
   for (size_t j = 0; j < weights->control.hints.size(); ++j) {
     const Reader block = root.in(fmt::format("vace_blocks.{}", j));
-    if (j == 0) block.linear(weights->control.in, "proj_in", d, d);
+    if (j == 0) block.linear(weights->control.in, "proj_in");
     read_block(weights->blocks[layers + j], block, config);
-    block.linear(weights->control.hints[j], "proj_out", d, d);
+    block.linear(weights->control.hints[j], "proj_out");
   }
   loader.run(threads > 0 ? threads : available_threads(), [&](int64_t, int64_t) {
     if (tick) tick();
@@ -171,18 +167,17 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
   return weights;
 }
 
-int64_t transformer_weight_bytes(const TransformerConfig& config, DType dtype) {
+int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype) {
   int64_t bytes = 0;
-  for (const TensorSpec& spec : transformer_tensors(config)) {
-    const DType held = is_float32_island(spec.name) ? DType::kF32 : dtype;
-    const bool matrix = spec.name.ends_with(".weight") && spec.shape.rank() > 1;
-    if (!matrix) {
+  for (const io::TensorSpec& spec : table) {
+    const DType held = spec.dtype(dtype);
+    if (spec.role == io::TensorRole::kMatrix || spec.role == io::TensorRole::kConvolution) {
+      const kernels::PackedMatrix packed{nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], held,
+                                         kernels::packed_layout(held)};
+      bytes += static_cast<int64_t>(kernels::packed_bytes(packed));
+    } else {
       bytes += spec.shape.size() * static_cast<int64_t>(dtype_size(held));
-      continue;
     }
-    const kernels::PackedMatrix packed{nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], held,
-                                       kernels::packed_layout(held)};
-    bytes += static_cast<int64_t>(kernels::packed_bytes(packed));
   }
   return bytes;
 }

@@ -1,5 +1,5 @@
 // The transformer's parameters, laid out as the executor reads them: matrices packed for this CPU, q, k, v joined,
-// islands in float32. Built once a process, read by every rank's thread.
+// some tensors in float32. Built once a process, read by every rank's thread.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,7 @@
 
 #include "zoetrope/tensor.h"
 
+#include "io/tensor_table.h"
 #include "io/weights.h"
 #include "kernels/gemm/packed.h"
 #include "models/wan/config.h"
@@ -93,7 +94,7 @@ class TransformerWeights {
   std::shared_ptr<const io::Weights> source_;  // owns what the views show
 };
 
-// Bytes of the parameters as they are held here, packed for this CPU.
-int64_t transformer_weight_bytes(const TransformerConfig& config, DType dtype);
+// Bytes of the parameters of transformer_tensors() as they are held here, packed for this CPU.
+int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype);
 
 }  // namespace zoetrope::wan

@@ -13,12 +13,19 @@
 #include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/part_weights.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/umt5/memory.h"
 #include "models/wan/umt5/relative_bias.h"
 #include "trace/trace.h"
 
 namespace zoetrope::wan {
+namespace {
+
+constexpr const char* kEmbedding = "shared.weight";
+
+std::string layer_prefix(int64_t layer) { return fmt::format("encoder.block.{}.", layer); }
+
+}  // namespace
 
 // Rows are the real ones of all prompts, one prompt after the other, M together: padding is never computed. W stands
 // for the compute dtype.
@@ -40,8 +47,6 @@ struct TextEncoder::State {
   };
 
   bool divided() const { return sum != nullptr && sum->parts() > 1; }
-  template <typename Visit>
-  void for_layer(int64_t layer, const char* part, Visit&& visit) const;
   void embed(std::span<const int32_t> ids, const TensorView& out);
   void norm(const std::string& name, const TensorView& x, const TensorView& out);
   void multiply(const TensorView& x, std::span<const kernels::ThinProduct> products);
@@ -54,25 +59,13 @@ struct TextEncoder::State {
   void feed_forward(int64_t index, const Buffers& b);
   void layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts);
 
-  std::shared_ptr<const io::WeightSource> source;
   TextEncoderConfig config;
-  TensorList list;  // of the config
   DType dtype;
   Stream& stream;
   PartialSum* sum;
   PartWeights weights;
   IndexRange heads, columns;  // this rank's, of the attention and of the feed-forward
-  std::string embedding;      // the name this file has it under
 };
-
-// Names of a layer's tensors, or of its half: part "layer.0." attention, "layer.1." feed-forward.
-template <typename Visit>
-void TextEncoder::State::for_layer(int64_t layer, const char* part, Visit&& visit) const {
-  const std::string prefix = fmt::format("encoder.block.{}.{}", layer, part);
-  for (const TensorSpec& spec : list) {
-    if (spec.name.starts_with(prefix)) visit(spec.name);
-  }
-}
 
 void TextEncoder::State::embed(std::span<const int32_t> ids, const TensorView& out) {
   for (const int32_t id : ids) {
@@ -80,8 +73,8 @@ void TextEncoder::State::embed(std::span<const int32_t> ids, const TensorView& o
       fail("token id {} is outside the text encoder's vocabulary of {}", id, config.vocab_size);
     }
   }
-  weights.gather_rows(embedding, ids, out);
-  source->release(embedding);
+  weights.gather_rows(kEmbedding, ids, out);
+  weights.release(kEmbedding);
 }
 
 void TextEncoder::State::norm(const std::string& name, const TensorView& x, const TensorView& out) {
@@ -143,10 +136,7 @@ TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t rows, int64_t l
 
 // For the largest product, and only where some matrix cannot be used as it is stored.
 size_t TextEncoder::State::conversion_bytes() const {
-  const bool needed = std::any_of(list.begin(), list.end(), [&](const TensorSpec& spec) {
-    return spec.name != kEmbedding && spec.shape.rank() == 2 && weights.needs_buffer(spec.name);
-  });
-  return needed ? text_encoder_buffer_bytes(config, dtype, divided() ? sum->parts() : 1) : 0;
+  return weights.needs_buffer() ? text_encoder_buffer_bytes(config, dtype, divided() ? sum->parts() : 1) : 0;
 }
 
 void TextEncoder::State::attend(const Buffers& b, std::span<const Prompt> prompts) {
@@ -177,17 +167,16 @@ void TextEncoder::State::add_branch(const Buffers& b) {
 
 void TextEncoder::State::attention(int64_t index, const Buffers& b, std::span<const Prompt> prompts) {
   const trace::Span span(stream.lane(), "self-attention");
-  const std::string prefix = fmt::format("encoder.block.{}.layer.0.", index), self = prefix + "SelfAttention.";
-  const IndexRange mine{heads.begin * config.d_kv, heads.end * config.d_kv}, all{0, config.d_model};
+  const std::string prefix = layer_prefix(index) + "layer.0.", self = prefix + "SelfAttention.";
   norm(prefix + "layer_norm.weight", b.x, b.n);
   if (heads.empty()) {
     std::memset(b.sums.raw(), 0, b.sums.bytes());
   } else {
     {
       const trace::Span products(stream.lane(), "q, k, v");
-      const kernels::ThinProduct qkv[] = {{weights.matrix(self + "q.weight", mine, all), {}, b.q},
-                                          {weights.matrix(self + "k.weight", mine, all), {}, b.k},
-                                          {weights.matrix(self + "v.weight", mine, all), {}, b.v}};
+      const kernels::ThinProduct qkv[] = {{weights.matrix(self + "q.weight"), {}, b.q},
+                                          {weights.matrix(self + "k.weight"), {}, b.k},
+                                          {weights.matrix(self + "v.weight"), {}, b.v}};
       multiply(b.n, qkv);
     }
     {
@@ -197,62 +186,51 @@ void TextEncoder::State::attention(int64_t index, const Buffers& b, std::span<co
     }
     attend(b, prompts);
     const trace::Span product(stream.lane(), "o");
-    const kernels::ThinProduct o{weights.matrix(self + "o.weight", all, mine), {}, b.sums};
+    const kernels::ThinProduct o{weights.matrix(self + "o.weight"), {}, b.sums};
     multiply(b.o, {&o, 1});
   }
   add_branch(b);
-  for_layer(index, "layer.0.", [&](const std::string& name) { source->release(name); });
+  weights.release(prefix);
 }
 
 void TextEncoder::State::feed_forward(int64_t index, const Buffers& b) {
   const trace::Span span(stream.lane(), "feed-forward");
-  const std::string prefix = fmt::format("encoder.block.{}.layer.1.", index), dense = prefix + "DenseReluDense.";
-  const IndexRange all{0, config.d_model};
+  const std::string prefix = layer_prefix(index) + "layer.1.", dense = prefix + "DenseReluDense.";
   norm(prefix + "layer_norm.weight", b.x, b.n);
   if (columns.empty()) {
     std::memset(b.sums.raw(), 0, b.sums.bytes());
   } else {
     {
       const trace::Span products(stream.lane(), "wi");
-      const kernels::ThinProduct gated{weights.matrix(dense + "wi_1.weight", columns, all),
-                                       weights.matrix(dense + "wi_0.weight", columns, all), b.hidden};
+      const kernels::ThinProduct gated{weights.matrix(dense + "wi_1.weight"), weights.matrix(dense + "wi_0.weight"),
+                                       b.hidden};
       multiply(b.n, {&gated, 1});
     }
     const trace::Span product(stream.lane(), "wo");
-    const kernels::ThinProduct wo{weights.matrix(dense + "wo.weight", all, columns), {}, b.sums};
+    const kernels::ThinProduct wo{weights.matrix(dense + "wo.weight"), {}, b.sums};
     multiply(b.hidden, {&wo, 1});
   }
   add_branch(b);
-  for_layer(index, "layer.1.", [&](const std::string& name) { source->release(name); });
+  weights.release(prefix);
 }
 
 // The next layer's part of the file is read while this one computes.
 void TextEncoder::State::layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts) {
   const std::string label = fmt::format("layer {}", index);
   const trace::Span span(stream.lane(), label.c_str());
-  for_layer(index + 1, "", [&](const std::string& name) { source->will_need(name); });
+  weights.prefetch(layer_prefix(index + 1));
   attention(index, b, prompts);
   feed_forward(index, b);
 }
 
 TextEncoder::TextEncoder(std::shared_ptr<const io::WeightSource> source, const TextEncoderConfig& config, DType dtype,
-                         Stream& stream, PartialSum* sum)
-    : state_(new State{source,
-                       config,
-                       text_encoder_tensors(config),
-                       dtype,
-                       stream,
-                       sum,
-                       PartWeights(source, dtype, stream),
-                       {},
-                       {},
-                       {}}) {
+                         Stream& stream, PartialSum* sum) {
   ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
-  const int parts = state_->divided() ? sum->parts() : 1, part = state_->divided() ? sum->part() : 0;
-  state_->heads = split_range(config.num_heads, parts, part);
-  state_->columns = split_range(config.d_ff, parts, part);
-  state_->embedding = stored_name(*state_->source, kEmbedding);
-  require_tensors(*state_->source, state_->list);
+  const int parts = sum != nullptr ? sum->parts() : 1, part = sum != nullptr ? sum->part() : 0;
+  const io::TensorTable table = text_encoder_tensors(config);
+  io::require_tensors(*source, table);
+  state_.reset(new State{config, dtype, stream, sum, PartWeights(std::move(source), table, dtype, stream, parts, part),
+                         split_range(config.num_heads, parts, part), split_range(config.d_ff, parts, part)});
 }
 TextEncoder::~TextEncoder() = default;
 TextEncoder::TextEncoder(TextEncoder&&) noexcept = default;
@@ -296,7 +274,7 @@ void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> l
   const Arena::Scope scope(s.stream.scratch());
   const State::Buffers b = s.allocate(rows, *std::max_element(lengths.begin(), lengths.end()));
   const TensorView seen = probe ? s.stream.scratch().tensor(s.dtype, out.shape()) : TensorView();
-  s.for_layer(0, "", [&](const std::string& name) { s.source->will_need(name); });
+  s.weights.prefetch(layer_prefix(0));
   s.embed(real, b.x);
   for (int64_t i = 0; i < s.config.num_layers; ++i) {
     s.layer(i, b, prompts);

@@ -9,7 +9,7 @@
 
 #include "io/formula_source.h"
 #include "models/wan/golden_testing.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/umt5/memory.h"
 #include "models/wan/umt5/relative_bias.h"
 
@@ -273,7 +273,7 @@ TEST(TextEncoder, BooksWhatTheFormulaSaysForManyHeads) {
   TextEncoderConfig config;
   config.d_model = 64, config.d_kv = 64, config.d_ff = 96, config.num_layers = 1, config.vocab_size = 10;
   std::map<std::string, io::Formula> formulas;
-  for (const TensorSpec& spec : text_encoder_tensors(config)) formulas[spec.name] = {spec.shape, 0.5, 0.01};
+  for (const io::TensorSpec& spec : text_encoder_tensors(config)) formulas[spec.name] = {spec.shape, 0.5, 0.01};
   const auto source = std::make_shared<io::FormulaSource>("formulas", 1, formulas);
   for (const int64_t length : {1, 20, 65, 130}) {
     for (const int threads : {1, 2, 5}) {

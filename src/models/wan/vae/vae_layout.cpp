@@ -82,21 +82,6 @@ void require_layout(const VaeConfig& config) {
   }
 }
 
-void add(TensorList& list, const ConvLayout& conv) {
-  list.push_back({conv.name + ".weight", conv.weight_shape()});
-  list.push_back({conv.name + ".bias", {conv.out}});
-}
-
-void add(TensorList& list, const NormLayout& norm) { list.push_back({norm.name + ".gamma", norm.gamma_shape()}); }
-
-void add(TensorList& list, const ResidualLayout& block) {
-  add(list, block.norm1);
-  add(list, block.conv1);
-  add(list, block.norm2);
-  add(list, block.conv2);
-  if (block.shortcut) add(list, *block.shortcut);
-}
-
 }  // namespace
 
 Shape ConvLayout::weight_shape() const {
@@ -171,34 +156,6 @@ CoderLayout decoder_layout(const VaeConfig& config) {
   layout.norm_out = {"decoder.norm_out", channels};
   layout.out = causal_conv("decoder.conv_out", channels, config.out_channels);
   return layout;
-}
-
-TensorList coder_tensors(const CoderLayout& layout) {
-  TensorList list;
-  add(list, layout.quant);
-  add(list, layout.in);
-  add(list, layout.middle_first);
-  add(list, layout.middle_attention.norm);
-  add(list, layout.middle_attention.to_qkv);
-  add(list, layout.middle_attention.proj);
-  add(list, layout.middle_last);
-  for (const StageLayout& stage : layout.stages) {
-    for (const ResidualLayout& block : stage.resnets) add(list, block);
-    if (stage.resample) {
-      add(list, stage.resample->spatial);
-      if (stage.resample->time) add(list, *stage.resample->time);
-    }
-  }
-  add(list, layout.norm_out);
-  add(list, layout.out);
-  return list;
-}
-
-TensorList vae_tensor_list(const VaeConfig& config) {
-  TensorList list = coder_tensors(encoder_layout(config));
-  const TensorList decoder = coder_tensors(decoder_layout(config));
-  list.insert(list.end(), decoder.begin(), decoder.end());
-  return list;
 }
 
 int64_t temporal_factor(const VaeConfig& config) {

@@ -1,5 +1,5 @@
 // What a VAE is made of, as data: names, channels and kernels of every layer, derived from the config (wan.md sections
-// 4.1–4.3). The list of tensors, the loading of weights and the running of both halves all read this one description:
+// 4.1–4.3). The table of tensors, the loading of weights and the running of both halves all read this one description:
 // the two generations of the VAE are two descriptions. Holds no weights and runs nothing.
 #pragma once
 
@@ -12,7 +12,6 @@
 #include "zoetrope/tensor.h"
 
 #include "models/wan/config.h"
-#include "models/wan/tensor_list.h"
 
 namespace zoetrope::wan {
 
@@ -97,10 +96,6 @@ struct CoderLayout {
 // be halved or grouped.
 CoderLayout encoder_layout(const VaeConfig& config);
 CoderLayout decoder_layout(const VaeConfig& config);
-
-// Every tensor that the two halves read.
-TensorList coder_tensors(const CoderLayout& layout);
-TensorList vae_tensor_list(const VaeConfig& config);
 
 // Sizes on both sides. A clip of F frames becomes 1 + ⌊(F−1)/f⌋ latent frames, left-over frames are dropped.
 int64_t temporal_factor(const VaeConfig& config);  // f: 4

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/split_mix.h"
 #include "models/wan/random_weights.h"
-#include "models/wan/tensor_list.h"
+#include "models/wan/tensor_tables.h"
 
 namespace zoetrope::wan {
 namespace {

@@ -1,0 +1,104 @@
+// The tensors of one component of a model: what a checkpoint must hold, what each tensor is for, and what other files
+// call it. One function per component makes the table from the config (models/wan/tensor_tables.h). Checks, loading,
+// byte counts, random weights, LoRA files and `inspect` read it. Holds no values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "base/index_range.h"
+#include "io/weights.h"
+
+namespace zoetrope::io {
+
+enum class TensorRole : uint8_t {
+  kMatrix,       // [out, in] of a linear layer
+  kConvolution,  // [out, in, kernel…]
+  kNorm,         // factors of a normalisation
+  kBias,
+  kTable,       // rows that are looked up, or added as they are: embeddings, positions
+  kModulation,  // a block's part of the modulation by the timestep: scale_shift_table
+};
+
+// What files call a tensor that do not use the names of the hub's folders. A new scheme is an entry here and a column
+// in the functions that make the tables.
+enum class NamingScheme : uint8_t {
+  kTied,      // the other name of a tensor that files of the hub may hold under two
+  kOriginal,  // the original code of Wan, ComfyUI and most LoRA files; so far only the transformer's table has it
+};
+inline constexpr size_t kNamingSchemes = 2;
+
+// How ranks that share a layer divide a tensor.
+struct ShardAxis {
+  int axis = 0;
+  int64_t unit = 1;  // consecutive elements that stay together: those of a head
+};
+
+struct TensorSpec {
+  std::string name;  // in the hub's folders (diffusers, transformers)
+  Shape shape;
+  TensorRole role = TensorRole::kMatrix;
+  bool keep_float32 = false;                             // also in a model that computes in bf16
+  std::optional<ShardAxis> shard_axis = {};              // nothing: every rank reads the whole tensor
+  std::array<std::string, kNamingSchemes> aliases = {};  // by NamingScheme; empty: `name` there too
+  double variance = 0;  // of random weights (models/wan/random_weights.h); 0: what suits the role
+
+  // In a model that computes in `model`.
+  DType dtype(DType model) const { return keep_float32 ? DType::kF32 : model; }
+  const std::string& name_in(NamingScheme scheme) const {
+    const std::string& alias = aliases[static_cast<size_t>(scheme)];
+    return alias.empty() ? name : alias;
+  }
+  // Part `part` of `parts` along the shard axis, which there must be.
+  IndexRange shard(int parts, int part) const;
+};
+
+// In the order of the model, every name once.
+using TensorTable = std::vector<TensorSpec>;
+
+// By `name`; valid as long as the table stays where it is.
+class TensorIndex {
+ public:
+  explicit TensorIndex(const TensorTable& table);
+  const TensorSpec* find(std::string_view name) const;        // null where there is none
+  const TensorSpec& operator[](std::string_view name) const;  // must be there
+
+ private:
+  std::unordered_map<std::string_view, const TensorSpec*> specs_;
+};
+
+struct TensorTotals {
+  int64_t tensors = 0;
+  int64_t parameters = 0;
+  uint64_t bytes(DType dtype) const { return static_cast<uint64_t>(parameters) * dtype_size(dtype); }
+};
+TensorTotals totals(const TensorTable& table);
+// Of a model that computes in `dtype`, as plain arrays.
+int64_t held_bytes(const TensorTable& table, DType dtype);
+
+// The name under which `holder` (anything with contains(name)) has the tensor; its own where it has none of them.
+template <typename Holder>
+const std::string& stored_name(const Holder& holder, const TensorSpec& spec) {
+  const std::string& tied = spec.name_in(NamingScheme::kTied);
+  return !holder.contains(spec.name) && holder.contains(tied) ? tied : spec.name;
+}
+
+// What keeps files from being used: a tensor of the table that is missing, has another shape, or is stored as something
+// that nothing here computes with. Sentences for people: "'x' of F has shape [2], but the config … asks for [3]".
+struct TensorDefects {
+  std::vector<std::string> missing, misshapen, unreadable;
+  bool none() const { return missing.empty() && misshapen.empty() && unreadable.empty(); }
+};
+// Further tensors are no defect.
+TensorDefects tensor_defects(const WeightSource& source, const TensorTable& table);
+// Throws Error with the first defect.
+void require_tensors(const WeightSource& source, const TensorTable& table);
+
+}  // namespace zoetrope::io

@@ -1,0 +1,387 @@
+#include "models/wan/tensor_tables.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "io/checkpoint.h"
+
+namespace zoetrope::wan {
+namespace {
+
+namespace fs = std::filesystem;
+
+TransformerConfig transformer(int64_t heads, int64_t ffn, int64_t layers, int64_t in = 16, int64_t out = 16) {
+  TransformerConfig config;
+  config.num_attention_heads = heads;
+  config.ffn_dim = ffn;
+  config.num_layers = layers;
+  config.in_channels = in;
+  config.out_channels = out;
+  return config;
+}
+
+TransformerConfig with_image(TransformerConfig config) {
+  config.image_dim = 1280;
+  config.added_kv_proj_dim = config.inner_dim();
+  return config;
+}
+
+TransformerConfig with_vace(TransformerConfig config, int64_t stride) {
+  for (int64_t layer = 0; layer < config.num_layers; layer += stride) config.vace_layers.push_back(layer);
+  return config;
+}
+
+void expect_totals(const io::TensorTable& table, int64_t tensors, int64_t parameters) {
+  const io::TensorTotals sum = io::totals(table);
+  EXPECT_EQ(sum.tensors, tensors);
+  EXPECT_EQ(sum.parameters, parameters);
+  EXPECT_EQ(sum.bytes(DType::kF32), static_cast<uint64_t>(4 * parameters));
+  EXPECT_EQ(sum.bytes(DType::kBF16), static_cast<uint64_t>(2 * parameters));
+  std::set<std::string> names;
+  for (const auto& spec : table) EXPECT_TRUE(names.insert(spec.name).second) << spec.name << " twice";
+}
+
+// The table of wan.md section 8 (counts, parameters) with the published byte sizes of section 1.1.
+TEST(TensorTables, TextToVideo13B) {
+  expect_totals(transformer_tensors(transformer(12, 8960, 30)), 825, 1'418'996'800);
+}
+
+// The published file has 1205 MiB in BF16.
+TEST(TensorTables, ClipVision) {
+  const io::TensorTable table = clip_vision_tensors(ClipVisionConfig{});
+  expect_totals(table, 8 + 32 * 16, 632'076'800);
+  // Without the last layer (4·d² + 2·d·ffn and its vectors), the norm behind it and the projection.
+  const int64_t d = 1280, ffn = 5120, layer = 4 * d * d + 2 * d * ffn + 9 * d + ffn;
+  expect_totals(clip_vision_tensors(ClipVisionConfig{}, ClipTensors::kUsed), 5 + 31 * 16,
+                632'076'800 - layer - 2 * d - 1024 * d);
+}
+
+TEST(TensorTables, TextToVideo14B) {
+  expect_totals(transformer_tensors(transformer(40, 13824, 40)), 1095, 14'288'491'584);
+}
+
+TEST(TensorTables, TextToVideoA14BExpert) {
+  // The published files have 57 154 077 760 bytes with headers: data 57 153 966 336.
+  const auto sum = io::totals(transformer_tensors(transformer(40, 13824, 40)));
+  EXPECT_EQ(sum.bytes(DType::kF32), 57'153'966'336u);
+  EXPECT_LT(57'154'077'760u - sum.bytes(DType::kF32), 1095u * 128u + 12u * 64u);  // headers
+}
+
+TEST(TensorTables, ImageToVideoA14BExpert) {
+  expect_totals(transformer_tensors(transformer(40, 13824, 40, 36)), 1095, 14'288'901'184);
+}
+
+TEST(TensorTables, ImageToVideo14B) {
+  expect_totals(transformer_tensors(with_image(transformer(40, 13824, 40, 36))), 1303, 16'394'878'784);
+}
+
+TEST(TensorTables, FirstLastFrame14B) {
+  auto config = with_image(transformer(40, 13824, 40, 36));
+  config.pos_embed_seq_len = 514;
+  expect_totals(transformer_tensors(config), 1304, 16'395'536'704);
+}
+
+TEST(TensorTables, TextImageToVideo5B) {
+  expect_totals(transformer_tensors(transformer(24, 14336, 30, 48, 48)), 825, 4'999'787'712);
+}
+
+TEST(TensorTables, Vace13B) {
+  expect_totals(transformer_tensors(with_vace(transformer(12, 8960, 30), 2)), 1264, 2'153'972'032);
+}
+
+TEST(TensorTables, Vace14B) {
+  expect_totals(transformer_tensors(with_vace(transformer(40, 13824, 40), 5)), 1331, 17'337'592'896);
+}
+
+TEST(TensorTables, TextEncoderXxl) {
+  const io::TensorTable table = text_encoder_tensors(TextEncoderConfig{});
+  expect_totals(table, 242, 5'680'910'336);
+  EXPECT_LT(11'361'851'208u - io::totals(table).bytes(DType::kBF16), 242u * 160u);  // published BF16 size, less headers
+}
+
+TEST(TensorTables, Vae21) {
+  const io::TensorTable table = vae_tensors(VaeConfig{});
+  expect_totals(table, 194, 126'892'531);
+  EXPECT_LT(507'591'892u - io::totals(table).bytes(DType::kF32), 194u * 160u);  // published size, less the header
+  EXPECT_EQ(vae_decoder_tensors(VaeConfig{}).size(), 108u);
+
+  VaeConfig tiny;
+  tiny.base_dim = tiny.decoder_base_dim = 3;
+  tiny.dim_mult = {1, 1, 1, 1};
+  tiny.num_res_blocks = 1;
+  expect_totals(vae_tensors(tiny), 146, 13'861);
+}
+
+TEST(TensorTables, Vae22) {
+  VaeConfig config;
+  config.base_dim = 160;
+  config.decoder_base_dim = 256;
+  config.z_dim = 48;
+  config.is_residual = true;
+  config.in_channels = config.out_channels = 12;
+  config.patch_size = 2;
+  expect_totals(vae_tensors(config), 196, 704'688'668);
+}
+
+// ---- what the tensors are ----
+
+// A transformer with everything that any of the family has.
+TransformerConfig everything() {
+  TransformerConfig config = with_vace(with_image(transformer(12, 8960, 30)), 15);
+  config.pos_embed_seq_len = 514;
+  return config;
+}
+
+TEST(TensorTables, Roles) {
+  using enum io::TensorRole;
+  const io::TensorTable transformer = transformer_tensors(everything());
+  const io::TensorTable text = text_encoder_tensors(TextEncoderConfig{});
+  const io::TensorTable vae = vae_tensors(VaeConfig{});
+  const io::TensorTable clip = clip_vision_tensors(ClipVisionConfig{});
+  struct Expected {
+    const io::TensorTable& table;
+    const char* name;
+    io::TensorRole role;
+  };
+  const Expected sample[] = {
+      {transformer, "patch_embedding.weight", kConvolution},
+      {transformer, "vace_patch_embedding.bias", kBias},
+      {transformer, "condition_embedder.time_proj.weight", kMatrix},
+      {transformer, "condition_embedder.image_embedder.pos_embed", kTable},
+      {transformer, "condition_embedder.image_embedder.norm1.weight", kNorm},
+      {transformer, "blocks.29.scale_shift_table", kModulation},
+      {transformer, "blocks.0.attn1.norm_q.weight", kNorm},
+      {transformer, "blocks.0.attn2.add_k_proj.weight", kMatrix},
+      {transformer, "blocks.0.norm2.bias", kBias},
+      {transformer, "vace_blocks.1.proj_out.weight", kMatrix},
+      {transformer, "scale_shift_table", kModulation},
+      {text, "shared.weight", kTable},
+      {text, "encoder.block.23.layer.0.SelfAttention.relative_attention_bias.weight", kTable},
+      {text, "encoder.block.0.layer.0.SelfAttention.o.weight", kMatrix},
+      {text, "encoder.block.0.layer.1.DenseReluDense.wi_1.weight", kMatrix},
+      {text, "encoder.final_layer_norm.weight", kNorm},
+      {vae, "encoder.conv_in.weight", kConvolution},
+      {vae, "decoder.mid_block.attentions.0.to_qkv.weight", kConvolution},
+      {vae, "decoder.up_blocks.0.resnets.0.norm1.gamma", kNorm},
+      {vae, "quant_conv.bias", kBias},
+      {clip, "vision_model.embeddings.class_embedding", kTable},
+      {clip, "vision_model.embeddings.patch_embedding.weight", kConvolution},
+      {clip, "vision_model.embeddings.position_embedding.weight", kTable},
+      {clip, "vision_model.encoder.layers.31.mlp.fc1.weight", kMatrix},
+      {clip, "vision_model.post_layernorm.bias", kBias},
+      {clip, "visual_projection.weight", kMatrix},
+  };
+  for (const Expected& e : sample) EXPECT_EQ(io::TensorIndex(e.table)[e.name].role, e.role) << e.name;
+
+  // A role says how many axes there are.
+  for (const io::TensorTable& table : {transformer, text, vae, clip}) {
+    for (const io::TensorSpec& spec : table) {
+      const int rank = spec.shape.rank();
+      const bool fits = spec.role == kMatrix        ? rank == 2
+                        : spec.role == kConvolution ? rank >= 4
+                        : spec.role == kModulation  ? rank == 3
+                        : spec.role == kBias        ? rank == 1
+                        : spec.role == kNorm        ? spec.shape.size() == spec.shape[0]
+                                                    : rank <= 3;
+      EXPECT_TRUE(fits) << spec.name << " " << spec.shape.to_string();
+    }
+  }
+}
+
+// wan.md section 2.9: those with a dotted component "time_embedder", "scale_shift_table", "norm1", "norm2" or "norm3".
+TEST(TensorTables, KeptInFloat32) {
+  const std::set<std::string> components{"time_embedder", "scale_shift_table", "norm1", "norm2", "norm3"};
+  int kept = 0;
+  for (const io::TensorSpec& spec : transformer_tensors(everything())) {
+    bool expected = false;
+    std::istringstream name(spec.name);
+    for (std::string component; std::getline(name, component, '.');) expected |= components.count(component) == 1;
+    EXPECT_EQ(spec.keep_float32, expected) << spec.name;
+    EXPECT_EQ(spec.dtype(DType::kBF16), expected ? DType::kF32 : DType::kBF16) << spec.name;
+    kept += spec.keep_float32 ? 1 : 0;
+  }
+  // The time embedder's four, the image embedder's norms, modulation and cross-attention's norm of 32 blocks, the head.
+  EXPECT_EQ(kept, 4 + 4 + 32 * 3 + 1);
+}
+
+TEST(TensorTables, OriginalNames) {
+  const io::TensorTable table = transformer_tensors(everything());
+  const io::TensorIndex index(table);
+  const std::pair<const char*, const char*> names[] = {
+      {"patch_embedding.weight", "patch_embedding.weight"},
+      {"condition_embedder.time_embedder.linear_2.bias", "time_embedding.2.bias"},
+      {"condition_embedder.time_proj.weight", "time_projection.1.weight"},
+      {"condition_embedder.text_embedder.linear_1.weight", "text_embedding.0.weight"},
+      {"condition_embedder.image_embedder.ff.net.2.weight", "img_emb.proj.3.weight"},
+      {"condition_embedder.image_embedder.pos_embed", "img_emb.emb_pos"},
+      {"blocks.7.scale_shift_table", "blocks.7.modulation"},
+      {"blocks.7.attn1.to_out.0.weight", "blocks.7.self_attn.o.weight"},
+      {"blocks.7.attn2.norm_added_k.weight", "blocks.7.cross_attn.norm_k_img.weight"},
+      {"blocks.7.attn2.norm_q.weight", "blocks.7.cross_attn.norm_q.weight"},
+      {"blocks.7.norm2.weight", "blocks.7.norm3.weight"},
+      {"blocks.7.ffn.net.0.proj.bias", "blocks.7.ffn.0.bias"},
+      {"vace_blocks.0.proj_in.weight", "vace_blocks.0.before_proj.weight"},
+      {"vace_blocks.1.proj_out.weight", "vace_blocks.1.after_proj.weight"},
+      {"proj_out.weight", "head.head.weight"},
+      {"scale_shift_table", "head.modulation"},
+  };
+  for (const auto& [name, original] : names) {
+    EXPECT_EQ(index[name].name_in(io::NamingScheme::kOriginal), original);
+  }
+}
+
+TEST(TensorTables, TheTextEncoderIsDividedByHeadsAndColumns) {
+  const io::TensorTable table = text_encoder_tensors(TextEncoderConfig{});
+  const io::TensorIndex index(table);
+  const std::string layer = "encoder.block.5.";
+  EXPECT_EQ(index[layer + "layer.0.SelfAttention.q.weight"].shard_axis->axis, 0);
+  EXPECT_EQ(index[layer + "layer.0.SelfAttention.q.weight"].shard(3, 1), (IndexRange{21 * 64, 42 * 64}));
+  EXPECT_EQ(index[layer + "layer.0.SelfAttention.o.weight"].shard_axis->axis, 1);
+  EXPECT_EQ(index[layer + "layer.1.DenseReluDense.wi_0.weight"].shard(3, 1), (IndexRange{3413, 6826}));
+  EXPECT_EQ(index[layer + "layer.1.DenseReluDense.wo.weight"].shard_axis->axis, 1);
+  int divided = 0;
+  for (const io::TensorSpec& spec : table) divided += spec.shard_axis ? 1 : 0;
+  EXPECT_EQ(divided, 24 * 7);
+}
+
+// ---- recorded checkpoints ----
+
+// The table holds exactly what a recorded checkpoint holds, name by name and shape by shape.
+void expect_same(const io::TensorTable& table, const io::WeightSource& recorded) {
+  const io::TensorDefects defects = io::tensor_defects(recorded, table);
+  EXPECT_TRUE(defects.none()) << recorded.where({});
+  const io::TensorIndex index(table);
+  for (const std::string& name : recorded.names()) {
+    EXPECT_TRUE(index.find(name) != nullptr || is_ignored_tensor(name)) << name << " is not in the table";
+  }
+}
+
+void expect_same(const io::TensorTable& table, const fs::path& folder, const char* stem) {
+  SCOPED_TRACE(folder.string());
+  expect_same(table, *io::checkpoint_source(io::Checkpoint::open(folder, stem)));
+}
+
+TEST(Golden, TablesMatchEveryRecordedCheckpoint) {
+  constexpr const char *kDiffusers = "diffusion_pytorch_model", *kTransformers = "model";
+  const fs::path golden = ZOETROPE_GOLDEN_DIR;
+  std::set<std::string> components;
+  for (const auto& config : fs::recursive_directory_iterator(golden)) {
+    if (config.path().filename() != "config.json") continue;
+    const fs::path folder = config.path().parent_path();
+    const std::string component = folder.filename().string();
+    components.insert(component);
+    if (component == "text_encoder") {
+      expect_same(text_encoder_tensors(TextEncoderConfig::load(config)), folder, kTransformers);
+    } else if (component == "image_encoder") {
+      expect_same(clip_vision_tensors(ClipVisionConfig::load(config)), folder, kTransformers);
+    } else if (component == "vae") {
+      expect_same(vae_tensors(VaeConfig::load(config)), folder, kDiffusers);
+    } else {
+      const io::TensorTable table = transformer_tensors(TransformerConfig::load(config));
+      const fs::path formulas = folder / "weights.json";
+      const bool has_formulas = fs::exists(formulas);
+      if (has_formulas) expect_same(table, *io::procedural_source(formulas));
+      const bool has_shards = fs::exists(folder / (std::string(kDiffusers) + ".safetensors.index.json"));
+      if (!has_formulas || has_shards) expect_same(table, folder, kDiffusers);
+    }
+  }
+  EXPECT_EQ(components,
+            (std::set<std::string>{"image_encoder", "text_encoder", "transformer", "transformer_2", "vae"}));
+}
+
+TEST(TensorTables, WhatElseAClipModelHoldsIsIgnored) {
+  for (const char* name : {"vision_model.embeddings.position_ids", "text_model.embeddings.token_embedding.weight",
+                           "text_projection.weight", "logit_scale"}) {
+    EXPECT_TRUE(is_ignored_tensor(name)) << name;
+  }
+  EXPECT_FALSE(is_ignored_tensor("vision_model.post_layernorm.weight"));
+  EXPECT_FALSE(is_ignored_tensor("visual_projection.weight"));
+}
+
+// ---- the models of configs/ ----
+
+struct Published {
+  const char* name;
+  const char* pipeline;
+  int64_t tensors, parameters;  // of an expert: wan.md section 8
+  size_t experts;
+  double float32_gigabytes;  // of an expert: sections 1.1 and 8, to two digits behind the point
+  double flow_shift;         // stored
+  bool looks;                // has an image encoder
+};
+
+constexpr Published kPublished[] = {
+    {"wan2.1_t2v_1.3b", "WanPipeline", 825, 1'418'996'800, 1, 5.68, 3, false},
+    {"wan2.1_t2v_14b", "WanPipeline", 1095, 14'288'491'584, 1, 57.15, 3, false},
+    {"wan2.1_i2v_14b_480p", "WanImageToVideoPipeline", 1303, 16'394'878'784, 1, 65.58, 3, true},
+    {"wan2.1_i2v_14b_720p", "WanImageToVideoPipeline", 1303, 16'394'878'784, 1, 65.58, 5, true},
+    {"wan2.1_flf2v_14b_720p", "WanImageToVideoPipeline", 1304, 16'395'536'704, 1, 65.58, 16, true},
+    {"wan2.1_vace_1.3b", "WanVACEPipeline", 1264, 2'153'972'032, 1, 8.62, 3, false},
+    {"wan2.1_vace_14b", "WanVACEPipeline", 1331, 17'337'592'896, 1, 69.35, 3, false},
+    {"wan2.2_t2v_a14b", "WanPipeline", 1095, 14'288'491'584, 2, 57.15, 3, false},
+    {"wan2.2_i2v_a14b", "WanImageToVideoPipeline", 1095, 14'288'901'184, 2, 57.16, 3, false},
+    {"wan2.2_ti2v_5b", "WanPipeline", 825, 4'999'787'712, 1, 20.00, 5, false},
+};
+
+void expect_published(const Published& model, const fs::path& folder) {
+  SCOPED_TRACE(model.name);
+  const auto pipeline = PipelineConfig::load(folder / "model_index.json");
+  EXPECT_EQ(pipeline.class_name, model.pipeline);
+  EXPECT_EQ(pipeline.has("transformer_2"), model.experts == 2);
+  EXPECT_EQ(pipeline.has("image_encoder"), model.looks);
+  EXPECT_EQ(pipeline.has("image_processor"), model.looks);
+  for (const char* expert : {"transformer", "transformer_2"}) {
+    if (!pipeline.has(expert)) continue;
+    const auto config = TransformerConfig::load(folder / expert / "config.json");
+    const io::TensorTable table = transformer_tensors(config);
+    expect_totals(table, model.tensors, model.parameters);
+    EXPECT_NEAR(static_cast<double>(io::totals(table).bytes(DType::kF32)) * 1e-9, model.float32_gigabytes, 0.005);
+    EXPECT_EQ(config.image_dim.has_value(), model.looks);
+  }
+  expect_totals(text_encoder_tensors(TextEncoderConfig::load(folder / "text_encoder/config.json")), 242, 5'680'910'336);
+  const io::TensorTable vae = vae_tensors(VaeConfig::load(folder / "vae/config.json"));
+  if (pipeline.expand_timesteps) expect_totals(vae, 196, 704'688'668);
+  else expect_totals(vae, 194, 126'892'531);
+  EXPECT_EQ(SchedulerConfigFile::load(folder / "scheduler/scheduler_config.json").flow_shift, model.flow_shift);
+  if (!model.looks) return;
+  const auto vision = ClipVisionConfig::load(folder / "image_encoder/config.json");
+  expect_totals(clip_vision_tensors(vision), 520, 632'076'800);
+  const auto processor = ImageProcessorConfig::load(folder / "image_processor/preprocessor_config.json");
+  EXPECT_EQ(processor.shortest_edge, vision.image_size);
+  EXPECT_EQ(processor.crop, (ImageProcessorConfig::Size{vision.image_size, vision.image_size}));
+}
+
+TEST(ShippedConfigs, AreThePublishedModels) {
+  const fs::path configs = ZOETROPE_CONFIG_DIR;
+  std::set<std::string> shipped, known;
+  for (const auto& entry : fs::directory_iterator(configs)) {
+    if (fs::exists(entry.path() / "model_index.json")) shipped.insert(entry.path().filename().string());
+  }
+  for (const Published& model : kPublished) {
+    known.insert(model.name);
+    expect_published(model, configs / model.name);
+    EXPECT_TRUE(fs::exists(configs / (std::string(model.name) + ".yml"))) << model.name;
+  }
+  EXPECT_EQ(shipped, known);
+}
+
+TEST(TensorTables, TheTiedEmbeddingIsFoundByEitherName) {
+  using Names = std::set<std::string>;
+  const io::TensorTable table = text_encoder_tensors(TextEncoderConfig{});
+  const io::TensorSpec &embedding = table.front(), &norm = table.back();
+  const std::string name = "shared.weight", tied = "encoder.embed_tokens.weight";
+  EXPECT_EQ(embedding.name, name);
+  EXPECT_EQ(io::stored_name(Names{name, tied}, embedding), name);
+  EXPECT_EQ(io::stored_name(Names{tied}, embedding), tied);
+  EXPECT_EQ(io::stored_name(Names{}, embedding), name);
+  EXPECT_EQ(io::stored_name(Names{tied}, norm), norm.name);
+}
+
+}  // namespace
+}  // namespace zoetrope::wan
