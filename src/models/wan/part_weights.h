@@ -1,6 +1,6 @@
 // An encoder's weights as one rank multiplies with them, once a run: its part of a matrix, in place in the map where
-// the file holds F32 or BF16, else read into a buffer. Nothing is kept: what a layer had is let go with release(). Not
-// for the transformer and the VAE, which multiply with the same weights again and again (io/weight_loader.h).
+// the file holds F32 or BF16, else read into a buffer. Nothing is kept: release() gives a layer's pages back. Not for
+// the transformer and the VAE, which multiply with the same weights again and again (io/weight_loader.h).
 #pragma once
 
 #include <cstddef>
@@ -29,6 +29,8 @@ class PartWeights {
               int parts = 1, int part = 0);
   PartWeights(PartWeights&&) = default;
 
+  DType dtype() const { return dtype_; }
+
   // Whether matrix() needs a buffer for any tensor.
   bool needs_buffer() const;
   // matrix() takes from here, from the front again after each reset. Elements of the dtype computed with.
@@ -45,7 +47,7 @@ class PartWeights {
   // out[i] = row ids[i] of a table, in out's dtype; only those rows are read.
   void gather_rows(std::string_view name, std::span<const int32_t> ids, const TensorView& out);
 
-  // All tensors whose names begin so: their part of the file is read ahead, or its pages are let go.
+  // Of all tensors whose names begin so: starts to read their part of the file, or releases its pages.
   void prefetch(const std::string& beginning) const;
   void release(const std::string& beginning) const;
 

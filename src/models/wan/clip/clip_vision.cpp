@@ -12,6 +12,7 @@
 #include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/clip/memory.h"
+#include "models/wan/encoder_block.h"
 #include "models/wan/part_weights.h"
 #include "models/wan/tensor_tables.h"
 #include "tensor/dispatch.h"
@@ -35,16 +36,6 @@ constexpr const char* kBeforeLayers = "vision_model.pre_layrnorm";  // as the fi
 
 std::string layer_prefix(int64_t layer) { return fmt::format("vision_model.encoder.layers.{}.", layer); }
 
-// What one encode() works in.
-struct Buffers {
-  TensorView x;           // [M, d] W: the residual stream
-  TensorView n;           // [M, d] W
-  TensorView q, k, v, o;  // [M, d] W
-  TensorView hidden;      // [M, ffn] W
-  TensorView sums;        // [M, d] F32: what half a layer adds to x
-  TensorView patches;     // [pictures · P, pixels of a patch] W
-};
-
 // One encode(): the tower's state, and what belongs to this call.
 class Pass {
  public:
@@ -54,26 +45,10 @@ class Pass {
         dtype_(dtype),
         stream_(stream),
         pictures_(pictures),
-        attention_(problem()) {}
-
-  // Books everything in one block: piece by piece, and as ops ask for more and more, there would be gaps that nothing
-  // fits into.
-  void allocate() {
-    Arena& scratch = stream_.scratch();
-    const size_t buffer = weights_.needs_buffer() ? clip_buffer_bytes(config_, dtype_) : 0;
-    {
-      const Arena::Scope scope(scratch);
-      scratch.allocate(buffer + clip_workspace_bytes(config_, pictures_, dtype_, stream_.team().size()));
-    }
-    if (buffer > 0) weights_.set_buffer(scratch.tensor(dtype_, {static_cast<int64_t>(buffer / dtype_size(dtype_))}));
-    const int64_t rows = pictures_ * config_.tokens();
-    for (TensorView* view : {&b_.x, &b_.n, &b_.q, &b_.k, &b_.v, &b_.o}) {
-      *view = scratch.tensor(dtype_, {rows, config_.hidden_size});
-    }
-    b_.hidden = scratch.tensor(dtype_, {rows, config_.intermediate_size});
-    b_.sums = scratch.tensor(DType::kF32, {rows, config_.hidden_size});
+        attention_(problem()),
+        b_(weights_, stream, nullptr, sizes()) {
     const int64_t pixels = config_.num_channels * config_.patch_size * config_.patch_size;
-    b_.patches = scratch.tensor(dtype_, {pictures_ * config_.patches(), pixels});
+    patches_ = stream_.scratch().tensor(dtype_, {pictures_ * config_.patches(), pixels});
   }
 
   void embed(const TensorView& pixels);
@@ -81,6 +56,14 @@ class Pass {
   const TensorView& x() const { return b_.x; }
 
  private:
+  EncoderBlock::Sizes sizes() const {
+    return {pictures_ * config_.tokens(),
+            config_.hidden_size,
+            config_.hidden_size,
+            config_.intermediate_size,
+            clip_workspace_bytes(config_, pictures_, dtype_, stream_.team().size()),
+            clip_buffer_bytes(config_, dtype_)};
+  }
   kernels::FlashProblem problem() const {
     kernels::FlashProblem problem;
     problem.batch = pictures_;
@@ -99,9 +82,7 @@ class Pass {
   void norm(const std::string& name, const TensorView& from, const TensorView& to);
   kernels::ThinProduct linear(const std::string& name, const TensorView& out,
                               kernels::Activation activation = kernels::Activation::kNone);
-  void multiply(const TensorView& from, std::span<const kernels::ThinProduct> products);
   void attend();
-  void add_sums();
   void attention(const std::string& prefix);
   void feed_forward(const std::string& prefix);
 
@@ -111,7 +92,8 @@ class Pass {
   Stream& stream_;
   int64_t pictures_;
   kernels::FlashAttention attention_;
-  Buffers b_;
+  EncoderBlock b_;
+  TensorView patches_;  // [pictures · P, pixels of a patch] W
 };
 
 // Row by row of patches; in a patch channel by channel, as the convolution's weights lie.
@@ -119,12 +101,12 @@ template <typename Value>
 void Pass::gather_patches(const TensorView& pixels) {
   const int64_t size = config_.patch_size, across = config_.image_size / size, row = config_.image_size;
   const int64_t plane = row * row, channels = config_.num_channels;
-  stream_.team().parallel_for(b_.patches.extent(0), 16, [&](IndexRange mine, int) {
+  stream_.team().parallel_for(patches_.extent(0), 16, [&](IndexRange mine, int) {
     for (int64_t i = mine.begin; i < mine.end; ++i) {
       const int64_t picture = i / config_.patches(), patch = i % config_.patches();
       const float* from =
           pixels.data<float>() + picture * channels * plane + patch / across * size * row + patch % across * size;
-      Value* to = b_.patches.data<Value>() + i * b_.patches.stride(0);
+      Value* to = patches_.data<Value>() + i * patches_.stride(0);
       for (int64_t c = 0; c < channels; ++c)
         for (int64_t y = 0; y < size; ++y)
           for (int64_t x = 0; x < size; ++x) *to++ = from_float<Value>(from[c * plane + y * row + x]);
@@ -153,8 +135,8 @@ void Pass::embed(const TensorView& pixels) {
     using Value = typename decltype(type)::type;
     gather_patches<Value>(pixels);
     const kernels::ThinProduct product{
-        weights_.matrix(prefix + "patch_embedding.weight"), {}, b_.sums.slice(0, 0, b_.patches.extent(0))};
-    multiply(b_.patches, {&product, 1});
+        weights_.matrix(prefix + "patch_embedding.weight"), {}, b_.sums.slice(0, 0, patches_.extent(0))};
+    b_.multiply(patches_, {&product, 1});
     const Arena::Scope scope(stream_.scratch());
     add_positions<Value>(weights_.small(prefix + "class_embedding", DType::kF32),
                          weights_.small(prefix + "position_embedding.weight", DType::kF32));
@@ -180,12 +162,6 @@ kernels::ThinProduct Pass::linear(const std::string& name, const TensorView& out
   return {weights_.matrix(name + ".weight"), {}, out, weights_.small(name + ".bias", DType::kF32), activation};
 }
 
-// F32 weights of a bf16 encoder count as converted.
-void Pass::multiply(const TensorView& from, std::span<const kernels::ThinProduct> products) {
-  kernels::thin_gemm(stream_, {.x = from, .products = products, .weight_precision = dtype_, .implementation = {}});
-  weights_.reset_buffer();
-}
-
 void Pass::attend() {
   const trace::Span span(stream_.lane(), "attention core");
   const Shape heads{pictures_, config_.tokens(), config_.num_attention_heads, config_.head_dim()};
@@ -193,13 +169,6 @@ void Pass::attend() {
   block.k = b_.k.reshape(heads);
   block.v = b_.v.reshape(heads);
   attention_.attend(stream_, b_.q.reshape(heads), block, b_.o.reshape(heads));
-}
-
-// x += sums, rounded once.
-void Pass::add_sums() {
-  const Shape shape{1, b_.x.extent(0), b_.x.extent(1)};
-  const TensorView x = b_.x.reshape(shape);
-  kernels::gated_add(stream_, x, b_.sums.reshape(shape), {}, x);
 }
 
 void Pass::attention(const std::string& prefix) {
@@ -210,13 +179,13 @@ void Pass::attention(const std::string& prefix) {
     const Arena::Scope scope(stream_.scratch());
     const kernels::ThinProduct qkv[] = {linear(self + "q_proj", b_.q), linear(self + "k_proj", b_.k),
                                         linear(self + "v_proj", b_.v)};
-    multiply(b_.n, qkv);
+    b_.multiply(b_.n, qkv);
   }
   attend();
   const Arena::Scope scope(stream_.scratch());
   const kernels::ThinProduct out = linear(self + "out_proj", b_.sums);
-  multiply(b_.o, {&out, 1});
-  add_sums();
+  b_.multiply(b_.o, {&out, 1});
+  b_.add_sums();
   weights_.release(prefix + "layer_norm1");
   weights_.release(self);
 }
@@ -226,10 +195,10 @@ void Pass::feed_forward(const std::string& prefix) {
   norm(prefix + "layer_norm2", b_.x, b_.n);
   const Arena::Scope scope(stream_.scratch());
   const kernels::ThinProduct wide = linear(prefix + "mlp.fc1", b_.hidden, kernels::Activation::kGeluErf);
-  multiply(b_.n, {&wide, 1});
+  b_.multiply(b_.n, {&wide, 1});
   const kernels::ThinProduct narrow = linear(prefix + "mlp.fc2", b_.sums);
-  multiply(b_.hidden, {&narrow, 1});
-  add_sums();
+  b_.multiply(b_.hidden, {&narrow, 1});
+  b_.add_sums();
   weights_.release(prefix + "layer_norm2");
   weights_.release(prefix + "mlp.");
 }
@@ -271,7 +240,6 @@ void ClipVision::encode(Stream& stream, const TensorView& pixels, const TensorVi
   PartWeights weights(s.source, s.table, s.dtype, stream);
   weights.prefetch(layer_prefix(0));
   Pass pass(c, std::move(weights), s.dtype, stream, pictures);
-  pass.allocate();
   pass.embed(pixels);
   observe(probe, "embeddings", pass.x().reshape(out.shape()));
   for (int64_t i = 0; i < c.layers_used(); ++i) {

@@ -23,7 +23,7 @@ size_t clip_workspace_bytes(const ClipVisionConfig& config, int64_t pictures, DT
   const auto booked = [](int64_t bytes) { return static_cast<size_t>(round_up(bytes, 64)); };  // as an Arena does
   const int64_t rows = pictures * config.tokens(), d = config.hidden_size, hidden = config.intermediate_size;
   const auto product = [&](int64_t terms) { return kernels::thin_gemm_scratch_bytes(rows, terms, false, threads); };
-  // x, n, q, k, v, o; hidden; sums: see ClipVision::State::Buffers. And the patches, before there are layers.
+  // x, n, q, k, v, o; hidden; sums: see EncoderBlock. And the patches, before there are layers.
   const size_t values = 6 * booked(rows * d * element) + booked(rows * hidden * element) + booked(rows * d * kFloat) +
                         booked(pictures * config.patches() * patch_terms(config) * element);
   // Vectors of one product or norm, or of the embeddings, as float32.

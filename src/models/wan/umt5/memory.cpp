@@ -34,7 +34,7 @@ size_t text_encoder_workspace_bytes(const TextEncoderConfig& config, const TextE
   const Widths part(config, use.parts);
   const auto element = static_cast<int64_t>(dtype_size(use.dtype));
   const auto booked = [](int64_t bytes) { return static_cast<size_t>(round_up(bytes, 64)); };  // as an Arena does
-  // x, n; q, k, v, o; hidden; sums; distances: see TextEncoder::State::Buffers.
+  // x, n; q, k, v, o; hidden; sums; distances: see EncoderBlock and TextEncoder::State::Buffers.
   const size_t values = 2 * booked(use.rows * config.d_model * element) +
                         4 * booked(use.rows * part.attention * element) +
                         booked(use.rows * part.feed_forward * element) + booked(use.rows * config.d_model * kFloat) +

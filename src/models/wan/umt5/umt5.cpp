@@ -12,6 +12,7 @@
 #include "kernels/gemm/thin_gemm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
+#include "models/wan/encoder_block.h"
 #include "models/wan/part_weights.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/umt5/memory.h"
@@ -36,28 +37,19 @@ struct TextEncoder::State {
     std::optional<kernels::FlashAttention> attention;  // none where this rank has no heads
   };
 
-  // What one encode_batch() works in. A and F are the rank's part of H·d_kv and of d_ff.
-  struct Buffers {
-    TensorView x;           // [M, d] W: the residual stream
-    TensorView n;           // [M, d] W
-    TensorView q, k, v, o;  // [M, A] W
-    TensorView hidden;      // [M, F] W
-    TensorView sums;        // [M, d] F32: what a half of a layer adds to x
-    TensorView distances;   // [heads, 2L − 1] F32, L of the longest prompt: others take a window of it
+  // What one encode_batch() works in.
+  struct Buffers : EncoderBlock {
+    TensorView distances;  // [heads, 2L − 1] F32, L of the longest prompt: others take a window of it
   };
 
-  bool divided() const { return sum != nullptr && sum->parts() > 1; }
   void embed(std::span<const int32_t> ids, const TensorView& out);
   void norm(const std::string& name, const TensorView& x, const TensorView& out);
-  void multiply(const TensorView& x, std::span<const kernels::ThinProduct> products);
   std::vector<Prompt> plan(std::span<const int64_t> lengths) const;
   Buffers allocate(int64_t rows, int64_t longest);
-  size_t conversion_bytes() const;
   void attend(const Buffers& b, std::span<const Prompt> prompts);
-  void add_branch(const Buffers& b);
-  void attention(int64_t index, const Buffers& b, std::span<const Prompt> prompts);
-  void feed_forward(int64_t index, const Buffers& b);
-  void layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts);
+  void attention(int64_t index, Buffers& b, std::span<const Prompt> prompts);
+  void feed_forward(int64_t index, Buffers& b);
+  void layer(int64_t index, Buffers& b, std::span<const Prompt> prompts);
 
   TextEncoderConfig config;
   DType dtype;
@@ -86,12 +78,6 @@ void TextEncoder::State::norm(const std::string& name, const TensorView& x, cons
                              .implementation = {}});
 }
 
-// F32 weights of a bf16 encoder count as converted.
-void TextEncoder::State::multiply(const TensorView& x, std::span<const kernels::ThinProduct> products) {
-  kernels::thin_gemm(stream, {.x = x, .products = products, .weight_precision = dtype, .implementation = {}});
-  weights.reset_buffer();
-}
-
 std::vector<TextEncoder::State::Prompt> TextEncoder::State::plan(std::span<const int64_t> lengths) const {
   std::vector<Prompt> prompts;
   int64_t first = 0;
@@ -112,31 +98,17 @@ std::vector<TextEncoder::State::Prompt> TextEncoder::State::plan(std::span<const
 }
 
 TextEncoder::State::Buffers TextEncoder::State::allocate(int64_t rows, int64_t longest) {
-  const size_t conversion = conversion_bytes();
-  {
-    // All in one block: piece by piece, and as ops ask for more and more, there would be gaps that nothing fits into.
-    const Arena::Scope scope(stream.scratch());
-    const int parts = divided() ? sum->parts() : 1;
-    stream.scratch().allocate(
-        conversion + text_encoder_workspace_bytes(config, {rows, longest, dtype, parts, stream.team().size()}));
-  }
-  if (conversion > 0) {
-    weights.set_buffer(stream.scratch().tensor(dtype, {static_cast<int64_t>(conversion / dtype_size(dtype))}));
-  }
-  const auto matrix = [&](int64_t width) { return stream.scratch().tensor(dtype, {rows, width}); };
-  Buffers b{};
-  b.x = matrix(config.d_model);
-  b.n = matrix(config.d_model);
-  for (TensorView* view : {&b.q, &b.k, &b.v, &b.o}) *view = matrix(heads.size() * config.d_kv);
-  b.hidden = matrix(columns.size());
-  b.sums = stream.scratch().tensor(DType::kF32, {rows, config.d_model});
+  const int parts = sum != nullptr ? sum->parts() : 1;
+  const TextEncoderUse use{rows, longest, dtype, parts, stream.team().size()};
+  const EncoderBlock::Sizes sizes{rows,
+                                  config.d_model,
+                                  heads.size() * config.d_kv,
+                                  columns.size(),
+                                  text_encoder_workspace_bytes(config, use),
+                                  text_encoder_buffer_bytes(config, dtype, parts)};
+  Buffers b{{weights, stream, sum, sizes}, {}};
   b.distances = stream.scratch().tensor(DType::kF32, {heads.size(), 2 * longest - 1});
   return b;
-}
-
-// For the largest product, and only where some matrix cannot be used as it is stored.
-size_t TextEncoder::State::conversion_bytes() const {
-  return weights.needs_buffer() ? text_encoder_buffer_bytes(config, dtype, divided() ? sum->parts() : 1) : 0;
 }
 
 void TextEncoder::State::attend(const Buffers& b, std::span<const Prompt> prompts) {
@@ -154,18 +126,7 @@ void TextEncoder::State::attend(const Buffers& b, std::span<const Prompt> prompt
   }
 }
 
-// x += what all parts have in their sums, rounded once.
-void TextEncoder::State::add_branch(const Buffers& b) {
-  if (divided()) {
-    const trace::Span span(stream.lane(), "sum over ranks");
-    sum->add_up(b.sums);
-  }
-  const Shape shape{1, b.x.extent(0), b.x.extent(1)};
-  const TensorView x = b.x.reshape(shape);
-  kernels::gated_add(stream, x, b.sums.reshape(shape), {}, x);
-}
-
-void TextEncoder::State::attention(int64_t index, const Buffers& b, std::span<const Prompt> prompts) {
+void TextEncoder::State::attention(int64_t index, Buffers& b, std::span<const Prompt> prompts) {
   const trace::Span span(stream.lane(), "self-attention");
   const std::string prefix = layer_prefix(index) + "layer.0.", self = prefix + "SelfAttention.";
   norm(prefix + "layer_norm.weight", b.x, b.n);
@@ -177,7 +138,7 @@ void TextEncoder::State::attention(int64_t index, const Buffers& b, std::span<co
       const kernels::ThinProduct qkv[] = {{weights.matrix(self + "q.weight"), {}, b.q},
                                           {weights.matrix(self + "k.weight"), {}, b.k},
                                           {weights.matrix(self + "v.weight"), {}, b.v}};
-      multiply(b.n, qkv);
+      b.multiply(b.n, qkv);
     }
     {
       const Arena::Scope scope(stream.scratch());
@@ -187,13 +148,13 @@ void TextEncoder::State::attention(int64_t index, const Buffers& b, std::span<co
     attend(b, prompts);
     const trace::Span product(stream.lane(), "o");
     const kernels::ThinProduct o{weights.matrix(self + "o.weight"), {}, b.sums};
-    multiply(b.o, {&o, 1});
+    b.multiply(b.o, {&o, 1});
   }
-  add_branch(b);
+  b.add_sums();
   weights.release(prefix);
 }
 
-void TextEncoder::State::feed_forward(int64_t index, const Buffers& b) {
+void TextEncoder::State::feed_forward(int64_t index, Buffers& b) {
   const trace::Span span(stream.lane(), "feed-forward");
   const std::string prefix = layer_prefix(index) + "layer.1.", dense = prefix + "DenseReluDense.";
   norm(prefix + "layer_norm.weight", b.x, b.n);
@@ -204,18 +165,18 @@ void TextEncoder::State::feed_forward(int64_t index, const Buffers& b) {
       const trace::Span products(stream.lane(), "wi");
       const kernels::ThinProduct gated{weights.matrix(dense + "wi_1.weight"), weights.matrix(dense + "wi_0.weight"),
                                        b.hidden};
-      multiply(b.n, {&gated, 1});
+      b.multiply(b.n, {&gated, 1});
     }
     const trace::Span product(stream.lane(), "wo");
     const kernels::ThinProduct wo{weights.matrix(dense + "wo.weight"), {}, b.sums};
-    multiply(b.hidden, {&wo, 1});
+    b.multiply(b.hidden, {&wo, 1});
   }
-  add_branch(b);
+  b.add_sums();
   weights.release(prefix);
 }
 
 // The next layer's part of the file is read while this one computes.
-void TextEncoder::State::layer(int64_t index, const Buffers& b, std::span<const Prompt> prompts) {
+void TextEncoder::State::layer(int64_t index, Buffers& b, std::span<const Prompt> prompts) {
   const std::string label = fmt::format("layer {}", index);
   const trace::Span span(stream.lane(), label.c_str());
   weights.prefetch(layer_prefix(index + 1));
@@ -272,7 +233,7 @@ void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> l
   };
 
   const Arena::Scope scope(s.stream.scratch());
-  const State::Buffers b = s.allocate(rows, *std::max_element(lengths.begin(), lengths.end()));
+  State::Buffers b = s.allocate(rows, *std::max_element(lengths.begin(), lengths.end()));
   const TensorView seen = probe ? s.stream.scratch().tensor(s.dtype, out.shape()) : TensorView();
   s.weights.prefetch(layer_prefix(0));
   s.embed(real, b.x);
