@@ -26,7 +26,6 @@ struct Segment {
   int peer = 0;
   void* data = nullptr;  // not written by sends
   size_t bytes = 0;
-  Device device{};
 };
 
 struct Counters {

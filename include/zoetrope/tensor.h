@@ -1,4 +1,4 @@
-// Views of and owners of dense data: dtype, device, extents and strides. A view never owns; an owner never aliases.
+// Views of and owners of dense data: dtype, extents and strides. A view never owns; an owner never aliases.
 #pragma once
 
 #include <array>
@@ -14,14 +14,6 @@ enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kBool };
 
 size_t dtype_size(DType dtype);       // bytes per element
 const char* dtype_name(DType dtype);  // as safetensors spells it: "F32", "BF16", …, "U8", "BOOL"
-
-enum class DeviceKind : uint8_t { kCpu, kCuda };
-
-struct Device {
-  DeviceKind kind = DeviceKind::kCpu;
-  int16_t index = 0;
-  friend bool operator==(const Device&, const Device&) = default;
-};
 
 // Up to five extents, outermost first.
 class Shape {
@@ -50,8 +42,8 @@ class TensorView {
  public:
   TensorView() = default;
   // Row-major contiguous.
-  TensorView(void* data, DType dtype, const Shape& shape, Device device = {});
-  TensorView(void* data, DType dtype, const Shape& shape, const Shape& strides, Device device = {});
+  TensorView(void* data, DType dtype, const Shape& shape);
+  TensorView(void* data, DType dtype, const Shape& shape, const Shape& strides);
 
   bool empty() const { return data_ == nullptr || size() == 0; }
   explicit operator bool() const { return data_ != nullptr; }
@@ -62,7 +54,6 @@ class TensorView {
   }
 
   DType dtype() const { return dtype_; }
-  Device device() const { return device_; }
   const Shape& shape() const { return shape_; }
   int rank() const { return shape_.rank(); }
   int64_t extent(int axis) const { return shape_[axis < 0 ? axis + rank() : axis]; }
@@ -82,7 +73,6 @@ class TensorView {
   Shape shape_;
   Shape strides_;
   DType dtype_ = DType::kF32;
-  Device device_;
 };
 
 // Owns 64-byte aligned memory on the CPU, zero-initialised unless made by `uninitialized`.

@@ -179,9 +179,7 @@ class Builder {
  private:
   bool computes() const { return !out_.block.empty() && !out_.heads.empty(); }
   IndexRange keys_of(IndexRange tokens) const { return keys_with(context_, tokens); }
-  comm::Segment posted(int peer, char* data, int64_t bytes) const {
-    return {peer, data, static_cast<size_t>(bytes), context_.stream.device()};
-  }
+  comm::Segment posted(int peer, char* data, int64_t bytes) const { return {peer, data, static_cast<size_t>(bytes)}; }
   Place place(char* rows, IndexRange heads, int64_t tokens, Region region) const {
     return place_at(chunk_.folded, rows, heads, tokens, region);
   }

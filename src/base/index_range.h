@@ -14,11 +14,6 @@ constexpr IndexRange split_range(int64_t total, int64_t parts, int64_t index) {
   return {index * total / parts, (index + 1) * total / parts};
 }
 
-constexpr IndexRange intersect(IndexRange a, IndexRange b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 

@@ -21,10 +21,5 @@ TEST(SplitRange, CoversEveryItemOnceInOrderWithSizesOneApart) {
   }
 }
 
-TEST(Intersect, OfDisjointRangesIsEmpty) {
-  EXPECT_TRUE(intersect({0, 3}, {3, 5}).empty());
-  EXPECT_EQ(intersect({0, 4}, {3, 5}), (IndexRange{3, 4}));
-}
-
 }  // namespace
 }  // namespace zoetrope

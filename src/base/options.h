@@ -62,7 +62,6 @@ class OptionSet {
 
   // Where `key` was set last (kCommandLine, "wan.yml line 3"), empty while it has its default.
   std::string origin(std::string_view key) const;
-  bool is_set(std::string_view key) const { return !origin(key).empty(); }
   bool knows(std::string_view key) const { return find(key) != nullptr; }
 
   // The message of an Error with the place where each key=value of it was written: "ulysses_shards=2 (wan.yml line 3)

@@ -123,7 +123,7 @@ TEST(Options, DefaultTakesBackWhatWasSet) {
     e.set.set_argument(fmt::format("{}=default", key));
   EXPECT_EQ(e.set.values(), Example().set.values());
   EXPECT_FALSE(e.flow_shift.has_value());
-  EXPECT_FALSE(e.set.is_set("height"));
+  EXPECT_EQ(e.set.origin("height"), "");
   std::ofstream(path) << "height: default\n";
   e.set.set_argument("height=256");
   e.set.load_yaml(path);

@@ -1,5 +1,5 @@
 // UTF-8 to code points and back, strictly: no surrogates, no overlong forms, nothing beyond U+10FFFF. Not for other
-// encodings; those that were mistaken for text live in models/wan/text/encodings.h.
+// encodings; those that were mistaken for text live in text/encodings.h.
 #pragma once
 
 #include <cstddef>

@@ -11,8 +11,6 @@ void check_pieces(std::span<const Segment> pieces, int ranks, const char* operat
   for (const Segment& piece : pieces) {
     if (piece.peer < 0 || piece.peer >= ranks)
       fail("'{}' names rank {}; the communicator has ranks 0 to {}", operation, piece.peer, ranks - 1);
-    if (piece.device.kind != DeviceKind::kCpu)
-      fail("'{}' names memory of a GPU, which this transport cannot reach", operation);
     ZT_CHECK(piece.data != nullptr || piece.bytes == 0, "'{}' has a piece of {} bytes at no address", operation,
              piece.bytes);
   }

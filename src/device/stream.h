@@ -17,7 +17,6 @@ class Stream {
  public:
   explicit Stream(int threads, trace::Lane lane = {}) : team_(threads), lane_(lane) {}
 
-  Device device() const { return {}; }
   ThreadTeam& team() { return team_; }
   Arena& scratch() { return scratch_; }
   const trace::Lane& lane() const { return lane_; }

@@ -398,7 +398,6 @@ void write_elements(SafetensorsStream& file, const TensorView& tensor) {
 }  // namespace
 
 void SafetensorsWriter::add(const std::string& name, const TensorView& tensor) {
-  ZT_CHECK(tensor.device().kind == DeviceKind::kCpu, "tensor '{}' is not in host memory", name);
   if (name == kMetadataKey) fail("a tensor cannot be named '{}': the format keeps this name", name);
   if (!tensors_.emplace(name, tensor).second) fail("tensor '{}' is added twice to one safetensors file", name);
 }

@@ -92,7 +92,7 @@ class RankEncoder {
     for (int rank = 0; rank < world_.size(); ++rank) {
       const IndexRange range = rank < count_ ? rows_of_part(whole.extent(0), count_, rank) : IndexRange{0, 0};
       const TensorView part = whole.slice(0, range.begin, range.end);
-      receive.push_back({rank, part.raw(), part.bytes(), part.device()});
+      receive.push_back({rank, part.raw(), part.bytes()});
     }
     // The own rows stand in their place already: sent from there.
     std::vector<comm::Segment> send, others;
@@ -100,7 +100,7 @@ class RankEncoder {
     for (const comm::Segment& segment : receive) {
       if (segment.peer == world_.rank()) continue;
       if (segment.bytes > 0) others.push_back(segment);
-      if (mine.bytes > 0) send.push_back({segment.peer, mine.data, mine.bytes, mine.device});
+      if (mine.bytes > 0) send.push_back({segment.peer, mine.data, mine.bytes});
     }
     world_.exchange(send, others, kGather).wait();
   }

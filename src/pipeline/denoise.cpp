@@ -45,7 +45,7 @@ TensorView repeated(const TensorView& one, int64_t batch) {
   Shape shape = one.shape(), strides;
   for (int axis = 0; axis < one.rank(); ++axis) strides.append(axis == 0 ? 0 : one.stride(axis));
   shape[0] = batch;
-  return {one.raw(), one.dtype(), shape, strides, one.device()};
+  return {one.raw(), one.dtype(), shape, strides};
 }
 
 attention::Problem attention_problem(const Denoiser::Setup& setup, int64_t batch) {
@@ -206,24 +206,24 @@ void Denoiser::gather(int64_t local) {
     std::vector<comm::Segment> receive;
     for (int rank = 0; rank < context_->size(); ++rank) {
       const IndexRange range = split_range(setup_.plan.tokens, context_->size(), rank);
-      receive.push_back({rank, whole.slice(0, range.begin, range.end).raw(),
-                         static_cast<size_t>(range.size() * width) * size, whole.device()});
+      receive.push_back(
+          {rank, whole.slice(0, range.begin, range.end).raw(), static_cast<size_t>(range.size() * width) * size});
     }
-    context_->all_gather_v({context_->rank(), part.raw(), part.bytes(), part.device()}, receive, "velocity gather");
+    context_->all_gather_v({context_->rank(), part.raw(), part.bytes()}, receive, "velocity gather");
   }
   comm::Communicator& data = *data_;
   if (data.size() == 1) return;
   std::vector<comm::Segment> receive;
   const int64_t bytes = static_cast<int64_t>(gathered_.view().bytes()) / data.size();
   for (int rank = 0; rank < data.size(); ++rank) {
-    receive.push_back({rank, gathered_.data<std::byte>() + rank * bytes, static_cast<size_t>(bytes), {}});
+    receive.push_back({rank, gathered_.data<std::byte>() + rank * bytes, static_cast<size_t>(bytes)});
   }
   // The own branch already stands in its place: send it from there, receive the other's.
   std::vector<comm::Segment> send, others;
   for (const comm::Segment& segment : receive) {
     if (segment.peer == data.rank()) continue;
     others.push_back(segment);
-    send.push_back({segment.peer, receive[static_cast<size_t>(data.rank())].data, static_cast<size_t>(bytes), {}});
+    send.push_back({segment.peer, receive[static_cast<size_t>(data.rank())].data, static_cast<size_t>(bytes)});
   }
   data.exchange(send, others, "guidance gather").wait();
 }

@@ -129,8 +129,7 @@ TensorView Inputs::mask_frames(int64_t frames) const {
   return {still.raw(),
           still.dtype(),
           {frames, still.extent(1), still.extent(2), still.extent(3)},
-          {0, still.stride(1), still.stride(2), still.stride(3)},
-          still.device()};
+          {0, still.stride(1), still.stride(2), still.stride(3)}};
 }
 
 std::string Inputs::fingerprint() const {

@@ -92,11 +92,11 @@ Shape row_major_strides(const Shape& shape) {
 
 }  // namespace
 
-TensorView::TensorView(void* data, DType dtype, const Shape& shape, Device device)
-    : data_(data), shape_(shape), strides_(row_major_strides(shape)), dtype_(dtype), device_(device) {}
+TensorView::TensorView(void* data, DType dtype, const Shape& shape)
+    : data_(data), shape_(shape), strides_(row_major_strides(shape)), dtype_(dtype) {}
 
-TensorView::TensorView(void* data, DType dtype, const Shape& shape, const Shape& strides, Device device)
-    : data_(data), shape_(shape), strides_(strides), dtype_(dtype), device_(device) {
+TensorView::TensorView(void* data, DType dtype, const Shape& shape, const Shape& strides)
+    : data_(data), shape_(shape), strides_(strides), dtype_(dtype) {
   ZT_CHECK(shape.rank() == strides.rank());
 }
 
@@ -128,7 +128,7 @@ TensorView TensorView::select(int axis, int64_t index) const {
     shape.append(extent(i));
     strides.append(stride(i));
   }
-  return {one.data_, dtype_, shape, strides, device_};
+  return {one.data_, dtype_, shape, strides};
 }
 
 TensorView TensorView::permute(std::initializer_list<int> axes) const {
@@ -138,12 +138,12 @@ TensorView TensorView::permute(std::initializer_list<int> axes) const {
     shape.append(extent(axis));
     strides.append(stride(axis));
   }
-  return {data_, dtype_, shape, strides, device_};
+  return {data_, dtype_, shape, strides};
 }
 
 TensorView TensorView::reshape(const Shape& shape) const {
   ZT_CHECK(contiguous() && shape.size() == size(), "{} as {}", shape_.to_string(), shape.to_string());
-  return {data_, dtype_, shape, device_};
+  return {data_, dtype_, shape};
 }
 
 TensorView TensorView::split_axis(int axis, int64_t outer, int64_t inner) const {
@@ -159,7 +159,7 @@ TensorView TensorView::split_axis(int axis, int64_t outer, int64_t inner) const 
     }
     strides.append(stride(i));
   }
-  return {data_, dtype_, shape, strides, device_};
+  return {data_, dtype_, shape, strides};
 }
 
 namespace {
