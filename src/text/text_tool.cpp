@@ -18,11 +18,11 @@ int main(int argc, char** argv) {
     return EXIT_FAILURE;
   }
   try {
-    const auto tokenizer = zoetrope::wan::Tokenizer::load(argv[1]);
+    const auto tokenizer = zoetrope::text::Tokenizer::load(argv[1]);
     for (std::string line; std::getline(std::cin, line);) {
       const auto prompt = nlohmann::json::parse(line).get<std::string>();
       nlohmann::json out;
-      out["clean"] = zoetrope::wan::clean_prompt(prompt);
+      out["clean"] = zoetrope::text::clean_prompt(prompt);
       out["ids"] = tokenizer.encode(out["clean"].get<std::string>());
       out["ids_raw"] = tokenizer.encode(prompt);
       std::cout << out.dump() << '\n';
