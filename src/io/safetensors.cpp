@@ -368,8 +368,13 @@ void SafetensorsStream::write(const void* data, size_t bytes) {
   missing_ -= bytes;
 }
 
-void SafetensorsStream::commit() {
+void SafetensorsStream::close() {
   ZT_CHECK(missing_ == 0, "{}: {} bytes too few", file_.path().string(), missing_);
+  file_.close();
+}
+
+void SafetensorsStream::commit() {
+  close();
   file_.commit();
 }
 
@@ -404,12 +409,15 @@ void SafetensorsWriter::add(const std::string& name, const TensorView& tensor) {
 
 void SafetensorsWriter::set_metadata(const std::string& key, const std::string& value) { metadata_[key] = value; }
 
-void SafetensorsWriter::write(const std::filesystem::path& path) const {
+void SafetensorsWriter::write(const std::filesystem::path& path) const { prepare(path).commit(); }
+
+SafetensorsStream SafetensorsWriter::prepare(const std::filesystem::path& path) const {
   std::vector<SafetensorsStream::Entry> entries;
   for (const auto& [name, tensor] : tensors_) entries.push_back({name, tensor.dtype(), tensor.shape()});
   SafetensorsStream stream(path, std::move(entries), metadata_);
   for (const SafetensorsStream::Entry& entry : stream.entries()) write_elements(stream, tensors_.at(entry.name));
-  stream.commit();
+  stream.close();
+  return stream;
 }
 
 }  // namespace zoetrope::io

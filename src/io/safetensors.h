@@ -90,7 +90,8 @@ class SafetensorsStream {
                     const std::map<std::string, std::string>& metadata);
   const std::vector<Entry>& entries() const { return entries_; }  // as they are stored, and as write() expects them
   void write(const void* data, size_t bytes);                     // goes on where the last call ended
-  void commit();                                                  // everything must have been written
+  void close();   // flushes to the disk; everything must have been written
+  void commit();  // under its final name. Implies close()
 
  private:
   AtomicFile file_;
@@ -105,6 +106,8 @@ class SafetensorsWriter {
   void set_metadata(const std::string& key, const std::string& value);
   // All or nothing (AtomicFile). Tensors are stored by falling element size, so that every one is aligned.
   void write(const std::filesystem::path& path) const;
+  // The same up to the final name: commit() of what is returned only renames.
+  SafetensorsStream prepare(const std::filesystem::path& path) const;
 
  private:
   std::map<std::string, TensorView> tensors_;

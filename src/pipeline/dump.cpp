@@ -4,7 +4,6 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "io/safetensors.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -35,12 +34,17 @@ void Dump::add(const std::string& name, const TensorView& tensor) {
   std::memcpy(reserve(name, tensor.dtype(), tensor.shape()).raw(), tensor.raw(), tensor.bytes());
 }
 
-void Dump::write() {
+void Dump::prepare() {
   if (!on()) return;
   io::SafetensorsWriter writer;
   for (const auto& [name, tensor] : tensors_) writer.add(name, tensor);
-  writer.write(folder_ / kFile);
+  prepared_.emplace(writer.prepare(folder_ / kFile));
   tensors_.clear();  // a comparison may follow, with weights of its own
+}
+
+void Dump::commit() {
+  if (prepared_) prepared_->commit();
+  prepared_.reset();
 }
 
 }  // namespace zoetrope::pipeline

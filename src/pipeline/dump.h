@@ -9,10 +9,12 @@
 #include "zoetrope/tensor.h"
 
 #include "base/made_folder.h"
+#include "io/safetensors.h"
 
 namespace zoetrope::pipeline {
 
-// Collects copies; write() puts them into FOLDER/run.safetensors, all or nothing. Without a folder it does nothing.
+// Collects copies for FOLDER/run.safetensors, all or nothing. Without a folder it does nothing. prepare() writes the
+// file, commit() only gives it its name: a run that is interrupted in between leaves neither dump nor clip.
 class Dump {
  public:
   // Throws Error where the folder cannot be made or written.
@@ -23,12 +25,14 @@ class Dump {
   void add(const std::string& name, const TensorView& tensor);  // contiguous F32 or U8
   // A tensor that is filled piece by piece; null while off.
   TensorView reserve(const std::string& name, DType dtype, const Shape& shape);
-  void write();
+  void prepare();
+  void commit();
 
  private:
   std::filesystem::path folder_;
   std::optional<MadeFolder> made_;
   std::vector<std::pair<std::string, Tensor>> tensors_;
+  std::optional<io::SafetensorsStream> prepared_;
 };
 
 }  // namespace zoetrope::pipeline

@@ -306,8 +306,9 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
   }
   if (writer != nullptr) {
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
-    dump.write();
+    dump.prepare();
     writer->finish();
+    dump.commit();
     result.written = options_.output;
   }
   add_wholes(timing);
