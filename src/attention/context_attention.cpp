@@ -1,12 +1,5 @@
-// The engine: plan() and run(). One run on one rank, for every head chunk (one unless asked for more):
-//
-//   pack*        q, k, v of the own tokens into the places of the exchange          (* unless a model wrote there)
-//   exchange     tokens for heads inside the Ulysses group; lands in place
-//   statistics   of the own keys, gathered over the ring (fixed-max on a ring)
-//   ring         post the next K/V blocks, fold the current ones, wait, until all blocks are folded; finish
-//   way back     heads for tokens; the own share is unpacked while the others travel, then the others
-//
-// No copy and no message beyond these; schedule/ lists both and their sums.
+// The engine: plan() makes a rank's program (parallel/program.h) and its memory, run() executes the program op by op.
+// No copy and no message beyond its.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -24,11 +17,7 @@
 namespace zoetrope::attention {
 namespace {
 
-// Names of the operations, as time-out messages and traces show them.
-constexpr const char* kExchange = "ulysses exchange";
-constexpr const char* kStatistics = "ring statistics";
-constexpr const char* kHop = "ring hop";
-constexpr const char* kReturn = "ulysses return";
+using parallel::Op;
 
 // Everything that all ranks must agree on, by name.
 struct Agreement {
@@ -105,19 +94,31 @@ struct ContextAttention::Impl {
   IndexRange tokens;
   parallel::ContextLayout layout;  // as planned
   parallel::ContextLayout spread;  // that work follows: of one rank where every rank has all keys
+  parallel::AttentionProgram program;
   Workspace workspace;
   size_t state_bytes = 0;
-  std::optional<RingSlots> slots;
   std::vector<Chunk> chunks;
+  std::vector<std::vector<kernels::KeyBlock>> folds;  // of the program's, without masks
+  struct Posting {                                    // of a transfer
+    comm::Communicator* group = nullptr;
+    const char* name = nullptr;
+    std::vector<comm::Segment> sends, receives;
+    comm::Work work;  // pending only inside execute()
+  };
+  std::vector<Posting> postings;
   InputSlots inputs;
   Counters counters;
 
-  // Tensors of a caller with buffers of its own, where they are read in place.
-  struct Direct {
-    TensorView q;     // [B, S_l, H, D], U = 1
-    TensorView k, v;  // the same, P = 1
+  // What one run works on.
+  struct Call {
+    const Mask& mask;
+    const TensorView& o;
+    // [B, S_l, H, D], of a caller with buffers of its own; packed, or where nothing moves them read in place.
+    bool direct = false;
+    TensorView q{}, k{}, v{};
   };
 
+  Chunk& chunk_of(const Op& op) { return chunks[static_cast<size_t>(op.chunk)]; }
   void build();
   void collect_slots();
 
@@ -126,52 +127,61 @@ struct ContextAttention::Impl {
   void check_tensor(const char* name, const TensorView& x, Rows rows) const;
   void check_tensors(const TensorView& q, const TensorView& k, const TensorView& v) const;
   void check_mask(const Mask& mask) const;
-  void pack(const TensorView& q, const TensorView& k, const TensorView& v);
 
-  void execute(const Mask& mask, const TensorView& o, const Direct& direct);
-  comm::Work post_exchange(const Chunk& chunk);
-  comm::Work post_return(const Chunk& chunk);
-  void wait(comm::Work& work, const char* what);
-  void compute(const Chunk& chunk, const Mask& mask, const TensorView& o, const Direct& direct, comm::Work statistics);
-  comm::Work post_statistics(const Chunk& chunk, const Mask& mask);
-  void finish_statistics(const Chunk& chunk, comm::Work& gather);
-  void fold_ring(const Chunk& chunk, const TensorView& q, const Mask& mask, comm::Work statistics);
+  void execute(const Call& call);
+  void pack(const Call& call);
+  void post(Posting& posting);
+  void wait(Posting& posting);
+  void measure_keys(const Chunk& chunk, const Call& call);
+  void fold(const Chunk& chunk, const std::vector<kernels::KeyBlock>& blocks, const Call& call);
+  void finish(const Chunk& chunk, const Call& call);
+  void attend(const Chunk& chunk, const kernels::KeyBlock& block, const Call& call);
+  TensorView queries(const Chunk& chunk, const Call& call) const;
+  TensorView target(const Chunk& chunk, const Call& call) const;
   void add(const kernels::TileCounts& counts);
-  void unpack(const Chunk& chunk, const TensorView& o);
+  void unpack(const Chunk& chunk, const Call& call);
 };
 
 void ContextAttention::Impl::build() {
   tokens = parallel::token_shard(problem.tokens, axis->degree(), axis->rank());
   spread = layout;
-  Problem part = problem;
+  parallel::Sizes sizes = sizes_of(problem);
+  int rank = axis->rank();
   if (problem.key_tokens > 0) {
-    part.tokens = tokens.size();
     spread = layout.alone();
+    sizes.tokens = tokens.size();
+    sizes.key_tokens = problem.key_tokens;
+    rank = 0;
   }
-  const int rank = spread.ranks() == 1 ? 0 : axis->rank();
-  ChunkContext context{part, strategy, spread, rank, *stream};
+  program = attention_program(sizes, spread, *strategy.softmax, rank);
+  const Buffers buffers(program.buffers, workspace);
+  ChunkContext context{problem, strategy, program, *stream};
   context.tiles = plan_tiles(context);
-  const IndexRange share = parallel::head_share(problem.heads, spread.ulysses, spread.ulysses_index(rank));
-  slots.emplace(context, parallel::head_chunk(share, spread.head_chunks, 0).size(), workspace);
-  chunks.reserve(static_cast<size_t>(spread.head_chunks));
-  for (int i = 0; i < spread.head_chunks; ++i) {
-    const Chunk& chunk = chunks.emplace_back(context, i, *slots, workspace);
-    if (chunk.state) state_bytes += chunk.kernel->state_bytes();
+  for (int i = 0; i < spread.head_chunks; ++i) chunks.emplace_back(context, i, buffers);
+  for (const Op& op : program.ops) {
+    Chunk& chunk = chunk_of(op);
+    if (op.kind != Op::Kind::kInit || !chunk.kernel) continue;
+    chunk.state = chunk.kernel->make_state();
+    state_bytes += chunk.kernel->state_bytes();
+  }
+  for (const parallel::Fold& fold : program.folds)
+    folds.push_back(key_blocks(chunks[static_cast<size_t>(fold.chunk)], program.blocks_of(fold), buffers));
+  for (const parallel::Transfer& transfer : program.transfers) {
+    comm::Communicator& group = transfer.on_ring() ? axis->ring_group() : axis->ulysses_group();
+    postings.push_back({&group,
+                        transfer_name(transfer.kind),
+                        segments(program.sends(transfer), buffers),
+                        segments(program.receives(transfer), buffers),
+                        {}});
   }
   collect_slots();
 }
 
 void ContextAttention::Impl::collect_slots() {
-  if (tokens.empty()) {
+  if (tokens.empty() && problem.key_tokens == 0) {
     const IndexRange all{0, problem.heads};
     const TensorView nothing(workspace.book(0), problem.dtype, {problem.batch, 0, problem.heads, problem.head_dim});
     inputs.q = inputs.k = inputs.v = {{all, nothing}};
-    if (problem.key_tokens == 0) return;
-    // Callers write the keys of cross-attention on every rank; here nobody reads them.
-    const Folded folded{problem.dtype, problem.batch, problem.heads, problem.head_dim};
-    char* rows = workspace.book(folded.row_bytes(2) * problem.key_tokens);
-    inputs.k[0].out = folded.view(rows, problem.key_tokens, 2, 0);
-    inputs.v[0].out = folded.view(rows, problem.key_tokens, 2, 1);
     return;
   }
   for (const Chunk& chunk : chunks) {
@@ -224,34 +234,6 @@ void ContextAttention::Impl::check_mask(const Mask& mask) const {
     fail("attention: key_mask has dtype {}, but must be U8 or BOOL", dtype_name(mask.key_mask.dtype()));
 }
 
-void ContextAttention::Impl::pack(const TensorView& q, const TensorView& k, const TensorView& v) {
-  const trace::Span span(stream->lane(), "pack");
-  for (const Chunk& chunk : chunks) {
-    if (spread.ulysses > 1)
-      for (const Place& place : chunk.q_places) copy_heads(*stream, q, place.heads, place.first, true);
-    for (const Place& place : chunk.kv_places) {
-      copy_heads(*stream, k, place.heads, place.first, true);
-      copy_heads(*stream, v, place.heads, place.second, true);
-    }
-  }
-}
-
-comm::Work ContextAttention::Impl::post_exchange(const Chunk& chunk) {
-  if (chunk.exchange_sends.empty() && chunk.exchange_receives.empty()) return {};
-  return axis->ulysses_group().exchange(chunk.exchange_sends, chunk.exchange_receives, kExchange);
-}
-
-comm::Work ContextAttention::Impl::post_return(const Chunk& chunk) {
-  if (chunk.return_sends.empty() && chunk.return_receives.empty()) return {};
-  return axis->ulysses_group().exchange(chunk.return_sends, chunk.return_receives, kReturn);
-}
-
-void ContextAttention::Impl::wait(comm::Work& work, const char* what) {
-  if (!work.pending()) return;
-  const trace::Span span(stream->lane(), what);
-  work.wait();
-}
-
 namespace {
 
 kernels::KeyBlock masked(const kernels::KeyBlock& block, const Mask& mask) {
@@ -266,104 +248,131 @@ double flops_of(const TensorView& q, const kernels::KeyBlock& block) {
   return 4.0 * static_cast<double>(q.size()) * static_cast<double>(block.k.extent(1));
 }
 
+TensorView heads_of(const Chunk& chunk, const TensorView& all) {
+  return all.slice(2, chunk.heads.begin, chunk.heads.end);
+}
+
 }  // namespace
+
+void ContextAttention::Impl::execute(const Call& call) {
+  // A transfer that an error leaves pending ends with the run, not with the plan.
+  struct Pending {
+    std::vector<Posting>& postings;
+    ~Pending() {
+      for (Posting& posting : postings) posting.work = {};
+    }
+  } const pending{postings};
+  for (const Op& op : program.ops) {
+    const Chunk& chunk = chunk_of(op);
+    const auto index = static_cast<size_t>(op.index);
+    switch (op.kind) {
+      case Op::Kind::kPack:
+        if (call.direct) pack(call);
+        break;
+      case Op::Kind::kPost:
+        post(postings[index]);
+        break;
+      case Op::Kind::kWait:
+        wait(postings[index]);
+        break;
+      case Op::Kind::kStatistics:
+        if (chunk.statistics) measure_keys(chunk, call);
+        break;
+      case Op::Kind::kCombine:
+        if (chunk.statistics)
+          kernels::FlashAttention::combine_key_statistics(chunk.statistics->parts, chunk.statistics->all);
+        break;
+      case Op::Kind::kInit:
+        if (chunk.kernel) chunk.kernel->init(*stream, *chunk.state);
+        break;
+      case Op::Kind::kFold:
+        if (!folds[index].empty()) fold(chunk, folds[index], call);
+        break;
+      case Op::Kind::kFinish:
+        if (chunk.kernel) finish(chunk, call);
+        break;
+      case Op::Kind::kAttend:
+        if (!folds[index].empty()) attend(chunk, folds[index].front(), call);
+        break;
+      case Op::Kind::kUnpackOwn:
+        copy_heads(*stream, call.o, chunk.own_output.heads, chunk.own_output.first, false);
+        break;
+      case Op::Kind::kUnpack:
+        unpack(chunk, call);
+        break;
+    }
+  }
+}
+
+void ContextAttention::Impl::pack(const Call& call) {
+  const trace::Span span(stream->lane(), "pack");
+  for (const Chunk& chunk : chunks) {
+    if (spread.ulysses > 1)
+      for (const Place& place : chunk.q_places) copy_heads(*stream, call.q, place.heads, place.first, true);
+    for (const Place& place : chunk.kv_places) {
+      copy_heads(*stream, call.k, place.heads, place.first, true);
+      copy_heads(*stream, call.v, place.heads, place.second, true);
+    }
+  }
+}
+
+void ContextAttention::Impl::post(Posting& posting) {
+  if (posting.sends.empty() && posting.receives.empty()) return;
+  posting.work = posting.group->exchange(posting.sends, posting.receives, posting.name);
+}
+
+void ContextAttention::Impl::wait(Posting& posting) {
+  if (!posting.work.pending()) return;
+  const trace::Span span(stream->lane(), posting.name);
+  posting.work.wait();
+}
+
+void ContextAttention::Impl::measure_keys(const Chunk& chunk, const Call& call) {
+  const trace::Span span(stream->lane(), "key statistics");
+  chunk.kernel->key_statistics(*stream, masked(chunk.statistics->keys, call.mask), chunk.statistics->own);
+}
+
+TensorView ContextAttention::Impl::queries(const Chunk& chunk, const Call& call) const {
+  return call.direct && spread.ulysses == 1 ? heads_of(chunk, call.q) : chunk.q;
+}
+
+TensorView ContextAttention::Impl::target(const Chunk& chunk, const Call& call) const {
+  return spread.ulysses == 1 ? heads_of(chunk, call.o) : chunk.o;
+}
+
+void ContextAttention::Impl::fold(const Chunk& chunk, const std::vector<kernels::KeyBlock>& blocks, const Call& call) {
+  const TensorView q = queries(chunk, call);
+  double flops = 0;
+  for (const kernels::KeyBlock& block : blocks) flops += flops_of(q, block);
+  const trace::Span span(stream->lane(), "attention block", flops);
+  for (const kernels::KeyBlock& block : blocks)
+    add(chunk.kernel->accumulate(*stream, *chunk.state, q, masked(block, call.mask)));
+}
+
+void ContextAttention::Impl::finish(const Chunk& chunk, const Call& call) {
+  const trace::Span span(stream->lane(), "attention finish");
+  chunk.kernel->finish(*stream, *chunk.state, target(chunk, call));
+}
+
+void ContextAttention::Impl::attend(const Chunk& chunk, const kernels::KeyBlock& keys, const Call& call) {
+  const TensorView q = queries(chunk, call);
+  kernels::KeyBlock block = masked(keys, call.mask);
+  if (call.direct && spread.ulysses == 1) {
+    block.k = heads_of(chunk, call.k);
+    block.v = heads_of(chunk, call.v);
+  }
+  const trace::Span span(stream->lane(), "attention block", flops_of(q, block));
+  add(chunk.kernel->attend(*stream, q, block, target(chunk, call)));
+}
 
 void ContextAttention::Impl::add(const kernels::TileCounts& counts) {
   counters.tiles_fixed += counts.fixed;
   counters.tiles_online += counts.online;
 }
 
-// Statistics of the own block, on their way to the other ring ranks.
-comm::Work ContextAttention::Impl::post_statistics(const Chunk& chunk, const Mask& mask) {
-  if (!chunk.statistics) return {};
-  const RingStatistics& statistics = *chunk.statistics;
-  {
-    const trace::Span span(stream->lane(), "key statistics");
-    chunk.kernel->key_statistics(*stream, masked(chunk.steps[0].blocks[0], mask), statistics.own);
-  }
-  if (statistics.sends.empty()) return {};
-  return axis->ring_group().exchange(statistics.sends, statistics.receives, kStatistics);
-}
-
-void ContextAttention::Impl::finish_statistics(const Chunk& chunk, comm::Work& gather) {
-  if (!chunk.statistics) return;
-  wait(gather, kStatistics);
-  kernels::FlashAttention::combine_key_statistics(chunk.statistics->parts, chunk.statistics->all);
-}
-
-// The first hop is posted before the statistics are waited for, but after they were sent: behind a K/V block on the
-// same link they would be late.
-void ContextAttention::Impl::fold_ring(const Chunk& chunk, const TensorView& q, const Mask& mask,
-                                       comm::Work statistics) {
-  if (chunk.kernel) chunk.kernel->init(*stream, *chunk.state);
-  for (const PostedStep& step : chunk.steps) {
-    comm::Work hop;
-    if (!step.sends.empty() || !step.receives.empty())
-      hop = axis->ring_group().exchange(step.sends, step.receives, kHop);
-    if (&step == &chunk.steps.front()) finish_statistics(chunk, statistics);
-    if (chunk.kernel) {
-      double flops = 0;
-      for (const kernels::KeyBlock& block : step.blocks) flops += flops_of(q, block);
-      const trace::Span span(stream->lane(), "attention block", flops);
-      for (const kernels::KeyBlock& block : step.blocks)
-        add(chunk.kernel->accumulate(*stream, *chunk.state, q, masked(block, mask)));
-    }
-    wait(hop, kHop);
-  }
-}
-
-// Attends one chunk: into its own O where a way back follows, else into the caller's o.
-void ContextAttention::Impl::compute(const Chunk& chunk, const Mask& mask, const TensorView& o, const Direct& direct,
-                                     comm::Work statistics) {
-  const auto of_chunk = [&](const TensorView& all) { return all.slice(2, chunk.heads.begin, chunk.heads.end); };
-  const TensorView q = direct.q ? of_chunk(direct.q) : chunk.q;
-  const TensorView target = spread.ulysses > 1 || !chunk.kernel ? chunk.o : of_chunk(o);
-  if (spread.ring > 1) {
-    fold_ring(chunk, q, mask, std::move(statistics));
-    if (!chunk.kernel) return;
-    const trace::Span span(stream->lane(), "attention finish");
-    chunk.kernel->finish(*stream, *chunk.state, target);
-    return;
-  }
-  if (!chunk.kernel) return;
-  kernels::KeyBlock block = masked(chunk.steps[0].blocks[0], mask);
-  if (direct.k) block.k = of_chunk(direct.k);
-  if (direct.v) block.v = of_chunk(direct.v);
-  const trace::Span span(stream->lane(), "attention block", flops_of(q, block));
-  add(chunk.kernel->attend(*stream, q, block, target));
-}
-
-void ContextAttention::Impl::unpack(const Chunk& chunk, const TensorView& o) {
+void ContextAttention::Impl::unpack(const Chunk& chunk, const Call& call) {
   const trace::Span span(stream->lane(), "unpack");
-  for (const Place& place : chunk.return_places) copy_heads(*stream, o, place.heads, place.first, false);
-}
-
-void ContextAttention::Impl::execute(const Mask& mask, const TensorView& o, const Direct& direct) {
-  const bool group = spread.ulysses > 1;
-  comm::Work arriving = post_exchange(chunks[0]), returning;
-  comm::Work statistics = group ? comm::Work() : post_statistics(chunks[0], mask);
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    const Chunk& chunk = chunks[i];
-    const bool last = i + 1 == chunks.size();
-    comm::Work current = std::move(arriving);
-    if (!last) arriving = post_exchange(chunks[i + 1]);
-    wait(current, kExchange);
-    // Without an exchange to wait for, the statistics of the next chunk travel while this one computes.
-    comm::Work ready = group ? post_statistics(chunk, mask) : std::move(statistics);
-    if (!group && !last) statistics = post_statistics(chunks[i + 1], mask);
-    compute(chunk, mask, o, direct, std::move(ready));
-    if (!group) continue;
-    comm::Work leaving = post_return(chunk);
-    copy_heads(*stream, o, chunk.own_return.heads, chunk.own_return.first, false);
-    if (i > 0) {
-      wait(returning, kReturn);
-      unpack(chunks[i - 1], o);
-    }
-    returning = std::move(leaving);
-  }
-  if (!group) return;
-  wait(returning, kReturn);
-  unpack(chunks.back(), o);
+  for (const Place& place : chunk.output_places) copy_heads(*stream, call.o, place.heads, place.first, false);
 }
 
 namespace {
@@ -426,7 +435,7 @@ void ContextAttention::run(const Mask& mask, const TensorView& o) {
   impl_->check_mask(mask);
   impl_->check_tensor("o", o, Impl::Rows::kTokens);
   const Count count(impl_->counters, impl_->layout, *impl_->axis, *impl_->stream);
-  impl_->execute(mask, o, {});
+  impl_->execute({mask, o});
 }
 
 void ContextAttention::run(const TensorView& q, const TensorView& k, const TensorView& v, const Mask& mask,
@@ -435,15 +444,7 @@ void ContextAttention::run(const TensorView& q, const TensorView& k, const Tenso
   impl_->check_tensors(q, k, v);
   impl_->check_tensor("o", o, Impl::Rows::kTokens);
   const Count count(impl_->counters, impl_->layout, *impl_->axis, *impl_->stream);
-  Impl::Direct direct;
-  if (impl_->spread.ulysses == 1) direct.q = q;
-  if (impl_->spread.ranks() == 1) {
-    direct.k = k;
-    direct.v = v;
-  } else {
-    impl_->pack(q, k, v);
-  }
-  impl_->execute(mask, o, direct);
+  impl_->execute({mask, o, true, q, k, v});
 }
 
 ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, Stream& stream) {

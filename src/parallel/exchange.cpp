@@ -4,12 +4,15 @@
 namespace zoetrope::parallel {
 namespace {
 
-Exchange skeleton(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk) {
+Exchange skeleton(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk, int segments_per_peer) {
   Exchange exchange;
   exchange.block = ring_block(sizes.tokens, layout.ring, layout.ring_index(rank));
   exchange.tokens = token_shard(sizes.tokens, layout.ranks(), rank);
   exchange.heads =
       head_chunk(head_share(sizes.heads, layout.ulysses, layout.ulysses_index(rank)), layout.head_chunks, chunk);
+  const auto most = static_cast<size_t>((layout.ulysses - 1) * segments_per_peer);
+  exchange.sends.reserve(most);
+  exchange.receives.reserve(most);
   return exchange;
 }
 
@@ -32,7 +35,7 @@ void for_each_peer(const Sizes& sizes, const ContextLayout& layout, int rank, in
 }  // namespace
 
 Exchange exchange_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk) {
-  Exchange exchange = skeleton(sizes, layout, rank, chunk);
+  Exchange exchange = skeleton(sizes, layout, rank, chunk, 2);
   for_each_peer(sizes, layout, rank, chunk, [&](int peer, IndexRange tokens, IndexRange heads) {
     for (const Region region : {Region::kQ, Region::kKV}) {
       add(exchange.sends, {peer, region, heads, exchange.tokens});
@@ -42,20 +45,13 @@ Exchange exchange_schedule(const Sizes& sizes, const ContextLayout& layout, int 
   return exchange;
 }
 
-Exchange return_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk) {
-  Exchange exchange = skeleton(sizes, layout, rank, chunk);
+Exchange output_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk) {
+  Exchange exchange = skeleton(sizes, layout, rank, chunk, 1);
   for_each_peer(sizes, layout, rank, chunk, [&](int peer, IndexRange tokens, IndexRange heads) {
     add(exchange.sends, {peer, Region::kO, exchange.heads, tokens});
     add(exchange.receives, {peer, Region::kO, heads, exchange.tokens});
   });
   return exchange;
-}
-
-std::vector<ChunkExchanges> chunk_exchanges(const Sizes& sizes, const ContextLayout& layout, int rank) {
-  std::vector<ChunkExchanges> chunks;
-  for (int chunk = 0; chunk < layout.head_chunks; ++chunk)
-    chunks.push_back({exchange_schedule(sizes, layout, rank, chunk), return_schedule(sizes, layout, rank, chunk)});
-  return chunks;
 }
 
 int64_t segment_bytes(const Sizes& sizes, const Segment& segment) {

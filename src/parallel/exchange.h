@@ -1,5 +1,5 @@
-// The Ulysses exchange and its way back: which pieces of q, k, v and o travel between the U ranks of a group. Tables
-// only; the executor is attention/, the transport comm/.
+// The Ulysses exchange and the output exchange: which pieces of q, k, v and o travel between the U ranks of a group.
+// Tables only; program.h says where the pieces lie and when they travel.
 //
 // Before, a rank holds its own tokens of all heads; after, all tokens of its group for its own heads. Group of U = 3,
 // what rank 1 does (columns are head shares, rows are token shards; > sent, < received, · stays):
@@ -13,7 +13,7 @@
 // Destinations hold the batch folded into the heads, b·H_u + h, so that a token is one contiguous row:
 //   Q  [S_group, B·H_u, D]        KV [S_group, 2, B·H_u, D]
 // A message is a list of segments and each segment is a contiguous token range of one of the two: nothing is unpacked.
-// The way back sends contiguous token ranges of O [S_group, B·H_u, D]; what arrives is one head share of the own
+// The output exchange sends contiguous token ranges of O [S_group, B·H_u, D]; what arrives is one head share of the own
 // tokens, [S_local, B·H_peer, D], to be unpacked into [B, S_local, H, D].
 #pragma once
 
@@ -26,7 +26,7 @@
 
 namespace zoetrope::parallel {
 
-enum class Region : uint8_t { kQ, kKV, kO };
+enum class Region : uint8_t { kQ, kKV, kO, kStatistics };
 
 // A piece on its way. Both ends list the same numbers.
 struct Segment {
@@ -49,14 +49,8 @@ struct Exchange {
 // peer's tokens of the own heads.
 Exchange exchange_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk = 0);
 
-// Its way back: sends carry the peer's tokens of the own heads, receives the own tokens of the peer's heads.
-Exchange return_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk = 0);
-
-// Both of every head chunk.
-struct ChunkExchanges {
-  Exchange there, back;
-};
-std::vector<ChunkExchanges> chunk_exchanges(const Sizes& sizes, const ContextLayout& layout, int rank);
+// The one after it: sends carry the peer's tokens of the own heads, receives the own tokens of the peer's heads.
+Exchange output_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk = 0);
 
 int64_t segment_bytes(const Sizes& sizes, const Segment& segment);
 

@@ -1,5 +1,5 @@
-// Properties of the exchange and of its way back for all U × R ≤ 16, uneven tokens and heads, and head chunks: every
-// (token, head) lands in its place once, sends match receives in order, nothing goes to the sender itself.
+// Properties of the exchange and of the output exchange for all U × R ≤ 16, uneven tokens and heads, and head chunks:
+// every (token, head) lands in its place once, sends match receives in order, nothing goes to the sender itself.
 #include "parallel/exchange.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(Exchange, SendsMatchReceivesInOrder) {
     for (int r = 0; r < layout.ring; ++r) {
       for (int chunk = 0; chunk < layout.head_chunks; ++chunk) {
         expect_matching(of_group(exchange_schedule, sizes, layout, r, chunk));
-        expect_matching(of_group(return_schedule, sizes, layout, r, chunk));
+        expect_matching(of_group(output_schedule, sizes, layout, r, chunk));
       }
     }
   });
@@ -96,12 +96,12 @@ TEST(Exchange, FillsTheOwnHeadsOfTheGroupOnce) {
   });
 }
 
-TEST(Exchange, TheWayBackRestoresAllHeadsOfTheOwnTokensOnce) {
+TEST(Exchange, TheOutputExchangeRestoresAllHeadsOfTheOwnTokensOnce) {
   sweep([](const Sizes& sizes, const ContextLayout& layout) {
     for (int rank = 0; rank < layout.ranks(); ++rank) {
       std::vector<Segment> arrived;
       for (int chunk = 0; chunk < layout.head_chunks; ++chunk) {
-        const Exchange back = return_schedule(sizes, layout, rank, chunk);
+        const Exchange back = output_schedule(sizes, layout, rank, chunk);
         arrived.insert(arrived.end(), back.receives.begin(), back.receives.end());
         if (!back.heads.empty()) arrived.push_back({0, Region::kO, back.heads, back.tokens});
       }

@@ -15,8 +15,8 @@ struct Stream {
 
 class Builder {
  public:
-  Builder(int64_t tokens, int ring, int index) : tokens_(tokens), ring_(ring), index_(index) {
-    steps_.resize(1);
+  Builder(int64_t tokens, int ring, int index, int steps) : tokens_(tokens), ring_(ring), index_(index) {
+    steps_.resize(static_cast<size_t>(steps));
     steps_[0].compute.push_back({index, block_tokens(index), kOwnSlot});
   }
 
@@ -41,10 +41,7 @@ class Builder {
   std::vector<RingStep> take() { return std::move(steps_); }
 
  private:
-  RingStep& at(int t) {
-    if (static_cast<size_t>(t) >= steps_.size()) steps_.resize(static_cast<size_t>(t) + 1);
-    return steps_[static_cast<size_t>(t)];
-  }
+  RingStep& at(int t) { return steps_[static_cast<size_t>(t)]; }
 
   int64_t tokens_;
   int ring_;
@@ -65,7 +62,7 @@ std::vector<RingStep> forward(Builder builder, int ring, int index) {
 std::vector<RingStep> two_way(Builder builder, int ring, int index) {
   const int left = builder.wrap(index - 1), right = builder.wrap(index + 1);
   const Stream rightward{left, right, kLeftSlot}, leftward{right, left, kRightSlot};
-  const int transfers = ring / 2;  // ⌈(R−1)/2⌉
+  const int transfers = ring / 2;
   for (int t = 0; t < transfers; ++t) {
     const bool antipodal = ring % 2 == 0 && t == transfers - 1;
     const auto part = [&](int block, int half) {
@@ -99,7 +96,8 @@ std::vector<RingStep> open(Builder builder, int ring, int index) {
 std::vector<RingStep> ring_schedule(int64_t tokens, const ContextLayout& layout, int index) {
   const int ring = layout.ring;
   ZT_CHECK(ring >= 1 && index >= 0 && index < ring, "rank {} of a ring of {}", index, ring);
-  Builder builder(tokens, ring, index);
+  const int transfers = layout.direction == Direction::kTwoWay ? ring / 2 : ring - 1;  // two-way: ⌈(R−1)/2⌉
+  Builder builder(tokens, ring, index, transfers + 1);
   switch (layout.direction) {
     case Direction::kForward:
       return forward(std::move(builder), ring, index);

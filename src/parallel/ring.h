@@ -20,6 +20,7 @@
 //
 // Every rank computes every block once, what is sent is computed by its receiver, and where two pieces arrive in one
 // step the left one is computed first. A block of no tokens (S < R) keeps its place in the table and moves no bytes.
+// All ranks have as many steps; a rank of an open chain has none of its work in the last ones.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,8 @@ struct Piece {
   int slot = kOwnSlot;
 };
 
-struct Transfer {
+// A piece on its way.
+struct Hop {
   int peer = 0;       // ring index of the other end
   int block = 0;      // as in Piece
   IndexRange tokens;  // global: the whole block or half of it
@@ -49,12 +51,12 @@ struct Transfer {
 };
 
 struct RingStep {
-  std::vector<Piece> compute;      // in this order
-  std::vector<Transfer> sends;     // in the order to post: to the right, then to the left
-  std::vector<Transfer> receives;  // from the left, then from the right
+  std::vector<Piece> compute;  // in this order
+  std::vector<Hop> sends;      // in the order to post: to the right, then to the left
+  std::vector<Hop> receives;   // from the left, then from the right
 };
 
-// Of a ring index: step 0 and all that follow, until it has computed and sent everything.
+// Of a ring index: step 0 and all that follow, until every rank has computed and sent everything.
 std::vector<RingStep> ring_schedule(int64_t tokens, const ContextLayout& layout, int index);
 
 // Where the softmax has fixed offsets, statistics of all keys come first: before the first block is computed, every

@@ -23,9 +23,9 @@ void sweep(Body&& body) {
 }
 
 using Key = std::tuple<int, int64_t, int64_t>;
-std::vector<Key> between(const std::vector<Transfer>& transfers, int peer) {
+std::vector<Key> between(const std::vector<Hop>& hops, int peer) {
   std::vector<Key> keys;
-  for (const Transfer& t : transfers)
+  for (const Hop& t : hops)
     if (t.peer == peer) keys.emplace_back(t.block, t.tokens.begin, t.tokens.end);
   return keys;
 }
@@ -54,12 +54,9 @@ TEST(Ring, EveryRankComputesEveryTokenOnce) {
 TEST(Ring, SendsMatchReceivesInEveryStep) {
   sweep([](int64_t tokens, int ring, Direction direction) {
     std::vector<std::vector<RingStep>> tables;
-    size_t steps = 0;
-    for (int index = 0; index < ring; ++index) {
-      tables.push_back(ring_schedule(tokens, {1, ring, direction}, index));
-      steps = std::max(steps, tables.back().size());
-    }
-    for (auto& table : tables) table.resize(steps);
+    for (int index = 0; index < ring; ++index) tables.push_back(ring_schedule(tokens, {1, ring, direction}, index));
+    const size_t steps = tables[0].size();
+    for (const auto& table : tables) ASSERT_EQ(table.size(), steps);
     for (size_t t = 0; t < steps; ++t)
       for (int a = 0; a < ring; ++a)
         for (int b = 0; b < ring; ++b)
@@ -87,8 +84,8 @@ TEST(Ring, BuffersHoldWhatTheTableSays) {
           expect_held(piece.slot, piece.block, piece.tokens);
           EXPECT_EQ(held[static_cast<size_t>(piece.slot)].tokens, piece.tokens);
         }
-        for (const Transfer& send : step.sends) expect_held(send.slot, send.block, send.tokens);
-        for (const Transfer& receive : step.receives) {
+        for (const Hop& send : step.sends) expect_held(send.slot, send.block, send.tokens);
+        for (const Hop& receive : step.receives) {
           EXPECT_TRUE(busy.insert(receive.slot).second);
           held[static_cast<size_t>(receive.slot)] = {receive.block, receive.tokens, receive.slot};
         }
@@ -105,7 +102,7 @@ TEST(Ring, NothingIsSentUnused) {
       int64_t arrived = 0;
       for (size_t t = 0; t < table.size(); ++t) {
         for (size_t i = 0; i < table[t].receives.size(); ++i) {
-          const Transfer& receive = table[t].receives[i];
+          const Hop& receive = table[t].receives[i];
           arrived += receive.tokens.size();
           ASSERT_LT(t + 1, table.size());
           ASSERT_LT(i, table[t + 1].compute.size());
@@ -168,7 +165,7 @@ TEST(Ring, TwoWayOverTwoRanksHalvesTheBlock) {
 // The drawing of ring.h: rank 1 of an open chain of four.
 TEST(Ring, OpenChainAsDrawn) {
   const auto table = ring_schedule(40, {1, 4, Direction::kOpen}, 1);
-  ASSERT_EQ(table.size(), 3u);
+  ASSERT_EQ(table.size(), 4u);
   const auto blocks = [](const auto& items) {
     std::vector<int> list;
     for (const auto& item : items) list.push_back(item.block);
@@ -180,6 +177,7 @@ TEST(Ring, OpenChainAsDrawn) {
   EXPECT_EQ(blocks(table[1].sends), (std::vector<int>{0, 2}));
   EXPECT_EQ(blocks(table[2].compute), (std::vector<int>{3}));
   EXPECT_EQ(blocks(table[2].sends), (std::vector<int>{3}));
+  EXPECT_TRUE(table[3].compute.empty() && table[3].sends.empty() && table[3].receives.empty());
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ struct Sizes {
   int64_t heads = 1;
   int64_t head_dim = 0;
   int64_t element_bytes = 4;
+  int64_t key_tokens = 0;  // keys of their own, whole on every rank (cross-attention); 0: the sequence's
 };
 
 // Global tokens of a rank.

@@ -1,11 +1,9 @@
-// The bytes that one attention costs a rank, summed over the same tables that the executor follows: tests hold counted
-// bytes against them, and a cost model prices them.
+// The bytes that a program moves, for tests: what the engine counts and what the simulator draws are held against them.
 #pragma once
 
 #include <cstdint>
 
-#include "parallel/exchange.h"
-#include "parallel/ring.h"
+#include "parallel/program.h"
 
 namespace zoetrope::parallel {
 
@@ -14,17 +12,52 @@ struct Traffic {
   int64_t exchange_sent = 0, exchange_received = 0;
   int64_t ring_sent = 0, ring_received = 0;              // K/V blocks
   int64_t statistics_sent = 0, statistics_received = 0;  // on the ring too, before the first block
-  int64_t return_sent = 0, return_received = 0;
+  int64_t output_sent = 0, output_received = 0;
   // Inside the rank: q, k, v of a caller with buffers of its own into the places of input_slots(), and what came back
   // into o. A caller that writes into the slots has packed = 0.
   int64_t packed = 0;
   int64_t unpacked = 0;
 
-  int64_t sent() const { return exchange_sent + ring_sent + statistics_sent + return_sent; }
-  int64_t received() const { return exchange_received + ring_received + statistics_received + return_received; }
+  int64_t sent() const { return exchange_sent + ring_sent + statistics_sent + output_sent; }
+  int64_t received() const { return exchange_received + ring_received + statistics_received + output_received; }
 };
 
-// Head chunks change none of the sums.
-Traffic traffic(const Sizes& sizes, const ContextLayout& layout, int rank, Softmax softmax = Softmax::kOnline);
+inline Traffic traffic(const AttentionProgram& program) {
+  Traffic total;
+  const auto add = [](int64_t& sum, std::span<const Message> messages) {
+    for (const Message& message : messages) sum += message.at.bytes;
+  };
+  for (const Transfer& transfer : program.transfers) {
+    switch (transfer.kind) {
+      case Transfer::Kind::kExchange:
+        add(total.exchange_sent, program.sends(transfer));
+        add(total.exchange_received, program.receives(transfer));
+        break;
+      case Transfer::Kind::kStatistics:
+        add(total.statistics_sent, program.sends(transfer));
+        add(total.statistics_received, program.receives(transfer));
+        break;
+      case Transfer::Kind::kHop:
+        add(total.ring_sent, program.sends(transfer));
+        add(total.ring_received, program.receives(transfer));
+        break;
+      case Transfer::Kind::kOutput:
+        add(total.output_sent, program.sends(transfer));
+        add(total.output_received, program.receives(transfer));
+        break;
+    }
+  }
+  for (const Op& op : program.ops) {
+    const ChunkBuffers& chunk = program.chunks[static_cast<size_t>(op.chunk)];
+    if (op.kind == Op::Kind::kUnpackOwn) total.unpacked += chunk.own_o.bytes;
+    if (op.kind != Op::Kind::kPack) continue;
+    // Where no exchange moves q, it is read where the caller has it. What is sent to peers is packed too.
+    total.packed += total.exchange_sent;
+    for (const ChunkBuffers& each : program.chunks)
+      total.packed += each.own_kv.bytes + (each.own_o.bytes > 0 ? each.own_q.bytes : 0);
+  }
+  total.unpacked += total.output_received;
+  return total;
+}
 
 }  // namespace zoetrope::parallel

@@ -8,6 +8,10 @@
 namespace zoetrope::parallel {
 namespace {
 
+Traffic sums(const Sizes& sizes, const ContextLayout& layout, int rank, Softmax softmax = Softmax::kOnline) {
+  return traffic(attention_program(sizes, layout, softmax, rank));
+}
+
 template <typename Body>
 void sweep(Body&& body) {
   for (int ulysses = 1; ulysses <= 16; ++ulysses)
@@ -26,11 +30,11 @@ TEST(Traffic, ExchangePerRank) {
       const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
       const int64_t row = s.batch * s.head_dim * s.element_bytes;
       for (const int chunks : {1, 2, 5}) {
-        const Traffic t = traffic(s, {layout.ulysses, layout.ring, Direction::kForward, chunks}, rank);
+        const Traffic t = sums(s, {layout.ulysses, layout.ring, Direction::kForward, chunks}, rank);
         EXPECT_EQ(t.exchange_sent, 3 * own * (s.heads - mine) * row);
         EXPECT_EQ(t.exchange_received, 3 * (group - own) * mine * row);
-        EXPECT_EQ(t.return_sent, (group - own) * mine * row);
-        EXPECT_EQ(t.return_received, own * (s.heads - mine) * row);
+        EXPECT_EQ(t.output_sent, (group - own) * mine * row);
+        EXPECT_EQ(t.output_received, own * (s.heads - mine) * row);
       }
     }
   });
@@ -42,7 +46,7 @@ TEST(Traffic, RingPerRankAndInAll) {
     for (const Direction direction : kDirections) {
       int64_t sent = 0;
       for (int rank = 0; rank < layout.ranks(); ++rank) {
-        const Traffic t = traffic(s, {layout.ulysses, layout.ring, direction}, rank);
+        const Traffic t = sums(s, {layout.ulysses, layout.ring, direction}, rank);
         const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
         const int64_t block = ring_block(s.tokens, layout.ring, layout.ring_index(rank)).size();
         EXPECT_EQ(t.ring_received, 2 * s.batch * (s.tokens - block) * mine * s.head_dim * s.element_bytes);
@@ -59,9 +63,9 @@ TEST(Traffic, StatisticsPerRankAndInAll) {
     int64_t sent = 0, received = 0;
     const int64_t with_keys = std::min<int64_t>(s.tokens, layout.ring);
     for (int rank = 0; rank < layout.ranks(); ++rank) {
-      const Traffic none = traffic(s, layout, rank);
+      const Traffic none = sums(s, layout, rank);
       EXPECT_EQ(none.statistics_sent + none.statistics_received, 0);
-      const Traffic t = traffic(s, {layout.ulysses, layout.ring, Direction::kForward, 3}, rank, Softmax::kFixedMax);
+      const Traffic t = sums(s, {layout.ulysses, layout.ring, Direction::kForward, 3}, rank, Softmax::kFixedMax);
       const int64_t mine = head_share(s.heads, layout.ulysses, layout.ulysses_index(rank)).size();
       const bool has_keys = !ring_block(s.tokens, layout.ring, layout.ring_index(rank)).empty();
       EXPECT_EQ(t.statistics_sent, has_keys ? (with_keys - 1) * s.batch * mine * (3 + s.head_dim) * 4 : 0);
@@ -79,21 +83,21 @@ TEST(Traffic, StatisticsPerRankAndInAll) {
 // of 40 heads of 128 leave, and one K/V block of 16 380 tokens × 20 heads goes round.
 TEST(Traffic, ByHand) {
   const Sizes sizes{1, 32760, 40, 128, 2};
-  const Traffic t = traffic(sizes, {2, 2}, 0);
+  const Traffic t = sums(sizes, {2, 2}, 0);
   EXPECT_EQ(t.exchange_sent, int64_t{3} * 8190 * 20 * 128 * 2);
   EXPECT_EQ(t.ring_sent, int64_t{2} * 16380 * 20 * 128 * 2);
-  EXPECT_EQ(t.return_sent, int64_t{8190} * 20 * 128 * 2);
+  EXPECT_EQ(t.output_sent, int64_t{8190} * 20 * 128 * 2);
   EXPECT_EQ(t.packed, int64_t{3} * 8190 * 40 * 128 * 2);
   EXPECT_EQ(t.unpacked, int64_t{8190} * 40 * 128 * 2);
-  EXPECT_EQ(t.sent(), t.exchange_sent + t.ring_sent + t.return_sent);
+  EXPECT_EQ(t.sent(), t.exchange_sent + t.ring_sent + t.output_sent);
 }
 
 // Guidance as a batch of two costs twice a batch of one, exactly.
 TEST(Traffic, BatchTwoIsTwiceBatchOne) {
   for (const ContextLayout layout : {ContextLayout{2, 3}, {3, 2}, {6, 1}, {1, 6}}) {
     for (int rank = 0; rank < 6; ++rank) {
-      const Traffic one = traffic({1, 101, 7, 8, 4}, layout, rank);
-      const Traffic two = traffic({2, 101, 7, 8, 4}, layout, rank);
+      const Traffic one = sums({1, 101, 7, 8, 4}, layout, rank);
+      const Traffic two = sums({2, 101, 7, 8, 4}, layout, rank);
       EXPECT_EQ(two.sent(), 2 * one.sent());
       EXPECT_EQ(two.received(), 2 * one.received());
       EXPECT_EQ(two.packed, 2 * one.packed);
@@ -103,7 +107,7 @@ TEST(Traffic, BatchTwoIsTwiceBatchOne) {
 }
 
 TEST(Traffic, OneRankMovesAndCopiesNothing) {
-  const Traffic t = traffic({1, 100, 4, 64, 4}, {1, 1}, 0);
+  const Traffic t = sums({1, 100, 4, 64, 4}, {1, 1}, 0);
   EXPECT_EQ(t.sent() + t.received() + t.packed + t.unpacked, 0);
 }
 

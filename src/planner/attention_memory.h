@@ -1,4 +1,4 @@
-// What one attention plan books on a rank, summed over the same tables that the executor follows (attention/chunk.cpp).
+// What one attention plan books on a rank, summed over the program that it makes.
 #pragma once
 
 #include "planner/bytes.h"

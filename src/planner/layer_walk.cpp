@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "parallel/exchange.h"
-#include "parallel/ring.h"
+#include "parallel/program.h"
 #include "parallel/shards.h"
 
 namespace zoetrope::planner {
@@ -16,10 +15,6 @@ constexpr const char* kTokens = "norms, rope, modulation";
 constexpr const char* kOverhead = "layer overhead";
 constexpr const char* kBlock = "attention block";
 constexpr const char* kMerge = "merge of blocks";
-constexpr const char* kExchangeName = "ulysses exchange";
-constexpr const char* kStatisticsName = "ring statistics";
-constexpr const char* kHopName = "ring hop";
-constexpr const char* kReturnName = "ulysses return";
 constexpr const char* kLayerEnd = "slower ranks";
 
 // q, k and v are three tensors, each of which costs a latency; o is one.
@@ -102,65 +97,55 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       parts_(ranks_),
       exposed_exchange_(hardware.links.size(), 0.0),
       exposed_ring_(hardware.links.size(), 0.0) {
-  read_ring_tables();
+  read_programs();
 }
 
-// The columns of a ring and the data coordinates have the same tables, so that one reading does for all.
-void LayerWalk::read_ring_tables() {
-  for (int index = 0; index < topology_.ring; ++index) {
-    const auto table = parallel::ring_schedule(sizes_.tokens, topology_, index);
-    if (ring_.size() < table.size()) ring_.resize(table.size());
-    for (size_t t = 0; t < table.size(); ++t) {
-      RingStep& step = ring_[t];
-      for (const parallel::Transfer& send : table[t].sends)
-        if (!send.tokens.empty()) step.hops.push_back({index, send.peer, send.tokens.size()});
-      for (const parallel::Piece& piece : table[t].compute)
-        if (!piece.tokens.empty()) step.keys.push_back({index, piece.tokens.size()});
-    }
-  }
-}
-
-int64_t LayerWalk::heads_of(int context_rank, int chunk) const {
-  const IndexRange share = parallel::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(context_rank));
-  return parallel::head_chunk(share, topology_.head_chunks, chunk).size();
-}
-
-std::vector<Flow> LayerWalk::exchange_flows(int chunk, Way way) const {
-  std::vector<Flow> flows;
-  if (topology_.ulysses == 1) return flows;
+// Of each program only what is priced is kept: those of a thousand ranks take hundreds of megabytes. The data
+// coordinates run the same programs, on devices of their own.
+void LayerWalk::read_programs() {
   for (int rank = 0; rank < topology_.ranks(); ++rank) {
-    const auto exchange = way == Way::kThere ? parallel::exchange_schedule(sizes_, topology_, rank, chunk)
-                                             : parallel::return_schedule(sizes_, topology_, rank, chunk);
-    const int ring = topology_.ring_index(rank);
-    for (const parallel::Segment& send : exchange.sends)
-      add_flow(flows, rank, topology_.rank_of(ring, send.peer), parallel::segment_bytes(sizes_, send));
+    parallel::AttentionProgram program = attention_program(sizes_, topology_, configuration_.softmax, rank);
+    transfers_.resize(program.transfers.size());
+    folds_.resize(program.folds.size());
+    for (int first = 0; first < configuration_.layout.ranks(); first += topology_.ranks()) read(program, rank, first);
+    if (rank == 0) ops_ = std::move(program.ops);
   }
-  return on_all_coordinates(std::move(flows));
 }
 
-std::vector<Flow> LayerWalk::hop_flows(const RingStep& step, int chunk) const {
-  std::vector<Flow> flows;
-  flows.reserve(step.hops.size() * static_cast<size_t>(topology_.ulysses));
-  for (int column = 0; column < topology_.ulysses; ++column) {
-    const int64_t heads = heads_of(column, chunk);
-    for (const Hop& hop : step.hops) {
-      const int64_t bytes = parallel::kv_bytes(sizes_, {0, hop.tokens}, heads);
-      add_flow(flows, topology_.rank_of(hop.from, column), topology_.rank_of(hop.to, column), bytes);
+void LayerWalk::read(const parallel::AttentionProgram& program, int rank, int first) {
+  for (size_t i = 0; i < transfers_.size(); ++i) {
+    const parallel::Transfer& own = program.transfers[i];
+    Transfer& all = transfers_[i];
+    all.kind = own.kind;
+    all.on_ring = own.on_ring();
+    const std::span<const parallel::Message> sends = program.sends(own);
+    const auto device = [&](int peer) {
+      return first + (own.on_ring() ? topology_.rank_of(peer, topology_.ulysses_index(rank))
+                                    : topology_.rank_of(topology_.ring_index(rank), peer));
+    };
+    if (own.kind != parallel::Transfer::Kind::kStatistics) {
+      for (const parallel::Message& send : sends) add_flow(all.flows, first + rank, device(send.peer), send.at.bytes);
+    } else if (!sends.empty() && device(sends.front().peer) > first + rank) {
+      // The first of those that send a record to each other stands for all.
+      Routes::Group& group = all.groups.emplace_back();
+      group.bytes = sends.front().at.bytes;
+      group.devices.push_back(first + rank);
+      for (const parallel::Message& send : sends) group.devices.push_back(device(send.peer));
     }
   }
-  return on_all_coordinates(std::move(flows));
+  for (size_t i = 0; i < folds_.size(); ++i)
+    for (const parallel::KeyBlock& block : program.blocks_of(program.folds[i]))
+      folds_[i].push_back({first + rank, block.keys.size()});
 }
 
-// Every data coordinate does the same at the same time, on devices of its own.
-std::vector<Flow> LayerWalk::on_all_coordinates(std::vector<Flow> flows) const {
-  const size_t of_one = flows.size();
-  const int ranks = topology_.ranks();
-  for (int group = 1; group * ranks < static_cast<int>(ranks_); ++group)
-    for (size_t f = 0; f < of_one; ++f) {
-      const Flow flow = flows[f];
-      flows.push_back({flow.from + group * ranks, flow.to + group * ranks, flow.bytes});
-    }
-  return flows;
+int64_t LayerWalk::queries_of(int rank) const {
+  const int ring_index = topology_.ring_index(rank % topology_.ranks());
+  return parallel::ring_block(sizes_.tokens, topology_.ring, ring_index).size();
+}
+
+int64_t LayerWalk::heads_of(int rank, int chunk) const {
+  const IndexRange share = parallel::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(rank));
+  return parallel::head_chunk(share, topology_.head_chunks, chunk).size();
 }
 
 void LayerWalk::compute(size_t rank, const char* name, double seconds, double Breakdown::*part, double flop) {
@@ -173,72 +158,50 @@ void LayerWalk::compute(size_t rank, const char* name, double seconds, double Br
   }
 }
 
-void LayerWalk::record_transfers(const char* name, const std::vector<Arrival>& arrivals) {
-  if (!records_) return;
+// A record of statistics takes no time of a rank's own; what travels during compute does, and is paid for at the next
+// fold.
+void LayerWalk::post(Transfer& transfer, bool during_compute) {
+  using Kind = parallel::Transfer::Kind;
+  if (transfer.kind == Kind::kStatistics) {
+    transfer.arrivals = wires_.gather(transfer.groups, now_);
+  } else {
+    const int messages = transfer.kind == Kind::kExchange ? kExchangedTensors : 1;
+    transfer.arrivals = wires_.carry(transfer.flows, now_, messages);
+  }
+  const bool takes_time = during_compute && transfer.kind != Kind::kStatistics;
   for (size_t rank = 0; rank < ranks_; ++rank) {
-    const Arrival& arrival = arrivals[rank];
-    if (arrival.level < 0) continue;
-    spans_.push_back(
-        {static_cast<int>(rank), TimelineSpan::Lane::kTransfer, name, arrival.posted, arrival.end, arrival.bytes, 0});
+    const Arrival& arrival = transfer.arrivals[rank];
+    if (takes_time) (transfer.on_ring ? stolen_ring_ : stolen_exchange_)[rank] += arrival.stolen;
+    if (records_ && arrival.level >= 0)
+      spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kTransfer, transfer_name(transfer.kind),
+                        arrival.posted, arrival.end, arrival.bytes, 0});
   }
-}
-
-std::vector<Arrival> LayerWalk::post(const char* name, const std::vector<Flow>& flows, int messages) {
-  std::vector<Arrival> arrivals = wires_.carry(flows, now_, messages);
-  record_transfers(name, arrivals);
-  return arrivals;
-}
-
-// Every column's ranks that have keys send a record to each other.
-std::vector<Arrival> LayerWalk::post_statistics(int chunk) {
-  const std::vector<int> holders = parallel::statistics_ranks(sizes_.tokens, topology_.ring);
-  std::vector<Routes::Group> groups;
-  for (int first = 0; first < static_cast<int>(ranks_); first += topology_.ranks()) {
-    for (int column = 0; column < topology_.ulysses; ++column) {
-      const int64_t heads = heads_of(column, chunk);
-      if (heads == 0) continue;
-      Routes::Group& group = groups.emplace_back();
-      group.bytes = parallel::statistics_bytes(sizes_, heads);
-      for (const int index : holders) group.devices.push_back(first + topology_.rank_of(index, column));
-    }
-  }
-  std::vector<Arrival> arrivals = wires_.gather(groups, now_);
-  record_transfers(kStatisticsName, arrivals);
-  return arrivals;
 }
 
 // Until all that a rank sends and receives has arrived. What it waits before all its peers had posted is theirs (idle),
 // the rest the transfer's. Of an exchange that went on beside compute only chunk_overlap counts as hidden; what it took
 // of the rank's own time is part of the loss.
-void LayerWalk::wait(const char* name, const std::vector<Arrival>& arrivals, Kind kind) {
+void LayerWalk::wait(Transfer& transfer) {
   for (size_t rank = 0; rank < ranks_; ++rank) {
-    const Arrival& arrival = arrivals[rank];
+    const Arrival& arrival = transfer.arrivals[rank];
     if (arrival.level < 0) continue;
     const double begin = now_[rank];
     const double idle = std::max(0.0, std::min(arrival.met, arrival.end) - begin);
     double exposed = std::max(0.0, arrival.end - begin - idle);
-    if (kind == Kind::kExchange) {
+    if (!transfer.on_ring) {
       const double hidden = std::max(0.0, std::min(begin, arrival.end) - arrival.begin);
       exposed += std::max(0.0, (1 - hardware_.chunk_overlap) * hidden - arrival.stolen);
     }
     now_[rank] = begin + idle + exposed;
     parts_[rank].idle += idle;
     const auto level = static_cast<size_t>(arrival.level);
-    if (kind == Kind::kExchange) {
-      parts_[rank].exposed_exchange += exposed;
-      exposed_exchange_[level] += exposed;
-    } else {
-      parts_[rank].exposed_ring += exposed;
-      exposed_ring_[level] += exposed;
-    }
+    parts_[rank].*(transfer.on_ring ? &Breakdown::exposed_ring : &Breakdown::exposed_exchange) += exposed;
+    (transfer.on_ring ? exposed_ring_ : exposed_exchange_)[level] += exposed;
     if (records_ && now_[rank] > begin)
-      spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kWait, name, begin, now_[rank], 0, 0});
+      spans_.push_back(
+          {static_cast<int>(rank), TimelineSpan::Lane::kWait, transfer_name(transfer.kind), begin, now_[rank], 0, 0});
   }
-}
-
-void LayerWalk::take_time(const std::vector<Arrival>& arrivals, Kind kind) {
-  Seconds& stolen = kind == Kind::kExchange ? stolen_exchange_ : stolen_ring_;
-  for (size_t rank = 0; rank < ranks_; ++rank) stolen[rank] += arrivals[rank].stolen;
+  transfer.arrivals.clear();
 }
 
 void LayerWalk::before_attention() {
@@ -253,79 +216,50 @@ void LayerWalk::before_attention() {
   }
 }
 
-// One step of the ring: the hop is posted, statistics are waited for (in step 0), what is here is computed, the hop is
-// waited for.
-void LayerWalk::ring_step(const RingStep& step, int chunk, const std::vector<Arrival>& statistics) {
-  std::vector<Arrival> hop;
-  if (!step.hops.empty()) {
-    hop = post(kHopName, hop_flows(step, chunk), 1);
-    take_time(hop, Kind::kRing);
-  }
-  if (!statistics.empty()) wait(kStatisticsName, statistics, Kind::kRing);
-  for (const Keys& keys : step.keys) {
-    const int64_t queries = parallel::ring_block(sizes_.tokens, topology_.ring, keys.index).size();
-    for (int column = 0; column < topology_.ulysses; ++column) {
-      const int64_t heads = heads_of(column, chunk);
-      const double seconds = prices_.attention(queries, keys.tokens, heads, sizes_.batch);
-      const double flop = prices_.attention_flop(queries, keys.tokens, heads, sizes_.batch);
-      for (auto rank = static_cast<size_t>(topology_.rank_of(keys.index, column)); rank < ranks_;
-           rank += static_cast<size_t>(topology_.ranks()))
-        compute(rank, kBlock, seconds, &Breakdown::attention, flop);
-    }
+void LayerWalk::fold(int chunk, const std::vector<Keys>& keys) {
+  for (const Keys& block : keys) {
+    const int64_t queries = queries_of(block.rank), heads = heads_of(block.rank, chunk);
+    compute(static_cast<size_t>(block.rank), kBlock, prices_.attention(queries, block.tokens, heads, sizes_.batch),
+            &Breakdown::attention, prices_.attention_flop(queries, block.tokens, heads, sizes_.batch));
   }
   for (size_t rank = 0; rank < ranks_; ++rank) {
-    compute(rank, kExchangeName, stolen_exchange_[rank], &Breakdown::exposed_exchange);
-    compute(rank, kHopName, stolen_ring_[rank], &Breakdown::exposed_ring);
+    compute(rank, transfer_name(parallel::Transfer::Kind::kExchange), stolen_exchange_[rank],
+            &Breakdown::exposed_exchange);
+    compute(rank, transfer_name(parallel::Transfer::Kind::kHop), stolen_ring_[rank], &Breakdown::exposed_ring);
     stolen_exchange_[rank] = stolen_ring_[rank] = 0;
   }
-  if (!hop.empty()) wait(kHopName, hop, Kind::kRing);
 }
 
-void LayerWalk::attend(int chunk, const std::vector<Arrival>& statistics) {
-  for (size_t t = 0; t < ring_.size(); ++t) ring_step(ring_[t], chunk, t == 0 ? statistics : std::vector<Arrival>{});
+void LayerWalk::finish(int chunk) {
   for (size_t rank = 0; rank < ranks_; ++rank) {
-    const int context = static_cast<int>(rank) % topology_.ranks();
-    const int64_t queries = parallel::ring_block(sizes_.tokens, topology_.ring, topology_.ring_index(context)).size();
-    compute(rank, kMerge, prices_.merge(queries, heads_of(context, chunk), sizes_.batch, topology_.ring),
+    const int64_t heads = heads_of(static_cast<int>(rank), chunk);
+    compute(rank, kMerge, prices_.merge(queries_of(static_cast<int>(rank)), heads, sizes_.batch, topology_.ring),
             &Breakdown::merge);
   }
 }
 
-// The engine's order (ContextAttention::Impl::execute): the next chunk's exchange is on its way before this one's is
-// waited for, and a chunk's way back is waited for after the next has been computed.
-void LayerWalk::attention() {
-  const int chunks = topology_.head_chunks;
-  const bool group = topology_.ulysses > 1,
-             gathers = configuration_.softmax == parallel::Softmax::kFixedMax && topology_.ring > 1;
-  const auto exchange = [&](int chunk) {
-    return post(kExchangeName, exchange_flows(chunk, Way::kThere), kExchangedTensors);
-  };
-  const auto gather = [&](int chunk) { return gathers ? post_statistics(chunk) : std::vector<Arrival>{}; };
-  std::vector<Arrival> arriving, returning, statistics;
-  if (group) arriving = exchange(0);
-  if (!group) statistics = gather(0);
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const bool last = chunk + 1 == chunks;
-    if (group) {
-      const std::vector<Arrival> current = std::move(arriving);
-      if (!last) {
-        arriving = exchange(chunk + 1);
-        take_time(arriving, Kind::kExchange);
-      }
-      wait(kExchangeName, current, Kind::kExchange);
-      statistics = gather(chunk);
-    }
-    const std::vector<Arrival> ready = std::move(statistics);
-    statistics.clear();
-    if (!group && !last) statistics = gather(chunk + 1);
-    attend(chunk, ready);
-    if (!group) continue;
-    std::vector<Arrival> leaving = post(kReturnName, exchange_flows(chunk, Way::kBack), 1);
-    if (!last) take_time(leaving, Kind::kExchange);
-    if (chunk > 0) wait(kReturnName, returning, Kind::kExchange);
-    returning = std::move(leaving);
+// Whether the ranks compute between a Post and its Wait.
+bool LayerWalk::computes_before_wait(size_t post) const {
+  using Kind = parallel::Op::Kind;
+  for (size_t i = post + 1; i < ops_.size(); ++i) {
+    if (ops_[i].kind == Kind::kFold || ops_[i].kind == Kind::kAttend) return true;
+    if (ops_[i].kind == Kind::kWait && ops_[i].index == ops_[post].index) return false;
   }
-  if (group) wait(kReturnName, returning, Kind::kExchange);
+  return false;
+}
+
+// Op by op on all ranks, as the engine executes them; what takes next to no time beside these (packing into the places
+// of the exchange, which models write themselves, statistics, unpacking) is not priced.
+void LayerWalk::attention() {
+  using Kind = parallel::Op::Kind;
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    const parallel::Op& op = ops_[i];
+    const auto index = static_cast<size_t>(op.index);
+    if (op.kind == Kind::kPost) post(transfers_[index], computes_before_wait(i));
+    if (op.kind == Kind::kWait) wait(transfers_[index]);
+    if (op.kind == Kind::kFold || op.kind == Kind::kAttend) fold(op.chunk, folds_[index]);
+    if (op.kind == Kind::kFinish) finish(op.chunk);
+  }
 }
 
 void LayerWalk::run() {

@@ -1,5 +1,5 @@
-// One transformer layer on the clocks of all ranks, in the order in which the engine (attention/) does things. Prices
-// what the tables of schedule/ list; counts layers and steps nowhere (that is simulator.cpp).
+// One transformer layer on the clocks of all ranks: prices the programs (parallel/program.h) that the engine executes.
+// Counts layers and steps nowhere (that is simulator.cpp).
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/program.h"
 #include "planner/simulator.h"
 #include "planner/wires.h"
 
@@ -54,37 +55,32 @@ class LayerWalk {
 
  private:
   using Seconds = std::vector<double>;
-  enum class Kind : uint8_t { kExchange, kRing };
-  enum class Way : uint8_t { kThere, kBack };
-  struct Hop {  // between ring indices, in every column
-    int from = 0, to = 0;
-    int64_t tokens = 0;
+  // A transfer of the programs, of all ranks.
+  struct Transfer {
+    parallel::Transfer::Kind kind{};
+    bool on_ring = false;
+    std::vector<Flow> flows;
+    std::vector<Routes::Group> groups;  // in place of flows, where each sends to each other
+    std::vector<Arrival> arrivals;      // by rank, from Post to Wait
   };
-  struct Keys {  // that a ring index computes
-    int index = 0;
+  struct Keys {  // that a rank folds
+    int rank = 0;
     int64_t tokens = 0;
-  };
-  struct RingStep {  // of all ring indices
-    std::vector<Hop> hops;
-    std::vector<Keys> keys;
   };
 
-  void read_ring_tables();
-  int64_t heads_of(int context_rank, int chunk) const;
-  std::vector<Flow> exchange_flows(int chunk, Way way) const;
-  std::vector<Flow> hop_flows(const RingStep& step, int chunk) const;
-  std::vector<Flow> on_all_coordinates(std::vector<Flow> flows) const;
+  void read_programs();
+  void read(const parallel::AttentionProgram& program, int rank, int first);
+  int64_t queries_of(int rank) const;
+  int64_t heads_of(int rank, int chunk) const;
+  bool computes_before_wait(size_t post) const;
 
   void before_attention();
   void attention();
-  void attend(int chunk, const std::vector<Arrival>& statistics);
-  void ring_step(const RingStep& step, int chunk, const std::vector<Arrival>& statistics);
   // Each for all ranks, whose clocks stand in now_.
-  std::vector<Arrival> post(const char* name, const std::vector<Flow>& flows, int messages);
-  std::vector<Arrival> post_statistics(int chunk);
-  void record_transfers(const char* name, const std::vector<Arrival>& arrivals);
-  void wait(const char* name, const std::vector<Arrival>& arrivals, Kind kind);
-  void take_time(const std::vector<Arrival>& arrivals, Kind kind);
+  void post(Transfer& transfer, bool during_compute);
+  void wait(Transfer& transfer);
+  void fold(int chunk, const std::vector<Keys>& keys);
+  void finish(int chunk);
   void compute(size_t rank, const char* name, double seconds, double Breakdown::*part, double flop = 0);
 
   const Work& work_;
@@ -96,7 +92,9 @@ class LayerWalk {
   parallel::ContextLayout topology_;  // one rank where every rank computes all tokens
   parallel::Sizes sizes_;             // of one data coordinate
   size_t ranks_;
-  std::vector<RingStep> ring_;
+  std::vector<parallel::Op> ops_;  // the same of all ranks
+  std::vector<Transfer> transfers_;
+  std::vector<std::vector<Keys>> folds_;
   Seconds now_;
   Seconds stolen_exchange_, stolen_ring_;  // of the block that is computed next, by transfers beside it
   double seconds_ = 0;

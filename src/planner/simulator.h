@@ -1,6 +1,5 @@
-// How long a denoising step takes: walks the tables of schedule/, the ones that the engine executes, over a profile's
-// links, rank by rank. The equations are those of docs/planner.md; every wait is the tables', every price the
-// profile's.
+// How long a denoising step takes: prices the attention programs that the engine executes over a profile's links, rank
+// by rank. The equations are those of docs/planner.md; every wait is the programs', every price the profile's.
 //
 // A layer of one rank, on two lanes (compute on top, below it what moves meanwhile):
 //

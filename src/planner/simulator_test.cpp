@@ -1,4 +1,4 @@
-// The simulator against sums made by hand, against the bytes that schedule/ counts, and against itself with one figure
+// The simulator against sums made by hand, against the bytes of the programs, and against itself with one figure
 // changed.
 #include "planner/simulator.h"
 
@@ -354,8 +354,8 @@ TEST(Timeline, SpansOfARankFollowOneAnother) {
   }
 }
 
-// What moves on the time line are the bytes that schedule/ counts, which are those that the engine is tested to move.
-TEST(Timeline, TransfersCarryTheBytesOfTheSchedule) {
+// What moves on the time line are the bytes of the programs, which are those that the engine is tested to move.
+TEST(Timeline, TransfersCarryTheBytesOfThePrograms) {
   for (const Configuration& made : many_configurations()) {
     const Work work = uneven_work(997);
     const StepPrediction step = simulate_step(work, uneven_machine(), made, Timeline::kLayer);
@@ -368,12 +368,12 @@ TEST(Timeline, TransfersCarryTheBytesOfTheSchedule) {
     };
     for (int rank = 0; rank < made.layout.ranks(); ++rank) {
       const parallel::Traffic traffic =
-          parallel::traffic(work.sizes(work.branches / made.layout.data), made.layout.context,
-                            made.layout.context_index(rank), made.softmax);
+          parallel::traffic(attention_program(work.sizes(work.branches / made.layout.data), made.layout.context,
+                                              made.softmax, made.layout.context_index(rank)));
       EXPECT_EQ(received(rank, "ulysses exchange"), traffic.exchange_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring hop"), traffic.ring_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring statistics"), traffic.statistics_received) << made.text() << ", rank " << rank;
-      EXPECT_EQ(received(rank, "ulysses return"), traffic.return_received) << made.text() << ", rank " << rank;
+      EXPECT_EQ(received(rank, "ulysses return"), traffic.output_received) << made.text() << ", rank " << rank;
     }
   }
 }

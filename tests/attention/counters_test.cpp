@@ -1,4 +1,4 @@
-// Counted bytes against the schedule's sums: equal exactly, for every U × R up to seven ranks, uneven cases included.
+// Counted bytes against the program's sums: equal exactly, for every U × R up to seven ranks, uneven cases included.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,11 +17,11 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   Shard shard(whole, attention.tokens());
   const parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
                               static_cast<int64_t>(dtype_size(problem.dtype))};
-  const parallel::Traffic sum = parallel::traffic(sizes, attention.layout(), comm.rank(), attention.softmax());
+  const parallel::Traffic sum = traffic(attention_program(sizes, attention.layout(), attention.softmax(), comm.rank()));
   attention.run(shard.q, shard.k, shard.v, {}, shard.o);
   const Counters first = attention.counters();
-  EXPECT_EQ(first.ulysses.bytes_sent, sum.exchange_sent + sum.return_sent);
-  EXPECT_EQ(first.ulysses.bytes_received, sum.exchange_received + sum.return_received);
+  EXPECT_EQ(first.ulysses.bytes_sent, sum.exchange_sent + sum.output_sent);
+  EXPECT_EQ(first.ulysses.bytes_received, sum.exchange_received + sum.output_received);
   EXPECT_EQ(first.ring.bytes_sent, sum.ring_sent + sum.statistics_sent);
   EXPECT_EQ(first.ring.bytes_received, sum.ring_received + sum.statistics_received);
   EXPECT_EQ(first.bytes_copied, sum.packed + sum.unpacked);
