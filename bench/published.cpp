@@ -8,6 +8,7 @@
 #include "bench/statistics.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae_layout.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::bench {
 namespace {
@@ -24,9 +25,9 @@ int64_t shortened(const char* what, int64_t has, int64_t layers) {
 }  // namespace
 
 Published Published::open(const PublishedSettings& settings) {
-  GenerateOptions options;
+  pipeline::GenerateOptions options;
   options.model = settings.model;
-  options.weights = settings.weights;
+  options.weights = settings.weights == "random" ? WeightSource::kRandom : WeightSource::kCheckpoint;
   options.weights_seed = settings.weights_seed;
   Published model(pipeline::ModelFolder::open(options));
   model.transformer_ = model.folder_.experts.front().config;

@@ -1,5 +1,4 @@
 // zoetrope generate: a prompt becomes a video.
-#include "zoetrope/generate.h"
 
 #include <fmt/format.h>
 
@@ -12,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/run.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 bool is_yaml(const fs::path& path) { return path.extension() == ".yml" || path.extension() == ".yaml"; }
 
 // A relative model folder in a YAML file is looked for from where the program was called, then from beside the file.
-void resolve_model(GenerateOptions& options, const fs::path& yaml) {
+void resolve_model(pipeline::GenerateOptions& options, const fs::path& yaml) {
   const fs::path model = options.model;
   if (model.empty() || model.is_absolute() || fs::exists(model)) return;
   const fs::path beside = yaml.parent_path() / model;
@@ -30,7 +30,7 @@ void resolve_model(GenerateOptions& options, const fs::path& yaml) {
 
 // The keys of the run, and how much is said of it afterwards.
 struct Settings {
-  GenerateOptions run;
+  pipeline::GenerateOptions run;
   std::string summary = "short";
 };
 
@@ -41,7 +41,7 @@ OptionSet describe(Settings& settings) {
   return set;
 }
 
-void parse(const std::vector<std::string>& arguments, GenerateOptions& options, OptionSet& set) {
+void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions& options, OptionSet& set) {
   for (const std::string& word : arguments) {
     if (word.find('=') != std::string::npos) {
       set.set_argument(word);
@@ -65,8 +65,8 @@ std::string help() {
       describe(settings).help());
 }
 
-GenerateCallbacks make_callbacks(bool speaks) {
-  GenerateCallbacks callbacks;
+Callbacks make_callbacks(bool speaks) {
+  Callbacks callbacks;
   callbacks.cancelled = interrupted;
   if (!speaks) return callbacks;
   callbacks.note = [](const std::string& line) { print_error("{}\n", line); };
@@ -100,12 +100,12 @@ double timeout(const std::vector<std::string>& arguments) {
   try {
     parse(arguments, settings.run, set);
   } catch (const std::exception&) {
-    return GenerateOptions().comm_timeout;
+    return pipeline::GenerateOptions().comm_timeout;
   }
   return settings.run.comm_timeout;
 }
 
-void print_summary(const GenerateResult& result, const std::string& summary) {
+void print_summary(const pipeline::GenerateResult& result, const std::string& summary) {
   if (summary == "none") return;
   print("{}", summary == "full" ? result.timing : result.summary);
   if (result.one_rank_rel_l2) {
@@ -121,10 +121,10 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   parse(arguments, settings.run, set);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
-  const GenerateCallbacks callbacks = make_callbacks(speaks);
-  const GenerateResult result = with_origins(set, [&] {
-    if (world == nullptr) return generate(settings.run, callbacks);
-    return TextToVideo::open(settings.run)->run(*world, callbacks, TextToVideo::Stop::kAfterOutput);
+  const Callbacks callbacks = make_callbacks(speaks);
+  const pipeline::GenerateResult result = with_origins(set, [&] {
+    if (world == nullptr) return pipeline::generate(settings.run, callbacks);
+    return pipeline::generate(*world, settings.run, callbacks);
   });
   if (speaks) print_summary(result, settings.summary);
   return 0;

@@ -24,7 +24,7 @@ void parse(const fs::path& folder, const std::vector<std::string>& words, Option
   pipeline::refuse_keys_of_running(set, "inspect");
 }
 
-pipeline::Job job_of(const GenerateOptions& options, comm::Communicator* world) {
+pipeline::Job job_of(const pipeline::GenerateOptions& options, comm::Communicator* world) {
   return world != nullptr ? pipeline::job_of(*world, options.threads)
                           : pipeline::job_of(static_cast<int>(options.ranks.value_or(1)), options.threads);
 }
@@ -37,9 +37,10 @@ parallel::ParallelLayout layout_of_run(pipeline::RunQuestion question, const std
   return world != nullptr ? pipeline::agreed_plan(*world, decide).layout : decide({}).layout;
 }
 
-MemoryLines memory_lines(const GenerateOptions& given, const wan::ModelConfigs& stored, comm::Communicator* world) {
+MemoryLines memory_lines(const pipeline::GenerateOptions& given, const wan::ModelConfigs& stored,
+                         comm::Communicator* world) {
   const pipeline::PlannedRun run(given);
-  const GenerateOptions& options = run.options;
+  const pipeline::GenerateOptions& options = run.options;
   if (world != nullptr) pipeline::require_ranks(options.ranks, *world);
   const pipeline::ModelFolder& model = run.model;
   const pipeline::RunPlan& plan = run.plan;
@@ -58,7 +59,8 @@ MemoryLines memory_lines(const GenerateOptions& given, const wan::ModelConfigs& 
   std::string text =
       fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",
                   options.width, options.height, options.num_frames, plan.tokens, plan.guided ? "guided" : "not guided",
-                  options.dtype, options.text_encoder_dtype, options.vae_dtype, ranks, ranks == 1 ? "" : "s",
+                  pipeline::dtype_word(options.dtype), pipeline::dtype_word(options.text_encoder_dtype),
+                  pipeline::dtype_word(options.vae_dtype), ranks, ranks == 1 ? "" : "s",
                   world != nullptr ? ", each a process: of one" : "");
   for (const std::string& line : pipeline::lora_lines(model)) text += fmt::format("  {}\n", line);
   for (const planner::MemoryPhase& phase : memory.phases) {
@@ -76,7 +78,7 @@ MemoryLines memory_lines(const GenerateOptions& given, const wan::ModelConfigs& 
 
 MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
                          comm::Communicator* world) {
-  GenerateOptions options;
+  pipeline::GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
   parse(folder, words, set);
   options.model = folder.string();

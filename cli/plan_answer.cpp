@@ -9,6 +9,7 @@
 #include "cli/plan_settings.h"
 #include "cli/plan_words.h"
 #include "pipeline/admission.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/plan.h"
@@ -100,15 +101,16 @@ class Subject {
   bool takes_pictures() const { return run_.model.kind.image != pipeline::Need::kRefused; }
 
   std::string name() const {
-    const GenerateOptions& o = run_.options;
+    const pipeline::GenerateOptions& o = run_.options;
     return fmt::format("{}, {} x {}, {} frames", options_.folder.filename().string(), o.width, o.height, o.num_frames);
   }
   std::vector<std::string> lines() const {
-    const GenerateOptions& o = run_.options;
+    const pipeline::GenerateOptions& o = run_.options;
     std::vector<std::string> lines{
         fmt::format("Model     {}: {} tokens, {} steps, {}", name(), run_.plan.tokens, run_.plan.steps(),
                     run_.plan.guided ? "two guidance branches" : "no guidance"),
-        fmt::format("Dtypes    transformer {}, text encoder {}, VAE {}", o.dtype, o.text_encoder_dtype, o.vae_dtype)};
+        fmt::format("Dtypes    transformer {}, text encoder {}, VAE {}", pipeline::dtype_word(o.dtype),
+                    pipeline::dtype_word(o.text_encoder_dtype), pipeline::dtype_word(o.vae_dtype))};
     for (const std::string& line : pipeline::lora_lines(run_.model)) lines.push_back("Given     " + line);
     return lines;
   }

@@ -8,14 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "zoetrope/generate.h"
-
+#include "pipeline/generate_options.h"
 #include "planner/search.h"
 
 namespace zoetrope::cli {
 
 struct PlanOptions {
-  GenerateOptions run;  // beginning with the YAML of a model of configs/
+  pipeline::GenerateOptions run;  // beginning with the YAML of a model of configs/
   std::filesystem::path folder;
   std::string hardware;    // a name of configs/hardware/ or a file; empty: what was calibrated here
   std::vector<int> ranks;  // ascending, each once

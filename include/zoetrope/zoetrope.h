@@ -4,6 +4,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 #include "zoetrope/error.h"
-#include "zoetrope/generate.h"
+#include "zoetrope/model.h"
 #include "zoetrope/tensor.h"
 #include "zoetrope/version.h"
+#include "zoetrope/video.h"

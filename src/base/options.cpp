@@ -141,18 +141,6 @@ OptionSet::Option& OptionSet::add(const char* name, const char* help) {
   return option;
 }
 
-template <typename Field>
-OptionSet::Option& OptionSet::add(const char* name, const char* help, Field& field, std::string range,
-                                  std::function<void(std::string_view)> parse, std::function<std::string()> print) {
-  Option& option = add(name, help);
-  option.range = std::move(range);
-  option.parse = std::move(parse);
-  option.print = std::move(print);
-  option.default_text = option.print();
-  option.reset = [&field, initial = field] { field = initial; };
-  return option;
-}
-
 OptionSet& OptionSet::text(const char* name, std::string& field, const char* help) {
   add(
       name, help, field, "text", [&field](std::string_view value) { field = value; }, [&field] { return field; });
@@ -214,16 +202,24 @@ OptionSet& OptionSet::flag(const char* name, bool& field, const char* help) {
   return *this;
 }
 
+std::string OptionSet::listed(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+size_t OptionSet::find_word(std::string_view word, const std::vector<std::string>& legal) {
+  const auto at = std::find(legal.begin(), legal.end(), word);
+  if (at != legal.end()) return static_cast<size_t>(at - legal.begin());
+  const std::string near = nearest_name(word, legal);
+  fail("'{}' is unknown{}; one of: {}", word, near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
+       listed(legal));
+}
+
 OptionSet& OptionSet::choice(const char* name, std::string& field, std::vector<std::string> legal, const char* help) {
-  const std::string all = fmt::format("{}", fmt::join(legal, ", "));
-  const auto parse = [&field, legal = std::move(legal), all](std::string_view value) {
-    if (std::find(legal.begin(), legal.end(), value) == legal.end()) {
-      const std::string near = nearest_name(value, legal);
-      fail("'{}' is unknown{}; one of: {}", value, near.empty() ? "" : fmt::format(" (did you mean {}?)", near), all);
-    }
-    field = value;
+  const std::string range = listed(legal);
+  const auto parse = [&field, legal = std::move(legal)](std::string_view value) {
+    field = legal[find_word(value, legal)];
   };
-  add(name, help, field, all, parse, [&field] { return field; });
+  add(name, help, field, range, parse, [&field] { return field; });
   return *this;
 }
 

@@ -42,6 +42,15 @@ class OptionSet {
   OptionSet& numbers(const char* name, std::vector<double>& field, NumberRange each, const char* help);
   OptionSet& flag(const char* name, bool& field, const char* help);
   OptionSet& choice(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
+  // A word for each value. Field: Value or std::optional<Value>. `spelling` brings other spellings of a word to the
+  // one that is listed.
+  template <typename Field, typename Value>
+  OptionSet& choice(const char* name, Field& field, const std::vector<std::pair<std::string, Value>>& words,
+                    const char* help, std::string (*spelling)(std::string_view) = nullptr);
+  // Anything that is written as text: `parse` throws Error with what would be right, `print` is its inverse.
+  template <typename Field>
+  OptionSet& value(const char* name, Field& field, std::string range, std::function<Field(std::string_view)> parse,
+                   std::function<std::string(const Field&)> print, const char* help);
   // "bf16" or "float32", under any of their usual names: see dtype_word().
   OptionSet& dtype(const char* name, std::string& field, const char* help);
   // Named whole numbers >= 1, any of the legal names: see parse_sizes(). YAML may write them as a mapping.
@@ -95,7 +104,18 @@ class OptionSet {
   Option& add(const char* name, const char* help);
   template <typename Field>
   Option& add(const char* name, const char* help, Field& field, std::string range,
-              std::function<void(std::string_view)> parse, std::function<std::string()> print);
+              std::function<void(std::string_view)> parse, std::function<std::string()> print) {
+    Option& option = add(name, help);
+    option.range = std::move(range);
+    option.parse = std::move(parse);
+    option.print = std::move(print);
+    option.default_text = option.print();
+    option.reset = [&field, initial = field] { field = initial; };
+    return option;
+  }
+  // Throws Error for a word that is not legal, with the nearest; returns its place.
+  static size_t find_word(std::string_view word, const std::vector<std::string>& legal);
+  static std::string listed(const std::vector<std::string>& words);
   Option* find(std::string_view key);
   const Option* find(std::string_view key) const;
   std::vector<Option> options_;
@@ -116,5 +136,35 @@ std::string dtype_word(std::string_view word);
 // one with the fewest edits between them, two neighbouring letters in the wrong order being one. Empty where the edits
 // are more than a third of the letters.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
+
+template <typename Field, typename Value>
+OptionSet& OptionSet::choice(const char* name, Field& field, const std::vector<std::pair<std::string, Value>>& words,
+                             const char* help, std::string (*spelling)(std::string_view)) {
+  std::vector<std::string> legal;
+  for (const auto& word : words) legal.push_back(word.first);
+  const std::string range = listed(legal);
+  add(
+      name, help, field, range,
+      [&field, words, legal, spelling](std::string_view word) {
+        field = words[find_word(spelling != nullptr ? spelling(word) : std::string(word), legal)].second;
+      },
+      [&field, words] {
+        for (const auto& word : words)
+          if (field == word.second) return word.first;
+        return std::string();
+      });
+  return *this;
+}
+
+template <typename Field>
+OptionSet& OptionSet::value(const char* name, Field& field, std::string range,
+                            std::function<Field(std::string_view)> parse,
+                            std::function<std::string(const Field&)> print, const char* help) {
+  add(
+      name, help, field, std::move(range),
+      [&field, parse = std::move(parse)](std::string_view text) { field = parse(text); },
+      [&field, print = std::move(print)] { return print(field); });
+  return *this;
+}
 
 }  // namespace zoetrope

@@ -83,3 +83,7 @@ std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& outp
 }
 
 }  // namespace zoetrope::io
+
+zoetrope::OpenSink zoetrope::video_file(std::filesystem::path output) {
+  return [output = std::move(output)](const VideoFormat& format) { return io::FrameWriter::open(output, format); };
+}

@@ -13,8 +13,8 @@
 #include "comm/launcher.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae_layout.h"
-#include "pipeline/dtype_name.h"
 #include "pipeline/frame_queue.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/hosts.h"
 #include "pipeline/inputs.h"
 #include "pipeline/prompt_ranks.h"
@@ -43,16 +43,19 @@ struct Change {
   void (*restore)(const GenerateOptions& from, GenerateOptions& to);
 };
 constexpr Change kChanges[] = {
-    {"dtype=bf16", [](const GenerateOptions& o) { return o.dtype != "bf16"; },
-     [](GenerateOptions& o) { o.dtype = "bf16"; },
+    {"keep_weights=kNone", [](const GenerateOptions& o) { return o.keep_weights != KeepWeights::kNone; },
+     [](GenerateOptions& o) { o.keep_weights = KeepWeights::kNone; },
+     [](const GenerateOptions& from, GenerateOptions& to) { to.keep_weights = from.keep_weights; }},
+    {"dtype=bf16", [](const GenerateOptions& o) { return o.dtype != DType::kBF16; },
+     [](GenerateOptions& o) { o.dtype = DType::kBF16; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.dtype = from.dtype; }},
-    {"text_encoder_dtype=bf16", [](const GenerateOptions& o) { return o.text_encoder_dtype != "bf16"; },
-     [](GenerateOptions& o) { o.text_encoder_dtype = "bf16"; },
+    {"text_encoder_dtype=bf16", [](const GenerateOptions& o) { return o.text_encoder_dtype != DType::kBF16; },
+     [](GenerateOptions& o) { o.text_encoder_dtype = DType::kBF16; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.text_encoder_dtype = from.text_encoder_dtype; }},
-    {"vae_dtype=bf16", [](const GenerateOptions& o) { return o.vae_dtype != "bf16"; },
-     [](GenerateOptions& o) { o.vae_dtype = "bf16"; },
+    {"vae_dtype=bf16", [](const GenerateOptions& o) { return o.vae_dtype != DType::kBF16; },
+     [](GenerateOptions& o) { o.vae_dtype = DType::kBF16; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.vae_dtype = from.vae_dtype; }},
-    // Tiles are decoded by one rank, and refused beside a wish for more.
+    // One rank decodes tiles; a request for more is refused.
     {"vae_tiling=true", [](const GenerateOptions& o) { return !o.vae_tiling && o.vae_parallel.value_or(1) == 1; },
      [](GenerateOptions& o) { o.vae_tiling = true; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.vae_tiling = from.vae_tiling; }},
@@ -263,7 +266,7 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.stored_vae = stored_dtype(model.vae, wan::vae_tensors(model.vae_config));
   for (const Expert& expert : model.experts) {
     for (const wan::Lora& lora : expert.loras) {
-      // Changes without a product need next to nothing beside the sum.
+      // Changes without a matrix product need almost no memory but the sum.
       configs.merge_scratch = std::max({configs.merge_scratch, lora.scratch_elements, int64_t{1}});
     }
   }
@@ -288,16 +291,19 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.prompts = o.guidance_scale > 1 ? 2 : 1;
   size.text_rows = o.max_sequence_length;
   size.prompt_tokens = question.prompt_tokens;
-  size.transformer = dtype_of(o.dtype);
-  size.text_encoder = dtype_of(o.text_encoder_dtype);
-  size.vae = dtype_of(o.vae_dtype);
+  size.transformer = o.dtype;
+  size.text_encoder = o.text_encoder_dtype;
+  size.vae = o.vae_dtype;
   size.vae_tiling = o.vae_tiling;
   const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);
   size.keeps_residual = reuse == sampling::StepWork::kReuseResidual;
   size.keeps_latents = reuse == sampling::StepWork::kReuseVelocity;
   // The run to compare with takes both branches together.
   size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
-  size.keeps_frames = !o.dump.empty();
+  constexpr int64_t kDumped = 4 + 1;  // F32 and U8
+  size.kept_frame_bytes = (o.dump.empty() ? 0 : kDumped) + (o.frames_in_memory ? 1 : 0);
+  size.keeps_transformer = o.keep_weights != KeepWeights::kNone;
+  size.keeps_vae = o.keep_weights == KeepWeights::kAll;
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);
   if (question.resident) size.program_bytes = *question.resident + kGrowth;

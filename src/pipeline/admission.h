@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "zoetrope/communicator.h"
-#include "zoetrope/generate.h"
 
 #include "models/wan/workload.h"
 #include "parallel/layout.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/hosts.h"
 #include "pipeline/plan.h"
 #include "planner/available.h"
@@ -42,8 +42,8 @@ std::string refusal(const MemoryQuestion& question, const std::vector<planner::M
 // Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most four.
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner::Bytes available);
 
-// What planner::memory_limits() asks about a process like this one, of which `processes` share the host, with so many
-// compute threads to come.
+// What planner::memory_limits() asks about a process like this one, of which `processes` share the host, and which will
+// start `threads` compute threads.
 planner::AvailableQuery query_here(int processes, int threads);
 
 // What a process may have here. Collective over `world`, or null: processes of one host share its memory.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <sstream>
 
 #include "base/test_folder.h"
@@ -17,7 +18,7 @@ using planner::Bytes;
 
 MemoryQuestion question_1_3b() {
   MemoryQuestion question;
-  question.options.dtype = "float32";
+  question.options.dtype = DType::kF32;
   question.options.num_frames = 81;
   wan::TransformerConfig transformer;
   transformer.num_attention_heads = 12;
@@ -39,6 +40,29 @@ TEST(Admission, LetsThroughWhatFitsExactly) {
   EXPECT_EQ(refusal(question, {{"a test", needed}}), "");
   EXPECT_NE(refusal(question, {{"a test", needed - Bytes(1)}}), "");
   EXPECT_EQ(refusal(question, {}), "");
+}
+
+// In every phase the weights that stay are added to those that the phase uses.
+TEST(Admission, KeptWeightsArePlanned) {
+  MemoryQuestion question = question_1_3b();
+  question.configs.experts.push_back(question.configs.experts.front());
+  const auto totals = [&](KeepWeights keep) {
+    question.options.keep_weights = keep;
+    std::map<std::string, Bytes> total;
+    for (const planner::MemoryPhase& phase : memory_plan(question).phases) total[phase.name] = phase.total();
+    return total;
+  };
+  const planner::Workload workload = wan::workload(question.configs, run_size(question), question.layout, 1);
+  const Bytes expert = workload.experts.front().weights.held, decoder = workload.vae.weights.held;
+  auto none = totals(KeepWeights::kNone), transformer = totals(KeepWeights::kTransformer),
+       all = totals(KeepWeights::kAll);
+  EXPECT_EQ(transformer["text encoder"], none["text encoder"] + expert * 2);
+  EXPECT_EQ(transformer["denoise with transformer"], none["denoise with transformer"] + expert);
+  EXPECT_EQ(transformer["VAE decode"], none["VAE decode"] + expert * 2);
+  EXPECT_EQ(all["text encoder"], transformer["text encoder"] + decoder);
+  EXPECT_EQ(all["denoise with transformer"], transformer["denoise with transformer"] + decoder);
+  EXPECT_EQ(all["VAE decode"], transformer["VAE decode"]);
+  EXPECT_NE(refusal(question, {{"a test", peak(question) - Bytes(1)}}).find("keep_weights=kNone"), std::string::npos);
 }
 
 TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
@@ -72,11 +96,11 @@ TEST(Admission, WhatIsOfferedFits) {
 // admitted as it is worded, with no change that was tried and not told.
 TEST(Admission, WhatIsOfferedFitsWhereDenoisingIsThePeak) {
   MemoryQuestion question = question_1_3b();
-  question.options.dtype = question.options.text_encoder_dtype = "bf16";
+  question.options.dtype = question.options.text_encoder_dtype = DType::kBF16;
   question.options.num_frames = 641;
   const planner::MemoryPlan plan = memory_plan(question);
   ASSERT_EQ(plan.peak().component, planner::kTransformer);
-  ASSERT_EQ(question.options.vae_dtype, "float32");
+  ASSERT_EQ(question.options.vae_dtype, DType::kF32);
   const Bytes vae = plan.peak_of(planner::kVae);
   ASSERT_LT(vae, plan.peak().total());
   // Above and below what the VAE needs as it was asked for.

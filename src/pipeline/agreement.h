@@ -14,10 +14,10 @@ namespace zoetrope::pipeline {
 // rank 0's, naming the rank, the key and both values.
 void require_agreement(comm::Communicator& world, const std::string& values);
 
-// Throws Error where the key `ranks` says another number than the job has.
+// Throws Error where the key `ranks` says a number that is not the job's.
 void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world);
 
-// The seed that was asked for; of -1 one that rank 0 draws, of up to 32 bits, so that it can be typed. Collective.
+// The given seed; for -1 one that rank 0 draws, of up to 32 bits, so that it is short to type. Collective.
 int64_t agreed_seed(comm::Communicator& world, int64_t asked);
 
 }  // namespace zoetrope::pipeline

@@ -8,8 +8,9 @@
 
 #include "base/error.h"
 #include "base/words.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
-#include "pipeline/pace.h"
+#include "pipeline/rank_heartbeat.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -30,7 +31,7 @@ std::string text_of_attention(const ParallelLayout& layout, parallel::Softmax so
   return parallel::text(layout.context, softmax);
 }
 
-// Where nothing says what a step takes, the rules hold as they do without a planner.
+// Where nothing says what a step takes, the rules apply as without a planner.
 AutoPlan plan_by_rule(const ParallelLayout& layout, const Question& question, const ProfileChoice& profile,
                       TextOf text_of) {
   AutoPlan plan;
@@ -52,7 +53,7 @@ const planner::Candidate& chosen_of(const planner::Ranking& ranking) {
   return *least;
 }
 
-// The fastest beside it that is another layout and not, say, another number of ranks that decode.
+// The fastest other layout; another number of decoding ranks alone is not another layout.
 const planner::Candidate* next_of(const planner::Ranking& ranking, const ParallelLayout& layout) {
   const planner::Candidate* next = nullptr;
   for (const planner::Candidate& candidate : ranking.candidates) {
@@ -152,16 +153,16 @@ AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(con
   constexpr const char* kPlan = "plan";
   AutoPlan plan;
   std::string refusal;
-  Pace pace(world, kPlan);
+  RankHeartbeat heartbeat(world, kPlan);
   if (world.rank() == 0) {
     try {
-      plan = decide([&] { pace.still_working(); });
+      plan = decide([&] { heartbeat.beat(); });
     } catch (const Error& error) {
       refusal = error.what();
     }
-    pace.done();
+    heartbeat.done();
   } else {
-    pace.wait();
+    heartbeat.wait();
   }
   if (world.size() > 1) {
     auto length = static_cast<int64_t>(refusal.size());

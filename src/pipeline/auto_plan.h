@@ -63,7 +63,7 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat = {});
 
 // Rank 0 decides, for profiles and memory may differ between hosts; the others have its layout, or throw its Error.
-// They hear of it at every heartbeat, so that comm_timeout need not cover the whole. Collective over `world`.
+// They receive every heartbeat, so that comm_timeout need not cover the whole. Collective over `world`.
 AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(const machine::Heartbeat&)>& decide);
 
 }  // namespace zoetrope::pipeline

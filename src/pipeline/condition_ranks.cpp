@@ -12,14 +12,15 @@
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "pipeline/finite.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/halo_ranks.h"
-#include "pipeline/pace.h"
+#include "pipeline/rank_heartbeat.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
-constexpr const char* kPace = "encoding pace";
-constexpr const char* kImagePace = "image encoder's pace";
+constexpr const char* kHeartbeat = "heartbeat of encoding";
+constexpr const char* kImageHeartbeat = "heartbeat of the image encoder";
 constexpr const char* kGather = "gather conditions";
 constexpr int64_t kColours = 3;
 
@@ -41,8 +42,8 @@ class RankEncoder {
         encodes_(world.rank() < count_),
         encoders_(world.split(encodes_ ? 0 : 1, world.rank())),
         waiting_(world.rank() == 0 || !encodes_),
-        paced_(world.split(waiting_ ? 0 : 1, world.rank())),
-        pace_(*paced_, kPace),
+        listeners_(world.split(waiting_ ? 0 : 1, world.rank())),
+        heartbeat_(*listeners_, kHeartbeat),
         stream_(threads_of_each(stage.options, count_), {stage.trace, world.rank(), trace::kComputeLane}) {
     if (encodes_) encoder_.emplace(load_vae(stage, shared, wan::VaeParts::kEncoder));
   }
@@ -57,9 +58,9 @@ class RankEncoder {
     if (encodes_) {
       const IndexRange own = rows_of_part(rows, count_, world_.rank());
       encode_rows(video, own, whole.view().slice(0, own.begin, own.end).permute({1, 2, 0, 3}));
-      if (waiting_) pace_.done();
+      if (waiting_) heartbeat_.done();
     } else {
-      pace_.wait();
+      heartbeat_.wait();
     }
     gather(whole);
     Tensor latents = Tensor::uninitialized(DType::kF32, {z, frames, rows, columns});
@@ -72,7 +73,7 @@ class RankEncoder {
     const wan::VaeConfig& config = stage_.model.vae_config;
     const wan::FrameSource watched{video.shape, [&](int64_t frame) {
                                      stop_if_cancelled(stage_);
-                                     if (waiting_) pace_.still_working();
+                                     if (waiting_) heartbeat_.beat();
                                      return video.frame(frame);
                                    }};
     const Tensor moments =
@@ -94,7 +95,7 @@ class RankEncoder {
       const TensorView part = whole.slice(0, range.begin, range.end);
       receive.push_back({rank, part.raw(), part.bytes()});
     }
-    // The own rows stand in their place already: sent from there.
+    // The own rows are in their place already and are sent from there.
     std::vector<comm::Segment> send, others;
     const comm::Segment mine = receive[static_cast<size_t>(world_.rank())];
     for (const comm::Segment& segment : receive) {
@@ -112,8 +113,8 @@ class RankEncoder {
   const bool encodes_;
   const std::unique_ptr<comm::Communicator> encoders_;
   const bool waiting_;  // rank 0, and the ranks that have no rows
-  const std::unique_ptr<comm::Communicator> paced_;
-  Pace pace_;  // ranks without rows hear of every frame of a long clip
+  const std::unique_ptr<comm::Communicator> listeners_;
+  RankHeartbeat heartbeat_;  // ranks without rows receive a message per frame of a long clip
   Stream stream_;
   std::optional<wan::VaeEncoder> encoder_;
 };
@@ -123,12 +124,12 @@ TensorView batch_of_one(const TensorView& x) {
   return x.reshape({1, x.extent(0), x.extent(1), x.extent(2), x.extent(3)});
 }
 
-// By rank 0 with the threads of its process, for the others have nothing to do but hear of every layer; on every rank
-// afterwards.
+// Rank 0 computes them with all threads of its process while the others wait for its heartbeat; then every rank has
+// them.
 Tensor image_rows(const Stage& stage, const Inputs& inputs, comm::Communicator& world, Dump& dump) {
   const ImageEncoder& tower = *stage.model.image_encoder;
   Tensor rows(DType::kF32, {inputs.pixels.extent(0), tower.config.tokens(), tower.config.hidden_size});
-  Pace pace(world, kImagePace);
+  RankHeartbeat heartbeat(world, kImageHeartbeat);
   if (world.rank() == 0) {
     const int threads = comm::process_threads(stage.options.threads);
     Stream stream(threads, {stage.trace, 0, trace::kComputeLane});
@@ -136,13 +137,13 @@ Tensor image_rows(const Stage& stage, const Inputs& inputs, comm::Communicator& 
     const wan::ClipVision vision(tower.weights.source(threads), tower.config, DType::kF32);
     vision.encode(stream, inputs.pixels, rows, {}, [&] {
       stop_if_cancelled(stage);
-      pace.still_working();
+      heartbeat.beat();
     });
     if (const io::Checkpoint* files = tower.weights.checkpoint()) files->require_unchanged();
     dump.add("image_embeds", rows);
-    pace.done();
+    heartbeat.done();
   } else {
-    pace.wait();
+    heartbeat.wait();
   }
   if (world.size() > 1) world.broadcast(0, rows.data<void>(), rows.view().bytes(), "image rows");
   return rows;

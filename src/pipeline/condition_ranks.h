@@ -15,8 +15,8 @@ namespace zoetrope::pipeline {
 // Whether there is something to encode.
 bool has_conditions(const Stage& stage, const Inputs& inputs);
 
-// Collective over `world`; stage.options.vae_parallel says how many ranks share a frame. Nothing to encode: nothing
-// done. `shared` is for the ranks of this process; what is read is let go before this returns.
+// Collective over `world`; stage.options.vae_parallel says how many ranks share a frame. Without conditions
+// it does nothing. The ranks of this process share `shared`; the encoder's weights are released before this returns.
 Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
                              Dump& dump);
 

@@ -12,8 +12,8 @@
 
 #include "pipeline/dump.h"
 #include "pipeline/inputs.h"
-#include "pipeline/pace.h"
 #include "pipeline/plan.h"
+#include "pipeline/rank_heartbeat.h"
 #include "pipeline/shared_vae.h"
 #include "pipeline/test_model.h"
 
@@ -26,34 +26,34 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPiece{2000};
 constexpr double kDeadline = 3.5;
 
-TEST(Pace, WaitsForAsLongAsPiecesCome) {
+TEST(RankHeartbeat, WaitsForAsLongAsPiecesCome) {
   std::atomic<int> waited{0};
   comm::run_ranks(3,
                   [&](comm::Communicator& ranks) {
-                    Pace pace(ranks, "a long piece of work");
+                    RankHeartbeat heartbeat(ranks, "a long piece of work");
                     if (ranks.rank() > 0) {
-                      pace.wait();
+                      heartbeat.wait();
                       ++waited;
                       return;
                     }
                     for (int piece = 0; piece < 2; ++piece) {
                       std::this_thread::sleep_for(kPiece);
                       EXPECT_EQ(waited, 0);
-                      pace.still_working();
+                      heartbeat.beat();
                     }
-                    pace.done();
+                    heartbeat.done();
                   },
                   {.timeout_seconds = kDeadline});
   EXPECT_EQ(waited, 2);
 }
 
-TEST(Pace, NamesTheRankThatStopsWorking) {
+TEST(RankHeartbeat, NamesTheRankThatStopsWorking) {
   const auto stops = [] {
     comm::run_ranks(2,
                     [](comm::Communicator& ranks) {
-                      Pace pace(ranks, "a long piece of work");
-                      if (ranks.rank() > 0) return pace.wait();
-                      pace.still_working();
+                      RankHeartbeat heartbeat(ranks, "a long piece of work");
+                      if (ranks.rank() > 0) return heartbeat.wait();
+                      heartbeat.beat();
                       std::this_thread::sleep_for(milliseconds(600));
                     },
                     {.timeout_seconds = 0.2});
@@ -76,7 +76,7 @@ TEST(ConditionRanks, WaitForTheImageEncoderLayerByLayer) {
   const Inputs inputs = read_inputs(options, model);
   const int64_t layers = model.image_encoder->config.layers_used();
   ASSERT_GT(static_cast<double>(layers) * std::chrono::duration<double>(kPiece).count(), kDeadline);
-  GenerateCallbacks callbacks;
+  Callbacks callbacks;
   std::atomic<int64_t> pieces{0};
   callbacks.cancelled = [&] {  // the encoder's layers are the first to ask
     if (pieces++ < layers) std::this_thread::sleep_for(kPiece);

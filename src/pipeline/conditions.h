@@ -1,5 +1,5 @@
-// What a run follows beside its prompt, in the one shape that the denoising loop knows, and the arithmetic by which
-// pictures and videos become it (wan.md sections 7.3 to 7.6). Pure: reads no file, encodes nothing, knows no ranks;
+// The conditions of a run next to its prompt, in the form that the denoising loop takes, and the arithmetic that makes
+// them from pictures and videos (wan.md sections 7.3 to 7.6). Pure: reads no file, encodes nothing, knows no ranks;
 // that is inputs.h and condition_ranks.h.
 #pragma once
 
@@ -42,10 +42,10 @@ void put_given_frames(const Conditions& conditions, const TensorView& latents);
 
 // ---- pixels ----
 
-// Bytes to [−1, 1] as the reference rounds it, 2·(u/255) − 1. Both contiguous, of as many elements; out F32.
+// Bytes to [−1, 1] as the reference rounds it, 2·(u/255) − 1. Both contiguous, of equal size; out F32.
 void to_signed_unit(const TensorView& bytes, const TensorView& out);
 
-// The halves of a video that a mask divides: what stays and what is made anew. mask [H, W, 3] bytes like the frame,
+// The halves of a video that a mask divides: what is kept and what is regenerated. mask [H, W, 3] bytes like the frame,
 // more than a half is 1; null: 1 everywhere. frame [H, W, 3] bytes, null: mid-grey. out [H, W, 3] F32.
 enum class MaskHalf : uint8_t { kInactive, kReactive };
 void masked_frame(const TensorView& frame, const TensorView& mask, MaskHalf half, const TensorView& out);

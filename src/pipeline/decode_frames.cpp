@@ -10,11 +10,11 @@
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
-#include "pipeline/dtype_name.h"
 #include "pipeline/finite.h"
 #include "pipeline/frame_queue.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/halo_ranks.h"
-#include "pipeline/pace.h"
+#include "pipeline/rank_heartbeat.h"
 #include "tensor/finite.h"
 #include "trace/elapsed.h"
 
@@ -22,7 +22,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 constexpr const char* kOutputLane = "output";
-constexpr const char* kOutputPace = "output pace";
+constexpr const char* kOutputHeartbeat = "heartbeat of the output";
 
 Shape latent_shape(const RunPlan& plan) {
   return {plan.channels, plan.latent[0] - plan.references, plan.latent[1], plan.latent[2]};
@@ -39,14 +39,14 @@ class RankDecode {
         stream_(threads_of_each(stage.options, decoders.size()),
                 {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
         gather_(decoders, stage.plan.latent[1], scale_),
-        pace_(decoders, kOutputPace) {
-    if (output.writer == nullptr) return;
+        heartbeat_(decoders, kOutputHeartbeat) {
+    if (output.sink == nullptr) return;
     const Shape frame{options_.height, options_.width, 3}, clip{options_.num_frames, frame[0], frame[1], frame[2]};
-    const FrameQueue::Output to{*output.writer, output.dump.reserve("frames", DType::kF32, clip),
+    const FrameQueue::Output to{*output.sink, output.dump.reserve("frames", DType::kF32, clip),
                                 output.dump.reserve("frames_u8", DType::kU8, clip)};
     const auto tick = [this] {
       stop_if_cancelled();
-      if (others_wait_) pace_.still_working();
+      if (others_wait_) heartbeat_.beat();
     };
     queue_.emplace(to, frame, tick, trace::Lane{stage.trace, 0, kOutputLane});
   }
@@ -56,7 +56,7 @@ class RankDecode {
     const wan::FrameSink sink = [this](int64_t first, const TensorView& frames) { take(first, frames); };
     const Shape whole = latent_shape(stage_.plan);
     if (options_.vae_tiling && wan::decodes_in_tiles(stage_.model.vae_config, whole)) {
-      // The clip is complete when the last tile is, so what is told until then is the share of tiles.
+      // The clip is complete with its last tile; until then progress is the share of tiles.
       const auto tick = [&](int64_t done, int64_t total) {
         stop_if_cancelled();
         tell(options_.num_frames * done / total);
@@ -104,17 +104,17 @@ class RankDecode {
     tell(first + frames.extent(0));
   }
 
-  // Rank 0's memory for the next frame; elsewhere null. Where the output is slow rank 0 waits here for as long as it
-  // takes, and says so to the others, who would otherwise wait in the next exchange and give up after comm_timeout.
+  // Rank 0's memory for the next frame; elsewhere null. Where the output is slow, rank 0 waits here as long as
+  // needed and sends heartbeats to the others, who would otherwise give up in the next exchange after comm_timeout.
   TensorView room() {
     if (!queue_) {
-      pace_.wait();
+      heartbeat_.wait();
       return {};
     }
     others_wait_ = true;
     const TensorView frame = queue_->next();
     others_wait_ = false;
-    pace_.done();
+    heartbeat_.done();
     return frame;
   }
 
@@ -136,7 +136,7 @@ class RankDecode {
     while (row >= rows_of_part(stage_.plan.latent[1], decoders_.size(), rank).end) ++rank;
     const wan::VaeConfig& config = stage_.model.vae_config;
     const std::optional<std::string> weight =
-        spoiled_weight(stage_.model.vae, wan::vae_tensors(config), dtype_of(options_.vae_dtype), nullptr);
+        spoiled_weight(stage_.model.vae, wan::vae_tensors(config), options_.vae_dtype, nullptr);
     require_finite(frame_, fmt::format("after the last step, rank {}: frame {} of {}, {},", decoders_.world_rank(rank),
                                        handed_over_ + 1, options_.num_frames,
                                        weight ? "from " + *weight : "though the VAE's weights are finite"));
@@ -149,7 +149,7 @@ class RankDecode {
   Stream stream_;
   std::optional<FrameQueue> queue_;  // rank 0's
   FrameGather gather_;               // ends before the queue, into whose memory it receives
-  Pace pace_;
+  RankHeartbeat heartbeat_;
   TensorView frame_;  // rank 0's, under way
   int64_t handed_over_ = 0;
   bool posted_ = false;

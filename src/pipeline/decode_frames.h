@@ -1,13 +1,14 @@
 // The decoding stage of a run: latents to frames, over the ranks that share the rows of a frame, and frames to the
-// output while later ones are still being made.
+// output while later ones are still being decoded.
 #pragma once
 
 #include "zoetrope/communicator.h"
 #include "zoetrope/tensor.h"
+#include "zoetrope/video.h"
 
-#include "io/video.h"
 #include "models/wan/vae/vae.h"
 #include "pipeline/dump.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/shared_vae.h"
 #include "pipeline/stage.h"
 
@@ -18,13 +19,13 @@ int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const wa
 
 // Where frames go: rank 0 has a writer, the others null.
 struct FrameOutput {
-  io::FrameWriter* writer;
+  FrameSink* sink;
   Dump& dump;
 };
 
 // Collective over `world`. Every rank has the whole latents, [1, C, T, h, w] F32, normalised as the transformer makes
 // them. Ranks that do not decode return at once, the others when rank 0 has their last rows: nobody waits for the end
-// of the writing. Brings all traces together on the way. `shared` is for the ranks of this process.
+// of the writing. Gathers all traces. `shared` is for the ranks of this process.
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
                    const FrameOutput& output);
 

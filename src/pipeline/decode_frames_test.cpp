@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "io/video.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
@@ -34,7 +35,7 @@ class Writer final : public io::FrameWriter {
     frames.emplace_back(rgb, rgb + frame_bytes());
   }
   void finish() override {}
-  io::PixelRounding rounding() const override { return io::PixelRounding::kTruncate; }
+  PixelRounding rounding() const override { return PixelRounding::kTruncate; }
 
   std::vector<std::vector<uint8_t>> frames;
 
@@ -76,7 +77,7 @@ struct Job {
 
   const ModelFolder model = ModelFolder::open(recorded_model("wan21_t2v"));
   GenerateOptions options;
-  GenerateCallbacks callbacks;
+  Callbacks callbacks;
   RunPlan plan;
 };
 
@@ -133,7 +134,7 @@ TEST(DecodeFrames, RanksDoNotGiveUpOnARankThatWaitsForItsOutput) {
   trace::Trace trace;
   EXPECT_EQ(job.decode(kRanks, hold, &trace).size(), static_cast<size_t>(kFrames));
   // Rank 1 hears "go on" for every frame, and "wait" in each tick.
-  EXPECT_GE(waits_of_rank(1, "output pace", trace), kFrames + kTicks);
+  EXPECT_GE(waits_of_rank(1, "heartbeat of the output", trace), kFrames + kTicks);
 }
 
 TEST(DecodeFrames, AnErrorOfTheOutputEndsAllRanks) {

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
-#include "io/hash.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/patchify.h"
 #include "pipeline/finite.h"
@@ -17,20 +16,6 @@ namespace zoetrope::pipeline {
 namespace {
 
 std::span<float> values(const TensorView& tensor) { return {tensor.data<float>(), static_cast<size_t>(tensor.size())}; }
-
-// Readable, and another for every folder and for every choice of LoRA files, whatever their strengths: trying those out
-// does not fill the disk.
-std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
-  const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
-  uint64_t hash = io::fnv1a64(whole.string());
-  for (const wan::Lora& lora : expert.loras) {
-    hash = io::fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
-  }
-  return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",
-                     hash & 0xFFFFFFFFu);
-}
-
-const char* component_name(int expert) { return expert == 0 ? "transformer" : "transformer_2"; }
 
 Shape latent_shape(const RunPlan& plan) { return {1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]}; }
 
@@ -112,61 +97,15 @@ const char* Denoiser::branches_text() const {
 int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
 int64_t Denoiser::local_branches() const { return branches() / setup_.layout.data; }
 
-std::shared_ptr<const io::Weights> Denoiser::open_weights(int expert) {
-  const char* name = component_name(expert);
-  const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
-  SharedExpert& shared = setup_.experts[expert];
-  const bool tells = !setup_.every_rank_loads || world_.rank() == 0;
-  if (!setup_.weight_cache.empty()) {
-    // Of processes, one writes.
-    const auto access = tells ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
-    shared.cache =
-        std::make_shared<io::WeightCache>(setup_.weight_cache, cache_name(setup_.model.folder, name, files), access);
-  }
-  io::Weights::Loading loading{shared.cache, {}};
-  if (tells && setup_.callbacks.load) {
-    loading.progress = [&load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
-    loading.progress(0, 0);
-  }
-  auto weights = std::make_shared<const io::Weights>(files.weights.source(setup_.load_threads), std::move(loading));
-  shared.source = weights;
-  return weights;
-}
-
-void Denoiser::require_unchanged_weights() const {
-  for (const Expert& expert : setup_.model.experts) {
-    if (const io::Checkpoint* files = expert.weights.checkpoint()) files->require_unchanged();
-  }
-  if (const io::Checkpoint* files = setup_.model.vae.checkpoint()) files->require_unchanged();
-  if (const auto source = setup_.experts[expert_].source.lock()) source->require_unchanged();
-}
-
-void Denoiser::pass_notes_on() const {
-  if (world_.rank() != 0 || !setup_.callbacks.note || !setup_.experts[expert_].cache) return;
-  for (const std::string& note : setup_.experts[expert_].cache->take_notes()) setup_.callbacks.note(note);
-}
-
 void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
   // The previous expert goes first: two would be twice the memory.
   transformer_.reset();
   text_.reset();
-  const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
-  SharedExpert& shared = setup_.experts[expert];
   std::shared_ptr<const wan::TransformerWeights> weights;
   {
-    const trace::Timing::Scope scope(timing_, expert == 0 ? "Load/transformer" : "Load/transformer_2");
-    world_.set_step("reading weights");
-    const auto tick = [&] {
-      if (cancelled && cancelled()) fail("interrupted while reading weights; nothing was written");
-      // Processes read at different speeds, and a large model for longer than comm_timeout: they go tensor by tensor
-      // together. The ranks of one process wait for the one that reads without a deadline.
-      if (setup_.every_rank_loads) world_.barrier();
-    };
-    weights = shared.weights.get([&] {
-      return wan::TransformerWeights::load(files.config, open_weights(expert), setup_.plan.dtype, tick,
-                                           setup_.load_threads);
-    });
+    const trace::Timing::Scope scope(timing_, fmt::format("Load/{}", expert_name(expert)));
+    weights = setup_.weights.load(expert, cancelled);
   }
   const trace::Timing::Scope scope(timing_, "Prepare");
   transformer_ = std::make_unique<wan::Transformer>(weights, stream_);
@@ -175,7 +114,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   extras.keeps_residual = reuse_.keeps_residual();
   transformer_->prepare(setup_.plan.latent, local_branches(), *attention_, extras);
   const int data = setup_.layout.data_index(world_.rank());
-  text_ = shared.contexts[data].get([&] {
+  text_ = setup_.contexts.of[expert][data].get([&] {
     const PromptEmbeddings& prompts = setup_.prompts;
     const TensorView rows = prompts.rows.view().slice(0, data * local_branches(), (data + 1) * local_branches());
     auto made = std::make_shared<SharedContext>();
@@ -194,7 +133,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (setup_.conditions.control)
     transformer_->set_control(repeated(setup_.conditions.control, local_branches()), setup_.conditions.control_scale);
   expert_ = expert;
-  pass_notes_on();
+  setup_.weights.report(expert);
 }
 
 // Tokens of all context ranks, then the branches of all data ranks, into gathered_.
@@ -218,7 +157,7 @@ void Denoiser::gather(int64_t local) {
   for (int rank = 0; rank < data.size(); ++rank) {
     receive.push_back({rank, gathered_.data<std::byte>() + rank * bytes, static_cast<size_t>(bytes)});
   }
-  // The own branch already stands in its place: send it from there, receive the other's.
+  // The own branch is in its place already: send it from there, receive the other one.
   std::vector<comm::Segment> send, others;
   for (const comm::Segment& segment : receive) {
     if (segment.peer == data.rank()) continue;
@@ -238,7 +177,7 @@ sampling::StepDecision Denoiser::decide(int64_t step, double timestep, const Ten
 
 void Denoiser::velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision,
                         const wan::Probe& probe) {
-  if (decision.work == sampling::StepWork::kReuseVelocity) return;  // it still stands in velocity_
+  if (decision.work == sampling::StepWork::kReuseVelocity) return;  // velocity_ still has it
   const int64_t batch = local_branches();
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
   const TensorView input = repeated(input_.of(latents), batch);
@@ -270,7 +209,7 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const sampli
   }
 }
 
-// The step once more, now with a look at every value on the way. All ranks come here together, for they have gathered
+// Computes the step again and checks every intermediate value. All ranks come here together, for they have gathered
 // the same velocity.
 void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const wan::Probe& probe) {
   const bool spoiled = first_non_finite(local_).has_value();
@@ -286,7 +225,7 @@ void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blo
   const std::optional<std::string> weight =
       spoiled_weight(files.weights, wan::transformer_tensors(files.config), setup_.plan.dtype, &world_);
   fail("{}, rank {}: NaN or infinity comes first in {} of {}, {}; {}", step_, place.rank, place.name,
-       component_name(expert_), weight ? "from " + *weight : "whose weights are finite", kGoOnAnyway);
+       expert_name(expert_), weight ? "from " + *weight : "whose weights are finite", kGoOnAnyway);
 }
 
 void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
@@ -297,7 +236,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   for (int64_t i = 0; i < steps; ++i) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
     load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
-    require_unchanged_weights();
+    setup_.weights.require_unchanged(expert_);
     step_ = fmt::format("step {} of {}", i + 1, steps);
     world_.set_step(step_);
     context_->set_step(step_);
@@ -324,9 +263,9 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);
   }
   put_given_frames(setup_.conditions, latents);
-  require_unchanged_weights();
-  if (world_.rank() == 0 && setup_.experts[expert_].cache) setup_.experts[expert_].cache->finish();
-  pass_notes_on();
+  setup_.weights.require_unchanged(expert_);
+  setup_.weights.finish_cache(expert_);
+  setup_.weights.report(expert_);
 }
 
 attention::Counters Denoiser::attention_counters() const { return attention_->counters(); }

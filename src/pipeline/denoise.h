@@ -10,14 +10,13 @@
 
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
-#include "zoetrope/generate.h"
+#include "zoetrope/model.h"
 
 #include "device/stream.h"
-#include "io/weight_cache.h"
-#include "io/weights.h"
 #include "models/wan/transformer/transformer.h"
 #include "parallel/layout.h"
 #include "pipeline/conditions.h"
+#include "pipeline/expert_weights.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/shared_once.h"
@@ -33,13 +32,9 @@ struct SharedContext {
   std::unique_ptr<wan::TextContext> context;
 };
 
-// What ranks of one process share while denoising.
-struct SharedExpert {
-  SharedOnce<const wan::TransformerWeights> weights;
-  // Set by the rank that makes the weights, before the others have them.
-  std::weak_ptr<const io::Weights> source;
-  std::shared_ptr<io::WeightCache> cache;  // on disk; null without weight_cache
-  SharedOnce<SharedContext> contexts[2];   // by data coordinate
+// Of one run, by expert and data coordinate.
+struct SharedContexts {
+  SharedOnce<SharedContext> of[2][2];
 };
 
 class Denoiser {
@@ -52,12 +47,9 @@ class Denoiser {
     const PromptEmbeddings& prompts;      // conditional, then unconditional where guided
     const Conditions& conditions;
     bool mask_padding_tokens;
-    SharedExpert* experts;  // [2]
-    int load_threads;       // of this process
-    bool every_rank_loads;  // ranks are processes: each reads weights of its own
-    const GenerateCallbacks& callbacks;
-    std::string weight_cache = {};  // folder, or empty
-    bool check_finite = true;       // of every step
+    ExpertWeights& weights;
+    SharedContexts& contexts;
+    bool check_finite = true;  // of every step
   };
   // Collective over `world`. Plans attention and books its memory.
   Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing);
@@ -86,12 +78,9 @@ class Denoiser {
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision,
                 const wan::Probe& probe);
-  void gather(int64_t local);  // of the first so many of the rank's own branches
+  void gather(int64_t local);  // of the rank's first `local` branches
   [[noreturn]] void fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks,
                                     const wan::Probe& probe);
-  std::shared_ptr<const io::Weights> open_weights(int expert);
-  void require_unchanged_weights() const;  // Error where files are not what they were when they were opened
-  void pass_notes_on() const;              // of the caches on disk
 
   Setup setup_;
   Stream& stream_;

@@ -12,7 +12,7 @@ constexpr int64_t kPiece = int64_t{1} << 20;  // elements of a mapped weight tha
 
 bool is_spoiled(const io::WeightSource& source, const std::string& name, DType dtype) {
   const int64_t elements = source.info(name).shape.size();
-  // What is not in a file as it stands is made as a whole for every part that is asked for.
+  // What a file does not hold as it is would be made as a whole for every part.
   const int64_t count = source.mapped(name) ? std::min(kPiece, elements) : elements;
   const Tensor piece = Tensor::uninitialized(dtype, {count});
   for (int64_t begin = 0; begin < elements; begin += count) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/video.h"
 #include "trace/elapsed.h"
 
 namespace zoetrope::pipeline {
@@ -137,12 +138,12 @@ void FrameQueue::write(const TensorView& frame, int64_t index) {
     const float* from = frame.data<float>() + begin;
     for (int64_t i = 0; i < count; ++i) unit[static_cast<size_t>(i)] = std::clamp(0.5f * from[i] + 0.5f, 0.0f, 1.0f);
     const std::span<const float> piece(unit.data(), static_cast<size_t>(count));
-    io::to_u8(output_.writer.rounding(), piece, bytes.data() + begin);
+    io::to_u8(output_.sink.rounding(), piece, bytes.data() + begin);
     if (!output_.floats) continue;
     std::copy(piece.begin(), piece.end(), output_.floats.select(0, index).data<float>() + begin);
-    io::to_u8(io::PixelRounding::kTruncate, piece, output_.bytes.select(0, index).data<uint8_t>() + begin);
+    io::to_u8(PixelRounding::kTruncate, piece, output_.bytes.select(0, index).data<uint8_t>() + begin);
   }
-  output_.writer.add_frame(bytes.data());
+  output_.sink.add_frame(bytes.data());
 }
 
 }  // namespace zoetrope::pipeline

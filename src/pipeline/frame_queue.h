@@ -1,4 +1,4 @@
-// Frames on their way from the decoder to the output. A thread of its own clamps them, converts them to bytes and
+// A queue of frames from the decoder to the output. Its thread clamps them, converts them to bytes and
 // encodes them while later frames are being decoded, so that decoding waits only where the output is slower than the
 // VAE. Knows no VAE and no ranks.
 #pragma once
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "zoetrope/tensor.h"
+#include "zoetrope/video.h"
 
-#include "io/video.h"
 #include "trace/trace.h"
 
 namespace zoetrope::pipeline {
@@ -27,7 +27,7 @@ class FrameQueue {
   static constexpr size_t kMostAtOnce = kMostWaiting + 2;
 
   struct Output {
-    io::FrameWriter& writer;
+    FrameSink& sink;
     TensorView floats;  // [F, H, W, 3] F32 in [0, 1]: a copy for a dump, or null
     TensorView bytes;   // [F, H, W, 3] U8, truncated: the same
   };

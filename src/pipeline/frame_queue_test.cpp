@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/video.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 // Keeps what it is given; may be held up, and may fail.
 class RecordingWriter final : public io::FrameWriter {
  public:
-  RecordingWriter(int64_t width, int64_t height, io::PixelRounding rounding = io::PixelRounding::kTruncate)
+  RecordingWriter(int64_t width, int64_t height, PixelRounding rounding = PixelRounding::kTruncate)
       : FrameWriter({static_cast<int>(width), static_cast<int>(height), 16, {}}), rounding_(rounding) {}
 
   void add_frame(const uint8_t* rgb) override {
@@ -29,7 +30,7 @@ class RecordingWriter final : public io::FrameWriter {
     frames_.emplace_back(rgb, rgb + frame_bytes());
   }
   void finish() override {}
-  io::PixelRounding rounding() const override { return rounding_; }
+  PixelRounding rounding() const override { return rounding_; }
 
   void hold(bool held) {
     const std::lock_guard lock(mutex_);
@@ -44,7 +45,7 @@ class RecordingWriter final : public io::FrameWriter {
   const std::vector<std::vector<uint8_t>>& frames() const { return frames_; }
 
  private:
-  const io::PixelRounding rounding_;
+  const PixelRounding rounding_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false;
@@ -64,8 +65,8 @@ void fill(const TensorView& frame, int64_t index) {
 TEST(FrameQueue, EveryFrameArrivesInOrderAsTheSameBytes) {
   // More values than one piece and no whole number of them; more frames than may wait.
   constexpr int64_t kFrames = 11, kHeight = 48, kWidth = 64;
-  for (const auto& [rounding, to_u8] : {std::pair{io::PixelRounding::kTruncate, &io::to_u8_truncate},
-                                        std::pair{io::PixelRounding::kRound, &io::to_u8_round}}) {
+  for (const auto& [rounding, to_u8] :
+       {std::pair{PixelRounding::kTruncate, &io::to_u8_truncate}, std::pair{PixelRounding::kRound, &io::to_u8_round}}) {
     RecordingWriter writer(kWidth, kHeight, rounding);
     const Shape frame{kHeight, kWidth, 3}, clip{kFrames, kHeight, kWidth, 3};
     const Tensor floats(DType::kF32, clip), bytes(DType::kU8, clip);

@@ -11,29 +11,65 @@
 #include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
+namespace {
+
+using Loras = std::vector<LoraFile>;
+
+const std::vector<std::pair<std::string, WeightSource>> kWeights = {{"checkpoint", WeightSource::kCheckpoint},
+                                                                    {"random", WeightSource::kRandom}};
+const std::vector<std::pair<std::string, sampling::SigmaGrid>> kGrids = {{"linspace", sampling::SigmaGrid::kFromOne},
+                                                                         {"legacy", sampling::SigmaGrid::kFrom999}};
+const std::vector<std::pair<std::string, DType>> kDTypes = {{"bf16", DType::kBF16}, {"float32", DType::kF32}};
+
+std::vector<std::pair<std::string, sampling::SolverKind>> solvers() {
+  std::vector<std::pair<std::string, sampling::SolverKind>> words;
+  for (const std::string& name : sampling::solver_names()) words.emplace_back(name, sampling::parse_solver_kind(name));
+  return words;
+}
+
+std::vector<std::string> parse_names(std::string_view text) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    names.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+std::string names_text(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ",")); }
+
+}  // namespace
+
+const char* dtype_word(DType dtype) {
+  for (const auto& word : kDTypes)
+    if (word.second == dtype) return word.first.c_str();
+  return dtype_name(dtype);
+}
 
 OptionSet describe_options(GenerateOptions& o) {
   OptionSet set;
   set.text("model", o.model, "checkpoint folder in the diffusers layout; with weights=random also a name from configs/")
-      .choice("weights", o.weights, {"checkpoint", "random"},
+      .choice("weights", o.weights, kWeights,
               "random fills every tensor by formula instead of reading it, to measure without a download")
-      .integer("weights_seed", o.weights_seed, {0, INT64_MAX}, "of the weights that weights=random makes; unset: 0")
-      .text("weight_cache", o.weight_cache,
-            "folder that keeps weights in the form they are computed with, so that the next start only maps them")
-      .text("lora", o.lora,
-            "LoRA files with their strengths, FILE:0.8,FILE2:1, added to the transformer's weights (of two experts to "
-            "both) while they are read")
-      .text("lora_high", o.lora_high, "likewise, of two experts to the high-noise one alone")
-      .text("lora_low", o.lora_low, "likewise, of two experts to the low-noise one alone")
+      .integer("weights_seed", o.weights_seed, {0, INT64_MAX}, "seed of random weights; unset: 0")
+      .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
+      .value<Loras>("lora", o.lora, "text", parse_loras, loras_text,
+                    "LoRA files with strengths, FILE:0.8,FILE2:1, merged into the transformer (both experts of two) "
+                    "while it is loaded")
+      .value<Loras>("lora_high", o.lora_high, "text", parse_loras, loras_text,
+                    "the same for the high-noise expert alone")
+      .value<Loras>("lora_low", o.lora_low, "text", parse_loras, loras_text, "the same for the low-noise expert alone")
       .text("prompt", o.prompt, "what the video shows")
       .text("negative_prompt", o.negative_prompt, "what it should not show")
       .text("image", o.image, "PNG or JPEG that the video begins with (image to video, text and image to video)")
       .text("last_image", o.last_image, "PNG or JPEG that the video ends with (first and last frame to video)")
       .text("control_video", o.control_video, "video file or folder of pictures that the video follows (VACE)")
-      .text("mask", o.mask, "video, folder or picture; of control_video white is made anew and black stays (VACE)")
-      .text("reference_images", o.reference_images, "pictures of what the video shows, A.png,B.png (VACE)")
+      .text("mask", o.mask,
+            "video, folder or picture; white parts of control_video are regenerated, black parts stay (VACE)")
+      .value<std::vector<std::string>>("reference_images", o.reference_images, "text", parse_names, names_text,
+                                       "pictures of what the video shows, A.png,B.png (VACE)")
       .numbers("conditioning_scale", o.conditioning_scale, {-100, 100},
-               "how strongly control_video and reference_images are followed: one number, or one a control layer as "
+               "how strongly control_video and reference_images are followed: one number, or one per control layer as "
                "1,0.8; unset: 1 (VACE)")
       .integer("height", o.height, {16, 16384}, "pixels, a multiple of 16")
       .integer("width", o.width, {16, 16384}, "pixels, a multiple of 16")
@@ -47,17 +83,16 @@ OptionSet describe_options(GenerateOptions& o) {
       .number("flow_shift", o.flow_shift, {0.01, 100}, "shift of the noise schedule; unset: the checkpoint's")
       .number("boundary_ratio", o.boundary_ratio, {0, 1},
               "share of the noise schedule above which the high-noise expert works; unset: the checkpoint's")
-      .choice("scheduler", o.scheduler, sampling::solver_names(),
-              "solver of the flow equation; unset: the checkpoint's")
-      .choice("sigma_grid", o.sigma_grid, {"linspace", "legacy"},
+      .choice("scheduler", o.scheduler, solvers(), "solver of the flow equation; unset: the checkpoint's")
+      .choice("sigma_grid", o.sigma_grid, kGrids,
               "UniPC's noise levels: linspace as diffusers >= 0.37, legacy as <= 0.36 and the native code")
       .numbers("sigmas", o.sigmas, {0, 1},
                "noise level of each step before the shift, falling, without the final 0, instead of "
                "num_inference_steps of a grid")
       .numbers("timesteps", o.timesteps, {0, 1e6}, "the same as timesteps, 1000 times the noise levels")
       .integer("seed", o.seed, {-1, INT64_MAX},
-               "of the initial noise, as PyTorch's CPU generator draws it; -1 draws one and says which")
-      .integer("max_sequence_length", o.max_sequence_length, {1, 512}, "text tokens that the prompt is cut to")
+               "seed of the initial noise, as PyTorch's CPU generator draws it; -1 draws one and prints it")
+      .integer("max_sequence_length", o.max_sequence_length, {1, 512}, "most tokens of a prompt; the rest is cut off")
       .flag("mask_padding_tokens", o.mask_padding_tokens,
             "let cross-attention see the prompt's own tokens only; the reference attends to the padding too")
       .text("latents", o.latents, "safetensors file with the initial noise (latents.init, or its only tensor)")
@@ -66,33 +101,33 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
       .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks");
   describe_step_cache_options(set, o);
-  set.dtype("dtype", o.dtype, "of the transformer")
-      .dtype("text_encoder_dtype", o.text_encoder_dtype, "of the text encoder")
-      .dtype("vae_dtype", o.vae_dtype, "of the VAE")
+  set.choice("dtype", o.dtype, kDTypes, "dtype of the transformer's weights and activations", zoetrope::dtype_word)
+      .choice("text_encoder_dtype", o.text_encoder_dtype, kDTypes,
+              "dtype of the text encoder's weights and activations", zoetrope::dtype_word)
+      .choice("vae_dtype", o.vae_dtype, kDTypes, "dtype of the VAE's weights and activations", zoetrope::dtype_word)
       .flag("vae_tiling", o.vae_tiling,
             "encode and decode in overlapping tiles that are blended, as the reference does when asked")
       .integer("vae_parallel", o.vae_parallel, {1, 4096},
                "ranks that share the rows of a frame in the VAE; unset: as the planner chooses")
-      .number("memory_limit", o.memory_limit, {0.001, 1e6},
-              "GB that this process may use, refused before loading where it would need more; unset: what is available")
+      .number(
+          "memory_limit", o.memory_limit, {0.001, 1e6},
+          "GB that this process may use; a run that needs more is refused before it loads; unset: what is available")
       .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
-      .integer(
-          "threads", o.threads, {1, 4096},
-          "compute threads of this process, shared by its ranks; unset: the cores of its affinity and its CPU quota");
+      .integer("threads", o.threads, {1, 4096},
+               "compute threads of this process, shared by its ranks; unset: its cores, by affinity and CPU quota");
   set.text("hardware", o.hardware, kHardwareHelp);
   attention::describe_strategy_options(set, o.strategy);
   set.integer("context_parallelism", o.context_parallelism, {-1, 4096},
-              "ranks a sequence is split over; -1: what is left")
+              "ranks that share a sequence; -1: those left over")
       .integer("data_parallelism", o.data_parallelism, {-1, 4096},
                "2 runs the two guidance branches on two halves of the ranks; unset: as the planner chooses")
       .integer("fsdp_parallelism", o.fsdp_parallelism, {-1, 4096}, "only 1 so far")
       .integer("tensor_parallelism", o.tensor_parallelism, {-1, 4096}, "only 1 so far")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
                "sequences shorter than this stay unsharded (every rank computes the same)")
-      .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
+      .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds that a wait for another rank may last")
       .flag("check_finite", o.check_finite,
-            "end the run where NaN or infinity turns up, and name the first tensor, step and rank that has it; false "
-            "goes on to a video of them")
+            "end the run where NaN or infinity appears, and name the first tensor, step and rank; false continues")
       .flag("compare_one_rank", o.compare_one_rank, "afterwards denoise again on one rank and print the difference");
   for (const char* axis : {"context", "data", "fsdp", "tensor"}) {
     set.alias(fmt::format("ici_{}_parallelism", axis).c_str(), fmt::format("{}_parallelism", axis).c_str());
@@ -126,10 +161,28 @@ void check_multiple(const char* key, int64_t value, int64_t unit) {
        below > 0 ? fmt::format("{} and ", below) : "", below + unit);
 }
 
+// By the descriptions of the keys.
+void check_ranges(const GenerateOptions& options) {
+  for (const DType dtype : {options.dtype, options.text_encoder_dtype, options.vae_dtype})
+    if (dtype != DType::kBF16 && dtype != DType::kF32)
+      fail("options: {} is no dtype to compute with; BF16 or F32 is", dtype_name(dtype));
+  GenerateOptions copy;
+  OptionSet set = describe_options(copy);
+  for (const auto& [key, value] : changed_settings(options)) set.set(key, value, "options");
+}
+
 }  // namespace
 
-void check_options(const GenerateOptions& o) {
+void check_model_options(const GenerateOptions& o) {
+  check_ranges(o);
   if (o.model.empty()) fail("model: name the checkpoint folder, as model=FOLDER or in the configuration file");
+  for (const auto& [key, loras] :
+       {std::pair("lora", &o.lora), std::pair("lora_high", &o.lora_high), std::pair("lora_low", &o.lora_low)})
+    check_loras(key, *loras);
+}
+
+void check_options(const GenerateOptions& o) {
+  check_model_options(o);
   if (o.prompt.empty()) fail("prompt: say what the video shows, as prompt=\"a red cat on a market\"");
   check_multiple("height", o.height, 16);
   check_multiple("width", o.width, 16);
@@ -137,10 +190,6 @@ void check_options(const GenerateOptions& o) {
     const int64_t below = (o.num_frames - 1) / 4 * 4 + 1;
     fail("num_frames={}: must be 4k + 1; the nearest are {} and {}", o.num_frames, below, below + 4);
   }
-  parse_loras("lora", o.lora);
-  parse_loras("lora_high", o.lora_high);
-  parse_loras("lora_low", o.lora_low);
-  if (o.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
   const std::string hardware = if_exists(o.hardware);
   check_files_differ({{"hardware", hardware}, {"latents", o.latents}, {"output", o.output}, {"trace", o.trace}});
 }

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "zoetrope/generate.h"
+#include "zoetrope/model.h"
 
 #include "base/options.h"
 
@@ -13,8 +13,24 @@ namespace zoetrope::pipeline {
 // Of the key `hardware`, wherever something is planned.
 inline constexpr const char* kHardwareHelp =
     "profile that the planner chooses with: a name of configs/hardware/ or a file; unset: what `zoetrope calibrate` or "
-    "a "
-    "first use measured here";
+    "a first use measured on this machine";
+
+// Everything that `zoetrope generate` runs with.
+struct GenerateOptions : ModelOptions, Request {
+  std::string model;               // checkpoint folder; with random weights a name of configs/ too
+  std::string output = "out.mp4";  // see video_file()
+  std::string dump;                // folder for run.safetensors
+  bool frames_in_memory = false;   // no key: the caller wants Video::frames
+};
+
+// With the file that was written.
+struct GenerateResult : Video {
+  std::string written;    // rank 0
+  bool replaced = false;  // a file of that name was there before; rank 0
+};
+
+// What a dtype is called in settings: "bf16" or "float32".
+const char* dtype_word(DType dtype);
 
 // Binds the keys to the fields; `options` must outlive the set.
 OptionSet describe_options(GenerateOptions& options);
@@ -22,8 +38,9 @@ OptionSet describe_options(GenerateOptions& options);
 // The keys whose values are not the defaults, with their values.
 std::map<std::string, std::string> changed_settings(const GenerateOptions& options);
 
-// Throws Error for what is wrong whatever the model is: an empty prompt or model, sizes no Wan model can make (naming
-// the nearest that it can), an empty output.
+// Throws Error for what is wrong whatever the model is: values out of range, which programs can set, an empty model.
+void check_model_options(const GenerateOptions& options);
+// Also for an empty prompt and for sizes no Wan model can make (naming the nearest that it can).
 void check_options(const GenerateOptions& options);
 
 }  // namespace zoetrope::pipeline

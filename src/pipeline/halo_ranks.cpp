@@ -28,7 +28,7 @@ void HaloRanks::exchange(const TensorView& first, const TensorView& last, const 
 
 void HaloRanks::gather_rows(const TensorView& mine, IndexRange own, const TensorView& all) {
   ZT_CHECK(mine.contiguous() && all.contiguous() && mine.extent(0) == own.size());
-  // Who has which rows is said by each, so that nothing here depends on how rows are dealt out. 16 bytes beside an
+  // Every rank says which rows it has, so nothing here depends on how rows are divided. 16 bytes next to an
   // attention over the whole frame.
   std::vector<IndexRange> ranges(static_cast<size_t>(parts()));
   ranks_.all_gather(&own, ranges.data(), sizeof own, kGatherRows);
@@ -60,7 +60,7 @@ void FrameGather::post(Stream& stream, const TensorView& mine, const TensorView&
       receives.push_back({part, rows.raw(), rows.bytes()});
     }
     if (!receives.empty()) work_ = ranks_.exchange({}, receives, kFrameRows);
-    copy(stream, place(0), mine);  // while theirs are on their way
+    copy(stream, place(0), mine);  // while theirs arrive
   } else {
     if (!sent_ || !(sent_.shape() == mine.shape())) sent_ = Tensor::uninitialized(mine.dtype(), mine.shape());
     copy(stream, sent_, mine);

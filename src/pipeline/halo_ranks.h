@@ -1,4 +1,4 @@
-// The rows beside a rank's own, from the ranks that have them: what a VAE that is split over ranks is handed, and how
+// The rows next to a rank's own, from the ranks that have them: what a VAE that is split over ranks needs, and how
 // the rows of its frames come together. Moves rows; what is done with them is the VAE's business.
 #pragma once
 

@@ -13,6 +13,7 @@
 #include "models/wan/clip/clip_pixels.h"
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/conditions.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/model_class.h"
 
 namespace zoetrope::pipeline {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "zoetrope/generate.h"
 #include "zoetrope/tensor.h"
 
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {

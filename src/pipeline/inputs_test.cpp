@@ -31,7 +31,7 @@ GenerateOptions sized(int64_t height, int64_t width) {
 
 // Frames f of one brightness each, 10·f.
 void write_clip(const fs::path& output, int frames, int width, int height) {
-  io::VideoFormat format;
+  VideoFormat format;
   format.width = width;
   format.height = height;
   const auto writer = io::FrameWriter::open(output, format);
@@ -78,7 +78,7 @@ TEST_F(InputFiles, AFolderOfFramesIsAControlVideo) {
   GenerateOptions options = sized(32, 48);
   options.control_video = (folder / "frames").string();
   options.mask = (folder / "mask").string();
-  options.reference_images = recorded_input("wan21_vace", "reference_0.png");
+  options.reference_images = {recorded_input("wan21_vace", "reference_0.png")};
   const Inputs inputs = read_inputs(options, vace);
   EXPECT_EQ(inputs.control_video.shape(), (Shape{5, 32, 48, 3}));
   EXPECT_EQ(inputs.mask_frames(5).shape(), (Shape{5, 32, 48, 3}));
@@ -131,14 +131,14 @@ TEST_F(InputFiles, AMaskOfAnotherLengthIsRefused) {
 TEST_F(InputFiles, ATinyReferenceIsRefused) {
   write_clip(folder / "tiny.png", 1, 7, 20);
   GenerateOptions options = sized(32, 48);
-  options.reference_images = (folder / "tiny.png").string();
+  options.reference_images = {(folder / "tiny.png").string()};
   EXPECT_THAT(refusal(options), AllOf(HasSubstr("tiny.png is 7 x 20"), HasSubstr("at least 8 pixels")));
 }
 
 TEST_F(InputFiles, WhatIsNoPictureIsRefusedByName) {
   folder.write("cat.png", "this is text");
   GenerateOptions options = sized(32, 48);
-  options.reference_images = (folder / "cat.png").string();
+  options.reference_images = {(folder / "cat.png").string()};
   EXPECT_THAT(refusal(options), HasSubstr("cat.png"));
 }
 

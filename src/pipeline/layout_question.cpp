@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "models/wan/step_work.h"
 #include "pipeline/decode_frames.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/prompt_ranks.h"
 #include "pipeline/step_cache_options.h"
 
@@ -111,7 +112,7 @@ ParallelLayout lay_out(const GenerateOptions& o, const RunPlan& plan, const Mode
   return layout;
 }
 
-// Contradictions between a name and a key are refused here; U is held against the ranks by the search: any that a name
+// Contradictions between a name and a key are refused here; the search checks U against the ranks: any that a name
 // and the heads allow will do.
 void check_keys(const GenerateOptions& o, int64_t heads, int ranks) {
   std::array axes{Axis{"data_parallelism", 1}, Axis{"fsdp_parallelism", o.fsdp_parallelism},
@@ -144,7 +145,7 @@ ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, con
   try {
     return lay_out(o, plan, model, ranks, 1);
   } catch (const Error& refusal) {
-    // What a key says may be possible with the branches dealt out.
+    // What a key says may be possible with the branches divided.
     if (!plan.guided || o.strategy.deterministic || ranks % 2 != 0) throw;
     try {
       return lay_out(o, plan, model, ranks, 2);
@@ -211,7 +212,7 @@ planner::Question attention_question(const attention::Problem& problem, const at
     workload.experts.emplace_back().name = "attention";
     return workload;
   };
-  q.memory_limit = planner::Bytes::most();  // attention::plan books it, or says that it cannot
+  q.memory_limit = planner::Bytes::most();  // attention::plan allocates it, or throws
   return q;
 }
 

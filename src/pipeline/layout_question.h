@@ -4,10 +4,10 @@
 #pragma once
 
 #include "zoetrope/attention.h"
-#include "zoetrope/generate.h"
 
 #include "parallel/layout.h"
 #include "pipeline/admission.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
 #include "planner/search.h"
@@ -20,7 +20,7 @@ parallel::ParallelLayout layout_by_rule(const GenerateOptions& options, const Ru
                                         int ranks);
 
 // Of `memory` the options are the run's; its layout does not matter. Throws Error where keys contradict themselves;
-// what they fix is held against the ranks by the search.
+// the search checks what they fix against the ranks.
 planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks);
 
 // One attention problem of its own, with all ranks in one context. Throws Error for keys that are not possible.

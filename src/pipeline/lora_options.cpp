@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "models/wan/tensor_tables.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -21,24 +22,20 @@ std::string_view trimmed(std::string_view text) {
                                          : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-LoraEntry parse_entry(const std::string& key, std::string_view entry) {
-  if (entry.empty()) fail("{}: an entry between commas is empty; write it as {}", key, kExample);
+LoraFile parse_entry(std::string_view entry) {
+  if (entry.empty()) fail("an entry between commas is empty; write it as {}", kExample);
   const size_t colon = entry.rfind(':');
   if (colon == std::string_view::npos) return {std::string(entry), 1};
   const std::string_view file = trimmed(entry.substr(0, colon)), strength = trimmed(entry.substr(colon + 1));
-  if (file.empty()) fail("{}: entry '{}' names no file; write it as {}", key, entry, kExample);
-  LoraEntry parsed{std::string(file), 0};
+  if (file.empty()) fail("entry '{}' names no file; write it as {}", entry, kExample);
+  LoraFile parsed{std::string(file), 0};
   const char* end = strength.data() + strength.size();
   const auto [stop, code] = std::from_chars(strength.data(), end, parsed.strength);
   if (strength.empty() || code != std::errc() || stop != end || !std::isfinite(parsed.strength)) {
     fail(
-        "{}: the strength '{}' of entry '{}' is not a number; write it as {} (a path that holds a colon needs its "
-        "strength behind it)",
-        key, strength, entry, kExample);
-  }
-  if (std::abs(parsed.strength) > kLargestStrength) {
-    fail("{}: the strength {} of entry '{}' is not between -{} and {}", key, strength, entry, kLargestStrength,
-         kLargestStrength);
+        "the strength '{}' of entry '{}' is not a number; write it as {} (a path that holds a colon needs its strength "
+        "behind it)",
+        strength, entry, kExample);
   }
   return parsed;
 }
@@ -48,19 +45,34 @@ constexpr const char* kExpertNames[] = {"transformer", "transformer_2"};
 
 }  // namespace
 
-std::vector<LoraEntry> parse_loras(const std::string& key, const std::string& text) {
-  std::vector<LoraEntry> entries;
+std::vector<LoraFile> parse_loras(std::string_view text) {
+  std::vector<LoraFile> entries;
   if (trimmed(text).empty()) return entries;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    entries.push_back(parse_entry(key, trimmed(std::string_view(text).substr(begin, end - begin))));
+    entries.push_back(parse_entry(trimmed(text.substr(begin, end - begin))));
     begin = end + 1;
   }
   return entries;
 }
 
+std::string loras_text(const std::vector<LoraFile>& loras) {
+  std::string text;
+  for (const LoraFile& lora : loras)
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", lora.file.string(), lora.strength);
+  return text;
+}
+
+void check_loras(const char* key, const std::vector<LoraFile>& loras) {
+  for (const LoraFile& lora : loras) {
+    if (std::abs(lora.strength) <= kLargestStrength) continue;
+    fail("{}: the strength {} of '{}' is not between -{} and {}", key, lora.strength, lora.file.string(),
+         kLargestStrength, kLargestStrength);
+  }
+}
+
 void merge_loras(const GenerateOptions& options, ModelFolder& model) {
-  const std::string* own[] = {&options.lora_high, &options.lora_low};
+  const std::vector<LoraFile>* own[] = {&options.lora_high, &options.lora_low};
   for (size_t i = 0; i < std::size(own); ++i) {
     if (!own[i]->empty() && model.experts.size() != std::size(own)) {
       fail("{}: {} has one transformer and no two experts; name the file in lora=", kExpertKeys[i],
@@ -69,14 +81,14 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
   }
   for (size_t i = 0; i < model.experts.size(); ++i) {
     Expert& expert = model.experts[i];
-    const auto merge = [&](const char* key, const std::string& text) {
-      for (const LoraEntry& entry : parse_loras(key, text)) {
+    const auto merge = [&](const std::vector<LoraFile>& files) {
+      for (const LoraFile& entry : files) {
         expert.loras.push_back(wan::open_lora(entry.file, entry.strength, wan::transformer_tensors(expert.config)));
         expert.weights.merge(expert.loras.back().deltas, options.check_finite);
       }
     };
-    merge("lora", options.lora);
-    merge(kExpertKeys[i], *own[i]);
+    merge(options.lora);
+    merge(*own[i]);
   }
 }
 

@@ -1,25 +1,22 @@
 // The keys `lora`, `lora_high` and `lora_low`: FILE:STRENGTH,FILE:STRENGTH, opened for the experts they are meant for.
 #pragma once
 
-#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "zoetrope/generate.h"
-
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
 
-struct LoraEntry {
-  std::filesystem::path file;
-  double strength = 1;
-};
-
-// "a.safetensors:0.8,b.safetensors": entries between commas; what stands behind an entry's last colon is its strength,
-// 1 where there is no colon. So a path with a colon needs its strength said, and one with a comma cannot be named.
-// Throws Error that names `key` and the entry.
-std::vector<LoraEntry> parse_loras(const std::string& key, const std::string& text);
+// "a.safetensors:0.8,b.safetensors": entries between commas; what follows an entry's last colon is its strength, 1
+// where there is no colon. So a path with a colon needs its strength, and one with a comma cannot be named. Throws
+// Error that names the entry.
+std::vector<LoraFile> parse_loras(std::string_view text);
+std::string loras_text(const std::vector<LoraFile>& loras);
+// Throws Error for a strength that is out of range.
+void check_loras(const char* key, const std::vector<LoraFile>& loras);
 
 // Opens the files that the options name and merges them into the experts' weights: `lora` into all, `lora_high` into
 // the high-noise expert (transformer) and `lora_low` into the low-noise one (transformer_2) of a model that has two.

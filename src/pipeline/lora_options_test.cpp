@@ -17,7 +17,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 
 void expect_entries(const std::string& text, const std::vector<std::pair<std::string, double>>& expected) {
-  const std::vector<LoraEntry> found = parse_loras("lora", text);
+  const std::vector<LoraFile> found = parse_loras(text);
   ASSERT_EQ(found.size(), expected.size()) << text;
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_EQ(found[i].file, expected[i].first) << text;
@@ -35,13 +35,14 @@ TEST(LoraOptions, EntriesAreFilesWithStrengths) {
 }
 
 TEST(LoraOptions, WhatIsNoEntryIsRefusedByName) {
-  const auto refusal = [](const std::string& text) { return error_of([&] { parse_loras("lora_high", text); }); };
-  EXPECT_THAT(refusal("a.safetensors:strong"),
-              AllOf(HasSubstr("lora_high"), HasSubstr("'a.safetensors:strong'"), HasSubstr("not a number")));
+  const auto refusal = [](const std::string& text) {
+    return error_of([&] { check_loras("lora_high", parse_loras(text)); });
+  };
+  EXPECT_THAT(refusal("a.safetensors:strong"), AllOf(HasSubstr("'a.safetensors:strong'"), HasSubstr("not a number")));
   for (const char* text : {"a:", "a:nan", "a:inf", "a:0.8x", "my:lora.safetensors", "a:0,8", "a:1e999"}) {
     EXPECT_THAT(refusal(text), HasSubstr(text == std::string("a:0,8") ? "no error" : "not a number")) << text;
   }
-  EXPECT_THAT(refusal("a:2000"), HasSubstr("between -1000 and 1000"));
+  EXPECT_THAT(refusal("a:2000"), AllOf(HasSubstr("lora_high"), HasSubstr("between -1000 and 1000")));
   EXPECT_THAT(refusal("a:1,,b:1"), HasSubstr("empty"));
   EXPECT_THAT(refusal("a:1,"), HasSubstr("empty"));
   EXPECT_THAT(refusal(":0.8"), HasSubstr("names no file"));
@@ -60,7 +61,7 @@ std::string recorded_lora(const std::string& name) {
 TEST(LoraOptions, FilesAreMergedIntoTheTransformer) {
   GenerateOptions options = options_for("wan21_t2v");
   const ModelFolder plain = ModelFolder::open(options);
-  options.lora = recorded_lora("peft") + ":0.8," + recorded_lora("original");
+  options.lora = {{recorded_lora("peft"), 0.8}, {recorded_lora("original"), 1}};
   const ModelFolder merged = ModelFolder::open(options);
   ASSERT_EQ(merged.experts[0].loras.size(), 2u);
   EXPECT_THAT(lora_lines(merged),
@@ -82,7 +83,7 @@ TEST(LoraOptions, FilesAreMergedIntoTheTransformer) {
 TEST(LoraOptions, ExpertsHaveTheirOwn) {
   GenerateOptions options = options_for("wan22_t2v");
   // A file for a model of this shape, random.
-  options.weights = "random";
+  options.weights = WeightSource::kRandom;
   const TestFolder folder;
   const Tensor change(DType::kF32, {32});
   for (const char* name : {"both", "high", "low"}) {
@@ -90,9 +91,9 @@ TEST(LoraOptions, ExpertsHaveTheirOwn) {
     writer.add("diffusion_model.blocks.0.ffn.2.diff_b", change);
     writer.write(folder / name);
   }
-  options.lora = (folder / "both").string() + ":0.1";
-  options.lora_high = (folder / "high").string() + ":0.2";
-  options.lora_low = (folder / "low").string() + ":0.3";
+  options.lora = {{folder / "both", 0.1}};
+  options.lora_high = {{folder / "high", 0.2}};
+  options.lora_low = {{folder / "low", 0.3}};
   const ModelFolder model = ModelFolder::open(options);
   ASSERT_EQ(model.experts[0].config.inner_dim(), 32);
   const char* own[] = {"high", "low"};
@@ -109,7 +110,7 @@ TEST(LoraOptions, ExpertsHaveTheirOwn) {
 
 TEST(LoraOptions, KeysOfExpertsNeedTwo) {
   GenerateOptions options = options_for("wan21_t2v");
-  options.lora_low = recorded_lora("peft");
+  options.lora_low = {{recorded_lora("peft"), 1}};
   EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), AllOf(HasSubstr("lora_low"), HasSubstr("lora=")));
 }
 
@@ -125,7 +126,7 @@ TEST(LoraOptions, MemoryIsCounted) {
     return wan::workload(model_configs(model), size, {}).experts[0].weights.in_flight.count();
   };
   const int64_t without = in_flight();
-  options.lora = recorded_lora("peft");
+  options.lora = {{recorded_lora("peft"), 1}};
   // Stored as F32: as much again, and factors of rank 4 for [48, 64] of each thread.
   EXPECT_EQ(in_flight(), 2 * without + 2 * 4 * io::merge_scratch_elements(48, 64, 4));
 }

@@ -34,7 +34,7 @@ void MemoryReport::begin(const char* component) {
 }
 
 void MemoryReport::gather() {
-  // Ranks of one process let go of what they share together; then rank 0 measures, then gives it back.
+  // Ranks of one process release what they share together; then rank 0 measures and returns the memory.
   if (world_.size() > 1) world_.barrier();
   end();
   if (world_.size() == 1 || !comm::launched_by_mpi()) return;

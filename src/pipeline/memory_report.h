@@ -1,12 +1,12 @@
-// The memory part of the timing summary: the peak of each component of a run beside what was planned. Also gives freed
-// memory back between components, so that a peak is not what an earlier one left behind.
+// The memory part of the timing summary: the peak of each component of a run next to its plan. Also returns freed
+// memory to the system between components, so that a peak is not what an earlier one left behind.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "zoetrope/communicator.h"
-#include "zoetrope/generate.h"
+#include "zoetrope/model.h"
 
 #include "planner/memory_model.h"
 #include "trace/resident.h"
@@ -20,7 +20,7 @@ class MemoryReport {
 
   // Ends the component before and begins this one.
   void begin(const char* component);
-  // Collective: ends the component and learns the largest peaks so far of all processes. Ranks have let go of what they
+  // Collective: ends the component and learns the largest peaks so far of all processes. Ranks have released what they
   // held.
   void gather();
 

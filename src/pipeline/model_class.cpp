@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -41,16 +42,6 @@ std::string taken(const std::vector<Input>& inputs) {
   if (!needed.empty()) text += fmt::format(" and {}", fmt::join(needed, " and "));
   if (!optional.empty()) text += fmt::format(" and, where wanted, {}", fmt::join(optional, ", "));
   return text;
-}
-
-std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    words.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
 }
 
 }  // namespace
@@ -120,13 +111,12 @@ void check_inputs(const GenerateOptions& o, const ModelClass& model, const wan::
 
 std::vector<fs::path> reference_paths(const GenerateOptions& o) {
   std::vector<fs::path> paths;
-  if (o.reference_images.empty()) return paths;
-  for (const std::string& word : words_of(o.reference_images)) {
-    if (word.empty()) {
+  for (const std::string& name : o.reference_images) {
+    if (name.empty()) {
       fail("reference_images={}: a name is missing; several are written as reference_images=A.png,B.png",
-           o.reference_images);
+           fmt::join(o.reference_images, ","));
     }
-    paths.emplace_back(word);
+    paths.emplace_back(name);
   }
   return paths;
 }

@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "zoetrope/generate.h"
-
 #include "models/wan/config.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
 

@@ -101,7 +101,7 @@ TEST(ModelClass, InputsThatContradictEachOtherAreRefused) {
   options.max_area = 1000;
   EXPECT_THAT(vace.refusal(options), HasSubstr("max_area: follows the shape of image"));
   options = {};
-  options.reference_images = "a.png,,b.png";
+  options.reference_images = {"a.png", "", "b.png"};
   EXPECT_THAT(vace.refusal(options), HasSubstr("a name is missing"));
   options = {};
   options.conditioning_scale = {1, 2, 3};
@@ -111,7 +111,7 @@ TEST(ModelClass, InputsThatContradictEachOtherAreRefused) {
 TEST(ModelClass, ListsAreReadInOrder) {
   GenerateOptions options;
   EXPECT_TRUE(reference_paths(options).empty());
-  options.reference_images = "a.png,b c.jpg";
+  options.reference_images = {"a.png", "b c.jpg"};
   EXPECT_EQ(reference_paths(options), (std::vector<std::filesystem::path>{"a.png", "b c.jpg"}));
   EXPECT_EQ(conditioning_scales(options, 3), (std::vector<float>{1, 1, 1}));
   options.conditioning_scale = {0.5};

@@ -7,6 +7,7 @@
 #include "models/wan/random_weights.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/lora_options.h"
 
 namespace zoetrope::pipeline {
@@ -185,10 +186,10 @@ std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) co
 ModelFolder ModelFolder::open(const fs::path& folder) { return open_folder(folder, std::nullopt); }
 ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed) { return open_folder(folder, seed); }
 ModelFolder ModelFolder::open(const GenerateOptions& options) {
-  const bool random = options.weights == "random";
+  const bool random = options.weights == WeightSource::kRandom;
   if (options.weights_seed && !random) {
-    fail("weights_seed={}: with weights={} nothing is made by formula; leave it out, or set weights=random",
-         *options.weights_seed, options.weights);
+    fail("weights_seed={}: with weights=checkpoint nothing is made by formula; leave it out, or set weights=random",
+         *options.weights_seed);
   }
   const auto seed = static_cast<uint64_t>(options.weights_seed.value_or(0));
   ModelFolder model = random ? open_random(model_or_config(options.model), seed) : open(options.model);

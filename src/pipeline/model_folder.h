@@ -9,14 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "zoetrope/generate.h"
-
 #include "io/checkpoint.h"
 #include "io/merged_source.h"
 #include "io/tensor_table.h"
 #include "io/weights.h"
 #include "models/wan/config.h"
 #include "models/wan/lora/lora.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/model_class.h"
 #include "text/tokenizer.h"
 

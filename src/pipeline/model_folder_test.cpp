@@ -49,13 +49,13 @@ float first_value(const ModelFolder& model) {
 TEST(ModelFolder, RandomWeightsAreThoseOfTheirSeed) {
   GenerateOptions options;
   options.model = recorded_model("wan21_t2v").string();
-  options.weights = "random";
+  options.weights = WeightSource::kRandom;
   const float unset = first_value(ModelFolder::open(options));
   EXPECT_EQ(unset, first_value(ModelFolder::open_random(options.model, 0)));
   options.weights_seed = 7;
   EXPECT_EQ(first_value(ModelFolder::open(options)), first_value(ModelFolder::open_random(options.model, 7)));
   EXPECT_NE(first_value(ModelFolder::open(options)), unset);
-  options.weights = "checkpoint";
+  options.weights = WeightSource::kCheckpoint;
   EXPECT_THAT(error_of([&] { ModelFolder::open(options); }),
               AllOf(HasSubstr("weights_seed=7: with weights=checkpoint"), HasSubstr("set weights=random")));
 }

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "models/wan/vae/vae_layout.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/step_cache_options.h"
 #include "text/prompt.h"
 
@@ -44,13 +44,18 @@ Shape latent_shape(const GenerateOptions& o, const ModelFolder& model, int64_t r
   return {frames + references, o.height / spatial, o.width / spatial};
 }
 
-// What the text encoder does not get to see of the prompts.
-void note_cut_prompts(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
+// Notes what the text encoder does not get to see of the prompts.
+void tokenize_prompts(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
   for (const auto& [key, prompt] : {std::pair("prompt", &o.prompt), std::pair("negative_prompt", &o.negative_prompt)}) {
-    if (prompt == &o.negative_prompt && !plan.guided) continue;
+    const bool encoded = prompt == &o.prompt || plan.guided;
     const std::string clean = text::clean_prompt(*prompt);
+    plan.prompt_ids.push_back(model.tokenizer.encode(clean, o.max_sequence_length));
+    if (encoded && !o.prompt.empty() && plan.prompt_ids.back().empty()) {
+      fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>", model.tokenizer_folder.string(),
+           *prompt);
+    }
     const std::string_view lost = model.tokenizer.cut_off(clean, o.max_sequence_length);
-    if (lost.empty()) continue;
+    if (!encoded || lost.empty()) continue;
     plan.notes.push_back(fmt::format("{} has more than max_sequence_length={} tokens and is cut before '{}'", key,
                                      o.max_sequence_length, printable(lost)));
   }
@@ -58,12 +63,13 @@ void note_cut_prompts(const GenerateOptions& o, const ModelFolder& model, RunPla
 
 sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
   sampling::SolverConfig config;
-  config.kind = sampling::parse_solver_kind(o.scheduler.empty() ? model.scheduler.class_name : o.scheduler);
-  if (config.kind != sampling::parse_solver_kind(model.scheduler.class_name)) {
-    plan.notes.push_back(
-        fmt::format("scheduler {} instead of {}, which the checkpoint names", o.scheduler, model.scheduler.class_name));
+  const sampling::SolverKind stored = sampling::parse_solver_kind(model.scheduler.class_name);
+  config.kind = o.scheduler.value_or(stored);
+  if (config.kind != stored) {
+    plan.notes.push_back(fmt::format("scheduler {} instead of {}, which the checkpoint names",
+                                     sampling::solver_name(config.kind), model.scheduler.class_name));
   }
-  config.grid = o.sigma_grid == "legacy" ? sampling::SigmaGrid::kFrom999 : sampling::SigmaGrid::kFromOne;
+  config.grid = o.sigma_grid;
   config.steps = o.num_inference_steps;
   config.sigmas = o.sigmas;
   config.timesteps = o.timesteps;
@@ -95,7 +101,7 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   plan.latent = latent_shape(o, model, plan.references);
   plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();
   plan.channels = config.out_channels;
-  plan.dtype = dtype_of(o.dtype);
+  plan.dtype = o.dtype;
   plan.guided = o.guidance_scale > 1;
   plan.guidance[0] = o.guidance_scale;
   plan.guidance[1] = o.guidance_scale_2.value_or(o.guidance_scale);
@@ -113,7 +119,7 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   }
   plan.step_count = step_count(plan);
   plan.step_cache = step_cache_settings(o, model, plan);
-  note_cut_prompts(o, model, plan);
+  tokenize_prompts(o, model, plan);
   return plan;
 }
 

@@ -6,17 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "zoetrope/generate.h"
-
 #include "models/sampling/solver.h"
 #include "models/sampling/step_cache.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
 
 struct RunPlan {
   Shape latent;            // {T, h, w} in latent cells, those of reference images included
-  int64_t references = 0;  // of T, the first so many: dropped at the end
+  int64_t references = 0;  // how many of the first T are reference images: dropped at the end
   int64_t tokens = 0;
   int64_t channels = 0;  // of the latents; the transformer may take more
   DType dtype = DType::kBF16;
@@ -26,7 +25,8 @@ struct RunPlan {
   sampling::SolverConfig solver;
   sampling::StepCount step_count;
   sampling::StepCacheSettings step_cache;
-  std::vector<std::string> notes;  // where an option overrides the checkpoint
+  std::vector<std::vector<int32_t>> prompt_ids;  // tokens of the prompt and of the negative one, </s> included
+  std::vector<std::string> notes;                // where an option overrides the checkpoint
 
   int64_t steps() const { return solver.steps; }
   int expert_at(double timestep) const { return timestep >= boundary ? 0 : 1; }

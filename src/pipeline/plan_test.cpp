@@ -84,7 +84,7 @@ TEST_F(Plan, TheBoundaryDividesTheTimestepsBetweenTheExperts) {
 TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
   GenerateOptions options = one_expert();
   options.flow_shift = 5;
-  options.scheduler = "flow_match_euler";
+  options.scheduler = sampling::SolverKind::kFlowMatchEuler;
   const RunPlan plan = plan_run(options, wan21);
   EXPECT_EQ(plan.solver.shift, 5);
   EXPECT_EQ(plan.solver.kind, sampling::SolverKind::kFlowMatchEuler);
@@ -92,7 +92,7 @@ TEST_F(Plan, WhatDiffersFromTheCheckpointIsNoted) {
                                                         HasSubstr("scheduler flow_match_euler instead of UniPC")));
   options = one_expert();
   options.flow_shift = 3;
-  options.scheduler = "unipc";
+  options.scheduler = sampling::SolverKind::kUniPC;
   EXPECT_TRUE(plan_run(options, wan21).notes.empty());
 }
 

@@ -1,6 +1,7 @@
 #include "pipeline/planned_run.h"
 
 #include "base/error.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/inputs.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/prompt_context.h"
@@ -8,7 +9,7 @@
 namespace zoetrope::pipeline {
 namespace {
 
-// What they say changes values, files and waiting, but not how much is held or computed.
+// They change values, files and waiting, but not how much is stored or computed.
 constexpr const char* kOfRunning[] = {
     "weights_seed", "weight_cache",        "conditioning_scale", "seed",  "latents",      "output",
     "fps",          "mask_padding_tokens", "comm_timeout",       "trace", "check_finite", "compare_one_rank"};
@@ -30,12 +31,12 @@ PlannedRun::PlannedRun(const GenerateOptions& given)
       options(with_size_of_image(given, model)),
       plan(plan_run(options, model)),
       configs(model_configs(model)) {
-  configs.mapped = options.weights != "random";
+  configs.mapped = options.weights != WeightSource::kRandom;
 }
 
 MemoryQuestion PlannedRun::memory() const {
   MemoryQuestion question{options, configs};
-  if (!options.prompt.empty()) question.prompt_tokens = prompt_tokens(model, options);
+  if (!options.prompt.empty()) question.prompt_tokens = token_counts(plan);
   return question;
 }
 

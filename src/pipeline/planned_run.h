@@ -1,13 +1,12 @@
 // A run that is planned and not started, as `zoetrope inspect` and `zoetrope plan` ask about it: generate's keys, with
-// its refusals as far as they have to do with what a run holds and how long it takes. Of files only configs are read,
-// LoRA files, and the picture that max_area follows.
+// the refusals that concern its memory and time. Reads configs, LoRA files, and the picture that max_area follows;
+// nothing else.
 #pragma once
-
-#include "zoetrope/generate.h"
 
 #include "base/options.h"
 #include "models/wan/workload.h"
 #include "pipeline/admission.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
 

@@ -1,4 +1,4 @@
-// What the planner predicted of a run beside what the run took, part by part, and where the two are furthest apart. The
+// What the planner predicted for a run and what the run took, part by part, and where the two differ most. The
 // memory of the same run is memory_report.h.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "zoetrope/attention.h"
-#include "zoetrope/generate.h"
+#include "zoetrope/model.h"
 
 #include "planner/simulator.h"
 #include "trace/timing.h"

@@ -74,7 +74,7 @@ std::optional<ProfileChoice> measured(const planner::HardwareProfile& any_cpu, c
   return choice;
 }
 
-// One place says what this machine could give: a profile's figure is of another day, or of another machine.
+// Only the machine itself says how much memory it has: a profile's figure is of another day or machine.
 void set_memory(planner::HardwareProfile& hardware, const Job& job) {
   const std::vector<planner::MemoryLimit> limits =
       planner::memory_limits(query_here(job.processes ? job.ranks_per_host : 1, job.threads * job.ranks_here()));
@@ -92,13 +92,13 @@ ProfileChoice named(const std::string& hardware, const Job& job) {
   return choice;
 }
 
-// A file that ranks who were processes calibrated, and the job that its name tells.
+// A file that several processes calibrated together, and the job that its name says.
 struct ShapedFile {
   fs::path path;
   int hosts = 0, ranks_per_host = 0;
 };
 
-// Sorted by how near their job is to `job`: as many hosts, then as many ranks a host.
+// Sorted by how near their job is to `job`: equal hosts first, then equal ranks per host.
 std::vector<ShapedFile> files_of_processes(const Job& job) {
   std::vector<ShapedFile> files;
   std::error_code ignored;

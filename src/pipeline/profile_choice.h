@@ -52,7 +52,7 @@ struct ProfileChoice {
 };
 
 // What asks for a profile: what the prediction is of, for a machine is measured only where that is worth it, and who is
-// told meanwhile that it goes on.
+// informed meanwhile that it goes on.
 struct ProfileUse {
   double flop = std::numeric_limits<double>::infinity();  // of all that is predicted; unset: the answer is a prediction
   machine::Heartbeat heartbeat = {};

@@ -5,32 +5,40 @@
 #include "base/error.h"
 #include "io/weights.h"
 #include "models/wan/umt5/umt5.h"
-#include "text/prompt.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
 
-std::vector<int64_t> prompt_tokens(const ModelFolder& model, const GenerateOptions& options) {
+std::shared_ptr<const PromptEmbeddings> KnownPrompts::find(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  return key == key_ ? embeddings_ : nullptr;
+}
+
+void KnownPrompts::keep(const std::string& key, std::shared_ptr<const PromptEmbeddings> embeddings) {
+  const std::lock_guard lock(mutex_);
+  key_ = key;
+  embeddings_ = std::move(embeddings);
+}
+
+std::string prompts_of(const GenerateOptions& options, const RunPlan& plan) {
+  return fmt::format("{} {} {}:{}{}", options.max_sequence_length, dtype_word(options.text_encoder_dtype),
+                     options.prompt.size(), options.prompt, plan.guided ? "\n" + options.negative_prompt : "");
+}
+
+std::vector<int64_t> token_counts(const RunPlan& plan) {
   std::vector<int64_t> counts;
-  for (const std::string* prompt : {&options.prompt, &options.negative_prompt}) {
-    const auto tokens = model.tokenizer.encode(text::clean_prompt(*prompt), options.max_sequence_length);
-    counts.push_back(static_cast<int64_t>(tokens.size()));
-  }
+  for (const std::vector<int32_t>& ids : plan.prompt_ids) counts.push_back(std::ssize(ids));
   return counts;
 }
 
-PromptTokens tokenize_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows) {
-  const auto count = static_cast<int64_t>(prompts.size());
+PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows) {
+  const int64_t count = plan.guided ? 2 : 1;
   PromptTokens out{Tensor(DType::kI32, {count, rows}), {}};
   for (int64_t i = 0; i < count; ++i) {
-    const std::string& prompt = prompts[static_cast<size_t>(i)];
-    const std::vector<int32_t> own = model.tokenizer.encode(text::clean_prompt(prompt), rows);
-    if (own.empty()) {
-      fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>", model.tokenizer_folder.string(),
-           prompt);
-    }
-    ZT_CHECK(static_cast<int64_t>(own.size()) <= rows);
-    out.lengths.push_back(static_cast<int64_t>(own.size()));
-    std::copy(own.begin(), own.end(), out.ids.data<int32_t>() + i * rows);
+    const std::vector<int32_t>& ids = plan.prompt_ids[static_cast<size_t>(i)];
+    ZT_CHECK(std::ssize(ids) <= rows);
+    out.lengths.push_back(std::ssize(ids));
+    std::copy(ids.begin(), ids.end(), out.ids.data<int32_t>() + i * rows);
   }
   return out;
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,7 +12,9 @@
 
 #include "device/stream.h"
 #include "models/wan/partial_sum.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
+#include "pipeline/plan.h"
 
 namespace zoetrope::pipeline {
 
@@ -24,15 +28,30 @@ struct PromptEmbeddings {
   std::vector<int64_t> lengths;  // as of their tokens
 };
 
-// Tokens of the prompt and of the negative one, </s> included.
-std::vector<int64_t> prompt_tokens(const ModelFolder& model, const GenerateOptions& options);
+// The embeddings of the last run, which the next one uses where it has the same prompts.
+class KnownPrompts {
+ public:
+  // `key`: prompts_of() a run. Null where others are known.
+  std::shared_ptr<const PromptEmbeddings> find(const std::string& key) const;
+  void keep(const std::string& key, std::shared_ptr<const PromptEmbeddings> embeddings);
 
-// Each cut to `rows` tokens.
-PromptTokens tokenize_prompts(const ModelFolder& model, const std::vector<std::string>& prompts, int64_t rows);
+ private:
+  mutable std::mutex mutex_;
+  std::string key_;
+  std::shared_ptr<const PromptEmbeddings> embeddings_;
+};
 
-// Runs the text encoder in `dtype`; its weights are let go before this returns. out [prompts, rows, text_dim] F32, zero
-// past a prompt's length. `sum` where several ranks share the encoder: collective then. `tick` is called after every
-// layer: it may throw to give up.
+// Another string for every run with other embeddings of the same model.
+std::string prompts_of(const GenerateOptions& options, const RunPlan& plan);
+
+// Of the prompts that the text encoder sees: conditional, then unconditional where guided. At most `rows` each.
+PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows);
+// Lengths of the prompt's and the negative prompt's tokens.
+std::vector<int64_t> token_counts(const RunPlan& plan);
+
+// Runs the text encoder in `dtype`; its weights are released before this returns. out [prompts, rows, text_dim] F32,
+// zero past a prompt's length. `sum` where several ranks share the encoder: collective then. `tick` is called after
+// every layer: it may throw to give up.
 void encode_prompts(const ModelFolder& model, const PromptTokens& tokens, DType dtype, Stream& stream,
                     wan::PartialSum* sum, const TensorView& out, const std::function<void()>& tick);
 

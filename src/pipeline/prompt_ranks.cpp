@@ -5,22 +5,22 @@
 #include "base/error.h"
 #include "comm/launcher.h"
 #include "models/wan/tensor_tables.h"
-#include "pipeline/dtype_name.h"
 #include "pipeline/finite.h"
-#include "pipeline/pace.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/partial_sum_ranks.h"
+#include "pipeline/rank_heartbeat.h"
 #include "tensor/finite.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
-constexpr const char* kPace = "text encoder's pace";
+constexpr const char* kHeartbeat = "heartbeat of the text encoder";
 
 // On all ranks alike, which have the same rows.
 [[noreturn]] void fail_not_finite(const Stage& stage, const PromptEmbeddings& result, comm::Communicator& world) {
   const std::optional<std::string> weight =
       spoiled_weight(stage.model.text_encoder, wan::text_encoder_tensors(stage.model.text_encoder_config),
-                     dtype_of(stage.options.text_encoder_dtype), &world);
+                     stage.options.text_encoder_dtype, &world);
   const std::string cause = weight ? "from " + *weight : "though the text encoder's weights are finite";
   const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
   for (int64_t i = 0; i < result.rows.view().extent(0); ++i) {
@@ -36,42 +36,44 @@ int prompt_ranks(bool deterministic, int ranks) { return deterministic ? 1 : ran
 
 // Every rank has a part of every layer, computed with its own threads. What one wait waits for is at most half a layer
 // of the slowest rank, reading it included: however long the whole takes, comm_timeout has to cover no more than that.
-// Where rank 0 works alone, with the threads of its process, the others hear of every layer.
-PromptEmbeddings encode_prompts_over_ranks(const Stage& stage, comm::Communicator& world) {
+// Where rank 0 works alone, with all threads of its process, the others receive a heartbeat per layer.
+std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& stage, comm::Communicator& world,
+                                                                  std::shared_ptr<const PromptEmbeddings> known) {
   const GenerateOptions& options = stage.options;
-  const GenerateCallbacks& callbacks = stage.callbacks;
+  const Callbacks& callbacks = stage.callbacks;
   const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning");
-  std::vector<std::string> texts{options.prompt};
-  if (stage.plan.guided) texts.push_back(options.negative_prompt);
   world.set_step("the prompt's encoding");
+  const bool may_be_known = options.keep_weights != KeepWeights::kNone;
+  if (may_be_known && world.all_reduce_max(known ? 0 : 1) == 0) return known;
   const bool shared = stage.layout.text_ranks > 1;
   const int here = comm::launched_by_mpi() || !shared ? 1 : world.size();
   PartialSumRanks sum(world);
-  Pace pace(world, kPace);
+  RankHeartbeat heartbeat(world, kHeartbeat);
   const auto tick = [&] {
     if (callbacks.cancelled && callbacks.cancelled())
       fail("interrupted while encoding the prompt; nothing was written");
-    if (!shared) pace.still_working();
+    if (!shared) heartbeat.beat();
   };
-  PromptTokens tokens = tokenize_prompts(stage.model, texts, options.max_sequence_length);
-  PromptEmbeddings result{
-      Tensor(DType::kF32, {std::ssize(texts), options.max_sequence_length, stage.model.text_encoder_config.d_model}),
-      tokens.lengths};
+  const PromptTokens tokens = encoded_tokens(stage.plan, options.max_sequence_length);
+  auto made = std::make_shared<PromptEmbeddings>();
+  PromptEmbeddings& result = *made;
+  result.rows = Tensor(
+      DType::kF32, {std::ssize(tokens.lengths), options.max_sequence_length, stage.model.text_encoder_config.d_model});
+  result.lengths = tokens.lengths;
   if (shared || world.rank() == 0) {
     Stream stream(std::max(1, comm::process_threads(options.threads) / here),
                   {stage.trace, world.rank(), trace::kComputeLane});
-    encode_prompts(stage.model, tokens, dtype_of(options.text_encoder_dtype), stream, shared ? &sum : nullptr,
-                   result.rows, tick);
-    if (!shared) pace.done();
+    encode_prompts(stage.model, tokens, options.text_encoder_dtype, stream, shared ? &sum : nullptr, result.rows, tick);
+    if (!shared) heartbeat.done();
   } else {
-    pace.wait();
+    heartbeat.wait();
   }
   if (const io::Checkpoint* files = stage.model.text_encoder.checkpoint()) files->require_unchanged();
   // All have the same rows but for the last bits where processes run on different kinds of CPU; everything after this
   // counts on the same bits.
   if (world.size() > 1) world.broadcast(0, result.rows.data<void>(), result.rows.view().bytes(), "prompt broadcast");
   if (options.check_finite && first_non_finite(result.rows)) fail_not_finite(stage, result, world);
-  return result;
+  return made;
 }
 
 }  // namespace zoetrope::pipeline

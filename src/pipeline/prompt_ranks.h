@@ -1,6 +1,8 @@
 // The prompt stage of a run over its ranks: afterwards every rank has the rows that cross-attention reads.
 #pragma once
 
+#include <memory>
+
 #include "zoetrope/communicator.h"
 
 #include "pipeline/prompt_context.h"
@@ -12,7 +14,8 @@ namespace zoetrope::pipeline {
 // places for every number of ranks.
 int prompt_ranks(bool deterministic, int ranks);
 
-// Collective over `world`.
-PromptEmbeddings encode_prompts_over_ranks(const Stage& stage, comm::Communicator& world);
+// Collective over `world`. Where every rank has `known` embeddings the text encoder does not run.
+std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& stage, comm::Communicator& world,
+                                                                  std::shared_ptr<const PromptEmbeddings> known = {});
 
 }  // namespace zoetrope::pipeline

@@ -22,8 +22,8 @@ TEST(PromptRanks, FilesThatChangeAfterTheyWereOpenedAreAnError) {
   GenerateOptions options;
   options.prompt = "a paper boat";
   options.threads = 1;
-  const GenerateCallbacks callbacks;
-  const RunPlan plan;
+  const Callbacks callbacks;
+  const RunPlan plan = plan_run(options, model);
   const auto encode = [&] {
     comm::run_ranks(1, [&](comm::Communicator& world) {
       trace::Timing timing;

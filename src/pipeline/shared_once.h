@@ -1,5 +1,5 @@
-// Something large that the ranks of one process share: made by the first rank that asks, freed when the last one lets
-// go.
+// Something large that the ranks of one process share: made by the first rank that asks, freed when the last one
+// releases it, or kept for the next run.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,25 @@ class SharedOnce {
       value = make();
       held_ = value;
     }
+    if (keeps_) kept_ = value;
     return value;
+  }
+
+  // Whether it outlives the ranks that use it.
+  void keep(bool keeps) {
+    const std::lock_guard lock(mutex_);
+    keeps_ = keeps;
+  }
+  void release_kept() {
+    const std::lock_guard lock(mutex_);
+    kept_.reset();
   }
 
  private:
   std::mutex mutex_;
+  bool keeps_ = false;
   std::weak_ptr<T> held_;
+  std::shared_ptr<T> kept_;
 };
 
 }  // namespace zoetrope::pipeline

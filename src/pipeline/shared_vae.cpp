@@ -5,7 +5,7 @@
 #include "zoetrope/communicator.h"
 
 #include "comm/launcher.h"
-#include "pipeline/dtype_name.h"
+#include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
 
@@ -15,7 +15,7 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& s
     const int threads = comm::process_threads(stage.options.threads);
     auto made = std::make_shared<const wan::VaeWeights>(stage.model.vae_config,
                                                         std::make_shared<io::Weights>(stage.model.vae.source(threads)),
-                                                        part, dtype_of(stage.options.vae_dtype));
+                                                        part, stage.options.vae_dtype);
     if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
     return made;
   });

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "models/wan/vae/vae_weights.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/shared_once.h"
 #include "pipeline/stage.h"
 

@@ -8,7 +8,7 @@
 
 namespace zoetrope::pipeline {
 
-std::string short_summary(const trace::Timing& timing, int64_t steps, const GenerateResult& result) {
+std::string short_summary(const trace::Timing& timing, int64_t steps, const Video& result) {
   double whole = 0;
   for (const char* phase : {"Load", "Prepare", "Inference"}) whole += timing.seconds(phase);
   const double denoise = timing.seconds("Inference/Denoise");

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "zoetrope/generate.h"
+#include "zoetrope/model.h"
 
 #include "trace/timing.h"
 
@@ -12,6 +12,6 @@ namespace zoetrope::pipeline {
 
 // Time, memory, and where the prediction was furthest off, of which `result` has memory and prediction; a line feed at
 // the end of each line.
-std::string short_summary(const trace::Timing& timing, int64_t steps, const GenerateResult& result);
+std::string short_summary(const trace::Timing& timing, int64_t steps, const Video& result);
 
 }  // namespace zoetrope::pipeline

@@ -13,7 +13,7 @@ TEST(ShortSummary, SaysTimeMemoryAndTheLargestDeviation) {
   timing.add("Inference/Conditioning", 10);
   timing.add("Inference/Denoise", 280);
   timing.add("Inference/VAE decode", 7);
-  GenerateResult result;
+  Video result;
   EXPECT_EQ(short_summary(timing, 50, result),
             "Time 5 min 0 s: load 2.5 s, text encoder 10 s, denoise 4 min 40 s (50 steps of 5.6 s), VAE decode 7 s\n");
   result.memory = {{"VAE", 1'500'000'000, 1'600'000'000}, {"whole", 2'500'000'000, 2'600'000'000}};

@@ -2,9 +2,8 @@
 // where to note seconds.
 #pragma once
 
-#include "zoetrope/generate.h"
-
 #include "parallel/layout.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
 #include "trace/timing.h"
@@ -17,7 +16,7 @@ struct Stage {
   const ModelFolder& model;
   const RunPlan& plan;
   const parallel::ParallelLayout& layout;
-  const GenerateCallbacks& callbacks;
+  const Callbacks& callbacks;
   trace::Timing& timing;
   trace::Trace* trace;  // or null
 };

@@ -7,20 +7,19 @@
 #include "base/index_range.h"
 #include "base/input_file.h"
 #include "models/wan/published_caches.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/plan.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
-struct CacheName {
-  const char* name;
-  sampling::StepWork reuse;
-};
-constexpr CacheName kCaches[] = {{"mag", sampling::StepWork::kReuseResidual},
-                                 {"tea", sampling::StepWork::kReuseResidual},
-                                 {"sen", sampling::StepWork::kReuseVelocity},
-                                 {"cfg", sampling::StepWork::kConditionalOnly}};
-constexpr const char* kNone = "none";
+using sampling::StepCacheKind;
+
+const std::vector<std::pair<std::string, StepCacheKind>> kCaches = {{"none", StepCacheKind::kNone},
+                                                                    {"mag", StepCacheKind::kMag},
+                                                                    {"tea", StepCacheKind::kTea},
+                                                                    {"sen", StepCacheKind::kSen},
+                                                                    {"cfg", StepCacheKind::kCfg}};
 
 constexpr NumberRange kAnyNumber{-1e9, 1e9};
 constexpr size_t kMaxNumbersBytes = size_t{1} << 20;
@@ -44,8 +43,8 @@ constexpr CacheKey kKeys[] = {
 
 void refuse_keys_of_others(const GenerateOptions& o) {
   for (const CacheKey& key : kKeys) {
-    if (!key.given(o) || std::string_view(key.caches).find(o.cache) != std::string_view::npos) continue;
-    fail("{}: means nothing with cache={}; it belongs to cache={}", key.name, o.cache, key.caches);
+    if (!key.given(o) || std::string_view(key.caches).find(step_cache_name(o)) != std::string_view::npos) continue;
+    fail("{}: means nothing with cache={}; it belongs to cache={}", key.name, step_cache_name(o), key.caches);
   }
 }
 
@@ -141,29 +140,30 @@ void require_guidance(const GenerateOptions& o, const RunPlan& plan) {
     fail(
         "cache={}: guidance is off (guidance_scale={}), and step caches are made for guided runs; set guidance_scale "
         "above 1 or leave the cache out",
-        o.cache, o.guidance_scale);
+        step_cache_name(o), o.guidance_scale);
   }
   if (plan.guidance[1] <= 1) {
     fail(
         "cache={}: guidance is off for the low-noise expert (guidance_scale_2={}), and step caches are made for guided "
         "runs; set it above 1 or leave the cache out",
-        o.cache, plan.guidance[1]);
+        step_cache_name(o), plan.guidance[1]);
   }
 }
 
 }  // namespace
 
+const char* step_cache_name(const GenerateOptions& options) {
+  return kCaches[static_cast<size_t>(options.cache)].first.c_str();
+}
+
 void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
-  std::vector<std::string> names{kNone};
-  for (const CacheName& cache : kCaches) names.emplace_back(cache.name);
-  set.choice("cache", o.cache, names,
+  set.choice("cache", o.cache, kCaches,
              "steps that reuse what an earlier one computed: MagCache, TeaCache, SenCache, CFG cache (docs/caches.md)")
       .number(
           "cache_threshold", o.cache_threshold, {0, 1000},
           "how far reused results may be off, as the cache measures it (mag, tea, sen); 0 reuses nothing; unset: as "
           "published for the model")
-      .integer("cache_max_skips", o.cache_max_skips, {0, 1000},
-               "steps after one another that may reuse (mag: 2, sen: 3)")
+      .integer("cache_max_skips", o.cache_max_skips, {0, 1000}, "consecutive steps that may reuse (mag: 2, sen: 3)")
       .number("cache_retention", o.cache_retention, {0, 1},
               "share of the first steps that always compute (mag: 0.2 of each expert's, sen: 0.3)")
       .text("cache_ratios", o.cache_ratios,
@@ -174,7 +174,7 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
       .flag("cache_retention_steps", o.cache_retention_steps,
             "tea: always compute the first five steps and compare the projected time embedding")
       .integer("cache_interval", o.cache_interval, {1, 1000},
-               "cfg: every so many steps both guidance branches are computed; 1 reuses nothing; unset: 5")
+               "cfg: both guidance branches are computed every n-th step; 1 reuses nothing; unset: 5")
       .flag(
           "cache_compare", o.cache_compare,
           "denoise without the cache first, and state the relative L2 of the latents and the time saved; the trace is "
@@ -188,10 +188,18 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
 }
 
 std::optional<sampling::StepWork> step_cache_reuse(const GenerateOptions& options) {
-  for (const CacheName& cache : kCaches) {
-    if (options.cache == cache.name) return cache.reuse;
+  switch (options.cache) {
+    case StepCacheKind::kNone:
+      return std::nullopt;
+    case StepCacheKind::kMag:
+    case StepCacheKind::kTea:
+      return sampling::StepWork::kReuseResidual;
+    case StepCacheKind::kSen:
+      return sampling::StepWork::kReuseVelocity;
+    case StepCacheKind::kCfg:
+      return sampling::StepWork::kConditionalOnly;
   }
-  return std::nullopt;
+  ZT_CHECK(false, "unknown kind of step cache");
 }
 
 bool computes_branches_in_turn(const GenerateOptions& options) {
@@ -222,12 +230,18 @@ int64_t priced_steps(const RunPlan& plan) {
 sampling::StepCacheSettings step_cache_settings(const GenerateOptions& o, const ModelFolder& model,
                                                 const RunPlan& plan) {
   refuse_keys_of_others(o);
-  if (o.cache == kNone) return {};
+  if (o.cache == StepCacheKind::kNone) return {};
   require_guidance(o, plan);
-  if (o.cache == "mag") return mag_settings(o, model);
-  if (o.cache == "tea") return tea_settings(o, model);
-  if (o.cache == "sen") return sen_settings(o);
-  return cfg_settings(o);
+  switch (o.cache) {
+    case StepCacheKind::kMag:
+      return mag_settings(o, model);
+    case StepCacheKind::kTea:
+      return tea_settings(o, model);
+    case StepCacheKind::kSen:
+      return sen_settings(o);
+    default:
+      return cfg_settings(o);
+  }
 }
 
 }  // namespace zoetrope::pipeline

@@ -4,20 +4,21 @@
 
 #include <optional>
 
-#include "zoetrope/generate.h"
-
 #include "base/options.h"
 #include "models/sampling/step_cache.h"
+#include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
 
 struct RunPlan;
 
+// As the key `cache` spells it.
+const char* step_cache_name(const GenerateOptions& options);
+
 void describe_step_cache_options(OptionSet& set, GenerateOptions& options);
 
-// What the steps of the cache that is asked for do where they are not full: what a run has to keep for them. None
-// without a cache.
+// What the incomplete steps of the chosen cache reuse, which a run has to keep for them. None without a cache.
 std::optional<sampling::StepWork> step_cache_reuse(const GenerateOptions& options);
 
 // The guidance branches are not dealt out to ranks: the cache leaves one of them out.

@@ -137,7 +137,7 @@ std::string step_cache_text(const StepCacheReport& report) {
   if (report.rel_l2) {
     text += fmt::format(" against a run without it\nLatents against no cache: relative L2 {:.3g}", *report.rel_l2);
   } else {
-    text += " at the pace of the computed ones";
+    text += " at the rate of the computed ones";
   }
   return text + "\n";
 }

@@ -1,4 +1,4 @@
-// A step cache in the denoising loop of one rank: measures what its decider asks for, tells all ranks what rank 0
+// A step cache in the denoising loop of one rank: measures what its decider needs, broadcasts what rank 0
 // decided, so that none diverges, and keeps count. What a reused step takes from an earlier one is kept where it is
 // made: the residual in the transformer, the velocity in the loop.
 #pragma once
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "zoetrope/communicator.h"
-#include "zoetrope/generate.h"
+#include "zoetrope/model.h"
 
 #include "device/stream.h"
 #include "models/sampling/frequency.h"
@@ -28,7 +28,8 @@ class StepReuse {
   bool keeps_residual() const { return reuses(sampling::StepWork::kReuseResidual); }
   bool branches_apart() const { return reuses(sampling::StepWork::kConditionalOnly); }
 
-  // Collective. `latents` as the step finds them; `embed` gives the step's time embedding, asked for on rank 0 only.
+  // Collective. `latents` as the step finds them; `embed` gives the step's time embedding, and is called on rank 0
+  // only.
   using EmbedTime = std::function<wan::Transformer::TimeEmbedding()>;
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents, const EmbedTime& embed);
 

@@ -7,14 +7,14 @@
 #include <cmath>
 #include <cstring>
 
-#include "zoetrope/generate.h"
-
 #include "base/disk_limit.h"
 #include "base/test_folder.h"
 #include "io/safetensors.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
+#include "pipeline/dtype_name.h"
 #include "pipeline/model_folder.h"
+#include "pipeline/run.h"
 #include "pipeline/test_model.h"
 #include "tensor/half.h"
 #include "text/tokenizer.h"
@@ -217,13 +217,13 @@ TEST_P(RandomRun, IsFiniteAndInScale) {
   const TestFolder folder;
   GenerateOptions options;
   options.model = model.path().string();
-  options.weights = "random";
+  options.weights = WeightSource::kRandom;
   options.prompt = "a red cat";
   options.height = 32;
   options.width = 48;
   options.num_frames = 5;
   options.num_inference_steps = 2;
-  options.dtype = options.text_encoder_dtype = options.vae_dtype = GetParam();
+  options.dtype = options.text_encoder_dtype = options.vae_dtype = dtype_of(GetParam());
   options.output = (folder / "out").string();
   options.dump = (folder / "dump").string();
   options.threads = 2;

@@ -26,19 +26,33 @@ class Builder {
   }
 
  private:
-  // Begins a phase with what is there in all of them.
-  void phase(std::string name, const char* component) {
+  // Begins a phase with what is there in all of them. `used`: the weights that the phase itself counts.
+  void phase(std::string name, const char* component, const WeightBytes* used) {
     plan_.phases.push_back({std::move(name), component, {}});
     add("program", w_.program);
     add("latents and prompt", w_.per_rank * ranks_);
     add("pictures and videos", w_.inputs);
+    add("weights kept between runs", kept_besides(used));
+  }
+
+  Bytes kept_besides(const WeightBytes* used) const {
+    Bytes sum;
+    const auto keep = [&](const WeightBytes& weights) {
+      if (&weights != used) sum += weights.held;
+    };
+    if (w_.keeps_transformer)
+      for (const Workload::Expert& expert : w_.experts) keep(expert.weights);
+    if (!w_.keeps_vae) return sum;
+    keep(w_.conditions.weights);
+    keep(w_.vae.weights);
+    return sum;
   }
   void add(const char* name, Bytes bytes) {
     if (bytes > Bytes()) plan_.phases.back().items.push_back({name, bytes});
   }
 
   void text_encoder() {
-    phase("text encoder", kTextEncoder);
+    phase("text encoder", kTextEncoder, nullptr);
     add("weights", w_.text.weights.held);
     add("layers being read", w_.text.weights.in_flight * here(w_, w_.layout.text_ranks));
     add("activations", w_.text.workspace * here(w_, w_.layout.text_ranks));
@@ -47,16 +61,16 @@ class Builder {
   void conditions() {
     const Workload::Conditions& c = w_.conditions;
     if (c.image_workspace > Bytes()) {
-      phase("image encoder", kConditions);
+      phase("image encoder", kConditions, nullptr);
       add("weights", c.image_weights.held);
       add("layers being read", c.image_weights.in_flight);
       add("activations", c.image_workspace);
     }
     if (c.workspace == Bytes()) return;
-    phase("load VAE encoder", kConditions);
+    phase("load VAE encoder", kConditions, &c.weights);
     add("weights", c.weights.held);
     add("file pages and forms being made", c.weights.in_flight);
-    phase("encode conditions", kConditions);
+    phase("encode conditions", kConditions, &c.weights);
     add("weights", c.weights.held);
     add("frames and their past", c.workspace * here(w_, w_.layout.vae_ranks));
     add("latents being made", c.making * ranks_);
@@ -69,7 +83,7 @@ class Builder {
     const bool second = &expert != &w_.experts.front();
     const Bytes attention = attention_of_ranks();
     const auto common = [&](const std::string& name) {
-      phase(name, kTransformer);
+      phase(name, kTransformer, &expert.weights);
       add("weights", expert.weights.held);
       add("conditions", w_.conditions.made * ranks_);
       add("velocity", w_.step * ranks_);
@@ -82,7 +96,7 @@ class Builder {
     common("prompt of " + expert.name);
     add("prompt keys and values", context);
     add("their making", expert.context_making * ranks_);
-    phase("denoise with " + expert.name, kTransformer);
+    phase("denoise with " + expert.name, kTransformer, &expert.weights);
     add("weights", expert.weights.held);
     add("conditions", w_.conditions.made * ranks_);
     add("velocity", w_.step * ranks_);
@@ -102,14 +116,14 @@ class Builder {
   }
 
   void decoding() {
-    phase("load VAE", kVae);
+    phase("load VAE", kVae, &w_.vae.weights);
     add("weights", w_.vae.weights.held);
     add("file pages and forms being made", w_.vae.weights.in_flight);
-    phase("VAE decode", kVae);
+    phase("VAE decode", kVae, &w_.vae.weights);
     add("weights", w_.vae.weights.held);
     add("frames and their past", w_.vae.workspace * here(w_, w_.layout.vae_ranks));
     add("frames on their way to the file", w_.vae.output);
-    add("frames kept for the dump", w_.vae.kept);
+    add("frames kept", w_.vae.kept);
   }
 
   const Workload& w_;

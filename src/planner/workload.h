@@ -26,6 +26,9 @@ struct Workload {
   parallel::Softmax softmax = parallel::Softmax::kOnline;
   int ranks_here = 1;  // that share this process; all others are in processes of their own
 
+  bool keeps_transformer = false;  // weights of all experts stay between runs
+  bool keeps_vae = false;          // those of both halves of the VAE
+
   Bytes program;   // a process before anything is read: code, libraries, settings, tokenizer, stacks
   Bytes per_rank;  // of a rank from beginning to end: latents, the rows of the prompt
   Bytes inputs;    // of a process from beginning to end: pictures and videos that condition the run

@@ -23,9 +23,9 @@ void run_lora_case(Report& report, const std::filesystem::path& root, const std:
   for (const std::string& name : names) {
     const auto recorded = output(name);
     const Scratch scratch;
-    GenerateOptions options = run_options(checkpoint, json, scratch);
-    options.dtype = "float32";
-    if (name != kBase) options.lora = fmt::format("{}:{}", (folder / (name + ".safetensors")).string(), strength);
+    pipeline::GenerateOptions options = run_options(checkpoint, json, scratch);
+    options.dtype = DType::kF32;
+    if (name != kBase) options.lora = {{folder / (name + ".safetensors"), strength}};
     check_run(report, {"output_" + name, *recorded, *recorded, noise, noise_run}, options);
   }
 }

@@ -2,6 +2,7 @@
 // step's latents, and the frames.
 #include <fmt/format.h>
 
+#include "pipeline/dtype_name.h"
 #include "pipeline_run.h"
 
 namespace zoetrope::golden {
@@ -17,8 +18,8 @@ void run_pipeline_case(Report& report, const std::filesystem::path& folder) {
       const std::filesystem::path file = folder / (label + ".safetensors");
       if (!std::filesystem::exists(file)) continue;
       const Scratch scratch;
-      GenerateOptions options = run_options(folder, runs.object(name), scratch);
-      options.dtype = dtype;
+      pipeline::GenerateOptions options = run_options(folder, runs.object(name), scratch);
+      options.dtype = pipeline::dtype_of(dtype);
       check_run(report, {label, *io::SafetensorsFile::open(file), *float32, noise, name}, options);
     }
   }

@@ -6,6 +6,8 @@
 #include <system_error>
 #include <vector>
 
+#include "pipeline/run.h"
+
 namespace zoetrope::golden {
 namespace {
 
@@ -26,7 +28,7 @@ std::string folder_of_frames(const fs::path& folder, const std::vector<std::stri
   return to.string();
 }
 
-void add_inputs(GenerateOptions& options, const fs::path& folder, const io::JsonObject& inputs,
+void add_inputs(pipeline::GenerateOptions& options, const fs::path& folder, const io::JsonObject& inputs,
                 const fs::path& scratch) {
   if (const auto image = inputs.find<std::string>("image")) options.image = (folder / *image).string();
   if (const auto image = inputs.find<std::string>("last_image")) options.last_image = (folder / *image).string();
@@ -35,8 +37,7 @@ void add_inputs(GenerateOptions& options, const fs::path& folder, const io::Json
     options.control_video = folder_of_frames(folder, video, scratch / "video");
   if (const auto mask = files("mask"); !mask.empty()) options.mask = folder_of_frames(folder, mask, scratch / "mask");
   for (const std::string& image : files("reference_images"))
-    options.reference_images +=
-        fmt::format("{}{}", options.reference_images.empty() ? "" : ",", (folder / image).string());
+    options.reference_images.push_back((folder / image).string());
 }
 
 }  // namespace
@@ -50,9 +51,9 @@ Scratch::~Scratch() {
   fs::remove_all(path, ignored);
 }
 
-GenerateOptions run_options(const fs::path& checkpoint, const io::JsonObject& run, const Scratch& scratch) {
+pipeline::GenerateOptions run_options(const fs::path& checkpoint, const io::JsonObject& run, const Scratch& scratch) {
   const io::JsonObject arguments = run.object("arguments");
-  GenerateOptions options;
+  pipeline::GenerateOptions options;
   options.model = checkpoint.string();
   options.prompt = arguments.get<std::string>("prompt");
   options.negative_prompt = arguments.get<std::string>("negative_prompt", "");
@@ -71,10 +72,10 @@ GenerateOptions run_options(const fs::path& checkpoint, const io::JsonObject& ru
   return options;
 }
 
-void check_run(Report& report, const RecordedRun& run, const GenerateOptions& options) {
-  generate(options);
+void check_run(Report& report, const RecordedRun& run, const pipeline::GenerateOptions& options) {
+  pipeline::generate(options);
   const auto ours = io::SafetensorsFile::open(fs::path(options.dump) / "run.safetensors");
-  const bool bf16 = options.dtype == "bf16";
+  const bool bf16 = options.dtype == DType::kBF16;
   for (const auto& item : run.recorded.tensors()) {
     const std::string& name = item.first;
     const std::string label = run.label + "." + name;

@@ -5,10 +5,9 @@
 #include <filesystem>
 #include <string>
 
-#include "zoetrope/generate.h"
-
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "pipeline/generate_options.h"
 #include "report.h"
 
 namespace zoetrope::golden {
@@ -24,7 +23,8 @@ struct Scratch {
 
 // What a recorded run was asked for: `run` has "arguments" and "generator_seed", and "inputs" where there are pictures
 // or videos. Output and dump are in `scratch`.
-GenerateOptions run_options(const std::filesystem::path& checkpoint, const io::JsonObject& run, const Scratch& scratch);
+pipeline::GenerateOptions run_options(const std::filesystem::path& checkpoint, const io::JsonObject& run,
+                                      const Scratch& scratch);
 
 // Runs with the options, in float32 or bf16 as they say, and holds the dump against `recorded`: every tensor of it,
 // each label behind `label` and a dot. `float32` is the recording in float32, by which a bf16 run is measured; `noise`
@@ -36,6 +36,6 @@ struct RecordedRun {
   const NoiseFloor& noise;
   std::string noise_run;
 };
-void check_run(Report& report, const RecordedRun& run, const GenerateOptions& options);
+void check_run(Report& report, const RecordedRun& run, const pipeline::GenerateOptions& options);
 
 }  // namespace zoetrope::golden

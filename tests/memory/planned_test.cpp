@@ -9,12 +9,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "zoetrope/generate.h"
-
 #include "base/error.h"
 #include "base/test_folder.h"
 #include "io/json.h"
 #include "io/video.h"
+#include "pipeline/run.h"
 
 namespace zoetrope {
 namespace {
@@ -54,7 +53,7 @@ constexpr size_t kComponents = 4;  // text encoder, transformer, VAE, whole; and
 
 // Grey, of 256 × 288.
 fs::path picture(const fs::path& file) {
-  io::VideoFormat format;
+  VideoFormat format;
   format.width = 288;
   format.height = 256;
   const auto writer = io::FrameWriter::open(file, format);
@@ -64,18 +63,18 @@ fs::path picture(const fs::path& file) {
   return file;
 }
 
-size_t components_of(const GenerateOptions& options) {
+size_t components_of(const pipeline::GenerateOptions& options) {
   return kComponents + (options.image.empty() && options.reference_images.empty() ? 0 : 1);
 }
 
-std::vector<Figures> run(const GenerateOptions& options) {
+std::vector<Figures> run(const pipeline::GenerateOptions& options) {
   int ends[2];
   ZT_CHECK(pipe(ends) == 0);
   const pid_t child = fork();
   if (child == 0) {
     std::vector<Figures> figures;
     try {
-      const GenerateResult result = generate(options);
+      const pipeline::GenerateResult result = pipeline::generate(options);
       const bool two = fs::exists(fs::path(options.model) / "transformer_2");
       if (two && result.timing.find("transformer_2") == std::string::npos) fail("the second expert was not used");
       for (const ComponentMemory& memory : result.memory) {
@@ -102,14 +101,14 @@ std::vector<Figures> run(const GenerateOptions& options) {
 }
 
 // Of each component a tenth of its measured peak, and what code and library pages differ by from machine to machine.
-void expect_as_planned(GenerateOptions options, const char* model = "wan2.1_t2v_1.3b") {
+void expect_as_planned(pipeline::GenerateOptions options, const char* model = "wan2.1_t2v_1.3b") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizer shadow memory would be counted as ours";
 #endif
   constexpr int64_t kCode = 10'000'000;
   const TestFolder folder;
   options.model = reduced_model(folder / "model", model).string();
-  options.weights = "random";
+  options.weights = WeightSource::kRandom;
   options.prompt = "a red cat on a market";
   options.output = (folder / "a.gif").string();
   options.height = 256;
@@ -127,19 +126,19 @@ void expect_as_planned(GenerateOptions options, const char* model = "wan2.1_t2v_
 }
 
 TEST(Planned, Float32) {
-  GenerateOptions options;
-  options.dtype = "float32";
+  pipeline::GenerateOptions options;
+  options.dtype = DType::kF32;
   expect_as_planned(options);
 }
 
 TEST(Planned, BFloat16) {
-  GenerateOptions options;
-  options.text_encoder_dtype = options.vae_dtype = "bf16";
+  pipeline::GenerateOptions options;
+  options.text_encoder_dtype = options.vae_dtype = DType::kBF16;
   expect_as_planned(options);
 }
 
 TEST(Planned, TwoRanksOfOneProcess) {
-  GenerateOptions options;
+  pipeline::GenerateOptions options;
   options.ranks = 2;
   options.strategy.ulysses_shards = 2;
   expect_as_planned(options);
@@ -147,31 +146,31 @@ TEST(Planned, TwoRanksOfOneProcess) {
 
 // Both are used; a second one in memory would be 0.28 GB on top of 0.4.
 TEST(Planned, TwoExpertsTakeTurns) {
-  GenerateOptions options;
-  options.vae_dtype = "bf16";
+  pipeline::GenerateOptions options;
+  options.vae_dtype = DType::kBF16;
   options.boundary_ratio = 0.9;
   options.guidance_scale = 1;
   expect_as_planned(options, "wan2.2_t2v_a14b");
 }
 
 TEST(Planned, AnImageAndItsEncoder) {
-  GenerateOptions options;
+  pipeline::GenerateOptions options;
   const TestFolder folder;
   options.image = picture(folder / "image.png").string();
-  options.dtype = "float32";
+  options.dtype = DType::kF32;
   expect_as_planned(options, "wan2.1_i2v_14b_480p");
 }
 
 TEST(Planned, ControlLayersAndAReference) {
-  GenerateOptions options;
+  pipeline::GenerateOptions options;
   const TestFolder folder;
-  options.reference_images = picture(folder / "image.png").string();
+  options.reference_images = {picture(folder / "image.png").string()};
   options.ranks = 2;
   expect_as_planned(options, "wan2.1_vace_1.3b");
 }
 
 TEST(Planned, TilesAndADump) {
-  GenerateOptions options;
+  pipeline::GenerateOptions options;
   options.vae_tiling = true;
   options.guidance_scale = 1;
   const TestFolder folder;

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "zoetrope/generate.h"
-
 #include "comm/rank_test.h"
+#include "pipeline/dtype_name.h"
+#include "pipeline/run.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope {
@@ -22,39 +22,40 @@ namespace {
 // A cache and its settings: such that steps are reused here, and such that none is.
 struct Cache {
   const char* name;
-  void (*apply)(GenerateOptions&);
-  void (*apply_zero)(GenerateOptions&);
+  void (*apply)(pipeline::GenerateOptions&);
+  void (*apply_zero)(pipeline::GenerateOptions&);
   bool with_data_split = true;
 };
 constexpr Cache kCaches[] = {
     {"mag",
-     [](GenerateOptions& o) {
-       o.cache = "mag";
+     [](pipeline::GenerateOptions& o) {
+       o.cache = sampling::StepCacheKind::kMag;
        o.cache_ratios = "wan2.1_t2v_14b";
      },
-     [](GenerateOptions& o) { o.cache_threshold = 0; }},
+     [](pipeline::GenerateOptions& o) { o.cache_threshold = 0; }},
     {"tea",
-     [](GenerateOptions& o) {
-       o.cache = "tea";
+     [](pipeline::GenerateOptions& o) {
+       o.cache = sampling::StepCacheKind::kTea;
        o.cache_coefficients = "1,0";  // the change itself
        o.cache_threshold = 2;
      },
-     [](GenerateOptions& o) { o.cache_threshold = 0; }},
+     [](pipeline::GenerateOptions& o) { o.cache_threshold = 0; }},
     {"tea_retention",
-     [](GenerateOptions& o) {
-       o.cache = "tea";
+     [](pipeline::GenerateOptions& o) {
+       o.cache = sampling::StepCacheKind::kTea;
        o.cache_coefficients = "1,0";
        o.cache_threshold = 2;
        o.cache_retention_steps = true;
      },
-     [](GenerateOptions& o) { o.cache_threshold = 0; }},
+     [](pipeline::GenerateOptions& o) { o.cache_threshold = 0; }},
     {"sen",
-     [](GenerateOptions& o) {
-       o.cache = "sen";
+     [](pipeline::GenerateOptions& o) {
+       o.cache = sampling::StepCacheKind::kSen;
        o.cache_threshold = 1;
      },
-     [](GenerateOptions& o) { o.cache_threshold = 0; }},
-    {"cfg", [](GenerateOptions& o) { o.cache = "cfg"; }, [](GenerateOptions& o) { o.cache_interval = 1; }, false},
+     [](pipeline::GenerateOptions& o) { o.cache_threshold = 0; }},
+    {"cfg", [](pipeline::GenerateOptions& o) { o.cache = sampling::StepCacheKind::kCfg; },
+     [](pipeline::GenerateOptions& o) { o.cache_interval = 1; }, false},
 };
 
 constexpr const char* kModels[] = {"wan21_t2v", "wan22_t2v"};  // one expert and two
@@ -66,8 +67,8 @@ struct Layout {
 constexpr Layout kLayouts[] = {{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}, {1, 1, 3},
                                {1, 4, 1}, {1, 2, 2}, {2, 2, 1}, {2, 1, 2}};
 
-GenerateOptions options_of(const char* model, const Layout& layout, const char* dtype) {
-  GenerateOptions options;
+pipeline::GenerateOptions options_of(const char* model, const Layout& layout, const char* dtype) {
+  pipeline::GenerateOptions options;
   options.model = fmt::format("{}/pipelines/{}", ZOETROPE_GOLDEN_DIR, model);
   options.prompt = "A red cat runs across the market at dawn.";
   options.negative_prompt = "grey";
@@ -77,24 +78,30 @@ GenerateOptions options_of(const char* model, const Layout& layout, const char* 
   options.num_inference_steps = 15;
   options.guidance_scale = 4;
   options.seed = 3;
-  options.dtype = dtype;
+  options.dtype = pipeline::dtype_of(dtype);
   options.threads = 1;
   options.data_parallelism = layout.data;
   options.strategy.ulysses_shards = layout.ulysses;
   return options;
 }
 
+struct OpenRun {
+  explicit OpenRun(const pipeline::GenerateOptions& options) : model(options), run(model, options, {}) {}
+  pipeline::OpenModel model;
+  pipeline::Run run;
+};
+
 // Runs with one set of options, shared by the ranks of this process as the program does it.
-GenerateResult run(const GenerateOptions& options, comm::Communicator& world) {
+Video run(const pipeline::GenerateOptions& options, comm::Communicator& world) {
   static std::mutex mutex;
-  static std::weak_ptr<TextToVideo> open;
-  std::shared_ptr<TextToVideo> video;
+  static std::weak_ptr<OpenRun> open;
+  std::shared_ptr<OpenRun> video;
   {
     const std::lock_guard lock(mutex);
     video = open.lock();
-    if (!video) open = video = TextToVideo::open(options);
+    if (!video) open = video = std::make_shared<OpenRun>(options);
   }
-  GenerateResult result = video->run(world, {}, TextToVideo::Stop::kAfterDenoise);
+  Video result = video->run.run(world, {}, pipeline::Run::Stop::kAfterDenoise);
   world.barrier();  // so that the object is shared to the end
   video.reset();
   world.barrier();  // and the next run opens its own
@@ -102,15 +109,15 @@ GenerateResult run(const GenerateOptions& options, comm::Communicator& world) {
 }
 
 // One rank's, computed once a process.
-const GenerateResult& alone(const std::string& key, const GenerateOptions& options) {
+const Video& alone(const std::string& key, const pipeline::GenerateOptions& options) {
   static std::mutex mutex;
-  static std::map<std::string, GenerateResult> known;
+  static std::map<std::string, Video> known;
   const std::lock_guard lock(mutex);
-  GenerateResult& result = known[key];
+  Video& result = known[key];
   if (!result.latents) {
-    const auto video = TextToVideo::open(options);
-    comm::run_ranks(1,
-                    [&](comm::Communicator& one) { result = video->run(one, {}, TextToVideo::Stop::kAfterDenoise); });
+    const auto video = std::make_shared<OpenRun>(options);
+    comm::run_ranks(
+        1, [&](comm::Communicator& one) { result = video->run.run(one, {}, pipeline::Run::Stop::kAfterDenoise); });
   }
   return result;
 }
@@ -122,11 +129,11 @@ bool equal_bits(const Tensor& a, const Tensor& b) {
 void nothing_to_reuse_is_no_cache(const Cache& cache, const char* model, const Layout& layout,
                                   comm::Communicator& world) {
   for (const char* dtype : {"float32", "bf16"}) {
-    const GenerateOptions without = options_of(model, layout, dtype);
-    GenerateOptions with = without;
+    const pipeline::GenerateOptions without = options_of(model, layout, dtype);
+    pipeline::GenerateOptions with = without;
     cache.apply(with);
     cache.apply_zero(with);
-    const GenerateResult plain = run(without, world), cached = run(with, world);
+    const Video plain = run(without, world), cached = run(with, world);
     EXPECT_TRUE(equal_bits(cached.latents, plain.latents)) << dtype;
     if (world.rank() == 0) {
       ASSERT_TRUE(cached.step_cache);
@@ -140,11 +147,12 @@ constexpr double kFloat32 = 1e-5;
 
 void ranks_reuse_what_one_reuses(const Cache& cache, const char* model, const Layout& layout,
                                  comm::Communicator& world) {
-  GenerateOptions options = options_of(model, layout, "float32"), one = options_of(model, {1, 1, 1}, "float32");
+  pipeline::GenerateOptions options = options_of(model, layout, "float32"),
+                            one = options_of(model, {1, 1, 1}, "float32");
   cache.apply(options);
   cache.apply(one);
-  const GenerateResult& reference = alone(fmt::format("{} {}", cache.name, model), one);
-  const GenerateResult ours = run(options, world);
+  const Video& reference = alone(fmt::format("{} {}", cache.name, model), one);
+  const Video ours = run(options, world);
   EXPECT_LE(relative_l2(ours.latents, reference.latents), kFloat32);
   if (world.rank() != 0) return;
   ASSERT_TRUE(ours.step_cache && reference.step_cache);
@@ -158,11 +166,11 @@ void ranks_reuse_what_one_reuses(const Cache& cache, const char* model, const La
 // What a compared run states is the distance to the run without a cache.
 void comparison_is_with_the_uncached_run(const Cache& cache, const char* model, const Layout& layout,
                                          comm::Communicator& world) {
-  const GenerateOptions without = options_of(model, layout, "float32");
-  GenerateOptions with = without;
+  const pipeline::GenerateOptions without = options_of(model, layout, "float32");
+  pipeline::GenerateOptions with = without;
   cache.apply(with);
   with.cache_compare = true;
-  const GenerateResult plain = run(without, world), cached = run(with, world);
+  const Video plain = run(without, world), cached = run(with, world);
   if (world.rank() != 0) return;
   ASSERT_TRUE(cached.step_cache && cached.step_cache->rel_l2);
   const double expected = relative_l2(cached.latents, plain.latents);

@@ -11,11 +11,11 @@
 #include <string>
 #include <utility>
 
-#include "zoetrope/generate.h"
-
 #include "comm/rank_test.h"
 #include "comm/testing.h"
+#include "pipeline/dtype_name.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/run.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope {
@@ -61,7 +61,7 @@ struct Layout {
 };
 
 // Recorded models keep the frames of their video among other pictures; CMake puts them into a folder of their own.
-void add_inputs(const Job& job, GenerateOptions& options) {
+void add_inputs(const Job& job, pipeline::GenerateOptions& options) {
   OptionSet set = pipeline::describe_options(options);
   std::istringstream words(job.inputs);
   for (std::string word; words >> word;) {
@@ -72,8 +72,8 @@ void add_inputs(const Job& job, GenerateOptions& options) {
   }
 }
 
-GenerateOptions options_of(const Job& job, const std::string& dtype) {
-  GenerateOptions options;
+pipeline::GenerateOptions options_of(const Job& job, const std::string& dtype) {
+  pipeline::GenerateOptions options;
   options.model = fmt::format("{}/pipelines/{}", ZOETROPE_GOLDEN_DIR, job.model);
   options.prompt = "A red cat runs across the market at dawn.";
   options.negative_prompt = "grey";
@@ -83,12 +83,18 @@ GenerateOptions options_of(const Job& job, const std::string& dtype) {
   options.num_inference_steps = 4;
   options.guidance_scale = 4;
   options.seed = 3;
-  options.dtype = dtype;
+  options.dtype = pipeline::dtype_of(dtype);
   options.threads = 1;
   add_inputs(job, options);
-  if (*job.lora != 0) options.lora = fmt::format("{}/loras/{}.safetensors:0.8", ZOETROPE_GOLDEN_DIR, job.lora);
+  if (*job.lora != 0) options.lora = {{fmt::format("{}/loras/{}.safetensors", ZOETROPE_GOLDEN_DIR, job.lora), 0.8}};
   return options;
 }
+
+struct OpenRun {
+  explicit OpenRun(const pipeline::GenerateOptions& options) : model(options), run(model, options, {}) {}
+  pipeline::OpenModel model;
+  pipeline::Run run;
+};
 
 // The latents of one rank; computed once a process.
 const Tensor& reference(const Job& job, const std::string& dtype) {
@@ -97,9 +103,9 @@ const Tensor& reference(const Job& job, const std::string& dtype) {
   const std::lock_guard lock(mutex);
   Tensor& latents = known[fmt::format("{} {}", job.name, dtype)];
   if (!latents) {
-    const auto video = TextToVideo::open(options_of(job, dtype));
+    const auto video = std::make_shared<OpenRun>(options_of(job, dtype));
     comm::run_ranks(1, [&](comm::Communicator& alone) {
-      latents = video->run(alone, {}, TextToVideo::Stop::kAfterDenoise).latents;
+      latents = video->run.run(alone, {}, pipeline::Run::Stop::kAfterDenoise).latents;
     });
   }
   return latents;
@@ -109,23 +115,23 @@ const Tensor& reference(const Job& job, const std::string& dtype) {
 Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm::Communicator& world) {
   // Shared by the ranks of a process, as the program does it.
   static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<TextToVideo>> open;
-  std::shared_ptr<TextToVideo> video;
+  static std::map<std::string, std::weak_ptr<OpenRun>> open;
+  std::shared_ptr<OpenRun> video;
   {
     const std::lock_guard lock(mutex);
     auto& held = open[fmt::format("{} {} {} {} {}", job.name, dtype, layout.data, layout.ulysses, layout.ring)];
     video = held.lock();
     if (!video) {
-      GenerateOptions options = options_of(job, dtype);
+      pipeline::GenerateOptions options = options_of(job, dtype);
       options.data_parallelism = layout.data;
       options.strategy.ulysses_shards = layout.ulysses;
       options.strategy.ring_direction = job.direction;
       options.strategy.softmax = job.softmax;
       options.strategy.ulysses_attention_chunks = job.head_chunks;
-      held = video = TextToVideo::open(options);
+      held = video = std::make_shared<OpenRun>(options);
     }
   }
-  Tensor latents = video->run(world, {}, TextToVideo::Stop::kAfterDenoise).latents;
+  Tensor latents = video->run.run(world, {}, pipeline::Run::Stop::kAfterDenoise).latents;
   world.barrier();  // so that the object is shared to the end
   return latents;
 }

@@ -45,6 +45,12 @@ SolverKind parse_solver_kind(const std::string& name) {
   fail("unknown solver '{}'; use one of {}", name, fmt::join(solver_names(), ", "));
 }
 
+const char* solver_name(SolverKind kind) {
+  for (const KindName& one : kKinds)
+    if (one.kind == kind) return one.key;
+  ZT_CHECK(false, "unknown kind of solver");
+}
+
 void Solver::set_levels(NoiseLevels levels) {
   timesteps_ = std::move(levels.timesteps);
   sigmas_ = std::move(levels.sigmas);

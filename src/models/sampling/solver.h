@@ -9,22 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "zoetrope/sampling.h"
+
 namespace zoetrope::sampling {
 
-enum class SolverKind : uint8_t {
-  kUniPC,           // UniPCMultistepScheduler: flow prediction, bh2, with corrector; what all Wan checkpoints name
-  kFlowMatchEuler,  // FlowMatchEulerDiscreteScheduler
-  kDpmSolver        // DPMSolverMultistepScheduler: dpmsolver++ with flow sigmas, midpoint
-};
 std::vector<std::string> solver_names();                // as keys spell them: "unipc", "flow_match_euler", "dpmpp"
-SolverKind parse_solver_kind(const std::string& name);  // one of these or a class name from above
-
-// Where UniPC's noise levels lie before the shift; results differ visibly. FlowMatchEuler has one grid of its own, and
-// DPMSolver++ has kFrom999.
-enum class SigmaGrid : uint8_t {
-  kFromOne,  // 1 − 0.999·i/N: diffusers from 0.37 on
-  kFrom999   // 0.999·(N − i)/N: diffusers to 0.36, and the original solver
-};
+SolverKind parse_solver_kind(const std::string& name);  // one of these or a class of diffusers
+const char* solver_name(SolverKind kind);
 
 enum class VelocityDType : uint8_t { kF32, kBF16 };
 

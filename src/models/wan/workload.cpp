@@ -139,7 +139,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
     vae.output += Bytes(static_cast<int64_t>(
         tiled_decode_bytes(config, latent_frames(config, size.frames), size.height / spatial, size.width / spatial)));
   }
-  if (size.keeps_frames) vae.kept = (frame + frame / kFloat) * size.frames;
+  vae.kept = frame / kFloat * size.kept_frame_bytes * size.frames;
   return vae;
 }
 
@@ -249,6 +249,8 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
 
   w.layout = layout;
   w.ranks_here = ranks_here;
+  w.keeps_transformer = size.keeps_transformer;
+  w.keeps_vae = size.keeps_vae;
   w.program = Bytes(size.program_bytes);
   // Latents, their noise, what UniPC remembers of two steps, the velocity; what stands beside the latents in the
   // model's input, and that input; the control video; the rows of the prompts.

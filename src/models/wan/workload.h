@@ -44,7 +44,9 @@ struct RunSize {
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
   bool vae_tiling = false;
-  bool keeps_frames = false;   // a dump of all frames
+  int64_t kept_frame_bytes = 0;    // per value of a frame, to the end: 4 + 1 in a dump, 1 in memory
+  bool keeps_transformer = false;  // weights between runs
+  bool keeps_vae = false;
   int64_t frames_waiting = 0;  // between the decoder and the file, at most
   int threads = 1;             // of the process
   // Before anything is read: code and libraries, settings, the tokenizer, what the kernels generate.

@@ -1,6 +1,5 @@
-// While rank 0 works and the others wait for it they hear of every piece of the work, so that comm_timeout has to cover
-// a piece and not the whole: however slow the machine is, a rank that hangs is told from one that computes. Carries no
-// results.
+// Rank 0 works alone while the others wait: they receive a message after every piece of the work. So comm_timeout has
+// to cover one piece and not the whole, and tells a rank that hangs from a slow one. Carries no results.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +8,15 @@
 
 namespace zoetrope::pipeline {
 
-class Pace {
+class RankHeartbeat {
  public:
   // Every rank of `ranks`, which must outlive this, has one. `operation` (a string literal) names the waits.
-  Pace(comm::Communicator& ranks, const char* operation) : ranks_(ranks), operation_(operation) {}
+  RankHeartbeat(comm::Communicator& ranks, const char* operation) : ranks_(ranks), operation_(operation) {}
 
-  // Of rank 0: after each piece, and at the end. The others must be waiting, or come to it.
-  void still_working() { say(Word::kWait); }
+  // On rank 0: after each piece, and at the end. The others are in wait() or will call it.
+  void beat() { say(Word::kWait); }
   void done() { say(Word::kDone); }
-  // Of the others: returns when rank 0 is done.
+  // On the others: returns when rank 0 is done.
   void wait() {
     Word word = Word::kWait;
     while (word == Word::kWait) ranks_.broadcast(0, &word, sizeof word, operation_);

@@ -1,11 +1,10 @@
-// The stages of a run, in order: prompts, conditions, noise, denoising, decoding. What a stage does is in its own file.
+#include "pipeline/run.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "zoetrope/communicator.h"
-#include "zoetrope/generate.h"
 #include "zoetrope/version.h"
 
 #include "base/atomic_file.h"
@@ -39,8 +38,7 @@
 #include "tensor/relative_l2.h"
 #include "trace/resident.h"
 
-namespace zoetrope {
-namespace pipeline {
+namespace zoetrope::pipeline {
 namespace {
 
 using parallel::ParallelLayout;
@@ -100,76 +98,31 @@ void add_prompts(Dump& dump, const PromptEmbeddings& embeddings) {
   }
 }
 
-class Run final : public TextToVideo {
+// Keeps the frames: [F, H, W, 3] U8.
+class FramesInMemory final : public FrameSink {
  public:
-  explicit Run(const GenerateOptions& options)
-      : model_(checked_model(options)),
-        options_(with_size_of_image(options, model_)),
-        plan_(plan_run(options_, model_)),
-        inputs_(read_inputs(options_, model_)) {}
-
-  GenerateResult run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) override;
-  std::string describe(int ranks) const override;
-  trace::Trace* recorder() const override { return trace_.get(); }
+  explicit FramesInMemory(Tensor& frames) : frames_(frames) {}
+  void add_frame(const uint8_t* rgb) override {
+    const TensorView frame = frames_.view().select(0, count_++);
+    std::memcpy(frame.raw(), rgb, frame.bytes());
+  }
+  void finish() override {}
 
  private:
-  static ModelFolder checked_model(const GenerateOptions& options) {
-    check_options(options);
-    ModelFolder model = ModelFolder::open(options);
-    check_inputs(options, model.kind, model.experts[0].config);
-    return model;
-  }
-  // What this rank writes: nothing but on rank 0.
-  struct Output {
-    std::unique_ptr<io::FrameWriter> writer;
-    Dump dump{""};
-  };
-  // One pass over the ranks of a communicator.
-  struct Pass {
-    const ParallelLayout& layout;
-    const attention::Strategy& strategy;
-    SharedExpert* experts;  // [2], shared by the ranks that live in this process
-    Stop stop;
-    const AutoPlan* planned;  // to compare with; null: not
-    const RunPlan& plan;      // of denoising
-    Output& output;
-    trace::Trace* trace;  // null: not recorded
-    int64_t seed;
-  };
-  GenerateResult run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks);
-  struct Uncached {
-    Tensor latents;
-    double denoise_seconds;
-  };
-  Uncached denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
-                            const attention::Strategy& strategy, int64_t seed, const GenerateCallbacks& callbacks);
-  static void compare(const Uncached& uncached, GenerateResult& result);
-  void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
-                         GenerateResult& result) const;
-  double distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
-                              const GenerateCallbacks& callbacks);
-  MemoryQuestion memory_question(const ParallelLayout& layout) const;
-  AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
-                      const machine::Heartbeat& heartbeat = {}) const;
-  std::optional<planner::Bytes> available(comm::Communicator* world) const;
-  std::string describe(const AutoPlan& planned, int ranks) const;
-  std::string inputs_text() const;
-  std::unique_ptr<io::FrameWriter> open_output(int64_t seed) const;
-  int threads_of(const comm::Communicator& world) const;
-  Weights weights_come() const {
-    return model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
-  }
-
-  const RunFiles reads_;  // before anything is read
-  const ModelFolder model_;
-  const GenerateOptions options_;
-  const RunPlan plan_;
-  const int64_t resident_ = trace::resident_bytes();  // before anything is read
-  const Inputs inputs_;
-  SharedExpert experts_[2];
-  SharedVae vae_encoder_, vae_decoder_;
-  std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
+  Tensor& frames_;
+  int64_t count_ = 0;
 };
+
+ModelFolder checked_model(const GenerateOptions& options) {
+  check_model_options(options);
+  return ModelFolder::open(options);
+}
+
+GenerateOptions checked_options(const GenerateOptions& options, const ModelFolder& model) {
+  check_options(options);
+  check_inputs(options, model.kind, model.experts[0].config);
+  return with_size_of_image(options, model);
+}
 
 // Phases that begin and end more than once take what their parts take.
 void add_wholes(trace::Timing& timing) {
@@ -179,30 +132,57 @@ void add_wholes(trace::Timing& timing) {
              timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
 }
 
+}  // namespace
+
+OpenModel::OpenModel(const GenerateOptions& given) : options(given), folder(checked_model(given)) {
+  for (SharedExpert& expert : experts) expert.weights.keep(options.keep_weights != KeepWeights::kNone);
+  for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->keep(options.keep_weights == KeepWeights::kAll);
+}
+
+void OpenModel::release_weights() {
+  for (SharedExpert& expert : experts) expert.weights.release_kept();
+  for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->release_kept();
+}
+
+Run::Run(OpenModel& model, const GenerateOptions& options, OpenSink sink)
+    : open_(model),
+      model_(model.folder),
+      options_(checked_options(options, model.folder)),
+      plan_(plan_run(options_, model_)),
+      inputs_(read_inputs(options_, model_)),
+      sink_(std::move(sink)),
+      known_prompts_(model.prompts.find(prompts_of(options_, plan_))) {}
+
+Weights Run::weights_come() const {
+  return model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
+}
+
 int Run::threads_of(const comm::Communicator& world) const {
   const int here = comm::launched_by_mpi() ? 1 : world.size();
   return std::max(1, comm::process_threads(options_.threads) / here);
 }
 
-std::unique_ptr<io::FrameWriter> Run::open_output(int64_t seed) const {
-  io::VideoFormat format;
+std::unique_ptr<FrameSink> Run::open_output(int64_t seed, Tensor& frames) const {
+  VideoFormat format;
   format.width = static_cast<int>(options_.width);
   format.height = static_cast<int>(options_.height);
   format.fps = static_cast<double>(options_.fps);
-  // What makes the clip again. The model by its name alone: where it lies is this machine's.
+  // What makes the clip again. The model by its name alone: its folder is this machine's.
   format.metadata = changed_settings(options_);
   format.metadata.erase("output");
   format.metadata["seed"] = fmt::to_string(seed);
   format.metadata["model"] = model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
                                                               : model_.folder.filename().string();
   format.metadata["version"] = fmt::format("zoetrope {}", version());
-  return io::FrameWriter::open(options_.output, format);
+  if (sink_) return sink_(format);
+  frames = Tensor::uninitialized(DType::kU8, {options_.num_frames, options_.height, options_.width, 3});
+  return std::make_unique<FramesInMemory>(frames);
 }
 
 MemoryQuestion Run::memory_question(const ParallelLayout& layout) const {
-  return {options_,  model_configs(model_),
-          layout,    prompt_tokens(model_, options_),
-          resident_, comm::launched_by_mpi() ? 1 : layout.ranks()};
+  return {options_,       model_configs(model_),
+          layout,         token_counts(plan_),
+          open_.resident, comm::launched_by_mpi() ? 1 : layout.ranks()};
 }
 
 // To each process of the job, the least of them; none where it is not known.
@@ -222,7 +202,7 @@ AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available
 }
 
 void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
-                            GenerateResult& result) const {
+                            Video& result) const {
   if (pass.planned == nullptr || !pass.planned->priced()) return;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
   const int64_t steps = priced_steps(plan_);
@@ -234,14 +214,14 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
   result.timing += "  Far faster than predicted: this machine is measured again at the next use\n";
 }
 
-GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const GenerateCallbacks& callbacks) {
+Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks) {
   const bool first = world.rank() == 0;
-  const auto& [layout, strategy, experts, stop, planned, plan, output, trace, seed] = pass;
-  io::FrameWriter* const writer = output.writer.get();
+  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, output, trace, seed] = pass;
+  FrameSink* const sink = output.sink.get();
   Dump& dump = output.dump;
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
-  GenerateResult result;
+  Video result;
   MemoryReport memory(world, memory_plan(memory_question(layout)));
   result.seed = seed;
   result.latents = initial_noise(options_, plan_, seed);
@@ -253,26 +233,27 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     std::optional<trace::Span> phase;  // the one before ends where the next begins
     memory.begin(planner::kTextEncoder);
     phase.emplace(lane, "phase: text encoder");
-    const PromptEmbeddings embeddings = encode_prompts_over_ranks(stage, world);
-    add_prompts(dump, embeddings);
+    const auto embeddings = encode_prompts_over_ranks(stage, world, prompts != nullptr ? known_prompts_ : nullptr);
+    add_prompts(dump, *embeddings);
+    if (prompts != nullptr) prompts->keep(prompts_of(options_, plan_), embeddings);
     if (has_conditions(stage, inputs_)) memory.begin(planner::kConditions);
     phase.emplace(lane, "phase: conditions");
-    const Conditions conditions = encode_conditions(stage, inputs_, world, vae_encoder_, dump);
+    const Conditions conditions = encode_conditions(stage, inputs_, world, open_.vae_encoder, dump);
     memory.begin(planner::kTransformer);
     phase.emplace(lane, "phase: load and prepare");
     Stream stream(threads_of(world), {trace, world.rank(), trace::kComputeLane});
+    ExpertWeights weights({model_, experts, plan.dtype, comm::process_threads(options_.threads),
+                           comm::launched_by_mpi(), options_.weight_cache, callbacks},
+                          world);
     const Denoiser::Setup setup{model_,
                                 plan,
                                 layout,
                                 strategy,
-                                embeddings,
+                                *embeddings,
                                 conditions,
                                 options_.mask_padding_tokens,
-                                experts,
-                                comm::process_threads(options_.threads),
-                                comm::launched_by_mpi(),
-                                callbacks,
-                                options_.weight_cache,
+                                weights,
+                                contexts,
                                 options_.check_finite};
     Denoiser denoiser(setup, world, stream, timing);
     denoiser.load_expert(0, callbacks.cancelled);
@@ -295,21 +276,20 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
     // Once: with what is decoded, or here where nothing is.
     if (trace != nullptr && stop == Stop::kAfterDenoise) comm::gather_trace(world, *trace);
   }
-  // Waits for all ranks: those of this process hold the weights together until the last one has let go.
+  // Waits for all ranks: those of this process share the weights until the last one releases them.
   memory.gather();
   if (plan_.references > 0) result.latents = without_references(result.latents, plan_.references);
   if (stop == Stop::kAfterOutput) {
     memory.begin(planner::kVae);
-    decode_frames(stage, world, vae_decoder_, result.latents, {writer, dump});
+    decode_frames(stage, world, open_.vae_decoder, result.latents, {sink, dump});
     // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
     if (layout.vae_ranks == world.size()) memory.gather();
   }
-  if (writer != nullptr) {
+  if (sink != nullptr) {
     const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
     dump.prepare();
-    writer->finish();
+    sink->finish();
     dump.commit();
-    result.written = options_.output;
   }
   add_wholes(timing);
   result.denoise_seconds = timing.seconds("Inference/Denoise");
@@ -322,9 +302,9 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
   return result;
 }
 
-GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& callbacks, Stop stop) {
+Video Run::run(comm::Communicator& world, const Callbacks& callbacks, Stop stop) {
   const comm::RecordingScope recording(world, trace_.get());
-  // What is recorded is the run that is asked for: nothing before the end of one that it is compared with.
+  // The trace is of this run, not of the one that it is compared with.
   const bool records_later = trace_ && options_.cache_compare;
   if (records_later) world.set_trace(nullptr);
   GenerateOptions copy = options_;
@@ -353,19 +333,20 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
     trace_->set_metadata("command", command_text(options_, seed));
   }
   const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
-  std::error_code ignored;
-  const bool replaces = writes && std::filesystem::is_regular_file(options_.output, ignored);
-  Output output{writes ? open_output(seed) : nullptr, Dump(writes ? options_.dump : "")};
+  KnownPrompts* const prompts = options_.keep_weights == KeepWeights::kNone ? nullptr : &open_.prompts;
+  Tensor frames;
+  Output output{writes ? open_output(seed, frames) : nullptr, Dump(writes ? options_.dump : "")};
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   std::optional<Uncached> uncached;
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
   if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seed, callbacks);
   if (records_later) world.set_trace(trace_.get());
-  GenerateResult result =
-      run_once(world, {layout, strategy, experts_, stop, &planned, plan_, output, trace_.get(), seed}, callbacks);
+  Video result = run_once(
+      world, {layout, strategy, open_.experts, contexts_, prompts, stop, &planned, plan_, output, trace_.get(), seed},
+      callbacks);
   if (world.rank() != 0) return result;
-  result.replaced = replaces;
+  result.frames = std::move(frames);
   if (uncached) compare(*uncached, result);
   if (result.step_cache) {
     result.timing += step_cache_text(*result.step_cache);
@@ -377,43 +358,48 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
 }
 
 Run::Uncached Run::denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
-                                    const attention::Strategy& strategy, int64_t seed,
-                                    const GenerateCallbacks& callbacks) {
+                                    const attention::Strategy& strategy, int64_t seed, const Callbacks& callbacks) {
   if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
   RunPlan plan = plan_;
   plan.step_cache = {};
   Output none;
-  GenerateResult result =
-      run_once(world, {layout, strategy, experts_, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seed}, callbacks);
+  Video result = run_once(
+      world,
+      {layout, strategy, open_.experts, contexts_, nullptr, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seed},
+      callbacks);
   return {std::move(result.latents), result.denoise_seconds};
 }
 
-void Run::compare(const Uncached& uncached, GenerateResult& result) {
+void Run::compare(const Uncached& uncached, Video& result) {
   StepCacheReport& report = *result.step_cache;
   report.rel_l2 = relative_l2(result.latents, uncached.latents);
   report.seconds_saved = uncached.denoise_seconds - result.denoise_seconds;
 }
 
-double Run::distance_to_one_rank(comm::Communicator& alone, const GenerateResult& result,
-                                 const GenerateCallbacks& callbacks) {
+double Run::distance_to_one_rank(comm::Communicator& alone, const Video& result, const Callbacks& callbacks) {
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
-  // Its own: the other ranks may not have let go of theirs, whose batch is another where guidance was divided.
-  SharedExpert experts[2];
+  // Its own contexts: the other ranks may still use theirs, whose batch is another where guidance was divided.
+  SharedExpert own[2];
+  SharedExpert* const experts = options_.keep_weights == KeepWeights::kNone ? own : open_.experts;
+  SharedContexts contexts;
   const ParallelLayout layout;
   const attention::Strategy strategy;
   Output none;
-  const GenerateResult one = run_once(
-      alone, {layout, strategy, experts, Stop::kAfterDenoise, nullptr, plan_, none, nullptr, result.seed}, callbacks);
+  const Video one = run_once(
+      alone,
+      {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr, plan_, none, nullptr, result.seed},
+      callbacks);
   return relative_l2(result.latents, one.latents);
 }
 
-// What the video follows beside the prompt, as "image=cat.png, last_image=dog.png".
+// Pictures and videos next to the prompt, as "image=cat.png, last_image=dog.png".
 std::string Run::inputs_text() const {
   const GenerateOptions& o = options_;
   std::vector<std::string> given;
   for (const auto& [key, value] :
        {std::pair("image", o.image), std::pair("last_image", o.last_image), std::pair("control_video", o.control_video),
-        std::pair("mask", o.mask), std::pair("reference_images", o.reference_images)})
+        std::pair("mask", o.mask),
+        std::pair("reference_images", fmt::format("{}", fmt::join(o.reference_images, ",")))})
     if (!value.empty()) given.push_back(fmt::format("{}={}", key, value));
   if (!o.conditioning_scale.empty())
     given.push_back(fmt::format("conditioning_scale={}", fmt::join(o.conditioning_scale, ",")));
@@ -429,12 +415,12 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const wan::TransformerConfig& config = model_.experts[0].config;
   std::string text = fmt::format("Model {} ({}): {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
                                  model_.kind.name, model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
-                                 config.num_attention_heads, config.attention_head_dim, options_.dtype);
+                                 config.num_attention_heads, config.attention_head_dim, dtype_word(options_.dtype));
   if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
   text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}{}\n", options_.width, options_.height,
                       options_.num_frames, plan_.tokens, plan_.steps(),
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off",
-                      step_cache_reuse(options_) ? fmt::format(", step cache {}", options_.cache) : "");
+                      step_cache_reuse(options_) ? fmt::format(", step cache {}", step_cache_name(options_)) : "");
   text += fmt::format("Ranks {}: {}, {} in this process", ranks, planned.layout_text,
                       counted(comm::process_threads(options_.threads), "thread"));
   if (ranks > 1)
@@ -449,31 +435,44 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   return text;
 }
 
-}  // namespace
-}  // namespace pipeline
-
-std::shared_ptr<TextToVideo> TextToVideo::open(const GenerateOptions& options) {
-  return std::make_shared<pipeline::Run>(options);
-}
-
-GenerateResult generate(const GenerateOptions& options, const GenerateCallbacks& callbacks) {
-  const std::shared_ptr<TextToVideo> video = TextToVideo::open(options);
+Video run_over_ranks(Run& run, const GenerateOptions& options, const Callbacks& callbacks) {
   comm::RankOptions rank_options;
   rank_options.timeout_seconds = options.comm_timeout;
-  GenerateResult result;
-  if (comm::launched_by_mpi()) {
-    const std::unique_ptr<comm::Communicator> world = comm::mpi_world(rank_options);
-    return video->run(*world, callbacks, TextToVideo::Stop::kAfterOutput);
-  }
-  rank_options.trace = video->recorder();
+  if (comm::launched_by_mpi()) return run.run(*comm::mpi_world(rank_options), callbacks);
+  rank_options.trace = run.recorder();
+  Video result;
   comm::run_ranks(
       static_cast<int>(options.ranks.value_or(1)),
       [&](comm::Communicator& world) {
-        GenerateResult mine = video->run(world, callbacks, TextToVideo::Stop::kAfterOutput);
+        Video mine = run.run(world, callbacks);
         if (world.rank() == 0) result = std::move(mine);
       },
       rank_options);
   return result;
 }
 
-}  // namespace zoetrope
+namespace {
+
+template <typename RunRanks>
+GenerateResult generate_file(const GenerateOptions& options, RunRanks&& run_ranks) {
+  check_options(options);
+  if (options.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
+  OpenModel model(options);
+  Run run(model, options, video_file(options.output));
+  std::error_code ignored;
+  const bool replaces = std::filesystem::is_regular_file(options.output, ignored);
+  GenerateResult result{run_ranks(run), options.output, replaces};
+  return result;
+}
+
+}  // namespace
+
+GenerateResult generate(const GenerateOptions& options, const Callbacks& callbacks) {
+  return generate_file(options, [&](Run& run) { return run_over_ranks(run, options, callbacks); });
+}
+
+GenerateResult generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks) {
+  return generate_file(options, [&](Run& run) { return run.run(world, callbacks); });
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,218 @@
+// Videos from prompts, and from pictures or videos where the model takes them. A Model is opened once and generates as
+// often as wanted: prompts, seeds, sizes and steps are free in each request.
+//
+//   Model model = Model::open("Wan2.1-T2V-1.3B-Diffusers", {.ranks = 4});
+//   const Video video = model.generate({.prompt = "a red cat on a market", .num_frames = 17});
+//   // video.frames: [17, 480, 832, 3] bytes
+//
+// Fields have the names of the `key=value` settings of the program (docs/configuration.md), and errors name them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/attention.h"
+#include "zoetrope/sampling.h"
+#include "zoetrope/tensor.h"
+#include "zoetrope/video.h"
+
+namespace zoetrope {
+
+namespace comm {
+class Communicator;
+}
+
+enum class WeightSource : uint8_t {
+  kCheckpoint,  // the files of the folder
+  kRandom,      // every tensor by formula, nothing is read; the folder needs configs only
+};
+
+// Weights that stay in memory between two requests. What is not kept is read again by the request that needs it.
+enum class KeepWeights : uint8_t {
+  kNone,         // least memory: as much as one run needs
+  kTransformer,  // those of the transformer (of two experts both), by far the longest to load
+  kAll,          // those of the VAE too
+};
+
+// Merged into a transformer's weights while they are loaded: W + strength · (alpha / rank) · B·A.
+struct LoraFile {
+  std::filesystem::path file;
+  double strength = 1;  // −1000 … 1000
+  friend bool operator==(const LoraFile&, const LoraFile&) = default;
+};
+
+// What is fixed when a model is opened.
+struct ModelOptions {
+  WeightSource weights = WeightSource::kCheckpoint;
+  std::optional<int64_t> weights_seed;  // of random weights alone; unset: 0
+  std::string weight_cache;             // folder for packed weights, which the next start maps; empty: none
+  KeepWeights keep_weights = KeepWeights::kNone;
+  std::vector<LoraFile> lora;       // for every transformer
+  std::vector<LoraFile> lora_high;  // for the high-noise expert of a model with two
+  std::vector<LoraFile> lora_low;   // for the low-noise expert
+
+  DType dtype = DType::kBF16;              // of the transformer's weights and activations: BF16 or F32
+  DType text_encoder_dtype = DType::kF32;  // of the text encoder's
+  DType vae_dtype = DType::kF32;           // of the VAE's
+
+  std::optional<int64_t> ranks;        // in-process ranks; under mpirun the world size
+  std::optional<int64_t> threads;      // compute threads of the process; unset: all cores
+  std::optional<double> memory_limit;  // GB that this process may use; unset: what the machine has available
+  double comm_timeout = 300;           // seconds that any wait for another rank may last
+  bool check_finite = true;  // end with an Error that names the first value, step and rank that is NaN or infinite
+
+  // How the ranks are used. The planner decides what is unset here and in `strategy`: the fastest that fits.
+  std::string hardware;  // the profile it plans with: a name of configs/hardware/ or a file;
+                         // empty: what was measured on this machine
+  attention::StrategyOptions strategy;
+  int64_t context_parallelism = -1;         // ranks that share a sequence; −1: what is left
+  std::optional<int64_t> data_parallelism;  // groups of ranks that the guidance branches are divided among
+  int64_t fsdp_parallelism = 1;             // 1
+  int64_t tensor_parallelism = 1;           // 1
+  int64_t flash_min_seq_length = 0;         // shorter sequences are not divided
+  std::optional<int64_t> vae_parallel;      // ranks that share the rows of a frame in the VAE
+};
+
+// One video.
+struct Request {
+  std::string prompt;
+  std::string negative_prompt;
+  // What the video follows next to the prompt, for models that take it; another model refuses it and says what it
+  // takes. Pictures are PNG or JPEG files; a video is a file or a folder of pictures with num_frames frames or more.
+  std::string image;                          // first frame: image to video, first and last frame, text and image
+  std::string last_image;                     // last frame
+  std::string control_video;                  // VACE: followed frame by frame
+  std::string mask;                           // VACE: a video, folder or picture; white is regenerated, black stays
+  std::vector<std::string> reference_images;  // VACE: pictures of what is shown
+  std::vector<double> conditioning_scale;     // VACE: strength, one number or one per control layer; empty: 1
+
+  int64_t height = 480;             // pixels; multiples of 16
+  int64_t width = 832;              // pixels; multiples of 16
+  std::optional<int64_t> max_area;  // pixels: height and width follow the shape of `image` instead
+  int64_t num_frames = 81;          // 4k + 1
+  int64_t num_inference_steps = 50;
+  double guidance_scale = 5.0;                                     // ≤ 1: no guidance
+  std::optional<double> guidance_scale_2;                          // of the low-noise expert; unset: guidance_scale
+  std::optional<double> flow_shift;                                // unset: the checkpoint's
+  std::optional<double> boundary_ratio;                            // of two experts; unset: the checkpoint's
+  std::optional<sampling::SolverKind> scheduler;                   // unset: the checkpoint's
+  sampling::SigmaGrid sigma_grid = sampling::SigmaGrid::kFromOne;  // of UniPC
+  // The noise level of each step before flow_shift, falling, instead of num_inference_steps of a grid: for models that
+  // were distilled to a few steps. One of the two; empty: the grid.
+  std::vector<double> sigmas;         // each above 0, at most 1
+  std::vector<double> timesteps;      // the same times 1000 (num_train_timesteps)
+  int64_t seed = 0;                   // −1: one is drawn, see Video::seed
+  std::string latents;                // safetensors file with the initial noise, instead of a seed
+  int64_t max_sequence_length = 512;  // tokens of the prompt
+  bool mask_padding_tokens = false;   // cross-attention sees the prompt's own tokens only
+  bool vae_tiling = false;            // overlapping tiles that are blended, as the reference cuts them
+  int64_t fps = 16;                   // what a file of the frames says
+
+  // Steps that reuse what an earlier one computed (docs/caches.md). Unset: as published for the model.
+  sampling::StepCacheKind cache = sampling::StepCacheKind::kNone;
+  std::optional<double> cache_threshold;   // mag, tea, sen; 0 reuses nothing
+  std::optional<int64_t> cache_max_skips;  // mag, sen: consecutive steps
+  std::optional<double> cache_retention;   // mag, sen: share of the first steps that always compute
+  std::string cache_ratios;                // mag: a model's name, a file or a list; empty: this model's
+  std::string cache_coefficients;          // tea: likewise
+  bool cache_retention_steps = false;      // tea: the variant with five first steps
+  std::optional<int64_t> cache_interval;   // cfg; 1 reuses nothing
+  bool cache_compare = false;              // denoise without the cache first and report the difference
+
+  std::string trace;              // file for a Perfetto trace of all ranks
+  bool compare_one_rank = false;  // afterwards denoise again on one rank and report the difference
+};
+
+// What a run reports while it goes on. Called on rank 0's thread, except `load` and `cancelled`.
+struct Callbacks {
+  // A line for people ("12 advised, the checkpoint says 3").
+  std::function<void(const std::string&)> note;
+  // `done` of `total` bytes of a component's stored weights are packed. Called on the thread of the rank that reads
+  // them, which may be any rank of the process.
+  std::function<void(const std::string& component, int64_t done, int64_t total)> load;
+  // Denoising step `done` of `total` has ended; it took `seconds`. Called with done = 0 when denoising begins.
+  std::function<void(int64_t done, int64_t total, double seconds)> step;
+  // `done` of `total` layers of the current step are computed; a layer of two separate guidance branches counts twice.
+  std::function<void(int64_t done, int64_t total)> layer;
+  // `done` of `total` frames are decoded; 0 when decoding begins.
+  std::function<void(int64_t done, int64_t total)> frames;
+  // Returns true when the run should stop, which then throws Error. Asked between layers and between decoded frames, on
+  // every rank.
+  std::function<bool()> cancelled;
+};
+
+// The most memory that this process had resident while a component worked, file pages included.
+struct ComponentMemory {
+  std::string component;  // "text encoder", "transformer", "VAE", "whole"
+  int64_t peak_bytes = 0;
+  int64_t planned_bytes = 0;  // as the memory model predicted
+};
+
+// Seconds of a part of the run on rank 0, predicted by the planner and measured.
+struct PredictedPart {
+  std::string part;  // "load", "text encoder", "denoise", of which "denoise: computing" and others, "VAE decode"
+  double predicted_seconds = 0;
+  double measured_seconds = 0;
+};
+
+// What a step cache did.
+struct StepCacheReport {
+  std::string name;     // "MagCache"
+  std::string pattern;  // one letter per step: C computed, r reused
+  int64_t reused = 0;   // steps
+  // Of denoising: with cache_compare measured, else what the reused steps would have taken at the rate of the others.
+  double seconds_saved = 0;
+  std::optional<double> rel_l2;  // with cache_compare: of the latents to those without the cache
+};
+
+struct Video {
+  Tensor frames;     // [num_frames, height, width, 3] U8 RGB; empty where they went to a sink, and on ranks but 0
+  int64_t seed = 0;  // of the initial noise: the request's, or what was drawn
+  Tensor latents;    // [1, C, T, h, w] F32, final, normalised; on every rank
+  double denoise_seconds = 0;                 // of this rank, all steps
+  std::string timing;                         // the timing summary, memory, prediction and step cache included; rank 0
+  std::string summary;                        // its most important lines; rank 0
+  std::vector<ComponentMemory> memory;        // in the order of time, the whole last; rank 0
+  std::vector<PredictedPart> predicted;       // in the order of time; rank 0, empty where nothing was predicted
+  int64_t bytes_sent = 0;                     // by attention, summed over ranks
+  std::optional<double> one_rank_rel_l2;      // with compare_one_rank
+  std::optional<StepCacheReport> step_cache;  // on rank 0, with a cache
+};
+
+// Every function throws Error, with one sentence, for everything that a user can mend. An Error leaves the Model as it
+// was: the next request may follow.
+class Model {
+ public:
+  // Reads and checks configs, names and shapes of all tensors, and the tokenizer; reads no weights.
+  static Model open(const std::filesystem::path& folder, const ModelOptions& options = {});
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  // Runs over options.ranks threads of this process, or as this process' rank of an MPI job when started by mpirun; MPI
+  // is left running: end it with comm::finish_mpi(). Calls from several threads follow one another.
+  Video generate(const Request& request, const Callbacks& callbacks = {});
+  // Likewise, with the frames into a sink while later ones are still being decoded: video_file("clip.mp4").
+  Video generate(const Request& request, const OpenSink& sink, const Callbacks& callbacks = {});
+  // The part of one rank, for programs that bring their own communicator. Collective over `world`; the ranks of a
+  // process share one Model and one copy of the weights. Rank 0 opens the sink; without one it returns the frames.
+  Video generate(comm::Communicator& world, const Request& request, const OpenSink& sink = {},
+                 const Callbacks& callbacks = {});
+
+  // One line per fact, before anything runs: model, size, how the ranks are used, planned memory, predicted time.
+  std::string describe(const Request& request) const;
+  // Frees the weights that keep_weights kept.
+  void release_weights();
+
+ private:
+  struct Impl;
+  explicit Model(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace zoetrope

@@ -1,0 +1,54 @@
+// Where the frames of a clip go: a file, a folder, or an object of your own.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace zoetrope {
+
+struct VideoFormat {
+  int width = 0;   // pixels
+  int height = 0;  // pixels
+  double fps = 16;
+  // What the clip was made from (prompt, seed, model, version, …). An .mp4 carries it as container tags, which ffprobe
+  // shows under the same keys; a .png as tEXt blocks; a .gif has no place for it and drops it.
+  std::map<std::string, std::string> metadata;
+};
+
+// How a value of [0, 1] becomes a byte. The reference's video writer truncates 255·x, its image writer rounds it (half
+// to even).
+enum class PixelRounding : uint8_t { kTruncate, kRound };
+
+// add_frame() × n → finish(). One call at a time; add_frame() is called on a thread of the run, finish() on the thread
+// of rank 0. An exception from either ends the run and comes out of Model::generate(). A sink that is destroyed without
+// finish() was abandoned.
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+  virtual void add_frame(const uint8_t* rgb) = 0;  // [height, width, 3]; valid during the call
+  virtual void finish() = 0;                       // after the last frame
+  virtual PixelRounding rounding() const { return PixelRounding::kTruncate; }
+};
+
+// Called once per run on rank 0, before anything long begins; what it throws ends the run.
+using OpenSink = std::function<std::unique_ptr<FrameSink>(const VideoFormat& format)>;
+
+// A file or folder, by the name of `output`:
+//   x.mp4         H.264 4:2:0 (BT.709, visually lossless). An odd width or height gets one more column or row, a copy
+//                 of the last, as 4:2:0 has even sizes only.
+//   x.gif         256 colours chosen for the whole clip, ordered dither, endless loop; at most 50 frames a second.
+//                 All frames are kept in memory until finish().
+//   x%04d.png     one file per frame, counted from 0; the pattern is in the last part of the path
+//   x.png         one frame: this file; several: x-0000.png, x-0001.png, …
+//   x or x/       a folder (made if absent, its parent must exist) of 0000.png, 0001.png, …; files of these names
+//                 are replaced, others stay
+// The final name appears in finish() only; a sink that is abandoned removes everything it made. Opening throws Error
+// for everything that can be known to go wrong: an unknown extension, a folder that is absent or not writable, an
+// impossible size. A disk that fills up is an Error from the later calls.
+OpenSink video_file(std::filesystem::path output);
+
+}  // namespace zoetrope

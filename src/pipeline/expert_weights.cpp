@@ -1,0 +1,74 @@
+#include "pipeline/expert_weights.h"
+
+#include "base/error.h"
+#include "io/hash.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+// Readable, and another name for every folder and every choice of LoRA files, whatever their strengths: trying
+// strengths does not fill the disk.
+std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
+  uint64_t hash = io::fnv1a64(whole.string());
+  for (const wan::Lora& lora : expert.loras) {
+    hash = io::fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
+  }
+  return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",
+                     hash & 0xFFFFFFFFu);
+}
+
+}  // namespace
+
+std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
+  const char* name = expert_name(expert);
+  const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
+  SharedExpert& shared = setup_.experts[expert];
+  const bool reports = !setup_.every_rank_loads || world_.rank() == 0;
+  if (!setup_.weight_cache.empty()) {
+    // Of several processes, one writes.
+    const auto access = reports ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
+    shared.cache =
+        std::make_shared<io::WeightCache>(setup_.weight_cache, cache_name(setup_.model.folder, name, files), access);
+  }
+  io::Weights::Loading loading{shared.cache, {}};
+  if (reports && setup_.callbacks.load) {
+    loading.progress = [&load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
+    loading.progress(0, 0);
+  }
+  auto weights = std::make_shared<const io::Weights>(files.weights.source(setup_.threads), std::move(loading));
+  shared.source = weights;
+  return weights;
+}
+
+std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, const std::function<bool()>& cancelled) {
+  world_.set_step("reading weights");
+  const auto tick = [&] {
+    if (cancelled && cancelled()) fail("interrupted while reading weights; nothing was written");
+    // Processes read at different speeds, and a large model takes longer than comm_timeout: they load tensor by tensor
+    // together. The ranks of one process wait for the one that reads without a deadline.
+    if (setup_.every_rank_loads) world_.barrier();
+  };
+  const wan::TransformerConfig& config = setup_.model.experts[static_cast<size_t>(expert)].config;
+  return setup_.experts[expert].weights.get(
+      [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, setup_.threads); });
+}
+
+void ExpertWeights::require_unchanged(int expert) const {
+  for (const Expert& files : setup_.model.experts) {
+    if (const io::Checkpoint* checkpoint = files.weights.checkpoint()) checkpoint->require_unchanged();
+  }
+  if (const io::Checkpoint* files = setup_.model.vae.checkpoint()) files->require_unchanged();
+  if (const auto source = setup_.experts[expert].source.lock()) source->require_unchanged();
+}
+
+void ExpertWeights::finish_cache(int expert) const {
+  if (world_.rank() == 0 && setup_.experts[expert].cache) setup_.experts[expert].cache->finish();
+}
+
+void ExpertWeights::report(int expert) const {
+  if (world_.rank() != 0 || !setup_.callbacks.note || !setup_.experts[expert].cache) return;
+  for (const std::string& note : setup_.experts[expert].cache->take_notes()) setup_.callbacks.note(note);
+}
+
+}  // namespace zoetrope::pipeline

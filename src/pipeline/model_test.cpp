@@ -1,0 +1,244 @@
+#include "zoetrope/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "zoetrope/communicator.h"
+
+#include "base/error.h"
+#include "pipeline/run.h"
+#include "pipeline/test_model.h"
+#include "tensor/relative_l2.h"
+
+namespace zoetrope {
+namespace {
+
+using pipeline::ModelCopy;
+using pipeline::recorded_model;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Request request(const std::string& prompt, int64_t seed = 0) {
+  Request r;
+  r.prompt = prompt;
+  r.height = 32;
+  r.width = 48;
+  r.num_frames = 5;
+  r.num_inference_steps = 2;
+  r.seed = seed;
+  return r;
+}
+
+ModelOptions on_threads(int64_t ranks, KeepWeights keep = KeepWeights::kNone) {
+  ModelOptions options;
+  options.ranks = ranks;
+  options.threads = ranks;
+  options.keep_weights = keep;
+  options.strategy.deterministic = true;
+  return options;
+}
+
+bool same(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.view().raw(), b.view().raw(), a.view().bytes()) == 0;
+}
+
+// What is loaded during a run, as Callbacks::load tells it.
+struct Loads {
+  Loads() {
+    callbacks.load = [this](const std::string& component, int64_t done, int64_t total) {
+      if (done == total && total > 0) components.push_back(component);
+    };
+  }
+  std::vector<std::string> components;
+  Callbacks callbacks;
+};
+
+TEST(Model, FramesAreThoseOfTheFile) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2));
+  const Video video = model.generate(request("a red cat"));
+  EXPECT_EQ(video.frames.shape(), (Shape{5, 32, 48, 3}));
+  EXPECT_EQ(video.frames.dtype(), DType::kU8);
+
+  pipeline::GenerateOptions options;
+  static_cast<ModelOptions&>(options) = on_threads(2);
+  static_cast<Request&>(options) = request("a red cat");
+  const TestFolder folder;
+  options.model = recorded_model("wan21_t2v").string();
+  options.output = (folder / "clip.mp4").string();
+  options.dump = (folder / "dump").string();
+  pipeline::generate(options);
+  const auto dump = io::SafetensorsFile::open(folder / "dump" / "run.safetensors");
+  const TensorView frames = dump->tensor("frames_u8");
+  EXPECT_EQ(std::memcmp(frames.raw(), video.frames.view().raw(), frames.bytes()), 0);
+}
+
+class KeptWeights : public testing::TestWithParam<KeepWeights> {};
+
+// Prompts, seeds, sizes, steps and the shape of the run change; each video is that of a model opened for it alone.
+TEST_P(KeptWeights, EveryRequestIsAsIfItWereTheFirst) {
+  std::vector<Request> requests{request("a red cat"), request("a red cat", 7), request("two blue dogs", 7),
+                                request("two blue dogs")};
+  requests[2].height = 48;
+  requests[2].num_frames = 9;
+  requests[3].guidance_scale = 1;
+  requests[3].num_inference_steps = 3;
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2, GetParam()));
+  for (const Request& r : requests) {
+    const Video again = model.generate(r);
+    const Video alone = Model::open(recorded_model("wan21_t2v"), on_threads(2)).generate(r);
+    EXPECT_TRUE(same(again.frames, alone.frames)) << r.prompt << " " << r.seed;
+    EXPECT_TRUE(same(again.latents, alone.latents)) << r.prompt << " " << r.seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, KeptWeights,
+                         testing::Values(KeepWeights::kNone, KeepWeights::kTransformer, KeepWeights::kAll));
+
+TEST(Model, TwoExpertsAreKept) {
+  Model kept = Model::open(recorded_model("wan22_t2v"), on_threads(2, KeepWeights::kAll));
+  Loads first, second;
+  Request r = request("a red cat");
+  r.num_inference_steps = 6;  // four of the first expert, two of the second
+  const Video a = kept.generate(r, first.callbacks);
+  const Video b = kept.generate(r, second.callbacks);
+  EXPECT_TRUE(same(a.frames, b.frames));
+  EXPECT_THAT(first.components, ElementsAre("transformer", "transformer_2"));
+  EXPECT_THAT(second.components, ElementsAre());
+}
+
+TEST(Model, LoadsAgainOnlyWhatIsNotKept) {
+  for (const KeepWeights keep : {KeepWeights::kNone, KeepWeights::kTransformer}) {
+    Model model = Model::open(recorded_model("wan21_t2v"), on_threads(1, keep));
+    Loads first, second, after_release;
+    model.generate(request("a red cat"), first.callbacks);
+    model.generate(request("a red cat", 1), second.callbacks);
+    EXPECT_THAT(first.components, ElementsAre("transformer"));
+    EXPECT_EQ(second.components.empty(), keep == KeepWeights::kTransformer);
+    model.release_weights();
+    model.generate(request("a red cat", 2), after_release.callbacks);
+    EXPECT_THAT(after_release.components, ElementsAre("transformer"));
+  }
+}
+
+class CountingSink final : public FrameSink {
+ public:
+  explicit CountingSink(std::vector<std::string>& told, int64_t fails_at = -1) : told_(told), fails_at_(fails_at) {}
+  ~CountingSink() override { told_.emplace_back(finished_ ? "closed" : "abandoned"); }
+  void add_frame(const uint8_t*) override {
+    if (count_++ == fails_at_) throw Error("the viewer went away");
+    told_.emplace_back("frame");
+  }
+  void finish() override { finished_ = true; }
+
+ private:
+  std::vector<std::string>& told_;
+  const int64_t fails_at_;
+  int64_t count_ = 0;
+  bool finished_ = false;
+};
+
+TEST(Model, FramesGoIntoASink) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2));
+  std::vector<std::string> told;
+  VideoFormat seen;
+  Request r = request("a red cat");
+  r.fps = 24;
+  const Video video = model.generate(r, [&](const VideoFormat& format) {
+    seen = format;
+    return std::make_unique<CountingSink>(told);
+  });
+  EXPECT_TRUE(video.frames.view().empty());
+  EXPECT_THAT(told, ElementsAre("frame", "frame", "frame", "frame", "frame", "closed"));
+  EXPECT_EQ(seen.width, 48);
+  EXPECT_EQ(seen.height, 32);
+  EXPECT_EQ(seen.fps, 24);
+  EXPECT_EQ(seen.metadata.at("prompt"), "a red cat");
+}
+
+TEST(Model, AnErrorLeavesTheModelAsItWas) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2, KeepWeights::kAll));
+  const Video first = model.generate(request("a red cat"));
+  std::vector<std::string> told;
+  EXPECT_THAT(error_of([&] {
+                model.generate(request("a red cat"),
+                               [&](const VideoFormat&) { return std::make_unique<CountingSink>(told, 2); });
+              }),
+              HasSubstr("the viewer went away"));
+  EXPECT_THAT(told, ElementsAre("frame", "frame", "abandoned"));
+  Callbacks stops;
+  int asked = 0;
+  stops.cancelled = [&] { return ++asked > 3; };
+  EXPECT_THAT(error_of([&] { model.generate(request("two blue dogs"), stops); }), HasSubstr("interrupted"));
+  EXPECT_TRUE(same(model.generate(request("a red cat")).frames, first.frames));
+}
+
+TEST(Model, RefusalsNameTheField) {
+  const auto refusal = [](auto&& change) {
+    return error_of([&] {
+      ModelOptions options = on_threads(1);
+      Request r = request("a red cat");
+      change(options, r);
+      Model::open(recorded_model("wan21_t2v"), options).generate(r);
+    });
+  };
+  EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.prompt.clear(); }), HasSubstr("prompt"));
+  EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.height = -16; }), HasSubstr("height=-16"));
+  EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.num_frames = 4; }), HasSubstr("num_frames=4"));
+  EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.guidance_scale = std::nan(""); }),
+              HasSubstr("guidance_scale=nan"));
+  EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.num_inference_steps = 0; }),
+              HasSubstr("num_inference_steps=0"));
+  EXPECT_THAT(refusal([](ModelOptions&, Request& r) { r.image = "cat.png"; }), HasSubstr("image"));
+  EXPECT_THAT(refusal([](ModelOptions& o, Request&) { o.dtype = DType::kF16; }),
+              AllOf(HasSubstr("F16"), HasSubstr("BF16")));
+  EXPECT_THAT(refusal([](ModelOptions& o, Request&) { o.ranks = 0; }), HasSubstr("ranks=0"));
+  EXPECT_THAT(refusal([](ModelOptions& o, Request&) {
+                o.lora = {{"a.safetensors", 2000}};
+              }),
+              HasSubstr("a.safetensors"));
+  EXPECT_THAT(error_of([] { Model::open("no/such/folder"); }), HasSubstr("no/such/folder"));
+}
+
+TEST(Model, CallsFromSeveralThreadsFollowOneAnother) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(1, KeepWeights::kAll));
+  const Video alone = model.generate(request("a red cat"));
+  Video videos[3];
+  {
+    std::vector<std::jthread> callers;
+    for (Video& video : videos) callers.emplace_back([&] { video = model.generate(request("a red cat")); });
+  }
+  for (const Video& video : videos) EXPECT_TRUE(same(video.frames, alone.frames));
+}
+
+// Ranks of a program's own share one Model. They call again without waiting for each other.
+TEST(Model, RanksOfTheCallerShareIt) {
+  constexpr int kRanks = 3;
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(kRanks, KeepWeights::kTransformer));
+  Tensor frames[2], latents[kRanks];
+  comm::run_ranks(kRanks, [&](comm::Communicator& world) {
+    for (int64_t seed = 0; seed < 2; ++seed) {
+      Video video = model.generate(world, request("a red cat", seed));
+      EXPECT_EQ(video.frames.view().empty(), world.rank() != 0);
+      if (world.rank() == 0) frames[seed] = std::move(video.frames);
+      latents[world.rank()] = std::move(video.latents);
+    }
+  });
+  for (int64_t seed = 0; seed < 2; ++seed) {
+    const Video expected = model.generate(request("a red cat", seed));
+    EXPECT_TRUE(same(frames[seed], expected.frames)) << seed;
+  }
+  EXPECT_TRUE(same(latents[0], latents[2]));
+}
+
+TEST(Model, DescribesBeforeItRuns) {
+  const Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2));
+  EXPECT_THAT(model.describe(request("a red cat")), AllOf(HasSubstr("48 x 32 x 5"), HasSubstr("Ranks 2")));
+}
+
+}  // namespace
+}  // namespace zoetrope

@@ -1,0 +1,119 @@
+// One run over an opened model: prompts, conditions, noise, denoising, decoding, in this order. What a stage does is in
+// its own file.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "zoetrope/communicator.h"
+
+#include "base/run_files.h"
+#include "pipeline/auto_plan.h"
+#include "pipeline/denoise.h"
+#include "pipeline/dump.h"
+#include "pipeline/generate_options.h"
+#include "pipeline/inputs.h"
+#include "pipeline/model_folder.h"
+#include "pipeline/plan.h"
+#include "pipeline/predicted_report.h"
+#include "pipeline/prompt_context.h"
+#include "pipeline/shared_vae.h"
+#include "trace/resident.h"
+
+namespace zoetrope::pipeline {
+
+// What all runs of a model and all ranks of this process share.
+struct OpenModel {
+  // Uses `model` and the fields of ModelOptions.
+  explicit OpenModel(const GenerateOptions& options);
+  void release_weights();
+
+  const RunFiles reads;  // before anything is read
+  const GenerateOptions options;
+  const ModelFolder folder;
+  const int64_t resident = trace::resident_bytes();  // before weights are read
+  SharedExpert experts[2];
+  SharedVae vae_encoder, vae_decoder;
+  KnownPrompts prompts;
+};
+
+// Shared by the ranks of this process.
+class Run {
+ public:
+  // Throws Error for options that do not go together or with the model; reads pictures and videos. Without `sink` the
+  // frames are returned.
+  Run(OpenModel& model, const GenerateOptions& options, OpenSink sink);
+
+  enum class Stop { kAfterDenoise, kAfterOutput };
+  // Collective over `world`.
+  Video run(comm::Communicator& world, const Callbacks& callbacks, Stop stop = Stop::kAfterOutput);
+  // One line per fact: model, size, degrees, values that override the checkpoint's.
+  std::string describe(int ranks) const;
+  // Where options.trace records, for comm::RankOptions; null without it.
+  trace::Trace* recorder() const { return trace_.get(); }
+
+ private:
+  // What this rank writes: nothing but on rank 0.
+  struct Output {
+    std::unique_ptr<FrameSink> sink;
+    Dump dump{""};
+  };
+  // One pass over the ranks of a communicator.
+  struct Pass {
+    const parallel::ParallelLayout& layout;
+    const attention::Strategy& strategy;
+    SharedExpert* experts;  // [2], shared by the ranks of this process
+    SharedContexts& contexts;
+    KnownPrompts* prompts;  // null: the text encoder runs, and nothing is remembered
+    Stop stop;
+    const AutoPlan* planned;  // to compare with; null: not
+    const RunPlan& plan;      // of denoising
+    Output& output;
+    trace::Trace* trace;  // null: not recorded
+    int64_t seed;
+  };
+  Video run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);
+  struct Uncached {
+    Tensor latents;
+    double denoise_seconds;
+  };
+  Uncached denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
+                            const attention::Strategy& strategy, int64_t seed, const Callbacks& callbacks);
+  static void compare(const Uncached& uncached, Video& result);
+  void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
+                         Video& result) const;
+  double distance_to_one_rank(comm::Communicator& alone, const Video& result, const Callbacks& callbacks);
+  MemoryQuestion memory_question(const parallel::ParallelLayout& layout) const;
+  AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
+                      const machine::Heartbeat& heartbeat = {}) const;
+  std::optional<planner::Bytes> available(comm::Communicator* world) const;
+  std::string describe(const AutoPlan& planned, int ranks) const;
+  std::string inputs_text() const;
+  std::unique_ptr<FrameSink> open_output(int64_t seed, Tensor& frames) const;
+  int threads_of(const comm::Communicator& world) const;
+  Weights weights_come() const;
+
+  const RunFiles reads_;  // before anything is read
+  OpenModel& open_;
+  const ModelFolder& model_;
+  const GenerateOptions options_;
+  const RunPlan plan_;
+  const Inputs inputs_;
+  const OpenSink sink_;
+  // Of an earlier run with the same prompts; null where the text encoder has to run.
+  const std::shared_ptr<const PromptEmbeddings> known_prompts_;
+  SharedContexts contexts_;
+  std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
+};
+
+// Opens the model, runs once and writes options.output: over options.ranks threads of this process, or as this process'
+// rank of an MPI job when started by mpirun.
+GenerateResult generate(const GenerateOptions& options, const Callbacks& callbacks = {});
+// The part of one rank. Collective over `world`.
+GenerateResult generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks = {});
+
+// `run` over the ranks that options.ranks or mpirun say.
+Video run_over_ranks(Run& run, const GenerateOptions& options, const Callbacks& callbacks);
+
+}  // namespace zoetrope::pipeline
