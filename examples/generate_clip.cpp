@@ -29,9 +29,9 @@ int main(int argc, char** argv) {
 
     request.seed = 1;
     const zoetrope::Video second = model.generate(request, callbacks);
-    std::printf("seed 1: %lld frames of %lld x %lld in memory\n", static_cast<long long>(second.frames.view().extent(0)),
-                static_cast<long long>(second.frames.view().extent(2)),
-                static_cast<long long>(second.frames.view().extent(1)));
+    std::printf(
+        "seed 1: %lld frames of %lld x %lld in memory\n", static_cast<long long>(second.frames.view().extent(0)),
+        static_cast<long long>(second.frames.view().extent(2)), static_cast<long long>(second.frames.view().extent(1)));
   } catch (const zoetrope::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

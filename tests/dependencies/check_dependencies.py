@@ -37,7 +37,7 @@ BESIDE_SRC = {"problems", "bench", "cli"}
 # A public header counts as the module that implements it.
 PUBLIC = {
     "error.h": "base", "version.h": "base", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
-    "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "sampling", "video.h": "io", "zoetrope.h": "pipeline",
+    "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "models", "video.h": "io", "zoetrope.h": "pipeline",
 }
 # Words that may not stand in a module's code at all, comments aside.
 FORBIDDEN_NAMES = {
