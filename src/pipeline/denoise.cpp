@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "io/hash.h"
+#include "models/lora/lora.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/patchify.h"
 #include "pipeline/finite.h"
@@ -23,7 +24,7 @@ std::span<float> values(const TensorView& tensor) { return {tensor.data<float>()
 std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
   uint64_t hash = io::fnv1a64(whole.string());
-  for (const wan::Lora& lora : expert.loras) {
+  for (const lora::Lora& lora : expert.loras) {
     hash = io::fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
   }
   return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",
@@ -237,7 +238,7 @@ sampling::StepDecision Denoiser::decide(int64_t step, double timestep, const Ten
 }
 
 void Denoiser::velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision,
-                        const wan::Probe& probe) {
+                        const Probe& probe) {
   if (decision.work == sampling::StepWork::kReuseVelocity) return;  // it still stands in velocity_
   const int64_t batch = local_branches();
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
@@ -272,11 +273,11 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const sampli
 
 // The step once more, now with a look at every value on the way. All ranks come here together, for they have gathered
 // the same velocity.
-void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const wan::Probe& probe) {
+void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const Probe& probe) {
   const bool spoiled = first_non_finite(local_).has_value();
   FirstSpoiled first;
-  const wan::Probe look = [&](std::string_view name, const TensorView& value) {
-    wan::observe(probe, name, value);
+  const Probe look = [&](std::string_view name, const TensorView& value) {
+    observe(probe, name, value);
     first.look(name, value);
   };
   transformer_->forward(input, {timesteps_, token_time_}, local_, look, blocks);
@@ -308,7 +309,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     };
     if (callbacks.cancelled) stop_if_cancelled();
     int64_t layer = 0;
-    const wan::Probe probe = [&](std::string_view tensor, const TensorView&) {
+    const Probe probe = [&](std::string_view tensor, const TensorView&) {
       if (callbacks.cancelled) stop_if_cancelled();
       if (callbacks.layer && tensor.starts_with("block.")) callbacks.layer(++layer, layers);
     };

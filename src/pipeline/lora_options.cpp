@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/lora/lora.h"
 #include "models/wan/tensor_tables.h"
 
 namespace zoetrope::pipeline {
@@ -71,7 +72,7 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
     Expert& expert = model.experts[i];
     const auto merge = [&](const char* key, const std::string& text) {
       for (const LoraEntry& entry : parse_loras(key, text)) {
-        expert.loras.push_back(wan::open_lora(entry.file, entry.strength, wan::transformer_tensors(expert.config)));
+        expert.loras.push_back(lora::open_lora(entry.file, entry.strength, wan::transformer_tensors(expert.config)));
         expert.weights.merge(expert.loras.back().deltas, options.check_finite);
       }
     };
@@ -83,7 +84,7 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
 std::vector<std::string> lora_lines(const ModelFolder& model) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < model.experts.size(); ++i) {
-    for (const wan::Lora& lora : model.experts[i].loras) {
+    for (const lora::Lora& lora : model.experts[i].loras) {
       const std::string ranks = lora.largest_rank == 0 ? "no product"
                                 : lora.least_rank == lora.largest_rank
                                     ? fmt::format("rank {}", lora.largest_rank)

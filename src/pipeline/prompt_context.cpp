@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "io/weights.h"
-#include "models/wan/umt5/umt5.h"
+#include "models/encoders/umt5.h"
 #include "text/prompt.h"
 
 namespace zoetrope::pipeline {
@@ -37,8 +37,8 @@ PromptTokens tokenize_prompts(const ModelFolder& model, const std::vector<std::s
 
 // All prompts at once: the encoder reads and converts its weights in every pass.
 void encode_prompts(const ModelFolder& model, const PromptTokens& tokens, DType dtype, Stream& stream,
-                    wan::PartialSum* sum, const TensorView& out, const std::function<void()>& tick) {
-  wan::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype, stream, sum)
+                    encoders::PartialSum* sum, const TensorView& out, const std::function<void()>& tick) {
+  encoders::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype, stream, sum)
       .encode_batch(tokens.ids, tokens.lengths, out, {}, tick);
 }
 

@@ -9,7 +9,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "models/wan/partial_sum.h"
+#include "models/encoders/partial_sum.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -34,6 +34,6 @@ PromptTokens tokenize_prompts(const ModelFolder& model, const std::vector<std::s
 // past a prompt's length. `sum` where several ranks share the encoder: collective then. `tick` is called after every
 // layer: it may throw to give up.
 void encode_prompts(const ModelFolder& model, const PromptTokens& tokens, DType dtype, Stream& stream,
-                    wan::PartialSum* sum, const TensorView& out, const std::function<void()>& tick);
+                    encoders::PartialSum* sum, const TensorView& out, const std::function<void()>& tick);
 
 }  // namespace zoetrope::pipeline
