@@ -25,7 +25,7 @@ ForwardInputs::ForwardInputs(const wan::TransformerConfig& config, const Forward
   if (config.vace()) control = normal(DType::kF32, {1, config.vace_in_channels, frames, latent[1], latent[2]}, 4);
 }
 
-void ForwardInputs::give(wan::Transformer& transformer, const wan::Probe& probe) const {
+void ForwardInputs::give(wan::Transformer& transformer, const Probe& probe) const {
   transformer.set_context(text, {}, probe, image ? image.view() : TensorView());
   if (control) transformer.set_control(control, scales);
 }

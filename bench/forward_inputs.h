@@ -30,7 +30,7 @@ struct ForwardInputs {
   ForwardInputs(const wan::TransformerConfig& config, const ForwardSize& size, DType dtype);
 
   // Prompt and control video, after prepare(). They must outlive the transformer's use.
-  void give(wan::Transformer& transformer, const wan::Probe& probe = {}) const;
+  void give(wan::Transformer& transformer, const Probe& probe = {}) const;
 
   Tensor latents;             // [1, C_in, F, H, W] F32
   Tensor text;                // [1, L, text_dim] of `dtype`

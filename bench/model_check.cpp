@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "bench/forward_inputs.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/reference/text_encoder.h"
 #include "models/wan/reference/transformer.h"
 #include "models/wan/reference/vae.h"
-#include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_layout.h"
 
@@ -39,7 +39,7 @@ class Comparison {
  public:
   Comparison(int64_t terms, DType dtype) { verdict_.tolerance = stage_tolerance(terms, dtype); }
 
-  wan::Probe probe() {
+  Probe probe() {
     return
         [this](std::string_view name, const TensorView& value) { values_.emplace(std::string(name), rows_of(value)); };
   }
@@ -204,10 +204,10 @@ namespace {
 
 // The ids' rows of the embedding. A table of gigabytes that is nowhere to look into is not made for this: no rows then,
 // and the first layer goes unchecked.
-Rows embed(const io::WeightSource& source, const wan::TextEncoderConfig& config, const std::vector<int32_t>& ids,
+Rows embed(const io::WeightSource& source, const encoders::TextEncoderConfig& config, const std::vector<int32_t>& ids,
            DType dtype) {
   constexpr int64_t kMostTableElements = int64_t{1} << 26;
-  const std::string name = io::stored_name(source, wan::text_encoder_tensors(config).front());
+  const std::string name = io::stored_name(source, encoders::text_encoder_tensors(config).front());
   TensorView table = source.mapped(name);
   Tensor read;
   if (!table || (table.dtype() != DType::kF32 && table.dtype() != DType::kBF16)) {
@@ -230,10 +230,10 @@ Rows embed(const io::WeightSource& source, const wan::TextEncoderConfig& config,
 
 }  // namespace
 
-Verdict check_text_encoder(wan::TextEncoder& encoder, const std::shared_ptr<const io::WeightSource>& source,
+Verdict check_text_encoder(encoders::TextEncoder& encoder, const std::shared_ptr<const io::WeightSource>& source,
                            DType dtype, Stream& stream) {
   constexpr int64_t kIds = 11;
-  const wan::TextEncoderConfig& config = encoder.config();
+  const encoders::TextEncoderConfig& config = encoder.config();
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < kIds; ++i) ids.push_back(static_cast<int32_t>((i * 7919 + 5) % config.vocab_size));
   ids.back() = static_cast<int32_t>(config.eos_token_id);

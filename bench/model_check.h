@@ -8,9 +8,9 @@
 #include "bench/attention_data.h"
 #include "device/stream.h"
 #include "io/weights.h"
+#include "models/encoders/umt5.h"
 #include "models/wan/config.h"
 #include "models/wan/transformer/weights.h"
-#include "models/wan/umt5/umt5.h"
 #include "models/wan/vae/vae_weights.h"
 
 namespace zoetrope::bench {
@@ -25,7 +25,7 @@ Verdict check_vae_decoder(const std::shared_ptr<const wan::VaeWeights>& weights,
                           const std::shared_ptr<const io::WeightSource>& source, DType dtype, Stream& stream);
 
 // A few ids: the embedding, the first and the last layer, and the final norm.
-Verdict check_text_encoder(wan::TextEncoder& encoder, const std::shared_ptr<const io::WeightSource>& source,
+Verdict check_text_encoder(encoders::TextEncoder& encoder, const std::shared_ptr<const io::WeightSource>& source,
                            DType dtype, Stream& stream);
 
 // Of a result that is too large to compare: every value is finite and they are not all alike.

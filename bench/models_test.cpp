@@ -15,8 +15,10 @@
 #include "bench/operations.h"
 #include "bench/published.h"
 #include "io/checkpoint.h"
+#include "io/random_weights.h"
+#include "models/encoders/cost.h"
+#include "models/encoders/umt5.h"
 #include "models/wan/model_flops.h"
-#include "models/wan/random_weights.h"
 #include "models/wan/tensor_tables.h"
 
 namespace zoetrope::bench {
@@ -58,10 +60,10 @@ TEST(Flops, OfTheVaeMatchWhatIsQuoted) {
 }
 
 TEST(Flops, OfTheTextEncoderAreItsProducts) {
-  wan::TextEncoderConfig config;
+  encoders::TextEncoderConfig config;
   config.num_layers = 3;
   const double layer = 2 * 7.0 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 10240) + 4 * 7.0 * 7 * 4096;
-  EXPECT_DOUBLE_EQ(wan::text_encoder_flop(config, 7), 3 * layer);
+  EXPECT_DOUBLE_EQ(encoders::text_encoder_flop(config, 7), 3 * layer);
 }
 
 TEST(Operations, OfTheLastPassAreWithoutWhatIsInsideThem) {
@@ -143,7 +145,7 @@ TEST_P(Checks, OfTheWholeFamilyTellRightFromWrong) {
     const auto weights = wan::TransformerWeights::load(config, std::make_shared<io::Weights>(source), GetParam());
     const Verdict verdict = check_transformer(weights, source, stream_);
     EXPECT_TRUE(verdict.passed()) << name << ": " << verdict.relative_l2 << " of " << verdict.tolerance;
-    const auto random = wan::random_weights(wan::transformer_tensors(config), "transformer", 1);
+    const auto random = io::random_weights(wan::transformer_tensors(config), "transformer", 1);
     EXPECT_FALSE(check_transformer(weights, random, stream_).passed()) << name;
   }
 }
@@ -165,13 +167,13 @@ TEST_P(Checks, OfTheResidualVaeTellRightFromWrong) {
                                                          wan::VaeParts::kDecoder, GetParam());
   const Verdict verdict = check_vae_decoder(weights, source, GetParam(), stream_);
   EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
-  const auto wrong = wan::random_weights(wan::vae_tensors(config), "vae", 1);
+  const auto wrong = io::random_weights(wan::vae_tensors(config), "vae", 1);
   EXPECT_FALSE(check_vae_decoder(weights, wrong, GetParam(), stream_).passed());
 }
 
 TEST_P(Checks, OfTheTextEncoderTellRightFromWrong) {
   const auto source = right_.source(Part::kTextEncoder, 1);
-  wan::TextEncoder encoder(source, right_.text_encoder(), GetParam(), stream_);
+  encoders::TextEncoder encoder(source, right_.text_encoder(), GetParam(), stream_);
   const Verdict verdict = check_text_encoder(encoder, source, GetParam(), stream_);
   EXPECT_TRUE(verdict.passed()) << verdict.relative_l2 << " of " << verdict.tolerance;
   EXPECT_FALSE(check_text_encoder(encoder, wrong_.source(Part::kTextEncoder, 1), GetParam(), stream_).passed());

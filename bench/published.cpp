@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "bench/machine.h"
 #include "bench/statistics.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/generate_options.h"
@@ -82,7 +83,7 @@ int threads_of(const PublishedSettings& settings) {
 int64_t parameter_bytes(const Published& model, Part part, DType dtype) {
   const io::TensorTable table = part == Part::kTransformer ? wan::transformer_tensors(model.transformer())
                                 : part == Part::kVae       ? wan::vae_decoder_tensors(model.vae())
-                                                           : wan::text_encoder_tensors(model.text_encoder());
+                                                           : encoders::text_encoder_tensors(model.text_encoder());
   return io::held_bytes(table, dtype);
 }
 

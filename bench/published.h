@@ -12,6 +12,7 @@
 #include "bench/peak.h"
 #include "bench/report.h"
 #include "io/weights.h"
+#include "models/encoders/config.h"
 #include "models/wan/config.h"
 #include "pipeline/model_folder.h"
 
@@ -28,7 +29,7 @@ class Published {
 
   const wan::TransformerConfig& transformer() const { return transformer_; }
   const wan::VaeConfig& vae() const { return vae_; }
-  const wan::TextEncoderConfig& text_encoder() const { return text_encoder_; }
+  const encoders::TextEncoderConfig& text_encoder() const { return text_encoder_; }
   // {frames, rows, columns} of a video's latents. Throws Error where the model has no videos of that size.
   Shape latent_of(int64_t height, int64_t width, int64_t num_frames) const;
   const io::Checkpoint* checkpoint(Part part) const { return weights(part).checkpoint(); }  // null: random weights
@@ -41,7 +42,7 @@ class Published {
   pipeline::ModelFolder folder_;
   wan::TransformerConfig transformer_;
   wan::VaeConfig vae_;
-  wan::TextEncoderConfig text_encoder_;
+  encoders::TextEncoderConfig text_encoder_;
 };
 
 OptionSet describe_published(

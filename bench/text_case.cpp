@@ -6,9 +6,9 @@
 #include "bench/statistics.h"
 #include "bench/whole_model.h"
 #include "bench/words.h"
-#include "models/wan/model_flops.h"
-#include "models/wan/tensor_tables.h"
-#include "models/wan/umt5/umt5.h"
+#include "models/encoders/cost.h"
+#include "models/encoders/tensor_tables.h"
+#include "models/encoders/umt5.h"
 #include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
@@ -19,9 +19,9 @@ constexpr size_t kCopyBytes = size_t{256} << 20;  // far beyond any cache
 constexpr double kCopySeconds = 0.3;
 
 // What a pass must read of the files: every layer, and the embedding's rows for the ids.
-int64_t stored_bytes(const io::Checkpoint& files, const wan::TextEncoderConfig& config, int64_t ids) {
+int64_t stored_bytes(const io::Checkpoint& files, const encoders::TextEncoderConfig& config, int64_t ids) {
   int64_t bytes = 0;
-  const io::TensorTable table = wan::text_encoder_tensors(config);
+  const io::TensorTable table = encoders::text_encoder_tensors(config);
   for (const io::TensorSpec& spec : table) {
     const auto stored = static_cast<int64_t>(files.info(io::stored_name(files, spec)).bytes);
     bytes += &spec == &table.front() ? stored / config.vocab_size * ids : stored;  // the embedding is the first
@@ -67,11 +67,11 @@ class TextBench : private WholeModel {
   void run_case(int64_t tokens, const std::string& dtype, double copy) {
     say(fmt::format("{} {} tokens", dtype, tokens));
     const DType type = pipeline::dtype_of(dtype);
-    const wan::TextEncoderConfig& config = model_.text_encoder();
-    const double flop = wan::text_encoder_flop(config, tokens);
+    const encoders::TextEncoderConfig& config = model_.text_encoder();
+    const double flop = encoders::text_encoder_flop(config, tokens);
     forget_peak_resident();
     const auto source = model_.source(Part::kTextEncoder, threads_);
-    wan::TextEncoder encoder(source, config, type, stream_);
+    encoders::TextEncoder encoder(source, config, type, stream_);
     std::vector<int32_t> ids;
     for (int64_t i = 0; i + 1 < tokens; ++i)
       ids.push_back(static_cast<int32_t>(2 + i * 7919 % (config.vocab_size - 2)));

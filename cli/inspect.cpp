@@ -13,6 +13,7 @@
 #include "cli/inspect_memory.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/workload.h"
@@ -97,12 +98,12 @@ class Inspection {
                      stored_.stored_vae);
     }
     if (name == "text_encoder") {
-      return weights(name, "model", wan::text_encoder_tensors(wan::TextEncoderConfig::load(config)),
+      return weights(name, "model", encoders::text_encoder_tensors(encoders::TextEncoderConfig::load(config)),
                      stored_.stored_text_encoder);
     }
     if (name == "image_encoder") {
-      const auto which = class_name == "CLIPVisionModel" ? wan::ClipTensors::kTower : wan::ClipTensors::kAll;
-      return weights(name, "model", wan::clip_vision_tensors(wan::ClipVisionConfig::load(config), which),
+      const auto which = class_name == "CLIPVisionModel" ? encoders::ClipTensors::kTower : encoders::ClipTensors::kAll;
+      return weights(name, "model", encoders::clip_vision_tensors(encoders::ClipVisionConfig::load(config), which),
                      stored_.stored_image_encoder);
     }
     const bool there = configs_only_ || fs::is_directory(folder_ / name);

@@ -150,4 +150,14 @@ std::map<std::string, DTypeCount> Checkpoint::dtypes() const {
   return counts;
 }
 
+void require_unquantized(const JsonObject& config) {
+  if (!config.has("quantization_config")) return;
+  const std::string method =
+      config.raw().at("quantization_config").is_object()
+          ? config.object("quantization_config").get<std::string>("quant_method", std::string("unnamed"))
+          : config.raw().at("quantization_config").dump();
+  fail("{}: quantization_config ({}) is not supported; use a folder whose weights are F32, BF16 or F16", config.where(),
+       method);
+}
+
 }  // namespace zoetrope::io

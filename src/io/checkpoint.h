@@ -15,6 +15,8 @@
 
 namespace zoetrope::io {
 
+class JsonObject;
+
 struct DTypeCount {
   int64_t tensors = 0;
   int64_t elements = 0;
@@ -58,5 +60,8 @@ class Checkpoint {
 
   std::shared_ptr<const Contents> contents_;
 };
+
+// Refuses a config.json whose weights are quantised: those are other tensors than the sizes in it imply.
+void require_unquantized(const JsonObject& config);
 
 }  // namespace zoetrope::io

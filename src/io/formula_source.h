@@ -1,5 +1,5 @@
 // Parameters by formula instead of by file, for models too large to keep or to fetch: the same values everywhere, made
-// when they are asked for. What values suit a model is not known here (models/wan/random_weights.h).
+// when they are asked for. What values suit a model is not known here (io/random_weights.h).
 #pragma once
 
 #include <cstdint>

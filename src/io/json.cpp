@@ -1,5 +1,6 @@
 #include "io/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -203,6 +204,24 @@ T JsonObject::get_between(const std::string& key, T low, T high) const {
 template <typename T>
 T JsonObject::get_between(const std::string& key, T low, T high, T fallback) const {
   return has(key) ? get_between<T>(key, low, high) : fallback;
+}
+
+std::string JsonObject::check_one_of(const std::string& key, std::string value,
+                                     std::initializer_list<std::string_view> legal) const {
+  if (std::find(legal.begin(), legal.end(), value) != legal.end()) return value;
+  fail("{}: {} '{}' is not supported; supported: {}", where_, key, value, fmt::join(legal, ", "));
+}
+
+std::string JsonObject::get_one_of(const std::string& key, std::initializer_list<std::string_view> legal) const {
+  return check_one_of(key, get<std::string>(key), legal);
+}
+
+std::string JsonObject::find_one_of(const std::string& key, std::initializer_list<std::string_view> legal) const {
+  return check_one_of(key, get<std::string>(key, std::string(*legal.begin())), legal);
+}
+
+void JsonObject::require_switch(const std::string& key, bool supported) const {
+  if (get<bool>(key, supported) != supported) fail("{}: {} must be {}", where_, key, supported);
 }
 
 JsonObject JsonObject::object(const std::string& key) const {

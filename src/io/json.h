@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -53,6 +54,13 @@ class JsonObject {
   template <typename T>
   T get_between(const std::string& key, T low, T high, T fallback) const;
 
+  // A string that is none of `legal` is refused.
+  std::string get_one_of(const std::string& key, std::initializer_list<std::string_view> legal) const;  // absent: Error
+  std::string find_one_of(const std::string& key,
+                          std::initializer_list<std::string_view> legal) const;  // absent: the first of them
+  // Refuses a switch with another value than the one supported, which an absent switch has.
+  void require_switch(const std::string& key, bool supported) const;
+
   JsonObject object(const std::string& key) const;                // {"key": {…}}
   std::vector<JsonObject> objects(const std::string& key) const;  // {"key": [{…}, {…}]}
 
@@ -64,6 +72,8 @@ class JsonObject {
   std::string label(const std::string& key) const;
   template <typename T>
   void check_range(const std::string& key, T value, T low, T high) const;
+  std::string check_one_of(const std::string& key, std::string value,
+                           std::initializer_list<std::string_view> legal) const;
 
   std::shared_ptr<const nlohmann::json> node_;  // shares ownership of the whole document
   std::string where_;                           // the file

@@ -1,5 +1,5 @@
 // Weights with changes added to them, tensor by tensor as they are asked for: nothing but the tensor in work exists a
-// second time. What a change is called in its file and how strong it is, is decided elsewhere (models/wan/lora/).
+// second time. What a change is called in its file and how strong it is, is decided elsewhere (models/lora/).
 #pragma once
 
 #include <map>

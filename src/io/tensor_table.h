@@ -1,6 +1,6 @@
 // The tensors of one component of a model: what a checkpoint must hold, what each tensor is for, and what other files
-// call it. One function per component makes the table from the config (models/wan/tensor_tables.h). Checks, loading,
-// byte counts, random weights, LoRA files and `inspect` read it. Holds no values.
+// call it. One function per component makes the table from the config (tensor_tables.h of models/wan and
+// models/encoders). Checks, loading, byte counts, random weights, LoRA files and `inspect` read it. Holds no values.
 #pragma once
 
 #include <array>
@@ -48,7 +48,7 @@ struct TensorSpec {
   bool keep_float32 = false;                             // also in a model that computes in bf16
   std::optional<ShardAxis> shard_axis = {};              // nothing: every rank reads the whole tensor
   std::array<std::string, kNamingSchemes> aliases = {};  // by NamingScheme; empty: `name` there too
-  double variance = 0;  // of random weights (models/wan/random_weights.h); 0: what suits the role
+  double variance = 0;  // of random weights (io/random_weights.h); 0: what suits the role
 
   // In a model that computes in `model`.
   DType dtype(DType model) const { return keep_float32 ? DType::kF32 : model; }

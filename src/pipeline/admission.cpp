@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "comm/launcher.h"
+#include "models/encoders/tensor_tables.h"
+#include "models/lora/lora.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/frame_queue.h"
@@ -257,15 +259,17 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.vae = model.vae_config;
   if (model.image_encoder) {
     configs.image_encoder = model.image_encoder->config;
-    const io::TensorTable tensors = wan::clip_vision_tensors(model.image_encoder->config, wan::ClipTensors::kUsed);
+    const io::TensorTable tensors =
+        encoders::clip_vision_tensors(model.image_encoder->config, encoders::ClipTensors::kUsed);
     configs.stored_image_encoder = stored_dtype(model.image_encoder->weights, tensors);
   }
   configs.stored_transformer =
       stored_dtype(model.experts[0].weights, wan::transformer_tensors(model.experts[0].config));
-  configs.stored_text_encoder = stored_dtype(model.text_encoder, wan::text_encoder_tensors(model.text_encoder_config));
+  configs.stored_text_encoder =
+      stored_dtype(model.text_encoder, encoders::text_encoder_tensors(model.text_encoder_config));
   configs.stored_vae = stored_dtype(model.vae, wan::vae_tensors(model.vae_config));
   for (const Expert& expert : model.experts) {
-    for (const wan::Lora& lora : expert.loras) {
+    for (const lora::Lora& lora : expert.loras) {
       // Changes without a matrix product need almost no memory but the sum.
       configs.merge_scratch = std::max({configs.merge_scratch, lora.scratch_elements, int64_t{1}});
     }

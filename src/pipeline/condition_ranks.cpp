@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "comm/launcher.h"
-#include "models/wan/clip/clip_vision.h"
+#include "models/encoders/clip_vision.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
@@ -134,7 +134,7 @@ Tensor image_rows(const Stage& stage, const Inputs& inputs, comm::Communicator& 
     const int threads = comm::process_threads(stage.options.threads);
     Stream stream(threads, {stage.trace, 0, trace::kComputeLane});
     dump.add("clip_pixel_values", inputs.pixels);
-    const wan::ClipVision vision(tower.weights.source(threads), tower.config, DType::kF32);
+    const encoders::ClipVision vision(tower.weights.source(threads), tower.config, DType::kF32);
     vision.encode(stream, inputs.pixels, rows, {}, [&] {
       stop_if_cancelled(stage);
       heartbeat.beat();

@@ -176,7 +176,7 @@ sampling::StepDecision Denoiser::decide(int64_t step, double timestep, const Ten
 }
 
 void Denoiser::velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision,
-                        const wan::Probe& probe) {
+                        const Probe& probe) {
   if (decision.work == sampling::StepWork::kReuseVelocity) return;  // velocity_ still has it
   const int64_t batch = local_branches();
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
@@ -211,11 +211,11 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const sampli
 
 // Computes the step again and checks every intermediate value. All ranks come here together, for they have gathered
 // the same velocity.
-void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const wan::Probe& probe) {
+void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const Probe& probe) {
   const bool spoiled = first_non_finite(local_).has_value();
   FirstSpoiled first;
-  const wan::Probe look = [&](std::string_view name, const TensorView& value) {
-    wan::observe(probe, name, value);
+  const Probe look = [&](std::string_view name, const TensorView& value) {
+    observe(probe, name, value);
     first.look(name, value);
   };
   transformer_->forward(input, {timesteps_, token_time_}, local_, look, blocks);
@@ -247,7 +247,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     };
     if (callbacks.cancelled) stop_if_cancelled();
     int64_t layer = 0;
-    const wan::Probe probe = [&](std::string_view tensor, const TensorView&) {
+    const Probe probe = [&](std::string_view tensor, const TensorView&) {
       if (callbacks.cancelled) stop_if_cancelled();
       if (callbacks.layer && tensor.starts_with("block.")) callbacks.layer(++layer, layers);
     };

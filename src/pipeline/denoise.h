@@ -76,11 +76,9 @@ class Denoiser {
   int64_t local_branches() const;     // this rank's batch
   void plan_timesteps();
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
-  void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision,
-                const wan::Probe& probe);
+  void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision, const Probe& probe);
   void gather(int64_t local);  // of the rank's first `local` branches
-  [[noreturn]] void fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks,
-                                    const wan::Probe& probe);
+  [[noreturn]] void fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const Probe& probe);
 
   Setup setup_;
   Stream& stream_;

@@ -11,7 +11,7 @@ namespace {
 std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
   uint64_t hash = io::fnv1a64(whole.string());
-  for (const wan::Lora& lora : expert.loras) {
+  for (const lora::Lora& lora : expert.loras) {
     hash = io::fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
   }
   return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",

@@ -8,6 +8,7 @@
 
 #include "base/input_file.h"
 #include "io/hash.h"
+#include "models/lora/lora.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -79,7 +80,7 @@ std::string fingerprint(const ModelFolder& model) {
   const char* experts[] = {"transformer", "transformer_2"};
   for (size_t i = 0; i < model.experts.size(); ++i) {
     component(model.experts[i].weights, experts[i], kDiffusersStem);
-    for (const wan::Lora& lora : model.experts[i].loras) {
+    for (const lora::Lora& lora : model.experts[i].loras) {
       lines.weights(lora.file, fmt::format("{} lora {}", experts[i], lora.file.string()));
     }
   }

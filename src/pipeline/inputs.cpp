@@ -10,7 +10,8 @@
 #include "io/hash.h"
 #include "io/image.h"
 #include "io/video_reader.h"
-#include "models/wan/clip/clip_pixels.h"
+#include "models/encoders/clip_pixels.h"
+#include "models/encoders/config.h"
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/conditions.h"
 #include "pipeline/generate_options.h"
@@ -56,7 +57,7 @@ class Reader {
       if (!file.empty()) files.push_back(file);
     if (files.empty()) return;
     if (model_.image_encoder) {
-      const wan::ClipVisionConfig& tower = model_.image_encoder->config;
+      const encoders::ClipVisionConfig& tower = model_.image_encoder->config;
       inputs_.pixels = Tensor(
           DType::kF32, {static_cast<int64_t>(files.size()), tower.num_channels, tower.image_size, tower.image_size});
     }
@@ -64,8 +65,8 @@ class Reader {
       const Tensor picture = io::read_image(files[i]);
       inputs_.ends.push_back(io::resize(picture, frame_, io::ResizeFilter::kLanczos));
       if (!model_.image_encoder) continue;
-      wan::clip_pixels(model_.image_encoder->processor, picture,
-                       inputs_.pixels.view().select(0, static_cast<int64_t>(i)));
+      encoders::clip_pixels(model_.image_encoder->processor, picture,
+                            inputs_.pixels.view().select(0, static_cast<int64_t>(i)));
     }
   }
 

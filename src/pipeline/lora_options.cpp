@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/lora/lora.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/generate_options.h"
 
@@ -83,7 +84,7 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
     Expert& expert = model.experts[i];
     const auto merge = [&](const std::vector<LoraFile>& files) {
       for (const LoraFile& entry : files) {
-        expert.loras.push_back(wan::open_lora(entry.file, entry.strength, wan::transformer_tensors(expert.config)));
+        expert.loras.push_back(lora::open_lora(entry.file, entry.strength, wan::transformer_tensors(expert.config)));
         expert.weights.merge(expert.loras.back().deltas, options.check_finite);
       }
     };
@@ -95,7 +96,7 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
 std::vector<std::string> lora_lines(const ModelFolder& model) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < model.experts.size(); ++i) {
-    for (const wan::Lora& lora : model.experts[i].loras) {
+    for (const lora::Lora& lora : model.experts[i].loras) {
       const std::string ranks = lora.largest_rank == 0 ? "no product"
                                 : lora.least_rank == lora.largest_rank
                                     ? fmt::format("rank {}", lora.largest_rank)

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/lora/lora.h"
 #include "pipeline/admission.h"
 #include "pipeline/fingerprint.h"
 #include "pipeline/test_model.h"
@@ -98,7 +99,7 @@ TEST(LoraOptions, ExpertsHaveTheirOwn) {
   ASSERT_EQ(model.experts[0].config.inner_dim(), 32);
   const char* own[] = {"high", "low"};
   for (size_t i = 0; i < 2; ++i) {
-    const std::vector<wan::Lora>& loras = model.experts[i].loras;
+    const std::vector<lora::Lora>& loras = model.experts[i].loras;
     ASSERT_EQ(loras.size(), 2u);
     EXPECT_EQ(loras[0].file.filename(), "both");
     EXPECT_EQ(loras[1].file.filename(), own[i]);

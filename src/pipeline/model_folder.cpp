@@ -4,7 +4,8 @@
 
 #include "base/error.h"
 #include "base/run_files.h"
-#include "models/wan/random_weights.h"
+#include "io/random_weights.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
@@ -72,7 +73,7 @@ void require_control_channels(const ModelFolder& model) {
 
 void require_image_rows(const ModelFolder& model) {
   const wan::TransformerConfig& config = model.experts[0].config;
-  const wan::ClipVisionConfig& encoder = model.image_encoder->config;
+  const encoders::ClipVisionConfig& encoder = model.image_encoder->config;
   require_same("the width of an image row", *config.image_dim, "transformer/config.json (image_dim)",
                encoder.hidden_size, "image_encoder/config.json (hidden_size)", model.folder);
   if (!config.pos_embed_seq_len) return;
@@ -125,11 +126,11 @@ std::optional<ImageEncoder> open_image_encoder(const fs::path& folder, const wan
            (folder / "model_index.json").string(), component);
     }
   }
-  const auto config = wan::ClipVisionConfig::load(folder / "image_encoder" / "config.json");
-  const auto processor = wan::ImageProcessorConfig::load(folder / "image_processor" / "preprocessor_config.json");
-  return ImageEncoder{
-      config, processor,
-      weights.open("image_encoder", kTextEncoderStem, wan::clip_vision_tensors(config, wan::ClipTensors::kUsed))};
+  const auto config = encoders::ClipVisionConfig::load(folder / "image_encoder" / "config.json");
+  const auto processor = encoders::ImageProcessorConfig::load(folder / "image_processor" / "preprocessor_config.json");
+  return ImageEncoder{config, processor,
+                      weights.open("image_encoder", kTextEncoderStem,
+                                   encoders::clip_vision_tensors(config, encoders::ClipTensors::kUsed))};
 }
 
 // What the run will read later is spared by what it writes now.
@@ -152,7 +153,7 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
   std::vector<Expert> experts;
   experts.push_back(weights.open_expert("transformer"));
   if (pipeline.has("transformer_2")) experts.push_back(weights.open_expert("transformer_2"));
-  const auto text_config = wan::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
+  const auto text_config = encoders::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
   const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
   const ModelClass kind = model_class(pipeline, experts.front().config, vae_config, folder.string());
   fs::path tokenizer = folder / "tokenizer";
@@ -164,7 +165,7 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
                     tokenizer,
                     text::Tokenizer::load(tokenizer),
                     text_config,
-                    weights.open("text_encoder", kTextEncoderStem, wan::text_encoder_tensors(text_config)),
+                    weights.open("text_encoder", kTextEncoderStem, encoders::text_encoder_tensors(text_config)),
                     std::move(experts),
                     vae_config,
                     weights.open("vae", kDiffusersStem, wan::vae_tensors(vae_config)),
@@ -179,7 +180,7 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
 std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) const {
   std::shared_ptr<const io::WeightSource> plain;
   if (checkpoint_) plain = io::checkpoint_source(*checkpoint_, threads);
-  else plain = wan::random_weights(tensors_, component_, seed_, threads);
+  else plain = io::random_weights(tensors_, component_, seed_, threads);
   return deltas_.empty() ? plain : io::merged_source(std::move(plain), deltas_, check_finite_);
 }
 

@@ -13,8 +13,9 @@
 #include "io/merged_source.h"
 #include "io/tensor_table.h"
 #include "io/weights.h"
+#include "models/encoders/config.h"
+#include "models/lora/lora.h"
 #include "models/wan/config.h"
-#include "models/wan/lora/lora.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_class.h"
 #include "text/tokenizer.h"
@@ -29,7 +30,7 @@ inline constexpr const char* kTextEncoderStem = "model";                  // and
 class ComponentWeights {
  public:
   explicit ComponentWeights(io::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
-  // Random, as models/wan/random_weights.h makes them.
+  // Random, as io/random_weights.h makes them.
   ComponentWeights(std::string component, io::TensorTable tensors, uint64_t seed)
       : component_(std::move(component)), tensors_(std::move(tensors)), seed_(seed) {}
 
@@ -37,7 +38,7 @@ class ComponentWeights {
   std::shared_ptr<const io::WeightSource> source(int threads) const;
   // Adds changes to the values that source() gives. `check_finite`: as io::merged_source.
   void merge(const io::WeightDeltas& deltas, bool check_finite) {
-    wan::append(deltas_, deltas);
+    lora::append(deltas_, deltas);
     check_finite_ = check_finite;
   }
   // The files, or null where there are none.
@@ -55,12 +56,12 @@ class ComponentWeights {
 struct Expert {
   wan::TransformerConfig config;
   ComponentWeights weights;
-  std::vector<wan::Lora> loras = {};  // merged into the weights
+  std::vector<lora::Lora> loras = {};  // merged into the weights
 };
 
 struct ImageEncoder {
-  wan::ClipVisionConfig config;
-  wan::ImageProcessorConfig processor;
+  encoders::ClipVisionConfig config;
+  encoders::ImageProcessorConfig processor;
   ComponentWeights weights;
 };
 
@@ -70,7 +71,7 @@ struct ModelFolder {
   wan::SchedulerConfigFile scheduler;
   std::filesystem::path tokenizer_folder;
   text::Tokenizer tokenizer;
-  wan::TextEncoderConfig text_encoder_config;
+  encoders::TextEncoderConfig text_encoder_config;
   ComponentWeights text_encoder;
   std::vector<Expert> experts;  // transformer, and transformer_2 of two-expert models
   wan::VaeConfig vae_config;

@@ -5,11 +5,11 @@
 #include "zoetrope/communicator.h"
 #include "zoetrope/tensor.h"
 
-#include "models/wan/partial_sum.h"
+#include "models/encoders/partial_sum.h"
 
 namespace zoetrope::pipeline {
 
-class PartialSumRanks final : public wan::PartialSum {
+class PartialSumRanks final : public encoders::PartialSum {
  public:
   // Part r belongs to rank r of `world`, which must outlive this.
   explicit PartialSumRanks(comm::Communicator& world) : world_(world) {}

@@ -15,14 +15,13 @@
 #include "base/index_range.h"
 #include "comm/rank_test.h"
 #include "comm/testing.h"
-#include "models/wan/golden_testing.h"
-#include "models/wan/tensor_tables.h"
-#include "models/wan/umt5/umt5.h"
+#include "models/encoders/partial_sum.h"
+#include "models/encoders/tensor_tables.h"
+#include "models/encoders/umt5.h"
+#include "models/testing/golden.h"
 
 namespace zoetrope::pipeline {
 namespace {
-
-namespace golden = wan::testing;
 
 // Of no size that two ranks could mistake, and whose float32 sum depends on the order.
 float value_of(int rank, int64_t i) {
@@ -62,7 +61,7 @@ ZT_RANK_TEST(PartialSumRanks, SendsTwiceTheOthersShares) {
 struct Case {
   golden::GoldenCase recorded{"umt5", "encoder.safetensors"};
   std::filesystem::path folder = recorded.root() / "pipelines/wan21_t2v/text_encoder";
-  wan::TextEncoderConfig config = wan::TextEncoderConfig::load(folder / "config.json");
+  encoders::TextEncoderConfig config = encoders::TextEncoderConfig::load(folder / "config.json");
   std::shared_ptr<const io::WeightSource> source = io::checkpoint_source(io::Checkpoint::open(folder, "model"));
   std::vector<int64_t> lengths{11, 4};
   Tensor ids{DType::kI32, {2, 11}};
@@ -70,10 +69,10 @@ struct Case {
   Case() {
     for (int64_t i = 0; i < ids.size(); ++i) ids.data<int32_t>()[i] = static_cast<int32_t>(3 + i * 37 % 1000);
   }
-  Tensor encode(DType dtype, wan::PartialSum* sum, std::shared_ptr<const io::WeightSource> from = nullptr) const {
+  Tensor encode(DType dtype, encoders::PartialSum* sum, std::shared_ptr<const io::WeightSource> from = nullptr) const {
     Stream stream(1);
     Tensor out(DType::kF32, {2, 11, config.d_model});
-    wan::TextEncoder(from ? from : source, config, dtype, stream, sum).encode_batch(ids, lengths, out);
+    encoders::TextEncoder(from ? from : source, config, dtype, stream, sum).encode_batch(ids, lengths, out);
     return out;
   }
 };
@@ -165,7 +164,7 @@ ZT_RANK_TEST(TextEncoderRanks, TogetherReadEveryMatrixOnce) {
   EXPECT_LE(golden::difference(divided, c.encode(DType::kF32, nullptr)).rel_l2, float32_limit(c));
   int matrices = 0;
   const std::map<std::string, int64_t> mine = watched->elements();
-  for (const io::TensorSpec& spec : wan::text_encoder_tensors(c.config)) {
+  for (const io::TensorSpec& spec : encoders::text_encoder_tensors(c.config)) {
     if (!spec.shard_axis) continue;
     const auto found = mine.find(spec.name);
     const double all = comm.all_reduce_sum(found == mine.end() ? 0.0 : static_cast<double>(found->second));

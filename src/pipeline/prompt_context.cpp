@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "io/weights.h"
-#include "models/wan/umt5/umt5.h"
+#include "models/encoders/umt5.h"
 #include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
@@ -45,8 +45,8 @@ PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows) {
 
 // All prompts at once: the encoder reads and converts its weights in every pass.
 void encode_prompts(const ModelFolder& model, const PromptTokens& tokens, DType dtype, Stream& stream,
-                    wan::PartialSum* sum, const TensorView& out, const std::function<void()>& tick) {
-  wan::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype, stream, sum)
+                    encoders::PartialSum* sum, const TensorView& out, const std::function<void()>& tick) {
+  encoders::TextEncoder(model.text_encoder.source(stream.team().size()), model.text_encoder_config, dtype, stream, sum)
       .encode_batch(tokens.ids, tokens.lengths, out, {}, tick);
 }
 

@@ -11,7 +11,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "models/wan/partial_sum.h"
+#include "models/encoders/partial_sum.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
@@ -53,6 +53,6 @@ std::vector<int64_t> token_counts(const RunPlan& plan);
 // zero past a prompt's length. `sum` where several ranks share the encoder: collective then. `tick` is called after
 // every layer: it may throw to give up.
 void encode_prompts(const ModelFolder& model, const PromptTokens& tokens, DType dtype, Stream& stream,
-                    wan::PartialSum* sum, const TensorView& out, const std::function<void()>& tick);
+                    encoders::PartialSum* sum, const TensorView& out, const std::function<void()>& tick);
 
 }  // namespace zoetrope::pipeline

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "comm/launcher.h"
-#include "models/wan/tensor_tables.h"
+#include "models/encoders/tensor_tables.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/partial_sum_ranks.h"
@@ -19,7 +19,7 @@ constexpr const char* kHeartbeat = "heartbeat of the text encoder";
 // On all ranks alike, which have the same rows.
 [[noreturn]] void fail_not_finite(const Stage& stage, const PromptEmbeddings& result, comm::Communicator& world) {
   const std::optional<std::string> weight =
-      spoiled_weight(stage.model.text_encoder, wan::text_encoder_tensors(stage.model.text_encoder_config),
+      spoiled_weight(stage.model.text_encoder, encoders::text_encoder_tensors(stage.model.text_encoder_config),
                      stage.options.text_encoder_dtype, &world);
   const std::string cause = weight ? "from " + *weight : "though the text encoder's weights are finite";
   const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};

@@ -14,8 +14,9 @@
 #include "io/atomic_folder.h"
 #include "io/in_parts.h"
 #include "io/json.h"
+#include "io/random_weights.h"
 #include "io/safetensors.h"
-#include "models/wan/random_weights.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/dtype_name.h"
@@ -74,7 +75,7 @@ class Writer {
         callbacks_(callbacks),
         out_(out),
         threads_(comm::process_threads(options.threads)),
-        source_(wan::random_weights(component.tensors, component.name, static_cast<uint64_t>(options.seed))),
+        source_(io::random_weights(component.tensors, component.name, static_cast<uint64_t>(options.seed))),
         total_(static_cast<int64_t>(bytes_of(component))) {}
 
   void write() {
@@ -166,14 +167,14 @@ std::vector<Component> list_components(const SynthesizeOptions& options, const M
     }
   }
   if (chosen.count("text_encoder") != 0) {
-    wan::TextEncoderConfig config = model.text_encoder_config;
+    encoders::TextEncoderConfig config = model.text_encoder_config;
     config.num_layers = fewer_layers("text_layers", options.text_layers, config.num_layers);
     const DType dtype = dtype_of(options.text_dtype);
     components.push_back({"text_encoder",
                           kTextEncoderStem,
                           {{"num_layers", fmt::to_string(config.num_layers)},
                            {"torch_dtype", dtype == DType::kBF16 ? "\"bfloat16\"" : "\"float32\""}},
-                          wan::text_encoder_tensors(config),
+                          encoders::text_encoder_tensors(config),
                           dtype});
   }
   if (chosen.count("vae") != 0) {
@@ -183,7 +184,7 @@ std::vector<Component> list_components(const SynthesizeOptions& options, const M
     components.push_back({"image_encoder",
                           kTextEncoderStem,
                           {},
-                          wan::clip_vision_tensors(model.image_encoder->config),
+                          encoders::clip_vision_tensors(model.image_encoder->config),
                           DType::kBF16});  // as published
   }
   return components;

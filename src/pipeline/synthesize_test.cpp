@@ -10,6 +10,7 @@
 #include "base/disk_limit.h"
 #include "base/test_folder.h"
 #include "io/safetensors.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/dtype_name.h"
@@ -65,7 +66,7 @@ TEST(Synthesize, WritesWhatRandomWeightsAre) {
   expect_equal(written.experts[0].weights, random.experts[0].weights,
                tensors(wan::transformer_tensors(random.experts[0].config)));
   expect_equal(written.text_encoder, random.text_encoder,
-               tensors(wan::text_encoder_tensors(random.text_encoder_config)));
+               tensors(encoders::text_encoder_tensors(random.text_encoder_config)));
   expect_equal(written.vae, random.vae, tensors(wan::vae_tensors(random.vae_config)));
   EXPECT_EQ(written.experts[0].weights.checkpoint()->info("blocks.0.ffn.net.2.weight").dtype, DType::kF32);
   EXPECT_EQ(written.text_encoder.checkpoint()->info("shared.weight").dtype, DType::kBF16);
@@ -156,8 +157,9 @@ TEST(RandomModel, ShippedConfigsAreThePublishedSizes) {
     transformers[name] = parameters(model.experts[0].weights, wan::transformer_tensors(model.experts[0].config));
     EXPECT_EQ(model.experts.size(), name.ends_with("_a14b") ? 2u : 1u) << name;
     // wan.md section 1.1: 11 361 851 208 bytes of BF16 with their header, 126 892 531 parameters.
-    EXPECT_NEAR(2.0 * static_cast<double>(io::totals(wan::text_encoder_tensors(model.text_encoder_config)).parameters),
-                11361851208.0, 100e3);
+    EXPECT_NEAR(
+        2.0 * static_cast<double>(io::totals(encoders::text_encoder_tensors(model.text_encoder_config)).parameters),
+        11361851208.0, 100e3);
     EXPECT_EQ(io::totals(wan::vae_tensors(model.vae_config)).parameters,
               name == "wan2.2_ti2v_5b" ? 704688668 : 126892531);
   }

@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 
+MODELS = ["models/sampling", "models/encoders", "models/lora", "models/wan"]
 # A module may include itself and the modules named here. Public headers stand in include/zoetrope/.
 # Third-party headers and those of the system are included with <>, so a name in quotes is always one of ours.
 MODULES = {
@@ -23,13 +24,17 @@ MODULES = {
     "parallel": ["base"],
     "attention": ["kernels", "parallel", "comm", "device", "tensor", "trace", "base"],
     "io": ["device", "tensor", "trace", "base"],
-    "models": ["planner", "attention", "kernels", "io", "device", "tensor", "trace", "base"],
-    "pipeline": ["text", "models", "planner", "machine", "attention", "kernels", "io", "comm", "parallel", "device", "tensor", "trace", "base"],
+    "models/testing": ["io", "tensor", "base"],
+    "models/sampling": ["tensor", "base"],
+    "models/encoders": ["kernels", "io", "device", "tensor", "trace", "base"],
+    "models/lora": ["io", "tensor", "base"],
+    "models/wan": ["models/encoders", "planner", "attention", "kernels", "io", "device", "tensor", "trace", "base"],
+    "pipeline": ["text", *MODELS, "planner", "machine", "attention", "kernels", "io", "comm", "parallel", "device", "tensor", "trace", "base"],
     "planner": ["parallel", "trace", "base"],
     "problems": [],
-    "bench": ["problems", "pipeline", "machine", "models", "planner", "io", "attention", "parallel", "kernels", "comm", "device", "trace", "tensor",
+    "bench": ["problems", "pipeline", "machine", *MODELS, "planner", "io", "attention", "parallel", "kernels", "comm", "device", "trace", "tensor",
               "base"],
-    "cli": ["bench", "text", "problems", "pipeline", "machine", "models", "planner", "attention", "kernels", "io", "comm", "parallel",
+    "cli": ["bench", "text", "problems", "pipeline", "machine", *MODELS, "planner", "attention", "kernels", "io", "comm", "parallel",
             "device", "tensor", "trace", "base"],
 }
 # These stand beside src/, not in it: nothing of them is installed.
@@ -41,13 +46,19 @@ PUBLIC = {
 }
 # Words that may not stand in a module's code at all, comments aside.
 FORBIDDEN_NAMES = {
-    "models": re.compile(r"\bcomm::"),
+    **dict.fromkeys(MODELS, re.compile(r"\bcomm::")),
     "kernels": re.compile(r"\b(comm|parallel|attention)::"),
     "comm": re.compile(r"\b(kernels|attention|parallel)::"),
     "planner": re.compile(r"\b(Stream|ThreadTeam|Arena)\b"),
 }
-# What a module's tests may use beyond its own rules: the modules that bring ranks to what they test.
-TEST_EXTRA = {"models": ["comm"], "pipeline": []}
+# What a module's tests may use beyond its own rules: ranks, recorded runs, tables of a real model.
+TEST_EXTRA = {
+    "models/sampling": ["models/wan", "io"],
+    "models/encoders": ["models/testing"],
+    "models/lora": ["models/wan"],
+    "models/wan": ["models/testing", "comm"],
+    "pipeline": ["models/testing"],
+}
 # Lines of a file that people write; longer ones are divided by subject. tools/ are programs of one file each.
 MOST_LINES = 600
 WRITTEN = {".h", ".cpp", ".py", ".sh", ".cmake", ".txt"}
@@ -65,7 +76,10 @@ def module_of_include(path):
     parts = path.split("/")
     if parts[0] == "zoetrope":
         return PUBLIC.get(parts[1], "?" + path)
-    return parts[0] if parts[0] in MODULES else "no module"
+    for module in ("/".join(parts[:2]), parts[0]):
+        if module in MODULES:
+            return module
+    return "no module"
 
 
 def folder_of_module(root, module):
@@ -123,6 +137,11 @@ def self_test():
         "src/planner/z.cpp": '#include "attention/strategy.h"\n',
         "bench/y.cpp": '#include "examples/shapes.h"\n',
         "src/planner/y.cpp": '#include "models/wan/config.h"\n',
+        "src/models/encoders/x.cpp": '#include "models/wan/config.h"\n',
+        "src/models/lora/x.cpp": '#include "models/wan/tensor_tables.h"\n',
+        "src/models/sampling/x.cpp": '#include "io/json.h"\n',
+        "src/models/wan/w.cpp": '#include "models/testing/golden.h"\n',
+        "src/models/encoders/y.cpp": '#include "models/other.h"\n',
         "bench/z_test.cpp": '#include "cli/command.h"\n',
         "problems/x.h": '#pragma once\n#include "base/error.h"\n',
         "cli/x.cpp": '#include "examples/shapes.h"\n',
@@ -131,7 +150,8 @@ def self_test():
     }
     harmless = {
         "src/models/wan/z.cpp": '// never comm::send\n#include "attention/attention.h"\n#include <vector>\n',
-        "src/models/wan/z_test.cpp": '#include "zoetrope/communicator.h"\n',
+        "src/models/wan/z_test.cpp": '#include "zoetrope/communicator.h"\n#include "models/testing/golden.h"\n',
+        "src/models/lora/x_test.cpp": '#include "models/wan/tensor_tables.h"\n',
         "bench/allowed.cpp": '#include "problems/attention.h"\n#include "zoetrope/attention.h"\n',
         "tests/cli/full_test.py": "pass\n" * MOST_LINES,
         "tests/golden/x/recorded.txt": "1\n" * (MOST_LINES + 1),

@@ -2,6 +2,7 @@
 #include "zoetrope/error.h"
 
 #include "io/json.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
 #include "text_changes.h"
@@ -27,19 +28,19 @@ void read(const std::string& bytes) {
     if (config.block_count() <= kMostLayers) io::totals(wan::transformer_tensors(config));
   });
   attempt([&] {
-    const auto config = wan::TextEncoderConfig::from_json(json);
-    if (config.num_layers <= kMostLayers) io::totals(wan::text_encoder_tensors(config));
+    const auto config = encoders::TextEncoderConfig::from_json(json);
+    if (config.num_layers <= kMostLayers) io::totals(encoders::text_encoder_tensors(config));
   });
   attempt([&] {
     const auto config = wan::VaeConfig::from_json(json);
     if (config.num_res_blocks <= kMostLayers) io::totals(wan::vae_tensors(config));
   });
   attempt([&] {
-    const auto config = wan::ClipVisionConfig::from_json(json);
+    const auto config = encoders::ClipVisionConfig::from_json(json);
     config.tokens();
-    if (config.num_hidden_layers <= kMostLayers) io::totals(wan::clip_vision_tensors(config));
+    if (config.num_hidden_layers <= kMostLayers) io::totals(encoders::clip_vision_tensors(config));
   });
-  attempt([&] { wan::ImageProcessorConfig::from_json(json); });
+  attempt([&] { encoders::ImageProcessorConfig::from_json(json); });
   attempt([&] { wan::SchedulerConfigFile::from_json(json); });
   attempt([&] { wan::PipelineConfig::from_json(json); });
 }

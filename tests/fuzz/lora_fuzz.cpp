@@ -1,5 +1,5 @@
 #include "io/merged_source.h"
-#include "models/wan/lora/lora.h"
+#include "models/lora/lora.h"
 #include "models/wan/tensor_tables.h"
 #include "safetensors_changes.h"
 
@@ -21,7 +21,7 @@ io::TensorTable transformer() {
 
 void read(const std::string& bytes) {
   static const io::TensorTable tensors = transformer();
-  const wan::Lora lora = wan::open_lora(write("input.safetensors", bytes), 0.5, tensors);
+  const lora::Lora lora = lora::open_lora(write("input.safetensors", bytes), 0.5, tensors);
   for (const auto& [name, changes] : lora.deltas) {
     for (const io::WeightDelta& change : changes) {
       for (const io::DeltaMatrix* matrix : {&change.first, &change.second}) {

@@ -6,8 +6,8 @@
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 #include "io/weights.h"
-#include "models/wan/umt5/relative_bias.h"
-#include "models/wan/umt5/umt5.h"
+#include "models/encoders/relative_bias.h"
+#include "models/encoders/umt5.h"
 #include "report.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
@@ -53,9 +53,10 @@ Tensor real_rows(const TensorView& values, const TensorView& mask) {
 
 void check_encoder(Report& report, const fs::path& checkpoint, const io::SafetensorsFile& data, DType dtype,
                    const NoiseFloor& noise) {
-  const auto config = wan::TextEncoderConfig::load(checkpoint / "config.json");
+  const auto config = encoders::TextEncoderConfig::load(checkpoint / "config.json");
   Stream stream(available_threads());
-  wan::TextEncoder encoder(io::checkpoint_source(io::Checkpoint::open(checkpoint, "model")), config, dtype, stream);
+  encoders::TextEncoder encoder(io::checkpoint_source(io::Checkpoint::open(checkpoint, "model")), config, dtype,
+                                stream);
   const TensorView mask = data.tensor("in.mask");
   const int64_t batch = mask.extent(0), rows = mask.extent(1);
   Tensor ids(DType::kI32, {batch, rows});
@@ -79,8 +80,8 @@ void check_encoder(Report& report, const fs::path& checkpoint, const io::Safeten
   if (bf16 || !data.contains("relative_buckets")) return;
   std::vector<double> buckets;
   for (int64_t distance = -(rows - 1); distance <= rows - 1; ++distance) {
-    buckets.push_back(static_cast<double>(wan::relative_position_bucket(distance, config.relative_attention_num_buckets,
-                                                                        config.relative_attention_max_distance)));
+    buckets.push_back(static_cast<double>(encoders::relative_position_bucket(
+        distance, config.relative_attention_num_buckets, config.relative_attention_max_distance)));
   }
   report.check_equal("relative_buckets", buckets, to_doubles(data.tensor("relative_buckets")));
 }

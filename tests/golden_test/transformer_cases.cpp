@@ -11,7 +11,7 @@
 #include "io/safetensors.h"
 #include "io/weights.h"
 #include "kernels/rope/rope.h"
-#include "models/wan/golden_testing.h"
+#include "models/testing/golden.h"
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/transformer.h"
 #include "report.h"
@@ -40,7 +40,7 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
     const auto optional = [&](const char* name) { return data.contains(name) ? data.tensor(name) : TensorView(); };
     const TensorView image = optional("in.encoder_hidden_states_image"), control = optional("in.control_hidden_states");
     const Shape latent{latents.extent(2), latents.extent(3), latents.extent(4)};
-    const wan::testing::RecordedTimesteps timesteps(data.tensor("in.timestep"));
+    const golden::RecordedTimesteps timesteps(data.tensor("in.timestep"));
     attention::Problem problem;
     problem.batch = latents.extent(0);
     problem.tokens = wan::token_grid(config, latent).tokens();
@@ -50,7 +50,7 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
     attention::ContextAttention attention = attention::plan(problem, {}, world, stream);
     wan::Transformer transformer(wan::TransformerWeights::load(config, std::move(source), dtype), stream);
     transformer.prepare(latent, problem.batch, attention, {.timesteps = static_cast<int64_t>(timesteps.values.size())});
-    const wan::Probe probe = [&](std::string_view name, const TensorView& value) {
+    const Probe probe = [&](std::string_view name, const TensorView& value) {
       seen[std::string(name)] = copy_of(value);
     };
     transformer.set_context(text, {}, probe, image);

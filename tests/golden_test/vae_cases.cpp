@@ -33,7 +33,7 @@ Tensor to_video(const TensorView& bytes) {
 // Chunks [C, n, H, W] of one probe name, joined along time as [1, C, T, H, W].
 class Chunks {
  public:
-  wan::Probe probe() {
+  Probe probe() {
     return [this](std::string_view name, const TensorView& value) {
       auto& frames = seen_[std::string(name)];
       for (int64_t f = 0; f < value.extent(1); ++f) {
@@ -90,7 +90,7 @@ Tensor collected(const std::function<void(const wan::FrameSink&)>& decode) {
   return out;
 }
 
-Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, const wan::Probe& probe = {}) {
+Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, const Probe& probe = {}) {
   return collected([&](const wan::FrameSink& sink) { decoder.decode(stream, z, sink, probe); });
 }
 

@@ -78,7 +78,7 @@ double distance(const Shared& one, const attention::Strategy& strategy, comm::Co
       const TensorView ours = velocity.view().select(0, b),
                        whole = one.alone.view().select(0, b).slice(0, mine.begin, mine.end);
       for (int64_t i = 0; i < whole.size(); ++i) {
-        const double expected = wan::testing::element(whole, i), off = wan::testing::element(ours, i) - expected;
+        const double expected = golden::element(whole, i), off = golden::element(ours, i) - expected;
         error += off * off;
         norm += expected * expected;
       }

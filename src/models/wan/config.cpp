@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "io/checkpoint.h"
 #include "io/json.h"
 
 namespace zoetrope::wan {
@@ -20,40 +21,11 @@ constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxChannels = 4096;
 constexpr int64_t kMaxPatch = 16;
-constexpr int64_t kMaxRows = int64_t{1} << 20;         // positions of a table
-constexpr int64_t kMaxImageSide = 4096;                // of the picture that an image encoder sees
-constexpr int64_t kLanczosCode = 1, kBicubicCode = 3;  // as Pillow numbers its filters
+constexpr int64_t kMaxRows = int64_t{1} << 20;  // positions of a table
 
 template <typename Names>
 std::string join(const Names& names) {
   return fmt::format("{}", fmt::join(names, ", "));
-}
-
-// The value of `key` where it is one of `legal`; absent: the first of them if `optional`.
-std::string one_of(const JsonObject& json, const std::string& key, std::initializer_list<std::string_view> legal,
-                   bool optional) {
-  const std::string value =
-      optional ? json.get<std::string>(key, std::string(*legal.begin())) : json.get<std::string>(key);
-  if (std::find(legal.begin(), legal.end(), value) == legal.end()) {
-    fail("{}: {} '{}' is not supported; supported: {}", json.where(), key, value, join(legal));
-  }
-  return value;
-}
-
-// Refuses a switch that stands where this engine does not follow.
-void require_switch(const JsonObject& json, const std::string& key, bool needed) {
-  if (json.get<bool>(key, needed) != needed) fail("{}: {} must be {}", json.where(), key, needed);
-}
-
-// Quantised weights are other tensors than the config's sizes imply, and need a scheme of their own.
-void require_plain_weights(const JsonObject& json) {
-  if (!json.has("quantization_config")) return;
-  const std::string method =
-      json.raw().at("quantization_config").is_object()
-          ? json.object("quantization_config").get<std::string>("quant_method", std::string("unnamed"))
-          : json.raw().at("quantization_config").dump();
-  fail("{}: quantization_config ({}) is not supported; use a folder whose weights are F32, BF16 or F16", json.where(),
-       method);
 }
 
 int64_t even(const JsonObject& json, const std::string& key, int64_t value) {
@@ -149,39 +121,6 @@ std::optional<PipelineConfig::Component> read_component(const JsonObject& json, 
   return component;
 }
 
-// A side that is given as one number or as {"height": …, "width": …}.
-ImageProcessorConfig::Size processor_size(const JsonObject& json, const std::string& key) {
-  if (!json.has(key)) fail("{}: {} is missing", json.where(), key);
-  if (!json.raw().at(key).is_object()) {
-    const auto side = json.get_between<int64_t>(key, 1, kMaxImageSide);
-    return {side, side};
-  }
-  const JsonObject size = json.object(key);
-  return {size.get_between<int64_t>("height", 1, kMaxImageSide), size.get_between<int64_t>("width", 1, kMaxImageSide)};
-}
-
-// "size": one number, the shortest edge, as transformers wrote it at first; {"shortest_edge": …}; or both sides.
-void read_processor_size(const JsonObject& json, ImageProcessorConfig& config) {
-  const std::string key = "size";
-  if (!json.has(key)) fail("{}: {} is missing", json.where(), key);
-  const bool object = json.raw().at(key).is_object();
-  if (object && !json.object(key).has("shortest_edge")) {
-    config.size = processor_size(json, key);
-  } else {
-    config.shortest_edge = object ? json.object(key).get_between<int64_t>("shortest_edge", 1, kMaxImageSide)
-                                  : json.get_between<int64_t>(key, 1, kMaxImageSide);
-  }
-}
-
-void read_three(const JsonObject& json, const std::string& key, std::array<float, 3>& values) {
-  if (!json.has(key)) return;
-  const auto found = json.get<std::vector<double>>(key);
-  if (found.size() != values.size()) {
-    fail("{}: {} has {} values, but must have {}", json.where(), key, found.size(), values.size());
-  }
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(found[i]);
-}
-
 }  // namespace
 
 TransformerConfig TransformerConfig::load(const std::filesystem::path& config_json) {
@@ -190,9 +129,9 @@ TransformerConfig TransformerConfig::load(const std::filesystem::path& config_js
 
 TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
   TransformerConfig config;
-  config.class_name = one_of(json, "_class_name", {"WanTransformer3DModel", "WanVACETransformer3DModel"}, false);
-  one_of(json, "qk_norm", {"rms_norm_across_heads"}, true);
-  require_plain_weights(json);
+  config.class_name = json.get_one_of("_class_name", {"WanTransformer3DModel", "WanVACETransformer3DModel"});
+  json.find_one_of("qk_norm", {"rms_norm_across_heads"});
+  io::require_unquantized(json);
   const auto patch = json.get<std::vector<int64_t>>("patch_size", {1, 2, 2});
   if (patch.size() != 3 || std::any_of(patch.begin(), patch.end(), [](auto p) { return p < 1 || p > kMaxPatch; })) {
     fail("{}: patch_size is [{}], but must be three sizes from 1 to {}", json.where(), join(patch), kMaxPatch);
@@ -229,108 +168,12 @@ void require_supported(const TransformerConfig& config, const std::string& where
   }
 }
 
-TextEncoderConfig TextEncoderConfig::load(const std::filesystem::path& config_json) {
-  return from_json(JsonObject::load(config_json));
-}
-
-TextEncoderConfig TextEncoderConfig::from_json(const JsonObject& json) {
-  TextEncoderConfig config;
-  one_of(json, "model_type", {"umt5"}, true);
-  one_of(json, "feed_forward_proj", {"gated-gelu"}, true);
-  one_of(json, "dense_act_fn", {"gelu_new"}, true);
-  require_switch(json, "is_gated_act", true);
-  require_plain_weights(json);
-  config.vocab_size = json.get_between<int64_t>("vocab_size", 1, int64_t{1} << 24);
-  config.d_model = json.get_between<int64_t>("d_model", 1, kMaxDim);
-  config.d_kv = json.get_between<int64_t>("d_kv", 1, kMaxHeadDim);
-  config.d_ff = json.get_between<int64_t>("d_ff", 1, kMaxDim);
-  config.num_layers = json.get_between<int64_t>("num_layers", 1, kMaxLayers);
-  config.num_heads = json.get_between<int64_t>("num_heads", 1, kMaxHeads);
-  // Half of the buckets are one side's, half of those hold one distance each.
-  config.relative_attention_num_buckets = json.get_between<int64_t>("relative_attention_num_buckets", 4, 4096, 32);
-  config.relative_attention_max_distance = json.get_between<int64_t>(
-      "relative_attention_max_distance", config.relative_attention_num_buckets / 4 + 1, kMaxRows, 128);
-  config.layer_norm_epsilon = json.get_between<double>("layer_norm_epsilon", 1e-30, 1.0, 1e-6);
-  config.pad_token_id = json.get_between<int64_t>("pad_token_id", 0, config.vocab_size - 1, 0);
-  config.eos_token_id = json.get_between<int64_t>("eos_token_id", 0, config.vocab_size - 1, 1);
-  return config;
-}
-
-ClipVisionConfig ClipVisionConfig::load(const std::filesystem::path& config_json) {
-  return from_json(JsonObject::load(config_json));
-}
-
-ClipVisionConfig ClipVisionConfig::from_json(const JsonObject& json) {
-  // The file of the vision half alone, or that of a whole model.
-  const bool nested = json.has("vision_config");
-  if (nested) one_of(json, "model_type", {"clip"}, true);
-  const JsonObject vision = nested ? json.object("vision_config") : json;
-  one_of(vision, "model_type", {"clip_vision_model"}, true);
-  one_of(vision, "hidden_act", {"gelu"}, false);
-  require_plain_weights(json);
-  ClipVisionConfig config;
-  config.hidden_size = vision.get_between<int64_t>("hidden_size", 1, kMaxDim);
-  config.intermediate_size = vision.get_between<int64_t>("intermediate_size", 1, kMaxDim);
-  config.num_hidden_layers = vision.get_between<int64_t>("num_hidden_layers", 1, kMaxLayers);
-  config.num_attention_heads = vision.get_between<int64_t>("num_attention_heads", 1, kMaxHeads);
-  config.image_size = vision.get_between<int64_t>("image_size", 1, kMaxImageSide);
-  config.patch_size = vision.get_between<int64_t>("patch_size", 1, config.image_size);
-  config.num_channels = vision.get_between<int64_t>("num_channels", 3, 3, 3);
-  config.projection_dim = vision.get_between<int64_t>("projection_dim", 1, kMaxDim,
-                                                      json.get_between<int64_t>("projection_dim", 1, kMaxDim, 512));
-  config.layer_norm_eps = vision.get_between<double>("layer_norm_eps", 1e-30, 1.0, 1e-5);
-  if (config.hidden_size % config.num_attention_heads != 0) {
-    fail("{}: hidden_size is {}, but must be a multiple of num_attention_heads ({})", json.where(), config.hidden_size,
-         config.num_attention_heads);
-  }
-  if (config.head_dim() > kMaxHeadDim) {
-    fail("{}: hidden_size {} over num_attention_heads {} is more than {} a head", json.where(), config.hidden_size,
-         config.num_attention_heads, kMaxHeadDim);
-  }
-  if (config.image_size % config.patch_size != 0) {
-    fail("{}: image_size is {}, but must be a multiple of patch_size ({})", json.where(), config.image_size,
-         config.patch_size);
-  }
-  return config;
-}
-
-ImageProcessorConfig ImageProcessorConfig::load(const std::filesystem::path& preprocessor_config_json) {
-  return from_json(JsonObject::load(preprocessor_config_json));
-}
-
-ImageProcessorConfig ImageProcessorConfig::from_json(const JsonObject& file) {
-  // A CLIPProcessor's file holds the image's part beside the tokenizer's.
-  const JsonObject json = file.has("image_processor") ? file.object("image_processor") : file;
-  ImageProcessorConfig config;
-  one_of(json, "image_processor_type", {"CLIPImageProcessor", "CLIPImageProcessorFast"}, true);
-  const bool resizes = json.get<bool>("do_resize", true), crops = json.get<bool>("do_center_crop", true);
-  config.shortest_edge.reset();
-  config.crop.reset();
-  if (resizes) read_processor_size(json, config);
-  if (crops) config.crop = processor_size(json, "crop_size");
-  const auto filter = json.get_between<int64_t>("resample", 0, 5, kBicubicCode);
-  if (filter != kBicubicCode && filter != kLanczosCode) {
-    fail("{}: resample is {}, but must be {} (bicubic) or {} (Lanczos)", json.where(), filter, kBicubicCode,
-         kLanczosCode);
-  }
-  config.lanczos = filter == kLanczosCode;
-  config.rescale = json.get_between<double>("rescale_factor", 1e-30, 1e30, 1.0 / 255);
-  if (!json.get<bool>("do_rescale", true)) config.rescale.reset();
-  config.normalize = json.get<bool>("do_normalize", true);
-  read_three(json, "image_mean", config.mean);
-  read_three(json, "image_std", config.std);
-  for (const float deviation : config.std) {
-    if (!(deviation > 0)) fail("{}: image_std holds {}, but must be above 0", json.where(), deviation);
-  }
-  return config;
-}
-
 VaeConfig VaeConfig::load(const std::filesystem::path& config_json) { return from_json(JsonObject::load(config_json)); }
 
 VaeConfig VaeConfig::from_json(const JsonObject& json) {
   VaeConfig config;
-  one_of(json, "_class_name", {"AutoencoderKLWan"}, false);
-  require_plain_weights(json);
+  json.get_one_of("_class_name", {"AutoencoderKLWan"});
+  io::require_unquantized(json);
   config.base_dim = json.get_between<int64_t>("base_dim", 1, kMaxChannels);
   config.decoder_base_dim = json.get_between<int64_t>("decoder_base_dim", 1, kMaxChannels, config.base_dim);
   config.z_dim = json.get_between<int64_t>("z_dim", 1, kMaxChannels);
@@ -380,37 +223,36 @@ SchedulerConfigFile SchedulerConfigFile::load(const std::filesystem::path& sched
 SchedulerConfigFile SchedulerConfigFile::from_json(const JsonObject& json) {
   constexpr double kMaxShift = 1000;
   SchedulerConfigFile config;
-  config.class_name =
-      one_of(json, "_class_name",
-             {"UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler", "DPMSolverMultistepScheduler"}, false);
+  config.class_name = json.get_one_of(
+      "_class_name", {"UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler", "DPMSolverMultistepScheduler"});
   config.num_train_timesteps = json.get_between<int64_t>("num_train_timesteps", 1, 1'000'000, 1000);
   for (const char* key : {"use_dynamic_shifting", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"}) {
-    require_switch(json, key, false);
+    json.require_switch(key, false);
   }
   if (json.has("shift_terminal")) fail("{}: shift_terminal is not supported; it must be null", json.where());
   if (config.class_name == "FlowMatchEulerDiscreteScheduler") {
     config.flow_shift = json.get_between<double>("shift", 1e-3, kMaxShift, 1.0);
-    require_switch(json, "invert_sigmas", false);
-    require_switch(json, "stochastic_sampling", false);
+    json.require_switch("invert_sigmas", false);
+    json.require_switch("stochastic_sampling", false);
     return config;
   }
   config.flow_shift = json.get_between<double>("flow_shift", 1e-3, kMaxShift);
-  one_of(json, "prediction_type", {"flow_prediction"}, true);
-  one_of(json, "final_sigmas_type", {"zero"}, true);
-  require_switch(json, "use_flow_sigmas", true);
-  require_switch(json, "thresholding", false);
+  json.find_one_of("prediction_type", {"flow_prediction"});
+  json.find_one_of("final_sigmas_type", {"zero"});
+  json.require_switch("use_flow_sigmas", true);
+  json.require_switch("thresholding", false);
   config.solver_order = json.get_between<int64_t>("solver_order", 1, 2, 2);
   if (config.class_name == "DPMSolverMultistepScheduler") {
     // lower_order_final and euler_at_final decide nothing here: the last step goes to 0, which is of order 1 always.
-    one_of(json, "algorithm_type", {"dpmsolver++"}, true);
-    config.solver_type = one_of(json, "solver_type", {"midpoint"}, true);
-    require_switch(json, "use_lu_lambdas", false);
+    json.find_one_of("algorithm_type", {"dpmsolver++"});
+    config.solver_type = json.find_one_of("solver_type", {"midpoint"});
+    json.require_switch("use_lu_lambdas", false);
     return config;
   }
-  require_switch(json, "predict_x0", true);
+  json.require_switch("predict_x0", true);
   if (json.has("solver_p")) fail("{}: solver_p is not supported; it must be null", json.where());
-  require_switch(json, "lower_order_final", true);
-  config.solver_type = one_of(json, "solver_type", {"bh2"}, true);
+  json.require_switch("lower_order_final", true);
+  config.solver_type = json.find_one_of("solver_type", {"bh2"});
   config.disable_corrector = json.get<std::vector<int64_t>>("disable_corrector", {});
   return config;
 }
@@ -421,7 +263,7 @@ PipelineConfig PipelineConfig::load(const std::filesystem::path& model_index_jso
 
 PipelineConfig PipelineConfig::from_json(const JsonObject& json) {
   PipelineConfig config;
-  config.class_name = one_of(json, "_class_name", {"WanPipeline", "WanImageToVideoPipeline", "WanVACEPipeline"}, false);
+  config.class_name = json.get_one_of("_class_name", {"WanPipeline", "WanImageToVideoPipeline", "WanVACEPipeline"});
   for (const std::string& key : json.keys()) {
     if (const auto component = read_component(json, key)) config.components.emplace(key, *component);
   }

@@ -36,17 +36,6 @@ ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_
   return flop;
 }
 
-double text_encoder_flop(const TextEncoderConfig& config, int64_t ids) {
-  const double n = real(ids), d = real(config.d_model), a = real(config.attention_dim());
-  return real(config.num_layers) * (2 * n * (4 * d * a + 3 * d * real(config.d_ff)) + 4 * n * n * a);
-}
-
-double image_encoder_flop(const ClipVisionConfig& config) {
-  const auto rows = static_cast<double>(config.tokens()), d = static_cast<double>(config.hidden_size);
-  const double products = 2 * rows * (4 * d * d + 2 * d * static_cast<double>(config.intermediate_size));
-  return static_cast<double>(config.layers_used()) * (products + 4 * rows * rows * d);
-}
-
 double vae_decoder_dense_flop(const VaeConfig& config, int64_t frames, int64_t height, int64_t width) {
   const CoderLayout layout = decoder_layout(config);
   double area = real(height * width), time = real(frames), positions = time * area;

@@ -28,12 +28,6 @@ struct ForwardFlop {
 // them in every forward execute 4·(L + I)·d² more a layer.) `image_rows` counts where the model looks at an image.
 ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_t text_rows, int64_t image_rows = 0);
 
-// N ids, without padding: a layer 2·N·(4·d·a + 3·d·f) + 4·N²·a, a = heads × d_kv, f = d_ff.
-double text_encoder_flop(const TextEncoderConfig& config, int64_t ids);
-
-// One picture through the layers that are used, without the patches' product.
-double image_encoder_flop(const ClipVisionConfig& config);
-
 // VAE decoder on latents of frames × height × width cells, every tap of every convolution counted, also those that fall
 // on the zeros around a frame, and enlarging convolutions on the large picture: what others quote. What ours executes
 // is less (vae_decode_flops).

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/encoders/cost.h"
 #include "models/wan/model_flops.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
@@ -13,11 +14,11 @@ namespace {
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
 
 // All prompts; those whose length is not known have the most that fit.
-double prompts_flop(const TextEncoderConfig& config, const RunSize& size) {
+double prompts_flop(const encoders::TextEncoderConfig& config, const RunSize& size) {
   std::vector<int64_t> lengths = size.prompt_tokens;
   lengths.resize(static_cast<size_t>(size.prompts), size.text_rows);
   double flop = 0;
-  for (const int64_t length : lengths) flop += text_encoder_flop(config, length);
+  for (const int64_t length : lengths) flop += encoders::text_encoder_flop(config, length);
   return flop;
 }
 
@@ -41,7 +42,7 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
                                   : vae_encode_flops(configs.vae, frames, size.height, size.width));
   if (!configs.image_encoder) return;
   const int64_t pictures = configs.experts.front().pos_embed_seq_len ? 2 : 1;
-  work.image_flop = static_cast<double>(pictures) * image_encoder_flop(*configs.image_encoder);
+  work.image_flop = static_cast<double>(pictures) * encoders::image_encoder_flop(*configs.image_encoder);
 }
 
 }  // namespace
@@ -68,7 +69,7 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
 
   work.text_flop = prompts_flop(configs.text_encoder, size);
   // Of the table of all tokens' vectors a prompt reads its own rows alone.
-  const TextEncoderConfig& text = configs.text_encoder;
+  const encoders::TextEncoderConfig& text = configs.text_encoder;
   const int64_t table = text.vocab_size * text.d_model * size_of(configs.stored_text_encoder);
   work.text_weights = held.text.weights.stored - planner::Bytes(table);
   work.text_element_bytes = size_of(size.text_encoder);

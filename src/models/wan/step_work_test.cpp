@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "models/encoders/cost.h"
 #include "models/wan/model_flops.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
@@ -165,7 +166,7 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   // One prompt of 7 tokens instead of 512.
   size.prompts = 1;
   size.prompt_tokens = {7};
-  EXPECT_DOUBLE_EQ(work(two, size).text_flop, text_encoder_flop(two.text_encoder, 7));
+  EXPECT_DOUBLE_EQ(work(two, size).text_flop, encoders::text_encoder_flop(two.text_encoder, 7));
 }
 
 }  // namespace

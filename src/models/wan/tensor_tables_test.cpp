@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "io/checkpoint.h"
+#include "models/encoders/tensor_tables.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -27,27 +28,11 @@ void expect_totals(const io::TensorTable& table, int64_t tensors, int64_t parame
 
 // Sizes of published files against wan.md section 1.1; counts of all published models stand below.
 
-// The published file has 1205 MiB in BF16.
-TEST(TensorTables, ClipVision) {
-  const io::TensorTable table = clip_vision_tensors(ClipVisionConfig{});
-  expect_totals(table, 8 + 32 * 16, 632'076'800);
-  // Without the last layer (4·d² + 2·d·ffn and its vectors), the norm behind it and the projection.
-  const int64_t d = 1280, ffn = 5120, layer = 4 * d * d + 2 * d * ffn + 9 * d + ffn;
-  expect_totals(clip_vision_tensors(ClipVisionConfig{}, ClipTensors::kUsed), 5 + 31 * 16,
-                632'076'800 - layer - 2 * d - 1024 * d);
-}
-
 TEST(TensorTables, TextToVideoA14BExpert) {
   // The published files have 57 154 077 760 bytes with headers: data 57 153 966 336.
   const auto sum = io::totals(transformer_tensors(TransformerConfig{}));
   EXPECT_EQ(sum.bytes(DType::kF32), 57'153'966'336u);
   EXPECT_LT(57'154'077'760u - sum.bytes(DType::kF32), 1095u * 128u + 12u * 64u);  // headers
-}
-
-TEST(TensorTables, TextEncoderXxl) {
-  const io::TensorTable table = text_encoder_tensors(TextEncoderConfig{});
-  expect_totals(table, 242, 5'680'910'336);
-  EXPECT_LT(11'361'851'208u - io::totals(table).bytes(DType::kBF16), 242u * 160u);  // published BF16 size, less headers
 }
 
 TEST(TensorTables, Vae21) {
@@ -79,9 +64,9 @@ TransformerConfig everything() {
 TEST(TensorTables, Roles) {
   using enum io::TensorRole;
   const io::TensorTable transformer = transformer_tensors(everything());
-  const io::TensorTable text = text_encoder_tensors(TextEncoderConfig{});
+  const io::TensorTable text = encoders::text_encoder_tensors(encoders::TextEncoderConfig{});
   const io::TensorTable vae = vae_tensors(VaeConfig{});
-  const io::TensorTable clip = clip_vision_tensors(ClipVisionConfig{});
+  const io::TensorTable clip = encoders::clip_vision_tensors(encoders::ClipVisionConfig{});
   struct Expected {
     const io::TensorTable& table;
     const char* name;
@@ -174,20 +159,6 @@ TEST(TensorTables, OriginalNames) {
   }
 }
 
-TEST(TensorTables, TheTextEncoderIsDividedByHeadsAndColumns) {
-  const io::TensorTable table = text_encoder_tensors(TextEncoderConfig{});
-  const io::TensorIndex index(table);
-  const std::string layer = "encoder.block.5.";
-  EXPECT_EQ(index[layer + "layer.0.SelfAttention.q.weight"].shard_axis->axis, 0);
-  EXPECT_EQ(index[layer + "layer.0.SelfAttention.q.weight"].shard(3, 1), (IndexRange{21 * 64, 42 * 64}));
-  EXPECT_EQ(index[layer + "layer.0.SelfAttention.o.weight"].shard_axis->axis, 1);
-  EXPECT_EQ(index[layer + "layer.1.DenseReluDense.wi_0.weight"].shard(3, 1), (IndexRange{3413, 6826}));
-  EXPECT_EQ(index[layer + "layer.1.DenseReluDense.wo.weight"].shard_axis->axis, 1);
-  int divided = 0;
-  for (const io::TensorSpec& spec : table) divided += spec.shard_axis ? 1 : 0;
-  EXPECT_EQ(divided, 24 * 7);
-}
-
 // ---- recorded checkpoints ----
 
 // The table holds exactly what a recorded checkpoint holds, name by name and shape by shape.
@@ -196,7 +167,8 @@ void expect_same(const io::TensorTable& table, const io::WeightSource& recorded)
   EXPECT_TRUE(defects.none()) << recorded.where({});
   const io::TensorIndex index(table);
   for (const std::string& name : recorded.names()) {
-    EXPECT_TRUE(index.find(name) != nullptr || is_ignored_tensor(name)) << name << " is not in the table";
+    EXPECT_TRUE(index.find(name) != nullptr || is_ignored_tensor(name) || encoders::is_ignored_tensor(name))
+        << name << " is not in the table";
   }
 }
 
@@ -215,9 +187,9 @@ TEST(Golden, TablesMatchEveryRecordedCheckpoint) {
     const std::string component = folder.filename().string();
     components.insert(component);
     if (component == "text_encoder") {
-      expect_same(text_encoder_tensors(TextEncoderConfig::load(config)), folder, kTransformers);
+      expect_same(encoders::text_encoder_tensors(encoders::TextEncoderConfig::load(config)), folder, kTransformers);
     } else if (component == "image_encoder") {
-      expect_same(clip_vision_tensors(ClipVisionConfig::load(config)), folder, kTransformers);
+      expect_same(encoders::clip_vision_tensors(encoders::ClipVisionConfig::load(config)), folder, kTransformers);
     } else if (component == "vae") {
       expect_same(vae_tensors(VaeConfig::load(config)), folder, kDiffusers);
     } else {
@@ -231,15 +203,6 @@ TEST(Golden, TablesMatchEveryRecordedCheckpoint) {
   }
   EXPECT_EQ(components,
             (std::set<std::string>{"image_encoder", "text_encoder", "transformer", "transformer_2", "vae"}));
-}
-
-TEST(TensorTables, WhatElseAClipModelHoldsIsIgnored) {
-  for (const char* name : {"vision_model.embeddings.position_ids", "text_model.embeddings.token_embedding.weight",
-                           "text_projection.weight", "logit_scale"}) {
-    EXPECT_TRUE(is_ignored_tensor(name)) << name;
-  }
-  EXPECT_FALSE(is_ignored_tensor("vision_model.post_layernorm.weight"));
-  EXPECT_FALSE(is_ignored_tensor("visual_projection.weight"));
 }
 
 // ---- the models of configs/ ----
@@ -282,17 +245,18 @@ void expect_published(const Published& model, const fs::path& folder) {
     EXPECT_NEAR(static_cast<double>(io::totals(table).bytes(DType::kF32)) * 1e-9, model.float32_gigabytes, 0.005);
     EXPECT_EQ(config.image_dim.has_value(), model.looks);
   }
-  expect_totals(text_encoder_tensors(TextEncoderConfig::load(folder / "text_encoder/config.json")), 242, 5'680'910'336);
+  expect_totals(encoders::text_encoder_tensors(encoders::TextEncoderConfig::load(folder / "text_encoder/config.json")),
+                242, 5'680'910'336);
   const io::TensorTable vae = vae_tensors(VaeConfig::load(folder / "vae/config.json"));
   if (pipeline.expand_timesteps) expect_totals(vae, 196, 704'688'668);
   else expect_totals(vae, 194, 126'892'531);
   EXPECT_EQ(SchedulerConfigFile::load(folder / "scheduler/scheduler_config.json").flow_shift, model.flow_shift);
   if (!model.looks) return;
-  const auto vision = ClipVisionConfig::load(folder / "image_encoder/config.json");
-  expect_totals(clip_vision_tensors(vision), 520, 632'076'800);
-  const auto processor = ImageProcessorConfig::load(folder / "image_processor/preprocessor_config.json");
+  const auto vision = encoders::ClipVisionConfig::load(folder / "image_encoder/config.json");
+  expect_totals(encoders::clip_vision_tensors(vision), 520, 632'076'800);
+  const auto processor = encoders::ImageProcessorConfig::load(folder / "image_processor/preprocessor_config.json");
   EXPECT_EQ(processor.shortest_edge, vision.image_size);
-  EXPECT_EQ(processor.crop, (ImageProcessorConfig::Size{vision.image_size, vision.image_size}));
+  EXPECT_EQ(processor.crop, (encoders::ImageProcessorConfig::Size{vision.image_size, vision.image_size}));
 }
 
 TEST(ShippedConfigs, AreThePublishedModels) {
@@ -307,18 +271,6 @@ TEST(ShippedConfigs, AreThePublishedModels) {
     EXPECT_TRUE(fs::exists(configs / (std::string(model.name) + ".yml"))) << model.name;
   }
   EXPECT_EQ(shipped, known);
-}
-
-TEST(TensorTables, TheTiedEmbeddingIsFoundByEitherName) {
-  using Names = std::set<std::string>;
-  const io::TensorTable table = text_encoder_tensors(TextEncoderConfig{});
-  const io::TensorSpec &embedding = table.front(), &norm = table.back();
-  const std::string name = "shared.weight", tied = "encoder.embed_tokens.weight";
-  EXPECT_EQ(embedding.name, name);
-  EXPECT_EQ(io::stored_name(Names{name, tied}, embedding), name);
-  EXPECT_EQ(io::stored_name(Names{tied}, embedding), tied);
-  EXPECT_EQ(io::stored_name(Names{}, embedding), name);
-  EXPECT_EQ(io::stored_name(Names{tied}, norm), norm.name);
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "base/index_range.h"
-#include "models/wan/clip/memory.h"
+#include "models/encoders/cost.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/text_context.h"
 #include "models/wan/transformer/weights.h"
 #include "models/wan/transformer/workspace.h"
-#include "models/wan/umt5/memory.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
@@ -173,15 +173,17 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   if (configs.experts.front().in_channels == config.z_dim && size.image)
     conditions.made = Bytes(cells_of_frame + cells) * config.z_dim * kFloat;
   if (!configs.image_encoder) return conditions;
-  const ClipVisionConfig& tower = *configs.image_encoder;
+  const encoders::ClipVisionConfig& tower = *configs.image_encoder;
   constexpr int64_t kMostPictures = 2;
   const auto bytes = [](size_t count) { return Bytes(static_cast<int64_t>(count)); };
-  conditions.image_weights = weights_of(clip_vision_tensors(tower, ClipTensors::kUsed), configs.stored_image_encoder);
-  conditions.image_weights.in_flight = bytes(configs.mapped ? clip_mapped_bytes(tower, configs.stored_image_encoder)
-                                                            : clip_buffer_bytes(tower, DType::kF32));
+  conditions.image_weights =
+      weights_of(encoders::clip_vision_tensors(tower, encoders::ClipTensors::kUsed), configs.stored_image_encoder);
+  conditions.image_weights.in_flight =
+      bytes(configs.mapped ? encoders::clip_mapped_bytes(tower, configs.stored_image_encoder)
+                           : encoders::clip_buffer_bytes(tower, DType::kF32));
   if (configs.mapped && configs.stored_image_encoder != DType::kF32)
-    conditions.image_weights.in_flight += bytes(clip_buffer_bytes(tower, DType::kF32));
-  conditions.image_workspace = bytes(clip_workspace_bytes(tower, kMostPictures, DType::kF32, size.threads)) +
+    conditions.image_weights.in_flight += bytes(encoders::clip_buffer_bytes(tower, DType::kF32));
+  conditions.image_workspace = bytes(encoders::clip_workspace_bytes(tower, kMostPictures, DType::kF32, size.threads)) +
                                Bytes(kKernelScratch) * size.threads;
   return conditions;
 }
@@ -190,12 +192,12 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
 
 planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, const RunSize& size, int sharers,
                                                int rank_threads) {
-  const TextEncoderConfig& config = configs.text_encoder;
+  const encoders::TextEncoderConfig& config = configs.text_encoder;
   planner::Workload::TextEncoder text;
-  text.weights = weights_of(text_encoder_tensors(config), configs.stored_text_encoder);
+  text.weights = weights_of(encoders::text_encoder_tensors(config), configs.stored_text_encoder);
   std::vector<int64_t> lengths = size.prompt_tokens;
   lengths.resize(static_cast<size_t>(size.prompts), size.text_rows);
-  TextEncoderUse use;
+  encoders::TextEncoderUse use;
   for (const int64_t length : lengths) {
     use.rows += length;
     use.longest = std::max(use.longest, length);
@@ -204,9 +206,10 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
   use.parts = std::max(1, sharers);
   // Where one rank works for all, it has the threads of its process.
   use.threads = use.parts == 1 ? size.threads : rank_threads;
-  text.workspace = Bytes(static_cast<int64_t>(text_encoder_workspace_bytes(config, use)));
-  const size_t in_flight = configs.mapped ? text_encoder_mapped_bytes(config, configs.stored_text_encoder, use.parts)
-                                          : text_encoder_buffer_bytes(config, size.text_encoder, use.parts);
+  text.workspace = Bytes(static_cast<int64_t>(encoders::text_encoder_workspace_bytes(config, use)));
+  const size_t in_flight = configs.mapped
+                               ? encoders::text_encoder_mapped_bytes(config, configs.stored_text_encoder, use.parts)
+                               : encoders::text_encoder_buffer_bytes(config, size.text_encoder, use.parts);
   text.weights.in_flight = Bytes(static_cast<int64_t>(in_flight));
   return text;
 }

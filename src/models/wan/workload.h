@@ -8,6 +8,7 @@
 
 #include "zoetrope/tensor.h"
 
+#include "models/encoders/config.h"
 #include "models/wan/config.h"
 #include "planner/workload.h"
 
@@ -17,9 +18,9 @@ namespace zoetrope::wan {
 // published 2.1 folders, unless the files say otherwise).
 struct ModelConfigs {
   std::vector<TransformerConfig> experts;
-  TextEncoderConfig text_encoder;
+  encoders::TextEncoderConfig text_encoder;
   VaeConfig vae;
-  std::optional<ClipVisionConfig> image_encoder;
+  std::optional<encoders::ClipVisionConfig> image_encoder;
   DType stored_transformer = DType::kF32;
   DType stored_text_encoder = DType::kF32;
   DType stored_vae = DType::kF32;

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "models/wan/random_weights.h"
+#include "io/random_weights.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae.h"
 #include "planner/memory_model.h"
@@ -81,7 +81,7 @@ TEST(Workload, CoversWhatTheVaeHolds) {
   size.height = size.width = 192;
   size.frames = 5;
   const std::shared_ptr<const io::Weights> formulas =
-      std::make_shared<io::Weights>(random_weights(vae_tensors(model.vae), "vae", 1));
+      std::make_shared<io::Weights>(io::random_weights(vae_tensors(model.vae), "vae", 1));
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     size.vae = dtype;
     const planner::Workload planned = workload(model, size, {});

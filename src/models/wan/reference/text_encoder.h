@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "models/encoders/config.h"
 #include "models/wan/config.h"
 #include "models/wan/reference/rows.h"
 
@@ -10,7 +11,7 @@ namespace zoetrope::wan::reference {
 
 class TextEncoder {
  public:
-  TextEncoder(const TextEncoderConfig& config, DType dtype, const Parameters& parameters)
+  TextEncoder(const encoders::TextEncoderConfig& config, DType dtype, const Parameters& parameters)
       : config_(config), rounding_(rounding_of(dtype)), parameters_(parameters) {}
 
   Rows layer(int64_t index, Rows x) const;
@@ -22,7 +23,7 @@ class TextEncoder {
   Rows linear(const std::string& name, const Rows& x) const { return parameters_.linear(name, x, rounding_); }
   int64_t bucket(int64_t distance) const;
 
-  const TextEncoderConfig& config_;
+  const encoders::TextEncoderConfig& config_;
   Rounding rounding_;
   const Parameters& parameters_;
 };

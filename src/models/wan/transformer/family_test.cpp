@@ -45,19 +45,19 @@ TEST_P(EveryClass, ABatchIsItsSamples) {
   const Inputs inputs(model, job);
   const Tensor both = run(model, job, inputs);
   job.group = 1;
-  EXPECT_LE(testing::difference(run(model, job, inputs), both).rel_l2, kReordered);
+  EXPECT_LE(golden::difference(run(model, job, inputs), both).rel_l2, kReordered);
   for (int64_t b = 0; b < job.batch; ++b) {
     Job single;
     single.batch = 1;
     single.timesteps = {job.timesteps[static_cast<size_t>(b)]};
     if (GetParam().clean_first_frame) single.clean_first_frame(model);
     Inputs one(model, single);
-    const auto sample = [&](const Tensor& all) { return testing::clone(all.view().slice(0, b, b + 1)); };
+    const auto sample = [&](const Tensor& all) { return golden::clone(all.view().slice(0, b, b + 1)); };
     one.latents = sample(inputs.latents);
     one.text = sample(inputs.text);
     if (inputs.image) one.image = sample(inputs.image);
     if (inputs.control) one.control = sample(inputs.control);
-    EXPECT_LE(testing::difference(run(model, single, one), both.view().slice(0, b, b + 1)).rel_l2, kReordered) << b;
+    EXPECT_LE(golden::difference(run(model, single, one), both.view().slice(0, b, b + 1)).rel_l2, kReordered) << b;
   }
 }
 
@@ -81,7 +81,7 @@ TEST_P(EveryClass, ChunksGiveWhatOneChunkGives) {
   ASSERT_GT(job.tokens(model), kMostChunkRows);
   const Tensor chunks = run(model, job);
   job.strategy.layout.ring = 2;
-  EXPECT_LE(testing::difference(run(model, job), chunks).rel_l2, kReordered);
+  EXPECT_LE(golden::difference(run(model, job), chunks).rel_l2, kReordered);
 }
 
 // What a step cache does with the blocks. Kept is exactly what they added, and reused is exactly that again.
@@ -98,7 +98,7 @@ TEST_P(EveryClass, KeepsWhatTheBlocksAddAndReusesIt) {
           model, job, inputs, context_of(model, job, inputs), rank, [&](Transformer& transformer) {
             std::map<std::string, Tensor> seen;
             const Probe see = [&](std::string_view name, const TensorView& value) {
-              if (value.contiguous()) seen[std::string(name)] = testing::clone(value);
+              if (value.contiguous()) seen[std::string(name)] = golden::clone(value);
             };
             const Timesteps times(job.timesteps, job.time_index);
             const auto forward = [&](const Tensor& latents, std::span<const Blocks> blocks) {
@@ -110,7 +110,7 @@ TEST_P(EveryClass, KeepsWhatTheBlocksAddAndReusesIt) {
             const Tensor plain = forward(inputs.latents, {});
             EXPECT_TRUE(same_bytes(forward(inputs.latents, keep), plain));
             // Rounding the difference and the sum again is all that reusing it on the same latents changes.
-            EXPECT_LE(testing::difference(forward(inputs.latents, reuse), plain).rel_l2,
+            EXPECT_LE(golden::difference(forward(inputs.latents, reuse), plain).rel_l2,
                       dtype == DType::kF32 ? kReordered : 0x1p-7);
             EXPECT_EQ(seen.count(last), 0u);  // no block ran
             const Tensor elsewhere = forward(other, reuse);
@@ -161,7 +161,7 @@ TEST(Transformer, ShowsTheTimeEmbeddingOfEveryValue) {
     testing::with_transformer(model, job, inputs, context_of(model, job, inputs), rank, [&](Transformer& transformer) {
       std::map<std::string, Tensor> seen;
       const Probe see = [&](std::string_view name, const TensorView& value) {
-        seen[std::string(name)] = testing::clone(value);
+        seen[std::string(name)] = golden::clone(value);
       };
       transformer.forward(inputs.latents, job.timesteps, testing::velocity_for(model, job, transformer), see);
       const Transformer::TimeEmbedding shown = transformer.embed_time(job.timesteps);
@@ -199,8 +199,8 @@ TEST(Transformer, TheTimeEmbeddingOfStepCachesIsFloat32) {
                                   ASSERT_EQ(shown.temb.dtype(), DType::kF32);
                                   ASSERT_EQ(shown.timestep_proj.dtype(), DType::kF32);
                                   ASSERT_EQ(shown.timestep_proj.shape(), Shape({2, 6 * model.config.inner_dim()}));
-                                  embeddings[dtype] = testing::clone(shown.temb);
-                                  projections[dtype] = testing::clone(shown.timestep_proj);
+                                  embeddings[dtype] = golden::clone(shown.temb);
+                                  projections[dtype] = golden::clone(shown.timestep_proj);
                                 });
     });
   }
@@ -240,14 +240,14 @@ TEST(Timesteps, ReachTheTokensThatHaveThem) {
   const Tensor noisy = run(model, all);
   const auto frames = [&](const Tensor& from, int64_t sample, int64_t begin, int64_t end) {
     const int64_t frame = job.tokens(model) / 3;
-    return testing::clone(from.view().select(0, sample).slice(0, begin * frame, end * frame));
+    return golden::clone(from.view().select(0, sample).slice(0, begin * frame, end * frame));
   };
-  const double first = testing::difference(frames(noisy, 0, 0, 1), frames(clean, 0, 0, 1)).rel_l2;
-  const double others = testing::difference(frames(noisy, 0, 1, 3), frames(clean, 0, 1, 3)).rel_l2;
+  const double first = golden::difference(frames(noisy, 0, 0, 1), frames(clean, 0, 0, 1)).rel_l2;
+  const double others = golden::difference(frames(noisy, 0, 1, 3), frames(clean, 0, 1, 3)).rel_l2;
   EXPECT_GT(first, 1e-2);
   EXPECT_GT(others, 0);
   EXPECT_GT(first, 3 * others);
-  EXPECT_EQ(testing::difference(frames(noisy, 1, 0, 3), frames(clean, 1, 0, 3)).max_abs, 0);
+  EXPECT_EQ(golden::difference(frames(noisy, 1, 0, 3), frames(clean, 1, 0, 3)).max_abs, 0);
 }
 
 TEST(Control, ScalesAndFramesAreLookedAt) {
@@ -257,16 +257,16 @@ TEST(Control, ScalesAndFramesAreLookedAt) {
   const Tensor before = run(model, job, inputs);
   inputs.scales = {0, 0};
   const Tensor off = run(model, job, inputs);
-  EXPECT_GT(testing::difference(off, before).rel_l2, 1e-2);
+  EXPECT_GT(golden::difference(off, before).rel_l2, 1e-2);
   // Without hints the control video is not seen, whatever it holds.
   inputs.control = testing::waves({2, model.config.vace_in_channels, 3, 6, 10}, 0.2f);
-  EXPECT_EQ(testing::difference(run(model, job, inputs), off).max_abs, 0);
+  EXPECT_EQ(golden::difference(run(model, job, inputs), off).max_abs, 0);
   // Frames that are missing are not frames of zeros: their tokens lack the convolution's bias.
   inputs.scales = {1, 1};
   inputs.control = Tensor(DType::kF32, {2, model.config.vace_in_channels, 3, 6, 10});
   const Tensor zeros = run(model, job, inputs);
   inputs.control = Tensor(DType::kF32, {2, model.config.vace_in_channels, 1, 6, 10});
-  EXPECT_GT(testing::difference(run(model, job, inputs), zeros).rel_l2, 1e-4);
+  EXPECT_GT(golden::difference(run(model, job, inputs), zeros).rel_l2, 1e-4);
 }
 
 TEST(Control, RefusesWhatDoesNotFit) {

@@ -1,4 +1,6 @@
 // The transformer on one rank against recorded runs of the reference, value by value from patch embedding to velocity.
+#include "models/testing/golden.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
@@ -6,14 +8,13 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
-#include "models/wan/golden_testing.h"
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/transformer_testing.h"
 
 namespace zoetrope::wan {
 namespace {
 
-using testing::GoldenCase;
+using golden::GoldenCase;
 
 using Values = std::map<std::string, Tensor>;
 
@@ -25,13 +26,13 @@ Values run_case(const GoldenCase& golden, DType dtype) {
   const TensorView latents = golden.tensor("in.hidden_states"), text = golden.tensor("in.encoder_hidden_states");
   const auto optional = [&](const char* name) { return golden.has(name) ? golden.tensor(name) : TensorView(); };
   const TensorView image = optional("in.encoder_hidden_states_image"), control = optional("in.control_hidden_states");
-  const testing::RecordedTimesteps timesteps(golden.tensor("in.timestep"));
+  const golden::RecordedTimesteps timesteps(golden.tensor("in.timestep"));
   const Shape latent{latents.extent(2), latents.extent(3), latents.extent(4)};
   const int64_t batch = latents.extent(0), tokens = token_grid(config, latent).tokens();
 
   Values values;
   const Probe keep = [&](std::string_view name, const TensorView& value) {
-    values.emplace(std::string(name), testing::clone(value));
+    values.emplace(std::string(name), golden::clone(value));
   };
   comm::run_ranks(1, [&](comm::Communicator& rank) {
     Stream stream(2);
@@ -48,7 +49,7 @@ Values run_case(const GoldenCase& golden, DType dtype) {
     std::vector<float> scales;
     if (control) {
       const TensorView recorded = golden.tensor("in.control_hidden_states_scale");
-      for (int64_t j = 0; j < recorded.size(); ++j) scales.push_back(static_cast<float>(testing::element(recorded, j)));
+      for (int64_t j = 0; j < recorded.size(); ++j) scales.push_back(static_cast<float>(golden::element(recorded, j)));
       transformer.set_control(control, scales);
     }
     const Tensor velocity(dtype, {batch, tokens, config.patch_output_dim()});
@@ -70,7 +71,7 @@ TEST_P(RecordedTransformer, Float32) {
   const Values values = run_case(golden, DType::kF32);
   for (const std::string& name : golden.names("f32.")) {
     ASSERT_EQ(values.count(name), 1u) << name;
-    const auto error = testing::difference(values.at(name), golden.tensor("f32." + name));
+    const auto error = golden::difference(values.at(name), golden.tensor("f32." + name));
     const auto noise = golden.noise("f32_vs_f64", name);
     EXPECT_LE(error.rel_l2, 4 * noise.rel_l2) << name;
     EXPECT_LE(error.max_abs, 4 * noise.max_abs) << name;
@@ -85,7 +86,7 @@ TEST_P(RecordedTransformer, BFloat16) {
   const Values values = run_case(golden, DType::kBF16);
   for (const std::string& name : golden.names("f32.")) {
     ASSERT_EQ(values.count(name), 1u) << name;
-    const auto error = testing::difference(values.at(name), golden.tensor("f32." + name));
+    const auto error = golden::difference(values.at(name), golden.tensor("f32." + name));
     EXPECT_LE(error.rel_l2, 1.5 * golden.noise("bf16_vs_f32", name).rel_l2) << name;
   }
 }

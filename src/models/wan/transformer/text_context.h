@@ -16,8 +16,8 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "models/wan/probe.h"
 #include "models/wan/transformer/weights.h"
+#include "tensor/probe.h"
 
 namespace zoetrope::wan {
 

@@ -20,7 +20,7 @@ constexpr const char* kPositions = "pipelines/wan21_flf2v";
 
 void expect_same(const TensorView& a, const TensorView& b) {
   ASSERT_EQ(a.shape(), b.shape());
-  EXPECT_EQ(testing::difference(testing::clone(a), testing::clone(b)).max_abs, 0);
+  EXPECT_EQ(golden::difference(golden::clone(a), golden::clone(b)).max_abs, 0);
 }
 
 std::shared_ptr<TextContext> joined(const Model& model, const TensorView& text, const TensorView& image,
@@ -113,7 +113,7 @@ TEST(TextContext, WithoutKeysOfItsOwnAnImageLengthensTheText) {
   std::map<std::string, Tensor> seen;
   const Probe see = [&](std::string_view name, const TensorView& value) {
     const TensorView rows = value.select(0, 1);
-    seen[std::string(name)] = testing::clone(rows);
+    seen[std::string(name)] = golden::clone(rows);
   };
   const std::vector<int64_t> lengths{7, 3};
   const auto context = joined(model, text, image, lengths, see), apart = joined(keys, text, image, lengths);
@@ -135,7 +135,7 @@ TEST(TextContext, WithoutKeysOfItsOwnAnImageLengthensTheText) {
       double sum = bias.data<float>()[n];
       for (int64_t k = 0; k < d; ++k)
         sum += static_cast<double>(matrix.data<float>()[n * d + k]) * rows.data<float>()[row * d + k];
-      ASSERT_NEAR(testing::clone(both.v).data<float>()[row * d + n], sum, 1e-5);
+      ASSERT_NEAR(golden::clone(both.v).data<float>()[row * d + n], sum, 1e-5);
     }
   }
 }

@@ -21,9 +21,9 @@
 
 #include "device/stream.h"
 #include "models/wan/config.h"
-#include "models/wan/probe.h"
 #include "models/wan/transformer/text_context.h"
 #include "models/wan/transformer/weights.h"
+#include "tensor/probe.h"
 
 namespace zoetrope::attention {
 class ContextAttention;

@@ -42,7 +42,7 @@ TEST_P(ManyRanks, GiveTheVelocityOfOne) {
   Job job;
   const Tensor one = run(model, job);
   std::tie(job.strategy.layout.ulysses, job.strategy.layout.ring) = GetParam();
-  EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
+  EXPECT_LE(golden::difference(run(model, job), one).rel_l2, kReordered);
 }
 
 INSTANTIATE_TEST_SUITE_P(Degrees, ManyRanks,
@@ -56,7 +56,7 @@ TEST(Transformer, RanksWithoutTokensTakePart) {
   job.latent = {1, 2, 4};  // two tokens on three ranks
   const Tensor one = run(model, job);
   job.strategy.layout.ring = 3;
-  EXPECT_LE(testing::difference(run(model, job), one).rel_l2, kReordered);
+  EXPECT_LE(golden::difference(run(model, job), one).rel_l2, kReordered);
 }
 
 // 3311 tokens pass in three chunks of which the last is shorter; on two ranks they are 1655 and 1656, two chunks each,
@@ -73,7 +73,7 @@ TEST(Transformer, ChunksGiveWhatOneChunkGives) {
   const Tensor chunks = run(model, job);
   for (const int ring : {2, 3}) {
     job.strategy.layout.ring = ring;
-    EXPECT_LE(testing::difference(run(model, job), chunks).rel_l2, kReordered) << ring;
+    EXPECT_LE(golden::difference(run(model, job), chunks).rel_l2, kReordered) << ring;
   }
 }
 
@@ -145,7 +145,7 @@ TEST(Transformer, KeyLengthsHideTheRowsBeyond) {
   EXPECT_TRUE(same_bytes(run(model, job, inputs), run(model, job, changed)));
   const Tensor masked = run(model, job, inputs);
   job.key_lengths.clear();
-  EXPECT_GT(testing::difference(run(model, job, inputs), masked).rel_l2, 1e-4);  // the mask is looked at
+  EXPECT_GT(golden::difference(run(model, job, inputs), masked).rel_l2, 1e-4);  // the mask is looked at
 }
 
 TEST(Transformer, TimestepsAreTheSamplesOwn) {
@@ -155,8 +155,8 @@ TEST(Transformer, TimestepsAreTheSamplesOwn) {
   job.timesteps[1] = 7.0f;
   const Tensor after = run(model, job);
   const auto sample = [](const Tensor& all, int64_t b) { return all.view().slice(0, b, b + 1); };
-  EXPECT_EQ(testing::difference(sample(after, 0), sample(before, 0)).max_abs, 0);
-  EXPECT_GT(testing::difference(sample(after, 1), sample(before, 1)).rel_l2, 1e-3);
+  EXPECT_EQ(golden::difference(sample(after, 0), sample(before, 0)).max_abs, 0);
+  EXPECT_GT(golden::difference(sample(after, 1), sample(before, 1)).rel_l2, 1e-3);
 }
 
 TEST(TokenGrid, RefusesWhatPatchesDoNotCover) {

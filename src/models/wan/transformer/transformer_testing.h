@@ -13,7 +13,7 @@
 #include "zoetrope/communicator.h"
 
 #include "io/weights.h"
-#include "models/wan/golden_testing.h"
+#include "models/testing/golden.h"
 #include "models/wan/transformer/transformer.h"
 
 namespace zoetrope::wan::testing {

@@ -15,9 +15,9 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
-#include "models/wan/probe.h"
 #include "models/wan/vae/halo.h"
 #include "models/wan/vae/vae_weights.h"
+#include "tensor/probe.h"
 
 namespace zoetrope::wan {
 

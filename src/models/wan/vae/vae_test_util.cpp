@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/split_mix.h"
-#include "models/wan/random_weights.h"
+#include "io/random_weights.h"
 #include "models/wan/tensor_tables.h"
 
 namespace zoetrope::wan {
@@ -23,7 +23,7 @@ double value_at(const TensorView& x, int64_t index) {
 }  // namespace
 
 std::shared_ptr<const io::WeightSource> test_weights(const VaeConfig& config) {
-  return random_weights(vae_tensors(config), "vae", 5);
+  return io::random_weights(vae_tensors(config), "vae", 5);
 }
 
 PerturbedSource::PerturbedSource(std::shared_ptr<const io::WeightSource> base, const std::string& name, float delta)
