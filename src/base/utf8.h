@@ -1,5 +1,5 @@
 // UTF-8 to code points and back, strictly: no surrogates, no overlong forms, nothing beyond U+10FFFF. Not for other
-// encodings; those that were mistaken for text live in text/encodings.h.
+// encodings; for text that was decoded in the wrong one see text/mojibake.h.
 #pragma once
 
 #include <cstddef>

@@ -28,6 +28,7 @@ class Generator {
       book_chunk(chunk);
     }
     book_slots();
+    reserve();
   }
 
   // An exchange is on its way before the one before it is waited for, and an output exchange is waited for after the
@@ -114,6 +115,17 @@ class Generator {
   void unpack(int chunk, int transfer) {
     wait(transfer);
     add(Op::Kind::kUnpack, chunk);
+  }
+
+  // All but the messages of exchanges, so that a program is a handful of allocations.
+  void reserve() {
+    const size_t chunks = exchanges_.size(), hops = chunks * steps_.size();
+    constexpr size_t kOpsOfStep = 3, kOpsOfChunk = 10, kTransfersOfChunk = 3;
+    program_.ops.reserve(kOpsOfStep * hops + kOpsOfChunk * chunks);
+    program_.transfers.reserve(hops + kTransfersOfChunk * chunks);
+    program_.folds.reserve(hops);
+    program_.blocks.reserve(2 * hops);
+    program_.messages.reserve(4 * hops + chunks * 2 * holders_.size());
   }
 
   // ---- buffers ----

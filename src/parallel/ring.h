@@ -23,6 +23,8 @@
 // All ranks have as many steps; a rank of an open chain has none of its work in the last ones.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -50,10 +52,26 @@ struct Hop {
   int slot = 0;       // on this rank: sent from, received into (at its start)
 };
 
+// At most two, in place: in vectors the tables of a thousand ranks are millions of allocations.
+template <typename T>
+class UpToTwo {
+ public:
+  void push_back(const T& item) { items_[count_++] = item; }
+  size_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  const T& operator[](size_t i) const { return items_[i]; }
+  const T* begin() const { return items_.data(); }
+  const T* end() const { return begin() + count_; }
+
+ private:
+  std::array<T, 2> items_{};
+  size_t count_ = 0;
+};
+
 struct RingStep {
-  std::vector<Piece> compute;  // in this order
-  std::vector<Hop> sends;      // in the order to post: to the right, then to the left
-  std::vector<Hop> receives;   // from the left, then from the right
+  UpToTwo<Piece> compute;  // in this order
+  UpToTwo<Hop> sends;      // in the order to post: to the right, then to the left
+  UpToTwo<Hop> receives;   // from the left, then from the right
 };
 
 // Of a ring index: step 0 and all that follow, until every rank has computed and sent everything.

@@ -23,7 +23,7 @@ void sweep(Body&& body) {
 }
 
 using Key = std::tuple<int, int64_t, int64_t>;
-std::vector<Key> between(const std::vector<Hop>& hops, int peer) {
+std::vector<Key> between(const UpToTwo<Hop>& hops, int peer) {
   std::vector<Key> keys;
   for (const Hop& t : hops)
     if (t.peer == peer) keys.emplace_back(t.block, t.tokens.begin, t.tokens.end);

@@ -32,6 +32,7 @@ Doubts doubts(const Question& question, const Ranking& ranking) {
   found.verdicts.resize(ranking.candidates.size());
   const Candidate* best = ranking.best();
   if (best == nullptr) return found;
+  const auto memory = remembered(question.memory);
   const std::vector<std::string> names = figure_names(question.hardware);
   for (const HardwareProfile::Assumption& assumed : question.hardware.assumed) {
     // A part of a machine may lack a level of its links.
@@ -39,6 +40,7 @@ Doubts doubts(const Question& question, const Ranking& ranking) {
     Doubt most{assumed.figure, figure_text(question.hardware, assumed.figure), "", {}, kNoDifference};
     for (const std::string& end : {assumed.low, assumed.high}) {
       Question changed = question;
+      changed.memory = memory;
       set_figure(changed.hardware, assumed.figure, end);
       const Ranking then = search(changed);
       if (then.best() == nullptr) continue;

@@ -8,7 +8,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <tuple>
+#include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "planner/search_space.h"
@@ -58,7 +59,8 @@ struct Trial {
 
 class Search {
  public:
-  explicit Search(const Question& question) : q_(question), limit_(question.limit()) {}
+  explicit Search(const Question& question)
+      : q_(question), limit_(question.limit()), memory_(remembered(question.memory)) {}
 
   Ranking run() {
     check_request(q_);
@@ -118,10 +120,7 @@ class Search {
 
   MemoryPlan memory_of(const Configuration& c) const {
     const ParallelLayout& layout = c.layout;
-    const auto key = std::array{layout.data, layout.context.ranks(), layout.vae_ranks, layout.text_ranks};
-    auto known = workloads_.find(key);
-    if (known == workloads_.end()) known = workloads_.emplace(key, q_.memory(layout, ranks_here(c))).first;
-    Workload workload = known->second;
+    Workload workload = memory_(layout, ranks_here(c));
     const int vae = workload.layout.vae_ranks;  // fewer where they cannot share
     workload.layout = layout;
     workload.layout.vae_ranks = vae;
@@ -497,17 +496,29 @@ class Search {
 
   const Question& q_;
   const Bytes limit_;
+  const std::function<Workload(const ParallelLayout&, int)> memory_;
   std::vector<Trial> bases_;     // the plain one of every split that was simulated
   std::vector<Trial> trials_;    // all that were
   std::vector<Trial> hopeless_;  // the plain ones of splits whose bound was enough
   std::map<int, int> vae_;       // by ranks
-  mutable std::map<std::array<int, 4>, Workload> workloads_;
   double fastest_ = std::numeric_limits<double>::infinity();
   int fastest_data_ = 0;
   Ranking ranking_;
 };
 
 }  // namespace
+
+std::function<Workload(const ParallelLayout&, int)> remembered(
+    std::function<Workload(const ParallelLayout&, int)> memory) {
+  using Key = std::array<int, 5>;
+  return [memory = std::move(memory), known = std::make_shared<std::map<Key, Workload>>()](const ParallelLayout& layout,
+                                                                                           int ranks_here) {
+    const Key key = {layout.data, layout.context.ranks(), layout.vae_ranks, layout.text_ranks, ranks_here};
+    auto found = known->find(key);
+    if (found == known->end()) found = known->emplace(key, memory(layout, ranks_here)).first;
+    return found->second;
+  };
+}
 
 Ranking search(const Question& question) { return Search(question).run(); }
 

@@ -88,6 +88,11 @@ struct Ranking {
   std::string least_that_fits;
 };
 
+// Question::memory that asks once for all layouts that differ in nothing it depends on: making a workload costs as much
+// as simulating a step. For one question, whatever its hardware.
+std::function<Workload(const parallel::ParallelLayout&, int)> remembered(
+    std::function<Workload(const parallel::ParallelLayout&, int)> memory);
+
 // Throws Error where the request leaves nothing legal, with the legal values, and where the profile has fewer devices
 // than there are ranks.
 Ranking search(const Question& question);

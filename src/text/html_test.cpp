@@ -7,32 +7,32 @@ namespace zoetrope::text {
 namespace {
 
 struct Case {
-  std::u32string_view text, browser, strict;
+  icu::UnicodeString text, browser, strict;
 };
 
 TEST(Html, BothRuleSets) {
   const Case cases[] = {
-      {U"a &amp; b &lt;i&gt;", U"a & b <i>", U"a & b <i>"},
-      {U"&amp;lt;", U"&lt;", U"&lt;"},
+      {u"a &amp; b &lt;i&gt;", u"a & b <i>", u"a & b <i>"},
+      {u"&amp;lt;", u"&lt;", u"&lt;"},
       // Without semicolon, and the longest name that fits.
-      {U"&notit; &ampx &lt", U"¬it; &x <", U"&notit; &ampx &lt"},
-      {U"&notanentity;", U"¬anentity;", U"&notanentity;"},
-      {U"&nosuch; & &; &#; &#x;", U"&nosuch; & &; &#; &#x;", U"&nosuch; & &; &#; &#x;"},
+      {u"&notit; &ampx &lt", u"¬it; &x <", u"&notit; &ampx &lt"},
+      {u"&notanentity;", u"¬anentity;", u"&notanentity;"},
+      {u"&nosuch; & &; &#; &#x;", u"&nosuch; & &; &#; &#x;", u"&nosuch; & &; &#; &#x;"},
       // Capitals are ftfy's own.
-      {U"P&EACUTE;REZ &SZLIG;", U"P&EACUTE;REZ &SZLIG;", U"PÉREZ SS"},
-      {U"&nTILDE;", U"&nTILDE;", U"&nTILDE;"},
-      {U"&#233;&#xe9;&#XE9;&#0233;", U"éééé", U"éééé"},
-      {U"&#65 &#x41g;", U"A Ag;", U"&#65 &#x41g;"},
+      {u"P&EACUTE;REZ &SZLIG;", u"P&EACUTE;REZ &SZLIG;", u"PÉREZ SS"},
+      {u"&nTILDE;", u"&nTILDE;", u"&nTILDE;"},
+      {u"&#233;&#xe9;&#XE9;&#0233;", u"éééé", u"éééé"},
+      {u"&#65 &#x41g;", u"A Ag;", u"&#65 &#x41g;"},
       // Windows-1252 in disguise, out of range, surrogates, zero, noncharacters and controls.
-      {U"&#133;&#x80;&#129;", U"…€\u0081", U"…€\u0081"},
-      {U"&#x110000;&#xD800;&#0;", U"\uFFFD\uFFFD\uFFFD", U"\uFFFD\uFFFD\uFFFD"},
-      {U"[&#xFFFE;&#1;&#xFDD0;&#127;&#11;]", U"[]", U"[]"},
-      {U"&#13;&#9;", U"\r\t", U"\r\t"},
-      {U"&#99999999999999999999;", U"\uFFFD", U"\uFFFD"},
+      {u"&#133;&#x80;&#129;", u"…€\u0081", u"…€\u0081"},
+      {u"&#x110000;&#xD800;&#0;", u"\uFFFD\uFFFD\uFFFD", u"\uFFFD\uFFFD\uFFFD"},
+      {u"[&#xFFFE;&#1;&#xFDD0;&#127;&#11;]", u"[]", u"[]"},
+      {u"&#13;&#9;", u"\r\t", u"\r\t"},
+      {u"&#99999999999999999999;", u"\uFFFD", u"\uFFFD"},
       // A semicolon that is written as a reference stays one for ftfy.
-      {U"&#59;", U";", U"&#59;"},
-      {U"&NotEqualTilde;", U"\u2242\u0338", U"\u2242\u0338"},
-      {U"&CounterClockwiseContourIntegral;", U"∳", U"&CounterClockwiseContourIntegral;"},
+      {u"&#59;", u";", u"&#59;"},
+      {u"&NotEqualTilde;", u"\u2242\u0338", u"\u2242\u0338"},
+      {u"&CounterClockwiseContourIntegral;", u"∳", u"&CounterClockwiseContourIntegral;"},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(unescape_html(c.text), c.browser);
@@ -40,7 +40,7 @@ TEST(Html, BothRuleSets) {
   }
 }
 
-TEST(Html, OnePassOnly) { EXPECT_EQ(unescape_html(U"&amp;amp;amp;"), U"&amp;amp;"); }
+TEST(Html, OnePassOnly) { EXPECT_EQ(unescape_html(u"&amp;amp;amp;"), icu::UnicodeString(u"&amp;amp;")); }
 
 }  // namespace
 }  // namespace zoetrope::text

@@ -1,213 +1,240 @@
-// The steps of ftfy 6.3.1 (fix_encoding): encode the text back with each suspected encoding and see whether the bytes
-// are UTF-8, after putting back what programs on the way tend to lose.
+// The regular expressions of ftfy 6.3.1 (ftfy/badness.py, ftfy/chardata.py; Apache-2.0) in ICU's dialect. The repair:
+// encode the text with each suspected encoding, restore what is often lost on the way, and see whether this is UTF-8.
 #include "text/mojibake.h"
 
-#include <algorithm>
-#include <array>
-#include <initializer_list>
-#include <optional>
-#include <span>
+#include <unicode/ucnv.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
 #include "base/utf8.h"
-#include "text/badness.h"
-#include "text/encodings.h"
+#include "text/regex.h"
 
 namespace zoetrope::text {
 
 namespace {
 
-struct ByteRange {
-  uint8_t first = 1, last = 0;
+using icu::UnicodeString;
+
+// What a "{name}" in a pattern stands for. First the characters that hint at mistaken encodings (MOJIBAKE_CATEGORIES),
+// then those that bytes of UTF-8 become in the suspected encodings (UTF8_CLUES).
+constexpr std::pair<std::string_view, std::string_view> kClasses[] = {
+    {"common", R"(\xA0\xAD´·\u2013\u2014\u2015’…)"},
+    {"c1", R"(\x80-\x9F)"},
+    {"bad", R"(¤¦¨ª¬¯¸ºƒˆˇ˘˛˜†‡‰⌐◊\uFFFD)"},
+    {"law", "§¶"},
+    {"currency", "¢£¥₧€"},
+    {"start", R"(¡©«¿΄΅‘‚“„•‹\uF8FF)"},
+    {"end", "®»˝”›™"},
+    {"numeric", "±²³µ¹¼½¾×÷⁄№∂∆∏∑√∞∩∫≈≠≡≤≥"},
+    {"kaomoji", "°Ò-ÖÙ-Üò-öø-üŌŐŪŲ"},
+    {"upper", "À-ÑØÜÝĀĂĄĆČĎĐĒĖĘĚĞĢĪİĶĹĻĽŁŃŅŇŒŘŚŞŠŢŤŮŰŸŹŻŽҐ"},
+    {"lower", "ß-ñüāăąćčďđēėęěğģīįķĺļľłœŕśşšťźżžґﬁﬂ"},
+    {"upper_common", "ÞΆΈΉΊΌΎΏΑ-ΫЁ-Я"},
+    {"lower_common", "ά-ωа-џ"},
+    {"box", "│┌┐┘├┤┬┼═-╬▀▄█▌▐-▓"},
+    {"first_of_2", "Â-ßĀĂĆČĎĐĒĖĘĚĞĢĪİĶĹĻŁŃŅŇŌŐŘŚŞŠŢŪŮŰŲŹŻŽΒ-ΡΣ-ίВ-Я"},
+    {"first_of_3", "à-ïāăąćčďēėęěģīįķĺļŕźΰ-οа-п"},
+    {"first_of_4", "ðóđğšπσру"},
+    {"continuation", R"(\x20{strict}\u2013\u2014\u2015‘’‚“”„•…)"},
+    {"strict", R"(\x80-¿ÆØæøĄąĽľŁłŒœŖŗŚśŞ-šŤťŸ-žƒˆˇ˘˛˜˝΄΅ΆΈΉΊΌΎΏЁ-ЌЎЏё-ќўџҐґ†‡‰‹›€№™)"},
+    // Python's \s, and its \w over Unicode 14, that of the recorded reference.
+    {"s", R"(\p{White_Space}\x1C-\x1F)"},
+    {"w", R"(_[[\p{L}\p{N}]&&[\p{Age=14.0}]])"},
 };
 
-// A set of bytes, as up to six ranges.
-struct ByteSet {
-  std::array<ByteRange, 6> ranges;
-  constexpr bool used() const { return ranges[0].first <= ranges[0].last; }
-  constexpr bool holds(char c) const {
-    const auto byte = static_cast<uint8_t>(c);
-    return std::any_of(ranges.begin(), ranges.end(), [&](ByteRange r) { return r.first <= byte && byte <= r.last; });
+Regex regex(std::string pattern) {
+  for (const auto& [name, members] : kClasses) {
+    const std::string key = fmt::format("{{{}}}", name);
+    for (size_t at = 0; (at = pattern.find(key, at)) != std::string::npos;) pattern.replace(at, key.size(), members);
   }
-};
-
-// Up to six bytes in a row.
-using ByteSequence = std::array<ByteSet, 6>;
-
-// The length of the first sequence that stands at bytes[at], or 0.
-size_t match_length(std::string_view bytes, size_t at, std::span<const ByteSequence> sequences) {
-  for (const ByteSequence& sequence : sequences) {
-    size_t length = 0;
-    while (length < sequence.size() && sequence[length].used() && at + length < bytes.size() &&
-           sequence[length].holds(bytes[at + length])) {
-      ++length;
-    }
-    if (length == sequence.size() || !sequence[length].used()) return length;
-  }
-  return 0;
+  return Regex(pattern);
 }
 
-template <typename Replace>
-std::string replace_sequences(std::string_view bytes, std::span<const ByteSequence> sequences, Replace replace) {
-  std::string out;
-  for (size_t i = 0; i < bytes.size();) {
-    if (const size_t length = match_length(bytes, i, sequences)) {
-      out += replace(std::string(bytes.substr(i, length)));
-      i += length;
-    } else {
-      out.push_back(bytes[i++]);
-    }
-  }
-  return out;
-}
+constexpr std::string_view kUnlikelyNeighbours =
+    // In any encoding.
+    "[{c1}]"
+    "|[{bad}{lower}{upper}{box}{start}{end}{currency}{numeric}{law}][{bad}]"
+    "|[a-zA-Z][{lower_common}{upper_common}][{bad}]"
+    "|[{bad}][{lower}{upper}{box}{start}{end}{currency}{numeric}{law}]"
+    "|[{lower}{lower_common}{box}{end}{currency}{numeric}][{upper}]"
+    "|[{box}{end}{currency}{numeric}][{lower}]"
+    "|[{lower}{box}{end}][{currency}]"
+    "|[{s}][{upper}][{currency}]"
+    "|[{upper}{box}][{numeric}{law}]"
+    "|[{lower}{upper}{box}{currency}{end}][{start}][{numeric}]"
+    "|[{lower}{upper}{currency}{numeric}{box}{law}][{end}][{start}]"
+    "|[{currency}{numeric}{box}][{start}]"
+    "|[a-z][{upper}][{start}{currency}]"
+    "|[{box}][{kaomoji}]"
+    "|[{lower}{upper}{currency}{numeric}{start}{end}{law}][{box}]"
+    "|[{box}][{end}]"
+    "|[{lower}{upper}][{start}{end}][{w}]"
+    // The ligature before anything but a plain letter, and a degree sign after a capital.
+    "|[Œœ][^A-Za-z]"
+    "|[{upper}]°"
+    // UTF-8 read as Windows-1252: two-byte sequences; superscripts; Arabic (two letters); South Asian letters; a with
+    // accents and the no-break space.
+    R"(|[ÂÃÎÐ][€œŠš¢£Ÿž\xA0\xAD®©°·»{start}{end}\u2013\u2014´])"
+    "|×[²³]"
+    "|[ØÙ][{common}{currency}{bad}{numeric}{start}ŸŠ®°µ»][ØÙ][{common}{currency}{bad}{numeric}{start}ŸŠ®°µ»]"
+    "|à[²µ¹¼½¾]"
+    R"(|Ã[\xA0¡])"
+    R"(|(?:[a-z][{s}]?|\A)[ÃÂ]\x20)"
+    R"(|[a-z.,?!{end}]Â[\x20{start}{end}])"
+    // As MacRoman.
+    "|√[±∂†≠®™´≤≥¥µø]"
+    "|≈[°¢]"
+    "|‚Ä[ìîïòôúùû†°¢π]"
+    "|‚[âó][àä°ê]"
+    // As Windows-1251: general punctuation; Latin-1 and Cyrillic; the latter twice over.
+    "|вЂ"
+    "|[ВГРС][{c1}{bad}{start}{end}{currency}°µ][ВГРС]"
+    R"(|ГўВЂВ[^\n][A-Za-z\x20])"
+    // As Windows-1253 and Windows-1257.
+    R"(|β€[™\xA0Ά\xAD®°])"
+    "|[ΒΓΞΟ][{c1}{bad}{start}{end}{currency}°][ΒΓΞΟ]"
+    "|ā€";
 
-constexpr ByteSet one(uint8_t byte) { return {{{{byte, byte}}}}; }
-constexpr ByteSet range(uint8_t first, uint8_t last) { return {{{{first, last}}}}; }
-
-constexpr ByteSet kSpace = one(' ');
-constexpr ByteSet kContinuation = range(0x80, 0xBF);
-// A continuation that is neither the ellipsis nor the no-break space of Windows-1252.
-constexpr ByteSet kUsualContinuation = {{{{0x80, 0x84}, {0x86, 0x9F}, {0xA1, 0xBF}}}};
-// Lead bytes that together with A0 are likely characters: no-break space, à, Š, Π, Р, ٠.
-constexpr ByteSet kLeadBeforeA0 = {{{{0xC2, 0xC3}, {0xC5, 0xC5}, {0xCE, 0xCE}, {0xD0, 0xD0}, {0xD9, 0xD9}}}};
-
-// UTF-8 but for one A0 that became a space.
-constexpr ByteSequence kAlteredUtf8[] = {
-    {{kLeadBeforeA0, kSpace}},
-    {{range(0xE2, 0xE3), kSpace, kUsualContinuation}},
-    {{range(0xE0, 0xE3), kUsualContinuation, kSpace}},
-    {{one(0xF0), kSpace, kContinuation, kContinuation}},
-    {{one(0xF0), kContinuation, kSpace, kContinuation}},
-    {{one(0xF0), kContinuation, kContinuation, kSpace}},
-};
-
-constexpr ByteSet kLost = one(0x1A);  // what a sloppy encoding writes for U+FFFD
-constexpr ByteSet kLostOrMark = {{{{0x1A, 0x1A}, {'?', '?'}}}};
-constexpr ByteSet kLostOrNext = {{{{0x1A, 0x1A}, {0x80, 0xBF}}}};
-constexpr ByteSet kAnyNext = {{{{0x1A, 0x1A}, {'?', '?'}, {0x80, 0xBF}}}};
-
-// UTF-8 or CESU-8 with bytes lost on the way; at most one of them as a question mark.
-constexpr ByteSequence kLossyUtf8[] = {
-    {{range(0xC2, 0xDF), kLost}},
-    {{range(0xC2, 0xC3), one('?')}},
-    {{one(0xED), range(0xA0, 0xAF), kLostOrMark, one(0xED), range(0xB0, 0xBF), kAnyNext}},
-    {{one(0xED), range(0xA0, 0xAF), kAnyNext, one(0xED), range(0xB0, 0xBF), kLostOrMark}},
-    {{range(0xE0, 0xEF), kLostOrMark, kLostOrNext}},
-    {{range(0xE0, 0xEF), kLostOrNext, kLostOrMark}},
-    {{range(0xF0, 0xF4), kLostOrMark, kLostOrNext, kLostOrNext}},
-    {{range(0xF0, 0xF4), kLostOrNext, kLostOrMark, kLostOrNext}},
-    {{range(0xF0, 0xF4), kLostOrNext, kLostOrNext, kLostOrMark}},
-    {{kLost}},
-};
-
-// "Ã la" was "à la": there the lost A0 stood before the space, which stays; but not in Portuguese "àquele", "às".
-std::string restore_a_grave(std::string_view bytes) {
-  constexpr std::string_view kContractions[] = {" ", "quele", "quela", "quilo", "s "};
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    out.push_back(bytes[i]);
-    if (!bytes.substr(i).starts_with("\xC3 ")) continue;
-    const std::string_view rest = bytes.substr(i + 2);
-    const bool contraction = std::any_of(std::begin(kContractions), std::end(kContractions),
-                                         [&](std::string_view ending) { return rest.starts_with(ending); });
-    if (contraction) continue;
-    out += "\xA0 ";
-    ++i;
-  }
-  return out;
-}
-
-std::string restore_byte_a0(std::string_view bytes) {
-  return replace_sequences(restore_a_grave(bytes), kAlteredUtf8, [](std::string sequence) {
-    std::replace(sequence.begin(), sequence.end(), ' ', '\xA0');
-    return sequence;
+// "Ã la" was "à la": there the lost byte A0 is before the space, which stays; but not in Portuguese "àquele", "às".
+UnicodeString restore_byte_a0(const UnicodeString& bytes) {
+  static const Regex a_grave = regex(R"(\xC3 (?! |quele|quela|quilo|s ))");
+  // UTF-8 in which one A0 became a space: after lead bytes that with A0 are likely characters (no-break space, à, Š, Π,
+  // Р, ٠), or among continuations that are neither the ellipsis nor the no-break space of Windows-1252.
+  static const Regex altered = regex(
+      R"([\xC2\xC3\xC5\xCE\xD0\xD9] |[\xE2\xE3] [\x80-\x84\x86-\x9F\xA1-\xBF]|[\xE0-\xE3][\x80-\x84\x86-\x9F\xA1-\xBF] )"
+      R"(|\xF0 [\x80-\xBF][\x80-\xBF]|\xF0[\x80-\xBF] [\x80-\xBF]|\xF0[\x80-\xBF][\x80-\xBF] )");
+  return altered.replace(a_grave.replace(bytes, u"\u00C3\u00A0 "), [](const UnicodeString& sequence) {
+    return UnicodeString(sequence).findAndReplace(u" ", u"\u00A0");
   });
 }
 
-std::string replace_lossy_sequences(std::string_view bytes) {
-  return replace_sequences(bytes, kLossyUtf8, [](const std::string&) { return "\xEF\xBF\xBD"; });
-}
-
-// The length of the run of UTF-8-like sequences that starts at text[at], or 0.
-size_t utf8_like_run(std::u32string_view text, size_t at) {
-  const auto is = [&](size_t i, uint32_t classes) { return i < text.size() && (char_classes(text[i]) & classes) != 0; };
-  if (at > 0 && is(at - 1, kUtf8ContinuationStrict)) return 0;
-  const auto continuations = [&](size_t i, size_t count) {
-    for (size_t k = 1; k <= count; ++k) {
-      if (!is(i + k, kUtf8Continuation)) return false;
-    }
-    return true;
-  };
-  size_t end = at;
-  for (;;) {
-    if (is(end, kUtf8FirstOf2) && continuations(end, 1)) {
-      end += 2;
-    } else if (is(end, kUtf8FirstOf3) && continuations(end, 2)) {
-      end += 3;
-    } else if (is(end, kUtf8FirstOf4) && continuations(end, 3)) {
-      end += 4;
-    } else {
-      return end - at;
-    }
-  }
+// UTF-8 or CESU-8 with bytes lost on the way (0x1A; at most one of them a question mark) becomes U+FFFD.
+UnicodeString replace_lossy_sequences(const UnicodeString& bytes) {
+  static const Regex lossy = regex(
+      R"([\xC2-\xDF]\x1A|[\xC2\xC3]\?)"
+      R"(|\xED[\xA0-\xAF][\x1A?]\xED[\xB0-\xBF][\x1A?\x80-\xBF]|\xED[\xA0-\xAF][\x1A?\x80-\xBF]\xED[\xB0-\xBF][\x1A?])"
+      R"(|[\xE0-\xEF][\x1A?][\x1A\x80-\xBF]|[\xE0-\xEF][\x1A\x80-\xBF][\x1A?])"
+      R"(|[\xF0-\xF4][\x1A?][\x1A\x80-\xBF][\x1A\x80-\xBF]|[\xF0-\xF4][\x1A\x80-\xBF][\x1A?][\x1A\x80-\xBF])"
+      R"(|[\xF0-\xF4][\x1A\x80-\xBF][\x1A\x80-\xBF][\x1A?]|\x1A)");
+  return lossy.replace(bytes, u"\u00EF\u00BF\u00BD");
 }
 
 // Mistaken runs inside of text that is otherwise right, each repaired by itself.
-std::u32string decode_inconsistent_utf8(const std::u32string& text) {
-  std::u32string out;
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = utf8_like_run(text, i);
-    if (length == 0) {
-      out.push_back(text[i++]);
-      continue;
-    }
-    std::u32string run = text.substr(i, length);
+UnicodeString decode_inconsistent_utf8(const UnicodeString& text) {
+  static const Regex run = regex(
+      "(?<![{strict}])(?:[{first_of_2}][{continuation}]|[{first_of_3}][{continuation}][{continuation}]"
+      "|[{first_of_4}][{continuation}][{continuation}][{continuation}])++");
+  return run.replace(text, [&](const UnicodeString& match) {
     // Shorter than the whole, or this would call itself for ever.
-    out += length < text.size() && looks_mistaken(run) ? fix_encoding(std::move(run)) : run;
-    i += length;
-  }
-  return out;
+    return match.length() < text.length() && looks_like_mojibake(match) ? fix_encoding(match) : match;
+  });
 }
 
-// The text if its bytes in this encoding are UTF-8 or nearly so.
-std::optional<std::u32string> reinterpret(std::string bytes, const OneByteEncoding& encoding) {
-  // In MacRoman a dash followed by a space would look like a lost A0.
-  if (encoding.name() != "macroman") bytes = restore_byte_a0(bytes);
-  if (encoding.sloppy()) bytes = replace_lossy_sequences(bytes);
-  const bool variants = bytes.find('\xED') != std::string::npos || bytes.find('\xC0') != std::string::npos;
-  return variants ? decode_utf8_variants(bytes) : decode_utf8(bytes);
-}
-
-bool is_c1_control(char32_t c) { return c >= 0x80 && c <= 0x9F; }
-
-std::u32string fix_encoding_once(const std::u32string& text) {
-  const bool ascii = std::all_of(text.begin(), text.end(), [](char32_t c) { return c < 0x80; });
-  if (ascii || !looks_mistaken(text)) return text;
-
+UnicodeString fix_encoding_once(const UnicodeString& text) {
+  if (!looks_like_mojibake(text)) return text;
   for (const OneByteEncoding& encoding : suspected_encodings()) {
-    std::optional<std::string> bytes = encoding.encode(text);
+    std::optional<UnicodeString> bytes = encoding.encode(text);
     if (!bytes) continue;
-    if (auto fixed = reinterpret(*std::move(bytes), encoding)) return *std::move(fixed);
+    // In MacRoman a dash followed by a space would look like a lost A0.
+    if (encoding.name != "macintosh") bytes = restore_byte_a0(*bytes);
+    if (encoding.sloppy) bytes = replace_lossy_sequences(*bytes);
+    if (const auto fixed = decode_utf8_variants(*bytes)) return *fixed;
   }
-  if (std::u32string fixed = decode_inconsistent_utf8(text); fixed != text) return fixed;
+  if (UnicodeString fixed = decode_inconsistent_utf8(text); fixed != text) return fixed;
   // What is left is mostly Latin-1 that was meant as Windows-1252.
   return fix_c1_controls(text);
 }
 
+OneByteEncoding make_encoding(const char* name) {
+  UErrorCode status = U_ZERO_ERROR;
+  const std::unique_ptr<UConverter, decltype(&ucnv_close)> converter(ucnv_open(name, &status), &ucnv_close);
+  OneByteEncoding encoding{name, std::string_view(name).starts_with("windows")};
+  for (size_t i = 0; i < encoding.upper_half.size(); ++i) {
+    const char byte = static_cast<char>(static_cast<uint8_t>(0x80 + i));
+    char16_t character = 0;
+    ucnv_toUChars(converter.get(), &character, 1, &byte, 1, &status);
+    encoding.upper_half[i] = character != 0xFFFD ? character : static_cast<char16_t>(0x80 + i);
+  }
+  if (U_FAILURE(status)) fail("ICU has no data for {}: {}", name, u_errorName(status));
+  return encoding;
+}
+
 }  // namespace
 
-std::u32string fix_encoding(std::u32string text) {
+bool looks_like_mojibake(const UnicodeString& text) {
+  static const Regex unlikely = regex(std::string(kUnlikelyNeighbours));
+  return unlikely.found_in(text);
+}
+
+std::span<const OneByteEncoding> suspected_encodings() {
+  static const std::vector<OneByteEncoding> encodings = [] {
+    std::vector<OneByteEncoding> made;
+    for (const char* name : {"iso-8859-1", "windows-1252", "windows-1251", "windows-1250", "windows-1253",
+                             "windows-1254", "windows-1257", "iso-8859-2", "macintosh", "ibm-437"}) {
+      made.push_back(make_encoding(name));
+    }
+    made.back().upper_half[0x66] = u'µ';  // the micro sign, as Python has it; ICU's is the Greek letter
+    return made;
+  }();
+  return encodings;
+}
+
+std::optional<UnicodeString> OneByteEncoding::encode(const UnicodeString& text) const {
+  UnicodeString bytes;
+  for (int32_t i = 0; i < text.length(); ++i) {
+    const char16_t c = text.charAt(i);
+    if (c < 0x80) {
+      if (sloppy && c == 0x1A) return std::nullopt;
+      bytes.append(c);
+    } else if (const auto* found = std::find(upper_half.begin(), upper_half.end(), c); found != upper_half.end()) {
+      bytes.append(static_cast<char16_t>(0x80 + (found - upper_half.begin())));
+    } else if (sloppy && c == 0xFFFD) {
+      bytes.append(u'\x1A');
+    } else {
+      return std::nullopt;
+    }
+  }
+  return bytes;
+}
+
+std::optional<UnicodeString> decode_utf8_variants(const UnicodeString& bytes) {
+  // The reference accepts a newline that ends the text in place of a sequence's last byte (its patterns use "$").
+  static const Regex null = regex(R"(\xC0(?:\x80|\n\z))");
+  static const Regex pair = regex(R"(\xED[\xA0-\xAF][\x80-\xBF]\xED[\xB0-\xBF](?:[\x80-\xBF]|\n\z))");
+  const UnicodeString joined = pair.replace(bytes, [](const UnicodeString& match) {
+    const auto bits = [&](int32_t i, uint32_t mask) { return match.charAt(i) & mask; };
+    const uint32_t code =
+        0x10000U + (bits(1, 0x0F) << 16) + (bits(2, 0x3F) << 10) + (bits(4, 0x0F) << 6) + bits(5, 0x3F);
+    UnicodeString utf8;
+    for (const char byte : encode_utf8(std::u32string{code}))
+      utf8.append(static_cast<char16_t>(static_cast<uint8_t>(byte)));
+    return utf8;
+  });
+  std::string utf8;
+  const UnicodeString plain = null.replace(joined, UnicodeString(u'\0'));
+  for (int32_t i = 0; i < plain.length(); ++i) utf8.push_back(static_cast<char>(static_cast<uint8_t>(plain.charAt(i))));
+  if (!decode_utf8(utf8)) return std::nullopt;
+  return to_utf16(utf8);
+}
+
+UnicodeString fix_encoding(UnicodeString text) {
   for (;;) {
-    std::u32string fixed = fix_encoding_once(text);
+    UnicodeString fixed = fix_encoding_once(text);
     if (fixed == text) return fixed;
     text = std::move(fixed);
   }
 }
 
-std::u32string fix_c1_controls(std::u32string text) {
-  for (char32_t& c : text) {
-    if (is_c1_control(c)) c = decode_windows_1252(static_cast<uint8_t>(c));
+UnicodeString fix_c1_controls(UnicodeString text) {
+  for (int32_t i = 0; i < text.length(); ++i) {
+    if (const char16_t c = text.charAt(i); c >= 0x80 && c <= 0x9F) text.setCharAt(i, decode_windows_1252(c));
   }
   return text;
 }
+
+char16_t decode_windows_1252(char16_t byte) { return suspected_encodings()[1].upper_half[byte - 0x80U]; }
 
 }  // namespace zoetrope::text

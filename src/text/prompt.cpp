@@ -3,48 +3,36 @@
 #include "text/prompt.h"
 
 #include <unicode/normalizer2.h>
-#include <unicode/uchar.h>
 #include <unicode/uniset.h>
 #include <unicode/unistr.h>
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "base/utf8.h"
 #include "text/html.h"
 #include "text/mojibake.h"
+#include "text/regex.h"
 
 namespace zoetrope::text {
 
 namespace {
 
-// Longer lines are cut here before repair, as ftfy does.
-constexpr size_t kMaxSegment = 1'000'000;
+using icu::UnicodeString;
 
-icu::UnicodeString to_utf16(std::u32string_view text) {
-  static_assert(sizeof(char32_t) == sizeof(UChar32));
-  return icu::UnicodeString::fromUTF32(reinterpret_cast<const UChar32*>(text.data()),
-                                       static_cast<int32_t>(text.size()));
-}
+// Longer lines are repaired in segments of this many characters, as ftfy does.
+constexpr int32_t kMaxSegment = 1'000'000;
 
-std::u32string from_utf16(const icu::UnicodeString& text) {
-  std::u32string out;
-  out.reserve(static_cast<size_t>(text.length()));
-  for (int32_t i = 0; i < text.length(); i = text.moveIndex32(i, 1)) {
-    out.push_back(static_cast<char32_t>(text.char32At(i)));
-  }
-  return out;
-}
-
-std::u32string normalize(std::u32string_view text, const icu::Normalizer2& form) {
+UnicodeString normalize(const UnicodeString& text, const icu::Normalizer2& form) {
   UErrorCode status = U_ZERO_ERROR;
-  const icu::UnicodeString result = form.normalize(to_utf16(text), status);
+  UnicodeString result = form.normalize(text, status);
   if (U_FAILURE(status)) fail("ICU cannot normalise the prompt: {}", u_errorName(status));
-  return from_utf16(result);
+  return result;
 }
 
-// NFC of Unicode 14, that of the recorded reference's Python 3.11: what Unicode 15 added is left where it stands.
+// NFC of Unicode 14, that of the recorded reference's Python 3.11: characters that Unicode 15 added are left as they
+// are.
 const icu::Normalizer2& nfc() {
   static const icu::FilteredNormalizer2 filtered = [] {
     UErrorCode status = U_ZERO_ERROR;
@@ -56,158 +44,94 @@ const icu::Normalizer2& nfc() {
   return filtered;
 }
 
-struct Ligature {
-  char32_t from;
-  std::u32string_view to;
+// Ligatures of Latin letters, and digraphs that old encodings had as one character.
+constexpr std::pair<char16_t, const char16_t*> kLigatures[] = {
+    {u'Ĳ', u"IJ"},  {u'ĳ', u"ij"},  {u'ŉ', u"ʼn"}, {u'Ǳ', u"DZ"}, {u'ǲ', u"Dz"}, {u'ǳ', u"dz"},
+    {u'Ǆ', u"DŽ"},  {u'ǅ', u"Dž"},  {u'ǆ', u"dž"}, {u'Ǉ', u"LJ"}, {u'ǈ', u"Lj"}, {u'ǉ', u"lj"},
+    {u'Ǌ', u"NJ"},  {u'ǋ', u"Nj"},  {u'ǌ', u"nj"}, {u'ﬀ', u"ff"}, {u'ﬁ', u"fi"}, {u'ﬂ', u"fl"},
+    {u'ﬃ', u"ffi"}, {u'ﬄ', u"ffl"}, {u'ﬅ', u"ſt"}, {u'ﬆ', u"st"},
 };
 
-// Ligatures of Latin letters, and digraphs that old encodings had as one character.
-constexpr std::array<Ligature, 22> kLigatures = {{
-    {U'Ĳ', U"IJ"},  {U'ĳ', U"ij"},  {U'ŉ', U"ʼn"}, {U'Ǳ', U"DZ"}, {U'ǲ', U"Dz"}, {U'ǳ', U"dz"},
-    {U'Ǆ', U"DŽ"},  {U'ǅ', U"Dž"},  {U'ǆ', U"dž"}, {U'Ǉ', U"LJ"}, {U'ǈ', U"Lj"}, {U'ǉ', U"lj"},
-    {U'Ǌ', U"NJ"},  {U'ǋ', U"Nj"},  {U'ǌ', U"nj"}, {U'ﬀ', U"ff"}, {U'ﬁ', U"fi"}, {U'ﬂ', U"fl"},
-    {U'ﬃ', U"ffi"}, {U'ﬄ', U"ffl"}, {U'ﬅ', U"ſt"}, {U'ﬆ', U"st"},
-}};
-
-std::u32string fix_latin_ligatures(const std::u32string& text) {
-  std::u32string out;
-  for (char32_t c : text) {
-    const auto found = std::find_if(kLigatures.begin(), kLigatures.end(),
-                                    [&](const Ligature& ligature) { return ligature.from == c; });
-    if (found == kLigatures.end()) {
-      out.push_back(c);
-    } else {
-      out += found->to;
-    }
-  }
-  return out;
-}
-
-// Half- and full-width forms (U+FF01 to U+FFEF) and the ideographic space.
-std::u32string fix_character_width(const std::u32string& text) {
-  std::u32string out;
-  for (char32_t c : text) {
-    if (c == 0x3000) {
-      out.push_back(U' ');
-    } else if (c >= 0xFF01 && c <= 0xFFEF) {
-      UErrorCode status = U_ZERO_ERROR;
-      const icu::Normalizer2* nfkc = icu::Normalizer2::getNFKCInstance(status);
-      if (U_FAILURE(status)) fail("ICU has no data for NFKC: {}", u_errorName(status));
-      out += normalize({&c, 1}, *nfkc);
-    } else {
-      out.push_back(c);
-    }
-  }
-  return out;
-}
-
-std::u32string uncurl_quotes(std::u32string text) {
-  for (char32_t& c : text) {
-    if (c >= 0x201C && c <= 0x201F) c = U'"';
-    if (c == 0x02BC || (c >= 0x2018 && c <= 0x201B)) c = U'\'';
-  }
+UnicodeString fix_latin_ligatures(UnicodeString text) {
+  for (const auto& [from, to] : kLigatures) text.findAndReplace(from, to);
   return text;
 }
 
-std::u32string fix_line_breaks(const std::u32string& text) {
-  std::u32string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char32_t c = text[i];
-    if (c == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
-    out.push_back(c == '\r' || c == 0x2028 || c == 0x2029 || c == 0x85 ? U'\n' : c);
-  }
-  return out;
+// Half- and full-width forms and the ideographic space.
+UnicodeString fix_character_width(const UnicodeString& text) {
+  static const Regex forms(R"([\uFF01-\uFFEF\u3000])");
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::Normalizer2* nfkc = icu::Normalizer2::getNFKCInstance(status);
+  if (U_FAILURE(status)) fail("ICU has no data for NFKC: {}", u_errorName(status));
+  return forms.replace(text, [&](const UnicodeString& form) { return normalize(form, *nfkc); });
 }
 
-// Python's \d over Unicode 14.
-bool is_decimal_digit(char32_t c) {
-  UVersionInfo age;
-  u_charAge(static_cast<UChar32>(c), age);
-  return u_charType(static_cast<UChar32>(c)) == U_DECIMAL_DIGIT_NUMBER && age[0] <= 14;
+UnicodeString uncurl_quotes(const UnicodeString& text) {
+  static const Regex doubled(R"([\u201C-\u201F])"), single(R"([\u02BC\u2018-\u201B])");
+  return single.replace(doubled.replace(text, u"\""), u"'");
 }
 
-// "ESC [ numbers letter": colours and cursor movements.
-std::u32string remove_terminal_escapes(const std::u32string& text) {
-  std::u32string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == 0x1B && i + 1 < text.size() && text[i + 1] == '[') {
-      size_t end = i + 2;
-      while (end < text.size() && (text[end] == ';' || is_decimal_digit(text[end]))) ++end;
-      const char32_t last = end < text.size() ? text[end] : 0;
-      if ((last >= 'a' && last <= 'z') || (last >= 'A' && last <= 'Z')) {
-        i = end;
-        continue;
-      }
-    }
-    out.push_back(text[i]);
-  }
-  return out;
+UnicodeString fix_line_breaks(const UnicodeString& text) {
+  static const Regex breaks(R"(\r\n|[\r\u2028\u2029\x85])");
+  return breaks.replace(text, u"\n");
 }
 
-std::u32string remove_control_chars(std::u32string text) {
-  std::erase_if(text, [](char32_t c) {
-    return c <= 0x08 || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || (c >= 0x206A && c <= 0x206F) ||
-           c == 0xFEFF || (c >= 0xFFF9 && c <= 0xFFFC);
-  });
-  return text;
+// "ESC [ numbers letter": colours and cursor movements. The digits are Python's \d over Unicode 14.
+UnicodeString remove_terminal_escapes(const UnicodeString& text) {
+  static const Regex escapes(R"(\x1B\[[;[\p{Nd}&&[\p{Age=14.0}]]]*[A-Za-z])");
+  return escapes.replace(text, u"");
+}
+
+UnicodeString remove_control_chars(const UnicodeString& text) {
+  static const Regex controls(R"([\x00-\x08\x0B\x0E-\x1F\x7F\u206A-\u206F\uFEFF\uFFF9-\uFFFC])");
+  return controls.replace(text, u"");
 }
 
 enum class HtmlText { kNo, kYes };  // yes: the text holds tags, so its references are left for a reader of HTML
 
 // Every repair in turn, again and again until nothing changes.
-std::u32string fix_segment(std::u32string text, HtmlText html) {
+UnicodeString fix_segment(UnicodeString text, HtmlText html) {
   for (;;) {
-    std::u32string fixed = html == HtmlText::kNo ? unescape_html_strictly(text) : text;
-    fixed = fix_encoding(std::move(fixed));
-    fixed = fix_c1_controls(std::move(fixed));
-    fixed = fix_latin_ligatures(fixed);
-    fixed = fix_character_width(fixed);
-    fixed = uncurl_quotes(std::move(fixed));
-    fixed = fix_line_breaks(fixed);
-    fixed = remove_terminal_escapes(fixed);
-    fixed = remove_control_chars(std::move(fixed));
-    fixed = normalize(fixed, nfc());
+    UnicodeString fixed = html == HtmlText::kNo ? unescape_html_strictly(text) : text;
+    fixed = fix_c1_controls(fix_encoding(std::move(fixed)));
+    fixed = fix_character_width(fix_latin_ligatures(std::move(fixed)));
+    fixed = remove_terminal_escapes(fix_line_breaks(uncurl_quotes(fixed)));
+    fixed = normalize(remove_control_chars(fixed), nfc());
     if (fixed == text) return fixed;
     text = std::move(fixed);
   }
 }
 
 // Line by line; a "<" anywhere turns HTML references off for its line and all that follow.
-std::u32string fix_text(const std::u32string& text) {
-  std::u32string out;
+UnicodeString fix_text(const UnicodeString& text) {
+  UnicodeString out;
   HtmlText html = HtmlText::kNo;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t newline = text.find(U'\n', begin);
-    size_t end = newline == std::u32string::npos ? text.size() : newline + 1;
-    end = std::min(end, begin + kMaxSegment);
-    std::u32string segment = text.substr(begin, end - begin);
-    if (segment.find(U'<') != std::u32string::npos) html = HtmlText::kYes;
+  for (int32_t begin = 0; begin < text.length();) {
+    const int32_t newline = text.indexOf(u'\n', begin);
+    int32_t end = newline < 0 ? text.length() : newline + 1;
+    if (end - begin > kMaxSegment) end = std::min(end, text.moveIndex32(begin, kMaxSegment));
+    UnicodeString segment = text.tempSubStringBetween(begin, end);
+    if (segment.indexOf(u'<') >= 0) html = HtmlText::kYes;
     out += fix_segment(std::move(segment), html);
     begin = end;
   }
   return out;
 }
 
-bool is_space(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_WHITE_SPACE); }
-
-std::u32string collapse_spaces(std::u32string_view text) {
-  std::u32string out;
-  for (char32_t c : text) {
-    if (!is_space(c)) {
-      out.push_back(c);
-    } else if (!out.empty() && out.back() != ' ') {
-      out.push_back(U' ');
-    }
-  }
-  if (!out.empty() && out.back() == ' ') out.pop_back();
+UnicodeString collapse_spaces(const UnicodeString& text) {
+  static const Regex spaces(R"(\p{White_Space}+)");
+  UnicodeString out = spaces.replace(text, u" ");
+  if (out.startsWith(u" ")) out.remove(0, 1);
+  if (out.endsWith(u" ")) out.truncate(out.length() - 1);
   return out;
 }
 
 }  // namespace
 
 std::string clean_prompt(std::string_view utf8) {
-  const std::u32string fixed = fix_text(decode_utf8_or_fail(utf8, "the prompt"));
-  return encode_utf8(collapse_spaces(unescape_html(unescape_html(fixed))));
+  decode_utf8_or_fail(utf8, "the prompt");
+  std::string clean;
+  return collapse_spaces(unescape_html(unescape_html(fix_text(to_utf16(utf8))))).toUTF8String(clean);
 }
 
 }  // namespace zoetrope::text
