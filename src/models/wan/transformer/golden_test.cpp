@@ -6,6 +6,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
+#include "attention/plan.h"
 #include "models/wan/golden_testing.h"
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/transformer_testing.h"
