@@ -191,16 +191,35 @@ SampledReference::SampledReference(const AttentionData& data, const kernels::Fla
   for (const TokenSample& sample : samples_) {
     const TensorView q = sample.of(data.q);
     const TensorView expected = expected_.emplace_back(Tensor::uninitialized(DType::kF64, q.shape()));
+    const Shape rows_of_heads{q.extent(0), q.extent(1), q.extent(2), 1};
+    const TensorView logs = expected_logs_.emplace_back(Tensor::uninitialized(DType::kF64, rows_of_heads));
     team.parallel_for(sample.count, 1, [&](IndexRange rows, int) {
       kernels::FlashProblem part = problem;
       part.query_tokens = rows.size();
       kernels::flash_attention_reference(part, q.slice(1, rows.begin, rows.end), data.block(),
-                                         expected.slice(1, rows.begin, rows.end));
+                                         expected.slice(1, rows.begin, rows.end),
+                                         logs.slice(1, rows.begin, rows.end).select(3, 0));
     });
   }
 }
 
-Verdict SampledReference::check(const TensorView& o) const {
+namespace {
+
+// Of [B, S, H, 1] tensors: the largest difference, infinite where they differ and one is not finite.
+double largest_difference(const TensorView& ours, const TensorView& theirs) {
+  double largest = 0;
+  for_each_row(theirs, [&](int64_t b, int64_t s, int64_t h) {
+    const double x = load(ours, row_offset(ours, b, s, h)), y = load(theirs, row_offset(theirs, b, s, h));
+    const bool same = x == y || (!std::isfinite(x) && !std::isfinite(y));
+    const double difference = same ? 0 : std::abs(x - y);
+    largest = std::max(largest, std::isfinite(difference) ? difference : std::numeric_limits<double>::infinity());
+  });
+  return largest;
+}
+
+}  // namespace
+
+Verdict SampledReference::check(const TensorView& o, const TensorView& log_sum_exp) const {
   Verdict verdict;
   verdict.tolerance = tolerance_;
   double difference = 0, norm = 0;
@@ -223,6 +242,11 @@ Verdict SampledReference::check(const TensorView& o) const {
         verdict.max_abs = std::max(verdict.max_abs, std::abs(error));
       }
     });
+  }
+  for (size_t i = 0; i < samples_.size() && log_sum_exp; ++i) {
+    const TensorView ours = samples_[i].of(log_sum_exp.split_axis(2, o.extent(2), 1));
+    verdict.log_sum_exp_max_abs =
+        std::max(verdict.log_sum_exp_max_abs.value_or(0), largest_difference(ours, expected_logs_[i]));
   }
   verdict.relative_l2 = difference == 0 ? 0 : std::sqrt(difference / norm);
   return verdict;

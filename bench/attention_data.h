@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ struct Verdict {
   int64_t rows = 0;              // query tokens compared
   int64_t nonfinite = 0;         // elements that are not finite in the reference
   int64_t nonfinite_missed = 0;  // of these, finite in o
+  std::optional<double> log_sum_exp_max_abs;  // where it was given; infinite where another number is not finite
   bool passed() const { return finite && relative_l2 <= tolerance; }
   std::string note() const;  // for its row: empty, or WRONG and why
 };
@@ -73,12 +75,13 @@ class SampledReference {
   SampledReference(const AttentionData& data, const kernels::FlashProblem& problem, std::vector<TokenSample> samples,
                    ThreadTeam& team);
 
-  // o is [B, Sq, H, D] of the data's dtype, any strides.
-  Verdict check(const TensorView& o) const;
+  // o is [B, Sq, H, D] of the data's dtype, any strides; log_sum_exp [B, Sq, H] F32, empty where there is none.
+  Verdict check(const TensorView& o, const TensorView& log_sum_exp = {}) const;
 
  private:
   std::vector<TokenSample> samples_;
-  std::vector<Tensor> expected_;  // [B, count, H, D] F64 of each
+  std::vector<Tensor> expected_;       // [B, count, H, D] F64 of each
+  std::vector<Tensor> expected_logs_;  // [B, count, H, 1]
   double tolerance_ = 0;
 };
 

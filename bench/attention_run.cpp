@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "attention/plan.h"
 #include "base/error.h"
 #include "parallel/shards.h"
 #include "trace/trace.h"
@@ -25,20 +26,28 @@ attention::Problem problem_of(const AttentionData& data, float scale) {
 }
 
 AttentionRank::AttentionRank(comm::Communicator& world, Stream& stream, const AttentionData& data, const TensorView& o,
-                             const attention::Strategy& strategy, float scale)
+                             const attention::Strategy& strategy, float scale, const TensorView& log_sum_exp)
     : world_(world),
       stream_(stream),
       data_(data),
       o_(o),
+      log_sum_exp_(log_sum_exp),
       own_(parallel::token_shard(data.query_tokens(), world.size(), world.rank())),
       own_keys_(data.cross() ? IndexRange{0, data.key_tokens()} : own_),
-      attention_(attention::plan(problem_of(data, scale), strategy, world, stream)) {}
+      attention_(attention::plan(
+          [&] {
+            attention::Problem problem = problem_of(data, scale);
+            problem.log_sum_exp = static_cast<bool>(log_sum_exp);
+            return problem;
+          }(),
+          strategy, world, stream)) {}
 
 void AttentionRank::run(const char* span) {
   const trace::Span recorded(stream_.lane(), span);
   attention_.run(data_.q.slice(1, own_.begin, own_.end), data_.k.slice(1, own_keys_.begin, own_keys_.end),
                  data_.v.slice(1, own_keys_.begin, own_keys_.end), {data_.key_lengths, data_.key_mask},
-                 o_.slice(1, own_.begin, own_.end));
+                 o_.slice(1, own_.begin, own_.end),
+                 log_sum_exp_ ? log_sum_exp_.slice(1, own_.begin, own_.end) : TensorView{});
 }
 
 // A rank without heads or tokens names no kernel: that of the first rank that has one.

@@ -37,9 +37,10 @@ struct AttentionMeasurement {
 // One rank's part. Everything is collective.
 class AttentionRank {
  public:
-  // `o` [B, Sq, H, D] is the whole output, of which the rank writes its own tokens. All must outlive it.
+  // `o` [B, Sq, H, D] is the whole output, of which the rank writes its own tokens, and log_sum_exp [B, Sq, H], where
+  // it is wanted, likewise. All must outlive it.
   AttentionRank(comm::Communicator& world, Stream& stream, const AttentionData& data, const TensorView& o,
-                const attention::Strategy& strategy, float scale = 0);
+                const attention::Strategy& strategy, float scale = 0, const TensorView& log_sum_exp = {});
 
   void run(const char* span = "attention");
 
@@ -55,14 +56,14 @@ class AttentionRank {
   comm::Communicator& world_;
   Stream& stream_;
   const AttentionData& data_;
-  TensorView o_;
+  TensorView o_, log_sum_exp_;
   IndexRange own_, own_keys_;  // tokens
   attention::ContextAttention attention_;
 };
 
 attention::Problem problem_of(const AttentionData& data, float scale = 0);
 
-// The tokens of all ranks in rank 0's o [B, S, H, D]. Collective.
+// The tokens of all ranks in rank 0's o [B, S, …], contiguous. Collective.
 void gather_output(const TensorView& o, comm::Communicator& world);
 
 }  // namespace zoetrope::bench

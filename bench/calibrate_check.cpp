@@ -2,6 +2,7 @@
 
 #include "zoetrope/attention.h"
 
+#include "attention/plan.h"
 #include "bench/attention_data.h"
 #include "bench/calibrate_compute.h"
 #include "pipeline/layout_question.h"

@@ -2,6 +2,7 @@
 
 #include "zoetrope/communicator.h"
 
+#include "attention/plan.h"
 #include "bench/attention_data.h"
 
 namespace zoetrope::bench {

@@ -56,10 +56,20 @@ double timeout(const std::vector<std::string>& arguments) {
   return options.comm_timeout;
 }
 
+struct AttentionOutput {
+  AttentionOutput(const bench::AttentionData& data, bool with_log_sum_exp)
+      : o(Tensor::uninitialized(data.q.dtype(), data.q.shape())) {
+    if (with_log_sum_exp)
+      log_sum_exp = Tensor::uninitialized(DType::kF32, {data.q.extent(0), data.q.extent(1), data.q.extent(2)});
+  }
+  Tensor o;            // [B, Sq, H, D] of q's dtype
+  Tensor log_sum_exp;  // [B, Sq, H] F32; empty where it is not wanted
+};
+
 // Against the definition in float64: all query tokens, as long as Sq·Skv·H·B·D is at most kMostWork (masked keys
 // included); otherwise as many as that allows, evenly spaced.
 bench::Verdict compare_with_reference(const bench::AttentionData& data, const attention::Problem& problem,
-                                      const TensorView& o, int threads) {
+                                      const AttentionOutput& output, int threads) {
   constexpr double kMostWork = 2e10;  // multiply-adds of q·k: half a minute of a core
   const int64_t tokens = data.query_tokens();
   const auto most = static_cast<int64_t>(std::min(kMostWork / static_cast<double>(data.k.size()), 1e18));
@@ -67,19 +77,21 @@ bench::Verdict compare_with_reference(const bench::AttentionData& data, const at
   kernels::FlashProblem flash = data.problem();
   flash.scale = problem.scale;
   ThreadTeam team(threads);
-  return bench::SampledReference(data, flash, {{(tokens - 1 - (rows - 1) * step) / 2, step, rows}}, team).check(o);
+  return bench::SampledReference(data, flash, {{(tokens - 1 - (rows - 1) * step) / 2, step, rows}}, team)
+      .check(output.o, output.log_sum_exp);
 }
 
 // After the ranks have computed: what is written and printed, by one process.
 void finish(const AttentionOptions& options, const bench::AttentionData& data, const AttentionMeasurement& measured,
-            const TensorView& o, const trace::Trace* trace) {
+            const AttentionOutput& output, const trace::Trace* trace) {
   std::optional<bench::Verdict> errors;
   if (options.reference)
-    errors = compare_with_reference(data, measured.problem, o, comm::process_threads(options.threads));
+    errors = compare_with_reference(data, measured.problem, output, comm::process_threads(options.threads));
   print("{}", attention_text(measured, data, errors));
   if (!options.output.empty()) {
     io::SafetensorsWriter writer;
-    writer.add("o", o);
+    writer.add("o", output.o);
+    if (output.log_sum_exp) writer.add("log_sum_exp", output.log_sum_exp);
     writer.write(options.output);
   }
   if (!options.json.empty()) write_attention_json(options.json, measured, data, errors);
@@ -91,9 +103,10 @@ void finish(const AttentionOptions& options, const bench::AttentionData& data, c
 
 void run_in_process(const AttentionOptions& options, const bench::AttentionData& data, trace::Trace* trace) {
   const int ranks = static_cast<int>(options.ranks.value_or(1));
-  const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
-  const AttentionRun job{options, data, o.view(), std::max(1, comm::process_threads(options.threads) / ranks),
-                         true,    trace};
+  const AttentionOutput output(data, options.log_sum_exp);
+  const AttentionRun job{
+      options, data, output.o, output.log_sum_exp, std::max(1, comm::process_threads(options.threads) / ranks),
+      true,    trace};
   AttentionMeasurement measured;
   comm::RankOptions rank_options;
   rank_options.timeout_seconds = options.comm_timeout;
@@ -105,7 +118,7 @@ void run_in_process(const AttentionOptions& options, const bench::AttentionData&
         if (world.rank() == 0) measured = std::move(mine);
       },
       rank_options);
-  finish(options, data, measured, o, trace);
+  finish(options, data, measured, output, trace);
 }
 
 void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const bench::AttentionData& data,
@@ -113,13 +126,17 @@ void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const ben
   const comm::RecordingScope recording(world, trace);
   pipeline::require_agreement(world, set.values() + fingerprint(data));
   pipeline::require_ranks(options.ranks, world);
-  const Tensor o = Tensor::uninitialized(data.q.dtype(), data.q.shape());
-  const AttentionRun job{options, data, o.view(), comm::process_threads(options.threads), false, trace};
+  const AttentionOutput output(data, options.log_sum_exp);
+  const AttentionRun job{options, data, output.o, output.log_sum_exp, comm::process_threads(options.threads),
+                         false,   trace};
   const AttentionMeasurement measured = run_attention(job, world);
-  if (!options.output.empty() || options.reference) bench::gather_output(o, world);
+  if (!options.output.empty() || options.reference) {
+    bench::gather_output(output.o, world);
+    if (output.log_sum_exp) bench::gather_output(output.log_sum_exp, world);
+  }
   if (trace != nullptr) comm::gather_trace(world, *trace);
   // Rank 0 alone goes on, for as long as it takes: nobody waits for it any more.
-  if (world.rank() == 0) finish(options, data, measured, o, trace);
+  if (world.rank() == 0) finish(options, data, measured, output, trace);
 }
 
 void run(const AttentionOptions& options, const OptionSet& set, comm::Communicator* world) {

@@ -58,6 +58,9 @@ OptionSet describe_options(AttentionOptions& o) {
           "compute threads of this process, shared by its ranks; unset: the cores of its affinity and its CPU quota")
       .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
       .integer("repeat", o.repeat, {1, 1000000}, "timed repeats, after runs that are not timed")
+      .flag("log_sum_exp", o.log_sum_exp,
+            "compute the log-sum-exp of every row too; output= gets it as the tensor log_sum_exp [B, Sq, H] F32, and "
+            "reference=true compares it")
       .flag("reference", o.reference,
             "afterwards compare o with the definition in float64, every row of it; where Sq·Skv·H·B·D is above 2e10 "
             "evenly spaced rows")

@@ -29,6 +29,7 @@ struct AttentionOptions {
   std::optional<int64_t> threads;
   double comm_timeout = 300;
   int64_t repeat = 1;
+  bool log_sum_exp = false;
   bool reference = false;
   std::string json;
   std::string trace;

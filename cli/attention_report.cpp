@@ -39,6 +39,7 @@ std::string errors_text(const bench::Verdict& errors, int64_t tokens) {
     text += fmt::format("; {} elements are not finite there, of which {} are finite here", errors.nonfinite,
                         errors.nonfinite_missed);
   }
+  if (errors.log_sum_exp_max_abs) text += fmt::format("; log-sum-exp: max_abs {:.3g}", *errors.log_sum_exp_max_abs);
   return text + '\n';
 }
 
@@ -94,6 +95,7 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
     json["rel_l2"] = errors->relative_l2;
     json["max_abs"] = errors->max_abs;
     json["reference_rows"] = errors->rows;
+    if (errors->log_sum_exp_max_abs) json["log_sum_exp_max_abs"] = *errors->log_sum_exp_max_abs;
   }
   json["shape"] = {data.q.extent(0), data.q.extent(1), data.q.extent(2), data.q.extent(3)};
   json["key_tokens"] = data.key_tokens();
@@ -131,6 +133,7 @@ std::string attention_json_help() {
          "  wait_seconds     that the rank which waited longest spent waiting for others; the median of the repeats\n"
          "  predicted_seconds  as the planner expected of what ran; not with kv\n"
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
+         "  log_sum_exp_max_abs  with log_sum_exp=true too: the largest error of the logarithms\n"
          "and, to tell runs apart: shape, key_tokens, valid_keys, dtype, ranks, threads_per_rank, ulysses, ring,\n"
          "ring_direction, softmax, head_chunks, flop, and every repeat's seconds and peak_gflops_beside.\n";
 }

@@ -47,7 +47,7 @@ AttentionMeasurement run_attention(const AttentionRun& run, comm::Communicator& 
   result.planned = choose(run, world, scale);
   attention::Strategy strategy = strategy_of(run.options, world.size(), run.data.q.extent(2));
   if (result.planned) strategy.layout = parallel::ContextRequest::exactly(result.planned->layout.context);
-  bench::AttentionRank rank(world, stream, run.data, run.o, strategy, scale);
+  bench::AttentionRank rank(world, stream, run.data, run.o, strategy, scale, run.log_sum_exp);
   // A trace of a thousand runs is of no use to anybody.
   static_cast<bench::AttentionMeasurement&>(result) = rank.time(run.options.repeat, run.trace != nullptr, [] {
     if (interrupted()) fail("interrupted");

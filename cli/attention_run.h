@@ -29,9 +29,10 @@ struct AttentionMeasurement : bench::AttentionMeasurement {
 struct AttentionRun {
   const AttentionOptions& options;
   const bench::AttentionData& data;
-  TensorView o;        // [B, Sq, H, D] of q's dtype; a rank writes its own tokens
-  int threads = 1;     // of one rank
-  bool shared = true;  // the ranks are threads of this process: data and o are those of all of them
+  TensorView o;            // [B, Sq, H, D] of q's dtype; a rank writes its own tokens
+  TensorView log_sum_exp;  // [B, Sq, H] F32, likewise; empty without log_sum_exp=true
+  int threads = 1;         // of one rank
+  bool shared = true;      // the ranks are threads of this process: data and o are those of all of them
   trace::Trace* trace = nullptr;
 };
 

@@ -1,5 +1,6 @@
-// Exact attention over a sequence that is sharded over ranks (context parallelism). A strategy says how the work is
-// spread, plan() validates it once and books all memory, run() computes. Every strategy gives the same numbers.
+// Exact attention over a sequence that is sharded over ranks (context parallelism). A strategy says how the ranks share
+// the work, plan() checks it once and allocates all memory, run() computes. Every strategy gives the same numbers, up
+// to rounding.
 //
 //   rank c of P owns the global tokens [⌊cS/P⌋, ⌊(c+1)S/P⌋), uneven and empty shards included, nothing padded
 //   P = U × R: groups of U neighbours trade tokens for heads (Ulysses), K/V blocks go round R groups (ring)
@@ -8,7 +9,9 @@
 //                                    {.layout = {.ulysses = 2}}, communicator, /*threads=*/8);
 //   attention.run(q, k, v, {}, o);                    // buffers of your own: [B, tokens().size(), H, D]
 //
-// A model saves the copy by writing q, k, v where input_slots() points and calling run(mask, o).
+// A model saves the copy by writing q, k, v where input_slots() points and calling run(mask, o). With
+// Problem::log_sum_exp, run() also gives the logarithm of the sum that each row of o was divided by: what it takes to
+// merge results over different keys, or to compute gradients.
 #pragma once
 
 #include <cstddef>
@@ -17,26 +20,19 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "zoetrope/communicator.h"
 #include "zoetrope/context_layout.h"
 #include "zoetrope/head_slot.h"
 #include "zoetrope/index_range.h"
 #include "zoetrope/tensor.h"
 
-namespace zoetrope {
-class Stream;
-namespace comm {
-class Communicator;
-}
-}  // namespace zoetrope
-
 namespace zoetrope::attention {
 
 enum class MaskKind : uint8_t {
   kNone,
-  kKeyLengths,  // per batch entry, the first so many global tokens are valid keys
+  kKeyLengths,  // per batch entry, the number of valid keys, counted from global token 0
   kKeyMask,     // per batch entry and global token
 };
 
@@ -49,29 +45,30 @@ struct Problem {
   DType dtype = DType::kF32;  // of q, k, v, o: F32 or BF16; accumulation is float32
   float scale = 0;            // 0: 1/√head_dim
   MaskKind mask = MaskKind::kNone;
-  // Cross-attention: so many keys beside the sequence, whole on every rank. The queries stay where they are and nothing
-  // is sent, whatever the strategy. 0: the keys are the sequence's own.
+  // Cross-attention: the number of keys, which are not the sequence's and are whole on every rank. The queries stay
+  // where they are and nothing is sent, whatever the strategy. 0: the keys are the sequence's own.
   int64_t key_tokens = 0;
+  bool log_sum_exp = false;  // run() writes the log-sum-exp too
 };
 
 using parallel::Direction;
 using parallel::Softmax;
 
-// How it is spread, and how the kernel works.
+// How the ranks share the work, and how the kernel works.
 struct Strategy {
   parallel::ContextRequest layout{};
   std::optional<Softmax> softmax{};  // unset: the faster
   std::string kernel{};              // a flash-attention implementation by name; empty: the fastest that can
-  // Query rows and keys of a kernel's tile; 0: what was tuned for this machine, else the kernel's table.
+  // Query rows and keys of a kernel's tile; 0: the sizes tuned for this machine, else those of the kernel's table.
   int64_t block_q = 0;
   int64_t block_kv = 0;
   bool k_smoothing = true;     // fixed-max: offsets about the mean key
-  bool deterministic = false;  // tiles as dtype, D and S say and nothing else: no tuned sizes, no search
-  bool tile_search = false;    // where this machine was not tuned for the problem: do it now, and remember
+  bool deterministic = false;  // tile sizes from dtype, D and S alone: no tuned sizes, no search
+  bool tile_search = false;    // where this machine was not tuned for the problem, do it now and remember the sizes
 };
 
-// The configuration keys of the same names, as a user writes them. What is unset and not said by the name is decided by
-// the planner in generate() and TextToVideo, and by parse_strategy() as stated here.
+// The configuration keys of the same names, as a user writes them. Keys that are unset and not implied by the name are
+// chosen by the planner when a video is generated, and by parse_strategy() as stated here.
 struct StrategyOptions {
   std::string attention = "auto";         // one of strategy_names()
   std::optional<int64_t> ulysses_shards;  // unset: as the name says, else the largest divisor of P that is ≤ H
@@ -85,9 +82,8 @@ struct StrategyOptions {
   bool deterministic = false;
 };
 
-// A name sets its fields. Knows no planner: plan() and this keep to their rules, whatever machine they run on. Throws
-// Error for an unknown name (with the nearest), an illegal value (with the legal ones), and a key that contradicts the
-// name.
+// A name sets its fields; the result does not depend on the machine. Throws Error for an unknown name (with the
+// nearest), an illegal value (with the legal ones), and a key that contradicts the name.
 Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 std::vector<std::string> strategy_names();
 
@@ -97,31 +93,32 @@ struct Mask {
   TensorView key_mask;                   // [B, S] (or key_tokens) U8 or BOOL, non-zero = valid
 };
 
-// Where q, k and v of this rank's tokens are to be written, range of heads by range of heads.
+// Where to write q, k and v of this rank's tokens, one slot per range of heads.
 struct InputSlots {
   // Each covers [0, H) once, ascending; out is [B, tokens().size(), heads.size(), D], of k and v in cross-attention
   // [B, key_tokens, heads.size(), D].
   std::vector<HeadSlot> q, k, v;
 };
 
-// What the calls to run() did on this rank since the start or reset_counters().
+// Totals of run() on this rank since plan() or reset_counters().
 struct Counters {
   struct Traffic {
     int64_t bytes_sent = 0;      // to other ranks
     int64_t bytes_received = 0;  // from other ranks
     double wait_seconds = 0;     // spent waiting for them
   };
-  Traffic ulysses;           // the exchange and its way back
+  Traffic ulysses;           // the exchange of q, k, v and the output exchange
   Traffic ring;              // K/V blocks, and in fixed-max their statistics
   int64_t bytes_copied = 0;  // inside the rank: packed and unpacked
-  // Groups of query rows × blocks of keys, by how their softmax went; online ones are counted in fixed-max too.
+  // Groups of query rows × blocks of keys, by the softmax that computed them; fixed-max may compute some online.
   int64_t tiles_fixed = 0;
   int64_t tiles_online = 0;
 };
 
-// A planned attention of one rank. Made by plan() only; calls are collective over the context ranks.
+// A planned attention of one rank. plan() makes it; calls are collective over the context ranks.
 class ContextAttention {
  public:
+  struct Impl;  // the engine; only the library defines it
   ~ContextAttention();
   ContextAttention(ContextAttention&&) noexcept;
 
@@ -133,32 +130,34 @@ class ContextAttention {
   // This rank's tokens, as global positions.
   IndexRange tokens() const;
 
-  // The same places for every run; what is written there is lost in run().
+  // The same places for every run; run() overwrites them.
   const InputSlots& input_slots() const;
-  // Attends what the slots hold. A row without a valid key yields zeros.
-  void run(const Mask& mask, const TensorView& o);  // [B, tokens().size(), H, D], D contiguous
+  // Attends q, k, v in the slots. A row without a valid key yields zeros.
+  //   o            [B, tokens().size(), H, D] of the problem's dtype, D contiguous
+  //   log_sum_exp  [B, tokens().size(), H] F32, any strides; given if and only if Problem::log_sum_exp:
+  //                ln Σ exp(scale·q·k) over the valid keys, the natural logarithm; −∞ for a row without a valid key,
+  //                not finite where a score is NaN or +∞. In BF16 the sum is that of the weights after their rounding,
+  //                which is at most 2^-8 of it: the logarithm is off by no more.
+  void run(const Mask& mask, const TensorView& o, const TensorView& log_sum_exp = {});
 
   // Packs first. Views [B, tokens().size(), H, D] (k, v in cross-attention [B, key_tokens, H, D]) with D contiguous and
   // any other strides.
-  void run(const TensorView& q, const TensorView& k, const TensorView& v, const Mask& mask, const TensorView& o);
+  void run(const TensorView& q, const TensorView& k, const TensorView& v, const Mask& mask, const TensorView& o,
+           const TensorView& log_sum_exp = {});
 
   Counters counters() const;
   void reset_counters();
-  size_t workspace_bytes() const;  // booked by plan(), kernel state included
+  size_t workspace_bytes() const;  // allocated by plan(), kernel state included
 
  private:
-  friend ContextAttention plan(const Problem&, const Strategy&, comm::Communicator&, Stream&);
-  friend ContextAttention plan(const Problem&, const Strategy&, comm::Communicator&, int);
-  struct Impl;
   explicit ContextAttention(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
-// Validates everything and books the workspace; afterwards nothing allocates. Collective: all ranks must bring the same
+// Checks everything and allocates the workspace; run() allocates nothing. Collective: all ranks must bring the same
 // problem and strategy, and ranks that disagree are refused. Throws Error with the legal values where something is not
-// possible. The communicator (its ranks are the context ranks) and the stream must outlive the attention.
-ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, Stream& stream);
-// With `threads` threads of its own for this rank.
+// possible. `context` (its ranks are the context ranks) must outlive the attention, which computes on `threads` threads
+// of its own.
 ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, int threads);
 
 }  // namespace zoetrope::attention

@@ -1,4 +1,4 @@
-// The program's ranges into pointers.
+// Turns the program's ranges into pointers.
 #include "attention/chunk.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@ using parallel::Message;
 using parallel::Region;
 using parallel::Transfer;
 
-Folded folded_heads(const Problem& problem, int64_t heads) {
+Folded folded_heads(const Problem& problem, int64_t heads, Region region = Region::kO) {
+  if (region == Region::kLogSumExp) return {DType::kF32, problem.batch, heads, 1};
   return {problem.dtype, problem.batch, heads, problem.head_dim};
 }
 
@@ -69,8 +70,8 @@ RingStatistics ring_statistics(const Problem& problem, const ChunkBuffers& chunk
 
 }  // namespace
 
-// The user's win, field by field; 0 leaves the table of the implementation, which knows dtype, D and S alone: all that
-// a deterministic run may depend on. Others take what this machine was tuned to.
+// The user's sizes come first, field by field; 0 leaves those of the implementation's table, which depend on dtype, D
+// and S alone: all that a deterministic run may depend on. Others take the sizes tuned for this machine.
 kernels::TileSizes plan_tiles(const ChunkContext& context) {
   const Strategy& strategy = context.strategy;
   const kernels::TileSizes wanted{strategy.block_q, strategy.block_kv};
@@ -95,7 +96,7 @@ Chunk::Chunk(const ChunkContext& context, int index, const Buffers& buffers) {
   q = folded.view(buffers.at(chunk.q), program.block.size(), 1, 0);
   o = folded.view(buffers.at(chunk.o), program.block.size(), 1, 0);
   const auto place = [&](Region region, IndexRange of_heads, const BufferRange& at, int64_t tokens) {
-    const Folded rows = folded_heads(problem, of_heads.size());
+    const Folded rows = folded_heads(problem, of_heads.size(), region);
     const int parts = region == Region::kKV ? 2 : 1;
     Place made{of_heads, rows.view(buffers.at(at), tokens, parts, 0), {}};
     if (parts == 2) made.second = rows.view(buffers.at(at), tokens, 2, 1);
@@ -109,14 +110,20 @@ Chunk::Chunk(const ChunkContext& context, int index, const Buffers& buffers) {
         places.push_back(place(send.region, send.heads, send.at, send.tokens.size()));
       }
     } else if (transfer.kind == Transfer::Kind::kOutput) {
-      for (const Message& receive : program.receives(transfer))
-        output_places.push_back(place(Region::kO, receive.heads, receive.at, receive.tokens.size()));
+      for (const Message& receive : program.receives(transfer)) {
+        auto& places = receive.region == Region::kO ? output_places : log_places;
+        places.push_back(place(receive.region, receive.heads, receive.at, receive.tokens.size()));
+      }
     }
   }
   const int64_t keys = problem.key_tokens > 0 ? problem.key_tokens : program.tokens.size();
   q_places.push_back(place(Region::kQ, heads, chunk.own_q, program.tokens.size()));
   kv_places.push_back(place(Region::kKV, heads, chunk.own_kv, keys));
   own_output = place(Region::kO, heads, chunk.own_o, program.tokens.size());
+  if (chunk.logs.bytes > 0) {
+    logs = place(Region::kLogSumExp, heads, chunk.logs, program.block.size()).first;
+    own_logs = place(Region::kLogSumExp, heads, chunk.own_logs, program.tokens.size());
+  }
   if (!chunk.records.empty()) statistics = ring_statistics(problem, chunk, program.block, buffers);
   if (!program.computes(index)) return;
   kernel = std::make_unique<kernels::FlashAttention>(flash_problem(context, heads.size()));

@@ -1,5 +1,5 @@
-// A program made ready to run: its buffers booked, its messages and key blocks as addresses, and for every head chunk
-// the kernel with its state. Decides nothing: what lies where and moves when is the program's (parallel/program.h).
+// A program made ready to run: its buffers allocated, its messages and key blocks as addresses, and for every head
+// chunk the kernel with its state. Decides nothing: the program says what is where and moves when (parallel/program.h).
 #pragma once
 
 #include <memory>
@@ -43,10 +43,10 @@ class Buffers {
   std::vector<char*> begin_;
 };
 
-// A place for q or o rows, or for k and v rows, of some heads of the own tokens.
+// A place for rows of q, o or the log-sum-exp, or of k and v, of some heads of the own tokens.
 struct Place {
   IndexRange heads;   // global
-  TensorView first;   // [B, S_l, heads.size(), D]: q, k or o
+  TensorView first;   // [B, S_l, heads.size(), D or 1]: q, k, o or the log-sum-exp
   TensorView second;  // v, where it is one of keys and values
 };
 
@@ -65,14 +65,15 @@ struct Chunk {
   Folded folded;     // with h heads
   TensorView q;      // [B, S_g, h, D]
   TensorView o;      // [B, S_g, h, D]; unused for U = 1, which finishes in the caller's tensor
+  TensorView logs;   // [B, S_g, h, 1] F32, the log-sum-exp likewise; empty where it is not wanted
   std::optional<RingStatistics> statistics;
   std::unique_ptr<kernels::FlashAttention> kernel;  // none where this rank has no queries or the chunk no heads
   std::unique_ptr<kernels::FlashState> state;       // R > 1
 
   // Where the model writes, by heads: own part in place, the rest straight in the message.
   std::vector<Place> q_places, kv_places;
-  Place own_output;                  // inside o
-  std::vector<Place> output_places;  // what the output exchange brings
+  Place own_output, own_logs;                    // inside o and logs
+  std::vector<Place> output_places, log_places;  // where the output exchange brings those of other ranks
 };
 
 // What a fold of `chunk` adds, in order; masks are set at each run.

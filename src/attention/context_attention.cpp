@@ -9,6 +9,7 @@
 
 #include "attention/chunk.h"
 #include "attention/context_axis.h"
+#include "attention/plan.h"
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "device/stream.h"
@@ -43,6 +44,7 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   mine.add("dtype", static_cast<int64_t>(p.dtype));
   mine.add("scale (float bits)", std::bit_cast<int32_t>(p.scale));
   mine.add("mask", static_cast<int64_t>(p.mask));
+  mine.add("log_sum_exp", p.log_sum_exp);
   layout.for_each([&](const char* name, auto value) { mine.add(name, static_cast<int64_t>(value)); });
   mine.add("softmax", static_cast<int64_t>(*s.softmax));
   mine.add("block_q", s.block_q);
@@ -54,7 +56,7 @@ Agreement agreement(const Problem& p, const Strategy& s, const parallel::Context
   return mine;
 }
 
-// Ranks that disagree would wait for messages that never come, or fold rows that are not theirs.
+// Ranks that disagree would wait for messages that never come, or fold rows that belong to others.
 void check_agreement(comm::Communicator& context, const Agreement& mine) {
   if (context.size() == 1) return;
   const auto ranks = static_cast<size_t>(context.size());
@@ -85,6 +87,9 @@ void copy_heads(Stream& stream, const TensorView& all, IndexRange heads, const T
 }  // namespace
 
 struct ContextAttention::Impl {
+  static ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context,
+                               Stream* stream, int threads = 0);
+
   Problem problem;
   Strategy strategy;
   std::unique_ptr<Stream> own_stream;
@@ -93,7 +98,7 @@ struct ContextAttention::Impl {
 
   IndexRange tokens;
   parallel::ContextLayout layout;  // as planned
-  parallel::ContextLayout spread;  // that work follows: of one rank where every rank has all keys
+  parallel::ContextLayout spread;  // that the program has: of one rank where every rank has all keys
   parallel::AttentionProgram program;
   Workspace workspace;
   size_t state_bytes = 0;
@@ -113,6 +118,7 @@ struct ContextAttention::Impl {
   struct Call {
     const Mask& mask;
     const TensorView& o;
+    TensorView logs;  // [B, S_l, H, 1]; empty: not wanted, or no tokens
     // [B, S_l, H, D], of a caller with buffers of its own; packed, or where nothing moves them read in place.
     bool direct = false;
     TensorView q{}, k{}, v{};
@@ -127,6 +133,7 @@ struct ContextAttention::Impl {
   void check_tensor(const char* name, const TensorView& x, Rows rows) const;
   void check_tensors(const TensorView& q, const TensorView& k, const TensorView& v) const;
   void check_mask(const Mask& mask) const;
+  TensorView checked_logs(const TensorView& log_sum_exp) const;  // [B, S_l, H, 1]
 
   void execute(const Call& call);
   void pack(const Call& call);
@@ -138,6 +145,7 @@ struct ContextAttention::Impl {
   void attend(const Chunk& chunk, const kernels::KeyBlock& block, const Call& call);
   TensorView queries(const Chunk& chunk, const Call& call) const;
   TensorView target(const Chunk& chunk, const Call& call) const;
+  TensorView target_logs(const Chunk& chunk, const Call& call) const;
   void add(const kernels::TileCounts& counts);
   void unpack(const Chunk& chunk, const Call& call);
 };
@@ -234,6 +242,21 @@ void ContextAttention::Impl::check_mask(const Mask& mask) const {
     fail("attention: key_mask has dtype {}, but must be U8 or BOOL", dtype_name(mask.key_mask.dtype()));
 }
 
+TensorView ContextAttention::Impl::checked_logs(const TensorView& log_sum_exp) const {
+  if (!log_sum_exp && tokens.empty()) return {};
+  if (problem.log_sum_exp != static_cast<bool>(log_sum_exp)) {
+    fail("attention: log_sum_exp was {} but {}; Problem::log_sum_exp and the argument of run() go together",
+         problem.log_sum_exp ? "planned" : "not planned", log_sum_exp ? "is given" : "is not given");
+  }
+  if (!log_sum_exp) return {};
+  const Shape expected{problem.batch, tokens.size(), problem.heads};
+  if (log_sum_exp.shape() != expected || log_sum_exp.dtype() != DType::kF32) {
+    fail("attention: log_sum_exp is {} {}, but must be F32 {} (batch, tokens of this rank, heads)",
+         dtype_name(log_sum_exp.dtype()), log_sum_exp.shape().to_string(), expected.to_string());
+  }
+  return log_sum_exp.split_axis(2, problem.heads, 1);
+}
+
 namespace {
 
 kernels::KeyBlock masked(const kernels::KeyBlock& block, const Mask& mask) {
@@ -296,6 +319,8 @@ void ContextAttention::Impl::execute(const Call& call) {
         break;
       case Op::Kind::kUnpackOwn:
         copy_heads(*stream, call.o, chunk.own_output.heads, chunk.own_output.first, false);
+        if (call.logs && chunk.own_logs.first)
+          copy_heads(*stream, call.logs, chunk.own_logs.heads, chunk.own_logs.first, false);
         break;
       case Op::Kind::kUnpack:
         unpack(chunk, call);
@@ -340,6 +365,11 @@ TensorView ContextAttention::Impl::target(const Chunk& chunk, const Call& call) 
   return spread.ulysses == 1 ? heads_of(chunk, call.o) : chunk.o;
 }
 
+TensorView ContextAttention::Impl::target_logs(const Chunk& chunk, const Call& call) const {
+  if (!problem.log_sum_exp) return {};
+  return (spread.ulysses == 1 ? heads_of(chunk, call.logs) : chunk.logs).select(3, 0);
+}
+
 void ContextAttention::Impl::fold(const Chunk& chunk, const std::vector<kernels::KeyBlock>& blocks, const Call& call) {
   const TensorView q = queries(chunk, call);
   double flops = 0;
@@ -351,7 +381,7 @@ void ContextAttention::Impl::fold(const Chunk& chunk, const std::vector<kernels:
 
 void ContextAttention::Impl::finish(const Chunk& chunk, const Call& call) {
   const trace::Span span(stream->lane(), "attention finish");
-  chunk.kernel->finish(*stream, *chunk.state, target(chunk, call));
+  chunk.kernel->finish(*stream, *chunk.state, target(chunk, call), target_logs(chunk, call));
 }
 
 void ContextAttention::Impl::attend(const Chunk& chunk, const kernels::KeyBlock& keys, const Call& call) {
@@ -362,7 +392,7 @@ void ContextAttention::Impl::attend(const Chunk& chunk, const kernels::KeyBlock&
     block.v = heads_of(chunk, call.v);
   }
   const trace::Span span(stream->lane(), "attention block", flops_of(q, block));
-  add(chunk.kernel->attend(*stream, q, block, target(chunk, call)));
+  add(chunk.kernel->attend(*stream, q, block, target(chunk, call), target_logs(chunk, call)));
 }
 
 void ContextAttention::Impl::add(const kernels::TileCounts& counts) {
@@ -373,6 +403,7 @@ void ContextAttention::Impl::add(const kernels::TileCounts& counts) {
 void ContextAttention::Impl::unpack(const Chunk& chunk, const Call& call) {
   const trace::Span span(stream->lane(), "unpack");
   for (const Place& place : chunk.output_places) copy_heads(*stream, call.o, place.heads, place.first, false);
+  for (const Place& place : chunk.log_places) copy_heads(*stream, call.logs, place.heads, place.first, false);
 }
 
 namespace {
@@ -431,41 +462,46 @@ const char* ContextAttention::kernel() const {
   return "none";
 }
 
-void ContextAttention::run(const Mask& mask, const TensorView& o) {
+void ContextAttention::run(const Mask& mask, const TensorView& o, const TensorView& log_sum_exp) {
   impl_->check_mask(mask);
   impl_->check_tensor("o", o, Impl::Rows::kTokens);
+  const TensorView logs = impl_->checked_logs(log_sum_exp);
   const Count count(impl_->counters, impl_->layout, *impl_->axis, *impl_->stream);
-  impl_->execute({mask, o});
+  impl_->execute({mask, o, logs});
 }
 
 void ContextAttention::run(const TensorView& q, const TensorView& k, const TensorView& v, const Mask& mask,
-                           const TensorView& o) {
+                           const TensorView& o, const TensorView& log_sum_exp) {
   impl_->check_mask(mask);
   impl_->check_tensors(q, k, v);
   impl_->check_tensor("o", o, Impl::Rows::kTokens);
+  const TensorView logs = impl_->checked_logs(log_sum_exp);
   const Count count(impl_->counters, impl_->layout, *impl_->axis, *impl_->stream);
-  impl_->execute({mask, o, true, q, k, v});
+  impl_->execute({mask, o, logs, true, q, k, v});
 }
 
-ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, Stream& stream) {
-  auto impl = std::make_unique<ContextAttention::Impl>();
+ContextAttention ContextAttention::Impl::plan(const Problem& problem, const Strategy& strategy,
+                                              comm::Communicator& context, Stream* stream, int threads) {
+  auto impl = std::make_unique<Impl>();
   impl->problem = checked_problem(problem);
   impl->strategy = checked_strategy(strategy, context.size(), problem.heads);
   impl->layout = filled(impl->strategy.layout, context.size(), problem.heads);
   // Before the context is split: ranks that disagree about U would split it differently.
   check_agreement(context, agreement(impl->problem, impl->strategy, impl->layout));
   impl->axis = std::make_unique<ContextAxis>(context, impl->layout);
-  impl->stream = &stream;
+  if (stream == nullptr) impl->own_stream = std::make_unique<Stream>(threads);
+  impl->stream = stream != nullptr ? stream : impl->own_stream.get();
   impl->build();
   return ContextAttention(std::move(impl));
 }
 
+ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, Stream& stream) {
+  return ContextAttention::Impl::plan(problem, strategy, context, &stream);
+}
+
 ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, int threads) {
   if (threads < 1) fail("attention: {} threads; there must be at least one", threads);
-  auto stream = std::make_unique<Stream>(threads);
-  ContextAttention attention = plan(problem, strategy, context, *stream);
-  attention.impl_->own_stream = std::move(stream);
-  return attention;
+  return ContextAttention::Impl::plan(problem, strategy, context, nullptr, threads);
 }
 
 }  // namespace zoetrope::attention

@@ -15,7 +15,7 @@ namespace {
 
 enum class Topology : uint8_t { kAny, kOneRank, kRing, kUlysses, kBoth };
 
-// The published names, by field. What a name leaves open is decided by keys or defaults.
+// The published names, by field. Keys or defaults decide the fields that a name leaves open.
 struct Name {
   const char* name;
   Topology topology;
@@ -76,7 +76,7 @@ std::optional<Value> parse_word(const char* key, const std::string& text, const 
   fail("attention={} means {}={}, but {}={} is given; leave one of them out", name.name, key, implied, key, given);
 }
 
-// What the name and the keys say of the context, held against the number of its ranks.
+// Checks what the name and the keys say about the context against the number of its ranks.
 void check_name(const Name& name, const StrategyOptions& options, int degree, int64_t heads) {
   if (name.topology == Topology::kOneRank && degree != 1) {
     fail(
@@ -94,7 +94,7 @@ void check_name(const Name& name, const StrategyOptions& options, int degree, in
   parallel::check_ulysses(*given, degree, heads);
 }
 
-// Of the context, what the name or a key says.
+// The fields of the context that the name or a key sets.
 parallel::ContextRequest request_of(const Name& name, const StrategyOptions& options) {
   parallel::ContextRequest request;
   const bool one = name.topology == Topology::kOneRank;
@@ -216,8 +216,10 @@ Strategy checked_strategy(const Strategy& strategy, int degree, int64_t heads) {
 }
 
 parallel::Sizes sizes_of(const Problem& problem) {
-  return {problem.batch, problem.tokens, problem.heads, problem.head_dim,
-          static_cast<int64_t>(dtype_size(problem.dtype))};
+  parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
+                        static_cast<int64_t>(dtype_size(problem.dtype))};
+  sizes.log_sum_exp = problem.log_sum_exp;
+  return sizes;
 }
 
 }  // namespace zoetrope::attention

@@ -12,7 +12,7 @@ namespace zoetrope::attention {
 // The fields of flash_block_sizes.
 const std::vector<std::string>& block_size_names();
 
-// What a name and the keys beside it say, for any number of ranks: the rest is unset. Throws Error.
+// The fields that a name and the other keys set, for any number of ranks; the rest is unset. Throws Error.
 Strategy requested_strategy(const StrategyOptions& options);
 
 // The problem with its scale filled in. Throws Error.

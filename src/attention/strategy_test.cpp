@@ -257,6 +257,7 @@ TEST(Plan, RefusesRanksThatDisagree) {
               HasSubstr("rank 0 planned tokens 10, but rank 2 11"));
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.mask = MaskKind::kKeyMask; }), HasSubstr("mask"));
   EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.scale = 1; }), HasSubstr("scale"));
+  EXPECT_THAT(disagree([](Problem& p, Strategy&) { p.log_sum_exp = true; }), HasSubstr("log_sum_exp 0, but rank 2 1"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.layout.ulysses = 4; }), HasSubstr("ulysses 2, but rank 2 4"));
   EXPECT_THAT(disagree([](Problem&, Strategy& s) { s.kernel = "scalar"; }),
               HasSubstr("rank 0 planned kernel auto, but rank 2 scalar"));
@@ -286,6 +287,28 @@ TEST(Run, RefusesTensorsOfAnotherShape) {
     const TensorView strided(wide.view().raw(), DType::kF32, {2, 10, 4, 8}, {640, 64, 16, 2});
     EXPECT_THAT(refused(good, good, good, strided), HasSubstr("last axis of o must be contiguous"));
     EXPECT_EQ(refused(good, good, good, good), "no error");
+  });
+}
+
+TEST(Run, RefusesALogSumExpThatWasNotPlanned) {
+  comm::run_ranks(1, [](comm::Communicator& comm) {
+    Problem problem = kProblem;
+    ContextAttention without = plan(problem, {}, comm, 1);
+    problem.log_sum_exp = true;
+    ContextAttention with = plan(problem, {}, comm, 1);
+    const Tensor x(DType::kF32, {2, 10, 4, 8}), good(DType::kF32, {2, 10, 4}), wide(DType::kF32, {2, 10, 4, 1}),
+        half(DType::kBF16, {2, 10, 4});
+    const auto refused = [&](ContextAttention& attention, const TensorView& logs) {
+      const std::string slots = error_of([&] { attention.run({}, x, logs); });
+      EXPECT_EQ(error_of([&] { attention.run(x, x, x, {}, x, logs); }), slots);
+      return slots;
+    };
+    EXPECT_THAT(refused(without, good), HasSubstr("log_sum_exp was not planned but is given"));
+    EXPECT_THAT(refused(with, {}), HasSubstr("log_sum_exp was planned but is not given"));
+    EXPECT_THAT(refused(with, wide), HasSubstr("log_sum_exp is F32 [2, 10, 4, 1], but must be F32 [2, 10, 4]"));
+    EXPECT_THAT(refused(with, half), HasSubstr("log_sum_exp is BF16 [2, 10, 4], but must be F32"));
+    EXPECT_EQ(refused(with, good), "no error");
+    EXPECT_EQ(refused(without, {}), "no error");
   });
 }
 

@@ -1,4 +1,4 @@
-// The memory of a plan: booked region by region, never grown afterwards. Also the folded layout of the exchange, in
+// The memory of a plan: allocated region by region, never grown afterwards. Also the folded layout of the exchange, in
 // which every (batch, head) pair is a head of its own.
 #pragma once
 

@@ -46,15 +46,20 @@ Exchange exchange_schedule(const Sizes& sizes, const ContextLayout& layout, int 
 }
 
 Exchange output_schedule(const Sizes& sizes, const ContextLayout& layout, int rank, int chunk) {
-  Exchange exchange = skeleton(sizes, layout, rank, chunk, 1);
+  Exchange exchange = skeleton(sizes, layout, rank, chunk, sizes.log_sum_exp ? 2 : 1);
   for_each_peer(sizes, layout, rank, chunk, [&](int peer, IndexRange tokens, IndexRange heads) {
-    add(exchange.sends, {peer, Region::kO, exchange.heads, tokens});
-    add(exchange.receives, {peer, Region::kO, heads, exchange.tokens});
+    for (const Region region : {Region::kO, Region::kLogSumExp}) {
+      if (region == Region::kLogSumExp && !sizes.log_sum_exp) continue;
+      add(exchange.sends, {peer, region, exchange.heads, tokens});
+      add(exchange.receives, {peer, region, heads, exchange.tokens});
+    }
   });
   return exchange;
 }
 
 int64_t segment_bytes(const Sizes& sizes, const Segment& segment) {
+  if (segment.region == Region::kLogSumExp)
+    return segment.tokens.size() * sizes.batch * segment.heads.size() * int64_t{sizeof(float)};
   const int64_t rows = segment.region == Region::kKV ? 2 : 1;
   return segment.tokens.size() * rows * sizes.batch * segment.heads.size() * sizes.head_dim * sizes.element_bytes;
 }

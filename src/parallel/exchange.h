@@ -14,7 +14,8 @@
 //   Q  [S_group, B·H_u, D]        KV [S_group, 2, B·H_u, D]
 // A message is a list of segments and each segment is a contiguous token range of one of the two: nothing is unpacked.
 // The output exchange sends contiguous token ranges of O [S_group, B·H_u, D]; what arrives is one head share of the own
-// tokens, [S_local, B·H_peer, D], to be unpacked into [B, S_local, H, D].
+// tokens, [S_local, B·H_peer, D], to be unpacked into [B, S_local, H, D]. The log-sum-exp, where it is wanted, goes the
+// same way as float32 [S_group, B·H_u].
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@
 
 namespace zoetrope::parallel {
 
-enum class Region : uint8_t { kQ, kKV, kO, kStatistics };
+enum class Region : uint8_t { kQ, kKV, kO, kLogSumExp, kStatistics };
 
 // A piece on its way. Both ends list the same numbers.
 struct Segment {
@@ -40,7 +41,8 @@ struct Exchange {
   IndexRange block;   // global tokens of the group
   IndexRange tokens;  // global tokens of this rank
   IndexRange heads;   // global heads of this rank in this chunk
-  // In the order to post: by peer, Q before KV. The own part is not listed. Empty segments are left out at both ends.
+  // In the order to post: by peer, Q before KV, O before the log-sum-exp. The own part is not listed. Empty segments
+  // are left out at both ends.
   std::vector<Segment> sends;
   std::vector<Segment> receives;
 };

@@ -11,7 +11,7 @@
 
 namespace zoetrope::parallel {
 
-// More chunks than heads leave empty ones; there is no use for so many.
+// More chunks than heads leave empty ones; no run needs this many.
 inline constexpr int kMostHeadChunks = 4096;
 
 // ranks = data × context. A context is a run of neighbours (one node, one chip), which is where attention sends; the

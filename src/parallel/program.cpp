@@ -18,7 +18,7 @@ class Generator {
         gathers_(softmax == Softmax::kFixedMax && layout.ring > 1),
         ring_index_(layout.ring_index(rank)),
         steps_(ring_schedule(sizes.tokens, layout, ring_index_)) {
-    ZT_CHECK(sizes.key_tokens == 0 || layout.ranks() == 1, "keys of their own over {} ranks", layout.ranks());
+    ZT_CHECK(sizes.key_tokens == 0 || layout.ranks() == 1, "cross-attention over {} ranks", layout.ranks());
     if (gathers_) holders_ = statistics_ranks(sizes.tokens, layout.ring);
     program_.tokens = token_shard(sizes.tokens, layout.ranks(), rank);
     program_.block = ring_block(sizes.tokens, layout.ring, ring_index_);
@@ -147,9 +147,11 @@ class Generator {
     return {all.buffer, all.offset + (tokens.begin - first) * row, tokens.size() * row};
   }
 
-  int64_t sum_bytes(const std::vector<Segment>& segments) const {
+  enum class Of : uint8_t { kRows, kLogs };
+  int64_t sum_bytes(const std::vector<Segment>& segments, Of what) const {
     int64_t bytes = 0;
-    for (const Segment& segment : segments) bytes += segment_bytes(sizes_, segment);
+    for (const Segment& segment : segments)
+      if ((segment.region == Region::kLogSumExp) == (what == Of::kLogs)) bytes += segment_bytes(sizes_, segment);
     return bytes;
   }
 
@@ -160,15 +162,16 @@ class Generator {
     const IndexRange block = program_.block, own = program_.tokens;
     const int64_t row = row_bytes(Region::kQ, chunk.heads);
     const int64_t o_bytes = layout_.ulysses > 1 ? block.size() * row : 0;
-    chunk.o = book(std::max(sum_bytes(exchange.sends), o_bytes));
+    chunk.o = book(std::max(sum_bytes(exchange.sends, Of::kRows), o_bytes));
     chunk.q = book(block.size() * row);
     const int64_t of_keys = keys_bytes(block, chunk.heads);
-    chunk.kv = book(std::max(of_keys, sum_bytes(outputs_.back().receives)));
+    chunk.kv = book(std::max(of_keys, sum_bytes(outputs_.back().receives, Of::kRows)));
     chunk.own_q = rows(chunk.q, block.begin, own, row);
     chunk.own_kv = {chunk.kv.buffer, (own.begin - block.begin) * 2 * row, keys_bytes(own, chunk.heads)};
     if (layout_.ulysses > 1) chunk.own_o = rows(chunk.o, block.begin, own, row);
     chunk.o.bytes = o_bytes;
     chunk.kv.bytes = of_keys;
+    if (sizes_.log_sum_exp && layout_.ulysses > 1) book_logs(chunk);
     if (!gathers_ || !program_.computes(index)) return;
     const int64_t bytes = statistics_bytes(sizes_, chunk.heads.size());
     chunk.combined = book(bytes);
@@ -176,6 +179,13 @@ class Generator {
       if (holder == ring_index_) chunk.own_record = static_cast<int>(chunk.records.size());
       chunk.records.push_back(book(bytes));
     }
+  }
+
+  void book_logs(ChunkBuffers& chunk) {
+    const int64_t row = row_bytes(Region::kLogSumExp, chunk.heads), bytes = program_.block.size() * row;
+    chunk.logs = book(bytes + sum_bytes(outputs_.back().receives, Of::kLogs));
+    chunk.own_logs = rows(chunk.logs, program_.block.begin, program_.tokens, row);
+    chunk.logs.bytes = bytes;
   }
 
   // For the first chunk, which has the most heads.
@@ -215,17 +225,20 @@ class Generator {
     return transfer;
   }
 
-  // o leaves from where it is finished; head shares of the own tokens arrive in kv, one behind the other.
+  // o and the log-sum-exp leave from where they are finished; head shares of the own tokens arrive in kv and behind the
+  // rank's own logs, one behind the other.
   int post_output(int index) {
     const Exchange& table = outputs_[static_cast<size_t>(index)];
     const ChunkBuffers& chunk = program_.chunks[static_cast<size_t>(index)];
     const int transfer = post(Transfer::Kind::kOutput, index);
     for (const Segment& segment : table.sends) {
-      const int64_t row = row_bytes(Region::kO, segment.heads);
-      send(message(segment, rows(chunk.o, program_.block.begin, segment.tokens, row)));
+      const BufferRange& from = segment.region == Region::kO ? chunk.o : chunk.logs;
+      const int64_t row = row_bytes(segment.region, segment.heads);
+      send(message(segment, rows(from, program_.block.begin, segment.tokens, row)));
     }
-    BufferRange next{chunk.kv.buffer, 0, 0};
+    BufferRange next_o{chunk.kv.buffer, 0, 0}, next_logs{chunk.logs.buffer, chunk.logs.bytes, 0};
     for (const Segment& segment : table.receives) {
+      BufferRange& next = segment.region == Region::kO ? next_o : next_logs;
       next.bytes = segment_bytes(sizes_, segment);
       receive(message(segment, next));
       next.offset += next.bytes;

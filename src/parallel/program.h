@@ -1,5 +1,5 @@
 // The order of one attention on one rank, as data: what is packed, posted, waited for, folded and unpacked, one after
-// the other, and where in the rank's buffers it lies. attention_program() makes it once per plan; the engine
+// the other, and where in the rank's buffers it is. attention_program() makes it once per plan; the engine
 // (attention/) executes it, the simulator (planner/) prices it, program_test.cpp holds its properties. A new strategy
 // is another order of the same ops.
 //
@@ -23,6 +23,8 @@
 //   kv       the own ring block [S_g, 2, B·h, D]        then  o of the own tokens from each peer
 //   slots    ring blocks on their way [S_block, 2, B·h, D]; the chunks take turns in them
 //   records  statistics of the keys of each ring rank [B, h, 3 + D], and of all
+//   logs     where it is wanted and U > 1: the log-sum-exp, float32 [S_g, B·h], then that of the own tokens from each
+//            peer, one behind the other
 #pragma once
 
 #include <cstddef>
@@ -57,7 +59,7 @@ struct Transfer {
     kExchange,    // q, k, v: tokens for heads inside the Ulysses group
     kStatistics,  // records about keys, from each ring rank that has some to each other
     kHop,         // K/V blocks along the ring
-    kOutput,      // o: heads for tokens, inside the Ulysses group
+    kOutput,      // o and its log-sum-exp: heads for tokens, inside the Ulysses group
   };
   Kind kind{};
   int chunk = 0;
@@ -107,6 +109,7 @@ struct ChunkBuffers {
   IndexRange heads;                  // global, of this rank in this chunk
   BufferRange q, kv, o;              // of all tokens of the block. o: U > 1; else it is the caller's
   BufferRange own_q, own_kv, own_o;  // of the own tokens in them
+  BufferRange logs, own_logs;        // the log-sum-exp likewise; empty without it and for U = 1
   std::vector<BufferRange> records;  // of every rank that has keys, in ring order; empty without kCombine
   int own_record = 0;                // index into records
   BufferRange combined;
@@ -133,7 +136,7 @@ struct AttentionProgram {
   bool computes(int chunk) const { return !block.empty() && !chunks[static_cast<size_t>(chunk)].heads.empty(); }
 };
 
-// `rank` of the context axis. With keys of their own (Sizes::key_tokens) the topology has one rank.
+// `rank` of the context axis. In cross-attention (Sizes::key_tokens) the layout has one rank.
 AttentionProgram attention_program(const Sizes& sizes, const ContextLayout& layout, Softmax softmax, int rank);
 
 }  // namespace zoetrope::parallel

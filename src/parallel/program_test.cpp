@@ -247,14 +247,16 @@ class Memory {
         [[fallthrough]];
       case Kind::kFinish:
         if (computes) write(chunk.o, Region::kO, chunk.heads, block);
+        if (computes) write(chunk.logs, Region::kLogSumExp, chunk.heads, block);
         break;
       case Kind::kUnpackOwn:
         read(chunk.own_o, Region::kO, chunk.heads, own);
+        read(chunk.own_logs, Region::kLogSumExp, chunk.heads, own);
         break;
       case Kind::kUnpack:
         for (const Transfer& t : program_.transfers)
           if (t.kind == Transfer::Kind::kOutput && t.chunk == op.chunk)
-            for (const Message& m : program_.receives(t)) read(m.at, Region::kO, m.heads, m.tokens);
+            for (const Message& m : program_.receives(t)) read(m.at, m.region, m.heads, m.tokens);
         break;
     }
   }
@@ -290,8 +292,8 @@ std::string late_statistics(const AttentionProgram& program, bool gathers) {
   return {};
 }
 
-// Every head of the own tokens is unpacked once, own and received ones.
-std::string wrongly_unpacked(const AttentionProgram& program, int64_t heads) {
+// Every head of the own tokens is unpacked once, own and received ones, of o and of the log-sum-exp where it is wanted.
+std::string wrongly_unpacked(const AttentionProgram& program, int64_t heads, Region region = Region::kO) {
   std::vector<int> unpacked(static_cast<size_t>(heads));
   const auto count = [&](IndexRange range) {
     for (int64_t head = range.begin; head < range.end; ++head) ++unpacked[static_cast<size_t>(head)];
@@ -301,7 +303,8 @@ std::string wrongly_unpacked(const AttentionProgram& program, int64_t heads) {
     if (op.kind != Kind::kUnpack) continue;
     for (const Transfer& t : program.transfers)
       if (t.kind == Transfer::Kind::kOutput && t.chunk == op.chunk)
-        for (const Message& m : program.receives(t)) count(m.heads);
+        for (const Message& m : program.receives(t))
+          if (m.region == region) count(m.heads);
   }
   for (const int times : unpacked)
     if (times != 1) return fmt::format("a head is unpacked {} times", times);
@@ -316,7 +319,9 @@ std::string anything_wrong(const Programs& programs, const Sizes& sizes, const C
     if (wrong.empty()) wrong = wrongly_folded(program, sizes.tokens);
     if (wrong.empty()) wrong = late_statistics(program, gathers);
     if (wrong.empty()) wrong = misused_memory(program);
-    if (wrong.empty() && layout.ulysses > 1 && !program.tokens.empty()) wrong = wrongly_unpacked(program, sizes.heads);
+    if (layout.ulysses == 1 || program.tokens.empty()) continue;
+    if (wrong.empty()) wrong = wrongly_unpacked(program, sizes.heads);
+    if (wrong.empty() && sizes.log_sum_exp) wrong = wrongly_unpacked(program, sizes.heads, Region::kLogSumExp);
   }
   return wrong;
 }
@@ -331,7 +336,8 @@ TEST(Program, HoldsItsPropertiesForEveryLayout) {
               for (const Softmax softmax : kSoftmaxes) {
                 const bool gathers = softmax == Softmax::kFixedMax;
                 if (tokens < 1 || (ring == 1 && (direction != Direction::kForward || gathers))) continue;
-                const Sizes sizes{2, tokens, heads, 8, 2};
+                Sizes sizes{2, tokens, heads, 8, 2};
+                sizes.log_sum_exp = tokens % 2 == 1;
                 const ContextLayout layout{ulysses, ring, direction, chunks};
                 ASSERT_EQ(anything_wrong(make_programs(sizes, layout, softmax), sizes, layout, gathers), "")
                     << fmt::format("U{} R{}, {} tokens, {} heads, {}, {} chunks, {}", ulysses, ring, tokens, heads,
@@ -339,7 +345,7 @@ TEST(Program, HoldsItsPropertiesForEveryLayout) {
               }
 }
 
-// With keys of their own a rank attends its rows at once and sends nothing.
+// In cross-attention a rank attends its rows at once and sends nothing.
 TEST(Program, KeysOfTheirOwnAreAttendedAtOnce) {
   Sizes sizes{2, 5, 3, 8, 2};
   sizes.key_tokens = 7;
@@ -396,10 +402,11 @@ class Tampered : public testing::Test {
  protected:
   static constexpr ContextLayout kLayout{2, 4, Direction::kTwoWay, 2};
   static constexpr int64_t kTokens = 35, kHeads = 5;
-  Programs programs = make_programs({2, kTokens, kHeads, 8, 2}, kLayout, Softmax::kFixedMax);
+  static constexpr Sizes kSizes{2, kTokens, kHeads, 8, 2, /*key_tokens=*/0, /*log_sum_exp=*/true};
+  Programs programs = make_programs(kSizes, kLayout, Softmax::kFixedMax);
   AttentionProgram& program = programs[3];
 
-  void SetUp() override { ASSERT_EQ(anything_wrong(programs, {2, kTokens, kHeads, 8, 2}, kLayout, true), ""); }
+  void SetUp() override { ASSERT_EQ(anything_wrong(programs, kSizes, kLayout, true), ""); }
 
   // The n-th op of a kind, as a position.
   size_t find(Kind kind, int nth = 0) const {
@@ -427,7 +434,7 @@ class Tampered : public testing::Test {
     return program.messages[t.first + t.sends];
   }
   void erase(size_t op) { program.ops.erase(program.ops.begin() + static_cast<std::ptrdiff_t>(op)); }
-  // Moves an op so that it stands where another stood.
+  // Moves an op to where another was.
   void move(size_t from, size_t to) {
     const auto begin = program.ops.begin();
     const auto a = begin + static_cast<std::ptrdiff_t>(from), b = begin + static_cast<std::ptrdiff_t>(to);
@@ -556,6 +563,20 @@ TEST_F(Tampered, MessagesInAnotherOrder) {
 TEST_F(Tampered, SentFromTheWrongPlace) {
   std::swap(send(Transfer::Kind::kExchange, 0).at.offset, send(Transfer::Kind::kExchange, 1).at.offset);
   EXPECT_NE(misused_memory(program), "");
+}
+
+TEST_F(Tampered, LogSumExpUnpackedFromTheWrongPlace) {
+  program.chunks[0].own_logs.offset -= 4;
+  EXPECT_THAT(misused_memory(program), HasSubstr("is not there"));
+}
+
+TEST_F(Tampered, LogSumExpNotSentHome) {
+  const Transfer& output = transfer(Transfer::Kind::kOutput);
+  for (size_t i = 0; i < output.receives; ++i) {
+    Message& message = program.messages[output.first + output.sends + i];
+    if (message.region == Region::kLogSumExp) message.region = Region::kO;
+  }
+  EXPECT_THAT(wrongly_unpacked(program, kHeads, Region::kLogSumExp), HasSubstr("0 times"));
 }
 
 TEST_F(Tampered, OpsOfOneRankInAnotherOrder) {

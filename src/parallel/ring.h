@@ -20,7 +20,7 @@
 //
 // Every rank computes every block once, what is sent is computed by its receiver, and where two pieces arrive in one
 // step the left one is computed first. A block of no tokens (S < R) keeps its place in the table and moves no bytes.
-// All ranks have as many steps; a rank of an open chain has none of its work in the last ones.
+// All ranks have the same number of steps; a rank of an open chain has none of its work in the last ones.
 #pragma once
 
 #include <array>

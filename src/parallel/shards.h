@@ -26,14 +26,15 @@ inline std::vector<int> legal_ulysses(int ranks, int64_t heads) {
   return legal;
 }
 
-// What is attended: global sizes, the same on every rank.
+// The sizes of an attention: global, the same on every rank.
 struct Sizes {
   int64_t batch = 1;
   int64_t tokens = 0;  // S, of the whole sequence
   int64_t heads = 1;
   int64_t head_dim = 0;
   int64_t element_bytes = 4;
-  int64_t key_tokens = 0;  // keys of their own, whole on every rank (cross-attention); 0: the sequence's
+  int64_t key_tokens = 0;    // of cross-attention, whole on every rank; 0: the keys are the sequence's
+  bool log_sum_exp = false;  // is an output too
 };
 
 // Global tokens of a rank.

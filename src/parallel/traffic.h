@@ -1,4 +1,4 @@
-// The bytes that a program moves, for tests: what the engine counts and what the simulator draws are held against them.
+// The bytes that a program moves, for tests, which compare them with what the engine counts and the simulator draws.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ inline Traffic traffic(const AttentionProgram& program) {
   }
   for (const Op& op : program.ops) {
     const ChunkBuffers& chunk = program.chunks[static_cast<size_t>(op.chunk)];
-    if (op.kind == Op::Kind::kUnpackOwn) total.unpacked += chunk.own_o.bytes;
+    if (op.kind == Op::Kind::kUnpackOwn) total.unpacked += chunk.own_o.bytes + chunk.own_logs.bytes;
     if (op.kind != Op::Kind::kPack) continue;
     // Where no exchange moves q, it is read where the caller has it. What is sent to peers is packed too.
     total.packed += total.exchange_sent;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "attention/plan.h"
 #include "base/error.h"
 #include "base/index_range.h"
 #include "models/wan/tensor_tables.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "attention/plan.h"
 #include "base/error.h"
 #include "base/split_mix.h"
 #include "device/stream.h"
@@ -103,7 +104,7 @@ void Case::shift_keys(const std::function<double(int64_t s, int64_t d)>& shift) 
   });
 }
 
-Tensor Case::reference() const {
+Tensor Case::reference(const TensorView& log_sum_exp) const {
   kernels::FlashProblem flash;
   flash.batch = problem.batch;
   flash.query_tokens = problem.tokens;
@@ -119,7 +120,7 @@ Tensor Case::reference() const {
   block.v = v;
   block.key_lengths = key_lengths;
   if (key_mask) block.key_mask = key_mask;
-  flash_attention_reference(flash, q, block, o);
+  flash_attention_reference(flash, q, block, o, log_sum_exp);
   return o;
 }
 
@@ -205,6 +206,12 @@ Tensor run_threads(const Case& whole, const Strategy& strategy, int threads) {
     copy(stream, all.view().slice(1, own.begin, own.end), shard.o);
   });
   return all;
+}
+
+double log_sum_bound(const Case& whole, int ring) {
+  const double scores = std::abs(whole.problem.scale) * 4 * static_cast<double>(whole.problem.head_dim);
+  const double float32 = 0x1p-24 * (5 * scores + 8 + ring + std::log(static_cast<double>(whole.keys())));
+  return whole.problem.dtype == DType::kBF16 ? 0x1p-8 + float32 : float32;
 }
 
 double bound(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : 1e-5; }

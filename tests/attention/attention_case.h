@@ -29,7 +29,7 @@ struct Case {
   void set_key_mask(uint64_t seed);
   // Adds `offset(s, d)` to every key: a mean that all keys share, or that wanders along the sequence.
   void shift_keys(const std::function<double(int64_t s, int64_t d)>& offset);
-  Tensor reference() const;  // [B, S, H, D] F64
+  Tensor reference(const TensorView& log_sum_exp = {}) const;  // [B, S, H, D] F64; and [B, S, H] F64
 
  private:
   bool valid(int64_t b, int64_t s) const;
@@ -68,5 +68,14 @@ Tensor run_threads(const Case& whole, const Strategy& strategy, int threads);
 //  term), so either is within 2^-8 of the exact result; two of them may be on opposite sides of it only where both
 //  roundings are extreme everywhere, so 2^-8 holds between them as well (in L2 a rounding is 0.58 of its bound).
 double bound(DType dtype);
+
+// The bound on the error of a log-sum-exp of a case without shifted keys, over a ring of R ranks, from ε = 2^-24:
+//  - every score is at most s = scale·2√D·2√D, and each errs by at most 4ε·s: its products, the rounded scale, twice
+//  for
+//    the difference to the reference of its row;
+//  - exp2 and the sums of a fold: 8ε of the sum, of R folds one rounding more each;
+//  - the rounding of the result, ε·(s + ln keys);
+//  - BF16: weights are summed after their rounding, at most 2^-8 of each.
+double log_sum_bound(const Case& whole, int ring);
 
 }  // namespace zoetrope::attention::testing

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "attention/plan.h"
 #include "attention_case.h"
 #include "comm/rank_test.h"
 #include "device/stream.h"
@@ -15,10 +16,13 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   Stream stream(1);
   ContextAttention attention = plan(problem, strategy, comm, stream);
   Shard shard(whole, attention.tokens());
-  const parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
-                              static_cast<int64_t>(dtype_size(problem.dtype))};
+  parallel::Sizes sizes{problem.batch, problem.tokens, problem.heads, problem.head_dim,
+                        static_cast<int64_t>(dtype_size(problem.dtype))};
+  sizes.log_sum_exp = problem.log_sum_exp;
+  const Tensor logs =
+      problem.log_sum_exp ? Tensor(DType::kF32, {problem.batch, attention.tokens().size(), problem.heads}) : Tensor();
   const parallel::Traffic sum = traffic(attention_program(sizes, attention.layout(), attention.softmax(), comm.rank()));
-  attention.run(shard.q, shard.k, shard.v, {}, shard.o);
+  attention.run(shard.q, shard.k, shard.v, {}, shard.o, logs);
   const Counters first = attention.counters();
   EXPECT_EQ(first.ulysses.bytes_sent, sum.exchange_sent + sum.output_sent);
   EXPECT_EQ(first.ulysses.bytes_received, sum.exchange_received + sum.output_received);
@@ -30,7 +34,7 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
 
   // A model that writes the slots copies nothing on the way out; and counters add up over runs.
   write_slots(attention.input_slots(), shard);
-  attention.run({}, shard.o);
+  attention.run({}, shard.o, logs);
   EXPECT_EQ(attention.counters().bytes_copied, sum.packed + 2 * sum.unpacked);
   EXPECT_EQ(attention.counters().ring.bytes_sent, 2 * first.ring.bytes_sent);
   attention.reset_counters();
@@ -49,8 +53,10 @@ const bool kRegistered = [] {
                 for (const Direction direction : {Direction::kForward, Direction::kTwoWay, Direction::kOpen})
                   for (const int chunks : {1, 2})
                     for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax})
-                      expect_sums(comm, {2, tokens, heads, 8, DType::kF32},
-                                  {.layout = {ulysses, ring, direction, chunks}, .softmax = softmax});
+                      expect_sums(
+                          comm,
+                          {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},
+                          {.layout = {ulysses, ring, direction, chunks}, .softmax = softmax});
           });
     }
   }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "attention/plan.h"
 #include "attention_case.h"
 #include "device/stream.h"
 

@@ -312,6 +312,43 @@ def tensors_that_lie_across_their_alignment(cwd):
     assert load_o(cwd, "qkv.o") == load_o(cwd, "odd.o")
 
 
+def log_sums(tensors):
+    """ln Σ exp(q·k/√D), in double, [B, S, H] flat."""
+    batch, rows, heads, dim = tensors["q"][1]
+    q, k = decode(tensors["q"]), decode(tensors["k"])
+    sums = []
+    for b in range(batch):
+        for i in range(rows):
+            for h in range(heads):
+                at = ((b * rows + i) * heads + h) * dim
+                places = [((b * rows + j) * heads + h) * dim for j in range(rows)]
+                sums.append(math.log(sum(math.exp(sum(x * y for x, y in zip(q[at:at + dim], k[p:p + dim])) / math.sqrt(dim))
+                                         for p in places)))
+    return sums
+
+
+@test
+def the_log_sum_exp_is_written_and_compared(cwd):
+    tensors = problem()
+    save(cwd, tensors)
+    exact = log_sums(tensors)
+    # A score s errs by at most 4·2^-24·s, sums and the result by (8 + s + ln 13)·2^-24; |s| < 12 for these data.
+    bound = 2 ** -24 * (5 * 12 + 8 + math.log(13))
+    places = [(attention, "ranks=1"), (attention, "ranks=3", "attention=ulysses"),
+              (attention, "ranks=4", "ulysses_shards=2", "softmax=fixed_max", "ulysses_attention_chunks=2")]
+    if not without_mpi(cwd):
+        places.append((mpi(3), "attention=ulysses"))
+    for command, *arguments in places:
+        m = measured(cwd, "input=qkv.safetensors", "output=o.safetensors", "log_sum_exp=true", *arguments, command=command)
+        assert m["log_sum_exp_max_abs"] <= bound, (arguments, m["log_sum_exp_max_abs"])
+        written = read_tensors(pathlib.Path(cwd) / "o.safetensors")
+        assert sorted(written) == ["log_sum_exp", "o"], sorted(written)
+        assert written["log_sum_exp"][:2] == ("F32", [2, 13, 3]), written["log_sum_exp"][:2]
+        error = max(abs(x - y) for x, y in zip(decode(written["log_sum_exp"]), exact))
+        assert error <= bound, (arguments, error)
+    assert "log_sum_exp_max_abs" not in measured(cwd, "input=qkv.safetensors")
+
+
 @test
 def infinities_are_reported_and_still_json(cwd):
     tensors = problem()
@@ -383,7 +420,7 @@ def help_names_every_key(cwd):
     text = run([PROGRAM, "attention", "--help"], cwd)
     assert text.returncode == 0
     for key in (*FIELDS, "input", "output", "shape", "kv", "reference", "ulysses_shards", "softmax", "implementation",
-                "comm_timeout", "deterministic", "rel_l2"):
+                "comm_timeout", "deterministic", "rel_l2", "log_sum_exp"):
         assert key in text.stdout, key
 
 

@@ -6,6 +6,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
+#include "attention/plan.h"
 #include "device/stream.h"
 #include "planner/attention_memory.h"
 

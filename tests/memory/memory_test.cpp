@@ -13,6 +13,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
+#include "attention/plan.h"
 #include "base/error.h"
 #include "device/stream.h"
 #include "io/weights.h"

@@ -1,7 +1,7 @@
-// The bf16 tile on matrix units (AMX): both products by tdpbf16ps, 16 × 16 sums of 32 terms an instruction, softmax by
-// AVX-512. What is not a product is VectorTile's: states, weights, the check of lazy softmax, rows that are redone.
+// The bf16 tile with AMX: both matrix multiplications by tdpbf16ps, 16 × 16 sums of 32 terms per instruction, softmax
+// by AVX-512. Everything else is VectorTile's: states, weights, the check of lazy softmax, rows that are redone.
 //
-// The units do in 8 cycles what one vector of sixteen scores needs of both products at D = 128, and its softmax takes
+// AMX takes 8 cycles for both multiplications of one vector of sixteen scores at D = 128, and its softmax takes
 // 5.5 by itself. Everything is therefore one stream of blocks of 32 rows: scores of a block with 64 keys, then values
 // of the key tile before this one, and between their steps a few rows at a time of the softmax of the block before. How
 // far that hides it, and what else was tried: docs/decisions.md.
@@ -20,7 +20,7 @@ struct AmxVectors : Avx512Bf16 {
   static constexpr int kStepUnit = 16;  // pairs that an instruction multiplies
 };
 
-// Products without anything beside them.
+// Multiplications with nothing in between.
 struct Nothing {
   ZT_FLASH_INLINE void some() {}
 };
@@ -61,7 +61,7 @@ class AmxTile : public VectorTile<AmxVectors> {
         row_blocks_((task.rows + kBlockRows - 1) / kBlockRows),
         buffer_elements_(task.weight_rows * weight_stride_) {}
 
-  // ---- softmax beside the products ----
+  // ---- softmax between the multiplications ----
 
   // The softmax of one block of scores, rows at a time.
   template <TileSoftmax kSoftmax, bool kBias>
@@ -133,7 +133,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     bool reference_ = false, plain_ = true;
   };
 
-  // ---- products ----
+  // ---- matrix multiplications ----
 
   // GCC 12 takes loads of tiles for arithmetic on addresses: what vectors have stored must be in memory before them.
   static ZT_FLASH_INLINE void stored() { asm volatile("" : : : "memory"); }
@@ -275,7 +275,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     return values;
   }
 
-  // Key tiles are two deep: scores of one beside the values of the one before.
+  // Key tiles are two deep: scores of one are computed between the values of the one before.
   template <TileSoftmax kSoftmax, bool kBias>
   void run() {
     load_state<kSoftmax>();
@@ -301,7 +301,7 @@ class AmxTile : public VectorTile<AmxVectors> {
   void score_tile(int64_t first, int64_t keys, Values& before, int64_t left) const {
     alignas(64) float scores[2][kBlockRows * kPanelKeys];
     const int64_t blocks = row_blocks_ * ((keys + kPanelKeys - 1) / kPanelKeys);
-    // Steps of four products each.
+    // Steps of four multiplications each.
     const int64_t steps = steps_ / kTile * 2 + (left * (before.keys + kPairStep - 1) / kPairStep) / blocks;
     Softmax<kSoftmax, kBias> softmax(*this, steps);
     int64_t block = 0, values_done = 0;

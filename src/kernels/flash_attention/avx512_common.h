@@ -34,7 +34,7 @@ struct Avx512Vectors {
 
   // 2^x = 2^⌊x⌋ · 2^f, f in [0, 1]. vreduceps gives f, and 0 for ±∞; vscalefps takes the floor of its own operand and
   // ends in 0 and in ∞ by itself: no clamps, clean at both ends. Rounding to nearest and subtracting would need a
-  // maximum against −∞ − −∞ and costs two instructions more, on cores whose two vector ports also do the products.
+  // maximum against −∞ − −∞ and costs two instructions more, on cores whose two vector ports also multiply.
   template <int kDegree, int kCount>
   static ZT_FLASH_INLINE void exp2_of(Vec (&x)[kCount], const float (&c)[kDegree + 1]) {
     Vec f[kCount], p[kCount];

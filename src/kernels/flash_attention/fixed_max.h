@@ -1,5 +1,5 @@
 // The numbers behind fixed-max softmax (attention.md section 5): statistics of the keys, the bound they put on a row's
-// exponents, and the gate that says where a fixed offset is exact enough. No products with keys here.
+// exponents, and the gate that says where a fixed offset is exact enough. Nothing here multiplies with keys.
 //
 // With t the base-2 exponents of a row and c = q·k̄·scale·log₂e, Cauchy and Schwarz give |t − c| ≤ β =
 // ‖q‖·ρ·|scale|·log₂e. Weights are p = 2^(t − c)·2^E. The largest E with which neither l nor o can overflow is C − ⌈β⌉,

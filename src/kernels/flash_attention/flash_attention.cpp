@@ -1,4 +1,4 @@
-// The door: validates what callers bring, chooses the implementation, and hands on. Computes nothing itself.
+// The entry point: checks what callers bring, chooses the implementation and calls it. Computes nothing itself.
 #include "kernels/flash_attention/flash_attention.h"
 
 #include <cmath>
@@ -108,7 +108,17 @@ void validate_bias(const FlashProblem& p, const KeyBlock& block) {
   }
 }
 
-// The statistics of a block, or of all.
+void validate_output(const FlashProblem& p, const TensorView& o, const TensorView& log_sum_exp) {
+  validate_tensor(p, "o", o, p.query_tokens);
+  if (!log_sum_exp) return;
+  const Shape expected{p.batch, p.query_tokens, p.heads};
+  if (log_sum_exp.shape() != expected || log_sum_exp.dtype() != DType::kF32) {
+    fail("flash attention: log_sum_exp is {} {}, but must be F32 {} (batch, tokens, heads)",
+         dtype_name(log_sum_exp.dtype()), log_sum_exp.shape().to_string(), expected.to_string());
+  }
+}
+
+// The statistics of one block or of all.
 void validate_statistics(const FlashProblem& p, const char* name, const TensorView& x) {
   const Shape expected{p.batch, p.heads, statistics_floats(p.head_dim)};
   if (x.shape() != expected || x.dtype() != DType::kF32 || x.stride(2) != 1) {
@@ -203,17 +213,18 @@ TileCounts FlashAttention::accumulate(Stream& stream, FlashState& state, const T
   return impl_->kernel->accumulate(stream, rows, q, block);
 }
 
-void FlashAttention::finish(Stream& stream, FlashState& state, const TensorView& o) const {
-  validate_tensor(impl_->problem, "o", o, impl_->problem.query_tokens);
-  finish_rows(stream, impl_->problem, impl_->rows_of(state), o);
+void FlashAttention::finish(Stream& stream, FlashState& state, const TensorView& o,
+                            const TensorView& log_sum_exp) const {
+  validate_output(impl_->problem, o, log_sum_exp);
+  finish_rows(stream, impl_->problem, impl_->rows_of(state), {o, log_sum_exp});
 }
 
-TileCounts FlashAttention::attend(Stream& stream, const TensorView& q, const KeyBlock& block,
-                                  const TensorView& o) const {
+TileCounts FlashAttention::attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o,
+                                  const TensorView& log_sum_exp) const {
   validate_block(impl_->problem, q, block);
-  validate_tensor(impl_->problem, "o", o, impl_->problem.query_tokens);
+  validate_output(impl_->problem, o, log_sum_exp);
   if (without_rows(impl_->problem)) return {};
-  return impl_->kernel->attend(stream, q, block, o);
+  return impl_->kernel->attend(stream, q, block, {o, log_sum_exp});
 }
 
 void FlashAttention::key_statistics(Stream& stream, const KeyBlock& block, const TensorView& out) const {

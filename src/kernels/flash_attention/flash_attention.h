@@ -3,6 +3,10 @@
 //
 // Softmax is base-2, online or with a fixed offset per row (attention.md section 5). Masked keys and values never enter
 // the arithmetic, not even as NaN; a row without a valid key yields zeros.
+//
+// Optional output log_sum_exp [B, Sq, H] F32, any strides: ln Σ exp(scale·q·k + bias) over the valid keys, −∞ without
+// one, not finite where a score is NaN or +∞. Implementations that round weights to bf16 sum the rounded ones, so that
+// o is a weighted mean exactly: the sum is off by at most 2^-8 of itself, and its logarithm by as much.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +29,10 @@ enum class Softmax : uint8_t {
   kFixedMax,     // an offset per row from statistics of all keys; groups of rows that are not safe with it go online
 };
 
-// Of one tile; 0: as the table of the implementation says. Others are rounded to what it can do.
+// The sizes of one tile; 0: as in the implementation's table. Others are rounded to what it can do.
 struct TileSizes {
   int64_t query = 0;  // rows
-  int64_t keys = 0;   // keys whose weights are held at once
+  int64_t keys = 0;   // keys whose weights are in memory at once
   friend bool operator==(const TileSizes&, const TileSizes&) = default;
 };
 
@@ -69,7 +73,7 @@ struct TileCounts {
 };
 
 // {o, l, m} of every (batch, query row, head), float32: o the weighted sum, l the sum of weights, m the reference they
-// were taken at. Laid out as the implementation likes; made by FlashAttention::make_state and valid with that object
+// were taken at. Laid out as the implementation likes; created by FlashAttention::make_state, valid with that object
 // only.
 class FlashState {
  public:
@@ -78,7 +82,7 @@ class FlashState {
 
 class FlashAttention {
  public:
-  // Chooses the implementation and books nothing. Throws Error where no implementation can do the problem.
+  // Chooses the implementation and allocates nothing. Throws Error where no implementation can do the problem.
   explicit FlashAttention(const FlashProblem& problem);
   ~FlashAttention();
   FlashAttention(FlashAttention&&) noexcept;
@@ -96,13 +100,14 @@ class FlashAttention {
   // q is [B, Sq, H, D] and must be the same in every accumulate() of a state.
   void init(Stream& stream, FlashState& state) const;
   TileCounts accumulate(Stream& stream, FlashState& state, const TensorView& q, const KeyBlock& block) const;
-  void finish(Stream& stream, FlashState& state,
-              const TensorView& o) const;  // [B, Sq, H, D], any strides, D contiguous
+  // o is [B, Sq, H, D], any strides, D contiguous; log_sum_exp empty: not wanted.
+  void finish(Stream& stream, FlashState& state, const TensorView& o, const TensorView& log_sum_exp = {}) const;
 
   // init + accumulate + finish over one block, without a state in memory.
-  TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const;
+  TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o,
+                    const TensorView& log_sum_exp = {}) const;
 
-  // What fixed-max offsets are made of, over the valid keys of a block, per (batch, head):
+  // What fixed-max offsets are computed from, over the valid keys of a block, per (batch, head):
   //   [0] their number n, [1] ρ = max ‖k − k̄‖, [2] max |v|, [3, 3 + D) the mean k̄;  k̄ = 0 without center_keys.
   void key_statistics(Stream& stream, const KeyBlock& block, const TensorView& out) const;  // [B, H, 3 + D] F32
   // The statistics of all blocks together, from those of each in ring order; ρ may grow by a bound. Elementwise in
@@ -114,8 +119,9 @@ class FlashAttention {
   std::unique_ptr<Impl> impl_;
 };
 
-// The float64 definition, row by row; the yardstick of every test. Keeps nothing, scales to nothing.
+// The float64 definition, row by row, against which every test compares. Slow.
 void flash_attention_reference(const FlashProblem& problem, const TensorView& q, const KeyBlock& block,
-                               const TensorView& o /* [B, Sq, H, D] F32 or F64 */);
+                               const TensorView& o /* [B, Sq, H, D] F32 or F64 */,
+                               const TensorView& log_sum_exp = {} /* [B, Sq, H] F64 */);
 
 }  // namespace zoetrope::kernels

@@ -1,5 +1,5 @@
-// What an implementation of flash attention is behind the door. Problems and views have been validated when they get
-// here; states are RowState.
+// The interface of an implementation of flash attention. Problems and views have been checked when they get here;
+// states are RowState.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class FlashKernel {
  public:
   virtual ~FlashKernel() = default;
   virtual TileCounts accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const = 0;
-  virtual TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const = 0;
+  virtual TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const Output& output) const = 0;
 };
 
 using FlashFactory = std::unique_ptr<FlashKernel> (*)(const FlashProblem& problem);

@@ -16,9 +16,10 @@ const T* row_of(const TensorView& x /* [B, S, H, D] */, int64_t b, int64_t token
   return x.data<const T>() + b * x.stride(0) + token * x.stride(1) + h * x.stride(2);
 }
 
+// Returns the log-sum-exp of the row.
 template <typename T>
-void reference_row(const FlashProblem& problem, const TensorView& q, const KeyBlock& block, int64_t b, int64_t h,
-                   int64_t i, std::vector<double>& out) {
+double reference_row(const FlashProblem& problem, const TensorView& q, const KeyBlock& block, int64_t b, int64_t h,
+                     int64_t i, std::vector<double>& out) {
   const Mask mask(problem, block);
   const int64_t keys = block.k.extent(1), head_dim = problem.head_dim;
   const T* query = row_of<T>(q, b, i, h);
@@ -48,20 +49,25 @@ void reference_row(const FlashProblem& problem, const TensorView& q, const KeyBl
     sum += p;
     for (int64_t d = 0; d < head_dim; ++d) out[static_cast<size_t>(d)] += p * to_float(value[d]);
   }
-  if (!any) return;  // no valid key: zeros
+  if (!any) return -std::numeric_limits<double>::infinity();  // no valid key: zeros
   for (double& x : out) x /= sum;
+  return top + std::log(sum);
 }
 
 }  // namespace
 
 void flash_attention_reference(const FlashProblem& problem, const TensorView& q, const KeyBlock& block,
-                               const TensorView& o) {
+                               const TensorView& o, const TensorView& log_sum_exp) {
   std::vector<double> out(static_cast<size_t>(problem.head_dim));
   for (int64_t b = 0; b < problem.batch; ++b) {
     for (int64_t h = 0; h < problem.heads; ++h) {
       for (int64_t i = 0; i < problem.query_tokens; ++i) {
         with_compute_type(q.dtype(), "q", [&](auto tag) {
-          reference_row<typename decltype(tag)::type>(problem, q, block, b, h, i, out);
+          const double log_sum = reference_row<typename decltype(tag)::type>(problem, q, block, b, h, i, out);
+          if (log_sum_exp) {
+            const TensorView& to = log_sum_exp;
+            to.data<double>()[b * to.stride(0) + i * to.stride(1) + h * to.stride(2)] = log_sum;
+          }
         });
         for (int64_t d = 0; d < problem.head_dim; ++d) {
           const int64_t at = b * o.stride(0) + i * o.stride(1) + h * o.stride(2) + d * o.stride(3);

@@ -24,7 +24,7 @@ class ScalarKernel final : public FlashKernel {
     });
   }
 
-  TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const override {
+  TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const Output& output) const override {
     const Arena::Scope scope(stream.scratch());
     const int64_t stride = state_row_stride(problem_) + 2;
     float* scratch = static_cast<float*>(
@@ -38,12 +38,12 @@ class ScalarKernel final : public FlashKernel {
       return row;
     };
     const auto finish = [&](int64_t index, const Row& row) {
+      const Position at = position(index);
       with_compute_type(problem_.dtype, "o", [&](auto tag) {
         using T = typename decltype(tag)::type;
-        const Position at = position(index);
-        T* out = o.data<T>() + at.b * o.stride(0) + at.i * o.stride(1) + at.h * o.stride(2);
-        finish_row(row.o, *row.l, *row.m, out, problem_.head_dim);
+        finish_row(row.o, *row.l, *row.m, output.row<T>(at.b, at.i, at.h), problem_.head_dim);
       });
+      output.write_log_sum(at.b, at.i, at.h, *row.l, *row.m);
     };
     return run(stream, q, block, row_of, finish);
   }
@@ -129,7 +129,7 @@ class ScalarKernel final : public FlashKernel {
     return (dot * static_cast<double>(problem_.scale) + (bias != nullptr ? static_cast<double>(*bias) : 0.0)) * kLog2E;
   }
 
-  // Folds the valid keys of the block into one row of the state; `total` has room for a head.
+  // Folds the valid keys of the block into one row of the state; `total` has D elements.
   template <typename T>
   void fold_row(const Position& at, const TensorView& q, const KeyBlock& block, const Offset& offset, const Row& row,
                 double* total) const {

@@ -14,9 +14,10 @@ list(APPEND ZOETROPE_KERNEL_SOURCES
   flash_attention/vector_kernel.cpp)
 list(APPEND ZOETROPE_KERNEL_TESTS
   flash_attention/testing.cpp
-  flash_attention/door_test.cpp
+  flash_attention/entry_point_test.cpp
   flash_attention/fixed_max_test.cpp
   flash_attention/folding_test.cpp
+  flash_attention/log_sum_exp_test.cpp
   flash_attention/masks_test.cpp
   flash_attention/numerics_test.cpp
   flash_attention/tile_search_test.cpp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 
 #include "tensor/dispatch.h"
 
@@ -45,16 +46,24 @@ void finish_row(const float* o, float l, float m, T* out, int64_t head_dim) {
 template void finish_row<float>(const float*, float, float, float*, int64_t);
 template void finish_row<BFloat16>(const float*, float, float, BFloat16*, int64_t);
 
-void finish_rows(Stream& stream, const FlashProblem& problem, const RowState& state, const TensorView& o) {
+void Output::write_log_sum(int64_t b, int64_t i, int64_t h, float l, float m) const {
+  if (!log_sum_exp) return;
+  const TensorView& to = log_sum_exp;
+  const double sum = m == RowState::kNoKeys ? 0.0 : static_cast<double>(l);
+  to.data<float>()[b * to.stride(0) + i * to.stride(1) + h * to.stride(2)] =
+      static_cast<float>(std::numbers::ln2 * (static_cast<double>(m) + std::log2(sum)));
+}
+
+void finish_rows(Stream& stream, const FlashProblem& problem, const RowState& state, const Output& output) {
   const int64_t tokens = problem.query_tokens, heads = problem.heads;
-  with_compute_type(o.dtype(), "o", [&](auto tag) {
+  with_compute_type(output.o.dtype(), "o", [&](auto tag) {
     using T = typename decltype(tag)::type;
     stream.team().parallel_for(state.rows, kRowsPerThread, [&](IndexRange range, int) {
       for (int64_t row = range.begin; row < range.end; ++row) {
         const int64_t b = row / tokens / heads, h = row / tokens % heads, i = row % tokens;
-        T* out = o.data<T>() + b * o.stride(0) + i * o.stride(1) + h * o.stride(2);
-        finish_row(state.o.data<float>() + row * state.o_stride, state.l.data<float>()[row], state.m.data<float>()[row],
-                   out, problem.head_dim);
+        const float l = state.l.data<float>()[row], m = state.m.data<float>()[row];
+        finish_row(state.o.data<float>() + row * state.o_stride, l, m, output.row<T>(b, i, h), problem.head_dim);
+        output.write_log_sum(b, i, h, l, m);
       }
     });
   });

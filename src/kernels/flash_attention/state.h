@@ -32,9 +32,21 @@ struct RowState final : FlashState {
 int64_t state_row_stride(const FlashProblem& problem);
 size_t row_state_bytes(const FlashProblem& problem);
 
+// Where finished rows go.
+struct Output {
+  TensorView o;            // [B, Sq, H, D]
+  TensorView log_sum_exp;  // [B, Sq, H] F32; empty: not wanted
+
+  template <typename T>
+  T* row(int64_t b, int64_t i, int64_t h) const {
+    return o.data<T>() + b * o.stride(0) + i * o.stride(1) + h * o.stride(2);
+  }
+  // ln(l·2^m) of a row, where it is wanted. Without a valid key l is not set.
+  void write_log_sum(int64_t b, int64_t i, int64_t h, float l, float m) const;
+};
+
 void init_rows(Stream& stream, RowState& state);
-void finish_rows(Stream& stream, const FlashProblem& problem, const RowState& state,
-                 const TensorView& o /* [B, Sq, H, D] */);
+void finish_rows(Stream& stream, const FlashProblem& problem, const RowState& state, const Output& output);
 
 // One row: out[d] = o[d] / l, zeros where no key was seen.
 template <typename T>

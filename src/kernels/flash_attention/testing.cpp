@@ -198,6 +198,19 @@ double tolerance(const Case& c, double correlation) {
   return c.problem.dtype == DType::kBF16 ? 0x1p-8 + float32 : float32;
 }
 
+double log_sum_tolerance(const Case& c) {
+  double scores = std::abs(c.problem.scale) * largest_row_norm(c.q) * largest_row_norm(c.k);
+  double bias = 0;
+  for (int64_t i = 0; c.bias && i < c.bias.size(); ++i) {
+    const double value = std::abs(c.bias.data<float>()[i]);
+    if (std::isfinite(value)) bias = std::max(bias, value);
+  }
+  scores += bias;
+  const double keys = std::log(static_cast<double>(std::max<int64_t>(c.problem.key_tokens, 1)));
+  const double float32 = 0x1p-24 * (8 + 5 * scores + keys);
+  return c.problem.dtype == DType::kBF16 ? 0x1p-8 + float32 : float32;
+}
+
 ::testing::AssertionResult matches_reference(const Case& c, double correlation) {
   const Tensor reference = c.reference();
   const Deviation d = deviation(c.o, reference);

@@ -68,6 +68,12 @@ Deviation deviation(const TensorView& o, const TensorView& reference);
 //  - bf16 rounds p and o, at most 2^-9 of the norm each; implementations that keep p in float32 have one of the two.
 double tolerance(const Case& c, double correlation = 1.0);
 
+// The bound on the error of a log-sum-exp, from ε = 2^-24 and s = |scale|·‖q‖·‖k‖ + |bias|, which no score exceeds:
+//  - of each score: its products ε·s (see above), the rounded scale ε·s, the difference to the reference 2ε·s;
+//  - exp2 and the sums, relative to the sum: 8 ε; weights that are rounded to bf16 before they are summed: 2^-8;
+//  - the rounding of the result: ε·|result| ≤ ε·(s + ln keys).
+double log_sum_tolerance(const Case& c);
+
 // Success where c.o is within the tolerance of the reference and non-finite in the same elements.
 ::testing::AssertionResult matches_reference(const Case& c, double correlation = 1.0);
 

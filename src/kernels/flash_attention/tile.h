@@ -23,10 +23,10 @@ struct TileShape {
   int64_t panel_keys;     // keys of a key panel
   int64_t value_vectors;  // vectors of a full value panel
   int64_t query_rows;     // rows of a register block; tiles are padded to a multiple of it
-  int64_t step_unit;      // pairs of head dims that are multiplied at once: 16 on matrix units, else 1
-  int64_t weight_tiles;   // key tiles whose weights are held: 2 where those of one are made beside another's products
+  int64_t step_unit;      // pairs of head dims that are multiplied at once: 16 with AMX, else 1
+  int64_t weight_tiles;   // key tiles whose weights are kept: 2 where one's are computed while another's are multiplied
   // Chosen by the driver (tile_size.h), 0 in the instruction set's own shape.
-  int64_t key_tile = 0;    // keys whose weights are held at once: a multiple of panel_keys
+  int64_t key_tile = 0;    // keys whose weights are kept at once: a multiple of panel_keys
   int64_t query_tile = 0;  // rows at most: a multiple of query_rows
 
   [[gnu::always_inline]] int64_t steps(int64_t head_dim) const {
@@ -49,7 +49,7 @@ struct ValuePanels {
   }
 };
 
-// Bytes between two rows of weights: without them rows of weights and of queries stand a multiple of 512 bytes apart,
+// Bytes between two rows of weights: without them rows of weights and of queries are a multiple of 512 bytes apart,
 // and stores of the ones hold up loads of the others that agree in the low twelve bits.
 constexpr int64_t kWeightPadding = 64;
 

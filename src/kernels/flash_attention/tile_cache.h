@@ -53,8 +53,8 @@ class TileCache {
   std::filesystem::path file_;
 };
 
-// Held by one thread of one process at a time, for the same file on one machine. Throws Error where the folder cannot
-// be made or written.
+// One thread of one process has it at a time, for the same file on one machine. Throws Error where the folder cannot be
+// created or written.
 class TileCacheLock {
  public:
   // `waiting` is called once where somebody else holds it ("process 1234"), before waiting for as long as that takes.

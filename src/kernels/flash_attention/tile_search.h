@@ -20,12 +20,11 @@ struct TileCandidate {
 // The sizes a search tries for a problem, the table's first.
 std::vector<TileCandidate> tile_candidates(const FlashProblem& problem);
 
-// Times the candidates for about `seconds` in all, at least three turns each and more for the best. Of long
-// sequences the first query rows
-// stand for all, as many as give every thread a few tiles. Returns them fastest first.
+// Times the candidates for about `seconds` in all, at least three turns each and more for the best. Long sequences are
+// timed on their first query rows, enough of them to give every thread a few tiles. Returns them fastest first.
 std::vector<TileCandidate> search_tiles(const FlashProblem& problem, Stream& stream, double seconds);
 
-// The winner as it is remembered. A candidate must beat the table's sizes by more than the turns scatter (1 %), or the
+// The entry to remember. A candidate must beat the table's sizes by more than the turns scatter (1 %), or the
 // table's are kept.
 TileEntry tile_entry(const FlashProblem& problem, const std::vector<TileCandidate>& found);
 

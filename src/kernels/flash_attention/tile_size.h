@@ -10,7 +10,7 @@ namespace zoetrope::kernels {
 // Measured on 512-bit cores with 2 MB of second cache level: query tiles of 128 to 512 rows are alike; 64 lose 0.5 to 2
 // points, 32 lose 4 to 6. Key tiles of 64 lose 2.5, 512 and more 0.5.
 constexpr TileSizes kTileSizesBf16{256, 256};
-// On matrix units sums go to o once a key tile, which keeps the units waiting: 256 keys lose 6 %, 1024 gain nothing at
+// With AMX sums go to o once per key tile, which keeps the multiplier waiting: 256 keys lose 6 %, 1024 gain nothing at
 // 2048 keys and 5 % at 1024; 64 to 512 rows are alike.
 constexpr TileSizes kTileSizesAmx{256, 512};
 constexpr TileSizes kTileSizesF32{256, 128};

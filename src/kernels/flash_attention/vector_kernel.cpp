@@ -55,8 +55,8 @@ class VectorKernel final : public FlashKernel {
   TileCounts accumulate(Stream& stream, RowState& state, const TensorView& q, const KeyBlock& block) const override {
     return run(stream, q, block, &state, nullptr);
   }
-  TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const TensorView& o) const override {
-    return run(stream, q, block, nullptr, &o);
+  TileCounts attend(Stream& stream, const TensorView& q, const KeyBlock& block, const Output& output) const override {
+    return run(stream, q, block, nullptr, &output);
   }
 
  private:
@@ -65,7 +65,7 @@ class VectorKernel final : public FlashKernel {
     const TensorView& q;
     const KeyBlock& block;
     RowState* state;              // where rows are kept, or
-    const TensorView* o;          // where they are finished to
+    const Output* output;         // where they are finished to
     const Selection* selections;  // [B]
     TensorView statistics;        // [B, H, 3 + D], fixed-max
     Division division;
@@ -79,13 +79,13 @@ class VectorKernel final : public FlashKernel {
   };
 
   TileCounts run(Stream& stream, const TensorView& q, const KeyBlock& block, RowState* state,
-                 const TensorView* o) const {
+                 const Output* output) const {
     const Arena::Scope scope(stream.scratch());
     const Selection* selections = select_keys(stream.scratch(), block);
     int64_t most = 0;
     for (int64_t b = 0; b < problem_.batch; ++b) most = std::max(most, selections[b].count);
     std::atomic<int64_t> fixed{0}, online{0};
-    Call call{q, block, state, o, selections, {}, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
+    Call call{q, block, state, output, selections, {}, {}, nullptr, 0, 0, nullptr, 0, &fixed, &online};
     call.statistics = statistics_of(stream, problem_, block);
     call.value_offset = round_up(packed_keys_bytes(shape_, most, problem_.head_dim), 64);
     call.pack_bytes = call.value_offset + round_up(packed_values_bytes(shape_, most, problem_.head_dim), 64);
@@ -133,7 +133,7 @@ class VectorKernel final : public FlashKernel {
     return selections;
   }
 
-  // Multiply-adds of one of the two products of a head.
+  // Multiply-adds of one of the two matrix multiplications of a head.
   int64_t head_work(int64_t keys) const { return problem_.query_tokens * keys * problem_.head_dim; }
 
   Division divide(int64_t threads, int64_t keys, int64_t pack_bytes) const {
@@ -199,7 +199,7 @@ class VectorKernel final : public FlashKernel {
 
   // ---- one tile ----
 
-  // Matrix units read whole blocks of rows, so theirs are copied.
+  // AMX reads whole blocks of rows, so its queries are copied.
   bool queries_in_place() const {
     return problem_.dtype == shape_.operand && problem_.head_dim % shape_.pair == 0 && shape_.step_unit == 1;
   }
@@ -283,7 +283,7 @@ class VectorKernel final : public FlashKernel {
     } else {
       std::memset(task.o, 0, static_cast<size_t>(rows * task.o_stride) * sizeof(float));
     }
-    finish_tile(*call.o, task, b, begin, h);
+    finish_tile(*call.output, task, b, begin, h);
   }
 
   // Folds the rows of a tile, with fixed references where that is the problem's softmax and the rows are safe with
@@ -330,17 +330,20 @@ class VectorKernel final : public FlashKernel {
     tile_.fold(part);
   }
 
-  void finish_tile(const TensorView& o, const TileTask& task, int64_t b, int64_t begin, int64_t h) const {
+  void finish_tile(const Output& output, const TileTask& task, int64_t b, int64_t begin, int64_t h) const {
+    const TensorView& o = output.o;
     with_compute_type(problem_.dtype, "o", [&](auto tag) {
       using T = typename decltype(tag)::type;
-      T* out = o.data<T>() + b * o.stride(0) + begin * o.stride(1) + h * o.stride(2);
+      T* out = output.row<T>(b, begin, h);
       for (int64_t r = 0; r < task.rows; ++r) {
-        // Lines that are written whole and were last seen long ago: asked for ahead, they do not hold up the stores.
+        // Prefetched: these lines are written whole, and without it the stores would wait for them.
         const T* soon = out + std::min(r + kRowsAhead, task.rows - 1) * o.stride(1);
         for (int64_t d = 0; d < problem_.head_dim; d += kLine / int64_t{sizeof(T)}) __builtin_prefetch(soon + d, 1);
         finish_row(task.o + r * task.o_stride, task.l[r], task.m[r], out + r * o.stride(1), problem_.head_dim);
       }
     });
+    for (int64_t r = 0; r < task.rows && output.log_sum_exp; ++r)
+      output.write_log_sum(b, begin + r, h, task.l[r], task.m[r]);
   }
 
   FlashProblem problem_;

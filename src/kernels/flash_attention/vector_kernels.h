@@ -1,4 +1,4 @@
-// The vector implementations as the door lists them.
+// The vector implementations, for the list in flash_attention.cpp.
 #pragma once
 
 #include <memory>

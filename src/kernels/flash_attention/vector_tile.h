@@ -4,7 +4,7 @@
 // Structure (the budgets are those of 512-bit cores, per 16 scores at D = 128: QK 32–64 cycles, PV the same, softmax
 // about 5 exposed):
 //  - keys in lanes, queries broadcast from memory; no shuffle in any loop. A register block is kQueryRows × kKeyVectors
-//    accumulators; 16 to 20 of 32 leave room for the softmax of a block beside the next block's products.
+//    accumulators; 16 to 20 of 32 leave registers for the softmax of a block while the next block is multiplied.
 //  - panels of keys outside, rows inside: a key panel stays in the first cache level while the rows stream.
 //  - softmax in the epilogue of the scores' register block, on values that are still in registers.
 //  - lazy online softmax: a row's reference is its maximum over the first panel of keys it ever meets, and is kept. P
@@ -297,7 +297,7 @@ class VectorTile {
   static ZT_FLASH_INLINE float valid_reference(float top) { return top > kReferenceLowest ? top : kReferenceLowest; }
 
   // Weights of some rows of a panel: stored as operands, their sums by lanes in `sum`. Rows together, so that the steps
-  // of several exponentials stand side by side and fill the pipes.
+  // of several exponentials are next to each other and fill the pipes.
   template <TileSoftmax kSoftmax, int kCount, bool kBias, bool kTail>
   ZT_FLASH_INLINE void weigh(const Vec (*score)[kVectors], Vec (&sum)[kCount], Vec scale, int64_t row, int64_t key,
                              int64_t valid, Element* out) const {

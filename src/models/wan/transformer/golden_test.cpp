@@ -8,6 +8,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
+#include "attention/plan.h"
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/transformer_testing.h"
 

@@ -12,6 +12,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
+#include "attention/plan.h"
 #include "io/weights.h"
 #include "models/testing/golden.h"
 #include "models/wan/transformer/transformer.h"

@@ -34,7 +34,7 @@ std::string error_of(Body&& body) {
   return "no error";
 }
 
-TEST(FlashDoor, TestsKnowEveryImplementation) {
+TEST(FlashEntryPoint, TestsKnowEveryImplementation) {
   std::set<std::string> tested;
   for (const Variant& v : flash_testing::variants()) tested.insert(v.implementation);
   const auto names = FlashAttention::implementations();
@@ -42,7 +42,7 @@ TEST(FlashDoor, TestsKnowEveryImplementation) {
   EXPECT_EQ(names.back(), "scalar");
 }
 
-TEST(FlashDoor, ForcedImplementationRunsOrSaysWhyNot) {
+TEST(FlashEntryPoint, ForcedImplementationRunsOrSaysWhyNot) {
   for (const std::string& name : FlashAttention::implementations()) {
     FlashProblem p = small_problem();
     p.implementation = name;
@@ -55,7 +55,7 @@ TEST(FlashDoor, ForcedImplementationRunsOrSaysWhyNot) {
   }
 }
 
-TEST(FlashDoor, UnknownImplementationListsTheNames) {
+TEST(FlashEntryPoint, UnknownImplementationListsTheNames) {
   FlashProblem p = small_problem();
   p.implementation = "abacus";
   EXPECT_THAT(error_of([&] { FlashAttention{p}; }), HasSubstr("no implementation 'abacus'; there are: "));
@@ -63,7 +63,7 @@ TEST(FlashDoor, UnknownImplementationListsTheNames) {
   EXPECT_NE(FlashAttention::refusal(p, "abacus"), "");
 }
 
-TEST(FlashDoor, UnforcedTakesTheFirstThatCan) {
+TEST(FlashEntryPoint, UnforcedTakesTheFirstThatCan) {
   const FlashProblem p = small_problem();
   std::string expected;
   for (const std::string& name : FlashAttention::implementations()) {
@@ -72,8 +72,8 @@ TEST(FlashDoor, UnforcedTakesTheFirstThatCan) {
   EXPECT_EQ(FlashAttention(p).implementation(), expected);
 }
 
-// In bf16 that is matrix units where there are some, and else depends on how fast the CPU multiplies pairs of bf16.
-TEST(FlashDoor, BF16TakesWhatThisCpuIsFastAt) {
+// In bf16 that is AMX where the CPU has it, and else depends on how fast the CPU multiplies pairs of bf16.
+TEST(FlashEntryPoint, BF16TakesWhatThisCpuIsFastAt) {
   FlashProblem p = small_problem();
   p.dtype = DType::kBF16;
   if (!FlashAttention::refusal(p, "avx512_bf16").empty()) GTEST_SKIP() << "needs AVX-512-BF16";
@@ -82,7 +82,7 @@ TEST(FlashDoor, BF16TakesWhatThisCpuIsFastAt) {
                                                                                    : "avx512");
 }
 
-TEST(FlashDoor, RefusesAbsurdTiles) {
+TEST(FlashEntryPoint, RefusesAbsurdTiles) {
   for (const TileSizes& sizes : {TileSizes{-1, 0}, {0, -1}, {4097, 0}, {0, 8193}}) {
     FlashProblem p = small_problem();
     p.tiles = sizes;
@@ -90,7 +90,7 @@ TEST(FlashDoor, RefusesAbsurdTiles) {
   }
 }
 
-TEST(FlashDoor, RefusesAbsurdProblems) {
+TEST(FlashEntryPoint, RefusesAbsurdProblems) {
   FlashProblem p = small_problem();
   p.head_dim = 1025;
   EXPECT_THAT(error_of([&] { FlashAttention{p}; }), HasSubstr("head_dim is 1025, but must be in [1, 1024]"));
