@@ -1,16 +1,16 @@
-// The bf16 tile on matrix units (AMX): both products by tdpbf16ps, 16 × 16 sums of 32 terms an instruction, softmax by
-// AVX-512. What is not a product is VectorTile's: states, weights, the check of lazy softmax, rows that are redone.
+// The bf16 tile on AMX: both multiplications by tdpbf16ps, 16 × 16 sums of 32 terms per instruction, softmax by
+// AVX-512. Everything else is VectorTile's: states, weights, the check of lazy softmax, rows that are recomputed.
 //
-// The units do in 8 cycles what one vector of sixteen scores needs of both products at D = 128, and its softmax takes
-// 5.5 by itself. Everything is therefore one stream of blocks of 32 rows: scores of a block with 64 keys, then values
-// of the key tile before this one, and between their steps a few rows at a time of the softmax of the block before. How
-// far that hides it, and what else was tried: docs/decisions.md.
+// For one vector of sixteen scores at D = 128 AMX takes 8 cycles for both multiplications, and its softmax takes 5.5.
+// They are therefore interleaved over blocks of 32 rows: scores of a block with 64 keys, then values of the previous
+// key tile, and between their steps a few rows at a time of the softmax of the previous block. docs/decisions.md has
+// the result, and what else was tried.
 //
-// Keys are packed as for the vectors: sixteen pair rows of a panel are a tile of the second operand, 16 keys wide. Sums
-// start from o in memory: a chain over all keys costs a digit of float32, which is far below a rounded weight.
+// Keys are packed as for vectors: sixteen pair rows of a panel are a tile of the second operand, 16 keys wide. Sums
+// start from o in memory: a chain over all keys costs a digit of float32, far less than the rounding of a weight.
 #include <algorithm>
 
-#include "kernels/amx_units.h"
+#include "kernels/amx_tiles.h"
 #include "kernels/flash_attention/avx512_bf16_vectors.h"
 
 namespace zoetrope::kernels {
@@ -20,7 +20,7 @@ struct AmxVectors : Avx512Bf16 {
   static constexpr int kStepUnit = 16;  // pairs that an instruction multiplies
 };
 
-// Products without anything beside them.
+// For multiplications that nothing is interleaved with.
 struct Nothing {
   ZT_FLASH_INLINE void some() {}
 };
@@ -41,7 +41,7 @@ class AmxTile : public VectorTile<AmxVectors> {
 
   static void fold(const TileTask& task) {
     AmxTile tile(task);
-    const AmxUnits units;
+    const AmxTiles tiles;
     const bool bias = task.bias != nullptr;
     switch (task.softmax) {
       case TileSoftmax::kLazy:
@@ -61,7 +61,7 @@ class AmxTile : public VectorTile<AmxVectors> {
         row_blocks_((task.rows + kBlockRows - 1) / kBlockRows),
         buffer_elements_(task.weight_rows * weight_stride_) {}
 
-  // ---- softmax beside the products ----
+  // ---- softmax, interleaved with the multiplications ----
 
   // The softmax of one block of scores, rows at a time.
   template <TileSoftmax kSoftmax, bool kBias>
@@ -111,7 +111,7 @@ class AmxTile : public VectorTile<AmxVectors> {
 #pragma GCC unroll 4
       for (int v = 0; v < kKeyVectors; ++v) score[v] = AmxVectors::load(scores_ + v * AmxVectors::kLanes);
     }
-    // The first panel that rows meet gives them their reference; the last may have fewer keys.
+    // The first panel of rows sets their reference; the last may have fewer keys.
     __attribute__((noinline)) void special(int64_t end) {
       for (; row_ < end; ++row_, scores_ += kPanelKeys) {
         if (reference_) {
@@ -133,9 +133,9 @@ class AmxTile : public VectorTile<AmxVectors> {
     bool reference_ = false, plain_ = true;
   };
 
-  // ---- products ----
+  // ---- multiplications ----
 
-  // GCC 12 takes loads of tiles for arithmetic on addresses: what vectors have stored must be in memory before them.
+  // GCC 12 treats loads of tiles as arithmetic on addresses: the stores of vectors must be in memory before them.
   static ZT_FLASH_INLINE void stored() { asm volatile("" : : : "memory"); }
 
   // Scores of 32 rows with a panel of keys.
@@ -214,7 +214,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     }
   }
 
-  // Weights and values of one key tile, in the order in which their blocks are done.
+  // Weights and values of one key tile, in the order in which their blocks are computed.
   struct Values {
     const Element* weights = nullptr;
     const Element* values = nullptr;
@@ -246,7 +246,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     }
   }
 
-  // Rows beyond the task's belong to somebody else.
+  // Rows beyond the task's belong to other threads.
   template <typename Beside>
   __attribute__((noinline)) void last_value_block(const Values& now, const Element* p, const Element* v, float* o,
                                                   int64_t width, Beside& beside) const {
@@ -275,7 +275,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     return values;
   }
 
-  // Key tiles are two deep: scores of one beside the values of the one before.
+  // Two key tiles at a time: the scores of one, interleaved with the values of the one before.
   template <TileSoftmax kSoftmax, bool kBias>
   void run() {
     load_state<kSoftmax>();
@@ -319,7 +319,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     stored();
   }
 
-  // The textbook's softmax, in sequence, to compare with.
+  // Exact online softmax, not interleaved, for comparison.
   template <bool kBias>
   void run_exactly() {
     load_state<TileSoftmax::kExact>();

@@ -1,4 +1,4 @@
-// The bf16 tile on AVX-512-BF16. Its products flush subnormals, whatever the control register says.
+// The bf16 tile on AVX-512-BF16. Its products flush subnormals, regardless of the control register.
 #include "kernels/flash_attention/avx512_bf16_vectors.h"
 
 namespace zoetrope::kernels {
