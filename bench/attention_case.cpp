@@ -1,5 +1,5 @@
-// `bench attention`: every strategy over ranks × batch sizes, each verified against the float64 definition before it is
-// timed, with what it sends and how long it waits for that.
+// `bench attention`: every strategy over ranks × batch sizes, each verified against the float64 definition and then
+// timed, with the bytes it sends and the time it waits for them.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -10,7 +10,6 @@
 #include "base/made_folder.h"
 #include "bench/attention_run.h"
 #include "bench/cases.h"
-#include "bench/plot.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
 #include "pipeline/dtype_name.h"
@@ -29,22 +28,21 @@ constexpr int kMostBatch = 64;
 constexpr int64_t kTracedBatch = 2;
 constexpr int kTracedRuns = 2;
 
-enum class Topology : uint8_t { kOneRank, kRing, kUlysses, kBoth };
-
 struct NamedStrategy {
   const char* name;
-  Topology topology;
-  Direction direction;
-  attention::Softmax softmax;
+  bool ulysses, ring;  // neither: one rank
+  Direction direction = Direction::kForward;
+  attention::Softmax softmax = attention::Softmax::kOnline;
+  bool one_rank() const { return !ulysses && !ring; }
 };
 constexpr NamedStrategy kStrategies[] = {
-    {"flash", Topology::kOneRank, Direction::kForward, attention::Softmax::kOnline},
-    {"ring", Topology::kRing, Direction::kForward, attention::Softmax::kOnline},
-    {"ulysses", Topology::kUlysses, Direction::kForward, attention::Softmax::kOnline},
-    {"ulysses_ring", Topology::kBoth, Direction::kForward, attention::Softmax::kOnline},
-    {"ulysses_ring_fixed_max", Topology::kBoth, Direction::kForward, attention::Softmax::kFixedMax},
-    {"ulysses_ring_two_way", Topology::kBoth, Direction::kTwoWay, attention::Softmax::kOnline},
-    {"ulysses_ring_open", Topology::kBoth, Direction::kOpen, attention::Softmax::kOnline},
+    {"flash", false, false},
+    {"ring", false, true},
+    {"ulysses", true, false},
+    {"ulysses_ring", true, true},
+    {"ulysses_ring_fixed_max", true, true, Direction::kForward, attention::Softmax::kFixedMax},
+    {"ulysses_ring_two_way", true, true, Direction::kTwoWay},
+    {"ulysses_ring_open", true, true, Direction::kOpen},
 };
 
 std::vector<std::string> strategy_list() {
@@ -53,7 +51,7 @@ std::vector<std::string> strategy_list() {
   return names;
 }
 
-// The smallest divisor of n above 1 that leaves a ring of two or more; n itself where there is none.
+// The smallest divisor of n above 1 that leaves a ring of at least two; n if there is none.
 int half_split(int n) {
   for (int u = 2; u < n; ++u) {
     if (n % u == 0) return u;
@@ -63,20 +61,8 @@ int half_split(int n) {
 
 Strategy strategy_of(const NamedStrategy& named, int ranks, const std::string& kernel) {
   parallel::ContextLayout layout;
-  switch (named.topology) {
-    case Topology::kOneRank:
-      break;
-    case Topology::kRing:
-      layout.ring = ranks;
-      break;
-    case Topology::kUlysses:
-      layout.ulysses = ranks;
-      break;
-    case Topology::kBoth:
-      layout.ulysses = half_split(ranks);
-      layout.ring = ranks / layout.ulysses;
-      break;
-  }
+  if (named.ulysses) layout.ulysses = named.ring ? half_split(ranks) : ranks;
+  if (named.ring) layout.ring = ranks / layout.ulysses;
   layout.direction = named.direction;
   return {.layout = parallel::ContextRequest::exactly(layout), .softmax = named.softmax, .kernel = kernel};
 }
@@ -114,8 +100,8 @@ std::vector<Column> columns() {
 
 class AttentionBench {
  public:
-  AttentionBench(const AttentionSettings& settings, Communicator* world, const Progress& progress)
-      : settings_(settings), world_(world), progress_(progress) {
+  AttentionBench(const AttentionSettings& settings, Communicator* world, const Progress& progress, Outcome& outcome)
+      : settings_(settings), world_(world), progress_(progress), outcome_(outcome) {
     names_ = choose_words("strategies", settings.strategies, strategy_list());
     batches_ = parse_counts("batch", settings.batch, kMostBatch, kMostBatch);
     ranks_ = world != nullptr ? world->size() : static_cast<int>(settings.ranks);
@@ -150,11 +136,10 @@ class AttentionBench {
     }
   }
 
-  const Outcome& outcome() const { return outcome_; }
   Section section();
 
  private:
-  // A kernel that the user names and that cannot would be refused in every row.
+  // Refused once here, not in every row.
   void require_kernel() const {
     if (settings_.kernel.empty()) return;
     kernels::FlashProblem problem;
@@ -166,7 +151,7 @@ class AttentionBench {
     if (!refusal.empty()) fail("kernel={}: {}", settings_.kernel, refusal);
   }
 
-  // Rank 0's word counts. `shared`: o is that of all ranks.
+  // The verdict is rank 0's. `shared`: o is the output of all ranks.
   static Verdict verify(Communicator& world, bool shared, const SampledReference* reference, const Tensor& o) {
     if (!shared) gather_output(o, world);
     world.barrier();
@@ -180,12 +165,12 @@ class AttentionBench {
 
   void run_case(const NamedStrategy& named, int batch, const AttentionData& data, const SampledReference* reference,
                 Tensor& o) {
-    const bool one = named.topology == Topology::kOneRank;
+    const bool one = named.one_rank();
     const int ranks = one ? 1 : ranks_;
-    // One rank has the threads of all, so that every strategy has the same cores.
+    // One rank gets the threads of all, so that every strategy uses the same cores.
     const int threads = static_cast<int>(settings_.threads) * (one ? ranks_ : 1);
     const Strategy strategy = strategy_of(named, ranks, settings_.kernel);
-    std::memset(o.data<char>(), 0xff, o.view().bytes());  // NaN: what is not written is found
+    std::memset(o.data<char>(), 0xff, o.view().bytes());  // NaN, so that elements that are not written are found
     Figures figures;
     std::string note;
     const auto body = [&](Communicator& world, bool shared) {
@@ -209,7 +194,7 @@ class AttentionBench {
         world_->barrier();
       }
     } catch (const Error& error) {
-      if (world_ != nullptr) throw;  // the other ranks are to end too
+      if (world_ != nullptr) throw;  // the other ranks must end, too
       note = error.what();
       outcome_.add_unmeasured(note);
     }
@@ -223,7 +208,7 @@ class AttentionBench {
     }
   }
 
-  // Apart from what is timed: recording costs a little.
+  // Not during the timed runs: recording costs a little.
   void trace_case(const NamedStrategy& named, int ranks, int threads, const AttentionData& data, Tensor& o,
                   const Strategy& strategy) {
     trace::Trace trace;
@@ -249,11 +234,11 @@ class AttentionBench {
   const AttentionSettings& settings_;
   Communicator* world_;
   const Progress& progress_;
+  Outcome& outcome_;
   std::vector<std::string> names_;
   std::vector<int> batches_;
   int ranks_ = 1;
   DType dtype_ = DType::kBF16;
-  Outcome outcome_;
   std::optional<MadeFolder> traces_;
   Table table_;
   std::map<std::string, std::map<int, std::pair<double, double>>> bars_;  // strategy, batch: fraction, not hidden
@@ -261,39 +246,34 @@ class AttentionBench {
 
 void AttentionBench::add(const NamedStrategy& named, int batch, int ranks, int threads, const Figures& figures,
                          const std::string& note) {
-  std::vector<Cell> row = {named.name, int64_t{batch}, int64_t{ranks}, int64_t{threads}};
-  const size_t described = row.size();
-  row.resize(table_.columns.size());
-  if (!note.empty()) row.back() = note;
+  table_.begin_row({named.name, int64_t{batch}, int64_t{ranks}, int64_t{threads}});
+  if (!note.empty()) table_.set("note", note);
   const AttentionMeasurement& m = figures.measured;
-  if (!m.seconds.empty()) {
-    std::vector<double> fractions, unhidden;
-    for (size_t i = 0; i < m.seconds.size(); ++i) {
-      fractions.push_back(m.flop / m.seconds[i] / m.peak_flops[i]);
-      unhidden.push_back(m.wait_seconds[i] / m.seconds[i]);
-    }
-    const Cell cells[] = {int64_t{m.layout.ulysses},
-                          int64_t{m.layout.ring},
-                          direction_name(m.layout.direction),
-                          softmax_name(m.softmax),
-                          m.implementation,
-                          minimum(m.seconds),
-                          median(m.seconds),
-                          m.flop / minimum(m.seconds) * 1e-9,
-                          median(m.peak_flops) * 1e-9,
-                          median(fractions),
-                          m.bytes_sent,
-                          m.bytes_copied,
-                          median(m.wait_seconds),
-                          median(unhidden),
-                          m.tiles_fixed,
-                          m.tiles_online,
-                          figures.verdict.relative_l2,
-                          figures.verdict.tolerance};
-    std::copy(std::begin(cells), std::end(cells), row.begin() + static_cast<ptrdiff_t>(described));
-    bars_[named.name][batch] = {median(fractions), median(unhidden)};
+  if (m.seconds.empty()) return;
+  std::vector<double> fractions, unhidden;
+  for (size_t i = 0; i < m.seconds.size(); ++i) {
+    fractions.push_back(m.flop / m.seconds[i] / m.peak_flops[i]);
+    unhidden.push_back(m.wait_seconds[i] / m.seconds[i]);
   }
-  table_.add(std::move(row));
+  table_.set("ulysses", int64_t{m.layout.ulysses});
+  table_.set("ring", int64_t{m.layout.ring});
+  table_.set("direction", direction_name(m.layout.direction));
+  table_.set("softmax", softmax_name(m.softmax));
+  table_.set("implementation", m.implementation);
+  table_.set("seconds_min", minimum(m.seconds));
+  table_.set("seconds_median", median(m.seconds));
+  table_.set("gflops", m.flop / minimum(m.seconds) * 1e-9);
+  table_.set("peak_gflops", median(m.peak_flops) * 1e-9);
+  table_.set("fraction", median(fractions));
+  table_.set("bytes_sent", m.bytes_sent);
+  table_.set("bytes_copied", m.bytes_copied);
+  table_.set("wait_seconds", median(m.wait_seconds));
+  table_.set("unhidden", median(unhidden));
+  table_.set("tiles_fixed", m.tiles_fixed);
+  table_.set("tiles_online", m.tiles_online);
+  table_.set("rel_l2", figures.verdict.relative_l2);
+  table_.set("tolerance", figures.verdict.tolerance);
+  bars_[named.name][batch] = {median(fractions), median(unhidden)};
 }
 
 Section AttentionBench::section() {
@@ -301,12 +281,11 @@ Section AttentionBench::section() {
   section.name = "attention";
   section.title = "Strategies over ranks";
   section.note = fmt::format(
-      "{} tokens, {} heads of {}, {}. flash is one rank with the threads of all, so that every strategy has the same "
-      "cores. 'of peak' is the median of 4·S·S·D·H·B operations a second over the peak of the kernel's instruction "
-      "set, measured on all ranks at once before and after each repeat for as long as the repeat, at most {:.0f} s. "
-      "'sent' is the sum over "
-      "ranks; 'wait' is that of the rank that waited longest for others, and 'not hidden' its share of the time. With "
-      "more ranks than cores a rank also waits for others to compute.",
+      "{} tokens, {} heads of {}, {}. flash is one rank with the threads of all, so that every strategy uses the same "
+      "cores. 'of peak' is the median of 4·S·S·D·H·B operations per second, relative to the peak of the kernel's "
+      "instruction set, measured on all ranks at once before and after each repeat for as long as the repeat, at most "
+      "{:.0f} s. 'sent' is the sum over ranks; 'wait' is the time of the rank that waited longest for others, and 'not "
+      "hidden' its share of the time. With more ranks than cores a rank also waits for others to compute.",
       settings_.tokens, settings_.heads, settings_.head_dim, dtype_ == DType::kBF16 ? "bf16" : "f32",
       kLongestPeakWindow);
   BarPlot peak, waiting;
@@ -331,7 +310,7 @@ Section AttentionBench::section() {
     waiting.series.push_back(waits);
   }
   if (!peak.series.empty()) section.bar_plots = {peak, waiting};
-  // One rank, and the best of those over several, at the largest batch.
+  // One rank, and the best strategy over several ranks, at the largest batch.
   const BarPlot::Series* best = nullptr;
   const auto highlight = [&](const BarPlot::Series& series) {
     section.highlights.emplace_back(format_cell(series.values.back(), Format::kPercent),
@@ -361,20 +340,21 @@ OptionSet describe(AttentionSettings& settings) {
       .integer("heads", settings.heads, {1, 1024}, "H")
       .integer("head_dim", settings.head_dim, {1, 1024}, "D")
       .dtype("dtype", settings.dtype, "of q, k, v and o")
-      .integer("ranks", settings.ranks, {1, kMostRanks}, "threads that play rank; under mpirun its ranks")
+      .integer("ranks", settings.ranks, {1, kMostRanks},
+               "number of ranks, each a thread; under mpirun always its ranks")
       .integer("threads", settings.threads, {1, kMostThreads}, "of each rank")
-      .text("kernel", settings.kernel, "a flash-attention implementation by name; unset: the fastest that can")
+      .text("kernel", settings.kernel,
+            "a flash-attention implementation by name; unset: the fastest that supports the problem")
       .integer("repeat", settings.repeat, {1, 10000}, "timed repeats")
-      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
-      .text("traces", settings.traces, "a folder for a Perfetto trace of each strategy, of batch 2 only");
+      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds that any wait for another rank may last")
+      .text("traces", settings.traces, "a folder for a Perfetto trace of each strategy, for batch 2 only");
   return options;
 }
 
 Section bench_attention(const AttentionSettings& settings, Communicator* world, const Progress& progress,
                         Outcome& outcome) {
-  AttentionBench bench(settings, world, progress);
+  AttentionBench bench(settings, world, progress, outcome);
   bench.run();
-  outcome.add(bench.outcome());
   return bench.section();
 }
 

@@ -8,15 +8,10 @@
 
 #include "base/split_mix.h"
 #include "tensor/dispatch.h"
+#include "tensor/element.h"
 
 namespace zoetrope::bench {
 namespace {
-
-double load(const TensorView& x, int64_t at) {
-  if (x.dtype() == DType::kF64) return x.data<double>()[at];
-  if (x.dtype() == DType::kBF16) return static_cast<double>(to_float(x.data<BFloat16>()[at]));
-  return static_cast<double>(x.data<float>()[at]);
-}
 
 template <typename Body>
 void for_each_row(const TensorView& x, Body&& body) {
@@ -36,7 +31,7 @@ double largest_row_norm(const TensorView& x) {
   for_each_row(x, [&](int64_t b, int64_t s, int64_t h) {
     const int64_t row = row_offset(x, b, s, h);
     double sum = 0;
-    for (int64_t d = 0; d < x.extent(3); ++d) sum += load(x, row + d) * load(x, row + d);
+    for (int64_t d = 0; d < x.extent(3); ++d) sum += element(x, row + d) * element(x, row + d);
     largest = std::max(largest, sum);
   });
   return std::sqrt(largest);
@@ -57,8 +52,8 @@ void fill_row(T* row, int64_t count, uint64_t seed, uint64_t place) {
 }
 
 // Relative L2, from ε = 2^-24: a score is a float32 sum of D independent products, wrong by at most ε·|scale|·‖q‖·‖k‖,
-// and twice that bounds what softmax makes of it in numerator and denominator; exp2 is within 2^-22 and sums are folded
-// by tile, 8 ε together; bf16 rounds p and o, at most 2^-9 of the norm each. The same as in the kernels' tests.
+// and twice that bounds its effect on softmax in numerator and denominator; exp2 is within 2^-22 and sums are folded by
+// tile, 8 ε together; bf16 rounds p and o, at most 2^-9 of the norm each. The same as in the kernels' tests.
 double tolerance_of(const AttentionData& data, float scale) {
   const double scores = std::abs(static_cast<double>(scale)) * largest_row_norm(data.q) * largest_row_norm(data.k);
   const double float32 = 0x1p-24 * (8 + 2 * scores);
@@ -95,13 +90,13 @@ void fill_normal(const TensorView& tensor, uint64_t seed) {
 
 void fill_normal(const TensorView& x, IndexRange tokens, uint64_t seed, ThreadTeam& team) {
   const int64_t batch = x.extent(0), row = x.extent(2) * x.extent(3);
-  constexpr int64_t kGrain = 1 << 14;  // elements; below, a thread costs more than it brings
+  constexpr int64_t kGrain = 1 << 14;  // elements; for fewer, another thread costs more than it gains
   with_compute_type(x.dtype(), "the tensor", [&](auto tag) {
     using T = typename decltype(tag)::type;
     team.parallel_for(batch * tokens.size(), std::max<int64_t>(1, kGrain / row), [&](IndexRange part, int) {
       for (int64_t i = part.begin; i < part.end; ++i) {
         const int64_t at = i / tokens.size() * x.extent(1) + tokens.begin + i % tokens.size();
-        // A row takes (row + 1) / 2 places: all values are independent of how rows are divided.
+        // A row takes (row + 1) / 2 places, so values do not depend on how rows are divided.
         fill_row(x.data<T>() + at * row, row, seed, static_cast<uint64_t>(at * ((row + 1) / 2)));
       }
     });
@@ -229,7 +224,7 @@ Verdict SampledReference::check(const TensorView& o, const TensorView& log_sum_e
     for_each_row(theirs, [&](int64_t b, int64_t s, int64_t h) {
       const int64_t at = row_offset(ours, b, s, h), expected_at = row_offset(theirs, b, s, h);
       for (int64_t d = 0; d < theirs.extent(3); ++d) {
-        const double expected = load(theirs, expected_at + d), value = load(ours, at + d);
+        const double expected = element(theirs, expected_at + d), value = element(ours, at + d);
         if (!std::isfinite(expected)) {
           ++verdict.nonfinite;
           if (std::isfinite(value)) ++verdict.nonfinite_missed;

@@ -1,5 +1,5 @@
-// q, k, v of an attention and what masks them, random or from a file, and the check of a result against the float64
-// definition. Rows of large results are sampled: the definition costs a scalar pass over all keys for each.
+// q, k, v and the mask of an attention, random or from a file, and the check of a result against the float64
+// definition. Rows of large results are sampled: each costs a scalar pass over all keys.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace zoetrope::bench {
 
-// Whole tensors, of which a rank touches its own tokens only.
+// Whole tensors; a rank uses only its own tokens.
 struct AttentionData {
   AttentionData() = default;
   AttentionData(const problems::AttentionShape& shape, DType dtype);  // random
@@ -27,7 +27,7 @@ struct AttentionData {
   std::vector<int64_t> key_lengths;
   TensorView key_mask;  // [B, Skv] U8 or BOOL
 
-  std::shared_ptr<const io::SafetensorsFile> file;  // these hold the memory
+  std::shared_ptr<const io::SafetensorsFile> file;  // the memory
   std::vector<Tensor> owned;
 
   int64_t query_tokens() const { return q.extent(1); }
@@ -35,7 +35,7 @@ struct AttentionData {
   bool cross() const { return key_tokens() != query_tokens(); }  // then keys are replicated, not sharded
   kernels::MaskKind mask_kind() const;
   int64_t valid_keys() const;  // summed over the batch
-  double flop() const;         // 4·Sq·D·H for each valid key: two products, a multiply and an add each
+  double flop() const;         // 4·Sq·D·H per valid key: two matrix multiplications, a multiply and an add each
 
   kernels::FlashProblem problem() const;  // without implementation and softmax; scale 1/√D
   kernels::KeyBlock block() const;
@@ -44,21 +44,21 @@ struct AttentionData {
 // Standard normal numbers (|x| below 7), the same for the same seed on every machine. Four axes with any strides, or
 // any number of axes without gaps.
 void fill_normal(const TensorView& x, uint64_t seed);
-// The tokens of x [B, S, H, D], contiguous. Each value is a function of the seed and its place in x alone: any thread
-// and any rank may fill any part.
+// The tokens of x [B, S, H, D], contiguous. Each value depends only on the seed and its place in x, so any thread and
+// any rank may fill any part.
 void fill_normal(const TensorView& x, IndexRange tokens, uint64_t seed, ThreadTeam& team);
 
 struct Verdict {
-  double relative_l2 = 0;  // ‖o − reference‖ / ‖reference‖ over the sampled elements that are finite in the reference
+  double relative_l2 = 0;  // ‖o − reference‖ / ‖reference‖ of the sampled elements that are finite in the reference
   double max_abs = 0;            // of the same elements; both infinite where o is not finite in one of them
   double tolerance = 0;          // of relative_l2
-  bool finite = true;            // every element of o that should be
+  bool finite = true;            // every element of o that is finite in the reference
   int64_t rows = 0;              // query tokens compared
   int64_t nonfinite = 0;         // elements that are not finite in the reference
   int64_t nonfinite_missed = 0;  // of these, finite in o
   std::optional<double> log_sum_exp_max_abs;  // where it was given; infinite where another number is not finite
   bool passed() const { return finite && relative_l2 <= tolerance; }
-  std::string note() const;  // for its row: empty, or WRONG and why
+  std::string note() const;  // of its row: empty, or WRONG and the reason
 };
 
 // Query tokens first, first + step, …
@@ -67,10 +67,10 @@ struct TokenSample {
   TensorView of(const TensorView& x /* [B, S, H, D] */) const;
 };
 
-// The float64 result of some query tokens, computed once for every implementation that is checked against it.
+// The float64 result of some query tokens, computed once and compared with every implementation.
 class SampledReference {
  public:
-  // About `rows` tokens, first and last included; 0: as many as take a moment.
+  // About `rows` tokens, the first and the last included; 0: as many as take about a tenth of a second.
   explicit SampledReference(const AttentionData& data, int64_t rows = 0);
   SampledReference(const AttentionData& data, const kernels::FlashProblem& problem, std::vector<TokenSample> samples,
                    ThreadTeam& team);

@@ -50,7 +50,7 @@ void AttentionRank::run(const char* span) {
                  log_sum_exp_ ? log_sum_exp_.slice(1, own_.begin, own_.end) : TensorView{});
 }
 
-// A rank without heads or tokens names no kernel: that of the first rank that has one.
+// The kernel of the first rank that has one: a rank without heads or tokens has none.
 std::string AttentionRank::common_kernel() {
   using Name = std::array<char, 32>;
   Name mine{};
@@ -65,7 +65,7 @@ std::string AttentionRank::common_kernel() {
   return mine.data();
 }
 
-// On all ranks at the same time, as they compute; the sum of all.
+// The sum of all ranks, measured at the same time.
 double AttentionRank::peak_window(Isa isa, double seconds) {
   world_.barrier();
   const trace::Span span(stream_.lane(), "peak");
@@ -105,7 +105,7 @@ AttentionMeasurement AttentionRank::time(int64_t repeats, bool single_runs, cons
     if (at_repeat) at_repeat();
     repeat(runs, span, into);
   };
-  // The first run touches memory for the first time: where it is short, the next ones say how many fill a window.
+  // The first run also allocates pages; if it is short, the next ones show how many runs fill a window.
   int64_t runs = 1;
   for (int round = 0; round < 3; ++round) {
     timed(runs, "warm-up", warm_up);

@@ -1,5 +1,5 @@
-// One context-parallel attention, timed beside the machine's peak: what `zoetrope attention` and `bench attention` do
-// on every rank. Knows no files and no options.
+// One context-parallel attention, timed together with the machine's peak: the common part of `zoetrope attention` and
+// `bench attention`, on every rank.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +24,20 @@ struct AttentionMeasurement {
   std::string implementation;
   double flop = 0;  // of one run, all ranks
 
-  // One number per repeat. Runs that are too short for the clock are done several times in a repeat, of which this is
-  // the mean.
+  // One number per repeat; the mean where short runs are repeated within a repeat.
   std::vector<double> seconds;       // of the slowest rank
-  std::vector<double> peak_flops;    // of all threads of all ranks together; mean of the windows before and after
+  std::vector<double> peak_flops;    // of all threads of all ranks together: mean of the windows before and after
   std::vector<double> wait_seconds;  // of one run, of the rank that waited longest
 
   // Of one run, summed over ranks.
   int64_t bytes_sent = 0, bytes_copied = 0, tiles_fixed = 0, tiles_online = 0;
 };
 
-// One rank's part. Everything is collective.
+// One rank's part. All methods are collective.
 class AttentionRank {
  public:
-  // `o` [B, Sq, H, D] is the whole output, of which the rank writes its own tokens, and log_sum_exp [B, Sq, H], where
-  // it is wanted, likewise. All must outlive it.
+  // `o` [B, Sq, H, D] is the whole output; the rank writes its own tokens, and likewise those of
+  // log_sum_exp [B, Sq, H] where it is given. All arguments must outlive this.
   AttentionRank(comm::Communicator& world, Stream& stream, const AttentionData& data, const TensorView& o,
                 const attention::Strategy& strategy, float scale = 0, const TensorView& log_sum_exp = {});
 
@@ -63,7 +62,7 @@ class AttentionRank {
 
 attention::Problem problem_of(const AttentionData& data, float scale = 0);
 
-// The tokens of all ranks in rank 0's o [B, S, …], contiguous. Collective.
+// Gathers the tokens of all ranks in rank 0's o [B, S, …], contiguous. Collective.
 void gather_output(const TensorView& o, comm::Communicator& world);
 
 }  // namespace zoetrope::bench

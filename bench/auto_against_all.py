@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-"""Holds what `attention=auto` chooses against every configuration that it chooses from, by measuring all of them.
+"""Compares the choice of `attention=auto` with every configuration that it chooses from, by measuring all of them.
 
     auto_against_all.py PROGRAM [--ranks 1,2,4] [--tokens 1024,8190,32760] [--dtypes bf16,float32] [--heads 12]
                         [--head-dim 128] [--rounds 5] [--repeat 1] [--turn SECONDS] [--chunks 1,2,4,5,8]
                         [--hardware NAME] [--threads N] [--seed N] [--json FILE]
 
-That is every legal Ulysses x ring, each ring direction, and the counts of head chunks that the planner looks at; other
-counts, softmax and tiles are left as they are, as auto leaves them. --chunks 1,2 shortens it; what auto chooses beyond
-that is measured all the same. Every configuration is a run of `zoetrope attention` of its own, and so is auto. Runs of one
-problem are interleaved in rounds, in another order each time, so that a change of the machine's pace meets all of them; one
-during which the host of a virtual machine took its CPUs away is made again. A configuration counts with the median over
-rounds of the medians that the runs report. What auto chose is one of the configurations and so was measured twice as often,
-under its own name and as its keys. Both count together in `behind`, which is 0 where auto chose the best; `auto` and
-`as keys` stand for each alone, and what they differ by is what noise does to two measurements of the same work.
+These are all legal Ulysses x ring splits, ring directions, and numbers of head chunks that the planner considers; softmax
+and tiles are the defaults, as with auto. --chunks 1,2 shortens it; auto's choice is measured in any case. Every
+configuration is a separate run of `zoetrope attention`, and so is auto. Runs of one problem are interleaved in rounds, in a
+different order each time, so that a change of the machine's speed affects all of them; a run during which the host of a
+virtual machine took its CPUs away is repeated. The result of a configuration is the median over rounds of the medians that
+the runs report. Auto's choice is one of the configurations, so it is measured twice as often, as auto and by its keys. Both
+together give `behind`, which is 0 where auto chose the best; `auto` and `as keys` are the separate results, and their
+difference is the measurement noise.
 
-Where the machine's pace changes within a run, runs one after the other say more of the pace than of configurations.
---turn SECONDS has the runs of a round all at once, each standing still (SIGSTOP) while another has its turn. A repeat takes
-what of it lies in its run's turns, and what the median of all runs takes for their n-th repeat is the pace that they met
-then: each is corrected by it, and a configuration counts with the median of its corrected repeats. All turns together must
-be short beside changes of pace, one long beside what its begin costs, the caches being another's: 0.2 was. A repeat that
-takes many turns says much by itself, of those that take one or two it needs a hundred. Runs that are not equally fast drift
-apart, so that --repeat is best small where repeats are long. It needs the memory of all runs.
+Where the machine's speed changes within a run, consecutive runs show those changes more than the configurations.
+--turn SECONDS starts all runs of a round at once and lets them run in turns, the others stopped (SIGSTOP). The time of a
+repeat is the part of it in its run's turns; the median over all runs of the n-th repeat is the speed at that time, by which
+each is corrected, and the result of a configuration is the median of its corrected repeats. All turns together must be
+short compared with changes of speed, and a turn long compared with the cost of refilling the caches: 0.2 worked. Repeats
+that take many turns are accurate alone; of those that take one or two a hundred are needed. Runs that are not equally fast
+drift apart, so --repeat should be small where repeats are long. This needs the memory of all runs.
 
 Prints a table; --json writes every measurement, `repeats` as it was and `seconds` as it counts. Exit code 1 where auto is
 more than 5 % behind the best of all.
@@ -39,13 +39,13 @@ import sys
 import tempfile
 import time
 
-LIMIT = 0.05  # what auto may be slower than the best
-# Of the CPUs' time, that the host of a virtual machine takes away during a run: with more the run is made again, so often
-# at most, and the least disturbed counts.
+LIMIT = 0.05  # by which auto may be slower than the best
+# The share of CPU time that the host of a virtual machine may take away during a run: with more the run is repeated, at
+# most TRIES times, and the least disturbed one counts.
 STOLEN, TRIES = 0.05, 5
-CHUNKS = [1, 2, 4, 5, 8]  # head chunks that the planner looks at (src/planner/search_space.cpp)
+CHUNKS = [1, 2, 4, 5, 8]  # head chunks that the planner considers (src/planner/search_space.cpp)
 DIRECTIONS = ("forward", "two_way", "open")
-FEWEST_FOR_DIRECTIONS = 3  # ranks of a ring: two have one neighbour each, whichever way
+FEWEST_FOR_DIRECTIONS = 3  # ranks of a ring: of two each has only one neighbour, in any direction
 
 
 def numbers(text):
@@ -81,7 +81,7 @@ def arguments():
 
 
 def configurations(ranks, heads, chunks):
-    """Each one with these head chunks, by name: the keys that make it. Head chunks hide an exchange, and do nothing without one."""
+    """{name: keys} of each configuration. Head chunks hide an exchange, and have no effect without one."""
     found = {}
     for ulysses in (u for u in range(1, min(ranks, heads) + 1) if ranks % u == 0):
         ring = ranks // ulysses
@@ -108,7 +108,7 @@ def keys_of(result):
 
 
 def stolen_seconds():
-    """By the host, of all CPUs since the start; 0 where the system does not tell."""
+    """Taken by the host from all CPUs since the start; 0 where the system does not report it."""
     try:
         words = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()
         return int(words[8]) / os.sysconf("SC_CLK_TCK")

@@ -1,5 +1,4 @@
-// What is measured in which order, and how figures become a profile. The measuring is calibrate_compute.cpp and
-// calibrate_links.cpp, what is made of the profile calibrate_check.cpp.
+// The order of the measurements, and the profile from their results.
 #include "bench/calibrate.h"
 
 #include <algorithm>
@@ -9,9 +8,7 @@
 
 #include "base/error.h"
 #include "base/words.h"
-#include "bench/calibrate_check.h"
-#include "bench/calibrate_compute.h"
-#include "bench/calibrate_links.h"
+#include "bench/calibrate_measure.h"
 #include "bench/words.h"
 #include "comm/launcher.h"
 #include "device/thread_team.h"
@@ -28,20 +25,20 @@ using planner::HardwareProfile;
 using planner::LinkLevel;
 
 constexpr const char* kClusterLevel = "cluster";
-// Without a word of the user: more say nothing new, as a host's figures are shared out to any number of ranks.
+// By default: more ranks give no new information, because a host's figures are rescaled to any number of ranks.
 constexpr int kMostDefaultRanks = 4;
-// Beyond, a window is too short for every rank to get its turns on a core.
+// With more, a window is too short for every rank to get its share of a core.
 constexpr int kMostRanksACore = 16;
 constexpr int kMostRanks = 4096;
-// Figures of a profile have so many digits: the next one is noise.
+// Significant digits of a figure: further ones are noise.
 constexpr int kDigits = 4;
 
-// By way of decimals, so that a file shows no more of them.
+// Via decimals, so that a file shows no more digits.
 double rounded(double value) { return std::strtod(fmt::format("{:.{}g}", value, kDigits).c_str(), nullptr); }
 
 std::string spread_text(double spread) { return spread < 0 ? std::string() : fmt::format(" ± {:.1f} %", 100 * spread); }
 
-// A job's measurements in their order, and the profile they make.
+// A job's measurements in their order, and the resulting profile.
 class Calibration {
  public:
   Calibration(const CalibrationJob& job, const Progress& progress, const Found& found)
@@ -63,7 +60,8 @@ class Calibration {
     memory();
     links();
     profile.chunk_overlap = 1;
-    remark("chunk_overlap", "what a transfer takes of compute beside it is the links' overlap; nothing more was lost");
+    remark("chunk_overlap",
+           "the cost of a transfer for concurrent compute is in the links' overlap; nothing else was lost");
     if (progress_) progress_("");
     check_hardware(profile, "the measured profile");
     check();
@@ -81,8 +79,8 @@ class Calibration {
   }
   void remark(const std::string& key, const std::string& text) { result_.remarks.emplace_back(key, text); }
 
-  // body() on every rank. What it measures is the same on all, by all_reduce; ranks that are threads share the places
-  // for it, and one of them writes.
+  // body() on every rank. Its results are the same on all, by all_reduce; where ranks are threads, only one of them
+  // stores them (keeps()).
   void on_ranks(const std::function<void(CalibrationRank&)>& body) { on_ranks(job_.ranks(), job_.threads, body); }
   void on_ranks(int ranks, int threads, const std::function<void(CalibrationRank&)>& body) {
     const auto with = [&](comm::Communicator& world) {
@@ -128,8 +126,8 @@ class Calibration {
     fill(name, dtype, figures);
   }
 
-  // More rows or keys at a time are never slower: neighbours that say so tell of noise, and are averaged until none
-  // does.
+  // More rows or keys at a time are never slower: adjacent points that decrease are noise, and are averaged until none
+  // does (isotonic regression).
   static MeasuredCurve rising(const MeasuredCurve& points) {
     struct Pool {
       double sum = 0;
@@ -159,8 +157,8 @@ class Calibration {
     return planner::Curve(std::move(result));
   }
 
-  // Fractions of the multiply-adds that were timed beside them. A CPU may have faster ones that only a library knows
-  // (matrix tiles in oneDNN): then the fastest product is the peak.
+  // Fractions of the multiply-adds that were timed next to them. A CPU may have faster ones that only a library uses
+  // (AMX in oneDNN): then the fastest multiplication is the peak.
   void fill(const std::string& name, DType dtype, const DtypeFigures& figures) {
     const MeasuredCurve gemm = rising(figures.gemm), attention = rising(figures.attention);
     MeasuredCurve all_keys = figures.attention_keys;
@@ -178,18 +176,21 @@ class Calibration {
                  fixed = figures.attention_fixed_max.back().second.value;
     to.fixed_max_gain = rounded(std::min(fixed / online, 0.999 / to.attention.points().back().y));
     to.convolution = rounded(figures.convolution.back().second.value / best);
-    remark(name + ".peak", best > 1 ? fmt::format("the fastest product; multiply-adds of {} alone {:.1f} GFLOP/s",
-                                                  figures.peak_of, figures.peak.value * 1e-9)
-                                    : fmt::format("multiply-adds of {} on registers, all ranks at once{}",
-                                                  figures.peak_of, spread_text(figures.peak.spread)));
-    remark(name + ".gemm", fmt::format("products of a layer of width {}, beside the peak; a rank with more rows takes "
-                                       "them in chunks{}",
-                                       machine::kLayerWidth, worst(figures.gemm)));
+    remark(name + ".peak",
+           best > 1 ? fmt::format("the fastest matrix multiplication; multiply-adds of {} alone {:.1f} GFLOP/s",
+                                  figures.peak_of, figures.peak.value * 1e-9)
+                    : fmt::format("multiply-adds of {} on registers, all ranks at once{}", figures.peak_of,
+                                  spread_text(figures.peak.spread)));
+    remark(name + ".gemm",
+           fmt::format("matrix multiplications of a layer of width {}, relative to the peak; a rank with more "
+                       "rows divides them into chunks{}",
+                       machine::kLayerWidth, worst(figures.gemm)));
     remark(name + ".attention", fmt::format("kernel {} with its tiles, by queries, {} keys{}{}", figures.kernel,
                                             kLongKeys, worst(figures.attention), tiles_text(figures)));
     remark(name + ".attention_keys", fmt::format("{} queries{}", kLongKeys, worst(figures.attention_keys)));
-    remark(name + ".fixed_max_gain", fmt::format("{:.1f} % of the peak against {:.1f} %, {} keys, statistics included",
-                                                 100 * fixed, 100 * online, kLongKeys));
+    remark(name + ".fixed_max_gain",
+           fmt::format("{:.1f} % of the peak instead of {:.1f} %, {} keys, statistics included", 100 * fixed,
+                       100 * online, kLongKeys));
     remark(name + ".convolution",
            fmt::format("3x3x3 with norm and SiLU, 96 and 192 channels{}", worst(figures.convolution)));
     const bool decides = dtype == DType::kBF16 || !chosen(DType::kBF16);
@@ -202,8 +203,8 @@ class Calibration {
     profile.layer_overhead = rounded(figures.layer_overhead.value);
     fold_seconds_ = figures.fold_seconds;
     multiply_adds_ = figures.peak.value;
-    remark("token_seconds", fmt::format("the kernels of a layer outside products and attention, {}{}", name,
-                                        spread_text(figures.token_seconds.spread)));
+    remark("token_seconds", fmt::format("the kernels of a layer except matrix multiplications and attention, {}{}",
+                                        name, spread_text(figures.token_seconds.spread)));
     remark("layer_overhead", fmt::format("the same kernels and attention on one token, {}{}", name,
                                          spread_text(figures.layer_overhead.spread)));
   }
@@ -219,7 +220,7 @@ class Calibration {
     return tiles.empty() ? "" : fmt::format("; tiles of other rows: {}", fmt::join(tiles, ", "));
   }
 
-  // A profile speaks of both dtypes.
+  // A profile has figures of both dtypes.
   void copy_missing() {
     HardwareProfile& profile = result_.profile;
     const auto copy = [&](const char* name, planner::ComputeFigures& to, const char* other,
@@ -239,7 +240,8 @@ class Calibration {
       to.peak = rounded(peak.value);
       found(fmt::format("{}.peak", name), fmt::format("{:.1f} GFLOP/s", peak.value * 1e-9), peak.spread, of);
       remark(fmt::format("{}.peak", name), fmt::format("multiply-adds of {}{}", of, spread_text(peak.spread)));
-      remark(fmt::format("{}.gemm", name), fmt::format("not measured; this and what follows as for {}", other));
+      remark(fmt::format("{}.gemm", name),
+             fmt::format("not measured; this and the following figures are those of {}", other));
     };
     copy("bf16", profile.bf16, "float32", profile.float32, DType::kBF16);
     copy("float32", profile.float32, "bf16", profile.bf16, DType::kF32);
@@ -273,13 +275,14 @@ class Calibration {
     found("host_read", fmt::format("{:.2f} GB/s", reads.value * 1e-9), reads.spread, "from the page cache, packed");
     found("merge_passes", fmt::format("{:.2f}", profile.merge_passes), -1, "over a ring block's output");
     remark("memory", fmt::format("a rank's part of {} when this was measured", limits[0].what));
-    remark("memory_bandwidth", fmt::format("of a rank, copies of 32 MB a thread, read and written, all ranks at once{}",
-                                           spread_text(copies.spread)));
+    remark("memory_bandwidth",
+           fmt::format("of a rank, copies of 32 MB per thread, read and written, all ranks at once{}",
+                       spread_text(copies.spread)));
     remark("host_read",
-           fmt::format("a mapped file in the page cache into packed weights, all cores of a host; a disk that "
-                       "is slower than this is slower the first time{}",
+           fmt::format("from a mapped file in the page cache to packed weights, all cores of a host; the first "
+                       "read is slower where the disk is{}",
                        spread_text(reads.spread)));
-    remark("merge_passes", "what folding blocks of 512 keys into a state adds to attending each of them");
+    remark("merge_passes", "cost of folding blocks of 512 keys into a state, compared with attending each of them");
   }
 
   void links() {
@@ -287,7 +290,7 @@ class Calibration {
     const bool has_within = job_.ranks_per_host > 1 || job_.world == nullptr, has_between = job_.hosts > 1;
     if (has_within) {
       say("transfers within a host");
-      // One rank alone sends to nobody; two that share its threads show what others would.
+      // One rank alone has no peer: two that share its threads show what more ranks would get.
       const int ranks = std::max(2, job_.ranks());
       const int threads = job_.ranks() > 1 ? job_.threads : std::max(1, job_.threads / 2);
       on_ranks(ranks, threads, [&](CalibrationRank& rank) {
@@ -334,19 +337,19 @@ class Calibration {
           "64 bytes, all ranks");
     const bool copied = inside && job_.world == nullptr;
     found(key + "overlap", fmt::format("{:.0f} %", 100 * figures.overlap.value), copied ? -1 : figures.overlap.spread,
-          copied ? "receivers copy on their own time" : "beside attention");
+          copied ? "receivers copy, on their own time" : "during attention");
     if (!inside) found(key + "full_duplex", figures.full_duplex ? "true" : "false", -1, "both ways at once");
     remark(key + "bandwidth", fmt::format("{}, {} with messages of {:.0f} MB, all ranks at once{}; {}", how,
                                           job_.world != nullptr ? "MPI" : "threads", megabytes,
                                           spread_text(figures.bandwidth.spread), one));
     remark(key + "latency",
            fmt::format("64 bytes to a neighbour, all ranks at once{}", spread_text(figures.latency.spread)));
-    remark(key + "overlap", copied ? "receivers copy on their own time"
-                                   : fmt::format("from what a transfer adds to attention beside it, ± {:.0f} points",
+    remark(key + "overlap", copied ? "receivers copy, on their own time"
+                                   : fmt::format("from how much a concurrent transfer slows attention, ± {:.0f} points",
                                                  100 * figures.overlap.spread));
   }
 
-  // What repeats scatter by, and what the check was wrong by: times that are closer are ties.
+  // The spread of repeats and the error of the check: times closer than this are ties.
   void model_error() {
     constexpr double kLeastError = 0.05, kMostError = 0.25;
     const double noise = median(spreads_);
@@ -388,12 +391,12 @@ OptionSet describe(CalibrateSettings& settings) {
   OptionSet options;
   options
       .integer("ranks", settings.ranks, {1, kMostRanks},
-               "threads of this process that play rank; unset: the cores, 4 at most; under mpirun its ranks")
-      .integer("threads", settings.threads, {1, kMostRanks}, "compute threads of a rank; unset: its share of the cores")
+               "number of ranks, each a thread; unset: the cores, at most 4; under mpirun always its ranks")
+      .integer("threads", settings.threads, {1, kMostRanks}, "compute threads per rank; unset: its share of the cores")
       .number("seconds", settings.seconds, {0.001, 60},
-              fmt::format("of a measurement, each of which is repeated {} times or more", kRepeats).c_str())
-      .text("dtype", settings.dtype, "bf16, float32 or all; of one that is left out only the peak is measured")
-      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last");
+              fmt::format("duration of a measurement, each of which is repeated at least {} times", kRepeats).c_str())
+      .text("dtype", settings.dtype, "bf16, float32 or all; only the peak is measured of a dtype that is left out")
+      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds that any wait for another rank may last");
   return options;
 }
 
@@ -422,14 +425,15 @@ CalibrationJob calibration_job(const CalibrateSettings& settings, comm::Communic
   }
   if (job.threads > job.rank_cores) {
     fail(
-        "threads={}: a rank can use {} core{} here, and more threads than that measure only their own crowd; {} is the "
-        "most",
+        "threads={}: a rank can use {} core{} on this machine, and more threads would only measure their own "
+        "contention; {} "
+        "is the most",
         job.threads, job.rank_cores, job.rank_cores == 1 ? "" : "s", job.rank_cores);
   }
   if (job.ranks_per_host * job.threads > job.cores * kMostRanksACore) {
     fail(
-        "ranks={}: with {} thread{} each they share {} core{}, and the figures would be of the system's scheduler; {} "
-        "is "
+        "ranks={}: with {} thread{} each they share {} core{}, and the figures would measure the system's scheduler; "
+        "{} is "
         "the most",
         job.ranks_per_host, job.threads, job.threads == 1 ? "" : "s", job.cores, job.cores == 1 ? "" : "s",
         job.cores * kMostRanksACore / job.threads);

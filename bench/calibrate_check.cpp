@@ -1,10 +1,8 @@
-#include "bench/calibrate_check.h"
-
 #include "zoetrope/attention.h"
 
 #include "attention/plan.h"
 #include "bench/attention_data.h"
-#include "bench/calibrate_compute.h"
+#include "bench/calibrate_measure.h"
 #include "pipeline/layout_question.h"
 #include "planner/simulator.h"
 
@@ -17,7 +15,7 @@ constexpr attention::Problem problem_of(DType dtype) {
   return {.tokens = kTokens, .heads = kHeads, .head_dim = kHeadDim, .dtype = dtype};
 }
 
-// The attention of a layer and nothing else of it.
+// Only the attention of a layer.
 double predicted(const planner::HardwareProfile& profile, const planner::Configuration& configuration, DType dtype,
                  double speed) {
   planner::HardwareProfile attention_only = profile;
@@ -36,7 +34,7 @@ Timed run(CalibrationRank& rank, const attention::Strategy& strategy, DType dtyp
   attention::ContextAttention attention = attention::plan(problem_of(dtype), strategy, rank.world(), rank.stream());
   const Tensor o(dtype, {1, attention.tokens().size(), kHeads, kHeadDim});
   uint64_t seed = 1;
-  // What a run finds in its places changes nothing about its time, as long as it is no garbage.
+  // The values do not affect the time, as long as they are not denormal or NaN.
   const attention::InputSlots& slots = attention.input_slots();
   for (const std::vector<HeadSlot>* list : {&slots.q, &slots.k, &slots.v})
     for (const HeadSlot& slot : *list) fill_normal(slot.out, seed++);

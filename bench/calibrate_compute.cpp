@@ -1,20 +1,19 @@
-#include "bench/calibrate_compute.h"
-
 #include <memory>
 #include <optional>
 
+#include "bench/calibrate_measure.h"
 #include "device/thread_team.h"
 
 namespace zoetrope::bench {
 namespace {
 
-// Up to what a chunk of the transformer has: more rows are more chunks (models/wan/transformer/workspace.h).
+// Up to the size of a chunk of the transformer: more rows are more chunks (models/wan/transformer/workspace.h).
 constexpr int64_t kGemmRows[] = {64, 256, 1024};
 constexpr int64_t kShorter[] = {64, 256, 1024};  // than kLongKeys
-constexpr int64_t kTileRows[] = {64, 128, 512};  // 256 is the table's
+constexpr int64_t kTileRows[] = {64, 128, 512};  // 256 is the built-in size
 constexpr int64_t kHostReadMatrices = 16;        // of all readers of a host
 
-// Something to be timed beside the peak, and where its fraction goes.
+// Something to be timed relative to the peak, and the curve that gets the result.
 struct Case {
   MeasuredCurve* curve;
   std::string figure, of;  // "gemm", "rows"
@@ -22,8 +21,8 @@ struct Case {
   std::function<double()> work;
 };
 
-// The figures of one dtype. Cases take turns, each between two windows of the peak: clock rates and neighbours change
-// within seconds, and what comes then should meet one repeat of every case and not all repeats of one.
+// The figures of one dtype. Cases alternate, each between two windows of the peak: clock rates and other processes
+// change within seconds, and a disturbance should affect one repeat of every case, not all repeats of one.
 class DtypeMeter {
  public:
   DtypeMeter(CalibrationRank& rank, const machine::LayerWeights& weights, const ComputeNotes& notes)
@@ -36,7 +35,7 @@ class DtypeMeter {
 
   DtypeFigures measure() {
     add_cases();
-    take_turns();
+    measure_cases();
     passes();
     fold();
     return figures_;
@@ -74,14 +73,14 @@ class DtypeMeter {
     cases_.push_back(std::move(one));
   }
 
-  void take_turns() {
+  void measure_cases() {
     const Isa isa = calibrated_isa(rank_, dtype_);
     figures_.peak_of = isa_name(isa);
-    for (const Case& one : cases_) one.work();  // memory touched, code and tables loaded
+    for (const Case& one : cases_) one.work();  // allocates pages, loads code and tables
     std::vector<double> peaks{rank_.peak(isa)};
     std::vector<std::vector<double>> fractions(cases_.size());
     for (int round = 0; round < kRepeats; ++round) {
-      say(fmt::format("products, attention, convolution, round {} of {}", round + 1, kRepeats));
+      say(fmt::format("matrix multiplication, attention, convolution, round {} of {}", round + 1, kRepeats));
       for (size_t i = 0; i < cases_.size(); ++i) {
         const double before = peaks.back(), rate = rank_.rate(cases_[i].work);
         peaks.push_back(rank_.peak(isa));
@@ -110,7 +109,7 @@ class DtypeMeter {
     AttentionWork one(rank_.stream(), dtype_, 1, 1);
     figures_.layer_overhead = inverse(rank_.rates([&] {
       passes.next(1);
-      one.attend();  // its own, and that to the text
+      one.attend();  // self-attention and cross-attention
       one.attend();
       return 1.0;
     }));
@@ -118,7 +117,8 @@ class DtypeMeter {
           figures_.layer_overhead.spread);
   }
 
-  // Beyond so many single blocks: init, the state's ways through memory, finish. Short blocks show it best.
+  // The cost of folding blocks compared with attending them: init, the state's memory traffic, finish. Largest for
+  // short blocks.
   void fold() {
     constexpr int64_t kRows = 512;
     constexpr int kBlocks = 4;
@@ -130,7 +130,7 @@ class DtypeMeter {
       const double folded = 1 / rank_.rate([&] { return work.fold(kBlocks) > 0 ? 1.0 : 0.0; });
       extra.push_back(folded / kBlocks - single);
     }
-    // Where not all repeats show it, it is noise.
+    // Noise unless all repeats show it.
     const double seconds = minimum(extra) > 0 ? median(extra) : 0;
     figures_.fold_seconds = seconds / static_cast<double>(kRows * work.heads());
   }
@@ -156,7 +156,7 @@ DtypeFigures measure_dtype(CalibrationRank& rank, const machine::LayerWeights& w
 }
 
 Measured measure_memory(CalibrationRank& rank) {
-  constexpr size_t kBytes = size_t{32} << 20;  // of a thread, read, and as many written
+  constexpr size_t kBytes = size_t{32} << 20;  // per thread, read, and as many written
   std::vector<double> repeats;
   for (int i = 0; i < kRepeats; ++i) {
     rank.world().barrier();

@@ -1,5 +1,3 @@
-#include "bench/calibrate_links.h"
-
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -7,31 +5,32 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bench/calibrate_measure.h"
 #include "pipeline/hosts.h"
 
 namespace zoetrope::bench {
 namespace {
 
 constexpr int kNobody = -1;
-constexpr size_t kSmall = 64;                    // a message that is all latency: several stamps long
-constexpr size_t kLeast = size_t{1} << 20;       // one of the sizes that runs send
-constexpr size_t kMostBytes = size_t{64} << 20;  // beyond, a longer message takes as much a byte
+constexpr size_t kSmall = 64;                    // a message whose time is only latency
+constexpr size_t kLeast = size_t{1} << 20;       // a typical size in runs
+constexpr size_t kMostBytes = size_t{64} << 20;  // longer messages have the same bandwidth
 constexpr size_t kWithinHost = size_t{8} << 20;
-constexpr double kHalfDuplex = 0.65;  // of the one-way rate each way: between one half and all of it
+constexpr double kHalfDuplex = 0.65;  // of the one-way rate, in each direction: between one half and all of it
 constexpr int kOverlapRepeats = 7;
 
-// Whom a rank sends to and receives from, or nobody.
+// The ranks that a rank sends to and receives from, or kNobody.
 struct Peers {
   int to = kNobody, from = kNobody;
 };
 
-// What a message says of itself, at its begin, middle and end.
+// Identifies a message, at its start, middle and end.
 struct Stamp {
   int32_t rank = kNobody, index = 0;
   bool operator==(const Stamp&) const = default;
 };
 
-// All ranks exchange equally often, those with nobody to talk to as well: so a receiver knows the index of what comes.
+// All ranks count all exchanges, also those in which they have no peer: so a receiver knows the index of a message.
 class Messages {
  public:
   Messages(CalibrationRank& rank, size_t most)
@@ -57,7 +56,7 @@ class Messages {
     check(peers, bytes);
   }
 
-  // Of the last message, which has been waited for.
+  // The last message, after it was waited for.
   void check(const Peers& peers, size_t bytes) const {
     if (peers.from == kNobody) return;
     for (const size_t at : stamped(bytes)) {
@@ -77,20 +76,20 @@ class Messages {
   int32_t index_ = 0;
 };
 
-// The length of a message that fills a window: short ones measure buffers.
+// The length of a message that fills a window: shorter ones would measure buffers.
 size_t long_message(CalibrationRank& rank, Messages& messages, const Peers& peers) {
   size_t bytes = kLeast;
   while (bytes < kMostBytes && rank.slowest(1, [&] { messages.exchange(peers, bytes); }) < rank.seconds()) bytes *= 2;
   return bytes;
 }
 
-// Bytes a second of `senders` ranks that each send `bytes`, latency taken off.
+// Bytes per second of `senders` ranks that each send `bytes`, without latency.
 Measured bandwidth(const Measured& time, double latency, size_t bytes, int senders) {
   const double seconds = std::max(time.value - latency, time.value * 0.1);
   return {static_cast<double>(bytes) * senders / seconds, time.spread};
 }
 
-// (1 − overlap) of a transfer is what it adds to compute that is longer than it.
+// (1 − overlap) of a transfer is how much it slows down longer concurrent compute.
 Measured overlap_of(CalibrationRank& rank, Messages& messages, const Peers& peers, size_t bytes, AttentionWork& work) {
   const double transfer = rank.slowest(rank.count_for(rank.slowest(1, [&] { messages.exchange(peers, bytes); })),
                                        [&] { messages.exchange(peers, bytes); });
@@ -145,8 +144,8 @@ HostLayout find_hosts(comm::Communicator& world) {
     const int end = h + 1 < first.size() ? first[h + 1] : world.size();
     if (end - first[h] != layout.ranks_per_host) {
       fail(
-          "calibrate: host {} has {} ranks and host {} has {}; a profile is of hosts that are alike, so start equally "
-          "many on each",
+          "calibrate: host {} has {} ranks and host {} has {}; a profile describes equal hosts, so start the same "
+          "number on each",
           name(0), layout.ranks_per_host, name(first[h]), end - first[h]);
     }
   }

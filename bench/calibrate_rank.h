@@ -1,5 +1,5 @@
-// One rank of a calibration: the loops that keep all ranks at the same work at the same time, and what is said of their
-// repeats. Knows no figure of a profile.
+// One rank of a calibration: loops that keep all ranks at the same work at the same time, and the statistics of
+// repeats.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ inline Measured measured(const std::vector<double>& repeats) {
   return {middle, middle > 0 ? (maximum(repeats) - minimum(repeats)) / 2 / middle : 0};
 }
 
-inline constexpr int kRepeats = 5;  // odd, so that the median was measured; others' bursts spoil two of them
+inline constexpr int kRepeats = 5;  // odd, so that the median was measured; up to two may be disturbed
 
 class CalibrationRank {
  public:
@@ -40,8 +40,8 @@ class CalibrationRank {
   double least(double value) { return -world_.all_reduce_max(-value); }
   double mean(double value) { return world_.all_reduce_sum(value) / world_.size(); }
 
-  // What the slowest rank does a second while all do it for a window: work() returns how much it did. The slowest,
-  // because a step ends when it does; on a machine with nothing else running all are alike.
+  // The amount of work per second of the slowest rank while all work for a window; work() returns the amount it did.
+  // The slowest, because a step ends when it does.
   double rate(const std::function<double()>& work) {
     world_.barrier();
     const double begin = wall_seconds();
@@ -53,26 +53,26 @@ class CalibrationRank {
     return least(amount / passed);
   }
   Measured rates(const std::function<double()>& work) {
-    work();  // memory touched, code and tables loaded
+    work();  // allocates pages, loads code and tables
     std::vector<double> repeats;
     for (int i = 0; i < kRepeats; ++i) repeats.push_back(rate(work));
     return measured(repeats);
   }
 
-  // Multiply-adds a second of a rank while all do nothing else.
+  // Multiply-adds per second of a rank while all do nothing else.
   double peak(Isa isa) {
     world_.barrier();
     return mean(measure_peak(isa, stream_.team(), seconds_).flops);
   }
 
-  // Seconds of the slowest rank for once(), by the mean of `count` of them, begun together.
+  // Seconds of the slowest rank for once(): the mean of `count`, started together.
   double slowest(int64_t count, const std::function<void()>& once) {
     world_.barrier();
     const double begin = wall_seconds();
     for (int64_t i = 0; i < count; ++i) once();
     return world_.all_reduce_max(wall_seconds() - begin) / static_cast<double>(count);
   }
-  // How many of what takes so long fill a window; the same on every rank where `once` is.
+  // How many runs of `once` seconds fill a window; the same on every rank if `once` is.
   int64_t count_for(double once) const {
     return static_cast<int64_t>(std::clamp(seconds_ / std::max(once, 1e-9), 1.0, 1e6));
   }

@@ -1,5 +1,5 @@
-// The modes of `zoetrope bench`, one case a file: what each measures, the settings it takes, and the section it adds to
-// the report. They print nothing; progress goes to a function of the caller.
+// The modes of `zoetrope bench`, one file per case: the settings of each, and the section it adds to the report. They
+// print nothing; progress is reported to a function of the caller.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,17 @@
 
 namespace zoetrope::bench {
 
-// Told what is being measured now; may be empty.
+// Called with what is being measured now; may be empty.
 using Progress = std::function<void(const std::string&)>;
 
-// What a report does not show as a figure.
+// The failures of a run.
 struct Outcome {
   int wrong = 0;       // results beyond their tolerance; they are marked and not timed
-  int unmeasured = 0;  // cases that were asked for and refused, or that failed
-  std::string reason;  // of the first of those
+  int unmeasured = 0;  // requested cases that were refused or failed
+  std::string reason;  // of the first of them
 
   void add_unmeasured(const std::string& why) {
     if (unmeasured++ == 0) reason = why;
-  }
-  void add(const Outcome& other) {
-    wrong += other.wrong;
-    if (unmeasured == 0) reason = other.reason;
-    unmeasured += other.unmeasured;
   }
 };
 
@@ -63,7 +58,7 @@ struct NumericsSettings {
 OptionSet describe(NumericsSettings& settings);
 Section bench_numerics(const NumericsSettings& settings, const Progress& progress, Outcome& outcome);
 
-// Ranks wait for one that measures something by itself: longer than in a run.
+// Longer than in a run, because ranks wait for one that measures something alone.
 inline constexpr double kCommTimeout = 3600;
 
 struct CommSettings {
@@ -73,7 +68,7 @@ struct CommSettings {
   double comm_timeout = kCommTimeout;
 };
 OptionSet describe(CommSettings& settings);
-// Over the ranks of `world`, or where that is null over threads of this process.
+// Over the ranks of `world`; if null, over threads of this process.
 Section bench_comm(const CommSettings& settings, comm::Communicator* world, const Progress& progress);
 
 struct AttentionSettings {

@@ -1,5 +1,5 @@
-// `bench comm`: all-to-all and ring bandwidth against message size, each message verified word by word, beside what the
-// same ranks copy in memory when they do nothing else.
+// `bench comm`: all-to-all and ring bandwidth against message size, each message verified word by word, compared with
+// the memory copies of the same ranks.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/peak.h"
-#include "bench/plot.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
 
@@ -25,13 +24,13 @@ constexpr Pattern kPatterns[] = {Pattern::kAllToAll, Pattern::kRing};
 
 const char* name_of(Pattern pattern) { return pattern == Pattern::kAllToAll ? "all_to_all" : "ring"; }
 
-// Who sent it, to whom, and where in the message it stands: a wrong word names its origin.
+// Sender, receiver and position in the message: a wrong word names its origin.
 uint64_t word_of(int sender, int receiver, size_t position) {
   return static_cast<uint64_t>(sender + 1) << 56 | static_cast<uint64_t>(receiver + 1) << 48 |
          static_cast<uint64_t>(position);
 }
 
-// The messages of one rank: one piece for each peer it talks to.
+// The messages of one rank: one piece for each peer.
 class Messages {
  public:
   Messages(Communicator& world, Pattern pattern, size_t bytes) : world_(world) {
@@ -42,7 +41,7 @@ class Messages {
       to = {(rank + 1) % n};
       from = {(rank + n - 1) % n};
     } else {
-      // The own piece stays where it is, as it does in the engine.
+      // A rank does not send its own piece, as in the engine.
       for (int shift = 1; shift < n; ++shift) {
         to.push_back((rank + shift) % n);
         from.push_back((rank + n - shift) % n);
@@ -95,8 +94,7 @@ struct Figures {
   std::vector<double> copy;     // bytes per second, all ranks copying at once
 };
 
-// Every rank copies as many bytes as it sends, by itself, at the same time as the others; by the faster of the two
-// ways.
+// Every rank copies as many bytes as it sends, in its own memory, all at the same time; by the faster of the two ways.
 double copy_of_all(Communicator& world, size_t bytes) {
   double best = 0;
   for (const CopyKind kind : {CopyKind::kMemcpy, CopyKind::kStreaming}) {
@@ -138,7 +136,7 @@ class CommBench {
       : settings_(settings), world_(world), progress_(progress), sizes_(parse_byte_sizes("sizes", settings.sizes)) {
     ranks_ = parse_counts("ranks", settings.ranks, available_threads(), kMostRanks);
     for (const int ranks : ranks_) {
-      if (ranks < 2) fail("ranks: {} rank has nobody to send to; 2 is the least", ranks);
+      if (ranks < 2) fail("ranks: {} rank has no peer to send to; 2 is the least", ranks);
     }
     if (world != nullptr) {
       if (world->size() < 2 || world->size() > kMostRanks) {
@@ -149,7 +147,7 @@ class CommBench {
     table_.columns = {{"pattern", "pattern"},
                       {"transport", "transport"},
                       {"ranks", "ranks"},
-                      {"bytes", "bytes a rank", Format::kBytes},
+                      {"bytes", "bytes per rank", Format::kBytes},
                       {"seconds_min", "least", Format::kSeconds},
                       {"seconds_median", "median", Format::kSeconds},
                       {"algbw", "alg GB/s", Format::kOneDecimal},
@@ -160,7 +158,7 @@ class CommBench {
                       {"fraction_max", "most %", Format::kPercent, true}};
   }
 
-  void run() {
+  Section run() {
     for (const int ranks : ranks_) {
       for (const Pattern pattern : kPatterns) {
         for (const int64_t bytes : sizes_) run_case(ranks, pattern, static_cast<size_t>(bytes));
@@ -171,25 +169,22 @@ class CommBench {
                         format_cell(last[3], Format::kBytes), format_cell(last[10], Format::kPercent)));
       }
     }
-  }
-
-  Section section() {
     Section section;
     section.name = "comm";
     section.title = "Exchange between ranks";
     section.note =
-        "'bytes a rank' is what one rank brings. all_to_all: it is split among all ranks, the own part stays; "
-        "algorithm "
-        "bandwidth is bytes / time, bus bandwidth that times (n − 1) / n, the part that really travels. ring: all of "
-        "it "
-        "goes to the next rank; bus bandwidth is algorithm bandwidth. 'all ranks' is n times the bus bandwidth, "
-        "'copy' what the same ranks copy a second when every one copies as many bytes in its own memory at the same "
-        "time (the faster of memcpy and streaming stores), right before and after; 'of copy' is the median of their "
-        "ratio. Every message was verified word by word.";
+        "'bytes per rank' is the data of one rank. all_to_all: it is split among all ranks, and a rank keeps its own "
+        "part; algorithm bandwidth is bytes / time, bus bandwidth is (n − 1) / n of it, the part that is sent. ring: "
+        "all "
+        "of it is sent to the next rank; bus bandwidth is algorithm bandwidth. 'all ranks' is n times the bus "
+        "bandwidth, "
+        "'copy' the bytes per second when each of these ranks copies as many bytes in its own memory at the same time "
+        "(the faster of memcpy and streaming stores), right before and after; 'of copy' is the median of their ratio. "
+        "Every message was verified word by word.";
     for (const auto& [title, lines] : lines_) {
       LinePlot plot;
       plot.title = title + ": share of copy bandwidth against message size";
-      plot.x_label = "bytes a rank";
+      plot.x_label = "bytes per rank";
       plot.y_label = "of copy bandwidth";
       plot.x_is_bytes = plot.y_is_fraction = true;
       plot.guide = 0.8;
@@ -228,7 +223,7 @@ class CommBench {
 
   void add(int ranks, Pattern pattern, size_t bytes, const Figures& figures) {
     const double n = ranks, least = minimum(figures.seconds);
-    const double bus = static_cast<double>(figures.sent);  // bytes·(n − 1)/n, or bytes: what leaves a rank
+    const double bus = static_cast<double>(figures.sent);  // what a rank sends: bytes·(n − 1)/n, or bytes
     const double algorithm = pattern == Pattern::kAllToAll ? bus * n / (n - 1) : bus;
     std::vector<double> fractions;
     for (size_t i = 0; i < figures.seconds.size(); ++i) {
@@ -257,17 +252,15 @@ class CommBench {
 
 OptionSet describe(CommSettings& settings) {
   OptionSet options;
-  options.text("ranks", settings.ranks, "how many threads play rank; under mpirun its ranks, whatever stands here")
-      .text("sizes", settings.sizes, "bytes that each rank brings (K, M, G: powers of 1024)")
+  options.text("ranks", settings.ranks, "numbers of ranks, each a thread; under mpirun always its ranks")
+      .text("sizes", settings.sizes, "bytes of each rank (K, M, G: powers of 1024)")
       .integer("repeat", settings.repeat, {1, 10000}, "timed repeats, of at least 20 ms each")
       .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last");
   return options;
 }
 
 Section bench_comm(const CommSettings& settings, Communicator* world, const Progress& progress) {
-  CommBench bench(settings, world, progress);
-  bench.run();
-  return bench.section();
+  return CommBench(settings, world, progress).run();
 }
 
 }  // namespace zoetrope::bench

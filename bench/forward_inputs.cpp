@@ -45,4 +45,20 @@ void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, D
   });
 }
 
+void with_forward(const std::shared_ptr<const wan::TransformerWeights>& weights, const ForwardSize& size,
+                  Stream& stream,
+                  const std::function<void(const std::function<void()>& forward, const TensorView& velocity)>& body) {
+  const wan::TransformerConfig& config = weights->config;
+  const int64_t tokens = wan::token_grid(config, size.latent).tokens();
+  with_whole_sequence(config, tokens, weights->dtype, stream, [&](attention::ContextAttention& attention) {
+    wan::Transformer transformer(weights, stream);
+    transformer.prepare(size.latent, 1, attention);
+    const ForwardInputs inputs(config, size, weights->dtype);
+    const Tensor velocity(weights->dtype, {1, tokens, config.patch_output_dim()});
+    inputs.give(transformer);
+    const std::vector<float> timesteps{kRunTimestep};
+    body([&] { transformer.forward(inputs.latents, timesteps, velocity); }, velocity);
+  });
+}
+
 }  // namespace zoetrope::bench

@@ -1,6 +1,6 @@
-// What a forward of a transformer takes, by its config: latents and text always, rows of an image and a control video
-// where the model looks at them, random values; and attention over the whole sequence on one rank. For cases that time
-// or check one.
+// The inputs of a transformer's forward, by its config, with random values: latents and text always, rows of an image
+// and a control video where the model takes them; and attention over the whole sequence on one rank. For cases that
+// time or check a forward.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace zoetrope::bench {
 
-// What a run gives a transformer.
-inline constexpr int64_t kRunTextRows = 512;   // to cross-attention, zero rows included
-inline constexpr int64_t kRunImageRows = 257;  // what the published image encoder makes of one picture
-inline constexpr float kRunTimestep = 500;     // some
+// As in a run.
+inline constexpr int64_t kRunTextRows = 512;   // of cross-attention, zero rows included
+inline constexpr int64_t kRunImageRows = 257;  // the published image encoder's rows for one picture
+inline constexpr float kRunTimestep = 500;     // any
 
 struct ForwardSize {
   Shape latent;  // {F, H, W}
   int64_t text_rows = 0;
-  int64_t image_rows = 0;      // where the model takes any and has no positions for a number of its own
+  int64_t image_rows = 0;      // where the model takes any, and its config does not fix their number
   int64_t control_frames = 0;  // of the control video, in latents; 0: all
 };
 
@@ -42,8 +42,13 @@ struct ForwardInputs {
 // Rows of the image that such inputs have.
 int64_t image_rows(const wan::TransformerConfig& config, const ForwardSize& size);
 
-// body(attention) for a model of `config` in `dtype`, batch 1; what body throws comes out.
+// body(attention) for a model of `config` in `dtype`, batch 1. Throws what body throws.
 void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, DType dtype, Stream& stream,
                          const std::function<void(attention::ContextAttention& attention)>& body);
+
+// body(forward, velocity): forward() computes velocity [1, tokens, C_out] for inputs of `size`, batch 1.
+void with_forward(const std::shared_ptr<const wan::TransformerWeights>& weights, const ForwardSize& size,
+                  Stream& stream,
+                  const std::function<void(const std::function<void()>& forward, const TensorView& velocity)>& body);
 
 }  // namespace zoetrope::bench

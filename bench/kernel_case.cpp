@@ -1,5 +1,5 @@
-// `bench kernel`: flash attention by itself, over shapes × dtypes × implementations × softmax × threads, each verified
-// before it is timed and timed between windows of the peak of its instruction set.
+// `bench kernel`: flash attention alone, over shapes × dtypes × implementations × softmax × threads. Each result is
+// verified, then timed between windows that measure the peak of the instruction set.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -9,7 +9,6 @@
 #include "bench/attention_data.h"
 #include "bench/cases.h"
 #include "bench/peak.h"
-#include "bench/plot.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
 #include "kernels/flash_attention/tile_search.h"
@@ -22,30 +21,9 @@ using kernels::FlashAttention;
 using kernels::FlashProblem;
 
 constexpr int kMostThreads = 4096;
-constexpr double kMostScalarFlop = 2e9;  // the scalar kernel does about as many a second
+constexpr double kMostScalarFlop = 2e9;  // about a second of the scalar kernel
 
-constexpr const char* kAuto = "auto";  // the implementation that a caller gets who names none
-
-struct Named {
-  const char* name;
-  kernels::Softmax softmax;
-};
-constexpr Named kSoftmaxes[] = {{"online", kernels::Softmax::kOnline},
-                                {"exact_online", kernels::Softmax::kExactOnline},
-                                {"fixed_max", kernels::Softmax::kFixedMax}};
-
-std::vector<std::string> softmax_names() {
-  std::vector<std::string> names;
-  for (const Named& named : kSoftmaxes) names.emplace_back(named.name);
-  return names;
-}
-
-kernels::Softmax softmax_of(const std::string& name) {
-  for (const Named& named : kSoftmaxes) {
-    if (name == named.name) return named.softmax;
-  }
-  fail("there is no softmax '{}'", name);
-}
+constexpr const char* kAuto = "auto";  // the implementation that is used unless one is named
 
 struct Axes {
   std::vector<problems::AttentionShape> shapes;
@@ -61,7 +39,7 @@ Axes parse(const KernelSettings& settings) {
   std::vector<std::string> implementations = FlashAttention::implementations();
   if (settings.implementation != "all") implementations.emplace_back(kAuto);
   axes.implementations = choose_words("implementation", settings.implementation, implementations);
-  axes.softmaxes = choose_words("softmax", settings.softmax, softmax_names());
+  axes.softmaxes = choose_words("softmax", settings.softmax, {"online", "exact_online", "fixed_max"});
   axes.threads = parse_counts("threads", settings.threads, available_threads(), kMostThreads);
   axes.all_implementations = settings.implementation == "all";
   axes.all_dtypes = settings.dtype == "all";
@@ -103,23 +81,16 @@ std::vector<Column> columns() {
           {"note", ""}};
 }
 
-template <typename Get>
-std::vector<double> each(const std::vector<PairedRepeat>& repeats, Get get) {
-  std::vector<double> values;
-  for (const PairedRepeat& repeat : repeats) values.push_back(get(repeat));
-  return values;
-}
-
-// Where a figure is drawn: the lines of one plot share dtype and threads.
+// The lines of one plot share dtype and threads.
 using PlotKey = std::pair<std::string, int>;
 struct Measured {
   double tokens, fraction, gflops;
 };
-// In the order of the implementations, which is that of their speed.
+// In the order of the implementations: the fastest first.
 using Lines = std::vector<std::pair<std::string, std::vector<Measured>>>;
 
-// Products of bf16 are all that its instruction does.
-bool takes_other_dtype(const AttentionData& data, const std::string& implementation) {
+// Implementations whose instruction multiplies only bf16.
+bool refuses_dtype(const AttentionData& data, const std::string& implementation) {
   if (implementation == kAuto || data.problem().dtype == DType::kBF16) return false;
   const Isa isa = isa_of_kernel(implementation);
   return isa == Isa::kAvx512Bf16 || isa == Isa::kAmxBf16;
@@ -127,8 +98,8 @@ bool takes_other_dtype(const AttentionData& data, const std::string& implementat
 
 class KernelBench {
  public:
-  KernelBench(const KernelSettings& settings, const Progress& progress)
-      : settings_(settings), progress_(progress), axes_(parse(settings)) {
+  KernelBench(const KernelSettings& settings, const Progress& progress, Outcome& outcome)
+      : settings_(settings), progress_(progress), outcome_(outcome), axes_(parse(settings)) {
     table_.columns = columns();
   }
 
@@ -139,9 +110,9 @@ class KernelBench {
         const SampledReference reference(data);
         Tensor o(data.problem().dtype, data.q.shape());
         for (const std::string& implementation : axes_.implementations) {
-          // Where all of either are wanted, pairs that do not go together are not missed.
+          // With all of either, pairs that do not fit are left out silently.
           const bool all = axes_.all_implementations || axes_.all_dtypes;
-          if (all && takes_other_dtype(data, implementation)) continue;
+          if (all && refuses_dtype(data, implementation)) continue;
           for (const std::string& softmax : axes_.softmaxes) {
             for (const int threads : axes_.threads) {
               run_case(shape, data, reference, o, {dtype, implementation, softmax, threads});
@@ -150,18 +121,14 @@ class KernelBench {
         }
       }
     }
-  }
-
-  Table& table() { return table_; }
-  const Outcome& outcome() const { return outcome_; }
-
-  // A report without a figure is a failure, whatever its rows say.
-  void require_figures() {
+    // A report without any figure is a failure.
     if (timed_ > 0 || outcome_.wrong > 0 || outcome_.unmeasured > 0) return;
     outcome_.add_unmeasured("none of the implementations did any of the shapes; the notes say why");
   }
 
-  // For what was measured at two lengths or more, one head, no mask, D = 128.
+  Table& table() { return table_; }
+
+  // Of cases with one head, no mask, D = 128, at two lengths or more.
   std::vector<LinePlot> plots() const {
     std::vector<LinePlot> plots;
     for (const auto& [key, lines] : lines_) {
@@ -224,48 +191,46 @@ class KernelBench {
       progress_(fmt::format("{}x{}x{}x{} {} {} {} on {}", shape.batch, shape.queries, shape.heads, shape.head_dim,
                             choice.dtype, choice.implementation, choice.softmax, counted(choice.threads, "thread")));
     }
-    std::vector<Cell> row = {shape.batch,    shape.queries,          shape.keys,   shape.heads,
-                             shape.head_dim, mask_text(shape),       choice.dtype, choice.implementation,
-                             choice.softmax, int64_t{choice.threads}};
-    row.resize(table_.columns.size());
+    table_.begin_row({shape.batch, shape.queries, shape.keys, shape.heads, shape.head_dim, mask_text(shape),
+                      choice.dtype, choice.implementation, choice.softmax, int64_t{choice.threads}});
     FlashProblem problem = data.problem();
-    problem.softmax = softmax_of(choice.softmax);
+    problem.softmax = choice.softmax == "online"         ? kernels::Softmax::kOnline
+                      : choice.softmax == "exact_online" ? kernels::Softmax::kExactOnline
+                                                         : kernels::Softmax::kFixedMax;
     std::string note;
     if (choice.implementation != kAuto) {
       problem.implementation = choice.implementation;
       note = FlashAttention::refusal(problem, choice.implementation);
-      // Among all, one that this machine lacks is a row that says so; the user's own choice has to be.
+      // With all implementations a row says that this machine cannot run one; one named by the user is a failure.
       if (!note.empty() && !axes_.all_implementations) {
         outcome_.add_unmeasured(fmt::format("implementation '{}' {}", choice.implementation, note));
       }
     }
     if (note.empty() && choice.implementation == "scalar" && axes_.all_implementations &&
         data.flop() > kMostScalarFlop) {
-      note = "left out: slow; implementation=scalar times it";
+      note = "not timed: slow; implementation=scalar times it";
     }
     if (note.empty()) {
       try {
-        note = time(problem, data, reference, o, choice, shape, row);
+        note = time(problem, data, reference, o, choice, shape);
       } catch (const Error& error) {
         note = error.what();
         outcome_.add_unmeasured(note);
       }
     }
-    if (!note.empty()) row.back() = note;
-    table_.add(std::move(row));
+    if (!note.empty()) table_.set("note", note);
   }
 
-  // Fills the row. Returns its note: what is wrong, where something is; then nothing was timed.
+  // Fills the row. Returns its note: what is wrong with the result, if anything; then nothing was timed.
   std::string time(const FlashProblem& problem, const AttentionData& data, const SampledReference& reference, Tensor& o,
-                   const Choice& choice, const problems::AttentionShape& shape, std::vector<Cell>& row) {
+                   const Choice& choice, const problems::AttentionShape& shape) {
     const FlashAttention attention(problem);
     Stream stream(choice.threads);
-    const auto set = [&](const char* key, Cell value) { table_.cell(row, key) = std::move(value); };
-    set("implementation", attention.implementation());
+    table_.set("implementation", attention.implementation());
     const std::vector<kernels::TileCandidate> tiles_of = tile_candidates(problem);
-    if (!tiles_of.empty()) {  // the table's first; the scalar kernel has none
-      set("block_q", tiles_of.front().sizes.query);
-      set("block_kv", tiles_of.front().sizes.keys);
+    if (!tiles_of.empty()) {  // the first is the table's; the scalar kernel has none
+      table_.set("block_q", tiles_of.front().sizes.query);
+      table_.set("block_kv", tiles_of.front().sizes.keys);
     }
     const Isa isa = isa_of_kernel(attention.implementation());
     kernels::TileCounts tiles;
@@ -273,10 +238,10 @@ class KernelBench {
     struct Wrong {};
     const auto check = [&] {
       const Verdict verdict = reference.check(o);
-      set("tiles_fixed", tiles.fixed);
-      set("tiles_online", tiles.online);
-      set("rel_l2", verdict.relative_l2);
-      set("tolerance", verdict.tolerance);
+      table_.set("tiles_fixed", tiles.fixed);
+      table_.set("tiles_online", tiles.online);
+      table_.set("rel_l2", verdict.relative_l2);
+      table_.set("tolerance", verdict.tolerance);
       note = verdict.note();
       if (!note.empty()) throw Wrong();
     };
@@ -291,25 +256,24 @@ class KernelBench {
       ++outcome_.wrong;
       return note;
     }
-    add_times(repeats, data, choice, shape, set);
+    add_times(repeats, data, choice, shape);
     return note;
   }
 
-  template <typename Set>
   void add_times(const std::vector<PairedRepeat>& repeats, const AttentionData& data, const Choice& choice,
-                 const problems::AttentionShape& shape, const Set& set) {
-    const std::vector<double> seconds = each(repeats, [](const PairedRepeat& r) { return r.seconds; });
-    const std::vector<double> fractions = each(repeats, [](const PairedRepeat& r) { return r.fraction; });
+                 const problems::AttentionShape& shape) {
+    const std::vector<double> seconds = each(repeats, &PairedRepeat::seconds);
+    const std::vector<double> fractions = each(repeats, &PairedRepeat::fraction);
     const double gflops = data.flop() / minimum(seconds) * 1e-9;
-    set("seconds_min", minimum(seconds));
-    set("seconds_median", median(seconds));
-    set("gflops", gflops);
-    set("peak_gflops", median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; })) * 1e-9);
-    set("fraction_min", minimum(fractions));
-    set("fraction", median(fractions));
-    set("fraction_max", maximum(fractions));
-    if (choice.threads == 1) set("cpu", median(each(repeats, [](const PairedRepeat& r) { return r.cpu_fraction; })));
-    set("repeats", static_cast<int64_t>(repeats.size()));
+    table_.set("seconds_min", minimum(seconds));
+    table_.set("seconds_median", median(seconds));
+    table_.set("gflops", gflops);
+    table_.set("peak_gflops", median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; })) * 1e-9);
+    table_.set("fraction_min", minimum(fractions));
+    table_.set("fraction", median(fractions));
+    table_.set("fraction_max", maximum(fractions));
+    if (choice.threads == 1) table_.set("cpu", median(each(repeats, &PairedRepeat::cpu_fraction)));
+    table_.set("repeats", static_cast<int64_t>(repeats.size()));
     ++timed_;
     if (shape.heads == 1 && shape.batch == 1 && shape.head_dim == 128 && shape.queries == shape.keys &&
         data.problem().mask == kernels::MaskKind::kNone) {
@@ -319,7 +283,7 @@ class KernelBench {
     }
   }
 
-  // Ascending in length; the first counts where a shape stands in two groups.
+  // In ascending order of length; of a shape that is in two groups the first counts.
   void remember(const PlotKey& key, const std::string& name, const Measured& point) {
     Lines& lines = lines_[key];
     auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == name; });
@@ -333,12 +297,12 @@ class KernelBench {
 
   const KernelSettings& settings_;
   const Progress& progress_;
+  Outcome& outcome_;
   Axes axes_;
   Table table_;
   std::map<PlotKey, Lines> lines_;
   std::vector<std::string> names_;  // of all lines
   int timed_ = 0;                   // rows
-  Outcome outcome_;
 };
 
 }  // namespace
@@ -351,33 +315,32 @@ OptionSet describe(KernelSettings& settings) {
             ":kv=N, :lengths=SHARE or :mask=SHARE after it")
       .text("dtype", settings.dtype, "bf16, float32 or all")
       .text("implementation", settings.implementation,
-            "names, all that can run here, or auto: the one that is taken where none is named")
+            "names, all that can run here, or auto: the one that is used unless one is named")
       .text("softmax", settings.softmax, "online, exact_online, fixed_max or all")
-      .text("threads", settings.threads, "thread counts; 'all' is every one this process has")
+      .text("threads", settings.threads, "thread counts; 'all' is all that this process may use")
       .integer("repeat", settings.repeat, {0, 10000},
                "timed repeats; 0: five, or three where one takes more than a second")
-      .number("seconds", settings.seconds, {0, 3600}, "repeat until so much time went into each case")
-      .number("window", settings.window, {0.0001, 60},
-              "the least a repeat and the peak windows beside it last, in seconds: short runs are repeated inside");
+      .number("seconds", settings.seconds, {0, 3600}, "repeat for at least this long in each case")
+      .number(
+          "window", settings.window, {0.0001, 60},
+          "minimum duration of a repeat and of the peak windows around it, in seconds: short runs are repeated inside");
   return options;
 }
 
 Section bench_kernel(const KernelSettings& settings, const Progress& progress, Outcome& outcome) {
-  KernelBench bench(settings, progress);
+  KernelBench bench(settings, progress, outcome);
   bench.run();
-  bench.require_figures();
-  outcome.add(bench.outcome());
   Section section;
   section.name = "kernel";
   section.title = "Flash attention on this CPU";
   section.note =
-      "Exact attention, 4·Sq·(valid keys)·D floating-point operations a head. Every result was compared with the "
+      "Exact attention, 4·Sq·(valid keys)·D floating-point operations per head. Every result was compared with the "
       "float64 definition (a sample of rows where there are many) before it was timed. 'of peak' is the median over "
-      "the repeats of operations a second over those of the instruction set's multiply-adds, measured on the same "
+      "the repeats of operations per second, relative to the instruction set's multiply-adds measured on the same "
       "threads right before and after each repeat for as long as the repeat, at most " +
       fmt::format("{:.0f} s; ", kLongestPeakWindow) +
-      "'cpu' is the same by the thread's own CPU time, which others on the machine disturb less. GFLOP/s are those of "
-      "the least time. Tile sizes are those of the built-in table, not of the user's tile cache (zoetrope tune).";
+      "'cpu' is the same by the thread's CPU time, which other processes disturb less. GFLOP/s are those of the least "
+      "time. Tile sizes are from the built-in table, not from the user's tile cache (zoetrope tune).";
   section.line_plots = bench.plots();
   section.highlights = bench.highlights();
   section.table = std::move(bench.table());

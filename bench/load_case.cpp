@@ -1,5 +1,5 @@
-// `bench load`: from a checkpoint in the page cache to a transformer that has done its first forward, without what that
-// forward costs by itself; and the same again from a cache of converted weights.
+// `bench load`: from a checkpoint in the page cache to the end of the transformer's first forward, minus the time of a
+// forward by itself; and the same from a cache of converted weights.
 #include <fstream>
 #include <optional>
 
@@ -9,6 +9,7 @@
 #include "bench/forward_inputs.h"
 #include "bench/machine.h"
 #include "bench/model_check.h"
+#include "bench/peak.h"
 #include "bench/published.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
@@ -20,15 +21,15 @@
 namespace zoetrope::bench {
 namespace {
 
-constexpr size_t kCopyBytes = size_t{256} << 20;  // far beyond any cache
+constexpr size_t kCopyBytes = size_t{256} << 20;  // far larger than any cache
 constexpr double kCopySeconds = 0.3;
 constexpr int64_t kRepeats = 3;
 constexpr double kNever = 1e300;
-constexpr int64_t kTokensOneWay = 4;  // a forward of 16 tokens: it touches every weight and costs little else
+constexpr int64_t kTokensOneWay = 4;  // a forward of 16 tokens reads every weight and costs little else
 constexpr int64_t kTextRows = 16, kImageRows = 16;
 constexpr size_t kReadBytes = size_t{4} << 20;
 
-// Reads the files once, so that what is timed is not the disk.
+// Reads the files once, so that the disk is not timed.
 void warm_page_cache(const io::Checkpoint& checkpoint) {
   std::vector<char> buffer(kReadBytes);
   for (const std::filesystem::path& path : checkpoint.files()) {
@@ -38,15 +39,10 @@ void warm_page_cache(const io::Checkpoint& checkpoint) {
   }
 }
 
-class LoadBench {
+class LoadBench : private ModelCase {
  public:
   LoadBench(const LoadSettings& settings, const Progress& progress, Outcome& outcome)
-      : settings_(settings),
-        progress_(progress),
-        outcome_(outcome),
-        model_(Published::open(settings.published)),
-        threads_(threads_of(settings.published)),
-        stream_(threads_) {
+      : ModelCase("load:", settings.published, progress, outcome), settings_(settings) {
     table_.columns = {{"start", "start"},
                       {"dtype", "dtype"},
                       {"layers", "layers"},
@@ -66,7 +62,7 @@ class LoadBench {
                       {"note", ""}};
   }
 
-  void run() {
+  Section run() {
     copy_ = measure_copy_bandwidth(threads_, kCopyBytes, kCopySeconds);
     if (const io::Checkpoint* files = model_.checkpoint(Part::kTransformer)) {
       say("reading the files once");
@@ -79,14 +75,25 @@ class LoadBench {
       forward_ = kNever;
       measure("first", dtype, "", repeats());
       if (settings_.weight_cache.empty()) continue;
-      // Of its own dtype, so that the one that writes is the only one.
+      // A folder per dtype, so that the start that writes it is the first to use it.
       const std::string folder = (std::filesystem::path(settings_.weight_cache) / dtype).string();
       measure("writes cache", dtype, folder, 1);
       measure("from cache", dtype, folder, repeats());
     }
+    Section section;
+    section.name = "load";
+    section.title = "Loading the transformer";
+    section.note =
+        "From an opened checkpoint in the page cache to the end of a first forward of 16 tokens, minus the least time "
+        "of "
+        "a second such forward, preparation included. GB/s are of the tensors as stored, also where the cache is read "
+        "instead; 'of copy' compares them with what all threads copy in memory (memcpy, measured before). 'writes "
+        "cache' "
+        "is a start with an empty cache (written while the forward runs), 'from cache' one with a full cache; 'of the "
+        "first' compares with a start without a cache.";
+    section.table = std::move(table_);
+    return section;
   }
-
-  Section section();
 
  private:
   struct Start {
@@ -94,9 +101,6 @@ class LoadBench {
     double forward = 0;  // a second one
   };
 
-  void say(const std::string& what) const {
-    if (progress_) progress_("load: " + what);
-  }
   int64_t repeats() const { return settings_.published.repeat > 0 ? settings_.published.repeat : kRepeats; }
 
   std::shared_ptr<const wan::TransformerWeights> load(DType type, const std::shared_ptr<io::WeightCache>& cache) const {
@@ -137,7 +141,7 @@ class LoadBench {
     return start;
   }
 
-  // Weights by formula are float32.
+  // Random weights are float32.
   int64_t stored_bytes() const {
     const io::Checkpoint* files = model_.checkpoint(Part::kTransformer);
     int64_t bytes = 0;
@@ -148,13 +152,13 @@ class LoadBench {
     return bytes;
   }
 
-  // `folder`: of the cache, empty: none.
+  // `folder`: of the cache; empty: none.
   void measure(const char* name, const std::string& dtype, const std::string& folder, int64_t repeats) {
     const DType type = pipeline::dtype_of(dtype);
     std::vector<double> seconds, forwards;
     Verdict verdict;
     int64_t peak = 0;
-    std::string note;  // what the cache says of itself
+    std::string note;  // the cache's
     for (int64_t i = 0; i < repeats; ++i) {
       say(fmt::format("{} start, {}, {} of {}", name, dtype, i + 1, repeats));
       forget_peak_resident();
@@ -166,81 +170,55 @@ class LoadBench {
         cache->finish();  // the next one finds it
         for (const std::string& said : cache->take_notes()) note = said;
       }
-      if (!last || repeats == 1) peak = std::max(peak, peak_resident_bytes());  // the check takes memory of its own
+      if (!last || repeats == 1) peak = std::max(peak, peak_resident_bytes());  // not with the memory of the check
       seconds.push_back(start.seconds);
       forwards.push_back(start.forward);
     }
-    // The least of them all: a cache that is being written slows the forward that runs meanwhile.
+    // The least of them all: writing a cache slows the forward that runs at the same time.
     forward_ = std::min(forward_, minimum(forwards));
     for (double& value : seconds) value = std::max(1e-9, value - forward_);
     if (first_ == 0) first_ = median(seconds);
     const int64_t bytes = stored_bytes();
-    std::vector<Cell> row = {name, dtype, model_.transformer().num_layers, int64_t{threads_}, bytes};
-    row.resize(table_.columns.size());
-    const auto set = [&](const char* key, Cell value) { table_.cell(row, key) = std::move(value); };
-    set("rel_l2", verdict.relative_l2);
-    set("tolerance", verdict.tolerance);
+    table_.begin_row({name, dtype, model_.transformer().num_layers, int64_t{threads_}, bytes});
+    table_.set("rel_l2", verdict.relative_l2);
+    table_.set("tolerance", verdict.tolerance);
     if (!verdict.passed()) {
       ++outcome_.wrong;
-      set("note", verdict.note());
-    } else {
-      const double rate = static_cast<double>(bytes) / median(seconds);
-      set("seconds_min", minimum(seconds));
-      set("seconds_median", median(seconds));
-      set("gbs", rate * 1e-9);
-      set("copy_gbs", copy_ * 1e-9);
-      set("fraction", rate / copy_);
-      set("of_first", median(seconds) / first_);
-      set("forward_seconds", forward_);
-      set("peak_bytes", peak);
-      set("weight_bytes", parameter_bytes(model_, Part::kTransformer, type));
-      if (!note.empty()) set("note", note);
+      table_.set("note", verdict.note());
+      return;
     }
-    table_.add(std::move(row));
+    const double rate = static_cast<double>(bytes) / median(seconds);
+    table_.set("seconds_min", minimum(seconds));
+    table_.set("seconds_median", median(seconds));
+    table_.set("gbs", rate * 1e-9);
+    table_.set("copy_gbs", copy_ * 1e-9);
+    table_.set("fraction", rate / copy_);
+    table_.set("of_first", median(seconds) / first_);
+    table_.set("forward_seconds", forward_);
+    table_.set("peak_bytes", peak);
+    table_.set("weight_bytes", model_.weight_bytes(Part::kTransformer, type));
+    if (!note.empty()) table_.set("note", note);
   }
 
   const LoadSettings& settings_;
-  const Progress& progress_;
-  Outcome& outcome_;
-  Published model_;
-  int threads_;
-  Stream stream_;
-  double copy_ = 0;  // bytes a second
-  // Of the dtype at hand:
+  double copy_ = 0;  // bytes per second
+  // Of the current dtype:
   double first_ = 0;         // seconds of a start without a cache
   double forward_ = kNever;  // the least of a forward by itself
   Table table_;
 };
-
-Section LoadBench::section() {
-  Section section;
-  section.name = "load";
-  section.title = "Loading the transformer";
-  section.note =
-      "From an opened checkpoint that lies in the page cache to the end of a first forward of 16 tokens, less the "
-      "least time "
-      "of a second such forward, its preparation included. GB/s are of the tensors as stored, whatever is read "
-      "instead; 'of copy' compares them with what all threads copy in memory (memcpy, measured before). 'writes cache' "
-      "is a "
-      "start that finds an empty cache (it is written while the forward goes on), 'from cache' one that finds it full; "
-      "'of the first' compares with a start without.";
-  section.table = std::move(table_);
-  return section;
-}
 
 }  // namespace
 
 OptionSet describe(LoadSettings& settings) {
   OptionSet options = describe_published(settings.published);
   options.text("weight_cache", settings.weight_cache,
-               "a folder for converted weights: a start that writes them and starts from them are measured too");
+               "a folder for converted weights: a start that writes it and starts from it are measured, too");
   return options;
 }
 
 std::vector<Section> bench_load(const LoadSettings& settings, const Progress& progress, Outcome& outcome) {
-  LoadBench bench(settings, progress, outcome);
-  bench.run();
-  return {bench.section()};
+  return {LoadBench(settings, progress, outcome).run()};
 }
 
 }  // namespace zoetrope::bench

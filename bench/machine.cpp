@@ -24,7 +24,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// "48K L1d, 2048K L2, 32M shared L3" of the first core, as far as the system tells.
+// "48K L1d, 2048K L2, 32M L3" of the first core, as far as the system reports them.
 std::string caches() {
   std::string text;
   for (int index = 0; index < 8; ++index) {

@@ -1,4 +1,4 @@
-// What the numbers were measured on, for the head of every report, and the most memory that this process had resident.
+// The machine that the numbers were measured on, for the head of every report, and the peak memory of this process.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,8 @@ namespace zoetrope::bench {
 // Name and value, for people: CPU, cores, caches, memory, instruction sets, system, compiler, version, time.
 std::vector<std::pair<std::string, std::string>> describe_machine();
 
-// Anonymous and file pages alike, since the system's record began anew, which gives freed memory back first: what is
-// resident then is the least it can show. Apart from trace::ResidentMeter because a case of a benchmark may clear the
-// system's record, and a run of a user's may not.
+// The peak of resident memory, file pages included, since forget_peak_resident(), which first returns freed memory to
+// the system. Not trace::ResidentMeter: a benchmark may clear the system's record of the peak, a user's run may not.
 void forget_peak_resident();
 int64_t peak_resident_bytes();  // VmHWM
 

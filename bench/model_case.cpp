@@ -1,6 +1,4 @@
-// `bench model`: one forward of the transformer as a denoising step calls it (batch 1, whole sequence, one process).
-#include <cmath>
-
+// `bench model`: one forward of the transformer as in a denoising step (batch 1, whole sequence, one process).
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/forward_inputs.h"
@@ -9,7 +7,6 @@
 #include "bench/whole_model.h"
 #include "bench/words.h"
 #include "models/wan/model_flops.h"
-#include "models/wan/transformer/transformer.h"
 #include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
@@ -18,14 +15,13 @@ namespace {
 constexpr int kMostFrames = 100000;
 
 constexpr const char* kNote =
-    "Batch 1, 512 text rows and an image's 257 or 514 where the model looks at one, whose keys and values are made "
-    "before, as once a prompt in a run. GFLOP are those that "
-    "are "
-    "executed (bench/model_flops.h). 'of peak' is the median over the repeats of operations a second over those of "
-    "the fastest multiply-adds that this machine has for the dtype, measured right before and after each repeat. "
-    "'resident' is the most memory that the process had while it read or made the weights and computed, file pages "
-    "included; 'above' what of it is more than the parameters in the dtype. Before timing, a few tokens went through "
-    "the same weights and first block, last block and head were compared with float64.";
+    "Batch 1, 512 text rows and an image's 257 or 514 where the model takes one, whose keys and values are computed "
+    "before, as in a run, once per prompt. GFLOP are those that are executed (models/wan/model_flops.h). 'of peak' is "
+    "the median over the repeats of operations per second, relative to the fastest multiply-adds that this machine has "
+    "for the dtype, measured right before and after each repeat. 'resident' is the most memory of the process while it "
+    "read or generated the weights and computed, file pages included; 'above' is the part of it above the weights in "
+    "the dtype. Before timing, a few tokens went through the same weights, and the first block, the last block and the "
+    "head were compared with float64.";
 
 class ModelBench : private WholeModel {
  public:
@@ -42,24 +38,19 @@ class ModelBench : private WholeModel {
                    {{"num_frames", "frames"}, {"dtype", "dtype"}}),
         settings_(settings) {}
 
-  void run() {
+  std::vector<Section> run() {
     const std::vector<int> frames = parse_counts("num_frames", settings_.num_frames, 1, kMostFrames);
-    for (const int count : frames)
-      model_.latent_of(settings_.height, settings_.width, count);  // refused before anything long begins
+    for (const int count : frames) model_.latent_of(settings_.height, settings_.width, count);  // refused early
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
-      say(fmt::format("{}: making weights", dtype));
+      say(dtype + ": loading weights");
       forget_peak_resident();
-      const DType type = pipeline::dtype_of(dtype);
       const auto source = model_.source(Part::kTransformer, threads_);
-      const auto weights =
-          wan::TransformerWeights::load(model_.transformer(), std::make_shared<io::Weights>(source), type);
+      const auto weights = wan::TransformerWeights::load(model_.transformer(), std::make_shared<io::Weights>(source),
+                                                         pipeline::dtype_of(dtype));
       const int64_t load_peak = peak_resident_bytes();
       for (const int count : frames) run_case(count, dtype, source, weights, load_peak);
     }
-  }
-
-  std::vector<Section> sections() {
-    return WholeModel::sections({"A forward of the transformer", kNote, "Where the time of the last forward went"});
+    return sections("A forward of the transformer", kNote, "Where the time of the last forward went");
   }
 
  private:
@@ -67,33 +58,20 @@ class ModelBench : private WholeModel {
                 const std::shared_ptr<const wan::TransformerWeights>& weights, int64_t load_peak) {
     const wan::TransformerConfig& config = weights->config;
     const Shape latent = model_.latent_of(settings_.height, settings_.width, frames);
-    const int64_t tokens = wan::token_grid(config, latent).tokens();
     const ForwardSize size{.latent = latent, .text_rows = kRunTextRows, .image_rows = kRunImageRows};
+    const int64_t tokens = wan::token_grid(config, latent).tokens();
     const double flop = wan::forward_flop(config, tokens, kRunTextRows, image_rows(config, size)).total();
     say(fmt::format("{} {} tokens: {:.2f} TFLOP", dtype, tokens, flop * 1e-12));
-    Verdict verdict;
-    Timed timed;
-    with_whole_sequence(config, tokens, weights->dtype, stream_, [&](attention::ContextAttention& attention) {
-      wan::Transformer transformer(weights, stream_);
-      transformer.prepare(latent, 1, attention);
-      const ForwardInputs inputs(config, size, weights->dtype);
-      const Tensor velocity(weights->dtype, {1, tokens, config.patch_output_dim()});
-      inputs.give(transformer);
-      const std::vector<float> timesteps{kRunTimestep};
-      timed = time(
-          weights->dtype, flop, [&] { transformer.forward(inputs.latents, timesteps, velocity); },
-          [&] {
-            say(fmt::format("{} {} tokens: checking", dtype, tokens));
-            return check_transformer(weights, source, stream_);
-          },
-          [&] { return degenerate(velocity); }, verdict);
+    with_forward(weights, size, stream_, [&](const std::function<void()>& forward, const TensorView& velocity) {
+      const auto check = [&] {
+        say(fmt::format("{} {} tokens: checking", dtype, tokens));
+        return check_transformer(weights, source, stream_);
+      };
+      measure(
+          {Part::kTransformer, weights->dtype, flop, forward, check, [&] { return degenerate(velocity); }, load_peak},
+          {settings_.height, settings_.width, frames, tokens, config.num_layers, dtype, int64_t{threads_}, load_peak},
+          {frames, dtype});
     });
-    timed.figures.peak_bytes = std::max(timed.figures.peak_bytes, load_peak);
-    std::vector<Cell> row =
-        row_of({settings_.height, settings_.width, frames, tokens, config.num_layers, dtype, int64_t{threads_}}, timed,
-               flop, Part::kTransformer, weights->dtype, verdict);
-    table_.cell(row, "load_peak_bytes") = load_peak;
-    add(std::move(row), timed, {frames, dtype});
   }
 
   const ModelSettings& settings_;
@@ -110,9 +88,7 @@ OptionSet describe(ModelSettings& settings) {
 }
 
 std::vector<Section> bench_model(const ModelSettings& settings, const Progress& progress, Outcome& outcome) {
-  ModelBench bench(settings, progress, outcome);
-  bench.run();
-  return bench.sections();
+  return ModelBench(settings, progress, outcome).run();
 }
 
 }  // namespace zoetrope::bench

@@ -25,16 +25,16 @@ using wan::reference::rows_of;
 
 constexpr double kFloatUnit = 0x1p-24, kBFloatUnit = 0x1p-9;
 
-// Of a block or layer whose longest sum has so many terms. Rounding points on the longest way through one: norm,
-// projection, head norm, rotation, scores, probabilities, attention, projection, gate and sum, some of them twice in
-// the three branches. Each is off by at most u relative to its own norm, and norms of branches add up to no more than
-// that of the sum times a small factor. Sums of K terms in float32 are off by √K·u where roundings are independent.
+// Of a block or layer whose longest sum has `terms` terms. Roundings on the longest path through one: norm, projection,
+// head norm, rotation, scores, probabilities, attention, projection, gate and sum, some of them twice in the three
+// branches. Each has an error of at most u relative to its own norm, and norms of branches add up to no more than that
+// of the sum times a small factor. Sums of K terms in float32 have an error of √K·u where roundings are independent.
 double stage_tolerance(int64_t terms, DType dtype) {
   constexpr double kRoundings = 16;
   return kRoundings * (std::sqrt(static_cast<double>(terms)) * kFloatUnit + (dtype == DType::kBF16 ? kBFloatUnit : 0));
 }
 
-// A model's stages compared with the reference's, each from what the model itself computed before it.
+// Compares a model's stages with the reference's, each starting from the values that the model itself computed.
 class Comparison {
  public:
   Comparison(int64_t terms, DType dtype) { verdict_.tolerance = stage_tolerance(terms, dtype); }
@@ -45,7 +45,7 @@ class Comparison {
   }
   const Rows& value(const std::string& name) const {
     const auto found = values_.find(name);
-    ZT_CHECK(found != values_.end(), "the model does not show '{}'", name);
+    ZT_CHECK(found != values_.end(), "the model does not report '{}'", name);
     return found->second;
   }
   const Rows& block(int64_t index) const { return value(fmt::format("block.{}", index)); }
@@ -69,7 +69,7 @@ class Comparison {
 constexpr int64_t kTextRows = 5, kImageRows = 3, kControlFrames = 1;
 constexpr float kTimestep = 500;
 
-// What a block of the model's stream hands on: its own result, and the hint that follows it.
+// The stream after a block of the model: its result plus the hint that follows it.
 Rows stream_after(const Comparison& compare, const wan::TransformerConfig& config, int64_t block) {
   if (block < 0) return compare.value("patch_embedding");
   Rows x = compare.block(block);
@@ -79,14 +79,14 @@ Rows stream_after(const Comparison& compare, const wan::TransformerConfig& confi
   return x;
 }
 
-// The control stream's beginning, its first and last block and their hints.
+// The control stream: its start, its first and last block, and their hints.
 void compare_control(Comparison& compare, const wan::reference::Transformer& reference,
                      const wan::TransformerConfig& config, const ForwardInputs& inputs,
                      const wan::reference::Transformer::Context& context, const Grid& grid) {
   const Rows& x = compare.value("patch_embedding");
   const Rows cells = reference.cells(inputs.control, {kControlFrames, grid.height, grid.width});
   compare.stage("vace_patch_embedding", reference.control_patches(cells));
-  // Where the control video has ended, rows of zero.
+  // Padded with rows of zeros beyond the end of the control video.
   const Rows& patches = compare.value("vace_patch_embedding");
   Rows padded(patches.features, x.rows);
   for (int64_t f = 0; f < patches.features; ++f) std::copy_n(patches.feature(f), patches.rows, padded.feature(f));
@@ -164,7 +164,7 @@ int64_t convolutions(const wan::CoderLayout& layout) {
 Verdict check_vae_decoder(const std::shared_ptr<const wan::VaeWeights>& weights,
                           const std::shared_ptr<const io::WeightSource>& source, DType dtype, Stream& stream) {
   constexpr int64_t kFrames = 2, kHeight = 1, kWidth = 2;  // latent cells
-  constexpr double kRoundingsOfConvolution = 3;            // of what it reads, of what it gives, of the norm behind it
+  constexpr double kRoundingsOfConvolution = 3;            // of its input, its output, and the norm after it
   const wan::VaeConfig& config = weights->config();
   const Tensor latents(DType::kF32, {config.z_dim, kFrames, kHeight, kWidth});
   fill_normal(latents, 3);
@@ -172,8 +172,7 @@ Verdict check_vae_decoder(const std::shared_ptr<const wan::VaeWeights>& weights,
   const Tensor expected =
       wan::reference::decode<double>(config, parameters, latents, {.parameters = rounding_of(dtype)});
 
-  // Independent roundings add as the root of their number; a random walk strays beyond four times that once in ten
-  // thousand.
+  // n independent roundings add up to √n times one; a random walk exceeds four times that once in ten thousand.
   const wan::CoderLayout layout = wan::decoder_layout(config);
   const double terms = 27.0 * static_cast<double>(layout.in.out);
   const double unit = dtype == DType::kBF16 ? kBFloatUnit : std::sqrt(terms) * kFloatUnit;
@@ -202,8 +201,8 @@ Verdict check_vae_decoder(const std::shared_ptr<const wan::VaeWeights>& weights,
 
 namespace {
 
-// The ids' rows of the embedding. A table of gigabytes that is nowhere to look into is not made for this: no rows then,
-// and the first layer goes unchecked.
+// The ids' rows of the embedding; no rows where the table is gigabytes of random weights: it is not generated for this,
+// and the first layer is not checked.
 Rows embed(const io::WeightSource& source, const encoders::TextEncoderConfig& config, const std::vector<int32_t>& ids,
            DType dtype) {
   constexpr int64_t kMostTableElements = int64_t{1} << 26;
@@ -261,8 +260,8 @@ std::string degenerate(const TensorView& result) {
   }
   const auto count = static_cast<double>(rows.values.size());
   const double variance = square / count - sum / count * (sum / count);
-  // Rounding alone leaves that much of values that are all alike.
-  if (!(variance > 1e-12 * square / count)) return "WRONG: all values are alike";
+  // Rounding alone leaves this much variance in equal values.
+  if (!(variance > 1e-12 * square / count)) return "WRONG: all values are equal";
   return {};
 }
 

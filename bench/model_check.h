@@ -1,6 +1,6 @@
-// Whether a model that is about to be timed computes what it should: a small piece through the very weights and code
-// that are timed, compared with the float64 model (models/wan/reference). Not a substitute for the
-// golden tests: those compare with recorded runs of the reference, these take any weights, random ones too.
+// Checks that a model that is about to be timed computes correctly: a small input through the same weights and code,
+// compared with the float64 model (models/wan/reference). The golden tests compare with recorded runs of the reference;
+// these checks take any weights, random ones too.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@
 
 namespace zoetrope::bench {
 
-// A few tokens, embedded and through the first and the last block and the head; what a stage starts from is what the
-// model itself made, so that errors do not add up. The verdict is of the stage that comes nearest to its tolerance.
+// A few tokens through the embedding, the first and the last block, and the head. Each stage starts from the values
+// that the model itself computed, so that errors do not add up. The verdict is of the stage with the largest error.
 Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& weights,
                           const std::shared_ptr<const io::WeightSource>& source, Stream& stream);
 
-// Two latent frames of 1 × 2 cells, decoded.
+// Decodes two latent frames of 1 × 2 cells.
 Verdict check_vae_decoder(const std::shared_ptr<const wan::VaeWeights>& weights,
                           const std::shared_ptr<const io::WeightSource>& source, DType dtype, Stream& stream);
 
@@ -28,7 +28,7 @@ Verdict check_vae_decoder(const std::shared_ptr<const wan::VaeWeights>& weights,
 Verdict check_text_encoder(encoders::TextEncoder& encoder, const std::shared_ptr<const io::WeightSource>& source,
                            DType dtype, Stream& stream);
 
-// Of a result that is too large to compare: every value is finite and they are not all alike.
-std::string degenerate(const TensorView& result);  // empty, or what is wrong with it
+// For a result that is too large to compare: what is wrong if a value is not finite or all are equal; else empty.
+std::string degenerate(const TensorView& result);
 
 }  // namespace zoetrope::bench

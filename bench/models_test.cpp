@@ -12,8 +12,7 @@
 #include "base/test_folder.h"
 #include "bench/machine.h"
 #include "bench/model_check.h"
-#include "bench/operations.h"
-#include "bench/published.h"
+#include "bench/whole_model.h"
 #include "io/checkpoint.h"
 #include "io/random_weights.h"
 #include "models/encoders/cost.h"
@@ -189,7 +188,7 @@ TEST(Degenerate, ResultsAreFound) {
   x.data<float>()[4] = std::numeric_limits<float>::infinity();
   EXPECT_THAT(degenerate(x), ::testing::HasSubstr("not finite"));
   std::fill_n(x.data<float>(), 6, 0.75f);
-  EXPECT_THAT(degenerate(x), ::testing::HasSubstr("alike"));
+  EXPECT_THAT(degenerate(x), ::testing::HasSubstr("equal"));
 }
 
 TEST(Published, ShortenedModelsKeepTheirFirstLayers) {
@@ -198,8 +197,8 @@ TEST(Published, ShortenedModelsKeepTheirFirstLayers) {
   const Published model = Published::open(settings);
   EXPECT_EQ(model.transformer().num_layers, 1);
   EXPECT_EQ(model.text_encoder().num_layers, 1);
-  EXPECT_LT(parameter_bytes(model, Part::kTransformer, DType::kBF16),
-            parameter_bytes(Published::open(tiny("checkpoint")), Part::kTransformer, DType::kBF16));
+  EXPECT_LT(model.weight_bytes(Part::kTransformer, DType::kBF16),
+            Published::open(tiny("checkpoint")).weight_bytes(Part::kTransformer, DType::kBF16));
   settings.layers = 5;
   EXPECT_THAT(error_of([&] { Published::open(settings); }), ::testing::HasSubstr("layers=5"));
 }

@@ -1,6 +1,6 @@
-// `bench numerics`: how far every path is from the float64 definition. Random data against length, and rows whose
-// scores all sit near zero while the bound of fixed-max grows towards its gate: those lose everything but their largest
-// term when a gate is too wide. Times nothing.
+// `bench numerics`: the error of every implementation and softmax against the float64 definition, for random data by
+// length, and for rows whose scores are all near zero while the bound of fixed-max grows towards its gate: with too
+// wide a gate these would lose all but their largest term. Times nothing.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "bench/attention_data.h"
 #include "bench/cases.h"
-#include "bench/plot.h"
 #include "bench/words.h"
 #include "device/stream.h"
 #include "pipeline/dtype_name.h"
@@ -32,7 +31,7 @@ struct Path {
 constexpr std::pair<const char*, Softmax> kSoftmaxes[] = {
     {"online", Softmax::kOnline}, {"exact_online", Softmax::kExactOnline}, {"fixed_max", Softmax::kFixedMax}};
 
-// Half a unit in the last place of the output: what rounding o alone costs at most.
+// Half a unit in the last place of the output: the largest error of rounding o alone.
 double unit(DType dtype) { return dtype == DType::kBF16 ? 0x1p-9 : 0x1p-24; }
 const char* unit_name(DType dtype) { return dtype == DType::kBF16 ? "2^-9" : "2^-24"; }
 const char* dtype_word(DType dtype) { return dtype == DType::kBF16 ? "bf16" : "f32"; }
@@ -44,15 +43,15 @@ void set(const TensorView& x, int64_t token, int64_t d, double value) {
   });
 }
 
-// Two keys far out along one axis, on both sides of the mean; queries along other axes, so that every score stays near
-// zero, with β = ‖q‖·ρ·scale·log₂e as wanted.
-void aim_beside_far_keys(AttentionData& data, double beta) {
+// Sets two keys far from the mean, on both sides of it along one axis, and queries along other axes, so that every
+// score stays near zero with β = ‖q‖·ρ·scale·log₂e.
+void set_far_keys(AttentionData& data, double beta) {
   constexpr double kFar = 64, kLog2E = 1.4426950408889634;
   const int64_t keys = data.k.extent(1), head_dim = data.k.extent(3);
   for (int64_t j = 0; j < keys; ++j) set(data.k, j, 0, 0);
   set(data.k, 1, 0, kFar);
   set(data.k, keys - 2, 0, -kFar);
-  // The far keys' other elements are as random as everyone's, so ρ is a little above kFar.
+  // The far keys' other elements are random like those of all keys, so ρ is a little above kFar.
   const double radius = std::sqrt(kFar * kFar + static_cast<double>(head_dim));
   const double norm = beta / (radius * static_cast<double>(data.problem().scale) * kLog2E);
   for (int64_t i = 0; i < data.q.extent(1); ++i) {
@@ -63,8 +62,8 @@ void aim_beside_far_keys(AttentionData& data, double beta) {
 
 class NumericsBench {
  public:
-  NumericsBench(const NumericsSettings& settings, const Progress& progress)
-      : settings_(settings), progress_(progress), stream_(available_threads()) {
+  NumericsBench(const NumericsSettings& settings, const Progress& progress, Outcome& outcome)
+      : settings_(settings), progress_(progress), outcome_(outcome), stream_(available_threads()) {
     table_.columns = {{"data", "data"},
                       {"dtype", "dtype"},
                       {"implementation", "implementation"},
@@ -90,7 +89,6 @@ class NumericsBench {
 
   Table& table() { return table_; }
   std::vector<LinePlot>& plots() { return plots_; }
-  int wrong() const { return wrong_; }
 
  private:
   std::vector<Path> paths(const AttentionData& data) const {
@@ -131,9 +129,9 @@ class NumericsBench {
     for (const double beta : {8.0, 16.0, 32.0, 64.0, 96.0, 128.0, 160.0, 192.0, 210.0, 230.0, 250.0}) {
       constexpr int64_t kTokens = 1024;
       AttentionData data({"numerics", 1, 256, kTokens, 1, settings_.head_dim}, dtype);
-      aim_beside_far_keys(data, beta);
+      set_far_keys(data, beta);
       const SampledReference reference(data, settings_.rows);
-      // The implementation that runs when none is forced.
+      // The implementation that runs unless one is forced.
       const std::string fastest = FlashAttention(data.problem()).implementation();
       for (const Path& path : paths(data)) {
         if (path.implementation != fastest) continue;
@@ -156,7 +154,7 @@ class NumericsBench {
     const Tensor o(problem.dtype, data.q.shape());
     const kernels::TileCounts tiles = FlashAttention(problem).attend(stream_, data.q, data.block(), o);
     const Verdict verdict = reference.check(o);
-    if (!verdict.passed()) ++wrong_;
+    if (!verdict.passed()) ++outcome_.wrong;
     Cell note;
     if (!verdict.passed()) note = verdict.note();
     const double units = verdict.relative_l2 / unit(problem.dtype);
@@ -185,10 +183,10 @@ class NumericsBench {
 
   const NumericsSettings& settings_;
   const Progress& progress_;
+  Outcome& outcome_;
   Stream stream_;
   Table table_;
   std::vector<LinePlot> plots_;
-  int wrong_ = 0;
 };
 
 }  // namespace
@@ -197,22 +195,23 @@ OptionSet describe(NumericsSettings& settings) {
   OptionSet options;
   options.text("tokens", settings.tokens, "sequence lengths, ascending")
       .integer("head_dim", settings.head_dim, {2, 1024}, "D")
-      .integer("rows", settings.rows, {1, 1 << 20}, "query rows that are compared with the float64 definition")
+      .integer("rows", settings.rows, {1, 1 << 20}, "query rows compared with the float64 definition")
       .text("dtype", settings.dtype, "bf16, float32 or all");
   return options;
 }
 
 Section bench_numerics(const NumericsSettings& settings, const Progress& progress, Outcome& outcome) {
-  NumericsBench bench(settings, progress);
+  NumericsBench bench(settings, progress, outcome);
   bench.run();
-  outcome.wrong += bench.wrong();
   Section section;
   section.name = "numerics";
   section.title = "Errors against the float64 definition";
   section.note =
-      "Relative L2 of sampled rows against softmax in float64, also in units of 2^-24 (f32) and 2^-9 (bf16), which is "
-      "what rounding the output alone may cost. 'near zero': two keys far from the others give fixed-max softmax a "
-      "bound β on exponents that are all near zero; beyond its gate rows go online. A plot has room for eight paths; "
+      "Relative L2 of sampled rows against softmax in float64, also in units of 2^-24 (f32) and 2^-9 (bf16), the "
+      "largest "
+      "error of rounding the output alone. 'near zero': two keys far from the others give fixed-max softmax a bound β "
+      "on "
+      "exponents that are all near zero; beyond its gate rows use online softmax. A plot shows at most eight lines; "
       "the "
       "table has all.";
   section.line_plots = std::move(bench.plots());

@@ -7,7 +7,8 @@
 namespace zoetrope::bench {
 namespace {
 
-// Eight colours that stay apart for colour-blind eyes, one set for each background; text and marks read them by class.
+// Eight colours that colour-blind readers can distinguish, one set for each background; text and marks use them by
+// class.
 constexpr const char* kColours = R"css(
 :root{--page:#f7f7f5;--card:#ffffff;--ink:#171715;--soft:#52524e;--faint:#77776f;--rule:#dcdcd5;
 --grid:#e7e7e1;--head:#f1f1ec;--bad:#b3261e;
@@ -61,7 +62,7 @@ pre{margin:0 0 20px;padding:12px 14px;background:var(--head);border:1px solid va
 line-height:1.6;white-space:pre-wrap;overflow-wrap:anywhere}
 )css";
 
-// Rows: a name and a lane each, in a column when there is no room beside one another.
+// Rows: a name and a lane each, one above the other on narrow pages.
 constexpr const char* kRowStyle = R"css(
 .rows{font-size:13px;color:var(--soft);font-variant-numeric:tabular-nums}
 .row{display:grid;grid-template-columns:min(var(--name),34%) 1fr;gap:0 10px;align-items:center;padding:4px 0}
@@ -91,7 +92,7 @@ white-space:normal;min-width:0;overflow-wrap:anywhere}
 td:empty{display:none}td::before{content:attr(data-heading);color:var(--faint);font-weight:400}}
 )css";
 
-// What plots need, on the page and by themselves.
+// For plots on the page and in files of their own.
 std::string plot_style() {
   std::string css = std::string(kColours) + kPlotStyle;
   for (size_t i = 0; i < kMostSeries; ++i) {
@@ -106,64 +107,51 @@ std::string page_style() {
   return css + "@media print{body{background:#fff}section,.machine{break-inside:avoid}.table{max-height:none}}\n";
 }
 
-// What stands for a series in the plot and its name; 22 × 14 units.
 struct LegendEntry {
-  std::string drawing, name;
+  std::string drawing;  // of a line or a bar; 22 × 14 units
+  std::string name;
 };
 
-LegendEntry legend_entry(size_t series, const std::string& name, bool line) {
-  constexpr const char* kMarks[] = {"<circle cx=\"11\" cy=\"7\" r=\"4.5\"/>", "<path d=\"M7 3h8v8h-8z\"/>",
-                                    "<path d=\"M11 1l5.5 9.5h-11z\"/>",
-                                    "<path d=\"M11 1.5l5.5 5.5l-5.5 5.5l-5.5 -5.5z\"/>"};
-  if (!line) return {fmt::format("<path class=\"bar s{}\" d=\"M5 1h12v12h-12z\"/>", series), name};
-  return {fmt::format("<path class=\"line s{}\" d=\"M1 7H21\"/><g class=\"mark s{}\">{}</g>", series, series,
-                      kMarks[series % 4]),
-          name};
+template <typename Item>
+std::vector<LegendEntry> legend(const std::vector<Item>& items, bool lines) {
+  std::vector<LegendEntry> entries;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const size_t slot = slot_of(items, i);
+    entries.push_back({lines ? fmt::format("<path class=\"line s{}\" d=\"M1 7H21\"/>", slot) + mark_svg(slot, 11, 7, "")
+                             : fmt::format("<path class=\"bar s{}\" d=\"M5 1h12v12h-12z\"/>", slot),
+                       items[i].name});
+  }
+  return entries;
 }
 
-// A plot, of SVG or HTML, with what says which is which.
+// A plot, SVG or HTML, with its legend.
 struct Figure {
   std::string id, title, plot;
-  std::vector<LegendEntry> legend;  // empty for a single series: the title names it
+  std::vector<LegendEntry> legend;
 };
 
+// A single series has no legend: the title names it.
 std::vector<Figure> figures(const Section& section) {
   std::vector<Figure> all;
   const auto next_id = [&] { return fmt::format("{}-{}", section.name, all.size() + 1); };
   for (const LinePlot& plot : section.line_plots) {
-    Figure figure{next_id(), plot.title, line_plot_svg(plot, next_id()), {}};
-    for (size_t i = 0; plot.lines.size() > 1 && i < plot.lines.size(); ++i) {
-      figure.legend.push_back(legend_entry(slot_of(plot, i), plot.lines[i].name, true));
-    }
-    all.push_back(std::move(figure));
+    all.push_back({next_id(), plot.title, line_plot_svg(plot, next_id()), {}});
+    if (plot.lines.size() > 1) all.back().legend = legend(plot.lines, true);
   }
   for (const BarPlot& plot : section.bar_plots) {
-    Figure figure{next_id(), plot.title, bar_plot_svg(plot, next_id()), {}};
-    for (size_t i = 0; plot.series.size() > 1 && i < plot.series.size(); ++i) {
-      figure.legend.push_back(legend_entry(i, plot.series[i].name, false));
-    }
-    all.push_back(std::move(figure));
+    all.push_back({next_id(), plot.title, bar_plot_svg(plot, next_id()), {}});
+    if (plot.series.size() > 1) all.back().legend = legend(plot.series, false);
   }
   return all;
 }
 
-// Those that are as wide as the page. They stand on pages only.
+// As wide as the page; only there.
 std::vector<Figure> wide_figures(const Section& section) {
   std::vector<Figure> all;
-  const auto next_id = [&] { return fmt::format("{}-wide-{}", section.name, all.size() + 1); };
-  for (const StackedPlot& plot : section.stacked_plots) {
-    Figure figure{next_id(), plot.title, stacked_plot_html(plot), {}};
-    for (size_t i = 0; i < plot.series.size(); ++i) {
-      figure.legend.push_back(legend_entry(slot_of(plot, i), plot.series[i].name, false));
-    }
-    all.push_back(std::move(figure));
-  }
-  for (const TimelinePlot& plot : section.timelines) {
-    Figure figure{next_id(), plot.title, timeline_plot_html(plot), {}};
-    for (size_t i = 0; i < plot.kinds.size(); ++i)
-      figure.legend.push_back(legend_entry(slot_of(plot, i), plot.kinds[i].name, false));
-    all.push_back(std::move(figure));
-  }
+  for (const StackedPlot& plot : section.stacked_plots)
+    all.push_back({"", plot.title, stacked_plot_html(plot), legend(plot.series, false)});
+  for (const TimelinePlot& plot : section.timelines)
+    all.push_back({"", plot.title, timeline_plot_html(plot), legend(plot.kinds, false)});
   return all;
 }
 
@@ -178,8 +166,8 @@ std::string figure_html(const Figure& figure) {
   return html + figure.plot + "</figure>\n";
 }
 
-// The figure as a file: the page's heading and legend as text of the SVG, above the plot. On a card of its own, because
-// what shows it may be dark where the reader's system is light.
+// The figure as a file: title and legend as text of the SVG, above the plot. With a background of its own, because the
+// surrounding page may be dark where the reader's system is light.
 std::string figure_file(const Figure& figure) {
   constexpr double kMargin = 14, kEntryHeight = 20, kEntryGap = 18, kMarkWidth = 28;
   constexpr double kLetter = 6.8;  // of 12.5 px, wide ones included: SVG does not break lines

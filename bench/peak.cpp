@@ -14,7 +14,7 @@ std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flo
   };
   double estimate = timed(1);
   if (check) check();
-  // The first run touches memory for the first time: where it is short, the next ones say how many fill a window.
+  // The first run also allocates pages; if it is short, the next ones show how many runs fill a window.
   for (int round = 0; round < 2 && estimate < options.window; ++round) {
     estimate = timed(static_cast<int64_t>(std::ceil(options.window / 4 / estimate)));
   }

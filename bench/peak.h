@@ -1,5 +1,5 @@
-// Times something beside the machine's peak. The peak (machine/peak.h) is the denominator of every fraction that the
-// benchmarks print, so it is measured in the same run, on the same threads, beside what is compared with it.
+// Times something together with the machine's peak. The peak (machine/peak.h) is the denominator of every fraction that
+// the benchmarks print, so it is measured in the same run, on the same threads, right before and after each repeat.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,7 @@ using machine::Peak;
 using machine::thread_cpu_seconds;
 using machine::wall_seconds;
 
-// A peak window beside a repeat is as long as the repeat, but not longer than this: the machine's state is known by
-// then.
+// A peak window is as long as the repeat, but not longer than this: enough to know the state of the machine.
 inline constexpr double kLongestPeakWindow = 10;
 
 // One repeat of something that was timed between two windows of the peak.
@@ -37,14 +36,14 @@ struct PairedRepeat {
 
 struct PairedOptions {
   int repeats = 0;       // 0: five, or three where one takes more than a second
-  double seconds = 0;    // go on until so much time went into the runs themselves
-  double window = 0.02;  // the least a repeat and a peak window last: short runs are repeated inside one
+  double seconds = 0;    // continue until the runs have taken this long
+  double window = 0.02;  // minimum duration of a repeat and of a peak window: short runs are repeated inside
   double window_limit = kLongestPeakWindow;
 };
 
-// Times run() (which does `flop` operations on the team) by turns with the peak: window, repeat, window, repeat, …,
-// window, each window as long as the repeat (kLongestPeakWindow at most). Runs before all that are not counted; after
-// the first, check(), where there is one, looks at its result before anything is timed and may throw.
+// Times run() (`flop` operations on the team) alternating with the peak: window, repeat, window, repeat, …, window,
+// each window as long as the repeat (at most window_limit). Warm-up runs are not counted. After the first run, check()
+// may look at its result, and may throw.
 std::vector<PairedRepeat> time_beside_peak(Isa isa, ThreadTeam& team, double flop, const PairedOptions& options,
                                            const std::function<void()>& run, const std::function<void()>& check = {});
 

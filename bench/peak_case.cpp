@@ -1,4 +1,4 @@
-// `bench peak`: multiply-adds a second of every instruction set, and bytes copied a second.
+// `bench peak`: multiply-adds per second of every instruction set, and bytes copied per second.
 #include "base/error.h"
 #include "base/words.h"
 #include "bench/cases.h"
@@ -38,9 +38,10 @@ void add_copies(Table& table, const PeakSettings& settings, int threads, double 
 
 OptionSet describe(PeakSettings& settings) {
   OptionSet options;
-  options.text("threads", settings.threads, "thread counts, each measured alone; 'all' is every one this process has")
+  options
+      .text("threads", settings.threads, "thread counts, each measured alone; 'all' is all that this process may use")
       .text("sizes", settings.sizes, "bytes that each thread copies at once (K, M, G: powers of 1024)")
-      .number("seconds", settings.seconds, {0.001, 60}, "for each figure, in five windows");
+      .number("seconds", settings.seconds, {0.001, 60}, "per figure, in five windows");
   return options;
 }
 
@@ -50,18 +51,18 @@ Section bench_peak(const PeakSettings& settings, const Progress& progress) {
   section.title = "The machine's limits";
   section.note =
       "Multiply-adds on registers only (a multiply and an add count as two), all threads at once; and bytes copied per "
-      "second by all threads together, each byte counted once though it is read and written, every thread in buffers "
-      "of its own. Best and median of five windows.";
+      "second by all threads together, each byte counted once although it is read and written, every thread in its own "
+      "buffers. Best and median of five windows.";
   section.table.columns = {{"what", "what", Format::kText},           {"threads", "threads", Format::kText},
                            {"bytes", "bytes", Format::kBytes},        {"best", "best", Format::kOneDecimal},
                            {"median", "median", Format::kOneDecimal}, {"unit", "unit", Format::kText}};
   const double window = settings.seconds / kWindows;
   for (const int threads : parse_counts("threads", settings.threads, available_threads(), kMostThreads)) {
     ThreadTeam team(threads);
-    const std::string where = fmt::format("on {} thread{}", threads, threads == 1 ? "" : "s");
+    const std::string where = "on " + counted(threads, "thread");
     for (const Isa isa : all_isas()) {
       if (!isa_available(isa)) continue;
-      if (progress) progress(fmt::format("peak of {} on {}", isa_name(isa), counted(threads, "thread")));
+      if (progress) progress(fmt::format("peak of {} {}", isa_name(isa), where));
       Rates rates;
       for (int i = 0; i < kWindows; ++i) rates.values.push_back(measure_peak(isa, team, window).flops);
       rates.add_to(section.table, isa_name(isa), "GFLOP/s", threads, {}, 1e-9);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -16,7 +17,7 @@ constexpr double kLeft = 72, kRight = 14, kTop = 14, kBottom = 50;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
 constexpr double kLeastLabelDistance = 46;  // of neighbouring x labels
 constexpr double kWidestBar = 30, kGap = 2;
-constexpr double kHeadroom = 1.02;  // so that marks at the top are whole
+constexpr double kHeadroom = 1.02;  // so that marks at the top are not clipped
 
 std::string value_text(double value, bool fraction) {
   return fraction ? format_cell(value, Format::kPercent) : fmt::format("{:.4g}", value);
@@ -34,54 +35,30 @@ struct Scale {
   double y(double value) const { return kTop + kPlotHeight * (1 - std::clamp(value / top, 0.0, 1.0)); }
 };
 
-std::string open_svg(const std::string& id, const std::string& title, const std::string& description) {
-  return fmt::format(
+// The opening tag, and a horizontal grid with its labels and the title of the y axis.
+std::string open_svg(const std::string& id, const std::string& title, const std::string& description,
+                     const Scale& scale, bool fraction, const std::string& label) {
+  std::string svg = fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-labelledby=\"{}-t {}-d\">\n<title id=\"{}-t\">{}</title>\n"
-      "<desc id=\"{}-d\">{}</desc>\n",
+      "<desc id=\"{}-d\">{}; every mark shows its value.</desc>\n",
       kWidth, kHeight, id, id, id, escape_html(title), id, escape_html(description));
-}
-
-// Horizontal grid with its labels, and what the axis is called.
-std::string y_axis(const std::vector<double>& ticks, const Scale& scale, bool fraction, const std::string& label) {
-  std::string svg;
-  for (const double tick : ticks) {
+  for (const double tick : axis_ticks(scale.top)) {
+    if (tick > scale.top * (1 + 1e-9)) break;
     const double y = scale.y(tick);
     svg += fmt::format("<line class=\"{}\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
                        tick == 0 ? "axis" : "grid", kLeft, kWidth - kRight, y, y);
     svg += fmt::format("<text class=\"tick\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 8, y + 4,
                        tick_text(tick, fraction));
   }
-  svg += fmt::format(
-      "<text class=\"label\" transform=\"translate(13 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}"
-      "</text>\n",
-      kTop + kPlotHeight / 2, escape_html(label));
-  return svg;
+  return svg + fmt::format(
+                   "<text class=\"label\" transform=\"translate(13 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}"
+                   "</text>\n",
+                   kTop + kPlotHeight / 2, escape_html(label));
 }
 
 std::string x_label(const std::string& label) {
   return fmt::format("<text class=\"label\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n",
                      kLeft + kPlotWidth / 2, kHeight - 8, escape_html(label));
-}
-
-// Not colour alone tells lines apart: each series has its own mark.
-std::string mark(size_t series, double x, double y, const std::string& tooltip) {
-  constexpr double r = 4.5;
-  std::string shape;
-  switch (series % 4) {
-    case 0:
-      shape = fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\">", x, y, r);
-      return fmt::format("<g class=\"mark s{}\">{}<title>{}</title></circle></g>\n", series, shape, tooltip);
-    case 1:
-      shape = fmt::format("M{:.1f} {:.1f}h{}v{}h-{}z", x - 4, y - 4, 8, 8, 8);
-      break;
-    case 2:
-      shape = fmt::format("M{:.1f} {:.1f}l5.5 9.5h-11z", x, y - 6);
-      break;
-    default:
-      shape = fmt::format("M{:.1f} {:.1f}l5.5 5.5l-5.5 5.5l-5.5 -5.5z", x, y - 5.5);
-      break;
-  }
-  return fmt::format("<g class=\"mark s{}\"><path d=\"{}\"><title>{}</title></path></g>\n", series, shape, tooltip);
 }
 
 double top_of(double highest, double guide, bool fraction) {
@@ -92,29 +69,24 @@ double top_of(double highest, double guide, bool fraction) {
 }  // namespace
 
 std::string escape_html(const std::string& text) {
+  constexpr std::string_view kSpecial = "&<>\"'";
+  constexpr const char* kEntities[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string out;
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
+    const size_t at = kSpecial.find(c);
+    if (at == std::string_view::npos) out += c;
+    else out += kEntities[at];
   }
   return out;
+}
+
+std::string mark_svg(size_t slot, double x, double y, const std::string& tooltip) {
+  constexpr const char* kShapes[] = {"<circle r=\"4.5\"/>", "<path d=\"M-4 -4h8v8h-8z\"/>",
+                                     "<path d=\"M0 -6l5.5 9.5h-11z\"/>",
+                                     "<path d=\"M0 -5.5l5.5 5.5l-5.5 5.5l-5.5 -5.5z\"/>"};
+  return fmt::format("<g class=\"mark s{}\" transform=\"translate({:.1f} {:.1f})\">{}{}</g>\n", slot, x, y,
+                     kShapes[slot % std::size(kShapes)],
+                     tooltip.empty() ? "" : "<title>" + escape_html(tooltip) + "</title>");
 }
 
 std::vector<double> axis_ticks(double top) {
@@ -132,12 +104,6 @@ std::vector<double> axis_ticks(double top) {
   for (int i = 0; i <= count; ++i) ticks.push_back(i * step);
   return ticks;
 }
-
-size_t slot_of(const LinePlot& plot, size_t line) { return plot.lines[line].slot.value_or(line) % kMostSeries; }
-size_t slot_of(const StackedPlot& plot, size_t series) {
-  return plot.series[series].slot.value_or(series) % kMostSeries;
-}
-size_t slot_of(const TimelinePlot& plot, size_t kind) { return plot.kinds[kind].slot.value_or(kind) % kMostSeries; }
 
 std::string line_plot_svg(const LinePlot& plot, const std::string& id) {
   ZT_CHECK(plot.lines.size() <= kMostSeries, "{} lines in one plot", plot.lines.size());
@@ -157,11 +123,8 @@ std::string line_plot_svg(const LinePlot& plot, const std::string& id) {
     return kLeft + kMargin + (kPlotWidth - 2 * kMargin) * (std::log2(x) - low) / (high - low);
   };
   const Scale scale{top_of(highest, plot.guide, plot.y_is_fraction)};
-  std::string description = plot.y_label + " over " + plot.x_label + "; every mark tells its value.";
-  std::string svg = open_svg(id, plot.title, description);
-  std::vector<double> ticks = axis_ticks(scale.top);
-  while (ticks.back() > scale.top * (1 + 1e-9)) ticks.pop_back();
-  svg += y_axis(ticks, scale, plot.y_is_fraction, plot.y_label);
+  std::string svg =
+      open_svg(id, plot.title, plot.y_label + " over " + plot.x_label, scale, plot.y_is_fraction, plot.y_label);
   double last_label = -1e9;
   for (const double x : xs) {
     const double at = x_of(x);
@@ -183,13 +146,13 @@ std::string line_plot_svg(const LinePlot& plot, const std::string& id) {
     for (const LinePlot::Point& point : plot.lines[i].points) {
       path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_of(point.x), scale.y(point.y));
     }
-    svg += fmt::format("<path class=\"line s{}\" d=\"{}\"/>\n", slot_of(plot, i), path);
+    svg += fmt::format("<path class=\"line s{}\" d=\"{}\"/>\n", slot_of(plot.lines, i), path);
   }
   for (size_t i = 0; i < plot.lines.size(); ++i) {  // marks above all lines
     for (const LinePlot::Point& point : plot.lines[i].points) {
-      svg += mark(slot_of(plot, i), x_of(point.x), scale.y(point.y),
-                  escape_html(fmt::format("{}, {}: {}", plot.lines[i].name, x_text(point.x, plot.x_is_bytes),
-                                          value_text(point.y, plot.y_is_fraction))));
+      svg += mark_svg(slot_of(plot.lines, i), x_of(point.x), scale.y(point.y),
+                      fmt::format("{}, {}: {}", plot.lines[i].name, x_text(point.x, plot.x_is_bytes),
+                                  value_text(point.y, plot.y_is_fraction)));
     }
   }
   return svg + "</svg>\n";
@@ -204,10 +167,7 @@ std::string bar_plot_svg(const BarPlot& plot, const std::string& id) {
     for (const double value : series.values) highest = std::max(highest, std::isfinite(value) ? value : 0);
   }
   const Scale scale{top_of(highest, 0, plot.y_is_fraction)};
-  std::string svg = open_svg(id, plot.title, plot.y_label + " by group; every mark tells its value.");
-  std::vector<double> ticks = axis_ticks(scale.top);
-  while (ticks.back() > scale.top * (1 + 1e-9)) ticks.pop_back();
-  svg += y_axis(ticks, scale, plot.y_is_fraction, plot.y_label);
+  std::string svg = open_svg(id, plot.title, plot.y_label + " by group", scale, plot.y_is_fraction, plot.y_label);
   const double group_width = kPlotWidth / static_cast<double>(plot.groups.size());
   const auto count = static_cast<double>(plot.series.size());
   const double bar = std::min(kWidestBar, (group_width * 0.8 - kGap * (count - 1)) / count);
@@ -232,6 +192,107 @@ std::string bar_plot_svg(const BarPlot& plot, const std::string& id) {
                        kTop + kPlotHeight + 18, escape_html(plot.groups[g]));
   }
   return svg + "</svg>\n";
+}
+
+// ---- rows: segments end to end, and timelines -----------------------------------------------------------------------
+// HTML, because its text keeps its size on a narrow page, and the name of a row may have any length. The classes are
+// those of page.cpp.
+
+namespace {
+
+constexpr double kRowHeadroom = 1.01;
+constexpr double kPercent = 100;
+constexpr double kThinnest = 0.04;  // percent of a lane: thinner ones cannot be seen
+constexpr size_t kWidestName = 40;  // letters; longer ones are wrapped
+
+// Rows with a name each, over one axis from 0 to `top` below them.
+class Rows {
+ public:
+  Rows(const std::vector<std::string>& names, double top) : names_(names), ticks_(axis_ticks(top * kRowHeadroom)) {}
+
+  double percent(double value) const { return kPercent * value / ticks_.back(); }
+
+  std::string open(const std::string& kind, const std::string& title, const std::string& description) const {
+    size_t longest = 0;
+    for (const std::string& name : names_) longest = std::max(longest, name.size());
+    return fmt::format("<div class=\"rows {}\" role=\"img\" aria-label=\"{}: {}\" style=\"--name:{}ch;--ticks:{}\">\n",
+                       kind, escape_html(title), escape_html(description), std::min(longest, kWidestName) + 1,
+                       ticks_.size() - 1);
+  }
+  std::string row(size_t index, const std::string& lane) const {
+    return fmt::format("<div class=\"row\"><span class=\"name\">{}</span><span class=\"lane\">{}</span></div>\n",
+                       escape_html(names_[index]), lane);
+  }
+  std::string close(const std::string& axis) const {
+    std::string html = "<div class=\"row scale\"><span class=\"name\"></span><span class=\"lane\">";
+    for (const double tick : ticks_) html += fmt::format("<i style=\"left:{:.2f}%\">{:g}</i>", percent(tick), tick);
+    return html + fmt::format("<em>{}</em></span></div>\n</div>\n", escape_html(axis));
+  }
+
+ private:
+  const std::vector<std::string>& names_;
+  std::vector<double> ticks_;
+};
+
+std::string segment(size_t slot, double left, double width, const std::string& tooltip) {
+  return fmt::format("<i class=\"bar s{}\" style=\"left:{:.3f}%;width:{:.3f}%\" title=\"{}\"></i>", slot, left, width,
+                     escape_html(tooltip));
+}
+
+}  // namespace
+
+std::string stacked_plot_html(const StackedPlot& plot) {
+  ZT_CHECK(!plot.rows.empty() && !plot.series.empty() && plot.series.size() <= kMostSeries);
+  double most = plot.limit;
+  std::vector<double> sums(plot.rows.size());
+  for (const BarPlot::Series& series : plot.series) {
+    ZT_CHECK(series.values.size() == plot.rows.size());
+    for (size_t row = 0; row < sums.size(); ++row) sums[row] += series.values[row];
+  }
+  for (const double sum : sums) most = std::max(most, sum);
+  const Rows rows(plot.rows, most);
+  std::string html = rows.open("stacked", plot.title, plot.x_label + " by row; every segment shows its value.");
+  const std::string guide = plot.limit > 0 ? fmt::format("left:{:.3f}%", rows.percent(plot.limit)) : "";
+  if (plot.limit > 0) {
+    html += fmt::format(
+        "<div class=\"row head\"><span class=\"name\"></span><span class=\"lane\"><b "
+        "style=\"{}\">{}</b></span></div>\n",
+        guide, escape_html(plot.limit_label));
+  }
+  for (size_t row = 0; row < plot.rows.size(); ++row) {
+    std::string lane;
+    double at = 0;
+    for (size_t s = 0; s < plot.series.size(); ++s) {
+      const double value = plot.series[s].values[row];
+      if (!(value > 0)) continue;
+      lane += segment(slot_of(plot.series, s), rows.percent(at), rows.percent(value),
+                      fmt::format("{}, {}: {:.3g} {}", plot.rows[row], plot.series[s].name, value, plot.unit));
+      at += value;
+    }
+    if (plot.limit > 0) lane += fmt::format("<i class=\"guide\" style=\"{}\"></i>", guide);
+    lane += fmt::format("<b style=\"left:{:.3f}%\">{:.3g} {}</b>", rows.percent(at), at, escape_html(plot.unit));
+    html += rows.row(row, lane);
+  }
+  return html + rows.close(plot.x_label);
+}
+
+std::string timeline_plot_html(const TimelinePlot& plot) {
+  ZT_CHECK(!plot.rows.empty() && plot.kinds.size() <= kMostSeries);
+  double last = 0;
+  for (const TimelinePlot::Span& span : plot.spans) last = std::max(last, span.end);
+  const Rows rows(plot.rows, last);
+  std::vector<std::string> lanes(plot.rows.size());
+  for (const TimelinePlot::Span& span : plot.spans) {
+    ZT_CHECK(span.row < plot.rows.size() && span.kind < plot.kinds.size());
+    const double width = rows.percent(span.end - span.begin);
+    if (width < kThinnest) continue;
+    lanes[span.row] +=
+        segment(slot_of(plot.kinds, span.kind), rows.percent(span.begin), width,
+                fmt::format("{}: {:.4g} {} from {:.4g}", span.name, span.end - span.begin, plot.unit, span.begin));
+  }
+  std::string html = rows.open("timeline", plot.title, "spans over time; each shows its name.");
+  for (size_t row = 0; row < plot.rows.size(); ++row) html += rows.row(row, lanes[row]);
+  return html + rows.close(plot.unit);
 }
 
 }  // namespace zoetrope::bench

@@ -57,7 +57,7 @@ std::string number_text(double value, Format format) {
   return fmt::format("{:.4g}", value);
 }
 
-// Characters as a terminal shows them: UTF-8 continuation bytes take no room.
+// Characters as a terminal shows them: UTF-8 continuation bytes have no width.
 size_t width(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
@@ -78,10 +78,16 @@ void Table::add(std::vector<Cell> row) {
   rows.push_back(std::move(row));
 }
 
-Cell& Table::cell(std::vector<Cell>& row, std::string_view key) const {
+void Table::begin_row(std::vector<Cell> first) {
+  ZT_CHECK(first.size() <= columns.size());
+  first.resize(columns.size());
+  rows.push_back(std::move(first));
+}
+
+void Table::set(std::string_view key, Cell value) {
   const auto column = std::find_if(columns.begin(), columns.end(), [&](const Column& c) { return c.key == key; });
-  ZT_CHECK(column != columns.end() && row.size() == columns.size(), "no column '{}'", key);
-  return row[static_cast<size_t>(column - columns.begin())];
+  ZT_CHECK(column != columns.end() && !rows.empty(), "no column '{}'", key);
+  rows.back()[static_cast<size_t>(column - columns.begin())] = std::move(value);
 }
 
 std::string format_cell(const Cell& cell, Format format) {

@@ -1,5 +1,5 @@
-// What a benchmark hands back: sections of tables and plots. From one description come the table for people, the JSON
-// for programs and the page for both (page.h), so that none of them can say something else. Measures nothing.
+// The result of a benchmark: sections of tables and plots. The table on the terminal, the JSON and the page (page.h)
+// are generated from this one description, so they always agree.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ enum class Format : uint8_t {
 };
 
 struct Column {
-  std::string key;      // in JSON, where the raw value stands
+  std::string key;      // in JSON, which has the raw value
   std::string heading;  // for people
   Format format = Format::kText;
-  bool detail = false;  // on the page and in JSON only: the table for people has room for the rest
+  bool detail = false;  // on the page and in JSON only, not on the terminal
   bool prose = false;   // words that the page may break into lines
 };
 
@@ -36,10 +36,11 @@ struct Table {
   std::vector<Column> columns;
   std::vector<std::vector<Cell>> rows;
 
-  // Throws nothing, checks the row's length (ZT_CHECK).
-  void add(std::vector<Cell> row);
-  // The cell of a row under the column with this key (ZT_CHECK: there is one).
-  Cell& cell(std::vector<Cell>& row, std::string_view key) const;
+  void add(std::vector<Cell> row);  // of all columns (ZT_CHECK)
+  // A row whose first cells are these and the others empty; and a cell of that row, by the key of its column (ZT_CHECK:
+  // there is one).
+  void begin_row(std::vector<Cell> first);
+  void set(std::string_view key, Cell value);
 };
 
 std::string format_cell(const Cell& cell, Format format);
@@ -48,6 +49,8 @@ std::vector<bool> numeric_columns(const Table& table);  // some row has a number
 // Aligned columns under a heading and a rule, numbers to the right; without details and columns that are empty.
 std::string table_text(const Table& table);
 
+inline constexpr size_t kMostSeries = 8;  // of a plot: one colour each
+
 struct LinePlot {
   struct Point {
     double x = 0;
@@ -55,43 +58,42 @@ struct LinePlot {
   };
   struct Line {
     std::string name;
-    std::vector<Point> points;  // ascending in x
-    std::optional<size_t> slot =
-        std::nullopt;  // colour and mark: the same for the same thing in every plot; unset: its place
+    std::vector<Point> points;                  // ascending in x
+    std::optional<size_t> slot = std::nullopt;  // colour and mark, to be the same in every plot; unset: the index
   };
   std::string title;
   std::string x_label, y_label;
   bool x_is_bytes = false;  // ticks as 64 KiB instead of 65536
   bool y_is_fraction = false;
-  double guide = 0;         // a horizontal line at this height, where not 0
-  std::vector<Line> lines;  // at most 8: one colour each
+  double guide = 0;  // a horizontal line at this height, where not 0
+  std::vector<Line> lines;
 };
 
 struct BarPlot {
   struct Series {
     std::string name;
-    std::vector<double> values;                 // one a group
+    std::vector<double> values;                 // one per group
     std::optional<size_t> slot = std::nullopt;  // as of a line; of stacked plots
   };
   std::string title;
   std::string y_label;
   bool y_is_fraction = false;
   std::vector<std::string> groups;
-  std::vector<Series> series;  // at most 8
+  std::vector<Series> series;
 };
 
-// Rows of segments laid end to end, from left to right.
+// Rows of segments, end to end from left to right.
 struct StackedPlot {
   std::string title;
   std::string x_label;  // of the sum
-  std::string unit;     // behind values: "s", "GB"
+  std::string unit;     // of values: "s", "GB"
   double limit = 0;     // a vertical line, where not 0, called …
   std::string limit_label;
   std::vector<std::string> rows;
-  std::vector<BarPlot::Series> series;  // one value a row; at most 8
+  std::vector<BarPlot::Series> series;  // one value per row
 };
 
-// What happens when: spans on named rows.
+// Spans over time, on named rows.
 struct TimelinePlot {
   struct Span {
     size_t row = 0;
@@ -106,7 +108,7 @@ struct TimelinePlot {
     std::string name;
     std::optional<size_t> slot = std::nullopt;  // as of a line
   };
-  std::vector<Kind> kinds;  // a colour each, at most 8
+  std::vector<Kind> kinds;
   std::vector<Span> spans;
 };
 
@@ -114,7 +116,7 @@ struct Section {
   std::string name;   // key in JSON: "peak", "kernel", …
   std::string title;  // for people
   std::string note;   // a paragraph: what was measured and how the columns are defined
-  std::vector<std::pair<std::string, std::string>> highlights;  // a figure and what it is, large on the page
+  std::vector<std::pair<std::string, std::string>> highlights;  // a figure and its description, large on the page
   std::string listing_title, listing;                           // lines to copy, on the page only; empty: none
   std::vector<LinePlot> line_plots;
   std::vector<BarPlot> bar_plots;
@@ -127,10 +129,10 @@ struct Report {
   // Of the page.
   std::string title = "Zoetrope: attention at the machine's limit";
   std::string subtitle =
-      "Exact attention as measured on one machine, against what that machine can do. Every result was verified before "
+      "Exact attention as measured on one machine, relative to the machine's limits. Every result was verified before "
       "it "
       "was timed.";
-  std::string facts = "The machine";                         // what is called `machine` here and in JSON
+  std::string facts = "The machine";                         // title of `machine`
   std::vector<std::pair<std::string, std::string>> machine;  // "CPU", "Intel …"
   std::vector<Section> sections;
 };

@@ -137,10 +137,12 @@ TEST(Page, PlotsAreFilesOfTheirOwnToo) {
 }
 
 TEST(Report, CellsAreFoundByTheirColumn) {
-  const Table table = small_report().sections[0].table;
-  std::vector<Cell> row(table.columns.size());
-  table.cell(row, "share") = 0.25;
-  EXPECT_EQ(std::get<double>(row[2]), 0.25);
+  Table table = small_report().sections[0].table;
+  table.begin_row({"third"});
+  table.set("share", 0.25);
+  EXPECT_EQ(std::get<std::string>(table.rows.back()[0]), "third");
+  EXPECT_EQ(std::get<double>(table.rows.back()[2]), 0.25);
+  EXPECT_EQ(table.rows.back().size(), table.columns.size());
 }
 
 TEST(Plot, EveryPointIsAMarkThatTellsItsValue) {

@@ -1,4 +1,4 @@
-// `bench shared`: a forward and a decoding beside processes that use the cores as well.
+// `bench shared`: a forward and a decoding next to processes that use the cores as well.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,6 @@
 #include "bench/published.h"
 #include "bench/statistics.h"
 #include "bench/words.h"
-#include "models/wan/transformer/transformer.h"
 #include "models/wan/vae/vae.h"
 #include "pipeline/dtype_name.h"
 
@@ -29,22 +28,24 @@ namespace {
 constexpr int kMostFrames = 100000, kMostBusy = 1000;
 
 constexpr const char* kNote =
-    "A forward of the transformer and a decoding of the VAE, alone (busy 0) and beside so many processes that compute "
-    "without end. 'fair' is by how much a pass is longer when every thread, its own and the others', gets the same "
-    "share of the cores: (threads + busy) / cores, where they are more than that. 'slower' is the median time over "
-    "that of the passes that ran alone, "
-    "'of fair' that over 'fair', 'worst' the same of the longest repeat. Alone and beside others take turns, and each "
-    "repeat is the mean of as many passes as 'seconds' has room for. Before timing, both models were compared with "
-    "float64, as in `bench model` and `bench vae`.";
+    "A forward of the transformer and a decoding of the VAE, alone (busy 0) and next to 'busy' processes that compute "
+    "without end. 'slower' is the median time relative to that of the passes that ran alone. 'fair' is how much slower "
+    "a "
+    "pass would be if every thread, its own and the others', got the same share of the cores: (threads + busy) / "
+    "cores, "
+    "where there are more threads than cores. 'of fair' is 'slower' relative to 'fair', 'worst' the same of the "
+    "longest "
+    "repeat. Passes alone and next to others alternate, and each repeat is the mean of the passes that fit into "
+    "'seconds'. Before timing, both models were compared with float64, as in `bench model` and `bench vae`.";
 
-// Only what is safe in the child of a process with threads.
+// Does only what is safe in the child of a process with threads.
 [[noreturn]] void compute(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(0);
-  for (volatile uint64_t turns = 0;;) turns = turns + 1;
+  for (volatile uint64_t count = 0;;) count = count + 1;
 }
 
-// Processes that compute without end, for as long as it lives; they end with this one, whatever ends it.
+// Processes that compute without end during the object's lifetime; they end with this process, however it ends.
 class BusyProcesses {
  public:
   explicit BusyProcesses(int count);
@@ -82,15 +83,10 @@ void BusyProcesses::end() {
   }
 }
 
-class SharedBench {
+class SharedBench : private ModelCase {
  public:
   SharedBench(const SharedSettings& settings, const Progress& progress, Outcome& outcome)
-      : settings_(settings),
-        progress_(progress),
-        outcome_(outcome),
-        model_(Published::open(settings.published)),
-        threads_(threads_of(settings.published)),
-        stream_(threads_) {
+      : ModelCase("shared", settings.published, progress, outcome), settings_(settings) {
     section_.name = "shared";
     section_.title = "A forward and a decoding on a machine that others use";
     section_.note = kNote;
@@ -114,41 +110,31 @@ class SharedBench {
     section_.bar_plots.push_back({"Median time over the fair share's", "", true, {}, {}});
   }
 
-  void run() {
+  Section run() {
     busy_ = {0};
     const std::vector<int> others = parse_counts("busy", settings_.busy, available_threads(), kMostBusy);
     busy_.insert(busy_.end(), others.begin(), others.end());
-    for (const int count : others) section_.bar_plots[0].groups.push_back(fmt::format("beside {}", count));
+    for (const int count : others) section_.bar_plots[0].groups.push_back(fmt::format("next to {}", count));
     latent_ = model_.latent_of(settings_.height, settings_.width, settings_.num_frames);
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
       run_forward(dtype);
       run_decode(dtype);
     }
+    return std::move(section_);
   }
 
-  std::vector<Section> sections() { return {std::move(section_)}; }
-
  private:
-  using Repeats = std::vector<std::vector<double>>;  // [busy][repeat], seconds a pass
+  using Repeats = std::vector<std::vector<double>>;  // [busy][repeat], seconds per pass
 
   void run_forward(const std::string& dtype) {
     const auto source = model_.source(Part::kTransformer, threads_);
     const auto weights = wan::TransformerWeights::load(model_.transformer(), std::make_shared<io::Weights>(source),
                                                        pipeline::dtype_of(dtype));
-    const wan::TransformerConfig& config = weights->config;
-    say("forward", dtype, "checking");
+    say("forward " + dtype + ": checking");
     const Verdict verdict = check_transformer(weights, source, stream_);
-    const int64_t tokens = wan::token_grid(config, latent_).tokens();
-    with_whole_sequence(config, tokens, weights->dtype, stream_, [&](attention::ContextAttention& attention) {
-      wan::Transformer transformer(weights, stream_);
-      transformer.prepare(latent_, 1, attention);
-      const ForwardInputs inputs(config, {.latent = latent_, .text_rows = kRunTextRows, .image_rows = kRunImageRows},
-                                 weights->dtype);
-      const Tensor velocity(weights->dtype, {1, tokens, config.patch_output_dim()});
-      inputs.give(transformer);
-      const std::vector<float> timesteps{kRunTimestep};
-      measure("forward", dtype, verdict, [&] { transformer.forward(inputs.latents, timesteps, velocity); });
-    });
+    with_forward(
+        weights, {.latent = latent_, .text_rows = kRunTextRows, .image_rows = kRunImageRows}, stream_,
+        [&](const std::function<void()>& forward, const TensorView&) { measure("forward", dtype, verdict, forward); });
   }
 
   void run_decode(const std::string& dtype) {
@@ -156,16 +142,12 @@ class SharedBench {
     const auto source = model_.source(Part::kVae, threads_);
     const auto weights = std::make_shared<wan::VaeWeights>(model_.vae(), std::make_shared<io::Weights>(source),
                                                            wan::VaeParts::kDecoder, type);
-    say("decode", dtype, "checking");
+    say("decode " + dtype + ": checking");
     const Verdict verdict = check_vae_decoder(weights, source, type, stream_);
     const Tensor latents(DType::kF32, {model_.vae().z_dim, latent_[0], latent_[1], latent_[2]});
     fill_normal(latents, 1);
     wan::VaeDecoder decoder(weights);
     measure("decode", dtype, verdict, [&] { decoder.decode(stream_, latents, [](int64_t, const TensorView&) {}); });
-  }
-
-  void say(const char* part, const std::string& dtype, const std::string& what) const {
-    if (progress_) progress_(fmt::format("shared {} {}: {}", part, dtype, what));
   }
 
   double time(const std::function<void()>& pass) const {
@@ -186,9 +168,9 @@ class SharedBench {
     const int64_t repeats = settings_.published.repeat > 0 ? settings_.published.repeat : kRepeats;
     for (int64_t repeat = 0; verdict.passed() && repeat < repeats; ++repeat) {
       for (size_t i = 0; i < busy_.size(); ++i) {
-        say(part, dtype, fmt::format("repeat {} of {} beside {}", repeat + 1, repeats, busy_[i]));
+        say(fmt::format("{} {}: repeat {} of {} next to {}", part, dtype, repeat + 1, repeats, busy_[i]));
         const BusyProcesses others(busy_[i]);
-        pass();  // with everybody there
+        pass();  // not timed: the other processes have started by then
         seconds[i].push_back(time(pass));
       }
     }
@@ -197,28 +179,24 @@ class SharedBench {
 
   void add(const char* part, const std::string& dtype, const Verdict& verdict, int busy,
            const std::vector<double>& seconds, const std::vector<double>& alone) {
-    const Table& table = section_.table;
-    std::vector<Cell> row{part,  settings_.height,  settings_.width, settings_.num_frames,
-                          dtype, int64_t{threads_}, int64_t{busy}};
-    row.resize(table.columns.size());
-    const auto set = [&](const char* key, Cell value) { table.cell(row, key) = std::move(value); };
-    set("rel_l2", verdict.relative_l2);
-    set("tolerance", verdict.tolerance);
-    if (!verdict.passed()) set("note", verdict.note());
-    if (!seconds.empty()) {
-      const double fair = std::max(1.0, static_cast<double>(threads_ + busy) / available_threads()) /
-                          std::max(1.0, static_cast<double>(threads_) / available_threads());
-      const double slower = median(seconds) / median(alone), most = maximum(seconds) / median(alone);
-      set("seconds_min", minimum(seconds));
-      set("seconds_median", median(seconds));
-      set("seconds_max", maximum(seconds));
-      set("slower", slower);
-      set("fair", fair);
-      set("of_fair", slower / fair);
-      set("of_fair_max", most / fair);
-      if (busy > 0) plot(fmt::format("{} {}", part, dtype), slower / fair);
-    }
-    section_.table.add(std::move(row));
+    Table& table = section_.table;
+    table.begin_row(
+        {part, settings_.height, settings_.width, settings_.num_frames, dtype, int64_t{threads_}, int64_t{busy}});
+    table.set("rel_l2", verdict.relative_l2);
+    table.set("tolerance", verdict.tolerance);
+    if (!verdict.passed()) table.set("note", verdict.note());
+    if (seconds.empty()) return;
+    const double fair = std::max(1.0, static_cast<double>(threads_ + busy) / available_threads()) /
+                        std::max(1.0, static_cast<double>(threads_) / available_threads());
+    const double slower = median(seconds) / median(alone), most = maximum(seconds) / median(alone);
+    table.set("seconds_min", minimum(seconds));
+    table.set("seconds_median", median(seconds));
+    table.set("seconds_max", maximum(seconds));
+    table.set("slower", slower);
+    table.set("fair", fair);
+    table.set("of_fair", slower / fair);
+    table.set("of_fair_max", most / fair);
+    if (busy > 0) plot(fmt::format("{} {}", part, dtype), slower / fair);
   }
 
   void plot(const std::string& name, double of_fair) {
@@ -230,11 +208,6 @@ class SharedBench {
   static constexpr int64_t kRepeats = 10;
 
   const SharedSettings& settings_;
-  const Progress& progress_;
-  Outcome& outcome_;
-  Published model_;
-  int threads_;
-  Stream stream_;
   std::vector<int> busy_;
   Shape latent_;  // frames, rows, columns
   Section section_;
@@ -244,8 +217,10 @@ class SharedBench {
 
 OptionSet describe(SharedSettings& settings) {
   OptionSet options = describe_published(settings.published, "timed repeats; 0: ten");
-  options.text("busy", settings.busy, "processes that compute beside it, one row each; alone is measured always")
-      .number("seconds", settings.seconds, {0, 3600}, "a repeat has passes for so long, one at least")
+  options
+      .text("busy", settings.busy,
+            "numbers of other processes that compute at the same time, one row each; 0 is always measured")
+      .number("seconds", settings.seconds, {0, 3600}, "duration of a repeat, at least one pass")
       .integer("height", settings.height, {1, 1 << 16}, "pixels; a multiple of 16")
       .integer("width", settings.width, {1, 1 << 16}, "pixels; a multiple of 16")
       .integer("num_frames", settings.num_frames, {1, kMostFrames}, "frames of the video, 4k + 1");
@@ -253,9 +228,7 @@ OptionSet describe(SharedSettings& settings) {
 }
 
 std::vector<Section> bench_shared(const SharedSettings& settings, const Progress& progress, Outcome& outcome) {
-  SharedBench bench(settings, progress, outcome);
-  bench.run();
-  return bench.sections();
+  return {SharedBench(settings, progress, outcome).run()};
 }
 
 }  // namespace zoetrope::bench

@@ -1,7 +1,8 @@
-// What is said of repeats: the least (what the machine can do) and the median (what it did while others used it too).
+// Statistics of repeats: the least (what the machine can do) and the median (what it did while others used it too).
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "base/error.h"
@@ -24,6 +25,14 @@ inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// get() of each of `items`.
+template <typename T, typename Get>
+std::vector<double> each(const std::vector<T>& items, const Get& get) {
+  std::vector<double> values;
+  for (const T& item : items) values.push_back(std::invoke(get, item));
+  return values;
 }
 
 }  // namespace zoetrope::bench

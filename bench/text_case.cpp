@@ -1,4 +1,4 @@
-// `bench text`: one prompt through the text encoder, whose weights are read in every pass and not kept.
+// `bench text`: one prompt through the text encoder, which reads its weights in every pass and does not keep them.
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/machine.h"
@@ -15,8 +15,16 @@ namespace zoetrope::bench {
 namespace {
 
 constexpr int kMostTokens = 512;
-constexpr size_t kCopyBytes = size_t{256} << 20;  // far beyond any cache
+constexpr size_t kCopyBytes = size_t{256} << 20;  // far larger than any cache
 constexpr double kCopySeconds = 0.3;
+
+constexpr const char* kNote =
+    "One prompt of the given number of ids, the closing one included. 'bound' is the larger of two times: reading the "
+    "layers' bytes at the rate at which all threads copy memory (memcpy, measured before), and the operations at the "
+    "peak. Random weights (weights=random) are generated, not read, and have no bound. 'resident' is the most memory "
+    "of "
+    "the process, file pages included. Before timing, the embedding, the first and the last layer and the last norm "
+    "were compared with float64.";
 
 // What a pass must read of the files: every layer, and the embedding's rows for the ids.
 int64_t stored_bytes(const io::Checkpoint& files, const encoders::TextEncoderConfig& config, int64_t ids) {
@@ -28,13 +36,6 @@ int64_t stored_bytes(const io::Checkpoint& files, const encoders::TextEncoderCon
   }
   return bytes;
 }
-
-constexpr const char* kNote =
-    "One prompt of so many ids, the closing one included. 'bound' is the larger of two times: reading the layers' "
-    "bytes at the rate at which all threads copy memory (memcpy, measured before), and the operations at the peak. "
-    "Weights by formula (weights=random) are made, not read, and have no bound. 'resident' is the most memory the "
-    "process had, file pages included. Before timing, the embedding, first and last layer and the last norm were "
-    "compared with float64.";
 
 class TextBench : private WholeModel {
  public:
@@ -51,16 +52,13 @@ class TextBench : private WholeModel {
                    {{"tokens", "tokens"}, {"dtype", "dtype"}}),
         settings_(settings) {}
 
-  void run() {
+  std::vector<Section> run() {
     const std::vector<int> counts = parse_counts("tokens", settings_.tokens, kMostTokens, kMostTokens);
     const double copy = measure_copy_bandwidth(threads_, kCopyBytes, kCopySeconds);
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
       for (const int count : counts) run_case(count, dtype, copy);
     }
-  }
-
-  std::vector<Section> sections() {
-    return WholeModel::sections({"The text encoder", kNote, "Where the time of the last pass went"});
+    return sections("The text encoder", kNote, "Where the time of the last pass went");
   }
 
  private:
@@ -77,26 +75,21 @@ class TextBench : private WholeModel {
       ids.push_back(static_cast<int32_t>(2 + i * 7919 % (config.vocab_size - 2)));
     ids.push_back(static_cast<int32_t>(config.eos_token_id));
     const Tensor out(DType::kF32, {tokens, config.d_model});
-    Verdict verdict;
-    const Timed timed = time(
-        type, flop, [&] { encoder.encode(ids, out); },
-        [&] { return check_text_encoder(encoder, source, type, stream_); }, [&] { return degenerate(out); }, verdict);
-    std::vector<Cell> row =
-        row_of({tokens, config.num_layers, dtype, int64_t{threads_}}, timed, flop, Part::kTextEncoder, type, verdict);
-    // Above the weights says nothing of an encoder that never holds them all.
-    table_.cell(row, "above_weights_bytes") = Cell();
-    const auto set = [&](const char* key, Cell value) { table_.cell(row, key) = std::move(value); };
-    if (!timed.figures.seconds.empty()) {
-      set("copy_gbs", copy * 1e-9);
-      if (const io::Checkpoint* files = model_.checkpoint(Part::kTextEncoder)) {
-        const int64_t bytes = stored_bytes(*files, config, tokens);
-        const double bound = std::max(static_cast<double>(bytes) / copy, flop / peak_of(timed));
-        set("read_bytes", bytes);
-        set("bound_seconds", bound);
-        set("ratio", median(timed.figures.seconds) / bound);
-      }
-    }
-    add(std::move(row), timed, {tokens, dtype});
+    const std::vector<PairedRepeat> repeats =
+        measure({Part::kTextEncoder, type, flop, [&] { encoder.encode(ids, out); },
+                 [&] { return check_text_encoder(encoder, source, type, stream_); }, [&] { return degenerate(out); }},
+                {tokens, config.num_layers, dtype, int64_t{threads_}}, {tokens, dtype});
+    table_.set("above_weights_bytes", {});  // has no meaning: the encoder never keeps all weights
+    if (repeats.empty()) return;
+    table_.set("copy_gbs", copy * 1e-9);
+    const io::Checkpoint* files = model_.checkpoint(Part::kTextEncoder);
+    if (files == nullptr) return;
+    const int64_t bytes = stored_bytes(*files, config, tokens);
+    const double peak = median(each(repeats, [](const PairedRepeat& r) { return r.peak.flops; }));
+    const double bound = std::max(static_cast<double>(bytes) / copy, flop / peak);
+    table_.set("read_bytes", bytes);
+    table_.set("bound_seconds", bound);
+    table_.set("ratio", median(each(repeats, &PairedRepeat::seconds)) / bound);
   }
 
   const TextSettings& settings_;
@@ -111,9 +104,7 @@ OptionSet describe(TextSettings& settings) {
 }
 
 std::vector<Section> bench_text(const TextSettings& settings, const Progress& progress, Outcome& outcome) {
-  TextBench bench(settings, progress, outcome);
-  bench.run();
-  return bench.sections();
+  return TextBench(settings, progress, outcome).run();
 }
 
 }  // namespace zoetrope::bench

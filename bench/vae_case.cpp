@@ -8,7 +8,6 @@
 #include "models/wan/model_flops.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_cost.h"
-#include "models/wan/vae/vae_layout.h"
 #include "pipeline/dtype_name.h"
 
 namespace zoetrope::bench {
@@ -17,10 +16,10 @@ namespace {
 constexpr int kMostFrames = 100000;
 
 constexpr const char* kNote =
-    "Latents to float32 frames, which are thrown away. GFLOP are those that are executed: taps of convolutions that "
-    "fall on the zeros around a clip are not, and products that nearest upsampling makes equal are done once; "
-    "dense_gflop counts them all. 'of peak', 'resident' and 'above' as in `bench model`. Before timing, a few pixels "
-    "went through the same weights and were compared with float64.";
+    "Latents to float32 frames, which are discarded. GFLOP are those that are executed: taps of convolutions on the "
+    "zeros around a clip are skipped, and results that nearest upsampling makes equal are computed once; dense_gflop "
+    "counts them all. 'of peak', 'resident' and 'above' as in `bench model`. Before timing, a few pixels went through "
+    "the same weights and were compared with float64.";
 
 class VaeBench : private WholeModel {
  public:
@@ -36,72 +35,55 @@ class VaeBench : private WholeModel {
                    {{"num_frames", "frames"}, {"dtype", "dtype"}}),
         settings_(settings) {}
 
-  void run() {
+  std::vector<Section> run() {
     const std::vector<int> frames = parse_counts("num_frames", settings_.num_frames, 1, kMostFrames);
-    for (const int count : frames) latents_of(count);
+    for (const int count : frames) latent_of(count);  // refused early
     for (const std::string& dtype : choose_dtypes("dtype", settings_.published.dtype)) {
-      say(dtype + ": making weights");
+      say(dtype + ": loading weights");
       forget_peak_resident();
-      const DType type = pipeline::dtype_of(dtype);
       const auto source = model_.source(Part::kVae, threads_);
       const auto weights = std::make_shared<wan::VaeWeights>(model_.vae(), std::make_shared<io::Weights>(source),
-                                                             wan::VaeParts::kDecoder, type);
+                                                             wan::VaeParts::kDecoder, pipeline::dtype_of(dtype));
       const int64_t load_peak = peak_resident_bytes();
       for (const int count : frames) run_case(count, dtype, source, weights, load_peak);
     }
-  }
-
-  std::vector<Section> sections() {
-    return WholeModel::sections({"The VAE's decoder", kNote, "Where the time of the last decoding went"});
+    return sections("The VAE's decoder", kNote, "Where the time of the last decoding went");
   }
 
  private:
-  Shape latents_of(int64_t frames) const {
-    const int64_t spatial = wan::spatial_factor(model_.vae()), temporal = wan::temporal_factor(model_.vae());
-    for (const auto& [key, value] : {std::pair("height", settings_.height), std::pair("width", settings_.width)}) {
-      if (value % spatial != 0) fail("{}={} is no size of this VAE: a multiple of {} is", key, value, spatial);
-    }
-    if ((frames - 1) % temporal != 0) {
-      fail("num_frames={} is no length of this VAE: a multiple of {} plus 1 is", frames, temporal);
-    }
-    return {model_.vae().z_dim, 1 + (frames - 1) / temporal, settings_.height / spatial, settings_.width / spatial};
+  Shape latent_of(int64_t frames) const {
+    return model_.latent_of(settings_.height, settings_.width, frames, Part::kVae);
   }
 
   void run_case(int64_t frames, const std::string& dtype, const std::shared_ptr<const io::WeightSource>& source,
                 const std::shared_ptr<const wan::VaeWeights>& weights, int64_t load_peak) {
     const DType type = pipeline::dtype_of(dtype);
-    const Shape shape = latents_of(frames);
-    const double dense = wan::vae_decoder_dense_flop(model_.vae(), shape[1], shape[2], shape[3]);
-    const double flop = wan::vae_decode_flops(model_.vae(), shape[1], shape[2], shape[3]);
+    const Shape latent = latent_of(frames);
+    const double dense = wan::vae_decoder_dense_flop(model_.vae(), latent[0], latent[1], latent[2]);
+    const double flop = wan::vae_decode_flops(model_.vae(), latent[0], latent[1], latent[2]);
     say(fmt::format("{} {} frames: {:.2f} TFLOP", dtype, frames, flop * 1e-12));
-    const Tensor latents(DType::kF32, shape);
+    const Tensor latents(DType::kF32, {model_.vae().z_dim, latent[0], latent[1], latent[2]});
     fill_normal(latents, 1);
     wan::VaeDecoder decoder(weights);
-    std::string bad;  // of the frames, looked at as they come
-    bool look = true;
-    int64_t made = 0;
+    std::string bad;  // what is wrong with the frames of the first run
+    bool first_run = true;
+    int64_t decoded = 0;
     const auto decode = [&] {
-      made = 0;
+      decoded = 0;
       decoder.decode(stream_, latents, [&](int64_t, const TensorView& part) {
-        made += part.extent(0);
-        if (look && bad.empty()) bad = degenerate(part);
+        decoded += part.extent(0);
+        if (first_run && bad.empty()) bad = degenerate(part);
       });
     };
-    Verdict verdict;
-    Timed timed = time(
-        type, flop, decode,
-        [&] {
-          look = false;
-          say(fmt::format("{} {} frames: checking", dtype, frames));
-          ZT_CHECK(made == frames, "{} frames of {}", made, frames);
-          return check_vae_decoder(weights, source, type, stream_);
-        },
-        [&] { return bad; }, verdict);
-    timed.figures.peak_bytes = std::max(timed.figures.peak_bytes, load_peak);
-    std::vector<Cell> row = row_of({settings_.height, settings_.width, frames, dtype, int64_t{threads_}, dense * 1e-9},
-                                   timed, flop, Part::kVae, type, verdict);
-    table_.cell(row, "load_peak_bytes") = load_peak;
-    add(std::move(row), timed, {frames, dtype});
+    const auto check = [&] {
+      first_run = false;
+      say(fmt::format("{} {} frames: checking", dtype, frames));
+      ZT_CHECK(decoded == frames, "{} frames of {}", decoded, frames);
+      return check_vae_decoder(weights, source, type, stream_);
+    };
+    measure({Part::kVae, type, flop, decode, check, [&] { return bad; }, load_peak},
+            {settings_.height, settings_.width, frames, dtype, int64_t{threads_}, dense * 1e-9, load_peak},
+            {frames, dtype});
   }
 
   const VaeSettings& settings_;
@@ -118,9 +100,7 @@ OptionSet describe(VaeSettings& settings) {
 }
 
 std::vector<Section> bench_vae(const VaeSettings& settings, const Progress& progress, Outcome& outcome) {
-  VaeBench bench(settings, progress, outcome);
-  bench.run();
-  return bench.sections();
+  return VaeBench(settings, progress, outcome).run();
 }
 
 }  // namespace zoetrope::bench

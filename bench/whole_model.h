@@ -1,56 +1,54 @@
-// What `bench model`, `vae` and `text` do alike: a model and a stream whose spans are kept, a pass that is checked and
-// timed, a table of passes and one of what their time went into. Base of the cases, which add their own columns and
-// their pass.
+// The base of `bench model`, `vae` and `text`: a pass that is checked and timed, a table of passes, and one of the time
+// per operation.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "bench/operations.h"
+#include "bench/attention_data.h"
+#include "bench/peak.h"
 #include "bench/published.h"
 
 namespace zoetrope::bench {
 
-class WholeModel {
- public:
-  WholeModel(const WholeModel&) = delete;
-  WholeModel& operator=(const WholeModel&) = delete;
-
+class WholeModel : protected ModelCase {
  protected:
-  // `own` are the columns before the common ones, `key` of them those that name a row in the table of operations.
-  WholeModel(std::string name, const PublishedSettings& published, const Progress& progress, Outcome& outcome,
+  // `own` are the columns before the common ones, `key` those of them that identify a row in the table of operations.
+  WholeModel(std::string name, const PublishedSettings& settings, const Progress& progress, Outcome& outcome,
              std::vector<Column> own, std::vector<Column> key);
 
-  void say(const std::string& what) const;
-
-  // Times `pass`, after its first run was checked: by `check`, and where that has passed by `look`, which says what is
-  // wrong with the timed result itself (empty: nothing).
-  Timed time(DType dtype, double flop, const std::function<void()>& pass, const std::function<Verdict()>& check,
-             const std::function<std::string()>& look, Verdict& verdict);
-
-  // A row of the case's own cells, the common ones filled in; other cells are empty.
-  std::vector<Cell> row_of(std::vector<Cell> own, const Timed& timed, double flop, Part part, DType dtype,
-                           const Verdict& verdict) const;
-  void add(std::vector<Cell> row, const Timed& timed, const std::vector<Cell>& key);
-
-  struct Titles {
-    const char *passes, *note, *operations;
+  struct Pass {
+    Part part;
+    DType dtype;
+    double flop;
+    std::function<void()> run;
+    std::function<Verdict()> check;           // of the same weights and code against float64
+    std::function<std::string()> degenerate;  // what is wrong with the result itself; empty: nothing
+    int64_t load_peak_bytes = 0;              // the most memory while loading
   };
-  std::vector<Section> sections(const Titles& titles);  // both tables; they are gone then
+  // Checks after the first run; a result that is wrong is not timed, and there are no repeats. Adds a row that begins
+  // with `own`, and rows of operations that begin with `key`.
+  std::vector<PairedRepeat> measure(const Pass& pass, std::vector<Cell> own, const std::vector<Cell>& key);
 
-  Published model_;
-  int threads_;
-  trace::Trace trace_;
-  Stream stream_;
+  std::vector<Section> sections(const char* title, const char* note, const char* operations_title);  // once
+
   Table table_;
 
  private:
-  std::string name_;
-  int64_t repeat_;
-  const Progress& progress_;
-  Outcome& outcome_;
   Table operations_;
 };
+
+// The span around each timed pass.
+inline constexpr const char* kPass = "pass";
+
+struct Operation {
+  std::string name;
+  int64_t calls = 0;
+  double seconds = 0;  // of its spans, without the spans inside them
+  double flop = 0;     // as the spans say; 0: unknown
+};
+// The compute lane inside the last pass, the longest operation first. Time without a span is the operation "(no span)".
+std::vector<Operation> operations_of_last_pass(const trace::Trace& trace);
 
 }  // namespace zoetrope::bench

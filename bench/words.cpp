@@ -1,8 +1,8 @@
 #include "bench/words.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <charconv>
-#include <optional>
 
 #include "base/error.h"
 #include "base/options.h"
@@ -16,30 +16,6 @@ constexpr int64_t kMostHeadDim = 1024;
 constexpr int64_t kMostBatch = 1024;
 constexpr int64_t kMostElements = int64_t{1} << 32;
 
-template <typename T>
-std::optional<T> number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 std::vector<std::string> shape_groups() {
   std::vector<std::string> groups;
   for (const problems::AttentionShape& shape : problems::kAttentionShapes) {
@@ -49,7 +25,7 @@ std::vector<std::string> shape_groups() {
 }
 
 int64_t extent(const char* key, std::string_view word, std::string_view text, const char* name, int64_t most) {
-  const auto value = number<int64_t>(text);
+  const auto value = parse_number<int64_t>(text);
   if (!value || *value < 1 || *value > most) {
     fail("{}: '{}' in '{}' is no {}; 1 to {} is", key, text, word, name, most);
   }
@@ -57,7 +33,7 @@ int64_t extent(const char* key, std::string_view word, std::string_view text, co
 }
 
 double share(const char* key, std::string_view word, std::string_view text) {
-  const auto value = number<double>(text);
+  const auto value = parse_number<double>(text);
   if (!value || !(*value > 0 && *value <= 1)) {
     fail("{}: '{}' in '{}' is no share of valid keys; a number above 0, up to 1 is", key, text, word);
   }
@@ -69,7 +45,7 @@ problems::AttentionShape parse_shape(const char* key, std::string_view word) {
   const std::vector<std::string_view> sizes = split(parts[0], 'x');
   if (sizes.size() != 4) {
     fail("{}: '{}' is neither a group ({}) nor a shape BxSxHxD such as 1x4096x2x128", key, word,
-         joined(shape_groups()));
+         fmt::join(shape_groups(), ", "));
   }
   problems::AttentionShape shape{"own", 0, 0, 0, 0, 0, 0, 0};
   shape.batch = extent(key, word, sizes[0], "batch", kMostBatch);
@@ -100,6 +76,16 @@ problems::AttentionShape parse_shape(const char* key, std::string_view word) {
 
 }  // namespace
 
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
 std::vector<std::string> split_words(const char* key, std::string_view text) {
   std::vector<std::string> words;
   for (const std::string_view word : split(text, ',')) {
@@ -116,7 +102,7 @@ std::vector<std::string> choose_words(const char* key, std::string_view text, co
     if (std::find(legal.begin(), legal.end(), word) != legal.end()) continue;
     const std::string nearest = nearest_name(word, legal);
     fail("{}: there is no '{}'{}; there are: {}, and all", key, word,
-         nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest), joined(legal));
+         nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest), fmt::join(legal, ", "));
   }
   return words;
 }
@@ -134,7 +120,7 @@ std::vector<std::string> choose_dtypes(const char* key, std::string_view text) {
 std::vector<int> parse_counts(const char* key, std::string_view text, int all, int limit) {
   std::vector<int> counts;
   for (const std::string& word : split_words(key, text)) {
-    const auto value = word == "all" ? std::optional<int>(all) : number<int>(word);
+    const auto value = word == "all" ? std::optional<int>(all) : parse_number<int>(word);
     if (!value || *value < 1 || *value > limit)
       fail("{}: '{}' is not a count from 1 to {}, nor 'all'", key, word, limit);
     if (std::find(counts.begin(), counts.end(), *value) == counts.end()) counts.push_back(*value);
@@ -149,7 +135,7 @@ std::vector<int64_t> parse_byte_sizes(const char* key, std::string_view text) {
   for (const std::string& word : split_words(key, text)) {
     const size_t unit = kUnits.find(word.back());
     const bool has_unit = unit != std::string_view::npos;
-    const auto value = number<int64_t>(std::string_view(word).substr(0, word.size() - (has_unit ? 1 : 0)));
+    const auto value = parse_number<int64_t>(std::string_view(word).substr(0, word.size() - (has_unit ? 1 : 0)));
     const int64_t scale = has_unit ? int64_t{1} << (10 * (unit + 1)) : 1;
     if (!value || *value < 1 || *value > kMost / scale) {
       fail("{}: '{}' is not a size in bytes; 65536, 64K, 16M and up to 4G are", key, word);

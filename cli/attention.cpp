@@ -1,20 +1,20 @@
-// zoetrope attention: exact attention over ranks, on tensors of a file or on random ones, timed and compared.
+// zoetrope attention: exact attention over ranks, on tensors from a file or random ones, timed and compared.
+#include "cli/attention.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <memory>
 
+#include "base/error.h"
 #include "base/print.h"
-#include "cli/attention_data.h"
-#include "cli/attention_options.h"
-#include "cli/attention_report.h"
-#include "cli/attention_run.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
 #include "io/safetensors.h"
+#include "parallel/shards.h"
 #include "pipeline/agreement.h"
 #include "trace/trace.h"
 
@@ -37,7 +37,7 @@ void parse(const std::vector<std::string>& arguments, OptionSet& set) {
 std::string help() {
   AttentionOptions options;
   return fmt::format(
-      "Keys, as key=value or in a YAML file (later wins; key=default takes back what was set before):\n{}\n{}\n"
+      "Keys, as key=value or in a YAML file (the last value counts; key=default resets a key):\n{}\n{}\n"
       "Examples:\n"
       "  zoetrope attention input=qkv.safetensors output=o.safetensors ranks=4 attention=ulysses_ring\n"
       "  zoetrope attention shape=1x4096x8x128 repeat=10 reference=true json=attention.json\n"
@@ -66,8 +66,8 @@ struct AttentionOutput {
   Tensor log_sum_exp;  // [B, Sq, H] F32; empty where it is not wanted
 };
 
-// Against the definition in float64: all query tokens, as long as Sq·Skv·H·B·D is at most kMostWork (masked keys
-// included); otherwise as many as that allows, evenly spaced.
+// The error against the definition in float64: of all query tokens if Sq·Skv·H·B·D (masked keys included) is at most
+// kMostWork; otherwise of evenly spaced ones within that limit.
 bench::Verdict compare_with_reference(const bench::AttentionData& data, const attention::Problem& problem,
                                       const AttentionOutput& output, int threads) {
   constexpr double kMostWork = 2e10;  // multiply-adds of q·k: half a minute of a core
@@ -81,7 +81,7 @@ bench::Verdict compare_with_reference(const bench::AttentionData& data, const at
       .check(output.o, output.log_sum_exp);
 }
 
-// After the ranks have computed: what is written and printed, by one process.
+// After the run: one process compares, prints and writes.
 void finish(const AttentionOptions& options, const bench::AttentionData& data, const AttentionMeasurement& measured,
             const AttentionOutput& output, const trace::Trace* trace) {
   std::optional<bench::Verdict> errors;
@@ -99,6 +99,66 @@ void finish(const AttentionOptions& options, const bench::AttentionData& data, c
   for (const std::string* path : {&options.output, &options.json, &options.trace}) {
     if (!path->empty()) print("Wrote {}\n", printable(*path));
   }
+}
+
+// What ranks of one process share, and a rank of an MPI job has for itself.
+struct AttentionRun {
+  const AttentionOptions& options;
+  const bench::AttentionData& data;
+  TensorView o;            // [B, Sq, H, D] of q's dtype; a rank writes its own tokens
+  TensorView log_sum_exp;  // [B, Sq, H] F32, likewise; empty without log_sum_exp=true
+  int threads = 1;         // per rank
+  bool shared = true;      // the ranks are threads of this process: data and o are those of all of them
+  trace::Trace* trace = nullptr;
+};
+
+void fill(const AttentionRun& run, comm::Communicator& world, Stream& stream) {
+  const bench::AttentionData& data = run.data;
+  const IndexRange own = parallel::token_shard(data.query_tokens(), world.size(), world.rank());
+  IndexRange queries = own, keys = data.cross() ? IndexRange{0, data.key_tokens()} : own;
+  // Replicated keys of one process are filled once; rank 0 of several processes needs everything, to compare.
+  if (run.shared && data.cross() && world.rank() != 0) keys = {};
+  if (!run.shared && run.options.reference && world.rank() == 0) {
+    queries = {0, data.query_tokens()};
+    keys = {0, data.key_tokens()};
+  }
+  {
+    const trace::Span span(stream.lane(), "random data");
+    fill_random(data, run.options.seed, queries, keys, stream.team());
+  }
+  world.barrier();
+}
+
+// The same choice on all ranks. In cross-attention nothing is sent, with any strategy.
+std::optional<pipeline::AutoPlan> choose(const AttentionRun& run, comm::Communicator& world, float scale) {
+  if (run.data.cross()) return std::nullopt;
+  const AttentionOptions& o = run.options;
+  const pipeline::Job job = pipeline::job_of(world, o.threads);
+  pipeline::AutoPlan planned = pipeline::agreed_plan(world, [&](const auto& heartbeat) {
+    return pipeline::choose_attention(bench::problem_of(run.data, scale), o.strategy, o.hardware, job, heartbeat);
+  });
+  if (!o.implementation.empty() && o.implementation != "auto")
+    planned.notes.push_back("its figures are those of the fastest kernel, not of implementation=" + o.implementation);
+  return planned;
+}
+
+// Collective.
+AttentionMeasurement run_attention(const AttentionRun& run, comm::Communicator& world) {
+  Stream stream(run.threads, {run.trace, world.rank(), trace::kComputeLane});
+  if (run.options.input.empty()) fill(run, world, stream);
+  const auto scale = static_cast<float>(run.options.scale.value_or(0));
+  AttentionMeasurement result;
+  result.planned = choose(run, world, scale);
+  attention::Strategy strategy = strategy_of(run.options, world.size(), run.data.q.extent(2));
+  if (result.planned) strategy.layout = parallel::ContextRequest::exactly(result.planned->layout.context);
+  bench::AttentionRank rank(world, stream, run.data, run.o, strategy, scale, run.log_sum_exp);
+  // When tracing, every repeat is one run: thousands would be useless.
+  static_cast<bench::AttentionMeasurement&>(result) = rank.time(run.options.repeat, run.trace != nullptr, [] {
+    if (interrupted()) fail("interrupted");
+  });
+  result.ranks = world.size();
+  result.threads = run.threads;
+  return result;
 }
 
 void run_in_process(const AttentionOptions& options, const bench::AttentionData& data, trace::Trace* trace) {
@@ -135,7 +195,7 @@ void run_on_mpi(const AttentionOptions& options, const OptionSet& set, const ben
     if (output.log_sum_exp) bench::gather_output(output.log_sum_exp, world);
   }
   if (trace != nullptr) comm::gather_trace(world, *trace);
-  // Rank 0 alone goes on, for as long as it takes: nobody waits for it any more.
+  // Only rank 0 continues, for as long as it takes: no other rank waits for it.
   if (world.rank() == 0) finish(options, data, measured, output, trace);
 }
 
@@ -163,8 +223,11 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
 
 }  // namespace
 
-const Command kAttention = {
-    "attention", "key=value…", "Attend over ranks: a file's q, k, v or random ones, timed and compared",
-    help,        timeout,      run};
+const Command kAttention = {"attention",
+                            "key=value…",
+                            "Compute attention over ranks, on tensors from a file or random ones; time and verify it",
+                            help,
+                            timeout,
+                            run};
 
 }  // namespace zoetrope::cli

@@ -1,5 +1,3 @@
-#include "cli/attention_data.h"
-
 #include <fmt/ranges.h>
 #include <unistd.h>
 
@@ -8,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/split_mix.h"
+#include "cli/attention.h"
 #include "io/hash.h"
 #include "parallel/shards.h"
 
@@ -38,7 +37,7 @@ class Reader {
  private:
   const io::TensorInfo& info(const char* name) const { return data_.file->info(name); }
 
-  // The mapped tensor, or a copy where it lies across the alignment of its elements.
+  // The mapped tensor, or a copy if it is not aligned.
   TensorView elements(const char* name) {
     const TensorView mapped = data_.file->tensor(name);
     if (info(name).aligned) return mapped;
@@ -87,7 +86,7 @@ class Reader {
     }
   }
 
-  // Keys for random data may be given as long as they say what the file says.
+  // Keys for random data are allowed if they agree with the file.
   void check_options() const {
     const char* dtype = data_.q.dtype() == DType::kF32 ? "float32" : "bf16";
     if (!options_.dtype.empty() && options_.dtype != dtype) {
@@ -100,7 +99,7 @@ class Reader {
 
   void check_mask_shape(const char* name, const std::vector<int64_t>& expected, const char* axes) const {
     if (info(name).extents == expected) return;
-    fail("{}: tensor '{}' is {}, but must be [{}] ({}) beside k {}", options_.input, name, extents_text(info(name)),
+    fail("{}: tensor '{}' is {}, but must be [{}] ({}) for k {}", options_.input, name, extents_text(info(name)),
          fmt::join(expected, ", "), axes, data_.k.shape().to_string());
   }
 
@@ -135,8 +134,8 @@ class Reader {
 
 // ---- random data ----
 
-// Says so where what this process touches of q, k, v and o cannot fit, before the system ends the process for it: the
-// tokens of its ranks, all keys of cross-attention, and in the one that writes o or compares it the whole of that.
+// Refuses data that do not fit, before the system kills the process. A process uses the tokens of its ranks, all keys
+// of cross-attention, and all of o, or of everything, where it writes or compares the result.
 void check_memory(const Shape& queries, const Shape& keys, DType dtype, const AttentionOptions& options,
                   const ProcessPart& part) {
   const bool compares = part.rank == 0 && options.reference, writes = part.rank == 0 && !options.output.empty();
@@ -162,7 +161,7 @@ void allocate(bench::AttentionData& data, const AttentionOptions& options, const
   }
   const DType dtype = options.dtype == "float32" ? DType::kF32 : DType::kBF16;
   check_memory(queries, keys, dtype, options, part);
-  // Not touched: the pages of other processes' tokens are never taken from the system.
+  // Uninitialized, so that the pages of other processes' tokens are never allocated.
   for (const Shape& shape : {queries, keys, keys}) data.owned.push_back(Tensor::uninitialized(dtype, shape));
   data.q = data.owned[0].view();
   data.k = data.owned[1].view();
@@ -179,7 +178,7 @@ std::string fingerprint(const bench::AttentionData& data) {
   for (const auto& [name, x] : {std::pair{"q", data.q}, {"k", data.k}, {"v", data.v}}) {
     text += fmt::format("{}={} {}\n", name, dtype_name(x.dtype()), x.shape().to_string());
     if (!data.file) continue;
-    // Other files under one name: their ends tell nearly all of them apart, for next to nothing.
+    // Different files under one name: nearly always their first or last bytes differ.
     constexpr size_t kSample = 4096;
     const std::string_view bytes(x.data<const char>(), x.bytes());
     const std::string_view last = bytes.substr(bytes.size() - std::min(bytes.size(), kSample));
@@ -202,11 +201,12 @@ bench::AttentionData open_attention_data(const AttentionOptions& options, const 
   return data;
 }
 
-void fill_random(const bench::AttentionData& data, int64_t seed, const RandomPart& part, ThreadTeam& team) {
+void fill_random(const bench::AttentionData& data, int64_t seed, IndexRange queries, IndexRange keys,
+                 ThreadTeam& team) {
   uint64_t place = static_cast<uint64_t>(seed);
   for (const TensorView* x : {&data.q, &data.k, &data.v}) {
     place += kSplitMixStep;
-    bench::fill_normal(*x, x == &data.q ? part.queries : part.keys, split_mix(place), team);
+    bench::fill_normal(*x, x == &data.q ? queries : keys, split_mix(place), team);
   }
 }
 

@@ -1,38 +1,17 @@
-#include "cli/attention_options.h"
-
-#include <charconv>
 #include <cmath>
 
 #include "attention/strategy_options.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/named_files.h"
+#include "bench/words.h"
+#include "cli/attention.h"
 #include "pipeline/generate_options.h"
 
 namespace zoetrope::cli {
 namespace {
 
 constexpr double kLargestScale = 1e38;  // float32 holds little more
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == separator) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
-std::optional<int64_t> whole_number(const std::string& text) {
-  int64_t value = 0;
-  const char* last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error != std::errc() || end != last) return std::nullopt;
-  return value;
-}
 
 }  // namespace
 
@@ -45,27 +24,29 @@ OptionSet describe_options(AttentionOptions& o) {
       .text("shape", o.shape, "instead of input: random normal data of this size, as BxSxHxD")
       .integer("kv", o.kv, {1, INT64_MAX}, "with shape: tokens of k and v; unset: those of q")
       .text("key_lengths", o.key_lengths, "with shape: valid keys, one number or one for each batch entry (5,7)")
-      .dtype("dtype", o.dtype, "with shape: of q, k, v and o; unset: bf16")
-      .integer("seed", o.seed, {0, INT64_MAX}, "with shape: of the random data");
+      .dtype("dtype", o.dtype, "with shape: dtype of q, k, v and o; unset: bf16")
+      .integer("seed", o.seed, {0, INT64_MAX}, "with shape: seed of the random data");
   set.text("hardware", o.hardware, pipeline::kHardwareHelp);
   attention::describe_strategy_options(set, o.strategy);
   set.text("implementation", o.implementation,
-           "force a kernel: amx_bf16, avx512_bf16, avx512, avx2, scalar; unset or auto: the fastest that can")
-      .number("scale", o.scale, {-kLargestScale, kLargestScale}, "of q·k; unset: 1/sqrt(D)")
-      .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; under mpirun leave it out; unset: 1")
+           "force a kernel: amx_bf16, avx512_bf16, avx512, avx2, scalar; unset or auto: the fastest that supports the "
+           "problem")
+      .number("scale", o.scale, {-kLargestScale, kLargestScale}, "scale of q·k; unset: 1/sqrt(D)")
+      .integer("ranks", o.ranks, {1, 4096}, "ranks in this process; not under mpirun; unset: 1")
       .integer(
           "threads", o.threads, {1, 4096},
           "compute threads of this process, shared by its ranks; unset: the cores of its affinity and its CPU quota")
-      .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last")
-      .integer("repeat", o.repeat, {1, 1000000}, "timed repeats, after runs that are not timed")
+      .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds that any wait for another rank may last")
+      .integer("repeat", o.repeat, {1, 1000000}, "timed repeats, after warm-up runs")
       .flag("log_sum_exp", o.log_sum_exp,
-            "compute the log-sum-exp of every row too; output= gets it as the tensor log_sum_exp [B, Sq, H] F32, and "
+            "also compute the log-sum-exp of every row; output= gets it as the tensor log_sum_exp [B, Sq, H] F32, and "
             "reference=true compares it")
-      .flag("reference", o.reference,
-            "afterwards compare o with the definition in float64, every row of it; where Sq·Skv·H·B·D is above 2e10 "
-            "evenly spaced rows")
+      .flag(
+          "reference", o.reference,
+          "afterwards compare o with the definition in float64: every row, or evenly spaced rows where Sq·Skv·H·B·D is "
+          "above 2e10")
       .text("json", o.json, "file for the measurements")
-      .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks and runs; every repeat is one run then");
+      .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks and runs; then every repeat is one run");
   return set;
 }
 
@@ -80,7 +61,7 @@ void check_options(const AttentionOptions& o) {
     fail("key_lengths={} is for random data, but input={} is given; put a tensor key_lengths [B] I64 into the file",
          o.key_lengths, o.input);
   }
-  // The engine reads zero as "the default".
+  // For the engine zero means the default.
   if (o.scale && static_cast<float>(*o.scale) == 0) {
     fail("scale={}: is zero in float32; leave scale out for 1/sqrt(D)", *o.scale);
   }
@@ -96,12 +77,12 @@ void check_files_can_be_written(const AttentionOptions& options) {
 }
 
 Shape parse_shape(const std::string& text) {
-  const std::vector<std::string> parts = split(text, 'x');
+  const std::vector<std::string_view> parts = bench::split(text, 'x');
   Shape shape;
-  int64_t bytes = 8;  // of the widest element, with room to spare
+  int64_t bytes = 8;  // of the widest element
   if (parts.size() == 4) {
-    for (const std::string& part : parts) {
-      const std::optional<int64_t> extent = whole_number(part);
+    for (const std::string_view part : parts) {
+      const std::optional<int64_t> extent = bench::parse_number<int64_t>(part);
       if (!extent) break;
       if (*extent < 1) fail("shape={}: has an extent of {}; every one must be at least 1", text, *extent);
       if (__builtin_mul_overflow(bytes, *extent, &bytes)) fail("shape={}: is larger than any memory", text);
@@ -114,8 +95,8 @@ Shape parse_shape(const std::string& text) {
 
 std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, int64_t keys) {
   std::vector<int64_t> lengths;
-  for (const std::string& part : split(text, ',')) {
-    const std::optional<int64_t> length = whole_number(part);
+  for (const std::string_view part : bench::split(text, ',')) {
+    const std::optional<int64_t> length = bench::parse_number<int64_t>(part);
     if (!length) fail("key_lengths={}: must be whole numbers separated by commas, as 5,7", text);
     if (*length < 0 || *length > keys) {
       fail("key_lengths={}: {} is out of range; there are {} keys, so 0 to {} is possible", text, *length, keys, keys);

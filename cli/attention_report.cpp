@@ -1,5 +1,3 @@
-#include "cli/attention_report.h"
-
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -8,6 +6,7 @@
 #include "base/atomic_file.h"
 #include "bench/peak.h"
 #include "bench/statistics.h"
+#include "cli/attention.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -36,7 +35,7 @@ std::string errors_text(const bench::Verdict& errors, int64_t tokens) {
   text += errors.rows == tokens ? fmt::format("all {} rows", tokens)
                                 : fmt::format("{} evenly spaced rows of {}", errors.rows, tokens);
   if (errors.nonfinite > 0) {
-    text += fmt::format("; {} elements are not finite there, of which {} are finite here", errors.nonfinite,
+    text += fmt::format("; {} elements of the definition are not finite, of which {} are finite in o", errors.nonfinite,
                         errors.nonfinite_missed);
   }
   if (errors.log_sum_exp_max_abs) text += fmt::format("; log-sum-exp: max_abs {:.3g}", *errors.log_sum_exp_max_abs);
@@ -66,13 +65,12 @@ std::string attention_text(const AttentionMeasurement& m, const bench::Attention
                       seconds_text(bench::minimum(m.seconds)), m.seconds.size());
   if (m.planned && m.planned->priced()) {
     const double predicted = m.planned->predicted.step.seconds;
-    text += fmt::format("; the median is {:+.0f} % off what was predicted", 100 * (m.seconds_median() / predicted - 1));
+    text += fmt::format("; the median is {:+.0f} % off the prediction", 100 * (m.seconds_median() / predicted - 1));
   }
   text += '\n';
-  text +=
-      fmt::format("Work: {:.4g} GFLOP, {:.1f} GFLOP/s, {:.1f} % of the peak measured beside it, {:.1f} GFLOP/s ({})\n",
-                  m.flop * 1e-9, m.flops() * 1e-9, 100 * m.flops() / m.median_peak_flops(),
-                  m.median_peak_flops() * 1e-9, bench::isa_name(bench::isa_of_kernel(m.implementation)));
+  text += fmt::format("Work: {:.4g} GFLOP, {:.1f} GFLOP/s, {:.1f} % of the peak, measured at {:.1f} GFLOP/s ({})\n",
+                      m.flop * 1e-9, m.flops() * 1e-9, 100 * m.flops() / m.median_peak_flops(),
+                      m.median_peak_flops() * 1e-9, bench::isa_name(bench::isa_of_kernel(m.implementation)));
   text += fmt::format("Tiles: {} fixed, {} online; sent between ranks: {}; longest wait of a rank: {}\n", m.tiles_fixed,
                       m.tiles_online, bytes_text(m.bytes_sent), seconds_text(bench::median(m.wait_seconds)));
   if (errors) text += errors_text(*errors, p.tokens);
@@ -119,22 +117,22 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
 }
 
 std::string attention_json_help() {
-  return "Fields of the JSON file, all of one run:\n"
-         "  seconds_min, seconds_median  of the repeats; a repeat takes as long as its slowest rank. Runs shorter\n"
-         "                               than 0.02 s are done several times in a repeat, which counts with their mean\n"
-         "  gflops           4·Sq·D·H for each valid key of a batch entry, over seconds_median, in 10^9 a second\n"
+  return "Fields of the JSON file, each for one run:\n"
+         "  seconds_min, seconds_median  over the repeats; a repeat takes as long as its slowest rank. Runs shorter "
+         "than\n"
+         "                               0.02 s are repeated within a repeat, which is their mean\n"
+         "  gflops           4·Sq·D·H for each valid key of a batch entry, over seconds_median, in 10^9 per second\n"
          "  peak_gflops      multiply-adds of the kernel's instruction set on the same threads, measured before and\n"
-         "                   after each repeat for as long as it (at most 2 s); the median\n"
+         "                   after each repeat for as long as the repeat (at most 10 s); the median\n"
          "  fraction         gflops / peak_gflops\n"
-         "  implementation   the kernel that computed\n"
-         "  tiles_fixed, tiles_online    groups of query rows × key blocks by how their softmax went, summed\n"
-         "                               over ranks\n"
+         "  implementation   the kernel that was used\n"
+         "  tiles_fixed, tiles_online    groups of query rows × key blocks by the softmax used, summed over ranks\n"
          "  bytes_sent       between ranks, summed over ranks\n"
-         "  wait_seconds     that the rank which waited longest spent waiting for others; the median of the repeats\n"
-         "  predicted_seconds  as the planner expected of what ran; not with kv\n"
+         "  wait_seconds     waiting for others, of the rank that waited longest; the median of the repeats\n"
+         "  predicted_seconds  the planner's prediction for what ran; not with kv\n"
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
          "  log_sum_exp_max_abs  with log_sum_exp=true too: the largest error of the logarithms\n"
-         "and, to tell runs apart: shape, key_tokens, valid_keys, dtype, ranks, threads_per_rank, ulysses, ring,\n"
+         "and, to identify the run: shape, key_tokens, valid_keys, dtype, ranks, threads_per_rank, ulysses, ring,\n"
          "ring_direction, softmax, head_chunks, flop, and every repeat's seconds and peak_gflops_beside.\n";
 }
 

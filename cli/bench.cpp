@@ -1,5 +1,5 @@
-// zoetrope bench: what the machine can do, and how much of it the engine reaches. Chooses the mode, parses its keys,
-// prints the tables and writes JSON and page; the measuring is in bench/.
+// zoetrope bench: the limits of the machine, and how close the engine comes. Selects the mode, parses its keys, prints
+// the tables and writes JSON and page; bench/ does the measuring.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -29,11 +29,11 @@ struct Output {
   void describe(OptionSet& options) {
     options.text("json", json, "write every figure to this file")
         .text("html", html, "write a page with plots to this file; it needs no other file and no network")
-        .text("svg", svg, "write each plot of the page to a file of this folder: MODE-1.svg, MODE-2.svg, …");
+        .text("svg", svg, "write each plot of the page to a file in this folder: MODE-1.svg, MODE-2.svg, …");
   }
 };
 
-// What one call measures. Settings at their defaults until words set them.
+// The settings of all modes; defaults until keys set them.
 struct Settings {
   bench::PeakSettings peak;
   bench::KernelSettings kernel;
@@ -58,7 +58,7 @@ struct Mode {
   const char* name;
   const char* summary;
   bool on_ranks;  // of an MPI job
-  bool in_all;    // models of published sizes are not: they take gigabytes
+  bool in_all;    // not models of published sizes: they take gigabytes
   OptionSet (*describe)(Settings&);
   std::vector<bench::Section> (*run)(Run&);
 };
@@ -66,13 +66,13 @@ struct Mode {
 std::vector<bench::Section> one(bench::Section section) { return {std::move(section)}; }
 
 constexpr Mode kModes[] = {
-    {"peak", "multiply-adds and bytes copied a second: the denominator of every fraction", false, true,
+    {"peak", "multiply-adds and bytes copied per second: the denominator of every fraction", false, true,
      [](Settings& s) { return describe(s.peak); },
      [](Run& run) { return one(bench_peak(run.settings.peak, show_progress)); }},
-    {"kernel", "flash attention by itself, every implementation side by side", false, true,
+    {"kernel", "flash attention alone, every implementation", false, true,
      [](Settings& s) { return describe(s.kernel); },
      [](Run& run) { return one(bench_kernel(run.settings.kernel, show_progress, run.outcome)); }},
-    {"numerics", "errors of every kernel and softmax against the float64 definition", false, true,
+    {"numerics", "errors of every implementation and softmax against the float64 definition", false, true,
      [](Settings& s) { return describe(s.numerics); },
      [](Run& run) { return one(bench_numerics(run.settings.numerics, show_progress, run.outcome)); }},
     {"comm", "all-to-all and ring bandwidth against message size; under mpirun over its ranks", true, true,
@@ -81,17 +81,17 @@ constexpr Mode kModes[] = {
     {"attention", "every strategy at several batch sizes; under mpirun over its ranks", true, true,
      [](Settings& s) { return describe(s.attention); },
      [](Run& run) { return one(bench_attention(run.settings.attention, run.world, show_progress, run.outcome)); }},
-    {"model", "a forward of a published transformer, with weights by formula or from a checkpoint", false, false,
+    {"model", "a forward of a published transformer, with random weights or from a checkpoint", false, false,
      [](Settings& s) { return describe(s.model); },
      [](Run& run) { return bench_model(run.settings.model, show_progress, run.outcome); }},
     {"vae", "decoding of latents by a published VAE", false, false, [](Settings& s) { return describe(s.vae); },
      [](Run& run) { return bench_vae(run.settings.vae, show_progress, run.outcome); }},
     {"text", "a prompt through a published text encoder", false, false, [](Settings& s) { return describe(s.text); },
      [](Run& run) { return bench_text(run.settings.text, show_progress, run.outcome); }},
-    {"load", "from files to a transformer that has done its first forward", false, false,
+    {"load", "loading a transformer, up to the end of its first forward", false, false,
      [](Settings& s) { return describe(s.load); },
      [](Run& run) { return bench_load(run.settings.load, show_progress, run.outcome); }},
-    {"shared", "a forward and a decoding beside busy processes, against a fair share of the cores", false, false,
+    {"shared", "a forward and a decoding next to busy processes, compared with a fair share of the cores", false, false,
      [](Settings& s) { return describe(s.shared); },
      [](Run& run) { return bench_shared(run.settings.shared, show_progress, run.outcome); }},
 };
@@ -103,10 +103,10 @@ std::string mode_names() {
   return names + kAll;
 }
 
-// `all` measures less of the kernel than the mode by itself: a quarter of an hour, not an hour.
+// `all` measures fewer shapes of the kernel than the mode alone: a quarter of an hour instead of an hour.
 void set_defaults_of_all(Settings& settings) { settings.kernel.shapes = "lengths,head_dims,primes,cross,masks"; }
 
-// Words of `all` name the mode first: kernel.shapes=small.
+// Keys of `all` begin with the mode: kernel.shapes=small.
 void parse_all(Settings& settings, const Words& words) {
   set_defaults_of_all(settings);
   OptionSet output;
@@ -140,7 +140,7 @@ void print_report(const bench::Report& report) {
   }
 }
 
-// Opened before anything is measured, so that a folder that is not there is known then.
+// Opened before anything is measured, so that a missing folder is an error early.
 void open(std::optional<AtomicFile>& file, const std::string& path) {
   if (!path.empty()) file.emplace(path);
 }
@@ -151,14 +151,14 @@ void write(std::optional<AtomicFile>& file, const std::string& text) {
   file->commit();
 }
 
-// A folder in which the first file can be written, known before anything is measured.
+// Makes the folder and checks that files can be written there, before anything is measured.
 void open_folder(std::optional<MadeFolder>& made, const std::string& folder, const Mode& first) {
   if (folder.empty()) return;
   made.emplace(folder);
   check_writable(fs::path(folder) / fmt::format("{}-1.svg", first.name));
 }
 
-// All or none of them.
+// Writes all or none of them.
 void write_drawings(const std::string& folder, const bench::Report& report) {
   if (folder.empty()) return;
   std::vector<AtomicFile> files;
@@ -167,7 +167,7 @@ void write_drawings(const std::string& folder, const bench::Report& report) {
     file.write(drawing.svg.data(), drawing.svg.size());
     file.close();
   }
-  if (files.empty()) print_error("svg={}: nothing was written, as no plot belongs to what was measured\n", folder);
+  if (files.empty()) print_error("svg={}: nothing was written, because what was measured has no plots\n", folder);
   for (AtomicFile& file : files) file.commit();
 }
 
@@ -255,6 +255,6 @@ std::string help() {
 }  // namespace
 
 const Command kBench = {
-    "bench", "MODE [key=value …]", "Measure the machine and how much of it the engine reaches", help, timeout, run};
+    "bench", "MODE [key=value …]", "Measure the machine's limits and how close the engine comes", help, timeout, run};
 
 }  // namespace zoetrope::cli

@@ -1,5 +1,5 @@
-// zoetrope calibrate: measures this machine, or the hosts of an MPI job, and writes the hardware profile that plans are
-// made with from then on. Prints what it finds as it finds it; the measuring is in bench/.
+// zoetrope calibrate: measures this machine, or the hosts of an MPI job, and writes the hardware profile that later
+// plans use. Prints each figure when it is measured; bench/ does the measuring.
 #include "bench/calibrate.h"
 
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ OptionSet describe(Options& o) {
   OptionSet set = describe(o.settings);
   set.text("output", o.output,
            "the file to write; unset: zoetrope/hardware.yml in the user's cache folder, where runs look for it, under "
-           "mpirun hardware-HOSTSxRANKS.yml beside it");
+           "mpirun hardware-HOSTSxRANKS.yml in the same folder");
   return set;
 }
 
@@ -41,7 +41,7 @@ std::string help() {
   Options options;
   return fmt::format(
       "Keys, as key=value:\n{}\n"
-      "Plans and `attention=auto` use what was measured, unless hardware= names another profile.\n"
+      "Plans and `attention=auto` use the result, unless hardware= names another profile.\n"
       "Examples:\n  zoetrope calibrate\n  mpirun -n 4 zoetrope calibrate threads=1 output=cluster.yml\n",
       describe(options).help());
 }
@@ -57,13 +57,13 @@ double timeout(const std::vector<std::string>& words) {
   return options.settings.comm_timeout;
 }
 
-// The folder of the user's cache is made; one that the user named must be there.
+// The folder of the user's cache is created; one that the user named must exist.
 fs::path output_of(const Options& options, const bench::CalibrationJob& job) {
   if (!options.output.empty()) return options.output;
   const fs::path path = job.world == nullptr ? planner::calibrated_profile_path()
                                              : planner::calibrated_profile_path(job.hosts, job.ranks_per_host);
   if (path.empty()) {
-    fail("the profile has no place: neither XDG_CACHE_HOME nor HOME names a folder; say where with output=FILE");
+    fail("the profile has no folder: neither XDG_CACHE_HOME nor HOME is set; name a file with output=FILE");
   }
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
@@ -87,7 +87,7 @@ void print_checks(const std::vector<bench::SelfCheck>& checks) {
           check.measured * 1e3, 100 * (check.predicted / check.measured - 1),
           fmt::format("± {:.1f} %", 100 * check.spread), 100 * check.speed);
   }
-  print("speed: of the cores meanwhile, as a share of the profile's peak; the prediction is at that speed\n");
+  print("speed: of the cores during the check, as a share of the profile's peak; the prediction is for that speed\n");
 }
 
 int run(const std::vector<std::string>& words, comm::Communicator* world) {
@@ -99,8 +99,8 @@ int run(const std::vector<std::string>& words, comm::Communicator* world) {
   const bool leads = world == nullptr || world->rank() == 0;
   std::optional<AtomicFile> file;
   if (leads) {
-    file.emplace(output_of(options, job));  // where it cannot be written, that is known before a minute has passed
-    print("{}, {} on each, {} of a rank\n{:<26} {:>16} {:>10}\n", counted(job.hosts, "host"),
+    file.emplace(output_of(options, job));  // so that an unwritable file is an error early
+    print("{}, {} on each, {} per rank\n{:<26} {:>16} {:>10}\n", counted(job.hosts, "host"),
           counted(job.ranks_per_host, "rank"), counted(job.threads, "thread"), "figure", "", "spread");
   }
   const bench::Calibrated result = bench::calibrate(job, show_progress, print_finding);

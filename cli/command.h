@@ -1,4 +1,4 @@
-// What the subcommands share: how each is described to main, and where its lines go. One file a subcommand.
+// The description of a subcommand for main. One file per subcommand.
 #pragma once
 
 #include <string>
@@ -16,14 +16,14 @@ struct Command {
   const char* synopsis;   // after the name, as --help shows it
   const char* summary;    // one line
   std::string (*help)();  // the keys it takes
-  // comm_timeout as these words set it, wanted before the ranks of an MPI job can talk; the default where they are
-  // wrong (run() then says so).
+  // comm_timeout from these arguments, needed before the ranks of an MPI job can communicate; the default where they
+  // are wrong (run() then reports it).
   double (*timeout)(const std::vector<std::string>& arguments);
-  // Runs with the words after the name. `world` is this process' rank of an MPI job, or null. Throws Error.
+  // Runs with the arguments after the name. `world` is this process' rank of an MPI job, or null. Throws Error.
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
 };
 
-// What `function` returns; its errors say of each key=value that they name which file or command line gave it.
+// Returns function(); in its errors each key=value is followed by the file or command line that set it.
 template <typename Function>
 auto with_origins(const OptionSet& set, Function&& function) {
   try {

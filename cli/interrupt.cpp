@@ -18,8 +18,8 @@ std::atomic<int> first = 0;
 std::atomic<bool> safe_points = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
-// mpirun passes Ctrl-C on as SIGTERM and kills a second later, which no safe point need come before: so what is
-// unfinished goes at once, and what remains of the run only has to stop.
+// mpirun forwards Ctrl-C as SIGTERM and kills a second later, possibly before the next safe point: so unfinished files
+// are removed immediately, and the rest of the run only has to stop.
 void on_signal(int number) {
   const int error = errno;
   int none = 0;
@@ -40,7 +40,7 @@ void catch_signals() {
     std::signal(number, on_signal);
   }
   std::signal(SIGXFSZ, SIG_IGN);
-  // What ends mpirun, its ranks would not notice before they next send something.
+  // Without this, ranks would notice the end of mpirun only at their next message.
   if (comm::launched_by_mpi()) prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 

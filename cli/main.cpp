@@ -1,6 +1,6 @@
-// zoetrope: the command line. Finds the subcommand, runs it here or as one rank of an MPI job, and turns errors into
-// one sentence on standard error and an exit code: 1 for errors, 2 for wrong usage, 128 + number for signals (130 for
-// Ctrl-C).
+// zoetrope: the command line. Finds the subcommand, runs it in this process or as one rank of an MPI job, and reports
+// errors as one sentence on standard error and an exit code: 1 for errors, 2 for wrong usage, 128 + number for signals
+// (130 for Ctrl-C).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -68,7 +68,7 @@ int run_command(const Command& command, const std::vector<std::string>& words) {
   return code != 0 && interrupted() ? 128 + interrupting_signal() : code;
 }
 
-// `code`, unless the answer could not be printed.
+// `code`, or 1 if the output could not be written.
 int finished(int code) {
   try {
     finish_output();
@@ -81,7 +81,7 @@ int finished(int code) {
 
 std::string help() {
   std::string text =
-      "Text to video with the Wan diffusion models, over as many ranks as there are.\n\n"
+      "Text to video with the Wan diffusion models, on one or many ranks.\n\n"
       "Usage: zoetrope COMMAND [WORD…]\n       zoetrope COMMAND --help\n       zoetrope --version\n\nCommands:\n";
   for (const Command* command : kCommands) text += fmt::format("  {:<11} {}\n", command->name, command->summary);
   return text;

@@ -1,14 +1,14 @@
 // zoetrope plan: which configuration, how fast, how much memory, and why, before anything is loaded.
 
+#include "cli/plan.h"
+
 #include <algorithm>
 #include <cstdio>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/print.h"
 #include "cli/command.h"
-#include "cli/plan_answer.h"
-#include "cli/plan_options.h"
-#include "cli/plan_report.h"
 #include "pipeline/config_folder.h"
 #include "planner/published.h"
 #include "trace/trace.h"
@@ -16,10 +16,17 @@
 namespace zoetrope::cli {
 namespace {
 
-// All layers are alike: a few are enough to see the rhythm.
+// All layers are alike: a few are enough to see the pattern.
 constexpr int64_t kTracedLayers = 4;
 
-// Of the most ranks that something fits.
+// Throws Error where it cannot be written; never leaves a partial file.
+void write(const std::string& path, const std::string& text) {
+  AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+// Of the largest number of ranks for which something fits.
 void write_timeline(const PlanReport& report, const std::string& path) {
   const auto part = std::find_if(report.parts.rbegin(), report.parts.rend(),
                                  [](const PlanPart& p) { return p.ranking.best() != nullptr; });
@@ -41,8 +48,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   }
   const PlanReport report = plan_answer(options);
   print("{}", plan_text(report, options.top));
-  if (!options.json.empty()) write_plan_json(report, options.json);
-  if (!options.report.empty()) write_plan_page(report, options.report);
+  if (!options.json.empty()) write(options.json, plan_json(report));
+  if (!options.report.empty()) write(options.report, plan_page(report));
   if (!options.trace.empty()) write_timeline(report, options.trace);
   for (const PlanPart& part : report.parts)
     if (part.ranking.best() != nullptr) return 0;

@@ -1,13 +1,10 @@
-#include "cli/plan_answer.h"
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "cli/plan_settings.h"
-#include "cli/plan_words.h"
+#include "cli/plan.h"
 #include "pipeline/admission.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
@@ -29,9 +26,9 @@ struct Machine {
   HardwareProfile hardware;
   std::string origin;
   std::vector<std::string> notes;
-  bool shares_process = false;     // ranks of a host are threads of one
-  std::optional<int64_t> threads;  // of a process; unset: as here
-  bool accelerators = false;       // devices of their own, on which other systems run too
+  bool shares_process = false;     // the ranks of a host are threads of one process
+  std::optional<int64_t> threads;  // of a process; unset: as on this machine
+  bool accelerators = false;       // not CPUs: other systems run there, too
 };
 
 void apply(HardwareProfile& hardware, const PlanOptions& options) {
@@ -39,7 +36,7 @@ void apply(HardwareProfile& hardware, const PlanOptions& options) {
   if (options.price) hardware.price_per_hour = *options.price * hardware.devices;
 }
 
-// What a plan for more ranks than the profile has devices takes for granted.
+// What a plan for more ranks than the profile has devices assumes.
 std::string growth_note(const HardwareProfile& described, const HardwareProfile& planned, int ranks) {
   const planner::LinkLevel& outer = planned.links.back();
   const int members = described.links.back().members, group = planned.devices / outer.members;
@@ -48,13 +45,13 @@ std::string growth_note(const HardwareProfile& described, const HardwareProfile&
                       : fmt::format("{} group{} of {} devices", count, count == 1 ? "" : "s", group);
   };
   return fmt::format(
-      "{} ranks are more than the {} devices of {}: planned for {} joined by '{}' ({:.4g} GB/s a port), "
+      "{} ranks are more than the {} devices of {}: planned for {} joined by '{}' ({:.4g} GB/s per port), "
       "where the profile has {}",
       ranks, described.devices, described.name, groups(outer.members), outer.name, outer.bandwidth / kGigabyte,
       groups(members));
 }
 
-// Published devices are as they are; figures of a CPU's host are shared out to the ranks.
+// Published devices are used as they are; figures of a CPU's host are rescaled to the ranks.
 Machine machine_of(const PlanOptions& options, int ranks) {
   pipeline::Job job = pipeline::job_of(ranks, options.run.threads);
   if (!options.hardware.empty()) {
@@ -64,7 +61,7 @@ Machine machine_of(const PlanOptions& options, int ranks) {
       const std::string origin = fmt::format("{} ({})", hardware.name, hardware.description);
       Machine machine{planner::with_devices(hardware, ranks), origin, {}, false, 1};
       if (ranks > hardware.devices) machine.notes.push_back(growth_note(hardware, machine.hardware, ranks));
-      // Threads of this machine say nothing of another.
+      // This machine's threads do not apply to another.
       machine.threads = options.run.threads.value_or(1);
       machine.accelerators = true;
       return machine;
@@ -80,7 +77,7 @@ Machine machine_of(const PlanOptions& options, int ranks) {
   return machine;
 }
 
-// One model at one size, whatever the machine.
+// One model at one size, on any machine.
 class Subject {
  public:
   explicit Subject(const PlanOptions& options) : options_(options), run_(options.run) {}
@@ -111,7 +108,7 @@ class Subject {
                     run_.plan.guided ? "two guidance branches" : "no guidance"),
         fmt::format("Dtypes    transformer {}, text encoder {}, VAE {}", pipeline::dtype_word(o.dtype),
                     pipeline::dtype_word(o.text_encoder_dtype), pipeline::dtype_word(o.vae_dtype))};
-    for (const std::string& line : pipeline::lora_lines(run_.model)) lines.push_back("Given     " + line);
+    for (const std::string& line : pipeline::lora_lines(run_.model)) lines.push_back("Files     " + line);
     return lines;
   }
 
@@ -153,24 +150,25 @@ void compare(std::vector<PlanPart>& parts) {
   }
 }
 
-// Where the price of a device and hour comes from.
+// The price per device and hour, and its origin.
 std::string price_text(const PlanOptions& options, const HardwareProfile& hardware) {
   const double each = hardware.price_per_hour / hardware.devices;
-  if (options.price) return fmt::format("{:.4g} a device and hour, as price= says", each);
+  if (options.price) return fmt::format("{:.4g} per device and hour, from price=", each);
   for (const auto& [key, value] : options.what_if)
-    if (key == "price_per_hour") return fmt::format("{:.4g} a device and hour, as what_if.price_per_hour says", each);
-  if (each > 0) return fmt::format("{:.4g} a device and hour, by price_per_hour of the profile", each);
-  return "not known: device-seconds stand for it, which rank alike; price= says what a device costs an hour";
+    if (key == "price_per_hour") return fmt::format("{:.4g} per device and hour, from what_if.price_per_hour", each);
+  if (each > 0) return fmt::format("{:.4g} per device and hour, from price_per_hour of the profile", each);
+  return "unknown: device-seconds are used instead, which give the same order; price= sets the price per device and "
+         "hour";
 }
 
-// Of devices one figure; a host's is shared by as many as there are.
+// One figure for devices; for CPUs it depends on how many ranks share the host.
 std::string memory_text(const std::vector<PlanPart>& parts) {
   const bool same = std::all_of(parts.begin(), parts.end(),
                                 [&](const PlanPart& part) { return part.memory_limit == parts.front().memory_limit; });
-  if (same) return parts.front().memory_limit.text() + " of memory a device";
+  if (same) return parts.front().memory_limit.text() + " of memory per device";
   std::vector<std::string> each;
   for (const PlanPart& part : parts) each.push_back(fmt::format("{} of {}", part.memory_limit.text(), part.ranks));
-  return "memory of a device: " + fmt::to_string(fmt::join(each, ", "));
+  return "memory per device: " + fmt::to_string(fmt::join(each, ", "));
 }
 
 }  // namespace

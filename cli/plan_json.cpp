@@ -1,9 +1,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/atomic_file.h"
-#include "cli/plan_report.h"
-#include "cli/plan_words.h"
+#include "cli/plan.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -120,7 +118,7 @@ Json part_json(const PlanPart& part) {
 
 }  // namespace
 
-void write_plan_json(const PlanReport& report, const std::filesystem::path& path) {
+std::string plan_json(const PlanReport& report) {
   Json what_if = Json::object();
   for (const auto& [key, value] : report.what_if) what_if[key] = value;
   Json plans = Json::array();
@@ -135,10 +133,7 @@ void write_plan_json(const PlanReport& report, const std::filesystem::path& path
                   {"notes", report.notes},
                   {"answer", report.answer},
                   {"plans", std::move(plans)}};
-  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  AtomicFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace zoetrope::cli

@@ -1,14 +1,13 @@
-#include "cli/plan_options.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/named_files.h"
 #include "base/options.h"
+#include "bench/words.h"
+#include "cli/plan.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/planned_run.h"
@@ -22,7 +21,7 @@ constexpr std::string_view kWhatIf = "what_if.";
 constexpr std::string_view kPublished = "published=";
 constexpr int kMostRanks = 4096;
 
-// As written, before anything is looked up.
+// As given, before they are parsed.
 struct Words {
   std::string ranks = "1";
   std::string objective = "latency";
@@ -32,36 +31,33 @@ struct Words {
 OptionSet describe(PlanOptions& o, Words& w) {
   OptionSet set;
   set.text("hardware", o.hardware,
-           "a name of configs/hardware/ or a profile's file; unset: what `zoetrope calibrate` measured here, else cpu")
-      .text("ranks", w.ranks, "devices to plan for, from 1 to 4096; several, as 8,16,64, make a scaling curve")
+           "a name of configs/hardware/ or a profile's file; unset: what `zoetrope calibrate` measured on this "
+           "machine, else cpu")
+      .text("ranks", w.ranks,
+            "number of devices to plan for, from 1 to 4096; several, as 8,16,64, give a scaling curve")
       .choice("objective", w.objective, {"latency", "throughput", "cost"},
-              "what is best: the time of a video over all ranks, videos an hour, or the price of a video")
+              "what to optimize: the time of one video on all ranks, videos per hour, or the price per video")
       .number("price", o.price, {1e-9, 1e9},
-              "of a device and hour, in any currency; unset: the profile's price_per_hour, if it has one")
+              "per device and hour, in any currency; unset: the profile's price_per_hour, if it has one")
       .integer("ranks_per_process", w.ranks_per_process, {1, kMostRanks},
                "ranks that share a process and its weights; unset: 1 on accelerators, all of a host on CPUs")
       .text("json", o.json, "file for all candidates")
-      .text("report", o.report, "file for a page with the breakdown, the scaling curve, memory and the time line")
-      .text("trace", o.trace, "file for the predicted time line of the best, to open beside a measured one")
-      .integer("top", o.top, {1, 1000}, "lines of each table")
-      .flag("published", o.published, "print published runs beside the model's seconds for them; stands alone");
+      .text("report", o.report, "file for a page with the breakdown, the scaling curve, memory and the timeline")
+      .text("trace", o.trace, "file for the predicted timeline of the best, to compare with a measured one")
+      .integer("top", o.top, {1, 1000}, "lines per table")
+      .flag("published", o.published, "print published runs and the model's predictions for them; takes no other key");
   return set;
 }
 
 std::vector<int> parse_ranks(const std::string& text) {
   std::vector<int> ranks;
-  std::string_view rest = text;
-  while (true) {
-    const std::string_view word = rest.substr(0, rest.find(','));
-    int count = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
-    if (error != std::errc() || end != word.data() + word.size() || count < 1 || count > kMostRanks) {
+  for (const std::string_view word : bench::split(text, ',')) {
+    const std::optional<int> count = bench::parse_number<int>(word);
+    if (!count || *count < 1 || *count > kMostRanks) {
       fail("ranks={}: '{}' is not a number of ranks from 1 to {}; several are written as ranks=8,16,64", text, word,
            kMostRanks);
     }
-    ranks.push_back(count);
-    if (word.size() == rest.size()) break;
-    rest.remove_prefix(word.size() + 1);
+    ranks.push_back(*count);
   }
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
@@ -76,7 +72,7 @@ planner::Objective parse_objective(const std::string& word) {
   return {};
 }
 
-// A key that neither set knows is looked for among the names of both.
+// For an unknown key the nearest name of both sets is suggested.
 void set_word(const std::string& word, OptionSet& own, OptionSet& run) {
   const std::string key = word.substr(0, word.find('='));
   if (own.knows(key)) return own.set_argument(word);
@@ -120,7 +116,7 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   for (const std::string& key : keys)
     if (key.rfind(kPublished, 0) == 0) own.set_argument(key);
   if (options.published) {
-    if (words.size() > 1) fail("published=true stands alone: what was published says which models and hardware");
+    if (words.size() > 1) fail("published=true takes no other key: the published runs determine models and hardware");
     return options;
   }
   if (models.size() != 1) fail("plan takes one model: zoetrope plan MODEL hardware=PROFILE ranks=N [key=value…]");
@@ -149,12 +145,12 @@ std::string plan_help() {
   PlanOptions options;
   Words words;
   return fmt::format(
-      "MODEL is a checkpoint folder, a folder with its configs alone, or a name of configs/; no weights are read. Keys "
+      "MODEL is a checkpoint folder, a folder with only its configs, or a name of configs/; no weights are read. Keys "
       "of\ngenerate say what is planned (height, width, num_frames, num_inference_steps, guidance_scale, dtype, "
       "vae_dtype,\nvae_tiling, memory_limit in GB of a device) and what is fixed (attention, ulysses_shards, "
       "ulysses_attention_chunks,\nring_direction, softmax, flash_block_sizes, data_parallelism, context_parallelism, "
-      "vae_parallel); so do LoRA files,\nthe step cache and the pictures and videos that are given. Keys that change "
-      "neither memory nor time are refused.\nBeside them:\n{}"
+      "vae_parallel); so do LoRA files,\nthe step cache, and pictures and videos. Keys that change "
+      "neither memory nor time are refused.\nKeys of plan:\n{}"
       "  what_if.KEY=VALUE   the profile with another figure: what_if.links.node.bandwidth=900, what_if.memory=x2\n\n"
       "Exit code 1 where nothing fits. Example:\n"
       "  zoetrope plan wan2.2_t2v_a14b hardware=h100_8 ranks=1,2,4,8 report=plan.html\n",

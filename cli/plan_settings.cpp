@@ -1,7 +1,7 @@
-#include "cli/plan_settings.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "cli/plan.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 using parallel::Direction;
 using planner::Candidate;
 
-// The split of one run as all systems see it.
+// The split of one run.
 struct Split {
   int data, ulysses, ring;
   int64_t heads, tokens;
@@ -32,10 +32,11 @@ OtherSystem diffusers(const Split& split) {
   } else if (split.ranks() == 1) {
     system.flags = "one process, without enable_parallelism";
   } else if (split.uneven_heads() && split.ring > 1) {
-    system.note = uneven_heads(split) + ", which it takes without a ring alone";
+    system.note = uneven_heads(split) + ", which it supports only without a ring";
   } else if (split.uneven_tokens() && !one_way) {
-    system.note = fmt::format("{} tokens are no multiple of {} ranks, which it takes with Ulysses or a ring alone",
-                              split.tokens, split.context());
+    system.note =
+        fmt::format("{} tokens are no multiple of {} ranks, which it supports only with Ulysses or a ring alone",
+                    split.tokens, split.context());
   } else {
     const bool uneven = split.uneven_heads() || split.uneven_tokens();
     system.flags = fmt::format(
@@ -52,7 +53,7 @@ OtherSystem diffusers(const Split& split) {
 OtherSystem xdit(const Split& split, int vae, bool pictures) {
   OtherSystem system{"xDiT", "", ""};
   if (split.data > 1 && !pictures) {
-    system.note = "it splits the guidance branches of Wan's image-to-video models alone";
+    system.note = "it splits the guidance branches only of Wan's image-to-video models";
   } else if (split.uneven_heads()) {
     system.note = uneven_heads(split);
   } else {
@@ -74,7 +75,7 @@ OtherSystem sglang(const Split& split) {
   return system;
 }
 
-// Its attention for a split of more than one rank.
+// The attention name for more than one rank.
 std::string maxdiffusion_attention(const Split& split, Direction direction, bool fixed_max) {
   if (direction == Direction::kOpen) return "ulysses_ring_custom_bidir";
   if (split.ring == 1) return fixed_max ? "ulysses_custom_fixed_m" : "ulysses";

@@ -5,8 +5,7 @@
 #include <tuple>
 
 #include "base/words.h"
-#include "cli/plan_report.h"
-#include "cli/plan_words.h"
+#include "cli/plan.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -14,7 +13,7 @@ namespace {
 using planner::Candidate;
 using planner::Verdict;
 
-// Columns of a step, in the order of the table; what is seldom more than nothing stands together.
+// The columns of a step; parts that are rarely more than zero share one.
 struct Column {
   const char* name;
   double (*seconds)(const planner::Breakdown&);
@@ -45,7 +44,7 @@ std::string verdict_text(const Candidate& c, const Candidate& best) {
   return fmt::format("{}{}{:+.1f} %", c.verdict == Verdict::kTie ? "tie " : "", c.simulated ? "" : ">= ", more);
 }
 
-// Digits that say as much as the model can: three or four.
+// Three or four digits, as accurate as the model.
 std::string number(double seconds) {
   return seconds < 10 ? fmt::format("{:.3f}", seconds) : fmt::format("{:.1f}", seconds);
 }
@@ -60,10 +59,10 @@ std::string row(const Candidate& c, const Candidate& best, int ranks) {
 std::string heading() {
   std::string text = fmt::format("  {:<14} {:>9} {:>8} ", "", "video s", "step s");
   for (const Column& column : kColumns) text += fmt::format(" {:>8}", column.name);
-  return text + fmt::format("  {:>8}  {}\n", "a rank", "configuration");
+  return text + fmt::format("  {:>8}  {}\n", "per rank", "configuration");
 }
 
-// What is beyond `top` lines is counted.
+// At most `top` lines; counts the others.
 class Lines {
  public:
   explicit Lines(int64_t top) : left_(top) {}
@@ -115,8 +114,8 @@ std::string part_text(const PlanPart& part, int64_t top) {
   if (!others.empty()) text += "Not possible\n" + others.text();
   if (part.ranking.left_out > 0) {
     text += fmt::format(
-        "  {} more combinations take longer by bounds alone, differ from these by a slower kernel, or have "
-        "no room either.\n",
+        "  {} more combinations are slower by their lower bounds, differ from these by a slower kernel, or do "
+        "not fit either.\n",
         part.ranking.left_out);
   }
   return text;
@@ -153,8 +152,9 @@ std::string plan_text(const PlanReport& report, int64_t top) {
   for (const std::string& line : report.answer) text += line + "\n";
   const Candidate* best = report.parts.back().ranking.best();
   if (best != nullptr) {
-    text += fmt::format("A video is text encoder, denoising and decoding; loading the weights once takes {} more.\n",
-                        seconds_text(best->time.load));
+    text += fmt::format(
+        "The time of a video is text encoder, denoising and decoding; loading the weights once takes {} more.\n",
+        seconds_text(best->time.load));
   }
   return text;
 }

@@ -1,11 +1,10 @@
-#include "cli/plan_words.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "base/words.h"
+#include "cli/plan.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -16,14 +15,14 @@ constexpr double kPercent = 100;
 
 std::string percent(double share) { return fmt::format("{:.0f} %", kPercent * share); }
 
-// What a step would lose if a kind of waiting or work were gone: what a faster part is worth at most.
+// How much a step could gain at most from faster compute or faster links.
 std::string worth_of_links(const planner::StepPrediction& step) {
   const planner::Breakdown& b = step.critical();
   const double links = (b.exposed_exchange + b.exposed_ring + b.gather) / step.seconds;
   const double compute = (b.linear + b.attention) / step.seconds;
   return fmt::format(
-      "Of a step {} is products and attention, which only faster or more devices shorten, and {} is "
-      "waiting for links, which faster ones would save at most.",
+      "Of a step {} is matrix multiplication and attention, which only faster or more devices shorten, and {} is "
+      "waiting for links, the most that faster links could save.",
       percent(compute), percent(links));
 }
 
@@ -32,17 +31,17 @@ std::string doubt_text(const planner::Doubt& doubt) {
                      doubt.assumed, doubt.instead, doubt.best.text(), kPercent * doubt.ahead);
 }
 
-// What the verdict rests on beside published and measured figures.
+// The assumed figures that the verdict depends on.
 std::string grounds(const PlanPart& part) {
   const size_t assumed = part.hardware.assumed.size();
   if (assumed == 0) return "";
   if (part.doubts.best.empty()) {
-    return fmt::format("It stays the best with each of the profile's {} at both ends of what it may well be.",
+    return fmt::format("It stays the best with each of the profile's {} at both ends of its plausible range.",
                        counted(static_cast<int64_t>(assumed), "assumed figure"));
   }
   std::vector<std::string> each;
   for (const planner::Doubt& doubt : part.doubts.best) each.push_back(doubt_text(doubt));
-  return fmt::format("The verdict rests on what nobody measured: {}.", fmt::join(each, "; "));
+  return fmt::format("The verdict depends on figures that were not measured: {}.", fmt::join(each, "; "));
 }
 
 }  // namespace
@@ -90,14 +89,14 @@ std::vector<std::string> answer_of(const std::vector<PlanPart>& parts) {
     }
     std::string line = counted(part.ranks, "rank") + ": ";
     if (part.runs > 1) {
-      line += fmt::format("{} of {} side by side, {:.3g} videos an hour, each ", counted(part.runs, "run"),
+      line += fmt::format("{} of {} side by side, {:.3g} videos per hour, each ", counted(part.runs, "run"),
                           counted(best->ranks(), "rank"), part.videos_per_hour);
     } else {
       line += "a video ";
     }
-    line += fmt::format("in {}, a step in {}, {} a rank, with {}", seconds_text(part.seconds),
+    line += fmt::format("in {}, a step in {}, {} per rank, with {}", seconds_text(part.seconds),
                         seconds_text(best->time.step.seconds), best->bytes_per_rank.text(), configuration_text(*best));
-    if (part.price > 0) line += fmt::format(", at {:.3g} a video", part.price);
+    if (part.price > 0) line += fmt::format(", at {:.3g} per video", part.price);
     if (before != nullptr) {
       line += fmt::format("; {:.2g} times the ranks of {} make {:.2f} times the videos",
                           static_cast<double>(part.ranks) / before->ranks, before->ranks,
@@ -120,10 +119,10 @@ std::vector<std::string> explanation_of(const PlanPart& part) {
   explanation.push_back(fmt::format("Best: {}; {}.", configuration_text(*best, part.ranks), best->reason));
   if (const Candidate* simpler = part.ranking.simpler())
     explanation.push_back(fmt::format("Simpler: {}, {}.", configuration_text(*simpler, part.ranks), simpler->reason));
-  if (const Candidate* sooner = part.ranking.sooner()) {
-    explanation.push_back(fmt::format("Over sooner: {}, a video in {} instead of {}; {}.",
-                                      configuration_text(*sooner, part.ranks), seconds_text(sooner->video_seconds()),
-                                      seconds_text(best->video_seconds()), sooner->reason));
+  if (const Candidate* faster = part.ranking.sooner()) {
+    explanation.push_back(fmt::format("Faster for one video: {}, in {} instead of {}; {}.",
+                                      configuration_text(*faster, part.ranks), seconds_text(faster->video_seconds()),
+                                      seconds_text(best->video_seconds()), faster->reason));
   }
   const auto ties = std::count_if(part.ranking.candidates.begin(), part.ranking.candidates.end(),
                                   [](const Candidate& c) { return c.verdict == planner::Verdict::kTie; });

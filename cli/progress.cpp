@@ -48,17 +48,17 @@ Progress::~Progress() {
   if (open_) print_error("\n");
 }
 
-std::string Progress::pace(double done) const {
+std::string Progress::rate(double done) const {
   if (done <= 0) return "";
   const double per_unit = trace::seconds_since(begin_) / done;
-  return fmt::format("{} a {}, {} left", duration_text(per_unit), unit_,
+  return fmt::format("{} per {}, {} left", duration_text(per_unit), unit_,
                      duration_text(per_unit * (static_cast<double>(total_) - done)));
 }
 
 void Progress::draw(double done, const std::string& part) {
   replace_last_line(fmt::format("{} [{}] {}/{}{}  {}", title_,
                                 bar_text(total_ > 0 ? done / static_cast<double>(total_) : 1), done_, total_, part,
-                                pace(done)));
+                                rate(done)));
   last_ = trace::Clock::now();
   open_ = true;
 }
@@ -71,19 +71,19 @@ void Progress::update(int64_t done, int64_t total) {
   } else if (done == 0) {
     return;
   } else {
-    // A log gets the first, one line per tenth of the work, and one every now and then where a tenth takes long.
+    // A log gets the first, one line per tenth of the work, and one every kBetweenLines where a tenth takes longer.
     const int64_t tenth = total > 0 ? kTenths * done / total : kTenths;
     if (done > 1 && tenth == last_tenth_ && trace::seconds_since(last_) <= kBetweenLines) return;
     last_tenth_ = tenth;
     last_ = trace::Clock::now();
-    print_error("{}: {} {} of {}, {}\n", title_, unit_, done, total, pace(static_cast<double>(done)));
+    print_error("{}: {} {} of {}, {}\n", title_, unit_, done, total, rate(static_cast<double>(done)));
   }
 }
 
 void Progress::update_part(const char* part, int64_t done, int64_t total) {
   const double reached = static_cast<double>(done_) + share_of(done, total), since = trace::seconds_since(last_);
   if (terminal_) {
-    // The very first is drawn at once: nothing has moved before it.
+    // The first is drawn immediately.
     const bool first = done_ == 0 && done == 1;
     if (!first && since < kBetweenBars) return;
     draw(reached, fmt::format(", {} {}/{}", part, done, total));
@@ -91,7 +91,7 @@ void Progress::update_part(const char* part, int64_t done, int64_t total) {
     if (since < kBetweenPartLines) return;
     last_ = trace::Clock::now();
     print_error("{}: in {} {} of {}, {} {} of {}, {}\n", title_, unit_, done_ + 1, total_, part, done, total,
-                pace(reached));
+                rate(reached));
   }
 }
 

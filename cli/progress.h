@@ -1,5 +1,5 @@
-// Progress for people: a bar that redraws itself on a terminal, plain lines anywhere else. A log gets the first step,
-// one line per tenth of all steps, one every 10 s where a tenth takes longer, and one a minute inside a step.
+// Progress: a bar on a terminal, plain lines in a log. A log gets the first step, one line per tenth of all steps, one
+// every 10 s where a tenth takes longer, and one per minute inside a step.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace zoetrope::cli {
 
-// One line on a terminal that the next one replaces; nothing elsewhere. Error once the run was interrupted.
+// One line on a terminal, replaced by the next one; nothing in a log. Throws Error once the run was interrupted.
 void show_progress(const std::string& text);
 
 class Progress {
@@ -18,12 +18,12 @@ class Progress {
   Progress(std::string title, std::string unit);
   ~Progress();
   void update(int64_t done, int64_t total);
-  // Inside the unit that runs, after update(): `done` of `total` parts of it, named in the singular ("layer").
+  // Inside the current unit, after update(): `done` of `total` parts of it, named in the singular ("layer").
   void update_part(const char* part, int64_t done, int64_t total);
 
  private:
-  // "14 s a step, 11 min 12 s left", as far as `done` units tell.
-  std::string pace(double done) const;
+  // "14 s per step, 11 min 12 s left", estimated from `done` units.
+  std::string rate(double done) const;
   void draw(double done, const std::string& part);
 
   std::string title_;
@@ -33,7 +33,7 @@ class Progress {
   trace::Clock::time_point last_;
   int64_t last_tenth_ = 0;
   bool terminal_;
-  bool open_ = false;  // a bar stands on the current line
+  bool open_ = false;  // there is a bar on the current line
 };
 
 // Bytes that are read or written, with their rate.
@@ -48,7 +48,7 @@ class BytesProgress {
   trace::Clock::time_point begin_;
   trace::Clock::time_point last_;
   bool terminal_;
-  bool open_ = false;  // a bar stands on the current line
+  bool open_ = false;  // there is a bar on the current line
   bool ended_ = false;
 };
 

@@ -21,7 +21,7 @@ using pipeline::SynthesizeOptions;
 std::string help() {
   SynthesizeOptions options;
   return fmt::format(
-      "Keys, as key=value; the model may stand without its key:\n{}\n"
+      "Keys, as key=value; the model may be given without its key:\n{}\n"
       "Example:\n  zoetrope synthesize wan2.1_t2v_1.3b out=wan-random layers=4\n",
       pipeline::describe_options(options).help());
 }

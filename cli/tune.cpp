@@ -1,4 +1,4 @@
-// zoetrope tune: searches for the tile sizes of a shape on this CPU and remembers them for every later run.
+// zoetrope tune: searches for the best tile sizes of a shape on this CPU and stores them for later runs.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include "base/options.h"
 #include "base/print.h"
 #include "base/words.h"
-#include "cli/attention_options.h"
+#include "cli/attention.h"
 #include "cli/command.h"
 #include "kernels/flash_attention/tile_search.h"
 #include "pipeline/dtype_name.h"
@@ -35,15 +35,15 @@ struct TuneOptions {
 
 OptionSet describe(TuneOptions& o) {
   OptionSet set;
-  set.text("shape", o.shape, "what to tune for, as BxSxHxD; entries hold for all S near this one")
+  set.text("shape", o.shape, "shape to tune for, as BxSxHxD; the result applies to all S near this one")
       .integer("kv", o.kv, {1, INT64_MAX}, "tokens of k and v; unset: those of q")
-      .dtype("dtype", o.dtype, "of q, k, v and o")
+      .dtype("dtype", o.dtype, "dtype of q, k, v and o")
       .choice("softmax", o.softmax, {"online", "fixed_max"}, "the softmax to tune")
-      .text("implementation", o.implementation, "the kernel to tune; auto or unset: the one that would run")
+      .text("implementation", o.implementation, "the kernel to tune; auto or unset: the one that a run would use")
       .integer("threads", o.threads, {1, 4096}, "compute threads; unset: all cores")
-      .number("seconds", o.seconds, {0, 1e5}, "how long to search; every candidate gets three turns at least")
-      .text("cache", o.cache, "the file to remember in; unset: zoetrope/tiles.json in the user's cache folder")
-      .flag("list", o.list, "only show what is remembered");
+      .number("seconds", o.seconds, {0, 1e5}, "duration of the search; every candidate is timed at least three times")
+      .text("cache", o.cache, "the file of results; unset: zoetrope/tiles.json in the user's cache folder")
+      .flag("list", o.list, "only list the stored results");
   return set;
 }
 
@@ -51,7 +51,7 @@ std::string help() {
   TuneOptions options;
   return fmt::format(
       "Keys, as key=value:\n{}\n"
-      "Later runs on the same CPU model use what was found, unless deterministic=true or flash_block_sizes is given.\n"
+      "Later runs on the same CPU model use the result, unless deterministic=true or flash_block_sizes is given.\n"
       "Example:\n  zoetrope tune shape=1x32760x1x128 dtype=bf16\n",
       describe(options).help());
 }
@@ -59,7 +59,7 @@ std::string help() {
 void print_entries(const TileCache& cache) {
   const std::vector<TileEntry> entries = cache.entries();
   if (entries.empty()) {
-    print("{}: nothing is remembered yet\n", cache.file().string());
+    print("{}: nothing is stored yet\n", cache.file().string());
     return;
   }
   print("{}\n{:<12} {:<5} {:>4} {:<10} {:>8} {:>8} {:>9} {:>6}  {}\n", cache.file().string(), "kernel", "dtype", "D",
@@ -96,8 +96,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     return 0;
   }
   const kernels::FlashProblem problem = problem_of(options);
-  const kernels::TileKey key = tile_key(problem);  // refuses what cannot run here
-  cache.entries();                                 // and a file that could not be written to later
+  const kernels::TileKey key = tile_key(problem);  // refuses what this CPU cannot run
+  cache.entries();                                 // and a file that cannot be written
   Stream stream(static_cast<int>(options.threads.value_or(available_threads())));
   std::vector<TileCandidate> found;
   {
@@ -112,15 +112,15 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
         key.head_dim, key.softmax, key.keys, counted(stream.team().size(), "thread"), "block_q", "block_kv", "time");
   for (const TileCandidate& c : found) {
     print("{:>8} {:>9} {:>10.4f}{}{}\n", c.sizes.query, c.sizes.keys, c.seconds / found.front().seconds,
-          c.table ? "  the table's" : "", c.sizes == entry.sizes ? "  remembered" : "");
+          c.table ? "  built-in" : "", c.sizes == entry.sizes ? "  stored" : "");
   }
-  print("remembered in {}\n", cache.file().string());
+  print("stored in {}\n", cache.file().string());
   return 0;
 }
 
 }  // namespace
 
-const Command kTune = {"tune", "[key=value …]", "Search for this CPU's tile sizes and remember them",
+const Command kTune = {"tune", "[key=value …]", "Search for the best tile sizes on this CPU and store them",
                        help,   nullptr,         run};
 
 }  // namespace zoetrope::cli

@@ -1,8 +1,8 @@
-"""Builds hosts on one machine: a network and a host name of its own for each, links of a given rate into one bridge, and
-devices of a given pace. Runs commands under mpirun across them and reads the links' counters. Knows nothing of attention.
+"""Builds hosts on one machine, each with a network and a host name of its own, joined by links of a given rate to one
+bridge, with devices of a given speed ("pace"). Runs commands under mpirun across them and reads the links' counters.
 
-It must run as first process of a PID namespace, in mount, network and host-name namespaces of its own (run.py sees to
-that): then the kernel ends every process and removes every link and namespace when this process ends, whatever ended it.
+It must run as the first process of a PID namespace, in mount, network and host-name namespaces of its own (see run.py):
+then the kernel ends every process and removes every link and namespace when this process ends, for any reason.
 
     host0 ┤link0├──────┤port0├┐
     host1 ┤link0├──────┤port1├┤ bridge ── 10.77.0.254: mpirun
@@ -25,24 +25,24 @@ HEAD = f"{NETWORK}.254"
 SUBNET = f"{NETWORK}.0/24"
 HERE = pathlib.Path(__file__).resolve().parent
 MARK = "ZOETROPE_EMULATED_CLUSTER"  # in the environment of every process of a run: its folder
-KEEPER = "pace_keeper"  # the program, beside zoetrope
+KEEPER = "pace_keeper"  # the program, in the folder of zoetrope
 DEVICE_PREFIX = "device_"
 GROUP_PREFIX = "zoetrope_cluster_"  # of control groups and folders: found by this when their run was killed
 
-# Jumbo frames, as clusters have: six times fewer packets, and so less of the core that the ranks compute on.
+# Jumbo frames, as in clusters: six times fewer packets, which take less of the cores that the ranks compute on.
 MTU = 9000
-# What a bucket may send at once: a little more than the largest segment that the stack hands over (64 KB).
+# What a bucket may send at once: a little more than the largest segment of the network stack (64 KB).
 BURST = 72 << 10
-# Where several senders meet at one host, the switch's port holds this much before it drops: more than connections ever
-# have on their way. With 1 MB a run in ten waited for retransmission timers, 6 and 10 s for 3.8.
+# The queue of a switch port where several senders meet: larger than all data in flight. With 1 MB one run in ten waited
+# for retransmission timers, 6 and 10 s instead of 3.8.
 QUEUE = 16 << 20
-# Of one connection in its sender's queue. What others send waits behind it.
+# Bytes of one connection in its sender's queue: those of other connections wait behind them.
 UNSENT = 128 << 10
-# Of one connection, that its sender counts as sent and the link has still to carry: more than a round trip's worth on the
-# fastest link, and on the slowest a tenth of a second. With the kernel's own 4 MB that was a second, in which the rest of
-# an exchange, for which its receiver waited, shared the link with a hop that nobody waited for yet.
+# Bytes of one connection that were sent but not yet received: more than a round trip on the fastest link, a tenth of a
+# second on the slowest. With the kernel's 4 MB it was a second, in which the rest of an exchange that its receiver was
+# waiting for shared the link with a hop that was not needed yet.
 SEND_BUFFER = 512 << 10
-PACE_SECONDS = 2.0  # that a core's pace is looked at, before anything is made of it
+PACE_SECONDS = 2.0  # of measuring a core's pace at the start
 
 
 class ClusterError(Exception):
@@ -75,7 +75,7 @@ def cpu_controller():
 
 
 def share_cpu(folder, version):
-    """Lets groups below `folder` be limited, which version 2 must be told. True where they were not before."""
+    """Enables the controller for groups below `folder`, as version 2 requires. True if it was not enabled before."""
     control = folder / "cgroup.subtree_control"
     if version == 1 or "cpu" in control.read_text().split():
         return False
@@ -84,7 +84,7 @@ def share_cpu(folder, version):
 
 
 def unshare_cpu(folder):
-    """Undoes share_cpu(); the kernel refuses while groups of another run need it."""
+    """Undoes share_cpu(); the kernel refuses while groups of another run use it."""
     try:
         (folder / "cgroup.subtree_control").write_text("-cpu")
     except OSError:
@@ -92,7 +92,7 @@ def unshare_cpu(folder):
 
 
 def make_devices(name, devices):
-    """Groups of these names in the run's own; their share is the pace keepers'."""
+    """Groups of these names in the run's own; the pace keepers set their shares."""
     folder, version = cpu_controller()
     top = folder / name
     share_cpu(top, version)
@@ -102,7 +102,7 @@ def make_devices(name, devices):
 
 
 def remove_groups(find, patience=10.0):
-    """Groups can go once their last process has: that takes the kernel a moment. True when find() finds no more."""
+    """Removes groups, which takes a moment after the end of their last process. True when find() finds no more."""
     end = time.monotonic() + patience
     while True:
         for folder in find():
@@ -118,7 +118,7 @@ def remove_groups(find, patience=10.0):
 
 
 def remove_devices(top):
-    """Those of devices; the run's own stays for its next layout."""
+    """The groups of devices; the run's own is kept for its next layout."""
     return remove_groups(lambda: list(top.glob(f"{DEVICE_PREFIX}*")))
 
 
@@ -129,7 +129,7 @@ def remove_run_group(top):
 # ---- the pace of devices ----
 
 def measure_pace(program, dtype):
-    """What the slowest core of this process does a second, in FLOP/s, while all are busy."""
+    """The speed of the slowest core of this process while all are busy, in FLOP/s."""
     looks = [subprocess.Popen(["taskset", "--cpu-list", str(core), str(program), "measure", dtype, str(PACE_SECONDS)],
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for core in os.sched_getaffinity(0)]
     said = [look.communicate() for look in looks]
@@ -140,7 +140,7 @@ def measure_pace(program, dtype):
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """Of every device: `flops` a second, for which it gets `most` of its core at most, where that has become slow."""
+    """Of every device: `flops` per second, with at most the share `most` of its core where the core has become slow."""
     program: str
     dtype: str
     flops: float
@@ -151,8 +151,7 @@ class PaceKeeper:
     """Keeps the devices of one core to their pace, until closed."""
 
     def __init__(self, pace, core, groups):
-        # Beside the run's group, not in one with a weight of its own, where what it does for an idle core would be in the
-        # devices' way.
+        # In the root group, next to the run's: in a group with a weight of its own, its idle loop would slow the devices.
         beside = 'echo 0 > "$0" && exec "$@"'
         self.process = subprocess.Popen(["sh", "-c", beside, str(cpu_controller()[0] / "cgroup.procs"), "taskset",
                                          "--cpu-list", str(core), pace.program, "keep", pace.dtype, str(pace.flops),
@@ -160,14 +159,14 @@ class PaceKeeper:
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def report(self):
-        """(looks at the core since the last report, those at which the host was in the way)"""
+        """(measurements of the core since the last report, those that the host disturbed)"""
         try:
             self.process.stdin.write("report\n")
             self.process.stdin.flush()
             looks, disturbed = map(int, self.process.stdout.readline().split())
             return looks, disturbed
         except (OSError, ValueError):
-            raise ClusterError(f"the devices are not kept to their pace any more: {self.process.stderr.read().strip()}")
+            raise ClusterError(f"the devices are no longer kept at their pace: {self.process.stderr.read().strip()}")
 
     def close(self):
         self.process.kill()
@@ -177,8 +176,8 @@ class PaceKeeper:
 # ---- the cluster ----
 
 class Cluster:
-    """The hosts and devices of a matrix.Layout, kept to `pace` where there is one. A context manager; leaves what it was
-    entered with."""
+    """The hosts and devices of a matrix.Layout, kept at `pace` if there is one. A context manager that removes everything
+    it builds."""
 
     def __init__(self, folder, layout, pace):
         self.folder, self.layout, self.pace = pathlib.Path(folder), layout, pace
@@ -222,7 +221,7 @@ class Cluster:
             self.inside(index, "ip", "link", "set", "lo", "up")
             self.inside(index, "ip", "link", "set", "link0", "mtu", MTU, "up")
             self.inside(index, "ip", "address", "add", f"{NETWORK}.{index + 1}/24", "dev", "link0")
-            # The one that every kernel has, so that figures do not depend on the machine's setting.
+            # Settings that every kernel has, so that figures do not depend on the machine's.
             for name, value in (("congestion_control", "reno"), ("limit_output_bytes", UNSENT),
                                 ("wmem", f"4096 65536 {SEND_BUFFER}")):
                 self.inside(index, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/tcp_{name}")
@@ -231,7 +230,7 @@ class Cluster:
             self.hold_pace()
 
     def hold_pace(self):
-        """Each device has a core, its own or one that it shares, and a control group named after host and place there."""
+        """Each device has a core, possibly shared, and a control group named after its host and place."""
         on_core = {}
         for index, cores in enumerate(self.cores()):
             for place in range(self.ranks_per_host):
@@ -242,13 +241,13 @@ class Cluster:
         self.disturbed()
 
     def disturbed(self):
-        """Of the time since this was asked last: the share in which a core was too slow for its devices, or taken away; 0
-        where devices have no pace."""
+        """The share of the time since the last call in which a core was too slow for its devices or taken away; 0 where
+        devices have no pace."""
         reports = [keeper.report() for keeper in self.keepers]
         return max((disturbed / max(1, looks) for looks, disturbed in reports), default=0.0)
 
     def hold_namespaces(self, name):
-        """A process that does nothing but hold a host's namespaces; it says when they are there."""
+        """An idle process that owns a host's namespaces; it prints a line when they exist."""
         hold = f"echo {name} > /proc/sys/kernel/hostname && echo ready && exec sleep infinity"
         holder = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", hold], stdout=subprocess.PIPE, text=True)
         self.holders.append(holder)
@@ -260,7 +259,7 @@ class Cluster:
         return call("nsenter", "--target", self.holders[index].pid, "--net", "--uts", "--", *arguments)
 
     def shape(self, rate):
-        """Links of `rate` bytes/s each way; None: as fast as the machine is."""
+        """Links of `rate` bytes/s each way; None: no limit."""
         for index in range(self.hosts):
             port, link = f"port{index}", "link0"
             self.bucket(lambda *a: call("tc", *a), port, rate)
@@ -275,7 +274,7 @@ class Cluster:
                QUEUE)
 
     def link_bytes(self):
-        """[(sent, received)] by each host since it was made, as its link has counted them, headers included."""
+        """[(sent, received)] of each host so far, as counted by its link, headers included."""
         counts = []
         for index in range(self.hosts):
             statistics = json.loads(call("ip", "-json", "-statistics", "link", "show", "dev", f"port{index}"))
@@ -284,7 +283,7 @@ class Cluster:
         return counts
 
     def limited_periods(self):
-        """[periods in which it ran, held to its share by the kernel] of each device, or None without such groups."""
+        """[periods in which the kernel limited it] of each device, or None without control groups."""
         if self.devices is None:
             return None
         counts = []
@@ -301,7 +300,6 @@ class Cluster:
             **os.environ,
             MARK: str(self.folder),
             "ZOETROPE_EMULATED_DEVICES": str(self.devices or ""),
-            "OMP_NUM_THREADS": "1",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_plm": "rsh",
             "OMPI_MCA_plm_rsh_agent": str(HERE / "launch_agent.sh"),

@@ -1,5 +1,4 @@
-"""What is measured and how it is told: options, cells, link rates, and the table of predicted against measured. Pure;
-nothing here starts a process."""
+"""Options, cells, link rates, and the table of predicted against measured times. Pure: starts no process."""
 import dataclasses
 import difflib
 import math
@@ -7,7 +6,7 @@ import math
 import traffic
 
 ELEMENT_BYTES = {"bf16": 2, "float32": 4}
-DIFFERENT = 0.10  # measured times further apart than this have a best that a prediction must find
+DIFFERENT = 0.10  # if measured times differ by more than this, a prediction must find the best
 
 
 class OptionError(Exception):
@@ -31,17 +30,17 @@ class Options:
 
     HELP = {
         "program": "the zoetrope to measure",
-        "shape": "of the attention, as BxSxHxD; batch, tokens, heads, head size",
+        "shape": "shape of the attention, as BxSxHxD: batch, tokens, heads, head size",
         "dtype": "bf16 or float32",
-        "layouts": "hosts x ranks of each, all of the same number of ranks",
-        "ratios": "link rates, given as the transfer of a ring of all ranks over its compute",
+        "layouts": "hosts x ranks per host, all with the same total number of ranks",
+        "ratios": "link rates, as the transfer time of a ring of all ranks relative to its compute time",
         "ulysses": "Ulysses degrees; empty: every divisor of the ranks that is at most the heads",
         "directions": "ring directions: forward, two_way, open",
-        "repeat": "timed runs of each cell, after one that is not timed",
-        "core_share": "of a core, at most 1: the pace of a device is this share of a core's when the run begins, and is kept "
-                      "where the core's changes; 'none' sets no limit, and ranks that wait lend their core to others; "
-                      "empty: half of what there is for each, so that there is more where a core becomes slower",
-        "tries": "a measurement in which the host was in the way of its devices is made again, until it has been made so often",
+        "repeat": "timed runs per cell, after a warm-up run",
+        "core_share": "share of a core, at most 1: the speed of a device, relative to a core at the start of the run; it is "
+                      "kept when the core's speed changes; 'none' sets no limit, and ranks that wait leave their core to "
+                      "others; empty: half of the available share, so that there is a reserve when a core becomes slower",
+        "tries": "how often a measurement is repeated that the host disturbed",
         "json": "file for everything that was measured",
         "profiles": "folder for the calibrated hardware profiles; empty: they are not kept",
     }

@@ -1,15 +1,14 @@
-// Holds emulated devices to a pace. A share of a core is a device only where the core is always as fast: on a machine
-// that is shared with others its pace changes by half within a second. This looks at the pace of the core that it is
-// bound to twenty times a second, and gives the control groups of the devices there as much of the core as makes their
-// pace what it should be.
+// Keeps emulated devices at a constant speed ("pace"). A fixed share of a core is not enough: on a machine that is
+// shared with others the speed of a core changes by half within a second. This program measures the speed of the core
+// that it is bound to twenty times per second, and adjusts the share of the control groups of the devices on it.
 //
-//     pace_keeper measure DTYPE SECONDS               prints what this core does a second, in FLOP/s
-//     pace_keeper keep DTYPE FLOPS MOST GROUP…        until standard input ends; a line there asks for a line of what
-//                                                     was since the last: looks, looks at which the host was in the way
+//     pace_keeper measure DTYPE SECONDS               prints the speed of this core, in FLOP/s
+//     pace_keeper keep DTYPE FLOPS MOST GROUP…        until standard input ends; for each line there prints, since the
+//                                                     last one: measurements, measurements that the host disturbed
 //
-// FLOPS: of a device. MOST: of the core, that a device may get. GROUP: folder of a control group with its share.
-// Pace is that of multiply-adds on registers with the instructions that attention uses for DTYPE, in CPU time; what the
-// host takes of the core altogether ("steal") is made up for as well. Meanwhile the core is never idle.
+// FLOPS: of a device. MOST: the largest share of the core for a device. GROUP: folder of a device's control group.
+// Speed is that of multiply-adds on registers with the instructions that attention uses for DTYPE, in CPU time; time
+// that the host takes away from the core ("steal") is compensated, too. The core is never idle meanwhile.
 #include <fmt/core.h>
 #include <immintrin.h>
 #include <poll.h>
@@ -40,20 +39,20 @@ namespace zoetrope::bench {
 namespace {
 
 constexpr int kTickMilliseconds = 50;
-constexpr double kLook = 0.5e-3;  // seconds of multiply-adds a tick: a hundredth of the core, two on matrix units
-// The pace is the median of so many. In a moment that the host takes away CPU time all but stands still, and a look in
-// it tells of any pace: a mean of these once left a device a thousandth of its core.
+constexpr double kLook = 0.5e-3;  // seconds of multiply-adds per tick: 1 % of the core, 2 % with AMX
+// The pace is the median of this many measurements. While the host takes the core away CPU time hardly advances, and a
+// measurement can give any result: with a mean a device once got a thousandth of its core.
 constexpr size_t kLooks = 5;
-// Of the core. What is stolen comes in pieces of milliseconds, in which a device stands still and others wait for it:
-// more than this shows, though the device is made up for it.
+// Of the core. Stolen time comes in pieces of milliseconds, in which a device stops and others wait for it: more than
+// this affects the result, although the device is compensated.
 constexpr double kStolen = 0.1;
-constexpr double kTooSlow = 0.05;  // for what devices may get; less is what looks at the same core differ by
-constexpr int kStolenTicks = 6;  // that the stolen share is taken over: the kernel counts it in hundredths of a second
-// Each change begins a period anew, so that small ones are not worth it.
+constexpr double kTooSlow = 0.05;  // above the largest share; measurements of the same core differ by less
+constexpr int kStolenTicks = 6;    // for the stolen share: the kernel counts it in hundredths of a second
+// Each change starts a new period, so small ones are not worth it.
 constexpr double kChange = 0.03;
-// The control groups' period, of shares from 0.4 on; smaller ones get the least that the kernel deals out, and wait
-// longer. Short beside what a link's queues hold, as a rank that has used its share up neither computes nor sends (with
-// 10 ms a fast link stood still meanwhile), long beside a change of context.
+// The control groups' period for shares of at least 0.4; smaller ones get the least quota of the kernel, and a longer
+// period. Short compared with the queues of a link, because a rank that has used up its share neither computes nor
+// sends (with 10 ms a fast link was idle meanwhile); long compared with a context switch.
 constexpr double kPeriod = 2500, kLeastQuota = 1000, kLongestPeriod = 1e6;  // microseconds
 
 double number(const char* text, const char* what) {
@@ -78,7 +77,7 @@ class Device {
  public:
   explicit Device(const std::string& folder)
       : folder_(folder), one_file_(std::filesystem::exists(folder_ / "cpu.max")) {
-    // What a device could not use of a period because the host was elsewhere it may use in the next.
+    // A device may use in the next period what it could not use because the host took the core away.
     const auto burst = folder_ / (one_file_ ? "cpu.max.burst" : "cpu.cfs_burst_us");
     if (std::filesystem::exists(burst)) {
       share(kLeastQuota / kPeriod);
@@ -87,7 +86,7 @@ class Device {
   }
 
   void share(double share) {
-    // One of both changes: each that is written begins a period anew.
+    // Only one of both changes, because each write starts a new period.
     const bool large = kPeriod * share >= kLeastQuota;
     const double quota = large ? std::round(kPeriod * share) : kLeastQuota;
     const double period = large ? kPeriod : std::min(kLongestPeriod, std::round(kLeastQuota / share));
@@ -111,7 +110,7 @@ class Device {
   double quota_ = 0, period_ = 0;
 };
 
-// That the host has taken of this core so far, by the hundredth.
+// Seconds that the host has taken from this core so far, in steps of 0.01.
 double seconds_stolen(int core) {
   std::ifstream file("/proc/stat");
   const std::string name = fmt::format("cpu{}", core);
@@ -127,15 +126,15 @@ double seconds_stolen(int core) {
   return 0;
 }
 
-// What is done on a core that has nothing else to do. A virtual machine's core that sleeps whenever devices have used
-// their share up waits for the host each time that it wakes: on a host with other guests 35 to 67 % of the time were
-// stolen from cores that were wanted for a fifth to three fifths of it, 12 to 21 % from such as were always busy.
+// Keeps an idle core busy. A virtual machine's core that sleeps whenever devices have used up their share waits for the
+// host each time it wakes: on a host with other guests 35 to 67 % of the time were stolen from cores that were busy for
+// a fifth to three fifths of it, 12 to 21 % from cores that were always busy.
 class Awake {
  public:
   Awake()
       : thread_([](const std::stop_token& stop) {
           const sched_param none{};
-          if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) return;  // it would be in the devices' way
+          if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) return;  // else it would slow the devices
           while (!stop.stop_requested()) _mm_pause();
         }) {}
 
@@ -171,7 +170,7 @@ class Keeper {
     if (looked_.size() > kLooks) looked_.erase(looked_.begin());
   }
 
-  // Share of the last ticks that the host was elsewhere.
+  // The share of the last ticks in which the host took the core away.
   double stolen() const {
     if (stolen_.size() < 2) return 0;
     const Stolen &first = stolen_.front(), &last = stolen_.back();
@@ -189,7 +188,7 @@ class Keeper {
   }
 
   Isa isa_;
-  int core_ = sched_getcpu();  // to which this is bound
+  int core_ = sched_getcpu();  // this program is bound to it
   ThreadTeam team_{1};
   Awake awake_;
   double flops_, most_, share_ = 1e9;
@@ -217,8 +216,8 @@ void keep(Keeper& keeper) {
       keeper.tick();
       continue;
     }
-    char asked[64];
-    if (read(STDIN_FILENO, asked, sizeof asked) <= 0) return;
+    char request[64];
+    if (read(STDIN_FILENO, request, sizeof request) <= 0) return;
     fmt::print("{}\n", keeper.report());
     std::fflush(stdout);
   }

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Our attention beside PyTorch's and OpenVINO's on this CPU, in alternation, so that whatever else the machine does hits
-all of them alike.
+"""Compares our attention with PyTorch's and OpenVINO's on this CPU, in alternation, so that disturbances affect all of them
+equally.
 
     bench/peers/run_peers.py [--program build/release/bin/zoetrope] [--venv out/peers-venv] [--json out/peers.json]
                              [--lengths 1024,4096,16384,32760] [--heads 1,2] [--dtypes bf16,f32] [--threads 1,2]
                              [--rounds 5] [--peers torch,openvino]
 
-On first use a virtual environment is made and the peers' newest releases are installed into it from PyPI with pip (some
-gigabytes: PyTorch for Linux brings its CUDA libraries along, which nothing here uses). Head size 128, batch 1, no mask.
+On first use a virtual environment is created and the peers' newest releases are installed into it from PyPI with pip
+(some gigabytes: PyTorch for Linux includes its CUDA libraries, which are not used). Head size 128, batch 1, no mask.
 
 A round of a case times each peer, then ours (`zoetrope bench kernel`, which verifies its result and measures the
-machine's peak beside it). The peers get contiguous [B, H, S, D] tensors of the dtype in question, the layout they like
-best, made before the clock starts; ours gets [B, S, H, D], as it comes out of a projection. Every peer's result is
-compared with float64 on a few rows first. A ratio is the peer's time over ours in the same round; the median over the
+machine's peak right before and after it). The peers get contiguous [B, H, S, D] tensors of the dtype, their fastest
+layout, prepared before the timing; ours gets [B, S, H, D], the output layout of a projection. Every peer's result is
+first compared with float64 on a few rows. A ratio is the peer's time over ours in the same round; the median over the
 rounds is printed, above 1 where ours is faster, and the fraction of the peak that each reached. The peak is that of the
 instruction set that ours used.
 """
@@ -27,10 +27,10 @@ import tempfile
 import time
 
 HEAD_DIM = 128
-WINDOW = 0.1  # the least that a timing lasts, in seconds: short runs are repeated inside
+WINDOW = 0.1  # minimum duration of a timing, in seconds: short runs are repeated inside
 ROWS = 4      # of each head that are compared with float64
-# Relative L2 on random data: bf16 rounds weights and results (2^-9 each) and some peers the scores too; float32 within
-# what a plain sum of 32760 terms may lose.
+# Relative L2 on random data: bf16 rounds weights and results (2^-9 each), and some peers the scores, too; float32 within
+# the error of a plain sum of 32760 terms.
 TOLERANCE = {"bf16": 2e-2, "f32": 1e-4}
 PACKAGES = {"torch": ["torch", "numpy"], "openvino": ["openvino", "numpy"]}
 
@@ -251,7 +251,7 @@ def main():
     parser.add_argument("--peers", type=lambda text: text.split(","), default=["torch", "openvino"])
     options = parser.parse_args()
     if not options.program.exists():
-        sys.exit(f"run_peers.py: {options.program} is not there; './run build' makes it, --program names another")
+        sys.exit(f"run_peers.py: {options.program} does not exist; './run build' builds it, --program names another")
     for name in options.peers:
         if name not in PACKAGES:
             sys.exit(f"run_peers.py: there is no peer '{name}'; there are: {', '.join(PACKAGES)}")

@@ -1,4 +1,4 @@
-// The one place where an Activation becomes arithmetic: in double for references, in vectors for kernels.
+// The formulas of every Activation: in double for references, in vectors for kernels.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace zoetrope::kernels {
 
-// x / (1 + e^−x), which is a quotient of infinities where x is −inf: 0, as on the way there.
+// x / (1 + e^−x); at −inf, where that is a quotient of infinities, its limit 0.
 inline double silu_reference(double x) {
   return x == -std::numeric_limits<double>::infinity() ? -0.0 : x / (1.0 + std::exp(-x));
 }
@@ -48,19 +48,20 @@ struct ActivationTag {
   static constexpr Activation value = kActivation;
 };
 
-// Calls body(ActivationTag<…>{}): the choice is made once, outside the loop.
+// Returns body(ActivationTag<…>{}), so that the choice is made once, outside the loop.
 template <typename Body>
-void with_activation(Activation activation, Body&& body) {
+auto with_activation(Activation activation, Body&& body) {
   switch (activation) {
-    case Activation::kNone:
-      return body(ActivationTag<Activation::kNone>{});
     case Activation::kSilu:
       return body(ActivationTag<Activation::kSilu>{});
     case Activation::kGeluTanh:
       return body(ActivationTag<Activation::kGeluTanh>{});
     case Activation::kGeluErf:
       return body(ActivationTag<Activation::kGeluErf>{});
+    case Activation::kNone:
+      break;
   }
+  return body(ActivationTag<Activation::kNone>{});
 }
 
 }  // namespace zoetrope::kernels

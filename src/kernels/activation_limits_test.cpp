@@ -13,7 +13,7 @@
 #include "kernels/gemm/packed.h"
 #include "kernels/gemm/thin_gemm.h"
 #include "kernels/pointwise/pointwise.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -117,7 +117,7 @@ void expect_packed_gemm_limits(Activation activation) {
         pack({&stored, 1}, matrix, memory.data<std::byte>());
         const Tensor x(operand_dtype(matrix), {7, 24}), bias = limits(dtype);
         for (const char* name : {"", "reference"}) {
-          SCOPED_TRACE(testing::Message() << packed_form(matrix) << " '" << name << "' " << dtype_name(to));
+          SCOPED_TRACE(testing::Message() << packed_layout_name(matrix) << " '" << name << "' " << dtype_name(to));
           const Tensor out(to, {7, kColumns});
           PackedGemm g;
           g.x = x;

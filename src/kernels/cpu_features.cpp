@@ -11,7 +11,7 @@
 namespace zoetrope::kernels {
 namespace {
 
-// The units' registers are large, so Linux saves them only for processes that have asked for them.
+// AMX registers are large, so Linux saves them only for processes that have requested permission.
 bool may_use_amx_bf16() {
   constexpr unsigned kBF16 = 1u << 22, kTile = 1u << 24;  // of leaf 7's edx
   constexpr long kRequestPermission = 0x1023, kTileData = 18;

@@ -1,5 +1,5 @@
-// The list of implementations that every op keeps: fastest first, the scalar reference last. Each says why it cannot do
-// a problem; any can be forced by name.
+// The list of implementations of an op: fastest first, the scalar reference last. Each says why it cannot do a problem;
+// any can be forced by name.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ using Refusal = std::optional<std::string>;
 template <typename Problem, typename Function>
 struct Implementation {
   const char* name;
-  Refusal (*supports)(const Problem&);
+  Refusal (*supports)(const Problem&);  // null: every problem
   Function function;
 };
 
@@ -28,7 +28,7 @@ const Implementation<Problem, Function>& choose(const char* op, const Implementa
                                                 const Problem& problem, std::string_view forced) {
   for (const auto& candidate : list) {
     if (!forced.empty() && forced != candidate.name) continue;
-    const Refusal refusal = candidate.supports(problem);
+    const Refusal refusal = candidate.supports == nullptr ? Refusal{} : candidate.supports(problem);
     if (!refusal) return candidate;
     if (!forced.empty()) fail("{}: implementation '{}' cannot run here: {}", op, forced, *refusal);
   }

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {

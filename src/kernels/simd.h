@@ -1,7 +1,6 @@
-// One vector of floats at a time: loads and stores of F32 and BF16 rows with tails, sums that stay accurate. Eight
-// floats on AVX2, the build's floor; sixteen in files that are compiled for AVX-512 and chosen at run time. What both
-// kinds of file define stands in a namespace of its own, so that the linker never takes one for the other: held by
-// tests/dependencies/check_instruction_sets.py.
+// Vectors of floats: loads and stores of F32 and BF16 rows with tails, accurate sums. Eight floats on AVX2, which every
+// build requires; sixteen in files that are compiled for AVX-512 and chosen at run time. Each kind of file has a
+// namespace of its own, so that the linker never confuses them; tests/dependencies/check_instruction_sets.py checks it.
 #pragma once
 
 #include <immintrin.h>
@@ -34,7 +33,7 @@ inline Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b,
 inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 inline Floats nearest(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// x·2^n for whole n; right also where 2^n alone is out of range.
+// x·2^n for whole n; correct also where 2^n alone is out of range.
 inline Floats scale_by_power(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
 
 inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
@@ -77,7 +76,7 @@ inline Floats fnma(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b,
 inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
 inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
 inline Floats nearest(Floats x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// x·2^n for whole n, in two steps, so that it is right also where 2^n alone is out of range.
+// x·2^n for whole n, in two steps, so that it is correct also where 2^n alone is out of range.
 inline Floats scale_by_power(Floats x, Floats n) {
   const __m256i power = _mm256_cvtps_epi32(n);
   const __m256i half = _mm256_srai_epi32(power, 1);
@@ -134,8 +133,8 @@ void store(T* p, Floats x, int64_t n) {
   std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(T));
 }
 
-// body(offset, lanes) over [0, n) in vectors: whole vectors come with a compile-time width, so that load and store
-// below are plain moves.
+// body(offset, lanes) over [0, n) in vectors: whole vectors have a compile-time width, so that their loads and stores
+// are plain moves.
 struct Whole {};
 template <typename T>
 Floats load_at(const T* p, int64_t i, Whole) {
@@ -160,9 +159,9 @@ inline __attribute__((always_inline)) void for_vectors(int64_t n, Body&& body) {
   if (i < n) body(i, n - i);
 }
 
-// Σ f(x_i) over a row. A lane adds at most eight terms in float32 before it goes into a double, so the sum is good to
-// about one ulp of float32 for any length; summing in double throughout costs two conversions a vector and gains
-// nothing that survives the rounding of the result.
+// Σ f(x_i) over a row. A lane adds at most eight terms in float32 before they are added to a double, so the sum is
+// accurate to about one ulp of float32 for any length; summing in double throughout costs two conversions per vector
+// and gains nothing that survives the rounding of the result.
 template <typename T, typename Term>
 inline __attribute__((always_inline)) double row_sum(const T* x, int64_t n, Term&& term) {
   constexpr int64_t kChunk = 4 * 8 * kWidth;

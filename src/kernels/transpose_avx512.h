@@ -1,4 +1,4 @@
-// Sixteen vectors of 32-bit elements turned in registers. To be included only where the compiler may use AVX-512.
+// Transposes sixteen vectors of 32-bit elements in registers. Include only in files compiled for AVX-512.
 #pragma once
 
 #include <immintrin.h>

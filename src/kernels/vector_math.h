@@ -1,5 +1,5 @@
-// exp, erf and the activations made of them, a vector of floats at a time, to about two ulp. No fast-math shortcuts:
-// float32 runs are held to the float32 noise floor.
+// exp, erf and the activations based on them, on vectors of floats, to about two ulp. No fast-math shortcuts: float32
+// runs must stay within float32 rounding noise.
 #pragma once
 
 #include "kernels/simd.h"
@@ -7,14 +7,14 @@
 namespace zoetrope::kernels::simd {
 inline namespace ZOETROPE_SIMD {
 
-// Beyond it e^x is no float32: infinity on one side, 0 on the other.
+// Beyond it e^x overflows to infinity, or underflows to 0 below −104.
 constexpr float kExpEnd = 104.0f;
-// Below it e^x is nothing beside 1, and 1 + e^x need not wait for what is no normal number: that takes fifteen times as
-// long as all else of an activation.
+// Below it e^x is negligible compared with 1. Clamping there avoids denormal numbers in 1 + e^x, which take fifteen
+// times as long as the rest of an activation.
 constexpr float kExpVanishes = -80.0f;
 
 // e^x for |x| ≤ kExpEnd: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a degree-6 polynomial in r (coefficients of Cephes expf),
-// then two scalings by powers of two so that results near the ends of the range stay right. Overflow gives infinity,
+// then two scalings by powers of two so that results near the ends of the range stay correct. Overflow gives infinity,
 // NaN stays NaN.
 inline Floats exp_inside(Floats x) {
   const Floats n = nearest(x * set(1.44269504088896341f));
@@ -33,8 +33,8 @@ inline Floats exp_inside(Floats x) {
 // max/min return their second operand on NaN: x goes second.
 inline Floats exp(Floats x) { return exp_inside(min(set(kExpEnd), max(set(-kExpEnd), x))); }
 
-// x / (1 + e^−x). The clamps of the exponential, one of them on x itself: of −inf the quotient would be NaN, and so it
-// is −104 / inf.
+// x / (1 + e^−x), clamped as the exponential, on one side by clamping x itself: for −inf the quotient would be NaN, and
+// is −104 / inf this way.
 inline Floats silu(Floats x) {
   const Floats above = max(set(-kExpEnd), x);
   return above / (set(1.0f) + exp_inside(max(set(kExpVanishes), -above)));

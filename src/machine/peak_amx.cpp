@@ -1,7 +1,7 @@
-// Products of bf16 tiles into float32 on matrix units (tdpbf16ps): 6 chains, each instruction 16 × 16 × 32 products.
+// Products of bf16 tiles into float32 with AMX (tdpbf16ps): 6 chains, each instruction 16 × 16 × 32 products.
 #include <immintrin.h>
 
-#include "kernels/amx_units.h"
+#include "kernels/amx_tiles.h"
 #include "machine/peak_loops.h"
 
 namespace zoetrope::machine {
@@ -24,7 +24,7 @@ void amx_bf16_multiply_adds(int64_t rounds) {
     }
     return pairs;
   }();
-  const kernels::AmxUnits units;
+  const kernels::AmxTiles tiles;
   _tile_loadd(6, operands.a, 64);
   _tile_loadd(7, operands.b, 64);
   _tile_zero(0);

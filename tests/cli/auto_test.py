@@ -148,7 +148,7 @@ def attention_of_its_own_is_planned_too(cwd):
     chosen, measured, result = attention(cwd, "ranks=4", f"hardware={late}")
     assert chosen == (1, 4), chosen
     assert measured["predicted_seconds"] > 0 and "Plan: Ulysses 1 x ring 4" in result.stdout, result.stdout
-    assert "off what was predicted" in result.stdout, result.stdout
+    assert "off the prediction" in result.stdout, result.stdout
     assert attention(cwd, "ranks=4", f"hardware={narrow}")[0] == (4, 1)
     assert attention(cwd, "ranks=4", f"hardware={narrow}", "attention=ring")[0] == (1, 4)
     assert attention(cwd, "ranks=4", f"hardware={late}", "ulysses_shards=2")[0] == (2, 2)

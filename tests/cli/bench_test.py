@@ -363,7 +363,7 @@ def shared_is_verified_and_compared_with_the_fair_share(cwd):
         assert abs(row["fair"] - (row["threads"] + row["busy"]) / row["threads"]) < 1e-9, row  # a thread for each core
         assert abs(row["of_fair"] * row["fair"] - row["slower"]) < 1e-9 and row["of_fair_max"] >= row["of_fair"], row
     assert found[0]["slower"] == found[3]["slower"] == 1, found
-    assert "beside 3" in (pathlib.Path(cwd) / "page.html").read_text()
+    assert "next to 3" in (pathlib.Path(cwd) / "page.html").read_text()
     assert not processes_in(cwd)
 
 

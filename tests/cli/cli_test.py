@@ -282,7 +282,7 @@ def progress_moves_inside_a_step_on_a_terminal(cwd):
         pass
     os.close(master)
     assert process.wait(timeout=240 * SLOWER) == 0, seen
-    assert b"0/2, layer 1/2  " in seen and b" a step, " in seen, seen
+    assert b"0/2, layer 1/2  " in seen and b" per step, " in seen, seen
 
 
 @test

@@ -60,8 +60,8 @@ def best(document, ranks=None):
 def a_plan_says_what_to_use_and_why(cwd):
     result = plan(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=8")
     assert result.returncode == 0, result.stderr
-    for words in ("75600 tokens", "tpu_v7x_8", "GB of memory a device", "best", "Ulysses", "limited by", "video s", "step s",
-                  "exchange", "ring", "a rank", "Why not", "% slower: ", "VAE over"):
+    for words in ("75600 tokens", "tpu_v7x_8", "GB of memory per device", "best", "Ulysses", "limited by", "video s", "step s",
+                  "exchange", "ring", "per rank", "Why not", "% slower: ", "VAE over"):
         assert words in result.stdout, f"{words}\n{result.stdout}"
     assert not files_in(cwd), files_in(cwd)
 
@@ -286,7 +286,7 @@ def published_runs_are_compared_again(cwd):
     errors = [float(re.search(r"\| ([+-][0-9.]+) % \|", row).group(1)) for row in rows[1:]]
     assert len([row for row in rows if "tpu_v7x_8" in row]) >= 5, result.stdout
     assert len(errors) > 10 and all(abs(error) < 15 for error in errors), errors
-    refused(cwd, plan(cwd, *LARGE, "published=true"), "published=true stands alone")
+    refused(cwd, plan(cwd, *LARGE, "published=true"), "published=true takes no other key")
     refused(cwd, plan(cwd, "published=perhaps"), "published=perhaps")
     refused(cwd, plan(cwd, "publish=true", *LARGE, "hardware=h100_8"), "publish", "published")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `zoetrope plan` says to people: how many runs at what price, what its verdict rests on, what to type, whose memory it
+"""What `zoetrope plan` says to people: how many runs at what price, what its verdict depends on, what to type, whose memory it
 counts, and its page.
 
     plan_words_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
@@ -49,7 +49,7 @@ def throughput_counts_all_runs_side_by_side(cwd):
     if all_of_them["ranks_per_run"] == 1:
         assert abs(all_of_them["efficiency"] - 1) < 1e-9, all_of_them["efficiency"]
     runs = f"{all_of_them['runs']} runs of {all_of_them['ranks_per_run']} rank"
-    for words in (runs, "side by side", "videos an hour", "videos/hour"):
+    for words in (runs, "side by side", "videos per hour", "videos/hour"):
         assert words in result.stdout, f"{words}\n{result.stdout}"
 
 
@@ -57,22 +57,22 @@ def throughput_counts_all_runs_side_by_side(cwd):
 def a_price_says_where_it_comes_from(cwd):
     cost = [*LARGE, "hardware=h100_8", "ranks=8", "objective=cost"]
     unknown = plan(cwd, *cost)
-    assert unknown.returncode == 0 and "Price     not known: device-seconds stand for it" in unknown.stdout, unknown.stdout
+    assert unknown.returncode == 0 and "Price     unknown: device-seconds are used instead" in unknown.stdout, unknown.stdout
     said = plan(cwd, *cost, "price=2.5", "json=plan.json")
-    assert "Price     2.5 a device and hour, as price= says" in said.stdout, said.stdout
+    assert "Price     2.5 per device and hour, from price=" in said.stdout, said.stdout
     part = json.loads((pathlib.Path(cwd) / "plan.json").read_text())["plans"][0]
     assert abs(part["price"] - part["device_seconds"] * 2.5 / 3600) < 1e-9, part["price"]
-    assert f"at {part['price']:.3g} a video" in said.stdout, said.stdout
+    assert f"at {part['price']:.3g} per video" in said.stdout, said.stdout
     (pathlib.Path(cwd) / "mine.yml").write_text(two_hosts() + "price_per_hour: 2\n")
     own = plan(cwd, "wan2.1_t2v_1.3b", "num_frames=17", "hardware=mine.yml", "ranks=4")
-    assert "Price     0.5 a device and hour, by price_per_hour of the profile" in own.stdout, own.stdout + own.stderr
+    assert "Price     0.5 per device and hour, from price_per_hour of the profile" in own.stdout, own.stdout + own.stderr
     instead = plan(cwd, *cost, "what_if.price_per_hour=16")
-    assert "Price     2 a device and hour, as what_if.price_per_hour says" in instead.stdout, instead.stdout
+    assert "Price     2 per device and hour, from what_if.price_per_hour" in instead.stdout, instead.stdout
     refused(cwd, plan(cwd, *cost, "price=1", "what_if.price_per_hour=16"), "keep one", left=("mine.yml", "plan.json"))
     refused(cwd, plan(cwd, *cost, "price=0"), "price=0", left=("mine.yml", "plan.json"))
 
 
-# ---- what the verdict rests on ----
+# ---- what the verdict depends on ----
 
 @test
 def the_best_is_the_fastest_and_the_simpler_is_named(cwd):
@@ -125,7 +125,7 @@ def more_ranks_than_the_machine_has_are_said(cwd):
     assert len(notes) == 1 and note in notes[0], notes
     assert answer(cwd, *LARGE, "hardware=h100_8", "ranks=8")["notes"] == []
     single = plan(cwd, *LARGE, "hardware=rtx4090_8", "ranks=16", "memory_limit=200").stdout
-    assert "planned for 16 devices joined by 'host' (25 GB/s a port), where the profile has 8 devices" in single, single
+    assert "planned for 16 devices joined by 'host' (25 GB/s per port), where the profile has 8 devices" in single, single
 
 
 @test

@@ -54,7 +54,7 @@ def measured_run(cwd, *arguments):
 @test
 def remembers_what_it_found(cwd):
     said = tune(cwd, "dtype=float32")
-    assert "remembered" in said and "the table's" in said, said
+    assert "stored" in said and "built-in" in said, said
     (entry,) = tiles(cwd)
     assert entry["dtype"] == "F32" and entry["head_dim"] == 32 and entry["softmax"] == "online" and entry["keys"] == 256
     tune(cwd, "dtype=float32")
@@ -71,7 +71,7 @@ def remembers_what_it_found(cwd):
 @test
 def lists_nothing_at_first(cwd):
     listed = zoetrope(cwd, "tune", "list=true")
-    assert listed.returncode == 0 and "nothing is remembered yet" in listed.stdout
+    assert listed.returncode == 0 and "nothing is stored yet" in listed.stdout
     assert not cache_file(cwd).exists()
 
 

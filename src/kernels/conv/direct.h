@@ -1,5 +1,5 @@
-// What the parts of the direct convolution share: the calls that a file per instruction set answers. No code here, and
-// no library headers with code: what those files instantiate must not be linked into others.
+// The interface between the direct convolution and its inner loops, a file per instruction set. No code here, and no
+// library headers with code: what those files instantiate must not be linked into others.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@ namespace zoetrope::kernels {
 
 constexpr int64_t kMostRuns = 24;
 
-// A register tile: acc[p][n] (+)= Σ over runs r and k of run_r[p·pixel_stride + k]·weights[r][k][n]. A run is what one
-// row of the kernel reads for one pixel, contiguous because channels are innermost and columns next.
+// A register tile: acc[p][n] (+)= Σ over runs r and k of run_r[p·pixel_stride + k]·weights[r][k][n]. A run is the input
+// of one row of the kernel for one pixel, contiguous because channels are innermost and columns next.
 struct TileCall {
   const void* runs[kMostRuns];  // of the first pixel
   int64_t run_count;
@@ -19,26 +19,26 @@ struct TileCall {
   int64_t pixel_stride;  // elements
   const void* weights;   // one block of output channels, of the first run
   float* acc;
-  int64_t acc_stride;  // floats a pixel
+  int64_t acc_stride;  // floats per pixel
   bool accumulate;     // onto acc
 
-  // Of tiles of several rows, whose runs are single rows of input: [frame][rows of the kernel + row_stride].
+  // For tiles of several rows, whose runs are single rows of input: [frame][rows of the kernel + row_stride].
   int64_t frames, channels;
   std::array<int64_t, 2> kernel;
-  int64_t column_stride;          // elements between columns of inputs
-  int64_t row_stride;             // runs between two rows of output
-  int64_t acc_row;                // floats between them
-  void (*meanwhile)(void* what);  // called once for each column of taps: work for the rest of the core
-  void* what;
+  int64_t column_stride;           // elements between columns of inputs
+  int64_t row_stride;              // runs between two rows of output
+  int64_t acc_row;                 // floats between them
+  void (*overlapped)(void* work);  // called once per column of taps: work for the rest of the core
+  void* overlapped_work;
 };
 
-// One row of finished sums to memory. Pointers are to the first pixel, strides in elements a pixel.
+// Finishes one row of sums and stores it. Pointers are to the first pixel, strides in elements per pixel.
 struct FinishCall {
   float* acc;  // [pixels][channels rounded up to vectors]; overwritten
   int64_t acc_stride;
   int64_t pixels;
   int64_t channels;
-  const float* bias;   // zeros behind the last channel, up to a whole vector
+  const float* bias;   // padded with zeros to a whole vector
   const float* gamma;  // the same
   float root;          // √channels
   bool silu;
@@ -56,11 +56,11 @@ struct DirectKernels {
   static constexpr int kMostPixels = 8;
   static constexpr int kMostVectors = 3;
   int rows = 1;                                  // of outputs in a tile
-  int depth = 1;                                 // input channels that must come together
+  int depth = 1;                                 // input channels are padded to a multiple of it
   int lanes;                                     // floats in a vector
   int pixels;                                    // of the largest tile
   int vectors;                                   // of output channels in the largest tile
-  int pair;                                      // inputs a weight multiplies at once: 1 float, or 2 bf16
+  int pair;                                      // values that one product sums: 1 float, or 2 bf16
   TileFunction tile[kMostPixels][kMostVectors];  // [pixels − 1][vectors − 1]
   // For few output channels: lanes run over the inputs, weights are [run][channel][k]. [pixels − 1]; float only.
   TileFunction narrow[kMostPixels];
@@ -68,9 +68,9 @@ struct DirectKernels {
   void (*finish_bf16)(const FinishCall&);
   void (*widen)(const void* from, float* to, int64_t count);  // bf16 to float
 
-  // Of matrix units, whose tiles have all their rows and pixels: runs work(argument) on this thread with the units set
-  // up. nullptr: there are none, and tiles come in every size.
-  void (*with_units)(void (*work)(void*), void* argument) = nullptr;
+  // With AMX, whose tiles have all their rows and pixels: runs work(argument) on this thread with the tiles configured.
+  // nullptr: no AMX, and tiles have every size.
+  void (*with_amx)(void (*work)(void*), void* argument) = nullptr;
 };
 constexpr int64_t kNarrowChannels = 3;  // of the narrow tiles
 

@@ -1,17 +1,15 @@
-// The direct convolution on matrix units (AMX), which multiply sixteen pixels, 32 input channels and sixteen output
-// channels at a time, read the pixels where they lie in the frames, and sum in float32. Numbers below 2^-126 count as
-// zero, as the units have it.
+// The direct convolution on AMX, which multiplies sixteen pixels, 32 input channels and sixteen output channels at a
+// time, reads the pixels directly from the frames, and sums in float32. AMX treats numbers below 2^-126 as zero.
 //
-// A tile is four rows of sixteen pixels times sixteen output channels. The rows lie above one another and not side by
-// side because lower ones' upper taps are upper ones' lower ones: 3×3 takes nine loads for twelve products. Two rows ×
-// 32 channels took ten and were 0 to 3 % of the peak slower, 32 pixels × 32 channels took twelve and were 1 to 10 %.
-// Taps are summed channels first, columns next, rows last, so that what a column shares with the next is still in the
-// first cache level.
+// A tile is four rows of sixteen pixels times sixteen output channels: adjacent rows of output share rows of input, so
+// 3×3 takes nine loads for twelve products. Two rows × 32 channels took ten and were 0 to 3 % of the peak slower, 32
+// pixels × 32 channels took twelve and were 1 to 10 % slower. Taps are summed channels first, columns next, rows last,
+// so that the inputs a column shares with the next are still in the L1 cache.
 #include <immintrin.h>
 
 #include <algorithm>
 
-#include "kernels/amx_units.h"
+#include "kernels/amx_tiles.h"
 #include "kernels/conv/direct.h"
 #include "kernels/vector_math.h"
 #include "tensor/half.h"
@@ -19,9 +17,9 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int kChannels = 32;  // of inputs in a unit
-constexpr int64_t kUnitBytes = int64_t{kAmxTileRows} * kAmxTileLine;
-// Units by number: sums 0 to 3, a row each; weights 4; inputs 5 to 7.
+constexpr int kChannels = 32;  // of inputs in an AMX tile
+constexpr int64_t kTileBytes = int64_t{kAmxTileRows} * kAmxTileLine;
+// AMX tiles by number: sums 0 to 3, a row each; weights 4; inputs 5 to 7.
 
 void begin(const TileCall& call) {
   if (call.accumulate) {
@@ -46,7 +44,7 @@ void end(const TileCall& call) {
   _tile_stored(3, call.acc + 3 * call.acc_row, stride);
 }
 
-// Rows of taps that rows of output share: row r of the output takes row r + i of the input for tap i.
+// Stride 1: row r of the output takes row r + i of the input for tap i, so rows of output share their inputs.
 template <int kRows>
 void shared_tile(const TileCall& call) {
   static_assert(kRows == 2 || kRows == 3);
@@ -58,7 +56,7 @@ void shared_tile(const TileCall& call) {
     for (int i = 0; i < kRows + 3; ++i) x[i] = static_cast<const BFloat16*>(call.runs[frame * (kRows + 3) + i]);
     for (int64_t c = 0; c < call.channels; c += kChannels) {
       for (int64_t j = 0; j < call.kernel[1]; ++j) {
-        call.meanwhile(call.what);
+        call.overlapped(call.overlapped_work);
         const int64_t at = j * call.column_stride + c;
         _tile_loadd(4, weights, kAmxTileLine);
         _tile_loadd(5, x[0] + at, pixel);
@@ -69,28 +67,28 @@ void shared_tile(const TileCall& call) {
         _tile_dpbf16ps(2, 7, 4);
         _tile_loadd(5, x[3] + at, pixel);
         _tile_dpbf16ps(3, 5, 4);
-        _tile_loadd(4, weights + kUnitBytes, kAmxTileLine);
+        _tile_loadd(4, weights + kTileBytes, kAmxTileLine);
         _tile_dpbf16ps(0, 6, 4);
         _tile_dpbf16ps(1, 7, 4);
         _tile_dpbf16ps(2, 5, 4);
         _tile_loadd(6, x[4] + at, pixel);
         _tile_dpbf16ps(3, 6, 4);
         if constexpr (kRows == 3) {
-          _tile_loadd(4, weights + 2 * kUnitBytes, kAmxTileLine);
+          _tile_loadd(4, weights + 2 * kTileBytes, kAmxTileLine);
           _tile_dpbf16ps(0, 7, 4);
           _tile_dpbf16ps(1, 5, 4);
           _tile_dpbf16ps(2, 6, 4);
           _tile_loadd(7, x[5] + at, pixel);
           _tile_dpbf16ps(3, 7, 4);
         }
-        weights += kRows * kUnitBytes;
+        weights += kRows * kTileBytes;
       }
     }
   }
   end(call);
 }
 
-// Any other.
+// Any other stride or kernel.
 void plain_tile(const TileCall& call) {
   const auto* weights = static_cast<const std::byte*>(call.weights);
   const auto pixel = static_cast<size_t>(call.pixel_stride) * sizeof(BFloat16);
@@ -100,9 +98,9 @@ void plain_tile(const TileCall& call) {
     const void* const* runs = call.runs + frame * (call.kernel[0] + 3 * step);
     for (int64_t c = 0; c < call.channels; c += kChannels) {
       for (int64_t j = 0; j < call.kernel[1]; ++j) {
-        call.meanwhile(call.what);
+        call.overlapped(call.overlapped_work);
         const int64_t at = j * call.column_stride + c;
-        for (int64_t i = 0; i < call.kernel[0]; ++i, weights += kUnitBytes) {
+        for (int64_t i = 0; i < call.kernel[0]; ++i, weights += kTileBytes) {
           _tile_loadd(4, weights, kAmxTileLine);
           _tile_loadd(5, static_cast<const BFloat16*>(runs[i]) + at, pixel);
           _tile_dpbf16ps(0, 5, 4);
@@ -125,18 +123,16 @@ void amx_tile(const TileCall& call) {
   plain_tile(call);
 }
 
-// The ends of rows.
-
 using Lanes = __mmask16;
 constexpr int64_t kLanes = 16;
 
 inline __m512 widened(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 inline __m256i rounded(__m512 x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
 
-// x / (1 + e^−x), good to 2^-14, a 32nd of what rounding to bf16 changes: 2^t for t = −x·log₂e by its whole part, which
-// scalef() takes itself, and a polynomial of degree 4 in what is above that, with the least largest error over [0, 1)
-// (3e-6, relative). The ends: reduce() of an infinity is 0; of −inf −104 stays (max returns its second operand, so NaN
-// does too), for which 2^t is infinite and its reciprocal 0.
+// x / (1 + e^−x), accurate to 2^-14, a 32nd of the rounding to bf16: 2^t for t = −x·log₂e from its whole part, which
+// scalef() takes itself, and a minimax polynomial of degree 4 in the fraction over [0, 1) (3e-6, relative). Limits:
+// reduce() of an infinity is 0; −inf is clamped to −104, for which 2^t is infinite and its reciprocal 0; NaN stays NaN
+// (max returns its second operand).
 inline __m512 silu(__m512 x) {
   const __m512 above = _mm512_max_ps(_mm512_set1_ps(-simd::kExpEnd), x);
   const __m512 t = _mm512_mul_ps(above, _mm512_set1_ps(-1.44269504f));
@@ -157,15 +153,15 @@ inline __attribute__((always_inline)) void for_lanes(int64_t channels, Body&& bo
   if (i < channels) body(i, static_cast<Lanes>((1u << (channels - i)) - 1));
 }
 
-// As direct_finish(), with the CPU's own rounding to bf16, without divisions, and for several pixels at a time: what
-// follows the norm of one would wait for it and keep the products behind from being started.
+// As direct_finish(), but with the CPU's rounding to bf16, without divisions, and for several pixels at a time: with
+// one, the code after the norm would wait for it and delay the products that follow.
 constexpr int64_t kTogether = 4;
 
 struct Pixel {
   const float* acc;
   const BFloat16* add;  // nullptr: none
   BFloat16* kept;       // rounded sums
-  BFloat16* normed;     // the same as kept where nobody wants those, or nullptr
+  BFloat16* normed;     // the same as `kept` where raw sums are not wanted, or nullptr
 };
 
 // The sum of squares, lane by lane.
@@ -217,8 +213,8 @@ void finish(const FinishCall& call) {
   }
 }
 
-void with_units(void (*work)(void*), void* argument) {
-  const AmxUnits units;
+void with_amx(void (*work)(void*), void* argument) {
+  const AmxTiles tiles;
   work(argument);
 }
 
@@ -235,7 +231,7 @@ const DirectKernels& direct_amx() {
     k.pair = 2;
     k.tile[0][0] = amx_tile;
     k.finish_bf16 = finish;
-    k.with_units = with_units;
+    k.with_amx = with_amx;
     return k;
   }();
   return kernels;

@@ -1,18 +1,13 @@
 // The direct convolution with products of bf16 pairs (vdpbf16ps), which read the frames as they are stored.
-#include "kernels/conv/direct_avx512_vectors.h"
+#include "kernels/conv/direct_tile.h"
 
 namespace zoetrope::kernels {
 namespace {
 
-struct Bf16Products {
-  static constexpr int kLanes = Avx512Conv::kLanes;
+struct Bf16Products : FloatProducts {
   static constexpr int kPair = 2;
-  using Vec = __m512;
   using Operand = __m512bh;
   using Element = uint16_t;
-  static ZT_CONV_INLINE Vec zero() { return Avx512Conv::zero(); }
-  static ZT_CONV_INLINE Vec load(const float* x) { return Avx512Conv::load(x); }
-  static ZT_CONV_INLINE void store(float* to, Vec x) { Avx512Conv::store(to, x); }
   static ZT_CONV_INLINE Operand operand(const uint16_t* x) { return reinterpret_cast<Operand>(_mm512_loadu_si512(x)); }
   static ZT_CONV_INLINE Operand broadcast(const uint16_t* x) {
     int pair;
@@ -24,10 +19,10 @@ struct Bf16Products {
 
 }  // namespace
 
-// The ends of rows are those of AVX-512, compiled there: nothing of them may be made here with wider instructions.
+// The finishing functions are AVX-512's, compiled there: they must not be instantiated here with wider instructions.
 const DirectKernels& direct_avx512_bf16() {
   static const DirectKernels kernels = [] {
-    DirectKernels k = direct_kernels<Avx512Conv, Bf16Products>();
+    DirectKernels k = direct_kernels<Bf16Products>();
     k.finish_f32 = direct_avx512().finish_f32;
     k.finish_bf16 = direct_avx512().finish_bf16;
     k.widen = direct_avx512().widen;

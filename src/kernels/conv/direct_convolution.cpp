@@ -11,30 +11,31 @@
 namespace zoetrope::kernels {
 namespace {
 
-// An item is a band of rows × a strip of columns that one thread takes through all taps and channels to the end. Its
-// sums, the inputs they need and one block of weights share the second cache level (2 MB), and the block serves all
-// tiles of the item: at least 24, so that fetching it costs little. Bands of 8 rows: of 16 or of 1, and strips of twice
-// the width or the whole row, were 0 to 3 % slower.
+// An item is a band of rows × a strip of columns that one thread computes completely, over all taps and channels. Its
+// sums, the inputs they need and one block of weights share the L2 cache (2 MB), and the block is used for all tiles of
+// the item: at least 24, so that loading it costs little. Bands of 8 rows: 16 or 1, and strips of twice the width or
+// the whole row, were 0 to 3 % slower.
 constexpr int64_t kBandRows = 8;
 constexpr int64_t kStripFloats = 12288;  // columns × channels
-// Weights of a block that are used for one tile before the next: more frames at once spare sums in memory, too many
-// leave the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB a frame).
+// Weights of a block that are used for one tile before the next: with more frames at once fewer sums go through memory,
+// too many do not fit the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB a
+// frame).
 constexpr int64_t kWeightBytes = 600 << 10;
-// On matrix units items are smaller, so that what the next one needs fits in beside them: one tile wide from 256
-// channels on. Strips of twice the width and bands of 16 rows were not faster.
-constexpr int64_t kUnitStripFloats = 6144;
-// Weights of a block that are used at once there, where the next block's and the next item's inputs share the cache.
-constexpr int64_t kUnitWeightBytes = 200 << 10;
-// Weights of a convolution that stay in the cache from item to item; those of others are asked for a block ahead.
-constexpr int64_t kWeightsThatStay = 600 << 10;
-// Pixels an even number of cache lines apart share few places of the first cache level, and what matrix units read
-// pushes itself out. Such inputs are copied with a gap of a line between them: 384 channels went from 40 to 45 or 54 %
-// of the peak, 512 from 31 to 39 %, 192 won 1 to 2 %.
-constexpr int64_t kEvenLines = 128, kUnitElement = 2;  // bytes
+// With AMX items are smaller, so that the data of the next one fits the cache, too: one tile wide from 256 channels on.
+// Strips of twice the width and bands of 16 rows were not faster.
+constexpr int64_t kAmxStripFloats = 6144;
+// Weights of a block that are used at once with AMX, where the next block and the next item's inputs share the cache.
+constexpr int64_t kAmxWeightBytes = 200 << 10;
+// Weights of a convolution that stay in the cache from item to item; larger ones are prefetched a block ahead.
+constexpr int64_t kCachedWeightBytes = 600 << 10;
+// Pixels an even number of cache lines apart share few sets of the L1 cache, and AMX loads evict each other. Such
+// inputs are copied with a gap of a line between pixels: 384 channels went from 40 to 45 or 54 % of the peak, 512 from
+// 31 to 39 %, 192 gained 1 to 2 %.
+constexpr int64_t kEvenLines = 128, kAmxElement = 2;  // bytes
 constexpr size_t kAlignment = 64;
 constexpr int64_t kLine = 64;  // of the cache, in bytes
-constexpr int64_t kAskPixels = 16;
-// Pixels that are finished in one go between units, and the parts in which what is due is counted.
+constexpr int64_t kPrefetchPixels = 16;
+// Pixels that are finished together between AMX steps, and the fractions in which due pixels are counted.
 constexpr int64_t kFinishPixels = 4, kParts = 1 << 16;
 
 // Weights that a thread widens at a time.
@@ -52,7 +53,7 @@ IndexRange piece(int64_t size, int64_t count, int64_t index) {
 
 }  // namespace
 
-std::string DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
+Refusal DirectConvolution::refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
   if (p.frames * (p.kernel[0] + (kernels.rows - 1) * p.stride) > kMostRuns)
     return "a tile takes more than " + std::to_string(kMostRuns) + " rows of inputs";
   if (kernels.pair == 2 && p.dtype != DType::kBF16) return "multiplies bf16 only";
@@ -66,37 +67,37 @@ DirectConvolution::DirectConvolution(const FrameConvProblem& problem, const Dire
     : problem_(problem), kernels_(kernels) {
   channels_ = round_up(problem.in_channels, kernels.depth);
   run_length_ = problem.kernel[1] * channels_;
-  const bool crowded = kernels.with_units != nullptr && channels_ * kUnitElement % kEvenLines == 0;
+  const bool crowded = kernels.with_amx != nullptr && channels_ * kAmxElement % kEvenLines == 0;
   copied_pixel_ = channels_ + (crowded ? kernels.depth : 0);
   narrow_ = problem.out_channels == kNarrowChannels && run_length_ % kernels.lanes == 0 && kernels.pair == 1;
   widens_ = problem.dtype == DType::kBF16 && kernels.pair == 1;
-  tiles_ = kernels.pair == 2 ? DType::kBF16 : DType::kF32;
-  held_ = widens_ && all_are_bf16(weight) ? DType::kBF16 : tiles_;
+  tile_dtype_ = kernels.pair == 2 ? DType::kBF16 : DType::kF32;
+  stored_dtype_ = widens_ && all_are_bf16(weight) ? DType::kBF16 : tile_dtype_;
   columns_ = round_up(problem.out_channels, kernels.lanes);
   root_ = std::sqrt(static_cast<float>(problem.out_channels));
   bias_.assign(static_cast<size_t>(columns_), 0.0f);
   if (bias) std::copy_n(bias.data<float>(), problem.out_channels, bias_.begin());
   if (narrow_) pack_narrow(weight);
   else pack(weight);
-  const int64_t at_once = kernels.with_units == nullptr ? kWeightBytes : kUnitWeightBytes;
+  const int64_t at_once = kernels.with_amx == nullptr ? kWeightBytes : kAmxWeightBytes;
   chunk_ = std::clamp<int64_t>(at_once / blocks_.front().frame_bytes, 1, problem.frames);
 }
 
-// fill(where weights are held, what makes one of a float).
+// fill(pointer to the stored weights, conversion from float).
 template <typename Fill>
 void DirectConvolution::fill_packed(const Fill& fill) {
-  if (held_ == DType::kBF16) fill(packed_.data<BFloat16>(), [](float x) { return to_bfloat16(x); });
+  if (stored_dtype_ == DType::kBF16) fill(packed_.data<BFloat16>(), [](float x) { return to_bfloat16(x); });
   else fill(packed_.data<float>(), [](float x) { return x; });
 }
 
-// Where tiles read the weight of an input from, of a block that begins at 0: [frame][row of taps][k of the run, in
-// pairs][output channel of the block][of the pair]. On matrix units [frame][depth of input channels][column][row of
-// taps][lanes of output channels], and there [pair][output channel][of the pair].
+// Where tiles read the weight of an input, in a block that begins at 0: [frame][row of taps][k of the run, in
+// pairs][output channel of the block][of the pair]. With AMX [frame][depth of input channels][column][row of
+// taps][lanes of output channels] and within it [pair][output channel][of the pair].
 int64_t DirectConvolution::place(int64_t frame, int64_t row, int64_t column, int64_t channel, int64_t out,
                                  int64_t width) const {
   const int64_t pair = kernels_.pair, lanes = kernels_.lanes, depth = kernels_.depth;
   const std::array<int64_t, 2>& kernel = problem_.kernel;
-  if (kernels_.with_units == nullptr) {
+  if (kernels_.with_amx == nullptr) {
     const int64_t k = (frame * kernel[0] + row) * run_length_ + column * channels_ + channel;
     return (k / pair * width + out) * pair + k % pair;
   }
@@ -108,16 +109,16 @@ int64_t DirectConvolution::place(int64_t frame, int64_t row, int64_t column, int
 void DirectConvolution::pack(const TensorView& weight) {
   const FrameConvProblem& p = problem_;
   const int64_t rows = p.kernel[0], columns = p.kernel[1], widest = kernels_.vectors * kernels_.lanes;
-  const auto element = static_cast<int64_t>(dtype_size(tiles_));
+  const auto element = static_cast<int64_t>(dtype_size(tile_dtype_));
   const int64_t frame_inputs = rows * run_length_;
-  packed_ = Tensor(held_, {columns_ * p.frames * frame_inputs});
+  packed_ = Tensor(stored_dtype_, {columns_ * p.frames * frame_inputs});
   for (int64_t column = 0; column < columns_; column += widest) {
     const int64_t width = std::min(widest, columns_ - column), start = column * p.frames * frame_inputs;
     blocks_.push_back(
         {column, static_cast<int>(width / kernels_.lanes), start * element, width * frame_inputs * element});
     const IndexRange outs{column, std::min(column + width, p.out_channels)};
-    // A place is the sum of a tap's, a channel's and an output channel's. Found one by one, a load of the larger VAE
-    // took 18.3 instead of 7.1 s, of the smaller 2.5 instead of 0.8.
+    // A place is the sum of a tap's, a channel's and an output channel's. Computed for each weight, loading the larger
+    // VAE took 18.3 instead of 7.1 s, the smaller 2.5 instead of 0.8.
     std::vector<int64_t> taps, channels;
     for (int64_t tap = 0; tap < p.frames * rows; ++tap)
       for (int64_t j = 0; j < columns; ++j) taps.push_back(start + place(tap / rows, tap % rows, j, 0, 0, width));
@@ -139,7 +140,7 @@ void DirectConvolution::pack(const TensorView& weight) {
 void DirectConvolution::pack_narrow(const TensorView& weight) {
   const FrameConvProblem& p = problem_;
   const int64_t rows = p.kernel[0], frame_inputs = rows * run_length_, out = p.out_channels;
-  packed_ = Tensor(held_, {out * p.frames * frame_inputs});
+  packed_ = Tensor(stored_dtype_, {out * p.frames * frame_inputs});
   fill_packed([&](auto* to, auto converted) {
     const float* from = weight.data<float>();
     for (int64_t o = 0; o < out; ++o)
@@ -151,10 +152,10 @@ void DirectConvolution::pack_narrow(const TensorView& weight) {
   blocks_.push_back({0, 1, 0, out * frame_inputs * static_cast<int64_t>(sizeof(float))});
 }
 
-// Once a call, for all its threads and the whole frame or part of one: a call has thousands of pixels to pay for it.
-// Widening a block for each item would need less scratch, but be done again for every item.
-const std::byte* DirectConvolution::weights_of_tiles(Stream& stream) const {
-  if (held_ == tiles_) return packed_.data<std::byte>();
+// Once per call, for all its threads: a call has thousands of pixels, so the cost is small. Widening a block for each
+// item would need less scratch, but would be repeated for every item.
+const std::byte* DirectConvolution::tile_weights(Stream& stream) const {
+  if (stored_dtype_ == tile_dtype_) return packed_.data<std::byte>();
   const int64_t count = packed_.size();
   auto* wide = static_cast<float*>(stream.scratch().allocate(static_cast<size_t>(count) * sizeof(float)));
   stream.team().parallel_for(count, kWidenGrain, [&](IndexRange range, int) {
@@ -165,7 +166,7 @@ const std::byte* DirectConvolution::weights_of_tiles(Stream& stream) const {
 
 struct DirectConvolution::Item {
   IndexRange rows, columns;
-  bool copied = false;  // its inputs, to scratch
+  bool copied = false;  // its inputs are, to scratch
   int64_t pixels() const { return rows.size() * columns.size(); }
 };
 
@@ -173,7 +174,7 @@ struct DirectConvolution::Sums {
   float* acc;
   const std::byte* copy;  // of the inputs, where the item's are copied
   IndexRange frames;
-  Meanwhile* meanwhile;  // with matrix units
+  OverlappedWork* overlapped;  // with AMX
 };
 
 struct DirectConvolution::Plan {
@@ -181,7 +182,7 @@ struct DirectConvolution::Plan {
   const FrameConvOutput& out;
   const float* gamma = nullptr;        // zeros behind
   const std::byte* weights = nullptr;  // as tiles read them
-  int64_t first_frame = 0;             // the ones before had not begun
+  int64_t first_frame = 0;             // those before are empty
   int64_t height = 0, width = 0;
   int64_t bands = 0, band_tiles = 0, strips = 0, strip_tiles = 0;
   int64_t most_columns = 0;  // of an item
@@ -196,18 +197,18 @@ DirectConvolution::Plan DirectConvolution::plan(std::span<const TensorView> inpu
   plan.width = any.extent(1);
   const int64_t deepest = std::max(problem_.in_channels * problem_.stride, columns_);
   plan.strip_tiles = ceil_div(plan.width, kernels_.pixels);
-  const int64_t floats = kernels_.with_units == nullptr ? kStripFloats : kUnitStripFloats;
+  const int64_t floats = kernels_.with_amx == nullptr ? kStripFloats : kAmxStripFloats;
   const int64_t most_tiles = std::max<int64_t>(1, floats / deepest / kernels_.pixels);
   plan.strips = ceil_div(plan.strip_tiles, most_tiles);
   plan.band_tiles = ceil_div(plan.height, kernels_.rows);
   plan.bands = ceil_div(plan.height, kBandRows);
   plan.most_columns = ceil_div(plan.strip_tiles, plan.strips) * kernels_.pixels;
   plan.acc_bytes = static_cast<size_t>(round_up(kBandRows * plan.most_columns * columns_ * 4, kAlignment));
-  plan.scratch_bytes = (kernels_.with_units == nullptr ? 1 : 2) * plan.acc_bytes;
-  if (widens_ || kernels_.with_units != nullptr) {
+  plan.scratch_bytes = (kernels_.with_amx == nullptr ? 1 : 2) * plan.acc_bytes;
+  if (widens_ || kernels_.with_amx != nullptr) {
     const int64_t columns = always_copies() ? plan.most_columns : kernels_.pixels;
     const int64_t copy = chunk_ * input_rows(kBandRows) * input_columns(columns) * copied_pixel_;
-    plan.scratch_bytes += static_cast<size_t>(copy) * dtype_size(tiles_);
+    plan.scratch_bytes += static_cast<size_t>(copy) * dtype_size(tile_dtype_);
   }
   plan.scratch_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(plan.scratch_bytes), kAlignment));
   return plan;
@@ -221,7 +222,7 @@ void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, 
     std::fill(std::copy_n(out.gamma.data<float>(), problem_.out_channels, gamma), gamma + columns_, 0.0f);
     call.gamma = gamma;
   }
-  call.weights = weights_of_tiles(stream);
+  call.weights = tile_weights(stream);
   const int64_t items = call.bands * call.strips;
   const auto threads = static_cast<int>(std::min<int64_t>(stream.team().size(), items));
   auto* scratch = static_cast<std::byte*>(stream.scratch().allocate(static_cast<size_t>(threads) * call.scratch_bytes));
@@ -229,12 +230,12 @@ void DirectConvolution::run(Stream& stream, std::span<const TensorView> inputs, 
   auto work = [&](int thread) {
     if (thread >= threads) return;
     std::byte* mine = scratch + static_cast<size_t>(thread) * call.scratch_bytes;
-    if (kernels_.with_units == nullptr) {
+    if (kernels_.with_amx == nullptr) {
       for (int64_t index = next++; index < items; index = next++) run_item(call, item(call, index), mine);
       return;
     }
-    auto with_units = [&] { run_items(call, items, next, mine); };
-    kernels_.with_units([](void* body) { (*static_cast<decltype(with_units)*>(body))(); }, &with_units);
+    auto body = [&] { run_items(call, items, next, mine); };
+    kernels_.with_amx([](void* argument) { (*static_cast<decltype(body)*>(argument))(); }, &body);
   };
   if (threads == 1) work(0);
   else stream.team().run(work);
@@ -247,7 +248,7 @@ DirectConvolution::Item DirectConvolution::item(const Plan& plan, int64_t index)
   };
   Item item{range(plan.band_tiles, plan.bands, index / plan.strips, kernels_.rows, plan.height),
             range(plan.strip_tiles, plan.strips, index % plan.strips, kernels_.pixels, plan.width)};
-  const bool narrow = kernels_.with_units != nullptr && item.columns.size() < kernels_.pixels;
+  const bool narrow = kernels_.with_amx != nullptr && item.columns.size() < kernels_.pixels;
   item.copied = always_copies() || narrow;
   return item;
 }
@@ -263,26 +264,26 @@ void DirectConvolution::run_item(const Plan& plan, const Item& item, std::byte* 
   finish_pixels(plan, item, acc, {0, item.pixels()});
 }
 
-// What the rest of the core does while the matrix units sum an item: it finishes the item before, whose sums wait in
-// scratch of their own, and asks for the inputs of the one behind. Without the first a fifth of the time would go to
-// the ends of rows, without the second as much to waiting for memory.
-class DirectConvolution::Meanwhile {
+// The work of the rest of the core while AMX sums an item: it finishes the item before, whose sums are in scratch of
+// their own, and prefetches the inputs of the next. Without the first a fifth of the time would be spent finishing
+// pixels, without the second as much waiting for memory.
+class DirectConvolution::OverlappedWork {
  public:
-  Meanwhile(const DirectConvolution& convolution, const Plan& plan) : convolution_(convolution), plan_(plan) {}
+  OverlappedWork(const DirectConvolution& convolution, const Plan& plan) : convolution_(convolution), plan_(plan) {}
   void begin(const Item& now) {
     const FrameConvProblem& p = convolution_.problem_;
     const int64_t tiles = ceil_div(now.rows.size(), convolution_.kernels_.rows) *
                           ceil_div(now.columns.size(), convolution_.kernels_.pixels);
-    frame_turns_ = tiles * (convolution_.channels_ / convolution_.kernels_.depth) * p.kernel[1];
+    frame_steps_ = tiles * (convolution_.channels_ / convolution_.kernels_.depth) * p.kernel[1];
     done_ = due_ = each_pixels_ = 0;
   }
   void finish(const Item& before, float* acc) {
     before_ = &before;
     acc_ = acc;
-    each_pixels_ = ceil_div(before.pixels() * kParts, turns({plan_.first_frame, convolution_.problem_.frames}));
+    each_pixels_ = ceil_div(before.pixels() * kParts, steps({plan_.first_frame, convolution_.problem_.frames}));
   }
-  // Inputs of what comes after `now`.
-  void fetch(const Item& after, IndexRange frames, IndexRange now) {
+  // Inputs that are needed after the frames `now`.
+  void prefetch_inputs(const Item& after, IndexRange frames, IndexRange now) {
     after_ = &after;
     lines_ = ceil_div(convolution_.input_columns(after.columns.size()) * convolution_.problem_.in_channels * kElement,
                       kLine);
@@ -290,15 +291,15 @@ class DirectConvolution::Meanwhile {
     row_ = 0;
     frames_ = frames;
     next_row();
-    each_lines_ = ceil_div(rows_ * lines_ * frames.size(), turns(now));
+    each_lines_ = ceil_div(rows_ * lines_ * frames.size(), steps(now));
   }
-  // Weights of the block after the present one.
-  void fetch_weights(const std::byte* from, int64_t bytes, IndexRange now) {
+  // Weights of the next block.
+  void prefetch_weights(const std::byte* from, int64_t bytes, IndexRange now) {
     weights_ = from;
     weights_end_ = from + bytes;
-    each_weights_ = ceil_div(bytes * static_cast<int64_t>(convolution_.blocks_.size()), kLine * turns(now));
+    each_weights_ = ceil_div(bytes * static_cast<int64_t>(convolution_.blocks_.size()), kLine * steps(now));
   }
-  void turn() {
+  void step() {
     for (int64_t i = 0; i < each_lines_ && from_ != nullptr; ++i) {
       __builtin_prefetch(from_, 0, 2);
       from_ += kLine;
@@ -317,19 +318,19 @@ class DirectConvolution::Meanwhile {
  private:
   static constexpr int64_t kElement = sizeof(BFloat16);
 
-  int64_t turns(IndexRange frames) const {
-    return frames.size() * frame_turns_ * static_cast<int64_t>(convolution_.blocks_.size());
+  int64_t steps(IndexRange frames) const {
+    return frames.size() * frame_steps_ * static_cast<int64_t>(convolution_.blocks_.size());
   }
   void finish_some(int64_t count) {
     const IndexRange pixels{done_, std::min(done_ + count, before_->pixels())};
-    for (int64_t at = pixels.begin; at < pixels.end; ++at) ask(at + kAskPixels);
+    for (int64_t at = pixels.begin; at < pixels.end; ++at) prefetch_outputs(at + kPrefetchPixels);
     convolution_.finish_pixels(plan_, *before_, acc_, pixels);
     due_ -= count * kParts;
     done_ = pixels.end;
     if (done_ == before_->pixels()) before_ = nullptr;
   }
-  // Where a pixel's ends lie.
-  void ask(int64_t pixel) const {
+  // What finishing a pixel reads and writes.
+  void prefetch_outputs(int64_t pixel) const {
     if (pixel >= before_->pixels()) return;
     const int64_t width = before_->columns.size(), bytes = convolution_.problem_.out_channels * kElement;
     const int64_t row = before_->rows.begin + pixel / width, column = before_->columns.begin + pixel % width;
@@ -356,7 +357,7 @@ class DirectConvolution::Meanwhile {
 
   const DirectConvolution& convolution_;
   const Plan& plan_;
-  int64_t frame_turns_ = 1;
+  int64_t frame_steps_ = 1;
   const Item *before_ = nullptr, *after_ = nullptr;
   float* acc_ = nullptr;
   int64_t each_pixels_ = 0, due_ = 0, done_ = 0;  // parts, parts, pixels
@@ -374,35 +375,35 @@ void DirectConvolution::run_items(const Plan& plan, int64_t items, std::atomic<i
   int64_t index = next++;
   if (index >= items) return;
   Item before, now = item(plan, index), after;
-  Meanwhile meanwhile(*this, plan);
+  OverlappedWork overlapped(*this, plan);
   const auto frames_from = [&](int64_t first) { return IndexRange{first, std::min(first + chunk_, problem_.frames)}; };
-  for (int64_t turn = 0;; ++turn) {
-    meanwhile.begin(now);
-    if (turn > 0) meanwhile.finish(before, sums[(turn + 1) % 2]);
+  for (int64_t step = 0;; ++step) {
+    overlapped.begin(now);
+    if (step > 0) overlapped.finish(before, sums[(step + 1) % 2]);
     index = next++;
     const bool more = index < items;
     if (more) after = item(plan, index);
     for (IndexRange frames = frames_from(plan.first_frame); frames.size() > 0; frames = frames_from(frames.end)) {
       const bool last = frames.end == problem_.frames;
-      if (!last) meanwhile.fetch(now, frames_from(frames.end), frames);
-      else if (more) meanwhile.fetch(after, frames_from(plan.first_frame), frames);
+      if (!last) overlapped.prefetch_inputs(now, frames_from(frames.end), frames);
+      else if (more) overlapped.prefetch_inputs(after, frames_from(plan.first_frame), frames);
       if (now.copied) copy_inputs(plan, now, copy, frames.begin, frames.end);
-      sum_taps(plan, now, {sums[turn % 2], copy, frames, &meanwhile});
+      sum_taps(plan, now, {sums[step % 2], copy, frames, &overlapped});
     }
-    meanwhile.end();
-    if (!more) return finish_pixels(plan, now, sums[turn % 2], {0, now.pixels()});
+    overlapped.end();
+    if (!more) return finish_pixels(plan, now, sums[step % 2], {0, now.pixels()});
     before = now;
     now = after;
   }
 }
 
-// The inputs of an item as tiles multiply them, dense: [frame][row][column][C]. Columns that whole tiles add behind the
-// last stay as they are: nobody takes what comes of them.
+// The inputs of an item as tiles multiply them, dense: [frame][row][column][C]. The padding columns of whole tiles are
+// not initialized: their results are not used.
 void DirectConvolution::copy_inputs(const Plan& plan, const Item& item, std::byte* copy, int64_t first,
                                     int64_t last) const {
   const FrameConvProblem& p = problem_;
   const int64_t rows = input_rows(item.rows.size()), columns = input_columns(item.columns.size());
-  const auto row_bytes = copied_row(item) * static_cast<int64_t>(dtype_size(tiles_));
+  const auto row_bytes = copied_row(item) * static_cast<int64_t>(dtype_size(tile_dtype_));
   for (int64_t frame = first; frame < last; ++frame) {
     const TensorView& x = plan.inputs[static_cast<size_t>(frame)];
     const BFloat16* from = x.data<BFloat16>() + (p.origin[0] + item.rows.begin * p.stride) * x.stride(0) +
@@ -419,14 +420,14 @@ void DirectConvolution::copy_inputs(const Plan& plan, const Item& item, std::byt
   }
 }
 
-// Pixels that the last tile of a row shares with the one before.
+// How many pixels the last tile of a row shares with the one before.
 int64_t DirectConvolution::overlap(const Item& item) const {
   const int64_t rest = item.columns.size() % kernels_.pixels;
-  return kernels_.with_units != nullptr && !item.copied && rest > 0 ? kernels_.pixels - rest : 0;
+  return kernels_.with_amx != nullptr && !item.copied && rest > 0 ? kernels_.pixels - rest : 0;
 }
 
 int64_t DirectConvolution::copied_row(const Item& item) const {
-  const int64_t whole = kernels_.with_units == nullptr ? 1 : kernels_.pixels;
+  const int64_t whole = kernels_.with_amx == nullptr ? 1 : kernels_.pixels;
   return input_columns(round_up(item.columns.size(), whole)) * copied_pixel_;
 }
 
@@ -435,7 +436,7 @@ int64_t DirectConvolution::copied_row(const Item& item) const {
 int64_t DirectConvolution::runs_of(const Plan& plan, const Item& item, int64_t row, IndexRange frames,
                                    const std::byte* copy, const std::byte** runs) const {
   const FrameConvProblem& p = problem_;
-  const auto element = static_cast<int64_t>(dtype_size(item.copied ? tiles_ : p.dtype));
+  const auto element = static_cast<int64_t>(dtype_size(item.copied ? tile_dtype_ : p.dtype));
   const int64_t rows = input_rows(kernels_.rows), last = input_rows(item.rows.size()) - 1;
   int64_t count = 0;
   for (int64_t frame = frames.begin; frame < frames.end; ++frame) {
@@ -456,8 +457,8 @@ int64_t DirectConvolution::runs_of(const Plan& plan, const Item& item, int64_t r
 
 void DirectConvolution::sum_taps(const Plan& plan, const Item& item, const Sums& sums) const {
   const FrameConvProblem& p = problem_;
-  const auto element = static_cast<int64_t>(dtype_size(item.copied ? tiles_ : p.dtype));
-  const bool units = kernels_.with_units != nullptr;
+  const auto element = static_cast<int64_t>(dtype_size(item.copied ? tile_dtype_ : p.dtype));
+  const bool amx = kernels_.with_amx != nullptr;
   TileCall call{};
   call.run_length = run_length_;
   call.column_stride = item.copied ? copied_pixel_ : channels_;
@@ -469,19 +470,19 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, const Sums&
   call.kernel = p.kernel;
   call.row_stride = p.stride;
   call.acc_row = plan.most_columns * columns_;
-  call.meanwhile = [](void* what) { static_cast<Meanwhile*>(what)->turn(); };
-  call.what = sums.meanwhile;
+  call.overlapped = [](void* work) { static_cast<OverlappedWork*>(work)->step(); };
+  call.overlapped_work = sums.overlapped;
   const auto weights_of = [&](const Block& block, int64_t frame) {
     return plan.weights + block.weights + frame * block.frame_bytes;
   };
   for (const Block& block : blocks_) {
     call.weights = weights_of(block, sums.frames.begin);
-    if (units && packed_.view().bytes() > kWeightsThatStay) {
+    if (amx && packed_.view().bytes() > kCachedWeightBytes) {
       const bool last = &block == &blocks_.back();
       const int64_t chunk = sums.frames.end == p.frames ? plan.first_frame : sums.frames.end;
       const Block& next = last ? blocks_.front() : *(&block + 1);
-      sums.meanwhile->fetch_weights(weights_of(next, last ? chunk : sums.frames.begin),
-                                    next.frame_bytes * sums.frames.size(), sums.frames);
+      sums.overlapped->prefetch_weights(weights_of(next, last ? chunk : sums.frames.begin),
+                                        next.frame_bytes * sums.frames.size(), sums.frames);
     }
     for (int64_t row = item.rows.begin; row < item.rows.end; row += kernels_.rows) {
       const std::byte* runs[kMostRuns];
@@ -489,18 +490,18 @@ void DirectConvolution::sum_taps(const Plan& plan, const Item& item, const Sums&
       float* row_acc = sums.acc + (row - item.rows.begin) * call.acc_row + block.column;
       for (int64_t column = 0; column < item.columns.size(); column += kernels_.pixels) {
         const int64_t pixels = std::min<int64_t>(kernels_.pixels, item.columns.size() - column);
-        // A whole tile at the end of a row begins within the one before; its sums still have places of their own.
+        // A whole tile at the end of a row overlaps the one before in its inputs, not in its sums.
         const int64_t begin = column - (pixels < kernels_.pixels ? overlap(item) : 0);
         for (int64_t r = 0; r < call.run_count; ++r) call.runs[r] = runs[r] + begin * call.pixel_stride * element;
         call.acc = row_acc + column * columns_;
         if (narrow_) kernels_.narrow[pixels - 1](call);
-        else kernels_.tile[units ? 0 : pixels - 1][block.vectors - 1](call);
+        else kernels_.tile[amx ? 0 : pixels - 1][block.vectors - 1](call);
       }
     }
   }
 }
 
-// Pixels by number, row by row.
+// Pixels are numbered row by row.
 void DirectConvolution::finish_pixels(const Plan& plan, const Item& item, float* acc, IndexRange pixels) const {
   const auto element = static_cast<int64_t>(dtype_size(problem_.dtype));
   FinishCall call{};

@@ -1,5 +1,5 @@
-// The direct convolution: weights packed for the register tiles of one instruction set, and the order in which tiles
-// are done. For frame_conv.cpp only.
+// The direct convolution: packs weights for the register tiles of one instruction set and computes tiles in an order
+// that uses the caches. For frame_conv.cpp only.
 #pragma once
 
 #include <atomic>
@@ -8,13 +8,14 @@
 #include "base/index_range.h"
 #include "kernels/conv/direct.h"
 #include "kernels/conv/frame_conv.h"
+#include "kernels/implementation.h"
 
 namespace zoetrope::kernels {
 
 class DirectConvolution {
  public:
-  // Why these kernels cannot do a problem; empty when they can.
-  static std::string refusal(const FrameConvProblem& problem, const DirectKernels& kernels);
+  // Why these kernels cannot do a problem, if they cannot.
+  static Refusal refusal(const FrameConvProblem& problem, const DirectKernels& kernels);
 
   DirectConvolution(const FrameConvProblem& problem, const DirectKernels& kernels, const TensorView& weight,
                     const TensorView& bias);
@@ -25,19 +26,19 @@ class DirectConvolution {
   struct Plan;  // of one call
   struct Item;  // rows × columns of it
   struct Sums;  // of an item
-  class Meanwhile;
+  class OverlappedWork;
 
   void pack(const TensorView& weight);
   void pack_narrow(const TensorView& weight);
   template <typename Fill>
   void fill_packed(const Fill& fill);
   int64_t place(int64_t frame, int64_t row, int64_t column, int64_t channel, int64_t out, int64_t width) const;
-  // Of a picture's part, what it is made of.
+  // The inputs that `rows` rows or columns of output need.
   int64_t input_rows(int64_t rows) const { return (rows - 1) * problem_.stride + problem_.kernel[0]; }
   int64_t input_columns(int64_t columns) const { return (columns - 1) * problem_.stride + problem_.kernel[1]; }
-  // Where frames are not what tiles multiply.
+  // Where tiles cannot multiply the frames as they are.
   bool always_copies() const { return widens_ || copied_pixel_ != problem_.in_channels; }
-  const std::byte* weights_of_tiles(Stream& stream) const;
+  const std::byte* tile_weights(Stream& stream) const;
   Plan plan(std::span<const TensorView> inputs, const FrameConvOutput& out) const;
   Item item(const Plan& plan, int64_t index) const;
   void run_item(const Plan& plan, const Item& item, std::byte* scratch) const;
@@ -53,14 +54,14 @@ class DirectConvolution {
   FrameConvProblem problem_;
   const DirectKernels& kernels_;
   bool narrow_ = false;
-  bool widens_ = false;        // bf16 inputs, products in float
-  DType held_ = DType::kF32;   // of packed_
-  DType tiles_ = DType::kF32;  // of the weights that tiles read
-  int64_t channels_ = 0;       // of inputs, as tiles multiply them
-  int64_t copied_pixel_ = 0;   // elements between columns of copied inputs
-  int64_t run_length_ = 0;     // elements
-  int64_t columns_ = 0;        // output channels rounded up to vectors
-  int64_t chunk_ = 1;          // frames whose weights are used before the next tile
+  bool widens_ = false;               // bf16 inputs, products in float
+  DType stored_dtype_ = DType::kF32;  // of packed_
+  DType tile_dtype_ = DType::kF32;    // of the weights that tiles read
+  int64_t channels_ = 0;              // of inputs, as tiles multiply them
+  int64_t copied_pixel_ = 0;          // elements between columns of copied inputs
+  int64_t run_length_ = 0;            // elements
+  int64_t columns_ = 0;               // output channels rounded up to vectors
+  int64_t chunk_ = 1;                 // frames whose weights are used before the next tile
   struct Block {
     int64_t column;       // first output channel
     int vectors;          // of the tile
@@ -69,7 +70,7 @@ class DirectConvolution {
   };
   std::vector<Block> blocks_;
   Tensor packed_;
-  std::vector<float> bias_;  // zeros behind
+  std::vector<float> bias_;  // padded with zeros
   float root_ = 0;           // √output channels
 };
 

@@ -1,5 +1,5 @@
-// What ends a row of the direct convolution: bias, residual, rounding, the norm and SiLU of the layer that reads it,
-// and the widening of bf16. In vectors of simd.h, so for files compiled for one of its two widths.
+// Finishes a row of the direct convolution: bias, residual, rounding, the norm and SiLU of the next layer; and the
+// widening of bf16. In vectors of simd.h, so for files compiled for one of its two widths.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,8 @@
 namespace zoetrope::kernels {
 inline namespace ZOETROPE_SIMD {
 
-// A finished pixel. Lanes behind the last channel hold weights of zero times inputs, which need not be zero.
+// One pixel. Lanes beyond the last channel are sums of products with weights of zero, which are NaN for infinite
+// inputs.
 template <typename T>
 struct DirectPixel {
   using Floats = simd::Floats;
@@ -68,7 +69,7 @@ inline void direct_widen(const void* from, float* to, int64_t count) {
   simd::for_vectors(count, [&](int64_t i, auto lanes) { simd::store_at(to, i, simd::load_at(x, i, lanes), lanes); });
 }
 
-// A table of tiles, completed.
+// Adds the finishing functions to a table of tiles.
 constexpr DirectKernels with_finish(DirectKernels kernels) {
   kernels.finish_f32 = direct_finish<float>;
   kernels.finish_bf16 = direct_finish<BFloat16>;

@@ -10,52 +10,39 @@
 #include "kernels/cpu_features.h"
 #include "kernels/implementation.h"
 #include "tensor/dispatch.h"
+#include "tensor/element.h"
 
 namespace zoetrope::kernels {
 namespace {
 
-enum class Backend : uint8_t { kAmxBf16, kAvx512Bf16, kAvx512, kAvx2, kReference };
-
-Refusal direct_refusal(const FrameConvProblem& p, const DirectKernels& kernels) {
-  const std::string reason = DirectConvolution::refusal(p, kernels);
-  return reason.empty() ? Refusal{} : Refusal{reason};
-}
-
 Refusal refuse_amx_bf16(const FrameConvProblem& p) {
   if (!cpu_features().amx_bf16) return "needs AMX with BF16";
-  return direct_refusal(p, direct_amx());
+  return DirectConvolution::refusal(p, direct_amx());
 }
-// Forced, it runs wherever it can.
+// If forced, it runs wherever it can.
 Refusal refuse_avx512_bf16(const FrameConvProblem& p) {
   if (!cpu_features().avx512_bf16) return "needs AVX-512-BF16";
   if (p.implementation.empty() && !cpu_features().fast_bf16_dots) return "products of bf16 are no faster here";
-  return direct_refusal(p, direct_avx512_bf16());
+  return DirectConvolution::refusal(p, direct_avx512_bf16());
 }
 Refusal refuse_avx512(const FrameConvProblem& p) {
   if (!cpu_features().avx512) return "needs AVX-512 (F, BW, DQ, VL)";
-  return direct_refusal(p, direct_avx512());
+  return DirectConvolution::refusal(p, direct_avx512());
 }
 Refusal refuse_avx2(const FrameConvProblem& p) {
   if (!cpu_features().avx2) return "needs AVX2 and FMA";
-  return direct_refusal(p, direct_avx2());
+  return DirectConvolution::refusal(p, direct_avx2());
 }
-Refusal refuse_nothing(const FrameConvProblem&) { return {}; }
 
-// oneDNN 2.6 is not here. In float32 its 3×3 kernels are as fast (90 to 96 % of the peak), but they take one dense 3-D
-// window of frames, or a pass over the sums for each frame, and what this op does at the end of a row would be a pass
-// more. In bf16 on matrix units it wants another layout of the weights for other sizes of a picture, and convolves with
-// its reference where it is given the wrong one.
-constexpr Implementation<FrameConvProblem, Backend> kImplementations[] = {
-    {"amx_bf16", refuse_amx_bf16, Backend::kAmxBf16},   {"avx512_bf16", refuse_avx512_bf16, Backend::kAvx512Bf16},
-    {"avx512", refuse_avx512, Backend::kAvx512},        {"avx2", refuse_avx2, Backend::kAvx2},
-    {"reference", refuse_nothing, Backend::kReference},
+// oneDNN 2.6 is not in the list. In float32 its 3×3 kernels are as fast (90 to 96 % of the peak), but they take one
+// dense 3-D window of frames, or a pass over the sums for each frame, and the epilogue of this op would be one more
+// pass. In bf16 on AMX its layout of the weights depends on the size of the picture, and it uses its reference where it
+// is given another one.
+constexpr Implementation<FrameConvProblem, const DirectKernels& (*)()> kImplementations[] = {
+    {"amx_bf16", refuse_amx_bf16, direct_amx}, {"avx512_bf16", refuse_avx512_bf16, direct_avx512_bf16},
+    {"avx512", refuse_avx512, direct_avx512},  {"avx2", refuse_avx2, direct_avx2},
+    {"reference", nullptr, nullptr},
 };
-
-const DirectKernels& direct_kernels_of(Backend backend) {
-  if (backend == Backend::kAmxBf16) return direct_amx();
-  if (backend == Backend::kAvx512Bf16) return direct_avx512_bf16();
-  return backend == Backend::kAvx512 ? direct_avx512() : direct_avx2();
-}
 
 void check(const FrameConvProblem& p, const TensorView& weight, const TensorView& bias) {
   if (p.in_channels < 1 || p.out_channels < 1 || p.frames < 1 || p.kernel[0] < 1 || p.kernel[1] < 1 || p.stride < 1 ||
@@ -76,7 +63,7 @@ void check(const FrameConvProblem& p, const TensorView& weight, const TensorView
 
 struct FrameConvolution::Impl {
   FrameConvProblem problem;
-  const Implementation<FrameConvProblem, Backend>* implementation = nullptr;
+  const Implementation<FrameConvProblem, const DirectKernels& (*)()>* implementation = nullptr;
   std::unique_ptr<DirectConvolution> direct;
   Tensor weight;            // of the reference, as given
   std::vector<float> bias;  // of the reference
@@ -127,9 +114,8 @@ double FrameConvolution::Impl::sum_at(std::span<const TensorView> inputs, int64_
         const int64_t at =
             (p.origin[0] + y * p.stride + i) * in.stride(0) + (p.origin[1] + x * p.stride + j) * in.stride(1);
         for (int64_t c = 0; c < p.in_channels; ++c) {
-          const float value = p.dtype == DType::kF32 ? in.data<float>()[at + c] : to_float(in.data<BFloat16>()[at + c]);
           const int64_t tap = (((o * p.in_channels + c) * p.frames + t) * p.kernel[0] + i) * p.kernel[1] + j;
-          sum += static_cast<double>(weight.data<float>()[tap]) * value;
+          sum += static_cast<double>(weight.data<float>()[tap]) * element(in, at + c);
         }
       }
     }
@@ -173,9 +159,8 @@ FrameConvolution::FrameConvolution(const FrameConvProblem& problem, const Tensor
   check(problem, weight, bias);
   impl_->problem = problem;
   impl_->implementation = &choose("frame convolution", kImplementations, problem, problem.implementation);
-  const Backend backend = impl_->implementation->function;
-  if (backend != Backend::kReference) {
-    impl_->direct = std::make_unique<DirectConvolution>(problem, direct_kernels_of(backend), weight, bias);
+  if (const auto kernels = impl_->implementation->function) {
+    impl_->direct = std::make_unique<DirectConvolution>(problem, kernels(), weight, bias);
     return;
   }
   impl_->weight = Tensor::uninitialized(DType::kF32, weight.shape());

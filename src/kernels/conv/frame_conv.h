@@ -1,7 +1,7 @@
-// Convolutions of the VAE on single frames, channels last: what one frame of output needs of one or several frames of
-// input, summed over all taps in registers and finished in one go. Bias, residual, the norm and SiLU of the layer that
-// reads the result, and the rounding to bf16 happen while a few rows are in cache, so a frame is written once. Frames
-// stay where they are: a convolution over time names its past frames and copies none. Not for whole clips.
+// Convolutions of the VAE on single frames, channels last: one frame of output from one or several frames of input,
+// summed over all taps in registers. Bias, residual, the norm and SiLU of the next layer, and the rounding to bf16 are
+// applied while a few rows are in cache, so a frame is written once. Past frames of a convolution over time are read
+// where they are, without copies. Not for whole clips.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace zoetrope::kernels {
 
 // out(y, x, o) = bias(o) + Σ w(o, c, t, i, j)·in_t(origin₀ + y·stride + i, origin₁ + x·stride + j, c). There is no
-// padding: an input that has a border carries it in memory.
+// padding: a border is part of the input in memory.
 struct FrameConvProblem {
   int64_t in_channels = 0;
   int64_t out_channels = 0;
@@ -30,8 +30,8 @@ struct FrameConvProblem {
   std::string implementation;
 };
 
-// What becomes of the sums. Everything is [H, W, O] in the problem's dtype, any strides but a contiguous last axis;
-// raw, normed or both must be there, and neither may lie in an input.
+// What is computed from the sums. Everything is [H, W, O] in the problem's dtype, with any strides but a contiguous
+// last axis; raw, normed or both are required, and neither may overlap an input.
 struct FrameConvOutput {
   TensorView add;     // optional
   TensorView raw;     // sums + bias + add, rounded once; may be add
@@ -42,10 +42,10 @@ struct FrameConvOutput {
 
 class FrameConvolution {
  public:
-  // weight [O, I, frames, rows, columns], bias [O] or empty, F32, contiguous; both are copied into the layout of the
-  // kernels. Where dtype is BF16 the caller has rounded them as the model wants; weights that bf16 holds exactly are
-  // kept so, and where products are float32 a call widens them into the stream's scratch; where they are bf16, weights
-  // that it does not hold (sums of taps) are rounded to it.
+  // weight [O, I, frames, rows, columns], bias [O] or empty, F32, contiguous; both are copied into the kernels' layout.
+  // Where dtype is BF16 the caller has rounded them as the model requires. Weights that are exact in bf16 are stored as
+  // bf16, and widened into the stream's scratch by each call where products are float32; where products are bf16, other
+  // weights (sums of taps) are rounded.
   FrameConvolution(const FrameConvProblem& problem, const TensorView& weight, const TensorView& bias);
   ~FrameConvolution();
   FrameConvolution(FrameConvolution&&) noexcept;
@@ -54,9 +54,9 @@ class FrameConvolution {
   const char* implementation() const;
   size_t weight_bytes() const;
 
-  // inputs: [h, w, C] each, oldest first, the last two axes contiguous; the first ones may be empty, where the clip had
-  // not begun: their taps are left out. The result of a pixel does not depend on the other pixels of the call nor on
-  // the number of threads, to the last bit. Safe to call from several ranks at once, each with its own stream.
+  // inputs: [h, w, C] each, oldest first, the last two axes contiguous; the first ones may be empty (before the clip
+  // began): their taps are left out. The bits of a pixel do not depend on the other pixels of the call or the number of
+  // threads. Safe to call from several ranks at once, each with its own stream.
   void run(Stream& stream, std::span<const TensorView> inputs, const FrameConvOutput& out) const;
 
  private:

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "kernels/cpu_features.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -196,7 +196,7 @@ TEST(FrameConvolution, KindsOfKernels) {
   }
 }
 
-// Channels that matrix units take as they lie, with rows that end within a tile, bands that end between two rows of
+// Channels that AMX reads without a copy, with rows that end within a tile, bands that end between two rows of
 // one, and strips narrower than a tile.
 TEST(FrameConvolution, WholeUnitsOfChannels) {
   const DType half = DType::kBF16;

@@ -6,11 +6,11 @@
 // of the key tile before this one, and between their steps a few rows at a time of the softmax of the block before. How
 // far that hides it, and what else was tried: docs/decisions.md.
 //
-// Keys are packed as for the vectors: sixteen pair rows of a panel are a tile of the second operand, 16 keys wide. Sums
-// start from o in memory: a chain over all keys costs a digit of float32, which is far below a rounded weight.
+// Keys are packed as for vectors: sixteen pair rows of a panel are a tile of the second operand, 16 keys wide. Sums
+// start from o in memory: a chain over all keys costs a digit of float32, far less than the rounding of a weight.
 #include <algorithm>
 
-#include "kernels/amx_units.h"
+#include "kernels/amx_tiles.h"
 #include "kernels/flash_attention/avx512_bf16_vectors.h"
 
 namespace zoetrope::kernels {
@@ -41,7 +41,7 @@ class AmxTile : public VectorTile<AmxVectors> {
 
   static void fold(const TileTask& task) {
     AmxTile tile(task);
-    const AmxUnits units;
+    const AmxTiles tiles;
     const bool bias = task.bias != nullptr;
     switch (task.softmax) {
       case TileSoftmax::kLazy:
@@ -111,7 +111,7 @@ class AmxTile : public VectorTile<AmxVectors> {
 #pragma GCC unroll 4
       for (int v = 0; v < kKeyVectors; ++v) score[v] = AmxVectors::load(scores_ + v * AmxVectors::kLanes);
     }
-    // The first panel that rows meet gives them their reference; the last may have fewer keys.
+    // The first panel of rows sets their reference; the last may have fewer keys.
     __attribute__((noinline)) void special(int64_t end) {
       for (; row_ < end; ++row_, scores_ += kPanelKeys) {
         if (reference_) {
@@ -135,7 +135,7 @@ class AmxTile : public VectorTile<AmxVectors> {
 
   // ---- matrix multiplications ----
 
-  // GCC 12 takes loads of tiles for arithmetic on addresses: what vectors have stored must be in memory before them.
+  // GCC 12 treats loads of tiles as arithmetic on addresses: the stores of vectors must be in memory before them.
   static ZT_FLASH_INLINE void stored() { asm volatile("" : : : "memory"); }
 
   // Scores of 32 rows with a panel of keys.
@@ -214,7 +214,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     }
   }
 
-  // Weights and values of one key tile, in the order in which their blocks are done.
+  // Weights and values of one key tile, in the order in which their blocks are computed.
   struct Values {
     const Element* weights = nullptr;
     const Element* values = nullptr;
@@ -246,7 +246,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     }
   }
 
-  // Rows beyond the task's belong to somebody else.
+  // Rows beyond the task's belong to other threads.
   template <typename Beside>
   __attribute__((noinline)) void last_value_block(const Values& now, const Element* p, const Element* v, float* o,
                                                   int64_t width, Beside& beside) const {
@@ -319,7 +319,7 @@ class AmxTile : public VectorTile<AmxVectors> {
     stored();
   }
 
-  // The textbook's softmax, in sequence, to compare with.
+  // Exact online softmax, not interleaved, for comparison.
   template <bool kBias>
   void run_exactly() {
     load_state<TileSoftmax::kExact>();

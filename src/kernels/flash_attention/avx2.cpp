@@ -1,7 +1,7 @@
 // The float32 tile on AVX2 + FMA. bf16 inputs are converted when they are packed. Sixteen registers: 4 × 3
 // accumulators, three key vectors, one query. Fraction of the peak at S = 4096, D = 128 on Golden Cove: 0.865; 6 × 2
-// 0.84, or 0.856 with the weights of three rows at once; unrolling by 2 and 4 −0.5 to −5 points. What is lost there is
-// lost in the products (0.9 by themselves): the loop's own instructions take turns with them on two of five ports.
+// 0.84, or 0.856 with the weights of three rows at once; unrolling by 2 and 4 −0.5 to −5 points. The loss is in the
+// multiplications (0.9 alone): the loop's own instructions compete with them for two of five ports.
 #include <immintrin.h>
 
 #include <cstdint>
@@ -57,7 +57,7 @@ struct Avx2 {
   }
 
   // 2^x = 2^n · 2^f, n the nearest integer, f in [−1/2, 1/2]. Adding kMagic leaves n + 127 in the low bits, so that a
-  // shift makes the bits of 2^n: 0 for n = −127, ∞ for n = 128, where x is clamped. Weights that should be larger are
+  // shift gives the bits of 2^n: 0 for n = −127, ∞ for n = 128, where x is clamped. Weights that should be larger are
   // infinite, which the check of the sums finds. NaN stays NaN: the second operands of min and max win.
   template <int kCount>
   static ZT_FLASH_INLINE void exp2(Vec (&x)[kCount]) {

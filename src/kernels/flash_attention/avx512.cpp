@@ -10,8 +10,8 @@ struct Avx512 : Avx512Vectors {
   using Element = float;
   using Operand = __m512;
   static constexpr int kPair = 1;
-  // Twenty accumulators. Products by themselves, fraction of the peak on Golden Cove: 5×4 0.998, 6×4 0.993, 4×4 0.983,
-  // 8×2 0.965; the study's Zen 5 had 4×4 and 8×2 at 0.995, 5×4 at 0.99. In whole runs 8×2 lost 2 to 3 points here.
+  // Twenty accumulators. Multiplications alone, fraction of the peak on Golden Cove: 5×4 0.998, 6×4 0.993, 4×4 0.983,
+  // 8×2 0.965; on Zen 5 4×4 and 8×2 0.995, 5×4 0.99. In whole runs 8×2 lost 2 to 3 points on Golden Cove.
   static constexpr int kQueryRows = 5;
   static constexpr int kKeyVectors = 4;
   static constexpr int kWeighRows = 1;

@@ -1,5 +1,5 @@
-// bf16 vectors of AVX-512-BF16: products of bf16 pairs into float32 (vdpbf16ps), weights rounded to bf16 in front of
-// the values, sums of the rounded weights. Internal linkage, for avx512_bf16.cpp and amx_bf16.cpp only.
+// bf16 vectors of AVX-512-BF16: products of bf16 pairs into float32 (vdpbf16ps), weights rounded to bf16 before they
+// multiply the values, sums of the rounded weights. Internal linkage, for avx512_bf16.cpp and amx_bf16.cpp only.
 #pragma once
 
 #include "kernels/flash_attention/avx512_common.h"
@@ -35,14 +35,14 @@ struct Avx512Bf16 : Avx512Vectors {
   static ZT_FLASH_INLINE void exp2_scaled(Vec (&x)[kCount], const Vec (&e)[kRows]) {
     exp2_scaled_of<3, kVectors>(x, e, kExp2Degree3);
   }
-  // Of the rare rescale: o and the sums share the factor, so its error cancels.
+  // For the rare rescaling: o and the sums share the factor, so its error cancels.
   static ZT_FLASH_INLINE float exp2_scalar(float x) {
     Vec all[1] = {set1(x)};
     exp2_of<5>(all, kExp2Degree5);
     return _mm512_cvtss_f32(all[0]);
   }
 
-  // Two neighbouring key vectors are rounded into one, in order. A product with ones sums the pairs of what was stored.
+  // Two neighbouring key vectors are rounded into one, in order. A product with ones sums the stored pairs.
   static ZT_FLASH_INLINE Vec store_weights(Element* to, const Vec* p) {
     const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
     const __m512bh low = _mm512_cvtne2ps_pbh(p[1], p[0]), high = _mm512_cvtne2ps_pbh(p[3], p[2]);

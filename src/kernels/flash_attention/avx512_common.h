@@ -1,4 +1,4 @@
-// What the AVX-512 instruction-set types share: float32 vectors and exp2. Internal linkage, for avx512*.cpp only.
+// Common to the AVX-512 instruction-set types: float32 vectors and exp2. Internal linkage, for avx512*.cpp only.
 #pragma once
 
 #include <immintrin.h>
@@ -52,7 +52,7 @@ struct Avx512Vectors {
     for (int i = 0; i < kCount; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
   }
 
-  // 2^x · 2^e, e a whole number per row of kVectors vectors. The whole part of x is taken before e joins it: x + e
+  // 2^x · 2^e, e a whole number per row of kVectors vectors. The whole part of x is taken before e is added: x + e
   // would be rounded, and could round up to a whole number where its fraction did not.
   template <int kDegree, int kVectors, int kCount, int kRows>
   static ZT_FLASH_INLINE void exp2_scaled_of(Vec (&x)[kCount], const Vec (&e)[kRows], const float (&c)[kDegree + 1]) {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/flash_attention/testing.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 #include "tensor/half.h"
 
 namespace zoetrope::kernels {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/flash_attention/testing.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {

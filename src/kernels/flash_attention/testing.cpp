@@ -4,7 +4,7 @@
 
 #include "base/index_range.h"
 #include "base/split_mix.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 #include "tensor/half.h"
 
 namespace zoetrope::kernels::flash_testing {

@@ -1,6 +1,6 @@
 // Every implementation against the float64 definition: sizes around every tile and vector width, head dims, views.
 #include "kernels/flash_attention/testing.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {

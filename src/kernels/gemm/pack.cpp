@@ -1,6 +1,7 @@
-// Weights into panels, once a model: blocks of 16 rows × 8 columns, turned in registers. BF16 is rounded first and
-// turned as pairs of rows, which halves the shuffles and lets a block write half a line at a time. A panel advances by
-// kTile columns of all its rows, so that every line of it is written whole while it is in the first cache.
+// Packs weights into panels, once per model: blocks of 16 rows × 8 columns, transposed in registers. BF16 is rounded
+// first and transposed as pairs of rows, which halves the shuffles and lets a block write half a line at a time. A
+// panel is filled kTile columns of all its rows at a time, so that each of its lines is complete before it leaves the
+// L1 cache.
 #include <algorithm>
 #include <cstring>
 
@@ -18,20 +19,20 @@ using simd::Floats;
 
 constexpr int64_t kBlock = simd::kWidth;
 static_assert(kBlock == 8);
-constexpr int64_t kRows = 2 * kBlock;  // turned together; a divisor of every panel's columns
+constexpr int64_t kRows = 2 * kBlock;  // transposed together; a divisor of every panel's columns
 constexpr int64_t kTile = 64;          // 8 KB of a BF16 panel of 64 columns
 
 // Element i of a row that may start at any byte.
 template <typename From>
-float element(const std::byte* row, int64_t i) {
+float stored_element(const std::byte* row, int64_t i) {
   From value;
   std::memcpy(&value, row + i * static_cast<int64_t>(sizeof(From)), sizeof(From));
   if constexpr (sizeof(From) == sizeof(double)) return static_cast<float>(value);
   else return to_float(value);
 }
 
-// Eight of them from i on. F32 is loaded where it lies: by way of a local array the compiler stores halves and loads
-// the whole, which waits for both, and packing took three times as long.
+// Eight of them from i on. F32 is loaded directly: via a local array the compiler stores halves and loads the whole,
+// which waits for both, and packing took three times as long.
 template <typename From>
 Floats elements(const std::byte* row, int64_t i) {
   const std::byte* at = row + i * static_cast<int64_t>(sizeof(From));
@@ -44,7 +45,7 @@ Floats elements(const std::byte* row, int64_t i) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
   } else {
     float floats[kBlock];
-    for (int64_t j = 0; j < kBlock; ++j) floats[j] = element<From>(row, i + j);
+    for (int64_t j = 0; j < kBlock; ++j) floats[j] = stored_element<From>(row, i + j);
     return simd::load(floats);
   }
 }
@@ -69,7 +70,7 @@ void transpose(Floats (&r)[kBlock]) {
 
 // out[k][c] = rows[c][k] for kRows rows and kBlock k, `columns` elements apart from one k to the next.
 template <typename From>
-void turn(const std::byte* rows, int64_t row_bytes, int64_t k, float* out, int64_t columns) {
+void transpose_block(const std::byte* rows, int64_t row_bytes, int64_t k, float* out, int64_t columns) {
   for (int64_t half = 0; half < kRows; half += kBlock) {
     Floats block[kBlock];
     for (int64_t i = 0; i < kBlock; ++i) block[i] = elements<From>(rows + (half + i) * row_bytes, k);
@@ -79,7 +80,7 @@ void turn(const std::byte* rows, int64_t row_bytes, int64_t k, float* out, int64
 }
 
 template <typename From>
-void turn(const std::byte* rows, int64_t row_bytes, int64_t k, BFloat16* out, int64_t columns) {
+void transpose_block(const std::byte* rows, int64_t row_bytes, int64_t k, BFloat16* out, int64_t columns) {
   Floats pairs[kBlock];
   for (int64_t i = 0; i < kBlock; ++i) {
     const std::byte* row = rows + 2 * i * row_bytes;
@@ -93,7 +94,7 @@ void turn(const std::byte* rows, int64_t row_bytes, int64_t k, BFloat16* out, in
   }
 }
 
-// The same for all k of rows_extent rows, a multiple of kRows.
+// All k of rows_extent rows, a multiple of kRows.
 template <typename From, typename To>
 void pack_block(const std::byte* rows, int64_t rows_extent, int64_t k_extent, To* out, int64_t columns) {
   const int64_t row_bytes = k_extent * static_cast<int64_t>(sizeof(From));
@@ -103,12 +104,12 @@ void pack_block(const std::byte* rows, int64_t rows_extent, int64_t k_extent, To
     for (int64_t row = 0; row < rows_extent; row += kRows) {
       const std::byte* from = rows + row * row_bytes;
       for (int64_t k = tile; k < tile_end; k += kBlock)
-        turn<From>(from, row_bytes, k, out + k * columns + row, columns);
+        transpose_block<From>(from, row_bytes, k, out + k * columns + row, columns);
     }
   }
   for (int64_t k = k_whole; k < k_extent; ++k) {
     for (int64_t i = 0; i < rows_extent; ++i) {
-      out[k * columns + i] = from_float<To>(element<From>(rows + i * row_bytes, k));
+      out[k * columns + i] = from_float<To>(stored_element<From>(rows + i * row_bytes, k));
     }
   }
 }
@@ -126,7 +127,8 @@ void pack_rows(const TensorView& stored, int64_t first_row, int64_t columns, To*
       pack_block<From>(data + row * row_bytes, block, k_extent, to, columns);
       row += block;
     } else {
-      for (int64_t k = 0; k < k_extent; ++k) to[k * columns] = from_float<To>(element<From>(data + row * row_bytes, k));
+      for (int64_t k = 0; k < k_extent; ++k)
+        to[k * columns] = from_float<To>(stored_element<From>(data + row * row_bytes, k));
       ++row;
     }
   }

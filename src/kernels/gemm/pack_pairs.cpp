@@ -1,5 +1,5 @@
-// Sixteen rows × 32 terms at a time: rounded, and turned in registers as pairs, so that every line of a block is
-// written whole and once. Rows are read half a kilobyte at a stretch, the next ahead of its use.
+// Sixteen rows × 32 terms at a time are rounded and transposed in registers as pairs, so that every line of a block is
+// written once and whole. Half a kilobyte of each row is read before the next row, and the following one is prefetched.
 #include "kernels/gemm/pack_pairs.h"
 
 #include <immintrin.h>
@@ -14,9 +14,9 @@
 namespace zoetrope::kernels {
 namespace {
 
-constexpr int64_t kRows = 16;  // turned together
-// Read of one row before the next. 256 and 512 gained nothing, nor did stores past the caches: of the time, a third is
-// the system's clearing of fresh pages and a third is waiting for what is read.
+constexpr int64_t kRows = 16;  // transposed together
+// Read of one row before the next. 256 and 512 gained nothing, nor did stores that bypass the caches: a third of the
+// time is the system's clearing of fresh pages and a third is waiting for reads.
 constexpr int64_t kStretchTerms = 128;
 
 using Row = const std::byte*;
@@ -43,9 +43,9 @@ __m512i pairs(Row row, int64_t k, int64_t terms) {
   }
 }
 
-// Rows that there are at most sixteen of; `to` is their first pair, `line` elements from one pair to the next.
+// Up to sixteen rows; `to` is their first pair, `line` elements from one pair to the next.
 template <typename From>
-void turn(std::span<const Row> rows, int64_t k, int64_t terms, BFloat16* to, int64_t line) {
+void pack_rows(std::span<const Row> rows, int64_t k, int64_t terms, BFloat16* to, int64_t line) {
   __m512i lines[kRows];
   const auto count = static_cast<int64_t>(rows.size());
   if (count == kRows) {
@@ -78,7 +78,7 @@ void pack_all(std::span<const Row> rows, int64_t k_extent, const PairBlocks& blo
         const auto group = rows.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
         for (int64_t k = stretch; k < end; k += kPairTerms) {
           BFloat16* to = out + block / blocks.columns * blocks.column_stride + k / kPairTerms * blocks.term_stride;
-          turn<From>(group, k, std::min(kPairTerms, k_extent - k), to + 2 * (row - block), line);
+          pack_rows<From>(group, k, std::min(kPairTerms, k_extent - k), to + 2 * (row - block), line);
         }
       }
     }

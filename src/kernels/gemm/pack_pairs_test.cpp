@@ -7,7 +7,7 @@
 
 #include "base/index_range.h"
 #include "kernels/cpu_features.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {

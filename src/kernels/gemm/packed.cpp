@@ -12,12 +12,12 @@
 #include "kernels/gemm/packed_kernel.h"
 #include "kernels/gemm/packed_onednn.h"
 #include "kernels/implementation.h"
-#include "tensor/dispatch.h"
+#include "tensor/element.h"
 
 namespace zoetrope::kernels {
 namespace {
 
-std::string layout_name(const PackedMatrix& matrix) {
+std::string layout_text(const PackedMatrix& matrix) {
   if (matrix.layout == PackedLayout::kOneDnn) return onednn_layout_name(matrix);
   if (matrix.layout == PackedLayout::kTiles) return fmt::format("tiles{}", kAmxPanelColumns);
   return fmt::format("columns{}", panel_columns(matrix.layout));
@@ -25,17 +25,18 @@ std::string layout_name(const PackedMatrix& matrix) {
 
 int64_t whole_tiles(int64_t rows) { return round_up(rows, kTileRows); }
 
-// Rows of x that pass a widened panel: their sums of one step, 64 columns of float32, stay in cache beside it.
+// Rows of x that are multiplied with a widened panel: their sums of one step, 64 columns of float32, share the cache
+// with it.
 constexpr int64_t kMostRows = 2048;
 constexpr int64_t kFewestRows = 192;  // fewer do not repay the widening of a panel
 
-// How the work is cut: items are (panel, block of rows), taken by the threads as they come.
-struct Items {
-  int64_t panels, row_blocks, rows;  // of a block, but the last
+// Items are (panel, block of rows); each thread takes the next one when it is done.
+struct WorkItems {
+  int64_t panels, row_blocks, rows;  // of every block but the last
   int64_t count() const { return panels * row_blocks; }
 };
 
-Items items_of(int64_t m, int64_t panels, int threads) {
+WorkItems items_of(int64_t m, int64_t panels, int threads) {
   if (m == 0) return {panels, 0, 0};
   const auto blocks_of = [&](int64_t most) { return (m + most - 1) / most; };
   int64_t blocks = blocks_of(kMostRows);
@@ -46,7 +47,7 @@ Items items_of(int64_t m, int64_t panels, int threads) {
 }
 
 struct PanelScratch {
-  int64_t widened = 0, sums = 0;  // floats a thread
+  int64_t widened = 0, sums = 0;  // floats per thread
   size_t bytes(int threads) const { return static_cast<size_t>((widened + sums) * threads) * sizeof(float); }
 };
 
@@ -84,7 +85,7 @@ void run_panels(Stream& stream, const PackedGemm& g, const PackedKernel& kernel)
   const Arena::Scope scope(stream.scratch());
   const int64_t m = g.x.extent(0), columns = kernel.columns;
   const int threads = stream.team().size();
-  const Items items = items_of(m, (g.w.n + columns - 1) / columns, threads);
+  const WorkItems items = items_of(m, (g.w.n + columns - 1) / columns, threads);
   const PanelScratch scratch = panel_scratch(g.w, columns, items.rows);
   const Epilogue epilogue = epilogue_of(stream, g);
   auto* memory = static_cast<float*>(stream.scratch().allocate(scratch.bytes(threads)));
@@ -124,13 +125,9 @@ void run_amx(Stream& stream, const PackedGemm& g) {
   amx_packed_gemm(stream, g.x, g.w, epilogue_of(stream, g), packed_kernel_avx512().finish);
 }
 
-// ---- by the formula -------------------------------------------------------------------------------------------------
+// ---- the reference --------------------------------------------------------------------------------------------------
 
-double value(const TensorView& view, int64_t offset) {
-  return view.dtype() == DType::kBF16 ? to_float(view.data<BFloat16>()[offset]) : view.data<float>()[offset];
-}
-
-// w [N, K] as floats, whatever its layout.
+// w [N, K] as floats, from any layout.
 std::vector<float> unpacked(const PackedMatrix& w) {
   std::vector<float> plain(static_cast<size_t>(w.n * w.k));
   if (w.layout == PackedLayout::kOneDnn) {
@@ -147,7 +144,7 @@ std::vector<float> unpacked(const PackedMatrix& w) {
   const TensorView stored(const_cast<std::byte*>(w.data), w.dtype, {1});
   for (int64_t n = 0; n < w.n; ++n)
     for (int64_t k = 0; k < w.k; ++k)
-      plain[static_cast<size_t>(n * w.k + k)] = static_cast<float>(value(stored, index(n, k)));
+      plain[static_cast<size_t>(n * w.k + k)] = static_cast<float>(element(stored, index(n, k)));
   return plain;
 }
 
@@ -160,51 +157,37 @@ void run_reference(Stream&, const PackedGemm& g) {
   const std::vector<float> w = unpacked(g.w);
   for (int64_t m = 0; m < g.out.extent(0); ++m) {
     for (int64_t n = 0; n < g.w.n; ++n) {
-      double y = g.bias ? value(g.bias, n) : 0;
+      double y = g.bias ? element(g.bias, n) : 0;
       for (int64_t k = 0; k < g.w.k; ++k)
-        y += value(g.x, m * g.x.stride(0) + k) * static_cast<double>(w[static_cast<size_t>(n * g.w.k + k)]);
+        y += element(g.x, m * g.x.stride(0) + k) * static_cast<double>(w[static_cast<size_t>(n * g.w.k + k)]);
       y = activation_reference(g.activation, y);
       if (g.residual) {
-        y = rounded(y, g.out.dtype()) * (g.gate ? value(g.gate, n) : 1.0);
-        y += value(g.residual, m * g.residual.stride(0) + n);
+        y = rounded(y, g.out.dtype()) * (g.gate ? element(g.gate, n) : 1.0);
+        y += element(g.residual, m * g.residual.stride(0) + n);
       }
       if (g.round_to_bf16) y = rounded(y, DType::kBF16);
-      const int64_t at = m * g.out.stride(0) + n;
-      if (g.out.dtype() == DType::kBF16) g.out.data<BFloat16>()[at] = to_bfloat16(static_cast<float>(y));
-      else g.out.data<float>()[at] = static_cast<float>(y);
+      set_element(g.out, m * g.out.stride(0) + n, y);
     }
   }
 }
 
 // ---- the list -------------------------------------------------------------------------------------------------------
 
-Refusal refuse_avx512(const PackedGemm& g) {
-  if (g.w.layout != PackedLayout::kColumns64) return "the weights are packed for another implementation";
-  if (!cpu_features().avx512) return "the CPU has no AVX-512";
+template <PackedLayout kLayout>
+Refusal refuse(const PackedGemm& g) {
+  if (g.w.layout != kLayout) return "the weights are packed for another implementation";
+  if (kLayout == PackedLayout::kColumns64 && !cpu_features().avx512) return "the CPU has no AVX-512";
+  if (kLayout == PackedLayout::kOneDnn && !onednn_has_bf16()) return "oneDNN multiplies BF16 only with AVX-512";
+  if (kLayout == PackedLayout::kTiles && !cpu_features().amx_bf16) return "the CPU has no AMX for BF16";
   return {};
 }
-Refusal refuse_avx2(const PackedGemm& g) {
-  if (g.w.layout != PackedLayout::kColumns16) return "the weights are packed for another implementation";
-  return {};
-}
-Refusal refuse_onednn(const PackedGemm& g) {
-  if (g.w.layout != PackedLayout::kOneDnn) return "the weights are packed for another implementation";
-  if (!onednn_has_bf16()) return "oneDNN multiplies BF16 only with AVX-512";
-  return {};
-}
-Refusal refuse_amx(const PackedGemm& g) {
-  if (g.w.layout != PackedLayout::kTiles) return "the weights are packed for another implementation";
-  if (!cpu_features().amx_bf16) return "the CPU has no matrix units for BF16 (AMX)";
-  return {};
-}
-Refusal refuse_nothing(const PackedGemm&) { return {}; }
 
 constexpr Implementation<PackedGemm, void (*)(Stream&, const PackedGemm&)> kImplementations[] = {
-    {"amx_bf16", refuse_amx, run_amx},
-    {"onednn_bf16", refuse_onednn, run_onednn},
-    {"avx512", refuse_avx512, run_avx512},
-    {"avx2", refuse_avx2, run_avx2},
-    {"reference", refuse_nothing, run_reference},
+    {"amx_bf16", refuse<PackedLayout::kTiles>, run_amx},
+    {"onednn_bf16", refuse<PackedLayout::kOneDnn>, run_onednn},
+    {"avx512", refuse<PackedLayout::kColumns64>, run_avx512},
+    {"avx2", refuse<PackedLayout::kColumns16>, run_avx2},
+    {"reference", nullptr, run_reference},
 };
 
 void check_rows(const char* name, const TensorView& t, int64_t rows, int64_t columns, DType dtype) {
@@ -257,8 +240,8 @@ std::vector<PackedLayout> packed_layouts(DType dtype) {
   return layouts;
 }
 
-std::string packed_form(const PackedMatrix& matrix) {
-  return fmt::format("{}.{}", matrix.dtype == DType::kBF16 ? "bf16" : "f32", layout_name(matrix));
+std::string packed_layout_name(const PackedMatrix& matrix) {
+  return fmt::format("{}.{}", matrix.dtype == DType::kBF16 ? "bf16" : "f32", layout_text(matrix));
 }
 
 DType operand_dtype(const PackedMatrix& w) {
@@ -276,7 +259,7 @@ size_t packed_gemm_scratch_bytes(const PackedMatrix& w, int64_t rows, int thread
   if (w.layout == PackedLayout::kTiles) return bias + amx_packed_scratch_bytes(w, rows, threads);
   if (w.layout == PackedLayout::kOneDnn) return bias + onednn_packed_scratch_bytes(w, rows, threads);
   const int64_t columns = panel_columns(w.layout);
-  const Items items = items_of(rows, (w.n + columns - 1) / columns, threads);
+  const WorkItems items = items_of(rows, (w.n + columns - 1) / columns, threads);
   return bias + panel_scratch(w, columns, items.rows).bytes(threads);
 }
 

@@ -1,6 +1,6 @@
-// y = x·wᵀ with weights that were packed once, and with what follows the product done while its sums are at hand: bias,
-// activation, or the gated residual of a transformer block. For matrices that are multiplied often; thin_gemm()
-// takes weights as checkpoints store them.
+// y = x·wᵀ with weights that were packed once, and with an epilogue on the sums while they are in cache: bias,
+// activation, or the gated residual of a transformer block. For matrices that are multiplied often; thin_gemm() takes
+// weights as checkpoints store them.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace zoetrope::kernels {
 
-// How w [N, K] lies in memory. The first two are panels of so many rows of w, each [K][columns]: what a step of the
-// multiplication reads stands side by side. Columns beyond N are zeros. Tiles are those of matrix units: packed_amx.h.
+// How w [N, K] is stored. The first two are panels of 16 or 64 rows of w, each [K][columns], so that a step of the
+// multiplication reads contiguous memory. Columns beyond N are zeros. kTiles is for AMX: packed_amx.h.
 enum class PackedLayout : uint8_t { kColumns16, kColumns64, kOneDnn, kTiles };
 
 struct PackedMatrix {
@@ -28,20 +28,20 @@ struct PackedMatrix {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// The layout for weights of this dtype on this CPU, and every one that this CPU can multiply.
+// The fastest layout for weights of this dtype on this CPU, and all that this CPU can multiply.
 PackedLayout packed_layout(DType dtype);
 std::vector<PackedLayout> packed_layouts(DType dtype);
 // "bf16.columns64": equal where packed bytes mean the same, so a part of a cache's key. From n, k, dtype and layout.
-std::string packed_form(const PackedMatrix& matrix);
+std::string packed_layout_name(const PackedMatrix& matrix);
 
 size_t packed_bytes(const PackedMatrix& matrix);  // from n, k, dtype and layout
 int64_t panel_columns(PackedLayout layout);       // of those that are panels
-// Fills `out` from matrices [n_i, K] that lie under one another, contiguous, F32, BF16, F16 or F64, at any alignment;
-// converted by way of float32, to nearest even. On the calling thread.
+// Fills `out` from matrices [n_i, K] stacked along N, contiguous, F32, BF16, F16 or F64, at any alignment; converted
+// via float32, to nearest even. On the calling thread.
 void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out);
 
-// What the rows of x must be: F32 also for BF16 weights where BF16 is multiplied in float32. Values are the caller's to
-// round: whoever wants BF16 operands writes rounded floats.
+// The dtype that x must have: F32 also for BF16 weights where BF16 is multiplied in float32. Rounding is the caller's:
+// for BF16 operands it writes rounded floats.
 DType operand_dtype(const PackedMatrix& w);
 
 struct PackedGemm {
@@ -50,7 +50,7 @@ struct PackedGemm {
   TensorView bias;                            // [N] F32 or BF16, optional
   Activation activation = Activation::kNone;  // not with a residual
   TensorView out;                             // [M, N] F32 or BF16, last axis contiguous, rows at any stride
-  bool round_to_bf16 = false;                 // out is F32, but of BF16 values: the operand of a next product
+  bool round_to_bf16 = false;                 // out is F32, but of BF16 values: the operand of the next multiplication
   // out = residual + gate·y: y rounded to out's dtype first, the rest in float32 and rounded once.
   TensorView residual;  // [M, N] of out's dtype, optional; may be out
   TensorView gate;      // [N] F32, optional: 1
@@ -58,7 +58,7 @@ struct PackedGemm {
 };
 void packed_gemm(Stream& stream, const PackedGemm& args);
 
-// The most scratch memory that packed_gemm() takes from the stream for so many rows of x.
+// The most scratch memory that packed_gemm() takes from the stream for `rows` rows of x.
 size_t packed_gemm_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads);
 
 }  // namespace zoetrope::kernels

@@ -1,6 +1,6 @@
-// Products with packed weights on matrix units. A panel of weights is 32 columns; x is brought into tiles of sixteen
-// rows and 32 terms once a pass. Both come from the second-level cache, and 32 × 32 sums stay in four tiles over up to
-// 2048 terms: what was measured is in docs/decisions.md.
+// Matrix multiplication with packed weights on AMX. A panel of weights is 32 columns; x is packed into tiles of sixteen
+// rows and 32 terms once per pass. Both are read from the L2 cache, and 32 × 32 sums stay in four tiles over up to 2048
+// terms. docs/decisions.md has the measurements.
 #include "kernels/gemm/packed_amx.h"
 
 #include <immintrin.h>
@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "base/index_range.h"
-#include "kernels/amx_units.h"
-#include "kernels/gemm/ahead.h"
+#include "kernels/amx_tiles.h"
+#include "kernels/gemm/prefetch.h"
 #include "kernels/gemm/stored_rows.h"
 
 namespace zoetrope::kernels {
@@ -21,25 +21,25 @@ constexpr int64_t kTile = kAmxTileRows, kLine = kAmxTileLine, kTileBytes = kTile
 constexpr int64_t kStep = 32;         // terms of a tile
 constexpr int64_t kPair = 2 * kTile;  // rows of x that are multiplied together, and columns of a panel
 constexpr int64_t kPairBytes = 2 * kTileBytes;
-constexpr int64_t kSums = kPair * kPair;  // floats
-constexpr int64_t kOwnSums = 2 * kSums;   // of a thread: one product's are finished while the next one's are made
+constexpr int64_t kSums = kPair * kPair;    // floats
+constexpr int64_t kThreadSums = 2 * kSums;  // of a thread: one block's sums are finished while the next are computed
 static_assert(kAmxPanelColumns == kPair);
 
-// A block of x is to stay in a second-level cache while panels pass it: of 512 rows 1.5 MiB at 1536 terms. Half as many
-// rows, and 1024, 1536 or 4096 terms at most, differed by less than the scatter (3 %) at 8960 terms.
+// A block of x should stay in the L2 cache while it is multiplied with all panels: 512 rows of 1536 terms are 1.5 MiB.
+// Half as many rows, and 1024, 1536 or 4096 terms at most, differed by less than the measurement noise (3 %) at 8960
+// terms.
 constexpr int64_t kBlockRows = 512;
 constexpr int64_t kMostTerms = 2048;
-constexpr int64_t kPassRows = 1024;  // for which x is brought into tiles at a time: bounds scratch
+constexpr int64_t kPassRows = 1024;  // packed into tiles at a time: bounds scratch
 
 int64_t steps_of(int64_t k) { return ceil_div(k, kStep); }
 
-// How a product is cut: passes over rows, of which each takes the terms in pieces, of which each is blocks of rows
-// times panels.
-struct Cut {
+// A multiplication is divided into passes over rows, a pass into pieces of terms, a piece into blocks of rows × panels.
+struct Tiling {
   int64_t pass_rows, block_rows;  // multiples of 32
   int64_t pieces, piece_steps;    // of terms
 
-  Cut(int64_t rows, int64_t k) {
+  Tiling(int64_t rows, int64_t k) {
     const auto even = [](int64_t all, int64_t most) {
       return round_up(ceil_div(all, std::max<int64_t>(1, ceil_div(all, most))), kPair);
     };
@@ -49,34 +49,34 @@ struct Cut {
     piece_steps = ceil_div(steps_of(k), pieces);
   }
   int64_t x_bytes() const { return pass_rows / kPair * piece_steps * kPairBytes; }
-  // Those of a whole pass, where the terms take several pieces.
+  // Of a whole pass, where there are several pieces.
   int64_t sums_floats(int64_t panels) const { return pieces > 1 ? panels * pass_rows * kPair : 0; }
   size_t bytes(int64_t panels, int threads) const {
-    const int64_t floats = kOwnSums * threads + sums_floats(panels);
+    const int64_t floats = kThreadSums * threads + sums_floats(panels);
     return static_cast<size_t>(x_bytes() + floats * 4);
   }
 };
 
-// What follows the product of rows whose sums are ready, where that is an activation: a row of it with each step of the
-// next product hides beside the units (8960 columns with GELU take 0.86 of the time; with four or more rows at once all
-// of that was lost). Without an activation it is done at once: beside the next product it lost 2 to 5 %.
-struct Ends {
+// The epilogue of a block whose sums are ready, where it has an activation: a row of it with each step of the next
+// multiplication runs in parallel with AMX (8960 columns with GELU take 0.86 of the time; with four or more rows at
+// once all of that was lost). Without an activation it runs at once: during the next multiplication it lost 2 to 5 %.
+struct PendingEpilogue {
   decltype(PackedKernel::finish) finish = nullptr;
   Epilogue at;
   const float* sums = nullptr;
-  int64_t left = 0, each = 0, columns = 0;  // rows; of them so many a step, which all steps of a product suffice for
+  int64_t left = 0, each = 0, columns = 0;  // rows: of all, and per step, so that the steps of one block suffice
 
-  void some(int64_t rows) {
+  void finish_rows(int64_t rows) {
     finish(at, sums, kPair, rows, columns);
     at = moved(at, rows, 0);
     sums += rows * kPair;
     left -= rows;
   }
-  void turn() {
-    if (left > 0) some(std::min(each, left));
+  void step() {
+    if (left > 0) finish_rows(std::min(each, left));
   }
-  void all() {
-    if (left > 0) some(left);
+  void finish_all() {
+    if (left > 0) finish_rows(left);
   }
 };
 
@@ -84,14 +84,14 @@ struct Ends {
 struct Task {
   const std::byte *x, *w;
   int64_t steps;
-  const float* from;  // or none: zeros
+  const float* from;  // null: zeros
   float* to;
-  Ahead out, residual, sums;  // what comes after the product
+  Prefetch out, residual, sums;  // needed after the multiplication
 };
 
-// kBeside: `before` is finished meanwhile. Only to ask whether there is something costs 2 % where there never is.
-template <int kRowTiles, bool kBeside>
-void multiply(Task& t, Ahead& weights, Ends& before) {
+// kPipelined: `before` is finished at the same time. The check for it alone costs 2 % where there never is one.
+template <int kRowTiles, bool kPipelined>
+void multiply(Task& t, Prefetch& weights, PendingEpilogue& before) {
   constexpr int64_t kSumsLine = kPair * 4, kHalf = kTile, kLower = kTile * kPair;
   if (t.from == nullptr) {
     _tile_zero(0);
@@ -110,11 +110,11 @@ void multiply(Task& t, Ahead& weights, Ends& before) {
   }
   const std::byte *x = t.x, *w = t.w;
   for (int64_t step = 0; step < t.steps; ++step, x += kPairBytes, w += kPairBytes) {
-    weights.ask<_MM_HINT_T1>();
-    t.out.ask<_MM_HINT_T0>();
-    t.residual.ask<_MM_HINT_T0>();
-    t.sums.ask<_MM_HINT_T0>();
-    // Loads first: where the core is shared they do not run beside products, and taking turns costs 12 % more.
+    weights.step<_MM_HINT_T1>();
+    t.out.step<_MM_HINT_T0>();
+    t.residual.step<_MM_HINT_T0>();
+    t.sums.step<_MM_HINT_T0>();
+    // Loads first: where two threads share the core they do not overlap with products, and alternating costs 12 % more.
     _tile_loadd(6, x, kLine);
     _tile_loadd(4, w, 2 * kLine);
     _tile_loadd(5, w + kLine, 2 * kLine);
@@ -125,7 +125,7 @@ void multiply(Task& t, Ahead& weights, Ends& before) {
       _tile_dpbf16ps(2, 7, 4);
       _tile_dpbf16ps(3, 7, 5);
     }
-    if constexpr (kBeside) before.turn();
+    if constexpr (kPipelined) before.step();
   }
   _tile_stored(0, t.to, kSumsLine);
   _tile_stored(1, t.to + kHalf, kSumsLine);
@@ -135,7 +135,7 @@ void multiply(Task& t, Ahead& weights, Ends& before) {
   }
 }
 
-// Terms [begin, begin + 32) of up to sixteen rows as a tile, zeros where there are none.
+// Up to sixteen rows and 32 terms as a tile; zeros beyond.
 void copy_tile(const BFloat16* from, int64_t stride, int64_t rows, int64_t terms, std::byte* to) {
   const auto lanes = static_cast<__mmask32>(terms >= kStep ? ~0u : (1u << std::max<int64_t>(0, terms)) - 1);
   for (int64_t row = 0; row < kTile; ++row) {
@@ -151,22 +151,22 @@ class Product {
         w_(w),
         epilogue_(epilogue),
         finish_(finish),
-        cut_(x.extent(0), w.k),
+        tiling_(x.extent(0), w.k),
         panels_(ceil_div(w.n, kPair)),
         steps_(steps_of(w.k)) {}
 
   void run(Stream& stream) {
     const Arena::Scope scope(stream.scratch());
     const int threads = stream.team().size();
-    tiles_ = static_cast<std::byte*>(stream.scratch().allocate(cut_.bytes(panels_, threads)));
-    own_ = reinterpret_cast<float*>(tiles_ + cut_.x_bytes());
-    sums_ = own_ + kOwnSums * threads;
+    tiles_ = static_cast<std::byte*>(stream.scratch().allocate(tiling_.bytes(panels_, threads)));
+    thread_sums_ = reinterpret_cast<float*>(tiles_ + tiling_.x_bytes());
+    sums_ = thread_sums_ + kThreadSums * threads;
     const int64_t rows = x_.extent(0);
-    for (int64_t row = 0; row < rows; row += cut_.pass_rows) {
-      for (int64_t step = 0; step < steps_; step += cut_.piece_steps) {
-        const Piece piece{{row, std::min(rows, row + cut_.pass_rows)},
-                          {step, std::min(steps_, step + cut_.piece_steps)}};
-        copy_rows(stream, piece);
+    for (int64_t row = 0; row < rows; row += tiling_.pass_rows) {
+      for (int64_t step = 0; step < steps_; step += tiling_.piece_steps) {
+        const Piece piece{{row, std::min(rows, row + tiling_.pass_rows)},
+                          {step, std::min(steps_, step + tiling_.piece_steps)}};
+        pack_rows(stream, piece);
         multiply_piece(stream, piece);
       }
     }
@@ -177,7 +177,7 @@ class Product {
     IndexRange rows, steps;
   };
 
-  void copy_rows(Stream& stream, const Piece& piece) const {
+  void pack_rows(Stream& stream, const Piece& piece) const {
     const int64_t tiles = ceil_div(piece.rows.size(), kPair) * 2;
     stream.team().parallel_for(tiles, 1, [&](IndexRange range, int) {
       for (int64_t tile = range.begin; tile < range.end; ++tile) {
@@ -192,73 +192,73 @@ class Product {
   }
 
   struct Worker {
-    float* own;
-    Ends before = {};
-    int64_t turn = 0;
+    float* sums;  // two blocks', used alternately
+    PendingEpilogue before = {};
+    int64_t blocks = 0;
   };
 
-  // Items are a block of rows times a panel, panels first: the block stays while they pass.
+  // Items are a block of rows times a panel, panels first: the block stays in the cache.
   void multiply_piece(Stream& stream, const Piece& piece) const {
-    const int64_t items = ceil_div(piece.rows.size(), cut_.block_rows) * panels_;
+    const int64_t items = ceil_div(piece.rows.size(), tiling_.block_rows) * panels_;
     std::atomic<int64_t> next = 0;
     stream.team().run([&](int thread) {
-      const AmxUnits units;
-      Worker worker{own_ + thread * kOwnSums};
+      const AmxTiles tiles;
+      Worker worker{thread_sums_ + thread * kThreadSums};
       for (int64_t item = next++; item < items; item = next++)
-        multiply_block(piece, item / panels_ * cut_.block_rows, item % panels_, worker);
-      worker.before.all();
+        multiply_block(piece, item / panels_ * tiling_.block_rows, item % panels_, worker);
+      worker.before.finish_all();
     });
   }
 
   const std::byte* panel(int64_t index, int64_t step) const { return w_.data + (index * steps_ + step) * kPairBytes; }
 
   void multiply_block(const Piece& piece, int64_t first, int64_t index, Worker& worker) const {
-    const int64_t rows = std::min(cut_.block_rows, piece.rows.size() - first), pairs = ceil_div(rows, kPair);
+    const int64_t rows = std::min(tiling_.block_rows, piece.rows.size() - first), pairs = ceil_div(rows, kPair);
     const int64_t columns = std::min(kPair, w_.n - index * kPair), steps = piece.steps.size();
     const bool begin = piece.steps.begin == 0, end = piece.steps.end == steps_;
-    const bool beside = end && epilogue_.activation != Activation::kNone;
-    float* kept = cut_.pieces > 1 ? sums_ + (index * cut_.pass_rows + first) * kPair : nullptr;
-    Ahead weights(panel((index + 1) % panels_, piece.steps.begin), 0, steps * kPairBytes, 1, steps * pairs);
+    const bool pipelined = end && epilogue_.activation != Activation::kNone;
+    float* kept = tiling_.pieces > 1 ? sums_ + (index * tiling_.pass_rows + first) * kPair : nullptr;
+    Prefetch weights(panel((index + 1) % panels_, piece.steps.begin), 0, steps * kPairBytes, 1, steps * pairs);
     Task task{};
     task.w = panel(index, piece.steps.begin);
     task.steps = steps;
     for (int64_t row = 0; row < rows; row += kPair) {
       const int64_t here = std::min(kPair, rows - row);
       task.x = tiles_ + (first + row) / kPair * steps * kPairBytes;
-      task.to = kept != nullptr && !beside ? kept + row * kPair : worker.own + worker.turn++ % 2 * kSums;
+      task.to = kept != nullptr && !pipelined ? kept + row * kPair : worker.sums + worker.blocks++ % 2 * kSums;
       task.from = begin ? nullptr : kept + row * kPair;
-      const Epilogue ends = moved(epilogue_, piece.rows.begin + first + row, index * kPair);
-      if (end) ask_for_ends(task, ends, here, columns);
+      const Epilogue epilogue = moved(epilogue_, piece.rows.begin + first + row, index * kPair);
+      if (end) prefetch_epilogue(task, epilogue, here, columns);
       if (kept != nullptr && row + kPair < rows)
-        task.sums = Ahead(kept + (row + kPair) * kPair, 0, kSums * 4, 1, steps);
-      if (beside) {
+        task.sums = Prefetch(kept + (row + kPair) * kPair, 0, kSums * 4, 1, steps);
+      if (pipelined) {
         if (here > kTile) multiply<2, true>(task, weights, worker.before);
         else multiply<1, true>(task, weights, worker.before);
-        worker.before = {finish_, ends, task.to, here, ceil_div(kPair, steps), columns};
+        worker.before = {finish_, epilogue, task.to, here, ceil_div(kPair, steps), columns};
       } else {
         if (here > kTile) multiply<2, false>(task, weights, worker.before);
         else multiply<1, false>(task, weights, worker.before);
-        if (end) finish_(ends, task.to, kPair, here, columns);
+        if (end) finish_(epilogue, task.to, kPair, here, columns);
       }
     }
   }
 
-  // Rows of out stand kilobytes apart: met unasked, each is a miss, a third of the time at 1536 terms.
-  static void ask_for_ends(Task& task, const Epilogue& ends, int64_t rows, int64_t columns) {
-    const auto element = static_cast<int64_t>(dtype_size(ends.out_dtype)), width = columns * element;
-    task.out = Ahead(ends.out, ends.out_stride * element, width, rows, task.steps);
-    if (ends.residual != nullptr && ends.residual != ends.out)
-      task.residual = Ahead(ends.residual, ends.residual_stride * element, width, rows, task.steps);
+  // Rows of out are kilobytes apart: without a prefetch each is a cache miss, a third of the time at 1536 terms.
+  static void prefetch_epilogue(Task& task, const Epilogue& e, int64_t rows, int64_t columns) {
+    const auto element = static_cast<int64_t>(dtype_size(e.out_dtype)), width = columns * element;
+    task.out = Prefetch(e.out, e.out_stride * element, width, rows, task.steps);
+    if (e.residual != nullptr && e.residual != e.out)
+      task.residual = Prefetch(e.residual, e.residual_stride * element, width, rows, task.steps);
   }
 
   TensorView x_;
   const PackedMatrix& w_;
   const Epilogue& epilogue_;
   decltype(PackedKernel::finish) finish_;
-  Cut cut_;
+  Tiling tiling_;
   int64_t panels_, steps_;
   std::byte* tiles_ = nullptr;  // of x: [pair of tiles][step][2][16][32]
-  float *own_ = nullptr, *sums_ = nullptr;
+  float *thread_sums_ = nullptr, *sums_ = nullptr;
 };
 
 }  // namespace
@@ -283,7 +283,7 @@ void amx_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w,
 }
 
 size_t amx_packed_scratch_bytes(const PackedMatrix& w, int64_t rows, int threads) {
-  return Cut(rows, w.k).bytes(ceil_div(w.n, kPair), threads);
+  return Tiling(rows, w.k).bytes(ceil_div(w.n, kPair), threads);
 }
 
 }  // namespace zoetrope::kernels

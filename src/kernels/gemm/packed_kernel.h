@@ -1,5 +1,5 @@
-// What an instruction set brings to packed_gemm(): one panel of columns times some rows, and the way from sums to out.
-// For packed.cpp and its neighbours only.
+// What each instruction set implements for packed_gemm(): the multiplication of one panel, and the epilogue. For
+// gemm/packed*.cpp only.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace zoetrope::kernels {
 
-// What happens to sums, at their first row and column.
+// Everything after the sums; pointers are to the first row and column.
 struct Epilogue {
-  const float* bias = nullptr;  // or none
+  const float* bias = nullptr;  // optional
   Activation activation = Activation::kNone;
   void* out = nullptr;
   int64_t out_stride = 0;
   DType out_dtype = DType::kF32;
   bool round_to_bf16 = false;
-  const void* residual = nullptr;  // or none; of out's dtype
+  const void* residual = nullptr;  // optional, of out's dtype
   int64_t residual_stride = 0;
-  const float* gate = nullptr;  // or 1
+  const float* gate = nullptr;  // optional: 1
 };
 
 inline namespace ZOETROPE_SIMD {
@@ -35,10 +35,10 @@ inline Epilogue moved(const Epilogue& from, int64_t rows, int64_t columns) {
 }
 }  // namespace ZOETROPE_SIMD
 
-constexpr int kTileRows = 6;  // of x, whose sums stay in registers: see packed_tile.h
+constexpr int kTileRows = 6;  // of x; their sums stay in registers: see packed_tile.h
 
-// A panel is multiplied in steps of at most so many of its rows: widened to float32, 64 columns of 2048 are 512 KiB and
-// stay in a second-level cache while all rows of x pass.
+// A panel is multiplied in steps of at most this many of its rows: widened to float32, 64 columns of 2048 are 512 KiB
+// and stay in the L2 cache while they are multiplied with all rows of x.
 constexpr int64_t kMostDepth = 2048;
 
 struct PanelWork {
@@ -48,7 +48,7 @@ struct PanelWork {
   const void* panel = nullptr;  // [K][columns] F32 or BF16
   DType dtype = DType::kF32;
   int64_t k = 0;
-  int64_t columns = 0;       // of out that this panel has: the others are padding
+  int64_t columns = 0;       // of the panel without its padding
   float* widened = nullptr;  // [depth][columns of a panel], where dtype is BF16
   float* sums = nullptr;     // [rows][columns of a panel], where K takes several steps
   Epilogue epilogue;
@@ -57,7 +57,7 @@ struct PanelWork {
 struct PackedKernel {
   int64_t columns;  // of a panel
   void (*panel)(const PanelWork&);
-  // sums [rows, columns], so many floats from row to row.
+  // sums [rows, columns], `sums_stride` floats from row to row.
   void (*finish)(const Epilogue&, const float* sums, int64_t sums_stride, int64_t rows, int64_t columns);
 };
 const PackedKernel& packed_kernel_avx2();

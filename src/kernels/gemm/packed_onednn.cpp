@@ -22,11 +22,11 @@ namespace zoetrope::kernels {
 namespace {
 
 constexpr int64_t kSlab = 512;         // rows of w
-constexpr int64_t kMostRows = 256;     // of x, with a slab one thread's piece: its sums stay in cache for the epilogue
+constexpr int64_t kMostRows = 256;     // of x in a piece: its sums with a slab stay in cache for the epilogue
 constexpr int64_t kFewestRows = 64;    // fewer do not repay reading the slab
-constexpr int64_t kRowsAtOnce = 1024;  // of x that are brought together
+constexpr int64_t kCopiedRows = 1024;  // of a strided x, at a time
 
-// One CPU engine a process: it holds no state that changes. Streams belong to the calling thread.
+// One CPU engine per process: it has no mutable state. Streams belong to the calling thread.
 const dnnl::engine& onednn_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
@@ -36,15 +36,15 @@ dnnl::stream& onednn_stream() {
   return stream;
 }
 
-// Whether oneDNN takes this machine for one with all that `isa` names.
+// Whether oneDNN uses all of `isa` on this machine.
 bool onednn_has(dnnl::cpu_isa isa) {
   const auto bits = static_cast<unsigned>(isa);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
 }
 
-// While it lives, oneDNN works on the calling thread alone. That holds for all that is asked of it, primitives that are
-// made included: threads of OpenMP would spin in their barriers for as long as the environment says, and wait for each
-// other's cores. What is worth several threads is cut into pieces for the rank's team.
+// During its lifetime oneDNN works on the calling thread only, also when it creates primitives: threads of OpenMP would
+// spin in their barriers for as long as the environment says, and wait for each other's cores. What is worth several
+// threads is divided into pieces for the rank's team.
 class OneThread {
  public:
   OneThread() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -56,7 +56,7 @@ class OneThread {
   int threads_;
 };
 
-// Scratch is given by us: primitives are shared by threads, so they must not own any.
+// Scratch memory is the caller's: primitives are shared by threads, so they must not own any.
 dnnl::primitive_attr onednn_attributes() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -68,23 +68,24 @@ dnnl::memory memory_at(const dnnl::memory::desc& desc, const void* data) {
   return {desc, onednn_engine(), const_cast<void*>(data)};
 }
 
-// The layout oneDNN prefers for BF16 weights w [N, K]: the same in every process on a machine, whatever its threads.
+// The layout oneDNN prefers for BF16 weights w [N, K]: the same in every process on a machine, for any number of
+// threads.
 dnnl::memory::desc packed_desc(int64_t n, int64_t k) {
-  constexpr int64_t kRows = 1024;  // a usual number; oneDNN may look at it
-  thread_local std::map<std::array<int64_t, 2>, dnnl::memory::desc> known;
-  const auto found = known.find({n, k});
-  if (found != known.end()) return found->second;
+  constexpr int64_t kRows = 1024;  // a typical number; oneDNN's choice may depend on it
+  thread_local std::map<std::array<int64_t, 2>, dnnl::memory::desc> cache;
+  const auto found = cache.find({n, k});
+  if (found != cache.end()) return found->second;
   using dnnl::memory;
-  const OneThread alone;  // the layout must not depend on who asks
+  const OneThread alone;  // the layout must not depend on the caller
   const dnnl::matmul::desc desc(memory::desc({kRows, k}, memory::data_type::bf16, {k, 1}),
                                 memory::desc({k, n}, memory::data_type::bf16, memory::format_tag::any),
                                 memory::desc({kRows, n}, memory::data_type::f32, {n, 1}));
   const memory::desc weights = dnnl::matmul::primitive_desc(desc, onednn_attributes(), onednn_engine()).weights_desc();
-  return known[{n, k}] = weights;
+  return cache[{n, k}] = weights;
 }
 
-// What oneDNN compiles for out[M, N] = x[M, K]·w: x BF16 and out F32, both contiguous, w as packed_desc() says. Of no
-// thread: any number may run it at once.
+// oneDNN's code for out[M, N] = x[M, K]·w: x BF16 and out F32, both contiguous, w as packed_desc(). Any number of
+// threads may run it at the same time.
 class Matmul {
  public:
   Matmul(int64_t m, int64_t n, int64_t k) {
@@ -98,7 +99,7 @@ class Matmul {
     matmul_ = dnnl::matmul(chosen);
   }
   size_t scratch_bytes() const { return scratch_.get_size(); }
-  // On the calling thread alone.
+  // On the calling thread only.
   void run(const void* x, const void* w, float* out, void* scratch) const {
     const OneThread alone;
     std::unordered_map<int, dnnl::memory> arguments = {
@@ -113,8 +114,8 @@ class Matmul {
   dnnl::memory::desc x_, w_, out_, scratch_;
 };
 
-// The calling thread keeps what it has asked for: no lock on the way to a multiplication. Behind it stands oneDNN's
-// cache, which is shared by threads and safe, so that ranks do not compile the same code twice.
+// A cache per thread, so that a multiplication takes no lock. oneDNN's own cache is shared by threads, so ranks do not
+// compile the same code twice.
 std::shared_ptr<const Matmul> matmul_of(int64_t m, int64_t n, int64_t k) {
   constexpr size_t kMost = 512;
   thread_local std::map<std::array<int64_t, 3>, std::shared_ptr<const Matmul>> cache;
@@ -151,7 +152,7 @@ void reorder(const dnnl::memory& from, const dnnl::memory& to) {
 
 dnnl::memory::desc plain_desc(int64_t n, int64_t k) { return {{k, n}, dnnl::memory::data_type::bf16, {1, k}}; }
 
-// The layout as blocks of pairs, which is what oneDNN chooses where it has bf16 instructions.
+// The layout as blocks of pairs, which oneDNN chooses where it has bf16 instructions; else nothing.
 std::optional<PairBlocks> pair_blocks(const dnnl::memory::desc& desc) {
   const dnnl_blocking_desc_t& blocks = desc.data.format_desc.blocking;
   const auto inner = [&](int i, int axis) { return blocks.inner_idxs[i] == axis ? blocks.inner_blks[i] : 0; };
@@ -170,7 +171,7 @@ bool onednn_bf16_is_fast() {
   return onednn_has(dnnl::cpu_isa::avx512_core_bf16) && __builtin_cpu_is("amd") != 0;
 }
 
-// FNV-1a over what makes the layouts: two machines or versions that order elements differently get different names.
+// FNV-1a over the layouts' parameters: machines or versions that order elements differently get different names.
 std::string onednn_layout_name(const PackedMatrix& matrix) {
   uint64_t hash = 0xcbf29ce484222325u;
   const auto add = [&](int64_t value) {
@@ -226,9 +227,9 @@ void onednn_unpack(const PackedMatrix& matrix, BFloat16* out) {
 
 namespace {
 
-// Blocks of rows of x: with the slabs of w they are the pieces that threads take as they come.
+// Blocks of rows of x. A piece is a block times a slab of w; each thread takes the next one when it is done.
 struct Blocks {
-  int64_t count, rows;  // of each but the last
+  int64_t count, rows;  // rows of every block but the last
 };
 Blocks blocks_of(const PackedMatrix& w, int64_t rows, int threads) {
   constexpr int64_t kPiecesPerThread = 4;
@@ -239,7 +240,7 @@ Blocks blocks_of(const PackedMatrix& w, int64_t rows, int threads) {
   return {ceil_div(rows, each), each};
 }
 
-// Products of rows of x that lie together: full pieces, and those at the end of an axis.
+// The multiplication of contiguous rows of x: full pieces, and those at the end of an axis.
 class Pieces {
  public:
   Pieces(Stream& stream, const PackedMatrix& w, int64_t rows)
@@ -257,7 +258,7 @@ class Pieces {
         stream.scratch().allocate(static_cast<size_t>((sums_ + scratch_) * stream.team().size())));
   }
 
-  // finish(sums, row, rows, slab) after each product, on its thread.
+  // finish(sums, row, rows, slab) after each piece, on its thread.
   template <typename Finish>
   void run(Stream& stream, const BFloat16* x, Finish&& finish) const {
     std::atomic<int64_t> next = 0;
@@ -265,7 +266,7 @@ class Pieces {
     stream.team().run([&](int thread) {
       std::byte* mine = memory_ + (sums_ + scratch_) * thread;
       auto* sums = reinterpret_cast<float*>(mine);
-      // Threads are at one slab at a time, which they read from the cache that they share.
+      // All threads work on one slab at a time, which they read from the shared cache.
       for (int64_t piece = next++; piece < slabs * blocks_.count; piece = next++) {
         const int64_t block = piece % blocks_.count, row = block * blocks_.rows;
         const Slab& slab = slabs_[static_cast<size_t>(piece / blocks_.count)];
@@ -285,16 +286,16 @@ class Pieces {
   const std::vector<Slab> slabs_;
   const Blocks blocks_;
   std::shared_ptr<const Matmul> products_[2][2];  // [last block][last slab]
-  int64_t sums_ = 0, scratch_ = 0;                // bytes a thread
+  int64_t sums_ = 0, scratch_ = 0;                // bytes per thread
   std::byte* memory_ = nullptr;
 };
 
-// oneDNN 2.6 multiplies rows that stand apart with its reference, a thousand times slower, wherever it has bf16
-// instructions, of vectors or of matrix units, and only there is this layout chosen: so they are brought together.
+// oneDNN 2.6 uses its reference, a thousand times slower, for strided rows wherever it has bf16 instructions, and only
+// there is this layout chosen: so strided rows are copied first.
 size_t row_bytes(const PackedMatrix& w, int64_t rows) {
-  return static_cast<size_t>(std::min(kRowsAtOnce, rows) * w.k) * sizeof(BFloat16);
+  return static_cast<size_t>(std::min(kCopiedRows, rows) * w.k) * sizeof(BFloat16);
 }
-void copy_rows(Stream& stream, const TensorView& x, BFloat16* to) {
+void copy_dense(Stream& stream, const TensorView& x, BFloat16* to) {
   constexpr int64_t kElementsWorthAThread = 16384;
   const int64_t k = x.extent(1);
   stream.team().parallel_for(x.extent(0), std::max<int64_t>(1, kElementsWorthAThread / k), [&](IndexRange range, int) {
@@ -309,15 +310,15 @@ void copy_rows(Stream& stream, const TensorView& x, BFloat16* to) {
 void onednn_packed_gemm(Stream& stream, const TensorView& x, const PackedMatrix& w, const Epilogue& epilogue,
                         decltype(PackedKernel::finish) finish) {
   const int64_t rows = x.extent(0);
-  const bool apart = rows > 1 && x.stride(0) != w.k;
-  const int64_t at_once = apart ? std::min(kRowsAtOnce, rows) : rows;
+  const bool strided = rows > 1 && x.stride(0) != w.k;
+  const int64_t at_once = strided ? std::min(kCopiedRows, rows) : rows;
   for (int64_t first = 0; first < rows; first += at_once) {
     const TensorView part = x.slice(0, first, std::min(rows, first + at_once));
     const Arena::Scope scope(stream.scratch());
     const BFloat16* dense = part.data<BFloat16>();
-    if (apart) {
+    if (strided) {
       auto* copy = static_cast<BFloat16*>(stream.scratch().allocate(row_bytes(w, part.extent(0))));
-      copy_rows(stream, part, copy);
+      copy_dense(stream, part, copy);
       dense = copy;
     }
     Pieces(stream, w, part.extent(0))

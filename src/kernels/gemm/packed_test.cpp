@@ -12,7 +12,7 @@
 
 #include "kernels/cpu_features.h"
 #include "kernels/gemm/testing.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -129,8 +129,8 @@ void check(const Case& c) {
   for (const PackedLayout layout : packed_layouts(c.dtype)) {
     const Packed packed({&w, 1}, c.dtype, layout);
     for (const char* name : {name_of(layout), "reference"}) {
-      SCOPED_TRACE(testing::Message() << packed_form(packed.matrix) << " " << name << " m=" << c.m << " n=" << c.n
-                                      << " k=" << c.k << " ending=" << static_cast<int>(c.ending)
+      SCOPED_TRACE(testing::Message() << packed_layout_name(packed.matrix) << " " << name << " m=" << c.m
+                                      << " n=" << c.n << " k=" << c.k << " ending=" << static_cast<int>(c.ending)
                                       << " activation=" << static_cast<int>(c.activation));
       for (const int threads : {1, 3}) {
         Stream stream(threads);
@@ -341,10 +341,10 @@ TEST(Pack, FormsAreNamed) {
   matrix.n = 96;
   matrix.k = 64;
   matrix.dtype = DType::kBF16;
-  EXPECT_EQ(packed_form(matrix), "bf16.columns64");
+  EXPECT_EQ(packed_layout_name(matrix), "bf16.columns64");
   matrix.dtype = DType::kF32;
   matrix.layout = PackedLayout::kColumns16;
-  EXPECT_EQ(packed_form(matrix), "f32.columns16");
+  EXPECT_EQ(packed_layout_name(matrix), "f32.columns16");
 }
 
 // The layout is oneDNN's choice, so its name says which: another shape is another order of elements.
@@ -358,11 +358,11 @@ TEST(Pack, OneDnnsFormNamesItsBlocks) {
   matrix.k = 64;
   matrix.dtype = DType::kBF16;
   matrix.layout = PackedLayout::kOneDnn;
-  const std::string name = packed_form(matrix);
+  const std::string name = packed_layout_name(matrix);
   EXPECT_EQ(name.rfind("bf16.onednn512.", 0), 0u) << name;
-  EXPECT_EQ(packed_form(matrix), name);
+  EXPECT_EQ(packed_layout_name(matrix), name);
   matrix.k = 128;
-  EXPECT_NE(packed_form(matrix), name);
+  EXPECT_NE(packed_layout_name(matrix), name);
 }
 
 TEST(PackedGemm, Refusals) {
@@ -421,7 +421,7 @@ TEST(PackedGemm, ThreadsSleepAfterwards) {
       packed_gemm(stream, data.args(c, packed.matrix, name_of(layout)));
       const double before = process_cpu_seconds();
       std::this_thread::sleep_for(pause);
-      EXPECT_LT(process_cpu_seconds() - before, 10 * spins.count()) << packed_form(packed.matrix);
+      EXPECT_LT(process_cpu_seconds() - before, 10 * spins.count()) << packed_layout_name(packed.matrix);
     }
   }
 }

@@ -1,9 +1,9 @@
-// The multiplication of a panel, written once; included by one thin file an instruction set.
+// The multiplication of a panel; included by one short file per instruction set.
 //
-// A tile is 6 rows of x by a panel: its sums stay in registers (24 of 32 with AVX-512, 12 of 16 with AVX2) over all of
-// a step's depth. The panel streams from the second-level cache, 6 rows of x are read again and again from the first.
-// Measured, two threads, 1560×512×1536, of 351 GFLOP/s: 6×64 346; 8×48 347; 14×32 338 (with the depth cut to 256, so
-// that a panel of 32 stays in the first-level cache, 280: sums travel too often); oneDNN on panels of 64 312 to 334.
+// A tile is 6 rows of x by a panel: its sums stay in registers (24 of 32 with AVX-512, 12 of 16 with AVX2) over the
+// whole depth of a step. The panel is streamed from the L2 cache, 6 rows of x are read repeatedly from the L1 cache.
+// Measured, two threads, 1560×512×1536, peak 351 GFLOP/s: 6×64 346; 8×48 347; 14×32 338 (280 with a depth of 256, so
+// that a panel of 32 stays in the L1 cache: sums are loaded and stored too often); oneDNN on panels of 64 312 to 334.
 #pragma once
 
 #include "kernels/activation.h"
@@ -18,10 +18,10 @@ using simd::Floats;
 constexpr int kTileVectors = simd::kWidth == 16 ? 4 : 2;
 constexpr int64_t kPanelColumns = kTileVectors * simd::kWidth;
 
-// to = from (zeros where null) + x·panel, kRows × a panel's columns.
+// to = from (zeros where null) + x·panel, kRows × columns of a panel.
 template <int kRows>
 void multiply(int64_t depth, const float* x, int64_t x_stride, const float* panel, const float* from, float* to) {
-  constexpr int64_t kAhead = 8 * kPanelColumns;  // prefetched: the panel's lines are read once a tile, in order
+  constexpr int64_t kPrefetch = 8 * kPanelColumns;  // floats ahead: the panel's lines are read once per tile, in order
   Floats sums[kRows][kTileVectors];
   for (int i = 0; i < kRows; ++i)
     for (int j = 0; j < kTileVectors; ++j)
@@ -31,7 +31,7 @@ void multiply(int64_t depth, const float* x, int64_t x_stride, const float* pane
 #pragma GCC unroll 4
     for (int j = 0; j < kTileVectors; ++j) {
       columns[j] = simd::load(panel + j * simd::kWidth);
-      _mm_prefetch(reinterpret_cast<const char*>(panel + kAhead + j * simd::kWidth), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(panel + kPrefetch + j * simd::kWidth), _MM_HINT_T0);
     }
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
@@ -89,25 +89,13 @@ void finish_residual(const Epilogue& e, const float* sums, int64_t sums_stride, 
 
 using Finish = void (*)(const Epilogue&, const float*, int64_t, int64_t, int64_t);
 
-template <Activation kActivation>
-Finish plain_of(const Epilogue& e) {
-  if (e.out_dtype == DType::kBF16) return finish_plain<kActivation, false, BFloat16>;
-  return e.round_to_bf16 ? finish_plain<kActivation, true, float> : finish_plain<kActivation, false, float>;
-}
-
 inline Finish finish_of(const Epilogue& e) {
   if (e.residual != nullptr) return e.out_dtype == DType::kBF16 ? finish_residual<BFloat16> : finish_residual<float>;
-  switch (e.activation) {
-    case Activation::kSilu:
-      return plain_of<Activation::kSilu>(e);
-    case Activation::kGeluTanh:
-      return plain_of<Activation::kGeluTanh>(e);
-    case Activation::kGeluErf:
-      return plain_of<Activation::kGeluErf>(e);
-    case Activation::kNone:
-      break;
-  }
-  return plain_of<Activation::kNone>(e);
+  return with_activation(e.activation, [&](auto activation) -> Finish {
+    constexpr Activation kActivation = decltype(activation)::value;
+    if (e.out_dtype == DType::kBF16) return finish_plain<kActivation, false, BFloat16>;
+    return e.round_to_bf16 ? finish_plain<kActivation, true, float> : finish_plain<kActivation, false, float>;
+  });
 }
 
 inline void finish_rows(const Epilogue& e, const float* sums, int64_t sums_stride, int64_t rows, int64_t columns) {

@@ -15,11 +15,12 @@
 namespace zoetrope::kernels {
 namespace {
 
-// Rows that one pass over the weights serves: more of them are further passes, so that scratch stays bounded.
+// Rows that are multiplied in one pass over the weights: more of them take further passes, so that scratch stays
+// bounded.
 constexpr int64_t kPassRows = 1024;
 
-// Columns whose sums a thread holds at a time. With many rows x is longer than the caches and is read again for each
-// such block, with few rows a block is more than enough work.
+// Columns whose sums a thread keeps at a time. With many rows x is larger than the caches and is read again for each
+// such block; with few rows a block is more than enough work.
 int64_t block_columns(int64_t rows) { return rows <= 96 ? 64 : 128; }
 
 void check_rows(const TensorView& t, const char* name) {
@@ -58,7 +59,7 @@ void check(const ThinGemm& g) {
   }
 }
 
-ThinWeight weight_form(const TensorView& w, DType precision) {
+ThinWeight weight_conversion(const TensorView& w, DType precision) {
   if (w.dtype() == DType::kBF16) return ThinWeight::kBF16;
   return precision == DType::kBF16 ? ThinWeight::kF32RoundedToBF16 : ThinWeight::kF32;
 }
@@ -90,13 +91,13 @@ void pack_rows(Stream& stream, const TensorView& x, const Tiles& tiles, float* t
   });
 }
 
-// Columns [begin, end) of a product: what a thread does at a time.
+// Columns [begin, end) of a product: what a thread computes at a time.
 struct Block {
   const ThinProduct* product = nullptr;
   IndexRange columns{0, 0};
 };
 
-// A block's weights as the thread goes through them: w or gate, in steps of kThinDepth terms.
+// A part of a block's weights, in the order of computation: kThinDepth terms of w or gate.
 struct Piece {
   const Block* block;
   const TensorView* w;
@@ -109,15 +110,15 @@ struct Piece {
   int64_t row_bytes() const { return w->stride(0) * static_cast<int64_t>(dtype_size(w->dtype())); }
 };
 
-// What a thread works in.
-struct Room {
+// Of one thread.
+struct Scratch {
   float* panel;    // [kThinDepth][columns of a panel]
   float* sums[2];  // w and gate: [panels of a block][rows][columns of a panel]
 };
 
-// Multiples of 16, as tiles and panels are read in whole vectors.
+// Multiples of 16, because tiles and panels are read in whole vectors.
 int64_t x_floats(int64_t rows, int64_t k) { return round_up(rows * k, 16); }
-int64_t room_floats(int64_t rows, bool gated) {
+int64_t scratch_floats(int64_t rows, bool gated) {
   return kThinMaxColumns * kThinDepth + (gated ? 2 : 1) * block_columns(rows) * rows;
 }
 
@@ -141,19 +142,21 @@ class Pass {
     with_compute_type(args_.x.dtype(), "thin gemm's x", [&](auto type) {
       pack_rows<typename decltype(type)::type>(stream, args_.x.slice(0, rows_.begin, rows_.end), tiles_, x_);
     });
-    std::vector<Room> rooms;
+    std::vector<Scratch> scratches;
     float* free = x_ + x_floats(rows_.size(), k_);
-    for (int thread = 0; thread < stream.team().size(); ++thread, free += room_floats(rows_.size(), gated_)) {
+    for (int thread = 0; thread < stream.team().size(); ++thread, free += scratch_floats(rows_.size(), gated_)) {
       float* sums = free + kThinMaxColumns * kThinDepth;
-      rooms.push_back({free, {sums, gated_ ? sums + block_columns(rows_.size()) * rows_.size() : nullptr}});
+      scratches.push_back({free, {sums, gated_ ? sums + block_columns(rows_.size()) * rows_.size() : nullptr}});
     }
-    // Whoever is free takes the next block, in file order; the one after is known so that its weights can be asked for.
+    // Each thread takes the next block when it is done, in file order, and knows the one after, to prefetch its
+    // weights.
     std::atomic<size_t> next{0};
     stream.team().run([&](int thread) {
       size_t mine = next++;
       while (mine < blocks_.size()) {
         const size_t after = next++;
-        multiply(blocks_[mine], after < blocks_.size() ? &blocks_[after] : nullptr, rooms[static_cast<size_t>(thread)]);
+        multiply(blocks_[mine], after < blocks_.size() ? &blocks_[after] : nullptr,
+                 scratches[static_cast<size_t>(thread)]);
         mine = after;
       }
     });
@@ -164,40 +167,35 @@ class Pass {
     return {&block, &w, k, std::min(kThinDepth, k_ - k)};
   }
 
-  ThinAhead ahead(const Piece& next, int64_t tiles, int64_t depth) const {
-    ThinAhead a;
-    a.row = next.at(0);
-    a.row_bytes = next.row_bytes();
-    a.lines = (next.depth * static_cast<int64_t>(dtype_size(next.w->dtype())) + 63) / 64;
-    a.left = a.lines * next.block->columns.size();
-    const int64_t turns = std::max<int64_t>(1, tiles * (depth / 8));
-    a.each = (a.left + turns - 1) / turns;
-    return a;
+  // While `tiles` tiles of `depth` terms are multiplied.
+  static Prefetch prefetch(const Piece& next, int64_t tiles, int64_t depth) {
+    return {next.at(0), next.row_bytes(), next.depth * static_cast<int64_t>(dtype_size(next.w->dtype())),
+            next.block->columns.size(), std::max<int64_t>(1, tiles * (depth / 8))};
   }
 
-  void multiply_piece(const Piece& now, ThinAhead& ahead, const Room& room, float* sums) const {
+  void multiply_piece(const Piece& now, Prefetch& next_weights, const Scratch& scratch, float* sums) const {
     const int64_t width = kernel_.columns, columns = now.block->columns.size();
     for (int64_t first = 0; first < columns; first += width) {
       kernel_.pack({.w = now.at(first),
                     .row_bytes = now.row_bytes(),
                     .columns = std::min(width, columns - first),
                     .depth = now.depth,
-                    .weight = weight_form(*now.w, args_.weight_precision),
-                    .panel = room.panel});
+                    .weight = weight_conversion(*now.w, args_.weight_precision),
+                    .panel = scratch.panel});
       for (int64_t i = 0; i < tiles_.count; ++i) {
         const IndexRange rows = tiles_[i];
         kernel_.multiply({.x = x_ + rows.begin * k_ + now.k * rows.size(),
-                          .panel = room.panel,
+                          .panel = scratch.panel,
                           .rows = rows.size(),
                           .depth = now.depth,
                           .sums = sums + first * rows_.size() + rows.begin * width,
-                          .mode = now.k == 0 ? ThinSums::kBegin : ThinSums::kGoOn,
-                          .ahead = &ahead});
+                          .accumulate = now.k > 0,
+                          .next_weights = &next_weights});
       }
     }
   }
 
-  void multiply(const Block& block, const Block* after, const Room& room) const {
+  void multiply(const Block& block, const Block* after, const Scratch& scratch) const {
     const int64_t panels = (block.columns.size() + kernel_.columns - 1) / kernel_.columns;
     std::vector<Piece> pieces;
     for (const TensorView* w : {&block.product->w, &block.product->gate}) {
@@ -208,30 +206,30 @@ class Pass {
     if (after != nullptr) pieces.push_back(piece(*after, after->product->w, 0));
     for (size_t i = 0; i < own; ++i) {
       const Piece& now = pieces[i];
-      ThinAhead asked;
-      if (i + 1 < pieces.size()) asked = ahead(pieces[i + 1], panels * tiles_.count, now.depth);
-      multiply_piece(now, asked, room, room.sums[now.w == &block.product->w ? 0 : 1]);
+      Prefetch next_weights;
+      if (i + 1 < pieces.size()) next_weights = prefetch(pieces[i + 1], panels * tiles_.count, now.depth);
+      multiply_piece(now, next_weights, scratch, scratch.sums[now.w == &block.product->w ? 0 : 1]);
     }
     with_compute_type(block.product->out.dtype(), "thin gemm's out",
-                      [&](auto type) { finish<typename decltype(type)::type>(block, room); });
+                      [&](auto type) { finish<typename decltype(type)::type>(block, scratch); });
   }
 
   template <typename Out>
-  void finish(const Block& block, const Room& room) const {
+  void finish(const Block& block, const Scratch& scratch) const {
     with_activation(block.product->activation,
-                    [&](auto activation) { finish_as<Out, decltype(activation)::value>(block, room); });
+                    [&](auto activation) { finish_as<Out, decltype(activation)::value>(block, scratch); });
   }
 
   template <typename Out, Activation kActivation>
-  void finish_as(const Block& block, const Room& room) const {
+  void finish_as(const Block& block, const Scratch& scratch) const {
     const int64_t width = kernel_.columns, rows = rows_.size();
     const TensorView& out = block.product->out;
     const bool gated = static_cast<bool>(block.product->gate);
     const float* biases = block.product->bias ? block.product->bias.data<float>() + block.columns.begin : nullptr;
     for (int64_t first = 0; first < block.columns.size(); first += width) {
       for (int64_t row = 0; row < rows; ++row) {
-        const float* sums = room.sums[0] + first * rows + row * width;
-        const float* gate = gated ? room.sums[1] + first * rows + row * width : nullptr;
+        const float* sums = scratch.sums[0] + first * rows + row * width;
+        const float* gate = gated ? scratch.sums[1] + first * rows + row * width : nullptr;
         Out* to = out.data<Out>() + (rows_.begin + row) * out.stride(0) + block.columns.begin + first;
         simd::for_vectors(std::min(width, block.columns.size() - first), [&](int64_t i, auto lanes) {
           simd::Floats value = simd::load_at(sums, i, lanes);
@@ -265,7 +263,7 @@ void run_avx512(Stream& stream, const ThinGemm& args) { run_kernel(stream, args,
 void run_avx2(Stream& stream, const ThinGemm& args) { run_kernel(stream, args, kThinAvx2); }
 
 double reference_weight(const TensorView& w, int64_t n, int64_t k, DType precision) {
-  // Bytewise: maps promise no alignment.
+  // By bytes: mapped files may have any alignment.
   const auto read = [&](auto value) {
     const auto bytes = static_cast<int64_t>(sizeof value);
     std::memcpy(&value, static_cast<const std::byte*>(w.raw()) + (n * w.stride(0) + k) * bytes, sizeof value);
@@ -320,13 +318,12 @@ Refusal refuse_avx2(const ThinGemm&) {
   if (!cpu_features().avx2) return "needs AVX2 with FMA";
   return {};
 }
-Refusal refuse_nothing(const ThinGemm&) { return {}; }
 
 constexpr Implementation<ThinGemm, void (*)(Stream&, const ThinGemm&)> kImplementations[] = {
     {"amx", refuse_amx, thin_gemm_amx},
     {"avx512", refuse_avx512, run_avx512},
     {"avx2", refuse_avx2, run_avx2},
-    {"reference", refuse_nothing, run_reference},
+    {"reference", nullptr, run_reference},
 };
 
 }  // namespace
@@ -339,9 +336,9 @@ void thin_gemm(Stream& stream, const ThinGemm& args) {
 
 size_t thin_gemm_scratch_bytes(int64_t rows, int64_t k, bool gated, int threads) {
   const int64_t pass = std::min(rows, kPassRows);
-  const auto vectors = static_cast<size_t>(x_floats(pass, k) + threads * room_floats(pass, gated)) * sizeof(float);
-  const ThinAmxSizes units(std::min(rows, ThinAmxSizes::kPassRows), k);
-  return std::max(vectors, static_cast<size_t>(units.x_bytes() + threads * units.room_bytes(gated)));
+  const auto vectors = static_cast<size_t>(x_floats(pass, k) + threads * scratch_floats(pass, gated)) * sizeof(float);
+  const ThinAmxSizes amx(std::min(rows, ThinAmxSizes::kPassRows), k);
+  return std::max(vectors, static_cast<size_t>(amx.x_bytes() + threads * amx.thread_bytes(gated)));
 }
 
 }  // namespace zoetrope::kernels

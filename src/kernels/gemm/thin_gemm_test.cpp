@@ -8,7 +8,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/cpu_features.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {
@@ -17,7 +17,7 @@ using test::error_of;
 using test::fill_random;
 using test::GappedTensor;
 
-// `narrow`: x and weights are BF16, which is all that matrix units take.
+// `narrow`: x and weights are BF16, which is all that AMX multiplies.
 std::vector<std::string> implementations(bool narrow) {
   std::vector<std::string> names{"reference"};
   if (cpu_features().avx2) names.push_back("avx2");
@@ -129,7 +129,7 @@ TEST(ThinGemm, TermsRoundEveryVectorAndPiece) {
   }
 }
 
-// Matrix units take other tiles: sixteen rows, thirty-two terms and columns, and copies of weights where tiles are not
+// AMX has other tiles: sixteen rows, thirty-two terms and columns, and copies of weights where tiles are not
 // whole; few rows are cut otherwise than many, and of those 256 pass before the others.
 TEST(ThinGemm, TilesOfMatrixUnits) {
   for (int64_t m : {15, 16, 17, 31, 32, 33, 47, 48, 49, 97, 113}) check({m, 33, 64, kBF16, kBF16, kBF16, kF32});

@@ -3,16 +3,16 @@
 #include "base/error.h"
 #include "kernels/implementation.h"
 #include "kernels/norm/norm.h"
-#include "kernels/norm/reference.h"
 #include "kernels/simd.h"
 #include "tensor/dispatch.h"
+#include "tensor/element.h"
 
 namespace zoetrope::kernels {
 namespace {
 
 using simd::Floats;
 
-// What one row needs besides its data; null where the call has none.
+// The vectors of one row; null where the call has none.
 struct RowVectors {
   const float* weight = nullptr;
   const float* bias = nullptr;
@@ -80,6 +80,30 @@ void layer_norm_avx2(Stream& stream, const LayerNorm& a) {
   });
 }
 
+void layer_norm_reference(Stream&, const LayerNorm& a) {
+  const int64_t d = a.x.extent(2);
+  const auto count = static_cast<double>(d);
+  for (int64_t b = 0; b < a.x.extent(0); ++b) {
+    for (int64_t s = 0; s < a.x.extent(1); ++s) {
+      const int64_t row = b * a.x.stride(0) + s * a.x.stride(1);
+      double mean = 0, variance = 0;
+      for (int64_t i = 0; i < d; ++i) mean += element(a.x, row + i) / count;
+      for (int64_t i = 0; i < d; ++i) variance += std::pow(element(a.x, row + i) - mean, 2) / count;
+      for (int64_t i = 0; i < d; ++i) {
+        double y = (element(a.x, row + i) - mean) / std::sqrt(variance + static_cast<double>(a.eps));
+        if (a.weight) y = y * element(a.weight, i) + element(a.bias, i);
+        if (a.scale) {
+          const int64_t token = a.scale.extent(1) == 1 ? 0 : s;
+          y = y * (1 + element(a.scale, b * a.scale.stride(0) + token * a.scale.stride(1) + i)) +
+              element(a.shift, b * a.shift.stride(0) + token * a.shift.stride(1) + i);
+        }
+        if (a.round_to_bf16) y = to_float(to_bfloat16(static_cast<float>(y)));
+        set_element(a.out, b * a.out.stride(0) + s * a.out.stride(1) + i, y);
+      }
+    }
+  }
+}
+
 void check(const LayerNorm& a) {
   if (a.x.rank() != 3 || !(a.out.shape() == a.x.shape()))
     fail("layer_norm: x is {} and out {}; both must be [B, S, d]", a.x.shape().to_string(), a.out.shape().to_string());
@@ -104,11 +128,9 @@ void check(const LayerNorm& a) {
   }
 }
 
-Refusal refuse_nothing(const LayerNorm&) { return {}; }
-
 constexpr Implementation<LayerNorm, void (*)(Stream&, const LayerNorm&)> kImplementations[] = {
-    {"avx2", refuse_nothing, layer_norm_avx2},
-    {"reference", refuse_nothing, layer_norm_reference},
+    {"avx2", nullptr, layer_norm_avx2},
+    {"reference", nullptr, layer_norm_reference},
 };
 
 }  // namespace

@@ -20,15 +20,15 @@ struct LayerNorm {
   TensorView shift;
   float eps = 1e-6f;
   TensorView out;              // [B, S, d] F32 or BF16
-  bool round_to_bf16 = false;  // out is F32, but of BF16 values: the operand of a product
+  bool round_to_bf16 = false;  // out is F32, but of BF16 values: the operand of a multiplication
   std::string implementation;
 };
 void layer_norm(Stream& stream, const LayerNorm& args);
 
 // y = x·rsqrt(mean(x² over all heads) + eps)·weight, then the rotary embedding of every head on interleaved pairs (2i,
-// 2i+1), written head range by head range wherever the slots point: the send buffer of an exchange, or one plain
-// tensor. With `weight` empty only the rotation happens, with `cos` empty only the norm; with neither it is a scatter
-// of heads whose bytes are counted as copied.
+// 2i+1). Each range of heads is written to its slot: the send buffer of an exchange, or one plain tensor. Without
+// `weight` there is only the rotation, without `cos` only the norm; with neither it is a scatter of heads whose bytes
+// are counted as copied.
 struct RmsNormRope {
   TensorView x;       // [B, S, H, D], D contiguous, F32 or BF16
   TensorView weight;  // [H·D] F32 or BF16
@@ -40,7 +40,7 @@ struct RmsNormRope {
 };
 void rms_norm_rope(Stream& stream, const RmsNormRope& args);
 
-// y = weight · cast(x·rsqrt(mean(x²) + eps)) per row: the T5 form, whose product is cast before the weight
+// y = weight · cast(x·rsqrt(mean(x²) + eps)) per row, as in T5: cast before it is multiplied by the weight
 // (wan.md 5.2).
 struct RmsNorm {
   TensorView x;       // [M, d] F32 or BF16

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/rope/rope.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {

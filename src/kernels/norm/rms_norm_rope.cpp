@@ -1,18 +1,19 @@
 #include <cmath>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/implementation.h"
 #include "kernels/norm/norm.h"
-#include "kernels/norm/reference.h"
 #include "kernels/simd.h"
 #include "tensor/dispatch.h"
+#include "tensor/element.h"
 
 namespace zoetrope::kernels {
 namespace {
 
 using simd::Floats;
 
-// Where a head's rows start, and how far it is to the next batch entry and token, in elements.
+// Where a head's rows start, and the distance to the next batch entry and token, in elements.
 struct HeadTarget {
   char* data;
   int64_t batch_stride, token_stride;
@@ -107,6 +108,40 @@ void rms_norm_rope_avx2(Stream& stream, const RmsNormRope& a) {
   });
 }
 
+void rms_norm_rope_reference(Stream&, const RmsNormRope& a) {
+  const int64_t heads = a.x.extent(2), d = a.x.extent(3);
+  std::vector<double> y(static_cast<size_t>(heads * d));
+  for (int64_t b = 0; b < a.x.extent(0); ++b) {
+    for (int64_t s = 0; s < a.x.extent(1); ++s) {
+      double square = 0;
+      for (int64_t i = 0; i < heads * d; ++i) {
+        auto& value = y[static_cast<size_t>(i)];
+        value = element(a.x, b * a.x.stride(0) + s * a.x.stride(1) + i / d * a.x.stride(2) + i % d);
+        square += value * value;
+      }
+      const double scale = 1 / std::sqrt(square / static_cast<double>(heads * d) + static_cast<double>(a.eps));
+      if (a.weight)
+        for (int64_t i = 0; i < heads * d; ++i) y[static_cast<size_t>(i)] *= scale * element(a.weight, i);
+      if (a.cos)
+        for (int64_t i = 0; i < heads * d; i += 2) {
+          const double c = element(a.cos, s * a.cos.stride(0) + i % d / 2);
+          const double n = element(a.sin, s * a.sin.stride(0) + i % d / 2);
+          double &even = y[static_cast<size_t>(i)], &odd = y[static_cast<size_t>(i + 1)];
+          const double rotated = even * c - odd * n;
+          odd = even * n + odd * c;
+          even = rotated;
+        }
+      for (const HeadSlot& slot : a.slots)
+        for (int64_t h = slot.heads.begin; h < slot.heads.end; ++h)
+          for (int64_t i = 0; i < d; ++i) {
+            const TensorView& out = slot.out;
+            const int64_t at = b * out.stride(0) + s * out.stride(1) + (h - slot.heads.begin) * out.stride(2) + i;
+            set_element(out, at, y[static_cast<size_t>(h * d + i)]);
+          }
+    }
+  }
+}
+
 void check_slots(const RmsNormRope& a) {
   const int64_t heads = a.x.extent(2);
   int64_t covered = 0;
@@ -150,11 +185,9 @@ void check(const RmsNormRope& a) {
   check_slots(a);
 }
 
-Refusal refuse_nothing(const RmsNormRope&) { return {}; }
-
 constexpr Implementation<RmsNormRope, void (*)(Stream&, const RmsNormRope&)> kImplementations[] = {
-    {"avx2", refuse_nothing, rms_norm_rope_avx2},
-    {"reference", refuse_nothing, rms_norm_rope_reference},
+    {"avx2", nullptr, rms_norm_rope_avx2},
+    {"reference", nullptr, rms_norm_rope_reference},
 };
 
 }  // namespace

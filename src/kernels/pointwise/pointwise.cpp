@@ -4,28 +4,28 @@
 #include "kernels/activation.h"
 #include "kernels/implementation.h"
 #include "tensor/dispatch.h"
+#include "tensor/element.h"
 
 namespace zoetrope::kernels {
 namespace {
 
 using simd::Floats;
 
-constexpr int64_t kGrain = 8192;  // elements a thread: below that, waking the team costs more than the work
+constexpr int64_t kGrain = 8192;  // elements per thread: below that, waking the team costs more than the work
 
-// The views of one call; what an op does not use stays empty.
+// The views of one call; those that an op does not use are empty.
 struct Args {
   TensorView x, a, b, out;
   Activation activation = Activation::kNone;
 };
 using Function = void (*)(Stream&, const Args&);
-Refusal refuse_nothing(const Args&) { return {}; }
 
-// Chooses from a pair {vector code, scalar code}, checks done.
+// Runs vector or scalar code; the arguments were checked.
 template <Function kVector, Function kScalar>
 void run(const char* op, Stream& stream, const Args& args, std::string_view forced) {
   static constexpr Implementation<Args, Function> kList[] = {
-      {"avx2", refuse_nothing, kVector},
-      {"reference", refuse_nothing, kScalar},
+      {"avx2", nullptr, kVector},
+      {"reference", nullptr, kScalar},
   };
   const auto& implementation = choose(op, kList, args, forced);
   if (args.out.size() > 0) implementation.function(stream, args);
@@ -42,16 +42,6 @@ int64_t row_offset(const TensorView& view, int64_t row) {
 }
 
 int64_t row_length(const TensorView& view) { return view.rank() == 0 ? 1 : view.extent(view.rank() - 1); }
-
-float read(const TensorView& view, int64_t offset) {
-  return view.dtype() == DType::kBF16 ? to_float(view.data<BFloat16>()[offset]) : view.data<float>()[offset];
-}
-
-void write(const TensorView& view, int64_t offset, double value) {
-  const auto rounded = static_cast<float>(value);
-  if (view.dtype() == DType::kBF16) view.data<BFloat16>()[offset] = to_bfloat16(rounded);
-  else view.data<float>()[offset] = rounded;
-}
 
 // body(In{}, Out{}) for the dtypes of two views.
 template <typename Body>
@@ -103,9 +93,9 @@ void gated_add_scalar(Stream&, const Args& v) {
     for (int64_t s = 0; s < v.x.extent(1); ++s)
       for (int64_t i = 0; i < v.x.extent(2); ++i) {
         const double gate = v.b ? v.b.data<float>()[gate_offset(v.b, b, s) + i] : 1.0;
-        const double x = read(v.x, b * v.x.stride(0) + s * v.x.stride(1) + i);
-        const double a = read(v.a, b * v.a.stride(0) + s * v.a.stride(1) + i);
-        write(v.out, b * v.out.stride(0) + s * v.out.stride(1) + i, x + a * gate);
+        const double x = element(v.x, b * v.x.stride(0) + s * v.x.stride(1) + i);
+        const double a = element(v.a, b * v.a.stride(0) + s * v.a.stride(1) + i);
+        set_element(v.out, b * v.out.stride(0) + s * v.out.stride(1) + i, x + a * gate);
       }
 }
 
@@ -127,7 +117,7 @@ void activate_vector(Stream& stream, const Args& v) {
 }
 
 void activate_scalar(Stream&, const Args& v) {
-  for (int64_t i = 0; i < v.x.size(); ++i) write(v.out, i, activation_reference(v.activation, read(v.x, i)));
+  for (int64_t i = 0; i < v.x.size(); ++i) set_element(v.out, i, activation_reference(v.activation, element(v.x, i)));
 }
 
 // ---- convert, affine_channels: rows at any stride -------------------------------------------------------------------
@@ -152,7 +142,7 @@ void convert_vector(Stream& stream, const Args& v) {
     using Out = typename decltype(to)::type;
     if (!v.x.contiguous() || !v.out.contiguous())
       return map_rows<In, Out>(stream, v.x, v.out, [](Floats y, int64_t, auto) { return y; });
-    stream.team().parallel_for(v.x.size(), kGrain, [&](IndexRange range, int) {  // one row, cut anywhere
+    stream.team().parallel_for(v.x.size(), kGrain, [&](IndexRange range, int) {  // as one row, split anywhere
       const In* x = v.x.data<In>() + range.begin;
       Out* out = v.out.data<Out>() + range.begin;
       simd::for_vectors(range.size(),
@@ -164,7 +154,7 @@ void convert_vector(Stream& stream, const Args& v) {
 void convert_scalar(Stream&, const Args& v) {
   const int64_t d = row_length(v.x);
   for (int64_t i = 0; i < v.x.size(); ++i)
-    write(v.out, row_offset(v.out, i / d) + i % d, read(v.x, row_offset(v.x, i / d) + i % d));
+    set_element(v.out, row_offset(v.out, i / d) + i % d, element(v.x, row_offset(v.x, i / d) + i % d));
 }
 
 void affine_vector(Stream& stream, const Args& v) {
@@ -180,9 +170,9 @@ void affine_vector(Stream& stream, const Args& v) {
 void affine_scalar(Stream&, const Args& v) {
   const int64_t d = row_length(v.x);
   for (int64_t i = 0; i < v.x.size(); ++i) {
-    const double x = read(v.x, row_offset(v.x, i / d) + i % d);
+    const double x = element(v.x, row_offset(v.x, i / d) + i % d);
     const double scale = v.a.data<float>()[i % d], offset = v.b.data<float>()[i % d];
-    write(v.out, row_offset(v.out, i / d) + i % d, x * scale + offset);
+    set_element(v.out, row_offset(v.out, i / d) + i % d, x * scale + offset);
   }
 }
 

@@ -1,5 +1,5 @@
-// Element-wise steps. All take F32 or BF16, compute in float32 and round once to the output's dtype. The last argument
-// forces an implementation by name: "avx2" or "reference".
+// Element-wise operations. All take F32 or BF16, compute in float32 and round once to the output's dtype. The last
+// argument forces an implementation by name: "avx2" or "reference".
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/activation.h"
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/test_util.h"
+#include "kernels/testing.h"
 
 namespace zoetrope::kernels {
 namespace {

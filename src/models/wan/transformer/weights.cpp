@@ -48,7 +48,7 @@ class Reader {
       form.names.push_back(spec->name);
       form.shapes.push_back(spec->shape);
     }
-    form.form = kernels::packed_form(packed);
+    form.form = kernels::packed_layout_name(packed);
     form.bytes = kernels::packed_bytes(packed);
     form.make = [packed](std::span<const TensorView> stored, std::byte* out) {
       std::vector<TensorView> matrices;

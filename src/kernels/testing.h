@@ -80,7 +80,7 @@ inline Tensor random_tensor(DType dtype, const Shape& shape, uint64_t seed, doub
   return tensor;
 }
 
-// A tensor whose rows (last axis) stand `gap` elements apart in memory that is otherwise `kGuard`; gaps_intact() tells
+// A tensor whose rows (last axis) are `gap` elements apart in memory that is otherwise `kGuard`; gaps_intact() tells
 // whether an op wrote between them.
 class GappedTensor {
  public:

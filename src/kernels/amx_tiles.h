@@ -1,5 +1,5 @@
-// The matrix units (AMX) of the thread that calls, with every tile of sixteen lines of 64 bytes, for as long as this
-// lives. To be included only where the compiler may use them, and made only where cpu_features().amx_bf16 is true.
+// Configures the AMX tiles of the calling thread, each of sixteen lines of 64 bytes, for the lifetime of the object.
+// Include only in files compiled for AMX; construct only where cpu_features().amx_bf16 is true.
 #pragma once
 
 #include <immintrin.h>
@@ -11,9 +11,9 @@ namespace zoetrope::kernels {
 
 inline constexpr int kAmxTileRows = 16, kAmxTileLine = 64;  // lines, and bytes of one
 
-class AmxUnits {
+class AmxTiles {
  public:
-  AmxUnits() {
+  AmxTiles() {
     constexpr int kTiles = 8;
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -26,9 +26,9 @@ class AmxUnits {
     asm volatile("" : : "r"(&config) : "memory");  // GCC 12 does not see that the next line reads it
     _tile_loadconfig(&config);
   }
-  AmxUnits(const AmxUnits&) = delete;
-  AmxUnits& operator=(const AmxUnits&) = delete;
-  ~AmxUnits() { _tile_release(); }
+  AmxTiles(const AmxTiles&) = delete;
+  AmxTiles& operator=(const AmxTiles&) = delete;
+  ~AmxTiles() { _tile_release(); }
 };
 
 }  // namespace zoetrope::kernels

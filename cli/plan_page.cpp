@@ -1,0 +1,305 @@
+// The page of `zoetrope plan`: what to use, the time and memory of it, how it scales, and why other configurations were
+// not chosen. Uses the tables and plots of bench/; one colour stands for one thing in all charts.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "base/words.h"
+#include "bench/page.h"
+#include "bench/report.h"
+#include "cli/plan.h"
+
+namespace zoetrope::cli {
+namespace {
+
+using bench::BarPlot;
+using bench::Format;
+using planner::Breakdown;
+using planner::Candidate;
+using planner::TimelineSpan;
+using planner::Verdict;
+
+constexpr size_t kMostBars = 10;  // candidates in the plot; the table has all
+constexpr int kMostTimelineRanks = 16;
+
+// The parts of a step, in the same order and colour everywhere.
+struct StepPart {
+  const char* name;
+  double (*seconds)(const Breakdown&);
+};
+constexpr StepPart kStepParts[] = {
+    {"attention", [](const Breakdown& b) { return b.attention; }},
+    {"matrix multiplication", [](const Breakdown& b) { return b.linear; }},
+    {"norms, copies, fixed", [](const Breakdown& b) { return b.tokens + b.overhead; }},
+    {"merging ring blocks", [](const Breakdown& b) { return b.merge; }},
+    {"waiting for the exchange", [](const Breakdown& b) { return b.exposed_exchange; }},
+    {"waiting for the ring", [](const Breakdown& b) { return b.exposed_ring; }},
+    {"gathering the velocity", [](const Breakdown& b) { return b.gather; }},
+    {"idle: others have more", [](const Breakdown& b) { return b.idle; }},
+};
+
+// Without parts that are zero everywhere.
+std::vector<BarPlot::Series> step_series(const std::vector<const Breakdown*>& rows) {
+  std::vector<BarPlot::Series> series;
+  for (size_t slot = 0; slot < std::size(kStepParts); ++slot) {
+    BarPlot::Series one{kStepParts[slot].name, {}, slot};
+    for (const Breakdown* row : rows) one.values.push_back(kStepParts[slot].seconds(*row));
+    if (std::any_of(one.values.begin(), one.values.end(), [](double value) { return value > 0; }))
+      series.push_back(std::move(one));
+  }
+  return series;
+}
+
+bench::StackedPlot step_plot(const char* title) {
+  bench::StackedPlot plot;
+  plot.title = title;
+  plot.x_label = "seconds per step";
+  plot.unit = std::string("s");  // GCC 12 warns about overlap for a literal
+  return plot;
+}
+
+// The largest kinds have a colour each, all others share the last. A kind has the same colour in every section, and
+// attention the same as in a step.
+constexpr const char* kMemoryKinds[] = {"attention",
+                                        "weights",
+                                        "activations",
+                                        "prompt keys and values",
+                                        "frames and their past",
+                                        "file pages and forms being made",
+                                        "layers being read"};
+
+// Of a timeline: the part of a step that a span belongs to, by its name.
+constexpr size_t kExchange = 4, kRing = 5, kIdle = 7;
+size_t part_of_step(const std::string& span) {
+  if (span.starts_with("attention")) return 0;
+  if (span.starts_with("products")) return 1;
+  if (span.starts_with("merge")) return 3;
+  if (span.starts_with("ulysses")) return kExchange;
+  if (span.starts_with("ring")) return kRing;
+  if (span.starts_with("slower")) return kIdle;
+  return 2;
+}
+
+// Whether the parts of its step are known.
+bool priced(const Candidate& c) { return c.simulated && c.verdict != Verdict::kIllegal && c.time.step.seconds > 0; }
+
+std::string part_title(const PlanPart& part) { return counted(part.ranks, "rank"); }
+
+bench::StackedPlot step_bars(const PlanPart& part) {
+  bench::StackedPlot plot = step_plot("A denoising step, of the slowest rank");
+  std::vector<const Breakdown*> rows;
+  for (const Candidate& candidate : part.ranking.candidates) {
+    if (!priced(candidate) || rows.size() == kMostBars) continue;
+    plot.rows.push_back(configuration_text(candidate, part.ranks) +
+                        (candidate.verdict == Verdict::kDoesNotFit ? " (does not fit)" : ""));
+    rows.push_back(&candidate.time.step.critical());
+  }
+  plot.series = step_series(rows);
+  return plot;
+}
+
+bench::StackedPlot scaling_bars(const PlanReport& report) {
+  bench::StackedPlot plot = step_plot("A denoising step with the best plan for each number of ranks");
+  std::vector<const Breakdown*> rows;
+  for (const PlanPart& part : report.parts) {
+    const Candidate* best = part.ranking.best();
+    if (best == nullptr) continue;
+    plot.rows.push_back(fmt::format("{}: {}", part_title(part), configuration_text(*best, part.ranks)));
+    rows.push_back(&best->time.step.critical());
+  }
+  plot.series = step_series(rows);
+  return plot;
+}
+
+bench::StackedPlot memory_bars(const PlanPart& part, const Candidate& candidate) {
+  bench::StackedPlot plot;
+  const int here = candidate.ranks_here;
+  plot.title = here == 1 ? "Memory of a rank, phase by phase"
+                         : fmt::format("Memory of a process of {} ranks, phase by phase", here);
+  plot.x_label = "GB";
+  plot.unit = "GB";
+  plot.limit = (part.memory_limit * here).gigabytes();
+  plot.limit_label = fmt::format("limit {:.3g} GB", plot.limit);
+  for (size_t slot = 0; slot < std::size(kMemoryKinds); ++slot) plot.series.push_back({kMemoryKinds[slot], {}, slot});
+  plot.series.push_back({"all else", {}, std::size(kMemoryKinds)});
+  for (BarPlot::Series& series : plot.series) series.values.resize(candidate.memory.phases.size());
+  for (size_t row = 0; row < candidate.memory.phases.size(); ++row) {
+    plot.rows.push_back(candidate.memory.phases[row].name);
+    for (const planner::MemoryItem& item : candidate.memory.phases[row].items) {
+      const auto named = std::find_if(plot.series.begin(), plot.series.end(),
+                                      [&](const BarPlot::Series& series) { return series.name == item.name; });
+      (named == plot.series.end() ? plot.series.back() : *named).values[row] += item.bytes.gigabytes();
+    }
+  }
+  return plot;
+}
+
+bench::TimelinePlot timeline(const planner::StepPrediction& step) {
+  constexpr const char* kLanes[] = {"computes", "moves", "waits"};
+  constexpr double kMilliseconds = 1e3;
+  bench::TimelinePlot plot;
+  plot.title = "One layer, rank by rank";
+  plot.unit = "ms";
+  std::map<size_t, size_t> kind_of;
+  std::map<std::pair<int, int>, size_t> row_of;
+  for (const TimelineSpan& span : step.layer) {
+    if (span.rank >= kMostTimelineRanks) continue;
+    row_of[{span.rank, static_cast<int>(span.lane)}] = 0;
+    kind_of[part_of_step(span.name)] = 0;
+  }
+  for (auto& [slot, kind] : kind_of) {
+    kind = plot.kinds.size();
+    plot.kinds.push_back({slot == kExchange ? "exchange" : slot == kRing ? "ring" : kStepParts[slot].name, slot});
+  }
+  for (auto& [key, row] : row_of) {
+    row = plot.rows.size();
+    plot.rows.push_back(fmt::format("rank {} {}", key.first, kLanes[key.second]));
+  }
+  for (const TimelineSpan& span : step.layer) {
+    const auto row = row_of.find({span.rank, static_cast<int>(span.lane)});
+    if (row == row_of.end()) continue;
+    plot.spans.push_back({row->second, kind_of[part_of_step(span.name)], span.begin * kMilliseconds,
+                          span.end * kMilliseconds, fmt::format("rank {}, {}", span.rank, span.name)});
+  }
+  return plot;
+}
+
+// ---- tables and sections --------------------------------------------------------------------------------------------
+
+bench::Table candidate_table(const PlanPart& part) {
+  bench::Table table;
+  table.columns = {{"configuration", "configuration", Format::kText, false, true},
+                   {"verdict", "verdict", Format::kText},
+                   {"seconds", "video", Format::kText},
+                   {"seconds_per_step", "step", Format::kText},
+                   {"attention", "attention", Format::kPercent},
+                   {"communication", "exchange, ring", Format::kPercent},
+                   {"memory", "memory per rank", Format::kText},
+                   {"reason", "why", Format::kText, false, true}};
+  for (size_t i = 0; i < part.ranking.candidates.size(); ++i) {
+    const Candidate& c = part.ranking.candidates[i];
+    std::vector<bench::Cell> row(table.columns.size());
+    row[0] = configuration_text(c, part.ranks);
+    row[1] = verdict_words(c.verdict);
+    if (c.verdict != Verdict::kIllegal) {
+      const char* least = c.simulated ? "" : "at least ";
+      row[2] = least + seconds_text(c.video_seconds());
+      row[3] = least + seconds_text(c.time.step.seconds);
+      row[6] = c.bytes_per_rank.text();
+    }
+    if (priced(c)) {
+      const Breakdown& b = c.time.step.critical();
+      row[4] = b.attention / b.total();
+      row[5] = (b.exposed_exchange + b.exposed_ring) / b.total();
+    }
+    row[7] = reason_text(part, i);
+    table.add(std::move(row));
+  }
+  return table;
+}
+
+bench::Section scaling_section(const PlanReport& report) {
+  bench::Section section;
+  section.name = "scaling";
+  section.title = "How it scales";
+  section.note =
+      "The best plan for every number of ranks. Speed-up and efficiency are of all runs side by side, relative to the "
+      "fewest ranks that fit; the dashed line is 1.";
+  bench::LinePlot seconds{"Seconds of a video", "ranks", "seconds", false, false, 0, {{"best plan", {}}}};
+  bench::LinePlot efficiency{"Efficiency", "ranks", "of ideal", false, true, 1, {{"best plan", {}}}};
+  section.table.columns = {{"ranks", "ranks", Format::kCount},
+                           {"plan", "best plan", Format::kText, false, true},
+                           {"seconds", "video", Format::kText},
+                           {"step", "step", Format::kText},
+                           {"videos_per_hour", "videos per hour", Format::kOneDecimal},
+                           {"speed_up", "speed-up", Format::kOneDecimal},
+                           {"efficiency", "efficiency", Format::kPercent},
+                           {"device_seconds", "device time per video", Format::kText},
+                           {"price", "price per video", Format::kText}};
+  for (const PlanPart& part : report.parts) {
+    const Candidate* best = part.ranking.best();
+    if (best == nullptr) {
+      std::vector<bench::Cell> row(section.table.columns.size());
+      row[0] = static_cast<int64_t>(part.ranks);
+      row[1] = "nothing fits; the least that would: " + part.ranking.least_that_fits;
+      section.table.add(std::move(row));
+      continue;
+    }
+    seconds.lines[0].points.push_back({static_cast<double>(part.ranks), part.seconds});
+    efficiency.lines[0].points.push_back({static_cast<double>(part.ranks), part.efficiency});
+    section.table.add({static_cast<int64_t>(part.ranks), configuration_text(*best, part.ranks),
+                       seconds_text(part.seconds), seconds_text(best->time.step.seconds), part.videos_per_hour,
+                       part.speed_up, part.efficiency, seconds_text(part.device_seconds),
+                       part.price > 0 ? bench::Cell(fmt::format("{:.3g}", part.price)) : bench::Cell()});
+  }
+  if (!seconds.lines[0].points.empty()) {
+    section.line_plots = {seconds, efficiency};
+    section.stacked_plots = {scaling_bars(report)};
+  }
+  return section;
+}
+
+// The one that is closest to fitting; null where something fits, and where nothing is legal.
+const Candidate* most_frugal(const PlanPart& part) {
+  const std::vector<Candidate>& all = part.ranking.candidates;
+  return !all.empty() && all.front().verdict == Verdict::kDoesNotFit ? &all.front() : nullptr;
+}
+
+std::string listing(const PlanPart& part) {
+  std::string lines = "zoetrope generate: " + settings_text(part.settings);
+  for (const OtherSystem& system : part.systems) lines += fmt::format("\n{}: {}", system.name, system_text(system));
+  return lines;
+}
+
+bench::Section part_section(const PlanPart& part) {
+  bench::Section section;
+  section.name = fmt::format("ranks-{}", part.ranks);
+  section.title = part_title(part);
+  section.note = fmt::to_string(fmt::join(part.explanation, " "));
+  if (part.ranking.left_out > 0) {
+    section.note +=
+        fmt::format(" {} more combinations are far from the fastest and not listed.", part.ranking.left_out);
+  }
+  const bool any = std::any_of(part.ranking.candidates.begin(), part.ranking.candidates.end(), priced);
+  if (any) section.stacked_plots.push_back(step_bars(part));
+  if (const Candidate* best = part.ranking.best()) {
+    section.listing_title = part.runs > 1 ? "To type, for each run" : "To type";
+    section.listing = listing(part);
+    section.highlights = {{seconds_text(best->time.step.seconds), "a denoising step, predicted"},
+                          part.runs > 1
+                              ? std::pair(fmt::format("{:.3g}", part.videos_per_hour),
+                                          fmt::format("videos per hour, of {} runs of {} rank{} side by side",
+                                                      part.runs, best->ranks(), best->ranks() == 1 ? "" : "s"))
+                              : std::pair(seconds_text(part.seconds), std::string("per video")),
+                          {best->bytes_per_rank.text(), "memory of a rank, of " + part.memory_limit.text()},
+                          {best->time.step.limited_by(), "is what limits it"}};
+    section.stacked_plots.push_back(memory_bars(part, *best));
+    if (!part.best_step.layer.empty()) section.timelines.push_back(timeline(part.best_step));
+  } else if (const Candidate* frugal = most_frugal(part)) {
+    section.stacked_plots.push_back(memory_bars(part, *frugal));
+    section.stacked_plots.back().title += ", of what needs least: " + configuration_text(*frugal);
+  }
+  section.table = candidate_table(part);
+  return section;
+}
+
+}  // namespace
+
+std::string plan_page(const PlanReport& report) {
+  bench::Report page;
+  page.title = report.title;
+  page.subtitle = fmt::to_string(fmt::join(report.answer, " "));
+  page.facts = "The question";
+  for (const std::string& line : report.question) {
+    const size_t name = line.find("  "), fact = line.find_first_not_of(' ', name);
+    page.machine.emplace_back(line.substr(0, name), fact == std::string::npos ? "" : line.substr(fact));
+  }
+  if (report.parts.size() > 1) page.sections.push_back(scaling_section(report));
+  for (const PlanPart& part : report.parts) page.sections.push_back(part_section(part));
+  return bench::report_page(page);
+}
+
+}  // namespace zoetrope::cli
