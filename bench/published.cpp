@@ -1,6 +1,7 @@
 #include "bench/published.h"
 
 #include "base/error.h"
+#include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/vae/vae_layout.h"
 #include "pipeline/generate_options.h"

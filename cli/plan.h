@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "zoetrope/generate.h"
-
+#include "pipeline/generate_options.h"
 #include "planner/doubt.h"
 #include "planner/hardware.h"
 #include "planner/search.h"
