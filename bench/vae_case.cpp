@@ -57,7 +57,7 @@ class VaeBench : private WholeModel {
 
  private:
   Shape latents_of(int64_t frames) const {
-    const int64_t spatial = wan::spatial_factor(model_.vae()), temporal = wan::temporal_factor(model_.vae());
+    const int64_t spatial = model_.vae().spatial_factor(), temporal = model_.vae().temporal_factor();
     for (const auto& [key, value] : {std::pair("height", settings_.height), std::pair("width", settings_.width)}) {
       if (value % spatial != 0) fail("{}={} is no size of this VAE: a multiple of {} is", key, value, spatial);
     }

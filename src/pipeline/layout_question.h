@@ -7,9 +7,9 @@
 #include "zoetrope/generate.h"
 
 #include "parallel/layout.h"
-#include "pipeline/admission.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
+#include "pipeline/run_workload.h"
 #include "planner/search.h"
 
 namespace zoetrope::pipeline {

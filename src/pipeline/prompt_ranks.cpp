@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "comm/launcher.h"
-#include "models/encoders/tensor_tables.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/finite.h"
 #include "pipeline/pace.h"
@@ -19,8 +18,7 @@ constexpr const char* kPace = "text encoder's pace";
 // On all ranks alike, which have the same rows.
 [[noreturn]] void fail_not_finite(const Stage& stage, const PromptEmbeddings& result, comm::Communicator& world) {
   const std::optional<std::string> weight =
-      spoiled_weight(stage.model.text_encoder, encoders::text_encoder_tensors(stage.model.text_encoder_config),
-                     dtype_of(stage.options.text_encoder_dtype), &world);
+      spoiled_weight(stage.model.text_encoder, dtype_of(stage.options.text_encoder_dtype), &world);
   const std::string cause = weight ? "from " + *weight : "though the text encoder's weights are finite";
   const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
   for (int64_t i = 0; i < result.rows.view().extent(0); ++i) {
@@ -31,8 +29,6 @@ constexpr const char* kPace = "text encoder's pace";
 }
 
 }  // namespace
-
-int prompt_ranks(bool deterministic, int ranks) { return deterministic ? 1 : ranks; }
 
 // Every rank has a part of every layer, computed with its own threads. What one wait waits for is at most half a layer
 // of the slowest rank, reading it included: however long the whole takes, comm_timeout has to cover no more than that.

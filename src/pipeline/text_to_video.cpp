@@ -27,6 +27,7 @@
 #include "pipeline/fingerprint.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/memory_report.h"
@@ -116,7 +117,7 @@ class Run final : public TextToVideo {
   static ModelFolder checked_model(const GenerateOptions& options) {
     check_options(options);
     ModelFolder model = ModelFolder::open(options);
-    check_inputs(options, model.kind, model.experts[0].config);
+    check_inputs(options, model);
     return model;
   }
   // What this rank writes: nothing but on rank 0.
@@ -426,7 +427,7 @@ std::string Run::describe(int ranks) const {
 
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
-  const wan::TransformerConfig& config = model_.experts[0].config;
+  const auto& config = model_.experts[0].config;
   std::string text = fmt::format("Model {} ({}): {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
                                  model_.kind.name, model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
                                  config.num_attention_heads, config.attention_head_dim, options_.dtype);

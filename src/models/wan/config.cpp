@@ -156,6 +156,20 @@ TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
   return config;
 }
 
+std::string_view TransformerConfig::published_name(int64_t experts, int64_t short_edge) const {
+  constexpr int64_t kText = 16, kImage = 36;  // channels that the model takes: latents; with mask and condition
+  constexpr int64_t kLarge = 720;             // pixels
+  if (vace() || pos_embed_seq_len) return {};
+  const bool text = in_channels == kText && !image_dim;
+  if (text && experts == 1 && num_layers == 30 && inner_dim() == 1536) return "wan2.1_t2v_1.3b";
+  if (num_layers != 40 || inner_dim() != 5120) return {};
+  if (text) return experts == 1 ? "wan2.1_t2v_14b" : "wan2.2_t2v_a14b";
+  if (in_channels != kImage) return {};
+  if (experts == 2) return image_dim ? "" : "wan2.2_i2v_a14b";
+  if (!image_dim) return {};
+  return short_edge >= kLarge ? "wan2.1_i2v_14b_720p" : "wan2.1_i2v_14b_480p";
+}
+
 void require_supported(const TransformerConfig& config, const std::string& where) {
   for (const auto& [key, given] : {std::pair("added_kv_proj_dim", config.added_kv_proj_dim.has_value()),
                                    std::pair("pos_embed_seq_len", config.pos_embed_seq_len.has_value())}) {

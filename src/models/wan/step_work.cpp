@@ -23,7 +23,7 @@ double prompts_flop(const encoders::TextEncoderConfig& config, const RunSize& si
 }
 
 void add_decoding(planner::Work& work, const VaeConfig& config, const RunSize& size, int64_t frames) {
-  const int64_t spatial = spatial_factor(config), rows = size.height / spatial, columns = size.width / spatial;
+  const int64_t spatial = config.spatial_factor(), rows = size.height / spatial, columns = size.width / spatial;
   work.vae_element_bytes = size_of(size.vae);
   if (size.vae_tiling && decodes_in_tiles(config, {config.z_dim, frames, rows, columns})) {
     work.vae_flop = tiled_decode_flops(config, frames, rows, columns);
@@ -70,13 +70,13 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.text_flop = prompts_flop(configs.text_encoder, size);
   // Of the table of all tokens' vectors a prompt reads its own rows alone.
   const encoders::TextEncoderConfig& text = configs.text_encoder;
-  const int64_t table = text.vocab_size * text.d_model * size_of(configs.stored_text_encoder);
+  const int64_t table = text.vocab_size * text.d_model * size_of(configs.stored.text_encoder);
   work.text_weights = held.text.weights.stored - planner::Bytes(table);
   work.text_element_bytes = size_of(size.text_encoder);
   if (configs.mapped) work.text_read = work.text_weights;  // a layer at a time, each where it is needed
   for (const planner::Workload::Expert& expert : held.experts) work.weights_read += expert.weights.stored;
   work.weights_read += held.vae.weights.stored;
-  add_decoding(work, configs.vae, size, latent_frames(configs.vae, size.frames));
+  add_decoding(work, configs.vae, size, configs.vae.latent_frames(size.frames));
   add_conditions(work, configs, size);
   return work;
 }

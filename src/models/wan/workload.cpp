@@ -45,10 +45,10 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
                                     int64_t branches, int64_t tokens, int rank_threads) {
   planner::Workload::Expert expert;
   const io::TensorTable table = transformer_tensors(config);
-  expert.weights = weights_of(table, configs.stored_transformer);
+  expert.weights = weights_of(table, configs.stored.transformer);
   expert.weights.held = Bytes(transformer_weight_bytes(table, size.transformer));
   const int64_t widest = widest_forms(config, size.threads);
-  expert.weights.in_flight = Bytes(widest) * size_of(configs.stored_transformer);
+  expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);
   if (configs.merge_scratch > 0) {
     // The sum of what is stored and what is added is made in a buffer, as formulas are.
     if (configs.mapped) expert.weights.in_flight += Bytes(widest) * kFloat;
@@ -87,8 +87,8 @@ Bytes held_by_decoder(const VaeConfig& config, DType dtype) {
 }
 
 bool in_tiles(const VaeConfig& config, const RunSize& size) {
-  const int64_t spatial = spatial_factor(config);
-  const Shape latents{config.z_dim, latent_frames(config, size.frames), size.height / spatial, size.width / spatial};
+  const int64_t spatial = config.spatial_factor();
+  const Shape latents{config.z_dim, config.latent_frames(size.frames), size.height / spatial, size.width / spatial};
   return size.vae_tiling && decodes_in_tiles(config, latents);
 }
 
@@ -107,7 +107,7 @@ Bytes widest_tensor(const io::TensorTable& table) {
 Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here, int64_t height,
                       int64_t width, VaeParts part) {
   const VaeConfig& config = configs.vae;
-  const int64_t own = ceil_div(height / spatial_factor(config), sharers);  // of the part with the most rows
+  const int64_t own = ceil_div(height / config.spatial_factor(), sharers);  // of the part with the most rows
   const size_t frames = sharers > 1 ? vae_workspace_bytes(config, height, width, size.vae, part, IndexRange{0, own})
                                     : vae_workspace_bytes(config, height, width, size.vae, part);
   Bytes bytes(static_cast<int64_t>(frames + vae_attention_scratch_bytes(config, height, width, part)));
@@ -118,15 +118,15 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
 
 // Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
 Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs) {
-  const bool in_place = configs.mapped && configs.stored_vae == DType::kF32;
+  const bool in_place = configs.mapped && configs.stored.vae == DType::kF32;
   return widest_tensor(table) * 2 + (in_place ? Bytes() : Bytes(io::held_bytes(table, DType::kF32)));
 }
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here) {
   const VaeConfig& config = configs.vae;
   planner::Workload::Vae vae;
-  const int64_t spatial = spatial_factor(config);
-  vae.weights = weights_of(vae_tensors(config), configs.stored_vae);
+  const int64_t spatial = config.spatial_factor();
+  vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
   vae.weights.held = held_by_decoder(config, size.vae);
   vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs);
   const bool tiled = in_tiles(config, size);
@@ -137,7 +137,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   vae.output = frame * size.frames_waiting;
   if (tiled) {
     vae.output += Bytes(static_cast<int64_t>(
-        tiled_decode_bytes(config, latent_frames(config, size.frames), size.height / spatial, size.width / spatial)));
+        tiled_decode_bytes(config, config.latent_frames(size.frames), size.height / spatial, size.width / spatial)));
   }
   if (size.keeps_frames) vae.kept = (frame + frame / kFloat) * size.frames;
   return vae;
@@ -151,7 +151,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   if (encoded_clips(configs, size).empty()) return conditions;
   const VaeConfig& config = configs.vae;
   const io::TensorTable table = vae_encoder_tensors(config);
-  conditions.weights = weights_of(vae_tensors(config), configs.stored_vae);
+  conditions.weights = weights_of(vae_tensors(config), configs.stored.vae);
   conditions.weights.held = Bytes(io::held_bytes(table, size.vae));
   conditions.weights.in_flight = in_flight(table, configs);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
@@ -177,11 +177,11 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   constexpr int64_t kMostPictures = 2;
   const auto bytes = [](size_t count) { return Bytes(static_cast<int64_t>(count)); };
   conditions.image_weights =
-      weights_of(encoders::clip_vision_tensors(tower, encoders::ClipTensors::kUsed), configs.stored_image_encoder);
+      weights_of(encoders::clip_vision_tensors(tower, encoders::ClipTensors::kUsed), configs.stored.image_encoder);
   conditions.image_weights.in_flight =
-      bytes(configs.mapped ? encoders::clip_mapped_bytes(tower, configs.stored_image_encoder)
+      bytes(configs.mapped ? encoders::clip_mapped_bytes(tower, configs.stored.image_encoder)
                            : encoders::clip_buffer_bytes(tower, DType::kF32));
-  if (configs.mapped && configs.stored_image_encoder != DType::kF32)
+  if (configs.mapped && configs.stored.image_encoder != DType::kF32)
     conditions.image_weights.in_flight += bytes(encoders::clip_buffer_bytes(tower, DType::kF32));
   conditions.image_workspace = bytes(encoders::clip_workspace_bytes(tower, kMostPictures, DType::kF32, size.threads)) +
                                Bytes(kKernelScratch) * size.threads;
@@ -194,7 +194,7 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
                                                int rank_threads) {
   const encoders::TextEncoderConfig& config = configs.text_encoder;
   planner::Workload::TextEncoder text;
-  text.weights = weights_of(encoders::text_encoder_tensors(config), configs.stored_text_encoder);
+  text.weights = weights_of(encoders::text_encoder_tensors(config), configs.stored.text_encoder);
   std::vector<int64_t> lengths = size.prompt_tokens;
   lengths.resize(static_cast<size_t>(size.prompts), size.text_rows);
   encoders::TextEncoderUse use;
@@ -208,7 +208,7 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
   use.threads = use.parts == 1 ? size.threads : rank_threads;
   text.workspace = Bytes(static_cast<int64_t>(encoders::text_encoder_workspace_bytes(config, use)));
   const size_t in_flight = configs.mapped
-                               ? encoders::text_encoder_mapped_bytes(config, configs.stored_text_encoder, use.parts)
+                               ? encoders::text_encoder_mapped_bytes(config, configs.stored.text_encoder, use.parts)
                                : encoders::text_encoder_buffer_bytes(config, size.text_encoder, use.parts);
   text.weights.in_flight = Bytes(static_cast<int64_t>(in_flight));
   return text;
@@ -241,9 +241,9 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
                            int ranks_here) {
   planner::Workload w;
   const TransformerConfig& config = configs.experts.front();
-  const int64_t spatial = spatial_factor(configs.vae);
+  const int64_t spatial = configs.vae.spatial_factor();
   const int64_t frame_cells = (size.height / spatial) * (size.width / spatial);
-  const int64_t cells = (latent_frames(configs.vae, size.frames) + size.reference_images) * frame_cells;
+  const int64_t cells = (configs.vae.latent_frames(size.frames) + size.reference_images) * frame_cells;
   const int64_t tokens = cells / config.patch_volume();
   const int64_t branches = std::max<int64_t>(1, size.prompts / layout.data);
   const int64_t shard = ceil_div(tokens, layout.of_sequence().ranks());

@@ -14,17 +14,19 @@
 
 namespace zoetrope::wan {
 
-// Configs of a model, and the dtype that most of each component's weights are stored as (those of the
-// published 2.1 folders, unless the files say otherwise).
+// The dtype that most of each component's weights are stored as: those of the published 2.1 folders, unless the files
+// say otherwise.
+struct StoredDTypes {
+  DType transformer = DType::kF32, text_encoder = DType::kF32, vae = DType::kF32, image_encoder = DType::kF32;
+};
+
+// The configs of a model and how its weights are read.
 struct ModelConfigs {
   std::vector<TransformerConfig> experts;
   encoders::TextEncoderConfig text_encoder;
   VaeConfig vae;
   std::optional<encoders::ClipVisionConfig> image_encoder;
-  DType stored_transformer = DType::kF32;
-  DType stored_text_encoder = DType::kF32;
-  DType stored_vae = DType::kF32;
-  DType stored_image_encoder = DType::kF32;
+  StoredDTypes stored;
   bool mapped = true;  // files are; formulas fill buffers
   // Elements beside a weight of the transformer to which changes are added while it is read, of a thread; 0: to none.
   int64_t merge_scratch = 0;

@@ -266,7 +266,7 @@ template <typename Real>
 Tensor encode(const VaeConfig& config, const Parameters& parameters, const TensorView& video,
               const VaeRounding& rounding) {
   const CoderLayout layout = encoder_layout(config);
-  const int64_t p = config.patch_size, frames = video_frames(config, latent_frames(config, video.extent(0)));
+  const int64_t p = config.patch_size, frames = config.video_frames(config.latent_frames(video.extent(0)));
   Volume<Real> input(video.extent(3) * p * p, frames, video.extent(1) / p, video.extent(2) / p);
   input.fill([&](int64_t k, int64_t t, int64_t y, int64_t x) {
     return element(video, t, y * p + k % p, x * p + k / p % p, k / (p * p));

@@ -179,9 +179,9 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
 size_t workspace(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part, IndexRange rows,
                  bool split) {
   ZT_CHECK(part != VaeParts::kBoth);
-  const int64_t factor = layer_factor(config), latent = height / spatial_factor(config);
+  const int64_t factor = layer_factor(config), latent = height / config.spatial_factor();
   if (part == VaeParts::kDecoder) {
-    return decoder_bytes(config, {rows, latent, width / spatial_factor(config)}, dtype, split);
+    return decoder_bytes(config, {rows, latent, width / config.spatial_factor()}, dtype, split);
   }
   const int64_t patch = config.patch_size, end = rows.end == latent ? height / patch : factor * rows.end;
   return encoder_bytes(config, {{factor * rows.begin, end}, height / patch, width / patch}, dtype, split);
@@ -216,7 +216,7 @@ double vae_decode_flops(const VaeConfig& config, int64_t latent_frames, int64_t 
 
 double vae_encode_flops(const VaeConfig& config, int64_t video_frames_given, int64_t height, int64_t width) {
   const CoderLayout layout = encoder_layout(config);
-  const int64_t frames = video_frames(config, latent_frames(config, video_frames_given)), patch = config.patch_size;
+  const int64_t frames = config.video_frames(config.latent_frames(video_frames_given)), patch = config.patch_size;
   Count count(frames, height / patch, width / patch);
   count.causal(layout.in);
   for (const StageLayout& stage : layout.stages) {
@@ -230,7 +230,7 @@ double vae_encode_flops(const VaeConfig& config, int64_t video_frames_given, int
 }
 
 size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part) {
-  return workspace(config, height, width, dtype, part, {0, height / spatial_factor(config)}, false);
+  return workspace(config, height, width, dtype, part, {0, height / config.spatial_factor()}, false);
 }
 
 size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part,
@@ -241,7 +241,7 @@ size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t widt
 size_t vae_attention_scratch_bytes(const VaeConfig& config, int64_t height, int64_t width, VaeParts part) {
   ZT_CHECK(part != VaeParts::kBoth);
   const CoderLayout layout = part == VaeParts::kDecoder ? decoder_layout(config) : encoder_layout(config);
-  const int64_t factor = spatial_factor(config), tokens = (height / factor) * (width / factor);
+  const int64_t factor = config.spatial_factor(), tokens = (height / factor) * (width / factor);
   return static_cast<size_t>(tokens * 2 * layout.middle_attention.proj.in) * sizeof(float);
 }
 
