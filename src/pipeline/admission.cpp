@@ -220,9 +220,10 @@ class Search {
 };
 
 int processes_on_this_host(comm::Communicator& world) {
-  if (!comm::launched_by_mpi()) return 1;
+  const int here = world.ranks_in_this_process();
+  if (here == world.size()) return 1;
   const std::vector<std::string> hosts = hosts_of_ranks(world);
-  return static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(world.rank())]));
+  return static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(world.rank())])) / here;
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ class RankEncoder {
         waiting_(world.rank() == 0 || !encodes_),
         paced_(world.split(waiting_ ? 0 : 1, world.rank())),
         pace_(*paced_, kPace),
-        stream_(threads_of_each(stage.options, count_), {stage.trace, world.rank(), trace::kComputeLane}) {
+        stream_(threads_of_each(stage.options, std::min(count_, world.ranks_in_this_process())),
+                {stage.trace, world.rank(), trace::kComputeLane}) {
     if (encodes_) encoder_.emplace(load_vae(stage, shared, wan::VaeParts::kEncoder));
   }
 

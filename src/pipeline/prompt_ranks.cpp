@@ -41,7 +41,7 @@ PromptEmbeddings encode_prompts_over_ranks(const Stage& stage, comm::Communicato
   if (stage.plan.guided) texts.push_back(options.negative_prompt);
   world.set_step("the prompt's encoding");
   const bool shared = stage.layout.text_ranks > 1;
-  const int here = comm::launched_by_mpi() || !shared ? 1 : world.size();
+  const int here = shared ? world.ranks_in_this_process() : 1;
   PartialSumRanks sum(world);
   Pace pace(world, kPace);
   const auto tick = [&] {

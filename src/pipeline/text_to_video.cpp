@@ -181,8 +181,7 @@ void add_wholes(trace::Timing& timing) {
 }
 
 int Run::threads_of(const comm::Communicator& world) const {
-  const int here = comm::launched_by_mpi() ? 1 : world.size();
-  return std::max(1, comm::process_threads(options_.threads) / here);
+  return std::max(1, comm::process_threads(options_.threads) / world.ranks_in_this_process());
 }
 
 std::unique_ptr<io::FrameWriter> Run::open_output(int64_t seed) const {
@@ -271,7 +270,7 @@ GenerateResult Run::run_once(comm::Communicator& world, const Pass& pass, const 
                                 options_.mask_padding_tokens,
                                 experts,
                                 comm::process_threads(options_.threads),
-                                comm::launched_by_mpi(),
+                                world.ranks_in_this_process() < world.size(),
                                 callbacks,
                                 options_.weight_cache,
                                 options_.check_finite};
@@ -330,8 +329,9 @@ GenerateResult Run::run(comm::Communicator& world, const GenerateCallbacks& call
   if (records_later) world.set_trace(nullptr);
   GenerateOptions copy = options_;
   // Ranks of one process share the model; other processes may have found something else under its path.
-  require_agreement(world, describe_options(copy).values() +
-                               (comm::launched_by_mpi() ? fingerprint(model_) + inputs_.fingerprint() : ""));
+  const bool others = world.ranks_in_this_process() < world.size();
+  require_agreement(world,
+                    describe_options(copy).values() + (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
   require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads);
   const std::optional<planner::Bytes> free = available(&world);
