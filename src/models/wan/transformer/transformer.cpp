@@ -90,8 +90,6 @@ Transformer::Transformer(Transformer&&) noexcept = default;
 
 const TransformerConfig& Transformer::config() const { return state_->config; }
 DType Transformer::dtype() const { return state_->dtype; }
-IndexRange Transformer::local_tokens() const { return state_->tokens; }
-
 void Transformer::prepare(const Shape& latent, int64_t batch, attention::ContextAttention& attention,
                           const TransformerExtras& extras) {
   State& s = *state_;

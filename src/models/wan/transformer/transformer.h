@@ -79,7 +79,6 @@ class Transformer {
   // groups one after another. It must outlive the next prepare(). Books all memory that forward() uses.
   void prepare(const Shape& latent, int64_t batch, attention::ContextAttention& attention,
                const TransformerExtras& extras = {});
-  IndexRange local_tokens() const;  // attention's
 
   // The prompt. Every rank of the process that shares the context calls this; they divide the blocks' projections
   // among themselves (see TextContext). Exact: keys and values depend on nothing but the prompt.
