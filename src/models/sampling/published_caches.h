@@ -1,5 +1,5 @@
 // What was published for step caches: MagCache's curves (maxdiffusion's configs, which took them from the authors) and
-// TeaCache's polynomials (TeaCache4Wan2.1), each measured on one model. Plain data and which model they are for.
+// TeaCache's polynomials (TeaCache4Wan2.1), each measured on one model. Plain data by the name of the model.
 #pragma once
 
 #include <cstdint>

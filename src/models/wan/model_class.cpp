@@ -19,7 +19,7 @@ ModelClass model_class(const PipelineConfig& pipeline, const TransformerConfig& 
     expected = "WanVACEPipeline";
   } else if (transformer.in_channels == with_channels) {
     const bool ends = transformer.pos_embed_seq_len.has_value();
-    // One row of image embeddings too many is what the 2.1 model would make of a last image.
+    // The 2.1 model would get too many rows of image embeddings with a last image.
     const ModelInput last = ends ? kRequired : transformer.image_dim ? kRefused : kOptional;
     model = {ends ? "first and last frame to video" : "image to video", Conditioning::kChannels, kRequired, last,
              kRefused};

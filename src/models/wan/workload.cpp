@@ -20,7 +20,7 @@ using planner::Bytes;
 using planner::WeightBytes;
 
 constexpr int64_t kFloat = 4;
-// Of a thread: tiles of attention, rows of a convolution.
+// Per thread: tiles of attention, rows of a convolution.
 constexpr int64_t kKernelScratch = int64_t{4} << 20;
 
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
@@ -34,9 +34,9 @@ WeightBytes weights_of(const io::TensorTable& table, DType stored) {
 
 // ---- transformer ----
 
-// Tensors whose forms so many threads make at once: the modulation of all blocks, which there is once, and the widest
-// of the blocks'.
-int64_t widest_forms(const TransformerConfig& config, int threads) {
+// Elements of the tensors that `threads` threads pack at the same time: the modulation of all blocks, which exists
+// once, and the widest of the blocks.
+int64_t widest_packed(const TransformerConfig& config, int threads) {
   const int64_t d = config.inner_dim();
   return 6 * d * d + (threads - 1) * std::max(3 * d * d, config.ffn_dim * d);
 }
@@ -47,10 +47,10 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   const io::TensorTable table = transformer_tensors(config);
   expert.weights = weights_of(table, configs.stored.transformer);
   expert.weights.held = Bytes(transformer_weight_bytes(table, size.transformer));
-  const int64_t widest = widest_forms(config, size.threads);
+  const int64_t widest = widest_packed(config, size.threads);
   expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);
   if (configs.merge_scratch > 0) {
-    // The sum of what is stored and what is added is made in a buffer, as formulas are.
+    // The sum of the stored weight and its change is computed in a buffer, like formulas.
     if (configs.mapped) expert.weights.in_flight += Bytes(widest) * kFloat;
     expert.weights.in_flight += Bytes(configs.merge_scratch) * (kFloat * size.threads);
   }
@@ -72,8 +72,8 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // ---- VAE ----
 
-// In the VAE's dtype. An enlarging convolution is kept as four of 2×2 taps, one for each pixel of a cell: sums of
-// weights, which bf16 does not hold exactly.
+// In the VAE's dtype. An upsampling convolution is stored as four of 2×2 taps, one for each pixel of a cell: sums of
+// weights, which bf16 cannot represent exactly.
 Bytes held_by_decoder(const VaeConfig& config, DType dtype) {
   Bytes bytes(io::held_bytes(vae_decoder_tensors(config), dtype));
   constexpr int64_t kCells = 4, kCellTaps = 4;
@@ -96,14 +96,14 @@ io::TensorTable tensors_of(const VaeConfig& config, VaeParts part) {
   return part == VaeParts::kDecoder ? vae_decoder_tensors(config) : vae_encoder_tensors(config);
 }
 
-// Of a convolution's weights as float32, as they are with bf16 while it runs.
+// A convolution's weights as float32, into which bf16 weights are widened while it runs.
 Bytes widest_tensor(const io::TensorTable& table) {
   Bytes widest;
   for (const io::TensorSpec& spec : table) widest = std::max(widest, Bytes(spec.shape.size()) * kFloat);
   return widest;
 }
 
-// Of a rank that codes pictures (or tiles) of this size.
+// For a rank that encodes or decodes pictures (or tiles) of this size.
 Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here, int64_t height,
                       int64_t width, VaeParts part) {
   const VaeConfig& config = configs.vae;
@@ -116,7 +116,7 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
   return bytes;
 }
 
-// Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
+// Float32 files are released tensor by tensor; converted or computed weights are kept until all are loaded.
 Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs) {
   const bool in_place = configs.mapped && configs.stored.vae == DType::kF32;
   return widest_tensor(table) * 2 + (in_place ? Bytes() : Bytes(io::held_bytes(table, DType::kF32)));
@@ -166,10 +166,10 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   }
   conditions.workspace +=
       Bytes(size.height * size.width * pixel_channels(config, config.in_channels)) * kFloat;  // a frame
-  // The moments, the mean before and after its rows are put together, and both halves of a controlled video.
+  // The moments, the mean before and after its rows are gathered, and both halves of a control video.
   constexpr int64_t kMade = 6;
   conditions.making = Bytes(cells) * (config.z_dim * kFloat * kMade);
-  // A first frame, and the input that it is part of; what stands beside the latents is counted with them.
+  // A first frame, and the input that it is part of; the conditions next to the latents are counted with them.
   if (configs.experts.front().in_channels == config.z_dim && size.image)
     conditions.made = Bytes(cells_of_frame + cells) * config.z_dim * kFloat;
   if (!configs.image_encoder) return conditions;
@@ -253,7 +253,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.layout = layout;
   w.ranks_here = ranks_here;
   w.program = Bytes(size.program_bytes);
-  // Latents, their noise, what UniPC remembers of two steps, the velocity; what stands beside the latents in the
+  // Latents, their noise, UniPC's history of two steps, the velocity; the conditions next to the latents in the
   // model's input, and that input; the control video; the rows of the prompts.
   constexpr int64_t kLatents = 8;
   const int64_t condition = config.in_channels - configs.vae.z_dim;

@@ -26,7 +26,7 @@ int64_t frames_seen(int64_t clip, int64_t kernel) {
   return count;
 }
 
-// A clip on its way through the layers of one half.
+// Counts while a clip passes the layers of one half.
 class Count {
  public:
   Count(int64_t frames, int64_t height, int64_t width) : frames_(frames), height_(height), width_(width) {}
@@ -86,7 +86,7 @@ class Count {
   double flops_ = 0;
 };
 
-constexpr int64_t kInWork = 3;  // frames of a residual block beside its histories
+constexpr int64_t kInWork = 3;  // frames of a residual block in addition to its histories
 
 // Memory of frames, stage by stage.
 class Held {
@@ -97,8 +97,8 @@ class Held {
 
   void frames(int64_t count, int64_t channels) { add(count, place_.count() + 2, place_.width + 2, channels); }
   void plain(int64_t count, int64_t channels) { add(count, place_.count(), place_.width, channels); }
-  // Histories of `blocks` residual blocks from `in` to `out` channels, with the three frames in work (plain values,
-  // what a convolution reads, what the next one will read) and `more` frames of `out` channels.
+  // Histories of `blocks` residual blocks from `in` to `out` channels, with the three current frames (plain values,
+  // input of a convolution, input of the next one) and `more` frames of `out` channels.
   void residuals(const StageLayout& stage, int64_t more) {
     const int64_t in = stage.resnets.front().conv1.in, out = stage.resnets.front().conv1.out;
     const auto blocks = static_cast<int64_t>(stage.resnets.size());
@@ -157,7 +157,7 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
     const bool last = !stage.resample;
     int64_t more = last ? kMiddleHistories + kHistory : 0;
     const int64_t kept = last && stage.shortcut ? 1 : 0;  // elsewhere what a shortcut keeps is of the next stage's size
-    // Those that come, or those in work, which residuals() counts.
+    // The incoming frames, or the current ones, which residuals() counts.
     if (in == out) {
       more += std::max(kept, arriving - kInWork);
     } else {
@@ -166,7 +166,7 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
     }
     held.residuals(stage, more);
     if (last) continue;
-    // While two frames become one, five stand beside the histories: the pair, the one before, and the result.
+    // While two frames become one, five frames exist besides the histories: the pair, the one before, and the result.
     arriving = (stage.resample->time ? 5 : 2) + (stage.shortcut ? 1 : 0);
     held.reduce();
   }

@@ -29,7 +29,7 @@ struct VaeEncoder::Impl {
     }
   }
 
-  // Forgets the clip before.
+  // Forgets the previous clip.
   void start() {
     in.start();
     for (Stage<Downsampler>& stage : stages) stage.start();
@@ -38,7 +38,7 @@ struct VaeEncoder::Impl {
     next_latent = 0;
   }
 
-  // What follows the stage before it.
+  // The norm after the previous stage.
   NextNorm norm_of_stage(size_t index) const {
     return index < stages.size() ? stages[index].resnets.front().first_norm() : middle.first_norm();
   }
@@ -131,7 +131,7 @@ struct VaeEncoder::Impl {
   MiddleBlock middle;
   CausalConv out;
 
-  // Of the clip in work.
+  // Of the current clip.
   int64_t next_latent = 0;
   TensorView moments;  // [2·z, T, h, w]
   const Probe* probe = nullptr;
@@ -163,7 +163,7 @@ void VaeEncoder::encode(Stream& stream, const FrameSource& video, const TensorVi
   const VaeConfig& config = impl_->owner->config();
   const int64_t height = video.shape[1], factor = config.spatial_factor(), patch = config.patch_size;
   const IndexRange rows = rows_of_part(split, expected[2]);
-  // The last part has the rows that are too few for one of the latent.
+  // The last part also has the rows that do not fill a latent row.
   const IndexRange own{factor * rows.begin, rows.end == expected[2] ? height : factor * rows.end};
   const FrameRows place{{own.begin / patch, own.end / patch}, height / patch, video.shape[2] / patch};
   expected[2] = rows.size();

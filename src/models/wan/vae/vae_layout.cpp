@@ -10,7 +10,7 @@
 namespace zoetrope::wan {
 namespace {
 
-// Frames that the pieces of a clip have beyond the first: how the reference cuts, and so which frames it drops.
+// Frames per piece after the first frame, as the reference divides a clip; left-over frames are dropped.
 constexpr int64_t kEncodeChunk = 4;
 
 ConvLayout causal_conv(const std::string& name, int64_t in, int64_t out) { return {name, in, out, {3, 3, 3}, false}; }
@@ -57,7 +57,7 @@ void set_middle(CoderLayout& layout, const std::string& prefix, int64_t channels
   layout.middle_last = residual(prefix + ".mid_block.resnets.1", channels, channels);
 }
 
-// Around a stage that changes sizes as `resample` does, or not at all.
+// The shortcut around a stage, which may change sizes as `resample` does.
 ShortcutLayout shortcut(const StageLayout& stage, int64_t in, int64_t out, Direction direction) {
   ShortcutLayout layout{in, out};
   if (direction == Direction::kUp) std::swap(layout.large, layout.small);

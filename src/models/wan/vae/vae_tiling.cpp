@@ -13,7 +13,7 @@
 namespace zoetrope::wan {
 namespace {
 
-// Tiles along one axis: where they begin, how far each reaches, what the neighbours share.
+// Tiles along one axis: their begins, their lengths, their overlap.
 struct Axis {
   int64_t extent = 0;
   int64_t tile = 0;
@@ -31,7 +31,7 @@ struct Grid {
   Grid times(int64_t factor) const { return {rows.times(factor), columns.times(factor)}; }
 };
 
-// In latent cells, tiles of so many pixels for one of them.
+// In latent cells; `factor` pixels are one cell.
 Grid grid_of(int64_t factor, int64_t height, int64_t width, const TileSizes& sizes) {
   for (const int64_t size : {sizes.height, sizes.width, sizes.stride_height, sizes.stride_width}) {
     ZT_CHECK(size > 0 && size % factor == 0, "a tile of {} pixels", size);
@@ -45,7 +45,7 @@ Grid decoding_grid(const VaeConfig& config, int64_t height, int64_t width, const
   return grid_of(config.spatial_factor(), height, width, sizes);
 }
 
-// Of a video, and of the moments that it becomes. Sizes are of what the layers see, where a patch is a pixel; the
+// Tiles of a video, and of its moments. Sizes are those of the layers, where a patch is a pixel; the
 // video's height need not be a whole number of latent rows.
 struct EncodingGrid {
   Grid latents, video;
@@ -57,7 +57,7 @@ EncodingGrid encoding_grid(const VaeConfig& config, int64_t height, int64_t widt
            {width, patch * sizes.width, patch * sizes.stride_width}}};
 }
 
-// Memory of a clip that is put together of tiles: of what neighbours overlap, the rows of the tiles above and the
+// Memory of a clip that is assembled from tiles: its overlaps are the rows of the tiles above and the
 // columns of the one to the left.
 struct Seams {
   const Grid& grid;
@@ -74,8 +74,8 @@ struct Seams {
   }
 };
 
-// Joins tiles [N, h, w, C] to a whole [N, H, W, C]. The reference blends whole tiles in place and in this order, so a
-// neighbour's rows have been blended with its own neighbours before; of a tile that is done only the rows and columns
+// Assembles tiles [N, h, w, C] to a whole [N, H, W, C]. The reference blends whole tiles in place and in this order, so
+// a neighbour's rows have been blended with its own neighbours before; of a finished tile only the rows and columns
 // that its neighbours overlap have to stay.
 class Mosaic {
  public:
