@@ -40,7 +40,7 @@ const pipeline::ComponentWeights& Published::weights(Part part) const {
 }
 
 Shape Published::latent_of(int64_t height, int64_t width, int64_t num_frames, Part part) const {
-  const int64_t spatial = wan::spatial_factor(vae_), temporal = wan::temporal_factor(vae_);
+  const int64_t spatial = vae_.spatial_factor(), temporal = vae_.temporal_factor();
   const auto require = [](const char* key, int64_t value, int64_t unit, int64_t rest) {
     if (value % unit != rest)
       fail("{}={} is no size of this model: {} times a whole number{} is", key, value, unit,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string_view>
 
@@ -16,7 +17,6 @@
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
-#include "models/wan/workload.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
@@ -38,7 +38,8 @@ std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, cons
   for (const io::TensorSpec& spec : expected) known.insert({spec.name, spec.name_in(io::NamingScheme::kTied)});
   std::vector<std::string> unexpected;
   for (const std::string& name : checkpoint.names())
-    if (known.count(name) == 0 && !wan::is_ignored_tensor(name)) unexpected.push_back(name);
+    if (known.count(name) == 0 && !wan::is_ignored_tensor(name) && !encoders::is_ignored_tensor(name))
+      unexpected.push_back(name);
   return unexpected;
 }
 
@@ -71,48 +72,37 @@ class Inspection {
 
   // Prints every component; false where one cannot be used.
   bool run() {
-    const wan::PipelineConfig pipeline = wan::PipelineConfig::load(folder_ / "model_index.json");
-    print("{}: {}", printable(folder_.string()), printable(pipeline.class_name));
-    if (pipeline.boundary_ratio) print(", boundary_ratio {}", *pipeline.boundary_ratio);
+    const auto index = wan::PipelineConfig::load(folder_ / "model_index.json");
+    print("{}: {}", printable(folder_.string()), printable(index.class_name));
+    if (index.boundary_ratio) print(", boundary_ratio {}", *index.boundary_ratio);
     configs_only_ = true;
-    for (const auto& [name, stem] : {std::pair("transformer", "diffusion_pytorch_model"),
-                                     std::pair("text_encoder", "model"), std::pair("vae", "diffusion_pytorch_model")})
+    for (const auto& [name, stem] :
+         {std::pair("transformer", pipeline::kDiffusersStem), std::pair("text_encoder", pipeline::kTextEncoderStem),
+          std::pair("vae", pipeline::kDiffusersStem)})
       configs_only_ &= !has_weights(folder_ / name, stem);
     print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
     bool whole = true;
-    for (const auto& [name, component] : pipeline.components) whole &= inspect(name, component.class_name);
+    for (const auto& [name, component] : index.components) whole &= inspect(name, component.class_name);
     return whole;
   }
 
-  const wan::ModelConfigs& stored() const { return stored_; }
+  // The dtype that most of each component is stored as.
+  const std::map<std::string, DType>& stored() const { return stored_; }
 
  private:
   bool inspect(const std::string& name, const std::string& class_name) {
-    const fs::path config = folder_ / name / "config.json";
-    if (name == "transformer" || name == "transformer_2") {
-      return weights(name, "diffusion_pytorch_model", wan::transformer_tensors(wan::TransformerConfig::load(config)),
-                     stored_.stored_transformer);
+    if (name == "scheduler" || name == "tokenizer" || name == "image_processor") {
+      const bool there = configs_only_ || fs::is_directory(folder_ / name);
+      print("  {:<14} {}{}\n", name, printable(class_name), there ? "" : "  (the folder is missing)");
+      return there;
     }
-    if (name == "vae") {
-      return weights(name, "diffusion_pytorch_model", wan::vae_tensors(wan::VaeConfig::load(config)),
-                     stored_.stored_vae);
-    }
-    if (name == "text_encoder") {
-      return weights(name, "model", encoders::text_encoder_tensors(encoders::TextEncoderConfig::load(config)),
-                     stored_.stored_text_encoder);
-    }
-    if (name == "image_encoder") {
-      const auto which = class_name == "CLIPVisionModel" ? encoders::ClipTensors::kTower : encoders::ClipTensors::kAll;
-      return weights(name, "model", encoders::clip_vision_tensors(encoders::ClipVisionConfig::load(config), which),
-                     stored_.stored_image_encoder);
-    }
-    const bool there = configs_only_ || fs::is_directory(folder_ / name);
-    print("  {:<14} {}{}\n", name, printable(class_name), there ? "" : "  (the folder is missing)");
-    return there;
+    const auto config = io::JsonObject::load(folder_ / name / "config.json");
+    return weights(pipeline::component_of(name, class_name, config));
   }
 
-  // Sets `stored` to the dtype of the files.
-  bool weights(const std::string& name, const char* stem, const io::TensorTable& expected, DType& stored) const {
+  bool weights(const pipeline::Component& component) {
+    const auto& [name, stem, expected] = component;
+    DType& stored = stored_[name];
     const io::TensorTotals totals = io::totals(expected);
     if (configs_only_) {
       stored = published_dtype(folder_ / name / "config.json");
@@ -145,12 +135,12 @@ class Inspection {
 
   fs::path folder_;
   bool configs_only_ = false;
-  wan::ModelConfigs stored_;
+  std::map<std::string, DType> stored_;
 };
 
 // The memory of a run; a model that `generate` would refuse with the same keys is an Error after all is said.
-void print_memory(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
-                  comm::Communicator* world) {
+void print_memory(const fs::path& folder, const std::vector<std::string>& words,
+                  const std::map<std::string, DType>& stored, comm::Communicator* world) {
   const MemoryLines memory = memory_lines(folder, words, stored, world);
   if (world == nullptr || world->rank() == 0) print("{}", memory.text);
   if (!memory.admitted) fail("{}: refused here; see the last line above", folder.string());

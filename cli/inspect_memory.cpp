@@ -37,7 +37,7 @@ parallel::ParallelLayout layout_of_run(pipeline::RunQuestion question, const std
   return world != nullptr ? pipeline::agreed_plan(*world, decide).layout : decide({}).layout;
 }
 
-MemoryLines memory_lines(const pipeline::GenerateOptions& given, const wan::ModelConfigs& stored,
+MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<std::string, DType>& stored,
                          comm::Communicator* world) {
   const pipeline::PlannedRun run(given);
   const pipeline::GenerateOptions& options = run.options;
@@ -47,10 +47,13 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const wan::Mode
   const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));
   pipeline::MemoryQuestion question = run.memory();
   if (question.configs.mapped) {
-    question.configs.stored_transformer = stored.stored_transformer;
-    question.configs.stored_text_encoder = stored.stored_text_encoder;
-    question.configs.stored_vae = stored.stored_vae;
-    question.configs.stored_image_encoder = stored.stored_image_encoder;
+    for (const auto& [component, dtype] : stored) {
+      auto& in = question.configs.stored;
+      (component == "text_encoder"    ? in.text_encoder
+       : component == "image_encoder" ? in.image_encoder
+       : component == "vae"           ? in.vae
+                                      : in.transformer) = dtype;
+    }
   }
   const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
   question.layout = layout_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
@@ -76,8 +79,8 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const wan::Mode
 
 }  // namespace
 
-MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, const wan::ModelConfigs& stored,
-                         comm::Communicator* world) {
+MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words,
+                         const std::map<std::string, DType>& stored, comm::Communicator* world) {
   pipeline::GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
   parse(folder, words, set);

@@ -3,22 +3,22 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "zoetrope/communicator.h"
-
-#include "models/wan/workload.h"
+#include "zoetrope/tensor.h"
 
 namespace zoetrope::cli {
 
-// `words` are key=value as generate takes them. `stored` says what dtypes the weights have in files; its configs are
-// not used. `world` as in Command::run. Throws Error for a model that cannot run and for sizes that it cannot make.
+// `words` are key=value as generate takes them. `stored` says what dtypes the components have in files. `world` as in
+// Command::run. Throws Error for a model that cannot run and for sizes that it cannot make.
 struct MemoryLines {
   std::string text;
   bool admitted;  // of this process
 };
 MemoryLines memory_lines(const std::filesystem::path& folder, const std::vector<std::string>& words,
-                         const wan::ModelConfigs& stored, comm::Communicator* world);
+                         const std::map<std::string, DType>& stored, comm::Communicator* world);
 
 }  // namespace zoetrope::cli

@@ -95,7 +95,7 @@ class Subject {
     return q;
   }
 
-  bool takes_pictures() const { return run_.model.kind.image != pipeline::Need::kRefused; }
+  bool takes_pictures() const { return run_.model.kind.image.taken; }
 
   std::string name() const {
     const pipeline::GenerateOptions& o = run_.options;

@@ -66,6 +66,8 @@ class Communicator {
   virtual int size() const = 0;
   // Rank in the job, for messages to people: sub-communicators number their ranks anew.
   virtual int world_rank(int rank) const = 0;
+  // How many ranks of this communicator share the memory of this process, this one included.
+  virtual int ranks_in_this_process() const = 0;
 
   // Posts all pieces at once. `operation` (a string literal) names them in time-out messages and traces. Pieces to and
   // from the own rank are allowed and are matched in order like any other.

@@ -146,6 +146,8 @@ ZT_RANK_TEST(Split, GroupsByColorOrderedByKey) {
   const std::unique_ptr<Communicator> half = comm.split(color, -me);  // in reverse
   const int expected_size = (n + 1 - color) / 2;
   ASSERT_EQ(half->size(), expected_size);
+  EXPECT_EQ(comm.ranks_in_this_process(), launched_by_mpi() ? 1 : n);
+  EXPECT_EQ(half->ranks_in_this_process(), launched_by_mpi() ? 1 : expected_size);
   EXPECT_EQ(half->rank(), expected_size - 1 - me / 2);
   for (int rank = 0; rank < half->size(); ++rank)
     EXPECT_EQ(half->world_rank(rank), comm.world_rank(color + 2 * (expected_size - 1 - rank)));

@@ -21,6 +21,7 @@ class WrappedCommunicator : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   int world_rank(int rank) const override { return inner_->world_rank(rank); }
+  int ranks_in_this_process() const override { return inner_->ranks_in_this_process(); }
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {
     return inner_->exchange(sends, receives, operation);
   }

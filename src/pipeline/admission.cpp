@@ -7,35 +7,17 @@
 #include <functional>
 #include <iterator>
 
-#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/index_range.h"
 #include "comm/launcher.h"
-#include "models/encoders/tensor_tables.h"
-#include "models/lora/lora.h"
-#include "models/wan/tensor_tables.h"
-#include "models/wan/vae/vae_layout.h"
-#include "pipeline/frame_queue.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/hosts.h"
-#include "pipeline/inputs.h"
-#include "pipeline/prompt_ranks.h"
-#include "pipeline/step_cache_options.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 using planner::Bytes;
-
-// The dtype of the largest tensor: small ones are kept in others. Formulas make F32.
-DType stored_dtype(const ComponentWeights& weights, const io::TensorTable& table) {
-  const io::Checkpoint* files = weights.checkpoint();
-  if (files == nullptr) return DType::kF32;
-  const auto largest = std::max_element(table.begin(), table.end(),
-                                        [](const auto& a, const auto& b) { return a.shape.size() < b.shape.size(); });
-  return files->info(io::stored_name(*files, *largest)).dtype.value_or(DType::kF32);
-}
 
 // A change of the options that needs less memory, as a user would write it.
 struct Change {
@@ -63,9 +45,6 @@ constexpr Change kChanges[] = {
      [](const GenerateOptions& from, GenerateOptions& to) { to.vae_tiling = from.vae_tiling; }},
 };
 constexpr size_t kSubsets = size_t{1} << std::size(kChanges);
-
-// Of code and of what the kernels' library generates, once they are used.
-constexpr int64_t kGrowth = 15'000'000;
 
 Bytes peak_of(const MemoryQuestion& question) { return memory_plan(question).peak().total(); }
 
@@ -102,8 +81,8 @@ int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& f
 MemoryQuestion smallest(const MemoryQuestion& question) {
   MemoryQuestion least = question;
   for (const Change& change : kChanges) change.apply(least.options);
-  const wan::TransformerConfig& config = question.configs.experts.front();
-  const int64_t spatial = wan::spatial_factor(question.configs.vae);
+  const auto& config = question.configs.experts.front();
+  const int64_t spatial = question.configs.vae.spatial_factor();
   least.options.height = spatial * config.patch_size[1];
   least.options.width = spatial * config.patch_size[2];
   least.options.num_frames = 1;
@@ -166,7 +145,7 @@ class Search {
   }
 
   std::optional<std::string> fewer_frames() const {
-    const int64_t step = wan::temporal_factor(question_.configs.vae);
+    const int64_t step = question_.configs.vae.temporal_factor();
     const auto with = [&](int64_t steps) {
       MemoryQuestion other = question_;
       other.options.num_frames = 1 + steps * step;
@@ -180,8 +159,8 @@ class Search {
 
   // Multiples of what the model can make, as near to the wanted shape as they come.
   MemoryQuestion scaled(int64_t rows) const {
-    const wan::TransformerConfig& config = question_.configs.experts.front();
-    const int64_t spatial = wan::spatial_factor(question_.configs.vae);
+    const auto& config = question_.configs.experts.front();
+    const int64_t spatial = question_.configs.vae.spatial_factor();
     const int64_t unit_h = spatial * config.patch_size[1], unit_w = spatial * config.patch_size[2];
     MemoryQuestion other = question_;
     other.options.height = rows * unit_h;
@@ -196,7 +175,7 @@ class Search {
   }
   int64_t rows() const {
     return question_.options.height /
-           (wan::spatial_factor(question_.configs.vae) * question_.configs.experts.front().patch_size[1]);
+           (question_.configs.vae.spatial_factor() * question_.configs.experts.front().patch_size[1]);
   }
 
   std::optional<std::string> smaller_frames() const {
@@ -245,81 +224,13 @@ class Search {
 };
 
 int processes_on_this_host(comm::Communicator& world) {
-  if (!comm::launched_by_mpi()) return 1;
+  const int here = world.ranks_in_this_process();
+  if (here == world.size()) return 1;
   const std::vector<std::string> hosts = hosts_of_ranks(world);
-  return static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(world.rank())]));
+  return static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(world.rank())])) / here;
 }
 
 }  // namespace
-
-wan::ModelConfigs model_configs(const ModelFolder& model) {
-  wan::ModelConfigs configs;
-  for (const Expert& expert : model.experts) configs.experts.push_back(expert.config);
-  configs.text_encoder = model.text_encoder_config;
-  configs.vae = model.vae_config;
-  if (model.image_encoder) {
-    configs.image_encoder = model.image_encoder->config;
-    const io::TensorTable tensors =
-        encoders::clip_vision_tensors(model.image_encoder->config, encoders::ClipTensors::kUsed);
-    configs.stored_image_encoder = stored_dtype(model.image_encoder->weights, tensors);
-  }
-  configs.stored_transformer =
-      stored_dtype(model.experts[0].weights, wan::transformer_tensors(model.experts[0].config));
-  configs.stored_text_encoder =
-      stored_dtype(model.text_encoder, encoders::text_encoder_tensors(model.text_encoder_config));
-  configs.stored_vae = stored_dtype(model.vae, wan::vae_tensors(model.vae_config));
-  for (const Expert& expert : model.experts) {
-    for (const lora::Lora& lora : expert.loras) {
-      // Changes without a matrix product need almost no memory but the sum.
-      configs.merge_scratch = std::max({configs.merge_scratch, lora.scratch_elements, int64_t{1}});
-    }
-  }
-  configs.mapped = model.text_encoder.checkpoint() != nullptr;
-  return configs;
-}
-
-wan::RunSize run_size(const MemoryQuestion& question) {
-  const GenerateOptions& o = question.options;
-  wan::RunSize size;
-  size.height = o.height;
-  size.width = o.width;
-  size.frames = o.num_frames;
-  size.reference_images = static_cast<int64_t>(reference_paths(o).size());
-  size.image = !o.image.empty();
-  const wan::TransformerConfig& config = question.configs.experts.front();
-  if (question.configs.image_encoder)
-    size.image_rows = config.pos_embed_seq_len.value_or(question.configs.image_encoder->tokens());
-  constexpr int64_t kStepAndClean = 2;
-  if (size.image && config.in_channels == question.configs.vae.z_dim) size.timesteps = kStepAndClean;
-  size.inputs_bytes = inputs_bytes(o);
-  size.prompts = o.guidance_scale > 1 ? 2 : 1;
-  size.text_rows = o.max_sequence_length;
-  size.prompt_tokens = question.prompt_tokens;
-  size.transformer = o.dtype;
-  size.text_encoder = o.text_encoder_dtype;
-  size.vae = o.vae_dtype;
-  size.vae_tiling = o.vae_tiling;
-  const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);
-  size.keeps_residual = reuse == sampling::StepWork::kReuseResidual;
-  size.keeps_latents = reuse == sampling::StepWork::kReuseVelocity;
-  // The run to compare with takes both branches together.
-  size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
-  constexpr int64_t kDumped = 4 + 1;  // F32 and U8
-  size.kept_frame_bytes = (o.dump.empty() ? 0 : kDumped) + (o.frames_in_memory ? 1 : 0);
-  size.keeps_transformer = o.keep_weights != KeepWeights::kNone;
-  size.keeps_vae = o.keep_weights == KeepWeights::kAll;
-  size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
-  size.threads = comm::process_threads(o.threads);
-  if (question.resident) size.program_bytes = *question.resident + kGrowth;
-  return size;
-}
-
-planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
-  planner::Workload workload =
-      wan::workload(question.configs, run_size(question), question.layout, question.ranks_here);
-  workload.softmax = attention::requested_strategy(question.options.strategy).softmax.value_or(workload.softmax);
-  return planner::memory_model(workload);
-}
 
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes available) {
   return Search(question, available).run();

@@ -3,38 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "zoetrope/communicator.h"
 
-#include "models/wan/workload.h"
-#include "parallel/layout.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/hosts.h"
-#include "pipeline/plan.h"
+#include "pipeline/run_workload.h"
 #include "planner/available.h"
-#include "planner/memory_model.h"
 
 namespace zoetrope::pipeline {
-
-// What the memory of a run follows from. Configs alone: no file is needed, so `inspect` can ask too.
-struct MemoryQuestion {
-  GenerateOptions options;
-  wan::ModelConfigs configs;
-  parallel::ParallelLayout layout{};
-  std::vector<int64_t> prompt_tokens{};  // where they are known; else the most that fit
-  std::optional<int64_t>
-      resident{};      // bytes of this process before the run; unset: of a program that does nothing else
-  int ranks_here = 1;  // that share a process
-};
-
-wan::ModelConfigs model_configs(const ModelFolder& model);
-
-// Size, dtypes and threads that the question asks about.
-wan::RunSize run_size(const MemoryQuestion& question);
-planner::MemoryPlan memory_plan(const MemoryQuestion& question);
 
 // Empty where the run fits into the tightest of `limits`.
 std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits);

@@ -13,6 +13,7 @@
 #include "models/wan/vae/vae_tiling.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/given_inputs.h"
 #include "pipeline/halo_ranks.h"
 #include "pipeline/rank_heartbeat.h"
 
@@ -44,7 +45,8 @@ class RankEncoder {
         waiting_(world.rank() == 0 || !encodes_),
         listeners_(world.split(waiting_ ? 0 : 1, world.rank())),
         heartbeat_(*listeners_, kHeartbeat),
-        stream_(threads_of_each(stage.options, count_), {stage.trace, world.rank(), trace::kComputeLane}) {
+        stream_(threads_of_each(stage.options, std::min(count_, world.ranks_in_this_process())),
+                {stage.trace, world.rank(), trace::kComputeLane}) {
     if (encodes_) encoder_.emplace(load_vae(stage, shared, wan::VaeParts::kEncoder));
   }
 
@@ -52,7 +54,7 @@ class RankEncoder {
   Tensor encode(const wan::FrameSource& video) {
     const int64_t rows = stage_.plan.latent[1], columns = stage_.plan.latent[2];
     const int64_t z = stage_.model.vae_config.z_dim;
-    const int64_t frames = wan::latent_frames(stage_.model.vae_config, video.shape[0]);
+    const int64_t frames = stage_.model.vae_config.latent_frames(video.shape[0]);
     // Rows outermost: what a rank makes is contiguous.
     const Tensor whole = Tensor::uninitialized(DType::kF32, {rows, z, frames, columns});
     if (encodes_) {
@@ -265,14 +267,14 @@ void require_finite_conditions(const Conditions& conditions) {
 }  // namespace
 
 bool has_conditions(const Stage& stage, const Inputs& inputs) {
-  return !inputs.ends.empty() || stage.model.kind.conditioning == Conditioning::kControl;
+  return !inputs.ends.empty() || stage.model.kind.conditioning == wan::Conditioning::kControl;
 }
 
 Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
                              Dump& dump) {
   Conditions conditions;
-  const Conditioning kind = stage.model.kind.conditioning;
-  const bool controlled = kind == Conditioning::kControl;
+  const wan::Conditioning kind = stage.model.kind.conditioning;
+  const bool controlled = kind == wan::Conditioning::kControl;
   if (!has_conditions(stage, inputs)) return conditions;
   world.set_step("the pictures' encoding");
   constexpr const char* kPhase = "Inference/Conditions";
@@ -285,7 +287,7 @@ Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Com
   if (controlled) {
     conditions.control = ControlEncoding(stage, inputs, encoder, dump).run();
     conditions.control_scale = conditioning_scales(stage.options, stage.model.experts[0].config.vace_layers.size());
-  } else if (kind == Conditioning::kChannels) {
+  } else if (kind == wan::Conditioning::kChannels) {
     add_image_channels(stage, inputs, encoder, conditions, dump);
   } else {
     add_first_frame(stage, inputs, encoder, conditions, dump);

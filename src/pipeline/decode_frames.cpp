@@ -6,9 +6,8 @@
 
 #include "base/error.h"
 #include "comm/gather_trace.h"
-#include "models/wan/tensor_tables.h"
 #include "models/wan/vae/latents.h"
-#include "models/wan/vae/vae_layout.h"
+#include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "pipeline/finite.h"
 #include "pipeline/frame_queue.h"
@@ -24,10 +23,6 @@ namespace {
 constexpr const char* kOutputLane = "output";
 constexpr const char* kOutputHeartbeat = "heartbeat of the output";
 
-Shape latent_shape(const RunPlan& plan) {
-  return {plan.channels, plan.latent[0] - plan.references, plan.latent[1], plan.latent[2]};
-}
-
 // The decoding of one rank, which has rows of every frame or all of them.
 class RankDecode {
  public:
@@ -35,8 +30,8 @@ class RankDecode {
       : stage_(stage),
         options_(stage.options),
         decoders_(decoders),
-        scale_(wan::spatial_factor(stage.model.vae_config)),
-        stream_(threads_of_each(stage.options, decoders.size()),
+        scale_(stage.model.vae_config.spatial_factor()),
+        stream_(threads_of_each(stage.options, decoders.ranks_in_this_process()),
                 {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
         gather_(decoders, stage.plan.latent[1], scale_),
         heartbeat_(decoders, kOutputHeartbeat) {
@@ -54,8 +49,7 @@ class RankDecode {
   void run(wan::VaeDecoder& decoder, const TensorView& latents /* of the VAE */) {
     tell(0);
     const wan::FrameSink sink = [this](int64_t first, const TensorView& frames) { take(first, frames); };
-    const Shape whole = latent_shape(stage_.plan);
-    if (options_.vae_tiling && wan::decodes_in_tiles(stage_.model.vae_config, whole)) {
+    if (options_.vae_tiling && wan::decodes_in_tiles(stage_.model.vae_config, latents.shape())) {
       // The clip is complete with its last tile; until then progress is the share of tiles.
       const auto tick = [&](int64_t done, int64_t total) {
         stop_if_cancelled();
@@ -64,7 +58,7 @@ class RankDecode {
       wan::decode_tiled(stream_, decoder, stage_.model.vae_config, latents, sink, tick);
     } else {
       HaloRanks halo(decoders_);
-      const IndexRange rows = rows_of_part(whole[2], decoders_.size(), decoders_.rank());
+      const IndexRange rows = rows_of_part(stage_.plan.latent[1], decoders_.size(), decoders_.rank());
       decoder.decode(stream_, latents, sink, {}, {decoders_.size() > 1 ? &halo : nullptr, rows});
     }
     hand_over();
@@ -134,9 +128,7 @@ class RankDecode {
     const int64_t row = found->index / (frame_.size() / frame_.extent(0)) / scale_;
     int rank = 0;
     while (row >= rows_of_part(stage_.plan.latent[1], decoders_.size(), rank).end) ++rank;
-    const wan::VaeConfig& config = stage_.model.vae_config;
-    const std::optional<std::string> weight =
-        spoiled_weight(stage_.model.vae, wan::vae_tensors(config), options_.vae_dtype, nullptr);
+    const std::optional<std::string> weight = spoiled_weight(stage_.model.vae, options_.vae_dtype, nullptr);
     require_finite(frame_, fmt::format("after the last step, rank {}: frame {} of {}, {},", decoders_.world_rank(rank),
                                        handed_over_ + 1, options_.num_frames,
                                        weight ? "from " + *weight : "though the VAE's weights are finite"));
@@ -175,24 +167,6 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shar
 }
 
 }  // namespace
-
-int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const wan::VaeConfig& config, int ranks) {
-  const int64_t rows = plan.latent[1], most = std::min<int64_t>(ranks, rows);
-  if (options.vae_parallel.value_or(1) > most) {
-    fail(
-        "vae_parallel={}: {} at most, for this job has {} rank{} and the latents of height={} have {} rows, of which "
-        "every rank needs one",
-        *options.vae_parallel, most, ranks, ranks == 1 ? "" : "s", options.height, rows);
-  }
-  if (options.vae_tiling && options.vae_parallel.value_or(1) > 1) {
-    fail(
-        "vae_parallel={}: tiles are decoded by one rank; leave out vae_parallel, or vae_tiling, without which frames "
-        "have no seams",
-        *options.vae_parallel);
-  }
-  if (options.vae_tiling && wan::decodes_in_tiles(config, latent_shape(plan))) return 1;
-  return static_cast<int>(options.vae_parallel.value_or(most));
-}
 
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
                    const FrameOutput& output) {

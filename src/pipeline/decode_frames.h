@@ -6,16 +6,12 @@
 #include "zoetrope/tensor.h"
 #include "zoetrope/video.h"
 
-#include "models/wan/vae/vae.h"
 #include "pipeline/dump.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/shared_vae.h"
 #include "pipeline/stage.h"
 
 namespace zoetrope::pipeline {
-
-// How many of `ranks` ranks decode: the first ones. Throws Error where the options ask for what cannot be.
-int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const wan::VaeConfig& config, int ranks);
 
 // Where frames go: rank 0 has a writer, the others null.
 struct FrameOutput {

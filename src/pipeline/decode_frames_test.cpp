@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "io/video.h"
+#include "pipeline/run_workload.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
@@ -67,7 +68,7 @@ struct Job {
                       Dump dump("");
                       const FrameOutput output{world.rank() == 0 ? &writer : nullptr, dump};
                       parallel::ParallelLayout layout;
-                      layout.vae_ranks = decoding_ranks(options, plan, model.vae_config, world.size());
+                      layout.vae_ranks = decoding_ranks(options, plan, model, world.size());
                       const Stage stage{options, model, plan, layout, callbacks, timing, nullptr};
                       decode_frames(stage, world, shared, latents, output);
                     },
@@ -161,7 +162,7 @@ TEST(DecodeFrames, AnInterruptOnAnyRankEndsAll) {
 
 TEST(DecodingRanks, AreTheFirstOnesAsFarAsThereAreRows) {
   Job job;
-  const auto count = [&](int ranks) { return decoding_ranks(job.options, job.plan, job.model.vae_config, ranks); };
+  const auto count = [&](int ranks) { return decoding_ranks(job.options, job.plan, job.model, ranks); };
   EXPECT_EQ(count(1), 1);
   EXPECT_EQ(count(4), 4);
   EXPECT_EQ(count(7), 7);

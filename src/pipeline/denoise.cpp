@@ -7,7 +7,6 @@
 #include "attention/plan.h"
 #include "base/error.h"
 #include "base/index_range.h"
-#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/patchify.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"
@@ -17,8 +16,6 @@ namespace zoetrope::pipeline {
 namespace {
 
 std::span<float> values(const TensorView& tensor) { return {tensor.data<float>(), static_cast<size_t>(tensor.size())}; }
-
-Shape latent_shape(const RunPlan& plan) { return {1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]}; }
 
 Tensor copy_of(const TensorView& rows) {
   Tensor copied = Tensor::uninitialized(rows.dtype(), rows.shape());
@@ -52,6 +49,16 @@ std::unique_ptr<comm::Communicator> split_context(comm::Communicator& world, con
 
 }  // namespace
 
+std::vector<wan::Blocks> blocks_of_step(sampling::StepWork work, bool keeps_residual, int64_t samples) {
+  std::vector<wan::Blocks> all(static_cast<size_t>(samples), wan::Blocks::kCompute);
+  if (keeps_residual) {
+    const bool reuses = work == sampling::StepWork::kReuseResidual;
+    std::fill(all.begin(), all.end(), reuses ? wan::Blocks::kReuse : wan::Blocks::kComputeAndKeep);
+  }
+  if (work == sampling::StepWork::kConditionalOnly) all.back() = wan::Blocks::kLeaveOut;
+  return all;
+}
+
 Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream, trace::Timing& timing)
     : setup_(setup),
       stream_(stream),
@@ -60,7 +67,7 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       context_(split_context(world, setup.layout)),
       data_(world.split(setup.layout.context_index(world.rank()), setup.layout.data_index(world.rank()))),
       reuse_(setup.plan, world, stream),
-      input_(setup.conditions, latent_shape(setup.plan)) {
+      input_(setup.conditions, setup.plan.latents()) {
   const trace::Timing::Scope scope(timing_, "Prepare");
   const int64_t batch = local_branches();
   attention::Strategy strategy = setup.strategy;
@@ -70,7 +77,7 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
   const RunPlan& plan = setup.plan;
   plan_timesteps();
   const int64_t width = setup.model.experts[0].config.patch_output_dim();
-  const Shape latent = latent_shape(plan);
+  const Shape latent = plan.latents();
   local_ = Tensor(plan.dtype, {batch, attention_->tokens().size(), width});
   gathered_ = Tensor(plan.dtype, {branches(), plan.tokens, width});
   branch_ = Tensor(DType::kF32, {branches(), latent[1], latent[2], latent[3], latent[4]});
@@ -169,10 +176,11 @@ void Denoiser::gather(int64_t local) {
 }
 
 sampling::StepDecision Denoiser::decide(int64_t step, double timestep, const TensorView& latents) {
-  return reuse_.decide(step, timestep, latents, [&] {
+  return reuse_.decide(step, timestep, latents, [&](sampling::StepDistance distance) {
     const std::vector<float> value{static_cast<float>(timestep)};
     const std::vector<int32_t> of(static_cast<size_t>(local_branches()), 0);
-    return transformer_->embed_time({value, of});
+    const wan::Transformer::TimeEmbedding embedding = transformer_->embed_time({value, of});
+    return distance == sampling::StepDistance::kTimeEmbedding ? embedding.temb : embedding.timestep_proj;
   });
 }
 
@@ -182,7 +190,7 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const sampli
   const int64_t batch = local_branches();
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
   const TensorView input = repeated(input_.of(latents), batch);
-  const std::vector<wan::Blocks> blocks = reuse_.blocks(decision, batch);
+  const std::vector<wan::Blocks> blocks = blocks_of_step(decision.work, reuse_.keeps_residual(), batch);
   const bool one_branch = decision.work == sampling::StepWork::kConditionalOnly;
   {
     const trace::Span span(stream_.lane(), one_branch ? "branch: conditional" : branches_text());
@@ -223,8 +231,7 @@ void Denoiser::fail_not_finite(const TensorView& input, std::span<const wan::Blo
   first.add("the velocity", spoiled);  // where the second time went well
   const FirstSpoiled::Place place = first.place(world_);
   const Expert& files = setup_.model.experts[static_cast<size_t>(expert_)];
-  const std::optional<std::string> weight =
-      spoiled_weight(files.weights, wan::transformer_tensors(files.config), setup_.plan.dtype, &world_);
+  const std::optional<std::string> weight = spoiled_weight(files.weights, setup_.plan.dtype, &world_);
   fail("{}, rank {}: NaN or infinity comes first in {} of {}, {}; {}", step_, place.rank, place.name,
        expert_name(expert_), weight ? "from " + *weight : "whose weights are finite", kGoOnAnyway);
 }

@@ -37,6 +37,9 @@ struct SharedContexts {
   SharedOnce<SharedContext> of[2][2];
 };
 
+// What the transformer's blocks do in a step, per sample, the conditional one first. `keeps_residual`: for later steps.
+std::vector<wan::Blocks> blocks_of_step(sampling::StepWork work, bool keeps_residual, int64_t samples);
+
 class Denoiser {
  public:
   struct Setup {

@@ -35,8 +35,8 @@ void require_finite(const TensorView& values, std::string_view what) {
        kGoOnAnyway);
 }
 
-std::optional<std::string> spoiled_weight(const ComponentWeights& weights, const io::TensorTable& table, DType dtype,
-                                          comm::Communicator* ranks) {
+std::optional<std::string> spoiled_weight(const ComponentWeights& weights, DType dtype, comm::Communicator* ranks) {
+  const io::TensorTable& table = weights.tensors();
   const std::shared_ptr<const io::WeightSource> source = weights.source(1);
   const auto name_of = [&](size_t i) { return io::stored_name(*source, table[i]); };
   const size_t count = table.size(), each = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size());

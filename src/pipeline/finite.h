@@ -11,7 +11,6 @@
 #include "zoetrope/communicator.h"
 #include "zoetrope/tensor.h"
 
-#include "io/tensor_table.h"
 #include "pipeline/model_folder.h"
 
 namespace zoetrope::pipeline {
@@ -19,11 +18,10 @@ namespace zoetrope::pipeline {
 // Error "`what` holds nan at element 3 of [2, 8]" for NaN and infinity. values F32 or BF16; null: nothing to check.
 void require_finite(const TensorView& values, std::string_view what);
 
-// "weight 'NAME' in FILE": the first of the table that holds NaN or infinity where it is rounded to `dtype`. Reads all
-// of them. Collective over `ranks`, which share the reading and wait for each other at every tensor; the same on each.
-// null: by the caller alone.
-std::optional<std::string> spoiled_weight(const ComponentWeights& weights, const io::TensorTable& table, DType dtype,
-                                          comm::Communicator* ranks);
+// "weight 'NAME' in FILE": the first of its tensors that holds NaN or infinity where it is rounded to `dtype`. Reads
+// all of them. Collective over `ranks`, which share the reading and wait for each other at every tensor; the same on
+// each. null: by the caller alone.
+std::optional<std::string> spoiled_weight(const ComponentWeights& weights, DType dtype, comm::Communicator* ranks);
 
 // Looks at the values of a computation that ranks share, in the order in which they are made.
 class FirstSpoiled {

@@ -63,19 +63,19 @@ TEST(SpoiledWeight, IsTheFirstOfTheList) {
   writer.add("b", large);
   writer.add("c", bad);
   writer.write(folder / "w.safetensors");
-  const ComponentWeights weights(io::Checkpoint::open_file(folder / "w.safetensors"));
-  const io::TensorTable table{{"a", {2}}, {"b", {2}}, {"c", {2}}};
-  const io::TensorTable sound{{"a", {2}}};
+  const io::Checkpoint file = io::Checkpoint::open_file(folder / "w.safetensors");
+  const ComponentWeights all({{"a", {2}}, {"b", {2}}, {"c", {2}}}, file);
+  const ComponentWeights sound({{"a", {2}}}, file);
   const auto named = [&](const char* name) {
     return fmt::format("weight '{}' in {}", name, (folder / "w.safetensors").string());
   };
-  EXPECT_EQ(spoiled_weight(weights, table, DType::kF32, nullptr), named("c"));
-  EXPECT_EQ(spoiled_weight(weights, table, DType::kBF16, nullptr), named("b"));
-  EXPECT_EQ(spoiled_weight(weights, sound, DType::kF32, nullptr), std::nullopt);
+  EXPECT_EQ(spoiled_weight(all, DType::kF32, nullptr), named("c"));
+  EXPECT_EQ(spoiled_weight(all, DType::kBF16, nullptr), named("b"));
+  EXPECT_EQ(spoiled_weight(sound, DType::kF32, nullptr), std::nullopt);
   for (const int count : {2, 5}) {
     comm::run_ranks(count, [&](comm::Communicator& ranks) {
-      EXPECT_EQ(spoiled_weight(weights, table, DType::kF32, &ranks), named("c"));
-      EXPECT_EQ(spoiled_weight(weights, sound, DType::kF32, &ranks), std::nullopt);
+      EXPECT_EQ(spoiled_weight(all, DType::kF32, &ranks), named("c"));
+      EXPECT_EQ(spoiled_weight(sound, DType::kF32, &ranks), std::nullopt);
     });
   }
 }

@@ -12,10 +12,9 @@
 #include "io/video_reader.h"
 #include "models/encoders/clip_pixels.h"
 #include "models/encoders/config.h"
-#include "models/wan/vae/vae_layout.h"
 #include "pipeline/conditions.h"
 #include "pipeline/generate_options.h"
-#include "pipeline/model_class.h"
+#include "pipeline/given_inputs.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -72,7 +71,7 @@ class Reader {
 
   void read_control() {
     io::ControlClip clip = read_clip("control_video", o_.control_video);
-    const int64_t unit = wan::spatial_factor(model_.vae_config) * model_.experts[0].config.patch_size[1];
+    const int64_t unit = model_.vae_config.spatial_factor() * model_.experts[0].config.patch_size[1];
     if (!(control_size(clip.own, frame_, unit) == frame_)) {
       inputs_.notes.push_back(fmt::format("control_video is {} and is resized to {}; for the size of the video give {}",
                                           text(clip.own), text(frame_), "width and height of the same shape"));
@@ -164,8 +163,8 @@ int64_t inputs_bytes(const GenerateOptions& o) {
 GenerateOptions with_size_of_image(const GenerateOptions& options, const ModelFolder& model) {
   GenerateOptions sized = options;
   if (!options.max_area) return sized;
-  const wan::TransformerConfig& config = model.experts[0].config;
-  const int64_t unit = wan::spatial_factor(model.vae_config) * std::max(config.patch_size[1], config.patch_size[2]);
+  const auto& config = model.experts[0].config;
+  const int64_t unit = model.vae_config.spatial_factor() * std::max(config.patch_size[1], config.patch_size[2]);
   const ImageSize size = size_of_area(size_of(io::read_image(options.image)), *options.max_area, unit);
   sized.height = size.height;
   sized.width = size.width;

@@ -5,10 +5,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
-#include "models/wan/step_work.h"
-#include "pipeline/decode_frames.h"
 #include "pipeline/generate_options.h"
-#include "pipeline/prompt_ranks.h"
 #include "pipeline/step_cache_options.h"
 
 namespace zoetrope::pipeline {
@@ -107,7 +104,7 @@ ParallelLayout lay_out(const GenerateOptions& o, const RunPlan& plan, const Mode
   const int context = static_cast<int>(axes[2].degree);
   layout.context = filled(attention::parse_strategy(o.strategy, context, heads).layout, context, heads);
   layout.sharded = plan.tokens >= o.flash_min_seq_length;
-  layout.vae_ranks = decoding_ranks(o, plan, model.vae_config, ranks);
+  layout.vae_ranks = decoding_ranks(o, plan, model, ranks);
   layout.text_ranks = prompt_ranks(o.strategy.deterministic, ranks);
   return layout;
 }
@@ -174,12 +171,9 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
   q.request.vae_ranks = degree(o.vae_parallel);
   // What was measured must not change a bit.
   if (o.strategy.deterministic) q.request = parallel::LayoutRequest::exactly(layout_by_rule(o, plan, model, ranks));
-  const wan::RunSize size = run_size(memory);
-  q.work = wan::work(memory.configs, size);
+  q.work = work_of(memory);
   q.work.steps = priced_steps(plan);
-  q.memory = [configs = memory.configs, size](const ParallelLayout& layout, int ranks_here) {
-    return wan::workload(configs, size, layout, ranks_here);
-  };
+  q.memory = workload_by_layout(memory);
   return q;
 }
 

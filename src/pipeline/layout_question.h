@@ -6,10 +6,10 @@
 #include "zoetrope/attention.h"
 
 #include "parallel/layout.h"
-#include "pipeline/admission.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
+#include "pipeline/run_workload.h"
 #include "planner/search.h"
 
 namespace zoetrope::pipeline {

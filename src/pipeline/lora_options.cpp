@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "models/lora/lora.h"
-#include "models/wan/tensor_tables.h"
 #include "pipeline/generate_options.h"
 
 namespace zoetrope::pipeline {
@@ -84,7 +83,7 @@ void merge_loras(const GenerateOptions& options, ModelFolder& model) {
     Expert& expert = model.experts[i];
     const auto merge = [&](const std::vector<LoraFile>& files) {
       for (const LoraFile& entry : files) {
-        expert.loras.push_back(lora::open_lora(entry.file, entry.strength, wan::transformer_tensors(expert.config)));
+        expert.loras.push_back(lora::open_lora(entry.file, entry.strength, expert.weights.tensors()));
         expert.weights.merge(expert.loras.back().deltas, options.check_finite);
       }
     };

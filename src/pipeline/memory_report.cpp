@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "comm/launcher.h"
-
 namespace zoetrope::pipeline {
 namespace {
 
@@ -19,7 +17,7 @@ std::string gigabytes(int64_t bytes) { return fmt::format("{:>10.3f} GB", static
 
 MemoryReport::MemoryReport(comm::Communicator& world, planner::MemoryPlan plan)
     : world_(world), plan_(std::move(plan)) {
-  if (world.rank() == 0 || comm::launched_by_mpi()) meter_ = std::make_unique<trace::ResidentMeter>();
+  if (world.rank() == 0 || world.ranks_in_this_process() == 1) meter_ = std::make_unique<trace::ResidentMeter>();
 }
 
 void MemoryReport::end() {
@@ -37,7 +35,7 @@ void MemoryReport::gather() {
   // Ranks of one process release what they share together; then rank 0 measures and returns the memory.
   if (world_.size() > 1) world_.barrier();
   end();
-  if (world_.size() == 1 || !comm::launched_by_mpi()) return;
+  if (world_.ranks_in_this_process() == world_.size()) return;
   largest_.clear();
   for (const trace::ResidentMeter::Peak& peak : meter_->peaks())
     largest_.emplace_back(peak.part, static_cast<int64_t>(world_.all_reduce_max(static_cast<double>(peak.bytes))));
@@ -69,7 +67,7 @@ std::string MemoryReport::text() const {
     text += '\n';
   };
   if (found_.empty()) return text;
-  const bool others = world_.size() > 1 && comm::launched_by_mpi();
+  const bool others = world_.ranks_in_this_process() < world_.size();
   line(0, others ? "Memory, peak resident (rank 0)" : "Memory, peak resident", found_.back());
   for (const ComponentMemory& component : found_) {
     if (component.component == kWhole) continue;

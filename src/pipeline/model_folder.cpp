@@ -1,5 +1,6 @@
 #include "pipeline/model_folder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -22,10 +23,10 @@ class WeightsOf {
   WeightsOf(const fs::path& folder, std::optional<uint64_t> seed) : folder_(folder), seed_(seed) {}
 
   ComponentWeights open(const char* component, const char* stem, io::TensorTable tensors) const {
-    if (seed_) return {component, std::move(tensors), *seed_};
+    if (seed_) return {std::move(tensors), component, *seed_};
     io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / component, stem);
     io::require_tensors(*io::checkpoint_source(checkpoint), tensors);
-    return ComponentWeights(std::move(checkpoint));
+    return {std::move(tensors), std::move(checkpoint)};
   }
 
   Expert open_expert(const char* component) const {
@@ -101,7 +102,7 @@ void check_agreement(const ModelFolder& model) {
   for (const Expert& expert : model.experts) {
     const wan::TransformerConfig& config = expert.config;
     // Also that it takes as many channels as its kind has: the second expert is of the first one's kind.
-    const ModelClass kind = model_class(model.pipeline, config, model.vae_config, model.folder.string());
+    const wan::ModelClass kind = wan::model_class(model.pipeline, config, model.vae_config, model.folder.string());
     if (kind.conditioning != model.kind.conditioning) {
       fail("{}: transformer is one for {}, but transformer_2 for {}; experts must be of one kind",
            model.folder.string(), model.kind.name, kind.name);
@@ -112,7 +113,7 @@ void check_agreement(const ModelFolder& model) {
                  model.vae_config.z_dim, "vae/config.json (z_dim)", model.folder);
   }
   if (model.experts.size() == 2) require_interchangeable(model);
-  if (model.kind.conditioning == Conditioning::kControl) require_control_channels(model);
+  if (model.kind.conditioning == wan::Conditioning::kControl) require_control_channels(model);
   if (model.image_encoder) require_image_rows(model);
 }
 
@@ -155,7 +156,7 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
   if (pipeline.has("transformer_2")) experts.push_back(weights.open_expert("transformer_2"));
   const auto text_config = encoders::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
   const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
-  const ModelClass kind = model_class(pipeline, experts.front().config, vae_config, folder.string());
+  const wan::ModelClass kind = wan::model_class(pipeline, experts.front().config, vae_config, folder.string());
   fs::path tokenizer = folder / "tokenizer";
   if (seed && !fs::is_directory(tokenizer)) tokenizer = config_folder() / "tokenizer";
   const wan::TransformerConfig model_config = experts.front().config;  // the list moves on below
@@ -176,6 +177,26 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
 }
 
 }  // namespace
+
+Component component_of(const std::string& name, const std::string& class_name, const io::JsonObject& config) {
+  if (name == "vae") return {name, kDiffusersStem, wan::vae_tensors(wan::VaeConfig::from_json(config))};
+  if (name == "text_encoder")
+    return {name, kTextEncoderStem, encoders::text_encoder_tensors(encoders::TextEncoderConfig::from_json(config))};
+  if (name == "image_encoder") {
+    const auto which = class_name == "CLIPVisionModel" ? encoders::ClipTensors::kTower : encoders::ClipTensors::kAll;
+    return {name, kTextEncoderStem,
+            encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), which)};
+  }
+  ZT_CHECK(name == "transformer" || name == "transformer_2", "{}", name);
+  return {name, kDiffusersStem, wan::transformer_tensors(wan::TransformerConfig::from_json(config))};
+}
+
+DType ComponentWeights::stored_dtype() const {
+  if (!checkpoint_) return DType::kF32;
+  const auto largest = std::max_element(tensors_.begin(), tensors_.end(),
+                                        [](const auto& a, const auto& b) { return a.shape.size() < b.shape.size(); });
+  return checkpoint_->info(io::stored_name(*checkpoint_, *largest)).dtype.value_or(DType::kF32);
+}
 
 std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) const {
   std::shared_ptr<const io::WeightSource> plain;

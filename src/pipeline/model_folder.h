@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "io/checkpoint.h"
+#include "io/json.h"
 #include "io/merged_source.h"
 #include "io/tensor_table.h"
 #include "io/weights.h"
 #include "models/encoders/config.h"
 #include "models/lora/lora.h"
 #include "models/wan/config.h"
+#include "models/wan/model_class.h"
 #include "pipeline/generate_options.h"
-#include "pipeline/model_class.h"
 #include "text/tokenizer.h"
 
 namespace zoetrope::pipeline {
@@ -26,14 +27,28 @@ namespace zoetrope::pipeline {
 inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
 inline constexpr const char* kTextEncoderStem = "model";                  // and image encoder
 
+// A component with weights, as its config describes it.
+struct Component {
+  std::string name;  // the folder
+  std::string stem;  // of its weight files
+  io::TensorTable tensors;
+};
+// A component that has weights. `class_name` is that of model_index.json, `config` the component's own.
+Component component_of(const std::string& name, const std::string& class_name, const io::JsonObject& config);
+
 // Where the parameters of one component come from: files, or formulas.
 class ComponentWeights {
  public:
-  explicit ComponentWeights(io::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
-  // Random, as io/random_weights.h makes them.
-  ComponentWeights(std::string component, io::TensorTable tensors, uint64_t seed)
-      : component_(std::move(component)), tensors_(std::move(tensors)), seed_(seed) {}
+  ComponentWeights(io::TensorTable tensors, io::Checkpoint checkpoint)
+      : tensors_(std::move(tensors)), checkpoint_(std::move(checkpoint)) {}
+  // Random, as io/random_weights.h computes them.
+  ComponentWeights(io::TensorTable tensors, std::string component, uint64_t seed)
+      : tensors_(std::move(tensors)), component_(std::move(component)), seed_(seed) {}
 
+  // What is used of the component.
+  const io::TensorTable& tensors() const { return tensors_; }
+  // The dtype of the largest tensor in the files: small ones are stored in others. Formulas compute F32.
+  DType stored_dtype() const;
   // Reads large tensors by `threads` threads.
   std::shared_ptr<const io::WeightSource> source(int threads) const;
   // Adds changes to the values that source() gives. `check_finite`: as io::merged_source.
@@ -45,12 +60,12 @@ class ComponentWeights {
   const io::Checkpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
 
  private:
+  io::TensorTable tensors_;
   std::optional<io::Checkpoint> checkpoint_;
   std::string component_;
-  io::TensorTable tensors_;
   uint64_t seed_ = 0;
   io::WeightDeltas deltas_;
-  bool check_finite_ = true;  // of what the deltas make
+  bool check_finite_ = true;  // of the sums
 };
 
 struct Expert {
@@ -77,7 +92,7 @@ struct ModelFolder {
   wan::VaeConfig vae_config;
   ComponentWeights vae;
   std::optional<ImageEncoder> image_encoder;  // where the transformer reads its rows
-  ModelClass kind = {};
+  wan::ModelClass kind = {};
 
   // All throw Error for the first thing that is missing, broken or not supported.
   static ModelFolder open(const std::filesystem::path& folder);

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/print.h"
-#include "models/wan/vae/vae_layout.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/given_inputs.h"
 #include "pipeline/step_cache_options.h"
 #include "text/prompt.h"
 
@@ -14,9 +14,9 @@ namespace zoetrope::pipeline {
 namespace {
 
 // The latent sizes, refused where the transformer's positions do not reach.
-Shape latent_shape(const GenerateOptions& o, const ModelFolder& model, int64_t references) {
+Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t references) {
   const int64_t spatial = model.vae_config.scale_factor_spatial;
-  const wan::TransformerConfig& config = model.experts[0].config;
+  const auto& config = model.experts[0].config;
   for (const auto& [key, value, patch] :
        {std::tuple{"height", o.height, config.patch_size[1]}, std::tuple{"width", o.width, config.patch_size[2]}}) {
     const int64_t unit = spatial * patch;
@@ -29,15 +29,14 @@ Shape latent_shape(const GenerateOptions& o, const ModelFolder& model, int64_t r
       fail("{}={}: this model has positions for {} at most", key, value, config.rope_max_seq_len * unit);
     }
   }
-  const int64_t frames = wan::latent_frames(model.vae_config, o.num_frames);
-  const int64_t made = wan::video_frames(model.vae_config, frames);
+  const int64_t frames = model.vae_config.latent_frames(o.num_frames);
+  const int64_t made = model.vae_config.video_frames(frames);
   if (made != o.num_frames) {
-    const int64_t next = wan::video_frames(model.vae_config, frames + 1);
+    const int64_t next = model.vae_config.video_frames(frames + 1);
     fail("num_frames={}: this model makes {} or {} frames, not a number between", o.num_frames, made, next);
   }
   if ((frames + references) / config.patch_size[0] > config.rope_max_seq_len) {
-    const int64_t most =
-        wan::video_frames(model.vae_config, config.rope_max_seq_len * config.patch_size[0] - references);
+    const int64_t most = model.vae_config.video_frames(config.rope_max_seq_len * config.patch_size[0] - references);
     fail("num_frames={}: this model has positions for {} frames at most{}", o.num_frames, most,
          references > 0 ? fmt::format(", beside {} reference images", references) : "");
   }
@@ -96,9 +95,9 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
 
 RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   RunPlan plan;
-  const wan::TransformerConfig& config = model.experts[0].config;
+  const auto& config = model.experts[0].config;
   plan.references = static_cast<int64_t>(reference_paths(o).size());
-  plan.latent = latent_shape(o, model, plan.references);
+  plan.latent = checked_latent(o, model, plan.references);
   plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();
   plan.channels = config.out_channels;
   plan.dtype = o.dtype;

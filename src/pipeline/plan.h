@@ -28,6 +28,7 @@ struct RunPlan {
   std::vector<std::vector<int32_t>> prompt_ids;  // tokens of the prompt and of the negative one, </s> included
   std::vector<std::string> notes;                // where an option overrides the checkpoint
 
+  Shape latents() const { return {1, channels, latent[0], latent[1], latent[2]}; }
   int64_t steps() const { return solver.steps; }
   int expert_at(double timestep) const { return timestep >= boundary ? 0 : 1; }
 };

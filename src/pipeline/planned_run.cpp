@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/prompt_context.h"
@@ -17,7 +18,7 @@ constexpr const char* kOfRunning[] = {
 ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = ModelFolder::open_random(options.model);
   merge_loras(options, model);
-  check_given_inputs(options, model.kind, model.experts[0].config);
+  check_given_inputs(options, model);
   if (options.prompt.empty() && !options.negative_prompt.empty()) {
     fail("negative_prompt: its tokens are counted beside those of prompt; give that too, or leave both out");
   }
@@ -27,15 +28,11 @@ ModelFolder checked_model(const GenerateOptions& options) {
 }  // namespace
 
 PlannedRun::PlannedRun(const GenerateOptions& given)
-    : model(checked_model(given)),
-      options(with_size_of_image(given, model)),
-      plan(plan_run(options, model)),
-      configs(model_configs(model)) {
-  configs.mapped = options.weights != WeightSource::kRandom;
-}
+    : model(checked_model(given)), options(with_size_of_image(given, model)), plan(plan_run(options, model)) {}
 
 MemoryQuestion PlannedRun::memory() const {
-  MemoryQuestion question{options, configs};
+  MemoryQuestion question{options, model_configs(model)};
+  question.configs.mapped = options.weights != WeightSource::kRandom;
   if (!options.prompt.empty()) question.prompt_tokens = token_counts(plan);
   return question;
 }

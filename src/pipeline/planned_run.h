@@ -4,11 +4,10 @@
 #pragma once
 
 #include "base/options.h"
-#include "models/wan/workload.h"
-#include "pipeline/admission.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/plan.h"
+#include "pipeline/run_workload.h"
 
 namespace zoetrope::pipeline {
 
@@ -20,9 +19,9 @@ struct PlannedRun {
   ModelFolder model;        // without weights
   GenerateOptions options;  // of the size that max_area makes
   RunPlan plan;
-  wan::ModelConfigs configs;  // as published, read from files, or with weights=random by formula
 
-  // Of one rank. With a prompt its tokens are known.
+  // Of one rank. The weights are as published and read from files, or computed by formula with weights=random. With a
+  // prompt its tokens are known.
   MemoryQuestion memory() const;
 };
 

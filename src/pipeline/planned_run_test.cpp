@@ -69,9 +69,9 @@ TEST(PlannedRun, InputsAreThoseOfTheModelAndMayBeMissing) {
 
 TEST(PlannedRun, LoraFilesAreCountedAndRefusedAsInARun) {
   const PlannedRun plain = planned("wan21_t2v", {}), merged = planned("wan21_t2v", {lora("lora")});
-  EXPECT_EQ(plain.configs.merge_scratch, 0);
-  EXPECT_EQ(merged.configs.merge_scratch, model_configs(ModelFolder::open(merged.options)).merge_scratch);
-  EXPECT_GT(merged.configs.merge_scratch, 0);
+  EXPECT_EQ(plain.memory().configs.merge_scratch, 0);
+  EXPECT_EQ(merged.memory().configs.merge_scratch, model_configs(ModelFolder::open(merged.options)).merge_scratch);
+  EXPECT_GT(merged.memory().configs.merge_scratch, 0);
   EXPECT_THAT(lora_lines(merged.model),
               ElementsAre(EndsWith("peft.safetensors: strength 1, 20 tensors of transformer, ranks 2 to 4")));
   EXPECT_THAT(refusal("wan21_t2v", {lora("lora_low")}), AllOf(StartsWith("lora_low"), HasSubstr("no two experts")));
@@ -89,8 +89,8 @@ TEST(PlannedRun, APromptHasItsTokens) {
 }
 
 TEST(PlannedRun, RandomWeightsAreNotMapped) {
-  EXPECT_TRUE(planned("wan21_t2v", {}).configs.mapped);
-  EXPECT_FALSE(planned("wan21_t2v", {"weights=random"}).configs.mapped);
+  EXPECT_TRUE(planned("wan21_t2v", {}).memory().configs.mapped);
+  EXPECT_FALSE(planned("wan21_t2v", {"weights=random"}).memory().configs.mapped);
 }
 
 TEST(PlannedRun, KeysThatChangeNothingOfAPlanAreRefused) {

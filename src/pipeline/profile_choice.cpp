@@ -176,7 +176,10 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
 
 Job job_of(comm::Communicator& world, std::optional<int64_t> threads) {
   Job job = job_of(world.size(), threads);
-  if (!job.processes || world.size() == 1) return job;
+  if (world.size() == 1) return job;
+  job.processes = world.ranks_in_this_process() < world.size();
+  job.threads = std::max(1, comm::process_threads(threads) / job.ranks_here());
+  if (!job.processes) return job;
   std::map<std::string, int> ranks;
   for (const std::string& host : hosts_of_ranks(world)) ++ranks[host];
   job.hosts = static_cast<int>(ranks.size());

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "comm/launcher.h"
-#include "models/encoders/tensor_tables.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/partial_sum_ranks.h"
@@ -19,8 +18,7 @@ constexpr const char* kHeartbeat = "heartbeat of the text encoder";
 // On all ranks alike, which have the same rows.
 [[noreturn]] void fail_not_finite(const Stage& stage, const PromptEmbeddings& result, comm::Communicator& world) {
   const std::optional<std::string> weight =
-      spoiled_weight(stage.model.text_encoder, encoders::text_encoder_tensors(stage.model.text_encoder_config),
-                     stage.options.text_encoder_dtype, &world);
+      spoiled_weight(stage.model.text_encoder, stage.options.text_encoder_dtype, &world);
   const std::string cause = weight ? "from " + *weight : "though the text encoder's weights are finite";
   const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
   for (int64_t i = 0; i < result.rows.view().extent(0); ++i) {
@@ -31,8 +29,6 @@ constexpr const char* kHeartbeat = "heartbeat of the text encoder";
 }
 
 }  // namespace
-
-int prompt_ranks(bool deterministic, int ranks) { return deterministic ? 1 : ranks; }
 
 // Every rank has a part of every layer, computed with its own threads. What one wait waits for is at most half a layer
 // of the slowest rank, reading it included: however long the whole takes, comm_timeout has to cover no more than that.
@@ -46,7 +42,7 @@ std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& s
   const bool may_be_known = options.keep_weights != KeepWeights::kNone;
   if (may_be_known && world.all_reduce_max(known ? 0 : 1) == 0) return known;
   const bool shared = stage.layout.text_ranks > 1;
-  const int here = comm::launched_by_mpi() || !shared ? 1 : world.size();
+  const int here = shared ? world.ranks_in_this_process() : 1;
   PartialSumRanks sum(world);
   RankHeartbeat heartbeat(world, kHeartbeat);
   const auto tick = [&] {

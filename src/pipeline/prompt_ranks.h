@@ -10,10 +10,6 @@
 
 namespace zoetrope::pipeline {
 
-// How many of `ranks` share the text encoder's layers: with deterministic=true one, for sums over ranks round in other
-// places for every number of ranks.
-int prompt_ranks(bool deterministic, int ranks);
-
 // Collective over `world`. Where every rank has `known` embeddings the text encoder does not run.
 std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& stage, comm::Communicator& world,
                                                                   std::shared_ptr<const PromptEmbeddings> known = {});

@@ -26,6 +26,7 @@
 #include "pipeline/fingerprint.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/memory_report.h"
@@ -120,7 +121,7 @@ ModelFolder checked_model(const GenerateOptions& options) {
 
 GenerateOptions checked_options(const GenerateOptions& options, const ModelFolder& model) {
   check_options(options);
-  check_inputs(options, model.kind, model.experts[0].config);
+  check_inputs(options, model);
   return with_size_of_image(options, model);
 }
 
@@ -158,8 +159,7 @@ Weights Run::weights_come() const {
 }
 
 int Run::threads_of(const comm::Communicator& world) const {
-  const int here = comm::launched_by_mpi() ? 1 : world.size();
-  return std::max(1, comm::process_threads(options_.threads) / here);
+  return std::max(1, comm::process_threads(options_.threads) / world.ranks_in_this_process());
 }
 
 std::unique_ptr<FrameSink> Run::open_output(int64_t seed, Tensor& frames) const {
@@ -243,7 +243,7 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
     phase.emplace(lane, "phase: load and prepare");
     Stream stream(threads_of(world), {trace, world.rank(), trace::kComputeLane});
     ExpertWeights weights({model_, experts, plan.dtype, comm::process_threads(options_.threads),
-                           comm::launched_by_mpi(), options_.weight_cache, callbacks},
+                           world.ranks_in_this_process() < world.size(), options_.weight_cache, callbacks},
                           world);
     const Denoiser::Setup setup{model_,
                                 plan,
@@ -309,8 +309,9 @@ Video Run::run(comm::Communicator& world, const Callbacks& callbacks, Stop stop)
   if (records_later) world.set_trace(nullptr);
   GenerateOptions copy = options_;
   // Ranks of one process share the model; other processes may have found something else under its path.
-  require_agreement(world, describe_options(copy).values() +
-                               (comm::launched_by_mpi() ? fingerprint(model_) + inputs_.fingerprint() : ""));
+  const bool others = world.ranks_in_this_process() < world.size();
+  require_agreement(world,
+                    describe_options(copy).values() + (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
   require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads);
   const std::optional<planner::Bytes> free = available(&world);
@@ -412,7 +413,7 @@ std::string Run::describe(int ranks) const {
 
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
-  const wan::TransformerConfig& config = model_.experts[0].config;
+  const auto& config = model_.experts[0].config;
   std::string text = fmt::format("Model {} ({}): {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
                                  model_.kind.name, model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
                                  config.num_attention_heads, config.attention_head_dim, dtype_word(options_.dtype));

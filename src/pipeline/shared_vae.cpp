@@ -21,9 +21,8 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& s
   });
 }
 
-int threads_of_each(const GenerateOptions& options, int ranks) {
-  const int here = comm::launched_by_mpi() ? 1 : ranks;
-  return std::max(1, comm::process_threads(options.threads) / here);
+int threads_of_each(const GenerateOptions& options, int ranks_here) {
+  return std::max(1, comm::process_threads(options.threads) / ranks_here);
 }
 
 }  // namespace zoetrope::pipeline

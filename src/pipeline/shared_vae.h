@@ -17,7 +17,7 @@ using SharedVae = SharedOnce<const wan::VaeWeights>;
 // were when they were opened.
 std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& shared, wan::VaeParts part);
 
-// Compute threads of each of `ranks` ranks that share a job's stage.
-int threads_of_each(const GenerateOptions& options, int ranks);
+// Compute threads of each of `ranks_here` ranks that share a stage in this process.
+int threads_of_each(const GenerateOptions& options, int ranks_here);
 
 }  // namespace zoetrope::pipeline

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/input_file.h"
-#include "models/wan/published_caches.h"
+#include "models/sampling/published_caches.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/plan.h"
 
@@ -62,12 +62,11 @@ std::vector<double> given_numbers(const char* key, const std::string& value, con
 }
 
 std::string_view model_of(const GenerateOptions& o, const ModelFolder& model) {
-  return wan::published_model(model.experts[0].config, static_cast<int64_t>(model.experts.size()),
-                              std::min(o.height, o.width));
+  return model.experts[0].config.published_name(std::ssize(model.experts), std::min(o.height, o.width));
 }
 
 std::vector<double> mag_ratios(const std::string& value) {
-  std::vector<double> ratios = given_numbers("cache_ratios", value, wan::models_with_ratios());
+  std::vector<double> ratios = given_numbers("cache_ratios", value, sampling::models_with_ratios());
   if (ratios.empty() || ratios.size() % 2 != 0) {
     fail("cache_ratios={}: holds {} numbers, but must hold two a step: conditional and unconditional in turn", value,
          ratios.size());
@@ -81,14 +80,14 @@ std::vector<double> mag_ratios(const std::string& value) {
 sampling::MagCacheSettings mag_settings(const GenerateOptions& o, const ModelFolder& model) {
   sampling::MagCacheSettings settings;
   const std::string name(o.cache_ratios.empty() ? model_of(o, model) : o.cache_ratios);
-  if (const wan::PublishedRatios* published = wan::published_ratios(name)) {
+  if (const sampling::PublishedRatios* published = sampling::published_ratios(name)) {
     settings.ratios.assign(published->ratios.begin(), published->ratios.end());
     settings.threshold = published->threshold;
   } else if (o.cache_ratios.empty()) {
     fail(
         "cache=mag: no ratios were published for this model; there are some for {}: give one of these or your own as "
         "cache_ratios=NAME, FILE or list",
-        wan::models_with_ratios());
+        sampling::models_with_ratios());
   } else {
     settings.ratios = mag_ratios(o.cache_ratios);
     if (model.experts.size() == 2) settings.threshold = sampling::kMagThresholdOfTwoExperts;
@@ -103,7 +102,7 @@ sampling::TeaCacheSettings tea_settings(const GenerateOptions& o, const ModelFol
   sampling::TeaCacheSettings settings;
   settings.retention_steps = o.cache_retention_steps;
   const std::string name(o.cache_coefficients.empty() ? model_of(o, model) : o.cache_coefficients);
-  if (const wan::PublishedCoefficients* published = wan::published_coefficients(name)) {
+  if (const sampling::PublishedCoefficients* published = sampling::published_coefficients(name)) {
     const bool projection = settings.retention_steps;
     settings.coefficients = projection ? published->projection : published->embedding;
     settings.threshold = projection ? published->projection_threshold : published->embedding_threshold;
@@ -111,9 +110,10 @@ sampling::TeaCacheSettings tea_settings(const GenerateOptions& o, const ModelFol
     fail(
         "cache=tea: no coefficients were published for this model; there are some for {}: give one of these or your "
         "own as cache_coefficients=NAME, FILE or list",
-        wan::models_with_coefficients());
+        sampling::models_with_coefficients());
   } else {
-    settings.coefficients = given_numbers("cache_coefficients", o.cache_coefficients, wan::models_with_coefficients());
+    settings.coefficients =
+        given_numbers("cache_coefficients", o.cache_coefficients, sampling::models_with_coefficients());
     if (settings.coefficients.empty()) fail("cache_coefficients={}: holds no number", o.cache_coefficients);
   }
   settings.threshold = o.cache_threshold.value_or(settings.threshold);

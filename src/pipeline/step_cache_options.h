@@ -1,5 +1,5 @@
 // The keys of step caches, and what they mean for a model and its steps: which of its steps need not run the whole
-// model is decided by models/wan/caches/, from the settings that are made here. Refuses what does not go together.
+// model is decided by models/sampling, from the settings that are made here. Refuses what does not go together.
 #pragma once
 
 #include <optional>

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/wan/published_caches.h"
+#include "models/sampling/published_caches.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/test_model.h"
@@ -93,11 +93,11 @@ TEST_F(StepCacheKeys, PublishedModelsKnowTheirOwn) {
   EXPECT_THAT(error_of([&] { plan_run(with({"cache=mag"}), small); }), HasSubstr("no ratios were published"));
   EXPECT_THAT(error_of([&] { plan_run(with({"cache=tea"}), two); }), HasSubstr("no coefficients were published"));
   const auto tea = std::get<sampling::TeaCacheSettings>(plan_run(with({"cache=tea"}), small).step_cache);
-  EXPECT_EQ(tea.coefficients, wan::published_coefficients("wan2.1_t2v_1.3b")->embedding);
+  EXPECT_EQ(tea.coefficients, sampling::published_coefficients("wan2.1_t2v_1.3b")->embedding);
   EXPECT_EQ(tea.threshold, 0.05);
   const RunPlan plan = plan_run(with({"cache=tea", "use_ret_steps=true"}), large);
   const auto retained = std::get<sampling::TeaCacheSettings>(plan.step_cache);
-  EXPECT_EQ(retained.coefficients, wan::published_coefficients("wan2.1_t2v_14b")->projection);
+  EXPECT_EQ(retained.coefficients, sampling::published_coefficients("wan2.1_t2v_14b")->projection);
   EXPECT_EQ(retained.threshold, 0.10);
   EXPECT_EQ(std::get<sampling::MagCacheSettings>(plan_run(with({"cache=mag"}), large).step_cache).threshold, 0.12);
 
@@ -106,7 +106,7 @@ TEST_F(StepCacheKeys, PublishedModelsKnowTheirOwn) {
     return std::get<sampling::MagCacheSettings>(plan_run(with({"cache=mag", height, width}), model).step_cache).ratios;
   };
   const auto published = [](const char* name) {
-    const auto all = wan::published_ratios(name)->ratios;
+    const auto all = sampling::published_ratios(name)->ratios;
     return std::vector<double>(all.begin(), all.end());
   };
   EXPECT_EQ(ratios("wan2.1_i2v_14b_480p", "height=480"), published("wan2.1_i2v_14b_480p"));

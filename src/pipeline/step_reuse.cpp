@@ -55,9 +55,7 @@ StepReuse::StepReuse(const RunPlan& plan, comm::Communicator& world, Stream& str
 double StepReuse::moved(const TensorView& latents, const EmbedTime& embed) {
   if (cache_->distance() == sampling::StepDistance::kNone) return 0;
   if (cache_->distance() == sampling::StepDistance::kLatents) return root_mean_square(latents, reference_);
-  const wan::Transformer::TimeEmbedding embedding = embed();
-  std::vector<double> now =
-      doubles(cache_->distance() == sampling::StepDistance::kTimeEmbedding ? embedding.temb : embedding.timestep_proj);
+  std::vector<double> now = doubles(embed(cache_->distance()));
   const double change = embedding_.empty() ? 0 : relative_l1(now, embedding_);
   embedding_ = std::move(now);
   return change;
@@ -75,16 +73,6 @@ sampling::StepDecision StepReuse::decide(int64_t step, double timestep, const Te
   }
   if (world_.size() > 1) world_.broadcast(0, &decision, sizeof decision, "step cache");
   return decision;
-}
-
-std::vector<wan::Blocks> StepReuse::blocks(const sampling::StepDecision& decision, int64_t samples) const {
-  std::vector<wan::Blocks> all(static_cast<size_t>(samples), wan::Blocks::kCompute);
-  if (keeps_residual()) {
-    const bool reuses = decision.work == sampling::StepWork::kReuseResidual;
-    std::fill(all.begin(), all.end(), reuses ? wan::Blocks::kReuse : wan::Blocks::kComputeAndKeep);
-  }
-  if (decision.work == sampling::StepWork::kConditionalOnly) all.back() = wan::Blocks::kLeaveOut;
-  return all;
 }
 
 void StepReuse::weigh_difference(Stream& stream, const TensorView& branches, const sampling::StepDecision& decision,

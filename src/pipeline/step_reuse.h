@@ -15,7 +15,6 @@
 #include "device/stream.h"
 #include "models/sampling/frequency.h"
 #include "models/sampling/step_cache.h"
-#include "models/wan/transformer/transformer.h"
 #include "pipeline/plan.h"
 
 namespace zoetrope::pipeline {
@@ -28,13 +27,10 @@ class StepReuse {
   bool keeps_residual() const { return reuses(sampling::StepWork::kReuseResidual); }
   bool branches_apart() const { return reuses(sampling::StepWork::kConditionalOnly); }
 
-  // Collective. `latents` as the step finds them; `embed` gives the step's time embedding, and is called on rank 0
-  // only.
-  using EmbedTime = std::function<wan::Transformer::TimeEmbedding()>;
+  // Collective. `latents` as the step finds them; `embed` gives the step's time embedding, or its projection, as the
+  // distance says. Only rank 0 asks for it.
+  using EmbedTime = std::function<TensorView(sampling::StepDistance)>;
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents, const EmbedTime& embed);
-
-  // What the blocks do in a step, sample by sample of `samples`, the conditional one first.
-  std::vector<wan::Blocks> blocks(const sampling::StepDecision& decision, int64_t samples) const;
 
   // The unconditional branch of a step that computes the conditional one only. First, while `branches` [2, C, T, h, w]
   // F32 still are those of the last full step: out [1, C, T, h, w] is their difference, frequencies weighed. Then

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "pipeline/denoise.h"
 #include "tensor/half.h"
 
 namespace zoetrope::pipeline {
@@ -40,7 +41,7 @@ TEST(StepReuse, EveryRankDoesWhatRank0Decided) {
   comm::run_ranks(4, [&](comm::Communicator& world) {
     Stream stream(1);
     StepReuse reuse(plan_with(sen(0.5), 5), world, stream);
-    const auto never = []() -> wan::Transformer::TimeEmbedding {
+    const auto never = [](sampling::StepDistance) -> TensorView {
       ADD_FAILURE() << "no embedding was to be asked for";
       return {};
     };
@@ -86,9 +87,8 @@ TEST(StepReuse, EmbeddingsAreComparedWithThoseOfTheStepBefore) {
         good.data<float>()[0] = 3 * grown;
         good.data<float>()[1] = -1 * grown;
         bad.data<float>()[0] = step % 2 == 0 ? 1.0f : 50.0f;
-        const auto embed = [&]() -> wan::Transformer::TimeEmbedding {
-          if (projection) return {bad, good};
-          return {good, bad};
+        const auto embed = [&](sampling::StepDistance distance) -> TensorView {
+          return (distance == sampling::StepDistance::kTimeEmbedding) == projection ? bad : good;
         };
         reuse.count(reuse.decide(step, 900, latents_of(0), embed), 1);
       }
@@ -105,24 +105,23 @@ TEST(StepReuse, NothingIsDoneWithoutACache) {
     EXPECT_EQ(reuse.decide(0, 900, latents_of(0), {}).work, sampling::StepWork::kFull);
     EXPECT_FALSE(reuse.keeps_residual());
     EXPECT_FALSE(reuse.branches_apart());
-    EXPECT_THAT(reuse.blocks({}, 2), testing::Each(wan::Blocks::kCompute));
     EXPECT_FALSE(reuse.report());
   });
 }
 
 TEST(StepReuse, BlocksOfEachKindOfStep) {
+  using enum sampling::StepWork;
+  EXPECT_THAT(blocks_of_step(kFull, true, 2), testing::Each(wan::Blocks::kComputeAndKeep));
+  EXPECT_THAT(blocks_of_step(kReuseResidual, true, 2), testing::Each(wan::Blocks::kReuse));
+  EXPECT_THAT(blocks_of_step(kFull, false, 2), testing::Each(wan::Blocks::kCompute));
+  EXPECT_THAT(blocks_of_step(kConditionalOnly, false, 2),
+              testing::ElementsAre(wan::Blocks::kCompute, wan::Blocks::kLeaveOut));
   comm::run_ranks(1, [](comm::Communicator& world) {
     Stream stream(1);
     sampling::MagCacheSettings mag;
     mag.ratios = {1, 1};
-    const StepReuse keeps(plan_with(mag, 3), world, stream);
-    EXPECT_THAT(keeps.blocks({}, 2), testing::Each(wan::Blocks::kComputeAndKeep));
-    EXPECT_THAT(keeps.blocks({sampling::StepWork::kReuseResidual}, 2), testing::Each(wan::Blocks::kReuse));
-    const StepReuse apart(plan_with(sampling::CfgCacheSettings(), 3), world, stream);
-    EXPECT_TRUE(apart.branches_apart());
-    EXPECT_THAT(apart.blocks({}, 2), testing::Each(wan::Blocks::kCompute));
-    EXPECT_THAT(apart.blocks({sampling::StepWork::kConditionalOnly}, 2),
-                testing::ElementsAre(wan::Blocks::kCompute, wan::Blocks::kLeaveOut));
+    EXPECT_TRUE(StepReuse(plan_with(mag, 3), world, stream).keeps_residual());
+    EXPECT_TRUE(StepReuse(plan_with(sampling::CfgCacheSettings(), 3), world, stream).branches_apart());
   });
 }
 

@@ -17,7 +17,6 @@
 #include "io/random_weights.h"
 #include "io/safetensors.h"
 #include "models/encoders/tensor_tables.h"
-#include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/model_folder.h"
@@ -33,11 +32,9 @@ constexpr int64_t kPiece = int64_t{8} << 20;                         // elements
 constexpr uint64_t kSpareBytes = 16 << 20;                           // for everything that is not weights
 const std::map<std::string, std::string> kFormat{{"format", "pt"}};  // other programs refuse files without it
 
-struct Component {
-  const char* name;
-  const char* stem;
+// To be written.
+struct NewComponent : Component {
   std::map<std::string, std::string> config_changes;  // JSON text by key
-  io::TensorTable tensors;
   DType dtype;
 
   Entry entry(const io::TensorSpec& spec) const { return {spec.name, spec.dtype(dtype), spec.shape}; }
@@ -45,14 +42,14 @@ struct Component {
 
 uint64_t bytes_of(const Entry& entry) { return static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype); }
 
-uint64_t bytes_of(const Component& component) {
+uint64_t bytes_of(const NewComponent& component) {
   uint64_t bytes = 0;
   for (const io::TensorSpec& spec : component.tensors) bytes += bytes_of(component.entry(spec));
   return bytes;
 }
 
 // In the order of the list, each as full as it goes.
-std::vector<std::vector<Entry>> cut_into_shards(const Component& component) {
+std::vector<std::vector<Entry>> cut_into_shards(const NewComponent& component) {
   std::vector<std::vector<Entry>> shards(1);
   uint64_t bytes = 0;
   for (const io::TensorSpec& spec : component.tensors) {
@@ -69,7 +66,7 @@ std::vector<std::vector<Entry>> cut_into_shards(const Component& component) {
 
 class Writer {
  public:
-  Writer(const Component& component, const SynthesizeOptions& options, const SynthesizeCallbacks& callbacks,
+  Writer(const NewComponent& component, const SynthesizeOptions& options, const SynthesizeCallbacks& callbacks,
          io::AtomicFolder& out)
       : component_(component),
         callbacks_(callbacks),
@@ -121,7 +118,7 @@ class Writer {
     stream.commit();
   }
 
-  const Component& component_;
+  const NewComponent& component_;
   const SynthesizeCallbacks& callbacks_;
   io::AtomicFolder& out_;
   int threads_;
@@ -149,43 +146,41 @@ int64_t fewer_layers(const char* key, const std::optional<int64_t>& wanted, int6
   return wanted.value_or(has);
 }
 
-std::vector<Component> list_components(const SynthesizeOptions& options, const ModelFolder& model) {
+std::vector<NewComponent> list_components(const SynthesizeOptions& options, const ModelFolder& model) {
   const std::set<std::string> chosen = chosen_components(options.components);
-  std::vector<Component> components;
+  std::vector<NewComponent> components;
+  const auto add = [&](Component component, std::map<std::string, std::string> changes, DType dtype) {
+    components.push_back({std::move(component), std::move(changes), dtype});
+  };
   if (chosen.count("transformer") != 0) {
     const char* names[] = {"transformer", "transformer_2"};
     for (size_t i = 0; i < model.experts.size(); ++i) {
-      wan::TransformerConfig config = model.experts[i].config;
-      config.num_layers = fewer_layers("layers", options.layers, config.num_layers);
-      std::map<std::string, std::string> changes{{"num_layers", fmt::to_string(config.num_layers)}};
+      const auto& config = model.experts[i].config;
+      const int64_t layers = fewer_layers("layers", options.layers, config.num_layers);
+      std::map<std::string, std::string> changes{{"num_layers", fmt::to_string(layers)}};
       if (config.vace()) {
-        std::erase_if(config.vace_layers, [&](int64_t layer) { return layer >= config.num_layers; });
-        changes["vace_layers"] = fmt::format("[{}]", fmt::join(config.vace_layers, ", "));
+        std::vector<int64_t> control = config.vace_layers;
+        std::erase_if(control, [&](int64_t layer) { return layer >= layers; });
+        changes["vace_layers"] = fmt::format("[{}]", fmt::join(control, ", "));
       }
-      components.push_back(
-          {names[i], kDiffusersStem, std::move(changes), wan::transformer_tensors(config), dtype_of(options.dtype)});
+      const fs::path file = model.folder / names[i] / "config.json";
+      const auto changed = io::JsonObject::parse(io::json_with(file, changes), file.string());
+      add(component_of(names[i], config.class_name, changed), std::move(changes), dtype_of(options.dtype));
     }
   }
   if (chosen.count("text_encoder") != 0) {
     encoders::TextEncoderConfig config = model.text_encoder_config;
     config.num_layers = fewer_layers("text_layers", options.text_layers, config.num_layers);
     const DType dtype = dtype_of(options.text_dtype);
-    components.push_back({"text_encoder",
-                          kTextEncoderStem,
-                          {{"num_layers", fmt::to_string(config.num_layers)},
-                           {"torch_dtype", dtype == DType::kBF16 ? "\"bfloat16\"" : "\"float32\""}},
-                          encoders::text_encoder_tensors(config),
-                          dtype});
+    add({"text_encoder", kTextEncoderStem, encoders::text_encoder_tensors(config)},
+        {{"num_layers", fmt::to_string(config.num_layers)},
+         {"torch_dtype", dtype == DType::kBF16 ? "\"bfloat16\"" : "\"float32\""}},
+        dtype);
   }
-  if (chosen.count("vae") != 0) {
-    components.push_back({"vae", kDiffusersStem, {}, wan::vae_tensors(model.vae_config), DType::kF32});
-  }
+  if (chosen.count("vae") != 0) add({"vae", kDiffusersStem, model.vae.tensors()}, {}, DType::kF32);
   if (model.image_encoder && chosen.count("image_encoder") != 0) {
-    components.push_back({"image_encoder",
-                          kTextEncoderStem,
-                          {},
-                          encoders::clip_vision_tensors(model.image_encoder->config),
-                          DType::kBF16});  // as published
+    add({"image_encoder", kTextEncoderStem, encoders::clip_vision_tensors(model.image_encoder->config)}, {},
+        DType::kBF16);  // as published
   }
   return components;
 }
@@ -213,9 +208,9 @@ int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& 
   if (options.out.empty()) fail("out: name the folder to write, as out=FOLDER");
   const fs::path from = model_or_config(options.model);
   const ModelFolder model = ModelFolder::open_random(from, static_cast<uint64_t>(options.seed));
-  const std::vector<Component> components = list_components(options, model);
+  const std::vector<NewComponent> components = list_components(options, model);
   uint64_t bytes = 0;
-  for (const Component& component : components) bytes += bytes_of(component);
+  for (const NewComponent& component : components) bytes += bytes_of(component);
 
   io::AtomicFolder out(options.out);
   if (out.free_bytes() < bytes + kSpareBytes) {
@@ -227,7 +222,7 @@ int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& 
   for (const char* file : {"model_index.json", "scheduler/scheduler_config.json"}) {
     out.write(file, read_file(from / file));
   }
-  for (const Component& component : components) {
+  for (const NewComponent& component : components) {
     const fs::path config = fs::path(component.name) / "config.json";
     out.write(config, io::json_with(from / config, component.config_changes));
     Writer(component, options, callbacks, out).write();

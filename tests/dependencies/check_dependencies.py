@@ -51,9 +51,19 @@ FORBIDDEN_NAMES = {
     "comm": re.compile(r"\b(kernels|attention|parallel)::"),
     "planner": re.compile(r"\b(Stream|ThreadTeam|Arena)\b"),
 }
+# Where pipeline and cli know the Wan family: what opens a model's folder, what a run holds and computes, and the stages
+# that run transformer and VAE. Everything else takes plain values.
+WAN = re.compile(r'\bwan::|"models/wan/')
+KNOWS_WAN = {"cli/inspect.cpp"} | {"src/pipeline/" + name for name in (
+    "condition_ranks.cpp", "decode_frames.cpp", "denoise.cpp", "denoise.h", "halo_ranks.h", "model_folder.cpp",
+    "model_folder.h", "run_workload.cpp", "run_workload.h", "shared_vae.cpp", "shared_vae.h")}
+# Planning includes no stage of a run.
+PLANNING = {"src/pipeline/" + name for name in (
+    "admission", "auto_plan", "layout_question", "plan", "planned_run", "profile_choice", "run_workload")}
+STAGE = re.compile(r'"pipeline/(condition_ranks|decode_frames|denoise|prompt_ranks|shared_vae|stage|step_reuse)\.h"')
 # What a module's tests may use beyond its own rules: ranks, recorded runs, tables of a real model.
 TEST_EXTRA = {
-    "models/sampling": ["models/wan", "io"],
+    "models/sampling": ["io"],
     "models/encoders": ["models/testing"],
     "models/lora": ["models/wan"],
     "models/wan": ["models/testing", "comm"],
@@ -117,6 +127,11 @@ def violations(root):
                         yield f'{where}: {module} may not include "{include.group(1)}" ({target})'
                 elif not test and module in FORBIDDEN_NAMES and FORBIDDEN_NAMES[module].search(line):
                     yield f"{where}: {module} may not name {FORBIDDEN_NAMES[module].search(line).group()}"
+            inside = path.relative_to(root).as_posix()
+            if module in ("pipeline", "cli") and not test and inside not in KNOWS_WAN and WAN.search(code):
+                yield f"{inside}: may not name {WAN.search(code).group()}; it takes plain values (KNOWS_WAN)"
+            if inside.rsplit(".", 1)[0] in PLANNING and STAGE.search(code):
+                yield f"{inside}: planning may not include {STAGE.search(code).group()}"
             if path.suffix == ".h" and "#pragma once" not in code:
                 yield f"{path.relative_to(root)}: a header needs #pragma once"
 
@@ -137,6 +152,9 @@ def self_test():
         "src/planner/z.cpp": '#include "attention/strategy.h"\n',
         "bench/y.cpp": '#include "examples/shapes.h"\n',
         "src/planner/y.cpp": '#include "models/wan/config.h"\n',
+        "src/pipeline/y.cpp": '#include "models/wan/config.h"\n',
+        "cli/z.cpp": "wan::VaeConfig config;\n",
+        "src/pipeline/plan.h": '#pragma once\n#include "pipeline/decode_frames.h"\n',
         "src/models/encoders/x.cpp": '#include "models/wan/config.h"\n',
         "src/models/lora/x.cpp": '#include "models/wan/tensor_tables.h"\n',
         "src/models/sampling/x.cpp": '#include "io/json.h"\n',
@@ -151,6 +169,7 @@ def self_test():
     harmless = {
         "src/models/wan/z.cpp": '// never comm::send\n#include "attention/attention.h"\n#include <vector>\n',
         "src/models/wan/z_test.cpp": '#include "zoetrope/communicator.h"\n#include "models/testing/golden.h"\n',
+        "src/pipeline/denoise.cpp": '#include "models/wan/config.h"\nwan::VaeConfig config;\n',
         "src/models/lora/x_test.cpp": '#include "models/wan/tensor_tables.h"\n',
         "bench/allowed.cpp": '#include "problems/attention.h"\n#include "zoetrope/attention.h"\n',
         "tests/cli/full_test.py": "pass\n" * MOST_LINES,

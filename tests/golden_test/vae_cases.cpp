@@ -148,8 +148,8 @@ std::optional<Shape> encoded_crop(const wan::VaeConfig& config, const io::Safete
   if (!data.contains("encode.moments")) return std::nullopt;
   const TensorView moments = data.tensor("encode.moments");
   const int axis = moments.rank() - 3;  // with a batch of one or without
-  const int64_t spatial = wan::spatial_factor(config);
-  return Shape{wan::temporal_factor(config) * (moments.extent(axis) - 1) + 1, spatial * moments.extent(axis + 1),
+  const int64_t spatial = config.spatial_factor();
+  return Shape{config.temporal_factor() * (moments.extent(axis) - 1) + 1, spatial * moments.extent(axis + 1),
                spatial * moments.extent(axis + 2)};
 }
 

@@ -70,10 +70,9 @@ double distance(const Shared& one, const attention::Strategy& strategy, comm::Co
   job.strategy = strategy;
   const auto context = context_of(one.model, job, one.inputs);
   double error = 0, norm = 0;
-  with_transformer(one.model, job, one.inputs, context, world, [&](wan::Transformer& transformer) {
-    const Tensor velocity = velocity_for(one.model, job, transformer);
+  with_transformer(one.model, job, one.inputs, context, world, [&](wan::Transformer& transformer, IndexRange mine) {
+    const Tensor velocity = velocity_for(one.model, job, mine);
     transformer.forward(one.inputs.latents, {job.timesteps, job.time_index}, velocity);
-    const IndexRange mine = transformer.local_tokens();
     for (int64_t b = 0; b < job.batch && !mine.empty(); ++b) {
       const TensorView ours = velocity.view().select(0, b),
                        whole = one.alone.view().select(0, b).slice(0, mine.begin, mine.end);

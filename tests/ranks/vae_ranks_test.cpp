@@ -73,13 +73,13 @@ std::shared_ptr<const wan::VaeWeights> weights_of(const Case& c, DType dtype) {
   return weights;
 }
 
-int64_t factor(const Case& c) { return wan::spatial_factor(model(c).config); }
+int64_t factor(const Case& c) { return model(c).config.spatial_factor(); }
 
 Tensor input_of(const Case& c) {
   const wan::VaeConfig& config = model(c).config;
   if (c.half == Half::kDecoder) return random_tensor({config.z_dim, c.frames, c.rows, c.width}, 11);
   const int64_t height = factor(c) * c.rows + c.rest;
-  return random_tensor({wan::video_frames(config, c.frames), height, factor(c) * c.width, 3}, 12);
+  return random_tensor({config.video_frames(c.frames), height, factor(c) * c.width, 3}, 12);
 }
 
 // The clip [F, H, W, 3], or the moments [2·z, T, h, w]: on rank 0 the whole of it, put together from all ranks' rows.
@@ -92,7 +92,7 @@ Tensor run(const Case& c, DType dtype, comm::Communicator& ranks) {
   const wan::RowSplit split{ranks.size() > 1 ? &halo : nullptr, rows};
   if (c.half == Half::kDecoder) {
     wan::VaeDecoder decoder(weights_of(c, dtype));
-    Tensor clip(DType::kF32, {wan::video_frames(config, c.frames), factor(c) * c.rows, factor(c) * c.width, 3});
+    Tensor clip(DType::kF32, {config.video_frames(c.frames), factor(c) * c.rows, factor(c) * c.width, 3});
     FrameGather gather(ranks, c.rows, factor(c));
     decoder.decode(
         stream, input,

@@ -9,7 +9,7 @@
 namespace zoetrope::encoders {
 namespace {
 
-// The size that the picture is brought to before it is cropped. The long edge is cut to an integer.
+// The size of the picture after resizing, before it is cropped. The long edge is rounded down.
 io::ImageSize resized_size(const ImageProcessorConfig& config, io::ImageSize own) {
   if (config.size) return {config.size->height, config.size->width};
   if (!config.shortest_edge) return own;
@@ -18,12 +18,12 @@ io::ImageSize resized_size(const ImageProcessorConfig& config, io::ImageSize own
   return {edge, edge * own.width / own.height};
 }
 
-// Where the crop's first row or column lies in the picture: before it, negative, where the picture is smaller.
+// The crop's first row or column in the picture; negative where the picture is smaller.
 int64_t crop_begin(int64_t extent, int64_t crop) {
   return extent >= crop ? (extent - crop) / 2 : -((crop - extent + 1) / 2);
 }
 
-// What a level of one channel becomes: scaled in double, normalised in float32, each rounded on its own.
+// The value of each level of one channel: scaled in double, normalised in float32, each rounded on its own.
 std::array<float, 256> levels(const ImageProcessorConfig& config, size_t channel) {
   std::array<float, 256> values{};
   for (size_t level = 0; level < values.size(); ++level) {

@@ -21,7 +21,7 @@
 
 namespace zoetrope::encoders {
 
-// Rows are the tokens of all pictures, M together, T of each. W stands for the compute dtype.
+// Rows are the tokens of all pictures, M together, T of each. W: the compute dtype.
 struct ClipVision::State {
   std::shared_ptr<const io::WeightSource> source;
   ClipVisionConfig config;
@@ -36,7 +36,7 @@ constexpr const char* kBeforeLayers = "vision_model.pre_layrnorm";  // as the fi
 
 std::string layer_prefix(int64_t layer) { return fmt::format("vision_model.encoder.layers.{}.", layer); }
 
-// One encode(): the tower's state, and what belongs to this call.
+// The state of one encode() call.
 class Pass {
  public:
   Pass(const ClipVisionConfig& config, PartWeights weights, DType dtype, Stream& stream, int64_t pictures)
@@ -96,7 +96,7 @@ class Pass {
   TensorView patches_;  // [pictures · P, pixels of a patch] W
 };
 
-// Row by row of patches; in a patch channel by channel, as the convolution's weights lie.
+// Patches row by row; in a patch channel by channel, like the convolution's weights.
 template <typename Value>
 void Pass::gather_patches(const TensorView& pixels) {
   const int64_t size = config_.patch_size, across = config_.image_size / size, row = config_.image_size;
@@ -114,7 +114,7 @@ void Pass::gather_patches(const TensorView& pixels) {
   });
 }
 
-// x = (class token, patches) + positions, each picture alike; the patches' sums lie in b_.sums.
+// x = (class token, patches) + positions, for each picture; the patch embeddings are in b_.sums.
 template <typename Value>
 void Pass::add_positions(const TensorView& class_token, const TensorView& positions) {
   const int64_t d = config_.hidden_size, tokens = config_.tokens(), patches = config_.patches();

@@ -1,9 +1,9 @@
-// The CLIP vision tower of Wan 2.1 image to video: pixels in, one row a patch and one for the whole picture out, as the
-// transformer's image embedder takes them (wan.md sections 1.6, 7.3). That is the hidden state before the last layer;
-// the last layer, the norm behind it and the projection are in the files and never read.
+// The CLIP vision tower: pixels in, one row per patch and one for the whole picture out (wan.md sections 1.6, 7.3).
+// That is the hidden state before the last layer; the last layer, the norm behind it and the projection are in the
+// files and never read.
 //
-// Weights are read from their source layer by layer and not kept, as the text encoder does it (umt5/umt5.h): a run
-// needs the tower once.
+// Weights are read from their source layer by layer and not kept, like the text encoder's (umt5.h): a run needs the
+// tower once.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class ClipVision {
   const ClipVisionConfig& config() const;
 
   // pixels [n, 3, S, S] F32 contiguous, from clip_pixels() → out [n, tokens, hidden_size] F32 or BF16, contiguous. All
-  // pictures in one pass over the weights. `tick` is called after every layer and may throw to give up. The probe sees
+  // pictures in one pass over the weights. `tick` is called after every layer and may throw to stop. The probe sees
   // "embeddings", "layer.0", ….
   void encode(Stream& stream, const TensorView& pixels, const TensorView& out, const Probe& probe = {},
               const std::function<void()>& tick = {}) const;

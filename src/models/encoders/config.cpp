@@ -13,7 +13,7 @@ namespace {
 
 using io::JsonObject;
 
-// What no plausible model reaches; keeps every product of sizes far inside int64.
+// Limits that no plausible model reaches; they keep every product of sizes far inside int64.
 constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 1000;
 constexpr int64_t kMaxHeads = 1024;
@@ -74,7 +74,7 @@ TextEncoderConfig TextEncoderConfig::from_json(const JsonObject& json) {
   config.d_ff = json.get_between<int64_t>("d_ff", 1, kMaxDim);
   config.num_layers = json.get_between<int64_t>("num_layers", 1, kMaxLayers);
   config.num_heads = json.get_between<int64_t>("num_heads", 1, kMaxHeads);
-  // Half of the buckets are one side's, half of those hold one distance each.
+  // Half of the buckets are for one side, half of those for one distance each.
   config.relative_attention_num_buckets = json.get_between<int64_t>("relative_attention_num_buckets", 4, 4096, 32);
   config.relative_attention_max_distance = json.get_between<int64_t>(
       "relative_attention_max_distance", config.relative_attention_num_buckets / 4 + 1, kMaxDistance, 128);
@@ -89,7 +89,7 @@ ClipVisionConfig ClipVisionConfig::load(const std::filesystem::path& config_json
 }
 
 ClipVisionConfig ClipVisionConfig::from_json(const JsonObject& json) {
-  // The file of the vision half alone, or that of a whole model.
+  // The file of the vision half alone, or of a whole model.
   const bool nested = json.has("vision_config");
   if (nested) json.find_one_of("model_type", {"clip"});
   const JsonObject vision = nested ? json.object("vision_config") : json;
@@ -127,7 +127,7 @@ ImageProcessorConfig ImageProcessorConfig::load(const std::filesystem::path& pre
 }
 
 ImageProcessorConfig ImageProcessorConfig::from_json(const JsonObject& file) {
-  // A CLIPProcessor's file holds the image's part beside the tokenizer's.
+  // A CLIPProcessor's file has the image's part next to the tokenizer's.
   const JsonObject json = file.has("image_processor") ? file.object("image_processor") : file;
   ImageProcessorConfig config;
   json.find_one_of("image_processor_type", {"CLIPImageProcessor", "CLIPImageProcessorFast"});

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kFloat = 4;
 
-// Scratch of an attention that has all its keys at once, at most: they and the values are packed, of several heads (of
-// all samples) at once where keys are few, up to all of them, keys in panels; and every thread has a tile.
+// Scratch of an attention with all its keys in one call, at most: keys and values are packed, for several heads (of all
+// samples) at once where keys are few, up to all heads, in panels of keys; and every thread has a tile.
 size_t packing_scratch_bytes(int64_t heads, int64_t keys, int64_t head_dim, int threads) {
   // The largest tile of tile_size.h: 256 rows and twice 512 keys of weights on AMX are 0.56 MB, their sums,
   // queries and results at a head size of 128 another 0.23 MB.
@@ -24,7 +24,7 @@ size_t booked(int64_t bytes) { return static_cast<size_t>(round_up(bytes, 64)); 
 
 double real(int64_t value) { return static_cast<double>(value); }
 
-// Of the part that is largest.
+// Of the largest part.
 struct Widths {
   int64_t heads, attention, feed_forward;
   Widths(const TextEncoderConfig& config, int parts)
@@ -33,7 +33,7 @@ struct Widths {
         feed_forward(ceil_div(config.d_ff, parts)) {}
 };
 
-// Terms of a patch's product: its pixels.
+// Inner dimension of the patch embedding: the pixels of a patch.
 int64_t patch_terms(const ClipVisionConfig& config) {
   return config.num_channels * config.patch_size * config.patch_size;
 }
@@ -82,10 +82,10 @@ size_t clip_workspace_bytes(const ClipVisionConfig& config, int64_t pictures, DT
   const auto element = static_cast<int64_t>(dtype_size(dtype));
   const int64_t rows = pictures * config.tokens(), d = config.hidden_size, hidden = config.intermediate_size;
   const auto product = [&](int64_t terms) { return kernels::thin_gemm_scratch_bytes(rows, terms, false, threads); };
-  // x, n, q, k, v, o; hidden; sums: see EncoderBlock. And the patches, before there are layers.
+  // x, n, q, k, v, o; hidden; sums: see EncoderBlock. And the patches, before the first layer.
   const size_t values = 6 * booked(rows * d * element) + booked(rows * hidden * element) + booked(rows * d * kFloat) +
                         booked(pictures * config.patches() * patch_terms(config) * element);
-  // Vectors of one product or norm, or of the embeddings, as float32.
+  // Vectors of one matrix multiplication or norm, or of the embeddings, as float32.
   const size_t vectors = booked((config.tokens() + 1) * d * kFloat) + 3 * booked(std::max(d, hidden) * kFloat);
   const size_t ops = std::max(
       {product(d), product(hidden), product(patch_terms(config)),

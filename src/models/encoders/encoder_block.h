@@ -1,5 +1,5 @@
-// What encoders that run once have in common: the buffers that a layer works in, booked together, its matrix products,
-// and the sum that ends both of its halves. Norms, attention and embeddings are each encoder's own.
+// What encoders that run once have in common: the buffers of a layer, booked together, its matrix multiplications, and
+// the sum that ends both of its halves. Norms, attention and embeddings are each encoder's own.
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,22 @@
 
 namespace zoetrope::encoders {
 
-// M rows of width d. A and F are this rank's part of the attention's heads together and of the feed-forward. W stands
-// for the dtype that `weights` computes with.
+// M rows of width d. A and F are this rank's part of all heads together and of the feed-forward. W: the
+// compute dtype of `weights`.
 class EncoderBlock {
  public:
   struct Sizes {
     int64_t rows, width, attention, hidden;  // M, d, A, F
-    size_t workspace_bytes;                  // of everything: what is here, the encoder's own, what ops take
-    size_t buffer_bytes;  // of the matrices of one product, where some cannot be used as they are stored
+    size_t workspace_bytes;                  // of everything: these buffers, the encoder's own, the operations' scratch
+    size_t buffer_bytes;  // of the matrices of one multiplication, where some cannot be used as stored
   };
-  // Books the scratch of an encode() in the enclosing scope. All in one block: piece by piece, and as ops ask for more
-  // and more, there would be gaps that nothing fits into. `sum`: null where this rank has whole layers.
+  // Books the scratch of an encode() in the enclosing scope, in one block: piece by piece there would be gaps that
+  // nothing fits into. `sum`: null where this rank has whole layers.
   EncoderBlock(PartWeights& weights, Stream& stream, PartialSum* sum, const Sizes& sizes);
 
   // F32 weights of a bf16 encoder count as converted.
   void multiply(const TensorView& from, std::span<const kernels::ThinProduct> products);
-  // x += what all parts have in their sums, rounded once.
+  // x += the sum of `sums` over all parts, rounded once.
   void add_sums();
 
   TensorView x;           // [M, d] W: the residual stream

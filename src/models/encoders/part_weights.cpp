@@ -53,7 +53,7 @@ TensorView PartWeights::matrix(std::string_view name_in_table) {
     source_->read(name, out);
     return out;
   }
-  // Rows lie together where all columns are wanted, so a thread's are one piece then.
+  // With all columns, the rows of a thread are contiguous.
   stream_.team().parallel_for(rows.size(), 1, [&](IndexRange mine, int) {
     if (columns.size() == whole[1]) {
       const IndexRange elements{(rows.begin + mine.begin) * whole[1], (rows.begin + mine.end) * whole[1]};

@@ -1,5 +1,5 @@
-// How a model that splits a layer's inner dimension over ranks adds up what each has. Models do not know ranks: they
-// are handed one of these and their share.
+// The sum over ranks for a model that splits the inner dimension of a layer. Models do not know ranks: they are handed
+// one of these and their part.
 #pragma once
 
 #include "zoetrope/tensor.h"

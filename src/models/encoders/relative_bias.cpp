@@ -13,7 +13,7 @@ int64_t relative_position_bucket(int64_t distance, int64_t buckets, int64_t max_
   const int64_t side = distance > 0 ? half : 0;
   const int64_t steps = std::abs(distance);
   if (steps < exact) return side + steps;
-  // float32 as in the reference: the edges of the buckets depend on its rounding.
+  // float32 as in the reference: the borders of the buckets depend on its rounding.
   const float position = std::log(static_cast<float>(steps) / static_cast<float>(exact)) /
                          static_cast<float>(std::log(static_cast<double>(max_distance) / static_cast<double>(exact))) *
                          static_cast<float>(half - exact);

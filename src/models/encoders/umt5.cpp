@@ -28,16 +28,16 @@ std::string layer_prefix(int64_t layer) { return fmt::format("encoder.block.{}."
 
 }  // namespace
 
-// Rows are the real ones of all prompts, one prompt after the other, M together: padding is never computed. W stands
-// for the compute dtype.
+// Rows are the real tokens of all prompts, one prompt after the other, M together: padding is never computed. W: the
+// compute dtype.
 struct TextEncoder::State {
-  // A prompt's part of the rows, and its attention, which sees nothing of the others.
+  // A prompt's rows, and its attention, which is limited to them.
   struct Prompt {
     int64_t first, length;
     std::optional<kernels::FlashAttention> attention;  // none where this rank has no heads
   };
 
-  // What one encode_batch() works in.
+  // The buffers of one encode_batch().
   struct Buffers : EncoderBlock {
     TensorView distances;  // [heads, 2L − 1] F32, L of the longest prompt: others take a window of it
   };
@@ -223,7 +223,7 @@ void TextEncoder::encode_batch(const TensorView& ids, std::span<const int64_t> l
   }
   const auto rows = static_cast<int64_t>(real.size());
   const std::vector<State::Prompt> prompts = s.plan(lengths);
-  // [M, d] to [B, L, d], zeros where nothing real belongs.
+  // [M, d] to [B, L, d], zeros for padding.
   const auto scatter = [&](const TensorView& packed, const TensorView& to) {
     std::memset(to.raw(), 0, to.bytes());
     for (size_t i = 0; i < prompts.size(); ++i) {

@@ -37,7 +37,7 @@ class Module {
   std::array<std::string, kLoraParts> keys_;
 };
 
-// Keys that differ in the number of a layer only, as one: "blocks.*.cross_attn.k_img.alpha (40 keys)".
+// Groups keys that differ only in the number of a layer: "blocks.*.cross_attn.k_img.alpha (40 keys)".
 std::string with_star(const std::string& key) {
   constexpr const char* kDigits = "0123456789";
   for (size_t at = key.find_first_of(kDigits); at != std::string::npos; at = key.find_first_of(kDigits, at)) {
@@ -121,7 +121,7 @@ class Reader {
     }
   }
 
-  // No key is of this model.
+  // No key belongs to this model.
   [[noreturn]] void refuse() const {
     if (file_->tensors().empty()) fail("{}: holds no tensors, and so no LoRA", where_);
     std::vector<std::string> some;
@@ -141,7 +141,7 @@ class Reader {
     const bool kronecker =
         module.any({kKronecker1, kKronecker1A, kKronecker1B, kKronecker2, kKronecker2A, kKronecker2B});
     if (!product && !module[kUpBias].empty())
-      fail("{}: '{}' stands without the lora_A and lora_B that it belongs to", where_, module[kUpBias]);
+      fail("{}: '{}' is without the lora_A and lora_B that it belongs to", where_, module[kUpBias]);
     if (!product && !hadamard && !kronecker && !module[kAlpha].empty()) unmatched_.push_back(module[kAlpha]);
     const double scale = product ? add_product(name, module) : 1;
     if (hadamard) add_hadamard(name, module);
@@ -151,7 +151,7 @@ class Reader {
     if (!module[kBias].empty()) add_whole(names_.bias(name), module[kBias], 1);
   }
 
-  // Of the weight of a module.
+  // The weight of a module.
   struct Target {
     std::string name;
     Shape shape;
@@ -172,7 +172,7 @@ class Reader {
          target.name, target.shape.to_string());
   }
 
-  // What up [rows, rank] and down [rank, columns] multiply to.
+  // The sizes of up [rows, rank] times down [rank, columns].
   struct Extents {
     int64_t rows, columns, rank;
   };
@@ -206,7 +206,7 @@ class Reader {
   double add_product(const std::string& name, const Module& module) {
     const std::string &down = module[LoraPart::kDown], &up = module[LoraPart::kUp];
     if (down.empty() || up.empty()) {
-      fail("{}: '{}' stands without its other half; lora_A and lora_B (lora_down and lora_up) come in pairs", where_,
+      fail("{}: '{}' is without its other half; lora_A and lora_B (lora_down and lora_up) come in pairs", where_,
            down.empty() ? up : down);
     }
     const Target target = target_of(name);
@@ -259,7 +259,7 @@ class Reader {
     return {{"", "", whole}, {shape[0], shape.size() / shape[0], 0}, whole};
   }
 
-  // Without a product among the two there is no rank that alpha could be divided by, and no alpha.
+  // Without a low-rank product there is no rank by which alpha could be divided, and no alpha.
   void add_kronecker(const std::string& name, const Module& module) {
     using enum LoraPart;
     const Factor first = factor_of(name, module[kKronecker1], module[kKronecker1A], module[kKronecker1B]);

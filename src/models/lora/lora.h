@@ -1,4 +1,4 @@
-// A LoRA file as changes of one transformer's tensors: keys matched, ranks and shapes held against the model's, values
+// A LoRA file as changes of the tensors in a table: keys matched, ranks and shapes compared with the model's, values
 // checked. The changes are added where weights are read (io/merged_source.h); nothing here touches the model's values.
 #pragma once
 
@@ -15,19 +15,19 @@ namespace zoetrope::lora {
 struct Lora {
   std::filesystem::path file;
   double strength = 1;
-  int64_t tensors = 0;                       // of the model that it changes
-  int64_t least_rank = 0, largest_rank = 0;  // 0: no product among its changes
+  int64_t tensors = 0;                       // that it changes
+  int64_t least_rank = 0, largest_rank = 0;  // 0: no low-rank product
   int64_t scratch_elements = 0;              // see io::merge_scratch_elements: the most of any of its changes
   std::vector<std::string> warnings;         // sentences: keys that are left out, by name
   io::WeightDeltas deltas;                   // of strength 0: none
 };
 
-// Reads and checks the file: every value that is used is looked at once. `strength` multiplies every change. Throws
+// Reads and checks the file: every value that is used is checked once. `strength` multiplies every change. Throws
 // Error where no key names a tensor of `tensors` (a LoRA of another model), where a part is missing or does not fit in
 // shape or rank, and where a value or a factor (strength times alpha / rank) is not finite in float32.
 Lora open_lora(const std::filesystem::path& file, double strength, const io::TensorTable& tensors);
 
-// Adds a LoRA's changes behind those that are there.
+// Appends a LoRA's changes.
 void append(io::WeightDeltas& to, const io::WeightDeltas& more);
 
 }  // namespace zoetrope::lora

@@ -12,10 +12,10 @@ namespace {
 constexpr std::string_view kWeight = ".weight", kBiasEnd = ".bias";
 constexpr std::string_view kModulation = "modulation";  // as the original code calls them all
 
-// Of an adapter that a trainer did not name: "to_q.lora_A.default.weight".
+// The name of an adapter that a trainer did not name: "to_q.lora_A.default.weight".
 constexpr std::string_view kDefaultAdapter = ".default";
 
-// What stands before a module's name. The last, nothing, is DiffSynth's.
+// Prefixes of a module's name. The last, none, is DiffSynth's.
 constexpr std::string_view kPrefixes[] = {
     "transformer.", "base_model.model.", "diffusion_model.", "model.diffusion_model.", "lora_unet_", "lycoris_", ""};
 
@@ -78,7 +78,7 @@ std::string with_underscores(std::string name) {
   return name;
 }
 
-// Of a tensor: without ".weight" or ".bias".
+// A tensor's name without ".weight" or ".bias".
 std::string module_name(std::string_view name) {
   if (!cut_end(name, kWeight)) cut_end(name, kBiasEnd);
   return std::string(name);

@@ -14,7 +14,7 @@ class CfgCache final : public StepCache {
   StepDecision decide(int64_t step, double, double) override {
     const int64_t turn = turning_step();
     const bool late = step >= turn;
-    // Of two experts only the low-noise one is cached, from its first full step on.
+    // With two experts only the low-noise one is cached, after its first full step.
     const int64_t first_full = count_.two_experts() ? count_.first_expert : 0;
     const bool cached = step > first_full && step >= begin_ && step < end_ && (step - begin_) % settings_.interval != 0;
     if (!cached) return {};
@@ -31,7 +31,7 @@ class CfgCache final : public StepCache {
     if (settings_.height >= kLarge) return static_cast<int64_t>(static_cast<double>(count_.steps) * kLargeShare);
     return count_.steps - (count_.two_experts() ? 1 : 2);
   }
-  // From when on the high frequencies count more.
+  // The step from which the high frequencies get more weight.
   int64_t turning_step() const { return count_.two_experts() ? count_.first_expert : count_.steps / 2; }
 
   const StepCount count_;

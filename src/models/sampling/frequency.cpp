@@ -35,7 +35,7 @@ std::vector<double> low_pass_row(int64_t size, int64_t cutoff) {
   return row;
 }
 
-// Of a real transform along the width there are ⌊width/2⌋ + 1 frequencies, of the one along the height all.
+// A real transform has ⌊width/2⌋ + 1 frequencies along the width, and all along the height.
 FrequencyFilter::FrequencyFilter(int64_t height, int64_t width)
     : height_(height),
       width_(width),

@@ -1,4 +1,4 @@
-// Low and high frequencies of frames, for the unconditional branch that the CFG cache makes of the conditional one:
+// Low and high frequencies of frames, for the unconditional branch that the CFG cache derives from the conditional one:
 //   v_u ≈ irfft2(rfft2(v_c) + (low·L + high·(1 − L))·rfft2(v_u′ − v_c′)),  L the low quarter of the frequencies,
 // over height and width of each frame. Fourier transforms are linear and L is the same at f and −f, so that is
 //   v_c + high·D + (low − high)·P_h D P_w,  D = v_u′ − v_c′,

@@ -32,7 +32,7 @@ double multistep_level(const SolverConfig& config, int64_t index) {
   if (given(config)) return given_level<double>(config, static_cast<size_t>(index));
   const int64_t n = config.steps;
   const double last = 1.0 / static_cast<double>(config.num_train_timesteps);
-  // DPMSolver++ of today still has the grid that UniPC left behind.
+  // Today's DPMSolver++ still has the grid that UniPC no longer has.
   const bool from_one = config.kind == SolverKind::kUniPC && config.grid == SigmaGrid::kFromOne;
   return from_one ? linspace(1.0, last, n + 1, index) : 1.0 - linspace(1.0, last, n + 1, n - index);
 }
@@ -81,11 +81,11 @@ NoiseLevels multistep_levels(const SolverConfig& config) {
 
 NoiseLevels flow_match_euler_levels(const SolverConfig& config) {
   const auto train = static_cast<double>(config.num_train_timesteps);
-  // The reference shifts its table when it is made, in float32, takes the ends from there, and shifts again.
+  // The reference shifts its table in float32 when it builds it, takes both ends from there, and shifts again.
   const auto low = static_cast<double>(shifted(config.shift, 1.0f / static_cast<float>(config.num_train_timesteps)));
   NoiseLevels levels;
   for (int64_t i = 0; i < config.steps; ++i) {
-    // What is given is float32 from the start, the grid float64.
+    // Given levels are float32 from the start, the grid is float64.
     const float sigma =
         given(config)
             ? shifted(config.shift, given_level<float>(config, static_cast<size_t>(i)))

@@ -60,7 +60,7 @@ void TorchGenerator::randn(std::span<float> out) {
   }
   std::generate(out.begin(), out.end(), [this] { return uniform(); });
   for (size_t i = 0; i + kBlock <= out.size(); i += kBlock) box_muller(&out[i]);
-  // The last sixteen are drawn anew, over part of the last full block, from the uniforms after all others.
+  // The last sixteen are drawn again, over part of the last full block, from the uniforms after all others.
   if (out.size() % kBlock != 0) block(&out[out.size() - kBlock]);
 }
 
@@ -75,7 +75,7 @@ void TorchGenerator::randn(std::span<BFloat16> out) {
     std::transform(values, values + kBlock, &out[begin], to_bfloat16);
   };
   for (size_t i = 0; i + kBlock <= out.size(); i += kBlock) store(i);
-  // Here the remainder draws no uniforms of its own before the last sixteen are drawn anew.
+  // Here the remainder draws no uniforms of its own before the last sixteen are drawn again.
   if (out.size() % kBlock != 0) store(out.size() - kBlock);
 }
 

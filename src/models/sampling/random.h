@@ -1,4 +1,4 @@
-// The noise that a seed stands for: torch.randn on PyTorch's CPU generator, value for value up to the last bits of log
+// The noise of a seed: torch.randn on PyTorch's CPU generator, value for value up to the last bits of log
 // and cos. Not for the CUDA generator, whose values depend on the launch geometry.
 #pragma once
 

@@ -15,7 +15,7 @@ class SenCache final : public StepCache {
 
   StepDecision decide(int64_t step, double time, double moved) override {
     if (step == 0 || step == count_.first_expert || retained(step)) return compute(time);
-    // Distances to the last full step, and yet added up: a step counts all that came before it once more, so the sum
+    // Distances to the last full step are added up: each step counts all earlier movement again, so the sum
     // grows faster than the distance.
     moved_ += moved + std::abs(time - time_);
     if (settings_.threshold > 0 && moved_ <= settings_.threshold && skipped_ < settings_.max_skips) {

@@ -1,6 +1,5 @@
-// How a denoising run walks from noise to a clip: the noise levels it visits and the step between two of them. Pure
-// arithmetic on one process; the ranks of a run hold equal latents or do the same step on their part, as it is
-// elementwise.
+// From noise to a clip: the noise levels of a run and the step between two of them. Pure arithmetic in one process; it
+// is elementwise, so ranks have equal latents or step their own part.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Step caches: which denoising steps need not run the whole model, because their result can be had from an earlier
-// step's at a small error. Here stands what decides it, as pure arithmetic on numbers: no tensors, no model, no ranks.
-// What is reused, and how, is the denoising loop's. Fed alike, two deciders decide alike.
+// Step caches: which denoising steps need not run the whole model, because an earlier step's result is close enough.
+// This is the decision alone, as pure arithmetic on numbers: no tensors, no model, no ranks. The denoising loop reuses
+// the results. Two caches with equal inputs decide equally.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ enum class StepWork : uint8_t {
   kFull,             // runs the model
   kReuseResidual,    // embedding and head only: what all blocks together added at the last full step is added again
   kReuseVelocity,    // nothing: the last full step's velocity, guidance applied
-  kConditionalOnly,  // the conditional branch; the unconditional one is made from it and the last full step's
+  kConditionalOnly,  // the conditional branch; the unconditional one is derived from it and the last full step
 };
 
-// What a cache wants to know of a step beyond its number: how far something has moved.
+// What a cache needs to know of a step besides its number: how far something has moved.
 enum class StepDistance : uint8_t {
   kNone,
   kTimeEmbedding,   // mean |e − e′| / mean |e′| of the time embedding, e′ at the step before
@@ -45,7 +45,7 @@ class StepCache {
  public:
   virtual ~StepCache() = default;
   virtual std::string name() const = 0;
-  virtual StepWork reuse() const = 0;  // what its steps do that are not full
+  virtual StepWork reuse() const = 0;  // the work of its steps that are not full
   virtual StepDistance distance() const { return StepDistance::kNone; }
   // Steps come in order, each once; step 0 begins a new run. `time` is the timestep over num_train_timesteps, from 1 to
   // 0. `moved` is distance(), anything where that is kNone or no step has been full yet.
@@ -58,7 +58,7 @@ class StepCache {
 struct MagCacheSettings {
   std::vector<double> ratios;  // conditional and unconditional in turn, [2n] for n steps; resampled where n ≠ N
   double threshold = 0.12;     // of the errors added up since the last full step; 0: no step is skipped
-  int64_t max_skips = 2;       // after one another
+  int64_t max_skips = 2;       // in a row
   double retention = 0.2;      // share of each expert's steps, from its first, that always run
 };
 // Of models with two experts that nothing else was published for.
@@ -84,7 +84,7 @@ std::unique_ptr<StepCache> make_tea_cache(const StepCount& count, const TeaCache
 // moved further than the threshold.
 struct SenCacheSettings {
   double threshold = 0.1;  // of the movements added up since the last full step; 0: no step is skipped
-  int64_t max_skips = 3;   // after one another
+  int64_t max_skips = 3;   // in a row
   double retention = 0.3;  // share of steps, from the first, that always run
   double tail = 0.1;       // and of the last
 };
@@ -94,7 +94,7 @@ std::unique_ptr<StepCache> make_sen_cache(const StepCount& count, const SenCache
 // Quality", 2024: the difference of the two branches changes slowly, its low frequencies early in a run and its high
 // ones late.
 struct CfgCacheSettings {
-  int64_t interval = 5;  // every so many steps a full one; 1: all are full
+  int64_t interval = 5;  // of full steps; 1: all are full
   double boost = 0.2;    // what one of the two weights is above 1
   int64_t height = 480;  // of the video in pixels: from 720 on fewer of the last steps are cached
 };

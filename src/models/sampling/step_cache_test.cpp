@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "models/wan/published_caches.h"
+#include "models/sampling/published_caches.h"
 
 namespace zoetrope::sampling {
 namespace {
@@ -25,7 +25,7 @@ std::string pattern(StepCache& cache, int64_t steps, const std::function<double(
 
 std::string mag_pattern(const char* model, StepCount count, const std::function<void(MagCacheSettings&)>& change = {}) {
   MagCacheSettings settings;
-  const wan::PublishedRatios* published = wan::published_ratios(model);
+  const PublishedRatios* published = published_ratios(model);
   settings.ratios.assign(published->ratios.begin(), published->ratios.end());
   settings.threshold = published->threshold;
   if (change) change(settings);
@@ -132,7 +132,7 @@ TEST(TeaCache, ThresholdZeroNeverSkips) {
 // The polynomial of a published model, highest power first, at one change.
 TEST(TeaCache, PolynomialOfThe14BModel) {
   TeaCacheSettings settings;
-  settings.coefficients = wan::published_coefficients("wan2.1_t2v_14b")->embedding;
+  settings.coefficients = published_coefficients("wan2.1_t2v_14b")->embedding;
   const double d = 0.2;
   const double change = -5784.54975374 * std::pow(d, 4) + 5449.50911966 * std::pow(d, 3) - 1811.16591783 * d * d +
                         256.27178429 * d - 13.02252404;

@@ -16,9 +16,9 @@ class TeaCache final : public StepCache {
     return settings_.retention_steps ? StepDistance::kTimeProjection : StepDistance::kTimeEmbedding;
   }
 
-  // The embedding depends on the timestep alone, so the branches would decide alike: one decision is for both.
+  // The embedding depends on the timestep alone, so both branches share one decision.
   StepDecision decide(int64_t step, double, double moved) override {
-    // The other expert's residual means nothing to this one, and its time embedding is another.
+    // The other expert's residual and time embedding cannot be used for this one.
     const bool first = step == 0 || step == count_.first_expert;
     if (first || retained(step)) {
       change_ = 0;

@@ -34,7 +34,7 @@ class UniPC final : public Solver {
   }
 
  private:
-  // What both halves of a step share, from level s to level t: x_t = ratio·x − scale·(m0 + …).
+  // The common part of predictor and corrector, from level s to level t: x_t = ratio·x − scale·(m0 + …).
   struct Span {
     float h, ratio, scale;
     Span(float s, float t) : h(log_snr(t) - log_snr(s)), ratio(t / s), scale((1.0f - t) * std::expm1(-h)) {}
@@ -51,7 +51,7 @@ class UniPC final : public Solver {
            config_.disable_corrector.end();
   }
 
-  // Replaces the sample by what the last step would have given, had it known the clean sample predicted now.
+  // Replaces the sample by the result of the last step with the clean sample that is predicted now.
   void correct(int64_t index, std::span<float> sample) const {
     const auto i = static_cast<size_t>(index);
     const Span span(sigmas_[i - 1], sigmas_[i]);

@@ -14,7 +14,7 @@ namespace {
 
 using io::JsonObject;
 
-// What no plausible model reaches; keeps every product of sizes far inside int64.
+// Limits that no plausible model reaches; they keep every product of sizes far inside int64.
 constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 1000;
 constexpr int64_t kMaxHeads = 1024;
@@ -76,7 +76,7 @@ std::vector<bool> read_flags(const JsonObject& json, const std::string& key) {
   return flags;
 }
 
-// What may stand for a component of a pipeline. Classes of one line compute the same from the same files.
+// The classes that a component of a pipeline may have. Classes of one line compute the same from the same files.
 struct KnownComponent {
   std::string_view name, library;
   std::vector<std::string_view> classes;
@@ -156,12 +156,26 @@ TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
   return config;
 }
 
+std::string_view TransformerConfig::published_name(int64_t experts, int64_t short_edge) const {
+  constexpr int64_t kText = 16, kImage = 36;  // channels that the model takes: latents; with mask and condition
+  constexpr int64_t kLarge = 720;             // pixels
+  if (vace() || pos_embed_seq_len) return {};
+  const bool text = in_channels == kText && !image_dim;
+  if (text && experts == 1 && num_layers == 30 && inner_dim() == 1536) return "wan2.1_t2v_1.3b";
+  if (num_layers != 40 || inner_dim() != 5120) return {};
+  if (text) return experts == 1 ? "wan2.1_t2v_14b" : "wan2.2_t2v_a14b";
+  if (in_channels != kImage) return {};
+  if (experts == 2) return image_dim ? "" : "wan2.2_i2v_a14b";
+  if (!image_dim) return {};
+  return short_edge >= kLarge ? "wan2.1_i2v_14b_720p" : "wan2.1_i2v_14b_480p";
+}
+
 void require_supported(const TransformerConfig& config, const std::string& where) {
   for (const auto& [key, given] : {std::pair("added_kv_proj_dim", config.added_kv_proj_dim.has_value()),
                                    std::pair("pos_embed_seq_len", config.pos_embed_seq_len.has_value())}) {
     if (given && !config.image_dim) fail("{}: {} needs an image_dim, but there is none", where, key);
   }
-  // What the keys of an image are made from are rows of the embedder, which are as wide as the model.
+  // Keys of an image are computed from rows of the embedder, which are as wide as the model.
   if (config.added_kv_proj_dim.value_or(config.inner_dim()) != config.inner_dim()) {
     fail("{}: added_kv_proj_dim is {}, but must be num_attention_heads × attention_head_dim = {}", where,
          *config.added_kv_proj_dim, config.inner_dim());
@@ -205,7 +219,7 @@ VaeConfig VaeConfig::from_json(const JsonObject& json) {
   if (!json.get<std::vector<double>>("attn_scales", {}).empty()) {
     fail("{}: attn_scales must be empty: attention outside the middle block is not supported", json.where());
   }
-  // The factors are what the layers do; a file that says otherwise would give videos of another size.
+  // The layers decide the factors; a file that says otherwise would give videos of another size.
   const auto steps = std::count(config.temporal_downsample.begin(), config.temporal_downsample.end(), true);
   const int64_t temporal = int64_t{1} << steps;
   const int64_t spatial = (int64_t{1} << (config.dim_mult.size() - 1)) * config.patch_size;
@@ -243,7 +257,7 @@ SchedulerConfigFile SchedulerConfigFile::from_json(const JsonObject& json) {
   json.require_switch("thresholding", false);
   config.solver_order = json.get_between<int64_t>("solver_order", 1, 2, 2);
   if (config.class_name == "DPMSolverMultistepScheduler") {
-    // lower_order_final and euler_at_final decide nothing here: the last step goes to 0, which is of order 1 always.
+    // lower_order_final and euler_at_final have no effect: the last step goes to 0, which is always of order 1.
     json.find_one_of("algorithm_type", {"dpmsolver++"});
     config.solver_type = json.find_one_of("solver_type", {"midpoint"});
     json.require_switch("use_lu_lambdas", false);

@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace zoetrope::io {
@@ -48,6 +49,11 @@ struct TransformerConfig {
   int64_t patch_output_dim() const { return out_channels * patch_volume(); }              // per token
   int64_t control_input_dim() const { return vace_in_channels * patch_volume(); }         // per token
   bool vace() const { return !vace_layers.empty(); }
+  // Which published model this is, as configs/ spells it: "wan2.1_t2v_14b", … Empty where it is none of those for which
+  // settings of step caches were published. The two I2V 2.1 checkpoints differ only in the size they were trained for:
+  // the shorter edge of the video in pixels tells, so that a portrait counts as its landscape does (maxdiffusion: the
+  // height).
+  std::string_view published_name(int64_t experts, int64_t short_edge) const;
   // Of the model and, VACE, of the control stream.
   int64_t block_count() const { return num_layers + static_cast<int64_t>(vace_layers.size()); }
 
@@ -75,6 +81,12 @@ struct VaeConfig {
   int64_t patch_size = 1;  // null in the file: 1
   int64_t scale_factor_temporal = 4;
   int64_t scale_factor_spatial = 8;
+
+  int64_t temporal_factor() const;  // of the layers, as scale_factor_temporal of a file: 4
+  int64_t spatial_factor() const;   // 8 or 16
+  // A clip of F frames becomes 1 + ⌊(F−1)/temporal_factor⌋ latent frames; left-over frames are dropped.
+  int64_t latent_frames(int64_t video_frames) const;
+  int64_t video_frames(int64_t latent_frames) const;
 
   static VaeConfig load(const std::filesystem::path& config_json);
   static VaeConfig from_json(const io::JsonObject& json);

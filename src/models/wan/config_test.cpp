@@ -222,6 +222,39 @@ TEST(PipelineConfig, RefusesComponentsOfOtherClasses) {
   EXPECT_EQ(refusal_with<PipelineConfig>(pipeline_json(), "safety_checker", {nullptr, nullptr}), "");
 }
 
+TransformerConfig text_to_video(int64_t layers, int64_t heads) {
+  TransformerConfig config;
+  config.num_layers = layers;
+  config.num_attention_heads = heads;
+  config.attention_head_dim = 128;
+  config.in_channels = 16;
+  return config;
+}
+
+TEST(PublishedModel, IsKnownByConfiguration) {
+  const TransformerConfig small = text_to_video(30, 12), large = text_to_video(40, 40);
+  EXPECT_EQ(small.published_name(1, 480), "wan2.1_t2v_1.3b");
+  EXPECT_EQ(large.published_name(1, 720), "wan2.1_t2v_14b");
+  EXPECT_EQ(large.published_name(2, 480), "wan2.2_t2v_a14b");
+  TransformerConfig image = large;
+  image.in_channels = 36;
+  EXPECT_EQ(image.published_name(2, 480), "wan2.2_i2v_a14b");
+  EXPECT_EQ(image.published_name(1, 480), "");  // 2.1 has image tokens
+  image.image_dim = 1280;
+  EXPECT_EQ(image.published_name(1, 480), "wan2.1_i2v_14b_480p");
+  EXPECT_EQ(image.published_name(1, 704), "wan2.1_i2v_14b_480p");
+  EXPECT_EQ(image.published_name(1, 720), "wan2.1_i2v_14b_720p");
+  image.pos_embed_seq_len = 514;  // first and last frame
+  EXPECT_EQ(image.published_name(1, 720), "");
+  TransformerConfig vace = large;
+  vace.vace_layers = {0, 5};
+  EXPECT_EQ(vace.published_name(1, 480), "");
+  EXPECT_EQ(text_to_video(2, 4).published_name(1, 480), "");
+  TransformerConfig ti2v = text_to_video(30, 24);
+  ti2v.in_channels = 48;
+  EXPECT_EQ(ti2v.published_name(1, 704), "");
+}
+
 TEST(Golden, EveryRecordedFolderParses) {
   int folders = 0;
   for (const auto& entry : fs::directory_iterator(kPipelines)) {

@@ -13,7 +13,7 @@ namespace {
 
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
 
-// All prompts; those whose length is not known have the most that fit.
+// All prompts; those of unknown length have the maximum.
 double prompts_flop(const encoders::TextEncoderConfig& config, const RunSize& size) {
   std::vector<int64_t> lengths = size.prompt_tokens;
   lengths.resize(static_cast<size_t>(size.prompts), size.text_rows);
@@ -23,7 +23,7 @@ double prompts_flop(const encoders::TextEncoderConfig& config, const RunSize& si
 }
 
 void add_decoding(planner::Work& work, const VaeConfig& config, const RunSize& size, int64_t frames) {
-  const int64_t spatial = spatial_factor(config), rows = size.height / spatial, columns = size.width / spatial;
+  const int64_t spatial = config.spatial_factor(), rows = size.height / spatial, columns = size.width / spatial;
   work.vae_element_bytes = size_of(size.vae);
   if (size.vae_tiling && decodes_in_tiles(config, {config.z_dim, frames, rows, columns})) {
     work.vae_flop = tiled_decode_flops(config, frames, rows, columns);
@@ -34,7 +34,7 @@ void add_decoding(planner::Work& work, const VaeConfig& config, const RunSize& s
   work.vae_rows = rows;
 }
 
-// What is encoded before denoising. What is decoded in tiles is encoded in tiles, so rows are shared alike.
+// Encoding before denoising. It uses tiles where decoding does, so rows are shared in the same way.
 void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunSize& size) {
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, configs.vae.in_channels});
   for (const int64_t frames : encoded_clips(configs, size))
@@ -48,7 +48,7 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
 }  // namespace
 
 planner::Work work(const ModelConfigs& configs, const RunSize& size) {
-  // Both experts are alike, and one works at a time.
+  // Both experts have the same sizes, and one works at a time.
   const TransformerConfig& config = configs.experts.front();
   const planner::Workload held = workload(configs, size, {});
   planner::Work work;
@@ -68,15 +68,15 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.latent_bytes = work.tokens * config.patch_output_dim() * work.element_bytes;
 
   work.text_flop = prompts_flop(configs.text_encoder, size);
-  // Of the table of all tokens' vectors a prompt reads its own rows alone.
+  // A prompt reads only its own rows of the embedding table.
   const encoders::TextEncoderConfig& text = configs.text_encoder;
-  const int64_t table = text.vocab_size * text.d_model * size_of(configs.stored_text_encoder);
+  const int64_t table = text.vocab_size * text.d_model * size_of(configs.stored.text_encoder);
   work.text_weights = held.text.weights.stored - planner::Bytes(table);
   work.text_element_bytes = size_of(size.text_encoder);
   if (configs.mapped) work.text_read = work.text_weights;  // a layer at a time, each where it is needed
   for (const planner::Workload::Expert& expert : held.experts) work.weights_read += expert.weights.stored;
   work.weights_read += held.vae.weights.stored;
-  add_decoding(work, configs.vae, size, latent_frames(configs.vae, size.frames));
+  add_decoding(work, configs.vae, size, configs.vae.latent_frames(size.frames));
   add_conditions(work, configs, size);
   return work;
 }

@@ -7,10 +7,10 @@
 
 namespace zoetrope::wan {
 
-// Operations as this engine executes them: the prompts' keys and values are made before denoising and not counted (8.6
-// TFLOP for both 14 B experts and two prompts, on every device alike), and of the decoder's convolutions no tap that
-// falls on the zeros around a frame (vae_decode_flops: 599 TFLOP for 720 × 1280 × 81, where the dense count that others
-// quote is 639). `name` is left to people, `steps` to the options: the result has 1.
+// Operations as this engine executes them: the prompts' keys and values are computed before denoising and not counted
+// (8.6 TFLOP for both 14 B experts and two prompts, on every device alike), and of the decoder's convolutions no tap
+// that falls on the zeros around a frame (vae_decode_flops: 599 TFLOP for 720 × 1280 × 81, where the dense count that
+// others quote is 639). `name` is left to people, `steps` to the options: the result has 1.
 planner::Work work(const ModelConfigs& configs, const RunSize& size);
 
 }  // namespace zoetrope::wan

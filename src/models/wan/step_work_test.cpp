@@ -98,7 +98,7 @@ TEST(StepWork, IsThatOfTheFiveBillionModel) {
 TEST(StepWork, OfTheDecoderIsLessThanTheDenseCount) {
   const VaeConfig vae;
   for (const auto& [height, width, quoted] : {std::tuple{720, 1280, 639e12}, std::tuple{480, 832, 275e12}}) {
-    const double dense = vae_decoder_dense_flop(vae, latent_frames(vae, 81), height / 8, width / 8);
+    const double dense = vae_decoder_dense_flop(vae, vae.latent_frames(81), height / 8, width / 8);
     EXPECT_NEAR(dense, quoted, 0.01 * quoted);
     const planner::Work executed = work(model_14b(), video(height, width));
     EXPECT_LT(executed.vae_flop, 0.95 * dense);

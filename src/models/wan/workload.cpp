@@ -20,7 +20,7 @@ using planner::Bytes;
 using planner::WeightBytes;
 
 constexpr int64_t kFloat = 4;
-// Of a thread: tiles of attention, rows of a convolution.
+// Per thread: tiles of attention, rows of a convolution.
 constexpr int64_t kKernelScratch = int64_t{4} << 20;
 
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
@@ -34,9 +34,9 @@ WeightBytes weights_of(const io::TensorTable& table, DType stored) {
 
 // ---- transformer ----
 
-// Tensors whose forms so many threads make at once: the modulation of all blocks, which there is once, and the widest
-// of the blocks'.
-int64_t widest_forms(const TransformerConfig& config, int threads) {
+// Elements of the tensors that `threads` threads pack at the same time: the modulation of all blocks, which exists
+// once, and the widest of the blocks.
+int64_t widest_packed(const TransformerConfig& config, int threads) {
   const int64_t d = config.inner_dim();
   return 6 * d * d + (threads - 1) * std::max(3 * d * d, config.ffn_dim * d);
 }
@@ -45,12 +45,12 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
                                     int64_t branches, int64_t tokens, int rank_threads) {
   planner::Workload::Expert expert;
   const io::TensorTable table = transformer_tensors(config);
-  expert.weights = weights_of(table, configs.stored_transformer);
+  expert.weights = weights_of(table, configs.stored.transformer);
   expert.weights.held = Bytes(transformer_weight_bytes(table, size.transformer));
-  const int64_t widest = widest_forms(config, size.threads);
-  expert.weights.in_flight = Bytes(widest) * size_of(configs.stored_transformer);
+  const int64_t widest = widest_packed(config, size.threads);
+  expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);
   if (configs.merge_scratch > 0) {
-    // The sum of what is stored and what is added is made in a buffer, as formulas are.
+    // The sum of the stored weight and its change is computed in a buffer, like formulas.
     if (configs.mapped) expert.weights.in_flight += Bytes(widest) * kFloat;
     expert.weights.in_flight += Bytes(configs.merge_scratch) * (kFloat * size.threads);
   }
@@ -72,8 +72,8 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // ---- VAE ----
 
-// In the VAE's dtype. An enlarging convolution is kept as four of 2×2 taps, one for each pixel of a cell: sums of
-// weights, which bf16 does not hold exactly.
+// In the VAE's dtype. An upsampling convolution is stored as four of 2×2 taps, one for each pixel of a cell: sums of
+// weights, which bf16 cannot represent exactly.
 Bytes held_by_decoder(const VaeConfig& config, DType dtype) {
   Bytes bytes(io::held_bytes(vae_decoder_tensors(config), dtype));
   constexpr int64_t kCells = 4, kCellTaps = 4;
@@ -87,8 +87,8 @@ Bytes held_by_decoder(const VaeConfig& config, DType dtype) {
 }
 
 bool in_tiles(const VaeConfig& config, const RunSize& size) {
-  const int64_t spatial = spatial_factor(config);
-  const Shape latents{config.z_dim, latent_frames(config, size.frames), size.height / spatial, size.width / spatial};
+  const int64_t spatial = config.spatial_factor();
+  const Shape latents{config.z_dim, config.latent_frames(size.frames), size.height / spatial, size.width / spatial};
   return size.vae_tiling && decodes_in_tiles(config, latents);
 }
 
@@ -96,18 +96,18 @@ io::TensorTable tensors_of(const VaeConfig& config, VaeParts part) {
   return part == VaeParts::kDecoder ? vae_decoder_tensors(config) : vae_encoder_tensors(config);
 }
 
-// Of a convolution's weights as float32, as they are with bf16 while it runs.
+// A convolution's weights as float32, into which bf16 weights are widened while it runs.
 Bytes widest_tensor(const io::TensorTable& table) {
   Bytes widest;
   for (const io::TensorSpec& spec : table) widest = std::max(widest, Bytes(spec.shape.size()) * kFloat);
   return widest;
 }
 
-// Of a rank that codes pictures (or tiles) of this size.
+// For a rank that encodes or decodes pictures (or tiles) of this size.
 Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here, int64_t height,
                       int64_t width, VaeParts part) {
   const VaeConfig& config = configs.vae;
-  const int64_t own = ceil_div(height / spatial_factor(config), sharers);  // of the part with the most rows
+  const int64_t own = ceil_div(height / config.spatial_factor(), sharers);  // of the part with the most rows
   const size_t frames = sharers > 1 ? vae_workspace_bytes(config, height, width, size.vae, part, IndexRange{0, own})
                                     : vae_workspace_bytes(config, height, width, size.vae, part);
   Bytes bytes(static_cast<int64_t>(frames + vae_attention_scratch_bytes(config, height, width, part)));
@@ -116,17 +116,17 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
   return bytes;
 }
 
-// Float32 files are let go tensor by tensor; what has to be converted or made up is kept until all is there.
+// Float32 files are released tensor by tensor; converted or computed weights are kept until all are loaded.
 Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs) {
-  const bool in_place = configs.mapped && configs.stored_vae == DType::kF32;
+  const bool in_place = configs.mapped && configs.stored.vae == DType::kF32;
   return widest_tensor(table) * 2 + (in_place ? Bytes() : Bytes(io::held_bytes(table, DType::kF32)));
 }
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here) {
   const VaeConfig& config = configs.vae;
   planner::Workload::Vae vae;
-  const int64_t spatial = spatial_factor(config);
-  vae.weights = weights_of(vae_tensors(config), configs.stored_vae);
+  const int64_t spatial = config.spatial_factor();
+  vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
   vae.weights.held = held_by_decoder(config, size.vae);
   vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs);
   const bool tiled = in_tiles(config, size);
@@ -137,7 +137,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   vae.output = frame * size.frames_waiting;
   if (tiled) {
     vae.output += Bytes(static_cast<int64_t>(
-        tiled_decode_bytes(config, latent_frames(config, size.frames), size.height / spatial, size.width / spatial)));
+        tiled_decode_bytes(config, config.latent_frames(size.frames), size.height / spatial, size.width / spatial)));
   }
   vae.kept = frame / kFloat * size.kept_frame_bytes * size.frames;
   return vae;
@@ -151,7 +151,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   if (encoded_clips(configs, size).empty()) return conditions;
   const VaeConfig& config = configs.vae;
   const io::TensorTable table = vae_encoder_tensors(config);
-  conditions.weights = weights_of(vae_tensors(config), configs.stored_vae);
+  conditions.weights = weights_of(vae_tensors(config), configs.stored.vae);
   conditions.weights.held = Bytes(io::held_bytes(table, size.vae));
   conditions.weights.in_flight = in_flight(table, configs);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
@@ -166,10 +166,10 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   }
   conditions.workspace +=
       Bytes(size.height * size.width * pixel_channels(config, config.in_channels)) * kFloat;  // a frame
-  // The moments, the mean before and after its rows are put together, and both halves of a controlled video.
+  // The moments, the mean before and after its rows are gathered, and both halves of a control video.
   constexpr int64_t kMade = 6;
   conditions.making = Bytes(cells) * (config.z_dim * kFloat * kMade);
-  // A first frame, and the input that it is part of; what stands beside the latents is counted with them.
+  // A first frame, and the input that it is part of; the conditions next to the latents are counted with them.
   if (configs.experts.front().in_channels == config.z_dim && size.image)
     conditions.made = Bytes(cells_of_frame + cells) * config.z_dim * kFloat;
   if (!configs.image_encoder) return conditions;
@@ -177,11 +177,11 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   constexpr int64_t kMostPictures = 2;
   const auto bytes = [](size_t count) { return Bytes(static_cast<int64_t>(count)); };
   conditions.image_weights =
-      weights_of(encoders::clip_vision_tensors(tower, encoders::ClipTensors::kUsed), configs.stored_image_encoder);
+      weights_of(encoders::clip_vision_tensors(tower, encoders::ClipTensors::kUsed), configs.stored.image_encoder);
   conditions.image_weights.in_flight =
-      bytes(configs.mapped ? encoders::clip_mapped_bytes(tower, configs.stored_image_encoder)
+      bytes(configs.mapped ? encoders::clip_mapped_bytes(tower, configs.stored.image_encoder)
                            : encoders::clip_buffer_bytes(tower, DType::kF32));
-  if (configs.mapped && configs.stored_image_encoder != DType::kF32)
+  if (configs.mapped && configs.stored.image_encoder != DType::kF32)
     conditions.image_weights.in_flight += bytes(encoders::clip_buffer_bytes(tower, DType::kF32));
   conditions.image_workspace = bytes(encoders::clip_workspace_bytes(tower, kMostPictures, DType::kF32, size.threads)) +
                                Bytes(kKernelScratch) * size.threads;
@@ -194,7 +194,7 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
                                                int rank_threads) {
   const encoders::TextEncoderConfig& config = configs.text_encoder;
   planner::Workload::TextEncoder text;
-  text.weights = weights_of(encoders::text_encoder_tensors(config), configs.stored_text_encoder);
+  text.weights = weights_of(encoders::text_encoder_tensors(config), configs.stored.text_encoder);
   std::vector<int64_t> lengths = size.prompt_tokens;
   lengths.resize(static_cast<size_t>(size.prompts), size.text_rows);
   encoders::TextEncoderUse use;
@@ -208,7 +208,7 @@ planner::Workload::TextEncoder text_encoder_of(const ModelConfigs& configs, cons
   use.threads = use.parts == 1 ? size.threads : rank_threads;
   text.workspace = Bytes(static_cast<int64_t>(encoders::text_encoder_workspace_bytes(config, use)));
   const size_t in_flight = configs.mapped
-                               ? encoders::text_encoder_mapped_bytes(config, configs.stored_text_encoder, use.parts)
+                               ? encoders::text_encoder_mapped_bytes(config, configs.stored.text_encoder, use.parts)
                                : encoders::text_encoder_buffer_bytes(config, size.text_encoder, use.parts);
   text.weights.in_flight = Bytes(static_cast<int64_t>(in_flight));
   return text;
@@ -241,9 +241,9 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
                            int ranks_here) {
   planner::Workload w;
   const TransformerConfig& config = configs.experts.front();
-  const int64_t spatial = spatial_factor(configs.vae);
+  const int64_t spatial = configs.vae.spatial_factor();
   const int64_t frame_cells = (size.height / spatial) * (size.width / spatial);
-  const int64_t cells = (latent_frames(configs.vae, size.frames) + size.reference_images) * frame_cells;
+  const int64_t cells = (configs.vae.latent_frames(size.frames) + size.reference_images) * frame_cells;
   const int64_t tokens = cells / config.patch_volume();
   const int64_t branches = std::max<int64_t>(1, size.prompts / layout.data);
   const int64_t shard = ceil_div(tokens, layout.of_sequence().ranks());
@@ -255,7 +255,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.keeps_transformer = size.keeps_transformer;
   w.keeps_vae = size.keeps_vae;
   w.program = Bytes(size.program_bytes);
-  // Latents, their noise, what UniPC remembers of two steps, the velocity; what stands beside the latents in the
+  // Latents, their noise, UniPC's history of two steps, the velocity; the conditions next to the latents in the
   // model's input, and that input; the control video; the rows of the prompts.
   constexpr int64_t kLatents = 8;
   const int64_t condition = config.in_channels - configs.vae.z_dim;

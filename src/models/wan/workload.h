@@ -14,31 +14,33 @@
 
 namespace zoetrope::wan {
 
-// Configs of a model, and the dtype that most of each component's weights are stored as (those of the
-// published 2.1 folders, unless the files say otherwise).
+// The dtype that most of each component's weights are stored as: those of the published 2.1 folders, unless the files
+// say otherwise.
+struct StoredDTypes {
+  DType transformer = DType::kF32, text_encoder = DType::kF32, vae = DType::kF32, image_encoder = DType::kF32;
+};
+
+// The configs of a model and how its weights are read.
 struct ModelConfigs {
   std::vector<TransformerConfig> experts;
   encoders::TextEncoderConfig text_encoder;
   VaeConfig vae;
   std::optional<encoders::ClipVisionConfig> image_encoder;
-  DType stored_transformer = DType::kF32;
-  DType stored_text_encoder = DType::kF32;
-  DType stored_vae = DType::kF32;
-  DType stored_image_encoder = DType::kF32;
+  StoredDTypes stored;
   bool mapped = true;  // files are; formulas fill buffers
-  // Elements beside a weight of the transformer to which changes are added while it is read, of a thread; 0: to none.
+  // Further elements per thread while a LoRA is added to a weight of the transformer; 0: without LoRA.
   int64_t merge_scratch = 0;
 };
 
 struct RunSize {
   int64_t height = 0, width = 0, frames = 0;  // of the video
-  bool image = false;                         // a picture is given to a model that can do without
+  bool image = false;                         // a picture is given to a model for which it is optional
   int64_t inputs_bytes = 0;                   // of a process: pictures and videos as they were read
-  int64_t prompts = 1;                        // 2 with guidance: as many branches
+  int64_t prompts = 1;                        // 2 with guidance: one per branch
   int64_t text_rows = 512;                    // of a prompt's conditioning
   int64_t image_rows = 0;                     // of a prompt's image; 0: what the published encoder makes
   int64_t reference_images = 0;               // VACE: each takes a latent frame before the video's
-  int64_t timesteps = 0;                      // different ones in a step; 0: one for each prompt
+  int64_t timesteps = 0;                      // different values in a step; 0: one per prompt
   bool keeps_residual = false;                // step caches: of the transformer's blocks
   bool keeps_latents = false;                 // a copy of the latents
   bool branches_apart = false;                // guidance branches go through the blocks one after another

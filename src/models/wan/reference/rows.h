@@ -54,7 +54,7 @@ class Parameters {
   ThreadTeam& team_;
 };
 
-// softmax(scale·q·kᵀ + bias)·v, head by head; the features of a head stand together. bias(head, query, key) may be
+// softmax(scale·q·kᵀ + bias)·v, head by head; the features of a head are adjacent. bias(head, query, key) may be
 // empty.
 struct Attention {
   const Rows& q;

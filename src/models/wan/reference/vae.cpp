@@ -9,8 +9,8 @@
 namespace zoetrope::wan::reference {
 namespace {
 
-// [C, T, H, W] with a margin of zeros: `past` frames before, one pixel on every side. One long line per channel, so
-// that a tap of a convolution is the line moved by a constant.
+// [C, T, H, W] with a margin of zeros: `past` frames before, one pixel on every side. One long row per channel, so
+// that a tap of a convolution is the row shifted by a constant.
 template <typename Real>
 struct Volume {
   static constexpr int64_t kPast = 2, kMargin = 1;
@@ -201,7 +201,7 @@ class Coder {
   }
 
   // The shortcuts (wan.md section 4.3), index by index. On the way up every value is copied into a cell of the larger
-  // picture; of the first frame only the cell's last frame is there.
+  // picture; of the first frame only the cell's last frame exists.
   Clip copies(const ShortcutLayout& cut, const Clip& x) const {
     const int64_t repeats = cut.large * cut.time * cut.space * cut.space / x.channels;
     Clip out(cut.large, (x.frames - 1) * cut.time + 1, x.height * cut.space, x.width * cut.space);
@@ -266,7 +266,7 @@ template <typename Real>
 Tensor encode(const VaeConfig& config, const Parameters& parameters, const TensorView& video,
               const VaeRounding& rounding) {
   const CoderLayout layout = encoder_layout(config);
-  const int64_t p = config.patch_size, frames = video_frames(config, latent_frames(config, video.extent(0)));
+  const int64_t p = config.patch_size, frames = config.video_frames(config.latent_frames(video.extent(0)));
   Volume<Real> input(video.extent(3) * p * p, frames, video.extent(1) / p, video.extent(2) / p);
   input.fill([&](int64_t k, int64_t t, int64_t y, int64_t x) {
     return element(video, t, y * p + k % p, x * p + k / p % p, k / (p * p));

@@ -18,7 +18,7 @@ void Transformer::State::run_block(const BlockCall& block) {
   });
 }
 
-// LN(x), then modulated or affine, as the operand of the next product, rounded to W.
+// LN(x), then modulated or affine, as the operand of the next multiplication, rounded to W.
 void Transformer::State::normalise(const TensorView& x_rows, const Affine& affine, const TensorView& out) const {
   const auto row = [&](const TensorView& v) { return v ? v.reshape({1, 1, v.extent(0)}) : v; };
   kernels::layer_norm(stream, {.x = one_sample(x_rows),
@@ -75,7 +75,7 @@ void Transformer::State::add_gated(const char* span_name, const TensorView& n, c
   });
 }
 
-// One sample's tokens [M, d] as heads; turned by the positions of `rotate` where that is given.
+// One sample's tokens [M, d] as heads; rotated by the positions of `rotate` where that is given.
 void Transformer::State::write_heads(const TensorView& from, const TensorView& weight, const Chunk* rotate,
                                      std::span<const HeadSlot> slots) const {
   const auto table = [&](const Tensor& whole) {

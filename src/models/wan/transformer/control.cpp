@@ -1,6 +1,6 @@
-// VACE's second residual stream (wan.md section 3): begun from the control video and the embedded latents, led through
-// blocks of its own, each of which leaves a hint that the model's stream takes up. The streams take turns, so that one
-// hint is alive at a time: the one that the model's block before it waits for.
+// VACE's second residual stream (wan.md section 3): it starts from control video and embedded latents and passes
+// through blocks of its own, each of which gives a hint that is added to the model's stream. The streams alternate, so
+// that one hint exists at a time: the one that the model's current block needs.
 #include <cstring>
 #include <string>
 

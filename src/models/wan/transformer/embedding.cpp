@@ -1,4 +1,4 @@
-// What stands before the blocks and after them: latents to tokens, timesteps to modulations, tokens to velocity
+// Before and after the blocks: latents to tokens, timesteps to modulations, tokens to velocity
 // (wan.md sections 2.1, 2.3 and 2.5).
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/transformer/patchify.h"
@@ -48,8 +48,8 @@ void Transformer::State::embed_time(const Timesteps& of, const Probe& probe) {
   observe(probe, "timestep_proj", proj);
 }
 
-// As above but for the roundings. Weights of W may be multiplied by operands of W alone; so what the operand's rounding
-// takes away is multiplied, too.
+// As above, without roundings. Weights of W can only be multiplied by operands of W, so the rounding error of the
+// operand is multiplied, too.
 Transformer::TimeEmbedding Transformer::State::embed_time_in_float(const Timesteps& of) {
   const trace::Span span(stream.lane(), "time embedding");
   timesteps = static_cast<int64_t>(of.values.size());
@@ -72,7 +72,7 @@ Transformer::TimeEmbedding Transformer::State::embed_time_in_float(const Timeste
   return {temb, proj};
 }
 
-// What all blocks and the head are moved and scaled by: their tables plus the time embedding, for every timestep.
+// Shifts, scales and gates of all blocks and the head: their tables plus the time embedding, for every timestep.
 void Transformer::State::modulate() {
   const trace::Span span(stream.lane(), "modulation");
   const auto add = [&](const TensorView& table, const TensorView& added, const TensorView& out) {  // all [R, d] F32

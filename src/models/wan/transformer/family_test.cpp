@@ -95,14 +95,14 @@ TEST_P(EveryClass, KeepsWhatTheBlocksAddAndReusesIt) {
     const std::string last = "block." + std::to_string(model.config.num_layers - 1);
     comm::run_ranks(1, [&](comm::Communicator& rank) {
       testing::with_transformer(
-          model, job, inputs, context_of(model, job, inputs), rank, [&](Transformer& transformer) {
+          model, job, inputs, context_of(model, job, inputs), rank, [&](Transformer& transformer, IndexRange mine) {
             std::map<std::string, Tensor> seen;
             const Probe see = [&](std::string_view name, const TensorView& value) {
               if (value.contiguous()) seen[std::string(name)] = golden::clone(value);
             };
             const Timesteps times(job.timesteps, job.time_index);
             const auto forward = [&](const Tensor& latents, std::span<const Blocks> blocks) {
-              Tensor velocity = testing::velocity_for(model, job, transformer);
+              Tensor velocity = testing::velocity_for(model, job, mine);
               seen.clear();
               transformer.forward(latents, times, velocity, see, blocks);
               return velocity;
@@ -133,23 +133,24 @@ TEST(Transformer, SamplesMayReuseAlone) {
   const std::vector<Blocks> keep(2, Blocks::kComputeAndKeep), mixed{Blocks::kReuse, Blocks::kCompute};
   const Tensor other = testing::waves(inputs.latents.shape(), 0.11f);
   comm::run_ranks(1, [&](comm::Communicator& rank) {
-    testing::with_transformer(model, job, inputs, context_of(model, job, inputs), rank, [&](Transformer& transformer) {
-      const auto forward = [&](const Tensor& latents, std::span<const Blocks> blocks) {
-        Tensor velocity = testing::velocity_for(model, job, transformer);
-        transformer.forward(latents, job.timesteps, velocity, {}, blocks);
-        return velocity;
-      };
-      forward(inputs.latents, keep);
-      const Tensor computed = forward(other, {}), first = forward(other, mixed);
-      const auto sample = [](const Tensor& all, int64_t b) { return all.view().slice(0, b, b + 1); };
-      EXPECT_FALSE(same_bytes(sample(first, 0), sample(computed, 0)));
-      EXPECT_TRUE(same_bytes(sample(first, 1), sample(computed, 1)));
-      const std::vector<Blocks> reuse(2, Blocks::kReuse);
-      EXPECT_TRUE(same_bytes(sample(forward(other, reuse), 0), sample(first, 0)));
-      const std::vector<Blocks> one{Blocks::kCompute, Blocks::kLeaveOut};
-      EXPECT_TRUE(same_bytes(sample(forward(other, one), 0), sample(computed, 0)));
-      EXPECT_TRUE(same_bytes(forward(other, {}), computed));
-    });
+    testing::with_transformer(
+        model, job, inputs, context_of(model, job, inputs), rank, [&](Transformer& transformer, IndexRange mine) {
+          const auto forward = [&](const Tensor& latents, std::span<const Blocks> blocks) {
+            Tensor velocity = testing::velocity_for(model, job, mine);
+            transformer.forward(latents, job.timesteps, velocity, {}, blocks);
+            return velocity;
+          };
+          forward(inputs.latents, keep);
+          const Tensor computed = forward(other, {}), first = forward(other, mixed);
+          const auto sample = [](const Tensor& all, int64_t b) { return all.view().slice(0, b, b + 1); };
+          EXPECT_FALSE(same_bytes(sample(first, 0), sample(computed, 0)));
+          EXPECT_TRUE(same_bytes(sample(first, 1), sample(computed, 1)));
+          const std::vector<Blocks> reuse(2, Blocks::kReuse);
+          EXPECT_TRUE(same_bytes(sample(forward(other, reuse), 0), sample(first, 0)));
+          const std::vector<Blocks> one{Blocks::kCompute, Blocks::kLeaveOut};
+          EXPECT_TRUE(same_bytes(sample(forward(other, one), 0), sample(computed, 0)));
+          EXPECT_TRUE(same_bytes(forward(other, {}), computed));
+        });
   });
 }
 
@@ -158,17 +159,18 @@ TEST(Transformer, ShowsTheTimeEmbeddingOfEveryValue) {
   const Job job;
   const Inputs inputs(model, job);
   comm::run_ranks(1, [&](comm::Communicator& rank) {
-    testing::with_transformer(model, job, inputs, context_of(model, job, inputs), rank, [&](Transformer& transformer) {
-      std::map<std::string, Tensor> seen;
-      const Probe see = [&](std::string_view name, const TensorView& value) {
-        seen[std::string(name)] = golden::clone(value);
-      };
-      transformer.forward(inputs.latents, job.timesteps, testing::velocity_for(model, job, transformer), see);
-      const Transformer::TimeEmbedding shown = transformer.embed_time(job.timesteps);
-      EXPECT_TRUE(same_bytes(shown.temb, seen.at("temb")));
-      EXPECT_TRUE(same_bytes(shown.timestep_proj, seen.at("timestep_proj")));
-      EXPECT_EQ(shown.temb.shape(), Shape({2, model.config.inner_dim()}));
-    });
+    testing::with_transformer(
+        model, job, inputs, context_of(model, job, inputs), rank, [&](Transformer& transformer, IndexRange mine) {
+          std::map<std::string, Tensor> seen;
+          const Probe see = [&](std::string_view name, const TensorView& value) {
+            seen[std::string(name)] = golden::clone(value);
+          };
+          transformer.forward(inputs.latents, job.timesteps, testing::velocity_for(model, job, mine), see);
+          const Transformer::TimeEmbedding shown = transformer.embed_time(job.timesteps);
+          EXPECT_TRUE(same_bytes(shown.temb, seen.at("temb")));
+          EXPECT_TRUE(same_bytes(shown.timestep_proj, seen.at("timestep_proj")));
+          EXPECT_EQ(shown.temb.shape(), Shape({2, model.config.inner_dim()}));
+        });
   });
 }
 
@@ -193,7 +195,7 @@ TEST(Transformer, TheTimeEmbeddingOfStepCachesIsFloat32) {
     const Inputs inputs(model, job);
     comm::run_ranks(1, [&](comm::Communicator& rank) {
       testing::with_transformer(model, job, inputs, context_of(model, job, inputs), rank,
-                                [&](Transformer& transformer) {
+                                [&](Transformer& transformer, IndexRange) {
                                   const std::vector<float> near{901.0f, 900.99f};
                                   const Transformer::TimeEmbedding shown = transformer.embed_time(near);
                                   ASSERT_EQ(shown.temb.dtype(), DType::kF32);
@@ -280,7 +282,7 @@ TEST(Control, RefusesWhatDoesNotFit) {
     const std::vector<float> values(scales, 1.0f);
     comm::run_ranks(1, [&](comm::Communicator& rank) {
       testing::with_transformer(model, job, inputs, context_of(model, job, inputs), rank,
-                                [&](Transformer& transformer) {
+                                [&](Transformer& transformer, IndexRange) {
                                   try {
                                     transformer.set_control(control, values);
                                     ADD_FAILURE() << word;

@@ -1,6 +1,6 @@
-// What a Transformer is made of: its buffers and the steps of a forward, each in the file of its role: embedding.cpp
-// what stands before and after the blocks, block.cpp a block, control.cpp VACE's second stream, transformer.cpp their
-// order. Private to this folder.
+// The state of a Transformer: its buffers and the steps of a forward, one file per part: embedding.cpp has what comes
+// before and after the blocks, block.cpp a block, control.cpp VACE's second stream, transformer.cpp their order.
+// Private to this folder.
 #pragma once
 
 #include <algorithm>
@@ -24,9 +24,9 @@ namespace zoetrope::wan {
 enum ModulationRow : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2, kModulationRows };
 enum HeadRow : int64_t { kHeadShift, kHeadScale, kHeadRows };
 
-// Some tokens of one sample.
+// Consecutive tokens of one sample.
 struct Chunk {
-  int64_t sample, place;  // of all, and in the group of samples that is computed
+  int64_t sample, place;  // index of all, and in the group of samples that is computed
   int64_t begin, end;
   int64_t rows() const { return end - begin; }
 };
@@ -36,7 +36,7 @@ inline TensorView one_sample(const TensorView& rows) {
   return {rows.raw(), rows.dtype(), {1, rows.extent(0), rows.extent(1)}, {0, rows.stride(0), 1}};
 }
 
-// A block where it runs: its weights, its number (of its modulation and keys) and the stream that it adds to.
+// One run of a block: its weights, its index (of its modulation and keys) and the stream that it adds to.
 struct BlockCall {
   const TransformerBlockWeights& weights;
   size_t index;
@@ -44,8 +44,8 @@ struct BlockCall {
   TensorView x;  // [G, S, d] of these samples
 };
 
-// The residual stream is the only tensor that a whole block is written to; everything between lives for a chunk of
-// tokens. W stands for the model dtype, M for a chunk's rows.
+// Only the residual stream spans all tokens of a block; every other buffer is for one chunk of tokens. W: the model's
+// dtype, M: rows of a chunk.
 struct Transformer::State {
   State(std::shared_ptr<const TransformerWeights> shared, Stream& rank_stream)
       : weights(std::move(shared)), stream(rank_stream), config(weights->config), dtype(weights->dtype) {}
@@ -123,7 +123,7 @@ struct Transformer::State {
   TensorView operand(int64_t m, int64_t width) const {  // [M, width], rows apart
     return {buffers.operand.view().raw(), buffers.operand.dtype(), {m, width}, {width + kOperandPadding, 1}};
   }
-  // The part-th of tensors [M, width] W side by side in the chunk's wide memory.
+  // The part-th of several tensors [M, width] W in the chunk's wide buffer.
   TensorView wide_part(int64_t part, int64_t m, int64_t width) const {
     const int64_t bytes = part * m * width * static_cast<int64_t>(dtype_size(dtype));
     return {buffers.wide.data<std::byte>() + bytes, dtype, {m, width}};
@@ -170,7 +170,7 @@ struct Transformer::State {
   int64_t most_timesteps = 0;
   int64_t timesteps = 0;                // values of this forward
   std::span<const int32_t> time_index;  // of this forward
-  std::vector<HeadSlot> chunk_slots;    // of the tensor that is written; kept, so that a step allocates nothing
+  std::vector<HeadSlot> chunk_slots;    // of the tensor that is written; reused, so that a step allocates nothing
 };
 
 }  // namespace zoetrope::wan

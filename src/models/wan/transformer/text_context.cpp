@@ -12,10 +12,10 @@ namespace zoetrope::wan {
 
 namespace {
 
-// Of the image embedder's norms; the config's eps is that of the blocks.
+// For the image embedder's norms; the config's eps is for the blocks.
 constexpr float kImageNormEps = 1e-5f;
 
-// Rows [M, K] in the model dtype, converted in scratch memory where they are in another.
+// Rows [M, K] in the model's dtype, converted in scratch memory where needed.
 TensorView in_dtype(Stream& stream, const TensorView& rows, DType dtype) {
   if (rows.dtype() == dtype) return rows;
   const TensorView converted = stream.scratch().tensor(dtype, rows.shape());
@@ -107,7 +107,7 @@ void TextContext::join(Stream& stream, const Probe& probe) {
   const size_t items = weights_->blocks.size() + 1;
   std::unique_lock lock(mutex_);
   while (done_items_ < items && !failure_) {
-    // Every block reads the embedding, so nobody takes one before it is there.
+    // Every block reads the embedding, so no block is taken before it is computed.
     const bool can_take = next_item_ == 0 || (next_item_ < items && done_items_ > 0);
     if (!can_take) {
       changed_.wait(lock);
@@ -204,7 +204,7 @@ void TextContext::project(Stream& stream, size_t block) {
 
 namespace {
 
-// Rows of all sources; they are alike but for what they are made from.
+// Rows of all sources; they differ only in what they are computed from.
 int64_t all_rows(const TransformerConfig& config, const ContextRows& rows) {
   return rows.text + (config.image_dim ? rows.image : 0);
 }
@@ -224,10 +224,10 @@ int64_t text_context_making_bytes(const TransformerConfig& config, int64_t batch
   const auto as_operand = [&](int64_t width) {
     return operand == dtype ? 0 : (width + kOperandPadding) * size_of(operand);
   };
-  // Of a row: as it comes, converted, and hidden; an image's also with its position and after each norm.
+  // Per row: as given, converted, and hidden; for an image also with its position and after each norm.
   const int64_t text = (config.text_dim + d) * element + std::max(as_operand(config.text_dim), as_operand(d));
   const int64_t picture = (4 * image + d) * element + as_operand(image);
-  // Of a block's keys before their norm.
+  // A block's keys before their norm.
   const int64_t keys = d * element + as_operand(d);
   const int64_t image_rows = config.image_dim ? rows.image : 0;
   return batch * all_rows(config, rows) * d * element +

@@ -1,7 +1,7 @@
 // Keys and values of a prompt for the cross-attention of every block: they depend on the text and, where the model
 // looks at an image, on the image alone, so they are computed once per prompt and kept. One object serves all ranks of
-// a process that denoise the same samples, and they compute it together: each rank that joins takes blocks until none
-// is left.
+// a process that denoise the same samples. They compute it together: each rank that joins takes blocks until none is
+// left.
 #pragma once
 
 #include <condition_variable>
@@ -23,22 +23,22 @@ namespace zoetrope::wan {
 
 class TextContext {
  public:
-  // text [B, L, text_dim] F32 or BF16. `key_lengths` [B] or empty: how many of its rows of each sample cross-attention
-  // looks at (the reference looks at all of them, zero rows included). image, for models with an image_dim and only for
+  // text [B, L, text_dim] F32 or BF16. `key_lengths` [B] or empty: the number of rows per sample that cross-attention
+  // uses (the reference uses all of them, zero rows included). image, for models with an image_dim and only for
   // them: rows of the image encoder [B or 1, S, image_dim] F32 or BF16, 1 where all samples share them; a model with
   // position embeddings takes its images' rows in one or in several pieces, [n, pos_embed_seq_len / n, image_dim] of a
   // sample. Text and image must stay until join() has returned on every rank.
   TextContext(std::shared_ptr<const TransformerWeights> weights, const TensorView& text,
               std::span<const int64_t> key_lengths = {}, const TensorView& image = {});
 
-  // Computes what is left to compute, with the caller's threads, and returns when all of it is there. Any rank may
-  // call, in any order; when one fails, the others fail with its message. The probe sees "text_embedding" [B, L, d] and
-  // "image_embedding" [B or 1, S, d] where this rank computed them.
+  // Computes blocks that no rank has taken yet, with the caller's threads, and returns when all blocks are finished.
+  // Any rank may call, in any order; when one fails, the others fail with its message. The probe sees "text_embedding"
+  // [B, L, d] and "image_embedding" [B or 1, S, d] where this rank computed them.
   void join(Stream& stream, const Probe& probe = {});
 
   int64_t batch() const { return batch_; }
-  // What a query attends one after the other, each with a softmax of its own, the results added: the text, then the
-  // image where the model has keys for it. (Where it has none the image's rows stand before the text's, in one source.)
+  // Sources of keys, each with its own softmax, whose results are added: the text, then the image where the model has
+  // keys for it. (Where it has none, the image's rows come before the text's in one source.)
   size_t sources() const { return sources_.size(); }
   int64_t rows(size_t source) const { return sources_[source].rows; }
   std::span<const int64_t> key_lengths(size_t source) const { return sources_[source].key_lengths; }
@@ -52,7 +52,7 @@ class TextContext {
  private:
   struct Source {
     int64_t batch = 0;                 // that of the prompt, or 1: the same for all samples
-    int64_t rows = 0;                  // of a sample
+    int64_t rows = 0;                  // per sample
     std::vector<int64_t> key_lengths;  // [batch] or empty
     Tensor embedding;                  // [batch, rows, d]; freed when the last block is done
     Tensor memory;                     // [blocks, 2, batch, rows, d]
@@ -83,7 +83,7 @@ struct ContextRows {
   int64_t text = 0;
   int64_t image = 0;  // of the image encoder; 0: the model looks at none
 };
-// Bytes that a context of so many samples holds, an image of their own each; beside them while it is made, on a rank.
+// Bytes of a context of `batch` samples, each with its own image; and the further bytes per rank while it is computed.
 int64_t text_context_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype);
 int64_t text_context_making_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype);
 

@@ -50,7 +50,7 @@ void Transformer::State::plan_cross() {
   }
 }
 
-// The blocks, or what they added to x when they ran last.
+// Runs the blocks, or adds their stored result to x.
 void Transformer::State::pass_blocks(IndexRange samples, Blocks what, const Probe& probe) {
   if (what == Blocks::kLeaveOut) return;
   if (what == Blocks::kCompute) return run_blocks(samples, probe);
@@ -62,7 +62,7 @@ void Transformer::State::pass_blocks(IndexRange samples, Blocks what, const Prob
   kernels::gated_add(stream, x, kept, minus, kept);
 }
 
-// Every block on samples that attention takes together. VACE: the control stream's blocks in between, each right after
+// Every block on one attention group of samples. VACE: the control stream's blocks in between, each right after
 // the block that its hint follows.
 void Transformer::State::run_blocks(IndexRange samples, const Probe& probe) {
   if (config.vace()) begin_control(samples, probe);
@@ -90,8 +90,6 @@ Transformer::Transformer(Transformer&&) noexcept = default;
 
 const TransformerConfig& Transformer::config() const { return state_->config; }
 DType Transformer::dtype() const { return state_->dtype; }
-IndexRange Transformer::local_tokens() const { return state_->tokens; }
-
 void Transformer::prepare(const Shape& latent, int64_t batch, attention::ContextAttention& attention,
                           const TransformerExtras& extras) {
   State& s = *state_;

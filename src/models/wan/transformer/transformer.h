@@ -5,10 +5,10 @@
 //
 // Order of calls:
 //   auto weights = TransformerWeights::load(config, std::make_shared<io::Weights>(checkpoint), DType::kBF16);
-//   Transformer transformer(weights, stream);             // a rank
-//   transformer.prepare({F, H, W}, batch, attention);     // a resolution: the workspace is booked here
-//   transformer.set_context(context);                     // a prompt, with its image where the model looks at one
-//   transformer.forward(latents, timesteps, velocity);    // a denoising step: allocates nothing
+//   Transformer transformer(weights, stream);             // per rank
+//   transformer.prepare({F, H, W}, batch, attention);     // per resolution: books the workspace
+//   transformer.set_context(context);                     // per prompt, with its image for models that take one
+//   transformer.forward(latents, timesteps, velocity);    // per denoising step: allocates nothing
 #pragma once
 
 #include <cstdint>
@@ -39,29 +39,29 @@ struct TokenGrid {
 // `latent` is {F, H, W} in latent cells; sizes that the patch does not divide are refused.
 TokenGrid token_grid(const TransformerConfig& config, const Shape& latent);
 
-// The noise levels of a forward: few values, each made into one set of modulations, and who has which. Tokens of one
-// sample may differ (TI2V: the first frame is clean and has 0, all others have the step's value).
+// The noise levels of a forward: a few values, one set of modulations per value, and an index from samples or tokens to
+// values. Tokens of one sample may differ (TI2V: the first frame is clean and has 0, all others the step's value).
 struct Timesteps {
   std::span<const float> values;  // the scheduler's
-  // Into `values`: [B] of each sample, [B, N] of each of its tokens (all, not the rank's own), or empty: sample b has
-  // values[b]. Tokens of one value that follow one another are computed together, so long runs cost nothing.
+  // Into `values`: [B] per sample, [B, N] per token (all tokens, not the rank's own), or empty: sample b has values[b].
+  // Consecutive tokens of one value are computed together, so long runs cost nothing.
   std::span<const int32_t> index;
 
   Timesteps(std::span<const float> all, std::span<const int32_t> of = {}) : values(all), index(of) {}
   Timesteps(const std::vector<float>& all, std::span<const int32_t> of = {}) : values(all), index(of) {}
 };
 
-// What a forward does between embedding and head, for a sample. x is the rank's part of the residual stream.
+// What a forward does for one sample between embedding and head. x is the rank's part of the residual stream.
 enum class Blocks : uint8_t {
   kCompute,
-  kComputeAndKeep,  // and keeps x after − x before
-  kReuse,           // x += what was kept last, in place of all blocks: nothing is computed, nothing exchanged
-  kLeaveOut,        // nothing: what is written for the sample means nothing
+  kComputeAndKeep,  // and stores x after − x before
+  kReuse,           // x += the difference stored last, instead of all blocks: no compute, no communication
+  kLeaveOut,        // nothing: the sample's output is undefined
 };
 
-// What a run needs beyond the plain case; booked only where it is asked for.
+// What a run needs beyond the simplest case; memory is booked only for what is set.
 struct TransformerExtras {
-  int64_t timesteps = 0;        // most values of a forward; 0: as many as samples
+  int64_t timesteps = 0;        // most values of a forward; 0: one per sample
   bool keeps_residual = false;  // for Blocks other than kCompute: [B, S_local, d] of dtype()
 };
 
@@ -75,34 +75,33 @@ class Transformer {
   DType dtype() const;  // of the residual stream, and of what forward() writes
 
   // For `batch` samples of latent size {F, H, W}. `attention` was planned for F·H·W/patch tokens, the config's heads
-  // and head_dim, dtype(), and a batch that divides this one: so many samples go through the blocks together, the
-  // groups one after another. It must outlive the next prepare(). Books all memory that forward() uses.
+  // and head_dim, dtype(), and a batch that divides this one: the samples go through the blocks in groups of that
+  // size. It must outlive the next prepare(). Books all memory that forward() uses.
   void prepare(const Shape& latent, int64_t batch, attention::ContextAttention& attention,
                const TransformerExtras& extras = {});
-  IndexRange local_tokens() const;  // attention's
 
-  // The prompt. Every rank of the process that shares the context calls this; they divide the blocks' projections
-  // among themselves (see TextContext). Exact: keys and values depend on nothing but the prompt.
+  // The prompt. Every rank of the process that shares the context calls this; they share the blocks' projections (see
+  // TextContext). Exact, because keys and values depend on the prompt alone.
   void set_context(std::shared_ptr<TextContext> context, const Probe& probe = {});
   // For a rank on its own; arguments as of TextContext.
   void set_context(const TensorView& text, std::span<const int64_t> key_lengths = {}, const Probe& probe = {},
                    const TensorView& image = {});
 
   // VACE, before forward() and again after prepare(): latents [B, vace_in_channels, Fc, H, W] F32, the same on each
-  // rank, Fc ≤ F; frames that they lack are control tokens of zero. scales [len(vace_layers)]: how much of each hint is
-  // added. Both views must stay as long as forward() is called.
+  // rank, Fc ≤ F; control tokens of missing frames are zero. scales [len(vace_layers)]: the weight of each hint. Both
+  // views must stay valid while forward() is called.
   void set_control(const TensorView& latents, std::span<const float> scales);
 
   // latents [B, C_in, F, H, W] F32, whole, the same on each rank; velocity_tokens [B, S_local, pt·ph·pw·C_out] of
-  // dtype(), channel fastest; see unpatchify(). `blocks` [B], or empty: kCompute; samples that attention takes together
-  // must have the same, and all ranks too. The probe sees the local tokens, of one group of samples at a time between
+  // dtype(), channel fastest; see unpatchify(). `blocks` [B], or empty: kCompute; samples of one attention group
+  // must have the same, on all ranks. The probe sees the local tokens, of one group of samples at a time between
   // embedding and head: "patch_embedding", "temb", "timestep_proj" (both a row for each of the timesteps' values),
   // "block.0", …, "proj_out"; of VACE "vace_patch_embedding", "vace.0.control", "vace.0.hint", ….
   void forward(const TensorView& latents, const Timesteps& timesteps, const TensorView& velocity_tokens,
                const Probe& probe = {}, std::span<const Blocks> blocks = {});
 
-  // The time embedding alone, which a step cache decides by: float32 whatever dtype() is, as the caches' curves were
-  // fitted to it. From one step to the next it moves by less than bf16 rounds. Valid until the next call.
+  // The time embedding alone, for the decisions of step caches: float32 whatever dtype() is, because the caches' curves
+  // were fitted to it and it moves by less than bf16 rounds between steps. Valid until the next call.
   struct TimeEmbedding {
     TensorView temb;           // [V, d] F32, V the timesteps' values
     TensorView timestep_proj;  // [V, 6d] F32

@@ -116,7 +116,7 @@ TEST(Transformer, RecordsEveryOperationOnce) {
     Transformer transformer(model.weights, stream);
     transformer.prepare(job.latent, job.batch, attention);
     transformer.set_context(inputs.text);
-    transformer.forward(inputs.latents, job.timesteps, testing::velocity_for(model, job, transformer));
+    transformer.forward(inputs.latents, job.timesteps, testing::velocity_for(model, job, attention.tokens()));
   });
   trace.write(folder / "t.json");
   const std::string text = file_bytes(folder / "t.json");

@@ -110,10 +110,10 @@ inline attention::ContextAttention plan_attention(const Model& model, const Job&
                          job.strategy, rank, stream);
 }
 
-// body(a transformer that is ready for forward()) on this rank.
+// body(a transformer that is ready for forward(), this rank's tokens) on this rank.
 inline void with_transformer(const Model& model, const Job& job, const Inputs& inputs,
                              const std::shared_ptr<TextContext>& context, comm::Communicator& rank,
-                             const std::function<void(Transformer&)>& body) {
+                             const std::function<void(Transformer&, IndexRange)>& body) {
   Stream stream(1);
   attention::ContextAttention attention = plan_attention(model, job, rank, stream);
   Transformer transformer(model.weights, stream);
@@ -121,15 +121,15 @@ inline void with_transformer(const Model& model, const Job& job, const Inputs& i
                       {.timesteps = static_cast<int64_t>(job.timesteps.size()), .keeps_residual = true});
   transformer.set_context(context);
   if (model.config.vace()) transformer.set_control(inputs.control, inputs.scales);
-  body(transformer);
+  body(transformer, attention.tokens());
 }
 
 inline std::shared_ptr<TextContext> context_of(const Model& model, const Job& job, const Inputs& inputs) {
   return std::make_shared<TextContext>(model.weights, inputs.text, job.key_lengths, inputs.image);
 }
 
-inline Tensor velocity_for(const Model& model, const Job& job, const Transformer& transformer) {
-  return {model.weights->dtype, {job.batch, transformer.local_tokens().size(), model.config.patch_output_dim()}};
+inline Tensor velocity_for(const Model& model, const Job& job, IndexRange tokens) {
+  return {model.weights->dtype, {job.batch, tokens.size(), model.config.patch_output_dim()}};
 }
 
 // The velocity tokens [B, N, out] of all ranks, which are threads, in token order, after `steps` calls of forward().
@@ -137,9 +137,8 @@ inline Tensor run(const Model& model, const Job& job, const Inputs& inputs, int 
   Tensor all(model.weights->dtype, {job.batch, job.tokens(model), model.config.patch_output_dim()});
   const auto context = context_of(model, job, inputs);
   comm::run_ranks(job.ranks(), [&](comm::Communicator& rank) {
-    with_transformer(model, job, inputs, context, rank, [&](Transformer& transformer) {
-      const IndexRange mine = transformer.local_tokens();
-      const Tensor velocity = velocity_for(model, job, transformer);
+    with_transformer(model, job, inputs, context, rank, [&](Transformer& transformer, IndexRange mine) {
+      const Tensor velocity = velocity_for(model, job, mine);
       for (int step = 0; step < steps; ++step)
         transformer.forward(inputs.latents, {job.timesteps, job.time_index}, velocity, {}, job.blocks);
       Stream stream(1);

@@ -11,7 +11,7 @@ namespace zoetrope::wan {
 
 namespace {
 
-// Fetches the table's tensors below a prefix; matrices by the loader, when it runs.
+// Gets the table's tensors below a prefix; matrices are only announced to the loader.
 class Reader {
  public:
   Reader(const io::TensorIndex& table, const io::Weights& source, io::WeightLoader& loader, DType dtype,
@@ -21,10 +21,10 @@ class Reader {
   Reader in(const std::string& name) const { return {table_, source_, loader_, dtype_, tick_, prefix_ + name + "."}; }
 
   TensorView tensor(const std::string& name) const { return joined_tensors({&table_[prefix_ + name]}); }
-  // NAME.weight, which may be a convolution that is a linear layer of its patches, and NAME.bias. `to` must stay where
-  // it is until the loader has run.
+  // NAME.weight, which may be a convolution that is a linear layer of its patches, and NAME.bias. `to` must not move
+  // until the loader has run.
   void linear(LinearWeights& to, const char* name) const { joined(to, {name}); }
-  // Layers that read the same input, as one with the outputs side by side.
+  // Layers with the same input, joined to one with adjacent outputs.
   void joined(LinearWeights& to, std::initializer_list<const char*> names) const {
     std::vector<const io::TensorSpec*> weights, biases;
     for (const char* name : names) {

@@ -1,5 +1,5 @@
 // The transformer's parameters, laid out as the executor reads them: matrices packed for this CPU, q, k, v joined,
-// some tensors in float32. Built once a process, read by every rank's thread.
+// some tensors in float32. Built once per process, read by every rank's thread.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,7 @@ struct KeyWeights {
   TensorView norm;  // [d] W, of k
 };
 
-// "W" stands for the model dtype; the others are float32 always (wan.md section 2.9).
+// W: the model's dtype; the others are always float32 (wan.md section 2.9).
 struct TransformerBlockWeights {
   TensorView modulation;  // [6, d] F32: scale_shift_table
 
@@ -56,7 +56,7 @@ struct ImageEmbedderWeights {
   TensorView out_norm, out_norm_bias;  // [d] F32: norm2
 };
 
-// Where the control stream begins, and what each of its blocks adds to the other.
+// The start of the control stream, and the projections of its hints.
 struct ControlWeights {
   LinearWeights patch_embedding;     // [d, C_vace·pt·ph·pw] W
   LinearWeights in;                  // [d, d] W: proj_in of its first block
@@ -65,8 +65,8 @@ struct ControlWeights {
 
 class TransformerWeights {
  public:
-  // `dtype` F32 or BF16; `threads` read and pack (0: as many as there are). `tick` is called after every matrix and
-  // every other tensor, on the calling thread and as often on every rank; it may throw to give up, as reading and
+  // `dtype` F32 or BF16; `threads` read and pack (0: all available). `tick` is called after every matrix and every
+  // other tensor, on the calling thread and equally often on every rank; it may throw to stop, because reading and
   // converting a large model takes minutes. Throws Error for a model that is not supported and for tensors that are
   // missing or have another shape than the config says.
   static std::shared_ptr<const TransformerWeights> load(const TransformerConfig& config,
@@ -94,7 +94,7 @@ class TransformerWeights {
   std::shared_ptr<const io::Weights> source_;  // owns what the views show
 };
 
-// Bytes of the parameters of transformer_tensors() as they are held here, packed for this CPU.
+// Bytes of the parameters of transformer_tensors() as stored here, packed for this CPU.
 int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype);
 
 }  // namespace zoetrope::wan

@@ -43,7 +43,7 @@ void for_each_buffer(const TransformerConfig& config, const TransformerSize& siz
 }  // namespace
 
 void TransformerBuffers::book(const TransformerConfig& config, const TransformerSize& size) {
-  // What was booked goes first, so that two sizes are never held at once.
+  // The old buffers are freed first, so that two sizes never exist at once.
   *this = {};
   for_each_buffer(config, size, [&](Tensor TransformerBuffers::*buffer, DType type, const Shape& shape) {
     this->*buffer = Tensor::uninitialized(type, shape);

@@ -1,5 +1,5 @@
-// What forward() works in: every buffer of a rank, named once, so that what is booked is what the memory model counts.
-// Not the attention's places for q, k and v: those are attention's to book and to count.
+// The buffers of forward() on one rank. One list serves booking and the memory model. Not the attention's buffers for
+// q, k and v: attention books and counts those.
 #pragma once
 
 #include <algorithm>
@@ -12,19 +12,19 @@
 
 namespace zoetrope::wan {
 
-// A rank's tokens pass a block's layers in chunks of about as many rows, so that what one layer writes the next finds
-// in cache, while a chunk is long enough to repay the reading and widening of the weights. Measured, a block of
+// A rank's tokens pass a block's layers in chunks of about this many rows: few enough that the next layer finds them in
+// cache, many enough to repay reading and widening the weights. Measured, a block of
 // the 1.3B model in bf16 at 7 800 tokens on two threads, seconds of the better of two forwards for chunks of at most
 // 520, 800, 1 600, 2 600 and 7 800 rows: 3.42, 3.36, 3.14, 3.24, 3.53 (and of memory for the last 263 MB more than for
 // 1 600).
 inline constexpr int64_t kMostChunkRows = 1600;
-// How many rows a chunk has: all but the last of a sample.
+// Rows of a chunk; the last one of a sample may have fewer.
 inline int64_t chunk_rows(int64_t tokens) {
   const int64_t chunks = std::max<int64_t>(1, ceil_div(tokens, kMostChunkRows));
   return ceil_div(tokens, chunks);
 }
 
-// What the buffers are made for.
+// The sizes that the buffers are booked for.
 struct TransformerSize {
   int64_t tokens = 0;     // S, of this rank
   int64_t batch = 1;      // B
@@ -58,9 +58,9 @@ struct TransformerBuffers {
   void book(const TransformerConfig& config, const TransformerSize& size);
 };
 
-// Bytes of these buffers, of the rotary table and of the products' scratch memory on so many threads.
+// Bytes of these buffers, of the rotary table and of the scratch of matrix multiplications on `threads` threads.
 int64_t transformer_workspace_bytes(const TransformerConfig& config, const TransformerSize& size, int threads);
-// The last of them: the most that one product of a chunk takes.
+// The scratch alone: the largest of any matrix multiplication of a chunk.
 int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads);
 
 }  // namespace zoetrope::wan

@@ -6,7 +6,7 @@
 namespace zoetrope::wan {
 namespace {
 
-// All that lies around the picture.
+// Zeroes the border.
 void clear_border(ThreadTeam& team, const TensorView& frame /* [rows + 2, W + 2, C] */) {
   const auto clear = [](const TensorView& part) { std::memset(part.raw(), 0, part.bytes()); };
   const int64_t rows = frame.extent(0), width = frame.extent(1);
@@ -55,7 +55,7 @@ void Frame::release() {
 Frame FramePool::take(ThreadTeam& team, const FrameRows& place, int64_t channels, Border border) {
   const int64_t both = border == Border::kOne ? 2 : 0;
   const Shape shape{place.count() + both, place.width + both, channels};
-  // The one returned last is the likeliest to be in a cache. The place counts beside the shape: where a border is the
+  // The frame returned last is most likely in cache. The place matters besides the shape: where a border is the
   // picture's it must be zeros.
   const auto found = std::find_if(free_.rbegin(), free_.rend(), [&](const Free& free) {
     return free.place == place && free.border == both / 2 && free.memory.shape() == shape;

@@ -1,8 +1,8 @@
-// Frames of values, channels last, handed from layer to layer and returned for reuse when nobody needs them. A layer
-// that must remember a frame keeps it instead of copying it, so a history costs its frames and no traffic.
+// Frames of values, channels last, passed from layer to layer and returned for reuse. A layer that needs a frame later
+// keeps it instead of copying it, so a history costs memory and no copies.
 //
-// A frame that a 3×3 convolution may read carries a border of one pixel: zeros beside the picture, and rows of the
-// parts above and below where the picture is split. Nobody writes the zeros, so they are set once, when memory is made.
+// A frame that a 3×3 convolution reads has a border of one pixel: zeros around the picture, and rows of the parts above
+// and below where the picture is split. Nobody overwrites the zeros, so they are set once, at allocation.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace zoetrope::wan {
 
 // Rows of a picture and what they belong to.
 struct FrameRows {
-  IndexRange rows;     // of the picture, held by this part
+  IndexRange rows;     // of the picture, that this part has
   int64_t height = 0;  // of the picture
   int64_t width = 0;
   int64_t count() const { return rows.size(); }
@@ -61,11 +61,10 @@ class FramePool {
  public:
   explicit FramePool(DType dtype) : dtype_(dtype) {}
   DType dtype() const { return dtype_; }
-  // Contents undefined, zeros beside the picture. The team touches new memory first: the system makes pages at the
-  // speed of one thread each.
+  // Contents undefined, zeros in the border. The team's threads touch new memory first, because the system creates
+  // pages on the thread that touches them.
   Frame take(ThreadTeam& team, const FrameRows& place, int64_t channels, Border border);
-  // Gives the memory of free frames back if the clip that begins is of another size, or another part of the picture,
-  // than the one before.
+  // Frees unused frames if the next clip has another size, or is another part of the picture, than the one before.
   void trim_to(const FrameRows& clip);
   size_t bytes() const { return bytes_in_use_ + free_bytes(); }
 

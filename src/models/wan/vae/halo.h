@@ -1,5 +1,5 @@
-// How a VAE that splits the rows of its frames over ranks sees the rows beside its own. The VAE does not know ranks: it
-// is handed one of these.
+// How a VAE whose frames are split over ranks by rows gets its neighbours' rows. The VAE does not know ranks: it is
+// handed one of these.
 #pragma once
 
 #include "zoetrope/index_range.h"
@@ -24,8 +24,7 @@ class HaloExchange {
   virtual void gather_rows(const TensorView& mine, IndexRange own, const TensorView& all) = 0;
 };
 
-// What a VAE is told of the split: the exchange and the latent rows that are this part's, at least one. Without an
-// exchange it does the whole picture.
+// The split: the exchange and the latent rows of this part, at least one. Without an exchange: the whole picture.
 struct RowSplit {
   HaloExchange* exchange = nullptr;
   IndexRange rows;

@@ -1,6 +1,6 @@
 // The VAE in use, of either generation: latents to frames and frames to latents, in float32 or bf16, streamed in time.
 // A causal convolution needs two past frames of its input and nothing else, so both halves take a clip piece by piece,
-// keep those frames, and give the result that one pass over the whole clip would give (wan.md section 4.4). Memory
+// keep those frames, and give the same result as one pass over the whole clip (wan.md section 4.4). Memory
 // depends on the size of a frame, not on the length of the clip (vae_cost.h).
 //
 // The rows of every frame may be split over parts that exchange the rows at their borders: no tiles, no seams, and with
@@ -21,9 +21,9 @@
 
 namespace zoetrope::wan {
 
-// Frames [first_frame, first_frame + n) of the clip, in order and without gaps; valid during the call only. What it
-// throws ends decode(), and the decoder can be used again. Rows are those of the part: 8 for one of the latent, or 16
-// with patches of two.
+// Frames [first_frame, first_frame + n) of the clip, in order and without gaps; valid during the call only. An
+// exception ends decode(), and the decoder can be used again. Rows are those of the part: 8 per latent row, or 16 with
+// patches of two.
 using FrameSink = std::function<void(int64_t first_frame, const TensorView& frames /* [n, H, W, 3] F32 in [−1, 1] */)>;
 
 // One use at a time; keeps its buffers for the next clip of the same size. Probes see "conv_in", "mid_block",
@@ -36,23 +36,23 @@ class VaeDecoder {
   VaeDecoder(VaeDecoder&&) noexcept;
 
   // latents [z, T, h, w] or [1, z, T, h, w] F32, any strides, not normalised (see latents.h), of the whole picture.
-  // Frames reach the sink as soon as they are made, while later latent frames wait.
+  // Frames reach the sink as soon as they are computed, before later latent frames.
   void decode(Stream& stream, const TensorView& latents, const FrameSink& sink, const Probe& probe = {},
               const RowSplit& split = {});
 
-  // As decode() of a whole picture, but the sink gets what the last layer makes, before the clamp and with patches as
-  // channels: [n, h, w, C] F32, and may change it.
+  // As decode() of a whole picture, but the sink gets the output of the last layer, before the clamp and with patches
+  // as channels: [n, h, w, C] F32, and may change it.
   void decode_values(Stream& stream, const TensorView& latents, const FrameSink& sink);
 
-  size_t workspace_bytes() const;  // held now, without weights
+  size_t workspace_bytes() const;  // booked now, without weights
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// A clip of `shape` [F, H, W, 3] that is made frame by frame: frame(f) is [H, W, 3] F32 in [−1, 1], any strides, the
-// whole picture, valid until the next call. Asked for in order, in tiles once a tile; what it throws ends the encoding.
+// A clip of `shape` [F, H, W, 3], frame by frame: frame(f) is the whole picture [H, W, 3] F32 in [−1, 1], any strides,
+// valid until the next call. Called in order, once per frame (with tiles: per tile); an exception ends the encoding.
 struct FrameSource {
   Shape shape;
   std::function<TensorView(int64_t frame)> frame;

@@ -23,7 +23,7 @@ double flops_of(const ConvWeights& conv, std::span<const TensorView> inputs, con
   return convolution_flops(p, rows, x.width / p.stride, x.height, x.width, frames, conv.border);
 }
 
-// Values of a result with its frames; `raw` of the caller's choice.
+// A result with its frames; `raw` is the caller's.
 FrameConvOutput output(const Values& values, const NextNorm& next) {
   FrameConvOutput out;
   if (values.raw) out.raw = values.raw.view();

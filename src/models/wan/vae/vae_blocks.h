@@ -1,9 +1,9 @@
-// The layers of both halves of the VAE with their state over time: what each keeps of the past and how it takes the
-// next frame. Which layer follows which is the business of vae_decoder.cpp and vae_encoder.cpp.
+// The layers of both halves of the VAE with their state over time: the past frames that each stores and how it takes
+// the next. The order of the layers is in vae_decoder.cpp and vae_encoder.cpp.
 //
 // Between layers a frame travels as its plain values, which residual sums need, and as the next layer reads it: after
-// that layer's norm and SiLU. The convolution that makes a frame writes both (frame_conv.h), so the norms are no passes
-// of their own, and what a convolution over time remembers is what it read.
+// that layer's norm and SiLU. The convolution that computes a frame writes both (frame_conv.h), so norms need no pass
+// of their own, and a convolution over time stores the frames as it read them.
 #pragma once
 
 #include <array>
@@ -69,8 +69,8 @@ class ResidualBlock {
   void start();
   int64_t out_channels() const { return conv2_.out_channels(); }
   NextNorm first_norm() const { return {weights_.gamma1, true}; }
-  // Raw values are made anew in x's memory if the channels stay; left out where `keep` says that nobody asks. `more`,
-  // if it is not empty, is added to the result.
+  // Raw values are written into x's memory if the number of channels stays, and dropped if `keep` says so. `more`, if
+  // not empty, is added to the result.
   enum class Raw : uint8_t { kKeep, kDrop };
   Values run(const VaeRun& run, Values x, const NextNorm& next, Raw keep = Raw::kKeep, Frame more = {});
 
@@ -94,8 +94,8 @@ class MiddleBlock {
   ResidualBlock first_, last_;
 };
 
-// Twice the height and width, and two frames for one if the weights say so; the first frame of a clip stays one and has
-// no part in the history (wan.md section 4.4).
+// Doubles height and width, and also the frames if the weights say so; the first frame of a clip stays one and is not
+// part of the history (wan.md section 4.4).
 class Upsampler {
  public:
   using Shortcut = CopyShortcut;
@@ -115,8 +115,8 @@ class Upsampler {
   bool first_ = true;
 };
 
-// Half the height and width (rounded down), and every other frame if the weights say so: of the first frame comes one,
-// then one of every two.
+// Halves height and width (rounded down), and also the frames if the weights say so: the first frame gives one, then
+// every two give one.
 class Downsampler {
  public:
   using Shortcut = MeanShortcut;

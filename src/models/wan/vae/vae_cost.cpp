@@ -26,7 +26,7 @@ int64_t frames_seen(int64_t clip, int64_t kernel) {
   return count;
 }
 
-// A clip on its way through the layers of one half.
+// Counts while a clip passes the layers of one half.
 class Count {
  public:
   Count(int64_t frames, int64_t height, int64_t width) : frames_(frames), height_(height), width_(width) {}
@@ -86,7 +86,7 @@ class Count {
   double flops_ = 0;
 };
 
-constexpr int64_t kInWork = 3;  // frames of a residual block beside its histories
+constexpr int64_t kInWork = 3;  // frames of a residual block in addition to its histories
 
 // Memory of frames, stage by stage.
 class Held {
@@ -97,8 +97,8 @@ class Held {
 
   void frames(int64_t count, int64_t channels) { add(count, place_.count() + 2, place_.width + 2, channels); }
   void plain(int64_t count, int64_t channels) { add(count, place_.count(), place_.width, channels); }
-  // Histories of `blocks` residual blocks from `in` to `out` channels, with the three frames in work (plain values,
-  // what a convolution reads, what the next one will read) and `more` frames of `out` channels.
+  // Histories of `blocks` residual blocks from `in` to `out` channels, with the three current frames (plain values,
+  // input of a convolution, input of the next one) and `more` frames of `out` channels.
   void residuals(const StageLayout& stage, int64_t more) {
     const int64_t in = stage.resnets.front().conv1.in, out = stage.resnets.front().conv1.out;
     const auto blocks = static_cast<int64_t>(stage.resnets.size());
@@ -157,7 +157,7 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
     const bool last = !stage.resample;
     int64_t more = last ? kMiddleHistories + kHistory : 0;
     const int64_t kept = last && stage.shortcut ? 1 : 0;  // elsewhere what a shortcut keeps is of the next stage's size
-    // Those that come, or those in work, which residuals() counts.
+    // The incoming frames, or the current ones, which residuals() counts.
     if (in == out) {
       more += std::max(kept, arriving - kInWork);
     } else {
@@ -166,7 +166,7 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
     }
     held.residuals(stage, more);
     if (last) continue;
-    // While two frames become one, five stand beside the histories: the pair, the one before, and the result.
+    // While two frames become one, five frames exist besides the histories: the pair, the one before, and the result.
     arriving = (stage.resample->time ? 5 : 2) + (stage.shortcut ? 1 : 0);
     held.reduce();
   }
@@ -179,9 +179,9 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
 size_t workspace(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part, IndexRange rows,
                  bool split) {
   ZT_CHECK(part != VaeParts::kBoth);
-  const int64_t factor = layer_factor(config), latent = height / spatial_factor(config);
+  const int64_t factor = layer_factor(config), latent = height / config.spatial_factor();
   if (part == VaeParts::kDecoder) {
-    return decoder_bytes(config, {rows, latent, width / spatial_factor(config)}, dtype, split);
+    return decoder_bytes(config, {rows, latent, width / config.spatial_factor()}, dtype, split);
   }
   const int64_t patch = config.patch_size, end = rows.end == latent ? height / patch : factor * rows.end;
   return encoder_bytes(config, {{factor * rows.begin, end}, height / patch, width / patch}, dtype, split);
@@ -216,7 +216,7 @@ double vae_decode_flops(const VaeConfig& config, int64_t latent_frames, int64_t 
 
 double vae_encode_flops(const VaeConfig& config, int64_t video_frames_given, int64_t height, int64_t width) {
   const CoderLayout layout = encoder_layout(config);
-  const int64_t frames = video_frames(config, latent_frames(config, video_frames_given)), patch = config.patch_size;
+  const int64_t frames = config.video_frames(config.latent_frames(video_frames_given)), patch = config.patch_size;
   Count count(frames, height / patch, width / patch);
   count.causal(layout.in);
   for (const StageLayout& stage : layout.stages) {
@@ -230,7 +230,7 @@ double vae_encode_flops(const VaeConfig& config, int64_t video_frames_given, int
 }
 
 size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part) {
-  return workspace(config, height, width, dtype, part, {0, height / spatial_factor(config)}, false);
+  return workspace(config, height, width, dtype, part, {0, height / config.spatial_factor()}, false);
 }
 
 size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part,
@@ -241,7 +241,7 @@ size_t vae_workspace_bytes(const VaeConfig& config, int64_t height, int64_t widt
 size_t vae_attention_scratch_bytes(const VaeConfig& config, int64_t height, int64_t width, VaeParts part) {
   ZT_CHECK(part != VaeParts::kBoth);
   const CoderLayout layout = part == VaeParts::kDecoder ? decoder_layout(config) : encoder_layout(config);
-  const int64_t factor = spatial_factor(config), tokens = (height / factor) * (width / factor);
+  const int64_t factor = config.spatial_factor(), tokens = (height / factor) * (width / factor);
   return static_cast<size_t>(tokens * 2 * layout.middle_attention.proj.in) * sizeof(float);
 }
 

@@ -39,7 +39,7 @@ TEST(VaeCost, WorkspaceIsWhatIsHeld) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", " << config.dim_mult.size() << " levels");
       const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kBoth, dtype);
-      const int64_t factor = spatial_factor(config), height = 5 * factor + 1, width = 4 * factor;
+      const int64_t factor = config.spatial_factor(), height = 5 * factor + 1, width = 4 * factor;
       VaeDecoder decoder(weights);
       VaeEncoder encoder(weights);
       Stream stream(1);
@@ -114,7 +114,7 @@ TEST(VaeCost, FlopsAreThoseOfTheLayers) {
   for (const VaeConfig& config : configs()) {
     const auto plain = std::make_shared<io::Weights>(test_weights(config));
     const auto weights = std::make_shared<const VaeWeights>(config, plain);
-    const int64_t factor = spatial_factor(config);
+    const int64_t factor = config.spatial_factor();
     trace::Trace decoding, encoding;
     Stream stream(1, {&decoding, 0, trace::kComputeLane});
     VaeDecoder(weights).decode(stream, random_tensor({3, 4, 3, 2}, 1), [](int64_t, const TensorView&) {});
@@ -135,7 +135,7 @@ TEST(VaeCost, FlopsOfTilesAreThoseOfTheLayers) {
   for (const VaeConfig& config : {small_config(), residual_configs()[0]}) {
     const auto plain = std::make_shared<io::Weights>(test_weights(config));
     const auto weights = std::make_shared<const VaeWeights>(config, plain);
-    const int64_t cell = spatial_factor(config), layers = layer_factor(config);
+    const int64_t cell = config.spatial_factor(), layers = layer_factor(config);
     for (const auto& [height, width] : {std::pair<int64_t, int64_t>{7, 8}, {4, 9}, {9, 3}}) {
       SCOPED_TRACE(testing::Message() << "patches of " << config.patch_size << ", " << height << " x " << width);
       trace::Trace decoding, encoding;

@@ -24,7 +24,7 @@ struct VaeDecoder::Impl {
     }
   }
 
-  // Forgets the clip before.
+  // Forgets the previous clip.
   void start() {
     in.start();
     middle.start();
@@ -56,7 +56,7 @@ struct VaeDecoder::Impl {
     run_stage(run, 0, std::move(x));
   }
 
-  // What follows the stage before it.
+  // The norm after the previous stage.
   NextNorm norm_of_stage(size_t index) const {
     if (index < stages.size()) return stages[index].resnets.front().first_norm();
     return {weights.gamma_out, true};
@@ -70,7 +70,7 @@ struct VaeDecoder::Impl {
     {
       const trace::Span span(run.stream.lane(), name.c_str());
       for (size_t block = 0; block < stage.resnets.size(); ++block) {
-        // Behind the last block of all stands a norm and no sum.
+        // The last block of all is followed by a norm and no sum.
         const bool last = !stage.resampler && block + 1 == stage.resnets.size() && !*probe;
         x = stage.resnets[block].run(run, std::move(x), stage.norm_after(block, after),
                                      last ? ResidualBlock::Raw::kDrop : ResidualBlock::Raw::kKeep);
@@ -142,7 +142,7 @@ struct VaeDecoder::Impl {
   std::vector<Stage<Upsampler>> stages;
   CausalConv out;
 
-  // Of the clip in work.
+  // Of the current clip.
   int64_t next_frame = 0;
   Wanted wanted = Wanted::kPixels;
   const FrameSink* sink = nullptr;

@@ -29,7 +29,7 @@ struct VaeEncoder::Impl {
     }
   }
 
-  // Forgets the clip before.
+  // Forgets the previous clip.
   void start() {
     in.start();
     for (Stage<Downsampler>& stage : stages) stage.start();
@@ -38,7 +38,7 @@ struct VaeEncoder::Impl {
     next_latent = 0;
   }
 
-  // What follows the stage before it.
+  // The norm after the previous stage.
   NextNorm norm_of_stage(size_t index) const {
     return index < stages.size() ? stages[index].resnets.front().first_norm() : middle.first_norm();
   }
@@ -131,7 +131,7 @@ struct VaeEncoder::Impl {
   MiddleBlock middle;
   CausalConv out;
 
-  // Of the clip in work.
+  // Of the current clip.
   int64_t next_latent = 0;
   TensorView moments;  // [2·z, T, h, w]
   const Probe* probe = nullptr;
@@ -143,13 +143,13 @@ VaeEncoder::VaeEncoder(VaeEncoder&&) noexcept = default;
 
 Shape VaeEncoder::moments_shape(const Shape& video_shape) const {
   const VaeConfig& config = impl_->owner->config();
-  const int64_t factor = spatial_factor(config), channels = pixel_channels(config, config.in_channels);
+  const int64_t factor = config.spatial_factor(), channels = pixel_channels(config, config.in_channels);
   if (video_shape.rank() != 4 || video_shape[0] < 1 || video_shape[1] < factor || video_shape[2] < factor ||
       video_shape[3] != channels) {
     fail("the VAE encodes video [F, H, W, {}] with at least 1 frame of {}×{}, not {}", channels, factor, factor,
          video_shape.to_string());
   }
-  return {2 * config.z_dim, latent_frames(config, video_shape[0]), video_shape[1] / factor, video_shape[2] / factor};
+  return {2 * config.z_dim, config.latent_frames(video_shape[0]), video_shape[1] / factor, video_shape[2] / factor};
 }
 
 FrameSource frames_of(const TensorView& video) {
@@ -161,9 +161,9 @@ void VaeEncoder::encode(Stream& stream, const FrameSource& video, const TensorVi
                         const RowSplit& split) {
   Shape expected = moments_shape(video.shape);
   const VaeConfig& config = impl_->owner->config();
-  const int64_t height = video.shape[1], factor = spatial_factor(config), patch = config.patch_size;
+  const int64_t height = video.shape[1], factor = config.spatial_factor(), patch = config.patch_size;
   const IndexRange rows = rows_of_part(split, expected[2]);
-  // The last part has the rows that are too few for one of the latent.
+  // The last part also has the rows that do not fill a latent row.
   const IndexRange own{factor * rows.begin, rows.end == expected[2] ? height : factor * rows.end};
   const FrameRows place{{own.begin / patch, own.end / patch}, height / patch, video.shape[2] / patch};
   expected[2] = rows.size();
@@ -176,7 +176,7 @@ void VaeEncoder::encode(Stream& stream, const FrameSource& video, const TensorVi
   impl_->start();
   impl_->pool.trim_to(place);
   const VaeRun run{stream, impl_->pool, split.exchange};
-  const int64_t used = video_frames(config, expected[1]);
+  const int64_t used = config.video_frames(expected[1]);
   for (int64_t frame = 0; frame < used; ++frame) {
     impl_->run_frame(run, place, video.frame(frame).slice(0, own.begin, own.end));
   }

@@ -79,8 +79,8 @@ class VaeGolden : public testing::TestWithParam<const char*> {
   }
 
   Tensor decode(VaeDecoder& decoder, const TensorView& z, const Probe& probe = {}) const {
-    const int64_t factor = spatial_factor(config_);
-    Tensor frames(DType::kF32, {video_frames(config_, z.extent(-3)), factor * z.extent(-2), factor * z.extent(-1), 3});
+    const int64_t factor = config_.spatial_factor();
+    Tensor frames(DType::kF32, {config_.video_frames(z.extent(-3)), factor * z.extent(-2), factor * z.extent(-1), 3});
     Stream stream(2);
     decoder.decode(
         stream, z,

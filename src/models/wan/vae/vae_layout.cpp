@@ -10,7 +10,7 @@
 namespace zoetrope::wan {
 namespace {
 
-// Frames that the pieces of a clip have beyond the first: how the reference cuts, and so which frames it drops.
+// Frames per piece after the first frame, as the reference divides a clip; left-over frames are dropped.
 constexpr int64_t kEncodeChunk = 4;
 
 ConvLayout causal_conv(const std::string& name, int64_t in, int64_t out) { return {name, in, out, {3, 3, 3}, false}; }
@@ -57,7 +57,7 @@ void set_middle(CoderLayout& layout, const std::string& prefix, int64_t channels
   layout.middle_last = residual(prefix + ".mid_block.resnets.1", channels, channels);
 }
 
-// Around a stage that changes sizes as `resample` does, or not at all.
+// The shortcut around a stage, which may change sizes as `resample` does.
 ShortcutLayout shortcut(const StageLayout& stage, int64_t in, int64_t out, Direction direction) {
   ShortcutLayout layout{in, out};
   if (direction == Direction::kUp) std::swap(layout.large, layout.small);
@@ -76,7 +76,7 @@ void require_layout(const VaeConfig& config) {
     fail("the VAE's config has {} values in dim_mult and {} in temperal_downsample; there must be one less",
          config.dim_mult.size(), config.temporal_downsample.size());
   }
-  if (kEncodeChunk % temporal_factor(config) != 0) {
+  if (kEncodeChunk % config.temporal_factor() != 0) {
     fail("the VAE's temperal_downsample halves the frames {} times; at most twice is possible",
          std::count(config.temporal_downsample.begin(), config.temporal_downsample.end(), true));
   }
@@ -158,27 +158,25 @@ CoderLayout decoder_layout(const VaeConfig& config) {
   return layout;
 }
 
-int64_t temporal_factor(const VaeConfig& config) {
-  int64_t factor = 1;
-  for (const bool halves : config.temporal_downsample) factor *= halves ? 2 : 1;
-  return factor;
-}
-
 int64_t layer_factor(const VaeConfig& config) { return int64_t{1} << config.temporal_downsample.size(); }
-
-int64_t spatial_factor(const VaeConfig& config) { return layer_factor(config) * config.patch_size; }
 
 int64_t pixel_channels(const VaeConfig& config, int64_t channels) {
   return channels / (config.patch_size * config.patch_size);
 }
 
-int64_t latent_frames(const VaeConfig& config, int64_t video_frames) {
-  const int64_t used = (video_frames - 1) / kEncodeChunk * kEncodeChunk;
-  return 1 + used / temporal_factor(config);
+int64_t VaeConfig::temporal_factor() const {
+  int64_t factor = 1;
+  for (const bool halves : temporal_downsample) factor *= halves ? 2 : 1;
+  return factor;
 }
 
-int64_t video_frames(const VaeConfig& config, int64_t latent_frames) {
-  return 1 + (latent_frames - 1) * temporal_factor(config);
+int64_t VaeConfig::spatial_factor() const { return layer_factor(*this) * patch_size; }
+
+int64_t VaeConfig::latent_frames(int64_t video_frames) const {
+  const int64_t used = (video_frames - 1) / kEncodeChunk * kEncodeChunk;
+  return 1 + used / temporal_factor();
 }
+
+int64_t VaeConfig::video_frames(int64_t latent_frames) const { return 1 + (latent_frames - 1) * temporal_factor(); }
 
 }  // namespace zoetrope::wan

@@ -97,12 +97,9 @@ struct CoderLayout {
 CoderLayout encoder_layout(const VaeConfig& config);
 CoderLayout decoder_layout(const VaeConfig& config);
 
-// Sizes on both sides. A clip of F frames becomes 1 + ⌊(F−1)/f⌋ latent frames, left-over frames are dropped.
-int64_t temporal_factor(const VaeConfig& config);  // f: 4
-int64_t spatial_factor(const VaeConfig& config);   // 8 or 16
-int64_t layer_factor(const VaeConfig& config);     // of the layers alone, whose input is patch_size times smaller: 8
-int64_t pixel_channels(const VaeConfig& config, int64_t channels);  // of a pixel, where patches have so many: 3
-int64_t latent_frames(const VaeConfig& config, int64_t video_frames);
-int64_t video_frames(const VaeConfig& config, int64_t latent_frames);
+// Spatial, of the layers alone, whose input is patch_size times smaller: 8.
+int64_t layer_factor(const VaeConfig& config);
+// Channels of a pixel, where a patch has `channels`: 3.
+int64_t pixel_channels(const VaeConfig& config, int64_t channels);
 
 }  // namespace zoetrope::wan

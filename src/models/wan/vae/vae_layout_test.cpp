@@ -14,9 +14,9 @@ namespace {
 
 TEST(VaeLayout, SizesOfTheSecondGeneration) {
   const VaeConfig config = published_residual_config();
-  EXPECT_EQ(spatial_factor(config), 16);
-  EXPECT_EQ(temporal_factor(config), 4);
-  EXPECT_EQ(latent_frames(config, 121), 31);
+  EXPECT_EQ(config.spatial_factor(), 16);
+  EXPECT_EQ(config.temporal_factor(), 4);
+  EXPECT_EQ(config.latent_frames(121), 31);
   EXPECT_EQ(pixel_channels(config, config.out_channels), 3);
 }
 
@@ -51,12 +51,12 @@ TEST(VaeLayout, GroupsTheChannelsOfShortcuts) {
 
 TEST(VaeLayout, CountsFramesAsTheReferenceCutsThem) {
   const VaeConfig config;
-  EXPECT_EQ(temporal_factor(config), 4);
-  EXPECT_EQ(spatial_factor(config), 8);
+  EXPECT_EQ(config.temporal_factor(), 4);
+  EXPECT_EQ(config.spatial_factor(), 8);
   const std::map<int64_t, int64_t> latents{{1, 1}, {2, 1}, {4, 1}, {5, 2}, {8, 2}, {9, 3}, {81, 21}};
-  for (const auto& [frames, expected] : latents) EXPECT_EQ(latent_frames(config, frames), expected) << frames;
-  EXPECT_EQ(video_frames(config, 21), 81);
-  EXPECT_EQ(video_frames(config, 1), 1);
+  for (const auto& [frames, expected] : latents) EXPECT_EQ(config.latent_frames(frames), expected) << frames;
+  EXPECT_EQ(config.video_frames(21), 81);
+  EXPECT_EQ(config.video_frames(1), 1);
 }
 
 std::string refusal(const VaeConfig& config) {

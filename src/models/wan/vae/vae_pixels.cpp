@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kGrainRows = 8;
 
-// Where the channels of a value lie in its patch, from the patch's first pixel.
+// Offsets of a value's channels in its patch, from the patch's first pixel.
 std::vector<int64_t> places(const TensorView& pixels, int64_t patch) {
   std::vector<int64_t> offsets;
   for (int64_t c = 0; c < pixels.extent(2); ++c) {
@@ -42,7 +42,7 @@ void check(const TensorView& pixels, int64_t patch, const TensorView& values) {
   ZT_CHECK(pixels.dtype() == DType::kF32);
   ZT_CHECK(pixels.extent(0) / patch == values.extent(0) && pixels.extent(1) / patch == values.extent(1) &&
                pixels.extent(2) * patch * patch == values.extent(2),
-           "pixels {} beside values {}", pixels.shape().to_string(), values.shape().to_string());
+           "pixels {} with values {}", pixels.shape().to_string(), values.shape().to_string());
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace zoetrope::wan {
 
-// The rank's stream, the memory for values, and who has the rows beside ours (nullptr: nobody).
+// The rank's stream, the memory for values, and the exchange of neighbouring rows (nullptr: not split).
 struct VaeRun {
   Stream& stream;
   FramePool& pool;
@@ -21,7 +21,7 @@ struct VaeRun {
   Frame take(const FrameRows& place, int64_t channels, Border border = Border::kOne) const {
     return pool.take(stream.team(), place, channels, border);
   }
-  // The rows beside ours, for whoever looks beyond a pixel.
+  // Fills the border with neighbouring rows, for kernels larger than one pixel.
   void fill_border(const Frame& x) const;
 };
 

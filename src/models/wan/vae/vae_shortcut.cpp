@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kGrainRows = 4;
 
-// By place in a cell (frame, row, column) the small picture's channel of each of the large one's.
+// For each place in a cell (frame, row, column): the small picture's channel for each channel of the large one.
 std::vector<std::vector<int64_t>> channels_by_place(const ShortcutLayout& layout) {
   std::vector<std::vector<int64_t>> places;
   for (int64_t frame = 0; frame < layout.time; ++frame) {

@@ -1,6 +1,7 @@
-// The ways around the stages of the residual VAE (ShortcutLayout), which have no parameters. Up, the larger picture is
-// never made: what is added to the pixels of one place of a cell is a picture of the smaller size, and the convolution
-// that makes those pixels adds it. Down, a stage's input is averaged as it comes, so that a quarter of it is kept.
+// The shortcuts of the residual VAE's stages (ShortcutLayout), which have no parameters. Upwards, the larger picture is
+// never built: the values for one place of all cells are a picture of the smaller size, and the convolution that
+// computes those pixels adds it. Downwards, a stage's input is averaged as it arrives, so that only a quarter is
+// stored.
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ class CopyShortcut {
   std::vector<Frame> kept_;                    // one a picture
 };
 
-// Of the smaller size, `count` of them: what a CopyShortcut keeps.
+// How many pictures of the smaller size a CopyShortcut stores.
 int64_t copied_pictures(const ShortcutLayout& layout);
 
 // Around a stage of the encoder. A clip begins with the last frame of a cell, of which the others are zeros.

@@ -115,11 +115,11 @@ TEST_P(VaeSplit, DecodesAsOnePartWould) {
     const auto source = test_weights(config);
     const auto plain = std::make_shared<io::Weights>(source);
     const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kDecoder, dtype);
-    const int64_t factor = spatial_factor(config);
+    const int64_t factor = config.spatial_factor();
     for (const Clip& clip : kClips) {
       SCOPED_TRACE(testing::Message() << clip.rows << " rows over " << clip.parts);
       const Tensor latents = random_tensor({config.z_dim, clip.frames, clip.rows, clip.columns}, 3);
-      const Shape shape{video_frames(config, clip.frames), factor * clip.rows, factor * clip.columns, 3};
+      const Shape shape{config.video_frames(clip.frames), factor * clip.rows, factor * clip.columns, 3};
       const Tensor whole(DType::kF32, shape), joined(DType::kF32, shape);
       const auto into = [](Stream& stream, const TensorView& video) {
         return [&stream, video](int64_t first, const TensorView& frames) {
@@ -148,7 +148,7 @@ TEST_P(VaeSplit, EncodesAsOnePartWould) {
     const auto source = test_weights(config);
     const auto plain = std::make_shared<io::Weights>(source);
     const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kEncoder, dtype);
-    const int64_t factor = spatial_factor(config);
+    const int64_t factor = config.spatial_factor();
     for (const Clip& clip : kClips) {
       for (const int64_t left_over : {0, 1, 3}) {  // rows that are too few for one of the latent
         SCOPED_TRACE(testing::Message() << clip.rows << " rows and " << left_over << " over " << clip.parts);

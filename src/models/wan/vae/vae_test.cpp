@@ -32,8 +32,8 @@ struct Model {
 class Collector {
  public:
   Collector(const VaeConfig& config, const Shape& latents) {
-    const int64_t factor = spatial_factor(config);
-    video_ = Tensor(DType::kF32, {video_frames(config, latents[1]), factor * latents[2], factor * latents[3], 3});
+    const int64_t factor = config.spatial_factor();
+    video_ = Tensor(DType::kF32, {config.video_frames(latents[1]), factor * latents[2], factor * latents[3], 3});
   }
   FrameSink sink() {
     return [this](int64_t first, const TensorView& frames) {
@@ -80,7 +80,7 @@ void expect_as_exact(const TensorView& value, const Tensor& in_double, const Ten
 
 // Sizes that are odd on the way.
 Shape odd_clip(const VaeConfig& config, int64_t frames) {
-  const int64_t factor = spatial_factor(config);
+  const int64_t factor = config.spatial_factor();
   return {frames, std::max<int64_t>(13, 3 * factor + 1), std::max<int64_t>(10, 2 * factor + 2), 3};
 }
 
@@ -183,8 +183,8 @@ TEST(VaeDecoder, GivesFramesWhileLaterLatentsWait) {
       [&](int64_t first, const TensorView& frames) {
         EXPECT_EQ(first, frames_seen);
         frames_seen += frames.extent(0);
-        EXPECT_LE(frames_seen, video_frames(model.config, latents_begun));
-        EXPECT_GT(frames_seen, video_frames(model.config, latents_begun - 1));
+        EXPECT_LE(frames_seen, model.config.video_frames(latents_begun));
+        EXPECT_GT(frames_seen, model.config.video_frames(latents_begun - 1));
       },
       [&](std::string_view name, const TensorView&) { latents_begun += name == "conv_in"; });
   EXPECT_EQ(latents_begun, 4);
@@ -214,7 +214,7 @@ class VaeMemory : public testing::TestWithParam<VaeConfig> {};
 
 TEST_P(VaeMemory, DoesNotGrowWithTheClip) {
   const Model model(GetParam());
-  const int64_t factor = spatial_factor(model.config);
+  const int64_t factor = model.config.spatial_factor();
   Stream stream(1);
   size_t decoder_bytes = 0, encoder_bytes = 0;
   for (const int64_t frames : {4, 5, 8}) {  // from the fourth on every layer has two past frames (the first has no

@@ -13,7 +13,7 @@
 namespace zoetrope::wan {
 namespace {
 
-// Tiles along one axis: where they begin, how far each reaches, what the neighbours share.
+// Tiles along one axis: their begins, their lengths, their overlap.
 struct Axis {
   int64_t extent = 0;
   int64_t tile = 0;
@@ -31,7 +31,7 @@ struct Grid {
   Grid times(int64_t factor) const { return {rows.times(factor), columns.times(factor)}; }
 };
 
-// In latent cells, tiles of so many pixels for one of them.
+// In latent cells; `factor` pixels are one cell.
 Grid grid_of(int64_t factor, int64_t height, int64_t width, const TileSizes& sizes) {
   for (const int64_t size : {sizes.height, sizes.width, sizes.stride_height, sizes.stride_width}) {
     ZT_CHECK(size > 0 && size % factor == 0, "a tile of {} pixels", size);
@@ -42,22 +42,22 @@ Grid grid_of(int64_t factor, int64_t height, int64_t width, const TileSizes& siz
 }
 
 Grid decoding_grid(const VaeConfig& config, int64_t height, int64_t width, const TileSizes& sizes) {
-  return grid_of(spatial_factor(config), height, width, sizes);
+  return grid_of(config.spatial_factor(), height, width, sizes);
 }
 
-// Of a video, and of the moments that it becomes. Sizes are of what the layers see, where a patch is a pixel; the
+// Tiles of a video, and of its moments. Sizes are those of the layers, where a patch is a pixel; the
 // video's height need not be a whole number of latent rows.
 struct EncodingGrid {
   Grid latents, video;
 };
 EncodingGrid encoding_grid(const VaeConfig& config, int64_t height, int64_t width, const TileSizes& sizes) {
-  const int64_t patch = config.patch_size, factor = spatial_factor(config);
+  const int64_t patch = config.patch_size, factor = config.spatial_factor();
   return {grid_of(layer_factor(config), height / factor, width / factor, sizes),
           {{height, patch * sizes.height, patch * sizes.stride_height},
            {width, patch * sizes.width, patch * sizes.stride_width}}};
 }
 
-// Memory of a clip that is put together of tiles: of what neighbours overlap, the rows of the tiles above and the
+// Memory of a clip that is assembled from tiles: its overlaps are the rows of the tiles above and the
 // columns of the one to the left.
 struct Seams {
   const Grid& grid;
@@ -74,8 +74,8 @@ struct Seams {
   }
 };
 
-// Joins tiles [N, h, w, C] to a whole [N, H, W, C]. The reference blends whole tiles in place and in this order, so a
-// neighbour's rows have been blended with its own neighbours before; of a tile that is done only the rows and columns
+// Assembles tiles [N, h, w, C] to a whole [N, H, W, C]. The reference blends whole tiles in place and in this order, so
+// a neighbour's rows have been blended with its own neighbours before; of a finished tile only the rows and columns
 // that its neighbours overlap have to stay.
 class Mosaic {
  public:
@@ -165,7 +165,7 @@ double tiled_encode_flops(const VaeConfig& config, int64_t frames, int64_t heigh
 
 size_t tiled_decode_bytes(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes) {
-  const int64_t factor = layer_factor(config), channels = config.out_channels, made = video_frames(config, frames);
+  const int64_t factor = layer_factor(config), channels = config.out_channels, made = config.video_frames(frames);
   const Grid grid = decoding_grid(config, height, width, sizes).times(factor);
   const int64_t frame = height * width * factor * factor * channels;
   const int64_t tile = grid.rows.range(0).size() * grid.columns.range(0).size() * channels;
@@ -175,7 +175,7 @@ size_t tiled_decode_bytes(const VaeConfig& config, int64_t frames, int64_t heigh
 size_t tiled_encode_bytes(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes) {
   const Grid grid = encoding_grid(config, height, width, sizes).latents;
-  const int64_t planes = 2 * config.z_dim * latent_frames(config, frames);
+  const int64_t planes = 2 * config.z_dim * config.latent_frames(frames);
   const int64_t tile = grid.rows.range(0).size() * grid.columns.range(0).size();
   const int64_t whole = grid.rows.extent * grid.columns.extent;
   return static_cast<size_t>(planes * (whole + tile) + Seams{grid}.values(planes, 1)) * sizeof(float);
@@ -196,7 +196,7 @@ void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, 
     return;
   }
   const Grid grid = decoding_grid(config, z.extent(2), z.extent(3), sizes);
-  const int64_t factor = layer_factor(config), frames = video_frames(config, z.extent(1)), patch = config.patch_size;
+  const int64_t factor = layer_factor(config), frames = config.video_frames(z.extent(1)), patch = config.patch_size;
   const Shape size{frames, z.extent(2) * factor, z.extent(3) * factor, config.out_channels};
   const Tensor clip = Tensor::uninitialized(DType::kF32, size);
   const Tensor frame = Tensor::uninitialized(
@@ -235,7 +235,7 @@ void encode_tiled(Stream& stream, VaeEncoder& encoder, const VaeConfig& config, 
     encoder.encode(stream, video, moments);
     return;
   }
-  const int64_t factor = spatial_factor(config), planes = size[0] * size[1];
+  const int64_t factor = config.spatial_factor(), planes = size[0] * size[1];
   const auto [grid, cuts] = encoding_grid(config, video.shape[1], video.shape[2], sizes);
   const Tensor whole = Tensor::uninitialized(DType::kF32, size);
   Mosaic mosaic(stream, grid, whole.view().reshape({planes, size[2], size[3], 1}));

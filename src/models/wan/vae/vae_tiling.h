@@ -26,25 +26,25 @@ bool decodes_in_tiles(const VaeConfig& config, const Shape& latents, const TileS
 bool encodes_in_tiles(const Shape& video, const TileSizes& sizes = {});
 
 // What the tiles of a clip execute, those of their overlaps twice: of frames × height × width latent cells that are
-// decoded, and of as many frames and pixels that are encoded.
+// decoded, and of frames × height × width pixels that are encoded.
 double tiled_decode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes = {});
 double tiled_encode_flops(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes = {});
 
-// What is held beside the coder's own workspace for a tile: the clip as it is put together, what neighbouring tiles
-// overlap, a frame (or the moments) of a tile, and a frame on its way to the sink.
+// Memory in addition to the coder's workspace for a tile: the assembled clip, overlaps of neighbouring tiles, a frame
+// (or the moments) of a tile, and a frame for the sink.
 size_t tiled_decode_bytes(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes = {});
 size_t tiled_encode_bytes(const VaeConfig& config, int64_t frames, int64_t height, int64_t width,
                           const TileSizes& sizes = {});
 
-// Called between frames of a tile, with the tiles done and all tiles; what it throws ends the work.
+// Called between frames of a tile, with the finished tiles and all tiles; an exception ends the work.
 using TileTick = std::function<void(int64_t done, int64_t total)>;
 
 // As VaeDecoder::decode(), and just that where one tile is enough. Tiles follow one another and each is decoded over
-// the whole clip, so the sink gets its first frame after the last tile: until then the clip waits in memory, in
-// float32, and beside it a frame.
+// the whole clip, so the sink gets its first frame after the last tile: until then the clip and one more frame are in
+// memory, in float32.
 void decode_tiled(Stream& stream, VaeDecoder& decoder, const VaeConfig& config, const TensorView& latents,
                   const FrameSink& sink, const TileTick& tick = {}, const TileSizes& sizes = {});
 

@@ -141,12 +141,12 @@ INSTANTIATE_TEST_SUITE_P(Generations, VaeTilingOf, testing::Values(small_config(
 
 TEST_P(VaeTilingOf, DecodesAsTheReferenceCutsAndBlends) {
   Model model(GetParam());
-  const int64_t factor = spatial_factor(model.config), layers = layer_factor(model.config);
+  const int64_t factor = model.config.spatial_factor(), layers = layer_factor(model.config);
   for (const Case& c : kCases) {
     SCOPED_TRACE(testing::Message() << c.height << " x " << c.width << " in tiles of " << c.cells.height << " x "
                                     << c.cells.width << " cells");
     const Tensor latents = random_tensor({3, c.frames, c.height, c.width}, 3);
-    const int64_t frames = video_frames(model.config, c.frames);
+    const int64_t frames = model.config.video_frames(c.frames);
     const auto made = [&](int64_t height, int64_t width) {
       return Shape{frames, layers * height, layers * width, model.config.out_channels};
     };
@@ -182,7 +182,7 @@ TEST_P(VaeTilingOf, DecodesAsTheReferenceCutsAndBlends) {
 
 TEST_P(VaeTilingOf, EncodesAsTheReferenceCutsAndBlends) {
   Model model(GetParam());
-  const int64_t factor = spatial_factor(model.config);
+  const int64_t factor = model.config.spatial_factor();
   for (const Case& c : kCases) {
     const TileSizes pixels = times(c.cells, factor), sizes = times(c.cells, layer_factor(model.config));
     for (const int64_t rest : {0, 1}) {  // pixels that make no latent cell
@@ -281,7 +281,7 @@ TEST_P(VaeTilingOf, HoldsWhatIsPlanned) {
   if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer's own malloc is not counted";
   constexpr int64_t kRest = 40'000;  // lists of frames, functions
   Model model(GetParam());
-  const int64_t cell = spatial_factor(model.config), layers = layer_factor(model.config);
+  const int64_t cell = model.config.spatial_factor(), layers = layer_factor(model.config);
   // Tensors from 2 MiB on are mapped and not malloc's, so none is as large.
   const int64_t frames = model.config.patch_size == 1 ? 4 : 1, height = 9, width = 11;
   const int64_t video_height = 3 * height * cell, video_width = 3 * width * cell;

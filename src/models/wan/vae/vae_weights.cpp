@@ -76,10 +76,10 @@ class Loader {
             1};
   }
 
-  // Of the same size: 3×3 from the border on, 1×1 inside it.
+  // Output of the same size: 3×3 starts in the border, 1×1 inside it.
   ConvWeights causal(const ConvLayout& layout) const { return part(layout, 0, layout.out); }
 
-  // Of the output channels [begin, end).
+  // The output channels [begin, end) of a convolution.
   ConvWeights part(const ConvLayout& layout, int64_t begin, int64_t end) const {
     FrameConvProblem problem;
     if (layout.kernel[1] == 1) problem.origin = {1, 1};

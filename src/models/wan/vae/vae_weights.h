@@ -1,5 +1,5 @@
-// The VAE's parameters ready to run: convolutions in the layout of the kernels, made once a process and shared by every
-// rank and every use. What is done with them is vae_blocks.h.
+// The VAE's parameters ready to run: convolutions in the layout of the kernels, built once per process and shared by
+// all ranks. The layers that use them are in vae_blocks.h.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct AttentionWeights {
 };
 
 // Nearest ×2, then 3×3: each output pixel sees only 2×2 different inputs, so its place in the 2×2 cell gives one of
-// four 2×2 convolutions on the small image, whose weights are sums of the 3×3 ones. 4 products instead of 9, and the
-// large image in between is never made.
+// four 2×2 convolutions on the small image, whose weights are sums of the 3×3 ones. 4 multiplications instead of 9,
+// and the large image in between is never built.
 struct UpsampleWeights {
   std::vector<ConvWeights> cells;  // (0, 0), (0, 1), (1, 0), (1, 1): row, column of the pixel in its cell
   std::vector<ConvWeights> time;   // none, or two: C → C for even and for odd frames

@@ -1,4 +1,4 @@
-// The checks that all doors of the VAE share.
+// The checks that all entry points of the VAE share.
 #pragma once
 
 #include "zoetrope/tensor.h"

@@ -1,5 +1,5 @@
 // What was published for step caches: MagCache's curves (maxdiffusion's configs, which took them from the authors) and
-// TeaCache's polynomials (TeaCache4Wan2.1), each measured on one model. Plain data and which model they are for.
+// TeaCache's polynomials (TeaCache4Wan2.1), each measured on one model. Plain data by the name of the model.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/wan/config.h"
-
-namespace zoetrope::wan {
+namespace zoetrope::sampling {
 
 struct PublishedRatios {
   std::string_view model;          // as configs/ spells it
@@ -26,12 +24,6 @@ struct PublishedCoefficients {
   double projection_threshold;
 };
 
-// Which published model this is, by what its configuration says: "wan2.1_t2v_14b", … Empty where it is none of those
-// that something was published for. The two I2V 2.1 checkpoints differ in nothing but the size they were trained for:
-// the shorter edge of the video in pixels tells, so that a portrait counts as its landscape does (maxdiffusion: the
-// height).
-std::string_view published_model(const TransformerConfig& config, int64_t experts, int64_t short_edge);
-
 // Null where there is none for that model.
 const PublishedRatios* published_ratios(std::string_view model);
 const PublishedCoefficients* published_coefficients(std::string_view model);
@@ -40,4 +32,4 @@ const PublishedCoefficients* published_coefficients(std::string_view model);
 std::string models_with_ratios();
 std::string models_with_coefficients();
 
-}  // namespace zoetrope::wan
+}  // namespace zoetrope::sampling

@@ -1,42 +1,9 @@
-#include "models/wan/published_caches.h"
+#include "models/sampling/published_caches.h"
 
 #include <gtest/gtest.h>
 
-namespace zoetrope::wan {
+namespace zoetrope::sampling {
 namespace {
-
-TransformerConfig text_to_video(int64_t layers, int64_t heads) {
-  TransformerConfig config;
-  config.num_layers = layers;
-  config.num_attention_heads = heads;
-  config.attention_head_dim = 128;
-  config.in_channels = 16;
-  return config;
-}
-
-TEST(PublishedModel, IsKnownByConfiguration) {
-  const TransformerConfig small = text_to_video(30, 12), large = text_to_video(40, 40);
-  EXPECT_EQ(published_model(small, 1, 480), "wan2.1_t2v_1.3b");
-  EXPECT_EQ(published_model(large, 1, 720), "wan2.1_t2v_14b");
-  EXPECT_EQ(published_model(large, 2, 480), "wan2.2_t2v_a14b");
-  TransformerConfig image = large;
-  image.in_channels = 36;
-  EXPECT_EQ(published_model(image, 2, 480), "wan2.2_i2v_a14b");
-  EXPECT_EQ(published_model(image, 1, 480), "");  // 2.1 has image tokens
-  image.image_dim = 1280;
-  EXPECT_EQ(published_model(image, 1, 480), "wan2.1_i2v_14b_480p");
-  EXPECT_EQ(published_model(image, 1, 704), "wan2.1_i2v_14b_480p");
-  EXPECT_EQ(published_model(image, 1, 720), "wan2.1_i2v_14b_720p");
-  image.pos_embed_seq_len = 514;  // first and last frame
-  EXPECT_EQ(published_model(image, 1, 720), "");
-  TransformerConfig vace = large;
-  vace.vace_layers = {0, 5};
-  EXPECT_EQ(published_model(vace, 1, 480), "");
-  EXPECT_EQ(published_model(text_to_video(2, 4), 1, 480), "");
-  TransformerConfig ti2v = text_to_video(30, 24);
-  ti2v.in_channels = 48;
-  EXPECT_EQ(published_model(ti2v, 1, 704), "");
-}
 
 TEST(PublishedRatios, HaveAValueForEachBranchOfEachStep) {
   struct Curve {
@@ -77,4 +44,4 @@ TEST(PublishedCoefficients, AreFourthDegree) {
 }
 
 }  // namespace
-}  // namespace zoetrope::wan
+}  // namespace zoetrope::sampling

@@ -1,8 +1,8 @@
-#include "models/wan/published_caches.h"
+#include "models/sampling/published_caches.h"
 
 #include <fmt/format.h>
 
-namespace zoetrope::wan {
+namespace zoetrope::sampling {
 namespace {
 
 constexpr std::string_view kT2v13b = "wan2.1_t2v_1.3b", kT2v14b = "wan2.1_t2v_14b", kI2v480p = "wan2.1_i2v_14b_480p",
@@ -100,29 +100,11 @@ std::string names(const std::vector<Entry>& all) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-// Sizes of the published transformers.
-bool is_1_3b(const TransformerConfig& c) { return c.num_layers == 30 && c.inner_dim() == 1536; }
-bool is_14b(const TransformerConfig& c) { return c.num_layers == 40 && c.inner_dim() == 5120; }
-
 }  // namespace
-
-std::string_view published_model(const TransformerConfig& config, int64_t experts, int64_t short_edge) {
-  constexpr int64_t kText = 16, kImage = 36;  // channels that the model takes: latents; with mask and condition
-  constexpr int64_t kLarge = 720;             // pixels
-  if (config.vace() || config.pos_embed_seq_len) return {};
-  const bool text = config.in_channels == kText && !config.image_dim;
-  if (text && experts == 1 && is_1_3b(config)) return kT2v13b;
-  if (!is_14b(config)) return {};
-  if (text) return experts == 1 ? kT2v14b : kT2vA14b;
-  if (config.in_channels != kImage) return {};
-  if (experts == 2) return config.image_dim ? std::string_view() : kI2vA14b;
-  if (!config.image_dim) return {};
-  return short_edge >= kLarge ? kI2v720p : kI2v480p;
-}
 
 const PublishedRatios* published_ratios(std::string_view model) { return find(all_ratios(), model); }
 const PublishedCoefficients* published_coefficients(std::string_view model) { return find(all_coefficients(), model); }
 std::string models_with_ratios() { return names(all_ratios()); }
 std::string models_with_coefficients() { return names(all_coefficients()); }
 
-}  // namespace zoetrope::wan
+}  // namespace zoetrope::sampling

@@ -1,0 +1,71 @@
+#include "pipeline/given_inputs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "pipeline/test_model.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* kNone = "no error";  // of error_of()
+
+std::string refusal(const char* model, const GenerateOptions& options) {
+  const ModelFolder folder = ModelFolder::open(recorded_model(model));
+  return error_of([&] { check_inputs(options, folder); });
+}
+
+TEST(GivenInputs, InputsOfOtherModelsAreRefusedWithThoseTaken) {
+  GenerateOptions options;
+  options.image = "cat.png";
+  EXPECT_EQ(refusal("wan21_t2v", options), "image: this model (text to video) takes a prompt alone; leave it out");
+  EXPECT_EQ(refusal("wan21_i2v", options), kNone);
+  EXPECT_EQ(refusal("wan22_ti2v", options), kNone);
+  EXPECT_THAT(refusal("wan21_vace", options),
+              HasSubstr("takes a prompt and, where wanted, control_video, mask, reference_images, conditioning_scale"));
+  EXPECT_THAT(refusal("wan21_flf2v", options), HasSubstr("last_image: this model (first and last frame"));
+  options.last_image = "dog.png";
+  EXPECT_EQ(refusal("wan21_flf2v", options), kNone);
+  EXPECT_EQ(refusal("wan22_i2v", options), kNone);
+  EXPECT_EQ(refusal("wan21_i2v", options),
+            "last_image: this model (image to video) takes a prompt and image; leave it out");
+  EXPECT_THAT(refusal("wan22_ti2v", options), HasSubstr("takes a prompt and, where wanted, image; leave"));
+  options.num_frames = 1;
+  EXPECT_THAT(refusal("wan22_i2v", options), HasSubstr("num_frames=1"));
+  EXPECT_EQ(refusal("wan21_i2v", {}),
+            "image: this model (image to video) needs the picture that the video begins with, as image=FILE");
+}
+
+TEST(GivenInputs, InputsThatContradictEachOtherAreRefused) {
+  EXPECT_EQ(refusal("wan21_vace", {}), kNone) << "a prompt is enough";
+  GenerateOptions options;
+  options.mask = "mask.mp4";
+  EXPECT_THAT(refusal("wan21_vace", options), HasSubstr("mask: masks the frames of control_video"));
+  options = {};
+  options.max_area = 1000;
+  EXPECT_THAT(refusal("wan21_vace", options), HasSubstr("max_area: follows the shape of image"));
+  options = {};
+  options.reference_images = {"a.png", "", "b.png"};
+  EXPECT_THAT(refusal("wan21_vace", options), HasSubstr("a name is missing"));
+  options = {};
+  options.conditioning_scale = {1, 2, 3};
+  EXPECT_THAT(refusal("wan21_vace", options), AllOf(HasSubstr("3 numbers"), HasSubstr("2 control layers")));
+}
+
+TEST(GivenInputs, ListsAreReadInOrder) {
+  GenerateOptions options;
+  EXPECT_TRUE(reference_paths(options).empty());
+  options.reference_images = {"a.png", "b c.jpg"};
+  EXPECT_EQ(reference_paths(options), (std::vector<std::filesystem::path>{"a.png", "b c.jpg"}));
+  EXPECT_EQ(conditioning_scales(options, 3), (std::vector<float>{1, 1, 1}));
+  options.conditioning_scale = {0.5};
+  EXPECT_EQ(conditioning_scales(options, 2), (std::vector<float>{0.5, 0.5}));
+  options.conditioning_scale = {0.5, -2};
+  EXPECT_EQ(conditioning_scales(options, 2), (std::vector<float>{0.5, -2}));
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline

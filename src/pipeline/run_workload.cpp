@@ -1,0 +1,117 @@
+#include "pipeline/run_workload.h"
+
+#include <algorithm>
+
+#include "attention/strategy.h"
+#include "base/error.h"
+#include "comm/launcher.h"
+#include "models/wan/step_work.h"
+#include "models/wan/vae/vae_tiling.h"
+#include "pipeline/frame_queue.h"
+#include "pipeline/given_inputs.h"
+#include "pipeline/inputs.h"
+#include "pipeline/step_cache_options.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+// Of code and of what the kernels' library generates, once they are used.
+constexpr int64_t kGrowth = 15'000'000;
+
+}  // namespace
+
+wan::ModelConfigs model_configs(const ModelFolder& model) {
+  wan::ModelConfigs configs;
+  for (const Expert& expert : model.experts) configs.experts.push_back(expert.config);
+  configs.text_encoder = model.text_encoder_config;
+  configs.vae = model.vae_config;
+  configs.stored.transformer = model.experts[0].weights.stored_dtype();
+  configs.stored.text_encoder = model.text_encoder.stored_dtype();
+  configs.stored.vae = model.vae.stored_dtype();
+  if (model.image_encoder) {
+    configs.image_encoder = model.image_encoder->config;
+    configs.stored.image_encoder = model.image_encoder->weights.stored_dtype();
+  }
+  for (const Expert& expert : model.experts) {
+    for (const lora::Lora& lora : expert.loras) {
+      // Changes without a matrix product need almost no memory but the sum.
+      configs.merge_scratch = std::max({configs.merge_scratch, lora.scratch_elements, int64_t{1}});
+    }
+  }
+  configs.mapped = model.text_encoder.checkpoint() != nullptr;
+  return configs;
+}
+
+wan::RunSize run_size(const MemoryQuestion& question) {
+  const GenerateOptions& o = question.options;
+  wan::RunSize size;
+  size.height = o.height;
+  size.width = o.width;
+  size.frames = o.num_frames;
+  size.reference_images = static_cast<int64_t>(reference_paths(o).size());
+  size.image = !o.image.empty();
+  const wan::TransformerConfig& config = question.configs.experts.front();
+  if (question.configs.image_encoder)
+    size.image_rows = config.pos_embed_seq_len.value_or(question.configs.image_encoder->tokens());
+  constexpr int64_t kStepAndClean = 2;
+  if (size.image && config.in_channels == question.configs.vae.z_dim) size.timesteps = kStepAndClean;
+  size.inputs_bytes = inputs_bytes(o);
+  size.prompts = o.guidance_scale > 1 ? 2 : 1;
+  size.text_rows = o.max_sequence_length;
+  size.prompt_tokens = question.prompt_tokens;
+  size.transformer = o.dtype;
+  size.text_encoder = o.text_encoder_dtype;
+  size.vae = o.vae_dtype;
+  size.vae_tiling = o.vae_tiling;
+  const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);
+  size.keeps_residual = reuse == sampling::StepWork::kReuseResidual;
+  size.keeps_latents = reuse == sampling::StepWork::kReuseVelocity;
+  // The run to compare with takes both branches together.
+  size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
+  constexpr int64_t kDumped = 4 + 1;  // F32 and U8
+  size.kept_frame_bytes = (o.dump.empty() ? 0 : kDumped) + (o.frames_in_memory ? 1 : 0);
+  size.keeps_transformer = o.keep_weights != KeepWeights::kNone;
+  size.keeps_vae = o.keep_weights == KeepWeights::kAll;
+  size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
+  size.threads = comm::process_threads(o.threads);
+  if (question.resident) size.program_bytes = *question.resident + kGrowth;
+  return size;
+}
+
+std::function<planner::Workload(const parallel::ParallelLayout&, int)> workload_by_layout(
+    const MemoryQuestion& question) {
+  return
+      [configs = question.configs, size = run_size(question)](const parallel::ParallelLayout& layout, int ranks_here) {
+        return wan::workload(configs, size, layout, ranks_here);
+      };
+}
+
+planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
+  planner::Workload workload = workload_by_layout(question)(question.layout, question.ranks_here);
+  workload.softmax = attention::requested_strategy(question.options.strategy).softmax.value_or(workload.softmax);
+  return planner::memory_model(workload);
+}
+
+planner::Work work_of(const MemoryQuestion& question) { return wan::work(question.configs, run_size(question)); }
+
+int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks) {
+  const int64_t rows = plan.latent[1], most = std::min<int64_t>(ranks, rows);
+  if (options.vae_parallel.value_or(1) > most) {
+    fail(
+        "vae_parallel={}: {} at most, for this job has {} rank{} and the latents of height={} have {} rows, of which "
+        "every rank needs one",
+        *options.vae_parallel, most, ranks, ranks == 1 ? "" : "s", options.height, rows);
+  }
+  if (options.vae_tiling && options.vae_parallel.value_or(1) > 1) {
+    fail(
+        "vae_parallel={}: tiles are decoded by one rank; leave out vae_parallel, or vae_tiling, without which frames "
+        "have no seams",
+        *options.vae_parallel);
+  }
+  if (options.vae_tiling && wan::decodes_in_tiles(model.vae_config, plan.latents())) return 1;
+  return static_cast<int>(options.vae_parallel.value_or(most));
+}
+
+int prompt_ranks(bool deterministic, int ranks) { return deterministic ? 1 : ranks; }
+
+}  // namespace zoetrope::pipeline

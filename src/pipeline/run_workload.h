@@ -1,0 +1,50 @@
+// A run as plain numbers for the planner: how much it holds and computes, and how many ranks its stages can use.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "models/wan/workload.h"
+#include "parallel/layout.h"
+#include "pipeline/generate_options.h"
+#include "pipeline/model_folder.h"
+#include "pipeline/plan.h"
+#include "planner/memory_model.h"
+#include "planner/work.h"
+
+namespace zoetrope::pipeline {
+
+// What the memory of a run follows from. Configs alone: no file is needed, so `inspect` can ask too.
+struct MemoryQuestion {
+  GenerateOptions options;
+  wan::ModelConfigs configs;
+  parallel::ParallelLayout layout{};
+  std::vector<int64_t> prompt_tokens{};  // where they are known; else the most that fit
+  // Bytes of this process before the run; unset: of a program that does nothing else.
+  std::optional<int64_t> resident{};
+  int ranks_here = 1;  // that share a process
+};
+
+wan::ModelConfigs model_configs(const ModelFolder& model);
+
+// Size, dtypes and threads that the question asks about.
+wan::RunSize run_size(const MemoryQuestion& question);
+
+// What the run holds in a layout with `ranks_here` ranks per process; the question's own do not matter.
+std::function<planner::Workload(const parallel::ParallelLayout&, int ranks_here)> workload_by_layout(
+    const MemoryQuestion& question);
+planner::MemoryPlan memory_plan(const MemoryQuestion& question);
+
+// What the run computes in one step and around it.
+planner::Work work_of(const MemoryQuestion& question);
+
+// How many of `ranks` ranks decode: the first ones. Throws Error where the options ask for what cannot be.
+int decoding_ranks(const GenerateOptions& options, const RunPlan& plan, const ModelFolder& model, int ranks);
+
+// How many of `ranks` ranks share the text encoder's layers: one with deterministic=true, because sums over ranks round
+// differently for every number of ranks.
+int prompt_ranks(bool deterministic, int ranks);
+
+}  // namespace zoetrope::pipeline
