@@ -120,10 +120,10 @@ std::vector<std::string> explanation_of(const PlanPart& part) {
   explanation.push_back(fmt::format("Best: {}; {}.", configuration_text(*best, part.ranks), best->reason));
   if (const Candidate* simpler = part.ranking.simpler())
     explanation.push_back(fmt::format("Simpler: {}, {}.", configuration_text(*simpler, part.ranks), simpler->reason));
-  if (const Candidate* sooner = part.ranking.sooner()) {
-    explanation.push_back(fmt::format("Over sooner: {}, a video in {} instead of {}; {}.",
-                                      configuration_text(*sooner, part.ranks), seconds_text(sooner->video_seconds()),
-                                      seconds_text(best->video_seconds()), sooner->reason));
+  if (const Candidate* quickest = part.ranking.quickest_run()) {
+    explanation.push_back(
+        fmt::format("Over sooner: {}, a video in {} instead of {}; {}.", configuration_text(*quickest, part.ranks),
+                    seconds_text(quickest->video_seconds()), seconds_text(best->video_seconds()), quickest->reason));
   }
   const auto ties = std::count_if(part.ranking.candidates.begin(), part.ranking.candidates.end(),
                                   [](const Candidate& c) { return c.verdict == planner::Verdict::kTie; });

@@ -7,7 +7,7 @@
 #include "zoetrope/communicator.h"
 
 #include "device/stream.h"
-#include "planner/attention_memory.h"
+#include "planner/memory_model.h"
 
 namespace zoetrope::attention {
 namespace {
