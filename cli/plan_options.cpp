@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/named_files.h"
 #include "base/options.h"
+#include "base/run_files.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/planned_run.h"

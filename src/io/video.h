@@ -1,4 +1,4 @@
-// Frames out: one clip to an .mp4, a .gif or numbered .png files. Knows pixels and files, not models.
+// Writes a video to an .mp4, a .gif or numbered .png files. Knows pixels and files, not models.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ struct VideoFormat {
   std::map<std::string, std::string> metadata;
 };
 
-// From a value in [0, 1] (others are clamped, NaN is 0) to a byte. The two exist because the reference has two paths
-// whose results differ in the last bit: its video writer truncates 255·x, its image writer rounds it (half to even).
+// From a value in [0, 1] (others are clamped, NaN is 0) to a byte. There are two because the reference has two: its
+// video writer truncates 255·x, its image writer rounds it (half to even).
 uint8_t to_u8_truncate(float value);
 uint8_t to_u8_round(float value);
 
 enum class PixelRounding { kTruncate, kRound };
 
-// The same for many values at once, eight a step: bytes [values.size()].
+// The same for many values: bytes [values.size()].
 void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes);
 
-// open() → add_frame() × n → finish(). Nothing stands under the final name before finish(); a writer that is destroyed
-// without it, by an exception or by will, removes everything it made.
+// open() → add_frame() × n → finish(). Nothing has its final name before finish(); a writer that is destroyed without
+// it removes everything it wrote.
 class FrameWriter {
  public:
   // By the name of `output`:
@@ -38,17 +38,17 @@ class FrameWriter {
   //                 of the last, as 4:2:0 has even sizes only.
   //   x.gif         256 colours chosen for the whole clip, ordered dither, endless loop; at most 50 frames a second.
   //                 All frames are kept in memory until finish().
-  //   x%04d.png     one file a frame, counted from 0; the pattern stands in the last part of the path
+  //   x%04d.png     one file per frame, counted from 0; the pattern is in the last part of the path
   //   x.png         one frame: this file; several: x-0000.png, x-0001.png, …
   //   x or x/       a folder (made if absent, its parent must exist) of 0000.png, 0001.png, …; files of these names
   //                 are replaced, others stay
-  // Everything that can be known to go wrong is an Error here: an unknown extension, a folder that is absent or not
-  // writable, an impossible size. A disk that fills up is an Error from the later calls.
+  // Whatever can be known to go wrong is an Error here: an unknown extension, a missing or unwritable folder, an
+  // impossible size. A full disk is an Error of the later calls.
   static std::unique_ptr<FrameWriter> open(const std::filesystem::path& output, const VideoFormat& format);
   virtual ~FrameWriter() = default;
 
   virtual void add_frame(const uint8_t* rgb) = 0;  // [H, W, 3]
-  virtual void finish() = 0;                       // at least one frame must have come
+  virtual void finish() = 0;                       // Error without any frame
   virtual PixelRounding rounding() const = 0;      // of to_u8(): truncating for .mp4 and .gif, rounding for .png
 
  protected:

@@ -1,4 +1,4 @@
-// Products of bf16 tiles into float32 on matrix units (tdpbf16ps): 6 chains, each instruction 16 × 16 × 32 products.
+// Products of bf16 tiles into float32 with AMX (tdpbf16ps): 6 chains, each instruction 16 × 16 × 32 products.
 #include <immintrin.h>
 
 #include "kernels/amx_units.h"

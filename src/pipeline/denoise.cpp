@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/index_range.h"
-#include "io/hash.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/patchify.h"
 #include "pipeline/finite.h"
@@ -22,9 +22,9 @@ std::span<float> values(const TensorView& tensor) { return {tensor.data<float>()
 // does not fill the disk.
 std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
-  uint64_t hash = io::fnv1a64(whole.string());
+  uint64_t hash = fnv1a64(whole.string());
   for (const wan::Lora& lora : expert.loras) {
-    hash = io::fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
+    hash = fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
   }
   return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",
                      hash & 0xFFFFFFFFu);

@@ -4,7 +4,7 @@
 
 #include "base/available_cores.h"
 #include "base/error.h"
-#include "base/cache_folder.h"
+#include "base/folders.h"
 #include "base/words.h"
 
 namespace zoetrope::planner {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/hash.h"
 #include "device/stream.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "tensor/half.h"

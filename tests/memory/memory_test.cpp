@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "device/stream.h"
+#include "io/formula_testing.h"
 #include "io/weights.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/transformer.h"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "base/hash.h"
 #include "base/index_range.h"
-#include "base/split_mix.h"
 #include "kernels/test_util.h"
 #include "tensor/half.h"
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "io/hash.h"
+#include "base/hash.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -32,7 +32,7 @@ std::shared_ptr<const io::FormulaSource> random_weights(const io::TensorTable& t
                                                         uint64_t seed, int threads) {
   std::map<std::string, io::Formula> formulas;
   for (const io::TensorSpec& spec : table) formulas[spec.name] = formula(spec);
-  return std::make_shared<io::FormulaSource>("random weights of " + component, io::fnv1a64(component) + seed,
+  return std::make_shared<io::FormulaSource>("random weights of " + component, fnv1a64(component) + seed,
                                              std::move(formulas), threads);
 }
 

@@ -12,6 +12,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/communicator.h"
 
+#include "io/formula_testing.h"
 #include "io/weights.h"
 #include "models/wan/golden_testing.h"
 #include "models/wan/transformer/transformer.h"
