@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/made_folder.h"
+#include "base/folders.h"
 #include "bench/attention_run.h"
 #include "bench/cases.h"
 #include "bench/statistics.h"

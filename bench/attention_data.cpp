@@ -6,7 +6,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "base/split_mix.h"
+#include "base/hash.h"
 #include "tensor/dispatch.h"
 #include "tensor/element.h"
 

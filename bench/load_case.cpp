@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/made_folder.h"
+#include "base/folders.h"
 #include "bench/cases.h"
 #include "bench/forward_inputs.h"
 #include "bench/machine.h"

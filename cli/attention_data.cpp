@@ -5,9 +5,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/hash.h"
 #include "cli/attention.h"
-#include "io/hash.h"
 #include "parallel/shards.h"
 
 namespace zoetrope::cli {
@@ -182,13 +181,12 @@ std::string fingerprint(const bench::AttentionData& data) {
     constexpr size_t kSample = 4096;
     const std::string_view bytes(x.data<const char>(), x.bytes());
     const std::string_view last = bytes.substr(bytes.size() - std::min(bytes.size(), kSample));
-    text +=
-        fmt::format("{} (hash of both ends)={:016x}\n", name, io::fnv1a64(last, io::fnv1a64(bytes.substr(0, kSample))));
+    text += fmt::format("{} (hash of both ends)={:016x}\n", name, fnv1a64(last, fnv1a64(bytes.substr(0, kSample))));
   }
   text += fmt::format("key_lengths=[{}]\n", fmt::join(data.key_lengths, ", "));
   const std::string_view mask(data.key_mask ? data.key_mask.data<const char>() : "",
                               data.key_mask ? data.key_mask.bytes() : 0);
-  return text + fmt::format("key_mask (hash)={:016x}\n", io::fnv1a64(mask));
+  return text + fmt::format("key_mask (hash)={:016x}\n", fnv1a64(mask));
 }
 
 bench::AttentionData open_attention_data(const AttentionOptions& options, const ProcessPart& part) {

@@ -3,7 +3,7 @@
 #include "attention/strategy_options.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/named_files.h"
+#include "base/run_files.h"
 #include "bench/words.h"
 #include "cli/attention.h"
 #include "pipeline/generate_options.h"

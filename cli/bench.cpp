@@ -8,7 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/made_folder.h"
+#include "base/folders.h"
 #include "base/print.h"
 #include "bench/cases.h"
 #include "bench/machine.h"

@@ -12,6 +12,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/print.h"
 #include "base/words.h"
 #include "cli/command.h"
@@ -65,9 +66,7 @@ fs::path output_of(const Options& options, const bench::CalibrationJob& job) {
   if (path.empty()) {
     fail("the profile has no folder: neither XDG_CACHE_HOME nor HOME is set; name a file with output=FILE");
   }
-  std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  if (error) fail("{}: cannot make this folder for the profile: {}", path.parent_path().string(), error.message());
+  make_parent_folders(path);
   return path;
 }
 

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/named_files.h"
 #include "base/options.h"
+#include "base/run_files.h"
 #include "bench/words.h"
 #include "cli/plan.h"
 #include "pipeline/config_folder.h"

@@ -67,15 +67,15 @@ constexpr const char* kMemoryKinds[] = {"attention",
                                         "weights",
                                         "activations",
                                         "prompt keys and values",
-                                        "frames and their past",
-                                        "file pages and forms being made",
+                                        "frames and feature caches",
+                                        "file pages and weights being packed",
                                         "layers being read"};
 
 // Of a timeline: the part of a step that a span belongs to, by its name.
 constexpr size_t kExchange = 4, kRing = 5, kIdle = 7;
 size_t part_of_step(const std::string& span) {
   if (span.starts_with("attention")) return 0;
-  if (span.starts_with("products")) return 1;
+  if (span.starts_with("matrix multiplications")) return 1;
   if (span.starts_with("merge")) return 3;
   if (span.starts_with("ulysses")) return kExchange;
   if (span.starts_with("ring")) return kRing;

@@ -119,7 +119,7 @@ std::vector<std::string> explanation_of(const PlanPart& part) {
   explanation.push_back(fmt::format("Best: {}; {}.", configuration_text(*best, part.ranks), best->reason));
   if (const Candidate* simpler = part.ranking.simpler())
     explanation.push_back(fmt::format("Simpler: {}, {}.", configuration_text(*simpler, part.ranks), simpler->reason));
-  if (const Candidate* faster = part.ranking.sooner()) {
+  if (const Candidate* faster = part.ranking.quickest_run()) {
     explanation.push_back(fmt::format("Faster for one video: {}, in {} instead of {}; {}.",
                                       configuration_text(*faster, part.ranks), seconds_text(faster->video_seconds()),
                                       seconds_text(best->video_seconds()), faster->reason));

@@ -28,7 +28,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-// N where `path` is /proc/self/fd/N, by whichever name of this process.
+// N if `path` is /proc/self/fd/N, by any name of this process.
 std::optional<int> own_descriptor(const std::filesystem::path& path) {
   std::error_code none;
   const std::filesystem::path folder = std::filesystem::canonical(folder_of(path), none);
@@ -39,7 +39,7 @@ std::optional<int> own_descriptor(const std::filesystem::path& path) {
   return error == std::errc() && end == name.data() + name.size() ? std::optional(number) : std::nullopt;
 }
 
-// Where the bytes go: a file's own name behind all links, or a stream.
+// Where the bytes go: a file name with all links resolved, or a stream.
 struct Target {
   std::filesystem::path path;
   bool stream = false;            // a pipe, a terminal, a device, or a descriptor that this process was given
@@ -88,7 +88,7 @@ std::string write_all(int descriptor, const void* data, size_t bytes) {
   return {};
 }
 
-// Opens a stream for writing. A pipe that nobody reads yet is waited for, but not for ever.
+// Opens a stream for writing. Waits a while for the reader of a pipe.
 int open_stream(const Target& target, const std::filesystem::path& named) {
   constexpr std::chrono::seconds kPatience{5};
   if (target.descriptor) return ::fcntl(*target.descriptor, F_DUPFD_CLOEXEC, 0);
@@ -183,7 +183,7 @@ void AtomicFile::close() {
   if (descriptor_ < 0) return;
   const int flushed = ::fsync(descriptor_) == 0 ? 0 : errno;
   const int closed = ::close(std::exchange(descriptor_, -1)) == 0 ? 0 : errno;
-  // EINVAL and EROFS: the file system has no notion of flushing, which is no loss of data.
+  // EINVAL and EROFS: the file system does not support flushing, which loses no data.
   const int code = flushed == 0 || flushed == EINVAL || flushed == EROFS ? closed : flushed;
   if (code != 0) fail("{}: cannot be written: {}", final_.string(), system_message(code));
 }
@@ -193,10 +193,10 @@ void AtomicFile::commit() {
   commit_as(final_);
 }
 
-// A stream gets the whole at once, when it is complete.
+// A stream gets all data at once, when it is complete.
 void AtomicFile::send() {
   close();
-  std::fflush(stdout);  // what was printed before comes before, should this be the same stream
+  std::fflush(stdout);  // keeps the order if this is the same stream
   const int from = ::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC);
   if (from < 0) check_not_stopped();
   std::vector<char> chunk(size_t{1} << 20);

@@ -1,6 +1,6 @@
-// The one way in which outputs are written: complete under their final name, or not at all. A file is written under a
-// temporary name in the same folder, flushed to the disk, and renamed. A link is followed, and what it leads to
-// replaced. A stream (pipe, terminal, device, /dev/stdout) gets the whole when it is complete. What the run reads
+// All outputs are written with this class: complete under their final name, or not at all. A file is written under a
+// temporary name in the same folder, flushed to the disk, and renamed. Links are followed, and their target is
+// replaced. A stream (pipe, terminal, device, /dev/stdout) gets the data when it is complete. What the run reads
 // (run_files.h) is refused. Whoever gives up, by return, exception or signal, leaves nothing behind.
 #pragma once
 
@@ -21,11 +21,11 @@ class AtomicFile {
   ~AtomicFile();  // removes the temporary unless committed
 
   const std::filesystem::path& path() const { return final_; }
-  // For libraries that open the file themselves; they must have closed it before commit(). Where they may have made it
-  // anew, check_not_stopped() afterwards.
+  // For libraries that open the file themselves; they must have closed it before commit(). If they may have created
+  // it again, call check_not_stopped() afterwards.
   const std::filesystem::path& temporary() const { return temporary_; }
 
-  void check_not_stopped() const;              // Error where remove_unfinished_files() was called
+  void check_not_stopped() const;              // Error if remove_unfinished_files() was called
   void write(const void* data, size_t bytes);  // appends; a full disk is an Error
   void close();                                // flushes to the disk; no write() after it. commit() implies it.
   void commit();                               // close and rename; an existing file is replaced
@@ -36,15 +36,15 @@ class AtomicFile {
   void send();
 
   std::filesystem::path final_;      // as the user wrote it
-  std::filesystem::path target_;     // behind all links
+  std::filesystem::path target_;     // all links resolved
   std::filesystem::path temporary_;  // empty once committed or moved from
   UnfinishedPath unfinished_;
   int descriptor_ = -1;  // of the temporary
-  int stream_ = -1;      // that the temporary is sent to, or none
+  int stream_ = -1;      // to which the temporary is sent; -1: none
 };
 
-// Error where an AtomicFile of this name would be one, so that it is known before anything long begins. A pipe is not
-// opened: its reader would take that for the end.
+// Throws the Error that an AtomicFile of this name would throw, to check before long work begins. A pipe is not opened,
+// because closing it would look like the end to its reader.
 void check_writable(const std::filesystem::path& path);
 
 }  // namespace zoetrope

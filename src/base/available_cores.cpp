@@ -15,11 +15,11 @@ int affinity() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more cores than the set has room for
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more cores than cpu_set_t can hold
 }
 
-// Microseconds of all cores' time in every period of so many: "QUOTA PERIOD" in version 2, with "max" for no limit;
-// two files in version 1, with -1.
+// Microseconds of CPU time per period, and the period: "QUOTA PERIOD" in version 2, with "max" for no limit; two files
+// in version 1, with -1.
 std::optional<double> quota_of(const ControlGroup& group) {
   const auto quota = group.unified ? number_in(group.folder / "cpu.max") : number_in(group.folder / "cpu.cfs_quota_us");
   const auto period =
@@ -32,7 +32,7 @@ std::optional<double> quota_of(const ControlGroup& group) {
 
 int AvailableCores::threads() const {
   if (!quota) return affinity;
-  // A part of a core is a thread's too: with 1.5 cores, one thread leaves a third of them, and two are held at times.
+  // Rounded up: with 1.5 cores, one thread would leave a third unused, and two are throttled at times.
   return std::max(1, static_cast<int>(std::min<double>(affinity, std::ceil(*quota))));
 }
 

@@ -1,4 +1,4 @@
-// The cores that this process may use: those of its affinity, and what its control groups give it of their time.
+// The cores that this process may use: those of its affinity, limited by the CPU quota of its control groups.
 #pragma once
 
 #include <filesystem>
@@ -8,13 +8,13 @@ namespace zoetrope {
 
 struct AvailableCores {
   int affinity = 1;             // cores that its threads may run on
-  std::optional<double> quota;  // so many cores' time, shared with whatever else is in the group; unset: all of it
+  std::optional<double> quota;  // in cores, shared with all processes of the group; unset: no limit
 
-  // As many threads as can run at once, and use all of the quota: at least 1.
+  // How many threads can run at once and use the whole quota; at least 1.
   int threads() const;
 };
 
-// `root`: where proc/ and what it mounts are looked for.
+// `root`: where proc/ and the mounts are.
 AvailableCores available_cores(const std::filesystem::path& root = "/");
 
 int available_threads();  // available_cores().threads()

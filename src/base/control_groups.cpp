@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether a word stands among others that commas part.
+// Whether a comma-separated list has a word.
 bool lists(const std::string& words, const std::string& word) {
   std::istringstream stream(words);
   for (std::string one; std::getline(stream, one, ',');)
@@ -17,7 +17,7 @@ bool lists(const std::string& words, const std::string& word) {
   return false;
 }
 
-// Where a hierarchy is mounted, and which of its groups is seen as the top of the mount.
+// Where a hierarchy is mounted, and which of its groups is the top of the mount.
 struct Mount {
   fs::path point;
   std::string top;

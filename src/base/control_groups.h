@@ -1,4 +1,4 @@
-// The control groups of this process (Linux, versions 1 and 2), which say how much memory and time it may have.
+// The control groups of this process (Linux, versions 1 and 2), which limit its memory and CPU time.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ struct ControlGroup {
   bool unified;                  // of version 2
 };
 
-// The process' own groups in the hierarchies that may hold this controller ("memory", "cpu"), each followed by those
-// above it, up to the top of what is mounted: a limit of any of them holds. Empty where there are none or /proc cannot
-// be read. `root` is where proc/ and what it says is mounted are looked for.
+// The groups of this process in the hierarchies that may have this controller ("memory", "cpu"), each followed by its
+// parents up to the top of the mount: the limits of all of them apply. Empty if there are none or /proc cannot be read.
+// `root`: where proc/ and the mounts are.
 std::vector<ControlGroup> control_groups(const std::filesystem::path& root, const std::string& controller);
 
-// A whole number ≥ 0; none for any other text ("max", "-1").
+// A whole number ≥ 0; empty for any other text ("max", "-1").
 std::optional<int64_t> number_of(std::string_view text);
-// That of a file's first or a later word; none where there is no such file or word.
+// The number that is a word of a file, by default the first; empty if there is no such file or word.
 std::optional<int64_t> number_in(const std::filesystem::path& file, int word = 0);
 
 }  // namespace zoetrope

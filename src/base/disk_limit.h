@@ -1,4 +1,4 @@
-// For tests: while one lives, no file of this process can grow beyond so many bytes. write() then fails midway (EFBIG),
+// For tests: while it exists, no file of this process can grow beyond a limit. write() then fails midway (EFBIG),
 // as it does on a full disk (ENOSPC), and no privilege or spare file system is needed.
 #pragma once
 

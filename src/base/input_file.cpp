@@ -40,12 +40,12 @@ void wait_until_past(const FileStamp& stamp) {
   using std::chrono::nanoseconds;
   const nanoseconds step(stamp.coarse() ? 2'000'000'000 : 10'000'000);
   const nanoseconds left = nanoseconds(stamp.changed_ns) + step - std::chrono::system_clock::now().time_since_epoch();
-  // Times that lie further ahead are those of another machine's clock: nothing can be waited for.
+  // Times further in the future come from another machine's clock: waiting is pointless.
   if (left > nanoseconds::zero() && left <= step) std::this_thread::sleep_for(left);
 }
 
 InputFile::InputFile(const std::filesystem::path& path, Kind kind) : path_(path) {
-  // A pipe is opened without waiting for its writer, and a terminal without becoming the one that controls us.
+  // A pipe is opened without waiting for its writer, a terminal without becoming the controlling terminal.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor_ < 0) {
     const int code = errno;

@@ -1,4 +1,4 @@
-// What a mistyped word, or one of other programs, was meant to be. Declared in options.h.
+// The key that a mistyped word, or a word of another program, probably means. Declared in options.h.
 #include <algorithm>
 
 #include "base/options.h"
@@ -6,7 +6,7 @@
 namespace zoetrope {
 namespace {
 
-// Insertions, deletions, other letters, and neighbours in the wrong order.
+// Insertions, deletions, substitutions, and swaps of neighbours (optimal string alignment).
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> edits(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -25,8 +25,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return edits[a.size()][b.size()];
 }
 
-// How other programs (diffusers, ComfyUI, stable-diffusion.cpp, the native code of Wan) name what is here, keys and
-// values.
+// Keys and values as other programs (diffusers, ComfyUI, stable-diffusion.cpp, the original code of Wan) name them.
 struct Synonym {
   std::string_view theirs;
   const char* ours;

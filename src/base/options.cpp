@@ -46,7 +46,7 @@ std::string range_text(NumberRange range) {
 
 std::string scalar_text(const YAML::Node& node) { return node.IsNull() ? "" : node.Scalar(); }
 
-// {a: 1, b: 2} as "a:1,b:2"; in {a:1} without the blank YAML sees a key "a:1" and no value.
+// {a: 1, b: 2} as "a:1,b:2"; in {a:1} without the space YAML sees a key "a:1" and no value.
 std::string mapping_text(const YAML::Node& node, const std::string& origin) {
   std::string text;
   for (const auto& entry : node) {
@@ -75,7 +75,7 @@ std::string_view trimmed(std::string_view part) {
   return part.substr(begin, part.find_last_not_of(kBlank) - begin + 1);
 }
 
-// Behind the first `name=value` of a sentence that is neither part of a longer name nor of a longer value.
+// The position after the first `name=value` of a sentence that is not part of a longer name or value.
 size_t end_of_setting(const std::string& text, const std::string& name, const std::string& value) {
   const auto ends_name = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.';

@@ -1,5 +1,5 @@
-// Options described once: name, type, default, range and help stand in one place, from which keys are parsed (YAML file
-// and `key=value`), checked, printed as help and documented. Not a command line parser: see cli/.
+// Options described once: from name, type, default, range and help, keys are parsed (YAML file and `key=value`),
+// checked, printed as help and documented. Not a command line parser: see cli/.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace zoetrope {
 
-// What a value may be; the ends are included.
+// The legal values; the ends are included.
 struct IntegerRange {
   int64_t low = INT64_MIN;
   int64_t high = INT64_MAX;
@@ -23,10 +23,10 @@ struct NumberRange {
   double high = 1e300;
 };
 
-// Where set_argument() found what it sets.
+// The origin of what set_argument() sets.
 inline constexpr const char* kCommandLine = "command line";
 
-// The value that takes back what was set before, of every key: `ranks=default`.
+// The value that resets any key: `ranks=default`.
 inline constexpr const char* kDefaultValue = "default";
 
 // Binds keys to the fields of an options struct. The fields' values at binding time are the defaults; std::optional
@@ -51,25 +51,25 @@ class OptionSet {
   template <typename Field>
   OptionSet& value(const char* name, Field& field, std::string range, std::function<Field(std::string_view)> parse,
                    std::function<std::string(const Field&)> print, const char* help);
-  // "bf16" or "float32", under any of their usual names: see dtype_word().
+  // "bf16" or "float32", by any of their usual names: see dtype_word().
   OptionSet& dtype(const char* name, std::string& field, const char* help);
   // Named whole numbers >= 1, any of the legal names: see parse_sizes(). YAML may write them as a mapping.
   OptionSet& sizes(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
-  // Another spelling of a key that is already described.
+  // Another name of a key that is already described.
   OptionSet& alias(const char* name, const char* target);
-  // A key that users bring along but that is not built, or that other keys say: refused with `reason`, unless it is
-  // given its neutral value.
+  // A key of other programs that is not supported, or that other keys replace: refused with `reason`, unless it has its
+  // neutral value.
   OptionSet& unavailable(const char* name, const char* neutral, const char* reason);
 
   // Throws Error for an unknown key (naming the nearest known one) or a value that does not fit; `origin` says where it
-  // was written ("command line", "wan.yml line 3"). kDefaultValue gives the field its value at binding time again.
+  // was written ("command line", "wan.yml line 3"). kDefaultValue resets the field to its value at binding time.
   void set(std::string_view key, std::string_view value, const std::string& origin);
   // "key=value".
   void set_argument(std::string_view argument);
   // A flat YAML mapping. Throws Error with file and line.
   void load_yaml(const std::filesystem::path& path);
 
-  // Where `key` was set last (kCommandLine, "wan.yml line 3"), empty while it has its default.
+  // Where `key` was set last (kCommandLine, "wan.yml line 3"), empty if it has its default.
   std::string origin(std::string_view key) const;
   bool knows(std::string_view key) const { return find(key) != nullptr; }
 
@@ -81,7 +81,7 @@ class OptionSet {
   std::string help() const;
   // The same as a Markdown table, for the documentation.
   std::string markdown() const;
-  // Every key and its value as it stands.
+  // Every key and its current value.
   std::vector<std::pair<std::string, std::string>> settings() const;
   // The same as lines key=value, for logs and for comparing ranks.
   std::string values() const;
@@ -97,7 +97,7 @@ class OptionSet {
     std::string unavailable;                      // the reason
     bool mapping = false;                         // YAML may give a mapping of scalars
     bool sequence = false;                        // YAML may give a sequence of scalars
-    std::function<void(std::string_view)> parse;  // throws Error with what would be right, without key or origin
+    std::function<void(std::string_view)> parse;  // throws Error with the legal values, without key or origin
     std::function<std::string()> print;
     std::function<void()> reset;
   };
@@ -121,20 +121,20 @@ class OptionSet {
   std::vector<Option> options_;
 };
 
-// `rows: 8, columns: 4`, with or without braces and spaces, as (name, value); empty text has none. Throws Error for a
-// name that is not legal or comes twice, and for a value that is not a whole number >= 1.
+// `rows: 8, columns: 4`, with or without braces and spaces, as (name, value); empty text gives an empty list. Throws
+// Error for a name that is not legal or is repeated, and for a value that is not a whole number >= 1.
 std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal);
 
-// `1, 0.75, 0.5`, with or without brackets and spaces; empty text has none. Throws Error for what is not a number or
-// out of range, with its place in the list.
+// `1, 0.75, 0.5`, with or without brackets and spaces; empty text gives an empty list. Throws Error for what is not a
+// number or out of range, with its place in the list.
 std::vector<double> parse_numbers(std::string_view text, NumberRange each);
 
-// "f32" and "fp32" as "float32", "bfloat16" as "bf16"; any other word as it is.
+// "float32" for "f32" and "fp32", "bf16" for "bfloat16"; any other word unchanged.
 std::string dtype_word(std::string_view word);
 
-// What `word` was meant to be: the candidate that other programs give this name (steps: num_inference_steps), else the
-// one with the fewest edits between them, two neighbouring letters in the wrong order being one. Empty where the edits
-// are more than a third of the letters.
+// The candidate that `word` probably means: the one that other programs call so (steps: num_inference_steps), else the
+// one with the smallest edit distance, where swapping two neighbouring letters is one edit. Empty if the distance is
+// more than a third of the letters.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
 template <typename Field, typename Value>

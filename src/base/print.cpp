@@ -69,7 +69,7 @@ void finish_output() {
 void take_standard_descriptors() {
   for (int descriptor = 0; descriptor < 3; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) != -1) continue;
-    // The lowest free number is taken, which is this one. Opened the other way round, so that using it is an error.
+    // open() takes the lowest free number, which is this one. The opposite access mode makes using it an error.
     if (::open("/dev/null", descriptor == 0 ? O_WRONLY : O_RDONLY) < 0) return;
   }
 }

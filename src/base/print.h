@@ -1,5 +1,5 @@
-// The one way in which text reaches standard output and standard error. Text from elsewhere (names in checkpoint files,
-// prompts, arguments) is never obeyed by the terminal: control characters are written as escapes, \x1b for one.
+// All text to standard output and standard error goes through here. Control characters in text from elsewhere (names in
+// files, prompts, arguments) are written as escapes, such as \x1b, so that no terminal obeys them.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,15 +10,15 @@
 
 namespace zoetrope {
 
-// Text from elsewhere in one line: control characters, line ends and tabs among them, and bytes that are not UTF-8 as
-// \n, \t, \xNN; what turns the direction of writing as \u202e.
+// Text from elsewhere on one line: control characters (including line ends and tabs) and bytes that are not UTF-8 as
+// \n, \t, \xNN; characters that change the writing direction as \u202e.
 std::string printable(std::string_view text);
 
-// The text with everything escaped that printable() escapes but line ends and tabs. Neither throws: what standard error
-// does not take is lost, and what standard output did not take finish_output() reports.
+// The text with everything escaped that printable() escapes, except line ends and tabs. Neither throws: what cannot be
+// written to standard error is lost; finish_output() reports what could not be written to standard output.
 void print_text(std::string_view text);
 void print_error_text(std::string_view text);
-// On standard error, a terminal: in place of what its last line held. Ends without a line end.
+// On standard error, a terminal: replaces the last line. Writes no line end.
 void replace_last_line(std::string_view text);
 
 template <typename... Args>
@@ -30,11 +30,11 @@ void print_error(fmt::format_string<Args...> format, Args&&... args) {
   print_error_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Error where standard output did not take all that was printed: a full disk, a closed descriptor.
+// Error if not everything could be written to standard output: a full disk, a closed descriptor.
 void finish_output();
 
-// Before anything is opened: descriptors 0 to 2 that this process was not given are taken, so that no file becomes one
-// of them and gets what is printed. Writing to them still fails.
+// Call it before anything is opened: opens those of the descriptors 0 to 2 that are closed, so that no file gets their
+// number and the printed text. Writing to them still fails.
 void take_standard_descriptors();
 
 }  // namespace zoetrope

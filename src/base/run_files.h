@@ -1,14 +1,27 @@
-// Which files the runs of this process read, so that none of them is replaced by what a run writes. InputFile notes
-// what it opens, AtomicFile asks before it writes; nobody else needs this, but for folders whose listing is an input
-// and for libraries that open files themselves.
+// Checks of files that keys name, before anything is computed for them; and a record of the files that runs of this
+// process read, so that no output replaces an input. InputFile adds what it opens, AtomicFile asks before it writes.
+// Others need this only for folders whose listing is an input, and for libraries that open files themselves.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
+#include <string>
 
 namespace zoetrope {
 
-// One run, or one command: what is read while any of these lives counts for all of them. Without one nothing is noted.
+struct NamedFile {
+  const char* key;
+  const std::string& path;  // empty: none
+};
+
+// `path` if it exists, else empty: for keys that take a file or a name.
+std::string if_exists(const std::string& path);
+
+// Throws Error if two keys name the same file, by whatever path.
+void check_files_differ(std::initializer_list<NamedFile> files);
+
+// One run, or one command: files read while any of these exists count for all of them. Without one nothing is recorded.
 class RunFiles {
  public:
   RunFiles();
@@ -18,12 +31,12 @@ class RunFiles {
 };
 
 void note_input(const std::filesystem::path& path, uint64_t device, uint64_t inode);
-void note_input(const std::filesystem::path& path);  // nothing, where nothing is there
+void note_input(const std::filesystem::path& path);  // no effect if it does not exist
 // A folder whose files are the input, whatever their names: nothing may be written into it.
 void note_input_folder(const std::filesystem::path& folder);
 
-// Error where `target` is a file that a run reads, by device and inode, or lies in a folder that is an input.
-// `named` is what the user wrote, for the message.
+// Error if `target` is a file that a run reads (by device and inode) or is in a folder that is an input. `named` is
+// what the user wrote, for the message.
 void check_spares_inputs(const std::filesystem::path& target, const std::filesystem::path& named);
 
 }  // namespace zoetrope

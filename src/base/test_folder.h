@@ -1,4 +1,4 @@
-// For tests: a folder that is gone afterwards, files with given bytes, and what an Error says.
+// For tests: a temporary folder, files with given bytes, and the message of an Error.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class TestFolder {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
     return path_ / name;
   }
-  // Files and folders directly inside, hidden ones too.
+  // Files and folders directly inside, including hidden ones.
   size_t entries() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path_), {})); }
 
  private:

@@ -25,8 +25,8 @@ namespace {
 
 using Slot = UnfinishedPath::Slot;
 
-// Slots are used again and never freed, so a handler may walk them at any moment. There are as many as there were ever
-// unfinished files at once: one a frame of a folder of images, else a handful.
+// Slots are reused and never freed, so that a handler can walk them at any time. There are at most as many as
+// unfinished files at one time: one per frame of a folder of images, else a few.
 std::atomic<Slot*> first_slot = nullptr;
 std::atomic<bool> removed = false;
 static_assert(std::atomic<Slot*>::is_always_lock_free && std::atomic<State>::is_always_lock_free &&
@@ -44,7 +44,7 @@ Slot* own_slot() {
   return slot;
 }
 
-// Another thread may have taken a path and not have removed it yet, so taken ones are removed again.
+// Another thread may have taken a path but not removed it yet, so taken ones are removed too.
 void remove_all(UnfinishedPath::Kind kind) noexcept {
   for (Slot* slot = first_slot; slot != nullptr; slot = slot->next) {
     State state = State::kListed;
@@ -60,7 +60,7 @@ void remove_all(UnfinishedPath::Kind kind) noexcept {
 void remove_unfinished_files() noexcept {
   removed = true;
   remove_all(UnfinishedPath::Kind::kFile);
-  // Twice, because one may lie in another and the list has no order.
+  // Twice, because one may be inside another and the list has no order.
   remove_all(UnfinishedPath::Kind::kFolder);
   remove_all(UnfinishedPath::Kind::kFolder);
 }

@@ -1,19 +1,19 @@
-// What must not stay behind when the process ends in the middle: by a signal, by _Exit, by another rank's failure.
-// Every temporary file is kept in one list that a signal handler can walk. Not for the usual ways out: there
-// destructors remove.
+// Removes temporary files when the process ends early: by a signal, by _Exit, by another rank's failure. All of them
+// are in one list that a signal handler can walk. On the usual ways out, return and exceptions, destructors remove
+// them, and this list is not needed.
 #pragma once
 
 #include <string>
 
 namespace zoetrope {
 
-// Removes every path of the list: files, then folders that are empty. From then on no new one may be made: whoever is
-// writing goes on into a file without a name, and cannot put it in place. Safe in a signal handler, on any thread.
+// Removes every path of the list: files, then empty folders. From then on no new one may be created; open files lose
+// their name and cannot be renamed to their final one. Safe in a signal handler, on any thread.
 void remove_unfinished_files() noexcept;
 bool unfinished_files_removed() noexcept;
 
-// A path on the list, for as long as this lives. A file is listed before it is made, so that no moment is missed; its
-// maker looks at unfinished_files_removed() afterwards.
+// A path on the list, while this exists. Add a file before it is created, so that there is no gap, and check
+// unfinished_files_removed() afterwards.
 class UnfinishedPath {
  public:
   enum class Kind { kFile, kFolder };
@@ -24,7 +24,7 @@ class UnfinishedPath {
   UnfinishedPath& operator=(UnfinishedPath&& other) noexcept;
   ~UnfinishedPath() { forget(); }
 
-  void forget() noexcept;  // it may stay, or is gone
+  void forget() noexcept;  // removes it from the list
 
   struct Slot;
 

@@ -20,7 +20,7 @@ DecodedChar decode_char(std::string_view bytes, size_t offset);
 // The whole of `bytes`, or nothing if any of it is not UTF-8.
 std::optional<std::u32string> decode_utf8(std::string_view bytes);
 
-// Throws Error naming the offending byte; `what` is how the sentence calls the text ("the prompt").
+// Throws Error naming the offending byte; `what` names the text in the message ("the prompt").
 std::u32string decode_utf8_or_fail(std::string_view bytes, std::string_view what);
 
 void append_utf8(char32_t code, std::string& out);

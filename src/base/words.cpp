@@ -28,7 +28,7 @@ std::string shell_word(const std::string& text) {
   return quoted + "'";
 }
 
-// Each bound is where three digits would be rounded up to the next unit.
+// Each bound is where rounding to three digits would reach the next unit.
 std::string duration_text(double seconds) {
   if (seconds < 0) return fmt::format("-{}", duration_text(-seconds));
   if (seconds == 0) return "0 s";

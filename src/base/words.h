@@ -1,4 +1,4 @@
-// Figures as people read them in a sentence.
+// Numbers and words as text for people.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxYamlBytes = size_t{16} << 20;
 constexpr int kMaxDepth = 64;
-constexpr int64_t kMaxNodes = 1'000'000;  // an alias counts as all that it stands for
+constexpr int64_t kMaxNodes = 1'000'000;  // an alias counts as all nodes it refers to
 
 class Checker {
  public:

@@ -1,4 +1,4 @@
-// YAML files as they are read here: one document, and each key of a mapping once. The rest of the format is yaml-cpp's.
+// Reads YAML files with one document and no duplicate keys, by yaml-cpp.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -7,8 +7,8 @@
 
 namespace zoetrope {
 
-// The file's only document. Error, with the file and the line, where it is no regular file, not YAML, holds another
-// document or a key twice, or is nested too deeply.
+// The file's only document. Error, with file and line, if it is not a regular file, not YAML, has another document or a
+// duplicate key, or is nested too deeply.
 YAML::Node read_yaml(const std::filesystem::path& path);
 
 }  // namespace zoetrope

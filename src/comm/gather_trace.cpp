@@ -74,7 +74,7 @@ void receive_from(Communicator& world, int rank, const std::vector<Place>& place
 }  // namespace
 
 ClockOffset clock_offset(Communicator& world, int peer, const ReadClock& clock) {
-  constexpr int kRounds = 16;  // the quickest of which was not held up
+  constexpr int kRounds = 16;  // the fastest of which was not delayed
   const auto now = [&] { return std::chrono::duration_cast<nanoseconds>(clock().time_since_epoch()).count(); };
   ClockOffset best{nanoseconds{}, nanoseconds::max()};
   for (int round = 0; round < kRounds; ++round) {

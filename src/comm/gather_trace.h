@@ -10,7 +10,7 @@
 
 namespace zoetrope::comm {
 
-// Brings what every rank recorded so far into rank 0's trace. Collective: every rank brings the trace of its process.
+// Collects the spans of all ranks in rank 0's trace. Collective: every rank passes the trace of its process.
 // Ranks that share rank 0's trace have nothing to send. Processes of one host share one clock; a trace from another
 // host is moved by the difference that clock_offset() measures, and its ranks are labelled with the error of that.
 void gather_trace(Communicator& world, trace::Trace& trace);
@@ -26,7 +26,7 @@ using ReadClock = std::function<trace::Clock::time_point()>;
 // for the answer, so the offset is that reading minus the middle of the wait, to within half of it.
 ClockOffset clock_offset(Communicator& world, int peer, const ReadClock& clock = &trace::Clock::now);
 
-// While it lives, a communicator and what is split from it records there; for a world that somebody else made.
+// While it exists, a communicator and those split from it record in a trace; for communicators of the caller.
 class RecordingScope {
  public:
   RecordingScope(Communicator& world, trace::Trace* trace) : world_(trace != nullptr ? &world : nullptr) {

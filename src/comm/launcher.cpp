@@ -22,7 +22,7 @@ std::optional<int> number(const char* text) {
   return value;
 }
 
-// Read once: MPI_Init of a process that nobody launched sets variables of its own.
+// Read once: in a process without a launcher MPI_Init sets variables of its own.
 const Launch& launch() {
   static const Launch found = read_launch([](const char* name) { return std::getenv(name); });
   return found;

@@ -25,8 +25,8 @@ int launched_rank();   // 0 where no launcher started this process
 // Threads of this process: what the user says, else the cores it may use; MPI processes of one node that are not bound
 // to cores of their own share them.
 int process_threads(std::optional<int64_t> wanted);
-// Of each of so many processes of a node, which share its quota, and its cores too where they are not bound to fewer
-// than it has.
+// Threads of each of `processes` processes of a node, which share its quota, and its cores unless they are bound to
+// parts of them.
 int threads_beside(const AvailableCores& cores, int processes, int cores_of_node);
 
 }  // namespace zoetrope::comm

@@ -1,5 +1,5 @@
-// Test data that proves itself: each 8-byte word holds who sent it, in which message, and where in it, so that a wrong
-// word names its origin. For tests only.
+// Test data with its origin: each 8-byte word encodes the sender, the message and the position in it, so that a wrong
+// word shows where it came from. For tests only.
 #pragma once
 
 #include <gtest/gtest.h>

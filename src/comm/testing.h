@@ -39,10 +39,10 @@ class WrappedCommunicator : public Communicator {
 };
 
 // Each exchange named `operation` that receives from another rank ends no earlier than its post + delay. The message
-// itself moves as ever, and nothing else is held up: the delay passes while the rank computes, or it is waited for.
+// itself moves as usual, and nothing else is delayed: the delay passes while the rank computes or in its wait().
 class DelayedCommunicator final : public WrappedCommunicator {
  public:
-  struct State;  // of a wrapper and all that is split from it
+  struct State;  // of a wrapper and all communicators split from it
 
   DelayedCommunicator(Communicator& inner, std::string operation, std::chrono::duration<double> delay);
   DelayedCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<State> state);
@@ -73,15 +73,15 @@ class FaultyCommunicator final : public WrappedCommunicator {
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
 
-  static size_t flipped_byte(size_t bytes);  // its place in a piece of so many bytes
-  bool flipped() const;                      // whether it came to that
+  static size_t flipped_byte(size_t bytes);  // its position in a piece of `bytes` bytes
+  bool flipped() const;                      // whether it happened
 
  private:
   std::shared_ptr<State> state_;
 };
 
-// The rank `stalled` (of the job) posts nothing in exchanges named `operation`: its own work ends at once, its peers
-// wait in vain.
+// The rank `stalled` (of the job) posts nothing in exchanges named `operation`: its own work ends at once, and its
+// peers time out.
 class StalledCommunicator final : public WrappedCommunicator {
  public:
   StalledCommunicator(Communicator& inner, std::string operation, int stalled);

@@ -1,5 +1,5 @@
-// What every transport needs and none of them owns: checks of pieces, the members of a split, the sentences of waits
-// that fail.
+// What all transports share: checks of pieces, the members of a split, and the messages of failed
+// waits.
 #pragma once
 
 #include <chrono>
@@ -16,12 +16,12 @@ void check_pieces(std::span<const Segment> pieces, int ranks, const char* operat
 
 struct SplitGroup {
   std::vector<int> members;  // ranks of the parent, in the order of the new communicator
-  int rank = 0;              // the own one among them
+  int rank = 0;              // of this rank among them
   int64_t largest_ticket = 0;
 };
 
-// The collective part of Communicator::split: who has this rank's color. `ticket` is any number; the largest over all
-// ranks of the parent comes back.
+// The collective part of Communicator::split: the ranks with this rank's color. `ticket` is any number; the result has
+// the largest of all ranks of the parent.
 SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket = 0);
 
 // Now + seconds; about three years where that is more.

@@ -1,4 +1,4 @@
-// Scratch memory that is booked once and handed out like a stack. Nothing in a denoising step calls the allocator.
+// Scratch memory, allocated once and used like a stack, so that a denoising step never calls the allocator.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ class Arena {
   }
 
   size_t reserved() const { return reserved_; }  // bytes taken from the system: the peak
-  // Gives all memory back; no Scope may be open.
+  // Frees all memory; no Scope may be open.
   void release();
 
-  // Everything allocated while a Scope lives is given back when it ends. Scopes nest.
+  // Everything allocated while a Scope exists is released when it ends. Scopes nest.
   class Scope {
    public:
     explicit Scope(Arena& arena) : arena_(arena), block_(arena.block_), used_(arena.used_) {}

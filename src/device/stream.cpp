@@ -57,7 +57,7 @@ void copy(Stream& stream, const TensorView& destination, const TensorView& sourc
   int64_t rows = 1;
   for (int axis = 0; axis < plan.rank; ++axis) rows *= plan.extent[static_cast<size_t>(axis)];
   constexpr int64_t kGrainBytes = 1 << 16;
-  // One long run is cut into pieces so that every thread takes a share.
+  // One long run is split so that every thread copies a part.
   if (rows == 1 && run > 2 * kGrainBytes) {
     stream.team().parallel_for(static_cast<int64_t>(run), kGrainBytes, [&](IndexRange range, int) {
       std::memcpy(static_cast<char*>(destination.raw()) + range.begin,

@@ -1,5 +1,5 @@
-// What an op needs to run on a device: the thread team of the rank (on a GPU: a queue), scratch memory, the trace lane
-// and the counter of copied bytes. One stream a rank, passed to every op, never global.
+// What an operation needs to run: the rank's thread team, scratch memory, the trace lane and the counter of copied
+// bytes. One stream per rank, passed to every operation.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ class Stream {
   Arena& scratch() { return scratch_; }
   const trace::Lane& lane() const { return lane_; }
 
-  // Bytes of tensor data copied by this rank since it began, without what ops compute and what comm transfers.
+  // Bytes of tensor data copied by this rank so far, without results of operations and transfers of comm.
   int64_t copied_bytes() const { return copied_bytes_; }
   void count_copied(int64_t bytes) { copied_bytes_ += bytes; }
 
@@ -32,8 +32,8 @@ class Stream {
   int64_t copied_bytes_ = 0;
 };
 
-// The one function that copies tensor data: same shape and dtype, any strides (innermost runs are copied whole),
-// counted in the stream. Source and destination must not overlap.
+// All copies of tensor data use this function: same shape and dtype, any strides, counted in the stream. Source and
+// destination must not overlap.
 void copy(Stream& stream, const TensorView& destination, const TensorView& source);
 
 }  // namespace zoetrope

@@ -22,28 +22,28 @@ void futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
   syscall(SYS_futex, &word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
 }
 
-// A number that threads wait for: they look at it for kLongestSpin, then sleep.
+// A number that threads wait for: they spin for kLongestSpin, then sleep.
 class alignas(kCacheLine) Awaited {
  public:
   uint32_t load() const { return value_.load(std::memory_order_acquire); }
-  // For who wakes nobody.
+  // Wakes nobody.
   void store(uint32_t value) { value_.store(value, std::memory_order_relaxed); }
 
-  // Returns what was there before; `wakes` says whether who waits now waits no longer. Sequentially consistent like the
-  // sleeper's two steps: either this change is seen before the sleep, or the sleeper is counted before the look.
+  // Returns the previous value; `wakes`: whether to wake the waiting threads. Sequentially consistent like the
+  // sleeper's two steps: either the sleeper sees this change, or this thread sees the sleeper's count.
   template <typename Wakes>
   void add(uint32_t amount, Wakes&& wakes) {
     const uint32_t value = value_.fetch_add(amount) + amount;
     if (wakes(value) && sleepers_.load() > 0) futex(value_, FUTEX_WAKE, INT_MAX);
   }
 
-  // Until done(value); what it is then.
+  // Waits until done(value); returns the value.
   template <typename Done>
   uint32_t wait(Done&& done) {
-    constexpr int kLooks = 32;  // between two looks at the clock, which cost as much
+    constexpr int kChecks = 32;  // between two readings of the clock, which cost as much
     const auto deadline = std::chrono::steady_clock::now() + ThreadTeam::kLongestSpin;
     do {
-      for (int look = 0; look < kLooks; ++look) {
+      for (int look = 0; look < kChecks; ++look) {
         const uint32_t value = load();
         if (done(value)) return value;
         __builtin_ia32_pause();
@@ -63,8 +63,8 @@ class alignas(kCacheLine) Awaited {
 
 }  // namespace
 
-// Every run is a round. Its bodies are claimed one by one: each thread its own first, then those that nobody has begun,
-// so that a thread that does not get a core holds up nobody. The caller waits until all that were claimed have ended.
+// Every run is a round. Threads claim its bodies one by one, each its own first, then those that nobody has started, so
+// that a thread without a core delays nobody. The caller waits until all claimed bodies have ended.
 struct ThreadTeam::Pool {
   struct alignas(kCacheLine) Seat {
     std::atomic<uint32_t> claimed{0};  // the last round in which its body was taken
@@ -82,7 +82,7 @@ struct ThreadTeam::Pool {
   std::vector<std::thread> threads;
 
   bool claim(size_t seat, uint32_t now) {
-    // A thread that is a round late finds its own taken: bodies of a round are, before the next begins.
+    // A thread that is a round late finds its body claimed: all bodies of a round are, before the next begins.
     uint32_t before = now - 1;
     std::atomic<uint32_t>& claimed = seats[seat].claimed;
     if (claimed.load(std::memory_order_relaxed) != before) return false;
@@ -91,7 +91,7 @@ struct ThreadTeam::Pool {
     return true;
   }
 
-  // Bodies that thread `own` can claim; how many it has run.
+  // Runs the bodies that thread `own` can claim; returns how many.
   uint32_t run_claimed(size_t own, uint32_t now) {
     uint32_t done = 0;
     for (size_t i = 0; i < seats.size(); ++i) {

@@ -1,5 +1,5 @@
-// A team of threads owned by a rank: the only threads that compute. Whoever waits in it looks for a bounded time and
-// then sleeps, so that a core which others use as well is theirs while there is nothing to do.
+// A team of threads owned by a rank: the only threads that compute. A waiting thread spins for a bounded time and then
+// sleeps, so that other programs can use the core.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@ namespace zoetrope {
 
 class ThreadTeam {
  public:
-  // How long a thread that waits for the others looks, before it sleeps: about what falling asleep and being woken
-  // cost, so that a wait takes at most twice of the core what the better of the two would.
+  // How long a waiting thread spins before it sleeps: about the cost of going to sleep and waking up, so that a wait
+  // costs at most twice the better of the two.
   static constexpr std::chrono::microseconds kLongestSpin{50};
 
-  // `threads` ≥ 1, the calling thread included. Throws Error where the system does not give so many.
+  // `threads` ≥ 1, the calling thread included. Throws Error if the system does not provide them.
   explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -28,14 +28,14 @@ class ThreadTeam {
   int size() const { return threads_; }
 
   // body(thread) once for each thread in [0, size()); returns when all have finished. Bodies must not throw and must
-  // not wait for one another: of a thread that does not get a core in time, another runs the body after its own. To be
-  // called from the thread that owns the rank, never from inside a body.
+  // not wait for one another: if a thread does not get a core in time, another thread runs its body too. Call it from
+  // the thread that owns the rank, never from inside a body.
   template <typename Body>
   void run(Body&& body) {
     run_erased([](void* b, int thread) { (*static_cast<std::remove_reference_t<Body>*>(b))(thread); }, &body);
   }
 
-  // body(IndexRange, thread) over [0, count) in one contiguous piece a thread; runs inline when a piece would have
+  // body(IndexRange, thread) over [0, count) in one contiguous part per thread; runs inline when a part would have
   // fewer than `grain` items.
   template <typename Body>
   void parallel_for(int64_t count, int64_t grain, Body&& body) {
@@ -56,7 +56,7 @@ class ThreadTeam {
 
   int threads_;
   struct Pool;
-  std::unique_ptr<Pool> pool_;  // none where the caller is alone
+  std::unique_ptr<Pool> pool_;  // null with one thread
 };
 
 }  // namespace zoetrope

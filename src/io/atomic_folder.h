@@ -1,5 +1,5 @@
-// A folder of files that appears under its final name complete or not at all, as AtomicFile does for one file. What is
-// written lies in a hidden folder beside it until then.
+// A folder of files that appears under its final name complete or not at all, as AtomicFile does for one file. Until
+// then the files are in a hidden folder next to it.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace zoetrope::io {
 
 class AtomicFolder {
  public:
-  // An Error where the name is taken, or nothing can be made beside it.
+  // An Error if the name is taken, or no folder can be created next to it.
   explicit AtomicFolder(const std::filesystem::path& final_path);
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
   ~AtomicFolder();  // removes everything unless committed
 
-  // Where a file of this name is to be written for now; its folder is there.
+  // Where to write the file of this name; its folder exists.
   std::filesystem::path file(const std::filesystem::path& name);
   void write(const std::filesystem::path& name, const std::string& text);
-  uint64_t free_bytes() const;  // that the file system has left for this user
+  uint64_t free_bytes() const;  // of the file system, for this user
   void commit();
 
  private:

@@ -18,8 +18,8 @@ bool present(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// A shard is named by its file name alone or a path below the folder. Links may lead elsewhere: the hub's own cache is
-// made of them.
+// A shard is named by its file name alone or a path below the folder. Links may lead elsewhere: the hub's own cache
+// consists of links.
 void check_shard_name(const fs::path& index, const std::string& name) {
   const fs::path path(name);
   const bool climbs = std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });

@@ -1,5 +1,5 @@
 // A folder of weights as the hub publishes it: one safetensors file, or shards with an index. Knows names, shapes and
-// bytes; what a tensor is for, and conversion to the compute dtype, is not its business (see weights.h).
+// bytes, but not what a tensor is for; conversion to the compute dtype is in weights.h.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct DTypeCount {
 class Checkpoint {
  public:
   // Opens FOLDER/STEM.safetensors.index.json with the shards it names, else FOLDER/STEM.safetensors. The index decides
-  // where a tensor is; tensors it does not name are not seen. Published stems: "diffusion_pytorch_model" (transformer,
-  // VAE) and "model" (encoders).
+  // where a tensor is; tensors that it does not name are ignored. Published stems: "diffusion_pytorch_model"
+  // (transformer, VAE) and "model" (encoders).
   static Checkpoint open(const std::filesystem::path& folder, const std::string& stem);
   static Checkpoint open_file(const std::filesystem::path& file);  // one safetensors file by its own name
   static Checkpoint of(std::shared_ptr<const SafetensorsFile> file);
@@ -43,7 +43,7 @@ class Checkpoint {
   void will_need(const std::string& name) const;
   void release(const std::string& name) const;  // see SafetensorsFile::release
   void require_unchanged() const;               // of every file, see SafetensorsFile
-  std::string identity() const;                 // of every file, a line each
+  std::string identity() const;                 // one line per file
 
   uint64_t bytes() const;                            // of tensor data
   int64_t parameters() const;                        // number of elements

@@ -20,7 +20,7 @@ constexpr uint64_t finish(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// Eight sums side by side, each of products of the halves of its words and of its neighbour's words (the step of
+// Eight sums in parallel, each of products of the halves of its words and of its neighbour's words (the step of
 // XXH3_64bits, Collet 2019): 32-bit products are what vector units have.
 void add_stripe(const std::byte* data, uint64_t key, uint64_t* lanes) {
   uint64_t words[kLanes];

@@ -1,5 +1,5 @@
-// A checksum of large data at about the speed of memory. Against accidents (cut, mixed up, damaged files), not against
-// malice; hash.h is for names.
+// A checksum of large data at about memory speed. Against accidents (truncated, mixed up, damaged files), not against
+// malice; base/hash.h is for names.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The little of FFmpeg that this module uses, owned: contexts that free themselves, one encoder, one container with one
+// What this module uses of FFmpeg, with ownership: contexts that free themselves, one encoder, one container with one
 // stream. Private to the module; no other module sees FFmpeg.
 #pragma once
 

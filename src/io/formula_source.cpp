@@ -5,18 +5,16 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/split_mix.h"
-#include "io/hash.h"
+#include "base/hash.h"
 #include "io/in_parts.h"
-#include "io/json.h"
 #include "tensor/half.h"
 
 namespace zoetrope::io {
 namespace {
 
-// Elements [first, first + count). One loop without branches or calls, so that the compiler makes vectors of it:
+// Elements [first, first + count). One loop without branches or calls, so that the compiler vectorises it:
 // 64-bit products out of three 32-bit ones, and instead of a conversion of 64-bit integers, which AVX2 lacks, the 24
-// bits stand as the mantissa of a double. This file is compiled without fused multiply-adds: the formula's two
+// bits become the mantissa of a double. This file is compiled without fused multiply-adds, so that the formula's two
 // roundings are the same on every machine.
 void fill_floats(uint64_t key, int64_t first, int64_t count, double offset, double amplitude, float* out) {
   uint64_t state = key + static_cast<uint64_t>(first) * kSplitMixStep;
@@ -25,27 +23,6 @@ void fill_floats(uint64_t key, int64_t first, int64_t count, double offset, doub
     const double centred = std::bit_cast<double>((z >> 40) | 0x4330000000000000u) - (0x1p52 + 0x1p23);
     out[i] = static_cast<float>(offset + amplitude * (centred * 0x1p-23));
   }
-}
-
-constexpr int64_t kMaxElements = int64_t{1} << 48;
-
-Formula read_formula(const JsonObject& entry, const std::string& label) {
-  Formula formula;
-  const auto extents = entry.get<std::vector<int64_t>>("shape");
-  if (extents.size() > Shape::kMaxRank) {
-    fail("{} has {} axes, but at most {} are supported", label, extents.size(), Shape::kMaxRank);
-  }
-  int64_t elements = 1;
-  for (const int64_t extent : extents) {
-    if (extent < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(1, extent), &elements) ||
-        elements > kMaxElements) {
-      fail("{} has an impossible extent {} in its shape", label, extent);
-    }
-    formula.shape.append(extent);
-  }
-  formula.offset = entry.get<double>("offset");
-  formula.amplitude = entry.get<double>("amplitude");
-  return formula;
 }
 
 }  // namespace
@@ -93,7 +70,7 @@ void FormulaSource::read_range(const std::string& name, IndexRange range, const 
   if (out.dtype() != DType::kBF16) {
     fail("{}: tensor '{}' is F32 by formula and cannot be had as {}", where_, name, dtype_name(out.dtype()));
   }
-  constexpr int64_t kPiece = 2048;  // stays in the first cache
+  constexpr int64_t kPiece = 2048;  // stays in the L1 cache
   float piece[kPiece];
   auto* to = out.data<BFloat16>();
   for (int64_t begin = range.begin; begin < range.end; begin += kPiece) {
@@ -107,17 +84,6 @@ void FormulaSource::read(const std::string& name, const TensorView& out) const {
   const TensorView flat = out.reshape({out.size()});
   in_parts(out.size(), threads_,
            [&](IndexRange range) { read_range(name, range, flat.slice(0, range.begin, range.end)); });
-}
-
-std::shared_ptr<const WeightSource> procedural_source(const std::filesystem::path& weights_json, int threads) {
-  const JsonObject document = JsonObject::load(weights_json);
-  const auto seed = static_cast<uint64_t>(document.get<int64_t>("seed"));
-  const JsonObject tensors = document.object("tensors");
-  std::map<std::string, Formula> formulas;
-  for (const std::string& name : tensors.keys()) {
-    formulas[name] = read_formula(tensors.object(name), fmt::format("{}: tensor '{}'", weights_json.string(), name));
-  }
-  return std::make_shared<FormulaSource>(weights_json.string(), seed, std::move(formulas), threads);
 }
 
 }  // namespace zoetrope::io

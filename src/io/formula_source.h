@@ -1,5 +1,5 @@
-// Parameters by formula instead of by file, for models too large to keep or to fetch: the same values everywhere, made
-// when they are asked for. What values suit a model is not known here (io/random_weights.h).
+// Parameters by formula instead of by file, for models too large to store or download: the same values everywhere,
+// computed when they are read. Which values suit a model is decided in io/random_weights.h.
 #pragma once
 
 #include <cstdint>

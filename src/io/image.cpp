@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "io/image_codecs.h"
-#include "io/image_orientation.h"
 
 namespace zoetrope::io {
 namespace {

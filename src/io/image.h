@@ -1,5 +1,5 @@
-// Still pictures in, and pictures of another size out, to the byte as the reference's image library (Pillow) makes
-// them. Knows pixels and files; what a model does with them is its own business. Clips are video_reader.h.
+// Reads and resizes still pictures, byte by byte as the reference's image library (Pillow) does. Knows pixels and
+// files, no models. Videos are in video_reader.h.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ struct ImageSize {
   friend bool operator==(const ImageSize&, const ImageSize&) = default;
 };
 
-// What a picture or a frame may have at most; more is refused before anything is decoded.
+// The most pixels of a picture or frame; more is refused before anything is decoded.
 inline constexpr int64_t kMaxImagePixels = 100'000'000;
 
-// A PNG or JPEG file as [H, W, 3] U8 RGB: alpha is dropped, palettes and grey are expanded, of 16 bits the upper 8 stay
-// (grey of 16 bits is clipped at 255, as the reference has it), and EXIF orientation is applied. Decoded by
-// libpng and libjpeg-turbo. What is absent, no PNG or JPEG, broken (also where only a row is missing), of CMYK, or too
-// large is an Error naming it.
+// A PNG or JPEG file as [H, W, 3] U8 RGB: alpha is dropped, palettes and grey are expanded, of 16 bits the upper 8 are
+// kept (grey of 16 bits is clipped at 255, as the reference has it), and EXIF orientation is applied. Decoded by libpng
+// and libjpeg-turbo. What is absent, no PNG or JPEG, broken (also where only a row is missing), of CMYK, or too large
+// is an Error naming it.
 Tensor read_image(const std::filesystem::path& path);
 
 enum class ResizeFilter : uint8_t { kBicubic, kLanczos };
 
 // image [H, W, 3] U8, rows at any stride → [size, 3] U8: convolution with the filter, widened by the scale where the
-// picture shrinks, an axis after the other, rounded to bytes between the two. The same size is a plain copy.
+// picture shrinks, one axis after the other, rounded to bytes in between. The same size is a plain copy.
 Tensor resize(const TensorView& image, ImageSize size, ResizeFilter filter);
 
 }  // namespace zoetrope::io

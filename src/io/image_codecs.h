@@ -1,4 +1,4 @@
-// The files that hold one picture, by the libraries that everybody decodes them with. Private to the module.
+// The files that hold one picture, decoded by libpng and libjpeg-turbo, and which way up it is. Private to the module.
 #pragma once
 
 #include <filesystem>
@@ -14,12 +14,18 @@ struct StoredImage {
   std::string exif;  // a TIFF structure, or empty
 };
 
-// A whole file, whose first bytes are of the kind. Error where it is broken: what is missing is never made up. `path`
+// `file` is a whole file, with the signature of its kind. Error if it is broken: missing data is never invented. `path`
 // is for errors.
 StoredImage decode_png(std::string_view file, const std::filesystem::path& path);   // by libpng
 StoredImage decode_jpeg(std::string_view file, const std::filesystem::path& path);  // by libjpeg-turbo
 
 // Error unless both sides are at least 1 and the pixels no more than kMaxImagePixels.
 void check_image_size(int64_t height, int64_t width, const std::filesystem::path& path);
+
+// EXIF's orientation, 1 to 8, from a TIFF structure as EXIF stores it; 1 (as stored) without one.
+int exif_orientation(std::string_view tiff);
+
+// image [H, W, 3] U8, stored with this orientation, turned upright.
+Tensor upright(Tensor image, int orientation);
 
 }  // namespace zoetrope::io

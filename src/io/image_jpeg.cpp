@@ -1,6 +1,6 @@
 #include <cstddef>
 #include <cstdio>
-// libjpeg's headers ask for what they use to be there.
+// libjpeg's headers need these to be included first.
 #include <jerror.h>
 #include <jpeglib.h>
 
@@ -49,7 +49,7 @@ class JpegDecoder {
     jpeg->err->format_message(jpeg, self(jpeg).message_);
     std::longjmp(self(jpeg).jump_, 1);
   }
-  // Level -1: a warning, after which libjpeg makes up what is missing. Those that lose no pixel are let pass.
+  // Level -1: a warning, after which libjpeg invents what is missing. Those that lose no pixel are ignored.
   static void on_message(j_common_ptr jpeg, int level) {
     const int code = jpeg->err->msg_code;
     const bool harmless = code == JWRN_EXTRANEOUS_DATA || code == JWRN_ADOBE_XFORM || code == JWRN_JFIF_MAJOR;

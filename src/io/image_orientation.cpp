@@ -1,13 +1,13 @@
-#include "io/image_orientation.h"
-
 #include <cstring>
+
+#include "io/image_codecs.h"
 
 namespace zoetrope::io {
 namespace {
 
 constexpr uint32_t kOrientationTag = 0x0112;
 
-// Numbers of either byte order at any place of a text; places beyond its end hold 0.
+// Reads numbers of either byte order at any offset; 0 beyond the end.
 struct Bytes {
   std::string_view text;
   bool little = false;

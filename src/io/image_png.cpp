@@ -45,8 +45,8 @@ class PngDecoder {
     std::strncpy(self(png).message_, message, sizeof(message_) - 1);
     png_longjmp(png, 1);
   }
-  // What libpng makes up where compressed data ends early or is wrong is no picture; the rest are remarks on metadata,
-  // and on data beyond the last pixel.
+  // Where compressed data ends early or is wrong, libpng invents pixels: an error. Other warnings are about metadata,
+  // or data beyond the last pixel.
   static void on_warning(png_structp png, png_const_charp message) {
     const std::string_view text(message);
     if (!text.starts_with("IDAT") || text.find("xtra") != text.npos || text.find("oo much") != text.npos) return;

@@ -14,7 +14,7 @@ namespace zoetrope::io {
 namespace {
 
 constexpr int64_t kChannels = 3;
-// 8 bits of a value and 2 of overshoot leave so many of 32 for the weights.
+// 8 bits of a value and 2 of overshoot leave 22 of 32 for the weights.
 constexpr int kWeightBits = 32 - 8 - 2;
 
 double sinc(double x) {
@@ -41,7 +41,7 @@ Kernel kernel_of(ResizeFilter filter) {
           }};
 }
 
-// What every output of one axis is made of: `count` inputs from `first`, with weights at [output · stride].
+// How each output of one axis is computed: from `count` inputs from `first`, with weights at [output · stride].
 struct Taps {
   struct Window {
     int64_t first, count;

@@ -16,8 +16,8 @@
 #include <jpeglib.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "io/ffmpeg.h"
-#include "io/hash.h"
 #include "io/image_test_data.h"
 #include "io/test_files.h"
 #include "io/video.h"

@@ -1,4 +1,4 @@
-// A large tensor's elements divided over threads for one pass.
+// One pass over a large tensor on several threads.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace zoetrope::io {
 
-// body(IndexRange) over parts of [0, count) at once. Threads of its own, because this module is below the thread teams;
-// their start is tens of microseconds against the millisecond that a part takes.
+// body(IndexRange) over parts of [0, count) in parallel. It starts threads of its own, because the source of weights
+// does not know the ranks' thread teams; that takes tens of microseconds, a part about a millisecond.
 template <typename Body>
 void in_parts(int64_t count, int threads, const Body& body) {
   constexpr int64_t kWorthAThread = int64_t{1} << 20;  // elements

@@ -21,7 +21,7 @@ namespace {
 std::string reason(const json::exception& error) {
   std::string text = error.what();
   if (const size_t end = text.find("] "); end != text.npos) text.erase(0, end + 2);
-  // All that the parser took for one word: of a file that is no JSON, that may be thousands of characters.
+  // What the parser took for one word may be thousands of characters in a file that is not JSON.
   constexpr std::string_view kLastRead = "last read: '";
   constexpr size_t kMostShown = 40;
   if (const size_t at = text.find(kLastRead); at != text.npos) {
@@ -31,7 +31,7 @@ std::string reason(const json::exception& error) {
   return text;
 }
 
-// What the parser reports on its way: refuses depth and repeated keys before they are built.
+// A callback of the parser that refuses deep nesting and duplicate keys before values are built.
 class Guard {
  public:
   explicit Guard(const std::string& where) : where_(where) {}
@@ -48,7 +48,7 @@ class Guard {
         break;
       case json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
-        if (!keys_.back().insert(key).second) fail("{}: key '{}' stands twice in one JSON object", where_, key);
+        if (!keys_.back().insert(key).second) fail("{}: key '{}' appears twice in one JSON object", where_, key);
         break;
       }
       default:
@@ -114,7 +114,7 @@ bool convert(const json& value, std::vector<T>& out) {
   return true;
 }
 
-// A value as the error shows it: short ones whole, others by their kind.
+// A value as errors show it: short ones complete, others by their type.
 std::string shown(const json& value) {
   if (value.is_structured() && value.size() > 8) return fmt::format("an {} of {}", value.type_name(), value.size());
   const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);

@@ -1,5 +1,5 @@
-// JSON files (configs, indices, headers) read with errors that name file, key, line and column. Reading only: what the
-// project writes as JSON it writes where it knows the format. Not for YAML, see the model configs.
+// JSON files (configs, indices, headers) read with errors that name file, key, line and column. Reading only.
+// For YAML see base/yaml.h.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ namespace zoetrope::io {
 // Deeper nesting than any published file has (tokenizer.json: 6), and far from what could exhaust a stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// The whole document. Broken syntax, a key that stands twice in one object, and nesting beyond kMaxJsonDepth are
-// refused. Include <nlohmann/json.hpp> to use the result; JsonObject below does not need it.
+// The whole document. Broken syntax, a duplicate key, and nesting beyond kMaxJsonDepth are refused. Include
+// <nlohmann/json.hpp> to use the result; JsonObject below does not need it.
 nlohmann::json load_json(const std::filesystem::path& path);
 nlohmann::json parse_json(std::string_view text, const std::string& where);  // `where` opens every error
 
-// The text of a file's object with other values, each given as JSON text, under these keys of the outermost level.
+// The text of a JSON file with these keys of its top level set to other values, each given as JSON text.
 std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values);
 
 // One object of a document: typed getters whose errors name the file and the key with its parents ("a.b").

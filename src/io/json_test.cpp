@@ -62,7 +62,7 @@ TEST(Json, BrokenTextIsRefused) {
   EXPECT_THAT(error_of([] { parse("[1]"); }), HasSubstr("JSON object"));
   EXPECT_THAT(error_of([] { parse("{\"a\": \"\xff\"}"); }), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of([] { parse("{\"a\": 1e999}"); }), HasSubstr("not valid JSON"));
-  EXPECT_THAT(error_of([] { parse(R"({"a": {"k": 1, "l": {"k": 2}, "k": 3}})"); }), HasSubstr("'k' stands twice"));
+  EXPECT_THAT(error_of([] { parse(R"({"a": {"k": 1, "l": {"k": 2}, "k": 3}})"); }), HasSubstr("'k' appears twice"));
   EXPECT_EQ(parse(R"({"k": {"k": {"k": 1}}, "l": {"k": 2}})").object("l").get<int64_t>("k"), 2);
 }
 

@@ -6,18 +6,17 @@
 #include <utility>
 
 #include "base/error.h"
-#include "io/hash.h"
+#include "base/hash.h"
 #include "tensor/finite.h"
 #include "tensor/half.h"
 
 namespace zoetrope::io {
 namespace {
 
-// Of the product: sums of so many rows and columns stay in registers (8 of AVX2's 16), and the columns' part of `down`
-// in the first cache.
+// Tile of the product: its sums stay in registers (8 of AVX2's 16), and its columns of `down` in the L1 cache.
 constexpr int64_t kTileRows = 4;
 constexpr int64_t kTileColumns = 16;
-// Rows whose part of `up` and of the sum stays in the second cache while all columns are gone through.
+// Rows whose part of `up` and of the sum stays in the L2 cache during a pass over all columns.
 constexpr int64_t kBlockRows = 64;
 constexpr int64_t kPiece = 4096;  // elements of a whole change that are converted at a time
 
@@ -46,7 +45,7 @@ Tensor in_tiles(const Tensor& down, int64_t rank, int64_t columns) {
   return packed;
 }
 
-// Said outright: of loops over arrays GCC 12 keeps the sums in memory, at a tenth of the speed.
+// Unrolled by hand: in loops over arrays GCC 12 keeps the sums in memory, at a tenth of the speed.
 using Lanes = float __attribute__((vector_size(32), aligned(4), may_alias));
 constexpr int64_t kLanes = 8;
 static_assert(kTileColumns == 2 * kLanes);
@@ -137,7 +136,7 @@ class Product {
   Tensor up_, down_;
 };
 
-// Told which elements of a sum are complete, while they are in cache.
+// Called with the elements of a sum that are complete, while they are in cache.
 using Summed = std::function<void(IndexRange elements)>;
 
 void add_product(float* out, int64_t rows, int64_t columns, const WeightDelta& delta, const Summed& summed) {
@@ -149,7 +148,7 @@ void add_product(float* out, int64_t rows, int64_t columns, const WeightDelta& d
   }
 }
 
-// A block of rows at a time: neither product is ever there as a whole.
+// One block of rows at a time: neither product is ever stored completely.
 void add_hadamard(float* out, int64_t rows, int64_t columns, const WeightDelta& delta, const Summed& summed) {
   const Product first(*delta.from, delta.first, rows, columns), second(*delta.from, delta.second, rows, columns);
   const Tensor one = Tensor::uninitialized(DType::kF32, {std::min(rows, kBlockRows) * columns});
@@ -297,7 +296,7 @@ class MergedSource final : public WeightSource {
     }
   }
 
-  // Of a part of `out`, to which `change` was added last.
+  // Checks a part of `out`, to which `change` was added last.
   void require_finite(const std::string& name, const WeightDelta& change, float* out, IndexRange part) const {
     const auto found = first_non_finite({out + part.begin, DType::kF32, {part.size()}});
     if (!found) return;

@@ -1,5 +1,5 @@
-// Weights with changes added to them, tensor by tensor as they are asked for: nothing but the tensor in work exists a
-// second time. What a change is called in its file and how strong it is, is decided elsewhere (models/lora/).
+// Weights with changes (LoRA) added when a tensor is read, so that only the tensor being read exists twice. Names and
+// strengths of changes are decided by models/lora.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace zoetrope::io {
 
-// A matrix as its file has it: up · down, or whole. In any axes, of which the first is the rows'.
+// A matrix as its file stores it: up · down, or whole. The first axis is the rows; others are flattened.
 struct DeltaMatrix {
   std::string up, down;  // [rows, rank] and [rank, columns]
   std::string whole;     // [rows, columns]; given instead of the two
@@ -36,13 +36,13 @@ struct WeightDelta {
 using WeightDeltas = std::map<std::string, std::vector<WeightDelta>>;  // by the tensor they change, added in this order
 
 // `base` with `deltas`, whose sizes fit (a CHECK). Changed tensors are stored as F32 here: the sum is rounded once, by
-// whoever asks for less, and is the same on every machine of one kind whatever the number of threads. A read works on
-// the calling thread. With `check_finite` it throws Error where a sum is NaN or infinite, and names the tensor and the
-// file whose change did it.
+// the reader. On machines of one kind it does not depend on the number of threads. A read runs on the calling thread.
+// With `check_finite` it throws Error if a sum is NaN or infinite, and names the tensor and the file whose change
+// caused it.
 std::shared_ptr<const WeightSource> merged_source(std::shared_ptr<const WeightSource> base, WeightDeltas deltas,
                                                   bool check_finite = true);
 
-// Elements (F32) that a read holds beside its result, at most: for a product of this rank, and for any change.
+// The most elements (F32) that a read allocates besides its result: for a product of this rank, and for any change.
 int64_t merge_scratch_elements(int64_t rows, int64_t columns, int64_t rank);
 int64_t merge_scratch_elements(int64_t rows, int64_t columns, const WeightDelta& delta);
 

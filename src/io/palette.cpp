@@ -21,11 +21,11 @@ struct Point {
   double count = 0;
 };
 
-// A set of points and the axis along which it spreads most.
+// A set of points and the axis of its largest variance.
 struct Box {
   size_t begin = 0, end = 0;
   std::array<double, 3> mean{};
-  double spread = 0;  // count × variance along `axis`: the error that a cut can save
+  double spread = 0;  // count × variance along `axis`: the error that a split can save
   size_t axis = 0;
 
   Box(const std::vector<Point>& points, size_t from, size_t to) : begin(from), end(to) {
@@ -49,7 +49,7 @@ struct Box {
   }
 };
 
-// Cuts the box at its mean (a cut at the median spends colours on large flat areas; the mean halves the error better).
+// Splits the box at its mean (at the median, large flat areas get too many colours; the mean reduces the error more).
 std::pair<Box, Box> cut(std::vector<Point>& points, const Box& box) {
   const auto first = points.begin() + static_cast<std::ptrdiff_t>(box.begin);
   const auto last = points.begin() + static_cast<std::ptrdiff_t>(box.end);

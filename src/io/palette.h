@@ -1,4 +1,4 @@
-// A palette of 256 colours for a clip and the nearest of them to any colour. Only what a GIF needs.
+// A palette of 256 colours for a video, and the nearest of them to any colour. For GIF files.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ class Palette {
 
  private:
   std::vector<Rgb> colours_;
-  std::vector<int16_t> nearest_;  // by cell; −1 until asked for
+  std::vector<int16_t> nearest_;  // by cell; −1: not computed yet
 };
 
 }  // namespace zoetrope::io

@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "io/hash.h"
+#include "base/hash.h"
 
 namespace zoetrope::io {
 namespace {

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/index_range.h"
 #include "io/checksum.h"
-#include "io/hash.h"
 #include "io/json.h"
 
 namespace zoetrope::io {
@@ -33,7 +33,7 @@ struct StoredType {
   std::optional<DType> dtype;
 };
 
-// Every dtype of the format; those without a DType can be listed but not computed with.
+// Every dtype of the format; those without a DType can only be listed.
 constexpr StoredType kStoredTypes[] = {
     {"F64", 64, DType::kF64},
     {"F32", 32, DType::kF32},
@@ -66,7 +66,7 @@ const StoredType* find_stored_type(const std::string& name) {
   return nullptr;
 }
 
-// One tensor's header entry, on its way to a TensorInfo. `where` is "FILE: tensor 'NAME'".
+// Reads one tensor's header entry into a TensorInfo. `where` is "FILE: tensor 'NAME'".
 class Entry {
  public:
   Entry(const json& entry, std::string where) : entry_(entry), where_(std::move(where)) {
@@ -91,7 +91,7 @@ class Entry {
       fail("{}: shape {} of {} takes {} bytes, but data_offsets [{}, {}] span {}", where_, shape, type.name, info.bytes,
            begin, end, end - begin);
     }
-    info.offset = data_start + begin;  // cannot wrap: both are below 2^63
+    info.offset = data_start + begin;  // cannot overflow: both are below 2^63
     info.aligned = info.offset % std::max<uint64_t>(1, static_cast<uint64_t>(type.bits) / 8) == 0;
     return info;
   }
@@ -104,7 +104,7 @@ class Entry {
     return *found;
   }
 
-  // Below 2^63, so that sums of two cannot wrap.
+  // Below 2^63, so that sums of two cannot overflow.
   uint64_t natural(const json& value, const char* key) const {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
       fail("{}: {} in '{}' must be an integer from 0 to 2^63 - 1", where_, value.dump(), key);
@@ -285,9 +285,9 @@ void SafetensorsFile::will_need(const std::string& name) const {
   if (found.bytes > 0) ::madvise(data_ + begin, found.offset + found.bytes - begin, MADV_WILLNEED);
 }
 
-// A fault maps as much of the file around it as lies together in the page cache, up to two megabytes, so that the first
-// touch of a tensor brings back the end of the one before it: with no more than a tensor's own pages let go, a seventh
-// of the 1.3B checkpoint stayed resident.
+// A page fault maps up to two megabytes of the file around it that lie together in the page cache, so the first touch
+// of a tensor brings back the end of the one before it. When only a tensor's own pages were released, a seventh of the
+// 1.3B checkpoint stayed resident.
 void SafetensorsFile::release(const std::string& name) const {
   constexpr uint64_t kAround = uint64_t{2} << 20;
   const TensorInfo& found = info(name);
@@ -311,7 +311,7 @@ void SafetensorsFile::require_unchanged() const {
 std::string SafetensorsFile::identity() const {
   const FileStamp& stamp = file_.stamp();
   wait_until_past(stamp);
-  // Without the device: its number is another one after every mount of many file systems, and on every host.
+  // Without the device, whose number differs between hosts and, on many file systems, between mounts.
   return fmt::format("{} {} {} {} {} {:016x}", path_.filename().string(), stamp.inode, stamp.bytes, stamp.modified_ns,
                      stamp.changed_ns, hash(stamp.coarse() ? Sample::kAll : Sample::kBlocks));
 }
@@ -353,7 +353,7 @@ SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vec
     header[entry.name] = {{"dtype", dtype_name(entry.dtype)}, {"shape", extents}, {"data_offsets", {missing_, end}}};
     missing_ = end;
   }
-  // Text that is not UTF-8 cannot stand in JSON; metadata comes from users, so it is mended rather than refused.
+  // JSON cannot hold text that is not UTF-8; metadata comes from users, so it is repaired rather than refused.
   std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
   text.resize(static_cast<size_t>(round_up(static_cast<int64_t>(text.size()), 8)), ' ');
   unsigned char length[kLengthBytes];

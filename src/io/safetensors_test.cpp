@@ -62,7 +62,7 @@ int64_t resident_kilobytes(const std::filesystem::path& path) {
   return sum;
 }
 
-// Out of order, as forms are made of tensors that stand apart: a neighbour's touch brings back what was let go.
+// Out of order, as weights are packed from tensors that are apart: touching a neighbour brings back released pages.
 TEST(Safetensors, NothingStaysResidentThatWasReleased) {
   const TestFolder folder;
   const Tensor values = counting({700, 1000});
@@ -230,7 +230,7 @@ TEST(Safetensors, DataThatDoesNotAddUp) {
     return header_error(object({entry("t", "F32", "[2]", "[0, 8]"), entry(second, "F32", "[2]", span)}), data);
   };
   EXPECT_EQ(two("u", "[8, 16]", 16), "no error");
-  EXPECT_THAT(two("t", "[8, 16]", 16), HasSubstr("'t' stands twice"));
+  EXPECT_THAT(two("t", "[8, 16]", 16), HasSubstr("'t' appears twice"));
   EXPECT_THAT(two("u", "[4, 12]", 12), AllOf(HasSubstr("'u'"), HasSubstr("overlaps tensor 't'")));
   EXPECT_THAT(two("u", "[0, 8]", 8), HasSubstr("overlaps"));
   EXPECT_THAT(two("u", "[12, 20]", 20), AllOf(HasSubstr("4 bytes between tensor 't' and tensor 'u'")));

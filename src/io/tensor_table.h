@@ -1,6 +1,7 @@
-// The tensors of one component of a model: what a checkpoint must hold, what each tensor is for, and what other files
-// call it. One function per component makes the table from the config (tensor_tables.h of models/wan and
-// models/encoders). Checks, loading, byte counts, random weights, LoRA files and `inspect` read it. Holds no values.
+// The tensors of one component of a model: what a checkpoint must hold, what each tensor is for, and its names in
+// other files. One function per component makes the table from the config (tensor_tables.h of models/wan and
+// models/encoders). Checks,
+// loading, byte counts, random weights, LoRA files and `inspect` read it. Holds no values.
 #pragma once
 
 #include <array>
@@ -23,12 +24,12 @@ enum class TensorRole : uint8_t {
   kConvolution,  // [out, in, kernel…]
   kNorm,         // factors of a normalisation
   kBias,
-  kTable,       // rows that are looked up, or added as they are: embeddings, positions
+  kTable,       // rows that are looked up or added: embeddings, positions
   kModulation,  // a block's part of the modulation by the timestep: scale_shift_table
 };
 
-// What files call a tensor that do not use the names of the hub's folders. A new scheme is an entry here and a column
-// in the functions that make the tables.
+// Names of tensors in files that do not use those of the hub's folders. A new scheme is an entry here and a column in
+// the functions that make the tables.
 enum class NamingScheme : uint8_t {
   kTied,      // the other name of a tensor that files of the hub may hold under two
   kOriginal,  // the original code of Wan, ComfyUI and most LoRA files; so far only the transformer's table has it
@@ -83,15 +84,15 @@ TensorTotals totals(const TensorTable& table);
 // Of a model that computes in `dtype`, as plain arrays.
 int64_t held_bytes(const TensorTable& table, DType dtype);
 
-// The name under which `holder` (anything with contains(name)) has the tensor; its own where it has none of them.
+// The name under which `holder` (anything with contains(name)) has the tensor; its own if it has none of them.
 template <typename Holder>
 const std::string& stored_name(const Holder& holder, const TensorSpec& spec) {
   const std::string& tied = spec.name_in(NamingScheme::kTied);
   return !holder.contains(spec.name) && holder.contains(tied) ? tied : spec.name;
 }
 
-// What keeps files from being used: a tensor of the table that is missing, has another shape, or is stored as something
-// that nothing here computes with. Sentences for people: "'x' of F has shape [2], but the config … asks for [3]".
+// Why files cannot be used: a tensor of the table is missing, has another shape, or is stored in a dtype that cannot be
+// converted. Sentences for people: "'x' of F has shape [2], but the config … asks for [3]".
 struct TensorDefects {
   std::vector<std::string> missing, misshapen, unreadable;
   bool none() const { return missing.empty() && misshapen.empty() && unreadable.empty(); }

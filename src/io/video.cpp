@@ -26,7 +26,7 @@ uint8_t to_u8_round(float value) { return static_cast<uint8_t>(std::nearbyint(25
 
 namespace {
 
-// Written out because the compiler does not vectorise the clamp, whose comparison might trap.
+// By hand because the compiler does not vectorise the clamp, whose comparison might trap.
 template <PixelRounding kRounding>
 __m256i levels_of_8(const float* values) {
   const __m256 above_zero = _mm256_max_ps(_mm256_loadu_ps(values), _mm256_setzero_ps());  // the second where one is NaN

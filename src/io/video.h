@@ -1,4 +1,4 @@
-// Frames out: one clip to an .mp4, a .gif or numbered .png files. Knows pixels and files, not models.
+// Writes a video to an .mp4, a .gif or numbered .png files. Knows pixels and files, not models.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace zoetrope::io {
 
-// From a value in [0, 1] (others are clamped, NaN is 0) to a byte. The two exist because the reference has two paths
-// whose results differ in the last bit: its video writer truncates 255·x, its image writer rounds it (half to even).
+// From a value in [0, 1] (others are clamped, NaN is 0) to a byte. There are two because the reference has two: its
+// video writer truncates 255·x, its image writer rounds it (half to even).
 uint8_t to_u8_truncate(float value);
 uint8_t to_u8_round(float value);
 
-// The same for many values at once, eight a step: bytes [values.size()].
+// The same for many values: bytes [values.size()].
 void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes);
 
 // A sink that writes a file or a folder; zoetrope/video.h says which.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMaxGifFps = 50;  // delays count hundredths of a second, and players slow down below two
 
-// Ordered dither by Bayer's 8 × 8 matrix: it stands still from frame to frame, where error diffusion would crawl.
+// Ordered dither by Bayer's 8 × 8 matrix: it is the same in every frame, where error diffusion would flicker.
 constexpr int kBayer[8][8] = {{0, 32, 8, 40, 2, 34, 10, 42},  {48, 16, 56, 24, 50, 18, 58, 26},
                               {12, 44, 4, 36, 14, 46, 6, 38}, {60, 28, 52, 20, 62, 30, 54, 22},
                               {3, 35, 11, 43, 1, 33, 9, 41},  {51, 19, 59, 27, 49, 17, 57, 25},
@@ -29,7 +29,7 @@ class GifWriter final : public FrameWriter {
   GifWriter(const std::filesystem::path& path, const VideoFormat& format)
       : FrameWriter(format), path_(path), muxer_("gif", path), encoder_("gif", path) {
     if (format.fps > kMaxGifFps) {
-      fail("{}: a .gif shows at most {} frames per second, but {} are asked for", path.string(), kMaxGifFps,
+      fail("{}: a .gif shows at most {} frames per second, but {} are requested", path.string(), kMaxGifFps,
            format.fps);
     }
     encoder_->width = format.width;

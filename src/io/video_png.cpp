@@ -12,7 +12,7 @@ extern "C" {
 #include <vector>
 
 #include "base/error.h"
-#include "base/made_folder.h"
+#include "base/folders.h"
 #include "base/run_files.h"
 #include "io/ffmpeg.h"
 #include "io/video_writers.h"
@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr size_t kHeaderBytes = 33;  // signature and IHDR, which must come first
 constexpr int kMaxDigits = 9;
 
-// "x%04d.png" taken apart; never handed to printf.
+// "x%04d.png" in its parts; never passed to printf.
 struct Numbering {
   std::string before, after;
   int digits = 1;
@@ -86,7 +86,7 @@ class PngWriter final : public FrameWriter {
       numbering_ = {path.stem().string() + "-", path.extension().string(), 4};
       single_ = path;
     }
-    // Tried now, so that a place that cannot be written is known before the first frame is computed.
+    // Tried now, so that an unwritable folder is known before the first frame is computed.
     check_writable(single_.value_or(folder_ / numbering_.name(0)));
     for (const fs::path& frame : frames_there_from(0)) check_spares_inputs(frame, frame);
     for (const auto& [key, value] : format.metadata) {
@@ -132,13 +132,13 @@ class PngWriter final : public FrameWriter {
       for (size_t i = 0; i < done; ++i) fs::remove(frames_[i].path(), ignored);
       throw;
     }
-    // A longer clip was here: what it has left would be taken for the end of this one.
+    // Frames left by a longer video would be taken for the end of this one.
     std::error_code ignored;
     for (const fs::path& frame : frames_there_from(frames_.size())) fs::remove(frame, ignored);
   }
 
  private:
-  // The files that lie there as frames `index`, `index` + 1, …, up to the first that does not.
+  // The existing files of frames `index`, `index` + 1, …, up to the first that is missing.
   std::vector<fs::path> frames_there_from(size_t index) const {
     std::vector<fs::path> found;
     std::error_code ignored;

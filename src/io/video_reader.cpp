@@ -15,16 +15,16 @@ extern "C" {
 #include "base/input_file.h"
 #include "base/run_files.h"
 #include "io/ffmpeg.h"
-#include "io/image_orientation.h"
+#include "io/image_codecs.h"
 
 namespace zoetrope::io {
 
 namespace {
 
-// EXIF's number for a display matrix. A pixel of column p and row q is to be seen in column m[0] p + m[3] q and row
-// m[1] p + m[4] q, but for a translation; so of the four either the first and last count, or the two between.
+// EXIF's orientation of a display matrix. A pixel of column p and row q appears in column m[0] p + m[3] q and row
+// m[1] p + m[4] q, but for a translation, so of the four either the first and last matter, or the two between.
 int orientation_of(const int32_t (&matrix)[9], const std::filesystem::path& path) {
-  constexpr double kNearly = 1.0 / 64;  // a degree: what is less beside the others is rounding
+  constexpr double kNearly = 1.0 / 64;  // a degree: smaller entries are rounding
   const double across = matrix[0], down_by_column = matrix[1], across_by_row = matrix[3], down = matrix[4];
   const double straight = std::min(std::abs(across), std::abs(down));
   const double turned = std::min(std::abs(down_by_column), std::abs(across_by_row));
@@ -46,7 +46,7 @@ class Decoder {
  public:
   explicit Decoder(std::filesystem::path path) : path_(std::move(path)) {
     silence_ffmpeg();
-    const InputFile file(path_);  // FFmpeg would wait for the writer of a pipe
+    const InputFile file(path_);  // on a pipe FFmpeg would wait for the writer
     AVDictionary* options = nullptr;
     av_dict_set(&options, "protocol_whitelist", "file", 0);  // a playlist must not reach the network
     const int code = avformat_open_input(&container_, ("file:" + path_.string()).c_str(), nullptr, &options);
@@ -83,12 +83,12 @@ class Decoder {
     }
   }
 
-  // Frames behind those that next() gave, after which there are none. Packets would be counted sooner, but are not
-  // frames: a field may come in one of its own, and some only hold what later frames are made from. What shows in
-  // pixels alone is left out. Damage there ends the count: nothing of it is used.
+  // Counts the frames after those that next() returned. Counting packets would be faster, but packets are not frames: a
+  // field may have one of its own, and some only hold references for later frames. Work on pixels is skipped, and
+  // damage ends the count.
   int64_t count_rest() {
     context_->skip_loop_filter = context_->skip_idct = AVDISCARD_ALL;
-    context_->err_recognition &= ~AV_EF_CRCCHECK;  // checksums of pixels that are not made
+    context_->err_recognition &= ~AV_EF_CRCCHECK;  // checksums of pixels that are not decoded
     const FFmpegPtr<AVFrame> frame(av_frame_alloc());
     int64_t count = 0;
     try {
@@ -98,7 +98,7 @@ class Decoder {
     return count;
   }
 
-  // EXIF's number of how this frame is to be seen.
+  // EXIF's orientation of this frame.
   int orientation(const AVFrame& frame) const {
     const AVFrameSideData* own = av_frame_get_side_data(&frame, AV_FRAME_DATA_DISPLAYMATRIX);
     const uint8_t* data = own != nullptr ? own->data : nullptr;
@@ -124,7 +124,7 @@ class Decoder {
     if (!context_ || !packet_) fail("{}: out of memory for the decoder", path_.string());
     check_ffmpeg(avcodec_parameters_to_context(context_.get(), stream_->codecpar), path_, "be decoded");
     context_->max_pixels = kMaxImagePixels;
-    context_->err_recognition = AV_EF_CAREFUL | AV_EF_EXPLODE | AV_EF_CRCCHECK;  // broken is an error, not grey blocks
+    context_->err_recognition = AV_EF_CAREFUL | AV_EF_EXPLODE | AV_EF_CRCCHECK;  // damage is an error, not grey blocks
     check_ffmpeg(avcodec_open2(context_.get(), codec, nullptr), path_, "be decoded");
   }
 
@@ -146,7 +146,7 @@ Tensor to_rgb(const AVFrame& frame, const std::filesystem::path& path) {
   const int full_range = frame.color_range == AVCOL_RANGE_JPEG || format == AV_PIX_FMT_YUVJ420P ||
                          format == AV_PIX_FMT_YUVJ422P || format == AV_PIX_FMT_YUVJ444P;
   sws_setColorspaceDetails(scaler.get(), matrix, full_range, matrix, 1, 0, 1 << 16, 1 << 16);
-  // swscale writes whole vectors: rows of its own, then packed.
+  // swscale writes whole vectors: into padded rows, which are then packed.
   const FFmpegPtr<AVFrame> rgb = make_frame(AV_PIX_FMT_RGB24, frame.width, frame.height);
   sws_scale(scaler.get(), frame.data, frame.linesize, 0, frame.height, rgb->data, rgb->linesize);
   const int row = 3 * frame.width;
@@ -200,7 +200,7 @@ std::vector<std::filesystem::path> pictures_of(const std::filesystem::path& fold
   return pictures;
 }
 
-// Frames of one size, resized as they come.
+// Frames of one size, resized as they are read.
 class ClipBuilder {
  public:
   ClipBuilder(const std::filesystem::path& path, int64_t frames, const std::string& what, const SizeRule& rule)

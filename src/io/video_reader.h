@@ -1,5 +1,5 @@
-// Clips in: what a controlled run follows, and what tests re-read. Any format of the FFmpeg libraries that lies in one
-// local file, or a folder of pictures. Single pictures are image.h.
+// Reads videos: of any format of the FFmpeg libraries that is one local file, or a folder of pictures. Single pictures
+// are in image.h.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct Clip {
   std::map<std::string, std::string> metadata;
 };
 
-// The first `max_frames` frames. A file that is absent, of no known format, empty or broken is an Error naming it.
-// Frames are turned and mirrored as the file's display matrix says, which is how phones store portraits; one that turns
-// by anything but quarters is an Error with its angle.
+// The first `max_frames` frames. A file that is missing, of unknown format, empty or broken is an Error naming it.
+// Frames are rotated and mirrored by the file's display matrix, which is how phones store portraits; an angle that is
+// not a multiple of 90° is an Error.
 Clip read_clip(const std::filesystem::path& path, int64_t max_frames = 10'000);
 
-// What a frame of this size is resized to (Lanczos) as soon as it is read; its own size: not at all.
+// The size to which a frame of this size is resized (Lanczos) as it is read; the same size: not at all.
 using SizeRule = std::function<ImageSize(ImageSize own)>;
 
 // The control clip of a run, which `what` names for errors ("video=", "mask="): a video file, or a folder whose

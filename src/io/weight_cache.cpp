@@ -11,16 +11,16 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/input_file.h"
 #include "io/checksum.h"
-#include "io/hash.h"
 
 namespace zoetrope::io {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The file: a page with the header, the forms, and a table of their checksums, which are known last.
+// The file: a page with the header, the packed weights, and a table of their checksums, which are known last.
 constexpr uint64_t kDataOffset = 4096;
 constexpr char kDamaged[] = "is damaged";
 constexpr char kMagic[] = "ZOEWGHT1";  // the number is the version
@@ -28,11 +28,11 @@ constexpr char kMagic[] = "ZOEWGHT1";  // the number is the version
 struct Header {
   char magic[8];
   uint64_t identity;  // hash
-  uint64_t forms;     // hash of the entries
+  uint64_t contents;  // hash of the entries
   uint64_t entries;
   uint64_t data_bytes;
   uint64_t file_bytes;
-  uint64_t check;  // of what stands before
+  uint64_t check;  // of all fields before it
 };
 static_assert(sizeof(Header) <= kDataOffset);
 
@@ -40,7 +40,7 @@ uint64_t hash_of(const std::vector<WeightCache::Entry>& entries) {
   return checksum(reinterpret_cast<const std::byte*>(entries.data()), entries.size() * sizeof(entries[0]));
 }
 
-// Of one checksum an entry, and one of those.
+// One checksum per entry, and one of these checksums.
 uint64_t table_bytes(size_t entries) { return (entries + 1) * sizeof(uint64_t); }
 
 Header header_of(const WeightCache::Contents& contents) {
@@ -50,7 +50,7 @@ Header header_of(const WeightCache::Contents& contents) {
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof(header.magic));
   header.identity = fnv1a64(contents.identity);
-  header.forms = hash_of(contents.entries);
+  header.contents = hash_of(contents.entries);
   header.entries = contents.entries.size();
   header.data_bytes = contents.bytes;
   header.file_bytes = kDataOffset + contents.bytes + table_bytes(contents.entries.size());
@@ -58,25 +58,25 @@ Header header_of(const WeightCache::Contents& contents) {
   return header;
 }
 
-class MappedBlock final : public WeightCache::Kept {
+class MappedCache final : public WeightCache::Kept {
  public:
-  explicit MappedBlock(const fs::path& path) : MappedBlock(path, InputFile(path, InputFile::Kind::kCache)) {}
-  MappedBlock(const MappedBlock&) = delete;
-  MappedBlock& operator=(const MappedBlock&) = delete;
-  ~MappedBlock() override { ::munmap(file_, stamp_.bytes); }
+  explicit MappedCache(const fs::path& path) : MappedCache(path, InputFile(path, InputFile::Kind::kCache)) {}
+  MappedCache(const MappedCache&) = delete;
+  MappedCache& operator=(const MappedCache&) = delete;
+  ~MappedCache() override { ::munmap(file_, stamp_.bytes); }
 
   std::byte* data() const override { return file_ + kDataOffset; }
   bool verify(size_t entry) const override {
     return checksum(data() + entries_[entry].offset, entries_[entry].bytes) == sums_[entry];
   }
-  // Only what is written into this very file matters: a new one of its name is another file.
+  // Only writes into this very file matter: a new file of the same name is another one.
   void require_unchanged() const override {
     const std::optional<FileStamp> now = stamp_of(path_);
     if (!now || now->inode != stamp_.inode || now->device != stamp_.device || *now == stamp_) return;
     fail("{}: was changed while it was in use; remove it and start again", path_.string());
   }
 
-  // What is wrong with the file apart from the forms, or nothing; before verify().
+  // What is wrong with the header and the table, or nothing; call it before verify().
   std::string defect(const WeightCache::Contents& contents) {
     if (stamp_.bytes < kDataOffset) return "is cut off";
     Header found, wanted = header_of(contents);
@@ -86,8 +86,8 @@ class MappedBlock final : public WeightCache::Kept {
       return "is no weight cache of this version";
     }
     if (found.identity != wanted.identity) return "was made from other weights";
-    if (found.forms != wanted.forms) return "holds other forms";
-    // Sizes are those that the forms must have, whatever the file says: nothing is read behind its end.
+    if (found.contents != wanted.contents) return "holds weights in other layouts";
+    // Sizes follow from the layouts, whatever the file says: nothing is read beyond its end.
     if (stamp_.bytes != wanted.file_bytes) {
       return fmt::format("has {} bytes instead of {}", stamp_.bytes, wanted.file_bytes);
     }
@@ -103,7 +103,7 @@ class MappedBlock final : public WeightCache::Kept {
   }
 
  private:
-  MappedBlock(const fs::path& path, const InputFile& file) : path_(path), stamp_(file.stamp()) {
+  MappedCache(const fs::path& path, const InputFile& file) : path_(path), stamp_(file.stamp()) {
     if (stamp_.bytes == 0) return;  // cannot be mapped
     void* mapped = ::mmap(nullptr, stamp_.bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
     if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), system_message(errno));
@@ -115,17 +115,17 @@ class MappedBlock final : public WeightCache::Kept {
   FileStamp stamp_;
   std::byte* file_ = nullptr;
   std::vector<WeightCache::Entry> entries_;
-  std::vector<uint64_t> sums_;  // of the entries, and of those
+  std::vector<uint64_t> sums_;  // of the entries, then of these
 };
 
 void write_file(AtomicFile& file, const WeightCache::Contents& contents, const std::vector<const std::byte*>& places) {
-  constexpr size_t kChunk = size_t{16} << 20;  // between two looks at whether to stop
+  constexpr size_t kChunk = size_t{16} << 20;  // bytes between two checks whether to stop
   std::vector<std::byte> first(kDataOffset);
   const Header header = header_of(contents);
   std::memcpy(first.data(), &header, sizeof header);
   file.write(first.data(), first.size());
   std::vector<uint64_t> table;
-  uint64_t end = 0;  // of what is written of the forms
+  uint64_t end = 0;  // of what has been written
   const auto fill_up_to = [&](uint64_t offset) {
     if (offset == end) return;
     const std::vector<std::byte> zeros(offset - end);
@@ -181,7 +181,7 @@ std::unique_ptr<WeightCache::Kept> WeightCache::open(const Contents& contents) {
   if (code == std::errc::no_such_file_or_directory) return nullptr;
   std::string wrong;
   try {
-    auto block = std::make_unique<MappedBlock>(path);
+    auto block = std::make_unique<MappedCache>(path);
     wrong = block->defect(contents);
     if (wrong.empty()) return block;
     wrong = fmt::format("{}: {}", path.string(), wrong);

@@ -84,10 +84,10 @@ class WeightCacheTest : public testing::Test {
     int ticks = 0;
     std::shared_ptr<const Weights> weights;
   };
-  Loaded load(const std::string& form = "copy", WeightCache::Access access = WeightCache::Access::kReadWrite) {
-    return load(checkpoint_source(Checkpoint::open(folder_.path(), "model")), form, access);
+  Loaded load(const std::string& layout = "copy", WeightCache::Access access = WeightCache::Access::kReadWrite) {
+    return load(checkpoint_source(Checkpoint::open(folder_.path(), "model")), layout, access);
   }
-  Loaded load(std::shared_ptr<const WeightSource> source, const std::string& form, WeightCache::Access access) {
+  Loaded load(std::shared_ptr<const WeightSource> source, const std::string& layout, WeightCache::Access access) {
     Loaded loaded;
     const auto cache = std::make_shared<WeightCache>(cache_folder(), "test", access);
     int64_t told = 0;
@@ -98,7 +98,7 @@ class WeightCacheTest : public testing::Test {
     for (const char* name : {"a", "b"}) {
       loader.add({{name},
                   {{kCount}},
-                  form,
+                  layout,
                   kCount * 4,
                   [&](std::span<const TensorView> stored, std::byte* out) {
                     ++loaded.made;
@@ -130,7 +130,7 @@ TEST_F(WeightCacheTest, SecondStartMakesNothing) {
   EXPECT_EQ(second.made, 0);
   EXPECT_EQ(second.ticks, 2);
   EXPECT_THAT(second.notes, IsEmpty());
-  // Other forms of the same weights are a file of their own.
+  // Other layouts of the same weights are in another file.
   EXPECT_EQ(load("other").made, 2);
   EXPECT_EQ(cache_files().size(), 2u);
   EXPECT_EQ(load().made, 0);
@@ -179,7 +179,7 @@ TEST_F(WeightCacheTest, EveryKindOfDamageIsNoticed) {
       {whole + "x", "bytes instead of"},
       {with_byte(0), "no weight cache"},
       {with_byte(50), "no weight cache"},          // the header's own check
-      {with_byte(4096), "is damaged", 1},          // the first byte of the first form
+      {with_byte(4096), "is damaged", 1},          // the first byte of the first weight
       {with_byte(4096 + 30000), "is damaged", 1},  // in the midst of the second
       {with_byte(whole.size() - 1), "is damaged"},
   };
@@ -189,7 +189,7 @@ TEST_F(WeightCacheTest, EveryKindOfDamageIsNoticed) {
     EXPECT_EQ(loaded.made, damage.made) << damage.expected;
     EXPECT_EQ(loaded.ticks, 2);
     EXPECT_THAT(loaded.notes, ElementsAre(AllOf(HasSubstr(file.string()), HasSubstr(damage.expected))));
-    EXPECT_EQ(file_bytes(file), whole) << "remade";
+    EXPECT_EQ(file_bytes(file), whole) << "repacked";
     loaded.weights->require_unchanged();
   }
 }
@@ -199,7 +199,7 @@ TEST_F(WeightCacheTest, CraftedFilesAreRefusedWhateverTheyClaim) {
   load();
   const fs::path file = cache_files().at(0);
   const std::string whole = file_bytes(file);
-  constexpr size_t kWord = 8, kFields = 6, kPage = 4096;  // magic, identity, forms, entries, data and file bytes
+  constexpr size_t kWord = 8, kFields = 6, kPage = 4096;  // magic, identity, contents, entries, data and file bytes
   const auto with_word = [&](std::string bytes, size_t at, uint64_t value) {
     std::memcpy(bytes.data() + at, &value, kWord);
     return bytes;
@@ -217,11 +217,11 @@ TEST_F(WeightCacheTest, CraftedFilesAreRefusedWhateverTheyClaim) {
     }
     crafted.push_back(with_field(bytes, 5, bytes.size()));  // as long as it claims to be
   }
-  const size_t table = whole.size() - 3 * kWord;  // two forms' checksums, and one of those
+  const size_t table = whole.size() - 3 * kWord;  // checksums of two weights, and one of these
   for (size_t entry = 0; entry < 3; ++entry) {
     for (const uint64_t value : values) crafted.push_back(with_word(whole, table + entry * kWord, value));
   }
-  // A table that agrees with itself, but not with the forms.
+  // A table that agrees with itself, but not with the weights.
   std::string other = with_word(whole, table, 0);
   other = with_word(other, table + 2 * kWord,
                     checksum(reinterpret_cast<const std::byte*>(other.data()) + table, 2 * kWord));
@@ -229,10 +229,10 @@ TEST_F(WeightCacheTest, CraftedFilesAreRefusedWhateverTheyClaim) {
   for (const std::string& bytes : crafted) {
     if (bytes == whole) continue;
     folder_.write("cache/" + file.filename().string(), bytes);
-    const Loaded loaded = load();  // holds every form against the checkpoint
+    const Loaded loaded = load();  // compares every weight against the checkpoint
     EXPECT_EQ(loaded.notes.size(), 1u);
     EXPECT_GE(loaded.made, 1);
-    EXPECT_TRUE(file_bytes(file) == whole) << "remade";
+    EXPECT_TRUE(file_bytes(file) == whole) << "repacked";
   }
 }
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/index_range.h"
-#include "io/hash.h"
 #include "io/weight_cache.h"
 #include "io/weights_memory.h"
 
@@ -19,29 +19,29 @@ namespace zoetrope::io {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-// Asked of the system before it is needed: a few times what a disk delivers in the time of its longest answer.
+// How far pages are prefetched: a few times what a disk delivers within its longest latency.
 constexpr int64_t kReadAhead = int64_t{256} << 20;
-// Of stored tensors that are not mapped and are made up for one form at a time, all threads together. More only where a
-// single form needs more.
+// Memory of all threads for stored tensors that are not mapped but computed for one weight at a time. Exceeded only
+// where a single weight needs more.
 constexpr int64_t kMostBuffered = int64_t{512} << 20;
 
-// Of everything that its bytes follow from, beside the values.
-uint64_t hash_of(const DerivedForm& form) {
-  uint64_t hash = fnv1a64(form.form);
-  for (size_t i = 0; i < form.names.size(); ++i) {
-    hash = fnv1a64(fmt::format("|{} {}", form.names[i], form.shapes[i].to_string()), hash);
+// Of everything besides the values that determines its bytes.
+uint64_t hash_of(const PackedWeight& weight) {
+  uint64_t hash = fnv1a64(weight.layout);
+  for (size_t i = 0; i < weight.names.size(); ++i) {
+    hash = fnv1a64(fmt::format("|{} {}", weight.names[i], weight.shapes[i].to_string()), hash);
   }
   return hash;
 }
 
 }  // namespace
 
-// The threads of one run(). Workers take the next job, make it, or verify it where a file holds it, and put it into
-// `finished_`, which the caller empties. A kept form that is damaged is made in memory of its own, its place with it.
-class WeightLoader::Crew {
+// The threads of one run(). Each takes the next job, packs it, or verifies it where the cache has it, and adds it to
+// `finished_`, which the caller empties. A cached weight that is damaged is packed into memory of its own.
+class WeightLoader::Workers {
  public:
-  Crew(const WeightSource& source, const std::vector<Job*>& jobs, std::vector<std::byte*>& places,
-       const WeightCache::Kept* kept)
+  Workers(const WeightSource& source, const std::vector<Job*>& jobs, std::vector<std::byte*>& places,
+          const WeightCache::Kept* kept)
       : source_(source), jobs_(jobs), places_(places), kept_(kept) {}
 
   void start(int threads) {
@@ -50,7 +50,7 @@ class WeightLoader::Crew {
       workers_.emplace_back([this] { work(); });
     }
   }
-  ~Crew() { stop(); }
+  ~Workers() { stop(); }
 
   // The next finished job; waits for it. Throws what a worker threw.
   size_t take() {
@@ -62,10 +62,10 @@ class WeightLoader::Crew {
     return job;
   }
 
-  // Memory of the forms that were damaged, when all jobs are taken.
-  std::vector<std::unique_ptr<FormBlock>> take_remade() {
+  // Memory of the weights that were damaged, once all jobs are finished.
+  std::vector<std::unique_ptr<WeightBuffer>> take_repacked() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(remade_, {});
+    return std::exchange(repacked_, {});
   }
 
  private:
@@ -87,19 +87,19 @@ class WeightLoader::Crew {
           if (stopped_ || failure_ != nullptr || next_ == jobs_.size()) return;
           job = next_++;
           taken_bytes_ += jobs_[job]->stored_bytes;
-          ahead = asked_ = std::max(asked_, next_);
-          while (asked_ < jobs_.size() && asked_bytes_ < taken_bytes_ + kReadAhead) {
-            asked_bytes_ += jobs_[asked_++]->stored_bytes;
+          ahead = prefetched_ = std::max(prefetched_, next_);
+          while (prefetched_ < jobs_.size() && prefetched_bytes_ < taken_bytes_ + kReadAhead) {
+            prefetched_bytes_ += jobs_[prefetched_++]->stored_bytes;
           }
-          ahead_end = asked_;
+          ahead_end = prefetched_;
         }
         if (kept_ == nullptr) {
           for (; ahead < ahead_end; ++ahead) {
-            for (const std::string& name : jobs_[ahead]->form.names) source_.will_need(name);
+            for (const std::string& name : jobs_[ahead]->weight.names) source_.will_need(name);
           }
-          make(*jobs_[job], places_[job]);
+          pack(*jobs_[job], places_[job]);
         } else if (!kept_->verify(job)) {
-          remake(job);
+          repack(job);
         }
         {
           const std::lock_guard lock(mutex_);
@@ -116,87 +116,87 @@ class WeightLoader::Crew {
     }
   }
 
-  void remake(size_t job) {
-    std::unique_ptr<FormBlock> block = FormBlock::anonymous(jobs_[job]->form.bytes);
-    places_[job] = block->data();
-    make(*jobs_[job], places_[job]);
+  void repack(size_t job) {
+    std::unique_ptr<WeightBuffer> buffer = WeightBuffer::anonymous(jobs_[job]->weight.bytes);
+    places_[job] = buffer->data();
+    pack(*jobs_[job], places_[job]);
     const std::lock_guard lock(mutex_);
-    remade_.push_back(std::move(block));
+    repacked_.push_back(std::move(buffer));
   }
 
-  void make(const Job& job, std::byte* out) {
-    const DerivedForm& form = job.form;
-    std::vector<TensorView> stored(form.names.size());
+  void pack(const Job& job, std::byte* out) {
+    const PackedWeight& weight = job.weight;
+    std::vector<TensorView> stored(weight.names.size());
     int64_t unmapped = 0;
     for (size_t i = 0; i < stored.size(); ++i) {
-      stored[i] = source_.mapped(form.names[i]);
-      if (!stored[i]) unmapped += static_cast<int64_t>(source_.info(form.names[i]).bytes);
+      stored[i] = source_.mapped(weight.names[i]);
+      if (!stored[i]) unmapped += static_cast<int64_t>(source_.info(weight.names[i]).bytes);
     }
     const Buffered buffered(*this, unmapped);
-    std::vector<Tensor> made_up;
+    std::vector<Tensor> computed;
     for (size_t i = 0; i < stored.size(); ++i) {
       if (stored[i]) continue;
-      made_up.push_back(Tensor::uninitialized(*source_.info(form.names[i]).dtype, form.shapes[i]));
-      stored[i] = made_up.back();
-      source_.read(form.names[i], stored[i]);
+      computed.push_back(Tensor::uninitialized(*source_.info(weight.names[i]).dtype, weight.shapes[i]));
+      stored[i] = computed.back();
+      source_.read(weight.names[i], stored[i]);
     }
-    form.make(stored, out);
-    for (const std::string& name : form.names) source_.release(name);
+    weight.pack(stored, out);
+    for (const std::string& name : weight.names) source_.release(name);
   }
 
-  // A part of kMostBuffered for as long as this lives.
+  // Reserves a part of kMostBuffered while it lives.
   class Buffered {
    public:
-    Buffered(Crew& crew, int64_t bytes) : crew_(crew), bytes_(bytes) {
-      std::unique_lock lock(crew_.mutex_);
-      const auto fits = [&] { return crew_.buffered_ == 0 || crew_.buffered_ + bytes_ <= kMostBuffered; };
-      crew_.changed_.wait(lock, [&] { return bytes_ == 0 || fits(); });
-      crew_.buffered_ += bytes_;
+    Buffered(Workers& pool, int64_t bytes) : pool_(pool), bytes_(bytes) {
+      std::unique_lock lock(pool_.mutex_);
+      const auto fits = [&] { return pool_.buffered_ == 0 || pool_.buffered_ + bytes_ <= kMostBuffered; };
+      pool_.changed_.wait(lock, [&] { return bytes_ == 0 || fits(); });
+      pool_.buffered_ += bytes_;
     }
     Buffered(const Buffered&) = delete;
     Buffered& operator=(const Buffered&) = delete;
     ~Buffered() {
       if (bytes_ == 0) return;
       {
-        const std::lock_guard lock(crew_.mutex_);
-        crew_.buffered_ -= bytes_;
+        const std::lock_guard lock(pool_.mutex_);
+        pool_.buffered_ -= bytes_;
       }
-      crew_.changed_.notify_all();
+      pool_.changed_.notify_all();
     }
 
    private:
-    Crew& crew_;
+    Workers& pool_;
     int64_t bytes_;
   };
 
   const WeightSource& source_;
   const std::vector<Job*>& jobs_;
-  std::vector<std::byte*>& places_;  // each the business of whoever has taken its job
+  std::vector<std::byte*>& places_;  // each belongs to the thread that took its job
   const WeightCache::Kept* kept_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool stopped_ = false;
   std::exception_ptr failure_;
-  size_t next_ = 0;   // job that nobody has taken
-  size_t asked_ = 0;  // job whose pages nobody has asked for
-  int64_t taken_bytes_ = 0, asked_bytes_ = 0;
+  size_t next_ = 0;        // the next job
+  size_t prefetched_ = 0;  // the next job to prefetch
+  int64_t taken_bytes_ = 0, prefetched_bytes_ = 0;
   int64_t buffered_ = 0;
   std::vector<size_t> finished_;
-  std::vector<std::unique_ptr<FormBlock>> remade_;
+  std::vector<std::unique_ptr<WeightBuffer>> repacked_;
 
   std::vector<std::jthread> workers_;
 };
 
 WeightLoader::WeightLoader(std::shared_ptr<const Weights> weights) : weights_(std::move(weights)) {}
 
-void WeightLoader::add(DerivedForm form, std::function<void(const std::byte*)> placed) {
-  ZT_CHECK(!form.names.empty() && form.names.size() == form.shapes.size());
+void WeightLoader::add(PackedWeight weight, std::function<void(const std::byte*)> placed) {
+  ZT_CHECK(!weight.names.empty() && weight.names.size() == weight.shapes.size());
   const WeightSource& source = *weights_->source_;
-  Job job{std::move(form), std::move(placed), 0, {}, 0};
-  for (size_t i = 0; i < job.form.names.size(); ++i) {
-    const std::string& name = job.form.names[i];
-    weights_->check(name, job.form.shapes[i], DType::kF32);
+  Job job{std::move(weight), std::move(placed), 0, {}, 0};
+  for (size_t i = 0; i < job.weight.names.size(); ++i) {
+    const std::string& name = job.weight.names[i];
+    weights_->check(name, job.weight.shapes[i], DType::kF32);
     const TensorInfo info = source.info(name);
     const std::string file = source.where(name);
     if (!is_readable(info)) {
@@ -224,50 +224,50 @@ void WeightLoader::run(int threads, const Tick& tick) {
     if (tick) tick(done, total);
   };
   for (Job& job : jobs_) {
-    const auto known = cache.forms.find({job.form.names, job.form.form});
-    if (known == cache.forms.end()) jobs.push_back(&job);
+    const auto known = cache.packed.find({job.weight.names, job.weight.layout});
+    if (known == cache.packed.end()) jobs.push_back(&job);
     else placed(job, known->second);
   }
-  // Stable: sources without places keep the order in which forms were added.
+  // Stable: sources without files keep the order in which weights were added.
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) {
     return std::tie(a->file, a->offset) < std::tie(b->file, b->offset);
   });
 
-  // Forms are kept on disk by what they are made from, which must be known.
+  // The key of the cache is the identity of the weights, which must be known.
   const WeightSource& source = *weights_->source_;
   WeightCache* disk = jobs.empty() ? nullptr : weights_->loading_.cache.get();
   WeightCache::Contents contents{disk == nullptr ? std::string() : source.identity(), {}, 0};
   if (contents.identity.empty()) disk = nullptr;
   for (const Job* job : jobs) {
-    contents.entries.push_back({hash_of(job->form), contents.bytes, job->form.bytes});
-    contents.bytes += static_cast<uint64_t>(round_up(static_cast<int64_t>(job->form.bytes), kAlignment));
+    contents.entries.push_back({hash_of(job->weight), contents.bytes, job->weight.bytes});
+    contents.bytes += static_cast<uint64_t>(round_up(static_cast<int64_t>(job->weight.bytes), kAlignment));
   }
   std::unique_ptr<WeightCache::Kept> opened = disk == nullptr ? nullptr : disk->open(contents);
   const WeightCache::Kept* kept = opened.get();
-  std::unique_ptr<FormBlock> block = std::move(opened);
-  if (kept == nullptr) block = FormBlock::anonymous(contents.bytes);
+  std::unique_ptr<WeightBuffer> buffer = std::move(opened);
+  if (kept == nullptr) buffer = WeightBuffer::anonymous(contents.bytes);
   std::vector<std::byte*> places;
-  for (const WeightCache::Entry& entry : contents.entries) places.push_back(block->data() + entry.offset);
-  std::vector<std::unique_ptr<FormBlock>> remade;
+  for (const WeightCache::Entry& entry : contents.entries) places.push_back(buffer->data() + entry.offset);
+  std::vector<std::unique_ptr<WeightBuffer>> repacked;
   {
-    Crew crew(source, jobs, places, kept);
-    crew.start(threads);
+    Workers pool(source, jobs, places, kept);
+    pool.start(threads);
     for (size_t i = 0; i < jobs.size(); ++i) {
-      const size_t job = crew.take();
+      const size_t job = pool.take();
       placed(*jobs[job], places[job]);
     }
-    remade = crew.take_remade();
+    repacked = pool.take_repacked();
   }
   source.require_unchanged();
-  // By their contents too: a cache of other values than its key says would be used for as long as it lies there.
+  // The contents too: a cache whose values do not match its key would be used as long as it exists.
   if (disk != nullptr && source.identity() != contents.identity) {
-    fail("{}: was changed while it was read; start again when it is complete", source.where(jobs[0]->form.names[0]));
+    fail("{}: was changed while it was read; start again when it is complete", source.where(jobs[0]->weight.names[0]));
   }
-  if (!remade.empty()) disk->note_damaged(contents);
-  if (disk != nullptr && (kept == nullptr || !remade.empty())) disk->write(contents, {places.begin(), places.end()});
-  for (size_t i = 0; i < jobs.size(); ++i) cache.forms[{jobs[i]->form.names, jobs[i]->form.form}] = places[i];
-  cache.blocks.push_back(std::move(block));
-  std::move(remade.begin(), remade.end(), std::back_inserter(cache.blocks));
+  if (!repacked.empty()) disk->note_damaged(contents);
+  if (disk != nullptr && (kept == nullptr || !repacked.empty())) disk->write(contents, {places.begin(), places.end()});
+  for (size_t i = 0; i < jobs.size(); ++i) cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = places[i];
+  cache.buffers.push_back(std::move(buffer));
+  std::move(repacked.begin(), repacked.end(), std::back_inserter(cache.buffers));
   jobs_.clear();
   const std::lock_guard lock(cache.mutex);
   cache.bytes += static_cast<size_t>(contents.bytes);

@@ -56,13 +56,13 @@ class WeightLoaderTest : public testing::Test {
   }
 
   // Adds one to every element of every tensor, one tensor after the other.
-  DerivedForm plus_one(const std::vector<std::string>& names) {
-    DerivedForm form;
-    form.names = names;
-    form.shapes.assign(names.size(), {kCount});
-    form.form = "plus one";
-    form.bytes = names.size() * kCount * sizeof(float);
-    form.make = [this, names](std::span<const TensorView> stored, std::byte* out) {
+  PackedWeight plus_one(const std::vector<std::string>& names) {
+    PackedWeight weight;
+    weight.names = names;
+    weight.shapes.assign(names.size(), {kCount});
+    weight.layout = "plus one";
+    weight.bytes = names.size() * kCount * sizeof(float);
+    weight.pack = [this, names](std::span<const TensorView> stored, std::byte* out) {
       {
         const std::lock_guard lock(mutex_);
         made_.push_back(names[0]);
@@ -72,7 +72,7 @@ class WeightLoaderTest : public testing::Test {
         for (int64_t i = 0; i < tensor.size(); ++i) *to++ = tensor.data<float>()[i] + 1;
       }
     };
-    return form;
+    return weight;
   }
 
   static void expect_plus_one(const std::byte* at, const std::vector<std::string>& names) {
@@ -132,12 +132,12 @@ TEST_F(WeightLoaderTest, FormsAreMadeAtTheSameTime) {
   std::atomic<int> inside = 0;
   WeightLoader loader(weights_);
   for (const char* name : {"a", "b"}) {
-    DerivedForm form = plus_one({name});
-    form.make = [&](std::span<const TensorView>, std::byte*) {
+    PackedWeight weight = plus_one({name});
+    weight.pack = [&](std::span<const TensorView>, std::byte*) {
       ++inside;
       while (inside < 2) std::this_thread::yield();  // for ever where only one is made at a time
     };
-    loader.add(std::move(form), {});
+    loader.add(std::move(weight), {});
   }
   loader.run(2);
   EXPECT_EQ(inside, 2);
@@ -149,8 +149,8 @@ TEST_F(WeightLoaderTest, KnownFormsAreNotMadeAgain) {
   loader.add(plus_one({"a"}), [&](const std::byte* at) { first = at; });
   loader.run(2);
   loader.add(plus_one({"a"}), [&](const std::byte* at) { again = at; });
-  DerivedForm renamed = plus_one({"a"});
-  renamed.form = "another";
+  PackedWeight renamed = plus_one({"a"});
+  renamed.layout = "another";
   loader.add(std::move(renamed), [&](const std::byte* at) { other = at; });
   int ticks = 0;
   loader.run(2, [&](int64_t, int64_t) { ++ticks; });
@@ -165,7 +165,7 @@ TEST_F(WeightLoaderTest, KnownFormsAreNotMadeAgain) {
 TEST_F(WeightLoaderTest, ErrorsNameWhatIsWrong) {
   WeightLoader loader(weights_);
   EXPECT_THAT(error_of([&] { loader.add(plus_one({"x"}), {}); }), HasSubstr("'x' is missing"));
-  DerivedForm wrong = plus_one({"a", "b"});
+  PackedWeight wrong = plus_one({"a", "b"});
   wrong.shapes[1] = {3};
   EXPECT_THAT(error_of([&] { loader.add(wrong, {}); }), AllOf(HasSubstr("'b'"), HasSubstr("[3000]"), HasSubstr("[3]")));
 }
@@ -174,9 +174,9 @@ TEST_F(WeightLoaderTest, WhatCannotBeMadeEndsTheRun) {
   for (const int threads : {1, 3}) {
     WeightLoader loader(weights_);
     for (const char* name : {"a", "b", "c", "d"}) {
-      DerivedForm form = plus_one({name});
-      form.make = [](std::span<const TensorView>, std::byte*) { throw std::runtime_error("no"); };
-      loader.add(std::move(form), {});
+      PackedWeight weight = plus_one({name});
+      weight.pack = [](std::span<const TensorView>, std::byte*) { throw std::runtime_error("no"); };
+      loader.add(std::move(weight), {});
     }
     EXPECT_THROW(loader.run(threads), std::runtime_error);
   }
@@ -209,10 +209,10 @@ TEST(WeightLoader, MisalignedTensorsAreReadFirst) {
   const auto weights = std::make_shared<Weights>(Checkpoint::open_file(folder / "m.safetensors"));
   WeightLoader loader(weights);
   const auto form = [](const char* name) {
-    return DerivedForm{{name}, {{1}}, "copy", 4, [](std::span<const TensorView> stored, std::byte* out) {
-                         EXPECT_EQ(reinterpret_cast<uintptr_t>(stored[0].raw()) % 4, 0u);
-                         std::memcpy(out, stored[0].raw(), 4);
-                       }};
+    return PackedWeight{{name}, {{1}}, "copy", 4, [](std::span<const TensorView> stored, std::byte* out) {
+                          EXPECT_EQ(reinterpret_cast<uintptr_t>(stored[0].raw()) % 4, 0u);
+                          std::memcpy(out, stored[0].raw(), 4);
+                        }};
   };
   float read = 0;
   loader.add(form("b"), [&](const std::byte* at) { std::memcpy(&read, at, 4); });

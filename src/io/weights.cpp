@@ -116,7 +116,7 @@ Weights::Weights(std::shared_ptr<const WeightSource> source, Loading loading)
     : source_(std::move(source)), loading_(std::move(loading)), cache_(std::make_unique<Cache>()) {}
 Weights::Weights(Weights&&) noexcept = default;
 Weights::~Weights() {
-  if (loading_.cache) loading_.cache->finish();  // it may be writing from the blocks
+  if (loading_.cache) loading_.cache->finish();  // it may be writing from the buffers
 }
 
 bool Weights::contains(const std::string& name) const { return source_->contains(name); }
@@ -127,7 +127,7 @@ void Weights::release(const std::string& name) const { source_->release(name); }
 void Weights::require_unchanged() const {
   source_->require_unchanged();
   const std::lock_guard loading(cache_->loading);
-  for (const auto& block : cache_->blocks) block->require_unchanged();
+  for (const auto& buffer : cache_->buffers) buffer->require_unchanged();
 }
 
 size_t Weights::copied_bytes() const {

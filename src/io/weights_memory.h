@@ -1,5 +1,4 @@
-// What a Weights keeps in memory: conversions and joins, and the blocks of derived forms. Not for others than Weights
-// and WeightLoader.
+// What a Weights keeps in memory: conversions, joins and buffers of packed weights. Only for Weights and WeightLoader.
 #pragma once
 
 #include <map>
@@ -11,20 +10,20 @@
 
 #include "zoetrope/tensor.h"
 
-#include "io/form_block.h"
+#include "io/weight_buffer.h"
 #include "io/weights.h"
 
 namespace zoetrope::io {
 
-// Copies by what they were made of. The outer lock is held for look-ups only, so ranks convert different tensors at the
-// same time while those that want the same one wait for it.
+// The outer lock is held for look-ups only, so that ranks convert different tensors at the same time, and those that
+// want the same one wait for it.
 struct Weights::Cache {
   struct Entry {
     std::mutex mutex;
     Tensor tensor;
   };
   using Key = std::pair<std::vector<std::string>, DType>;
-  using FormKey = std::pair<std::vector<std::string>, std::string>;
+  using PackedKey = std::pair<std::vector<std::string>, std::string>;
 
   Entry& entry(Key key) {
     const std::lock_guard lock(mutex);
@@ -38,8 +37,8 @@ struct Weights::Cache {
   size_t bytes = 0;  // under `mutex`
 
   std::mutex loading;  // one WeightLoader at a time; guards what follows
-  std::map<FormKey, const std::byte*> forms;
-  std::vector<std::unique_ptr<FormBlock>> blocks;  // that hold them
+  std::map<PackedKey, const std::byte*> packed;
+  std::vector<std::unique_ptr<WeightBuffer>> buffers;  // that hold them
 };
 
 }  // namespace zoetrope::io

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "io/formula_testing.h"
 #include "io/test_files.h"
 #include "tensor/half.h"
 

@@ -12,8 +12,9 @@
 
 #include "base/atomic_file.h"
 #include "base/available_cores.h"
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/folders.h"
+#include "base/hash.h"
 #include "base/input_file.h"
 #include "kernels/cpu_features.h"
 
@@ -23,9 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kFormat = 1;
-constexpr size_t kMostBytes = 1 << 16;  // of a file: no figures are as long
+constexpr size_t kMostBytes = 1 << 16;  // of a file, more than any has
 
-// Beyond these no machine is: somebody wrote the file, or a bit fell.
+// Figures beyond these are not from a machine: the file was edited or damaged.
 struct Bounds {
   double low, high;
 };
@@ -81,17 +82,10 @@ nlohmann::json to_json(const MachineKey& key) {
 DtypeRates best_of(const DtypeRates& a, const DtypeRates& b) {
   DtypeRates best = a;
   for (const auto& entry : kRates) best.*entry.field = std::max(a.*entry.field, b.*entry.field);
-  // A rate stands with the size that it was measured at.
+  // A rate belongs to the size at which it was measured.
   if (b.gemm > a.gemm) best.gemm_rows = b.gemm_rows;
   if (b.attention > a.attention) best.attention_tokens = b.attention_tokens;
   return best;
-}
-
-// FNV-1a: the same on every machine and in every build, as names of files must be.
-uint64_t hash_of(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
 }
 
 }  // namespace
@@ -117,7 +111,7 @@ MachineKey this_machine() {
 }
 
 fs::path figures_path(const MachineKey& key) {
-  return in_user_cache(fmt::format("machine-{:016x}.json", hash_of(to_json(key).dump())));
+  return in_user_cache(fmt::format("machine-{:016x}.json", fnv1a64(to_json(key).dump())));
 }
 
 std::optional<Remembered> recall(const fs::path& path, const MachineKey& key) {
@@ -142,9 +136,7 @@ std::optional<Remembered> recall(const fs::path& path, const MachineKey& key) {
 
 void remember(const fs::path& path, const MachineKey& key, const Remembered& remembered) {
   if (path.empty()) fail("neither XDG_CACHE_HOME nor HOME names a folder");
-  std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  if (error) fail("{}: cannot make this folder: {}", path.parent_path().string(), error.message());
+  make_parent_folders(path);
   const Figures& figures = remembered.figures;
   nlohmann::json document = {{"format", kFormat},
                              {"key", to_json(key)},

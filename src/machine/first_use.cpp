@@ -22,18 +22,18 @@ constexpr double kCopyShare = 0.20, kPackShare = 0.25, kTokenShare = 0.15;
 constexpr double kShares = 2 * kDtypeShares + kCopyShare + kPackShare + kTokenShare;
 static_assert(kShares <= kFirstUseSeconds);
 
-// A size is chosen so that it can run once to warm up and a few times to be timed, at a rate that kernels reach easily;
-// what they need is made in the time of the rest.
+// A size must be able to run once to warm up and a few times to be timed, at a rate that kernels reach easily; the rest
+// of the time is for creating the inputs.
 constexpr double kRuns = 4, kEasyFraction = 0.5;
 constexpr int64_t kGemmRows[] = {1024, 512, 256, 128, 64, 16};
 constexpr int64_t kAttentionTokens[] = {2048, 1024, 512, 256};
 constexpr int64_t kConvolutionRows[] = {Convolutions::kRows, 6, 3};
 
-// Of the cores' time: below it somebody else was there.
+// Share of the cores' time: below it, other programs were running.
 constexpr double kIdle = 0.9, kUsable = 0.5;
 constexpr int kProbes = 3;
 constexpr double kMostOver = 0.3;  // seconds beyond the budget
-// A machine that is always busy is not measured for ever.
+// A machine that is always busy is not measured again and again.
 constexpr int kMostMeasurements = 5;
 
 class Meter {
@@ -52,13 +52,13 @@ class Meter {
  private:
   double best(double deadline, const std::function<double()>& work) const {
     const double rate = best_rate(budget_.clock(), deadline, work, heartbeat_);
-    // One run may take far longer than its size says where threads wait for cores.
+    // A run may take much longer than its size suggests if threads wait for cores.
     if (budget_.left() < -kMostOver) fail("others use its cores");
     return rate;
   }
   double left(double deadline) const { return deadline - budget_.clock()(); }
 
-  // Where others have more of the cores than we have, figures say nothing, and take long.
+  // If other programs use most of the cores, figures are meaningless and take long.
   void probe() {
     double share = 0;
     for (int i = 0; i < kProbes; ++i) {
@@ -69,7 +69,7 @@ class Meter {
     if (share < kUsable) fail("others have {:.0f} % of its cores", 100 * (1 - share));
   }
 
-  // Beside every figure, so that what the threads had of the cores is known for all of them.
+  // During every figure, so that the share of the cores is known for all of them.
   void peak(Isa isa, DtypeRates& rates) {
     const Peak window = measure_peak(isa, stream_.team(), kPeakWindow);
     rates.peak = std::max(rates.peak, window.flops);
@@ -116,7 +116,7 @@ class Meter {
     const double rest = left(deadline) / 2;
     figures_.layer_overhead = 1 / best(deadline - rest, [&] {
                                 passes.next(1);
-                                one.attend();  // its own, and that to the text
+                                one.attend();  // self-attention and cross-attention
                                 one.attend();
                                 return 1.0;
                               });
@@ -124,7 +124,7 @@ class Meter {
   }
 
   void memory() {
-    // More than caches hold, and no gigabytes on many cores.
+    // More than the caches hold, but no gigabytes on many cores.
     constexpr int64_t kCopied = int64_t{512} << 20, kMostCopied = int64_t{32} << 20, kLeastCopied = int64_t{4} << 20;
     constexpr int64_t kLeastMatrices = 8, kMostMatrices = 32;
     constexpr double kWindow = 0.03;
@@ -161,7 +161,7 @@ bool may_measure() {
   return false;
 }
 
-// What this process has measured: nobody waits for it twice, be it that nothing can be remembered or that others were
+// What this process has measured: it never measures twice, even if the figures cannot be stored or the machine was
 // busy.
 struct Measured {
   std::filesystem::path path;
@@ -254,7 +254,7 @@ void doubt_machine() {
   try {
     remember(path, key, *remembered);
   } catch (const Error&) {
-    // What cannot be written keeps what it says.
+    // If it cannot be written, the old contents stay.
   }
 }
 

@@ -1,14 +1,14 @@
-// Measures this machine within three seconds when its figures are first needed, and remembers them (figures.h). For
-// predictions alone: nothing that changes a result may depend on what is found. More, and what lies between ranks, is
-// measured by `zoetrope calibrate` (bench/calibrate.h).
+// Measures this machine within three seconds when its figures are first needed, and stores them (figures.h). For
+// predictions only: nothing that changes a result may depend on them. `zoetrope calibrate` (bench/calibrate.h) measures
+// more, including transfers between ranks.
 //
-// How the seconds are divided, each figure's inputs included; a figure that takes less leaves the rest to the others:
+// Seconds per figure, including its inputs; what a figure does not use goes to the others:
 //
-//   bf16, float32, each   products 0.40, attention 0.35, convolution 0.35 s; before each the peak, 3 x 0.02 s
+//   bf16, float32, each   matrices 0.40, attention 0.35, convolution 0.35 s; before each the peak, 3 x 0.02 s
 //   both                  memory 0.20, packing 0.25, norms and one token 0.15 s
 //
-// Sizes follow from the peak: the largest that can be run a few times in what there is. A figure is the best of its
-// repeats, for whatever else runs only ever makes a machine look slower.
+// Sizes follow from the peak: the largest that can run a few times in that time. A figure is the best of its repeats,
+// because other load can only make a machine look slower.
 #pragma once
 
 #include <filesystem>
@@ -24,17 +24,17 @@ namespace zoetrope::machine {
 
 inline constexpr double kFirstUseSeconds = 3;
 
-using Heartbeat = std::function<void()>;  // called every tenth of a second or so while something long goes on
+using Heartbeat = std::function<void()>;  // called about every tenth of a second during long work
 using Clock = std::function<double()>;    // seconds
 
-// Deals out what is left of a time by shares: share / (shares that are still to come) of it.
+// Divides the remaining time by shares: share / (all remaining shares) of it.
 class Budget {
  public:
   Budget(double seconds, double shares, Clock clock)
       : clock_(std::move(clock)), end_(clock_() + seconds), shares_(shares) {}
-  // When what begins now has to be over.
+  // When the next part must end.
   double deadline(double share);
-  double left() const;  // of all; below 0 where it was not enough
+  double left() const;  // in total; negative if it was not enough
   const Clock& clock() const { return clock_; }
 
  private:
@@ -42,37 +42,37 @@ class Budget {
   double end_, shares_;
 };
 
-// The best of what work() does a second, run after run until the next would not be over before `deadline`. The first
-// run touches memory and loads code: it counts only where there is no time for another.
+// The best rate of work(), which runs until the next run would not end before `deadline`. The first run is a warm-up:
+// it counts only if there is no time for another.
 double best_rate(const Clock& clock, double deadline, const std::function<double()>& work, const Heartbeat& heartbeat);
 
-// The largest of `sizes` (descending) that can run `times` times in `seconds`; the last where none can.
+// The largest of `sizes` (descending) that can run `times` times in `seconds`; the last if none can.
 int64_t size_within(std::span<const int64_t> sizes, const std::function<double(int64_t)>& seconds_of, double times,
                     double seconds);
 
-// On all cores that this process may use. Throws Error where others have most of them, which a tenth of a second shows.
+// On all cores that this process may use. Throws Error within a tenth of a second if other programs use most of them.
 Figures measure_machine(const Heartbeat& heartbeat);
 
 struct FirstUse {
-  bool worth_measuring = true;  // false: what is remembered will do, or nothing
+  bool worth_measuring = true;  // false: use stored figures or none
   Heartbeat heartbeat;
   std::function<Figures(const Heartbeat&)> measure = measure_machine;
 };
 
 struct KnownMachine {
   Figures figures;
-  MachineKey key;                  // whose they are
+  MachineKey key;                  // the machine
   std::string date;                // of the last measurement
-  std::vector<std::string> notes;  // what was done just now, and what makes figures doubtful
+  std::vector<std::string> notes;  // what was measured now, and what makes figures uncertain
 };
 
-// What is remembered of this machine, measured where it is not. Figures of a machine that others used meanwhile are
-// measured again by the next process that needs them, a few times at most, and the better ones kept. Nothing where it
-// is not worth it, where ZOETROPE_MEASURE=no forbids it, and where measuring failed (a note in `notes` says so). Throws
-// Error where that variable has another value.
+// The stored figures of this machine; measures them if there are none. Figures measured on a busy machine are measured
+// again by the next process that needs them, a few times at most, and the better ones kept. Empty if measuring is not
+// worth it, is forbidden by ZOETROPE_MEASURE=no, or failed (with a note). Throws Error if that variable has another
+// value.
 std::optional<KnownMachine> known_machine(const FirstUse& use, std::vector<std::string>& notes);
 
-// A run was far faster than these figures said: they are measured again at the next use.
+// Call it if a run was much faster than these figures predict: they are measured again at the next use.
 void doubt_machine();
 
 }  // namespace zoetrope::machine

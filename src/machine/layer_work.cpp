@@ -19,14 +19,14 @@ namespace {
 
 constexpr int64_t kD = kLayerWidth, kF = kLayerHidden;
 constexpr int64_t kHeads = kD / kLayerHeadDim;
-// Columns between the rows of an operand, as the transformer has them: a stride that is no power of two.
+// Stride of an operand's rows, as in the transformer: not a power of two.
 constexpr int64_t kPadding = 16;
-constexpr int kProducts = 4;  // different ones of a layer
+constexpr int kProducts = 4;  // of a layer
 constexpr int64_t kTaps = 3;  // of a convolution, along each axis
 // Channels and columns of the VAE's convolutions.
 constexpr int64_t kConvolutions[][2] = {{192, 416}, {96, 832}};
 
-// Cheap numbers in [-scale, scale): what they are does not matter, that they are no zeros and no denormals does.
+// Arbitrary numbers in [-scale, scale), without zeros and denormals.
 Tensor filled(ThreadTeam& team, DType dtype, const Shape& shape, float scale = 1) {
   constexpr int64_t kGrain = 1 << 16;
   Tensor tensor = Tensor::uninitialized(dtype, shape);
@@ -38,7 +38,7 @@ Tensor filled(ThreadTeam& team, DType dtype, const Shape& shape, float scale = 1
       } else {
         uint32_t bits = 0;
         std::memcpy(&bits, &value, sizeof bits);
-        tensor.data<uint16_t>()[i] = static_cast<uint16_t>(bits >> 16);  // cut, not rounded: any bf16 will do
+        tensor.data<uint16_t>()[i] = static_cast<uint16_t>(bits >> 16);  // truncated: any bf16 will do
       }
     }
   });
@@ -168,7 +168,7 @@ void TokenPasses::norm(const TensorView& x, int64_t rows, bool modulated) {
   kernels::layer_norm(stream_, args);
 }
 
-// Columns of q, k or v to attention's places: normed and turned, or as they are.
+// Copies columns of q, k or v to attention's operands: with norm and RoPE, or unchanged.
 void TokenPasses::turn(int64_t column, int64_t rows, bool normed, const Tensor& to) {
   const TensorView from = qkv_.view().slice(0, 0, rows).slice(1, column, column + kD);
   const TensorView sample(from.raw(), dtype_, {1, rows, kHeads, kLayerHeadDim}, {0, from.stride(0), kLayerHeadDim, 1});
@@ -253,7 +253,7 @@ AttentionWork::AttentionWork(Stream& stream, DType dtype, int64_t queries, int64
         problem.tiles.query = std::max(problem.tiles.query, tile_rows);
         return problem;
       }()) {
-  // Scores as spread as those of normal deviates are, so that the running maximum moves as often.
+  // Scores with the spread of normal deviates, so that the running maximum changes as often.
   constexpr float kUnitVariance = 1.732F;
   const auto tensor = [&](int64_t tokens) {
     return filled(stream.team(), dtype, {1, tokens, heads_, kLayerHeadDim}, kUnitVariance);

@@ -1,6 +1,6 @@
-// The kernels of a model's layer on made-up numbers, to be timed: products, attention, norms and rotations,
-// convolutions of the VAE. Each object holds what one of them needs; next() runs it once on the stream's threads. Times
-// nothing.
+// The kernels of a model's layer on arbitrary numbers, to be timed: matrix multiplications, attention, norms and
+// rotations, convolutions of the VAE. Each object has the operands of one kernel; next() runs it once on the stream's
+// threads. Times nothing.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@
 
 namespace zoetrope::machine {
 
-// As wide as a layer of Wan 2.1 1.3B, its hidden rows shorter, so that a product of many rows is over soon.
+// As wide as a layer of Wan 2.1 1.3B, but with a smaller hidden width, so that a multiplication of many rows is short.
 inline constexpr int64_t kLayerWidth = 1536;
 inline constexpr int64_t kLayerHidden = 4096;
 inline constexpr int64_t kLayerHeadDim = 128;
 
-// Matrices of a layer, packed: more than caches hold, so that weights come from memory as they do in a model. Streams
-// may share it.
+// Packed matrices of a layer, larger than the caches, so that weights come from memory as in a model. Streams may share
+// them.
 class LayerWeights {
  public:
   LayerWeights(ThreadTeam& team, DType dtype);
@@ -41,8 +41,7 @@ class LayerWeights {
   kernels::PackedMatrix matrices_[kMatrices];
 };
 
-// The products of a layer over `rows` rows, one after another as the transformer calls them. Both arguments must
-// outlive it.
+// The matrix multiplications of a layer over `rows` rows, in the transformer's order. Both arguments must outlive it.
 class Products {
  public:
   Products(Stream& stream, const LayerWeights& weights, int64_t rows);
@@ -60,13 +59,13 @@ class Products {
   Tensor x_, hidden_, wide_, stream_rows_, bias_, gate_;
 };
 
-// What a layer does with a token beside products and attention: norms, RoPE, modulation, and what makes operands of
-// attention's results where those are of another dtype. Over a sequence, so that rows come from where they do in a run.
+// What a layer does per token besides matrix multiplications and attention: norms, RoPE, modulation, and conversion of
+// attention's results to the dtype of operands. Over a long sequence, so that rows come from memory as in a run.
 class TokenPasses {
  public:
   TokenPasses(Stream& stream, const LayerWeights& weights);
   static constexpr int64_t kChunk = 1024;
-  double next(int64_t rows);  // a layer of the next `rows` tokens, kChunk at most; their number
+  double next(int64_t rows);  // one layer of the next `rows` tokens, at most kChunk; returns their number
 
  private:
   static constexpr int64_t kTokens = 4096, kSide = 64;
@@ -83,8 +82,8 @@ class TokenPasses {
   int64_t at_ = 0;
 };
 
-// 3×3×3 convolutions with the norm and SiLU behind them, of the two widths that most of the VAE's operations are of, on
-// strips of `rows` rows of a frame as wide as theirs.
+// 3×3×3 convolutions with norm and SiLU, of the two widths that most of the VAE's operations have, on strips of `rows`
+// rows of a frame.
 class Convolutions {
  public:
   static constexpr int64_t kRows = 12;
@@ -104,14 +103,14 @@ class Convolutions {
   size_t turn_ = 0;
 };
 
-// One block of attention, again and again, of at least two heads and at least one a thread.
+// One block of attention with at least two heads and at least one per thread.
 class AttentionWork {
  public:
-  // Tiles of `tile_rows` rows; 0: those of a run here.
+  // Tiles of `tile_rows` rows; 0: those of a run on this machine.
   AttentionWork(Stream& stream, DType dtype, int64_t queries, int64_t keys,
                 kernels::Softmax softmax = kernels::Softmax::kOnline, int64_t tile_rows = 0);
   double attend();          // FLOP
-  double fold(int blocks);  // as a ring does, so many blocks into a state
+  double fold(int blocks);  // as a ring does: `blocks` blocks into a state
   const char* implementation() const { return kernel_.implementation(); }
   int64_t heads() const { return heads_; }
   static double flop(int threads, int64_t queries, int64_t keys);
@@ -127,11 +126,10 @@ class AttentionWork {
   std::unique_ptr<kernels::FlashState> state_;
 };
 
-// Matrices in pages of a file that memory holds, as those of a checkpoint in the page cache, and their way into the
-// layout that is multiplied with.
+// Packs matrices that are in the page cache, as those of a checkpoint are.
 class StoredMatrices {
  public:
-  explicit StoredMatrices(int64_t matrices);  // Throws Error where there is no memory for them
+  explicit StoredMatrices(int64_t matrices);  // Throws Error if there is not enough memory
   ~StoredMatrices();
   StoredMatrices(const StoredMatrices&) = delete;
   StoredMatrices& operator=(const StoredMatrices&) = delete;
@@ -139,8 +137,8 @@ class StoredMatrices {
   static constexpr int64_t kSide = 2048;
   static constexpr size_t kBytes = size_t{2} * kSide * kSide;  // of one
   size_t bytes() const { return static_cast<size_t>(matrices_) * kBytes; }
-  // All of them on the team's threads. Mapped anew and into fresh memory each time, as a model's are: the pages of both
-  // are part of the price.
+  // Packs all of them on the team's threads. Mapped again and into fresh memory each time, as a model's are, because
+  // page faults are part of the time.
   void pack(ThreadTeam& team) const;
 
  private:
@@ -154,7 +152,7 @@ class StoredMatrices {
   };
 
   int64_t matrices_;
-  int file_;  // without a name and a disk
+  int file_;  // anonymous, in memory
 };
 
 }  // namespace zoetrope::machine

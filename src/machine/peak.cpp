@@ -20,7 +20,7 @@ namespace {
 struct IsaEntry {
   Isa isa;
   const char* name;
-  int64_t flop;  // an instruction
+  int64_t flop;  // per instruction
   bool (*available)();
   void (*run)(int64_t rounds);
 };
@@ -37,7 +37,7 @@ const IsaEntry& entry(Isa isa) {
   return *std::find_if(std::begin(kIsas), std::end(kIsas), [isa](const IsaEntry& e) { return e.isa == isa; });
 }
 
-// Between two looks at the clock: 20 to 50 µs of work, a millisecond with AMX.
+// Between two readings of the clock: 20 to 50 µs of work, a millisecond with AMX.
 constexpr int64_t kRounds = 4000;
 
 double clock_seconds(clockid_t clock) {
@@ -53,8 +53,8 @@ struct alignas(64) Share {
   double cpu = 0;
 };
 
-// Amount per second of all threads. The sum of what each did in its own time, so that a thread that started late or was
-// interrupted counts for what it did; one after the other (a team that got fewer threads than it asked for): over all.
+// Amount per second of all threads: the sum of the rates of each thread in its own time, so that late or interrupted
+// threads count correctly; over the whole time if they ran one after the other (with fewer threads than requested).
 double rate(const std::vector<Share>& shares) {
   double sum = 0, amount = 0, first_end = 1e300, last_begin = 0, begin = 1e300, end = 0;
   for (const Share& share : shares) {
@@ -85,7 +85,7 @@ std::vector<Share> run_for(ThreadTeam& team, double seconds, Work&& work) {
   return shares;
 }
 
-// Past the caches: sizes and addresses are multiples of 64.
+// Non-temporal: sizes and addresses are multiples of 64.
 void streaming_copy(void* to, const void* from, size_t bytes) {
   auto* out = static_cast<__m256i*>(to);
   const auto* in = static_cast<const __m256i*>(from);
@@ -137,7 +137,7 @@ Peak measure_peak(Isa isa, ThreadTeam& team, double seconds) {
 double measure_copy_bandwidth(int threads, size_t bytes, double seconds, CopyKind kind) {
   bytes = std::max<size_t>(64, bytes / 64 * 64);
   ThreadTeam team(threads);
-  // Buffers are written by the thread that copies them, so that their pages are near it.
+  // Buffers are written by the thread that copies them, so that their pages are on its NUMA node.
   std::vector<Tensor> from(static_cast<size_t>(threads)), to(static_cast<size_t>(threads));
   team.run([&](int thread) {
     const auto t = static_cast<size_t>(thread);

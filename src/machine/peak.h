@@ -1,5 +1,5 @@
-// The machine's limits, measured: multiply-adds per second of each instruction set, and bytes copied per second. Not a
-// model of the machine: nothing here is computed from clock rates.
+// Measures the machine's limits: multiply-adds per second of each instruction set, and bytes copied per second. Nothing
+// is computed from clock rates.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace zoetrope::machine {
 
 enum class Isa : uint8_t {
-  kAvx2,        // 8 float32 multiply-adds an instruction; the baseline of the build
+  kAvx2,        // 8 float32 multiply-adds per instruction; the baseline of the build
   kAvx512,      // 16 float32 multiply-adds
   kAmxBf16,     // tdpbf16ps: 16 × 16 × 32 bf16 products into 16 × 16 float32 sums
   kAvx512Bf16,  // vdpbf16ps: 32 bf16 products into 16 float32 sums
@@ -21,29 +21,29 @@ enum class Isa : uint8_t {
 
 std::vector<Isa> all_isas();            // fastest first
 const char* isa_name(Isa isa);          // "avx2", "avx512", "avx512_bf16"
-bool isa_available(Isa isa);            // this CPU can
+bool isa_available(Isa isa);            // on this CPU
 int64_t flop_per_instruction(Isa isa);  // a multiply and an add count as two
-// The instruction set whose peak bounds a flash-attention implementation. "scalar" is compiled for the baseline and is
-// measured against that. Throws Error for a name that is none.
+// The instruction set whose peak bounds a flash-attention implementation. "scalar" is compiled for the baseline, whose
+// peak bounds it. Throws Error for an unknown name.
 Isa isa_of_kernel(std::string_view implementation);
 
 struct Peak {
   double flops = 0;      // FLOP per second, all threads together
-  double cpu_flops = 0;  // FLOP per second of the threads' own CPU time, times the number of threads: what the machine
-                         // would do were nobody else on it
+  double cpu_flops = 0;  // FLOP per second of the threads' CPU time, times the number of threads: what an otherwise
+                         // idle machine would do
 };
 
-// Multiply-adds on registers only, on every thread of the team at once for `seconds`. Throws Error where the CPU lacks
+// Multiply-adds on registers only, on every thread of the team at once for `seconds`. Throws Error if the CPU lacks
 // the instructions.
 Peak measure_peak(Isa isa, ThreadTeam& team, double seconds);
 
 enum class CopyKind : uint8_t {
-  kMemcpy,     // what the C library makes of it
-  kStreaming,  // stores past the caches
+  kMemcpy,     // of the C library
+  kStreaming,  // non-temporal stores
 };
 
 // Bytes copied per second (each counted once, though it is read and written) when every thread copies a buffer of
-// `bytes` of its own again and again for at least `seconds`.
+// `bytes` of its own repeatedly for at least `seconds`.
 double measure_copy_bandwidth(int threads, size_t bytes, double seconds, CopyKind kind = CopyKind::kMemcpy);
 
 double wall_seconds();        // monotonic

@@ -1,12 +1,12 @@
-// The loops that peak.cpp times, one thin file an instruction set. Each call issues `rounds` × kPeakRound independent
-// multiply-adds on registers. To be called only where the CPU has the instructions.
+// The loops that peak.cpp times, one small file per instruction set. Each call issues `rounds` × kPeakRound independent
+// multiply-adds on registers. Call them only if the CPU has the instructions.
 #pragma once
 
 #include <cstdint>
 
 namespace zoetrope::machine {
 
-// Instructions a round; a multiple of each file's accumulators.
+// Instructions per round; a multiple of each file's accumulators.
 inline constexpr int64_t kPeakRound = 48;
 
 void avx2_multiply_adds(int64_t rounds);
@@ -14,8 +14,8 @@ void avx512_multiply_adds(int64_t rounds);
 void avx512_bf16_multiply_adds(int64_t rounds);
 void amx_bf16_multiply_adds(int64_t rounds);  // in a loop of its own: tiles are no values
 
-// The loop itself: kAccumulators chains, more than latency × instructions a cycle of any core so far (6 × 2 for
-// vdpbf16ps), and few enough to stay in registers beside the operands. `Set` brings Vec, Operand, accumulator(),
+// The loop itself: kAccumulators chains, more than latency × instructions per cycle of any core so far (6 × 2 for
+// vdpbf16ps), and few enough to stay in registers together with the operands. `Set` has Vec, Operand, accumulator(),
 // operand(), multiply_add() and keep(). A template, so that every file compiles its own with its own flags.
 template <typename Set>
 [[gnu::always_inline]] inline void run_multiply_adds(int64_t rounds) {

@@ -1,4 +1,4 @@
-// For tests: figures of a machine that nobody measured.
+// For tests: figures of an imaginary machine.
 #pragma once
 
 #include "machine/figures.h"

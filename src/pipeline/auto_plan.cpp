@@ -83,7 +83,7 @@ AutoPlan plan_of(const Question& question, const ProfileChoice& profile, TextOf 
   return plan;
 }
 
-// "products 3.01 s, attention 812 ms".
+// "matrix multiplications 3.01 s, attention 812 ms".
 std::string parts_text(const planner::StepPrediction& step) {
   std::vector<std::string> words;
   for (const planner::BreakdownPart& part : planner::kBreakdownParts) {

@@ -69,7 +69,7 @@ TEST_F(AutoPlanTest, WhatRunsIsWhatIsSaid) {
     EXPECT_EQ(planned.predicted.step.ranks.size(), static_cast<size_t>(ranks));
     const std::string words = planned.text();
     EXPECT_THAT(words, HasSubstr("Plan: " + planned.layout_text));
-    EXPECT_THAT(words, HasSubstr(" a step (products"));
+    EXPECT_THAT(words, HasSubstr(" a step (matrix multiplications"));
     EXPECT_THAT(words, HasSubstr(" a rank"));
     EXPECT_THAT(words, HasSubstr("Planned with profile 'fast'"));
     EXPECT_EQ(planned.next.has_value(), ranks > 1) << words;

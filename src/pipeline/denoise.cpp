@@ -6,6 +6,7 @@
 
 #include "attention/plan.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/index_range.h"
 #include "models/wan/transformer/patchify.h"
 #include "pipeline/finite.h"

@@ -8,7 +8,7 @@
 
 #include "zoetrope/tensor.h"
 
-#include "base/made_folder.h"
+#include "base/folders.h"
 #include "io/safetensors.h"
 
 namespace zoetrope::pipeline {

@@ -1,7 +1,7 @@
 #include "pipeline/expert_weights.h"
 
 #include "base/error.h"
-#include "io/hash.h"
+#include "base/hash.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -10,9 +10,9 @@ namespace {
 // strengths does not fill the disk.
 std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
-  uint64_t hash = io::fnv1a64(whole.string());
+  uint64_t hash = fnv1a64(whole.string());
   for (const lora::Lora& lora : expert.loras) {
-    hash = io::fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
+    hash = fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
   }
   return fmt::format("{}-{}-{}{:08x}", whole.filename().string(), component, expert.loras.empty() ? "" : "lora-",
                      hash & 0xFFFFFFFFu);

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/input_file.h"
-#include "io/hash.h"
 #include "models/lora/lora.h"
 
 namespace zoetrope::pipeline {
@@ -22,7 +22,7 @@ class Lines {
   // Nothing where there is no such file: that one machine lacks it shows in the lines of the others.
   void whole(const fs::path& file) {
     if (!fs::is_regular_file(file)) return;
-    add(label(file), io::fnv1a64(read_file(file)));
+    add(label(file), fnv1a64(read_file(file)));
   }
 
   void weights(const fs::path& file) { weights(file, label(file)); }
@@ -34,9 +34,9 @@ class Lines {
     std::memcpy(&header, length.data(), sizeof(header));
     constexpr uint64_t kSample = 4096;
     const uint64_t begin = std::min(size, sizeof(header) + header + kSample);
-    const uint64_t hash = io::fnv1a64(read(file, 0, begin), io::fnv1a64(std::to_string(size)));
+    const uint64_t hash = fnv1a64(read(file, 0, begin), fnv1a64(std::to_string(size)));
     const uint64_t end = std::min(size, kSample);
-    add(name, io::fnv1a64(read(file, size - end, end), hash));
+    add(name, fnv1a64(read(file, size - end, end), hash));
   }
 
   const std::string& text() const { return text_; }

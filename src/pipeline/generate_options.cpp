@@ -5,7 +5,7 @@
 #include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/index_range.h"
-#include "base/named_files.h"
+#include "base/run_files.h"
 #include "models/sampling/solver.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/step_cache_options.h"

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "io/hash.h"
+#include "base/hash.h"
 #include "io/image.h"
 #include "io/video_reader.h"
 #include "models/encoders/clip_pixels.h"
@@ -138,7 +138,7 @@ std::string Inputs::fingerprint() const {
   const auto add = [&](const char* key, const TensorView& values) {
     if (values) {
       const std::string_view bytes(values.data<char>(), values.bytes());
-      lines += fmt::format("pixels of {}={:016x}\n", key, io::fnv1a64(bytes));
+      lines += fmt::format("pixels of {}={:016x}\n", key, fnv1a64(bytes));
     }
   };
   for (size_t i = 0; i < ends.size(); ++i) add(i == 0 ? "image" : "last_image", ends[i]);

@@ -87,7 +87,7 @@ ProfileChoice named(const std::string& hardware, const Job& job) {
   choice.origin = fmt::format("profile '{}'", profile.name);
   choice.hardware = is_of_hosts(profile) ? shared_out(profile, job) : planner::with_devices(profile, job.ranks);
   for (const std::string& reason :
-       planner::staleness(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
+       planner::profile_mismatches(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
     choice.notes.push_back(fmt::format("warning: hardware={} is used all the same: {}", hardware, reason));
   return choice;
 }
@@ -148,7 +148,7 @@ std::optional<ProfileChoice> calibrated(const Job& job, std::vector<std::string>
       choice.origin = fmt::format("profile {}{}", file.string(),
                                   profile.calibration ? fmt::format(", measured {}", profile.calibration->date) : "");
       for (const std::string& reason :
-           planner::staleness(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
+           planner::profile_mismatches(profile, {kernels::cpu_model(), job.hosts, job.ranks, job.threads}))
         choice.notes.push_back(
             fmt::format("warning: the calibration is used all the same: {}; {} anew", reason, kMeasures));
       if (job.processes && file == planner::calibrated_profile_path()) {

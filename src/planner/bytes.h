@@ -1,4 +1,4 @@
-// A count of bytes in the planner's sums. Not for addresses or buffers: those are std::size_t.
+// A number of bytes in the planner's sums. Buffers use std::size_t.
 #pragma once
 
 #include <compare>
@@ -8,8 +8,8 @@
 
 namespace zoetrope::planner {
 
-// Never negative. Sums and products stop at the largest number instead of wrapping round: an absurd size stays too
-// much.
+// Never negative. Sums and products saturate at the largest number instead of overflowing, so that an absurd size stays
+// too large.
 class Bytes {
  public:
   constexpr Bytes() = default;

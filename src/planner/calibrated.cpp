@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/available_cores.h"
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/words.h"
 
 namespace zoetrope::planner {
@@ -14,7 +14,7 @@ std::string shape_text(int hosts, int ranks, int threads) {
   return fmt::format("{} of {} on {}", counted(ranks, "rank"), counted(threads, "thread"), counted(hosts, "host"));
 }
 
-// What the ranks of a host have of its cores while all of them are busy.
+// How the ranks of a host share its cores when all are busy.
 struct Sharing {
   int ranks, threads, cores;
   double cores_a_rank() const { return std::min(1.0 * ranks * threads, 1.0 * cores) / ranks; }
@@ -28,8 +28,8 @@ Sharing sharing_of(const HardwareProfile& profile, int cores) {
   return {ranks, std::max(1, profile.calibration->threads), cores};
 }
 
-// The level that joins the ranks of a host. Added, at the speed of the host's memory, where there was one rank a host
-// and so nothing between ranks of one to measure.
+// The level that joins the ranks of a host. Added, with the bandwidth of the host's memory, if there was one rank per
+// host and so nothing to measure.
 LinkLevel& host_level(HardwareProfile& profile) {
   if (profile.links.empty() || profile.links[0].name != kHostLevel) {
     LinkLevel level;
@@ -50,20 +50,20 @@ std::filesystem::path calibrated_profile_path(int hosts, int ranks_per_host) {
   return in_user_cache(fmt::format("hardware-{}x{}.yml", hosts, ranks_per_host));
 }
 
-std::vector<std::string> staleness(const HardwareProfile& profile, const Here& here) {
+std::vector<std::string> profile_mismatches(const HardwareProfile& profile, const JobShape& job) {
   std::vector<std::string> reasons;
   if (!profile.calibration) return reasons;
   const HardwareProfile::Calibration& then = *profile.calibration;
-  if (then.cpu != here.cpu)
-    reasons.push_back(fmt::format("it was measured on '{}', but this is '{}'", then.cpu, here.cpu));
-  if (then.hosts != here.hosts) {
-    reasons.push_back(fmt::format("it was measured by {}, but this job has {}: what lies between hosts may differ",
+  if (then.cpu != job.cpu)
+    reasons.push_back(fmt::format("it was measured on '{}', but this is '{}'", then.cpu, job.cpu));
+  if (then.hosts != job.hosts) {
+    reasons.push_back(fmt::format("it was measured by {}, but this job has {}: the figures between hosts may differ",
                                   shape_text(then.hosts, then.ranks, then.threads),
-                                  shape_text(here.hosts, here.ranks, here.threads)));
-  } else if (then.ranks != here.ranks || then.threads != here.threads) {
-    reasons.push_back(fmt::format("it was measured by {}, but this job has {}: the host's figures are shared out anew",
+                                  shape_text(job.hosts, job.ranks, job.threads)));
+  } else if (then.ranks != job.ranks || then.threads != job.threads) {
+    reasons.push_back(fmt::format("it was measured by {}, but this job has {}: the host's figures are rescaled",
                                   shape_text(then.hosts, then.ranks, then.threads),
-                                  shape_text(here.hosts, here.ranks, here.threads)));
+                                  shape_text(job.hosts, job.ranks, job.threads)));
   }
   return reasons;
 }
@@ -85,7 +85,7 @@ HardwareProfile for_ranks(const HardwareProfile& profile, int ranks_per_host, in
   if (now.ranks > 1 || (!profile.links.empty() && profile.links[0].name == kHostLevel)) {
     LinkLevel& level = host_level(scaled);
     level.members = now.ranks;
-    // Of one medium, more ranks that copy get more, but not more than the host's memory gives; fewer get less.
+    // On one medium more copying ranks get more bandwidth, up to that of the host's memory; fewer get less.
     const double most = std::max(level.bandwidth, scaled.memory_bandwidth * now.ranks / 2);
     level.bandwidth = std::min(most, level.bandwidth * now.copying() / before.copying());
   }

@@ -70,25 +70,25 @@ HardwareProfile measured() {
   return profile;
 }
 
-TEST(Staleness, IsEmptyOnTheSameMachineAndJob) {
-  EXPECT_TRUE(staleness(measured(), {"a CPU", 2, 4, 2}).empty());
+TEST(ProfileMismatches, AreEmptyOnTheSameMachineAndJob) {
+  EXPECT_TRUE(profile_mismatches(measured(), {"a CPU", 2, 4, 2}).empty());
   HardwareProfile published = measured();
   published.calibration.reset();
-  EXPECT_TRUE(staleness(published, {"another", 7, 7, 1}).empty());
+  EXPECT_TRUE(profile_mismatches(published, {"another", 7, 7, 1}).empty());
 }
 
-TEST(Staleness, NamesTheCpuAndTheJob) {
-  const auto cpu = staleness(measured(), {"another", 2, 4, 2});
+TEST(ProfileMismatches, NameTheCpuAndTheJob) {
+  const auto cpu = profile_mismatches(measured(), {"another", 2, 4, 2});
   ASSERT_EQ(cpu.size(), 1U);
   EXPECT_EQ(cpu[0], "it was measured on 'a CPU', but this is 'another'");
-  const auto hosts = staleness(measured(), {"a CPU", 1, 4, 2});
+  const auto hosts = profile_mismatches(measured(), {"a CPU", 1, 4, 2});
   ASSERT_EQ(hosts.size(), 1U);
   EXPECT_EQ(hosts[0],
-            "it was measured by 4 ranks of 2 threads on 2 hosts, but this job has 4 ranks of 2 threads on 1 host: what "
-            "lies between hosts may differ");
-  const auto both = staleness(measured(), {"another", 2, 2, 1});
+            "it was measured by 4 ranks of 2 threads on 2 hosts, but this job has 4 ranks of 2 threads on 1 host: the "
+            "figures between hosts may differ");
+  const auto both = profile_mismatches(measured(), {"another", 2, 2, 1});
   ASSERT_EQ(both.size(), 2U);
-  EXPECT_NE(both[1].find("2 ranks of 1 thread on 2 hosts: the host's figures are shared out anew"), std::string::npos);
+  EXPECT_NE(both[1].find("2 ranks of 1 thread on 2 hosts: the host's figures are rescaled"), std::string::npos);
 }
 
 TEST(ForRanks, LeavesTheSameJobAsItWas) {

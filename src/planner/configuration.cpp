@@ -1,4 +1,4 @@
-// A configuration in words, and how far it is from the simplest.
+// A configuration as text, and its complexity.
 #include <fmt/format.h>
 
 #include "planner/simulator.h"

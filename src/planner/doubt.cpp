@@ -7,7 +7,7 @@
 namespace zoetrope::planner {
 namespace {
 
-// How much the best is behind by then. Relative to the best of `ranking`, which is of `changed`.
+// How much slower `best` is than the best of `ranking`, the ranking of `changed`. Relative.
 double behind(const Question& changed, const Ranking& ranking, const Configuration& best) {
   const RunPrediction run = simulate_run(changed.work, changed.hardware, best);
   return objective_value(changed, run.total() - run.load, best.layout.ranks()) / ranking.best()->value - 1;
@@ -15,7 +15,7 @@ double behind(const Question& changed, const Ranking& ranking, const Configurati
 
 bool near(Verdict verdict) { return verdict == Verdict::kBest || verdict == Verdict::kTie; }
 
-// Whether the ranking with another figure turns a tie into what is slower, or the other way round.
+// Whether the ranking with another figure turns a tie into a slower candidate, or the reverse.
 bool turns(const Candidate& c, const Ranking& ranking) {
   if (!c.simulated || c.verdict == Verdict::kBest || (c.verdict != Verdict::kTie && c.verdict != Verdict::kSlower))
     return false;

@@ -1,5 +1,5 @@
-// Which figures that nobody measured decide a ranking: it is made again with each figure that a profile assumes at both
-// ends of what that may be. Prices and ranks nothing itself (search.h).
+// Which assumed figures decide a ranking: repeats the search with each figure that a profile assumes at both ends of
+// its range.
 #pragma once
 
 #include <string>
@@ -14,18 +14,18 @@ struct Doubt {
   std::string figure;            // "layer_overhead"
   std::string assumed, instead;  // "2000 microseconds", "100 microseconds"
   Configuration best;            // with `instead`
-  double ahead = 0;              // of the best of the ranking by then, relative to the new best; > kNoDifference
+  double ahead = 0;              // of the new best over the ranking's best, relative; > kNoDifference
 };
 
 struct Doubts {
-  std::vector<Doubt> best;  // one at most a figure, the end with the most at stake; the most first
-  // Of each candidate of the ranking: what makes a tie of what is slower or the other way round, "a tie with
-  // layer_overhead at 100 microseconds"; empty where no figure does.
+  std::vector<Doubt> best;  // at most one per figure, with the end of larger effect; largest effect first
+  // For each candidate of the ranking: the figure that makes it a tie instead of slower or the reverse, "a tie with
+  // layer_overhead at 100 microseconds"; empty if none does.
   std::vector<std::string> verdicts;
 };
 
-// `ranking` is search(question). Without doubts where nothing fits, and where the profile assumes nothing. Takes two
-// searches for every figure that is assumed.
+// `ranking` is search(question). Empty if nothing fits or the profile assumes nothing. Takes two searches per
+// assumed figure.
 Doubts doubts(const Question& question, const Ranking& ranking);
 
 }  // namespace zoetrope::planner

@@ -41,7 +41,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-// What stands between the brackets, at the commas.
+// The text between the brackets, split at commas.
 std::vector<std::string_view> entries(std::string_view text, char open, char close) {
   text = trimmed(text);
   if (text.size() >= 2 && text.front() == open && text.back() == close) text = text.substr(1, text.size() - 2);
@@ -166,14 +166,14 @@ void check_curve(const Curve& curve, const Bounds& bounds) {
   }
 }
 
-// `value` as the profile holds it.
+// `value` in the profile's unit.
 void check_number(double value, const Bounds& bounds, Unit unit) {
   const UnitText text = unit_text(unit);
   const double shown = std::isfinite(value) ? read_number(print_number(value, text.exponent)) : value;
   if (bounds.hold(shown)) return;
   const std::string behind = *text.file != 0 ? fmt::format(" {}", text.file) : "";
   std::string hint;
-  // Somebody wrote the plain unit.
+  // The user may have written the plain unit.
   const double meant = std::isfinite(value) ? shown * std::pow(10.0, -text.exponent) : value;
   if (text.exponent != 0 && shown != 0 && bounds.hold(meant))
     hint = fmt::format("; if {:g} was in {}, write {:g}", shown, text.plain, meant);
@@ -230,19 +230,19 @@ const std::vector<Figure<HardwareProfile>>& figures() {
       {"description", &P::description, Unit::kNone, kText, Need::kOptional, "a line for people"},
       {"devices", &P::devices, Unit::kNone, kDevices, Need::kRequired, "devices of the machine; a rank takes one"},
       {"memory", &P::device_memory, Unit::kGigabytes, kMemory, Need::kRequired,
-       "of a device; where devices share a host's memory its part"},
+       "per device; where devices share a host's memory, its part"},
       {"memory_bandwidth", &P::memory_bandwidth, Unit::kGigabytesPerSecond, kMemoryBandwidth, Need::kRequired,
-       "of a device: passes over activations, weights of few rows"},
-      {"layer_overhead", &P::layer_overhead, Unit::kMicroseconds, kOverhead, Need::kRequired,
-       "fixed part of a layer, whatever its size"},
+       "per device: passes over activations, weights used for few rows"},
+      {"layer_overhead", &P::layer_overhead, Unit::kMicroseconds, kOverhead, Need::kRequired, "fixed time per layer"},
       {"token_seconds", &P::token_seconds, Unit::kMicroseconds, kTokenTime, Need::kRequired,
-       "a token and layer on one device outside of products and attention: norms, RoPE, modulation, copies"},
+       "per token and layer on one device, without matrix multiplications and attention: norms, RoPE, modulation, "
+       "copies"},
       {"token_width",
        &P::token_width,
        Unit::kNone,
        {1, 1e6},
        Need::kOptional,
-       "width of the model that token_seconds is of; the time is proportional to it"},
+       "model width at which token_seconds was measured; the time is proportional to the width"},
       {"merge_passes",
        &P::merge_passes,
        Unit::kNone,
@@ -250,14 +250,14 @@ const std::vector<Figure<HardwareProfile>>& figures() {
        Need::kOptional,
        "passes over a ring block's float32 output to merge it; 0 with a running state"},
       {"chunk_overlap", &P::chunk_overlap, Unit::kNone, kShare, Need::kOptional,
-       "what head chunks reach of the ideal overlap"},
+       "share of the ideal overlap that head chunks reach"},
       {"block_q", &P::block_q, Unit::kNone, kTile, Need::kOptional,
-       "rows of a query tile where a plan does not say; 0: by the library"},
+       "rows of a query tile unless a plan sets them; 0: chosen by the library"},
       {"block_q_choices", &P::block_q_choices, Unit::kNone, kTile, Need::kOptional,
        "tiles worth trying; none: block_q alone"},
       {"block_kv", &P::block_kv, Unit::kNone, kTile, Need::kOptional, "keys that a block is rounded up to; 0: none"},
       {"host_read", &P::host_read, Unit::kGigabytesPerSecond, kHostRead, Need::kRequired,
-       "from files into the memory of one host"},
+       "from files into memory, per host"},
       {"devices_per_host", &P::devices_per_host, Unit::kNone, kDevices, Need::kRequired,
        "devices whose weights one host reads"},
       {"price_per_hour",
@@ -276,9 +276,9 @@ template <>
 const std::vector<Figure<ComputeFigures>>& figures() {
   using P = ComputeFigures;
   static const std::vector<Figure<P>> table = {
-      {"peak", &P::peak, Unit::kTeraFlops, kPeak, Need::kRequired, "of a device, dense"},
+      {"peak", &P::peak, Unit::kTeraFlops, kPeak, Need::kRequired, "per device, dense"},
       {"gemm", &P::gemm, Unit::kNone, kFraction, Need::kRequired,
-       "fraction of the peak in products, by rows on a device"},
+       "fraction of the peak in matrix multiplications, by rows per device"},
       {"attention", &P::attention, Unit::kNone, kFraction, Need::kRequired,
        "fraction of the peak with online softmax, by rows of a query tile"},
       {"attention_keys",
@@ -302,25 +302,25 @@ template <>
 const std::vector<Figure<LinkLevel>>& figures() {
   using P = LinkLevel;
   static const std::vector<Figure<P>> table = {
-      {"name", &P::name, Unit::kNone, kText, Need::kRequired, "what breakdowns and what_if call the level"},
+      {"name", &P::name, Unit::kNone, kText, Need::kRequired, "name of the level in breakdowns and what_if"},
       {"members", &P::members, Unit::kNone, kDevices, Need::kRequired,
        "groups of the level below (devices, at the innermost) that it joins"},
       {"kind", &P::kind, Unit::kNone, kText, Need::kRequired, "switch, mesh, torus or bus"},
       {"shape", &P::shape, Unit::kNone, kDevices, Need::kOptional,
        "of a mesh or torus, fastest dimension first; multiplies to members"},
       {"bandwidth", &P::bandwidth, Unit::kGigabytesPerSecond, kLinkBandwidth, Need::kRequired,
-       "one way: of a port into a switch, of a link between neighbours, of the whole bus"},
+       "in one direction: per switch port, per link between neighbours, or of the whole bus"},
       {"ports",
        &P::ports,
        Unit::kNone,
        {1, 1024},
        Need::kOptional,
-       "of one member into a switch, shared evenly by the devices below it"},
-      {"latency", &P::latency, Unit::kMicroseconds, kLatency, Need::kRequired, "a message; on a grid a hop"},
+       "switch ports per member, shared evenly by the devices below it"},
+      {"latency", &P::latency, Unit::kMicroseconds, kLatency, Need::kRequired, "per message; on a grid per hop"},
       {"full_duplex", &P::full_duplex, Unit::kNone, kText, Need::kOptional,
        "false: both directions share the bandwidth"},
       {"overlap", &P::overlap, Unit::kNone, kShare, Need::kOptional,
-       "share of a transfer that takes no time of the devices' own compute"},
+       "share of a transfer that does not slow down compute"},
   };
   return table;
 }
@@ -330,9 +330,9 @@ const std::vector<Figure<HardwareProfile::Calibration>>& figures() {
   using P = HardwareProfile::Calibration;
   static const std::vector<Figure<P>> table = {
       {"cpu", &P::cpu, Unit::kNone, kText, Need::kRequired, "as the system names it"},
-      {"hosts", &P::hosts, Unit::kNone, kDevices, Need::kRequired, "of the job that measured"},
+      {"hosts", &P::hosts, Unit::kNone, kDevices, Need::kRequired, "of the measuring job"},
       {"ranks", &P::ranks, Unit::kNone, kDevices, Need::kRequired, "of that job"},
-      {"threads", &P::threads, Unit::kNone, kDevices, Need::kRequired, "of one of its ranks"},
+      {"threads", &P::threads, Unit::kNone, kDevices, Need::kRequired, "per rank"},
       {"date", &P::date, Unit::kNone, kText, Need::kRequired, "when"},
   };
   return table;
@@ -340,7 +340,7 @@ const std::vector<Figure<HardwareProfile::Calibration>>& figures() {
 
 namespace {
 
-// What a field's type has to be told apart for, once.
+// One visitor per operation, with an overload per type of field.
 struct Printer {
   int exponent;
   std::string operator()(double value) const { return print_number(value, exponent); }

@@ -138,9 +138,9 @@ TEST(Hardware, RemarksStandBehindTheirKeys) {
 
 TEST(HardwareRefusal, MissingFiguresAreNamedWithTheirUnit) {
   EXPECT_EQ(refusal("memory: 80\n", ""),
-            ": memory: is missing; give it in GB (of a device; where devices share a host's memory its part)");
+            ": memory: is missing; give it in GB (per device; where devices share a host's memory, its part)");
   EXPECT_EQ(refusal(", latency: 12", ""),
-            ": links.cluster.latency: is missing; give it in microseconds (a message; on a grid a hop)");
+            ": links.cluster.latency: is missing; give it in microseconds (per message; on a grid per hop)");
   EXPECT_THAT(refusal("name: node, ", ""), HasSubstr(": links.0.name: is missing; give it"));
   EXPECT_EQ(refusal("float32: {peak: 67, gemm: 0.8, attention: 0.5}\n", ""),
             ": float32: is missing; give peak, gemm and attention of that dtype");

@@ -9,8 +9,8 @@
 namespace zoetrope::planner {
 namespace {
 
-// Names on the time line: the engine's own where it has one for the same thing.
-constexpr const char* kProducts = "products";
+// Names on the time line; the engine's own where it has one.
+constexpr const char* kGemm = "matrix multiplications";
 constexpr const char* kTokens = "norms, rope, modulation";
 constexpr const char* kOverhead = "layer overhead";
 constexpr const char* kBlock = "attention block";
@@ -20,7 +20,7 @@ constexpr const char* kLayerEnd = "slower ranks";
 // q, k and v are three tensors, each of which costs a latency; o is one.
 constexpr int kExchangedTensors = 3;
 
-// Adds up what goes from a rank to each of its peers.
+// Adds up the bytes from a rank to each of its peers.
 void add_flow(std::vector<Flow>& flows, int from, int to, int64_t bytes) {
   if (bytes == 0) return;
   if (!flows.empty() && flows.back().from == from && flows.back().to == to) {
@@ -45,7 +45,7 @@ Prices::Prices(const Work& work, const HardwareProfile& hardware, const Configur
       block_kv_(configuration.block_kv > 0 ? configuration.block_kv : hardware.block_kv),
       fixed_max_(configuration.softmax == parallel::Softmax::kFixedMax) {}
 
-double Prices::products(double flop, int64_t tokens, int64_t batch) const {
+double Prices::gemm(double flop, int64_t tokens, int64_t batch) const {
   if (tokens == 0 || flop == 0) return 0;
   const auto rows = static_cast<double>(tokens);
   const double share = rows * static_cast<double>(batch) / static_cast<double>(work_.tokens);
@@ -64,7 +64,7 @@ double Prices::attention_flop(int64_t queries, int64_t keys, int64_t heads, int6
 
 double Prices::attention(int64_t queries, int64_t keys, int64_t heads, int64_t batch) const {
   if (queries == 0 || keys == 0 || heads == 0) return 0;
-  // A tile is never larger than what there is; without one the library finds its own.
+  // A tile is never larger than the problem; without one the library chooses.
   const int64_t tile_q = block_q_ > 0 ? std::min(block_q_, queries) : queries;
   const int64_t tile_kv = std::min(block_kv_, keys);
   double share = compute_.attention.at(static_cast<double>(tile_q));
@@ -92,16 +92,16 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       sizes_(work.sizes(work.branches / configuration.layout.data)),
       ranks_(static_cast<size_t>(configuration.layout.ranks())),
       now_(ranks_, 0.0),
-      stolen_exchange_(ranks_, 0.0),
-      stolen_ring_(ranks_, 0.0),
+      exchange_slowdown_(ranks_, 0.0),
+      ring_slowdown_(ranks_, 0.0),
       parts_(ranks_),
       exposed_exchange_(hardware.links.size(), 0.0),
       exposed_ring_(hardware.links.size(), 0.0) {
   read_programs();
 }
 
-// Of each program only what is priced is kept: those of a thousand ranks take hundreds of megabytes. The data
-// coordinates run the same programs, on devices of their own.
+// Only what is priced is kept of each program: the programs of a thousand ranks take hundreds of megabytes. All data
+// coordinates run the same programs on different devices.
 void LayerWalk::read_programs() {
   for (int rank = 0; rank < topology_.ranks(); ++rank) {
     parallel::AttentionProgram program = attention_program(sizes_, topology_, configuration_.softmax, rank);
@@ -126,7 +126,7 @@ void LayerWalk::read(const parallel::AttentionProgram& program, int rank, int fi
     if (own.kind != parallel::Transfer::Kind::kStatistics) {
       for (const parallel::Message& send : sends) add_flow(all.flows, first + rank, device(send.peer), send.at.bytes);
     } else if (!sends.empty() && device(sends.front().peer) > first + rank) {
-      // The first of those that send a record to each other stands for all.
+      // The rank with the lowest number adds the group of those that send a record to each other.
       Routes::Group& group = all.groups.emplace_back();
       group.bytes = sends.front().at.bytes;
       group.devices.push_back(first + rank);
@@ -158,8 +158,8 @@ void LayerWalk::compute(size_t rank, const char* name, double seconds, double Br
   }
 }
 
-// A record of statistics takes no time of a rank's own; what travels during compute does, and is paid for at the next
-// fold.
+// A transfer during compute slows the compute down, which is added to the next fold. Records of statistics are too
+// small for that.
 void LayerWalk::post(Transfer& transfer, bool during_compute) {
   using Kind = parallel::Transfer::Kind;
   if (transfer.kind == Kind::kStatistics) {
@@ -171,16 +171,16 @@ void LayerWalk::post(Transfer& transfer, bool during_compute) {
   const bool takes_time = during_compute && transfer.kind != Kind::kStatistics;
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const Arrival& arrival = transfer.arrivals[rank];
-    if (takes_time) (transfer.on_ring ? stolen_ring_ : stolen_exchange_)[rank] += arrival.stolen;
+    if (takes_time) (transfer.on_ring ? ring_slowdown_ : exchange_slowdown_)[rank] += arrival.slowdown;
     if (records_ && arrival.level >= 0)
       spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kTransfer, transfer_name(transfer.kind),
                         arrival.posted, arrival.end, arrival.bytes, 0});
   }
 }
 
-// Until all that a rank sends and receives has arrived. What it waits before all its peers had posted is theirs (idle),
-// the rest the transfer's. Of an exchange that went on beside compute only chunk_overlap counts as hidden; what it took
-// of the rank's own time is part of the loss.
+// Waits until everything that a rank sends and receives has arrived. Waiting before all its peers had posted counts as
+// idle, the rest as exposed transfer. Of an exchange during compute only the share chunk_overlap counts as hidden; the
+// slowdown that was already added is part of the rest.
 void LayerWalk::wait(Transfer& transfer) {
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const Arrival& arrival = transfer.arrivals[rank];
@@ -190,7 +190,7 @@ void LayerWalk::wait(Transfer& transfer) {
     double exposed = std::max(0.0, arrival.end - begin - idle);
     if (!transfer.on_ring) {
       const double hidden = std::max(0.0, std::min(begin, arrival.end) - arrival.begin);
-      exposed += std::max(0.0, (1 - hardware_.chunk_overlap) * hidden - arrival.stolen);
+      exposed += std::max(0.0, (1 - hardware_.chunk_overlap) * hidden - arrival.slowdown);
     }
     now_[rank] = begin + idle + exposed;
     parts_[rank].idle += idle;
@@ -210,7 +210,7 @@ void LayerWalk::before_attention() {
     const int64_t tokens = parallel::token_shard(sizes_.tokens, topology_.ranks(), context).size();
     const double flop = work_.linear_flop + work_.cross_flop;
     const double share = static_cast<double>(tokens * sizes_.batch) / static_cast<double>(sizes_.tokens);
-    compute(rank, kProducts, prices_.products(flop, tokens, sizes_.batch), &Breakdown::linear, flop * share);
+    compute(rank, kGemm, prices_.gemm(flop, tokens, sizes_.batch), &Breakdown::linear, flop * share);
     compute(rank, kTokens, prices_.tokens(tokens, sizes_.batch), &Breakdown::tokens);
     compute(rank, kOverhead, hardware_.layer_overhead * static_cast<double>(sizes_.batch), &Breakdown::overhead);
   }
@@ -223,10 +223,10 @@ void LayerWalk::fold(int chunk, const std::vector<Keys>& keys) {
             &Breakdown::attention, prices_.attention_flop(queries, block.tokens, heads, sizes_.batch));
   }
   for (size_t rank = 0; rank < ranks_; ++rank) {
-    compute(rank, transfer_name(parallel::Transfer::Kind::kExchange), stolen_exchange_[rank],
+    compute(rank, transfer_name(parallel::Transfer::Kind::kExchange), exchange_slowdown_[rank],
             &Breakdown::exposed_exchange);
-    compute(rank, transfer_name(parallel::Transfer::Kind::kHop), stolen_ring_[rank], &Breakdown::exposed_ring);
-    stolen_exchange_[rank] = stolen_ring_[rank] = 0;
+    compute(rank, transfer_name(parallel::Transfer::Kind::kHop), ring_slowdown_[rank], &Breakdown::exposed_ring);
+    exchange_slowdown_[rank] = ring_slowdown_[rank] = 0;
   }
 }
 
@@ -248,8 +248,8 @@ bool LayerWalk::computes_before_wait(size_t post) const {
   return false;
 }
 
-// Op by op on all ranks, as the engine executes them; what takes next to no time beside these (packing into the places
-// of the exchange, which models write themselves, statistics, unpacking) is not priced.
+// Op by op on all ranks, as the engine executes them. Packing, statistics and unpacking take almost no time in
+// comparison and are not priced.
 void LayerWalk::attention() {
   using Kind = parallel::Op::Kind;
   for (size_t i = 0; i < ops_.size(); ++i) {

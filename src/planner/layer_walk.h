@@ -1,5 +1,5 @@
 // One transformer layer on the clocks of all ranks: prices the programs (parallel/program.h) that the engine executes.
-// Counts layers and steps nowhere (that is simulator.cpp).
+// simulator.cpp makes steps and runs of it.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@
 
 namespace zoetrope::planner {
 
-// Rows of whole tiles by rows that there are; 1 without a tile.
+// Rows in whole tiles, relative to `size`; 1 without a tile.
 double padding(int64_t size, int64_t tile);
 
-// Prices of compute on one device.
+// Seconds of compute on one device.
 class Prices {
  public:
   Prices(const Work& work, const HardwareProfile& hardware, const Configuration& configuration);
 
-  // Products over `tokens` of each of `batch` sequences, as a share of what all tokens take (`flop`).
-  double products(double flop, int64_t tokens, int64_t batch) const;
+  // Matrix multiplications over `tokens` of each of `batch` sequences; `flop` is that of all tokens.
+  double gemm(double flop, int64_t tokens, int64_t batch) const;
   double tokens(int64_t tokens, int64_t batch) const;
-  // One block of keys under all queries of `heads` heads, tiles padded.
+  // All queries of `heads` heads with one block of keys, tiles padded.
   double attention(int64_t queries, int64_t keys, int64_t heads, int64_t batch) const;
   double attention_flop(int64_t queries, int64_t keys, int64_t heads, int64_t batch) const;
-  // The outputs of `blocks` ring blocks added up.
+  // Merging the outputs of `blocks` ring blocks.
   double merge(int64_t queries, int64_t heads, int64_t batch, int blocks) const;
 
  private:
@@ -43,12 +43,12 @@ class LayerWalk {
   LayerWalk(const Work& work, const HardwareProfile& hardware, const Configuration& configuration, const Routes& routes,
             Timeline timeline);
 
-  // Walks a layer; afterwards all ranks stand at seconds().
+  // Walks one layer; afterwards all clocks are at seconds().
   void run();
 
   double seconds() const { return seconds_; }
   const std::vector<Breakdown>& parts() const { return parts_; }
-  // Exposed seconds by link level, of all ranks.
+  // Exposed seconds of all ranks, by link level.
   const std::vector<double>& exposed_exchange() const { return exposed_exchange_; }
   const std::vector<double>& exposed_ring() const { return exposed_ring_; }
   std::vector<TimelineSpan> take_spans() { return std::move(spans_); }
@@ -60,7 +60,7 @@ class LayerWalk {
     parallel::Transfer::Kind kind{};
     bool on_ring = false;
     std::vector<Flow> flows;
-    std::vector<Routes::Group> groups;  // in place of flows, where each sends to each other
+    std::vector<Routes::Group> groups;  // instead of flows, where all send to all
     std::vector<Arrival> arrivals;      // by rank, from Post to Wait
   };
   struct Keys {  // that a rank folds
@@ -76,7 +76,7 @@ class LayerWalk {
 
   void before_attention();
   void attention();
-  // Each for all ranks, whose clocks stand in now_.
+  // Each for all ranks, on the clocks in now_.
   void post(Transfer& transfer, bool during_compute);
   void wait(Transfer& transfer);
   void fold(int chunk, const std::vector<Keys>& keys);
@@ -96,7 +96,7 @@ class LayerWalk {
   std::vector<Transfer> transfers_;
   std::vector<std::vector<Keys>> folds_;
   Seconds now_;
-  Seconds stolen_exchange_, stolen_ring_;  // of the block that is computed next, by transfers beside it
+  Seconds exchange_slowdown_, ring_slowdown_;  // of the next block, from communication
   double seconds_ = 0;
   std::vector<Breakdown> parts_;
   Seconds exposed_exchange_, exposed_ring_;

@@ -5,13 +5,22 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "planner/attention_memory.h"
+#include "parallel/program.h"
 
 namespace zoetrope::planner {
 namespace {
 
-// Ranks of this process that take part where `sharers` of all do.
-int64_t here(const Workload& w, int sharers) { return std::clamp(w.ranks_here, 1, std::max(1, sharers)); }
+constexpr int64_t kFloat = 4;
+constexpr int64_t kLineFloats = 16;  // a row of the state begins on a cache line
+
+// o, l and m of every row, float32.
+Bytes running_state(const parallel::Sizes& sizes, int64_t queries, int64_t heads) {
+  const int64_t row = (sizes.head_dim + kLineFloats - 1) / kLineFloats * kLineFloats + 2;
+  return Bytes(sizes.batch * heads) * queries * (row * kFloat);
+}
+
+// How many ranks of this process take part if `sharers` of all ranks do.
+int64_t taking_part(const Workload& w, int sharers) { return std::clamp(w.ranks_here, 1, std::max(1, sharers)); }
 
 class Builder {
  public:
@@ -26,7 +35,7 @@ class Builder {
   }
 
  private:
-  // Begins a phase with what is there in all of them. `used`: the weights that the phase itself counts.
+  // Starts a phase with the items of all phases. `used`: the weights that the phase itself counts.
   void phase(std::string name, const char* component, const WeightBytes* used) {
     plan_.phases.push_back({std::move(name), component, {}});
     add("program", w_.program);
@@ -54,8 +63,8 @@ class Builder {
   void text_encoder() {
     phase("text encoder", kTextEncoder, nullptr);
     add("weights", w_.text.weights.held);
-    add("layers being read", w_.text.weights.in_flight * here(w_, w_.layout.text_ranks));
-    add("activations", w_.text.workspace * here(w_, w_.layout.text_ranks));
+    add("layers being read", w_.text.weights.in_flight * taking_part(w_, w_.layout.text_ranks));
+    add("activations", w_.text.workspace * taking_part(w_, w_.layout.text_ranks));
   }
 
   void conditions() {
@@ -69,16 +78,16 @@ class Builder {
     if (c.workspace == Bytes()) return;
     phase("load VAE encoder", kConditions, &c.weights);
     add("weights", c.weights.held);
-    add("file pages and forms being made", c.weights.in_flight);
+    add("file pages and weights being packed", c.weights.in_flight);
     phase("encode conditions", kConditions, &c.weights);
     add("weights", c.weights.held);
-    add("frames and their past", c.workspace * here(w_, w_.layout.vae_ranks));
-    add("latents being made", c.making * ranks_);
+    add("frames and feature caches", c.workspace * taking_part(w_, w_.layout.vae_ranks));
+    add("latents being encoded", c.making * ranks_);
     add("conditions", c.made * ranks_);
   }
 
   void denoising(const Workload::Expert& expert) {
-    // Booked before the weights are read: the attention's buffers are touched only by the first step, the velocity's
+    // Allocated before the weights are read. Attention buffers become resident in the first step, those of the velocity
     // at once.
     const bool second = &expert != &w_.experts.front();
     const Bytes attention = attention_of_ranks();
@@ -91,11 +100,11 @@ class Builder {
       if (second) add("kernel scratch", w_.kernel_scratch * ranks_);
     };
     common("load " + expert.name);
-    add("file pages and forms being made", expert.weights.in_flight);
+    add("file pages and weights being packed", expert.weights.in_flight);
     const Bytes context = expert.context * std::min<int64_t>(w_.layout.data, ranks_);
     common("prompt of " + expert.name);
     add("prompt keys and values", context);
-    add("their making", expert.context_making * ranks_);
+    add("workspace of prompt keys and values", expert.context_making * ranks_);
     phase("denoise with " + expert.name, kTransformer, &expert.weights);
     add("weights", expert.weights.held);
     add("conditions", w_.conditions.made * ranks_);
@@ -106,7 +115,7 @@ class Builder {
     add("kernel scratch", w_.kernel_scratch * ranks_);
   }
 
-  // Of all ranks here. Ranks of one process are the first ones; all data coordinates are alike.
+  // For all ranks of this process, which are the first ones; all data coordinates are alike.
   Bytes attention_of_ranks() const {
     const parallel::ContextLayout layout = w_.layout.of_sequence();
     Bytes bytes;
@@ -118,11 +127,11 @@ class Builder {
   void decoding() {
     phase("load VAE", kVae, &w_.vae.weights);
     add("weights", w_.vae.weights.held);
-    add("file pages and forms being made", w_.vae.weights.in_flight);
+    add("file pages and weights being packed", w_.vae.weights.in_flight);
     phase("VAE decode", kVae, &w_.vae.weights);
     add("weights", w_.vae.weights.held);
-    add("frames and their past", w_.vae.workspace * here(w_, w_.layout.vae_ranks));
-    add("frames on their way to the file", w_.vae.output);
+    add("frames and feature caches", w_.vae.workspace * taking_part(w_, w_.layout.vae_ranks));
+    add("frames waiting for the file", w_.vae.output);
     add("frames kept", w_.vae.kept);
   }
 
@@ -139,7 +148,7 @@ Bytes MemoryPhase::total() const {
   return sum;
 }
 
-// What is less than a hundredth of all is left together.
+// Items of less than a hundredth are added up.
 std::string MemoryPhase::text() const {
   std::string text;
   const Bytes all = total();
@@ -171,6 +180,23 @@ MemoryPlan memory_model(const Workload& workload) {
                      [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });
   }
   return plan;
+}
+
+Bytes attention_workspace(const parallel::Sizes& sizes, const parallel::ContextLayout& layout,
+                          parallel::Softmax softmax, int rank) {
+  const parallel::AttentionProgram program = attention_program(sizes, layout, softmax, rank);
+  Bytes bytes;
+  for (const int64_t buffer : program.buffers) bytes += Bytes(buffer);
+  if (layout.ring > 1)
+    for (const parallel::ChunkBuffers& chunk : program.chunks)
+      bytes += running_state(sizes, program.block.size(), chunk.heads.size());
+  return bytes;
+}
+
+std::string Bytes::text() const {
+  const double gb = gigabytes();
+  if (gb >= 10) return fmt::format("{:.1f} GB", gb);
+  return gb >= 0.1 ? fmt::format("{:.2f} GB", gb) : fmt::format("{:.1f} MB", gb * 1e3);
 }
 
 }  // namespace zoetrope::planner

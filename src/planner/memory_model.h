@@ -1,7 +1,7 @@
-// What a run holds in memory, phase by phase, and where the peak is. Prices a Workload; measures nothing (that is
-// trace/resident.h) and knows no machine (that is available.h).
+// The memory of a run, phase by phase, and its peak, computed from a Workload. trace/resident.h measures memory,
+// available.h reads the limits of the machine.
 //
-//   text encoder      layers on their way        workspace
+//   text encoder      layers being read          workspace
 //   load expert       weights  source pages      attention, step buffers
 //   prompt            weights  K/V + making      attention, step buffers
 //   denoise           weights  K/V               attention, step buffers, workspace, scratch
@@ -9,8 +9,8 @@
 //   load VAE          weights  source pages
 //   decode            weights                    workspace, frames
 //
-// in each beside the program itself and what a rank keeps throughout. Ranks that share a process share weights, and
-// those of one data coordinate the prompt's keys and values; all else is a rank's own.
+// each plus the program itself and what a rank keeps throughout. Ranks of one process share weights, and those of one
+// data coordinate share the prompt's keys and values; everything else is per rank.
 #pragma once
 
 #include <string>
@@ -45,7 +45,12 @@ struct MemoryPlan {
   Bytes peak_of(const std::string& component) const;  // 0 where there is none
 };
 
-// Of the process of rank 0, which holds the most.
+// What one attention plan allocates on a context rank: exchange buffers, ring blocks in transit, statistics, running
+// states. `sizes` has the tokens of all context ranks.
+Bytes attention_workspace(const parallel::Sizes& sizes, const parallel::ContextLayout& layout,
+                          parallel::Softmax softmax, int rank);
+
+// The memory of the process of rank 0, which needs the most.
 MemoryPlan memory_model(const Workload& workload);
 
 }  // namespace zoetrope::planner

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "planner/attention_memory.h"
-
 namespace zoetrope::planner {
 namespace {
 

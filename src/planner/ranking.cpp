@@ -1,4 +1,4 @@
-// What a ranking's candidates are called, counted and compared by. The search itself is search.cpp.
+// Names and values of a ranking's candidates. The search itself is in search.cpp.
 #include "planner/search.h"
 
 namespace zoetrope::planner {
@@ -59,7 +59,7 @@ const Candidate* Ranking::simpler() const {
   return found;
 }
 
-const Candidate* Ranking::sooner() const {
+const Candidate* Ranking::quickest_run() const {
   const Candidate* found = nullptr;
   for (const Candidate& c : candidates) {
     if (c.verdict != Verdict::kTie || c.ranks() <= candidates.front().ranks()) continue;

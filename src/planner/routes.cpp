@@ -1,7 +1,7 @@
-// Numbers links level by level and finds the way of a message. Links of a group stand together:
+// Numbers links level by level and routes messages. Links of a group have consecutive numbers:
 //
-//   switch      member 0: ports out, ports in; member 1: …           half duplex: one link a port for both
-//   mesh/torus  member 0: dimension 0 up, down; dimension 1 up, …    half duplex: one link a neighbour
+//   switch      member 0: ports out, ports in; member 1: …           half duplex: one link per port
+//   mesh/torus  member 0: dimension 0 up, down; dimension 1 up, …    half duplex: one link per neighbour
 //   bus         one
 #include "planner/routes.h"
 
@@ -15,13 +15,13 @@
 namespace zoetrope::planner {
 namespace {
 
-// A way along one dimension: how many links, up (+1) or down (−1).
+// A route along one dimension: how many links, up (+1) or down (−1).
 struct Way {
   int links = 0, step = 1;
 };
 
-// Where both ways round a torus are equally long, members with an even coordinate go up and the others down, so that
-// neither carries more. A torus of two has one link between them, not two.
+// Where both directions of a torus are equally long, members with an even coordinate go up and the others down, which
+// balances the load. A torus of two has one link between them, not two.
 Way way_along(LinkKind kind, int extent, int from, int to) {
   const int up = to >= from ? to - from : to - from + extent;
   if (kind == LinkKind::kMesh || extent == 2) return {std::abs(to - from), to >= from ? 1 : -1};
@@ -97,7 +97,7 @@ void Routes::route_grid(const Level& level, const Ends& ends, std::vector<int>& 
     const Way way = way_along(level.figures.kind, extent, at, ends.to / stride % extent);
     for (int i = 0; i < way.links; ++i) {
       const int next = (at + way.step + extent) % extent, neighbour = member + (next - at) * stride;
-      // What both directions share has the number of the member that goes up on it.
+      // A half-duplex link has the number of the member that goes up on it.
       const int link = (duplex || way.step > 0 ? member : neighbour) * level.dimensions + dimension;
       links.push_back(first + (duplex ? 2 * link + (way.step > 0 ? 0 : 1) : link));
       member = neighbour;

@@ -1,5 +1,5 @@
-// Which links a message takes, and what each of them carries while many are under way. Devices and links are numbers;
-// built once a profile, asked by the simulator for every phase. Knows no model and no clock.
+// Which links a message takes, and the load of each link with many messages in flight. Devices and links are numbers.
+// Built once per simulated step. Knows no model and no clock.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@ struct Flow {
   int64_t bytes = 0;
 };
 
-// What a flow meets on its way.
+// The route of a flow.
 struct Passage {
-  int level = -1;      // the lowest that holds both ends; -1: none, from a device to itself
+  int level = -1;      // the lowest that joins both ends; -1: from a device to itself
   double seconds = 0;  // until its last byte has arrived
-  double latency = 0;  // of these, whatever the size: the level's, on a grid times the links that are crossed
-  double overlap = 1;  // share of the transfer that takes none of the devices' own time
+  double latency = 0;  // part of `seconds`, independent of the size; on a grid times the links crossed
+  double overlap = 1;  // share of the transfer that does not slow down compute
 };
 
 class Routes {
  public:
   explicit Routes(const HardwareProfile& hardware);
 
-  // The lowest level that holds both.
+  // The lowest level that joins both.
   int level(int from, int to) const;
-  // All start together: the most loaded link of a flow's route decides, every link serving what it carries one after
-  // the other. Flows from a device to itself take no time.
+  // All flows start together; the most loaded link of its route determines the time of a flow. Flows from a device to
+  // itself take no time.
   std::vector<Passage> passages(const std::vector<Flow>& flows) const;
-  // In every group each device sends `bytes` to each other one, all groups at once: the flows of all pairs, counted
-  // rather than listed. The passage of a group is that of its slowest flow.
+  // In every group each device sends `bytes` to every other, all groups at once. The flows of all pairs are counted,
+  // not listed. The passage of a group is that of its slowest flow.
   struct Group {
     std::vector<int> devices;
     int64_t bytes = 0;

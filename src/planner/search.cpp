@@ -20,7 +20,7 @@ namespace {
 using parallel::ParallelLayout;
 
 constexpr double kPercent = 100;
-// Of the fastest's time: what rounding makes of equal sums.
+// Relative: the rounding error of equal sums.
 constexpr double kRounding = 1e-9;
 
 std::string percent(double share) {
@@ -41,8 +41,8 @@ std::string largest_increase(const StepPrediction& step, const StepPrediction& b
   return largest == nullptr ? "" : fmt::format("{} +{:.3g} s a step", largest->name, most);
 }
 
-// What the VAE does, and what else conditions a run, depends on nothing but the ranks that share its frames, so that a
-// step of one token is enough to ask for it.
+// The times of the VAE and of the conditions depend only on the ranks that share its frames, so that a step of one
+// token is enough to predict them.
 RunPrediction around_denoising(const Work& work, const HardwareProfile& hardware, int ranks) {
   Work one = work;
   one.tokens = one.layers = one.steps = 1;
@@ -51,7 +51,7 @@ RunPrediction around_denoising(const Work& work, const HardwareProfile& hardware
   return simulate_run(one, hardware, configuration);
 }
 
-// One combination that was simulated, and what of it the bounds of others follow from.
+// One combination that was simulated; bounds of others follow from it.
 struct Trial {
   Kernel kernel;
   Candidate candidate;
@@ -96,8 +96,8 @@ class Search {
 
   int ranks_here(const Configuration& c) const { return std::min(q_.ranks_here, c.layout.ranks()); }
 
-  // The ranks that decode fastest among those with room for it; the least that they can hold where none has. It
-  // depends on nothing but the number of ranks.
+  // The number of ranks that decodes fastest and fits; the one that needs the least memory if none fits. It depends
+  // only on the number of ranks.
   int best_vae(const Configuration& configuration) {
     const int ranks = configuration.layout.ranks();
     if (const auto known = vae_.find(ranks); known != vae_.end()) return known->second;
@@ -150,7 +150,7 @@ class Search {
 
   // ---- what is tried ----
 
-  // Few ranks are simulated in a millisecond or two, and then all numbers are there.
+  // Few ranks are simulated in a millisecond or two, so nothing is pruned.
   static constexpr int kAlwaysSimulated = 64;
 
   void try_splits() {
@@ -169,7 +169,7 @@ class Search {
       const bool many = bound.ranks() > kAlwaysSimulated;
       if (many && (bound.value > within_error() || !can_fit(bound))) {
         trial.candidate = std::move(bound);
-        hopeless_.push_back(std::move(trial));
+        pruned_.push_back(std::move(trial));
         continue;
       }
       trial.candidate = priced(trial.candidate.configuration);
@@ -180,22 +180,22 @@ class Search {
                      [](const Trial& a, const Trial& b) { return a.candidate.value < b.candidate.value; });
   }
 
-  // Whether one of the settings of a split has room, `plain` or another: head chunks and directions have buffers of
-  // their own. Costs a sum of bytes each, where a simulation may cost a second.
+  // Whether any setting of a split fits, `plain` or another: head chunks and directions have buffers of their own. Each
+  // costs a sum of bytes, where a simulation may cost a second.
   bool can_fit(const Candidate& plain) {
     if (fits(plain)) return true;
     const ParallelLayout& split = plain.configuration.layout;
     for (const Kernel& kernel : kernels(q_, split))
       for (const ParallelLayout& turned : in_directions(q_, split))
         for (const ParallelLayout& layout : in_chunks(q_, turned))
-          if (has_room(configure(layout, kernel))) return true;
+          if (fits_in_memory(configure(layout, kernel))) return true;
     return false;
   }
-  bool has_room(const Configuration& c) const { return memory_of(c).peak().total() / ranks_here(c) <= limit_; }
+  bool fits_in_memory(const Configuration& c) const { return memory_of(c).peak().total() / ranks_here(c) <= limit_; }
 
-  // Of many ranks what has no room is not simulated: its time says nothing.
+  // With many ranks, what does not fit is not simulated: its time does not matter.
   Candidate priced_if_it_fits(const Configuration& c) const {
-    return c.layout.ranks() <= kAlwaysSimulated || has_room(c) ? priced(c) : bounded(c);
+    return c.layout.ranks() <= kAlwaysSimulated || fits_in_memory(c) ? priced(c) : bounded(c);
   }
 
   Candidate bounded(const Configuration& c) const {
@@ -246,7 +246,7 @@ class Search {
     }
   }
 
-  // With a simpler kernel some of the fastest may still be as fast as can be told.
+  // With a simpler kernel some of the fastest may still be within the model's error.
   void simplify() {
     const size_t count = trials_.size();
     for (size_t i = 0; i < count; ++i) {
@@ -260,7 +260,7 @@ class Search {
     }
   }
 
-  // What the kernel's settings are worth, seen at the fastest.
+  // Shows the effect of the kernel's settings on the fastest.
   void other_kernels() {
     const Trial* fastest = nullptr;
     for (const Trial& trial : trials_)
@@ -274,17 +274,17 @@ class Search {
     }
   }
 
-  // Legal combinations that nothing was computed for.
+  // Legal combinations for which nothing was computed.
   int64_t left_out() const {
     int64_t legal = 0;
-    for (const std::vector<Trial>* trials : {&bases_, &hopeless_}) {
+    for (const std::vector<Trial>* trials : {&bases_, &pruned_}) {
       for (const Trial& base : *trials) {
         const ParallelLayout& split = base.candidate.configuration.layout;
         legal += static_cast<int64_t>(kernels(q_, split).size() * in_directions(q_, split).size() *
                                       in_chunks(q_, split).size());
       }
     }
-    return legal - static_cast<int64_t>(trials_.size() + hopeless_.size());
+    return legal - static_cast<int64_t>(trials_.size() + pruned_.size());
   }
 
   Trial with_kernel(const Trial& trial, const Kernel& kernel) const {
@@ -303,7 +303,7 @@ class Search {
                        [&](const Trial& trial) { return trial.candidate.configuration == c; });
   }
 
-  // Decoding is apart from all else: other numbers of ranks are shown with the best only.
+  // Decoding is independent of the rest: other numbers of VAE ranks are shown for the best only.
   void other_vae_ranks() {
     const Candidate* best = best_trial();
     if (best == nullptr) return;
@@ -318,15 +318,15 @@ class Search {
       other.memory = memory_of(other.configuration);
       other.bytes_per_rank = other.memory.peak().total() / other.ranks_here;
       other.value = objective_value(q_, other.video_seconds(), other.ranks());
-      other.complexity += 1;  // beside the one that was chosen for its decoding
+      other.complexity += 1;  // less simple than the one with the chosen number
       trials_.push_back({{}, std::move(other)});
     }
   }
 
   // ---- the verdicts ----
 
-  // The fastest comes first. Of those that take the same time the simplest, where several runs share the machine the
-  // one that is done first, and in one memory the longest ring.
+  // The fastest comes first. Of those that take the same time: the simplest; where several runs share the machine, the
+  // shortest run; in shared memory, the longest ring.
   bool better(const Candidate& a, const Candidate& b) const {
     const bool a_fast = as_fast(a), b_fast = as_fast(b);
     if (a_fast != b_fast) return a_fast;
@@ -347,9 +347,9 @@ class Search {
     }
   }
 
-  // Ranks that share a memory read their keys through caches that they share as well, which is not in the model. Where
-  // all that is in it makes no difference, a ring's shorter runs of keys are ahead (docs/planner.md, "What auto does in
-  // a run"). That was seen of ranks that attend to the same tokens, and says nothing of how branches are dealt out.
+  // Ranks in shared memory also share caches, which the model does not include. Where the model predicts no difference,
+  // a ring is faster because its blocks of keys are shorter (docs/planner.md, "What auto does in a run"). That was
+  // measured for ranks that attend to the same tokens, not for other numbers of data ranks.
   bool in_one_memory() const {
     const std::vector<LinkLevel>& links = q_.hardware.links;
     return q_.objective == Objective::kLatency && !links.empty() && links.front().kind == LinkKind::kBus &&
@@ -371,15 +371,15 @@ class Search {
     return best;
   }
 
-  // What cannot be told from the best is tied with it.
+  // Candidates within the model's error of the best are tied with it.
   void judge() {
     const Candidate* chosen = best_trial();
     const double best = chosen == nullptr ? fastest_ : chosen->value;
     std::vector<Candidate>& all = ranking_.candidates;
     for (Trial& trial : trials_) all.push_back(std::move(trial.candidate));
-    for (Trial& trial : hopeless_) all.push_back(std::move(trial.candidate));
+    for (Trial& trial : pruned_) all.push_back(std::move(trial.candidate));
     for (Candidate& c : all) {
-      // A bound says how long something takes at least, which ties nothing.
+      // A lower bound is never a tie.
       const bool near_best = c.simulated && c.value <= best * (1 + q_.hardware.model_error);
       c.verdict = !fits(c) ? Verdict::kDoesNotFit : near_best ? Verdict::kTie : Verdict::kSlower;
     }
@@ -408,7 +408,8 @@ class Search {
                          percent(q_.hardware.model_error));
     }
     std::string text = fmt::format("{}{} {}", c.simulated ? "" : "at least ", by, word(1));
-    if (!c.simulated) return text + ", by products, tiles and the ring's keys and values alone (not simulated)";
+    if (!c.simulated)
+      return text + ", by matrix multiplications, tiles and the ring's keys and values alone (not simulated)";
     if (c.ranks() != best.ranks()) return text + fmt::format(": limited by {}", c.time.step.limited_by());
     const std::string more = c.time.step.seconds > best.time.step.seconds
                                  ? largest_increase(c.time.step, best.time.step)
@@ -423,12 +424,12 @@ class Search {
       case Objective::kThroughput:
         return sign < 0 ? "less time a video" : "more time a video";
       case Objective::kCost:
-        return sign < 0 ? "cheaper" : "dearer";
+        return sign < 0 ? "cheaper" : "more expensive";
     }
     return "";
   }
 
-  // Total, limit and parts are of the same thing: a process, which is one rank or several.
+  // Total, limit and parts are those of a process, which is one rank or several.
   std::string does_not_fit(const Candidate& c) const {
     const MemoryPhase& peak = c.memory.peak();
     const int here = c.ranks_here;
@@ -450,7 +451,7 @@ class Search {
 
   // ---- where nothing fits ----
 
-  // The least that a rank needs among `ranks` of them, and in which phase.
+  // The least memory that a rank needs with `ranks` ranks, and in which phase.
   std::pair<Bytes, std::string> least_memory(int ranks) {
     Question wider = q_;
     wider.ranks = ranks;
@@ -476,7 +477,7 @@ class Search {
   }
 
   std::string least_that_fits() {
-    constexpr int kLarge = 1024;  // what more ranks than this change in the memory of one is next to nothing
+    constexpr int kLarge = 1024;  // more ranks than this hardly change the memory of one
     const int most_ranks = std::max(kLarge, 2 * q_.ranks);
     int enough = std::max(1, q_.ranks);
     while (enough <= most_ranks && least_memory(enough).first > limit_) enough *= 2;
@@ -497,10 +498,10 @@ class Search {
   const Question& q_;
   const Bytes limit_;
   const std::function<Workload(const ParallelLayout&, int)> memory_;
-  std::vector<Trial> bases_;     // the plain one of every split that was simulated
-  std::vector<Trial> trials_;    // all that were
-  std::vector<Trial> hopeless_;  // the plain ones of splits whose bound was enough
-  std::map<int, int> vae_;       // by ranks
+  std::vector<Trial> bases_;   // the simplest settings of every split that was simulated
+  std::vector<Trial> trials_;  // everything that was simulated
+  std::vector<Trial> pruned_;  // splits that were pruned by their bound
+  std::map<int, int> vae_;     // by ranks
   double fastest_ = std::numeric_limits<double>::infinity();
   int fastest_data_ = 0;
   Ranking ranking_;

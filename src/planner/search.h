@@ -1,11 +1,11 @@
-// Which configuration: every legal one is priced in time and memory, and ranked. What is illegal or does not fit stays
-// in the list with its reason.
+// Prices every legal configuration in time and memory, and ranks them. What is illegal or does not fit stays in the
+// list with its reason.
 //
-// Every split (data × Ulysses × ring), of many ranks those whose bound leaves a chance, is simulated with its fastest
-// kernel (softmax and tile), one head chunk and a forward ring. From its breakdown follows a bound for its directions
-// and head chunks (search_space.h). What cannot come within the model's error of the fastest even so is left out, and
-// counted; all others are simulated. Kernels change the tiles alone: the others are tried where they would make the
-// fastest, or one tied with it, simpler.
+// Every split (data × Ulysses × ring) is simulated with its fastest kernel (softmax and tile), one head chunk and a
+// forward ring; with many ranks only those splits whose bound is within reach of the fastest. The breakdown gives a
+// bound for the split's directions and head chunks (search_space.h). What cannot come within the model's error of the
+// fastest is pruned and counted; all others are simulated. Other kernels are tried where they would simplify the
+// fastest, or one tied with it.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace zoetrope::planner {
 
 enum class Objective : uint8_t {
   kLatency,     // seconds of a video, over all ranks
-  kThroughput,  // videos an hour of all ranks: one run over all of them, or independent ones over equal parts
-  kCost,        // price of a video (price_per_hour) over all ranks or an equal part; without a price device-seconds
+  kThroughput,  // videos per hour of all ranks: one run over all of them, or independent runs over equal parts
+  kCost,        // price of a video (price_per_hour) on all ranks or an equal part; without a price device-seconds
 };
 const char* objective_name(Objective objective);  // "latency", "throughput", "cost"
 
@@ -32,14 +32,13 @@ struct Question {
   int ranks = 1;
   int ranks_here = 1;               // that share a process, and its weights
   bool sharded = true;              // false: every rank computes all tokens of its branches (flash_min_seq_length)
-  parallel::LayoutRequest request;  // what is unset is searched
-  std::optional<parallel::Softmax> softmax;  // the same
-  std::optional<int64_t> block_q, block_kv;  // the first unset: searched; the second: the profile's
+  parallel::LayoutRequest request;  // unset fields are searched
+  std::optional<parallel::Softmax> softmax;  // unset: searched
+  std::optional<int64_t> block_q, block_kv;  // unset: the first is searched, the second is the profile's
   Objective objective = Objective::kLatency;
   std::optional<Bytes> memory_limit;  // of a rank's device; unset: the profile's
-  // The memory of a layout: the workload that the model family makes of it. How a context is split into Ulysses and
-  // ring, head chunks, direction and softmax may change nothing in it but its own `layout`: it is asked once for all of
-  // these.
+  // The workload of a layout, from the model family. It may not depend on the split of the context into Ulysses and
+  // ring, head chunks, direction or softmax (but for its own `layout`): it is called once for all of these.
   std::function<Workload(const parallel::ParallelLayout&, int ranks_here)> memory;
 
   Bytes limit() const { return memory_limit.value_or(hardware.device_memory); }
@@ -57,39 +56,39 @@ struct Candidate {
   RunPrediction time;     // of legal ones
   MemoryPlan memory;      // of one process: all ranks that share it
   Bytes bytes_per_rank;
-  // Of the objective, smaller is better: seconds of a video, seconds between videos, or its price (device-seconds).
-  // Loading is not in it: it is the same for all, and done once for many videos.
+  // The objective; smaller is better: seconds of a video, seconds between videos, or the price of a video
+  // (device-seconds). Without loading, which is the same for all and done once for many videos.
   double value = 0;
-  int complexity = 0;  // settings that are not the plain ones, Configuration::complexity()
+  int complexity = 0;  // settings that are not the simplest, see Configuration::complexity()
 
   int ranks() const { return configuration.layout.ranks(); }
   double video_seconds() const { return time.total() - time.load; }
 };
 
-// What a run of `ranks` ranks that takes `seconds` counts under the question's objective, see Candidate::value.
+// Candidate::value of a run on `ranks` ranks that takes `seconds`.
 double objective_value(const Question& question, double seconds, int ranks);
 
-// Times closer than this, relative, are no difference: twice what lies between Ulysses and the ring in one memory with
-// thousands of tokens (0.1 to 0.2 % predicted), and little beside what the model is off by.
+// Relative: times closer than this count as equal. It is twice the predicted difference between Ulysses and the ring in
+// shared memory with thousands of tokens (0.1 to 0.2 %), and small compared with the model's error.
 inline constexpr double kNoDifference = 0.003;
 
 struct Ranking {
-  std::vector<Candidate> candidates;  // best first; then ties, slower, what does not fit, what is illegal
-  int64_t left_out = 0;               // legal combinations whose bound is beyond the model's error of the fastest
-  // The one of least value; in one memory (a bus) the longest ring of the simplest within kNoDifference of it. Null
-  // where nothing fits.
+  std::vector<Candidate> candidates;  // best first, then ties, slower ones, those that do not fit, illegal ones
+  int64_t left_out = 0;               // legal combinations that were pruned
+  // The one of least value; in shared memory (a bus) the longest ring of the simplest within kNoDifference of it. Null
+  // if nothing fits.
   const Candidate* best() const;
-  // What may be preferred to the best, as it is tied with it: the fastest of the simplest configurations; and, where
-  // several runs go side by side, the one whose run is over first. Null where there is none.
+  // Alternatives that are tied with the best: the fastest of the simplest configurations; and, where several runs share
+  // the machine, the one with the shortest run. Null if there is none.
   const Candidate* simpler() const;
-  const Candidate* sooner() const;
-  // Where nothing fits: the least hardware that would, "16 of these devices (31.2 GB each), or 8 of 34.1 GB or more
+  const Candidate* quickest_run() const;
+  // If nothing fits: the least hardware that would, "16 of these devices (31.2 GB each), or 8 of 34.1 GB or more
   // each".
   std::string least_that_fits;
 };
 
-// Question::memory that asks once for all layouts that differ in nothing it depends on: making a workload costs as much
-// as simulating a step. For one question, whatever its hardware.
+// Question::memory with a cache: making a workload costs as much as simulating a step. For one question with any
+// hardware.
 std::function<Workload(const parallel::ParallelLayout&, int)> remembered(
     std::function<Workload(const parallel::ParallelLayout&, int)> memory);
 

@@ -20,7 +20,7 @@ using parallel::ParallelLayout;
 using parallel::Softmax;
 
 constexpr int kMoreHeadChunks[] = {2, 4, 5, 8};
-// Shares of the ring's waiting that stay.
+// Shares of the ring's waiting that remain.
 constexpr double kLeftByDirection = 0.25, kLeftByHeadChunks = 0.75;
 
 // Bytes/s into a device over all its links, and the shortest latency.
@@ -44,7 +44,7 @@ bool matches(const LayoutRequest& request, const ParallelLayout& layout) {
          is(request.context.ulysses, layout.context.ulysses) && is(request.context.ring, layout.context.ring);
 }
 
-// All of so many ranks, whatever is fixed.
+// All splits of `ranks`, without the request.
 std::vector<ParallelLayout> all_splits(const Question& question, int ranks) {
   std::vector<ParallelLayout> splits;
   for (int data = 1; data <= question.work.branches && data <= ranks; ++data) {
@@ -56,7 +56,7 @@ std::vector<ParallelLayout> all_splits(const Question& question, int ranks) {
   return splits;
 }
 
-// Values of one field among splits.
+// The values of one field of the splits.
 template <typename Field>
 std::set<int> values(const std::vector<ParallelLayout>& splits, const Field& field) {
   std::set<int> found;
@@ -66,7 +66,7 @@ std::set<int> values(const std::vector<ParallelLayout>& splits, const Field& fie
 
 std::string text(const std::set<int>& found) { return fmt::format("{}", fmt::join(found, ", ")); }
 
-// One fixed field after the other is held against what those before it leave.
+// Checks one fixed field after the other against the splits that the previous ones leave.
 class Narrowing {
  public:
   Narrowing(const Question& question, int ranks)
@@ -240,7 +240,7 @@ StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware,
   const int64_t heads = ceil_div(work.heads, context.ulysses);
   const auto layers = static_cast<double>(work.layers);
   Breakdown least;
-  least.linear = layers * prices.products(work.linear_flop + work.cross_flop, tokens, batch);
+  least.linear = layers * prices.gemm(work.linear_flop + work.cross_flop, tokens, batch);
   least.tokens = layers * prices.tokens(tokens, batch);
   least.overhead = layers * hardware.layer_overhead * static_cast<double>(batch);
   least.attention = layers * context.ring * prices.attention(block, block, heads, batch);

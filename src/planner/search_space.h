@@ -1,7 +1,6 @@
-// What search() tries: the legal splits of the ranks, and what else a configuration can vary in. Collapses what makes
-// no difference: directions of a ring of one or two, head chunks where nothing is exchanged, a fixed-max softmax that
-// is no faster on the device. What cannot be the best is left out by bounds. Only
-// search.cpp looks here.
+// What search() tries: the legal splits of the ranks, and the other settings of a configuration. Settings without
+// effect are tried once: directions of a ring of one or two, head chunks without an exchange, a fixed-max softmax that
+// is no faster on the device. Bounds prune what cannot be the best. Private to search.cpp.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +16,16 @@ struct IllegalSplit {
   std::string reason;
 };
 
-// Numbers of ranks that one run may have: all, and where the objective is served by several runs side by side the
-// divisors. Descending.
+// Numbers of ranks that one run may have: all, and for objectives that allow several concurrent runs the divisors.
+// Descending.
 std::vector<int> run_sizes(const Question& question);
 
-// Splits of so many ranks (data × Ulysses × ring) within what is fixed, each with its simplest settings; empty where
-// nothing is legal.
+// Splits of `ranks` (data × Ulysses × ring) that match the request, each with its simplest settings; empty if none is
+// legal.
 std::vector<parallel::ParallelLayout> legal_splits(const Question& question, int ranks);
-// What someone might expect in the list and does not find there.
+// Splits that a user may expect in the list, with the reason why they are not legal.
 std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks);
-// Throws Error for a request that leaves nothing legal, with what is.
+// Throws Error, with the legal values, for a request that leaves nothing legal.
 void check_request(const Question& question);
 
 // How self-attention's tiles are computed. `price` is seconds of one head's tiles relative to a perfect kernel.
@@ -42,19 +41,18 @@ std::vector<parallel::ParallelLayout> in_directions(const Question& question, co
 std::vector<parallel::ParallelLayout> in_chunks(const Question& question, const parallel::ParallelLayout& split);
 std::vector<int> vae_ranks(const Question& question, int ranks);  // ascending
 
-// ---- seconds that a denoising step takes at least, without simulating it ----
+// ---- lower bounds of the seconds of a denoising step, without simulating it ----
 // A bound holds for every direction and every number of head chunks of a split with one kernel.
 
-// Of a split that nothing is known of: products, tiles and tokens of the rank with the most, and the ring's K/V through
-// all links that a device has, or its hops' latencies where these are more.
+// Of a split that was not simulated: matrix multiplications, tiles and tokens of the rank with the most, and the ring's
+// K/V over all links of a device, or the latencies of its hops if these are more.
 StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware, const Configuration& configuration);
 
-// Of a layout that differs from `before`, which was simulated as `plain` with the same kernel, in its direction and
-// perhaps in its head chunks, or in these alone. Neither changes products, tiles or tokens. Of the exchange the first
-// chunk's way there and the last one's way back stand in the open. Of the ring's waiting a direction saves three
-// quarters at most, for both ways at once halve the transfers, and where no wrap link is crossed half of the rest may
-// have waited for it; and what is left hides under the tiles. Head chunks are taken to save a quarter at most: they
-// move the same blocks in more pieces.
+// Of a layout that differs only in direction or head chunks from `before`, which was simulated as `plain` with the same
+// kernel. Neither changes matrix multiplications, tiles or tokens. Of the exchange, the first chunk's all-to-all and
+// the last chunk's second all-to-all stay exposed. Of the ring's waiting a direction saves at most three quarters: both
+// directions at once halve the transfers, and without a wrap link half of the rest may have waited for that link; what
+// is left overlaps the tiles. Head chunks save at most a quarter: they move the same blocks in more pieces.
 double least_of_change(const StepPrediction& plain, const parallel::ContextLayout& before,
                        const parallel::ContextLayout& after);
 

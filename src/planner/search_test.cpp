@@ -386,7 +386,7 @@ TEST(Search, ThroughputAndCostMayUseFewerRanksForARun) {
   EXPECT_NEAR(cheap.best()->value, cheap.best()->video_seconds() * cheap.best()->ranks() * 10 / 3600, 1e-9);
   q.objective = Objective::kLatency;
   EXPECT_EQ(search(q).best()->ranks(), 8);
-  EXPECT_EQ(search(q).sooner(), nullptr);
+  EXPECT_EQ(search(q).quickest_run(), nullptr);
 }
 
 // Links that cost next to nothing: eight runs of a rank make most videos, and one of eight is the fastest.
@@ -394,10 +394,10 @@ TEST(Search, ATieThatIsOverSoonerIsNamed) {
   Question q = question(8, machine(8, 1e15));
   q.objective = Objective::kThroughput;
   const Ranking ranking = search(q);
-  ASSERT_NE(ranking.sooner(), nullptr);
+  ASSERT_NE(ranking.quickest_run(), nullptr);
   EXPECT_EQ(ranking.best()->ranks(), 1);
-  EXPECT_EQ(ranking.sooner()->ranks(), 8);
-  EXPECT_THAT(ranking.sooner()->reason, HasSubstr("more time a video, less than the model's error"));
+  EXPECT_EQ(ranking.quickest_run()->ranks(), 8);
+  EXPECT_THAT(ranking.quickest_run()->reason, HasSubstr("more time a video, less than the model's error"));
 }
 
 // Bounds leave nothing out that belongs into the answer.

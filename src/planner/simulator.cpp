@@ -1,9 +1,10 @@
-// Steps and runs from one layer: layers counted, the ends of a forward and the gather of its velocity added.
+// Steps and runs from one layer, plus embedding, projection and the gather of the velocity.
 #include "planner/simulator.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 
 #include "base/error.h"
@@ -19,7 +20,7 @@ Breakdown times(const Breakdown& part, double count) {
   return all;
 }
 
-// Adds a part that ranks take different times for, after which all stand together again. Returns the longest.
+// Adds a part that takes ranks different times and ends with a synchronisation. Returns the longest.
 double add_together(std::vector<Breakdown>& ranks, const std::vector<double>& seconds, double Breakdown::*part) {
   const double longest = *std::max_element(seconds.begin(), seconds.end());
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -29,7 +30,7 @@ double add_together(std::vector<Breakdown>& ranks, const std::vector<double>& se
   return longest;
 }
 
-// Patch embedding and projection, once a forward.
+// Patch embedding and projection, once per forward pass.
 std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& hardware,
                                     const Configuration& configuration) {
   const parallel::ParallelLayout& layout = configuration.layout;
@@ -39,20 +40,20 @@ std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& har
     const int ranks = layout.context.ranks();
     const int64_t tokens =
         layout.sharded ? parallel::token_shard(work.tokens, ranks, rank % ranks).size() : work.tokens;
-    seconds.push_back(prices.products(work.ends_flop, tokens, work.branches / layout.data));
+    seconds.push_back(prices.gemm(work.ends_flop, tokens, work.branches / layout.data));
   }
   return seconds;
 }
 
-// As Denoiser::gather() does it: the tokens of all context ranks, a branch after the other, then the branches of all
-// data ranks. Every rank sends its part to each other; the largest part stands for all.
+// As Denoiser::gather() does it: the tokens of all context ranks, one branch after the other, then the branches of all
+// data ranks. Every rank sends its part to all others; all parts count as the largest.
 std::vector<double> gather_velocity(const Work& work, const HardwareProfile& hardware,
                                     const parallel::ParallelLayout& layout, const Routes& routes) {
   const int context = layout.context.ranks(), ranks = layout.ranks();
   const int64_t batch = work.branches / layout.data;
   Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
   std::vector<double> now(static_cast<size_t>(ranks), 0.0);
-  if (work.latent_bytes == 0) return now;  // an attention of its own has none, and no latency for it
+  if (work.latent_bytes == 0) return now;  // `zoetrope attention` has none, and no latency for it
   const auto gather = [&](const std::vector<Routes::Group>& groups) {
     const std::vector<Arrival> arrivals = wires.gather(groups, now);
     for (size_t rank = 0; rank < now.size(); ++rank) now[rank] = arrivals[rank].end;
@@ -71,8 +72,8 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
   return now;
 }
 
-// Every weight is needed once for few rows: their way decides, unless there are many prompts. From memory and in
-// compute each of the ranks has its part, from files each host those of its ranks together.
+// Every weight is used once for few rows, so reading them takes longest unless there are many prompts. Each rank reads
+// from memory and computes its part; from files each host reads the parts of its ranks.
 double text_seconds(const Work& work, const HardwareProfile& hardware, int ranks) {
   const ComputeFigures& compute = hardware.compute(work.text_element_bytes);
   const auto rows = static_cast<double>(work.text_rows * work.branches);
@@ -162,6 +163,25 @@ RunPrediction simulate_run(const Work& work, const HardwareProfile& hardware, co
     run.conditions += work.condition_flop * share / rate;
   }
   return run;
+}
+
+void record_timeline(const StepPrediction& prediction, int64_t layers, trace::Trace& trace) {
+  const auto origin = trace::Clock::now();
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto at = [&](double seconds) {
+      const std::chrono::duration<double> since(static_cast<double>(layer) * prediction.layer_seconds + seconds);
+      return origin + std::chrono::duration_cast<trace::Clock::duration>(since);
+    };
+    for (const TimelineSpan& span : prediction.layer) {
+      if (span.lane == TimelineSpan::Lane::kTransfer) {
+        trace.record_transfer(span.name, span.rank, at(span.begin), at(span.end), span.bytes);
+      } else {
+        trace.record(span.name, span.rank,
+                     span.lane == TimelineSpan::Lane::kWait ? trace::kWaitLane : trace::kComputeLane, at(span.begin),
+                     at(span.end), span.flop);
+      }
+    }
+  }
 }
 
 }  // namespace zoetrope::planner

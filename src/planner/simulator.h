@@ -1,14 +1,13 @@
 // How long a denoising step takes: prices the attention programs that the engine executes over a profile's links, rank
-// by rank. The equations are those of docs/planner.md; every wait is the programs', every price the profile's.
+// by rank, by the equations of docs/planner.md.
 //
-// A layer of one rank, on two lanes (compute on top, below it what moves meanwhile):
+// A layer of one rank, on two lanes (compute above, transfers below):
 //
 //   linear, tokens │ wait │ K0      │ K1      │wait│ K2      │ merge │ wait │ linear …
 //                  │ exch │ hop 0   │ hop 1        │         │       │ back │
 //
-// Flows of one phase share links: a phase's transfer to a rank takes the time of the most loaded link on its routes.
-// All layers of a model are alike, so that one is walked (with the ends of a forward beside it) and counted `layers`
-// times.
+// Flows of one phase share links: a transfer takes the time of the most loaded link on its route. All layers of a model
+// are alike, so one is simulated and counted `layers` times; embedding and projection are added.
 #pragma once
 
 #include <cstdint>
@@ -38,12 +37,12 @@ struct Configuration {
 
 // Seconds of one rank in one denoising step. They add up to the step.
 struct Breakdown {
-  double linear = 0;            // products, cross-attention among them
-  double attention = 0;         // self-attention's tiles, padding of tiles included
+  double linear = 0;            // matrix multiplications, including cross-attention
+  double attention = 0;         // self-attention's tiles, including their padding
   double tokens = 0;            // norms, RoPE, modulation, copies
-  double overhead = 0;          // a layer's fixed part
+  double overhead = 0;          // fixed part per layer
   double merge = 0;             // of ring blocks' outputs
-  double exposed_exchange = 0;  // Ulysses, there and back, that no compute covers
+  double exposed_exchange = 0;  // both Ulysses all-to-alls, not hidden by compute
   double exposed_ring = 0;
   double gather = 0;  // velocity at the end of a step
   double idle = 0;    // waiting for ranks with more tokens or heads
@@ -58,7 +57,7 @@ struct BreakdownPart {
   const char* name;
 };
 inline constexpr BreakdownPart kBreakdownParts[] = {
-    {&Breakdown::linear, "linear", "products"},
+    {&Breakdown::linear, "linear", "matrix multiplications"},
     {&Breakdown::attention, "attention", "attention"},
     {&Breakdown::tokens, "tokens", "norms and copies"},
     {&Breakdown::overhead, "overhead", "layer overhead"},
@@ -81,12 +80,12 @@ struct TimelineSpan {
 struct StepPrediction {
   double seconds = 0;            // a step, all branches
   std::vector<Breakdown> ranks;  // of each
-  int slowest = 0;               // the rank that decides: the one with the least waiting
+  int slowest = 0;               // the critical rank: the one that waits least
   const Breakdown& critical() const { return ranks[static_cast<size_t>(slowest)]; }
   std::string limited_by() const;          // "attention (71 %)", "exchange over 'node' (31 %)"
   std::vector<TimelineSpan> layer;         // one layer of one branch, where asked for
-  double layer_seconds = 0;                // of one layer, the branches that run together
-  std::string exchange_level, ring_level;  // names of the link levels where most of these is waited for
+  double layer_seconds = 0;                // of one layer, with the branches that run together
+  std::string exchange_level, ring_level;  // the link levels with most of the waiting
 };
 
 enum class Timeline : uint8_t { kNone, kLayer };

@@ -388,7 +388,7 @@ TEST(Timeline, IsWrittenOnTheLanesOfMeasuredRuns) {
   trace.write(folder / "trace.json");
   const std::string text = file_bytes(folder / "trace.json");
   for (const char* words : {trace::kComputeLane, trace::kTransferLane, trace::kWaitLane, "attention block", "ring hop",
-                            "ulysses exchange", "products"})
+                            "ulysses exchange", "matrix multiplications"})
     EXPECT_THAT(text, testing::HasSubstr(words));
 }
 
@@ -463,7 +463,7 @@ TEST(Simulator, SaysWhatLimits) {
   HardwareProfile hardware = machine(4);
   hardware.bf16.gemm = Curve(0.1);
   EXPECT_THAT(simulate_step(small_work(), hardware, configuration(1, 4, 1)).limited_by(),
-              testing::StartsWith("products ("));
+              testing::StartsWith("matrix multiplications ("));
   hardware = machine(4);
   hardware.links[0].bandwidth /= 10;
   EXPECT_THAT(simulate_step(small_work(), hardware, configuration(1, 4, 1)).limited_by(),

@@ -60,7 +60,7 @@ std::vector<Arrival> Wires::carry(const std::vector<Flow>& flows, const std::vec
     for (const int rank : {flow.from, flow.to}) {
       Arrival& arrival = arrivals[static_cast<size_t>(rank)];
       arrival.met = std::max(arrival.met, met);
-      arrival.stolen = std::max(arrival.stolen, (1 - passage.overlap) * seconds);
+      arrival.slowdown = std::max(arrival.slowdown, (1 - passage.overlap) * seconds);
       if (arrival.level < 0 || begin + seconds > arrival.end) {
         arrival.level = passage.level;
         arrival.begin = begin;
@@ -69,7 +69,7 @@ std::vector<Arrival> Wires::carry(const std::vector<Flow>& flows, const std::vec
     }
     arrivals[static_cast<size_t>(flow.to)].bytes += flow.bytes;
   }
-  // Only now: messages of one phase go side by side.
+  // Only now: messages of one phase are concurrent.
   for (size_t f = 0; f < flows.size(); ++f) {
     if (ends[f].first < 0) continue;
     for (const int rank : {flows[f].from, flows[f].to}) {

@@ -1,5 +1,5 @@
-// Transfers on the clocks of their ranks: when a phase's messages begin and end, given when each rank has posted its
-// part. Knows links and times, but not what is sent or why.
+// Transfers on the clocks of their ranks: when the messages of a phase begin and end, given when each rank posted its
+// part. Knows links and times, but not what is sent.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,26 @@
 
 namespace zoetrope::planner {
 
-// What a phase is to one rank.
+// One phase, as one rank sees it.
 struct Arrival {
   double posted = 0;  // by the rank itself
-  double met = 0;     // all that it exchanges with have posted too
+  double met = 0;     // when all its peers had posted too
   double begin = 0;   // of the message that ends last, in or out
   double end = 0;
-  double stolen = 0;  // of the rank's own time while it computes beside the transfer
-  int level = -1;     // of the message that ends last; -1: none
-  int64_t bytes = 0;  // received
+  double slowdown = 0;  // of compute during the transfer, in seconds
+  int level = -1;       // of the message that ends last; -1: none
+  int64_t bytes = 0;    // received
 };
 
 class Wires {
  public:
   Wires(const Routes& routes, int levels, int ranks);
 
-  // Moves `flows`, those of one moment. A message begins when both ends have posted and what they moved before on the
-  // same level has ended: two exchanges of a rank share its links one after the other. `messages` of a kind travel
-  // together (q, k and v are three) and each costs the latency.
+  // Moves the `flows` of one phase. A message begins when both ends have posted and their earlier messages on the same
+  // level have ended: two exchanges of a rank use its links one after the other. Each flow is `messages` messages
+  // (three for q, k and v), each of which costs the latency.
   std::vector<Arrival> carry(const std::vector<Flow>& flows, const std::vector<double>& posted, int messages);
-  // The same for ranks of which, in every group, each sends to each other.
+  // The same where in every group each rank sends to all others.
   std::vector<Arrival> gather(const std::vector<Routes::Group>& groups, const std::vector<double>& posted);
 
  private:

@@ -1,4 +1,4 @@
-// Promotion of a run-time dtype to a compile-time type, once, at an op's door.
+// Promotion of a run-time dtype to a compile-time type, once, at an operation's entry point.
 #pragma once
 
 #include <string_view>
@@ -29,7 +29,7 @@ decltype(auto) with_compute_type(DType dtype, const char* what, Body&& body) {
   }
 }
 
-// The same for what weights may be stored as: float, BFloat16, Float16 or double.
+// The same for stored weights: float, BFloat16, Float16 or double.
 template <typename Body>
 decltype(auto) with_stored_type(DType dtype, std::string_view what, Body&& body) {
   switch (dtype) {

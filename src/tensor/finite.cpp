@@ -8,7 +8,7 @@
 namespace zoetrope {
 namespace {
 
-constexpr int64_t kBlock = 1024;  // values that are looked at before anything branches
+constexpr int64_t kBlock = 1024;  // values that are checked without branches
 
 uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 uint16_t bits_of(BFloat16 value) { return value.bits; }

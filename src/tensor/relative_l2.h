@@ -1,4 +1,4 @@
-// How far one tensor is off another, as runs state it of their latents and tests hold it against bounds. No kernel:
+// The relative L2 distance of two tensors, which runs report for latents and tests compare with bounds. Not fast:
 // summed by one thread, in double.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace zoetrope {
 
-// ‖value − reference‖₂ / ‖reference‖₂ of two contiguous F32 tensors of one shape. Infinity where a value is not finite,
-// or where the reference is zero and the value is not; so whatever is not close is above every bound.
+// ‖value − reference‖₂ / ‖reference‖₂ of two contiguous F32 tensors of one shape. Infinity if a value is not finite,
+// or if the reference is zero and the value is not, so that every bound fails.
 double relative_l2(const TensorView& value, const TensorView& reference);
 
 }  // namespace zoetrope

@@ -166,7 +166,7 @@ namespace {
 
 constexpr size_t kLine = 64, kPage = 4096, kLargePage = size_t{2} << 20;
 
-// In the line before a tensor's memory.
+// In the cache line before a tensor's memory.
 struct Origin {
   void* base;
   size_t mapped;  // bytes from `base`; 0: from malloc
@@ -186,10 +186,10 @@ void* allocate_small(size_t bytes) {
   return remember(static_cast<char*>(base) + kLine, {base, 0});
 }
 
-// Mapped by itself, so that it is gone when it is freed: after the first large block, malloc takes such from heaps of
-// its threads, which keep what is freed (loading a model of 0.6 GB left 0.4 GB behind). On large pages where the system
-// has them: rows of heads lie kilobytes apart, and 4 KiB pages are looked up anew for each (nested in a virtual
-// machine: attention over 16 000 keys gains 2 to 4 points).
+// A mapping of its own, so that freeing returns it to the system: after the first large block, malloc uses heaps of its
+// threads, which keep freed memory (loading a model of 0.6 GB left 0.4 GB behind). On huge pages where the system has
+// them: rows of heads are kilobytes apart, and with 4 KiB pages each needs a TLB entry (in a virtual machine attention
+// over 16 000 keys gains 2 to 4 points).
 void* allocate_large(size_t bytes) {
   const size_t size = rounded(bytes, kPage), reserved = kPage + kLargePage + size;
   if (reserved < bytes) return nullptr;

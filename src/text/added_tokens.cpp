@@ -1,4 +1,4 @@
-// The cutting rules of the `tokenizers` library (src/tokenizer/added_vocabulary.rs).
+// The splitting rules of the `tokenizers` library (src/tokenizer/added_vocabulary.rs).
 #include "text/added_tokens.h"
 
 #include <unicode/uchar.h>
@@ -54,7 +54,7 @@ std::vector<Span> AddedTokens::split(std::string_view text) const {
       ++at;
       continue;
     }
-    at = end;  // a match that is turned down below is not searched again
+    at = end;  // a match that is rejected below is not searched again
     const AddedToken& token = tokens_[static_cast<size_t>(found)];
     if (token.single_word) {
       const bool left = begin > 0 && is_word(decode_char(text, char_before(text, begin)).code);
@@ -71,7 +71,7 @@ std::vector<Span> AddedTokens::split(std::string_view text) const {
       while (end < text.size() && is_space(decode_char(text, end).code)) end += decode_char(text, end).bytes;
     }
     if (done < begin) spans.push_back({text.substr(done, begin - done)});
-    // Nothing is left of a token whose text the spaces of the one before have swallowed.
+    // The previous token may have taken all of this one's text as spaces.
     if (begin < end) spans.push_back({text.substr(begin, end - begin), token.id});
     done = end;
   }

@@ -1,4 +1,4 @@
-// Tokens that are cut out of the text before the model sees it: "</s>", "<extra_id_0>". Not for the model's own pieces.
+// Tokens that are split off before the model sees the text: "</s>", "<extra_id_0>". Not for the model's own pieces.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct AddedToken {
   std::string content;
   int32_t id = 0;
   bool single_word = false;  // only where no letter, digit or underscore is next to it
-  bool lstrip = false;       // swallows the spaces to its left
+  bool lstrip = false;       // includes the spaces to its left
   bool rstrip = false;       // and to its right
 };
 
-// A stretch of text, or a token found in it (id ≥ 0; `text` is then what it swallowed).
+// A part of the text, or a token found in it (id ≥ 0; `text` then includes its spaces).
 struct Span {
   std::string_view text;
   int32_t id = Trie::kNone;

@@ -90,7 +90,7 @@ bool Charsmap::transform(std::string_view chunk, std::string_view& replacement) 
 }
 
 // Grapheme by grapheme: a short grapheme that begins with a key is replaced as a whole, whatever follows the key in it.
-// That loses marks ("º" + acute becomes "o"); it is what the reference does, and what the encoder was fed with.
+// That loses marks ("º" + acute becomes "o"); the reference does so, and the encoder was trained with it.
 std::string Charsmap::normalize(std::string_view text) const {
   const std::u32string chars = decode_utf8_or_fail(text, "the text");
   std::string out;

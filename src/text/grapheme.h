@@ -6,7 +6,7 @@
 
 namespace zoetrope::text {
 
-// The index behind the cluster that starts at text[begin].
+// The end of the cluster that starts at text[begin].
 size_t grapheme_end(std::u32string_view text, size_t begin);
 
 }  // namespace zoetrope::text

@@ -1,4 +1,4 @@
-// One function a type, in the order and with the names of the `tokenizers` library (src/normalizers,
+// One function per type, in the order and with the names of the `tokenizers` library (src/normalizers,
 // src/pre_tokenizers). Left out are the types that only byte-level and word-piece tokenizers use; a file that has them
 // is refused.
 #include "text/normalizer.h"
@@ -15,7 +15,7 @@
 
 #include "base/utf8.h"
 #include "text/charsmap.h"
-#include "text/json_field.h"
+#include "text/json_file.h"
 #include "text/regex.h"
 
 namespace zoetrope::text {
@@ -37,7 +37,7 @@ std::u32string to_chars(std::string_view text) { return decode_utf8_or_fail(text
 
 using TextStep = std::function<std::string(const std::string&)>;
 
-// A step after which the first character still stems from where it stemmed from.
+// A step that does not change which character is first.
 Normalizer keeping_place(TextStep step) {
   return [step = std::move(step)](const Word& word) { return Word{step(word.text), word.first}; };
 }
@@ -62,7 +62,7 @@ Normalizer make_unicode(const std::string& type) {
   });
 }
 
-// Without the characters that `drop` holds for, at the given ends or everywhere.
+// Removes the characters for which `drop` is true, at the given ends or everywhere.
 enum class Where { kEnds, kLeft, kRight, kEverywhere, kNowhere };
 
 template <typename Drop>
@@ -85,7 +85,7 @@ Word replace(const Word& word, const Pattern& pattern, const std::string& conten
   Word out{{}, word.first};
   size_t done = 0;
   for (const Match& match : pattern(text)) {
-    // What replaces several characters counts as stemming from the last of them.
+    // A replacement of several characters counts as coming from the last of them.
     if (match.begin == 0 && match.end > 0 && (content.empty() || match.end > decode_char(text, 0).bytes)) {
       out.first = false;
     }

@@ -9,7 +9,7 @@
 
 namespace zoetrope::text {
 
-// A stretch of text on its way to the model; `first`: its first character is also the first of the prompt.
+// A part of the text; `first`: its first character is also the first of the prompt.
 struct Word {
   std::string text;
   bool first = false;

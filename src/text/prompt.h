@@ -1,4 +1,4 @@
-// Cleaning of prompts before they are tokenized. Not for cutting them to length and not for translating them.
+// Cleaning of prompts before they are tokenized. Truncation and translation are elsewhere.
 #pragma once
 
 #include <string>

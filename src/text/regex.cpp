@@ -1,6 +1,6 @@
 #include "text/regex.h"
 
-#include "text/json_field.h"
+#include "text/json_file.h"
 
 namespace zoetrope::text {
 

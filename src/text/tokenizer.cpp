@@ -1,4 +1,4 @@
-// Which file of the folder counts, and what goes round the pieces.
+// Which file of the folder is used, and the special tokens around the pieces.
 #include "text/tokenizer.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace zoetrope::text {
 namespace {
 
 bool is_there(const std::filesystem::path& path) {
-  std::error_code ignored;  // what cannot be looked at counts as absent
+  std::error_code ignored;  // what cannot be accessed counts as absent
   return std::filesystem::exists(path, ignored);
 }
 
@@ -59,9 +59,9 @@ std::string_view Tokenizer::cut_off(std::string_view clean_text, int64_t max_len
   std::vector<size_t> starts;  // of characters
   for (size_t i = 0; i < clean_text.size(); ++i)
     if ((static_cast<unsigned char>(clean_text[i]) & 0xC0) != 0x80) starts.push_back(i);
-  // Pieces do not say where in the text they end, so it is looked for: about where a beginning makes as many pieces,
-  // and there the longest that makes these, or else the longest that makes no more. Numbers of pieces rise and fall
-  // within words, for a longer one may be fewer.
+  // Pieces do not say where in the text they end, so the end is searched: near the prefix with that many pieces, the
+  // longest prefix that gives the kept pieces, or else the longest that gives no more. The number of pieces is not
+  // monotonic within words.
   constexpr size_t kAround = 32;  // characters, more than a word has as a rule
   const auto beginning = [&](size_t start) { return model_->pieces(clean_text.substr(0, start)); };
   const auto fits = [&](size_t start) { return beginning(start).size() <= most; };

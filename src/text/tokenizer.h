@@ -13,23 +13,23 @@ namespace zoetrope::text {
 // Cheap to copy; safe to use from several threads at once.
 class Tokenizer {
  public:
-  // From a checkpoint's tokenizer folder: tokenizer.json if it is there (its blocks are followed as the Hugging Face
-  // `tokenizers` library follows them), else spiece.model through the SentencePiece library.
+  // From a checkpoint's tokenizer folder: tokenizer.json if it is there (interpreted as the Hugging Face
+  // `tokenizers` library does), else spiece.model through the SentencePiece library.
   // Throws Error if neither is there or the file is damaged or of another kind.
   static Tokenizer load(const std::filesystem::path& folder);
 
-  // The pieces, cut so that with the special tokens (for UMT5: one </s> at the end) at most `max_length` ids remain;
-  // no padding. Throws Error on text that is not UTF-8.
+  // The pieces, truncated so that with the special tokens (for UMT5: one </s> at the end) at most `max_length` ids
+  // remain; no padding. Throws Error on text that is not UTF-8.
   std::vector<int32_t> encode(std::string_view clean_text, int64_t max_length = 512) const;
 
-  // The end of the text that encode() leaves out for its length; empty where it takes all. Throws as encode() does.
+  // The end of the text that encode() truncates; empty if the text fits. Throws as encode() does.
   std::string_view cut_off(std::string_view clean_text, int64_t max_length) const;
 
   int32_t pad_id() const;
   int32_t eos_id() const;
-  int64_t vocab_size() const;  // added tokens included
+  int64_t vocab_size() const;  // including added tokens
 
-  class Model;  // what a kind of file implements
+  class Model;  // implemented per kind of file
 
  private:
   int64_t most_pieces(int64_t max_length) const;

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "text/added_tokens.h"
-#include "text/json_field.h"
 #include "text/json_file.h"
 #include "text/normalizer.h"
 #include "text/tokenizer_model.h"
@@ -95,8 +94,8 @@ class JsonModel final : public Tokenizer::Model {
   AddedTokens normal_tokens_;  // looked for after normalisation
 };
 
-// A token that the vocabulary has takes its id from there, any other the next free one; the file's "id" only says the
-// same again (and where it does not, the reference follows the vocabulary too).
+// A token of the vocabulary has its id there, any other the next free one; the file's "id" repeats that (where it does
+// not, the reference follows the vocabulary too).
 void JsonModel::read_added_tokens(const json& block, const std::string& where) {
   if (!block.is_null() && !block.is_array()) fail("{} is {}, and must be a list", where, block.type_name());
   std::vector<AddedToken> raw, normal;

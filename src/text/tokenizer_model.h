@@ -19,10 +19,10 @@ class Tokenizer::Model {
   Model& operator=(const Model&) = delete;
   virtual ~Model() = default;
 
-  // The ids of valid UTF-8 text, without special tokens around it and not cut.
+  // The ids of valid UTF-8 text, without special tokens, not truncated.
   virtual std::vector<int32_t> pieces(std::string_view text) const = 0;
 
-  // What stands before and after the pieces.
+  // Special tokens before and after the pieces.
   std::vector<int32_t> prefix, suffix;
   int32_t pad_id = 0;
   int32_t eos_id = 1;

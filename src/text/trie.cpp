@@ -9,7 +9,7 @@ Trie::Trie(std::vector<std::pair<std::string_view, int32_t>> entries) {
   std::erase_if(entries, [](const auto& entry) { return entry.first.empty(); });
   std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
 
-  // Node i stands for the keys [begin, end) that share their first `depth` bytes.
+  // Node i has the keys [begin, end) that share their first `depth` bytes.
   struct Range {
     size_t begin, end, depth;
   };

@@ -1,5 +1,5 @@
-// A set of byte strings with a number each, walked byte by byte: the vocabulary of a tokenizer. Built once, not
-// changed.
+// A map from byte strings to numbers, walked byte by byte: the vocabulary of a tokenizer. Immutable once
+// built.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class Trie {
   static constexpr int32_t kNone = -1;
 
   Trie() = default;
-  // Of equal keys the later one counts. Empty keys are left out. 256 000 pieces take 0.2 s.
+  // Of equal keys the later one counts. Empty keys are ignored. 256 000 pieces take 0.2 s.
   explicit Trie(std::vector<std::pair<std::string_view, int32_t>> entries);
 
   static constexpr int32_t root() { return 0; }

@@ -14,7 +14,7 @@ namespace zoetrope::text {
 
 namespace {
 
-// What an unknown character costs below the worst piece.
+// The score of an unknown character relative to the worst piece.
 constexpr double kUnknownPenalty = 10.0;
 
 Trie make_trie(const std::vector<UnigramPiece>& pieces) {
@@ -38,8 +38,8 @@ Unigram::Unigram(std::vector<UnigramPiece> pieces, std::optional<int32_t> unk_id
 }
 
 void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
-  // best[i]: the best cutting of the first i bytes. Words are walked left to right and a later candidate replaces an
-  // equal one never, so of equally good cuttings the one whose last piece starts earliest stays.
+  // best[i]: the best segmentation of the first i bytes. A later candidate never replaces an equal one, so of equally
+  // good segmentations the one whose last piece starts earliest is kept.
   struct Best {
     double score = 0;
     size_t start = std::string_view::npos;
@@ -70,7 +70,7 @@ void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
     start += char_bytes;
   }
 
-  // Walk back, gluing neighbouring unknowns into one piece.
+  // Walk back, merging neighbouring unknowns into one piece.
   struct Piece {
     size_t start, end;
     bool unknown;
@@ -91,7 +91,7 @@ void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
   }
 }
 
-// By spelling, not by the id found above: glued unknowns may together spell a piece.
+// By spelling, not by the id found above: merged unknowns may spell a piece.
 void Unigram::append_ids(std::string_view piece, std::vector<int32_t>& ids) const {
   if (const int32_t id = trie_.find(piece); id != Trie::kNone) {
     ids.push_back(id);

@@ -1,5 +1,5 @@
-// The Unigram model: the most probable way to cut a word into pieces of the vocabulary. Not for finding the words;
-// normalisation and pre-tokenisation come before.
+// The Unigram model: the most probable segmentation of a word into pieces of the vocabulary. Normalisation and
+// pre-tokenisation come before.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// How much memory this process has resident (anonymous and file pages), and the most it had in each part of a run. Only
-// measuring: what a run will need is planner/memory_model.h.
+// How much memory this process has resident (anonymous and file pages), and the peak of each part of a run. For
+// predictions see planner/memory_model.h.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 namespace zoetrope::trace {
 
 int64_t resident_bytes();       // now
-int64_t peak_resident_bytes();  // since the process began
-int64_t anonymous_bytes();      // of what is resident now, without pages of files
+int64_t peak_resident_bytes();  // since the process started
+int64_t anonymous_bytes();      // resident now, without pages of files
 int64_t virtual_bytes();        // address space in use, whether resident or not
 
-// The peak of each part of a run. A part that reaches a new peak of the whole process has it from the system, to the
-// page; a part that stays below an earlier one is sampled every 20 ms, which can miss what came and went between (at
-// the speed of first touches, some 30 MB). The system's own record could be cleared for each part instead, but then
-// programs that measure this one from outside would see the last part for the whole.
+// The peak of each part of a run. If a part reaches a new peak of the process, the system has the exact number; a part
+// that stays below an earlier peak is sampled every 20 ms, which can miss short peaks between samples (about 30 MB at
+// the speed of first touches). The system's record could be reset for each part instead, but then tools that measure
+// this process from outside would see only the last part.
 class ResidentMeter {
  public:
   ResidentMeter();
@@ -25,7 +25,7 @@ class ResidentMeter {
   ResidentMeter(const ResidentMeter&) = delete;
   ResidentMeter& operator=(const ResidentMeter&) = delete;
 
-  // Ends the part before and begins this one; a part that was there before goes on.
+  // Ends the previous part and begins this one; an earlier part of this name continues.
   void begin(const std::string& part);
   void end();
 
@@ -33,7 +33,7 @@ class ResidentMeter {
     std::string part;
     int64_t bytes = 0;
   };
-  std::vector<Peak> peaks() const;  // of the parts that have ended, in the order of their beginnings
+  std::vector<Peak> peaks() const;  // of the parts that have ended, in the order of their starts
 
  private:
   struct Sampler;

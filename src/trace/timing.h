@@ -12,10 +12,10 @@ class Timing {
  public:
   // Fixes the place of a phase in the summary before it runs.
   void declare(const std::string& path);
-  // Adds seconds to the phase `path` ("Inference/Denoise"), which appears where it was first named.
+  // Adds seconds to the phase `path` ("Inference/Denoise"), which appears in the order of first use.
   void add(const std::string& path, double seconds);
-  double seconds(const std::string& path) const;  // 0 where the phase never ran
-  // One line a phase, children indented under their parent.
+  double seconds(const std::string& path) const;  // 0 if the phase never ran
+  // One line per phase, children indented under their parent.
   std::string to_string() const;
 
   // Times a scope.

@@ -34,7 +34,7 @@ std::string json_string(const std::string& text) {
   return out + '"';
 }
 
-// Text that grows piece by piece into a file.
+// Text that is written to a file piece by piece.
 class JsonEvents {
  public:
   explicit JsonEvents(AtomicFile& file) : file_(file) { text_ = "{\"traceEvents\":[\n"; }
@@ -45,7 +45,7 @@ class JsonEvents {
     separator_ = ",\n";
     if (text_.size() >= kFlushBytes) flush();
   }
-  // What the viewer calls a process or a thread, and in which order it shows them.
+  // Name and order of a process or thread in the viewer.
   void name(const char* what, int rank, int row, const std::string& key, const std::string& value) {
     add(fmt::format("{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}}", what, rank, row,
                     key, value));
@@ -192,8 +192,8 @@ void Trace::add_packed(std::span<const char> packed, std::chrono::nanoseconds sh
   }
 }
 
-// The row of each event. The viewer draws what lies in one row as calls within calls, so a row takes a span that begins
-// after its last one, or lies inside the last that is still open; transfers are nobody's calls and nest in nothing.
+// The row of each event. The viewer draws the spans of a row as nested calls, so a row takes a span that begins after
+// its last one or is inside the last open one; transfers never nest.
 // Compute comes first, the other lanes by name, further rows of a lane below its first.
 std::vector<int> Trace::lay_out(const std::vector<Event>& events, Rows& rows) {
   std::vector<size_t> order(events.size());
@@ -205,7 +205,7 @@ std::vector<int> Trace::lay_out(const std::vector<Event>& events, Rows& rows) {
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
 
   std::vector<int> row_of(events.size());
-  std::vector<std::vector<int64_t>> open;  // of the lane at hand, row by row: the ends of spans within spans
+  std::vector<std::vector<int64_t>> open;  // of the current lane, row by row: the ends of nested spans
   const Event* last = nullptr;
   int first = 0;  // row of the lane
   for (const size_t i : order) {

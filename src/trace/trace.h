@@ -29,26 +29,26 @@ struct Message {
 };
 
 // Collects the spans of one process; any thread may record. Ranks appear as processes, lanes as threads of the viewer:
-// compute on top, below it what moves meanwhile.
+// compute on top, transfers below.
 class Trace {
  public:
   Trace();
   // `flops`: floating-point operations of the span, shown with their rate; 0: not counted.
   void record(std::string name, int rank, const char* lane, Clock::time_point begin, Clock::time_point end,
               double flops = 0);
-  // Bytes under way on the transfer lane. Transfers may overlap one another as they like: those that do are drawn on
-  // rows below each other, while spans of the other lanes nest as calls do. An arrow goes from where the sender's
-  // transfer with a message begins to where the receiver's ends.
+  // Bytes in transit on the transfer lane. Transfers may overlap: those that do are drawn on rows below each other,
+  // while spans of the other lanes nest as calls do. An arrow goes from where the sender's transfer with a message
+  // begins to where the receiver's ends.
   void record_transfer(std::string name, int rank, Clock::time_point begin, Clock::time_point end, int64_t bytes,
                        std::vector<Message> messages = {});
-  // A remark beside the rank's name.
+  // A remark next to the rank's name.
   void set_label(int rank, std::string label);
-  // What was recorded, for `otherData` of the file: "command", "plan". The version stands there already.
+  // What was recorded, for `otherData` of the file: "command", "plan". The version is there already.
   void set_metadata(const std::string& key, std::string value);
 
-  // Times are in microseconds from the first span or from construction, whichever was earlier; what the clock said then
-  // stands in `otherData.ts_zero_ns`, for who lays files of one host beside each other. Throws Error where the file
-  // cannot be written.
+  // Times are in microseconds from the first span or from construction, whichever was earlier; the clock's value then
+  // is in `otherData.ts_zero_ns`, to align files of one host. Throws Error if the file cannot
+  // be written.
   void write(const std::filesystem::path& path) const;
   size_t size() const;
 
@@ -63,7 +63,7 @@ class Trace {
     std::string name;
     int rank = 0;
     std::string lane;
-    int64_t begin_ns = 0;  // of the clock, whose origin two processes of one host share
+    int64_t begin_ns = 0;  // of the clock, whose origin processes of one host share
     int64_t duration_ns = 0;
     int64_t bytes = kNoTransfer;
     double flops = 0;
@@ -96,7 +96,7 @@ struct Lane {
   const char* name = kComputeLane;
 };
 
-// Records from construction to destruction, with the floating-point operations done meanwhile where they are known.
+// Records from construction to destruction, with the number of floating-point operations if it is known.
 class Span {
  public:
   Span(const Lane& lane, const char* name, double flops = 0) : lane_(lane), name_(name), flops_(flops) {

@@ -6,7 +6,7 @@
 
 #include "attention/plan.h"
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/hash.h"
 #include "device/stream.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "tensor/half.h"

@@ -138,7 +138,7 @@ def several_ranks_make_a_scaling_curve(cwd):
 
 
 @test
-def of_a_thousand_ranks_the_hopeless_are_bounds(cwd):
+def of_a_thousand_ranks_the_pruned_are_bounds(cwd):
     document = answer(cwd, *LARGE, "hardware=h100_8", "ranks=1024")
     assert best(document)["ulysses"] <= 40
     bounds = [c for c in candidates(document) if not c.get("simulated", True)]

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/stream.h"
 #include "io/checkpoint.h"
+#include "io/formula_testing.h"
 #include "io/safetensors.h"
 #include "io/weights.h"
 #include "kernels/rope/rope.h"

@@ -8,7 +8,7 @@
 
 #include "attention/plan.h"
 #include "device/stream.h"
-#include "planner/attention_memory.h"
+#include "planner/memory_model.h"
 
 namespace zoetrope::attention {
 namespace {

@@ -1,4 +1,4 @@
-// The in-process transport: posting, matching, copying, waiting. See world.h for who copies and why.
+// The in-process transport: posting, matching, copying, waiting. See world.h for which rank copies and why.
 #include "zoetrope/communicator.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ using trace::Clock;
 
 namespace {
 
-// Bytes copied between two looks at who else could help: above what copy_bytes() wants for its best path. 1, 2 and 4
-// MiB cannot be told apart in an all-to-all of 1 to 64 MB, nor can ten times the spins, or none.
+// Bytes copied between two checks whether another rank can help: above what copy_bytes() wants for its best path. 1, 2
+// and 4 MiB cannot be told apart in an all-to-all of 1 to 64 MB, nor can ten times the spins, or none.
 constexpr size_t kChunk = size_t{2} << 20;
 
 }  // namespace
@@ -189,7 +189,7 @@ bool Operation::copy_from(Lock& lock, Transfers& ready) {
   --transfer->copiers;
   transfer->copied += count;
   if (transfer->dropped) {
-    // Whoever dropped it waits for the copiers to leave.
+    // The rank that dropped it waits for the copiers.
     world_->wake(transfer->sender.world_rank);
     world_->wake(transfer->receiver.world_rank);
   } else if (transfer->copied == bytes) {
@@ -198,7 +198,7 @@ bool Operation::copy_from(Lock& lock, Transfers& ready) {
   return true;
 }
 
-// What is ready, until nothing is; the own receives first.
+// Copies what is ready until nothing is; its own receives first.
 void Operation::copy_ready(Lock& lock) {
   const Clock::time_point begin = Clock::now();
   bool copied = false;
@@ -329,7 +329,7 @@ class InprocCommunicator final : public Communicator {
     std::vector<int> members;
     for (const int member : mine.members) members.push_back(world_rank(member));
     const std::lock_guard lock(world_->mutex);
-    // Kept as long as its parent: a few hundred bytes a split, and no question of who is last to leave.
+    // Kept as long as its parent: a few hundred bytes a split, and no reference counting.
     std::shared_ptr<Group>& child = group_->children[{splits_++, color}];
     if (child == nullptr) child = std::make_shared<Group>(std::move(members));
     return make_communicator(world_, child, mine.rank, trace_);

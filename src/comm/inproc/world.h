@@ -1,18 +1,18 @@
-// The state that the ranks of one run share: who has posted what, and who copies it. Private to the in-process
-// transport; everybody else sees Communicator.
+// The shared state of the ranks of one run: what each has posted, and which rank copies it. Private to the in-process
+// transport.
 //
-// Who copies. Threads have no engine beside the cores that compute, so a byte costs the same core time whenever it is
-// moved; what can be saved is waiting. Therefore:
-//   - a receiver copies its own pieces, straight from the sender's memory: inside exchange() where the sender has
-//     posted already, otherwise in its wait(). So each rank pays for what it receives, and the data is fresh in its
+// Which rank copies: the cores that compute also copy, so that a byte costs the same core time whenever it is copied;
+// only waiting can be saved. Therefore:
+//   - a receiver copies its own pieces, straight from the sender's memory: inside exchange() if the sender has
+//     posted already, otherwise in its wait(). Each rank pays for what it receives, and the data is in its
 //     cache;
-//   - who waits helps: a rank in wait() also copies what it sends, in chunks of kChunk bytes, first come first
-//     served. So once both sides have posted nobody waits for a peer that computes, and two ranks that both wait share
-//     the work.
-// Lost: "whoever posts second copies everything at once", which makes the rank that is behind fall further behind.
+//   - waiting ranks help: a rank in wait() also copies what it sends, in chunks of kChunk bytes, first come first
+//     served. Once both sides have posted, no rank waits for a peer that computes, and two waiting ranks share the
+//     work.
+// Slower: the second rank to post copies everything at once, which delays the slower rank even more.
 //
-// One mutex a run guards all of it, held for bookkeeping and never for a copy: at kChunk bytes a lock, contention is
-// nothing that can be measured, and the rules above stay a page long.
+// One mutex per run guards all of it. It is locked for bookkeeping, never during a copy: with one lock per kChunk bytes
+// no contention can be measured, and the code stays short.
 #pragma once
 
 #include <atomic>
@@ -33,10 +33,10 @@ namespace zoetrope::comm::inproc {
 
 class Operation;
 
-// One piece on its way, from the first side's post to the last copied byte.
+// One piece in transit, from the first side's post to the last copied byte.
 struct Transfer {
   struct Side {
-    Operation* operation = nullptr;  // null before it posts, and after it is gone
+    Operation* operation = nullptr;  // null before it posts and after it is destroyed
     bool posted = false;
     size_t bytes = 0;
     int world_rank = 0;
@@ -47,10 +47,10 @@ struct Transfer {
   uint64_t number = 0;  // of the world's, for the trace
   const std::byte* source = nullptr;
   std::byte* destination = nullptr;
-  size_t claimed = 0;  // bytes that somebody copies or has copied
+  size_t claimed = 0;  // bytes that are being copied or have been
   size_t copied = 0;
   int copiers = 0;       // threads copying now
-  bool dropped = false;  // one side went away unfinished: nothing more is copied
+  bool dropped = false;  // one side was destroyed: nothing more is copied
 };
 
 // The members of one communicator and, for each (source, destination), the pieces that wait for their other side: all
@@ -70,7 +70,7 @@ struct Group {
 
 struct World {
   World(int ranks, const RankOptions& run_options);
-  // Marks the run as failed and wakes everybody. Only the first call counts.
+  // Marks the run as failed and wakes all ranks. Only the first call counts.
   void set_failed(int rank, std::string why);
   void wake(int rank);  // with the mutex held
 

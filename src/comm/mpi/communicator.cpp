@@ -119,7 +119,7 @@ class MpiCommunicator final : public Communicator {
 
   void post_local(const std::shared_ptr<Exchange>& exchange, size_t index) {
     const Piece& piece = exchange->pieces[index];
-    while (!local_.empty() && local_.front().first->cancelled) local_.pop_front();  // their buffers are gone
+    while (!local_.empty() && local_.front().first->cancelled) local_.pop_front();  // their buffers are freed
     const bool meets = !local_.empty() && local_.front().first->pieces[local_.front().second].sends != piece.sends;
     if (!meets) {
       local_.emplace_back(exchange, index);

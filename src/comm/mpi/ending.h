@@ -5,7 +5,7 @@
 //   reporter         → prints the first failure that reaches it, kStop to all
 //   kStop arrives    → pending and later waits of that rank throw, so its body ends
 //   a body ends      → kEnded to the collector (the reporter after a failure, otherwise rank 0)
-//   all have ended   → collector sends kRelease; everybody calls MPI_Finalize
+//   all have ended   → collector sends kRelease; all ranks call MPI_Finalize
 //   some do not end  → after kGrace seconds the reporter calls MPI_Abort, which ends stopped processes too
 #pragma once
 
@@ -41,12 +41,12 @@ class Ending {
   const int rank_;
   const int size_;
   double timeout_seconds_ = 300;
-  bool ended_ = false;     // the own body
-  bool stopped_ = false;   // the run has failed and everybody knows
-  bool reporter_ = false;  // the own process printed the failure
+  bool ended_ = false;     // this rank's body
+  bool stopped_ = false;   // the run has failed and all ranks know
+  bool reporter_ = false;  // this process printed the failure
   bool released_ = false;
   int collector_ = 0;
-  int candidate_ = 0;  // who is asked to report
+  int candidate_ = 0;  // the rank that is asked to report
   std::optional<std::string> unreported_;
   std::vector<bool> ended_ranks_;
   std::vector<Clock::time_point> heard_;

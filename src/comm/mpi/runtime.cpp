@@ -44,9 +44,9 @@ constexpr int kNapFraction = 8;
 constexpr auto kShortestNap = microseconds(20);
 constexpr auto kLongestNap = milliseconds(5);           // while the rank computes
 constexpr auto kLongestWaitingNap = microseconds(200);  // while it waits
-// While the rank waits and its core has nobody else to run: calls without a nap first.
+// While the rank waits and its core is otherwise idle: polls without sleeping first.
 constexpr int kEagerPolls = 100;
-// Without messages under way: control messages are looked for this often.
+// Without messages in transit: how often control messages are polled.
 constexpr auto kIdleSleep = milliseconds(20);
 
 std::string mpi_error(int code) {
@@ -74,7 +74,7 @@ void choose_fragments() {
 }
 
 // Open MPI copies between processes with process_vm_readv without asking whether this container allows it, and then
-// prints an error a message. Asked here, before it starts; whoever sets the variable keeps the last word.
+// prints an error a message. Asked here, before it starts; the user can override it by setting the variable.
 void choose_copy_mechanism() {
   constexpr const char* kMechanism = "OMPI_MCA_btl_vader_single_copy_mechanism";
   const char source = 1;
@@ -90,7 +90,7 @@ void choose_copy_mechanism() {
 // message in the connection, so that an exchange in both directions takes turns, now and then or throughout. Without
 // that way (put) the sender sends on by itself. Four hosts with links of 83 to 93 Mbit/s, U2 R2, for which 2.7 to 3.0 s
 // would fill the links: 3.4 s (median of six) so, 3.6 to 3.7 s asking for pieces of 128 KB; an all-to-all of 16 MB a
-// rank that would take 0.84 s took 1.66 s by default. Whoever sets the variable keeps the last word.
+// rank that would take 0.84 s took 1.66 s by default. The user can override it by setting the variable.
 void choose_tcp_protocol() {
   constexpr int kSend = 1, kInplace = 8, kNeedAck = 16, kNeedChecksum = 32, kHeterogeneousRdma = 256;  // btl.h
   constexpr int kWithoutPut = kSend | kInplace | kNeedAck | kNeedChecksum | kHeterogeneousRdma;
@@ -215,7 +215,7 @@ void Runtime::finalise() {
       // Sent eagerly: completes without the receiver. The last of them releases the others.
       MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
     }
-  // Data that nobody received after a failure is left to MPI_Finalize.
+  // Data that was not received after a failure is left to MPI_Finalize.
   if (owns_mpi_) {
     MPI_Finalize();
     return;

@@ -36,7 +36,7 @@ struct Piece {
   size_t bytes = 0;
   int peer = 0;  // world rank
   bool sends = false;
-  bool local = false;  // to or from the own rank: MPI does not see it
+  bool local = false;  // to or from this rank itself: without MPI
   bool done = false;
   uint64_t number = 0;  // of the messages that its communicator sends this way between the two ranks
 };
@@ -81,13 +81,13 @@ class Runtime {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int largest_tag() const { return largest_tag_; }
-  int64_t next_tag = 0;  // for communicators split off; the rank's own thread alone touches it
+  int64_t next_tag = 0;  // for communicators split off; only the rank's own thread uses it
 
   // Makes the messages of an exchange; throws Error where the run has failed.
   void submit(const std::shared_ptr<Exchange>& exchange);
   // Until the exchange is finished; throws Error when it failed, the run failed, or the deadline passed.
   void wait(Exchange& exchange, double timeout_seconds);
-  // The buffers are about to go away: takes back what has not arrived.
+  // The buffers are about to be freed: cancels what has not arrived.
   void cancel(const std::shared_ptr<Exchange>& exchange);
 
   // A local piece has been copied.
@@ -98,7 +98,7 @@ class Runtime {
   // The end of a run, see run_mpi.cpp. Reports `failure` unless it is empty; returns when all ranks have ended: whether
   // all went well.
   bool end_run(const std::string& failure, double timeout_seconds);
-  // Ends MPI, or where it is the program's own what was made of it here, and the progress thread; collective.
+  // Ends MPI (or frees what was created here, if the program initialised it) and the progress thread; collective.
   void finish();
   bool finishing();  // finish() was called
 

@@ -2,8 +2,9 @@
 
 #include <cmath>
 
+#include "base/hash.h"
 #include "base/index_range.h"
-#include "base/split_mix.h"
+#include "base/hash.h"
 #include "kernels/testing.h"
 #include "tensor/half.h"
 

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
-#include "base/cache_folder.h"
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/input_file.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/tile_size.h"
@@ -72,9 +72,7 @@ nlohmann::json to_json(const TileEntry& entry) {
 
 void make_folder(const std::filesystem::path& file) {
   if (file.empty()) fail("tile sizes cannot be remembered: neither XDG_CACHE_HOME nor HOME names a folder");
-  std::error_code error;
-  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), error);
-  if (error) fail("{}: cannot make this folder for tile sizes: {}", file.parent_path().string(), error.message());
+  make_parent_folders(file);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "io/checkpoint.h"
+#include "io/formula_testing.h"
 #include "models/encoders/tensor_tables.h"
 
 namespace zoetrope::wan {

@@ -13,6 +13,7 @@
 #include "zoetrope/communicator.h"
 
 #include "attention/plan.h"
+#include "io/formula_testing.h"
 #include "io/weights.h"
 #include "models/testing/golden.h"
 #include "models/wan/transformer/transformer.h"

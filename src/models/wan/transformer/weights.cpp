@@ -43,19 +43,19 @@ class Reader {
     packed.layout = kernels::packed_layout(packed.dtype);
     packed.n = shape[0] * static_cast<int64_t>(specs.size());
     packed.k = shape.size() / shape[0];
-    io::DerivedForm form;
+    io::PackedWeight weight;
     for (const io::TensorSpec* spec : specs) {
-      form.names.push_back(spec->name);
-      form.shapes.push_back(spec->shape);
+      weight.names.push_back(spec->name);
+      weight.shapes.push_back(spec->shape);
     }
-    form.form = kernels::packed_layout_name(packed);
-    form.bytes = kernels::packed_bytes(packed);
-    form.make = [packed](std::span<const TensorView> stored, std::byte* out) {
+    weight.layout = kernels::packed_layout_name(packed);
+    weight.bytes = kernels::packed_bytes(packed);
+    weight.pack = [packed](std::span<const TensorView> stored, std::byte* out) {
       std::vector<TensorView> matrices;
       for (const TensorView& one : stored) matrices.push_back(one.reshape({one.extent(0), packed.k}));
       kernels::pack(matrices, packed, out);
     };
-    loader_.add(std::move(form), [&to, packed](const std::byte* at) {
+    loader_.add(std::move(weight), [&to, packed](const std::byte* at) {
       to.weight = packed;
       to.weight.data = at;
     });

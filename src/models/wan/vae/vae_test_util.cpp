@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/split_mix.h"
+#include "base/hash.h"
 #include "io/random_weights.h"
 #include "models/wan/tensor_tables.h"
 

@@ -1,4 +1,4 @@
-#include "base/made_folder.h"
+#include "base/folders.h"
 
 #include <gtest/gtest.h>
 

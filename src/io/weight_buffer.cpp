@@ -1,4 +1,4 @@
-#include "io/form_block.h"
+#include "io/weight_buffer.h"
 
 #include <sys/mman.h>
 
@@ -12,9 +12,9 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-class AnonymousBlock final : public FormBlock {
+class AnonymousBuffer final : public WeightBuffer {
  public:
-  explicit AnonymousBlock(size_t bytes) : bytes_(bytes) {
+  explicit AnonymousBuffer(size_t bytes) : bytes_(bytes) {
     if (bytes_ == 0) return;
     if (bytes_ >= kHugePage) bytes_ += kHugePage;  // to begin at a huge page
     void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -25,9 +25,9 @@ class AnonymousBlock final : public FormBlock {
     data_ += round_up(address, int64_t{kHugePage}) - address;
     ::madvise(data_, bytes, MADV_HUGEPAGE);  // small pages where the system has no others
   }
-  AnonymousBlock(const AnonymousBlock&) = delete;
-  AnonymousBlock& operator=(const AnonymousBlock&) = delete;
-  ~AnonymousBlock() override {
+  AnonymousBuffer(const AnonymousBuffer&) = delete;
+  AnonymousBuffer& operator=(const AnonymousBuffer&) = delete;
+  ~AnonymousBuffer() override {
     if (mapped_ != nullptr) ::munmap(mapped_, bytes_);
   }
   std::byte* data() const override { return data_; }
@@ -39,6 +39,6 @@ class AnonymousBlock final : public FormBlock {
 
 }  // namespace
 
-std::unique_ptr<FormBlock> FormBlock::anonymous(size_t bytes) { return std::make_unique<AnonymousBlock>(bytes); }
+std::unique_ptr<WeightBuffer> WeightBuffer::anonymous(size_t bytes) { return std::make_unique<AnonymousBuffer>(bytes); }
 
 }  // namespace zoetrope::io

@@ -1,0 +1,52 @@
+#include "base/folders.h"
+
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace zoetrope {
+
+namespace fs = std::filesystem;
+
+MadeFolder::MadeFolder(fs::path path) {
+  std::error_code error;
+  const bool made = fs::create_directory(path, error);
+  if (error || !fs::is_directory(path)) {
+    fail("{}: this folder cannot be made: {}", path.string(), error ? error.message() : "a file has its name");
+  }
+  if (!made) return;
+  unfinished_ = UnfinishedPath(path.string(), UnfinishedPath::Kind::kFolder);
+  made_ = std::move(path);
+}
+
+// A folder that is not empty stays, also when a signal ends the program.
+MadeFolder::~MadeFolder() {
+  std::error_code ignored;
+  if (!made_.empty()) fs::remove(made_, ignored);
+}
+
+fs::path in_user_cache(const std::string& file) {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return fs::path(value == nullptr ? "" : value);
+  };
+  // A relative $XDG_CACHE_HOME is to be ignored, says the base directory specification.
+  fs::path folder = variable("XDG_CACHE_HOME");
+  if (!folder.is_absolute()) {
+    folder = variable("HOME");
+    if (!folder.is_absolute()) return {};
+    folder /= ".cache";
+  }
+  return folder / "zoetrope" / file;
+}
+
+void make_parent_folders(const fs::path& file) {
+  if (!file.has_parent_path()) return;
+  std::error_code error;
+  fs::create_directories(file.parent_path(), error);
+  if (error) fail("{}: cannot make this folder: {}", file.parent_path().string(), error.message());
+}
+
+}  // namespace zoetrope
