@@ -336,13 +336,13 @@ OptionSet describe(AttentionSettings& settings) {
       .text("strategies", settings.strategies,
             "flash, ring, ulysses, ulysses_ring, ulysses_ring_fixed_max, ulysses_ring_two_way, ulysses_ring_open")
       .text("batch", settings.batch, "batch sizes")
-      .integer("tokens", settings.tokens, {1, int64_t{1} << 22}, "S, of the whole sequence")
+      .integer("tokens", settings.tokens, {1, int64_t{1} << 22}, "S, tokens of the whole sequence")
       .integer("heads", settings.heads, {1, 1024}, "H")
       .integer("head_dim", settings.head_dim, {1, 1024}, "D")
-      .dtype("dtype", settings.dtype, "of q, k, v and o")
+      .dtype("dtype", settings.dtype, "dtype of q, k, v and o")
       .integer("ranks", settings.ranks, {1, kMostRanks},
                "number of ranks, each a thread; under mpirun always its ranks")
-      .integer("threads", settings.threads, {1, kMostThreads}, "of each rank")
+      .integer("threads", settings.threads, {1, kMostThreads}, "compute threads per rank")
       .text("kernel", settings.kernel,
             "a flash-attention implementation by name; unset: the fastest that supports the problem")
       .integer("repeat", settings.repeat, {1, 10000}, "timed repeats")

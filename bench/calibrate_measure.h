@@ -63,8 +63,7 @@ struct HostReaders {
 // Bytes per second of files that become packed matrices, of the slowest host. From the page cache.
 Measured measure_host_read(CalibrationRank& rank, const HostReaders& readers);
 
-// ---- links: what ranks send to each other while all of them send
-// -----------------------------------------------------
+// ---- links: what ranks send to each other while all of them send ----------------------------------------------------
 
 // Hosts with equal numbers of consecutive ranks.
 struct HostLayout {

@@ -255,7 +255,7 @@ OptionSet describe(CommSettings& settings) {
   options.text("ranks", settings.ranks, "numbers of ranks, each a thread; under mpirun always its ranks")
       .text("sizes", settings.sizes, "bytes of each rank (K, M, G: powers of 1024)")
       .integer("repeat", settings.repeat, {1, 10000}, "timed repeats, of at least 20 ms each")
-      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds any wait for another rank may last");
+      .number("comm_timeout", settings.comm_timeout, {0.01, 1e7}, "seconds that any wait for another rank may last");
   return options;
 }
 

@@ -41,7 +41,7 @@ OptionSet describe(PeakSettings& settings) {
   options
       .text("threads", settings.threads, "thread counts, each measured alone; 'all' is all that this process may use")
       .text("sizes", settings.sizes, "bytes that each thread copies at once (K, M, G: powers of 1024)")
-      .number("seconds", settings.seconds, {0.001, 60}, "per figure, in five windows");
+      .number("seconds", settings.seconds, {0.001, 60}, "duration per figure, in five windows");
   return options;
 }
 

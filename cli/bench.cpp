@@ -245,11 +245,11 @@ std::string help() {
   Output output;
   OptionSet common;
   output.describe(common);
-  return text +
-         fmt::format(
-             "bench all: every mode but model, vae, text, load and shared into one report; their keys with the mode in "
-             "front (kernel.shapes=small)\n\nEvery mode takes:\n{}",
-             common.help());
+  return text + fmt::format(
+                    "bench all: every mode except model, vae, text, load and shared in one report; keys are prefixed "
+                    "with the mode"
+                    " (kernel.shapes=small)\n\nEvery mode takes:\n{}",
+                    common.help());
 }
 
 }  // namespace

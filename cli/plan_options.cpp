@@ -38,7 +38,7 @@ OptionSet describe(PlanOptions& o, Words& w) {
       .choice("objective", w.objective, {"latency", "throughput", "cost"},
               "what to optimize: the time of one video on all ranks, videos per hour, or the price per video")
       .number("price", o.price, {1e-9, 1e9},
-              "per device and hour, in any currency; unset: the profile's price_per_hour, if it has one")
+              "price per device and hour, in any currency; unset: the profile's price_per_hour, if it has one")
       .integer("ranks_per_process", w.ranks_per_process, {1, kMostRanks},
                "ranks that share a process and its weights; unset: 1 on accelerators, all of a host on CPUs")
       .text("json", o.json, "file for all candidates")
@@ -147,7 +147,7 @@ std::string plan_help() {
   return fmt::format(
       "MODEL is a checkpoint folder, a folder with only its configs, or a name of configs/; no weights are read. Keys "
       "of\ngenerate say what is planned (height, width, num_frames, num_inference_steps, guidance_scale, dtype, "
-      "vae_dtype,\nvae_tiling, memory_limit in GB of a device) and what is fixed (attention, ulysses_shards, "
+      "vae_dtype,\nvae_tiling, memory_limit in GB per device) and what is fixed (attention, ulysses_shards, "
       "ulysses_attention_chunks,\nring_direction, softmax, flash_block_sizes, data_parallelism, context_parallelism, "
       "vae_parallel); so do LoRA files,\nthe step cache, and pictures and videos. Keys that change "
       "neither memory nor time are refused.\nKeys of plan:\n{}"

@@ -37,16 +37,20 @@ void show_progress(const std::string& text) {
   replace_last_line(text);
 }
 
-Progress::Progress(std::string title, std::string unit)
-    : title_(std::move(title)),
-      unit_(std::move(unit)),
-      begin_(trace::Clock::now()),
-      last_(begin_),
-      terminal_(isatty(STDERR_FILENO) != 0) {}
+ProgressBar::ProgressBar(std::string title)
+    : title_(std::move(title)), begin_(trace::Clock::now()), last_(begin_), terminal_(isatty(STDERR_FILENO) != 0) {}
 
-Progress::~Progress() {
+ProgressBar::~ProgressBar() {
   if (open_) print_error("\n");
 }
+
+void ProgressBar::draw(double share, const std::string& text) {
+  replace_last_line(fmt::format("{} [{}] {}", title_, bar_text(share), text));
+  last_ = trace::Clock::now();
+  open_ = true;
+}
+
+Progress::Progress(std::string title, std::string unit) : ProgressBar(std::move(title)), unit_(std::move(unit)) {}
 
 std::string Progress::rate(double done) const {
   if (done <= 0) return "";
@@ -55,19 +59,16 @@ std::string Progress::rate(double done) const {
                      duration_text(per_unit * (static_cast<double>(total_) - done)));
 }
 
-void Progress::draw(double done, const std::string& part) {
-  replace_last_line(fmt::format("{} [{}] {}/{}{}  {}", title_,
-                                bar_text(total_ > 0 ? done / static_cast<double>(total_) : 1), done_, total_, part,
-                                rate(done)));
-  last_ = trace::Clock::now();
-  open_ = true;
+void Progress::draw_units(double done, const std::string& part) {
+  draw(total_ > 0 ? done / static_cast<double>(total_) : 1,
+       fmt::format("{}/{}{}  {}", done_, total_, part, rate(done)));
 }
 
 void Progress::update(int64_t done, int64_t total) {
   done_ = done;
   total_ = total;
   if (terminal_) {
-    draw(static_cast<double>(done), "");
+    draw_units(static_cast<double>(done), "");
   } else if (done == 0) {
     return;
   } else {
@@ -86,20 +87,13 @@ void Progress::update_part(const char* part, int64_t done, int64_t total) {
     // The first is drawn immediately.
     const bool first = done_ == 0 && done == 1;
     if (!first && since < kBetweenBars) return;
-    draw(reached, fmt::format(", {} {}/{}", part, done, total));
+    draw_units(reached, fmt::format(", {} {}/{}", part, done, total));
   } else {
     if (since < kBetweenPartLines) return;
     last_ = trace::Clock::now();
     print_error("{}: in {} {} of {}, {} {} of {}, {}\n", title_, unit_, done_ + 1, total_, part, done, total,
                 rate(reached));
   }
-}
-
-BytesProgress::BytesProgress(std::string title)
-    : title_(std::move(title)), begin_(trace::Clock::now()), last_(begin_), terminal_(isatty(STDERR_FILENO) != 0) {}
-
-BytesProgress::~BytesProgress() {
-  if (open_) print_error("\n");
 }
 
 void BytesProgress::update(int64_t done, int64_t total) {
@@ -111,9 +105,7 @@ void BytesProgress::update(int64_t done, int64_t total) {
   ended_ = done == total;
   if (terminal_) {
     if (open_ && !ended_ && trace::seconds_since(last_) < kBetweenBars) return;
-    last_ = trace::Clock::now();
-    replace_last_line(fmt::format("{} [{}] {}", title_, bar_text(share_of(done, total)), text));
-    open_ = true;
+    draw(share_of(done, total), text);
   } else if (ended_ || trace::seconds_since(last_) > kBetweenLines) {
     last_ = trace::Clock::now();
     print_error("{}: {}\n", title_, text);

@@ -1,5 +1,5 @@
-"""The part that runs inside the namespaces (run.py starts it): builds each layout, measures, calibrates, and hands the
-results up as one JSON line on a file descriptor. Prints what it does as it goes.
+"""The part that runs inside the namespaces (run.py starts it): builds each layout, calibrates, measures, and returns the
+results as one JSON line on a file descriptor. Prints its progress.
 
     inside.py FOLDER RESULT_FD      with the options as JSON on standard input"""
 import dataclasses
@@ -14,22 +14,22 @@ import matrix  # noqa: E402
 import traffic  # noqa: E402
 from cluster import KEEPER, Cluster, ClusterError, Pace, call, measure_pace  # noqa: E402
 
-CHECK_SHAPE = "1x2048x4x64"  # of the two runs that show which way messages go: small, but megabytes of keys
+CHECK_SHAPE = "1x2048x4x64"  # of the two runs that check the path of messages: small, but megabytes of keys
 # Headers and acknowledgements on top of what the ranks send; of a run that sends nothing, start and end of the job.
 OVERHEAD, START_BYTES = 0.06, 1 << 20
-# Runs of the program below 0.02 s are done several times in a repeat, and then nobody knows how many messages there were.
+# The program repeats runs shorter than 0.02 s within a repeat, and then the number of messages is unknown.
 SHORTEST = 0.04
-# Of the core that a device can have, it is so much at the core's pace when a run begins, and may get so much where the
-# core has become slower. The rest is the network's.
+# Of the share of a core that is available to a device: its speed at the start of the run, and the most that it may get
+# where the core has become slower. The rest is for the network.
 DEVICE_SHARE, MOST_SHARE = 0.5, 0.9
-LAUNCH_SECONDS = 60  # that a job may take besides computing, on a busy machine
+LAUNCH_SECONDS = 60  # overhead of a job on a busy machine, at most
 CALIBRATE_SECONDS = 600
-# Of calibrate's windows: many periods of the control groups, as a window that begins with a fresh share has up to one
-# period's share too much, and several looks at the core's pace.
+# Of calibrate's windows: many periods of the control groups, because a window may contain up to one period's share too
+# much, and several measurements of the core's pace.
 WINDOW_SECONDS = 0.15
-PATIENCE = 20        # times what a cell should take, before it is given up
-# Of the time of a measurement, in which the host was in the way of its devices: with more it is made again, and of all
-# tries the least disturbed counts.
+PATIENCE = 20        # timeout of a cell, in multiples of its expected time
+# The share of a measurement's time that the host may disturb: with more it is repeated, and the least disturbed try
+# counts.
 DISTURBED = 0.25
 
 
@@ -38,7 +38,7 @@ def say(text=""):
 
 
 def mount_private(folder):
-    """What Open MPI leaves in files is gone with the namespace, and its hosts have names."""
+    """Puts Open MPI's files where they disappear with the namespace, and gives the hosts names."""
     call("mount", "-t", "tmpfs", "tmpfs", folder)
     hosts = pathlib.Path(folder) / "etc_hosts"
     hosts.write_text("127.0.0.1 localhost\n10.77.0.254 head\n" +

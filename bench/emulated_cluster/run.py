@@ -5,10 +5,10 @@ every Ulysses x ring measured and compared with what the planner predicts from a
     bench/emulated_cluster/run.py [key=value…]          --help lists the keys
     bench/emulated_cluster/run.py clean                 only removes what killed runs have left
 
-Needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN), iproute2, util-linux, Open MPI 4, and a kernel with veth, bridge and tbf; says
-in one sentence which of them is missing. Nothing of it outlives the run: all processes are in a PID namespace that ends
-with this program, even where that is killed, and namespaces and links end with the processes. What a killed run can
-leave, an empty folder and empty control groups, the next one finds and removes; so does the word `clean`."""
+Needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN), iproute2, util-linux, Open MPI 4, and a kernel with veth, bridge and tbf; reports
+in one sentence which of them is missing. Nothing outlives the run: all processes are in a PID namespace that ends with
+this program, even if it is killed, and namespaces and links end with the processes. A killed run can leave an empty folder
+and empty control groups; the next run, or the word `clean`, removes them."""
 import contextlib
 import ctypes
 import dataclasses
@@ -34,8 +34,8 @@ CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 PR_SET_PDEATHSIG = 1
 PROBE = ("ip link add probe0 type veth peer name probe1 && ip link add probe2 type bridge && "
          "tc qdisc add dev probe0 root tbf rate 1mbit burst 10kb limit 10kb")
-PROBE_PREFIX = "zoetrope_probe_"  # of a control group: none that leftovers are looked for by
-PATIENCE = 15.0  # seconds for the kernel to take processes away
+PROBE_PREFIX = "zoetrope_probe_"  # of a control group; not a prefix of leftovers
+PATIENCE = 15.0  # seconds for the kernel to end processes
 
 
 class Refusal(Exception):
@@ -51,7 +51,7 @@ def check_rights(options, plan):
         raise Refusal(f"program={options.program}: no program is there; build zoetrope_program or name another")
     keeper = pathlib.Path(options.program).parent / cluster.KEEPER
     if plan.core_share is not None and not os.access(keeper, os.X_OK):
-        raise Refusal(f"program={options.program}: {cluster.KEEPER}, which keeps devices to their pace, is not beside it; "
+        raise Refusal(f"program={options.program}: {cluster.KEEPER}, which keeps devices at their pace, is not in its folder; "
                       f"build {cluster.KEEPER}, or measure without (core_share=none)")
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:

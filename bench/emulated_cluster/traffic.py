@@ -1,6 +1,6 @@
-"""Which bytes each host's link carries in one attention, from the same rules by which the program shares out tokens and
-heads (src/schedule/shards.h, exchange.h, ring.h). Held against the links' counters, to show that messages between hosts
-took the link and messages within a host did not. Prices nothing: predictions come from the program."""
+"""The bytes that each host's link carries in one attention, from the rules by which the program divides tokens and heads
+(src/parallel/shards.h, exchange.h, ring.h). Compared with the links' counters, to show that messages between hosts took
+the link and messages within a host did not."""
 import dataclasses
 
 

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kBandRows = 8;
 constexpr int64_t kStripFloats = 12288;  // columns × channels
 // Weights of a block that are used for one tile before the next: with more frames at once fewer sums go through memory,
-// too many do not fit the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB a
+// too many do not fit the cache (27 taps: 96 channels 498 kB at once, 192 channels 332 kB and 384 channels 663 kB per
 // frame).
 constexpr int64_t kWeightBytes = 600 << 10;
 // With AMX items are smaller, so that the data of the next one fits the cache, too: one tile wide from 256 channels on.
@@ -180,7 +180,7 @@ struct DirectConvolution::Sums {
 struct DirectConvolution::Plan {
   std::span<const TensorView> inputs;
   const FrameConvOutput& out;
-  const float* gamma = nullptr;        // zeros behind
+  const float* gamma = nullptr;        // padded with zeros
   const std::byte* weights = nullptr;  // as tiles read them
   int64_t first_frame = 0;             // those before are empty
   int64_t height = 0, width = 0;

@@ -21,8 +21,7 @@ const DType kDtypes[] = {DType::kF32, DType::kBF16};
 // errors add as √8 u; statistics add one u each. A bf16 result is rounded once more.
 double tolerance(DType out) { return 5 * test::kUnitF32 + (out == DType::kBF16 ? test::kUnitBF16 : 0); }
 
-// ---- layer_norm
-// ------------------------------------------------------------------------------------------------------
+// ---- layer_norm -----------------------------------------------------------------------------------------------------
 
 struct LayerNormParts {
   bool affine = true;
@@ -172,8 +171,7 @@ TEST(LayerNorm, PerturbedResultFailsAndRefusals) {
   EXPECT_NE(error_of([&] { layer_norm(stream, a); }).find("contiguous"), std::string::npos);
 }
 
-// ---- rms_norm_rope
-// ---------------------------------------------------------------------------------------------------
+// ---- rms_norm_rope --------------------------------------------------------------------------------------------------
 
 // x as the fused projection leaves it: [B, S, 3, H, D] with q, k, v side by side; here k.
 struct RopeNormSteps {
@@ -365,8 +363,7 @@ TEST(RmsNormRope, Refusals) {
             "rms_norm_rope: there is no implementation 'neon'; there are: avx2, reference");
 }
 
-// ---- rms_norm
-// --------------------------------------------------------------------------------------------------------
+// ---- rms_norm -------------------------------------------------------------------------------------------------------
 
 TEST(RmsNorm, WidthsAndDtypes) {
   for (int64_t d : {1, 7, 8, 9, 63, 64, 257, 4096}) {
