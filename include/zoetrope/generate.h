@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "zoetrope/api.h"
 #include "zoetrope/attention.h"
 #include "zoetrope/tensor.h"
 
@@ -158,10 +159,10 @@ struct GenerateResult {
 // Runs over options.ranks threads of this process, or as this process' rank of an MPI job when started by mpirun.
 // Throws Error with one sentence for everything a user can mend. MPI is left running, for further calls: end it with
 // comm::finish_mpi(), or run TextToVideo inside comm::run_mpi(), which also ends all ranks when one fails.
-GenerateResult generate(const GenerateOptions& options, const GenerateCallbacks& callbacks = {});
+ZOETROPE_API GenerateResult generate(const GenerateOptions& options, const GenerateCallbacks& callbacks = {});
 
 // The part of one rank, for programs that bring their own communicator. Collective over `world`.
-class TextToVideo {
+class ZOETROPE_API TextToVideo {
  public:
   // Reads and checks configuration, names, shapes and options; reads no weights, allocates nothing large. Shared by the
   // ranks of a process: weights are mapped and converted once.

@@ -5,5 +5,7 @@
 #include "zoetrope/communicator.h"
 #include "zoetrope/error.h"
 #include "zoetrope/generate.h"
+#include "zoetrope/mpi.h"
 #include "zoetrope/tensor.h"
+#include "zoetrope/trace.h"
 #include "zoetrope/version.h"
