@@ -4,6 +4,8 @@
 #include <cstring>
 #include <map>
 
+#include "zoetrope/tensor.h"
+
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/peak.h"

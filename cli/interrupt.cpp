@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "zoetrope/communicator.h"
+#include "zoetrope/mpi.h"
 
 #include "base/unfinished_files.h"
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "zoetrope/mpi.h"
 #include "zoetrope/version.h"
 
 #include "base/error.h"

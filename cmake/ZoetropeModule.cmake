@@ -1,7 +1,8 @@
 # zoetrope_module(NAME SOURCES … [TESTS …] [DEPENDS modules…] [LIBRARIES …] [TEST_LIBRARIES …])
 #
 # A module is a folder, a static library `zoetrope_NAME` and a test program `NAME_test`. DEPENDS names the modules it
-# may include; LIBRARIES are third-party and stay private to the module.
+# may include; LIBRARIES are third-party and stay private to the module. Symbols are hidden unless a public header marks
+# them (zoetrope/api.h), so that an installed library that holds the module exports nothing else.
 function(zoetrope_module name)
   cmake_parse_arguments(MODULE "" "" "SOURCES;TESTS;DEPENDS;LIBRARIES;TEST_LIBRARIES" ${ARGN})
   set(target zoetrope_${name})
@@ -11,8 +12,9 @@ function(zoetrope_module name)
     list(TRANSFORM MODULE_DEPENDS PREPEND zoetrope_)
   endif()
   target_link_libraries(${target} PUBLIC ${MODULE_DEPENDS} PRIVATE zoetrope_flags ${MODULE_LIBRARIES})
-  set_property(GLOBAL APPEND PROPERTY ZOETROPE_MODULES ${target})
-  set_property(GLOBAL APPEND PROPERTY ZOETROPE_LIBRARIES ${MODULE_LIBRARIES})
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+                                             ZOETROPE_LIBRARIES "${MODULE_LIBRARIES}")
+  set_property(GLOBAL APPEND PROPERTY ZOETROPE_MODULES ${name})
   if(BUILD_TESTING AND MODULE_TESTS)
     zoetrope_test(${name}_test SOURCES ${MODULE_TESTS} LIBRARIES ${target} ${MODULE_TEST_LIBRARIES})
   endif()

@@ -5,7 +5,9 @@
 // Rank 0 keeps out of it where there are more than two ranks, as a program's reader or writer might; the others hold
 // the sequence in shards. Every rank checks its rows against attention computed alone.
 #include <mpi.h>
-#include <zoetrope/zoetrope.h>
+#include <zoetrope/attention.h>
+#include <zoetrope/error.h>
+#include <zoetrope/mpi.h>
 
 #include <cmath>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // Ring attention over four ranks that are threads of this program: every rank owns a quarter of the sequence, K and V
 // blocks go round, and the result is what one rank computes alone.
-#include <zoetrope/zoetrope.h>
+#include <zoetrope/attention.h>
 
 #include <cmath>
 #include <cstdio>

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "zoetrope/api.h"
 #include "zoetrope/communicator.h"
 #include "zoetrope/context_layout.h"
 #include "zoetrope/head_slot.h"
@@ -84,8 +85,8 @@ struct StrategyOptions {
 
 // A name sets its fields; the result does not depend on the machine. Throws Error for an unknown name (with the
 // nearest), an illegal value (with the legal ones), and a key that contradicts the name.
-Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
-std::vector<std::string> strategy_names();
+ZOETROPE_API Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
+ZOETROPE_API std::vector<std::string> strategy_names();
 
 // Masks are in global positions and the same on every rank.
 struct Mask {
@@ -116,9 +117,9 @@ struct Counters {
 };
 
 // A planned attention of one rank. plan() makes it; calls are collective over the context ranks.
-class ContextAttention {
+class ZOETROPE_API ContextAttention {
  public:
-  struct Impl;  // the engine; only the library defines it
+  struct ZOETROPE_PRIVATE Impl;  // the engine; only the library defines it
   ~ContextAttention();
   ContextAttention(ContextAttention&&) noexcept;
 
@@ -150,7 +151,7 @@ class ContextAttention {
   size_t workspace_bytes() const;  // allocated by plan(), kernel state included
 
  private:
-  explicit ContextAttention(std::unique_ptr<Impl> impl);
+  ZOETROPE_PRIVATE explicit ContextAttention(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
@@ -158,6 +159,7 @@ class ContextAttention {
 // problem and strategy, and ranks that disagree are refused. Throws Error with the legal values where something is not
 // possible. `context` (its ranks are the context ranks) must outlive the attention, which computes on `threads` threads
 // of its own.
-ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, int threads);
+ZOETROPE_API ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context,
+                                   int threads);
 
 }  // namespace zoetrope::attention

@@ -1,22 +1,19 @@
-// Ranks and the messages between them. One program text runs on every transport: ranks as threads of this process
-// (run_ranks) or as MPI processes (mpi_world). A communicator moves bytes; it knows no tensors and no heads.
+// Ranks and the messages between them. The same program runs on every transport: ranks as threads of this process
+// (run_ranks), as MPI processes (zoetrope/mpi.h), or over a Communicator that a program implements itself. A
+// communicator moves bytes; it knows no tensors and no heads.
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "zoetrope/tensor.h"
-
-namespace zoetrope::trace {
-class Trace;
-}
+#include "zoetrope/api.h"
+#include "zoetrope/trace.h"
 
 namespace zoetrope::comm {
 
@@ -36,7 +33,7 @@ struct Counters {
 
 // A posted operation. Must be waited for before its buffers are touched again (sent data: not changed; received: not
 // read).
-class [[nodiscard]] Work {
+class [[nodiscard]] ZOETROPE_API Work {
  public:
   class Operation {
    public:
@@ -58,7 +55,7 @@ class [[nodiscard]] Work {
   std::unique_ptr<Operation> operation_;
 };
 
-class Communicator {
+class ZOETROPE_API Communicator {
  public:
   virtual ~Communicator() = default;
 
@@ -76,7 +73,7 @@ class Communicator {
   // Ranks of equal color form a new communicator, ordered by key, then by rank. Collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
-  // Of this communicator alone: those split from it count for themselves.
+  // Counts this communicator alone: those split from it have counters of their own.
   virtual Counters counters() const = 0;
   virtual void reset_counters() = 0;
 
@@ -98,8 +95,6 @@ class Communicator {
   double all_reduce_sum(double value);  // in rank order: the same bits on every rank
 };
 
-// ---- ranks are threads ----
-
 struct RankOptions {
   double timeout_seconds = 300;   // of any one wait
   trace::Trace* trace = nullptr;  // records waits and transfers
@@ -108,29 +103,6 @@ struct RankOptions {
 // Runs body(communicator) on n threads and returns when all have ended. When a body throws, every other rank's pending
 // and later waits throw too, and the first failure is rethrown here. A thread cannot be killed: where one has not
 // returned timeout_seconds (at least 5) after the first failure, the error is printed and the process exits with 1.
-void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options = {});
-
-// ---- ranks are MPI processes ----
-
-// True where this process was started by mpirun/srun with a world of its own (environment only; starts nothing).
-bool launched_by_mpi();
-bool mpi_available();  // built with MPI
-
-// Initialises MPI on first use; finalised by finish_mpi(). Collective. Throws Error without MPI and after finish_mpi().
-std::unique_ptr<Communicator> mpi_world(const RankOptions& options = {});
-// The ranks of an MPI communicator of the program's own, numbered as there. `mpi_comm` points to its MPI_Comm handle,
-// which may be freed afterwards: messages travel on another. The program has initialised MPI with MPI_THREAD_MULTIPLE
-// and calls finish_mpi() before MPI_Finalize(). Collective over that communicator; where it is the first use of MPI
-// here, over MPI_COMM_WORLD: ranks that have nothing to wrap call start_mpi(). Throws Error for what is not an
-// intracommunicator of processes of MPI_COMM_WORLD, without MPI and after finish_mpi().
-std::unique_ptr<Communicator> wrap_mpi(const void* mpi_comm, const RankOptions& options = {});
-// The first use of MPI and nothing else: this rank's part in a wrap_mpi() of others. Does nothing later. Throws Error
-// as mpi_world() does.
-void start_mpi();
-void finish_mpi();  // collective; after the last use of MPI in this process; does nothing where MPI was not used
-
-// Runs body on this process' rank of the MPI world. An Error on any rank ends all ranks with that error printed once on
-// standard error and a non-zero exit code, which is returned (0 when all went well).
-int run_mpi(const std::function<void(Communicator&)>& body, const RankOptions& options = {});
+ZOETROPE_API void run_ranks(int n, const std::function<void(Communicator&)>& body, const RankOptions& options = {});
 
 }  // namespace zoetrope::comm

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "zoetrope/api.h"
+
 namespace zoetrope::parallel {
 
 enum class Direction : uint8_t {
@@ -19,8 +21,8 @@ inline constexpr Direction kDirections[] = {Direction::kForward, Direction::kTwo
 enum class Softmax : uint8_t { kOnline, kFixedMax };
 inline constexpr Softmax kSoftmaxes[] = {Softmax::kOnline, Softmax::kFixedMax};
 
-const char* direction_name(Direction direction);  // as the keys ring_direction and softmax spell them
-const char* softmax_name(Softmax softmax);
+ZOETROPE_API const char* direction_name(Direction direction);  // as the keys ring_direction and softmax spell them
+ZOETROPE_API const char* softmax_name(Softmax softmax);
 
 struct ContextLayout {
   int ulysses = 1;  // U
@@ -33,7 +35,7 @@ struct ContextLayout {
   constexpr int ring_index(int rank) const { return rank / ulysses; }
   constexpr int ulysses_index(int rank) const { return rank % ulysses; }
   constexpr int rank_of(int ring_index, int ulysses_index) const { return ring_index * ulysses + ulysses_index; }
-  // The same of a rank that has the whole sequence.
+  // The layout of one rank that has the whole sequence.
   constexpr ContextLayout alone() const { return {1, 1, Direction::kForward, head_chunks}; }
   // Calls body(name, value) for each setting.
   template <typename Body>
@@ -46,7 +48,7 @@ struct ContextLayout {
   friend constexpr bool operator==(const ContextLayout&, const ContextLayout&) = default;
 };
 
-// What a caller fixes of a ContextLayout.
+// A ContextLayout of which a caller may leave fields open.
 struct ContextRequest {
   std::optional<int> ulysses{};  // unset: P / ring, or where that is unset too the largest divisor of P that is ≤ H
   std::optional<int> ring{};     // unset: P / ulysses

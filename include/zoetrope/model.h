@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "zoetrope/api.h"
 #include "zoetrope/attention.h"
 #include "zoetrope/sampling.h"
 #include "zoetrope/tensor.h"
@@ -186,7 +187,7 @@ struct Video {
 
 // Every function throws Error, with one sentence, for everything that a user can mend. An Error leaves the Model as it
 // was: the next request may follow.
-class Model {
+class ZOETROPE_API Model {
  public:
   // Reads and checks configs, names and shapes of all tensors, and the tokenizer; reads no weights.
   static Model open(const std::filesystem::path& folder, const ModelOptions& options = {});
@@ -210,8 +211,8 @@ class Model {
   void release_weights();
 
  private:
-  struct Impl;
-  explicit Model(std::unique_ptr<Impl> impl);
+  struct ZOETROPE_PRIVATE Impl;
+  ZOETROPE_PRIVATE explicit Model(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -8,15 +8,17 @@
 #include <memory>
 #include <string>
 
+#include "zoetrope/api.h"
+
 namespace zoetrope {
 
 enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kBool };
 
-size_t dtype_size(DType dtype);       // bytes per element
-const char* dtype_name(DType dtype);  // as safetensors spells it: "F32", "BF16", …, "U8", "BOOL"
+ZOETROPE_API size_t dtype_size(DType dtype);       // bytes per element
+ZOETROPE_API const char* dtype_name(DType dtype);  // as safetensors spells it: "F32", "BF16", …, "U8", "BOOL"
 
 // Up to five extents, outermost first.
-class Shape {
+class ZOETROPE_API Shape {
  public:
   static constexpr int kMaxRank = 5;
 
@@ -29,7 +31,7 @@ class Shape {
   int64_t size() const;  // number of elements; 1 for rank 0
   void append(int64_t extent);
   std::string to_string() const;  // "[2, 3, 4]"
-  friend bool operator==(const Shape& a, const Shape& b);
+  bool operator==(const Shape& other) const;
 
  private:
   std::array<int64_t, kMaxRank> extents_{};
@@ -38,7 +40,7 @@ class Shape {
 
 // A trivially copyable view. Strides count elements and may be anything; code that needs a contiguous axis says so and
 // refuses others. Every declaration of a view ends in its shape: `TensorView q; // [B, S, H, D]`.
-class TensorView {
+class ZOETROPE_API TensorView {
  public:
   TensorView() = default;
   // Row-major contiguous.
@@ -76,7 +78,7 @@ class TensorView {
 };
 
 // Owns 64-byte aligned memory on the CPU, zero-initialised unless made by `uninitialized`.
-class Tensor {
+class ZOETROPE_API Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, const Shape& shape);

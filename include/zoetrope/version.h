@@ -1,8 +1,10 @@
 // The version of the library, as `zoetrope --version` prints it.
 #pragma once
 
+#include "zoetrope/api.h"
+
 namespace zoetrope {
 
-const char* version();  // "0.1.0"
+ZOETROPE_API const char* version();  // "0.1.0"
 
 }  // namespace zoetrope

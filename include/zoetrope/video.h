@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "zoetrope/api.h"
+
 namespace zoetrope {
 
 struct VideoFormat {
@@ -26,12 +28,12 @@ enum class PixelRounding : uint8_t { kTruncate, kRound };
 // add_frame() × n → finish(). One call at a time; add_frame() is called on a thread of the run, finish() on the thread
 // of rank 0. An exception from either ends the run and comes out of Model::generate(). A sink that is destroyed without
 // finish() was abandoned.
-class FrameSink {
+class ZOETROPE_API FrameSink {
  public:
-  virtual ~FrameSink() = default;
+  virtual ~FrameSink();
   virtual void add_frame(const uint8_t* rgb) = 0;  // [height, width, 3]; valid during the call
   virtual void finish() = 0;                       // after the last frame
-  virtual PixelRounding rounding() const { return PixelRounding::kTruncate; }
+  virtual PixelRounding rounding() const;          // unless overridden, truncating
 };
 
 // Called once per run on rank 0, before anything long begins; what it throws ends the run.
@@ -49,6 +51,6 @@ using OpenSink = std::function<std::unique_ptr<FrameSink>(const VideoFormat& for
 // The final name appears in finish() only; a sink that is abandoned removes everything it made. Opening throws Error
 // for everything that can be known to go wrong: an unknown extension, a folder that is absent or not writable, an
 // impossible size. A disk that fills up is an Error from the later calls.
-OpenSink video_file(std::filesystem::path output);
+ZOETROPE_API OpenSink video_file(std::filesystem::path output);
 
 }  // namespace zoetrope

@@ -7,8 +7,6 @@
 #include <string_view>
 #include <thread>
 
-#include "zoetrope/communicator.h"
-
 namespace zoetrope::comm {
 
 namespace {

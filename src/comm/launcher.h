@@ -6,6 +6,8 @@
 #include <functional>
 #include <optional>
 
+#include "zoetrope/mpi.h"
+
 #include "base/available_cores.h"
 
 namespace zoetrope::comm {

@@ -84,6 +84,9 @@ std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& outp
 
 }  // namespace zoetrope::io
 
+zoetrope::FrameSink::~FrameSink() = default;
+zoetrope::PixelRounding zoetrope::FrameSink::rounding() const { return PixelRounding::kTruncate; }
+
 zoetrope::OpenSink zoetrope::video_file(std::filesystem::path output) {
   return [output = std::move(output)](const VideoFormat& format) { return io::FrameWriter::open(output, format); };
 }

@@ -70,10 +70,10 @@ std::string Shape::to_string() const {
   return text + "]";
 }
 
-bool operator==(const Shape& a, const Shape& b) {
-  if (a.rank_ != b.rank_) return false;
-  for (int axis = 0; axis < a.rank_; ++axis) {
-    if (a[axis] != b[axis]) return false;
+bool Shape::operator==(const Shape& other) const {
+  if (rank_ != other.rank_) return false;
+  for (int axis = 0; axis < rank_; ++axis) {
+    if ((*this)[axis] != other[axis]) return false;
   }
   return true;
 }

@@ -41,7 +41,7 @@ MODULES = {
 BESIDE_SRC = {"problems", "bench", "cli"}
 # A public header counts as the module that implements it.
 PUBLIC = {
-    "error.h": "base", "version.h": "base", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
+    "api.h": "base", "error.h": "base", "version.h": "base", "trace.h": "trace", "mpi.h": "comm", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
     "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "models", "video.h": "io", "zoetrope.h": "pipeline",
 }
 # Words that may not stand in a module's code at all, comments aside.

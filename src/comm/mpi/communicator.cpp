@@ -1,9 +1,9 @@
 // The MPI transport as a Communicator: pieces become messages of the runtime, those to the own rank are copied here.
-#include "zoetrope/communicator.h"
-
 #include <algorithm>
 #include <deque>
 #include <numeric>
+
+#include "zoetrope/mpi.h"
 
 #include "base/error.h"
 #include "comm/mpi/runtime.h"

@@ -1,5 +1,5 @@
 // Stands in for the MPI transport in a build without MPI: every use says what is missing.
-#include "zoetrope/communicator.h"
+#include "zoetrope/mpi.h"
 
 #include "base/error.h"
 

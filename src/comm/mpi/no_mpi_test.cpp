@@ -1,8 +1,8 @@
 // What a build without MPI says to those who ask for it.
 #include <gtest/gtest.h>
 
-#include "zoetrope/communicator.h"
 #include "zoetrope/error.h"
+#include "zoetrope/mpi.h"
 
 namespace zoetrope::comm {
 namespace {

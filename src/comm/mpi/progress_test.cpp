@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "zoetrope/mpi.h"
+
 #include "comm/payload.h"
 #include "comm/rank_test.h"
 #include "trace/trace.h"

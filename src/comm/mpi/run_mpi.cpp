@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <exception>
 
-#include "zoetrope/communicator.h"
+#include "zoetrope/mpi.h"
 
 #include "base/error.h"
 #include "comm/mpi/runtime.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "zoetrope/communicator.h"
 #include "zoetrope/error.h"
+#include "zoetrope/mpi.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "zoetrope/communicator.h"
 #include "zoetrope/error.h"
+#include "zoetrope/mpi.h"
 
 #include "comm/payload.h"
 

@@ -1,0 +1,51 @@
+// Calls every function of zoetrope/model.h and zoetrope/video.h: model_api MODEL_DIR OUTPUT.mp4
+#include <zoetrope/zoetrope.h>
+
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+using namespace zoetrope;
+
+// Counts bytes, rounding as it is inherited.
+class Counter final : public FrameSink {
+ public:
+  Counter(int64_t& bytes, int64_t frame) : bytes_(bytes), frame_(frame) {}
+  void add_frame(const uint8_t*) override { bytes_ += frame_; }
+  void finish() override {}
+  PixelRounding rounding() const override { return FrameSink::rounding(); }
+
+ private:
+  int64_t& bytes_;
+  const int64_t frame_;
+};
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  try {
+    ModelOptions options;
+    options.keep_weights = KeepWeights::kTransformer;
+    Model opened = Model::open(argv[1], options);
+    Model model = std::move(opened);
+    opened = std::move(model);
+    Request request;
+    request.prompt = "a red cat";
+    request.height = request.width = 32;
+    request.num_frames = 5;
+    request.num_inference_steps = 1;
+    const bool described = !opened.describe(request).empty();
+    const Video video = opened.generate(request);
+    opened.generate(request, video_file(argv[2]));
+    int64_t bytes = 0;
+    comm::run_ranks(1, [&](comm::Communicator& world) {
+      opened.generate(world, request, [&](const VideoFormat& format) {
+        return std::make_unique<Counter>(bytes, int64_t{3} * format.width * format.height);
+      });
+    });
+    opened.release_weights();
+    return described && video.frames.size() == bytes && bytes > 0 ? 0 : 1;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
