@@ -45,7 +45,7 @@ class RankEncoder {
         waiting_(world.rank() == 0 || !encodes_),
         listeners_(world.split(waiting_ ? 0 : 1, world.rank())),
         heartbeat_(*listeners_, kHeartbeat),
-        stream_(threads_of_each(stage.options, std::min(count_, world.ranks_in_this_process())),
+        stream_(stage.threads_of_each(std::min(count_, world.ranks_in_this_process())),
                 {stage.trace, world.rank(), trace::kComputeLane}) {
     if (encodes_) encoder_.emplace(load_vae(stage, shared, wan::VaeParts::kEncoder));
   }

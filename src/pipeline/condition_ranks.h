@@ -7,7 +7,7 @@
 #include "pipeline/conditions.h"
 #include "pipeline/dump.h"
 #include "pipeline/inputs.h"
-#include "pipeline/shared_vae.h"
+#include "pipeline/model_weights.h"
 #include "pipeline/stage.h"
 
 namespace zoetrope::pipeline {

@@ -12,9 +12,9 @@
 
 #include "pipeline/dump.h"
 #include "pipeline/inputs.h"
+#include "pipeline/model_weights.h"
 #include "pipeline/plan.h"
 #include "pipeline/rank_heartbeat.h"
-#include "pipeline/shared_vae.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {

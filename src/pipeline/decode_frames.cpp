@@ -31,7 +31,7 @@ class RankDecode {
         options_(stage.options),
         decoders_(decoders),
         scale_(stage.model.vae_config.spatial_factor()),
-        stream_(threads_of_each(stage.options, decoders.ranks_in_this_process()),
+        stream_(stage.threads_of_each(decoders.ranks_in_this_process()),
                 {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
         gather_(decoders, stage.plan.latent[1], scale_),
         heartbeat_(decoders, kOutputHeartbeat) {

@@ -8,7 +8,7 @@
 
 #include "pipeline/dump.h"
 #include "pipeline/generate_options.h"
-#include "pipeline/shared_vae.h"
+#include "pipeline/model_weights.h"
 #include "pipeline/stage.h"
 
 namespace zoetrope::pipeline {

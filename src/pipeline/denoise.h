@@ -16,7 +16,7 @@
 #include "models/wan/transformer/transformer.h"
 #include "parallel/layout.h"
 #include "pipeline/conditions.h"
-#include "pipeline/expert_weights.h"
+#include "pipeline/model_weights.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/shared_once.h"

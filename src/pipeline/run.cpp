@@ -158,10 +158,6 @@ Weights Run::weights_come() const {
   return model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
 }
 
-int Run::threads_of(const comm::Communicator& world) const {
-  return std::max(1, comm::process_threads(options_.threads) / world.ranks_in_this_process());
-}
-
 std::unique_ptr<FrameSink> Run::open_output(int64_t seed, Tensor& frames) const {
   VideoFormat format;
   format.width = static_cast<int>(options_.width);
@@ -241,7 +237,7 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
     const Conditions conditions = encode_conditions(stage, inputs_, world, open_.vae_encoder, dump);
     memory.begin(planner::kTransformer);
     phase.emplace(lane, "phase: load and prepare");
-    Stream stream(threads_of(world), {trace, world.rank(), trace::kComputeLane});
+    Stream stream(stage.threads_of_each(world.ranks_in_this_process()), {trace, world.rank(), trace::kComputeLane});
     ExpertWeights weights({model_, experts, plan.dtype, comm::process_threads(options_.threads),
                            world.ranks_in_this_process() < world.size(), options_.weight_cache, callbacks},
                           world);

@@ -15,10 +15,10 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/inputs.h"
 #include "pipeline/model_folder.h"
+#include "pipeline/model_weights.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
 #include "pipeline/prompt_context.h"
-#include "pipeline/shared_vae.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
@@ -91,7 +91,6 @@ class Run {
   std::string describe(const AutoPlan& planned, int ranks) const;
   std::string inputs_text() const;
   std::unique_ptr<FrameSink> open_output(int64_t seed, Tensor& frames) const;
-  int threads_of(const comm::Communicator& world) const;
   Weights weights_come() const;
 
   const RunFiles reads_;  // before anything is read

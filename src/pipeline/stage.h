@@ -1,7 +1,9 @@
-// What every stage of a run is given: the settings, the model, what was planned, how ranks are used, whom to tell,
-// where to note seconds.
+// What every stage of a run is given.
 #pragma once
 
+#include <algorithm>
+
+#include "comm/launcher.h"
 #include "parallel/layout.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
@@ -19,6 +21,9 @@ struct Stage {
   const Callbacks& callbacks;
   trace::Timing& timing;
   trace::Trace* trace;  // or null
+
+  // Compute threads of each of `ranks_here` ranks that share a stage in this process.
+  int threads_of_each(int ranks_here) const { return std::max(1, comm::process_threads(options.threads) / ranks_here); }
 };
 
 }  // namespace zoetrope::pipeline

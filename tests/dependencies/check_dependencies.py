@@ -42,7 +42,7 @@ BESIDE_SRC = {"problems", "bench", "cli"}
 # A public header counts as the module that implements it.
 PUBLIC = {
     "api.h": "base", "error.h": "base", "version.h": "base", "trace.h": "trace", "mpi.h": "comm", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
-    "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "models", "video.h": "io", "zoetrope.h": "pipeline",
+    "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "models/sampling", "video.h": "io", "zoetrope.h": "pipeline",
 }
 # Words that may not stand in a module's code at all, comments aside.
 FORBIDDEN_NAMES = {
@@ -56,11 +56,11 @@ FORBIDDEN_NAMES = {
 WAN = re.compile(r'\bwan::|"models/wan/')
 KNOWS_WAN = {"cli/inspect.cpp"} | {"src/pipeline/" + name for name in (
     "condition_ranks.cpp", "decode_frames.cpp", "denoise.cpp", "denoise.h", "halo_ranks.h", "model_folder.cpp",
-    "model_folder.h", "run_workload.cpp", "run_workload.h", "shared_vae.cpp", "shared_vae.h")}
+    "model_folder.h", "model_weights.cpp", "model_weights.h", "run_workload.cpp", "run_workload.h")}
 # Planning includes no stage of a run.
 PLANNING = {"src/pipeline/" + name for name in (
     "admission", "auto_plan", "layout_question", "plan", "planned_run", "profile_choice", "run_workload")}
-STAGE = re.compile(r'"pipeline/(condition_ranks|decode_frames|denoise|prompt_ranks|shared_vae|stage|step_reuse)\.h"')
+STAGE = re.compile(r'"pipeline/(condition_ranks|decode_frames|denoise|prompt_ranks|model_weights|stage|step_reuse)\.h"')
 # What a module's tests may use beyond its own rules: ranks, recorded runs, tables of a real model.
 TEST_EXTRA = {
     "models/sampling": ["io"],

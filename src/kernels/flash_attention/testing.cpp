@@ -4,7 +4,6 @@
 
 #include "base/hash.h"
 #include "base/index_range.h"
-#include "base/hash.h"
 #include "kernels/testing.h"
 #include "tensor/half.h"
 

@@ -1,4 +1,4 @@
-// The transformer weights of a run: from files, from a cache on disk or by formula, loaded once per process.
+// The weights of a run's transformer and VAE: from files, from a cache on disk or by formula, loaded once per process.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,10 @@
 #include "io/weight_cache.h"
 #include "io/weights.h"
 #include "models/wan/transformer/transformer.h"
+#include "models/wan/vae/vae_weights.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/shared_once.h"
+#include "pipeline/stage.h"
 
 namespace zoetrope::pipeline {
 
@@ -55,5 +57,10 @@ class ExpertWeights {
   Setup setup_;
   comm::Communicator& world_;
 };
+
+// Half of the VAE, as the ranks of one process share it: the encoder for conditions, or the decoder for frames.
+using SharedVae = SharedOnce<const wan::VaeWeights>;
+// Notes the seconds of loading. Throws Error where files are not what they were when they were opened.
+std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& shared, wan::VaeParts part);
 
 }  // namespace zoetrope::pipeline

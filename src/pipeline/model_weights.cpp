@@ -1,7 +1,8 @@
-#include "pipeline/expert_weights.h"
+#include "pipeline/model_weights.h"
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "comm/launcher.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -69,6 +70,18 @@ void ExpertWeights::finish_cache(int expert) const {
 void ExpertWeights::report(int expert) const {
   if (world_.rank() != 0 || !setup_.callbacks.note || !setup_.experts[expert].cache) return;
   for (const std::string& note : setup_.experts[expert].cache->take_notes()) setup_.callbacks.note(note);
+}
+
+std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& shared, wan::VaeParts part) {
+  const trace::Timing::Scope scope(stage.timing, "Load/VAE");
+  return shared.get([&] {
+    const int threads = comm::process_threads(stage.options.threads);
+    auto made = std::make_shared<const wan::VaeWeights>(stage.model.vae_config,
+                                                        std::make_shared<io::Weights>(stage.model.vae.source(threads)),
+                                                        part, stage.options.vae_dtype);
+    if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
+    return made;
+  });
 }
 
 }  // namespace zoetrope::pipeline
