@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "zoetrope/mpi.h"
+
 #include "comm/payload.h"
 #include "comm/rank_test.h"
 
