@@ -204,7 +204,7 @@ namespace {
 double largest_difference(const TensorView& ours, const TensorView& theirs) {
   double largest = 0;
   for_each_row(theirs, [&](int64_t b, int64_t s, int64_t h) {
-    const double x = load(ours, row_offset(ours, b, s, h)), y = load(theirs, row_offset(theirs, b, s, h));
+    const double x = element(ours, row_offset(ours, b, s, h)), y = element(theirs, row_offset(theirs, b, s, h));
     const bool same = x == y || (!std::isfinite(x) && !std::isfinite(y));
     const double difference = same ? 0 : std::abs(x - y);
     largest = std::max(largest, std::isfinite(difference) ? difference : std::numeric_limits<double>::infinity());
