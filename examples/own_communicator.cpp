@@ -51,6 +51,7 @@ class MailCommunicator : public comm::Communicator {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
   int world_rank(int rank) const override { return members_[static_cast<size_t>(rank)]; }
+  int ranks_in_this_process() const override { return size(); }
 
   // Sends are copied now and receives are taken when the caller waits, so that no order of calls can block. Numbers are
   // given now: messages of a pair of ranks match in the order they are posted, not in the order they are waited for.

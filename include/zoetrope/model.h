@@ -24,10 +24,6 @@
 
 namespace zoetrope {
 
-namespace comm {
-class Communicator;
-}
-
 enum class WeightSource : uint8_t {
   kCheckpoint,  // the files of the folder
   kRandom,      // every tensor by formula, nothing is read; the folder needs configs only
@@ -196,18 +192,20 @@ class ZOETROPE_API Model {
   ~Model();
 
   // Runs over options.ranks threads of this process, or as this process' rank of an MPI job when started by mpirun; MPI
-  // is left running: end it with comm::finish_mpi(). Calls from several threads follow one another.
+  // is left running: end it with comm::finish_mpi(). Calls from several threads follow one another; none may come from
+  // a callback or a sink.
   Video generate(const Request& request, const Callbacks& callbacks = {});
   // Likewise, with the frames into a sink while later ones are still being decoded: video_file("clip.mp4").
   Video generate(const Request& request, const OpenSink& sink, const Callbacks& callbacks = {});
   // The part of one rank, for programs that bring their own communicator. Collective over `world`; the ranks of a
-  // process share one Model and one copy of the weights. Rank 0 opens the sink; without one it returns the frames.
+  // process share one Model and one copy of the weights. Rank 0 opens its sink; without one it returns the
+  // frames. The other ranks return before rank 0 and wait for it in their next call, for comm_timeout at most.
   Video generate(comm::Communicator& world, const Request& request, const OpenSink& sink = {},
                  const Callbacks& callbacks = {});
 
   // One line per fact, before anything runs: model, size, how the ranks are used, planned memory, predicted time.
   std::string describe(const Request& request) const;
-  // Frees the weights that keep_weights kept.
+  // Frees what keep_weights kept. Between runs, and on every process of a job alike.
   void release_weights();
 
  private:

@@ -8,6 +8,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -18,15 +19,13 @@ namespace fs = std::filesystem;
 
 using Identity = std::pair<uint64_t, uint64_t>;  // device, inode
 
-struct Noted {
+struct LiveRuns {
   std::mutex mutex;
-  int runs = 0;
-  std::map<Identity, std::string> files;
-  std::map<Identity, std::string> folders;
+  std::vector<RunFiles*> runs;  // the latest last
 };
 
-Noted& noted() {
-  static Noted all;
+LiveRuns& live() {
+  static LiveRuns all;
   return all;
 }
 
@@ -59,21 +58,39 @@ void check_files_differ(std::initializer_list<NamedFile> files) {
   }
 }
 
-RunFiles::RunFiles() {
-  const std::lock_guard lock(noted().mutex);
-  ++noted().runs;
+struct RunFiles::Notes {
+  std::map<Identity, std::string> files;
+  std::map<Identity, std::string> folders;
+
+  // Under the lock.
+  static void add_file(const Identity& identity, const std::string& path) {
+    if (!live().runs.empty()) live().runs.back()->notes_->files.emplace(identity, path);
+  }
+  static void add_folder(const Identity& identity, const std::string& path) {
+    if (!live().runs.empty()) live().runs.back()->notes_->folders.emplace(identity, path);
+  }
+  static const std::string* find(const Identity& identity, std::map<Identity, std::string> Notes::*kind) {
+    for (const RunFiles* run : live().runs) {
+      const auto& known = (*run->notes_).*kind;
+      if (const auto at = known.find(identity); at != known.end()) return &at->second;
+    }
+    return nullptr;
+  }
+};
+
+RunFiles::RunFiles() : notes_(std::make_unique<Notes>()) {
+  const std::lock_guard lock(live().mutex);
+  live().runs.push_back(this);
 }
 
 RunFiles::~RunFiles() {
-  const std::lock_guard lock(noted().mutex);
-  if (--noted().runs > 0) return;
-  noted().files.clear();
-  noted().folders.clear();
+  const std::lock_guard lock(live().mutex);
+  std::erase(live().runs, this);
 }
 
 void note_input(const fs::path& path, uint64_t device, uint64_t inode) {
-  const std::lock_guard lock(noted().mutex);
-  if (noted().runs > 0) noted().files.emplace(Identity(device, inode), path.string());
+  const std::lock_guard lock(live().mutex);
+  RunFiles::Notes::add_file(Identity(device, inode), path.string());
 }
 
 void note_input(const fs::path& path) {
@@ -82,26 +99,26 @@ void note_input(const fs::path& path) {
 
 void note_input_folder(const fs::path& folder) {
   const std::optional<Identity> identity = identity_of(folder);
-  const std::lock_guard lock(noted().mutex);
-  if (identity && noted().runs > 0) noted().folders.emplace(*identity, folder.string());
+  const std::lock_guard lock(live().mutex);
+  if (identity) RunFiles::Notes::add_folder(*identity, folder.string());
 }
 
 void check_spares_inputs(const fs::path& target, const fs::path& named) {
-  const std::lock_guard lock(noted().mutex);
+  const std::lock_guard lock(live().mutex);
   if (const std::optional<Identity> own = identity_of(target)) {
-    if (const auto file = noted().files.find(*own); file != noted().files.end()) {
+    if (const std::string* file = RunFiles::Notes::find(*own, &RunFiles::Notes::files)) {
       fail("{}: this run reads it{}, so it is not written; name another file for the output", named.string(),
-           file->second == named.string() ? "" : fmt::format(" as {}", file->second));
+           *file == named.string() ? "" : fmt::format(" as {}", *file));
     }
   }
   for (fs::path folder = fs::absolute(target).parent_path();; folder = folder.parent_path()) {
     const std::optional<Identity> own = identity_of(folder);
-    const auto input = own ? noted().folders.find(*own) : noted().folders.end();
-    if (input != noted().folders.end()) {
+    const std::string* input = own ? RunFiles::Notes::find(*own, &RunFiles::Notes::folders) : nullptr;
+    if (input != nullptr) {
       fail(
           "{}: this run reads all files of the folder {}, so nothing is written into it; name another place for the "
           "output",
-          named.string(), input->second);
+          named.string(), *input);
     }
     if (folder == folder.parent_path()) return;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
+#include <memory>
 #include <string>
 
 namespace zoetrope {
@@ -21,13 +22,18 @@ std::string if_exists(const std::string& path);
 // Throws Error if two keys name the same file, by whatever path.
 void check_files_differ(std::initializer_list<NamedFile> files);
 
-// One run, or one command: files read while any of these exists count for all of them. Without one nothing is recorded.
+// One run, one command or one opened model: what is read from its start until another begins counts for it, and is
+// spared as long as it lives. Without one nothing is noted.
 class RunFiles {
  public:
   RunFiles();
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;
   ~RunFiles();
+  struct Notes;
+
+ private:
+  std::unique_ptr<Notes> notes_;
 };
 
 void note_input(const std::filesystem::path& path, uint64_t device, uint64_t inode);

@@ -31,6 +31,22 @@ TEST(RunFiles, WhatARunReadsIsNotWrittenUnderAnyName) {
   EXPECT_EQ(error_of([&] { check_writable(input); }), "no error");  // the next run may
 }
 
+// An opened model lives on, with what it reads; what a run of it read may be written afterwards.
+TEST(RunFiles, ARunTakesItsInputsWithIt) {
+  const TestFolder folder;
+  const auto weights = folder.write("weights", "precious"), image = folder.write("image", "precious");
+  const RunFiles model;
+  read_file(weights);
+  {
+    const RunFiles run;
+    read_file(image);
+    note_input_folder(folder / ".");
+    EXPECT_THAT(error_of([&] { check_writable(image); }), HasSubstr("this run reads it"));
+  }
+  EXPECT_EQ(error_of([&] { check_writable(image); }), "no error");
+  EXPECT_THAT(error_of([&] { check_writable(weights); }), HasSubstr("this run reads it"));
+}
+
 // The writer was there first, so it finds out when it is about to replace the file.
 TEST(RunFiles, WhatIsReadAfterTheWriterBeganIsNotReplaced) {
   const TestFolder folder;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "comm/launcher.h"
+#include "pipeline/agreement.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/hosts.h"
 #include "trace/resident.h"
@@ -269,17 +270,7 @@ std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, co
 }
 
 void admit(const MemoryQuestion& question, comm::Communicator& world) {
-  const std::string mine = refusal(question, limits_here(question, &world));
-  // Every rank gives up with the words of the first that must: one that went on would wait for the others.
-  std::vector<int64_t> lengths(static_cast<size_t>(world.size()));
-  const auto length = static_cast<int64_t>(mine.size());
-  world.all_gather(&length, lengths.data(), sizeof length, "admission");
-  const auto first = std::find_if(lengths.begin(), lengths.end(), [](int64_t size) { return size > 0; });
-  if (first == lengths.end()) return;
-  std::string words = mine;
-  words.resize(static_cast<size_t>(*first));
-  world.broadcast(static_cast<int>(first - lengths.begin()), words.data(), words.size(), "admission");
-  fail("{}", words);
+  fail_together(world, refusal(question, limits_here(question, &world)), "admission");
 }
 
 }  // namespace zoetrope::pipeline

@@ -1,5 +1,6 @@
 #include "pipeline/agreement.h"
 
+#include <algorithm>
 #include <random>
 #include <sstream>
 #include <vector>
@@ -45,6 +46,18 @@ void require_agreement(comm::Communicator& world, const std::string& values) {
     if (all[static_cast<size_t>(rank)] == 0) continue;
     throw Error(broadcast_text(world, rank, sentence));
   }
+}
+
+void fail_together(comm::Communicator& world, const std::string& refusal, const char* operation) {
+  std::vector<int64_t> lengths(static_cast<size_t>(world.size()));
+  const auto length = static_cast<int64_t>(refusal.size());
+  world.all_gather(&length, lengths.data(), sizeof length, operation);
+  const auto first = std::find_if(lengths.begin(), lengths.end(), [](int64_t size) { return size > 0; });
+  if (first == lengths.end()) return;
+  std::string words = refusal;
+  words.resize(static_cast<size_t>(*first));
+  world.broadcast(static_cast<int>(first - lengths.begin()), words.data(), words.size(), operation);
+  throw Error(words);
 }
 
 void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world) {

@@ -14,6 +14,10 @@ namespace zoetrope::pipeline {
 // rank 0's, naming the rank, the key and both values.
 void require_agreement(comm::Communicator& world, const std::string& values);
 
+// Collective. Every rank brings a refusal, or an empty one; all throw Error with the first that is not empty, so that
+// none goes on and waits for the others. `operation` (a string literal) names the waits.
+void fail_together(comm::Communicator& world, const std::string& refusal, const char* operation);
+
 // Throws Error where the key `ranks` says a number that is not the job's.
 void require_ranks(const std::optional<int64_t>& said, const comm::Communicator& world);
 

@@ -163,12 +163,18 @@ void check_multiple(const char* key, int64_t value, int64_t unit) {
 
 // By the descriptions of the keys.
 void check_ranges(const GenerateOptions& options) {
-  for (const DType dtype : {options.dtype, options.text_encoder_dtype, options.vae_dtype})
+  for (const auto& [key, dtype] :
+       {std::pair("dtype", options.dtype), std::pair("text_encoder_dtype", options.text_encoder_dtype),
+        std::pair("vae_dtype", options.vae_dtype)}) {
     if (dtype != DType::kBF16 && dtype != DType::kF32)
-      fail("options: {} is no dtype to compute with; BF16 or F32 is", dtype_name(dtype));
+      fail("{}={}: BF16 and F32 can be computed with", key, dtype_name(dtype));
+  }
   GenerateOptions copy;
   OptionSet set = describe_options(copy);
-  for (const auto& [key, value] : changed_settings(options)) set.set(key, value, "options");
+  for (const auto& [key, value] : changed_settings(options)) {
+    // Lists are checked as such: a program's names may have commas.
+    if (!key.starts_with("lora") && key != "reference_images") set.set(key, value, "options");
+  }
 }
 
 }  // namespace

@@ -65,6 +65,7 @@ std::string loras_text(const std::vector<LoraFile>& loras) {
 
 void check_loras(const char* key, const std::vector<LoraFile>& loras) {
   for (const LoraFile& lora : loras) {
+    if (lora.file.empty()) fail("{}: an entry names no file", key);
     if (std::abs(lora.strength) <= kLargestStrength) continue;
     fail("{}: the strength {} of '{}' is not between -{} and {}", key, lora.strength, lora.file.string(),
          kLargestStrength, kLargestStrength);

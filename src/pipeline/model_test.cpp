@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -171,7 +172,7 @@ TEST(Model, AnErrorLeavesTheModelAsItWas) {
               HasSubstr("the viewer went away"));
   EXPECT_THAT(told, ElementsAre("frame", "frame", "abandoned"));
   Callbacks stops;
-  int asked = 0;
+  std::atomic<int> asked = 0;
   stops.cancelled = [&] { return ++asked > 3; };
   EXPECT_THAT(error_of([&] { model.generate(request("two blue dogs"), stops); }), HasSubstr("interrupted"));
   EXPECT_TRUE(same(model.generate(request("a red cat")).frames, first.frames));
@@ -233,6 +234,51 @@ TEST(Model, RanksOfTheCallerShareIt) {
     EXPECT_TRUE(same(frames[seed], expected.frames)) << seed;
   }
   EXPECT_TRUE(same(latents[0], latents[2]));
+}
+
+// Each half of the ranks has a communicator and a prompt of its own; both use the Model at once.
+TEST(Model, GroupsOfRanksMakeTheirOwnVideos) {
+  ModelOptions options = on_threads(2, KeepWeights::kAll);
+  options.ranks = std::nullopt;
+  Model model = Model::open(recorded_model("wan21_t2v"), options);
+  const char* prompts[] = {"a red cat", "two blue dogs"};
+  Tensor frames[2];
+  comm::run_ranks(4, [&](comm::Communicator& world) {
+    const int half = world.rank() / 2;
+    const auto group = world.split(half, world.rank());
+    Video video = model.generate(*group, request(prompts[half]));
+    if (group->rank() == 0) frames[half] = std::move(video.frames);
+  });
+  Model alone = Model::open(recorded_model("wan21_t2v"), on_threads(2));
+  for (int half = 0; half < 2; ++half) EXPECT_TRUE(same(frames[half], alone.generate(request(prompts[half])).frames));
+}
+
+TEST(Model, RanksMustAskForTheSame) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2));
+  EXPECT_THAT(error_of([&] {
+                comm::run_ranks(
+                    2, [&](comm::Communicator& world) { model.generate(world, request("a red cat", world.rank())); });
+              }),
+              HasSubstr("seed"));
+}
+
+TEST(Model, OnlyRankZeroNeedsASink) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2));
+  for (int turn = 0; turn < 3; ++turn) {
+    std::vector<std::string> told;
+    comm::run_ranks(2, [&](comm::Communicator& world) {
+      OpenSink sink;
+      if (world.rank() == 0) sink = [&](const VideoFormat&) { return std::make_unique<CountingSink>(told); };
+      EXPECT_TRUE(model.generate(world, request("a red cat"), sink).frames.view().empty());
+    });
+    EXPECT_EQ(told.size(), 6u);
+  }
+}
+
+TEST(Model, ASinkThatIsNotOpenedIsAnError) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(1));
+  EXPECT_THAT(error_of([&] { model.generate(request("a red cat"), [](const VideoFormat&) { return nullptr; }); }),
+              HasSubstr("sink"));
 }
 
 TEST(Model, DescribesBeforeItRuns) {

@@ -34,7 +34,7 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
   }
   io::Weights::Loading loading{shared.cache, {}};
   if (reports && setup_.callbacks.load) {
-    loading.progress = [&load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
+    loading.progress = [load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
     loading.progress(0, 0);
   }
   auto weights = std::make_shared<const io::Weights>(files.weights.source(setup_.threads), std::move(loading));
@@ -50,8 +50,12 @@ std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, c
     // together. The ranks of one process wait for the one that reads without a deadline.
     if (setup_.every_rank_loads) world_.barrier();
   };
+  SharedOnce<const wan::TransformerWeights>& shared = setup_.experts[expert].weights;
+  // Processes that load meet in barriers, so all of them load where one has to.
+  if (setup_.every_rank_loads && shared.keeps() && world_.all_reduce_max(shared.known() ? 0 : 1) > 0)
+    shared.release_kept();
   const wan::TransformerConfig& config = setup_.model.experts[static_cast<size_t>(expert)].config;
-  return setup_.experts[expert].weights.get(
+  return shared.get(
       [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, setup_.threads); });
 }
 

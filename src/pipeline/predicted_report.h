@@ -26,7 +26,7 @@ struct MeasuredRun {
   int64_t steps = 1;
 };
 
-enum class Weights : uint8_t { kFromFiles, kByFormula };
+enum class Weights : uint8_t { kFromFiles, kNotRead };
 enum class Frames : uint8_t { kDecoded, kNone };
 // From the phases of the timing summary and what attention counted in all steps.
 MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters& attention, int64_t steps,

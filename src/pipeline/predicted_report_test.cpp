@@ -121,7 +121,7 @@ TEST(PredictedReport, TakesSecondsFromTheTimingSummary) {
   EXPECT_EQ(run.exchange_wait, 0.5);
   EXPECT_EQ(run.ring_wait, 0.25);
   EXPECT_EQ(run.vae, 7);
-  const MeasuredRun formulas = measured_run(timing, counters, 2, Weights::kByFormula, Frames::kNone);
+  const MeasuredRun formulas = measured_run(timing, counters, 2, Weights::kNotRead, Frames::kNone);
   EXPECT_FALSE(formulas.load.has_value());
   EXPECT_FALSE(formulas.vae.has_value());
 }

@@ -1,6 +1,7 @@
 #include "pipeline/prompt_ranks.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "comm/launcher.h"
@@ -40,7 +41,8 @@ std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& s
   const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning");
   world.set_step("the prompt's encoding");
   const bool may_be_known = options.keep_weights != KeepWeights::kNone;
-  if (may_be_known && world.all_reduce_max(known ? 0 : 1) == 0) return known;
+  const bool all_know = may_be_known && world.all_reduce_max(known ? 0 : 1) == 0;
+  if (all_know && world.ranks_in_this_process() == world.size()) return known;
   const bool shared = stage.layout.text_ranks > 1;
   const int here = shared ? world.ranks_in_this_process() : 1;
   PartialSumRanks sum(world);
@@ -56,7 +58,9 @@ std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& s
   result.rows = Tensor(
       DType::kF32, {std::ssize(tokens.lengths), options.max_sequence_length, stage.model.text_encoder_config.d_model});
   result.lengths = tokens.lengths;
-  if (shared || world.rank() == 0) {
+  if (all_know) {
+    std::memcpy(result.rows.view().raw(), known->rows.view().raw(), result.rows.view().bytes());
+  } else if (shared || world.rank() == 0) {
     Stream stream(std::max(1, comm::process_threads(options.threads) / here),
                   {stage.trace, world.rank(), trace::kComputeLane});
     encode_prompts(stage.model, tokens, options.text_encoder_dtype, stream, shared ? &sum : nullptr, result.rows, tick);

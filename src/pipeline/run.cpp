@@ -76,6 +76,7 @@ Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan, int64_
 // What makes the run again, as a shell takes it.
 std::string command_text(const GenerateOptions& options, int64_t seed) {
   std::map<std::string, std::string> settings = changed_settings(options);
+  if (options.output.empty()) settings.erase("output");  // the caller has the frames
   if (options.seed < 0) settings["seed"] = fmt::to_string(seed);
   std::string text = "zoetrope generate";
   for (const auto& [key, value] : settings) text += fmt::format(" {}", shell_word(fmt::format("{}={}", key, value)));
@@ -141,24 +142,21 @@ OpenModel::OpenModel(const GenerateOptions& given) : options(given), folder(chec
 }
 
 void OpenModel::release_weights() {
+  prompts.keep({}, nullptr);
   for (SharedExpert& expert : experts) expert.weights.release_kept();
   for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->release_kept();
 }
 
-Run::Run(OpenModel& model, const GenerateOptions& options, OpenSink sink)
+Run::Run(OpenModel& model, const GenerateOptions& options)
     : open_(model),
       model_(model.folder),
       options_(checked_options(options, model.folder)),
       plan_(plan_run(options_, model_)),
       inputs_(read_inputs(options_, model_)),
-      sink_(std::move(sink)),
-      known_prompts_(model.prompts.find(prompts_of(options_, plan_))) {}
+      weights_(model_.text_encoder.checkpoint() == nullptr || model.experts[0].weights.known() ? Weights::kNotRead
+                                                                                               : Weights::kFromFiles) {}
 
-Weights Run::weights_come() const {
-  return model_.text_encoder.checkpoint() != nullptr ? Weights::kFromFiles : Weights::kByFormula;
-}
-
-std::unique_ptr<FrameSink> Run::open_output(int64_t seed, Tensor& frames) const {
+std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, int64_t seed, Tensor& frames) const {
   VideoFormat format;
   format.width = static_cast<int>(options_.width);
   format.height = static_cast<int>(options_.height);
@@ -170,9 +168,17 @@ std::unique_ptr<FrameSink> Run::open_output(int64_t seed, Tensor& frames) const 
   format.metadata["model"] = model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
                                                               : model_.folder.filename().string();
   format.metadata["version"] = fmt::format("zoetrope {}", version());
-  if (sink_) return sink_(format);
+  if (sink) {
+    std::unique_ptr<FrameSink> opened = sink(format);
+    if (!opened) fail("sink: the function that opens it returned none");
+    return opened;
+  }
   frames = Tensor::uninitialized(DType::kU8, {options_.num_frames, options_.height, options_.width, 3});
   return std::make_unique<FramesInMemory>(frames);
+}
+
+KnownPrompts* Run::kept_prompts() const {
+  return options_.keep_weights == KeepWeights::kNone ? nullptr : &open_.prompts;
 }
 
 MemoryQuestion Run::memory_question(const ParallelLayout& layout) const {
@@ -202,8 +208,7 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
   if (pass.planned == nullptr || !pass.planned->priced()) return;
   const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
   const int64_t steps = priced_steps(plan_);
-  result.predicted =
-      predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights_come(), frames));
+  result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights_, frames));
   result.timing += predicted_text(result.predicted, steps);
   if (!pass.planned->first_use || !far_faster(result.predicted)) return;
   machine::doubt_machine();
@@ -229,9 +234,11 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
     std::optional<trace::Span> phase;  // the one before ends where the next begins
     memory.begin(planner::kTextEncoder);
     phase.emplace(lane, "phase: text encoder");
-    const auto embeddings = encode_prompts_over_ranks(stage, world, prompts != nullptr ? known_prompts_ : nullptr);
+    const std::string texts = prompts_of(options_, plan_);
+    const auto embeddings =
+        encode_prompts_over_ranks(stage, world, prompts != nullptr ? prompts->find(texts) : nullptr);
     add_prompts(dump, *embeddings);
-    if (prompts != nullptr) prompts->keep(prompts_of(options_, plan_), embeddings);
+    if (prompts != nullptr) prompts->keep(texts, embeddings);
     if (has_conditions(stage, inputs_)) memory.begin(planner::kConditions);
     phase.emplace(lane, "phase: conditions");
     const Conditions conditions = encode_conditions(stage, inputs_, world, open_.vae_encoder, dump);
@@ -298,7 +305,7 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
   return result;
 }
 
-Video Run::run(comm::Communicator& world, const Callbacks& callbacks, Stop stop) {
+Video Run::run(comm::Communicator& world, const OpenSink& sink, const Callbacks& callbacks, Stop stop) {
   const comm::RecordingScope recording(world, trace_.get());
   // The trace is of this run, not of the one that it is compared with.
   const bool records_later = trace_ && options_.cache_compare;
@@ -306,8 +313,9 @@ Video Run::run(comm::Communicator& world, const Callbacks& callbacks, Stop stop)
   GenerateOptions copy = options_;
   // Ranks of one process share the model; other processes may have found something else under its path.
   const bool others = world.ranks_in_this_process() < world.size();
-  require_agreement(world,
-                    describe_options(copy).values() + (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
+  require_agreement(world, describe_options(copy).values() +
+                               fmt::format("keep_weights={}\n", static_cast<int>(options_.keep_weights)) +
+                               (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
   require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads);
   const std::optional<planner::Bytes> free = available(&world);
@@ -330,9 +338,8 @@ Video Run::run(comm::Communicator& world, const Callbacks& callbacks, Stop stop)
     trace_->set_metadata("command", command_text(options_, seed));
   }
   const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
-  KnownPrompts* const prompts = options_.keep_weights == KeepWeights::kNone ? nullptr : &open_.prompts;
   Tensor frames;
-  Output output{writes ? open_output(seed, frames) : nullptr, Dump(writes ? options_.dump : "")};
+  Output output{writes ? open_output(sink, seed, frames) : nullptr, Dump(writes ? options_.dump : "")};
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   std::optional<Uncached> uncached;
@@ -340,7 +347,8 @@ Video Run::run(comm::Communicator& world, const Callbacks& callbacks, Stop stop)
   if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seed, callbacks);
   if (records_later) world.set_trace(trace_.get());
   Video result = run_once(
-      world, {layout, strategy, open_.experts, contexts_, prompts, stop, &planned, plan_, output, trace_.get(), seed},
+      world,
+      {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, output, trace_.get(), seed},
       callbacks);
   if (world.rank() != 0) return result;
   result.frames = std::move(frames);
@@ -360,10 +368,10 @@ Run::Uncached Run::denoise_uncached(comm::Communicator& world, const ParallelLay
   RunPlan plan = plan_;
   plan.step_cache = {};
   Output none;
-  Video result = run_once(
-      world,
-      {layout, strategy, open_.experts, contexts_, nullptr, Stop::kAfterDenoise, nullptr, plan, none, nullptr, seed},
-      callbacks);
+  Video result = run_once(world,
+                          {layout, strategy, open_.experts, contexts_, kept_prompts(), Stop::kAfterDenoise, nullptr,
+                           plan, none, nullptr, seed},
+                          callbacks);
   return {std::move(result.latents), result.denoise_seconds};
 }
 
@@ -426,25 +434,24 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
   for (const std::string& line : lora_lines(model_)) text += "\n" + line;
   text += fmt::format("\n{}", planned.text());
-  if (planned.priced()) text += fmt::format("\n{}", predicted_total_text(planned.predicted, weights_come()));
+  if (planned.priced()) text += fmt::format("\n{}", predicted_total_text(planned.predicted, weights_));
   for (const std::vector<std::string>* notes : {&plan_.notes, &inputs_.notes})
     for (const std::string& note : *notes) text += "\nNote: " + note;
   return text;
 }
 
-Video run_over_ranks(Run& run, const GenerateOptions& options, const Callbacks& callbacks) {
-  comm::RankOptions rank_options;
-  rank_options.timeout_seconds = options.comm_timeout;
-  if (comm::launched_by_mpi()) return run.run(*comm::mpi_world(rank_options), callbacks);
-  rank_options.trace = run.recorder();
+Video Run::run_on_threads(const OpenSink& sink, const Callbacks& callbacks) {
+  comm::RankOptions ranks;
+  ranks.timeout_seconds = options_.comm_timeout;
+  ranks.trace = recorder();
   Video result;
   comm::run_ranks(
-      static_cast<int>(options.ranks.value_or(1)),
+      static_cast<int>(options_.ranks.value_or(1)),
       [&](comm::Communicator& world) {
-        Video mine = run.run(world, callbacks);
+        Video mine = run(world, sink, callbacks);
         if (world.rank() == 0) result = std::move(mine);
       },
-      rank_options);
+      ranks);
   return result;
 }
 
@@ -455,21 +462,20 @@ GenerateResult generate_file(const GenerateOptions& options, RunRanks&& run_rank
   check_options(options);
   if (options.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
   OpenModel model(options);
-  Run run(model, options, video_file(options.output));
+  Run run(model, options);
   std::error_code ignored;
   const bool replaces = std::filesystem::is_regular_file(options.output, ignored);
-  GenerateResult result{run_ranks(run), options.output, replaces};
-  return result;
+  return {run_ranks(run, video_file(options.output)), options.output, replaces};
 }
 
 }  // namespace
 
 GenerateResult generate(const GenerateOptions& options, const Callbacks& callbacks) {
-  return generate_file(options, [&](Run& run) { return run_over_ranks(run, options, callbacks); });
+  return generate_file(options, [&](Run& run, const OpenSink& file) { return run.run_on_threads(file, callbacks); });
 }
 
 GenerateResult generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks) {
-  return generate_file(options, [&](Run& run) { return run.run(world, callbacks); });
+  return generate_file(options, [&](Run& run, const OpenSink& file) { return run.run(world, file, callbacks); });
 }
 
 }  // namespace zoetrope::pipeline

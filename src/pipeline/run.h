@@ -41,13 +41,15 @@ struct OpenModel {
 // Shared by the ranks of this process.
 class Run {
  public:
-  // Throws Error for options that do not go together or with the model; reads pictures and videos. Without `sink` the
-  // frames are returned.
-  Run(OpenModel& model, const GenerateOptions& options, OpenSink sink);
+  // Throws Error for options that do not go together or with the model; reads pictures and videos.
+  Run(OpenModel& model, const GenerateOptions& options);
 
   enum class Stop { kAfterDenoise, kAfterOutput };
-  // Collective over `world`.
-  Video run(comm::Communicator& world, const Callbacks& callbacks, Stop stop = Stop::kAfterOutput);
+  // Collective over `world`. Rank 0 opens the sink; without one it returns the frames.
+  Video run(comm::Communicator& world, const OpenSink& sink, const Callbacks& callbacks,
+            Stop stop = Stop::kAfterOutput);
+  // Over options.ranks threads of this process.
+  Video run_on_threads(const OpenSink& sink, const Callbacks& callbacks);
   // One line per fact: model, size, degrees, values that override the checkpoint's.
   std::string describe(int ranks) const;
   // Where options.trace records, for comm::RankOptions; null without it.
@@ -84,14 +86,14 @@ class Run {
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          Video& result) const;
   double distance_to_one_rank(comm::Communicator& alone, const Video& result, const Callbacks& callbacks);
+  KnownPrompts* kept_prompts() const;  // null where nothing is kept
   MemoryQuestion memory_question(const parallel::ParallelLayout& layout) const;
   AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
                       const machine::Heartbeat& heartbeat = {}) const;
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
   std::string describe(const AutoPlan& planned, int ranks) const;
   std::string inputs_text() const;
-  std::unique_ptr<FrameSink> open_output(int64_t seed, Tensor& frames) const;
-  Weights weights_come() const;
+  std::unique_ptr<FrameSink> open_output(const OpenSink& sink, int64_t seed, Tensor& frames) const;
 
   const RunFiles reads_;  // before anything is read
   OpenModel& open_;
@@ -99,20 +101,14 @@ class Run {
   const GenerateOptions options_;
   const RunPlan plan_;
   const Inputs inputs_;
-  const OpenSink sink_;
-  // Of an earlier run with the same prompts; null where the text encoder has to run.
-  const std::shared_ptr<const PromptEmbeddings> known_prompts_;
+  const Weights weights_;  // whether they are read
   SharedContexts contexts_;
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
 
-// Opens the model, runs once and writes options.output: over options.ranks threads of this process, or as this process'
-// rank of an MPI job when started by mpirun.
+// Opens the model, runs once over options.ranks threads of this process, and writes options.output.
 GenerateResult generate(const GenerateOptions& options, const Callbacks& callbacks = {});
 // The part of one rank. Collective over `world`.
 GenerateResult generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks = {});
-
-// `run` over the ranks that options.ranks or mpirun say.
-Video run_over_ranks(Run& run, const GenerateOptions& options, const Callbacks& callbacks);
 
 }  // namespace zoetrope::pipeline

@@ -39,6 +39,7 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
     }
   }
   configs.mapped = model.text_encoder.checkpoint() != nullptr;
+  configs.takes_pictures = model.kind.image.taken || model.kind.control.taken;
   return configs;
 }
 

@@ -28,6 +28,11 @@ class SharedOnce {
     const std::lock_guard lock(mutex_);
     keeps_ = keeps;
   }
+  bool keeps() const { return keeps_; }
+  bool known() {
+    const std::lock_guard lock(mutex_);
+    return !held_.expired();
+  }
   void release_kept() {
     const std::lock_guard lock(mutex_);
     kept_.reset();

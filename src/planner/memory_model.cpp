@@ -52,8 +52,8 @@ class Builder {
     if (w_.keeps_transformer)
       for (const Workload::Expert& expert : w_.experts) keep(expert.weights);
     if (!w_.keeps_vae) return sum;
-    keep(w_.conditions.weights);
     keep(w_.vae.weights);
+    if (used != &w_.conditions.weights) sum += w_.kept_vae_encoder;
     return sum;
   }
   void add(const char* name, Bytes bytes) {

@@ -27,7 +27,8 @@ struct Workload {
   int ranks_here = 1;  // that share this process; all others are in processes of their own
 
   bool keeps_transformer = false;  // weights of all experts stay between runs
-  bool keeps_vae = false;          // those of both halves of the VAE
+  bool keeps_vae = false;          // those of the VAE
+  Bytes kept_vae_encoder;          // with keeps_vae, whether or not this run encodes; zero for models without pictures
 
   Bytes program;   // a process before anything is read: code, libraries, settings, tokenizer, stacks
   Bytes per_rank;  // of a rank from beginning to end: latents, the rows of the prompt

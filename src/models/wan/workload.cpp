@@ -254,6 +254,8 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.ranks_here = ranks_here;
   w.keeps_transformer = size.keeps_transformer;
   w.keeps_vae = size.keeps_vae;
+  if (size.keeps_vae && configs.takes_pictures)
+    w.kept_vae_encoder = Bytes(io::held_bytes(vae_encoder_tensors(configs.vae), size.vae));
   w.program = Bytes(size.program_bytes);
   // Latents, their noise, UniPC's history of two steps, the velocity; the conditions next to the latents in the
   // model's input, and that input; the control video; the rows of the prompts.

@@ -27,7 +27,8 @@ struct ModelConfigs {
   VaeConfig vae;
   std::optional<encoders::ClipVisionConfig> image_encoder;
   StoredDTypes stored;
-  bool mapped = true;  // files are; formulas fill buffers
+  bool mapped = true;           // files are; formulas fill buffers
+  bool takes_pictures = false;  // or videos, so that the VAE's encoder may be used
   // Further elements per thread while a LoRA is added to a weight of the transformer; 0: without LoRA.
   int64_t merge_scratch = 0;
 };
