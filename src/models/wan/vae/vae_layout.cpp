@@ -40,13 +40,13 @@ AttentionLayout attention(const std::string& name, int64_t channels) {
 }
 
 ResampleLayout downsample(const std::string& name, int64_t channels, bool time) {
-  ResampleLayout layout{name, Direction::kDown, frame_conv(name + ".resample.1", channels, channels, 3), {}};
+  ResampleLayout layout{name, Scaling::kDown, frame_conv(name + ".resample.1", channels, channels, 3), {}};
   if (time) layout.time = ConvLayout{name + ".time_conv", channels, channels, {3, 1, 1}, false};
   return layout;
 }
 
 ResampleLayout upsample(const std::string& name, int64_t channels, int64_t out, bool time) {
-  ResampleLayout layout{name, Direction::kUp, frame_conv(name + ".resample.1", channels, out, 3), {}};
+  ResampleLayout layout{name, Scaling::kUp, frame_conv(name + ".resample.1", channels, out, 3), {}};
   if (time) layout.time = ConvLayout{name + ".time_conv", channels, 2 * channels, {3, 1, 1}, false};
   return layout;
 }
@@ -58,9 +58,9 @@ void set_middle(CoderLayout& layout, const std::string& prefix, int64_t channels
 }
 
 // The shortcut around a stage, which may change sizes as `resample` does.
-ShortcutLayout shortcut(const StageLayout& stage, int64_t in, int64_t out, Direction direction) {
+ShortcutLayout shortcut(const StageLayout& stage, int64_t in, int64_t out, Scaling scaling) {
   ShortcutLayout layout{in, out};
-  if (direction == Direction::kUp) std::swap(layout.large, layout.small);
+  if (scaling == Scaling::kUp) std::swap(layout.large, layout.small);
   if (stage.resample) layout.space = 2;
   if (stage.resample && stage.resample->time) layout.time = 2;
   const int64_t values = layout.large * layout.time * layout.space * layout.space;
@@ -117,7 +117,7 @@ CoderLayout encoder_layout(const VaeConfig& config) {
     }
     if (level + 1 < levels)
       stage.resample = downsample(part("downsampler"), channels, config.temporal_downsample[level]);
-    if (config.is_residual) stage.shortcut = shortcut(stage, in, channels, Direction::kDown);
+    if (config.is_residual) stage.shortcut = shortcut(stage, in, channels, Scaling::kDown);
     layout.stages.push_back(std::move(stage));
   }
   set_middle(layout, "encoder", channels);
@@ -149,7 +149,7 @@ CoderLayout decoder_layout(const VaeConfig& config) {
       if (channels < 1) fail("the VAE's decoder cannot halve its {} channels; base_dim is too small", out);
       stage.resample = upsample(prefix + (config.is_residual ? ".upsampler" : ".upsamplers.0"), out, channels,
                                 config.temporal_downsample[levels - 2 - level]);
-      if (config.is_residual) stage.shortcut = shortcut(stage, in, channels, Direction::kUp);
+      if (config.is_residual) stage.shortcut = shortcut(stage, in, channels, Scaling::kUp);
     }
     layout.stages.push_back(std::move(stage));
   }

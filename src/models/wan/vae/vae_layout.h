@@ -49,10 +49,10 @@ struct AttentionLayout {
 };
 
 // Half or twice the size; with `time`, half or twice the frames too.
-enum class Direction : uint8_t { kDown, kUp };
+enum class Scaling : uint8_t { kDown, kUp };
 struct ResampleLayout {
   std::string name;
-  Direction direction = Direction::kDown;
+  Scaling scaling = Scaling::kDown;
   ConvLayout spatial;
   std::optional<ConvLayout> time;
 };

@@ -34,7 +34,7 @@ class Loader {
       for (const ResidualLayout& block : stage_layout.resnets) stage.resnets.push_back(residual(block));
       if (stage_layout.resample) {
         const ResampleLayout& resample = *stage_layout.resample;
-        if (resample.direction == Direction::kUp) stage.up.emplace(up(resample));
+        if (resample.scaling == Scaling::kUp) stage.up.emplace(up(resample));
         else stage.down.emplace(down(resample));
       }
       weights.stages.push_back(std::move(stage));
