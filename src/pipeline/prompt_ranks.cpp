@@ -1,10 +1,8 @@
 #include "pipeline/prompt_ranks.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
-#include "comm/launcher.h"
 #include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/partial_sum_ranks.h"
@@ -61,8 +59,7 @@ std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& s
   if (all_know) {
     std::memcpy(result.rows.view().raw(), known->rows.view().raw(), result.rows.view().bytes());
   } else if (shared || world.rank() == 0) {
-    Stream stream(std::max(1, comm::process_threads(options.threads) / here),
-                  {stage.trace, world.rank(), trace::kComputeLane});
+    Stream stream(stage.threads_of_each(here), {stage.trace, world.rank(), trace::kComputeLane});
     encode_prompts(stage.model, tokens, options.text_encoder_dtype, stream, shared ? &sum : nullptr, result.rows, tick);
     if (!shared) heartbeat.done();
   } else {
