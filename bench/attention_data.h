@@ -11,7 +11,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/thread_team.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "problems/attention.h"
 
@@ -27,7 +27,7 @@ struct AttentionData {
   std::vector<int64_t> key_lengths;
   TensorView key_mask;  // [B, Skv] U8 or BOOL
 
-  std::shared_ptr<const io::SafetensorsFile> file;  // the memory
+  std::shared_ptr<const io::TensorFile> file;  // the memory
   std::vector<Tensor> owned;
 
   int64_t query_tokens() const { return q.extent(1); }

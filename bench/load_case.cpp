@@ -32,8 +32,8 @@ constexpr size_t kReadBytes = size_t{4} << 20;
 // Reads the files once, so that the disk is not timed.
 void warm_page_cache(const io::Checkpoint& checkpoint) {
   std::vector<char> buffer(kReadBytes);
-  for (const std::filesystem::path& path : checkpoint.files()) {
-    std::ifstream file(path, std::ios::binary);
+  for (const auto& weights : checkpoint.files()) {
+    std::ifstream file(weights->path(), std::ios::binary);
     while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()))) {
     }
   }

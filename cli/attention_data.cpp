@@ -19,7 +19,7 @@ class Reader {
   Reader(bench::AttentionData& data, const AttentionOptions& options) : data_(data), options_(options) {}
 
   void read() {
-    data_.file = io::SafetensorsFile::open(options_.input);
+    data_.file = io::TensorFile::open(options_.input);
     data_.q = operand("q");
     data_.k = operand("k");
     data_.v = operand("v");

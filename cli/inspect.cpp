@@ -62,10 +62,6 @@ DType published_dtype(const fs::path& config_json) {
   return name == "bfloat16" ? DType::kBF16 : name == "float16" ? DType::kF16 : DType::kF32;
 }
 
-bool has_weights(const fs::path& folder, const std::string& stem) {
-  return fs::exists(folder / (stem + ".safetensors")) || fs::exists(folder / (stem + ".safetensors.index.json"));
-}
-
 class Inspection {
  public:
   explicit Inspection(fs::path folder) : folder_(std::move(folder)) {}
@@ -79,7 +75,7 @@ class Inspection {
     for (const auto& [name, stem] :
          {std::pair("transformer", pipeline::kDiffusersStem), std::pair("text_encoder", pipeline::kTextEncoderStem),
           std::pair("vae", pipeline::kDiffusersStem)})
-      configs_only_ &= !has_weights(folder_ / name, stem);
+      configs_only_ &= !io::Checkpoint::exists(folder_ / name, stem);
     print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
     bool whole = true;
     for (const auto& [name, component] : index.components) whole &= inspect(name, component.class_name);

@@ -18,6 +18,11 @@ bool present(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
+fs::path single_file(const fs::path& folder, const std::string& stem) { return folder / (stem + ".safetensors"); }
+fs::path index_file(const fs::path& folder, const std::string& stem) {
+  return folder / (stem + ".safetensors.index.json");
+}
+
 // A shard is named by its file name alone or a path below the folder. Links may lead elsewhere: the hub's own cache
 // consists of links.
 void check_shard_name(const fs::path& index, const std::string& name) {
@@ -44,9 +49,12 @@ std::string nearest(const std::vector<std::string>& names, const std::string& wa
 
 }  // namespace
 
+bool Checkpoint::exists(const fs::path& folder, const std::string& stem) {
+  return present(index_file(folder, stem)) || present(single_file(folder, stem));
+}
+
 Checkpoint Checkpoint::open(const fs::path& folder, const std::string& stem) {
-  const fs::path index = folder / (stem + ".safetensors.index.json");
-  const fs::path single = folder / (stem + ".safetensors");
+  const fs::path index = index_file(folder, stem), single = single_file(folder, stem);
   if (!present(index)) {
     if (present(single)) return open_file(single);
     if (!present(folder)) fail("{}: no such folder of weights", folder.string());
@@ -57,14 +65,15 @@ Checkpoint Checkpoint::open(const fs::path& folder, const std::string& stem) {
   const JsonObject weight_map = JsonObject::load(index).object("weight_map");
   auto contents = std::make_shared<Contents>();
   contents->folder = folder;
-  std::map<std::string, const SafetensorsFile*> shards;
+  contents->index = index;
+  std::map<std::string, const TensorFile*> shards;
   for (const std::string& name : weight_map.keys()) {
     const auto shard = weight_map.get<std::string>(name);
     auto [opened, is_new] = shards.try_emplace(shard, nullptr);
     if (is_new) {
       check_shard_name(index, shard);
       if (!present(folder / shard)) fail("{}: shard '{}' is missing in the folder", index.string(), shard);
-      contents->files.push_back(SafetensorsFile::open(folder / shard));
+      contents->files.push_back(TensorFile::open(folder / shard));
       opened->second = contents->files.back().get();
     }
     if (!opened->second->contains(name)) {
@@ -75,21 +84,15 @@ Checkpoint Checkpoint::open(const fs::path& folder, const std::string& stem) {
   return Checkpoint(std::move(contents));
 }
 
-Checkpoint Checkpoint::open_file(const fs::path& file) { return of(SafetensorsFile::open(file)); }
+Checkpoint Checkpoint::open_file(const fs::path& file) { return of(TensorFile::open(file)); }
 
-Checkpoint Checkpoint::of(std::shared_ptr<const SafetensorsFile> file) {
+Checkpoint Checkpoint::of(std::shared_ptr<const TensorFile> file) {
   auto contents = std::make_shared<Contents>();
   contents->folder = file->path().has_parent_path() ? file->path().parent_path() : fs::path(".");
   contents->files.push_back(std::move(file));
-  const SafetensorsFile* only = contents->files.front().get();
+  const TensorFile* only = contents->files.front().get();
   for (const auto& item : only->tensors()) contents->tensors[item.first] = only;
   return Checkpoint(std::move(contents));
-}
-
-std::vector<fs::path> Checkpoint::files() const {
-  std::vector<fs::path> paths;
-  for (const auto& file : contents_->files) paths.push_back(file->path());
-  return paths;
 }
 
 bool Checkpoint::contains(const std::string& name) const { return contents_->tensors.count(name) != 0; }
@@ -100,7 +103,7 @@ std::vector<std::string> Checkpoint::names() const {
   return names;
 }
 
-const SafetensorsFile& Checkpoint::holder(const std::string& name) const {
+const TensorFile& Checkpoint::holder(const std::string& name) const {
   const auto found = contents_->tensors.find(name);
   if (found == contents_->tensors.end()) {
     const std::string place =

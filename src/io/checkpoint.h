@@ -11,7 +11,7 @@
 
 #include "zoetrope/tensor.h"
 
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 
 namespace zoetrope::io {
 
@@ -30,19 +30,21 @@ class Checkpoint {
   // where a tensor is; tensors that it does not name are ignored. Published stems: "diffusion_pytorch_model"
   // (transformer, VAE) and "model" (encoders).
   static Checkpoint open(const std::filesystem::path& folder, const std::string& stem);
-  static Checkpoint open_file(const std::filesystem::path& file);  // one safetensors file by its own name
-  static Checkpoint of(std::shared_ptr<const SafetensorsFile> file);
+  static bool exists(const std::filesystem::path& folder, const std::string& stem);  // whether open() finds files
+  static Checkpoint open_file(const std::filesystem::path& file);                    // one file by its own name
+  static Checkpoint of(std::shared_ptr<const TensorFile> file);
 
   const std::filesystem::path& folder() const { return contents_->folder; }
-  std::vector<std::filesystem::path> files() const;
+  const std::filesystem::path& index() const { return contents_->index; }  // empty where there is none
+  const std::vector<std::shared_ptr<const TensorFile>>& files() const { return contents_->files; }
   bool contains(const std::string& name) const;
   std::vector<std::string> names() const;                 // sorted
   const TensorInfo& info(const std::string& name) const;  // absent: Error naming the tensor and the nearest names
-  TensorView view(const std::string& name) const;         // mapped, read-only; see SafetensorsFile::tensor
+  TensorView view(const std::string& name) const;         // mapped, read-only; see TensorFile::tensor
   const std::filesystem::path& file(const std::string& name) const;  // that holds the tensor
   void will_need(const std::string& name) const;
-  void release(const std::string& name) const;  // see SafetensorsFile::release
-  void require_unchanged() const;               // of every file, see SafetensorsFile
+  void release(const std::string& name) const;  // see TensorFile::release
+  void require_unchanged() const;               // of every file, see TensorFile
   std::string identity() const;                 // one line per file
 
   uint64_t bytes() const;                            // of tensor data
@@ -51,12 +53,12 @@ class Checkpoint {
 
  private:
   struct Contents {
-    std::filesystem::path folder;
-    std::vector<std::shared_ptr<const SafetensorsFile>> files;
-    std::map<std::string, const SafetensorsFile*> tensors;
+    std::filesystem::path folder, index;
+    std::vector<std::shared_ptr<const TensorFile>> files;
+    std::map<std::string, const TensorFile*> tensors;
   };
   explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
-  const SafetensorsFile& holder(const std::string& name) const;
+  const TensorFile& holder(const std::string& name) const;
 
   std::shared_ptr<const Contents> contents_;
 };

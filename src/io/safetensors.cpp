@@ -1,10 +1,6 @@
 #include "io/safetensors.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -12,9 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/index_range.h"
-#include "io/checksum.h"
 #include "io/json.h"
 
 namespace zoetrope::io {
@@ -193,150 +187,36 @@ void check_coverage(const std::string& file, const std::map<std::string, TensorI
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)), file_(path_) {}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (data_ != nullptr) ::munmap(data_, file_.bytes());
-}
-
-std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
-  const std::shared_ptr<SafetensorsFile> file(new SafetensorsFile(path));
-  file->map();
-  file->parse_header();
-  return file;
-}
-
-void SafetensorsFile::map() {
-  if (file_.bytes() < kLengthBytes) {
-    fail("{}: has {} bytes, but a safetensors file starts with 8 bytes of header length", path_.string(),
-         file_.bytes());
-  }
-  void* mapped = ::mmap(nullptr, file_.bytes(), PROT_READ, MAP_SHARED, file_.descriptor(), 0);
-  if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), system_message(errno));
-  data_ = static_cast<std::byte*>(mapped);
-}
-
-void SafetensorsFile::parse_header() {
-  const std::string file = path_.string();
-  constexpr std::string_view kPointer = "version https://git-lfs";
-  if (std::string_view(reinterpret_cast<const char*>(data_), file_.bytes()).starts_with(kPointer)) {
-    fail(
-        "{}: is a Git LFS pointer of {} bytes in place of the weights; fetch them with `git lfs pull`, or download "
-        "again",
-        file, file_.bytes());
+TensorHeader read_safetensors_header(std::string_view contents, const std::string& file) {
+  if (contents.size() < kLengthBytes) {
+    fail("{}: has {} bytes, but a safetensors file starts with 8 bytes of header length", file, contents.size());
   }
   uint64_t length = 0;
-  for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(data_[i]) << (8 * i);
-  if (length > kMaxHeaderBytes || length > file_.bytes() - kLengthBytes) {
+  for (uint64_t i = 0; i < kLengthBytes; ++i) length |= uint64_t{static_cast<unsigned char>(contents[i])} << (8 * i);
+  if (length > kMaxHeaderBytes || length > contents.size() - kLengthBytes) {
     fail(
         "{}: claims a header of {} bytes in a file of {} bytes (and at most {} are allowed), so it is truncated or "
         "not a safetensors file",
-        file, length, file_.bytes(), kMaxHeaderBytes);
+        file, length, contents.size(), kMaxHeaderBytes);
   }
-  header_bytes_ = kLengthBytes + length;
-  const std::string_view text(reinterpret_cast<const char*>(data_) + kLengthBytes, length);
+  TensorHeader header;
+  header.bytes = kLengthBytes + length;
+  const std::string_view text = contents.substr(kLengthBytes, length);
   if (text.empty() || text.front() != '{') fail("{}: its header must be a JSON object, opening with '{{'", file);
-  const json header = parse_json(text, file + ": header");
-  for (const auto& [name, entry] : header.items()) {
+  const json entries = parse_json(text, file + ": header");
+  for (const auto& [name, entry] : entries.items()) {
     if (name != kMetadataKey) {
-      tensors_[name] = Entry(entry, fmt::format("{}: tensor '{}'", file, name)).read(kLengthBytes + length);
+      header.tensors[name] = Entry(entry, fmt::format("{}: tensor '{}'", file, name)).read(header.bytes);
       continue;
     }
     if (!entry.is_object()) fail("{}: {} must be an object of strings", file, kMetadataKey);
     for (const auto& [key, value] : entry.items()) {
       if (!value.is_string()) fail("{}: {} key '{}' must be a string", file, kMetadataKey, key);
-      metadata_[key] = value.get<std::string>();
+      header.metadata[key] = value.get<std::string>();
     }
   }
-  check_coverage(file, tensors_, kLengthBytes + length, file_.bytes());
-}
-
-const TensorInfo& SafetensorsFile::info(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
-    fail("{}: tensor '{}' is missing (the file has {} others)", path_.string(), name, tensors_.size());
-  }
-  return found->second;
-}
-
-TensorView SafetensorsFile::flat(const std::string& name) const {
-  const TensorInfo& found = info(name);
-  if (!found.dtype) {
-    fail("{}: tensor '{}' has dtype {}, which cannot be computed with; store it as F32, BF16 or F16", path_.string(),
-         name, found.dtype_name);
-  }
-  return {data_ + found.offset, *found.dtype, {found.shape.size()}};
-}
-
-TensorView SafetensorsFile::tensor(const std::string& name) const {
-  const TensorView elements = flat(name);
-  const TensorInfo& found = info(name);
-  if (found.extents.size() > Shape::kMaxRank) {
-    fail("{}: tensor '{}' has {} axes, but at most {} are supported", path_.string(), name, found.extents.size(),
-         Shape::kMaxRank);
-  }
-  return elements.reshape(found.shape);
-}
-
-void SafetensorsFile::will_need(const std::string& name) const {
-  const TensorInfo& found = info(name);
-  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t begin = found.offset / page * page;
-  if (found.bytes > 0) ::madvise(data_ + begin, found.offset + found.bytes - begin, MADV_WILLNEED);
-}
-
-// A page fault maps up to two megabytes of the file around it that lie together in the page cache, so the first touch
-// of a tensor brings back the end of the one before it. When only a tensor's own pages were released, a seventh of the
-// 1.3B checkpoint stayed resident.
-void SafetensorsFile::release(const std::string& name) const {
-  constexpr uint64_t kAround = uint64_t{2} << 20;
-  const TensorInfo& found = info(name);
-  if (found.bytes == 0) return;
-  const uint64_t begin = found.offset / kAround * kAround;
-  const uint64_t end = std::min(file_.bytes(), (found.offset + found.bytes + kAround - 1) / kAround * kAround);
-  ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
-}
-
-void SafetensorsFile::require_unchanged() const {
-  const std::optional<FileStamp> now = stamp_of(path_);
-  if (!now) {
-    fail("{}: cannot be found any more; weights must stay as they are while they are in use", path_.string());
-  }
-  if (!(*now == file_.stamp())) {
-    fail("{}: was changed while it was in use; weights must stay as they are until the program ends, so start it again",
-         path_.string());
-  }
-}
-
-std::string SafetensorsFile::identity() const {
-  const FileStamp& stamp = file_.stamp();
-  wait_until_past(stamp);
-  // Without the device, whose number differs between hosts and, on many file systems, between mounts.
-  return fmt::format("{} {} {} {} {} {:016x}", path_.filename().string(), stamp.inode, stamp.bytes, stamp.modified_ns,
-                     stamp.changed_ns, hash(stamp.coarse() ? Sample::kAll : Sample::kBlocks));
-}
-
-uint64_t SafetensorsFile::hash(Sample sample) const {
-  constexpr uint64_t kBlock = 4096, kPiece = uint64_t{1} << 20;
-  uint64_t hash = fnv1a64({reinterpret_cast<const char*>(data_), header_bytes_});
-  std::vector<std::byte> bytes;
-  const auto add = [&](uint64_t offset, uint64_t count) {
-    bytes.resize(count);
-    file_.read(offset, bytes.data(), count);
-    const uint64_t sum = checksum(bytes.data(), count);
-    hash = fnv1a64({reinterpret_cast<const char*>(&sum), sizeof sum}, hash);
-  };
-  if (sample == Sample::kAll) {
-    for (uint64_t at = header_bytes_; at < file_.bytes(); at += kPiece) add(at, std::min(kPiece, file_.bytes() - at));
-    return hash;
-  }
-  std::map<uint64_t, uint64_t> blocks;  // size by offset, in the order of the file
-  for (const auto& [name, info] : tensors_) {
-    const uint64_t count = std::min(kBlock, info.bytes);
-    if (count > 0) blocks[info.offset + (info.bytes - count) / 2] = count;
-  }
-  for (const auto& [offset, count] : blocks) add(offset, count);
-  return hash;
+  check_coverage(file, header.tensors, header.bytes, contents.size());
+  return header;
 }
 
 SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,

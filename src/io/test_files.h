@@ -9,9 +9,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
 
 #include "base/test_folder.h"
+#include "io/safetensors.h"
 
 namespace zoetrope::io {
 
@@ -30,6 +35,26 @@ inline void rewrite_in_place(const std::filesystem::path& path, const std::strin
   std::fstream(path, std::ios::binary | std::ios::in | std::ios::out) << bytes;
   const timespec times[2] = {before.st_atim, before.st_mtim};
   ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+}
+
+// An entry of a safetensors header; `shape` and `span` as JSON.
+inline std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
+                         const std::string& span) {
+  return "\"" + name + R"(": {"dtype": ")" + dtype + R"(", "shape": )" + shape + R"(, "data_offsets": )" + span + "}";
+}
+
+// Its header from them.
+inline std::string object(const std::vector<std::string>& entries) {
+  std::string text;
+  for (const std::string& one : entries) text.append(text.empty() ? "{" : ",").append(one);
+  return text + "}";
+}
+
+// 1, 2, 3, … in float32.
+inline Tensor counting(const Shape& shape) {
+  Tensor tensor(DType::kF32, shape);
+  std::iota(tensor.data<float>(), tensor.data<float>() + tensor.size(), 1.0f);
+  return tensor;
 }
 
 }  // namespace zoetrope::io

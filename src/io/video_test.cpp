@@ -20,7 +20,7 @@
 #include "base/unfinished_files.h"
 #include "io/ffmpeg.h"
 #include "io/palette.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "io/test_files.h"
 #include "io/video_reader.h"
 
@@ -111,7 +111,7 @@ TEST(Pixels, ManyAtOnceAreTheSameBytes) {
 }
 
 TEST(Pixels, TruncationIsTheReferencesVideoPath) {
-  const auto file = SafetensorsFile::open(ZOETROPE_GOLDEN_DIR "/pipelines/wan21_t2v/t2v.safetensors");
+  const auto file = TensorFile::open(ZOETROPE_GOLDEN_DIR "/pipelines/wan21_t2v/t2v.safetensors");
   const TensorView frames = file->tensor("frames"), bytes = file->tensor("frames_u8");
   for (int64_t i = 0; i < frames.size(); ++i) {
     ASSERT_EQ(to_u8_truncate(frames.data<float>()[i]), bytes.data<uint8_t>()[i]) << i;

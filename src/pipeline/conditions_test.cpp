@@ -9,14 +9,14 @@
 #include <numeric>
 
 #include "io/image.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "pipeline/test_model.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
-std::shared_ptr<const io::SafetensorsFile> recorded(const std::string& model, const std::string& run) {
-  return io::SafetensorsFile::open(recorded_model(model) / (run + ".safetensors"));
+std::shared_ptr<const io::TensorFile> recorded(const std::string& model, const std::string& run) {
+  return io::TensorFile::open(recorded_model(model) / (run + ".safetensors"));
 }
 
 double largest_difference(const TensorView& a, const TensorView& b) {

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "io/video.h"
 #include "pipeline/test_model.h"
 
@@ -58,7 +58,7 @@ TEST_F(InputFiles, PicturesComeAtTheVideosSizeAndAsTheyAre) {
   const Inputs inputs = read_inputs(options, i2v);
   ASSERT_EQ(inputs.ends.size(), 1U);
   EXPECT_EQ(inputs.ends[0].shape(), (Shape{32, 48, 3}));
-  const auto recorded = io::SafetensorsFile::open(recorded_model("wan21_i2v") / "i2v.safetensors");
+  const auto recorded = io::TensorFile::open(recorded_model("wan21_i2v") / "i2v.safetensors");
   EXPECT_EQ(inputs.pixels.shape(), recorded->info("clip_pixel_values").shape);
   EXPECT_EQ(inputs_bytes(options), 32 * 48 * 3);
   EXPECT_THAT(inputs.fingerprint(),

@@ -73,7 +73,7 @@ TEST(Model, FramesAreThoseOfTheFile) {
   options.output = (folder / "clip.mp4").string();
   options.dump = (folder / "dump").string();
   pipeline::generate(options);
-  const auto dump = io::SafetensorsFile::open(folder / "dump" / "run.safetensors");
+  const auto dump = io::TensorFile::open(folder / "dump" / "run.safetensors");
   const TensorView frames = dump->tensor("frames_u8");
   EXPECT_EQ(std::memcmp(frames.raw(), video.frames.view().raw(), frames.bytes()), 0);
 }

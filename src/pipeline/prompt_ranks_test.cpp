@@ -32,7 +32,7 @@ TEST(PromptRanks, FilesThatChangeAfterTheyWereOpenedAreAnError) {
     });
   };
   encode();
-  const fs::path file = model.text_encoder.checkpoint()->files().front();
+  const fs::path file = model.text_encoder.checkpoint()->files().front()->path();
   fs::last_write_time(file, fs::last_write_time(file) + std::chrono::seconds(10));
   EXPECT_THAT(error_of(encode), AllOf(HasSubstr(file.string()), HasSubstr("was changed while it was in use")));
 }

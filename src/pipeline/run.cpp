@@ -13,7 +13,7 @@
 #include "base/words.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "io/video.h"
 #include "models/sampling/random.h"
 #include "pipeline/admission.h"
@@ -53,7 +53,7 @@ Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan, int64_
     generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
     return noise;
   }
-  const auto file = io::SafetensorsFile::open(options.latents);
+  const auto file = io::TensorFile::open(options.latents);
   std::string name = "latents.init";
   if (!file->contains(name)) {
     if (file->tensors().size() != 1) {

@@ -9,7 +9,7 @@
 
 #include "base/disk_limit.h"
 #include "base/test_folder.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
@@ -230,7 +230,7 @@ TEST_P(RandomRun, IsFiniteAndInScale) {
   options.dump = (folder / "dump").string();
   options.threads = 2;
   generate(options);
-  const auto run = io::SafetensorsFile::open(folder / "dump" / "run.safetensors");
+  const auto run = io::TensorFile::open(folder / "dump" / "run.safetensors");
   for (const char* name : {"prompt_embeds", "velocity.0", "velocity.1", "latents.1", "frames"}) {
     const Scale scale = scale_of(run->tensor(name));
     EXPECT_GT(scale.spread, 0.05) << name;

@@ -39,7 +39,7 @@ class ModelCopy {
   // Rewrites a component's weights, tensors in `shapes` with other axes over the same elements.
   void reshape(const std::string& component, const std::map<std::string, Shape>& shapes) const {
     const auto file = path() / component / "diffusion_pytorch_model.safetensors";
-    const auto stored = io::SafetensorsFile::open(file);
+    const auto stored = io::TensorFile::open(file);
     io::SafetensorsWriter writer;
     for (const auto& [name, info] : stored->tensors()) {
       const auto other = shapes.find(name);

@@ -1,13 +1,13 @@
 #include "zoetrope/error.h"
 
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "safetensors_changes.h"
 
 namespace zoetrope::fuzz {
 namespace {
 
 void read(const std::string& bytes) {
-  const auto file = io::SafetensorsFile::open(write("input.safetensors", bytes));
+  const auto file = io::TensorFile::open(write("input.safetensors", bytes));
   for (const auto& [name, info] : file->tensors()) {
     file->will_need(name);
     try {

@@ -18,7 +18,7 @@ void run_lora_case(Report& report, const std::filesystem::path& root, const std:
   std::vector<std::string> names = json.object("effect_on_final_latents").keys();
   names.emplace_back(kBase);
   const auto output = [&](const std::string& name) {
-    return io::SafetensorsFile::open(folder / fmt::format("output_{}.safetensors", name));
+    return io::TensorFile::open(folder / fmt::format("output_{}.safetensors", name));
   };
   for (const std::string& name : names) {
     const auto recorded = output(name);

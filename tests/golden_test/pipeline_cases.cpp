@@ -12,7 +12,7 @@ void run_pipeline_case(Report& report, const std::filesystem::path& folder) {
   const NoiseFloor noise(json);
   const io::JsonObject runs = json.object("runs");
   for (const std::string& name : runs.keys()) {
-    const auto float32 = io::SafetensorsFile::open(folder / (name + ".safetensors"));
+    const auto float32 = io::TensorFile::open(folder / (name + ".safetensors"));
     for (const char* dtype : {"float32", "bf16"}) {
       const std::string label = name + (std::string(dtype) == "bf16" ? "_bf16" : "");
       const std::filesystem::path file = folder / (label + ".safetensors");
@@ -20,7 +20,7 @@ void run_pipeline_case(Report& report, const std::filesystem::path& folder) {
       const Scratch scratch;
       pipeline::GenerateOptions options = run_options(folder, runs.object(name), scratch);
       options.dtype = pipeline::dtype_of(dtype);
-      check_run(report, {label, *io::SafetensorsFile::open(file), *float32, noise, name}, options);
+      check_run(report, {label, *io::TensorFile::open(file), *float32, noise, name}, options);
     }
   }
 }

@@ -74,7 +74,7 @@ pipeline::GenerateOptions run_options(const fs::path& checkpoint, const io::Json
 
 void check_run(Report& report, const RecordedRun& run, const pipeline::GenerateOptions& options) {
   pipeline::generate(options);
-  const auto ours = io::SafetensorsFile::open(fs::path(options.dump) / "run.safetensors");
+  const auto ours = io::TensorFile::open(fs::path(options.dump) / "run.safetensors");
   const bool bf16 = options.dtype == DType::kBF16;
   for (const auto& item : run.recorded.tensors()) {
     const std::string& name = item.first;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "io/json.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "pipeline/generate_options.h"
 #include "report.h"
 
@@ -31,8 +31,8 @@ pipeline::GenerateOptions run_options(const std::filesystem::path& checkpoint, c
 // of the run `noise_run`.
 struct RecordedRun {
   std::string label;
-  const io::SafetensorsFile& recorded;
-  const io::SafetensorsFile& float32;
+  const io::TensorFile& recorded;
+  const io::TensorFile& float32;
   const NoiseFloor& noise;
   std::string noise_run;
 };

@@ -6,7 +6,7 @@
 #include <regex>
 
 #include "base/error.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "models/sampling/random.h"
 #include "models/sampling/solver.h"
 #include "report.h"
@@ -44,8 +44,7 @@ void check_tables(Report& report, const fs::path& file) {
 // as the sample. The recordings carry the same error.
 constexpr Deviation kTrajectory{2e-6, 0};
 
-void check_trajectory(Report& report, const io::SafetensorsFile& data, const std::string& key,
-                      const nlohmann::json& entry) {
+void check_trajectory(Report& report, const io::TensorFile& data, const std::string& key, const nlohmann::json& entry) {
   const std::string scheduler = entry.at("scheduler");
   sampling::SolverConfig config = solver_config(scheduler, entry.at("shift"), entry.at("steps"));
   if (entry.at("model_output_dtype") == "bfloat16") config.velocity = sampling::VelocityDType::kBF16;
@@ -105,7 +104,7 @@ std::vector<float> draw(sampling::TorchGenerator& generator, int64_t count) {
 
 void run_scheduler_case(Report& report, const fs::path& folder) {
   check_tables(report, folder / "tables.json");
-  const auto data = io::SafetensorsFile::open(folder / "trajectories.safetensors");
+  const auto data = io::TensorFile::open(folder / "trajectories.safetensors");
   const io::JsonObject recorded = load_case(folder);  // outlives the loop over what it owns
   for (const nlohmann::json& entry : recorded.raw().at("trajectories")) {
     check_trajectory(report, *data, entry.at("key"), entry);
@@ -114,7 +113,7 @@ void run_scheduler_case(Report& report, const fs::path& folder) {
 
 void run_rng_case(Report& report, const fs::path& folder) {
   static const std::regex plain("seed([0-9]+)\\.[0-9x]+\\.(f32|bf16)"), second("seed([0-9]+)\\.second_draw\\.first");
-  const auto data = io::SafetensorsFile::open(folder / "randn.safetensors");
+  const auto data = io::TensorFile::open(folder / "randn.safetensors");
   for (const auto& [name, info] : data->tensors()) {
     std::smatch match;
     const TensorView recorded = data->tensor(name);

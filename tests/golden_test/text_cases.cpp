@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "device/stream.h"
 #include "io/checkpoint.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "io/weights.h"
 #include "models/encoders/relative_bias.h"
 #include "models/encoders/umt5.h"
@@ -51,7 +51,7 @@ Tensor real_rows(const TensorView& values, const TensorView& mask) {
   return out;
 }
 
-void check_encoder(Report& report, const fs::path& checkpoint, const io::SafetensorsFile& data, DType dtype,
+void check_encoder(Report& report, const fs::path& checkpoint, const io::TensorFile& data, DType dtype,
                    const NoiseFloor& noise) {
   const auto config = encoders::TextEncoderConfig::load(checkpoint / "config.json");
   Stream stream(available_threads());
@@ -100,7 +100,7 @@ void run_umt5_case(Report& report, const fs::path& root, const fs::path& folder)
       report.skip("tokenizer_identity", "its tokenizer, pipelines/wan21_i2v/tokenizer, is not in this data set");
     }
   }
-  const auto data = io::SafetensorsFile::open(folder / "encoder.safetensors");
+  const auto data = io::TensorFile::open(folder / "encoder.safetensors");
   const NoiseFloor noise(json);
   check_encoder(report, checkpoint / "text_encoder", *data, DType::kF32, noise);
   check_encoder(report, checkpoint / "text_encoder", *data, DType::kBF16, noise);

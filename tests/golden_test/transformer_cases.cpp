@@ -10,7 +10,7 @@
 #include "device/stream.h"
 #include "io/checkpoint.h"
 #include "io/formula_testing.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "io/weights.h"
 #include "kernels/rope/rope.h"
 #include "models/testing/golden.h"
@@ -34,7 +34,7 @@ Tensor copy_of(const TensorView& view) {
 
 // One forward pass on one rank; what the probe saw, and "output".
 Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::Weights> source, DType dtype,
-               const io::SafetensorsFile& data) {
+               const io::TensorFile& data) {
   Values seen;
   comm::run_ranks(1, [&](comm::Communicator& world) {
     Stream stream(available_threads());
@@ -72,8 +72,7 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
   return seen;
 }
 
-void check_rope(Report& report, const wan::TransformerConfig& config, const io::SafetensorsFile& data,
-                Deviation tolerance) {
+void check_rope(Report& report, const wan::TransformerConfig& config, const io::TensorFile& data, Deviation tolerance) {
   if (!data.contains("rope.cos")) return report.absent({"rope.cos", "rope.sin"});
   const TensorView latents = data.tensor("in.hidden_states");
   const wan::TokenGrid grid = wan::token_grid(config, {latents.extent(2), latents.extent(3), latents.extent(4)});
@@ -87,7 +86,7 @@ void check_rope(Report& report, const wan::TransformerConfig& config, const io::
   }
 }
 
-void check_pass(Report& report, const std::string& prefix, const Values& ours, const io::SafetensorsFile& data,
+void check_pass(Report& report, const std::string& prefix, const Values& ours, const io::TensorFile& data,
                 const NoiseFloor& noise) {
   const bool bf16 = prefix == "bf16.";
   for (const auto& [name, info] : data.tensors()) {
@@ -121,7 +120,7 @@ void run_transformer_case(Report& report, const fs::path& root, const fs::path& 
   const NoiseFloor noise(json);
   const fs::path checkpoint = root / json.get<std::string>("checkpoint");
   const auto config = wan::TransformerConfig::load(checkpoint / "config.json");
-  const auto data = io::SafetensorsFile::open(folder / "tensors.safetensors");
+  const auto data = io::TensorFile::open(folder / "tensors.safetensors");
   const auto source = [&] {
     return std::make_shared<io::Weights>(
         json.get<bool>("procedural", false)

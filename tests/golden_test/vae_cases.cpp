@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "device/stream.h"
 #include "io/checkpoint.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "io/weights.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
@@ -101,7 +101,7 @@ struct Vae {
   Stream stream;
 };
 
-void check_clips(Report& report, Vae& vae, const io::SafetensorsFile& data, const NoiseFloor& noise) {
+void check_clips(Report& report, Vae& vae, const io::TensorFile& data, const NoiseFloor& noise) {
   static const std::regex encode_name("encode\\.f([0-9]+)\\.moments"), decode_name("decode\\.f([0-9]+)\\.sample");
   const Tensor video = to_video(data.tensor("in.video_u8"));
   for (const auto& [name, info] : data.tensors()) {
@@ -121,7 +121,7 @@ void check_clips(Report& report, Vae& vae, const io::SafetensorsFile& data, cons
   }
 }
 
-void check_seen(Report& report, const Chunks& chunks, const std::string& prefix, const io::SafetensorsFile& data,
+void check_seen(Report& report, const Chunks& chunks, const std::string& prefix, const io::TensorFile& data,
                 const NoiseFloor& noise) {
   for (const auto& [name, info] : data.tensors()) {
     if (name.rfind(prefix, 0) != 0) continue;
@@ -140,7 +140,7 @@ void check_seen(Report& report, const Chunks& chunks, const std::string& prefix,
 }
 
 // Frames, height and width of the crop that the encoder saw, from what was recorded of it; none where nothing tells.
-std::optional<Shape> encoded_crop(const wan::VaeConfig& config, const io::SafetensorsFile& data) {
+std::optional<Shape> encoded_crop(const wan::VaeConfig& config, const io::TensorFile& data) {
   if (data.contains("encode.conv_in")) {
     const TensorView first = data.tensor("encode.conv_in");
     return Shape{first.extent(2), config.patch_size * first.extent(3), config.patch_size * first.extent(4)};
@@ -153,7 +153,7 @@ std::optional<Shape> encoded_crop(const wan::VaeConfig& config, const io::Safete
                spatial * moments.extent(axis + 2)};
 }
 
-void check_decoder(Report& report, Vae& vae, const io::SafetensorsFile& data, const NoiseFloor& noise) {
+void check_decoder(Report& report, Vae& vae, const io::TensorFile& data, const NoiseFloor& noise) {
   const auto tolerance = [&](const std::string& name) { return float32_tolerance(noise.of("f32_vs_f64", name)); };
   if (!data.contains("in.z")) return report.absent({"in.z", "decode.*"});
   if (data.contains("in.normalized_latents")) {
@@ -171,7 +171,7 @@ void check_decoder(Report& report, Vae& vae, const io::SafetensorsFile& data, co
   report.check("decode.sample", sample, data.tensor("decode.sample"), tolerance("decode.sample"));
 }
 
-void check_encoder(Report& report, Vae& vae, const io::SafetensorsFile& data, const TensorView& video_u8,
+void check_encoder(Report& report, Vae& vae, const io::TensorFile& data, const TensorView& video_u8,
                    const NoiseFloor& noise) {
   const std::optional<Shape> seen = encoded_crop(vae.config, data);
   if (!seen) return report.absent({"encode.conv_in", "encode.moments"});
@@ -185,7 +185,7 @@ void check_encoder(Report& report, Vae& vae, const io::SafetensorsFile& data, co
                data.tensor("encode.moments"), float32_tolerance(noise.of("f32_vs_f64", "encode.moments")));
 }
 
-void check_tiled(Report& report, Vae& vae, const io::SafetensorsFile& data, const io::JsonObject& tiling,
+void check_tiled(Report& report, Vae& vae, const io::TensorFile& data, const io::JsonObject& tiling,
                  const NoiseFloor& noise) {
   const wan::TileSizes sizes{
       tiling.get<int64_t>("tile_sample_min_height"), tiling.get<int64_t>("tile_sample_min_width"),
@@ -218,17 +218,17 @@ void run_vae_case(Report& report, const fs::path& root, const fs::path& folder) 
   const auto weights = std::make_shared<wan::VaeWeights>(
       config, std::make_shared<io::Weights>(io::Checkpoint::open(checkpoint, "diffusion_pytorch_model")));
   Vae vae{config, wan::VaeDecoder(weights), wan::VaeEncoder(weights), Stream(available_threads())};
-  const auto data = io::SafetensorsFile::open(folder / "tensors.safetensors");
+  const auto data = io::TensorFile::open(folder / "tensors.safetensors");
   check_clips(report, vae, *data, noise);
   if (fs::exists(folder / "activations.safetensors")) {
-    const auto activations = io::SafetensorsFile::open(folder / "activations.safetensors");
+    const auto activations = io::TensorFile::open(folder / "activations.safetensors");
     check_decoder(report, vae, *activations, noise);
     check_encoder(report, vae, *activations, data->tensor("in.video_u8"), noise);
   } else {
     report.absent({"activations.safetensors"});
   }
   if (fs::exists(folder / "tiled.safetensors") && json.has("tiling")) {
-    check_tiled(report, vae, *io::SafetensorsFile::open(folder / "tiled.safetensors"), json.object("tiling"), noise);
+    check_tiled(report, vae, *io::TensorFile::open(folder / "tiled.safetensors"), json.object("tiling"), noise);
   } else {
     report.absent({"tiled.safetensors"});
   }

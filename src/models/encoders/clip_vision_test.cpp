@@ -10,6 +10,7 @@
 #include "base/test_folder.h"
 #include "io/json.h"
 #include "io/random_weights.h"
+#include "io/safetensors.h"
 #include "models/encoders/cost.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/testing/golden.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "models/lora/names.h"
 #include "models/lora/peft_metadata.h"
 
@@ -67,7 +67,7 @@ std::string named(const std::vector<std::string>& keys) {
 class Reader {
  public:
   Reader(const std::filesystem::path& path, double strength, const io::TensorTable& tensors)
-      : file_(io::SafetensorsFile::open(path)),
+      : file_(io::TensorFile::open(path)),
         source_(io::checkpoint_source(io::Checkpoint::of(file_))),
         tensors_(tensors),
         names_(tensors),
@@ -323,7 +323,7 @@ class Reader {
     source_->release(key);
   }
 
-  std::shared_ptr<const io::SafetensorsFile> file_;
+  std::shared_ptr<const io::TensorFile> file_;
   std::shared_ptr<const io::WeightSource> source_;
   io::TensorIndex tensors_;
   LoraNames names_;

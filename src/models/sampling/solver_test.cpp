@@ -13,7 +13,7 @@
 
 #include "base/input_file.h"
 #include "io/json.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "tensor/half.h"
 
 namespace zoetrope::sampling {
@@ -146,7 +146,7 @@ class Trajectory : public testing::TestWithParam<Recorded> {};
 
 TEST_P(Trajectory, FollowsTheRecordedOne) {
   const Recorded& recorded = GetParam();
-  const auto file = io::SafetensorsFile::open(ZOETROPE_GOLDEN_DIR "/schedulers/trajectories.safetensors");
+  const auto file = io::TensorFile::open(ZOETROPE_GOLDEN_DIR "/schedulers/trajectories.safetensors");
   const TensorView velocities = file->flat(std::string(recorded.key) + ".v");
   const TensorView samples = file->flat(std::string(recorded.key) + ".samples");
   SolverConfig config = config_of(recorded.kind, recorded.shift, recorded.steps);

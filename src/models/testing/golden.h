@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "io/json.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "tensor/half.h"
 
 namespace zoetrope::golden {
@@ -92,7 +92,7 @@ class GoldenCase {
   explicit GoldenCase(const std::string& name, const std::string& file = "tensors.safetensors")
       : root_(ZOETROPE_GOLDEN_DIR),
         description_(io::load_json(root_ / name / "case.json")),
-        tensors_(io::SafetensorsFile::open(root_ / name / file)) {}
+        tensors_(io::TensorFile::open(root_ / name / file)) {}
 
   const std::filesystem::path& root() const { return root_; }
   const nlohmann::json& description() const { return description_; }
@@ -123,7 +123,7 @@ class GoldenCase {
  private:
   std::filesystem::path root_;
   nlohmann::json description_;
-  std::shared_ptr<const io::SafetensorsFile> tensors_;
+  std::shared_ptr<const io::TensorFile> tensors_;
 };
 
 }  // namespace zoetrope::golden

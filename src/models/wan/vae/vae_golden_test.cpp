@@ -10,7 +10,7 @@
 
 #include "io/checkpoint.h"
 #include "io/json.h"
-#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_test_util.h"
@@ -31,8 +31,8 @@ class VaeGolden : public testing::TestWithParam<const char*> {
         folder_(kGolden / case_.get<std::string>("checkpoint")),
         config_(VaeConfig::load(folder_ / "config.json")),
         source_(io::checkpoint_source(io::Checkpoint::open(folder_, "diffusion_pytorch_model"))),
-        tensors_(io::SafetensorsFile::open(kGolden / GetParam() / "tensors.safetensors")),
-        activations_(io::SafetensorsFile::open(kGolden / GetParam() / "activations.safetensors")) {}
+        tensors_(io::TensorFile::open(kGolden / GetParam() / "tensors.safetensors")),
+        activations_(io::TensorFile::open(kGolden / GetParam() / "activations.safetensors")) {}
 
   std::shared_ptr<const VaeWeights> weights(std::shared_ptr<const io::WeightSource> source) const {
     return std::make_shared<const VaeWeights>(config_, std::make_shared<const io::Weights>(std::move(source)));
@@ -104,7 +104,7 @@ class VaeGolden : public testing::TestWithParam<const char*> {
   std::filesystem::path folder_;
   VaeConfig config_;
   std::shared_ptr<const io::WeightSource> source_;
-  std::shared_ptr<const io::SafetensorsFile> tensors_, activations_;
+  std::shared_ptr<const io::TensorFile> tensors_, activations_;
 };
 
 // [F, H, W, 3] as the recorded [1, 3, F, H, W].
@@ -113,7 +113,7 @@ TensorView channels_first(const TensorView& frames) { return frames.permute({3, 
 // Joins the pieces that a probe sees into whole tensors.
 class Joiner {
  public:
-  Joiner(std::string prefix, std::shared_ptr<const io::SafetensorsFile> file)
+  Joiner(std::string prefix, std::shared_ptr<const io::TensorFile> file)
       : prefix_(std::move(prefix)), file_(std::move(file)) {}
   Probe probe() {
     return [this](std::string_view name, const TensorView& value) {
@@ -129,7 +129,7 @@ class Joiner {
 
  private:
   std::string prefix_;
-  std::shared_ptr<const io::SafetensorsFile> file_;
+  std::shared_ptr<const io::TensorFile> file_;
   Stream stream_{1};
   std::map<std::string, std::pair<Tensor, int64_t>> joined_;
 };

@@ -1,0 +1,83 @@
+// A file of named tensors, mapped to be read. Every container of weights is one function that reads its header
+// (safetensors.h); the rest is here. Folders of several files are in checkpoint.h, conversion of dtypes in weights.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zoetrope/tensor.h"
+
+#include "base/input_file.h"
+
+namespace zoetrope::io {
+
+struct TensorInfo {
+  std::string dtype_name;        // as the file spells it
+  std::optional<DType> dtype;    // empty for types that can only be listed (F8_E4M3, I16, …)
+  Shape shape;                   // with more than five axes: [elements]
+  std::vector<int64_t> extents;  // every axis
+  uint64_t offset = 0;           // of the first byte, counted from the start of the file
+  uint64_t bytes = 0;
+  bool aligned = true;  // the mapped data may be read through a pointer of its type
+};
+
+// What the header of a container says. Its reader has checked that every tensor lies in the file and none overlap.
+struct TensorHeader {
+  std::map<std::string, TensorInfo> tensors;
+  std::map<std::string, std::string> metadata;
+  uint64_t bytes = 0;  // of the file before the data
+};
+
+// Fully validated by open(): tensor() cannot fail on a bad file later. The file must not be truncated by others while
+// it is open (as with any mapping, the process would receive SIGBUS).
+class TensorFile {
+ public:
+  // Error "PATH: …" for a file that is damaged or of no known container.
+  static std::shared_ptr<const TensorFile> open(const std::filesystem::path& path);
+  TensorFile(const TensorFile&) = delete;
+  TensorFile& operator=(const TensorFile&) = delete;
+  ~TensorFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  const std::map<std::string, TensorInfo>& tensors() const { return header_.tensors; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+
+  bool contains(const std::string& name) const { return tensors().count(name) != 0; }
+  const TensorInfo& info(const std::string& name) const;  // absent: Error naming file and tensor
+  // A read-only view of the map, valid as long as the file object; writing to it is a fault. Where !info().aligned the
+  // elements must be read with memcpy. A dtype without a DType, or more than five axes, is an Error.
+  TensorView tensor(const std::string& name) const;
+  TensorView flat(const std::string& name) const;  // likewise, as [elements] whatever its axes
+  void will_need(const std::string& name) const;   // prefetches the pages
+  // Releases the pages of this tensor and those around it: resident memory falls; views of all tensors stay valid and
+  // are read again when they are touched.
+  void release(const std::string& name) const;
+
+  // An Error if another program has written to the file or replaced it since it was opened. Also if its inode was
+  // touched in another way (a link, a permission), because that cannot be distinguished from a change of the contents
+  // whose time was set back.
+  void require_unchanged() const;
+  // Identifies this version of the file (docs/configuration.md): name, inode, size, times, and hash(): of its blocks,
+  // or of everything where the times are coarse. Reads the file, so it takes milliseconds, or the time to read it all;
+  // and 10 ms, or two seconds, where the file was changed less than that ago.
+  std::string identity() const;
+  // Of the header, and of the first and last 4 KiB of the data, 4 KiB from the middle of each tensor, or all bytes.
+  enum class Sample : uint8_t { kEnds, kBlocks, kAll };
+  uint64_t hash(Sample sample) const;
+
+ private:
+  explicit TensorFile(std::filesystem::path path);
+
+  std::filesystem::path path_;
+  InputFile file_;
+  std::byte* data_ = nullptr;
+  TensorHeader header_;
+};
+
+}  // namespace zoetrope::io
