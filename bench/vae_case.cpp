@@ -42,8 +42,8 @@ class VaeBench : private WholeModel {
       say(dtype + ": loading weights");
       forget_peak_resident();
       const auto source = model_.source(Part::kVae, threads_);
-      const auto weights = std::make_shared<wan::VaeWeights>(model_.vae(), std::make_shared<io::Weights>(source),
-                                                             wan::VaeParts::kDecoder, pipeline::dtype_of(dtype));
+      const auto weights =
+          std::make_shared<wan::VaeWeights>(model_.vae(), *source, wan::VaeParts::kDecoder, pipeline::dtype_of(dtype));
       const int64_t load_peak = peak_resident_bytes();
       for (const int count : frames) run_case(count, dtype, source, weights, load_peak);
     }

@@ -34,7 +34,7 @@ class WeightLoaderTest : public testing::Test {
     folder_.write("model.safetensors.index.json", R"({"weight_map": {
       "a": "model-00001-of-00002.safetensors", "b": "model-00001-of-00002.safetensors",
       "c": "model-00002-of-00002.safetensors", "d": "model-00002-of-00002.safetensors"}})");
-    weights_ = std::make_shared<Weights>(Checkpoint::open(folder_.path(), "model"));
+    weights_ = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")));
   }
 
   static float value(const std::string& name, int64_t i) { return static_cast<float>(name[0] * 100000 + i); }
@@ -107,7 +107,7 @@ TEST_F(WeightLoaderTest, MakesInFileOrder) {
 
 TEST_F(WeightLoaderTest, TicksOncePerFormOnTheCallingThread) {
   for (const int threads : {1, 2, 7}) {
-    const auto weights = std::make_shared<Weights>(Checkpoint::open(folder_.path(), "model"));
+    const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")));
     WeightLoader loader(weights);
     const std::thread::id here = std::this_thread::get_id();
     std::vector<const std::byte*> places;
@@ -206,7 +206,7 @@ TEST(WeightLoader, MisalignedTensorsAreReadFirst) {
       R"({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, "b": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   folder.write("m.safetensors", safetensors_bytes(header, std::string("\1\0\0\x80\x3f", 5)));
-  const auto weights = std::make_shared<Weights>(Checkpoint::open_file(folder / "m.safetensors"));
+  const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open_file(folder / "m.safetensors")));
   WeightLoader loader(weights);
   const auto form = [](const char* name) {
     return PackedWeight{{name}, {{1}}, "copy", 4, [](std::span<const TensorView> stored, std::byte* out) {

@@ -110,7 +110,6 @@ std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int
   return std::make_shared<CheckpointSource>(std::move(checkpoint), threads);
 }
 
-Weights::Weights(Checkpoint checkpoint, int threads) : Weights(checkpoint_source(std::move(checkpoint), threads)) {}
 Weights::Weights(std::shared_ptr<const WeightSource> source) : Weights(std::move(source), Loading{}) {}
 Weights::Weights(std::shared_ptr<const WeightSource> source, Loading loading)
     : source_(std::move(source)), loading_(std::move(loading)), cache_(std::make_unique<Cache>()) {}

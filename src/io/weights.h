@@ -61,7 +61,6 @@ class WeightCache;
 
 class Weights {
  public:
-  explicit Weights(Checkpoint checkpoint, int threads = 1);
   explicit Weights(std::shared_ptr<const WeightSource> source);
   // For a WeightLoader. `cache`: packed weights on disk (weight_cache.h), or null. `progress` is called with bytes of
   // stored tensors, on the thread that loads.

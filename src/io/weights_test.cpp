@@ -52,7 +52,7 @@ class WeightsTest : public testing::Test {
     writer.add("q", q);
     writer.add("k", k);
     writer.write(folder_ / "model.safetensors");
-    weights_.emplace(Checkpoint::open(folder_.path(), "model"));
+    weights_.emplace(checkpoint_source(Checkpoint::open(folder_.path(), "model")));
   }
 
   TestFolder folder_;
@@ -140,7 +140,7 @@ TEST(Weights, MisalignedTensorsAreCopied) {
       R"({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, "b": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   folder.write("m.safetensors", safetensors_bytes(header, std::string("\1\0\0\x80\x3f", 5)));
-  const Weights weights(Checkpoint::open_file(folder / "m.safetensors"));
+  const Weights weights(checkpoint_source(Checkpoint::open_file(folder / "m.safetensors")));
   EXPECT_FALSE(weights.info("b").aligned);
   const TensorView view = weights.get("b", {1}, DType::kF32);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(view.raw()) % 4, 0u);
@@ -151,14 +151,14 @@ TEST(Weights, DtypeThatCannotBeComputedWith) {
   const TestFolder folder;
   folder.write("m.safetensors",
                safetensors_bytes(R"({"a": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}})", "ab"));
-  const Weights weights(Checkpoint::open_file(folder / "m.safetensors"));
+  const Weights weights(checkpoint_source(Checkpoint::open_file(folder / "m.safetensors")));
   EXPECT_THAT(error_of([&] { weights.get("a", {2}, DType::kBF16); }), AllOf(HasSubstr("'a'"), HasSubstr("F8_E4M3")));
 }
 
 // The same model stored and given by formula: the values must be equal to the bit.
 TEST(ProceduralWeights, EqualTheStoredOnes) {
   const std::string root = ZOETROPE_GOLDEN_DIR "/transformer_t2v/transformer";
-  const Weights stored(Checkpoint::open(root, "diffusion_pytorch_model"));
+  const Weights stored(checkpoint_source(Checkpoint::open(root, "diffusion_pytorch_model")));
   const Weights formula(procedural_source(root + "/weights.json"));
   ASSERT_EQ(stored.names(), formula.names());
   for (const std::string& name : stored.names()) {

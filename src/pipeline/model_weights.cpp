@@ -80,9 +80,8 @@ std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& s
   const trace::Timing::Scope scope(stage.timing, "Load/VAE");
   return shared.get([&] {
     const int threads = comm::process_threads(stage.options.threads);
-    auto made = std::make_shared<const wan::VaeWeights>(stage.model.vae_config,
-                                                        std::make_shared<io::Weights>(stage.model.vae.source(threads)),
-                                                        part, stage.options.vae_dtype);
+    auto made = std::make_shared<const wan::VaeWeights>(stage.model.vae_config, *stage.model.vae.source(threads), part,
+                                                        stage.options.vae_dtype);
     if (const io::Checkpoint* files = stage.model.vae.checkpoint()) files->require_unchanged();
     return made;
   });

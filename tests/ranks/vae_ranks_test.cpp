@@ -67,8 +67,7 @@ std::shared_ptr<const wan::VaeWeights> weights_of(const Case& c, DType dtype) {
   const std::lock_guard lock(mutex);
   auto& weights = known[{c.generation, dtype}];
   if (!weights) {
-    weights = std::make_shared<const wan::VaeWeights>(
-        model(c).config, std::make_shared<const io::Weights>(model(c).source), wan::VaeParts::kBoth, dtype);
+    weights = std::make_shared<const wan::VaeWeights>(model(c).config, *model(c).source, wan::VaeParts::kBoth, dtype);
   }
   return weights;
 }

@@ -116,11 +116,8 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
   return bytes;
 }
 
-// Float32 files are released tensor by tensor; converted or computed weights are kept until all are loaded.
-Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs) {
-  const bool in_place = configs.mapped && configs.stored.vae == DType::kF32;
-  return widest_tensor(table) * 2 + (in_place ? Bytes() : Bytes(io::held_bytes(table, DType::kF32)));
-}
+// Tensor by tensor: its pages of the file, and a copy in float32.
+Bytes in_flight(const io::TensorTable& table) { return widest_tensor(table) * 2; }
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here) {
   const VaeConfig& config = configs.vae;
@@ -128,7 +125,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   const int64_t spatial = config.spatial_factor();
   vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
   vae.weights.held = held_by_decoder(config, size.vae);
-  vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs);
+  vae.weights.in_flight = in_flight(vae_decoder_tensors(config));
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
@@ -153,7 +150,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   const io::TensorTable table = vae_encoder_tensors(config);
   conditions.weights = weights_of(vae_tensors(config), configs.stored.vae);
   conditions.weights.held = Bytes(io::held_bytes(table, size.vae));
-  conditions.weights.in_flight = in_flight(table, configs);
+  conditions.weights.in_flight = in_flight(table);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
   // The encoder's tiles are counted in patches.
   const int64_t height = tiled ? std::min(size.height, TileSizes().height * config.patch_size) : size.height;

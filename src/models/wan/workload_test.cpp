@@ -80,12 +80,11 @@ TEST(Workload, CoversWhatTheVaeHolds) {
   RunSize size;
   size.height = size.width = 192;
   size.frames = 5;
-  const std::shared_ptr<const io::Weights> formulas =
-      std::make_shared<io::Weights>(io::random_weights(vae_tensors(model.vae), "vae", 1));
+  const auto formulas = io::random_weights(vae_tensors(model.vae), "vae", 1);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     size.vae = dtype;
     const planner::Workload planned = workload(model, size, {});
-    const auto weights = std::make_shared<const VaeWeights>(model.vae, formulas, VaeParts::kBoth, dtype);
+    const auto weights = std::make_shared<const VaeWeights>(model.vae, *formulas, VaeParts::kBoth, dtype);
     const auto expect_covered = [&](planner::Bytes plan, size_t workspace, Stream& stream) {
       const auto held = static_cast<int64_t>(workspace + stream.scratch().reserved());
       EXPECT_GE(plan.count(), held) << dtype_name(dtype);

@@ -4,7 +4,7 @@
 // keys is behind attention::ContextAttention.
 //
 // Order of calls:
-//   auto weights = TransformerWeights::load(config, std::make_shared<io::Weights>(checkpoint), DType::kBF16);
+//   auto weights = TransformerWeights::load(config, std::make_shared<io::Weights>(source), DType::kBF16);
 //   Transformer transformer(weights, stream);             // per rank
 //   transformer.prepare({F, H, W}, batch, attention);     // per resolution: books the workspace
 //   transformer.set_context(context);                     // per prompt, with its image for models that take one

@@ -23,7 +23,7 @@ namespace zoetrope::wan::testing {
 inline std::shared_ptr<const io::Weights> open_weights(const std::filesystem::path& folder) {
   if (std::filesystem::exists(folder / "weights.json"))
     return std::make_shared<io::Weights>(io::procedural_source(folder / "weights.json"));
-  return std::make_shared<io::Weights>(io::Checkpoint::open(folder, "diffusion_pytorch_model"));
+  return std::make_shared<io::Weights>(io::checkpoint_source(io::Checkpoint::open(folder, "diffusion_pytorch_model")));
 }
 
 // One of the recorded models. Without a name text to video that exists as a formula only: 5 heads of 12, two blocks.

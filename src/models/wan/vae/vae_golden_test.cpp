@@ -34,8 +34,8 @@ class VaeGolden : public testing::TestWithParam<const char*> {
         tensors_(io::TensorFile::open(kGolden / GetParam() / "tensors.safetensors")),
         activations_(io::TensorFile::open(kGolden / GetParam() / "activations.safetensors")) {}
 
-  std::shared_ptr<const VaeWeights> weights(std::shared_ptr<const io::WeightSource> source) const {
-    return std::make_shared<const VaeWeights>(config_, std::make_shared<const io::Weights>(std::move(source)));
+  std::shared_ptr<const VaeWeights> weights(const std::shared_ptr<const io::WeightSource>& source) const {
+    return std::make_shared<const VaeWeights>(config_, *source);
   }
   std::shared_ptr<const VaeWeights> weights() const { return weights(source_); }
 

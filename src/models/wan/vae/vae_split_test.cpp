@@ -113,8 +113,8 @@ TEST_P(VaeSplit, DecodesAsOnePartWould) {
   const DType dtype = GetParam();
   for (const VaeConfig& config : configs()) {
     const auto source = test_weights(config);
-    const auto plain = std::make_shared<io::Weights>(source);
-    const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kDecoder, dtype);
+    const auto plain = source;
+    const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kDecoder, dtype);
     const int64_t factor = config.spatial_factor();
     for (const Clip& clip : kClips) {
       SCOPED_TRACE(testing::Message() << clip.rows << " rows over " << clip.parts);
@@ -146,8 +146,8 @@ TEST_P(VaeSplit, EncodesAsOnePartWould) {
   const DType dtype = GetParam();
   for (const VaeConfig& config : configs()) {
     const auto source = test_weights(config);
-    const auto plain = std::make_shared<io::Weights>(source);
-    const auto weights = std::make_shared<const VaeWeights>(config, plain, VaeParts::kEncoder, dtype);
+    const auto plain = source;
+    const auto weights = std::make_shared<const VaeWeights>(config, *plain, VaeParts::kEncoder, dtype);
     const int64_t factor = config.spatial_factor();
     for (const Clip& clip : kClips) {
       for (const int64_t left_over : {0, 1, 3}) {  // rows that are too few for one of the latent
@@ -179,8 +179,8 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, VaeSplit, testing::Values(DType::kF32, DType::k
 // A part without rows has nothing to give its neighbours.
 TEST(VaeSplitRefuses, PartsWithoutRows) {
   const VaeConfig config = small_config();
-  const auto plain = std::make_shared<io::Weights>(test_weights(config));
-  VaeDecoder decoder(std::make_shared<const VaeWeights>(config, plain, VaeParts::kDecoder));
+  const auto plain = test_weights(config);
+  VaeDecoder decoder(std::make_shared<const VaeWeights>(config, *plain, VaeParts::kDecoder));
   Meeting meeting(1);
   SharedExchange exchange(meeting, 0);
   Stream stream(1);

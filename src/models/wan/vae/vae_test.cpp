@@ -20,11 +20,9 @@ struct Model {
   explicit Model(const VaeConfig& vae_config, DType dtype = DType::kF32, const std::string& implementation = {})
       : config(vae_config),
         source(test_weights(config)),
-        plain(std::make_shared<const io::Weights>(source)),
-        weights(std::make_shared<const VaeWeights>(config, plain, VaeParts::kBoth, dtype, implementation)) {}
+        weights(std::make_shared<const VaeWeights>(config, *source, VaeParts::kBoth, dtype, implementation)) {}
   VaeConfig config;
   std::shared_ptr<const io::WeightSource> source;
-  std::shared_ptr<const io::Weights> plain;
   std::shared_ptr<const VaeWeights> weights;
 };
 
@@ -296,7 +294,7 @@ TEST(Vae, RefusesWrongShapesAndMissingTensorsInOneSentence) {
               testing::HasSubstr("[6, 2, 2, 2]"));
   VaeConfig deeper = small_config();
   deeper.num_res_blocks = 2;
-  EXPECT_THAT(error_of([&] { VaeWeights(deeper, model.plain); }), testing::HasSubstr("missing"));
+  EXPECT_THAT(error_of([&] { VaeWeights(deeper, *model.source); }), testing::HasSubstr("missing"));
 }
 
 }  // namespace

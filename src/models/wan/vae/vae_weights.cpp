@@ -16,8 +16,8 @@ using kernels::FrameConvProblem;
 
 class Loader {
  public:
-  Loader(const io::Weights& weights, DType dtype, const std::string& implementation)
-      : weights_(weights), dtype_(dtype), implementation_(implementation) {}
+  Loader(const io::WeightSource& source, DType dtype, const std::string& implementation)
+      : source_(source), dtype_(dtype), implementation_(implementation) {}
 
   CoderWeights coder(const CoderLayout& layout) const {
     CoderWeights weights{layout,
@@ -45,9 +45,14 @@ class Loader {
  private:
   // A copy, rounded to the model's dtype.
   Tensor get(const std::string& name, const Shape& stored, const Shape& shape) const {
+    const Shape found = source_.info(name).shape;
+    if (!(found == stored)) {
+      fail("{}: tensor '{}' has shape {}, but {} is needed", source_.where(name), name, found.to_string(),
+           stored.to_string());
+    }
     Tensor copy = Tensor::uninitialized(DType::kF32, shape);
-    std::copy_n(weights_.get(name, stored, DType::kF32).data<float>(), copy.size(), copy.data<float>());
-    weights_.release(name);  // the file's pages
+    source_.read(name, copy);
+    source_.release(name);  // the file's pages
     if (dtype_ == DType::kBF16) {
       for (int64_t i = 0; i < copy.size(); ++i) copy.data<float>()[i] = to_float(to_bfloat16(copy.data<float>()[i]));
     }
@@ -151,17 +156,17 @@ class Loader {
     return result;
   }
 
-  const io::Weights& weights_;
+  const io::WeightSource& source_;
   DType dtype_;
   const std::string& implementation_;
 };
 
 }  // namespace
 
-VaeWeights::VaeWeights(const VaeConfig& config, const std::shared_ptr<const io::Weights>& weights, VaeParts parts,
-                       DType dtype, const std::string& implementation)
+VaeWeights::VaeWeights(const VaeConfig& config, const io::WeightSource& source, VaeParts parts, DType dtype,
+                       const std::string& implementation)
     : config_(config), dtype_(dtype) {
-  const Loader loader(*weights, dtype, implementation);
+  const Loader loader(source, dtype, implementation);
   if (parts != VaeParts::kDecoder) {
     encoder_ = std::make_unique<const CoderWeights>(loader.coder(encoder_layout(config)));
   }

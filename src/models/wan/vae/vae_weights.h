@@ -71,10 +71,10 @@ enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
 class VaeWeights {
  public:
   // dtype, F32 or BF16: of the activations between ops and of what the parameters are rounded to; arithmetic inside an
-  // op is float32. Keeps nothing of `weights`. Throws Error where the config is not supported or a tensor is missing or
+  // op is float32. Keeps nothing of `source`. Throws Error where the config is not supported or a tensor is missing or
   // has another shape. `implementation` is the kernels', empty for the fastest.
-  VaeWeights(const VaeConfig& config, const std::shared_ptr<const io::Weights>& weights,
-             VaeParts parts = VaeParts::kBoth, DType dtype = DType::kF32, const std::string& implementation = {});
+  VaeWeights(const VaeConfig& config, const io::WeightSource& source, VaeParts parts = VaeParts::kBoth,
+             DType dtype = DType::kF32, const std::string& implementation = {});
 
   const VaeConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
