@@ -116,8 +116,11 @@ class Decoder {
   void open_codec() {
     check_ffmpeg(avformat_find_stream_info(container_, nullptr), path_, "be read as a picture or video");
     const AVCodec* codec = nullptr;
-    const int index = check_ffmpeg(av_find_best_stream(container_, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0), path_,
-                                   "be read as a picture or video");
+    const int index = av_find_best_stream(container_, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0);
+    if (index == AVERROR_STREAM_NOT_FOUND) {
+      fail("{}: holds no picture or video, only other streams such as sound", path_.string());
+    }
+    check_ffmpeg(index, path_, "be read as a picture or video");
     stream_ = container_->streams[index];
     context_.reset(avcodec_alloc_context3(codec));
     packet_.reset(av_packet_alloc());

@@ -486,6 +486,24 @@ TEST(VideoReader, CountsFramesAndNotPackets) {
               AllOf(HasSubstr("has 6 frames"), HasSubstr("7 are needed")));
 }
 
+const std::string kCorpus = ZOETROPE_GOLDEN_DIR "/../fuzz/corpus/video/";
+
+// Frames are taken in their order, however long each is shown.
+TEST(VideoReader, AVariableRateChangesNoFrame) {
+  const Clip steady = read_clip(kCorpus + "clip.mp4"), variable = read_clip(kCorpus + "variable_rate.mp4");
+  ASSERT_EQ(variable.frames.shape(), steady.frames.shape());
+  EXPECT_NE(variable.fps, steady.fps);
+  EXPECT_EQ(std::memcmp(variable.frames.view().raw(), steady.frames.view().raw(), steady.frames.view().bytes()), 0);
+}
+
+TEST(VideoReader, SoundAloneAndNoFramesAreRefused) {
+  EXPECT_THAT(error_of([&] { read_clip(kCorpus + "audio_alone.mp4"); }),
+              AllOf(HasSubstr("audio_alone.mp4"), HasSubstr("holds no picture or video")));
+  EXPECT_THAT(error_of([&] { read_clip(kCorpus + "no_frames.mp4"); }), HasSubstr("no_frames.mp4"));
+  EXPECT_THAT(error_of([&] { read_control_clip(kCorpus + "no_frames.mp4", 1, "video="); }),
+              HasSubstr("has 0 frames, but 1 are needed"));
+}
+
 // A recording that broke off is used as far as it is asked for.
 TEST(VideoReader, DamageBehindTheFramesUsedIsNoError) {
   constexpr int64_t kFrames = 6;

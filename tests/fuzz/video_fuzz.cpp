@@ -74,6 +74,6 @@ std::string change(const std::string& bytes, Dice& dice) {
 
 }  // namespace
 
-const Target kTarget{read, change, {"be read as a picture or video"}};
+const Target kTarget{read, change, {"be read as a picture or video", "holds no picture or video"}};
 
 }  // namespace zoetrope::fuzz
