@@ -28,7 +28,8 @@ struct Prefetch {
         left(rows * ceil_div(bytes, kLine)),
         each(ceil_div(left, steps)) {}
 
-  template <_mm_hint kHint>
+  // One of _MM_HINT_…, whose type differs between compilers.
+  template <auto kHint>
   inline __attribute__((always_inline)) void step() {
     for (int64_t i = std::min(each, left); i > 0; --i, --left) {
       _mm_prefetch(reinterpret_cast<const char*>(row + at), kHint);
