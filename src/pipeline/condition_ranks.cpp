@@ -277,13 +277,12 @@ Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Com
   const bool controlled = kind == wan::Conditioning::kControl;
   if (!has_conditions(stage, inputs)) return conditions;
   world.set_step("the pictures' encoding");
-  constexpr const char* kPhase = "Inference/Conditions";
   if (inputs.pixels) {
-    const trace::Timing::Scope scope(stage.timing, kPhase);
+    const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/image encoder");
     conditions.image_rows = image_rows(stage, inputs, world, dump);
   }
   RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
-  const trace::Timing::Scope scope(stage.timing, kPhase);
+  const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/VAE encode");
   if (controlled) {
     conditions.control = ControlEncoding(stage, inputs, encoder, dump).run();
     conditions.control_scale = conditioning_scales(stage.options, stage.model.experts[0].config.vace_layers.size());

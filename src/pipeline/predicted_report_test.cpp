@@ -104,7 +104,7 @@ TEST(PredictedReport, TakesSecondsFromTheTimingSummary) {
   trace::Timing timing;
   timing.add("Load/transformer", 1);
   timing.add("Load/VAE", 2);
-  timing.add("Inference/Conditioning", 3);
+  timing.add("Inference/Conditioning/text encoder", 3);
   timing.add("Inference/Denoise", 4);
   timing.add("Inference/Denoise", 5);
   timing.add("Inference/VAE decode", 100);

@@ -36,7 +36,7 @@ std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& s
                                                                   std::shared_ptr<const PromptEmbeddings> known) {
   const GenerateOptions& options = stage.options;
   const Callbacks& callbacks = stage.callbacks;
-  const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning");
+  const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/text encoder");
   world.set_step("the prompt's encoding");
   const bool may_be_known = options.keep_weights != KeepWeights::kNone;
   const bool all_know = may_be_known && world.all_reduce_max(known ? 0 : 1) == 0;

@@ -128,8 +128,11 @@ GenerateOptions checked_options(const GenerateOptions& options, const ModelFolde
 
 // Phases that begin and end more than once take what their parts take.
 void add_wholes(trace::Timing& timing) {
-  timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Conditions") +
-                              timing.seconds("Inference/Denoise") + timing.seconds("Inference/VAE decode"));
+  timing.add("Inference/Conditioning", timing.seconds("Inference/Conditioning/text encoder") +
+                                           timing.seconds("Inference/Conditioning/image encoder") +
+                                           timing.seconds("Inference/Conditioning/VAE encode"));
+  timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
+                              timing.seconds("Inference/VAE decode"));
   timing.add("Load",
              timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
 }
@@ -221,7 +224,7 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
   FrameSink* const sink = output.sink.get();
   Dump& dump = output.dump;
   trace::Timing timing;
-  for (const char* phase : {"Load", "Prepare", "Inference"}) timing.declare(phase);
+  for (const char* phase : {"Load", "Prepare", "Inference", "Inference/Conditioning"}) timing.declare(phase);
   Video result;
   MemoryReport memory(world, memory_plan(memory_question(layout)));
   result.seed = seed;

@@ -13,9 +13,9 @@ std::string short_summary(const trace::Timing& timing, int64_t steps, const Vide
   for (const char* phase : {"Load", "Prepare", "Inference"}) whole += timing.seconds(phase);
   const double denoise = timing.seconds("Inference/Denoise");
   std::string text = fmt::format("Time {}: load {}, ", duration_text(whole), duration_text(timing.seconds("Load")));
-  text += fmt::format("text encoder {}, ", duration_text(timing.seconds("Inference/Conditioning")));
-  if (const double conditions = timing.seconds("Inference/Conditions"); conditions > 0)
-    text += fmt::format("conditions {}, ", duration_text(conditions));
+  for (const char* part : {"text encoder", "image encoder", "VAE encode"})
+    if (const double seconds = timing.seconds(fmt::format("Inference/Conditioning/{}", part)); seconds > 0)
+      text += fmt::format("{} {}, ", part, duration_text(seconds));
   text += fmt::format("denoise {} ({} of {})", duration_text(denoise), counted(steps, "step"),
                       duration_text(denoise / static_cast<double>(steps)));
   if (const double decode = timing.seconds("Inference/VAE decode"); decode > 0)

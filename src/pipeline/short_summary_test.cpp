@@ -10,12 +10,14 @@ TEST(ShortSummary, SaysTimeMemoryAndTheLargestDeviation) {
   timing.add("Load", 2.5);
   timing.add("Prepare", 0.5);
   timing.add("Inference", 297);
-  timing.add("Inference/Conditioning", 10);
+  timing.add("Inference/Conditioning/text encoder", 10);
+  timing.add("Inference/Conditioning/VAE encode", 1.5);
   timing.add("Inference/Denoise", 280);
   timing.add("Inference/VAE decode", 7);
   Video result;
   EXPECT_EQ(short_summary(timing, 50, result),
-            "Time 5 min 0 s: load 2.5 s, text encoder 10 s, denoise 4 min 40 s (50 steps of 5.6 s), VAE decode 7 s\n");
+            "Time 5 min 0 s: load 2.5 s, text encoder 10 s, VAE encode 1.5 s, denoise 4 min 40 s (50 steps of 5.6 s), "
+            "VAE decode 7 s\n");
   result.memory = {{"VAE", 1'500'000'000, 1'600'000'000}, {"whole", 2'500'000'000, 2'600'000'000}};
   result.predicted = {{"text encoder", 9, 10}, {"denoise", 250, 280}, {"denoise: computing", 250, 280}};
   const std::string text = short_summary(timing, 50, result);

@@ -186,7 +186,10 @@ def the_size_follows_the_picture(cwd):
 def conditions_are_planned_and_measured(cwd):
     model, words = words_of(cwd, "image_to_video")
     _, result = tensors_of(cwd, model, *words)
-    assert "Conditions" in result.stdout and "conditions" in result.stdout, result.stdout
+    conditioning = result.stdout.split("  Conditioning")[1].split("  Denoise")[0]
+    assert [p for p in ("text encoder", "image encoder", "VAE encode") if f"    {p}" in conditioning] == \
+        ["text encoder", "image encoder", "VAE encode"], result.stdout
+    assert "conditions" in result.stdout, result.stdout
     inspected = run([harness.PROGRAM, "inspect", MODELS / model, "height=32", "width=48", "num_frames=5"], cwd)
     assert inspected.returncode == 0, inspected.stderr
     assert "encode conditions" in inspected.stdout and "image encoder" in inspected.stdout, inspected.stdout
