@@ -13,9 +13,11 @@
 
 #include "io/safetensors.h"
 
-namespace zoetrope::io {
-
+namespace zoetrope {
 class JsonObject;
+}
+
+namespace zoetrope::io {
 
 struct DTypeCount {
   int64_t tensors = 0;

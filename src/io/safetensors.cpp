@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/index_range.h"
+#include "base/json.h"
 #include "io/checksum.h"
-#include "io/json.h"
 
 namespace zoetrope::io {
 

@@ -157,7 +157,7 @@ def self_test():
         "src/pipeline/plan.h": '#pragma once\n#include "pipeline/decode_frames.h"\n',
         "src/models/encoders/x.cpp": '#include "models/wan/config.h"\n',
         "src/models/lora/x.cpp": '#include "models/wan/tensor_tables.h"\n',
-        "src/models/sampling/x.cpp": '#include "io/json.h"\n',
+        "src/models/sampling/x.cpp": '#include "io/safetensors.h"\n',
         "src/models/wan/w.cpp": '#include "models/testing/golden.h"\n',
         "src/models/encoders/y.cpp": '#include "models/other.h"\n',
         "bench/z_test.cpp": '#include "cli/command.h"\n',

@@ -28,7 +28,7 @@ std::string folder_of_frames(const fs::path& folder, const std::vector<std::stri
   return to.string();
 }
 
-void add_inputs(pipeline::GenerateOptions& options, const fs::path& folder, const io::JsonObject& inputs,
+void add_inputs(pipeline::GenerateOptions& options, const fs::path& folder, const JsonObject& inputs,
                 const fs::path& scratch) {
   if (const auto image = inputs.find<std::string>("image")) options.image = (folder / *image).string();
   if (const auto image = inputs.find<std::string>("last_image")) options.last_image = (folder / *image).string();
@@ -51,8 +51,8 @@ Scratch::~Scratch() {
   fs::remove_all(path, ignored);
 }
 
-pipeline::GenerateOptions run_options(const fs::path& checkpoint, const io::JsonObject& run, const Scratch& scratch) {
-  const io::JsonObject arguments = run.object("arguments");
+pipeline::GenerateOptions run_options(const fs::path& checkpoint, const JsonObject& run, const Scratch& scratch) {
+  const JsonObject arguments = run.object("arguments");
   pipeline::GenerateOptions options;
   options.model = checkpoint.string();
   options.prompt = arguments.get<std::string>("prompt");
