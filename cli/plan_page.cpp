@@ -1,5 +1,5 @@
 // The page of `zoetrope plan`: what to use, the time and memory of it, how it scales, and why other configurations were
-// not chosen. Uses the tables and plots of bench/; one colour stands for one thing in all charts.
+// not chosen. Uses the tables and plots of bench/; one colour means one thing in all charts.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-// Profiles as files: reading, finding and writing them. What may stand in a file is the table of hardware_figures.h.
+// Profiles as files: reading, finding and writing them. What a file may have is the table of hardware_figures.h.
 #include <algorithm>
 #include <set>
 

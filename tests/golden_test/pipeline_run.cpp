@@ -88,7 +88,7 @@ void check_run(Report& report, const RecordedRun& run, const pipeline::GenerateO
       continue;
     }
     const std::string own = noise_name(name, options.num_inference_steps);
-    // A bf16 run is held against the float32 recording, as its error was measured.
+    // A bf16 run is compared with the float32 recording, as its error was measured.
     const TensorView reference =
         bf16 && run.float32.contains(name) ? run.float32.tensor(name) : run.recorded.tensor(name);
     report.check(label, ours->tensor(name), reference,

@@ -136,7 +136,7 @@ struct Transformer::State {
   // LN(x)·(1 + scale) + shift of a chunk, each token with its own; tables [V, rows, d].
   TensorView modulated(const char* span, const TensorView& x_rows, const Chunk& chunk, const TensorView& tables,
                        int64_t scale, int64_t shift) const;
-  void product(const char* span, const TensorView& x, const LinearWeights& layer, kernels::PackedGemm call) const;
+  void multiply(const char* span, const TensorView& x, const LinearWeights& layer, kernels::PackedGemm call) const;
   void add_to_stream(const char* span, const TensorView& n, const LinearWeights& layer, const TensorView& x,
                      const TensorView& gate) const;
   void add_gated(const char* span, const TensorView& n, const LinearWeights& layer, const BlockCall& block,
