@@ -124,8 +124,7 @@ struct Report {
   std::string title = "Zoetrope: attention at the machine's limit";
   std::string subtitle =
       "Exact attention as measured on one machine, relative to the machine's limits. Every result was verified before "
-      "it "
-      "was timed.";
+      "it was timed.";
   std::string facts = "The machine";                         // title of `machine`
   std::vector<std::pair<std::string, std::string>> machine;  // "CPU", "Intel …"
   std::vector<Section> sections;
