@@ -100,8 +100,6 @@ struct SchedulerConfigFile {
   double flow_shift = 1.0;  // "shift" of FlowMatchEuler
   int64_t solver_order = 2;
   std::string solver_type = "bh2";
-  bool predict_x0 = true;
-  bool lower_order_final = true;
   std::vector<int64_t> disable_corrector;
 
   static SchedulerConfigFile load(const std::filesystem::path& scheduler_config_json);

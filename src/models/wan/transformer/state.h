@@ -21,7 +21,7 @@
 namespace zoetrope::wan {
 
 // Rows of a block's modulation, in the order of scale_shift_table.
-enum ModulationRow : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2, kModulationRows };
+enum ModulationRow : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2 };
 enum HeadRow : int64_t { kHeadShift, kHeadScale, kHeadRows };
 
 // Consecutive tokens of one sample.
