@@ -209,11 +209,11 @@ def measure_in_turns(options, folder, names, jobs):
 
 
 def corrected(runs):
-    """Of each configuration all repeats of all rounds, by the pace that all met at the same repeat of the same round."""
+    """Of each configuration all repeats of all rounds, divided by the median of all at the same repeat of the same round."""
     met = {name: [seconds for run in found for seconds in run["repeats"]] for name, found in runs.items()}
-    pace = [statistics.median(times) for times in zip(*met.values(), strict=True)]
-    usual = statistics.median(pace)
-    return {name: [seconds * usual / now for seconds, now in zip(times, pace)] for name, times in met.items()}
+    medians = [statistics.median(times) for times in zip(*met.values(), strict=True)]
+    usual = statistics.median(medians)
+    return {name: [seconds * usual / now for seconds, now in zip(times, medians)] for name, times in met.items()}
 
 
 def round_of(options, folder, order, jobs):

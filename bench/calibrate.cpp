@@ -426,15 +426,13 @@ CalibrationJob calibration_job(const CalibrateSettings& settings, comm::Communic
   if (job.threads > job.rank_cores) {
     fail(
         "threads={}: a rank can use {} core{} on this machine, and more threads would only measure their own "
-        "contention; {} "
-        "is the most",
+        "contention; {} is the most",
         job.threads, job.rank_cores, job.rank_cores == 1 ? "" : "s", job.rank_cores);
   }
   if (job.ranks_per_host * job.threads > job.cores * kMostRanksACore) {
     fail(
         "ranks={}: with {} thread{} each they share {} core{}, and the figures would measure the system's scheduler; "
-        "{} is "
-        "the most",
+        "{} is the most",
         job.ranks_per_host, job.threads, job.threads == 1 ? "" : "s", job.cores, job.cores == 1 ? "" : "s",
         job.cores * kMostRanksACore / job.threads);
   }

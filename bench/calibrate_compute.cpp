@@ -49,8 +49,8 @@ class DtypeMeter {
 
   void add_cases() {
     for (const int64_t rows : kGemmRows) {
-      auto products = std::make_shared<machine::Products>(rank_.stream(), weights_, rows);
-      cases_.push_back({&figures_.gemm, "gemm", "rows", rows, [products] { return products->next(); }});
+      auto gemms = std::make_shared<machine::LayerGemms>(rank_.stream(), weights_, rows);
+      cases_.push_back({&figures_.gemm, "gemm", "rows", rows, [gemms] { return gemms->next(); }});
     }
     using kernels::Softmax;
     for (const int64_t size : kShorter)

@@ -177,12 +177,10 @@ class CommBench {
     section.note =
         "'bytes per rank' is the data of one rank. all_to_all: it is split among all ranks, and a rank keeps its own "
         "part; algorithm bandwidth is bytes / time, bus bandwidth is (n − 1) / n of it, the part that is sent. ring: "
-        "all "
-        "of it is sent to the next rank; bus bandwidth is algorithm bandwidth. 'all ranks' is n times the bus "
-        "bandwidth, "
-        "'copy' the bytes per second when each of these ranks copies as many bytes in its own memory at the same time "
-        "(the faster of memcpy and streaming stores), right before and after; 'of copy' is the median of their ratio. "
-        "Every message was verified word by word.";
+        "all of it is sent to the next rank; bus bandwidth is algorithm bandwidth. 'all ranks' is n times the bus "
+        "bandwidth, 'copy' the bytes per second when each of these ranks copies as many bytes in its own memory at the "
+        "same time (the faster of memcpy and streaming stores), right before and after; 'of copy' is the median of "
+        "their ratio. Every message was verified word by word.";
     for (const auto& [title, lines] : lines_) {
       LinePlot plot;
       plot.title = title + ": share of copy bandwidth against message size";

@@ -85,12 +85,10 @@ class LoadBench : private ModelCase {
     section.title = "Loading the transformer";
     section.note =
         "From an opened checkpoint in the page cache to the end of a first forward of 16 tokens, minus the least time "
-        "of "
-        "a second such forward, preparation included. GB/s are of the tensors as stored, also where the cache is read "
-        "instead; 'of copy' compares them with what all threads copy in memory (memcpy, measured before). 'writes "
-        "cache' "
-        "is a start with an empty cache (written while the forward runs), 'from cache' one with a full cache; 'of the "
-        "first' compares with a start without a cache.";
+        "of a second such forward, preparation included. GB/s are of the tensors as stored, also where the cache is "
+        "read instead; 'of copy' compares them with what all threads copy in memory (memcpy, measured before). 'writes "
+        "cache' is a start with an empty cache (written while the forward runs), 'from cache' one with a full cache; "
+        "'of the first' compares with a start without a cache.";
     section.table = std::move(table_);
     return section;
   }

@@ -208,12 +208,9 @@ Section bench_numerics(const NumericsSettings& settings, const Progress& progres
   section.title = "Errors against the float64 definition";
   section.note =
       "Relative L2 of sampled rows against softmax in float64, also in units of 2^-24 (f32) and 2^-9 (bf16), the "
-      "largest "
-      "error of rounding the output alone. 'near zero': two keys far from the others give fixed-max softmax a bound β "
-      "on "
-      "exponents that are all near zero; beyond its gate rows use online softmax. A plot shows at most eight lines; "
-      "the "
-      "table has all.";
+      "largest error of rounding the output alone. 'near zero': two keys far from the others give fixed-max softmax a "
+      "bound β on exponents that are all near zero; beyond its gate rows use online softmax. A plot shows at most "
+      "eight lines; the table has all.";
   section.line_plots = std::move(bench.plots());
   section.table = std::move(bench.table());
   return section;

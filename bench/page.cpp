@@ -69,7 +69,7 @@ constexpr const char* kRowStyle = R"css(
 .row .name{text-align:right;line-height:1.25;overflow-wrap:anywhere}
 .lane{position:relative;display:block;height:20px;margin-right:72px;
 background:repeating-linear-gradient(90deg,var(--grid) 0 1px,transparent 1px calc(100%/var(--ticks)))}
-.timeline .row{padding:2px 0}.timeline .lane{height:16px;margin-right:16px}
+.spans .row{padding:2px 0}.spans .lane{height:16px;margin-right:16px}
 .lane .bar{position:absolute;top:0;bottom:0;box-shadow:inset -1px 0 var(--card);print-color-adjust:exact;
 -webkit-print-color-adjust:exact}
 .lane b{position:absolute;padding-left:6px;font-weight:400;line-height:20px;white-space:nowrap}
@@ -148,10 +148,8 @@ std::vector<Figure> figures(const Section& section) {
 // As wide as the page; only there.
 std::vector<Figure> wide_figures(const Section& section) {
   std::vector<Figure> all;
-  for (const StackedPlot& plot : section.stacked_plots)
-    all.push_back({"", plot.title, stacked_plot_html(plot), legend(plot.series, false)});
-  for (const TimelinePlot& plot : section.timelines)
-    all.push_back({"", plot.title, timeline_plot_html(plot), legend(plot.kinds, false)});
+  for (const RowPlot& plot : section.row_plots)
+    all.push_back({"", plot.title, row_plot_html(plot), legend(plot.kinds, false)});
   return all;
 }
 

@@ -194,7 +194,7 @@ std::string bar_plot_svg(const BarPlot& plot, const std::string& id) {
   return svg + "</svg>\n";
 }
 
-// ---- rows: segments end to end, and timelines -----------------------------------------------------------------------
+// ---- rows of bars ---------------------------------------------------------------------------------------------------
 // HTML, because its text keeps its size on a narrow page, and the name of a row may have any length. The classes are
 // those of page.cpp.
 
@@ -205,94 +205,61 @@ constexpr double kPercent = 100;
 constexpr double kThinnest = 0.04;  // percent of a lane: thinner ones cannot be seen
 constexpr size_t kWidestName = 40;  // letters; longer ones are wrapped
 
-// Rows with a name each, over one axis from 0 to `top` below them.
-class Rows {
- public:
-  Rows(const std::vector<std::string>& names, double top) : names_(names), ticks_(axis_ticks(top * kRowHeadroom)) {}
-
-  double percent(double value) const { return kPercent * value / ticks_.back(); }
-
-  std::string open(const std::string& kind, const std::string& title, const std::string& description) const {
-    size_t longest = 0;
-    for (const std::string& name : names_) longest = std::max(longest, name.size());
-    return fmt::format("<div class=\"rows {}\" role=\"img\" aria-label=\"{}: {}\" style=\"--name:{}ch;--ticks:{}\">\n",
-                       kind, escape_html(title), escape_html(description), std::min(longest, kWidestName) + 1,
-                       ticks_.size() - 1);
-  }
-  std::string row(size_t index, const std::string& lane) const {
-    return fmt::format("<div class=\"row\"><span class=\"name\">{}</span><span class=\"lane\">{}</span></div>\n",
-                       escape_html(names_[index]), lane);
-  }
-  std::string close(const std::string& axis) const {
-    std::string html = "<div class=\"row scale\"><span class=\"name\"></span><span class=\"lane\">";
-    for (const double tick : ticks_) html += fmt::format("<i style=\"left:{:.2f}%\">{:g}</i>", percent(tick), tick);
-    return html + fmt::format("<em>{}</em></span></div>\n</div>\n", escape_html(axis));
-  }
-
- private:
-  const std::vector<std::string>& names_;
-  std::vector<double> ticks_;
-};
-
-std::string segment(size_t slot, double left, double width, const std::string& tooltip) {
-  return fmt::format("<i class=\"bar s{}\" style=\"left:{:.3f}%;width:{:.3f}%\" title=\"{}\"></i>", slot, left, width,
-                     escape_html(tooltip));
+std::string row_html(const char* kind, const std::string& name, const std::string& lane) {
+  return fmt::format("<div class=\"row{}\"><span class=\"name\">{}</span><span class=\"lane\">{}</span></div>\n", kind,
+                     escape_html(name), lane);
 }
 
 }  // namespace
 
-std::string stacked_plot_html(const StackedPlot& plot) {
-  ZT_CHECK(!plot.rows.empty() && !plot.series.empty() && plot.series.size() <= kMostSeries);
-  double most = plot.limit;
-  std::vector<double> sums(plot.rows.size());
-  for (const BarPlot::Series& series : plot.series) {
-    ZT_CHECK(series.values.size() == plot.rows.size());
-    for (size_t row = 0; row < sums.size(); ++row) sums[row] += series.values[row];
-  }
-  for (const double sum : sums) most = std::max(most, sum);
-  const Rows rows(plot.rows, most);
-  std::string html = rows.open("stacked", plot.title, plot.x_label + " by row; every segment shows its value.");
-  const std::string guide = plot.limit > 0 ? fmt::format("left:{:.3f}%", rows.percent(plot.limit)) : "";
-  if (plot.limit > 0) {
-    html += fmt::format(
-        "<div class=\"row head\"><span class=\"name\"></span><span class=\"lane\"><b "
-        "style=\"{}\">{}</b></span></div>\n",
-        guide, escape_html(plot.limit_label));
-  }
-  for (size_t row = 0; row < plot.rows.size(); ++row) {
-    std::string lane;
-    double at = 0;
-    for (size_t s = 0; s < plot.series.size(); ++s) {
-      const double value = plot.series[s].values[row];
-      if (!(value > 0)) continue;
-      lane += segment(slot_of(plot.series, s), rows.percent(at), rows.percent(value),
-                      fmt::format("{}, {}: {:.3g} {}", plot.rows[row], plot.series[s].name, value, plot.unit));
-      at += value;
-    }
-    if (plot.limit > 0) lane += fmt::format("<i class=\"guide\" style=\"{}\"></i>", guide);
-    lane += fmt::format("<b style=\"left:{:.3f}%\">{:.3g} {}</b>", rows.percent(at), at, escape_html(plot.unit));
-    html += rows.row(row, lane);
-  }
-  return html + rows.close(plot.x_label);
+void RowPlot::append(size_t row, size_t kind, double value) {
+  if (!(value > 0)) return;
+  const auto last = std::find_if(bars.rbegin(), bars.rend(), [&](const Bar& bar) { return bar.row == row; });
+  const double begin = last == bars.rend() ? 0 : last->end;
+  bars.push_back({row, kind, begin, begin + value, fmt::format("{}, {}", rows.at(row), kinds.at(kind).name)});
 }
 
-std::string timeline_plot_html(const TimelinePlot& plot) {
+std::string row_plot_html(const RowPlot& plot) {
   ZT_CHECK(!plot.rows.empty() && plot.kinds.size() <= kMostSeries);
-  double last = 0;
-  for (const TimelinePlot::Span& span : plot.spans) last = std::max(last, span.end);
-  const Rows rows(plot.rows, last);
+  std::vector<double> ends(plot.rows.size());
+  for (const RowPlot::Bar& bar : plot.bars) ends.at(bar.row) = std::max(ends.at(bar.row), bar.end);
+  const double last = std::max(plot.limit, *std::max_element(ends.begin(), ends.end()));
+  const std::vector<double> ticks = axis_ticks(last * kRowHeadroom);
+  const auto percent = [&](double value) { return kPercent * value / ticks.back(); };
   std::vector<std::string> lanes(plot.rows.size());
-  for (const TimelinePlot::Span& span : plot.spans) {
-    ZT_CHECK(span.row < plot.rows.size() && span.kind < plot.kinds.size());
-    const double width = rows.percent(span.end - span.begin);
+  for (const RowPlot::Bar& bar : plot.bars) {
+    const double value = bar.end - bar.begin, width = percent(value);
     if (width < kThinnest) continue;
-    lanes[span.row] +=
-        segment(slot_of(plot.kinds, span.kind), rows.percent(span.begin), width,
-                fmt::format("{}: {:.4g} {} from {:.4g}", span.name, span.end - span.begin, plot.unit, span.begin));
+    const std::string tooltip = plot.sums
+                                    ? fmt::format("{}: {:.3g} {}", bar.name, value, plot.unit)
+                                    : fmt::format("{}: {:.4g} {} from {:.4g}", bar.name, value, plot.unit, bar.begin);
+    lanes[bar.row] += fmt::format("<i class=\"bar s{}\" style=\"left:{:.3f}%;width:{:.3f}%\" title=\"{}\"></i>",
+                                  slot_of(plot.kinds, bar.kind), percent(bar.begin), width, escape_html(tooltip));
   }
-  std::string html = rows.open("timeline", plot.title, "spans over time; each shows its name.");
-  for (size_t row = 0; row < plot.rows.size(); ++row) html += rows.row(row, lanes[row]);
-  return html + rows.close(plot.unit);
+  size_t longest = 0;
+  for (const std::string& name : plot.rows) longest = std::max(longest, name.size());
+  std::string html = fmt::format(
+      "<div class=\"rows {}\" role=\"img\" aria-label=\"{}: {} by row; every bar shows its value.\" "
+      "style=\"--name:{}ch;--ticks:{}\">\n",
+      plot.sums ? "sums" : "spans", escape_html(plot.title), escape_html(plot.label),
+      std::min(longest, kWidestName) + 1, ticks.size() - 1);
+  if (plot.limit > 0) {
+    html +=
+        row_html(" head", "",
+                 fmt::format("<b style=\"left:{:.3f}%\">{}</b>", percent(plot.limit), escape_html(plot.limit_label)));
+  }
+  for (size_t row = 0; row < plot.rows.size(); ++row) {
+    std::string& lane = lanes[row];
+    if (plot.limit > 0) lane += fmt::format("<i class=\"guide\" style=\"left:{:.3f}%\"></i>", percent(plot.limit));
+    if (plot.sums) {
+      lane +=
+          fmt::format("<b style=\"left:{:.3f}%\">{:.3g} {}</b>", percent(ends[row]), ends[row], escape_html(plot.unit));
+    }
+    html += row_html("", plot.rows[row], lane);
+  }
+  std::string scale;
+  for (const double tick : ticks) scale += fmt::format("<i style=\"left:{:.2f}%\">{:g}</i>", percent(tick), tick);
+  return html + row_html(" scale", "", scale + fmt::format("<em>{}</em>", escape_html(plot.label))) + "</div>\n";
 }
 
 }  // namespace zoetrope::bench

@@ -54,10 +54,10 @@ Shape Published::latent_of(int64_t height, int64_t width, int64_t num_frames, Pa
 }
 
 int64_t Published::weight_bytes(Part part, DType dtype) const {
-  return io::held_bytes(part == Part::kTransformer ? wan::transformer_tensors(transformer_)
-                        : part == Part::kVae       ? wan::vae_decoder_tensors(vae_)
-                                                   : encoders::text_encoder_tensors(text_encoder_),
-                        dtype);
+  return io::resident_bytes(part == Part::kTransformer ? wan::transformer_tensors(transformer_)
+                            : part == Part::kVae       ? wan::vae_decoder_tensors(vae_)
+                                                       : encoders::text_encoder_tensors(text_encoder_),
+                            dtype);
 }
 
 OptionSet describe_published(PublishedSettings& settings, const char* repeats) {

@@ -72,8 +72,7 @@ struct LinePlot {
 struct BarPlot {
   struct Series {
     std::string name;
-    std::vector<double> values;                 // one per group
-    std::optional<size_t> slot = std::nullopt;  // as of a line; of stacked plots
+    std::vector<double> values;  // one per group
   };
   std::string title;
   std::string y_label;
@@ -82,34 +81,30 @@ struct BarPlot {
   std::vector<Series> series;
 };
 
-// Rows of segments, end to end from left to right.
-struct StackedPlot {
-  std::string title;
-  std::string x_label;  // of the sum
-  std::string unit;     // of values: "s", "GB"
-  double limit = 0;     // a vertical line, where not 0, called …
-  std::string limit_label;
-  std::vector<std::string> rows;
-  std::vector<BarPlot::Series> series;  // one value per row
-};
-
-// Spans over time, on named rows.
-struct TimelinePlot {
-  struct Span {
-    size_t row = 0;
-    size_t kind = 0;  // of `kinds`
-    double begin = 0, end = 0;
-    std::string name;
-  };
-  std::string title;
-  std::string unit;  // of begin and end
-  std::vector<std::string> rows;
+// Bars on named rows over one axis: parts end to end with their sum, or spans of time.
+struct RowPlot {
   struct Kind {
     std::string name;
     std::optional<size_t> slot = std::nullopt;  // as of a line
   };
+  struct Bar {
+    size_t row = 0;
+    size_t kind = 0;  // of `kinds`
+    double begin = 0, end = 0;
+    std::string name;  // in the tooltip
+  };
+  std::string title;
+  std::string label;  // of the axis
+  std::string unit;   // of values: "s", "GB"
+  bool sums = false;  // at the end of every row; its bars lie end to end
+  double limit = 0;   // a vertical line, where not 0, called …
+  std::string limit_label;
+  std::vector<std::string> rows;
   std::vector<Kind> kinds;
-  std::vector<Span> spans;
+  std::vector<Bar> bars;
+
+  // A part behind the last one of a row; nothing where it is 0.
+  void append(size_t row, size_t kind, double value);
 };
 
 struct Section {
@@ -120,8 +115,7 @@ struct Section {
   std::string listing_title, listing;                           // lines to copy, on the page only; empty: none
   std::vector<LinePlot> line_plots;
   std::vector<BarPlot> bar_plots;
-  std::vector<StackedPlot> stacked_plots;
-  std::vector<TimelinePlot> timelines;
+  std::vector<RowPlot> row_plots;
   Table table;
 };
 
@@ -130,8 +124,7 @@ struct Report {
   std::string title = "Zoetrope: attention at the machine's limit";
   std::string subtitle =
       "Exact attention as measured on one machine, relative to the machine's limits. Every result was verified before "
-      "it "
-      "was timed.";
+      "it was timed.";
   std::string facts = "The machine";                         // title of `machine`
   std::vector<std::pair<std::string, std::string>> machine;  // "CPU", "Intel …"
   std::vector<Section> sections;

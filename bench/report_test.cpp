@@ -191,15 +191,20 @@ double segment_number(const std::string& html, const char* attribute, int n) {
 }
 
 TEST(Plot, SegmentsLieEndToEndAndEndAtTheSum) {
-  StackedPlot plot;
+  RowPlot plot;
   plot.title = "a step";
-  plot.x_label = "seconds";
+  plot.label = "seconds";
   plot.unit = "s";
+  plot.sums = true;
   plot.limit = 6;
   plot.limit_label = "limit <6>";
   plot.rows = {"one & two", "three"};
-  plot.series = {{"attention", {1, 3}, 5}, {"waiting", {2, 0}}};
-  const std::string html = stacked_plot_html(plot);
+  plot.kinds = {{"attention", 5}, {"waiting"}};
+  plot.append(0, 0, 1);
+  plot.append(1, 0, 3);
+  plot.append(0, 1, 2);
+  plot.append(1, 1, 0);
+  const std::string html = row_plot_html(plot);
   EXPECT_EQ(count(html, "class=\"bar "), 3u) << "nothing is drawn of 0";
   EXPECT_NEAR(segment_number(html, "left", 0) + segment_number(html, "width", 0), segment_number(html, "left", 1),
               0.02);
@@ -215,13 +220,13 @@ TEST(Plot, SegmentsLieEndToEndAndEndAtTheSum) {
 }
 
 TEST(Plot, SpansBeginAndEndWhenTheyDo) {
-  TimelinePlot plot;
+  RowPlot plot;
   plot.title = "a layer";
   plot.unit = "ms";
   plot.rows = {"rank 0", "rank 1"};
   plot.kinds = {{"computes"}, {"waits", 7}};
-  plot.spans = {{0, 0, 0, 2, "K0"}, {1, 1, 2, 3, "hop <1>"}, {1, 0, 3, 3, "nothing"}};
-  const std::string html = timeline_plot_html(plot);
+  plot.bars = {{0, 0, 0, 2, "K0"}, {1, 1, 2, 3, "hop <1>"}, {1, 0, 3, 3, "nothing"}};
+  const std::string html = row_plot_html(plot);
   EXPECT_EQ(count(html, "class=\"bar "), 2u) << "what cannot be seen is left out";
   EXPECT_NEAR(segment_number(html, "left", 0) + segment_number(html, "width", 0), segment_number(html, "left", 1),
               0.02);
@@ -250,11 +255,12 @@ TEST(Page, IsTitledByItsReport) {
   report.title = "What to <buy>";
   report.subtitle = "Eight of them.";
   report.facts = "The question";
-  StackedPlot plot;
+  RowPlot plot;
   plot.title = "memory";
   plot.rows = {"denoise"};
-  plot.series = {{"weights", {3}}};
-  report.sections[0].stacked_plots = {plot};
+  plot.kinds = {{"weights"}};
+  plot.append(0, 0, 3);
+  report.sections[0].row_plots = {plot};
   const std::string page = report_page(report);
   for (const char* text : {"<h1>What to &lt;buy&gt;</h1>", "Eight of them.", "<h2>The question</h2>", ">memory</h3>"}) {
     EXPECT_THAT(page, HasSubstr(text));

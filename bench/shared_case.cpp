@@ -30,13 +30,10 @@ constexpr int kMostFrames = 100000, kMostBusy = 1000;
 constexpr const char* kNote =
     "A forward of the transformer and a decoding of the VAE, alone (busy 0) and next to 'busy' processes that compute "
     "without end. 'slower' is the median time relative to that of the passes that ran alone. 'fair' is how much slower "
-    "a "
-    "pass would be if every thread, its own and the others', got the same share of the cores: (threads + busy) / "
-    "cores, "
-    "where there are more threads than cores. 'of fair' is 'slower' relative to 'fair', 'worst' the same of the "
-    "longest "
-    "repeat. Passes alone and next to others alternate, and each repeat is the mean of the passes that fit into "
-    "'seconds'. Before timing, both models were compared with float64, as in `bench model` and `bench vae`.";
+    "a pass would be if every thread, its own and the others', got the same share of the cores: (threads + busy) / "
+    "cores, where there are more threads than cores. 'of fair' is 'slower' relative to 'fair', 'worst' the same of the "
+    "longest repeat. Passes alone and next to others alternate, and each repeat is the mean of the passes that fit "
+    "into 'seconds'. Before timing, both models were compared with float64, as in `bench model` and `bench vae`.";
 
 // Does only what is safe in the child of a process with threads.
 [[noreturn]] void compute(pid_t parent) {

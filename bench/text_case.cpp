@@ -22,8 +22,7 @@ constexpr const char* kNote =
     "One prompt of the given number of ids, the closing one included. 'bound' is the larger of two times: reading the "
     "layers' bytes at the rate at which all threads copy memory (memcpy, measured before), and the operations at the "
     "peak. Random weights (weights=random) are generated, not read, and have no bound. 'resident' is the most memory "
-    "of "
-    "the process, file pages included. Before timing, the embedding, the first and the last layer and the last norm "
+    "of the process, file pages included. Before timing, the embedding, the first and the last layer and the last norm "
     "were compared with float64.";
 
 // What a pass must read of the files: every layer, and the embedding's rows for the ids.

@@ -110,10 +110,7 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
   json["flop"] = m.flop;
   json["seconds"] = m.seconds;
   json["peak_gflops_beside"] = in_giga(m.peak_flops);
-  const std::string text = json.dump(2) + "\n";
-  AtomicFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
+  write_file(path, json.dump(2) + "\n");
 }
 
 std::string attention_json_help() {

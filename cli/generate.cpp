@@ -20,12 +20,13 @@ namespace fs = std::filesystem;
 
 bool is_yaml(const fs::path& path) { return path.extension() == ".yml" || path.extension() == ".yaml"; }
 
-// A relative model folder in a YAML file is looked for from where the program was called, then from beside the file.
+// A relative model folder in a YAML file is looked for from where the program was called, then from the folder of that
+// file.
 void resolve_model(pipeline::GenerateOptions& options, const fs::path& yaml) {
   const fs::path model = options.model;
   if (model.empty() || model.is_absolute() || fs::exists(model)) return;
-  const fs::path beside = yaml.parent_path() / model;
-  if (fs::exists(beside)) options.model = beside.lexically_normal().string();
+  const fs::path next_to_file = yaml.parent_path() / model;
+  if (fs::exists(next_to_file)) options.model = next_to_file.lexically_normal().string();
 }
 
 // The keys of the run, and how much is said of it afterwards.

@@ -9,11 +9,11 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/print.h"
 #include "cli/command.h"
 #include "cli/inspect_memory.h"
 #include "io/checkpoint.h"
-#include "io/json.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
@@ -57,7 +57,7 @@ DType main_dtype(const io::Checkpoint& checkpoint) {
 
 // As published: what the config says (text encoders), else F32.
 DType published_dtype(const fs::path& config_json) {
-  const io::JsonObject json = io::JsonObject::load(config_json);
+  const JsonObject json = JsonObject::load(config_json);
   const std::string name = json.get<std::string>("dtype", json.get<std::string>("torch_dtype", std::string("float32")));
   return name == "bfloat16" ? DType::kBF16 : name == "float16" ? DType::kF16 : DType::kF32;
 }
@@ -92,7 +92,7 @@ class Inspection {
       print("  {:<14} {}{}\n", name, printable(class_name), there ? "" : "  (the folder is missing)");
       return there;
     }
-    const auto config = io::JsonObject::load(folder_ / name / "config.json");
+    const auto config = JsonObject::load(folder_ / name / "config.json");
     return weights(pipeline::component_of(name, class_name, config));
   }
 

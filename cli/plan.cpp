@@ -19,13 +19,6 @@ namespace {
 // All layers are alike: a few are enough to see the pattern.
 constexpr int64_t kTracedLayers = 4;
 
-// Throws Error where it cannot be written; never leaves a partial file.
-void write(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
-}
-
 // Of the largest number of ranks for which something fits.
 void write_timeline(const PlanReport& report, const std::string& path) {
   const auto part = std::find_if(report.parts.rbegin(), report.parts.rend(),
@@ -48,8 +41,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   }
   const PlanReport report = plan_answer(options);
   print("{}", plan_text(report, options.top));
-  if (!options.json.empty()) write(options.json, plan_json(report));
-  if (!options.report.empty()) write(options.report, plan_page(report));
+  if (!options.json.empty()) write_file(options.json, plan_json(report));
+  if (!options.report.empty()) write_file(options.report, plan_page(report));
   if (!options.trace.empty()) write_timeline(report, options.trace);
   for (const PlanPart& part : report.parts)
     if (part.ranking.best() != nullptr) return 0;

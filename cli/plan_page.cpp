@@ -1,5 +1,5 @@
 // The page of `zoetrope plan`: what to use, the time and memory of it, how it scales, and why other configurations were
-// not chosen. Uses the tables and plots of bench/; one colour stands for one thing in all charts.
+// not chosen. Uses the tables and plots of bench/; one colour means one thing in all charts.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,8 +15,8 @@
 namespace zoetrope::cli {
 namespace {
 
-using bench::BarPlot;
 using bench::Format;
+using bench::RowPlot;
 using planner::Breakdown;
 using planner::Candidate;
 using planner::TimelineSpan;
@@ -41,23 +41,31 @@ constexpr StepPart kStepParts[] = {
     {"idle: others have more", [](const Breakdown& b) { return b.idle; }},
 };
 
-// Without parts that are zero everywhere.
-std::vector<BarPlot::Series> step_series(const std::vector<const Breakdown*>& rows) {
-  std::vector<BarPlot::Series> series;
-  for (size_t slot = 0; slot < std::size(kStepParts); ++slot) {
-    BarPlot::Series one{kStepParts[slot].name, {}, slot};
-    for (const Breakdown* row : rows) one.values.push_back(kStepParts[slot].seconds(*row));
-    if (std::any_of(one.values.begin(), one.values.end(), [](double value) { return value > 0; }))
-      series.push_back(std::move(one));
-  }
-  return series;
+RowPlot row_plot(std::string title, std::string label, std::string unit, bool sums) {
+  RowPlot plot;
+  plot.title = std::move(title);
+  plot.label = std::move(label);
+  plot.unit = std::move(unit);
+  plot.sums = sums;
+  return plot;
 }
 
-bench::StackedPlot step_plot(const char* title) {
-  bench::StackedPlot plot;
-  plot.title = title;
-  plot.x_label = "seconds per step";
-  plot.unit = std::string("s");  // GCC 12 warns about overlap for a literal
+// A row per step, without parts that are zero everywhere.
+struct NamedStep {
+  std::string name;
+  const Breakdown* step;
+};
+RowPlot step_plot(const char* title, const std::vector<NamedStep>& steps) {
+  RowPlot plot = row_plot(title, "seconds per step", "s", true);
+  for (const NamedStep& step : steps) plot.rows.push_back(step.name);
+  for (size_t slot = 0; slot < std::size(kStepParts); ++slot) {
+    const StepPart& part = kStepParts[slot];
+    if (std::none_of(steps.begin(), steps.end(), [&](const NamedStep& s) { return part.seconds(*s.step) > 0; }))
+      continue;
+    plot.kinds.push_back({part.name, slot});
+    for (size_t row = 0; row < steps.size(); ++row)
+      plot.append(row, plot.kinds.size() - 1, part.seconds(*steps[row].step));
+  }
   return plot;
 }
 
@@ -69,7 +77,8 @@ constexpr const char* kMemoryKinds[] = {"attention",
                                         "prompt keys and values",
                                         "frames and feature caches",
                                         "file pages and weights being packed",
-                                        "layers being read"};
+                                        "layers being read",
+                                        "all else"};
 
 // Of a timeline: the part of a step that a span belongs to, by its name.
 constexpr size_t kExchange = 4, kRing = 5, kIdle = 7;
@@ -88,61 +97,52 @@ bool priced(const Candidate& c) { return c.simulated && c.verdict != Verdict::kI
 
 std::string part_title(const PlanPart& part) { return counted(part.ranks, "rank"); }
 
-bench::StackedPlot step_bars(const PlanPart& part) {
-  bench::StackedPlot plot = step_plot("A denoising step, of the slowest rank");
-  std::vector<const Breakdown*> rows;
+RowPlot step_bars(const PlanPart& part) {
+  std::vector<NamedStep> steps;
   for (const Candidate& candidate : part.ranking.candidates) {
-    if (!priced(candidate) || rows.size() == kMostBars) continue;
-    plot.rows.push_back(configuration_text(candidate, part.ranks) +
-                        (candidate.verdict == Verdict::kDoesNotFit ? " (does not fit)" : ""));
-    rows.push_back(&candidate.time.step.critical());
+    if (!priced(candidate) || steps.size() == kMostBars) continue;
+    const char* note = candidate.verdict == Verdict::kDoesNotFit ? " (does not fit)" : "";
+    steps.push_back({configuration_text(candidate, part.ranks) + note, &candidate.time.step.critical()});
   }
-  plot.series = step_series(rows);
-  return plot;
+  return step_plot("A denoising step, of the slowest rank", steps);
 }
 
-bench::StackedPlot scaling_bars(const PlanReport& report) {
-  bench::StackedPlot plot = step_plot("A denoising step with the best plan for each number of ranks");
-  std::vector<const Breakdown*> rows;
+RowPlot scaling_bars(const PlanReport& report) {
+  std::vector<NamedStep> steps;
   for (const PlanPart& part : report.parts) {
     const Candidate* best = part.ranking.best();
     if (best == nullptr) continue;
-    plot.rows.push_back(fmt::format("{}: {}", part_title(part), configuration_text(*best, part.ranks)));
-    rows.push_back(&best->time.step.critical());
+    steps.push_back(
+        {fmt::format("{}: {}", part_title(part), configuration_text(*best, part.ranks)), &best->time.step.critical()});
   }
-  plot.series = step_series(rows);
-  return plot;
+  return step_plot("A denoising step with the best plan for each number of ranks", steps);
 }
 
-bench::StackedPlot memory_bars(const PlanPart& part, const Candidate& candidate) {
-  bench::StackedPlot plot;
+RowPlot memory_bars(const PlanPart& part, const Candidate& candidate) {
   const int here = candidate.ranks_here;
-  plot.title = here == 1 ? "Memory of a rank, phase by phase"
-                         : fmt::format("Memory of a process of {} ranks, phase by phase", here);
-  plot.x_label = "GB";
-  plot.unit = "GB";
+  RowPlot plot = row_plot(here == 1 ? "Memory of a rank, phase by phase"
+                                    : fmt::format("Memory of a process of {} ranks, phase by phase", here),
+                          "GB", "GB", true);
   plot.limit = (part.memory_limit * here).gigabytes();
   plot.limit_label = fmt::format("limit {:.3g} GB", plot.limit);
-  for (size_t slot = 0; slot < std::size(kMemoryKinds); ++slot) plot.series.push_back({kMemoryKinds[slot], {}, slot});
-  plot.series.push_back({"all else", {}, std::size(kMemoryKinds)});
-  for (BarPlot::Series& series : plot.series) series.values.resize(candidate.memory.phases.size());
-  for (size_t row = 0; row < candidate.memory.phases.size(); ++row) {
-    plot.rows.push_back(candidate.memory.phases[row].name);
-    for (const planner::MemoryItem& item : candidate.memory.phases[row].items) {
-      const auto named = std::find_if(plot.series.begin(), plot.series.end(),
-                                      [&](const BarPlot::Series& series) { return series.name == item.name; });
-      (named == plot.series.end() ? plot.series.back() : *named).values[row] += item.bytes.gigabytes();
+  for (const char* kind : kMemoryKinds) plot.kinds.push_back({kind});
+  for (const planner::MemoryPhase& phase : candidate.memory.phases) {
+    std::vector<double> sums(plot.kinds.size());
+    for (const planner::MemoryItem& item : phase.items) {
+      const auto named = std::find_if(plot.kinds.begin(), plot.kinds.end() - 1,
+                                      [&](const RowPlot::Kind& kind) { return kind.name == item.name; });
+      sums[static_cast<size_t>(named - plot.kinds.begin())] += item.bytes.gigabytes();
     }
+    plot.rows.push_back(phase.name);
+    for (size_t kind = 0; kind < sums.size(); ++kind) plot.append(plot.rows.size() - 1, kind, sums[kind]);
   }
   return plot;
 }
 
-bench::TimelinePlot timeline(const planner::StepPrediction& step) {
+RowPlot timeline(const planner::StepPrediction& step) {
   constexpr const char* kLanes[] = {"computes", "moves", "waits"};
   constexpr double kMilliseconds = 1e3;
-  bench::TimelinePlot plot;
-  plot.title = "One layer, rank by rank";
-  plot.unit = "ms";
+  RowPlot plot = row_plot("One layer, rank by rank", "ms", "ms", false);
   std::map<size_t, size_t> kind_of;
   std::map<std::pair<int, int>, size_t> row_of;
   for (const TimelineSpan& span : step.layer) {
@@ -161,8 +161,8 @@ bench::TimelinePlot timeline(const planner::StepPrediction& step) {
   for (const TimelineSpan& span : step.layer) {
     const auto row = row_of.find({span.rank, static_cast<int>(span.lane)});
     if (row == row_of.end()) continue;
-    plot.spans.push_back({row->second, kind_of[part_of_step(span.name)], span.begin * kMilliseconds,
-                          span.end * kMilliseconds, fmt::format("rank {}, {}", span.rank, span.name)});
+    plot.bars.push_back({row->second, kind_of[part_of_step(span.name)], span.begin * kMilliseconds,
+                         span.end * kMilliseconds, fmt::format("rank {}, {}", span.rank, span.name)});
   }
   return plot;
 }
@@ -237,7 +237,7 @@ bench::Section scaling_section(const PlanReport& report) {
   }
   if (!seconds.lines[0].points.empty()) {
     section.line_plots = {seconds, efficiency};
-    section.stacked_plots = {scaling_bars(report)};
+    section.row_plots = {scaling_bars(report)};
   }
   return section;
 }
@@ -264,7 +264,7 @@ bench::Section part_section(const PlanPart& part) {
         fmt::format(" {} more combinations are far from the fastest and not listed.", part.ranking.left_out);
   }
   const bool any = std::any_of(part.ranking.candidates.begin(), part.ranking.candidates.end(), priced);
-  if (any) section.stacked_plots.push_back(step_bars(part));
+  if (any) section.row_plots.push_back(step_bars(part));
   if (const Candidate* best = part.ranking.best()) {
     section.listing_title = part.runs > 1 ? "To type, for each run" : "To type";
     section.listing = listing(part);
@@ -276,11 +276,11 @@ bench::Section part_section(const PlanPart& part) {
                               : std::pair(seconds_text(part.seconds), std::string("per video")),
                           {best->bytes_per_rank.text(), "memory of a rank, of " + part.memory_limit.text()},
                           {best->time.step.limited_by(), "is what limits it"}};
-    section.stacked_plots.push_back(memory_bars(part, *best));
-    if (!part.best_step.layer.empty()) section.timelines.push_back(timeline(part.best_step));
+    section.row_plots.push_back(memory_bars(part, *best));
+    if (!part.best_step.layer.empty()) section.row_plots.push_back(timeline(part.best_step));
   } else if (const Candidate* frugal = most_frugal(part)) {
-    section.stacked_plots.push_back(memory_bars(part, *frugal));
-    section.stacked_plots.back().title += ", of what needs least: " + configuration_text(*frugal);
+    section.row_plots.push_back(memory_bars(part, *frugal));
+    section.row_plots.back().title += ", of what needs least: " + configuration_text(*frugal);
   }
   section.table = candidate_table(part);
   return section;

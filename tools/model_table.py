@@ -13,7 +13,7 @@ import tempfile
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
 DEVICES = (1, 8)
-# What a model is called, where its folder is on the hub, and what its command says beside the prompt.
+# What a model is called, where its folder is on the hub, and what its command has in addition to the prompt.
 MODELS = (
     ("wan2.1_t2v_1.3b", "2.1 text to video 1.3B", "Wan2.1-T2V-1.3B-Diffusers", ""),
     ("wan2.1_t2v_14b", "2.1 text to video 14B", "Wan2.1-T2V-14B-Diffusers", ""),
@@ -61,8 +61,8 @@ def main():
         described, best = plan(program, name, hardware)
         size = ", ".join(described.split(", ")[1:3])
         command = " ".join(word for word in (f"configs/{name}.yml", "model=…", inputs, "prompt=…") if word)
-        held = [f"{best[n]['bytes_per_rank'] * 1e-9:.1f} GB" if best.get(n) else "does not fit" for n in DEVICES]
-        print(f"| {title} | {size} | `{folder}` | `{command}` | {download(program, name):.0f} GB | {' | '.join(held)} |")
+        memory = [f"{best[n]['bytes_per_rank'] * 1e-9:.1f} GB" if best.get(n) else "does not fit" for n in DEVICES]
+        print(f"| {title} | {size} | `{folder}` | `{command}` | {download(program, name):.0f} GB | {' | '.join(memory)} |")
 
 
 if __name__ == "__main__":

@@ -379,7 +379,7 @@ def encode_text(p, ids):
 
 
 def text_rows(p, texts):
-    """Rows [n, L + 1, TEXT_DIM] and logit offsets [n, L + 1]: the last row stands for all the zero rows of padding."""
+    """Rows [n, L + 1, TEXT_DIM] and logit offsets [n, L + 1]: the last row represents all the zero rows of padding."""
     ids = [token_ids(text) for text in texts]
     length = max(map(len, ids))
     rows = np.zeros((len(texts), length + 1, TEXT_DIM), np.float32)

@@ -1,5 +1,5 @@
 """Builds hosts on one machine, each with a network and a host name of its own, joined by links of a given rate to one
-bridge, with devices of a given speed ("pace"). Runs commands under mpirun across them and reads the links' counters.
+bridge, with devices of a given speed. Runs commands under mpirun across them and reads the links' counters.
 
 It must run as the first process of a PID namespace, in mount, network and host-name namespaces of its own (see run.py):
 then the kernel ends every process and removes every link and namespace when this process ends, for any reason.
@@ -25,7 +25,7 @@ HEAD = f"{NETWORK}.254"
 SUBNET = f"{NETWORK}.0/24"
 HERE = pathlib.Path(__file__).resolve().parent
 MARK = "ZOETROPE_EMULATED_CLUSTER"  # in the environment of every process of a run: its folder
-KEEPER = "pace_keeper"  # the program, in the folder of zoetrope
+KEEPER = "speed_keeper"  # the program, in the folder of zoetrope
 DEVICE_PREFIX = "device_"
 GROUP_PREFIX = "zoetrope_cluster_"  # of control groups and folders: found by this when their run was killed
 
@@ -42,7 +42,7 @@ UNSENT = 128 << 10
 # second on the slowest. With the kernel's 4 MB it was a second, in which the rest of an exchange that its receiver was
 # waiting for shared the link with a hop that was not needed yet.
 SEND_BUFFER = 512 << 10
-PACE_SECONDS = 2.0  # of measuring a core's pace at the start
+MEASURED_SECONDS = 2.0  # of measuring a core's speed at the start
 
 
 class ClusterError(Exception):
@@ -92,7 +92,7 @@ def unshare_cpu(folder):
 
 
 def make_devices(name, devices):
-    """Groups of these names in the run's own; the pace keepers set their shares."""
+    """Groups of these names in the run's own; the speed keepers set their shares."""
     folder, version = cpu_controller()
     top = folder / name
     share_cpu(top, version)
@@ -126,20 +126,20 @@ def remove_run_group(top):
     return remove_groups(lambda: [*top.glob(f"{DEVICE_PREFIX}*"), top] if top.is_dir() else [])
 
 
-# ---- the pace of devices ----
+# ---- the speed of devices ----
 
-def measure_pace(program, dtype):
+def measure_speed(program, dtype):
     """The speed of the slowest core of this process while all are busy, in FLOP/s."""
-    looks = [subprocess.Popen(["taskset", "--cpu-list", str(core), str(program), "measure", dtype, str(PACE_SECONDS)],
+    looks = [subprocess.Popen(["taskset", "--cpu-list", str(core), str(program), "measure", dtype, str(MEASURED_SECONDS)],
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for core in os.sched_getaffinity(0)]
     said = [look.communicate() for look in looks]
     if any(look.returncode != 0 for look in looks):
-        raise ClusterError(f"the pace of the cores cannot be measured: {' '.join(errors for _, errors in said).strip()}")
+        raise ClusterError(f"the speed of the cores cannot be measured: {' '.join(errors for _, errors in said).strip()}")
     return min(float(output) for output, _ in said)
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
+class Speed:
     """Of every device: `flops` per second, with at most the share `most` of its core where the core has become slow."""
     program: str
     dtype: str
@@ -147,15 +147,15 @@ class Pace:
     most: float
 
 
-class PaceKeeper:
-    """Keeps the devices of one core to their pace, until closed."""
+class SpeedKeeper:
+    """Keeps the devices of one core at their speed, until closed."""
 
-    def __init__(self, pace, core, groups):
+    def __init__(self, speed, core, groups):
         # In the root group, next to the run's: in a group with a weight of its own, its idle loop would slow the devices.
-        beside = 'echo 0 > "$0" && exec "$@"'
-        self.process = subprocess.Popen(["sh", "-c", beside, str(cpu_controller()[0] / "cgroup.procs"), "taskset",
-                                         "--cpu-list", str(core), pace.program, "keep", pace.dtype, str(pace.flops),
-                                         str(pace.most), *map(str, groups)], text=True, stdin=subprocess.PIPE,
+        in_root_group = 'echo 0 > "$0" && exec "$@"'
+        self.process = subprocess.Popen(["sh", "-c", in_root_group, str(cpu_controller()[0] / "cgroup.procs"), "taskset",
+                                         "--cpu-list", str(core), speed.program, "keep", speed.dtype, str(speed.flops),
+                                         str(speed.most), *map(str, groups)], text=True, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def report(self):
@@ -166,7 +166,7 @@ class PaceKeeper:
             looks, disturbed = map(int, self.process.stdout.readline().split())
             return looks, disturbed
         except (OSError, ValueError):
-            raise ClusterError(f"the devices are no longer kept at their pace: {self.process.stderr.read().strip()}")
+            raise ClusterError(f"the devices are no longer at their speed: {self.process.stderr.read().strip()}")
 
     def close(self):
         self.process.kill()
@@ -176,11 +176,11 @@ class PaceKeeper:
 # ---- the cluster ----
 
 class Cluster:
-    """The hosts and devices of a matrix.Layout, kept at `pace` if there is one. A context manager that removes everything
+    """The hosts and devices of a matrix.Layout, kept at `speed` if there is one. A context manager that removes everything
     it builds."""
 
-    def __init__(self, folder, layout, pace):
-        self.folder, self.layout, self.pace = pathlib.Path(folder), layout, pace
+    def __init__(self, folder, layout, speed):
+        self.folder, self.layout, self.speed = pathlib.Path(folder), layout, speed
         self.hosts, self.ranks_per_host, self.ranks = layout.hosts, layout.ranks_per_host, layout.ranks
         self.holders = []
         self.keepers = []
@@ -226,7 +226,7 @@ class Cluster:
                                 ("wmem", f"4096 65536 {SEND_BUFFER}")):
                 self.inside(index, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/tcp_{name}")
             (names / self.host(index)).write_text(f"{pid} {','.join(map(str, cores))}\n")
-        if self.pace is not None:
+        if self.speed is not None:
             self.hold_pace()
 
     def hold_pace(self):
@@ -237,12 +237,12 @@ class Cluster:
                 on_core.setdefault(cores[place % len(cores)], []).append(f"{DEVICE_PREFIX}{self.host(index)}_{place}")
         self.devices = make_devices(self.folder.name, [name for names in on_core.values() for name in names])
         for core, names in on_core.items():
-            self.keepers.append(PaceKeeper(self.pace, core, [self.devices / name for name in names]))
+            self.keepers.append(SpeedKeeper(self.speed, core, [self.devices / name for name in names]))
         self.disturbed()
 
     def disturbed(self):
         """The share of the time since the last call in which a core was too slow for its devices or taken away; 0 where
-        devices have no pace."""
+        devices have no speed."""
         reports = [keeper.report() for keeper in self.keepers]
         return max((disturbed / max(1, looks) for looks, disturbed in reports), default=0.0)
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a rank as an emulated device: on its core, and under the control group that holds it to its pace, where the run has
+# Runs a rank as an emulated device: on its core, and under the control group that limits its speed, where the run has
 # such groups.
 #
 #     device_agent.sh COMMAND…

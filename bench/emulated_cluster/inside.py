@@ -12,7 +12,7 @@ import sys
 sys.dont_write_bytecode = True
 import matrix  # noqa: E402
 import traffic  # noqa: E402
-from cluster import KEEPER, Cluster, ClusterError, Pace, call, measure_pace  # noqa: E402
+from cluster import KEEPER, Cluster, ClusterError, Speed, call, measure_speed  # noqa: E402
 
 CHECK_SHAPE = "1x2048x4x64"  # of the two runs that check the path of messages: small, but megabytes of keys
 # Headers and acknowledgements on top of what the ranks send; of a run that sends nothing, start and end of the job.
@@ -25,7 +25,7 @@ DEVICE_SHARE, MOST_SHARE = 0.5, 0.9
 LAUNCH_SECONDS = 60  # overhead of a job on a busy machine, at most
 CALIBRATE_SECONDS = 600
 # Of calibrate's windows: many periods of the control groups, because a window may contain up to one period's share too
-# much, and several measurements of the core's pace.
+# much, and several measurements of the core's speed.
 WINDOW_SECONDS = 0.15
 PATIENCE = 20        # timeout of a cell, in multiples of its expected time
 # The share of a measurement's time that the host may disturb: with more it is repeated, and the least disturbed try
@@ -52,7 +52,7 @@ class Bench:
         self.folder, self.options = pathlib.Path(folder), options
         self.plan = matrix.make_plan(options)
         self.results = {"options": dataclasses.asdict(options), "cells": [], "rates": [], "layouts": [], "core_share": None}
-        self.pace = None
+        self.speed = None
         if self.plan.core_share is not None:
             self.set_pace(1 / max(layout.devices_on_a_core(len(os.sched_getaffinity(0))) for layout in self.plan.layouts))
 
@@ -62,11 +62,11 @@ class Bench:
         share = self.plan.core_share or round(DEVICE_SHARE * cores, 3)
         if share > cores:
             raise ClusterError(f"core_share={share:g}: {1 / cores:g} devices share a core here; give {cores:g} at most")
-        core = measure_pace(keeper, self.plan.dtype)
-        self.pace = Pace(keeper, self.plan.dtype, share * core, max(share, MOST_SHARE * cores))
-        self.results["core_share"], self.results["device_flops"] = share, self.pace.flops
+        core = measure_speed(keeper, self.plan.dtype)
+        self.speed = Speed(keeper, self.plan.dtype, share * core, max(share, MOST_SHARE * cores))
+        self.results["core_share"], self.results["device_flops"] = share, self.speed.flops
         say(f"A core makes {core * 1e-9:.1f} GFLOP/s of multiply-adds; a device is {share:g} of that, "
-            f"{self.pace.flops * 1e-9:.1f} GFLOP/s")
+            f"{self.speed.flops * 1e-9:.1f} GFLOP/s")
 
     # ---- one run of the program ----
 
@@ -91,7 +91,7 @@ class Bench:
         if direction == "forward":
             self.check_bytes(cluster, ulysses, ring, carried)
         if periods is not None and any(now <= then for now, then in zip(cluster.limited_periods(), periods)):
-            raise ClusterError("a rank computed without being held to its pace: it is not in its control group")
+            raise ClusterError("a rank computed at an unlimited speed: it is not in its control group")
         measured["link_bytes"] = max(max(pair) for pair in carried) / (self.plan.repeat + 1)
         return measured
 
@@ -125,7 +125,7 @@ class Bench:
     def build_text(self, layout, cluster):
         cores = "; ".join(f"host{i}: {cluster.ranks_per_host} rank{'s' * (cluster.ranks_per_host > 1)} on core "
                           f"{','.join(map(str, c))}" for i, c in enumerate(cluster.cores()))
-        return f"{layout}: {cores}" + ("; ranks have no pace" if self.pace is None else "")
+        return f"{layout}: {cores}" + ("; ranks have no set speed" if self.speed is None else "")
 
     def find_rates(self, compute):
         for ratio in self.plan.ratios:
@@ -155,7 +155,7 @@ class Bench:
         return profile.read_text()
 
     def layout(self, layout):
-        with Cluster(self.folder, layout, self.pace) as cluster:
+        with Cluster(self.folder, layout, self.speed) as cluster:
             say(f"\nBuilt {self.build_text(layout, cluster)}")
             self.check_paths(cluster)
             if not self.results["rates"]:

@@ -94,11 +94,11 @@ class Layout:
 
     def devices_on_a_core(self, count):
         """The most that share one of `count` cores."""
-        held = [0] * count
+        devices = [0] * count
         for cores in self.cores(count):
             for place in range(self.ranks_per_host):
-                held[cores[place % len(cores)]] += 1
-        return max(held)
+                devices[cores[place % len(cores)]] += 1
+        return max(devices)
 
     def __str__(self):
         return f"{self.hosts}x{self.ranks_per_host}"

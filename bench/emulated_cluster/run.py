@@ -51,15 +51,15 @@ def check_rights(options, plan):
         raise Refusal(f"program={options.program}: no program is there; build zoetrope_program or name another")
     keeper = pathlib.Path(options.program).parent / cluster.KEEPER
     if plan.core_share is not None and not os.access(keeper, os.X_OK):
-        raise Refusal(f"program={options.program}: {cluster.KEEPER}, which keeps devices at their pace, is not in its folder; "
+        raise Refusal(f"program={options.program}: {cluster.KEEPER}, which keeps devices at their speed, is not in its folder; "
                       f"build {cluster.KEEPER}, or measure without (core_share=none)")
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             raise Refusal(f"'{tool}' is not installed; it comes with {package}")
     status = pathlib.Path("/proc/self/status").read_text()
-    held = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
+    capabilities = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
     missing = [name for name, bit in (("CAP_SYS_ADMIN", CAP_SYS_ADMIN), ("CAP_NET_ADMIN", CAP_NET_ADMIN))
-               if not held >> bit & 1]
+               if not capabilities >> bit & 1]
     if missing:
         raise Refusal(f"making network namespaces and links needs {' and '.join(missing)}, which this process does not have; "
                       "run it as root, in a container with these capabilities")
@@ -87,7 +87,7 @@ def check_core_share():
             return
         except OSError as error:
             why = f"control groups with a share of the CPU cannot be made in {found[0]} ({error.strerror})"
-    raise Refusal(f"a rank cannot be held to a pace: {why}; core_share=none measures without, where ranks that "
+    raise Refusal(f"the speed of a rank cannot be limited: {why}; core_share=none measures without, where ranks that "
                   "wait lend their core to others")
 
 
@@ -138,17 +138,17 @@ def remove_run(folder):
 
 
 def lock(places):
-    """Held on every one of these folders until closed, as long as this process lives at most; None where another holds one."""
-    held = contextlib.ExitStack()
+    """A lock on every one of these folders until closed, as long as this process lives at most; None where another has one."""
+    locks = contextlib.ExitStack()
     try:
         for place in places:
             descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-            held.callback(os.close, descriptor)
+            locks.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        held.close()
+        locks.close()
         return None
-    return held
+    return locks
 
 
 def remove_leftovers():
@@ -162,11 +162,11 @@ def remove_leftovers():
         names |= {path.name for path in controller[0].glob(f"{cluster.GROUP_PREFIX}*")}
     for name in sorted(names):
         places = [place / name] + ([controller[0] / name] if controller is not None else [])
-        held = lock([folder for folder in places if folder.is_dir()])
-        if held is None:
+        locks = lock([folder for folder in places if folder.is_dir()])
+        if locks is None:
             continue
         left = remove_run(place / name)
-        held.close()
+        locks.close()
         if left:
             print(f"Left by an earlier run and not removable: {', '.join(left)}", file=sys.stderr)
         else:
@@ -236,10 +236,10 @@ def alone():
     """While no other run makes or removes folders or control groups: a new one is not locked yet, and looks like a
     leftover. Runs with another folder for temporary files meet at the controller."""
     controller = cluster.cpu_controller()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         for place in [tempfile.gettempdir()] + ([controller[0]] if controller is not None else []):
             descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-            held.callback(os.close, descriptor)
+            locks.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
 
@@ -254,7 +254,7 @@ def clean():
 
 @contextlib.contextmanager
 def own_folder(plan):
-    """The run's folder, and its control group of that name where ranks are held to a pace; both locked while it lasts."""
+    """The run's folder, and its control group of that name where the speed of ranks is limited; both locked meanwhile."""
     group = shared = None
     with alone():
         folder = pathlib.Path(tempfile.mkdtemp(prefix=cluster.GROUP_PREFIX))
@@ -263,7 +263,7 @@ def own_folder(plan):
             shared = cluster.share_cpu(*controller)
             group = controller[0] / folder.name
             group.mkdir()
-        held = lock([folder] + ([group] if group is not None else []))
+        locks = lock([folder] + ([group] if group is not None else []))
     try:
         yield folder
     finally:
@@ -273,7 +273,7 @@ def own_folder(plan):
             left = remove_run(folder)
             if shared:
                 cluster.unshare_cpu(controller[0])
-            held.close()
+            locks.close()
         if left:
             print(f"Could not be removed: {', '.join(left)}", file=sys.stderr)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Our transformer, VAE and text encoder beside diffusers' (and OpenVINO's, for the transformer) on this CPU: the same
+"""Our transformer, VAE and text encoder compared with diffusers' (and OpenVINO's, for the transformer) on this CPU: the same
 checkpoint, shapes and dtype, one after the other, each in a process of its own, so that its peak memory is its own.
 
     bench/peers/run_models.py [--program build/release/bin/zoetrope] [--venv out/models-venv] [--json out/models.json]
@@ -405,7 +405,7 @@ def markdown(rows):
                      f"{ratios[1]} |")
     peaks = sorted({round(row["peak_gflops"]) for row in rows if row.get("peak_gflops")})
     versions = sorted({row["version"] for row in rows if "version" in row})
-    lines += ["", f"Peak measured beside ours: {', '.join(map(str, peaks))} GFLOP/s. {'; '.join(versions)}."]
+    lines += ["", f"Peak measured next to ours: {', '.join(map(str, peaks))} GFLOP/s. {'; '.join(versions)}."]
     return "\n".join(lines) + "\n"
 
 

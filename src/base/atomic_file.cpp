@@ -136,6 +136,12 @@ AtomicFile::AtomicFile(std::filesystem::path final_path) : final_(std::move(fina
   check_not_stopped();
 }
 
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
 void check_writable(const std::filesystem::path& path) {
   const Target target = target_of(path);
   if (!target.stream) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string_view>
 
 #include "base/unfinished_files.h"
 
@@ -42,6 +43,9 @@ class AtomicFile {
   int descriptor_ = -1;  // of the temporary
   int stream_ = -1;      // to which the temporary is sent; -1: none
 };
+
+// An AtomicFile with this text.
+void write_file(const std::filesystem::path& path, std::string_view text);
 
 // Throws the Error that an AtomicFile of this name would throw, to check before long work begins. A pipe is not opened,
 // because closing it would look like the end to its reader.

@@ -54,7 +54,6 @@ Launch read_launch(const std::function<const char*(const char*)>& variable) {
 
 bool launched_by_mpi() { return launch().found; }
 int launched_ranks() { return launch().ranks; }
-int launched_rank() { return launch().rank; }
 
 int process_threads(std::optional<int64_t> wanted) {
   if (wanted) return static_cast<int>(*wanted);

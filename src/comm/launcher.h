@@ -22,7 +22,6 @@ struct Launch {
 Launch read_launch(const std::function<const char*(const char*)>& variable);
 
 int launched_ranks();  // ranks of the job; 1 where no launcher started this process
-int launched_rank();   // 0 where no launcher started this process
 
 // Threads of this process: what the user says, else the cores it may use; MPI processes of one node that are not bound
 // to cores of their own share them.

@@ -47,20 +47,26 @@ class MpiTest : public testing::Test {
 class MpiEnvironment : public testing::Environment {
  public:
   void SetUp() override {
-    if (launched_rank() == 0) return;
+    const int rank = read_launch([](const char* name) { return std::getenv(name); }).rank;
+    if (rank == 0) return;
     testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new FailurePrinter);
+    listeners.Append(new FailurePrinter(rank));
   }
   void TearDown() override { finish_mpi(); }
 
  private:
   class FailurePrinter : public testing::EmptyTestEventListener {
+   public:
+    explicit FailurePrinter(int rank) : rank_(rank) {}
+
+   private:
     void OnTestPartResult(const testing::TestPartResult& result) override {
       if (!result.failed()) return;
       const char* file = result.file_name() != nullptr ? result.file_name() : "?";
-      std::fprintf(stderr, "rank %d: %s:%d: %s\n", launched_rank(), file, result.line_number(), result.message());
+      std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_, file, result.line_number(), result.message());
     }
+    int rank_;
   };
 };
 

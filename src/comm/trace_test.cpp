@@ -1,4 +1,4 @@
-// What is recorded on every transport: transfers beside the waits, gathered from all ranks; and how clocks are
+// What is recorded on every transport: transfers next to the waits, gathered from all ranks; and how clocks are
 // compared.
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ void hop(Communicator& comm, size_t bytes) {
   EXPECT_TRUE(is_payload(in, {from, 0, 0}));
 }
 
-// A span as it stands in the file, and the name of its row.
+// A span as it is in the file, and the name of its row.
 struct Span {
   int rank = 0;
   std::string name, lane;

@@ -11,7 +11,8 @@ namespace {
 // Every byte differs from its neighbours and from those a page, and four pages, away.
 uint8_t pattern(size_t i) { return static_cast<uint8_t>(i * 31 + (i >> 8) * 7 + (i >> 14) * 3 + 1); }
 
-// Sizes round the threshold and round the groups of pages, misaligned on both sides; nothing beside the target changes.
+// Sizes round the threshold and round the groups of pages, misaligned on both sides; nothing outside the target
+// changes.
 TEST(CopyBytes, CopiesEveryByteAndNoOther) {
   constexpr size_t kGroup = 4 * 4096;
   constexpr size_t kMargin = 128;

@@ -69,22 +69,22 @@ TEST(ThreadTeam, TeamsOfSeveralThreadsRunAtOnce) {
   EXPECT_EQ(bodies, 3 * 100 * 3);
 }
 
-// A thread that is held in a signal's handler, so that it cannot look for work.
-std::atomic<bool> held = false;
+// A thread that is blocked in a signal's handler, so that it cannot look for work.
+std::atomic<bool> blocked = false;
 int release_pipe[2];
-void hold(int) {
-  held = true;
+void block(int) {
+  blocked = true;
   char byte = 0;
   while (read(release_pipe[0], &byte, 1) < 0) {
   }
-  held = false;
+  blocked = false;
 }
 
 TEST(ThreadTeam, RunsTheBodiesOfAThreadThatGetsNoCore) {
   ASSERT_EQ(pipe(release_pipe), 0);
   struct sigaction action {
   }, before{};
-  action.sa_handler = hold;
+  action.sa_handler = block;
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
   constexpr int kThreads = 3;
   ThreadTeam team(kThreads);
@@ -96,14 +96,14 @@ TEST(ThreadTeam, RunsTheBodiesOfAThreadThatGetsNoCore) {
     });
   }
   ASSERT_EQ(pthread_kill(worker, SIGUSR1), 0);
-  while (!held) std::this_thread::yield();
+  while (!blocked) std::this_thread::yield();
   std::vector<int> runs(kThreads);
   for (int round = 0; round < 10; ++round) team.run([&](int thread) { ++runs[static_cast<size_t>(thread)]; });
   EXPECT_EQ(runs, std::vector<int>(kThreads, 10));
   ASSERT_EQ(write(release_pipe[1], "!", 1), 1);
   for (int round = 0; round < 10; ++round) team.run([&](int thread) { ++runs[static_cast<size_t>(thread)]; });
   EXPECT_EQ(runs, std::vector<int>(kThreads, 20));
-  while (held) std::this_thread::yield();
+  while (blocked) std::this_thread::yield();
   sigaction(SIGUSR1, &before, nullptr);
   close(release_pipe[0]);
   close(release_pipe[1]);
@@ -138,7 +138,7 @@ TEST(ThreadTeam, ThreadsThatWaitSleep) {
   }
 }
 
-// Stacks larger than all addresses stand for a system that has no room for threads.
+// Stacks larger than all addresses imitate a system without memory for threads.
 TEST(ThreadTeam, SaysHowManyThreadsTheSystemGives) {
   pthread_attr_t before, vast;
   ASSERT_EQ(pthread_getattr_default_np(&before), 0);

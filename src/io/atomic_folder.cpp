@@ -48,11 +48,7 @@ fs::path AtomicFolder::file(const fs::path& name) {
   return path;
 }
 
-void AtomicFolder::write(const fs::path& name, const std::string& text) {
-  AtomicFile out(file(name));
-  out.write(text.data(), text.size());
-  out.commit();
-}
+void AtomicFolder::write(const fs::path& name, const std::string& text) { write_file(file(name), text); }
 
 uint64_t AtomicFolder::free_bytes() const {
   std::error_code code;

@@ -13,9 +13,11 @@
 
 #include "io/tensor_file.h"
 
-namespace zoetrope::io {
-
+namespace zoetrope {
 class JsonObject;
+}
+
+namespace zoetrope::io {
 
 struct DTypeCount {
   int64_t tensors = 0;

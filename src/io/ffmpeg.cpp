@@ -69,7 +69,7 @@ Muxer::Muxer(const char* container, const std::filesystem::path& path) : file_(p
     check(code, "be written");
   }
   try {
-    file_.check_not_stopped();  // avio_open() makes a file that is gone anew
+    file_.check_not_stopped();  // avio_open() creates a deleted file again
   } catch (...) {
     close();
     throw;

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "io/formula_source.h"
-#include "io/json.h"
 
 namespace zoetrope::io {
 

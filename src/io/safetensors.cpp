@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
-#include "io/json.h"
+#include "base/json.h"
 
 namespace zoetrope::io {
 

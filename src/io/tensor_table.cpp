@@ -35,7 +35,7 @@ TensorTotals totals(const TensorTable& table) {
   return sum;
 }
 
-int64_t held_bytes(const TensorTable& table, DType dtype) {
+int64_t resident_bytes(const TensorTable& table, DType dtype) {
   int64_t bytes = 0;
   for (const TensorSpec& spec : table) bytes += spec.shape.size() * static_cast<int64_t>(dtype_size(spec.dtype(dtype)));
   return bytes;

@@ -81,8 +81,8 @@ struct TensorTotals {
   uint64_t bytes(DType dtype) const { return static_cast<uint64_t>(parameters) * dtype_size(dtype); }
 };
 TensorTotals totals(const TensorTable& table);
-// Of a model that computes in `dtype`, as plain arrays.
-int64_t held_bytes(const TensorTable& table, DType dtype);
+// Memory of the weights of a model that computes in `dtype`, as plain arrays.
+int64_t resident_bytes(const TensorTable& table, DType dtype);
 
 // The name under which `holder` (anything with contains(name)) has the tensor; its own if it has none of them.
 template <typename Holder>

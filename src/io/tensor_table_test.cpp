@@ -40,8 +40,8 @@ TEST(TensorTable, CountsBytesByWhatIsKeptInFloat32) {
                           {.name = "n", .shape = {8}, .role = TensorRole::kNorm, .keep_float32 = true}};
   EXPECT_EQ(totals(table).tensors, 2);
   EXPECT_EQ(totals(table).parameters, 40);
-  EXPECT_EQ(held_bytes(table, DType::kBF16), 32 * 2 + 8 * 4);
-  EXPECT_EQ(held_bytes(table, DType::kF32), 40 * 4);
+  EXPECT_EQ(resident_bytes(table, DType::kBF16), 32 * 2 + 8 * 4);
+  EXPECT_EQ(resident_bytes(table, DType::kF32), 40 * 4);
 }
 
 TEST(TensorTable, FindsByName) {

@@ -144,10 +144,7 @@ void remember(const fs::path& path, const MachineKey& key, const Remembered& rem
                              {"measurements", remembered.measurements},
                              {"figures", {{"bf16", to_json(figures.bf16)}, {"float32", to_json(figures.float32)}}}};
   for (const auto& entry : kFigures) document["figures"][entry.name] = figures.*entry.field;
-  AtomicFile file(path);
-  const std::string text = document.dump(1) + "\n";
-  file.write(text.data(), text.size());
-  file.commit();
+  write_file(path, document.dump(1) + "\n");
 }
 
 }  // namespace zoetrope::machine

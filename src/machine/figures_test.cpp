@@ -106,7 +106,7 @@ TEST(Figures, TheBetterOfTwo) {
   const Figures best = best_of(a, b), other = best_of(b, a);
   for (const Figures& one : {best, other}) {
     EXPECT_EQ(one.bf16.gemm, 9e12);
-    EXPECT_EQ(one.bf16.gemm_rows, 64) << "a rate stands with its size";
+    EXPECT_EQ(one.bf16.gemm_rows, 64) << "a rate comes with its size";
     EXPECT_EQ(one.bf16.peak, b.bf16.peak);
     EXPECT_EQ(one.float32.attention, b.float32.attention);
     EXPECT_EQ(one.copy, b.copy);

@@ -89,9 +89,9 @@ class Meter {
       const double deadline = budget_.deadline(kGemmShare + kPeakWindow);
       peak(isa, rates);
       const LayerWeights weights(stream_.team(), dtype);
-      rates.gemm_rows = fits(kGemmRows, deadline, [](int64_t rows) { return Products::flop(rows); });
-      Products products(stream_, weights, rates.gemm_rows);
-      rates.gemm = best(deadline, [&] { return products.all(); });
+      rates.gemm_rows = fits(kGemmRows, deadline, [](int64_t rows) { return LayerGemms::flop(rows); });
+      LayerGemms gemms(stream_, weights, rates.gemm_rows);
+      rates.gemm = best(deadline, [&] { return gemms.all(); });
       if (dtype == DType::kBF16) tokens(weights);
     }
     {

@@ -21,7 +21,7 @@ constexpr int64_t kD = kLayerWidth, kF = kLayerHidden;
 constexpr int64_t kHeads = kD / kLayerHeadDim;
 // Stride of an operand's rows, as in the transformer: not a power of two.
 constexpr int64_t kPadding = 16;
-constexpr int kProducts = 4;  // of a layer
+constexpr int kGemms = 4;     // of a layer
 constexpr int64_t kTaps = 3;  // of a convolution, along each axis
 // Channels and columns of the VAE's convolutions.
 constexpr int64_t kConvolutions[][2] = {{192, 416}, {96, 832}};
@@ -71,7 +71,7 @@ LayerWeights::LayerWeights(ThreadTeam& team, DType dtype) : dtype_(dtype) {
   }
 }
 
-Products::Products(Stream& stream, const LayerWeights& weights, int64_t rows)
+LayerGemms::LayerGemms(Stream& stream, const LayerWeights& weights, int64_t rows)
     : stream_(stream), weights_(weights), rows_(rows) {
   const DType operand = kernels::operand_dtype(weights.qkv());
   x_ = filled(stream.team(), operand, {rows * (kD + kPadding)});
@@ -82,18 +82,18 @@ Products::Products(Stream& stream, const LayerWeights& weights, int64_t rows)
   gate_ = filled(stream.team(), DType::kF32, {kD});
 }
 
-double Products::flop(int64_t rows) { return 2.0 * static_cast<double>(rows * kD * (4 * kD + 2 * kF)); }
+double LayerGemms::flop(int64_t rows) { return 2.0 * static_cast<double>(rows * kD * (4 * kD + 2 * kF)); }
 
-double Products::all() {
+double LayerGemms::all() {
   double sum = 0;
-  for (int i = 0; i < kProducts; ++i) sum += next();
+  for (int i = 0; i < kGemms; ++i) sum += next();
   return sum;
 }
 
-double Products::next() {
+double LayerGemms::next() {
   kernels::PackedGemm call;
   const TensorView x = rows_of(x_, rows_, kD), hidden = rows_of(hidden_, rows_, kF);
-  switch (turn_++ % kProducts) {
+  switch (turn_++ % kGemms) {
     case 0:
       return run(call, x, weights_.qkv(), wide_);
     case 1:
@@ -111,8 +111,8 @@ double Products::next() {
   }
 }
 
-double Products::run(kernels::PackedGemm& call, const TensorView& x, const kernels::PackedMatrix& w,
-                     const TensorView& out) {
+double LayerGemms::run(kernels::PackedGemm& call, const TensorView& x, const kernels::PackedMatrix& w,
+                       const TensorView& out) {
   const TensorView& bias = bias_;
   call.x = x;
   call.w = w;

@@ -42,9 +42,9 @@ class LayerWeights {
 };
 
 // The matrix multiplications of a layer over `rows` rows, in the transformer's order. Both arguments must outlive it.
-class Products {
+class LayerGemms {
  public:
-  Products(Stream& stream, const LayerWeights& weights, int64_t rows);
+  LayerGemms(Stream& stream, const LayerWeights& weights, int64_t rows);
   double next();  // its FLOP
   double all();   // each of them once
   static double flop(int64_t rows);

@@ -53,7 +53,7 @@ TEST(Admission, KeptWeightsArePlanned) {
     return total;
   };
   const planner::Workload workload = wan::workload(question.configs, run_size(question), question.layout, 1);
-  const Bytes expert = workload.experts.front().weights.held, decoder = workload.vae.weights.held;
+  const Bytes expert = workload.experts.front().weights.resident, decoder = workload.vae.weights.resident;
   auto none = totals(KeepWeights::kNone), transformer = totals(KeepWeights::kTransformer),
        all = totals(KeepWeights::kAll);
   EXPECT_EQ(transformer["text encoder"], none["text encoder"] + expert * 2);

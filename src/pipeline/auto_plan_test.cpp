@@ -88,7 +88,7 @@ TEST_F(AutoPlanTest, SlowLinksDivideTheBranches) {
                                              : "data 1 x context 2 (Ulysses 2 x ring 1)");
 }
 
-// A ring of four sends more than an exchange, all of it beside compute that takes longer; and latency is paid by every
+// A ring of four sends more than an exchange, all of it during compute that takes longer; and latency is paid by every
 // message of an exchange, and by none of a hop.
 TEST_F(AutoPlanTest, TheTopologyFollowsTheLinks) {
   options.guidance_scale = 1;

@@ -1,4 +1,4 @@
-// Conditions over ranks as far as waiting goes: what they are is held by the golden and the ranks' tests.
+// Conditions over ranks as far as waiting goes: their values are checked by the golden tests and those of ranks.
 #include "pipeline/condition_ranks.h"
 
 #include <gmock/gmock.h>

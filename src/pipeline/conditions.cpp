@@ -77,8 +77,8 @@ void masked_frame(const TensorView& frame, const TensorView& mask, MaskHalf half
   const bool reactive = half == MaskHalf::kReactive;
   for (int64_t i = 0; i < out.size(); ++i) {
     const float value = frame ? signed_unit(frame.data<uint8_t>()[i]) : 0.0f;
-    const bool anew = !mask || unit(mask.data<uint8_t>()[i]) > 0.5f;
-    out.data<float>()[i] = anew == reactive ? value : 0.0f;
+    const bool regenerate = !mask || unit(mask.data<uint8_t>()[i]) > 0.5f;
+    out.data<float>()[i] = regenerate == reactive ? value : 0.0f;
   }
 }
 

@@ -116,7 +116,7 @@ TEST(Conditions, AMaskDividesAFrame) {
     EXPECT_EQ(inactive.data<float>()[i], i % 2 == 0 ? whole.data<float>()[i] : 0.0f);
     EXPECT_EQ(reactive.data<float>()[i], i % 2 == 0 ? 0.0f : whole.data<float>()[i]);
   }
-  // Without a mask everything is made anew.
+  // Without a mask everything is regenerated.
   masked_frame(frame, {}, MaskHalf::kReactive, reactive);
   EXPECT_EQ(largest_difference(reactive, whole), 0);
   masked_frame(frame, {}, MaskHalf::kInactive, inactive);

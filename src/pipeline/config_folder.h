@@ -9,7 +9,7 @@
 
 namespace zoetrope::pipeline {
 
-// configs/ beside the program as installed (../share/zoetrope/configs), where it was to be installed, or in the source
+// configs/ next to the program as installed (../share/zoetrope/configs), where it was to be installed, or in the source
 // tree; the first that is there. Throws Error where none is.
 std::filesystem::path config_folder();
 // The same, or nothing where none is.
@@ -21,7 +21,7 @@ std::vector<std::string> config_names();
 // `model` where it is a folder, else the model of this name in config_folder(). Throws Error with the names there are.
 std::filesystem::path model_or_config(const std::string& model);
 
-// What `generate` begins with for a model of config_folder(), the YAML beside it; nothing for folders elsewhere.
+// What `generate` begins with for a model of config_folder(), the YAML file next to it; nothing for folders elsewhere.
 std::optional<std::filesystem::path> yaml_of_config(const std::filesystem::path& model);
 
 }  // namespace zoetrope::pipeline

@@ -91,7 +91,7 @@ class RankDecode {
     stop_if_cancelled();
     for (int64_t f = 0; f < frames.extent(0); ++f) {
       hand_over();
-      frame_ = room();
+      frame_ = next_frame();
       gather_.post(stream_, frames.select(0, f), frame_);
       posted_ = true;
     }
@@ -100,7 +100,7 @@ class RankDecode {
 
   // Rank 0's memory for the next frame; elsewhere null. Where the output is slow, rank 0 waits here as long as
   // needed and sends heartbeats to the others, who would otherwise give up in the next exchange after comm_timeout.
-  TensorView room() {
+  TensorView next_frame() {
     if (!queue_) {
       heartbeat_.wait();
       return {};

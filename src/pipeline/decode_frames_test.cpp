@@ -112,8 +112,8 @@ int waits_of_rank(int64_t rank, std::string_view name, const trace::Trace& trace
   return count;
 }
 
-// Ranks that wait for rank 0's output hear of it: each word begins their deadline anew. Counted instead of timed: the
-// output is held until rank 0 has waited through many of its ticks, and the words of that wait must have arrived.
+// Ranks that wait for rank 0's output get its heartbeats: each restarts their deadline. Counted instead of timed: the
+// output is blocked until rank 0 has waited for many of its ticks, and the heartbeats of that wait must have arrived.
 TEST(DecodeFrames, RanksDoNotGiveUpOnARankThatWaitsForItsOutput) {
   Job job;
   // Every rank asks once a frame it takes, so that beyond these all questions are ticks of rank 0's wait.

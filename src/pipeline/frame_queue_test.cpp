@@ -15,7 +15,7 @@
 namespace zoetrope::pipeline {
 namespace {
 
-// Keeps what it is given; may be held up, and may fail.
+// Stores its frames; may be blocked, and may fail.
 class RecordingWriter final : public io::FrameWriter {
  public:
   RecordingWriter(int64_t width, int64_t height, PixelRounding rounding = PixelRounding::kTruncate)
@@ -25,16 +25,16 @@ class RecordingWriter final : public io::FrameWriter {
     std::unique_lock lock(mutex_);
     ++begun_;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return !held_; });
+    changed_.wait(lock, [&] { return !blocked_; });
     if (static_cast<int>(frames_.size()) == fails_at_) fail("the disk is full");
     frames_.emplace_back(rgb, rgb + frame_bytes());
   }
   void finish() override {}
   PixelRounding rounding() const override { return rounding_; }
 
-  void hold(bool held) {
+  void block(bool blocked) {
     const std::lock_guard lock(mutex_);
-    held_ = held;
+    blocked_ = blocked;
     changed_.notify_all();
   }
   void fail_at(int frame) { fails_at_ = frame; }
@@ -48,7 +48,7 @@ class RecordingWriter final : public io::FrameWriter {
   const PixelRounding rounding_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool held_ = false;
+  bool blocked_ = false;
   int begun_ = 0, fails_at_ = -1;
   std::vector<std::vector<uint8_t>> frames_;
 };
@@ -92,10 +92,10 @@ TEST(FrameQueue, EveryFrameArrivesInOrderAsTheSameBytes) {
 
 TEST(FrameQueue, FramesAreTakenWhileOneIsWrittenAndNoMoreThanMayWait) {
   RecordingWriter writer(4, 2);
-  writer.hold(true);
+  writer.block(true);
   int ticks = 0;
   FrameQueue queue({writer, {}, {}}, {2, 4, 3}, [&] {
-    if (++ticks == 2) writer.hold(false);
+    if (++ticks == 2) writer.block(false);
   });
   fill(queue.next(), 0);
   queue.push();
@@ -105,7 +105,7 @@ TEST(FrameQueue, FramesAreTakenWhileOneIsWrittenAndNoMoreThanMayWait) {
     queue.push();
   }
   EXPECT_EQ(ticks, 0);
-  fill(queue.next(), 9);  // returns only after the writer was let go
+  fill(queue.next(), 9);  // returns only after the writer was released
   EXPECT_EQ(ticks, 2);
   queue.push();
   queue.finish();
@@ -136,7 +136,7 @@ TEST(FrameQueue, WhatWritingThrowsReachesTheCaller) {
 TEST(FrameQueue, AnInterruptEndsTheWait) {
   for (const bool at_the_end : {false, true}) {
     RecordingWriter writer(4, 2);
-    writer.hold(true);
+    writer.block(true);
     const auto interrupt = [&] {
       FrameQueue queue({writer, {}, {}}, {2, 4, 3}, [&] { throw std::runtime_error("interrupted"); });
       fill(queue.next(), 0);
@@ -149,7 +149,7 @@ TEST(FrameQueue, AnInterruptEndsTheWait) {
           queue.push();
         }
       } catch (...) {
-        writer.hold(false);
+        writer.block(false);
         throw;
       }
     };

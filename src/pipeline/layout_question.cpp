@@ -86,7 +86,7 @@ void check_data_degree(const GenerateOptions& o, int data, int ranks) {
   if (data > 2) fail("{}: there are two guidance branches; use {}, or two parts", written, one);
   if (computes_branches_in_turn(o)) {
     fail(
-        "{} with cache=cfg: the guidance branches would run beside each other, so leaving one out saves nothing; use "
+        "{} with cache=cfg: the guidance branches would run at the same time, so leaving one out saves nothing; use "
         "{}, or another cache",
         written, one);
   }

@@ -115,7 +115,7 @@ TEST(LoraOptions, KeysOfExpertsNeedTwo) {
   EXPECT_THAT(error_of([&] { ModelFolder::open(options); }), AllOf(HasSubstr("lora_low"), HasSubstr("lora=")));
 }
 
-// The sum of a tensor and its change is made beside the file's pages.
+// The sum of a tensor and its change takes memory in addition to the file's pages.
 TEST(LoraOptions, MemoryIsCounted) {
   GenerateOptions options = options_for("wan21_t2v");
   const auto in_flight = [&] {

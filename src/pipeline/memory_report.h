@@ -20,8 +20,8 @@ class MemoryReport {
 
   // Ends the component before and begins this one.
   void begin(const char* component);
-  // Collective: ends the component and learns the largest peaks so far of all processes. Ranks have released what they
-  // held.
+  // Collective: ends the component and learns the largest peaks so far of all processes. Ranks have released their
+  // memory by then.
   void gather();
 
   // Ends the last component. Of this process; the whole last.

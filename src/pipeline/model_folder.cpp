@@ -178,7 +178,7 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
 
 }  // namespace
 
-Component component_of(const std::string& name, const std::string& class_name, const io::JsonObject& config) {
+Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config) {
   if (name == "vae") return {name, kDiffusersStem, wan::vae_tensors(wan::VaeConfig::from_json(config))};
   if (name == "text_encoder")
     return {name, kTextEncoderStem, encoders::text_encoder_tensors(encoders::TextEncoderConfig::from_json(config))};

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "io/checkpoint.h"
-#include "io/json.h"
 #include "io/merged_source.h"
 #include "io/tensor_table.h"
 #include "io/weights.h"
@@ -34,7 +34,7 @@ struct Component {
   io::TensorTable tensors;
 };
 // A component that has weights. `class_name` is that of model_index.json, `config` the component's own.
-Component component_of(const std::string& name, const std::string& class_name, const io::JsonObject& config);
+Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config);
 
 // Where the parameters of one component come from: files, or formulas.
 class ComponentWeights {

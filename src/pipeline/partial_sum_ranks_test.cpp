@@ -80,7 +80,7 @@ struct Case {
 // Both are as far from float64 as the recorded float32 run is, times four at most (umt5_test), so that much together
 // apart from one another.
 double float32_limit(const Case& c) { return 2 * 4 * c.recorded.noise("f32_vs_f64", "last_hidden_state").rel_l2; }
-// bf16 roundings fall elsewhere: another sample of bf16's own error, so within what recorded bf16 runs are held to.
+// bf16 roundings fall elsewhere: another sample of bf16's own error, so within the tolerance of recorded bf16 runs.
 double bf16_limit(const Case& c) { return 1.5 * c.recorded.noise("bf16_vs_f32", "last_hidden_state").rel_l2; }
 
 ZT_RANK_TEST(TextEncoderRanks, ComputeWhatOneDoes) {

@@ -38,7 +38,7 @@ Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t
   if ((frames + references) / config.patch_size[0] > config.rope_max_seq_len) {
     const int64_t most = model.vae_config.video_frames(config.rope_max_seq_len * config.patch_size[0] - references);
     fail("num_frames={}: this model has positions for {} frames at most{}", o.num_frames, most,
-         references > 0 ? fmt::format(", beside {} reference images", references) : "");
+         references > 0 ? fmt::format(" with {} reference images", references) : "");
   }
   return {frames + references, o.height / spatial, o.width / spatial};
 }

@@ -20,7 +20,7 @@ ModelFolder checked_model(const GenerateOptions& options) {
   merge_loras(options, model);
   check_given_inputs(options, model);
   if (options.prompt.empty() && !options.negative_prompt.empty()) {
-    fail("negative_prompt: its tokens are counted beside those of prompt; give that too, or leave both out");
+    fail("negative_prompt: its tokens are counted together with those of prompt; give that too, or leave both out");
   }
   return model;
 }

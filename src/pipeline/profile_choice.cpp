@@ -233,7 +233,7 @@ ProfileChoice choose_profile(const std::string& hardware, const Job& job, const 
     choice.emplace();
     choice->notes.push_back(
         fmt::format("nobody calibrated this machine, and there is no profile '{}' for CPUs in general: the program's "
-                    "configurations are not beside it; {} it",
+                    "configurations are not installed; {} it",
                     kAnyCpu, kMeasures));
   }
   choice->notes.insert(choice->notes.begin(), notes.begin(), notes.end());

@@ -60,8 +60,8 @@ struct ProfileUse {
 
 // `hardware` as above; empty: what was calibrated on this machine by a job of this shape or the nearest to it; where
 // nobody did, what is measured on first use (machine/first_use.h), unless less is predicted than takes a few times as
-// long as to measure; then, and where it cannot be measured, the profile of any CPU; and where the program stands
-// alone, without its configurations, none. Without a name its memory is what this machine could give now. Throws Error
+// long as to measure; then, and where it cannot be measured, the profile of any CPU; and where the program is installed
+// without its configurations, none. Without a name its memory is what this machine could give now. Throws Error
 // for a profile that is not there, is not one, or has fewer devices than the job has ranks.
 ProfileChoice choose_profile(const std::string& hardware, const Job& job, const ProfileUse& what = {});
 

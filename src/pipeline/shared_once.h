@@ -14,10 +14,10 @@ class SharedOnce {
   template <typename Make>
   std::shared_ptr<T> get(Make&& make) {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<T> value = held_.lock();
+    std::shared_ptr<T> value = value_.lock();
     if (!value) {
       value = make();
-      held_ = value;
+      value_ = value;
     }
     if (keeps_) kept_ = value;
     return value;
@@ -31,7 +31,7 @@ class SharedOnce {
   bool keeps() const { return keeps_; }
   bool known() {
     const std::lock_guard lock(mutex_);
-    return !held_.expired();
+    return !value_.expired();
   }
   void release_kept() {
     const std::lock_guard lock(mutex_);
@@ -41,7 +41,7 @@ class SharedOnce {
  private:
   std::mutex mutex_;
   bool keeps_ = false;
-  std::weak_ptr<T> held_;
+  std::weak_ptr<T> value_;
   std::shared_ptr<T> kept_;
 };
 

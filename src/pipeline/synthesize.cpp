@@ -10,10 +10,10 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/json.h"
 #include "comm/launcher.h"
 #include "io/atomic_folder.h"
 #include "io/in_parts.h"
-#include "io/json.h"
 #include "io/random_weights.h"
 #include "io/safetensors.h"
 #include "models/encoders/tensor_tables.h"
@@ -164,7 +164,7 @@ std::vector<NewComponent> list_components(const SynthesizeOptions& options, cons
         changes["vace_layers"] = fmt::format("[{}]", fmt::join(control, ", "));
       }
       const fs::path file = model.folder / names[i] / "config.json";
-      const auto changed = io::JsonObject::parse(io::json_with(file, changes), file.string());
+      const auto changed = JsonObject::parse(json_with(file, changes), file.string());
       add(component_of(names[i], config.class_name, changed), std::move(changes), dtype_of(options.dtype));
     }
   }
@@ -224,7 +224,7 @@ int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& 
   }
   for (const NewComponent& component : components) {
     const fs::path config = fs::path(component.name) / "config.json";
-    out.write(config, io::json_with(from / config, component.config_changes));
+    out.write(config, json_with(from / config, component.config_changes));
     Writer(component, options, callbacks, out).write();
   }
   if (model.image_encoder) {

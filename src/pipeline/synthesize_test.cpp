@@ -78,7 +78,7 @@ TEST(Synthesize, WritesWhatRandomWeightsAre) {
   EXPECT_NE(std::memcmp(first.raw(), made.view().raw(), first.bytes()), 0);
 }
 
-TEST(Synthesize, FewerLayersAreTheFirstOnesAndIslandsStayFloat32) {
+TEST(Synthesize, FewerLayersAreTheFirstOnesAndFloat32IsKept) {
   const TestFolder folder;
   SynthesizeOptions options = tiny(folder / "model", "wan22_t2v");
   options.layers = 1;
@@ -135,7 +135,7 @@ TEST(Synthesize, RefusalsLeaveNothing) {
   EXPECT_THAT(refusal(tiny(folder / "model")), HasSubstr("exists already"));
 }
 
-// 1000 layers of matrices [32768, 32768]: 40 TB, for which no test machine has the room.
+// 1000 layers of matrices [32768, 32768]: 40 TB, more than any test machine has.
 TEST(Synthesize, TooLittleDiskIsRefusedWithNumbers) {
   const ModelCopy model("wan21_t2v");
   model.replace("transformer/config.json", "\"num_attention_heads\": 4", "\"num_attention_heads\": 256");

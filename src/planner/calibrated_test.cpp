@@ -127,7 +127,7 @@ TEST(ForRanks, SharesTheHost) {
 TEST(ForRanks, CrowdedCoresLengthenWhatOneThreadDoes) {
   const HardwareProfile crowded = for_ranks(measured(), 4, 2, 4);
   EXPECT_DOUBLE_EQ(crowded.layer_overhead, 2e-4);
-  // And the way back: a profile of a crowded host, used by fewer ranks.
+  // And the other way round: a profile of a crowded host, used by fewer ranks.
   HardwareProfile profile = crowded;
   profile.calibration->ranks = 8;
   const HardwareProfile alone = for_ranks(profile, 2, 2, 4);

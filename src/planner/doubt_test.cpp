@@ -69,8 +69,8 @@ TEST(Doubts, AnAssumptionThatDecidesIsNamedWithWhatItDecides) {
   EXPECT_NEAR(found[0].ahead, (stays.total() - stays.load) / search(changed).best()->value - 1, 1e-9);
 }
 
-// A ring's hop goes on beside compute, and every message of an exchange waits: how late they are decides between them.
-TEST(Doubts, TheEndWithTheMostAtStakeStandsFirst) {
+// A ring's hop goes on during compute, and every message of an exchange waits: how late they are decides between them.
+TEST(Doubts, TheEndWithTheMostAtStakeIsFirst) {
   Question q = question();
   q.work.branches = 1;
   q.hardware.merge_passes = 1;

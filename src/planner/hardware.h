@@ -66,7 +66,7 @@ struct LinkLevel {
   int ports = 1;            // of one member into a switch, shared evenly by the devices below it
   double latency = 0;       // seconds a message (the file: microseconds)
   bool full_duplex = true;  // false: both directions share the bandwidth
-  // Share of a transfer that goes on beside compute without slowing it; the rest takes the devices' own time (a CPU
+  // Share of a transfer that goes on during compute without slowing it; the rest takes the devices' own time (a CPU
   // that copies, a kernel that occupies cores).
   double overlap = 1;
 };

@@ -1,4 +1,4 @@
-// The table of a profile's figures: what each is called in the file, its unit, what it may be, whether it must stand
+// The table of a profile's figures: what each is called in the file, its unit, what it may be, whether it must be
 // there, and what it means. Reading, checking, writing and what_if are made from it (hardware.cpp, hardware_yaml.cpp),
 // so that a figure is added by one line here. Not for users of profiles: those include hardware.h.
 #pragma once

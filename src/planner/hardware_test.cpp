@@ -316,7 +316,7 @@ TEST(Hardware, WhatShippedProfilesMarkAsAssumedIsListedAsSuch) {
   EXPECT_GT(marks, 50);
 }
 
-// What a program has filled is held to the same as a file.
+// What a program has filled is checked as a file is.
 TEST(HardwareRefusal, ProfilesThatProgramsMake) {
   HardwareProfile h = load_profile(kTwoNodes);
   check_hardware(h, "made");

@@ -1,4 +1,4 @@
-// Profiles as files: reading, finding and writing them. What may stand in a file is the table of hardware_figures.h.
+// Profiles as files: reading, finding and writing them. What a file may have is the table of hardware_figures.h.
 #include <algorithm>
 #include <set>
 
@@ -138,7 +138,7 @@ HardwareProfile read_profile(const YAML::Node& root, const std::string& origin) 
   PartReader<ComputeFigures>(root["float32"], origin, "float32.").read(profile.float32);
   profile.links = read_links(root["links"], origin);
   if (root["calibration"].IsDefined()) {
-    profile.calibration.emplace();
+    profile.calibration = HardwareProfile::Calibration();
     PartReader<HardwareProfile::Calibration>(root["calibration"], origin, "calibration.").read(*profile.calibration);
   }
   return profile;

@@ -47,7 +47,7 @@ class Builder {
   Bytes kept_besides(const WeightBytes* used) const {
     Bytes sum;
     const auto keep = [&](const WeightBytes& weights) {
-      if (&weights != used) sum += weights.held;
+      if (&weights != used) sum += weights.resident;
     };
     if (w_.keeps_transformer)
       for (const Workload::Expert& expert : w_.experts) keep(expert.weights);
@@ -62,7 +62,7 @@ class Builder {
 
   void text_encoder() {
     phase("text encoder", kTextEncoder, nullptr);
-    add("weights", w_.text.weights.held);
+    add("weights", w_.text.weights.resident);
     add("layers being read", w_.text.weights.in_flight * taking_part(w_, w_.layout.text_ranks));
     add("activations", w_.text.workspace * taking_part(w_, w_.layout.text_ranks));
   }
@@ -71,16 +71,16 @@ class Builder {
     const Workload::Conditions& c = w_.conditions;
     if (c.image_workspace > Bytes()) {
       phase("image encoder", kConditions, nullptr);
-      add("weights", c.image_weights.held);
+      add("weights", c.image_weights.resident);
       add("layers being read", c.image_weights.in_flight);
       add("activations", c.image_workspace);
     }
     if (c.workspace == Bytes()) return;
     phase("load VAE encoder", kConditions, &c.weights);
-    add("weights", c.weights.held);
+    add("weights", c.weights.resident);
     add("file pages and weights being packed", c.weights.in_flight);
     phase("encode conditions", kConditions, &c.weights);
-    add("weights", c.weights.held);
+    add("weights", c.weights.resident);
     add("frames and feature caches", c.workspace * taking_part(w_, w_.layout.vae_ranks));
     add("latents being encoded", c.making * ranks_);
     add("conditions", c.made * ranks_);
@@ -93,7 +93,7 @@ class Builder {
     const Bytes attention = attention_of_ranks();
     const auto common = [&](const std::string& name) {
       phase(name, kTransformer, &expert.weights);
-      add("weights", expert.weights.held);
+      add("weights", expert.weights.resident);
       add("conditions", w_.conditions.made * ranks_);
       add("velocity", w_.step * ranks_);
       if (second) add("attention", attention);
@@ -106,7 +106,7 @@ class Builder {
     add("prompt keys and values", context);
     add("workspace of prompt keys and values", expert.context_making * ranks_);
     phase("denoise with " + expert.name, kTransformer, &expert.weights);
-    add("weights", expert.weights.held);
+    add("weights", expert.weights.resident);
     add("conditions", w_.conditions.made * ranks_);
     add("velocity", w_.step * ranks_);
     add("prompt keys and values", context);
@@ -126,10 +126,10 @@ class Builder {
 
   void decoding() {
     phase("load VAE", kVae, &w_.vae.weights);
-    add("weights", w_.vae.weights.held);
+    add("weights", w_.vae.weights.resident);
     add("file pages and weights being packed", w_.vae.weights.in_flight);
     phase("VAE decode", kVae, &w_.vae.weights);
-    add("weights", w_.vae.weights.held);
+    add("weights", w_.vae.weights.resident);
     add("frames and feature caches", w_.vae.workspace * taking_part(w_, w_.layout.vae_ranks));
     add("frames waiting for the file", w_.vae.output);
     add("frames kept", w_.vae.kept);

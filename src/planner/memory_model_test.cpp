@@ -17,7 +17,7 @@ Workload example() {
   w.text.workspace = mega(7);
   Workload::Expert expert;
   expert.name = "transformer";
-  expert.weights.held = mega(3000);
+  expert.weights.resident = mega(3000);
   expert.weights.in_flight = mega(110);
   expert.context = mega(300);
   expert.context_making = mega(60);
@@ -26,7 +26,7 @@ Workload example() {
   w.attention = {.batch = 1, .tokens = 1000, .heads = 4, .head_dim = 16, .element_bytes = 4};
   w.kernel_scratch = mega(9);
   w.step = mega(5);
-  w.vae.weights.held = mega(290);
+  w.vae.weights.resident = mega(290);
   w.vae.weights.in_flight = mega(20);
   w.vae.workspace = mega(1900);
   w.vae.output = mega(30);
@@ -65,7 +65,7 @@ TEST(MemoryModel, ConditionsAreMadeBeforeDenoisingAndStayThroughIt) {
   w.inputs = mega(11);
   w.conditions.image_weights.in_flight = mega(60);
   w.conditions.image_workspace = mega(13);
-  w.conditions.weights.held = mega(200);
+  w.conditions.weights.resident = mega(200);
   w.conditions.weights.in_flight = mega(17);
   w.conditions.workspace = mega(1500);
   w.conditions.making = mega(19);

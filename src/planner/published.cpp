@@ -113,7 +113,7 @@ Parameter small_tile() {
   return {get, set};
 }
 
-// The inverse of the share of the peak that long products reach, and attention with it.
+// The inverse of the share of the peak that long matrix multiplications reach, and attention with it.
 Parameter efficiency() {
   const auto get = [](const HardwareProfile& profile) { return 1 / profile.bf16.gemm.points().back().y; };
   const auto set = [get](HardwareProfile& profile, double inverse) {

@@ -37,7 +37,7 @@ Work published_work(const PublishedRow& row);
 double predicted_seconds(const PublishedRow& row, const HardwareProfile& hardware);
 
 // What is fitted to published runs: four constants where a machine's runs tell them apart (TPU v7x), elsewhere one
-// efficiency of all products and attention.
+// efficiency of all matrix multiplications and attention.
 enum class Fitted : uint8_t { kConstants, kEfficiency };
 Fitted fitted(const std::string& machine);
 // The profile with these set to what fits `rows` of its machine best: least squares of relative errors.

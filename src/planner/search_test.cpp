@@ -240,7 +240,7 @@ TEST(Search, MoreRanksThanDevicesAreRefused) {
   EXPECT_THAT(refusal(question(4, machine(2))), HasSubstr("hardware test has 2 devices for 4 ranks"));
 }
 
-// What needs less memory wins where the rest has no room: here decoding, whose frames are shared.
+// What needs less memory wins where the rest does not fit: here decoding, whose frames are shared.
 TEST(Search, RanksThatDecodeFollowMemory) {
   Question q = question(4);
   q.memory = [](const ParallelLayout& layout, int ranks_here) {
@@ -469,7 +469,7 @@ Question large_question(int nodes) {
 }
 
 // Simulating takes seconds for each of many ranks, so what cannot be the best is not.
-TEST(Search, Of1024RanksTheHopelessAreNotSimulated) {
+TEST(Search, Of1024RanksThePrunedAreNotSimulated) {
   const Ranking ranking = search(large_question(128));
   ASSERT_NE(ranking.best(), nullptr);
   EXPECT_TRUE(ranking.best()->simulated);
@@ -477,7 +477,7 @@ TEST(Search, Of1024RanksTheHopelessAreNotSimulated) {
                           [&](const Candidate& c) { return !c.simulated && c.value > ranking.best()->value; }));
 }
 
-// What has no room is not simulated, and still listed.
+// What does not fit is not simulated, and still listed.
 TEST(Search, WhatDoesNotFitOfManyRanksIsABound) {
   Question q = large_question(128);
   q.memory_limit = Bytes(7'000'000'000);

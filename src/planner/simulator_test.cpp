@@ -202,7 +202,7 @@ TEST(Simulator, ChunksHideTheExchangeByTheirOverlap) {
   };
   EXPECT_NEAR(exposed(1), whole / 3, 1e-12);
   EXPECT_NEAR(exposed(0), whole, 1e-12);
-  // What is lost while one way back is waited for hides a little of the next.
+  // The slowdown during one output exchange hides a little of the next exchange.
   EXPECT_NEAR(exposed(0.55), whole * (1 - 0.55 * 2 / 3), 0.03 * whole);
 }
 

@@ -1,4 +1,4 @@
-// What a run computes, as plain numbers: the operations of a denoising step and of what stands before and after it. A
+// What a run computes, as plain numbers: the operations of a denoising step and of what comes before and after it. A
 // model family fills it (models/wan/step_work.h); the simulator prices it. The memory of the same run is workload.h.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Work {
   int64_t width = 0;     // d
   int64_t element_bytes = 2;
   int64_t text_rows = 512;
-  double linear_flop = 0;  // of a layer: all its products, all tokens
+  double linear_flop = 0;  // of a layer: all its matrix multiplications, all tokens
   double cross_flop = 0;   // of a layer: cross-attention's q·kᵀ and p·v, all tokens
   double ends_flop = 0;    // patch embedding and projection, once a forward, all tokens
   // Self-attention, 4·S²·H·D a layer, follows from the sizes.
@@ -35,7 +35,7 @@ struct Work {
   double text_flop = 0;  // all prompts
   int64_t text_element_bytes = 2;
   Bytes text_weights;         // those that every prompt meets, read from the device's memory once
-  Bytes text_read;            // of these, from files as it computes, through the map; 0: they are held
+  Bytes text_read;            // of these, from files as it computes, through the map; 0: they are resident
   Bytes weights_read;         // of all experts and the VAE, from files, once a host
   double image_flop = 0;      // of an image encoder, by one rank
   double condition_flop = 0;  // of what the VAE encodes before denoising, shared as its decoding is
@@ -43,7 +43,7 @@ struct Work {
   int64_t vae_rows = 0;  // latent rows that ranks can share; with one more rank one has none
   int64_t vae_element_bytes = 4;
 
-  // Of everything: all steps, and what stands before and after them.
+  // Of everything: all steps, and what comes before and after them.
   double flop() const {
     const auto s = static_cast<double>(tokens);
     const double attention = 4 * s * s * static_cast<double>(heads * head_dim);

@@ -1,5 +1,5 @@
-// A run as plain numbers: what is held and for how long, from which the memory model makes phases. A model family fills
-// it from its configs, a size and dtypes (models/wan/workload.h); nothing here names a layer or reads a file.
+// A run as plain numbers: what is resident and for how long, from which the memory model makes phases. A model family
+// fills it from its configs, a size and dtypes (models/wan/workload.h); nothing here names a layer or reads a file.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace zoetrope::planner {
 struct WeightBytes {
   int64_t parameters = 0;
   Bytes stored;     // in files
-  Bytes held;       // as computed with
-  Bytes in_flight;  // beside these while they are made: pages of the file, forms not yet packed
+  Bytes resident;   // as computed with
+  Bytes in_flight;  // in addition while they are loaded: pages of the file, weights not yet packed
 };
 
 struct Workload {
@@ -35,7 +35,7 @@ struct Workload {
   Bytes inputs;    // of a process from beginning to end: pictures and videos that condition the run
 
   struct TextEncoder {
-    WeightBytes weights;  // held: what stays for the whole pass; in_flight: a rank's part of the layer on its way
+    WeightBytes weights;  // resident: what stays for the whole pass; in_flight: a rank's part of the layer on its way
     Bytes workspace;      // of a rank
   } text;
 
@@ -54,7 +54,7 @@ struct Workload {
     std::string name;  // "transformer", "transformer_2"
     WeightBytes weights;
     Bytes context;         // keys and values of the prompts of one data coordinate; shared by its ranks in a process
-    Bytes context_making;  // beside them while they are computed, of a rank
+    Bytes context_making;  // in addition while they are computed, of a rank
     Bytes workspace;       // of a rank, booked for a size
   };
   std::vector<Expert> experts;

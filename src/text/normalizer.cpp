@@ -13,16 +13,14 @@
 #include <memory>
 #include <utility>
 
+#include "base/error.h"
 #include "base/utf8.h"
 #include "text/charsmap.h"
-#include "text/json_file.h"
 #include "text/regex.h"
 
 namespace zoetrope::text {
 
 namespace {
-
-using nlohmann::json;
 
 // The character tables of the reference's normalisation forms are those of Unicode 9; characters of later versions pass
 // them unchanged.
@@ -130,37 +128,34 @@ Word nmt(const Word& word) {
   return {encode_utf8(chars), kept.first};
 }
 
-Normalizer make_normalizer_at(const json& block, const std::string& where, int depth) {
-  if (block.is_null()) return [](Word word) { return word; };
-  if (depth > kMaxNesting) fail("{}: sequences are nested more than {} deep", where, kMaxNesting);
-  const auto type = json_get<std::string>(block, "type", where);
+Normalizer make_normalizer_at(const JsonObject& block, int depth) {
+  if (depth > kMaxNesting) fail("{}: sequences are nested more than {} deep", block.path(), kMaxNesting);
+  const auto type = block.get<std::string>("type");
   if (type == "Sequence") {
     std::vector<Normalizer> steps;
-    for (const json& step : json_field(block, "normalizers", where)) {
-      steps.push_back(make_normalizer_at(step, fmt::format("{}[{}]", where, steps.size()), depth + 1));
-    }
+    for (const JsonObject& step : block.objects("normalizers")) steps.push_back(make_normalizer_at(step, depth + 1));
     return [steps](Word word) {
       for (const Normalizer& step : steps) word = step(std::move(word));
       return word;
     };
   }
   if (type == "Precompiled") {
-    const auto map = std::make_shared<Charsmap>(json_get<std::string>(block, "precompiled_charsmap", where), where);
+    const auto map = std::make_shared<Charsmap>(block.get<std::string>("precompiled_charsmap"), block.path());
     return keeping_place([map](const std::string& text) { return map->normalize(text); });
   }
   if (type == "Strip") {
-    const bool left = json_get<bool>(block, "strip_left", where);
-    const bool right = json_get<bool>(block, "strip_right", where);
+    const bool left = block.get<bool>("strip_left");
+    const bool right = block.get<bool>("strip_right");
     const Where where_to = left && right ? Where::kEnds : left ? Where::kLeft : right ? Where::kRight : Where::kNowhere;
     return [where_to](const Word& word) { return filter(word, where_to, is_space); };
   }
   if (type == "Replace") {
-    const Pattern pattern = make_pattern(json_field(block, "pattern", where), where + ".pattern");
-    const auto content = json_get<std::string>(block, "content", where);
+    const Pattern pattern = make_pattern(block.object("pattern"));
+    const auto content = block.get<std::string>("content");
     return [pattern, content](const Word& word) { return replace(word, pattern, content); };
   }
   if (type == "Prepend") {
-    const auto prefix = json_get<std::string>(block, "prepend", where);
+    const auto prefix = block.get<std::string>("prepend");
     return keeping_place([prefix](const std::string& text) { return text.empty() ? text : prefix + text; });
   }
   if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") return make_unicode(type);
@@ -170,7 +165,7 @@ Normalizer make_normalizer_at(const json& block, const std::string& where, int d
   fail(
       "{}: type '{}' is not supported; Sequence, Precompiled, Strip, Replace, Prepend, NFC, NFD, NFKC, NFKD, "
       "Lowercase, StripAccents and Nmt are",
-      where, type);
+      block.path(), type);
 }
 
 enum class PrependScheme { kAlways, kFirst, kNever };
@@ -181,26 +176,21 @@ struct Metaspace {
   bool split = true;
 };
 
-Metaspace read_metaspace(const json& block, const std::string& where) {
+Metaspace read_metaspace(const JsonObject& block) {
   Metaspace result;
-  result.replacement = json_get<std::string>(block, "replacement", where);
-  if (to_chars(result.replacement).size() != 1) fail("{}.replacement must be one character", where);
-  const auto scheme = json_get_or<std::string>(block, "prepend_scheme", "always", where);
-  if (scheme == "first") {
-    result.prepend = PrependScheme::kFirst;
-  } else if (scheme == "never") {
-    result.prepend = PrependScheme::kNever;
-  } else if (scheme != "always") {
-    fail("{}.prepend_scheme is '{}', and must be always, first or never", where, scheme);
-  }
+  result.replacement = block.get<std::string>("replacement");
+  if (to_chars(result.replacement).size() != 1) fail("{}.replacement must be one character", block.path());
+  const std::string scheme = block.find_one_of("prepend_scheme", {"always", "first", "never"});
+  if (scheme == "first") result.prepend = PrependScheme::kFirst;
+  if (scheme == "never") result.prepend = PrependScheme::kNever;
   // The older spelling; the two may not contradict each other.
-  if (!json_get_or<bool>(block, "add_prefix_space", true, where)) {
-    if (block.contains("prepend_scheme") && result.prepend != PrependScheme::kNever) {
-      fail("{}: add_prefix_space is false, so prepend_scheme must be never and not {}", where, scheme);
+  if (!block.get<bool>("add_prefix_space", true)) {
+    if (block.has("prepend_scheme") && result.prepend != PrependScheme::kNever) {
+      fail("{}: add_prefix_space is false, so prepend_scheme must be never and not {}", block.path(), scheme);
     }
     result.prepend = PrependScheme::kNever;
   }
-  result.split = json_get_or<bool>(block, "split", true, where);
+  result.split = block.get<bool>("split", true);
   return result;
 }
 
@@ -241,14 +231,13 @@ void split_at_spaces(const Word& word, std::vector<Word>& out) {
   flush(word.text.size());
 }
 
-PreTokenizer make_pre_tokenizer_at(const json& block, const std::string& where, int depth) {
-  if (block.is_null()) return [](std::vector<Word> words) { return words; };
-  if (depth > kMaxNesting) fail("{}: sequences are nested more than {} deep", where, kMaxNesting);
-  const auto type = json_get<std::string>(block, "type", where);
+PreTokenizer make_pre_tokenizer_at(const JsonObject& block, int depth) {
+  if (depth > kMaxNesting) fail("{}: sequences are nested more than {} deep", block.path(), kMaxNesting);
+  const auto type = block.get<std::string>("type");
   if (type == "Sequence") {
     std::vector<PreTokenizer> steps;
-    for (const json& step : json_field(block, "pretokenizers", where)) {
-      steps.push_back(make_pre_tokenizer_at(step, fmt::format("{}[{}]", where, steps.size()), depth + 1));
+    for (const JsonObject& step : block.objects("pretokenizers")) {
+      steps.push_back(make_pre_tokenizer_at(step, depth + 1));
     }
     return [steps](std::vector<Word> words) {
       for (const PreTokenizer& step : steps) words = step(std::move(words));
@@ -256,7 +245,7 @@ PreTokenizer make_pre_tokenizer_at(const json& block, const std::string& where, 
     };
   }
   if (type == "Metaspace") {
-    const Metaspace meta = read_metaspace(block, where);
+    const Metaspace meta = read_metaspace(block);
     return [meta](const std::vector<Word>& words) {
       std::vector<Word> out;
       for (const Word& word : words) apply_metaspace(meta, word, out);
@@ -270,15 +259,19 @@ PreTokenizer make_pre_tokenizer_at(const json& block, const std::string& where, 
       return out;
     };
   }
-  fail("{}: type '{}' is not supported; Sequence, Metaspace and WhitespaceSplit are", where, type);
+  fail("{}: type '{}' is not supported; Sequence, Metaspace and WhitespaceSplit are", block.path(), type);
 }
 
 }  // namespace
 
-Normalizer make_normalizer(const json& block, const std::string& where) { return make_normalizer_at(block, where, 0); }
+Normalizer make_normalizer(const std::optional<JsonObject>& block) {
+  if (!block) return [](Word word) { return word; };
+  return make_normalizer_at(*block, 0);
+}
 
-PreTokenizer make_pre_tokenizer(const json& block, const std::string& where) {
-  return make_pre_tokenizer_at(block, where, 0);
+PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& block) {
+  if (!block) return [](std::vector<Word> words) { return words; };
+  return make_pre_tokenizer_at(*block, 0);
 }
 
 }  // namespace zoetrope::text

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/json.h"
 
 namespace zoetrope::text {
 
@@ -17,8 +19,8 @@ struct Word {
 using Normalizer = std::function<Word(Word)>;
 using PreTokenizer = std::function<std::vector<Word>(std::vector<Word>)>;
 
-// null gives the identity. Throws Error (the sentence opens with `where`) on a type that is not supported.
-Normalizer make_normalizer(const nlohmann::json& block, const std::string& where);
-PreTokenizer make_pre_tokenizer(const nlohmann::json& block, const std::string& where);
+// No block gives the identity. Throws Error on a type that is not supported.
+Normalizer make_normalizer(const std::optional<JsonObject>& block);
+PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& block);
 
 }  // namespace zoetrope::text

@@ -8,6 +8,8 @@
 
 #include "zoetrope/error.h"
 
+#include "base/json.h"
+#include "base/test_folder.h"
 #include "text/grapheme.h"
 
 namespace zoetrope::text {
@@ -15,21 +17,23 @@ namespace {
 
 using nlohmann::json;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 std::string normal(const char* block, std::string text) {
-  return make_normalizer(json::parse(block), "test")({std::move(text), true}).text;
+  return make_normalizer(JsonObject::parse(block, "test"))({std::move(text), true}).text;
 }
 
 std::vector<std::string> words(const char* block, std::string text, bool first = true) {
   std::vector<std::string> result;
-  for (const Word& word : make_pre_tokenizer(json::parse(block), "test")({{std::move(text), first}})) {
+  for (const Word& word : make_pre_tokenizer(JsonObject::parse(block, "test"))({{std::move(text), first}})) {
     result.push_back(word.text);
   }
   return result;
 }
 
 TEST(Normalizer, EachType) {
-  EXPECT_EQ(normal("null", " a "), " a ");
+  EXPECT_EQ(make_normalizer(std::nullopt)({" a ", true}).text, " a ");
   EXPECT_EQ(normal(R"({"type":"Strip","strip_left":false,"strip_right":true})", "\u3000a\u2003\n"), "\u3000a");
   EXPECT_EQ(normal(R"({"type":"Strip","strip_left":true,"strip_right":true})", " a "), "a");
   EXPECT_EQ(normal(R"({"type":"Replace","pattern":{"Regex":" {2,}"},"content":"▁"})", "a  b c   é   "), "a▁b c▁é▁");
@@ -53,17 +57,22 @@ TEST(Normalizer, EachType) {
 }
 
 TEST(Normalizer, RefusesWhatItDoesNotKnow) {
-  EXPECT_THAT([] { make_normalizer(json::parse(R"({"type":"ByteLevel"})"), "tokenizer.json: normalizer"); },
-              testing::ThrowsMessage<Error>(
-                  testing::StartsWith("tokenizer.json: normalizer: type 'ByteLevel' is not supported; Sequence,")));
-  EXPECT_THAT([] { make_normalizer(json::parse(R"({"type":"Replace","pattern":{"Regex":"["},"content":""})"), "n"); },
-              testing::ThrowsMessage<Error>(testing::HasSubstr("n.pattern.Regex '[' is not a regular expression")));
-  EXPECT_THROW(make_normalizer(json::parse(R"({"type":"Strip","strip_left":1,"strip_right":true})"), "n"), Error);
-  EXPECT_THROW(make_normalizer(json::parse("[]"), "n"), Error);
+  const auto refusal = [](const json& block) {
+    return error_of([&] {
+      make_normalizer(JsonObject::parse(json{{"n", block}}.dump(), "tokenizer.json").object("n"));
+    });
+  };
+  EXPECT_THAT(refusal({{"type", "ByteLevel"}}),
+              StartsWith("tokenizer.json: n: type 'ByteLevel' is not supported; Sequence,"));
+  EXPECT_THAT(refusal({{"type", "Replace"}, {"pattern", {{"Regex", "["}}}, {"content", ""}}),
+              HasSubstr("n.pattern.Regex '[' is not a regular expression"));
+  EXPECT_THAT(refusal({{"type", "Strip"}, {"strip_left", 1}, {"strip_right", true}}),
+              HasSubstr("'n.strip_left' is 1, but must be true or false"));
+  EXPECT_THAT(refusal(json::object()), HasSubstr("'n.type' is missing"));
+  EXPECT_THAT(refusal(json::array()), HasSubstr("'n' is [], but must be an object"));
   json deep = {{"type", "NFC"}};
-  for (int i = 0; i < 40; ++i) deep = {{"type", "Sequence"}, {"normalizers", json::array({deep})}};
-  EXPECT_THAT([&] { make_normalizer(deep, "n"); },
-              testing::ThrowsMessage<Error>(testing::HasSubstr("nested more than")));
+  for (int i = 0; i < 20; ++i) deep = {{"type", "Sequence"}, {"normalizers", json::array({deep})}};
+  EXPECT_THAT(refusal(deep), HasSubstr("nested more than"));
 }
 
 // The character map of the recorded checkpoint, an ordinary one (nmt_nfkc).
@@ -77,7 +86,7 @@ class RecordedMap : public testing::Test {
 };
 
 TEST_F(RecordedMap, WorksGraphemeByGrapheme) {
-  const Normalizer map = make_normalizer(block_, "map");
+  const Normalizer map = make_normalizer(JsonObject::parse(block_.dump(), "map"));
   const std::pair<const char*, const char*> cases[] = {
       {"e\u0301", "é"},
       {"a\r\nb", "a b"},
@@ -97,7 +106,7 @@ TEST_F(RecordedMap, DamagedMapsAreRefused) {
   for (const std::string& bad :
        {std::string(), std::string("AA=="), text.substr(0, 400), text.substr(1), text + "A*=="}) {
     block_["precompiled_charsmap"] = bad;
-    EXPECT_THAT([&] { make_normalizer(block_, "map"); },
+    EXPECT_THAT([&] { make_normalizer(JsonObject::parse(block_.dump(), "map")); },
                 testing::ThrowsMessage<Error>(testing::StartsWith("map: precompiled_charsmap")));
   }
 }

@@ -41,7 +41,7 @@ TEST(Prompt, EachRepair) {
       {"&amp;amp;amp;lt;\n<b>\n&amp;amp;amp;lt;", "< <b> &amp;lt;"},
       {"&EACUTE;\n<", "É <"},
       {"<\n&EACUTE;", "< &EACUTE;"},
-      // Repairs that make room for others.
+      // Repairs that make others possible.
       {"&Atilde;&copy;", "é"},
       {"cafÃ© â€œquoteâ€\u009D", "café \"quote\""},
       {"\u0085 \u0091x\u0092", "… 'x'"},

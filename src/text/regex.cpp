@@ -1,6 +1,6 @@
 #include "text/regex.h"
 
-#include "text/json_file.h"
+#include "base/error.h"
 
 namespace zoetrope::text {
 
@@ -52,11 +52,10 @@ icu::UnicodeString to_utf16(std::string_view utf8) {
   return icu::UnicodeString::fromUTF8(icu::StringPiece(utf8.data(), static_cast<int32_t>(utf8.size())));
 }
 
-Pattern make_pattern(const nlohmann::json& block, const std::string& where) {
-  if (block.is_object() && block.contains("String")) {
-    const auto literal = json_get<std::string>(block, "String", where);
-    if (literal.empty()) fail("{}.String is empty, and must say what to look for", where);
-    return [literal](std::string_view text) {
+Pattern make_pattern(const JsonObject& block) {
+  if (const auto found = block.find<std::string>("String")) {
+    if (found->empty()) fail("{}.String is empty, and must say what to look for", block.path());
+    return [literal = *found](std::string_view text) {
       std::vector<Match> matches;
       for (size_t at = text.find(literal); at != std::string_view::npos; at = text.find(literal, at + literal.size())) {
         matches.push_back({at, at + literal.size()});
@@ -65,8 +64,7 @@ Pattern make_pattern(const nlohmann::json& block, const std::string& where) {
     };
   }
   // As in Oniguruma, only a newline ends a line, and "^" and "$" match at every line.
-  const Regex regex(json_get<std::string>(block, "Regex", where), UREGEX_UNIX_LINES | UREGEX_MULTILINE,
-                    where + ".Regex");
+  const Regex regex(block.get<std::string>("Regex"), UREGEX_UNIX_LINES | UREGEX_MULTILINE, block.path() + ".Regex");
   return [regex](std::string_view text) {
     const icu::UnicodeString utf16 = to_utf16(text);
     size_t byte = 0;

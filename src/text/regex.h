@@ -7,10 +7,11 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/json.h"
 
 namespace zoetrope::text {
 
@@ -42,8 +43,8 @@ struct Match {
 // What a tokenizer file searches for in UTF-8 text: all non-overlapping matches, left to right.
 using Pattern = std::function<std::vector<Match>(std::string_view)>;
 
-// From {"String": …} or {"Regex": …}; throws Error that opens with `where`. The reference's dialect is Oniguruma, the
-// same as ICU's for everything that tokenizer files are known to use.
-Pattern make_pattern(const nlohmann::json& block, const std::string& where);
+// From {"String": …} or {"Regex": …}. The reference's dialect is Oniguruma, the same as ICU's for everything that
+// tokenizer files are known to use.
+Pattern make_pattern(const JsonObject& block);
 
 }  // namespace zoetrope::text

@@ -1,11 +1,13 @@
 // tokenizer.json: added tokens, normalizer, pre_tokenizer, model, post_processor, in the order text passes them.
 // Truncation, padding and decoder blocks are not read: the pipeline decides about the first two and never decodes.
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "text/added_tokens.h"
-#include "text/json_file.h"
+#include "text/json_number.h"
 #include "text/normalizer.h"
 #include "text/tokenizer_model.h"
 #include "text/unigram.h"
@@ -16,12 +18,17 @@ namespace {
 
 using nlohmann::json;
 
-Unigram read_unigram(const json& model, const std::string& where) {
-  if (const auto type = json_get<std::string>(model, "type", where); type != "Unigram") {
+constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
+
+Unigram read_unigram(const JsonObject& model) {
+  const std::string where = model.path();
+  if (const auto type = model.get<std::string>("type"); type != "Unigram") {
     fail("{}.type is '{}', and must be Unigram, the model that UMT5's tokenizer has", where, type);
   }
-  const json& vocab = json_field(model, "vocab", where);
-  if (!vocab.is_array() || vocab.empty()) fail("{}.vocab must be a list of [piece, score], and not empty", where);
+  if (!model.has("vocab") || !model.raw()["vocab"].is_array() || model.raw()["vocab"].empty()) {
+    fail("{}.vocab must be a list of [piece, score], and not empty", where);
+  }
+  const json& vocab = model.raw()["vocab"];  // too many entries for a JsonObject each
   std::vector<UnigramPiece> pieces;
   pieces.reserve(vocab.size());
   for (const json& entry : vocab) {
@@ -31,23 +38,20 @@ Unigram read_unigram(const json& model, const std::string& where) {
     pieces.push_back({entry[0].get<std::string>(), entry[1].get<double>()});
   }
   std::optional<int32_t> unk_id;
-  if (model.contains("unk_id") && !model["unk_id"].is_null()) {
-    unk_id = json_get<int32_t>(model, "unk_id", where);
-    if (static_cast<size_t>(*unk_id) >= pieces.size()) {
-      fail("{}.unk_id is {}, and must be below {}, the size of the vocabulary", where, *unk_id, pieces.size());
-    }
+  if (model.has("unk_id")) {
+    unk_id = static_cast<int32_t>(model.get_between<int64_t>("unk_id", 0, std::ssize(pieces) - 1));
   }
-  return {std::move(pieces), unk_id, json_get_or<bool>(model, "byte_fallback", false, where)};
+  return {std::move(pieces), unk_id, model.get<bool>("byte_fallback", false)};
 }
 
 class JsonModel final : public Tokenizer::Model {
  public:
-  JsonModel(const json& root, const std::string& file)
-      : unigram_(read_unigram(json_field(root, "model", file), file + ": model")),
-        normalize_(make_normalizer(root.value("normalizer", json()), file + ": normalizer")),
-        pre_tokenize_(make_pre_tokenizer(root.value("pre_tokenizer", json()), file + ": pre_tokenizer")) {
+  explicit JsonModel(const JsonObject& root)
+      : unigram_(read_unigram(root.object("model"))),
+        normalize_(make_normalizer(root.find_object("normalizer"))),
+        pre_tokenize_(make_pre_tokenizer(root.find_object("pre_tokenizer"))) {
     vocab_size = unigram_.size();
-    read_added_tokens(root.value("added_tokens", json()), file + ": added_tokens");
+    if (root.has("added_tokens")) read_added_tokens(root.objects("added_tokens"));
     eos_id = find("</s>").value_or(1);
     pad_id = find("<pad>").value_or(0);
   }
@@ -61,7 +65,7 @@ class JsonModel final : public Tokenizer::Model {
     return id == Trie::kNone ? std::nullopt : std::optional(id);
   }
 
-  void read_post_processor(const json& block, const std::string& where);
+  void read_post_processor(const std::optional<JsonObject>& block);
 
   std::vector<int32_t> pieces(std::string_view text) const override {
     std::vector<int32_t> ids;
@@ -84,7 +88,7 @@ class JsonModel final : public Tokenizer::Model {
   }
 
  private:
-  void read_added_tokens(const json& block, const std::string& where);
+  void read_added_tokens(const std::vector<JsonObject>& entries);
 
   Unigram unigram_;
   Normalizer normalize_;
@@ -96,22 +100,20 @@ class JsonModel final : public Tokenizer::Model {
 
 // A token of the vocabulary has its id there, any other the next free one; the file's "id" repeats that (where it does
 // not, the reference follows the vocabulary too).
-void JsonModel::read_added_tokens(const json& block, const std::string& where) {
-  if (!block.is_null() && !block.is_array()) fail("{} is {}, and must be a list", where, block.type_name());
+void JsonModel::read_added_tokens(const std::vector<JsonObject>& entries) {
   std::vector<AddedToken> raw, normal;
-  for (const json& entry : block) {
-    const std::string here = fmt::format("{}[{}]", where, added_.size());
+  for (const JsonObject& entry : entries) {
     AddedToken token;
-    token.content = json_get<std::string>(entry, "content", here);
-    json_get<int32_t>(entry, "id", here);
-    token.single_word = json_get_or<bool>(entry, "single_word", false, here);
-    token.lstrip = json_get_or<bool>(entry, "lstrip", false, here);
-    token.rstrip = json_get_or<bool>(entry, "rstrip", false, here);
+    token.content = entry.get<std::string>("content");
+    entry.get_between<int64_t>("id", 0, kMaxId);
+    token.single_word = entry.get<bool>("single_word", false);
+    token.lstrip = entry.get<bool>("lstrip", false);
+    token.rstrip = entry.get<bool>("rstrip", false);
     if (token.content.empty()) continue;
     const std::optional<int32_t> known = find(token.content);
     token.id = known ? *known : static_cast<int32_t>(vocab_size++);
     added_.push_back(token);
-    if (json_get_or<bool>(entry, "normalized", true, here)) {
+    if (entry.get<bool>("normalized", true)) {
       token.content = normalize_({token.content}).text;
       normal.push_back(token);
     } else {
@@ -122,66 +124,72 @@ void JsonModel::read_added_tokens(const json& block, const std::string& where) {
   normal_tokens_ = AddedTokens(std::move(normal));
 }
 
-// [name, id] as RobertaProcessing and BertProcessing write it.
-int32_t read_pair(const json& block, const char* key, const std::string& where) {
-  const json& pair = json_field(block, key, where);
-  if (!pair.is_array() || pair.size() != 2) fail("{}.{} must be [token, id]", where, key);
-  return json_as<int32_t>(pair[1], fmt::format("{}.{}[1]", where, key));
+int32_t checked_id(int64_t id, const JsonObject& block) {
+  if (id < 0 || id > kMaxId) fail("{}: {} is not a token's id, which is from 0 to {}", block.path(), id, kMaxId);
+  return static_cast<int32_t>(id);
 }
 
-void JsonModel::read_post_processor(const json& block, const std::string& where) {
-  if (block.is_null()) {
+// [name, id] as RobertaProcessing and BertProcessing write it.
+int32_t read_pair(const JsonObject& block, const char* key) {
+  const json pair = block.raw().value(key, json());
+  if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_integer()) {
+    fail("{}.{} must be [token, id]", block.path(), key);
+  }
+  return checked_id(pair[1].get<int64_t>(), block);
+}
+
+void JsonModel::read_post_processor(const std::optional<JsonObject>& block) {
+  if (!block) {
     suffix = {eos_id};  // the model cannot do without, and its tokenizer class appends it itself
     return;
   }
-  const auto type = json_get<std::string>(block, "type", where);
+  const auto type = block->get<std::string>("type");
   if (type == "RobertaProcessing" || type == "BertProcessing") {
-    prefix = {read_pair(block, "cls", where)};
-    suffix = {read_pair(block, "sep", where)};
+    prefix = {read_pair(*block, "cls")};
+    suffix = {read_pair(*block, "sep")};
     return;
   }
   if (type != "TemplateProcessing") {
-    fail("{}: type '{}' is not supported; TemplateProcessing, RobertaProcessing and BertProcessing are", where, type);
+    fail("{}: type '{}' is not supported; TemplateProcessing, RobertaProcessing and BertProcessing are", block->path(),
+         type);
   }
   bool seen = false;
-  for (const json& piece : json_field(block, "single", where)) {
-    if (piece.is_object() && piece.contains("Sequence")) {
-      if (seen) fail("{}.single names the text twice", where);
+  for (const JsonObject& piece : block->objects("single")) {
+    if (piece.has("Sequence")) {
+      if (seen) fail("{}.single names the text twice", block->path());
       seen = true;
       continue;
     }
-    const std::string here = where + ".special_tokens";
-    const auto name = json_get<std::string>(json_field(piece, "SpecialToken", where + ".single"), "id", where);
-    const json& token = json_field(json_field(block, "special_tokens", where), name.c_str(), here);
-    for (const json& id : json_field(token, "ids", here))
-      (seen ? suffix : prefix).push_back(json_as<int32_t>(id, here));
+    const JsonObject token =
+        block->object("special_tokens").object(piece.object("SpecialToken").get<std::string>("id"));
+    for (const int64_t id : token.get<std::vector<int64_t>>("ids")) {
+      (seen ? suffix : prefix).push_back(checked_id(id, token));
+    }
   }
-  if (!seen) fail("{}.single does not name the text (\"Sequence\")", where);
+  if (!seen) fail("{}.single does not name the text (\"Sequence\")", block->path());
 }
 
-// The names of the padding and the closing token, where tokenizer_config.json changes them; a string or {"content": …}.
-std::optional<std::string> configured_token(const std::filesystem::path& folder, const char* key) {
-  const auto file = folder / "tokenizer_config.json";
-  if (!std::filesystem::is_regular_file(file)) return std::nullopt;
-  const json config = read_json_file(file);
-  if (!config.is_object() || !config.contains(key) || config[key].is_null()) return std::nullopt;
-  const json& value = config[key];
-  const std::string where = fmt::format("{}: {}", file.string(), key);
-  return value.is_object() ? json_get<std::string>(value, "content", where) : json_as<std::string>(value, where);
+// The name of the padding or the closing token, where tokenizer_config.json changes it; a string or {"content": …}.
+std::optional<std::string> configured_token(const JsonObject& config, const std::string& key) {
+  if (!config.has(key)) return std::nullopt;
+  return config.raw()[key].is_object() ? config.object(key).get<std::string>("content") : config.get<std::string>(key);
 }
 
 }  // namespace
 
 std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::path& file) {
-  const json root = read_json_file(file);
-  auto model = std::make_unique<JsonModel>(root, file.string());
-  if (const auto name = configured_token(file.parent_path(), "eos_token")) {
-    model->eos_id = model->find(*name).value_or(model->eos_id);
+  const JsonObject root = JsonObject::load(file, reference_double);
+  auto model = std::make_unique<JsonModel>(root);
+  if (const auto path = file.parent_path() / "tokenizer_config.json"; std::filesystem::is_regular_file(path)) {
+    const JsonObject config = JsonObject::load(path);
+    if (const auto name = configured_token(config, "eos_token")) {
+      model->eos_id = model->find(*name).value_or(model->eos_id);
+    }
+    if (const auto name = configured_token(config, "pad_token")) {
+      model->pad_id = model->find(*name).value_or(model->pad_id);
+    }
   }
-  if (const auto name = configured_token(file.parent_path(), "pad_token")) {
-    model->pad_id = model->find(*name).value_or(model->pad_id);
-  }
-  model->read_post_processor(root.value("post_processor", json()), file.string() + ": post_processor");
+  model->read_post_processor(root.find_object("post_processor"));
   return model;
 }
 

@@ -172,6 +172,10 @@ TEST_F(TokenizerFolder, PostProcessorPutsTokensRound) {
   EXPECT_THAT(load(small_).encode("a b", 5), ElementsAre(7, 8, 3, 5, 9));
   small_["post_processor"] = json::parse(R"({"type": "RobertaProcessing", "cls": ["<s>", 6], "sep": ["</s>", 1]})");
   EXPECT_THAT(load(small_).encode("a"), ElementsAre(6, 3, 1));
+  small_["post_processor"]["sep"][1] = -1;
+  expect_refused(small_, HasSubstr("post_processor: -1 is not a token's id"));
+  small_["post_processor"]["sep"] = 1;
+  expect_refused(small_, HasSubstr("post_processor.sep must be [token, id]"));
   small_["post_processor"] = {{"type", "ByteLevel"}};
   expect_refused(small_, HasSubstr("post_processor: type 'ByteLevel' is not supported"));
 }
@@ -207,16 +211,17 @@ TEST_F(TokenizerFolder, DamagedFilesAreRefusedInOneSentence) {
   bad([](json& f) { f.erase("model"); }, "'model' is missing");
   bad([](json& f) { f["model"] = 3; }, "must be an object");
   bad([](json& f) { f["model"]["type"] = "BPE"; }, "model.type is 'BPE', and must be Unigram");
-  bad([](json& f) { f["model"].erase("vocab"); }, "'vocab' is missing");
+  bad([](json& f) { f["model"].erase("vocab"); }, "model.vocab must be a list");
   bad([](json& f) { f["model"]["vocab"] = json::array(); }, "model.vocab must be a list");
   bad([](json& f) { f["model"]["vocab"][3] = json::array({"a"}); }, "model.vocab[3] must be [piece, score]");
-  bad([](json& f) { f["model"]["unk_id"] = 6; }, "model.unk_id is 6, and must be below 6");
-  bad([](json& f) { f["model"]["unk_id"] = -1; }, "model.unk_id must be a whole number");
-  bad([](json& f) { f["model"]["byte_fallback"] = "yes"; }, "model.byte_fallback is string");
-  bad([](json& f) { f["added_tokens"] = "x"; }, "added_tokens is string");
-  bad([](json& f) { f["added_tokens"] = json::parse(R"([{"id": 1}])"); }, "added_tokens[0]: 'content' is missing");
+  bad([](json& f) { f["model"]["unk_id"] = 6; }, "'model.unk_id' is 6, but must be from 0 to 5");
+  bad([](json& f) { f["model"]["unk_id"] = -1; }, "'model.unk_id' is -1, but must be from 0 to 5");
+  bad([](json& f) { f["model"]["byte_fallback"] = "yes"; },
+      "'model.byte_fallback' is \"yes\", but must be true or false");
+  bad([](json& f) { f["added_tokens"] = "x"; }, "'added_tokens' is \"x\", but must be a list of objects");
+  bad([](json& f) { f["added_tokens"] = json::parse(R"([{"id": 1}])"); }, "'added_tokens[0].content' is missing");
   bad([](json& f) { f["pre_tokenizer"] = {{"type", "ByteLevel"}}; }, "pre_tokenizer: type 'ByteLevel'");
-  bad([](json& f) { f = json::array(); }, "is array, and must be an object");
+  bad([](json& f) { f = json::array(); }, "holds [], but a JSON object");
 }
 
 TEST_F(TokenizerFolder, BrokenTextIsRefused) {

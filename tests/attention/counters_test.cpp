@@ -29,7 +29,7 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   EXPECT_EQ(first.ring.bytes_sent, sum.ring_sent + sum.statistics_sent);
   EXPECT_EQ(first.ring.bytes_received, sum.ring_received + sum.statistics_received);
   EXPECT_EQ(first.bytes_copied, sum.packed + sum.unpacked);
-  // The stream counts every copy of tensor data, so nothing was copied beside the counters.
+  // The stream counts every copy of tensor data, so nothing was copied without being counted.
   EXPECT_EQ(stream.copied_bytes(), sum.packed + sum.unpacked);
 
   // A model that writes the slots copies nothing on the way out; and counters add up over runs.

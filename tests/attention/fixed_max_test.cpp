@@ -1,5 +1,6 @@
 // Fixed-max over ranks: offsets come from statistics of all keys, gathered over the ring, so that every block meets the
-// same ones. Beside online softmax, beside float64, with keys whose mean matters, and with a statistic gone wrong.
+// same ones. Compared with online softmax and with float64, with keys whose mean matters, and with a statistic gone
+// wrong.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -89,7 +90,7 @@ void run_shifted_keys(comm::Communicator& comm, int ulysses, int ring) {
   }
 }
 
-// Groups of rows with huge queries go online beside groups that stay fixed, in one call.
+// Groups of rows with huge queries go online next to groups that stay fixed, in one call.
 void run_mixed_rows(comm::Communicator& comm, int ulysses, int ring) {
   Case whole({1, 256 * int64_t{ring}, ulysses, 16, DType::kF32}, 13);
   for (int64_t s = 0; s < whole.problem.tokens; s += 256) {

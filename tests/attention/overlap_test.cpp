@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // The scalar kernel: long blocks from little data, so that copies and start-up do not count. Tries that fail are
-// followed by longer blocks, beside which the pauses of a busy machine (some 10 ms) grow small.
+// followed by longer blocks, compared with which the pauses of a busy machine (some 10 ms) are short.
 constexpr int64_t kBlockTokens[] = {256, 256, 256, 512, 512, 512, 1024, 1024, 1024, 1024};
 
 Case make_case(int64_t block_tokens, int ulysses, int ring) {

@@ -49,7 +49,7 @@ TEST(Deterministic, FixedMaxBF16) { expect_same_bits(DType::kBF16, Softmax::kFix
 void run_transport(comm::Communicator& comm, int ulysses, int ring) {
   const Case whole({1, 61, 2 * int64_t{ulysses} - 1, 16, DType::kBF16}, 9);
   for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax}) {
-    // Deterministic, so that a tile search that runs beside the tests and remembers what it finds does not matter.
+    // Deterministic, so that a tile search that runs during the tests and remembers what it finds does not matter.
     const Strategy strategy{
         .layout = {.ulysses = ulysses, .ring = ring, .head_chunks = 2}, .softmax = softmax, .deterministic = true};
     const Tensor expected = run_threads(whole, strategy, 1);

@@ -42,7 +42,7 @@ TEST(StalledRank, IsNamedWithTheOperation) {
               AnyOf("rank 1 sends 10240 bytes in 'ring hop' where rank 0 expects 304 bytes in 'ring statistics'",
                     "rank 0 sends 304 bytes in 'ring statistics' where rank 1 expects 10240 bytes in 'ring hop'"));
   EXPECT_THAT(error_of_stall("ulysses return", 2, 1), HasSubstr("rank 0 waited 0.5 s for rank 1 in 'ulysses return'"));
-  // The stalled rank goes on to the way back, where it waits as well: either may be first to give up.
+  // The stalled rank goes on to the output exchange, where it waits as well: either may be first to give up.
   EXPECT_THAT(error_of_stall("ulysses exchange", 2, 1), HasSubstr("in 'ulysses "));
 }
 

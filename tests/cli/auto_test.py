@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What `auto` does as a user meets it: the plan that is printed is the one that runs, profiles decide and keys win, ranks of an
-MPI job take one decision, and what was predicted stands beside what was measured.
+MPI job take one decision, and what was predicted is next to what was measured.
 
     auto_test.py PROGRAM MODEL NAME    runs one test (exit 77: skipped, with the reason)
     auto_test.py --list                the names
@@ -137,9 +137,9 @@ def inspect_plans_what_generate_runs(cwd):
         said = run([PROGRAM, "inspect", harness.MODEL, *[w for w in SMALL if "=" in w and "prompt" not in w], *words], cwd)
         assert said.returncode == 0, said.stderr
         attention_bytes = re.search(r"denoise with transformer .*?attention ([0-9.]+ [MG]B)", said.stdout)
-        beside = re.search(r"planned for denoise with transformer: .*?attention ([0-9.]+ [MG]B)", ran.stdout)
-        assert attention_bytes and beside, (said.stdout, ran.stdout)
-        assert attention_bytes.group(1) == beside.group(1), (said.stdout, ran.stdout)
+        printed = re.search(r"planned for denoise with transformer: .*?attention ([0-9.]+ [MG]B)", ran.stdout)
+        assert attention_bytes and printed, (said.stdout, ran.stdout)
+        assert attention_bytes.group(1) == printed.group(1), (said.stdout, ran.stdout)
 
 
 @test

@@ -35,7 +35,7 @@ def test(function):
 
 def use(program, folder):
     global PROGRAM, FOLDER, KEEPER
-    PROGRAM, FOLDER, KEEPER = program, pathlib.Path(folder), pathlib.Path(program).parent / "pace_keeper"
+    PROGRAM, FOLDER, KEEPER = program, pathlib.Path(folder), pathlib.Path(program).parent / "speed_keeper"
     sys.path.insert(0, folder)
 
 
@@ -170,7 +170,7 @@ def refuses_bad_options(cwd):
             (["core_share=2"], ["core_share=2"]),
             (["tries=0"], ["tries=0"]),
             (["program=/no/such/program"], ["/no/such/program", "zoetrope_program"]),
-            (["program=/bin/true"], ["/bin/true", "pace_keeper", "core_share=none"])):
+            (["program=/bin/true"], ["/bin/true", "speed_keeper", "core_share=none"])):
         line = refusal(cwd, *words)
         for word in expected:
             assert word in line, f"'{word}' is not in: {line}"
@@ -268,7 +268,7 @@ def the_cpu_controller_is_given_back(cwd):
 
 
 @test
-def the_pace_keeper_gives_a_device_what_its_core_lacks(cwd):
+def the_speed_keeper_gives_a_device_what_its_core_lacks(cwd):
     """Folders that look like control groups of version 1 and 2."""
     def keep(flops, most):
         groups = [pathlib.Path(cwd) / f"{flops}_{most}_{version}" for version in (1, 2)]
@@ -302,7 +302,7 @@ def the_pace_keeper_gives_a_device_what_its_core_lacks(cwd):
 
 
 @test
-def the_pace_keeper_refuses(cwd):
+def the_speed_keeper_refuses(cwd):
     for words, expected in ((["keep", "int8", "1e9", "0.5", cwd], "'int8' must be bf16 or float32"),
                             (["keep", "float32", "fast", "0.5", cwd], "'fast' must be a number"),
                             (["keep", "float32", "1e9", "0.5", f"{cwd}/none"], "cannot be written"),

@@ -16,7 +16,7 @@ import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (MANY_FRAMES, MANY_STEPS, SLOWER, SMALL, Held, Skip, files_in, generate, interrupt, refused, run,
+from harness import (MANY_FRAMES, MANY_STEPS, SLOWER, SMALL, Paused, Skip, files_in, generate, interrupt, refused, run,
                      run_script, sentence, unreported, until)  # noqa: E402
 
 TESTS = {}
@@ -102,7 +102,7 @@ def a_second_ctrl_c_ends_at_once_and_leaves_nothing(cwd):
 
 @test
 def a_second_ctrl_c_while_encoding_leaves_nothing(cwd):
-    # Unfinished frames stand in the folder by then.
+    # Unfinished frames are in the folder by then.
     result = interrupt(cwd, "Decode: frame 1 of", "output=frames/", *MANY_FRAMES, signals=TWICE)
     assert -result.returncode in TWICE, result.returncode
     assert not files_in(cwd), files_in(cwd)
@@ -110,15 +110,15 @@ def a_second_ctrl_c_while_encoding_leaves_nothing(cwd):
 
 @test
 def a_termination_that_is_followed_by_a_kill_leaves_nothing(cwd):
-    """The handler removes, not the run, which stands still all the time."""
-    with Held(cwd, [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", *MANY_STEPS]) as held:
-        held.until("Denoise: step 1 of")
-        held.until_still()
+    """The handler removes, not the run, which pauses all the time."""
+    with Paused(cwd, [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "output=clip.mp4", *MANY_STEPS]) as paused:
+        paused.until("Denoise: step 1 of")
+        paused.until_still()
         assert files_in(cwd), "there is nothing that could be left"
-        held.send(signal.SIGTERM)
+        paused.send(signal.SIGTERM)
         until(lambda: not files_in(cwd), "the unfinished file is still there")
-        held.send(signal.SIGKILL)
-        assert held.release().returncode == -signal.SIGKILL
+        paused.send(signal.SIGKILL)
+        assert paused.release().returncode == -signal.SIGKILL
     assert not files_in(cwd), files_in(cwd)
 
 

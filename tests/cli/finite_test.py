@@ -31,7 +31,7 @@ def write_latents(cwd, change):
 
 
 def spoil(file, name, at=-4):
-    """NaN in one element of a tensor, by its byte; the last one as it stands."""
+    """NaN in one element of a tensor, by its byte; by default the last one."""
     def change(tensors):
         dtype, shape, data = tensors[name]
         assert dtype == "F32"

@@ -135,7 +135,7 @@ def ctrl_c_while_ranks_decode(cwd):
 
 @test
 def ctrl_c_while_tiles_are_decoded(cwd):
-    # The run stands still after a tenth of its frames at the latest.
+    # The run pauses after a tenth of its frames at the latest.
     result = interrupt(cwd, "Denoise: step 1 of 1", "output=clip.mp4", "num_inference_steps=1", "height=272",
                        "width=272", "num_frames=401", "vae_tiling=true")
     assert result.returncode == 130, (result.returncode, result.stderr)

@@ -116,9 +116,9 @@ def copy_model(cwd):
     return target
 
 
-class Held:
-    """A run that cannot end before it is released, however fast it is. Its standard error is a pipe with room for one line:
-    until that line has been read, the run stands still at the next one. Progress has a line per tenth, so a run of a
+class Paused:
+    """A run that cannot end before it is released, however fast it is. Its standard error is a pipe that takes one line:
+    until that line has been read, the run pauses at the next one. Progress has a line per tenth, so a run of a
     thousand steps whose first line was read is somewhere in its first two hundred steps."""
 
     def __init__(self, cwd, command, environment=None):
@@ -159,7 +159,7 @@ class Held:
             except OSError:  # a thread has ended meanwhile
                 return False
             return waiting != bytes(4) and set(states) == {"S"}
-        until(still, "the run does not stand still")
+        until(still, "the run does not pause")
 
     def send(self, *signals):
         for number in signals:
@@ -185,15 +185,15 @@ def one_line_pipe():
     return reader, writer
 
 
-class HeldMpi(Held):
+class PausedMpi(Paused):
     """Under mpirun, which reads the standard error of all ranks however much comes: rank 0 is given the pipe directly."""
 
     def __init__(self, cwd, ranks, arguments):
         self.said = tempfile.TemporaryFile()  # by mpirun, and by the other ranks
-        self.door = socket.socket(socket.AF_UNIX)
-        self.door.bind("")  # an abstract address, made up by the kernel: no file
-        self.door.listen(1)
-        address = self.door.getsockname().decode("latin-1")[1:]
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind("")  # an abstract address, made up by the kernel: no file
+        self.socket.listen(1)
+        address = self.socket.getsockname().decode("latin-1")[1:]
         command = mpirun((1, arguments), (ranks - 1, arguments))
         at = command.index(PROGRAM)
         command[at:at] = [sys.executable, "-c", TAKES_THE_PIPE, address]
@@ -201,14 +201,14 @@ class HeldMpi(Held):
 
     def start(self, command, writer, **options):
         process = super().start(command, self.said, **options)
-        self.door.settimeout(120 * SLOWER)
-        with self.door.accept()[0] as rank_0:
+        self.socket.settimeout(120 * SLOWER)
+        with self.socket.accept()[0] as rank_0:
             socket.send_fds(rank_0, [b"0"], [writer])
         return process
 
     def __exit__(self, *_):
         super().__exit__()
-        self.door.close()
+        self.socket.close()
         self.said.close()
 
     def errors(self):
@@ -219,22 +219,22 @@ class HeldMpi(Held):
 # The program with standard error as received: `python3 -c TAKES_THE_PIPE ADDRESS PROGRAM ARGUMENT…`.
 TAKES_THE_PIPE = """
 import os, socket, sys
-door = socket.socket(socket.AF_UNIX)
-door.connect(b"\\0" + sys.argv[1].encode("latin-1"))
-os.dup2(socket.recv_fds(door, 1, 1)[1][0], 2)
+client = socket.socket(socket.AF_UNIX)
+client.connect(b"\\0" + sys.argv[1].encode("latin-1"))
+os.dup2(socket.recv_fds(client, 1, 1)[1][0], 2)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
 def interrupt(cwd, wait_for, *arguments, signals=(signal.SIGINT,)):
-    """Holds a long run behind the line with `wait_for`, sends the signals, releases it, and gives back its result. Between
-    two signals the run stands still."""
-    with Held(cwd, [PROGRAM, "generate", MODEL, *SMALL, *arguments]) as held:
-        held.until(wait_for)
+    """Pauses a long run behind the line with `wait_for`, sends the signals, releases it, and gives back its result. Between
+    two signals the run pauses."""
+    with Paused(cwd, [PROGRAM, "generate", MODEL, *SMALL, *arguments]) as paused:
+        paused.until(wait_for)
         if len(signals) > 1:
-            held.until_still()
-        held.send(*signals)
-        return held.release()
+            paused.until_still()
+        paused.send(*signals)
+        return paused.release()
 
 
 def until(condition, what, seconds=60 * SLOWER):
@@ -250,7 +250,7 @@ def cpu_seconds(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# Ten lines of progress, so that a held run is far from its end.
+# Ten lines of progress, so that a paused run is far from its end.
 MANY_STEPS = ["num_inference_steps=1000"]
 MANY_FRAMES = ["num_inference_steps=1", "num_frames=801"]
 

@@ -85,7 +85,7 @@ def pictures_and_loras_are_planned_as_they_are_run(cwd):
 def no_weights_were_made():
     """Those of the smallest published model take 2.8 GB."""
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    assert most < 1e9, f"a run held {most} bytes"
+    assert most < 1e9, f"a run had {most} bytes"
 
 
 @test
@@ -127,7 +127,7 @@ def inspect_says_whether_a_limit_is_enough(cwd):
     assert "refused here" in text and "because of memory_limit" in text, text
 
 
-# The text tells the way; with it the model has room.
+# The text says what to change; with it the model fits.
 @test
 def what_is_offered_is_admitted(cwd):
     arguments = [PUBLISHED[0], "height=480", "width=832", "num_frames=81", "dtype=float32"]

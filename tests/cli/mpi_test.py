@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import (MANY_STEPS, MPI_ENV, SLOWER, HeldMpi, files_in, generate, mpirun, read_tensors, refused, run,
+from harness import (MANY_STEPS, MPI_ENV, SLOWER, PausedMpi, files_in, generate, mpirun, read_tensors, refused, run,
                      run_script, until)  # noqa: E402
 
 TESTS = {}
@@ -56,14 +56,14 @@ def mpi_error_of_one_rank_ends_all(cwd):
 def mpi_ctrl_c_leaves_nothing(cwd):
     """mpirun passes Ctrl-C on as SIGTERM, and kills a second later what still runs."""
     for release in (True, False):
-        with HeldMpi(cwd, 2, ["output=clip.mp4", "threads=1", *MANY_STEPS]) as held:
-            held.until("Denoise: step 1 of")
+        with PausedMpi(cwd, 2, ["output=clip.mp4", "threads=1", *MANY_STEPS]) as paused:
+            paused.until("Denoise: step 1 of")
             assert files_in(cwd), "there is nothing that could be left"
-            held.send(signal.SIGINT)
+            paused.send(signal.SIGINT)
             until(lambda: not files_in(cwd), "no rank has removed the unfinished file")
             if not release:
-                held.process.wait(timeout=60 * SLOWER)  # rank 0 stands still, so it was killed
-            assert held.release().returncode != 0
+                paused.process.wait(timeout=60 * SLOWER)  # rank 0 pauses, so it was killed
+            assert paused.release().returncode != 0
         assert not files_in(cwd), files_in(cwd)
 
 
@@ -71,12 +71,12 @@ def mpi_ctrl_c_leaves_nothing(cwd):
 def mpi_signals_to_mpirun_leave_nothing(cwd):
     """Also those that end mpirun itself: its ranks end with it."""
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL):
-        with HeldMpi(cwd, 2, ["output=clip.mp4", "threads=1", *MANY_STEPS]) as held:
-            held.until("Denoise: step 1 of")
+        with PausedMpi(cwd, 2, ["output=clip.mp4", "threads=1", *MANY_STEPS]) as paused:
+            paused.until("Denoise: step 1 of")
             assert files_in(cwd), "there is nothing that could be left"
-            held.send(number)
+            paused.send(number)
             until(lambda: not files_in(cwd), f"no rank has removed the unfinished file after {number.name}")
-            held.release()
+            paused.release()
         assert not files_in(cwd), files_in(cwd)
 
 
@@ -91,14 +91,14 @@ def mpi_a_stopped_writer_is_named_and_leaves_nothing(cwd):
 
 
 def stop_rank(cwd, rank):
-    with HeldMpi(cwd, 2, ["output=a.gif", "comm_timeout=3", "threads=1", *MANY_STEPS]) as held:
-        held.until("Denoise: step 1 of")
-        ranks = subprocess.run(["pgrep", "-P", str(held.process.pid)], text=True, stdout=subprocess.PIPE).stdout.split()
+    with PausedMpi(cwd, 2, ["output=a.gif", "comm_timeout=3", "threads=1", *MANY_STEPS]) as paused:
+        paused.until("Denoise: step 1 of")
+        ranks = subprocess.run(["pgrep", "-P", str(paused.process.pid)], text=True, stdout=subprocess.PIPE).stdout.split()
         assert len(ranks) == 2, ranks
         variable = f"OMPI_COMM_WORLD_RANK={rank}".encode()
         stopped = [p for p in ranks if variable in pathlib.Path(f"/proc/{p}/environ").read_bytes().split(b"\0")]
         os.kill(int(stopped[0]), signal.SIGSTOP)
-        result = held.release()
+        result = paused.release()
     refused(cwd, result, "rank 0", "rank 1", "step")
 
 

@@ -236,7 +236,7 @@ def page_of(cwd, *arguments):
 @test
 def the_page_shows_all_of_it(cwd):
     page = page_of(cwd, *LARGE, "hardware=h100_8", "ranks=8", "what_if.memory=31.2")
-    # Names of rows stand whole, in words, and sentences may break.
+    # Names of rows are not broken, in words, and sentences may break.
     assert re.search(r'<span class="name">data 2 x context 4 \(Ulysses [^<]* VAE over \d+</span>', page)
     assert "does_not_fit" not in page and ">does not fit</td>" in page
     assert re.search(r'<td class="p" data-heading="why">[^<]{60,}</td>', page)

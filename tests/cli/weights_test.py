@@ -149,7 +149,7 @@ def cache_of_other_weights_is_remade(cwd):
 
 
 def pixels_of(png):
-    """The compressed pixels, without the settings that stand beside them."""
+    """The compressed pixels, without the settings of the file."""
     data, at, pixels = png.read_bytes(), 8, b""
     while at < len(data):
         size, kind = int.from_bytes(data[at:at + 4], "big"), data[at + 4:at + 8]

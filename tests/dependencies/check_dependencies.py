@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 MODELS = ["models/sampling", "models/encoders", "models/lora", "models/wan"]
-# A module may include itself and the modules named here. Public headers stand in include/zoetrope/.
+# A module may include itself and the modules named here. Public headers are in include/zoetrope/.
 # Third-party headers and those of the system are included with <>, so a name in quotes is always one of ours.
 MODULES = {
     "base": [],
@@ -37,14 +37,14 @@ MODULES = {
     "cli": ["bench", "text", "problems", "pipeline", "machine", *MODELS, "planner", "attention", "kernels", "io", "comm", "parallel",
             "device", "tensor", "trace", "base"],
 }
-# These stand beside src/, not in it: nothing of them is installed.
-BESIDE_SRC = {"problems", "bench", "cli"}
+# These are next to src/, not in it: nothing of them is installed.
+NEXT_TO_SRC = {"problems", "bench", "cli"}
 # A public header counts as the module that implements it.
 PUBLIC = {
     "api.h": "base", "error.h": "base", "version.h": "base", "trace.h": "trace", "mpi.h": "comm", "index_range.h": "base", "tensor.h": "tensor", "head_slot.h": "tensor",
     "communicator.h": "comm", "context_layout.h": "parallel", "attention.h": "attention", "model.h": "pipeline", "sampling.h": "models/sampling", "video.h": "io", "zoetrope.h": "pipeline",
 }
-# Words that may not stand in a module's code at all, comments aside.
+# Words that may not be in a module's code at all, comments aside.
 FORBIDDEN_NAMES = {
     **dict.fromkeys(MODELS, re.compile(r"\bcomm::")),
     "kernels": re.compile(r"\b(comm|parallel|attention)::"),
@@ -93,7 +93,7 @@ def module_of_include(path):
 
 
 def folder_of_module(root, module):
-    return root / module if module in BESIDE_SRC else root / "src" / module
+    return root / module if module in NEXT_TO_SRC else root / "src" / module
 
 
 def too_long(root):
@@ -157,7 +157,7 @@ def self_test():
         "src/pipeline/plan.h": '#pragma once\n#include "pipeline/decode_frames.h"\n',
         "src/models/encoders/x.cpp": '#include "models/wan/config.h"\n',
         "src/models/lora/x.cpp": '#include "models/wan/tensor_tables.h"\n',
-        "src/models/sampling/x.cpp": '#include "io/json.h"\n',
+        "src/models/sampling/x.cpp": '#include "io/safetensors.h"\n',
         "src/models/wan/w.cpp": '#include "models/testing/golden.h"\n',
         "src/models/encoders/y.cpp": '#include "models/other.h"\n',
         "bench/z_test.cpp": '#include "cli/command.h"\n',

@@ -6,10 +6,10 @@
     check_instruction_sets.py FLOOR NM --self-test COMPILER  compiles a breach of every kind and expects each to be reported
 
 FLOOR is the flag of the instruction set that every CPU must have. What a wider file shares with others by name, an inline
-function or an instance of a template that was not inlined, stands in every object that uses it, and the linker keeps one
+function or an instance of a template that was not inlined, is in every object that uses it, and the linker keeps one
 of them: where that is the wider, the whole program stops on other CPUs with an illegal instruction. The same happens
 to what runs before main(), when nobody has asked the CPU. Neither shows on the CPU of whoever builds. Allowed is what
-stands in the namespace that src/kernels/simd.h keeps for such files, where all that define it have the same flags.
+is in the namespace that src/kernels/simd.h keeps for such files, where all that define it have the same flags.
 
 Whether a function is inlined is up to the optimizer, so this speaks of release builds: of others it is not asked, and
 they are for CPUs that have it all. Weak data is the same whoever compiled it. What an object calls before the CPU was

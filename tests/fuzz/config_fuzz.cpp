@@ -1,7 +1,7 @@
 // The configs of a model folder: every input is read as each of them.
 #include "zoetrope/error.h"
 
-#include "io/json.h"
+#include "base/json.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
@@ -21,7 +21,7 @@ void attempt(Read&& read) {
 }
 
 void read(const std::string& bytes) {
-  const io::JsonObject json = io::JsonObject::load(write("config.json", bytes));
+  const JsonObject json = JsonObject::load(write("config.json", bytes));
   attempt([&] {
     const auto config = wan::TransformerConfig::from_json(json);
     wan::require_supported(config, "input");

@@ -1,5 +1,5 @@
 // PNG by chunks, whose checksums are set anew, and JPEG by segments. Image data of PNGs that is stored uncompressed is
-// changed as it stands and its checksum set, so that the filters of its rows are reached.
+// changed in place and its checksum set, so that the filters of its rows are reached.
 #include <algorithm>
 #include <array>
 #include <optional>

@@ -1,7 +1,7 @@
 // replay CORPUS COUNT: reads every file of the folder CORPUS, then COUNT inputs that are changed from them, the same
-// ones in every run. What a sanitizer or an exception other than Error finds ends the program, and the input stands in
-// the folder that it leaves behind. Fails where fewer than
-// half of the changed inputs get past the header: then the changes are not what they should be.
+// ones in every run. What a sanitizer or an exception other than Error finds ends the program, and the input is in
+// the folder that it leaves behind. Fails where fewer than half of the changed inputs get past the header: then the
+// changes are not what they should be.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

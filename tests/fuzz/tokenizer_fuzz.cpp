@@ -19,6 +19,6 @@ std::string change(const std::string& bytes, Dice& dice) { return changed_json(b
 
 }  // namespace
 
-const Target kTarget{read, change, {"not valid JSON", "the file is empty"}};
+const Target kTarget{read, change, {"not valid JSON", "but a JSON object {"}};
 
 }  // namespace zoetrope::fuzz

@@ -1,4 +1,4 @@
-// loras: runs of a recorded checkpoint without and with each LoRA file beside the case, at the strength that it names.
+// loras: runs of a recorded checkpoint without and with each LoRA file of the case, at the strength that it names.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -6,7 +6,7 @@
 
 namespace zoetrope::golden {
 
-// The case measures no noise of its own: its runs are held to that of the checkpoint's first run.
+// The case measures no noise of its own: its runs have the tolerance of the checkpoint's first run.
 void run_lora_case(Report& report, const std::filesystem::path& root, const std::filesystem::path& folder) {
   constexpr const char* kBase = "base";
   const auto json = load_case(folder);

@@ -10,7 +10,7 @@ namespace zoetrope::golden {
 void run_pipeline_case(Report& report, const std::filesystem::path& folder) {
   const auto json = load_case(folder);
   const NoiseFloor noise(json);
-  const io::JsonObject runs = json.object("runs");
+  const JsonObject runs = json.object("runs");
   for (const std::string& name : runs.keys()) {
     const auto float32 = io::TensorFile::open(folder / (name + ".safetensors"));
     for (const char* dtype : {"float32", "bf16"}) {

@@ -28,7 +28,7 @@ std::string folder_of_frames(const fs::path& folder, const std::vector<std::stri
   return to.string();
 }
 
-void add_inputs(pipeline::GenerateOptions& options, const fs::path& folder, const io::JsonObject& inputs,
+void add_inputs(pipeline::GenerateOptions& options, const fs::path& folder, const JsonObject& inputs,
                 const fs::path& scratch) {
   if (const auto image = inputs.find<std::string>("image")) options.image = (folder / *image).string();
   if (const auto image = inputs.find<std::string>("last_image")) options.last_image = (folder / *image).string();
@@ -51,8 +51,8 @@ Scratch::~Scratch() {
   fs::remove_all(path, ignored);
 }
 
-pipeline::GenerateOptions run_options(const fs::path& checkpoint, const io::JsonObject& run, const Scratch& scratch) {
-  const io::JsonObject arguments = run.object("arguments");
+pipeline::GenerateOptions run_options(const fs::path& checkpoint, const JsonObject& run, const Scratch& scratch) {
+  const JsonObject arguments = run.object("arguments");
   pipeline::GenerateOptions options;
   options.model = checkpoint.string();
   options.prompt = arguments.get<std::string>("prompt");
@@ -88,7 +88,7 @@ void check_run(Report& report, const RecordedRun& run, const pipeline::GenerateO
       continue;
     }
     const std::string own = noise_name(name, options.num_inference_steps);
-    // A bf16 run is held against the float32 recording, as its error was measured.
+    // A bf16 run is compared with the float32 recording, as its error was measured.
     const TensorView reference =
         bf16 && run.float32.contains(name) ? run.float32.tensor(name) : run.recorded.tensor(name);
     report.check(label, ours->tensor(name), reference,

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "io/json.h"
+#include "base/json.h"
 #include "io/tensor_file.h"
 #include "pipeline/generate_options.h"
 #include "report.h"
@@ -23,7 +23,7 @@ struct Scratch {
 
 // What a recorded run was asked for: `run` has "arguments" and "generator_seed", and "inputs" where there are pictures
 // or videos. Output and dump are in `scratch`.
-pipeline::GenerateOptions run_options(const std::filesystem::path& checkpoint, const io::JsonObject& run,
+pipeline::GenerateOptions run_options(const std::filesystem::path& checkpoint, const JsonObject& run,
                                       const Scratch& scratch);
 
 // Runs with the options, in float32 or bf16 as they say, and holds the dump against `recorded`: every tensor of it,

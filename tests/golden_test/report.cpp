@@ -12,17 +12,17 @@
 
 namespace zoetrope::golden {
 
-io::JsonObject load_case(const std::filesystem::path& folder) {
+JsonObject load_case(const std::filesystem::path& folder) {
   static const std::regex not_json(":\\s*(-?Infinity|NaN)");
   const std::filesystem::path path = folder / "case.json";
-  return io::JsonObject::parse(std::regex_replace(read_file(path), not_json, ": null"), path.string());
+  return JsonObject::parse(std::regex_replace(read_file(path), not_json, ": null"), path.string());
 }
 
-NoiseFloor::NoiseFloor(const io::JsonObject& case_json) {
+NoiseFloor::NoiseFloor(const JsonObject& case_json) {
   if (!case_json.has("noise")) return;
-  const io::JsonObject noise = case_json.object("noise");
+  const JsonObject noise = case_json.object("noise");
   for (const std::string& key : noise.keys()) {
-    const io::JsonObject entry = noise.object(key);
+    const JsonObject entry = noise.object(key);
     entries_[key] = {entry.get<double>("rel_l2"), entry.get<double>("max_abs")};
   }
 }

@@ -10,7 +10,7 @@
 
 #include "zoetrope/tensor.h"
 
-#include "io/json.h"
+#include "base/json.h"
 
 namespace zoetrope::golden {
 
@@ -21,12 +21,12 @@ struct Deviation {
 };
 
 // FOLDER/case.json. Python writes infinities that JSON does not have; they are read as null.
-io::JsonObject load_case(const std::filesystem::path& folder);
+JsonObject load_case(const std::filesystem::path& folder);
 
 // The noise that case.json records: "[RUN.]f32_vs_f64.TENSOR" and "[RUN.]bf16_vs_f32.TENSOR".
 class NoiseFloor {
  public:
-  explicit NoiseFloor(const io::JsonObject& case_json);
+  explicit NoiseFloor(const JsonObject& case_json);
   // Of `tensor`, or the largest of the case where it has none of its own. `kind` is "f32_vs_f64" or "bf16_vs_f32";
   // `run` narrows to a run's entries.
   Deviation of(const std::string& kind, const std::string& tensor, const std::string& run = "") const;

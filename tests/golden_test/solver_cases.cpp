@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "io/tensor_file.h"
 #include "models/sampling/random.h"
 #include "models/sampling/solver.h"
@@ -28,7 +29,7 @@ sampling::SolverConfig solver_config(const std::string& scheduler, double shift,
 std::vector<double> as_doubles(std::span<const float> values) { return {values.begin(), values.end()}; }
 
 void check_tables(Report& report, const fs::path& file) {
-  for (const nlohmann::json& entry : io::load_json(file)) {
+  for (const nlohmann::json& entry : parse_json(read_file(file), file.string())) {
     const std::string scheduler = entry.at("scheduler");
     const double shift = entry.at("shift");
     const int64_t steps = entry.at("steps");
@@ -105,7 +106,7 @@ std::vector<float> draw(sampling::TorchGenerator& generator, int64_t count) {
 void run_scheduler_case(Report& report, const fs::path& folder) {
   check_tables(report, folder / "tables.json");
   const auto data = io::TensorFile::open(folder / "trajectories.safetensors");
-  const io::JsonObject recorded = load_case(folder);  // outlives the loop over what it owns
+  const JsonObject recorded = load_case(folder);  // outlives the loop over what it owns
   for (const nlohmann::json& entry : recorded.raw().at("trajectories")) {
     check_trajectory(report, *data, entry.at("key"), entry);
   }

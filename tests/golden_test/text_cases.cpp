@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "device/stream.h"
 #include "io/checkpoint.h"
 #include "io/tensor_file.h"
@@ -23,7 +24,7 @@ void check_prompts(Report& report, const fs::path& table, const fs::path& tokeni
   const text::Tokenizer tokenizer = text::Tokenizer::load(tokenizer_folder);
   const std::string stem = table.stem().string();
   size_t number = 0;
-  for (const nlohmann::json& entry : io::load_json(table)) {
+  for (const nlohmann::json& entry : parse_json(read_file(table), table.string())) {
     const std::string name = fmt::format("{}.{}", stem, number++);
     const std::string prompt = entry.at("prompt");
     const std::string clean = text::clean_prompt(prompt);

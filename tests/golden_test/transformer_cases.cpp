@@ -98,7 +98,7 @@ void check_pass(Report& report, const std::string& prefix, const Values& ours, c
       report.fail(name, "the engine shows no such tensor");
       continue;
     }
-    // bf16 runs are held against the float32 recording, as their error was measured.
+    // bf16 runs are compared with the float32 recording, as their error was measured.
     const std::string reference = bf16 && data.contains("f32." + tensor) ? "f32." + tensor : name;
     const Deviation tolerance =
         bf16 ? bf16_tolerance(noise.of("bf16_vs_f32", tensor)) : float32_tolerance(noise.of("f32_vs_f64", tensor));

@@ -185,7 +185,7 @@ void check_encoder(Report& report, Vae& vae, const io::TensorFile& data, const T
                data.tensor("encode.moments"), float32_tolerance(noise.of("f32_vs_f64", "encode.moments")));
 }
 
-void check_tiled(Report& report, Vae& vae, const io::TensorFile& data, const io::JsonObject& tiling,
+void check_tiled(Report& report, Vae& vae, const io::TensorFile& data, const JsonObject& tiling,
                  const NoiseFloor& noise) {
   const wan::TileSizes sizes{
       tiling.get<int64_t>("tile_sample_min_height"), tiling.get<int64_t>("tile_sample_min_width"),

@@ -10,8 +10,8 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/test_folder.h"
-#include "io/json.h"
 #include "io/video.h"
 #include "pipeline/run.h"
 
@@ -26,14 +26,14 @@ fs::path reduced_model(const fs::path& folder, const char* name) {
   fs::copy(published, folder, fs::copy_options::recursive);
   const auto change = [&](const char* component, const std::map<std::string, std::string>& values) {
     const fs::path file = folder / component / "config.json";
-    const std::string text = io::json_with(file, values);
+    const std::string text = json_with(file, values);
     std::ofstream(file) << text;
   };
   for (const char* expert : {"transformer", "transformer_2"}) {
     if (fs::exists(folder / expert)) {
       std::map<std::string, std::string> values{
           {"num_attention_heads", "8"}, {"ffn_dim", "4096"}, {"num_layers", "8"}, {"text_dim", "1024"}};
-      const io::JsonObject json = io::JsonObject::load(folder / expert / "config.json");
+      const JsonObject json = JsonObject::load(folder / expert / "config.json");
       if (json.has("added_kv_proj_dim")) values["added_kv_proj_dim"] = "1024";
       if (json.has("vace_layers")) values["vace_layers"] = "[0, 5]";
       change(expert, values);

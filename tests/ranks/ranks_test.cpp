@@ -119,8 +119,8 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
   std::shared_ptr<OpenRun> video;
   {
     const std::lock_guard lock(mutex);
-    auto& held = open[fmt::format("{} {} {} {} {}", job.name, dtype, layout.data, layout.ulysses, layout.ring)];
-    video = held.lock();
+    auto& shared = open[fmt::format("{} {} {} {} {}", job.name, dtype, layout.data, layout.ulysses, layout.ring)];
+    video = shared.lock();
     if (!video) {
       pipeline::GenerateOptions options = options_of(job, dtype);
       options.data_parallelism = layout.data;
@@ -128,7 +128,7 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
       options.strategy.ring_direction = job.direction;
       options.strategy.softmax = job.softmax;
       options.strategy.ulysses_attention_chunks = job.head_chunks;
-      held = video = std::make_shared<OpenRun>(options);
+      shared = video = std::make_shared<OpenRun>(options);
     }
   }
   Tensor latents = video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise).latents;

@@ -1,4 +1,4 @@
-// Stands in for the MPI transport in a build without MPI: every use says what is missing.
+// In place of the MPI transport in a build without MPI: every use says what is missing.
 #include "zoetrope/mpi.h"
 
 #include "base/error.h"

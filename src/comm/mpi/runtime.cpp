@@ -86,7 +86,7 @@ void choose_copy_mechanism() {
   if (chosen != nullptr && std::string(chosen) == "none") choose_fragments();
 }
 
-// By default the receiver of a long TCP message asks for it piece by piece, and what it asks stands behind its own
+// By default the receiver of a long TCP message asks for it piece by piece, and what it asks queues behind its own
 // message in the connection, so that an exchange in both directions takes turns, now and then or throughout. Without
 // that way (put) the sender sends on by itself. Four hosts with links of 83 to 93 Mbit/s, U2 R2, for which 2.7 to 3.0 s
 // would fill the links: 3.4 s (median of six) so, 3.6 to 3.7 s asking for pieces of 128 KB; an all-to-all of 16 MB a
@@ -183,7 +183,7 @@ void Runtime::initialise() {
     MPI_Query_thread(&provided);
     if (provided < MPI_THREAD_MULTIPLE)
       fail(
-          "MPI was initialised by the program without MPI_THREAD_MULTIPLE, which is needed beside calls of its own; "
+          "MPI was initialised by the program without MPI_THREAD_MULTIPLE, which is needed next to calls of its own; "
           "call MPI_Init_thread with it, or let mpi_world() initialise MPI");
   }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);

@@ -108,7 +108,7 @@ void trade_over_own_communicators(int rank, int size) {
   trade(*half, 2);
   const auto split = all->split(rank % 2, 0);
   trade(*split, 3);
-  // The program's own messages go on beside it.
+  // The program's own messages go on during that.
   int sum = 0;
   MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, parity);
   expect(sum >= rank, "sum of ranks");

@@ -139,8 +139,9 @@ class AmxTile : public VectorTile<AmxVectors> {
   static ZT_FLASH_INLINE void stored() { asm volatile("" : : : "memory"); }
 
   // Scores of 32 rows with a panel of keys.
-  template <typename Beside>
-  ZT_FLASH_INLINE void score_block(int64_t row0, int64_t key, float* scores, int64_t stride, Beside& beside) const {
+  template <typename Interleaved>
+  ZT_FLASH_INLINE void score_block(int64_t row0, int64_t key, float* scores, int64_t stride,
+                                   Interleaved& interleaved) const {
     const Element* q = static_cast<const Element*>(t_.q) + row0 * t_.q_stride;
     const int64_t q_line = t_.q_stride * int64_t{sizeof(Element)}, line = stride * int64_t{sizeof(float)};
     constexpr int64_t kKeyLine = kPanelKeys * 2 * int64_t{sizeof(Element)};
@@ -161,7 +162,7 @@ class AmxTile : public VectorTile<AmxVectors> {
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
         k += kTile * kPanelKeys * 2;
-        beside.some();
+        interleaved.some();
       }
       _tile_stored(0, scores + half, line);
       _tile_stored(1, scores + half + kTile, line);
@@ -171,9 +172,9 @@ class AmxTile : public VectorTile<AmxVectors> {
   }
 
   // o of 32 rows and kWidth times sixteen head dims: weights of a key tile times its values.
-  template <int kWidth, typename Beside>
+  template <int kWidth, typename Interleaved>
   ZT_FLASH_INLINE void value_tiles(const Element* p, const Element* v, int64_t keys, float* o, int64_t stride,
-                                   bool fresh, Beside& beside) const {
+                                   bool fresh, Interleaved& interleaved) const {
     const int64_t line = stride * int64_t{sizeof(float)}, p_line = weight_stride_ * int64_t{sizeof(Element)};
     constexpr int64_t kValueLine = kWidth * kLine;
     stored();
@@ -204,7 +205,7 @@ class AmxTile : public VectorTile<AmxVectors> {
       _tile_dpbf16ps(2, 5, 6);
       if constexpr (kWidth == 2) _tile_dpbf16ps(3, 5, 7);
       v += kWidth * kTile * kTile * 2;
-      beside.some();
+      interleaved.some();
     }
     _tile_stored(0, o, line);
     _tile_stored(2, o + kTile * stride, line);
@@ -223,8 +224,8 @@ class AmxTile : public VectorTile<AmxVectors> {
     int64_t panel = 0, block = 0;
   };
 
-  template <typename Beside>
-  ZT_FLASH_INLINE void value_block(Values& now, Beside& beside) const {
+  template <typename Interleaved>
+  ZT_FLASH_INLINE void value_block(Values& now, Interleaved& interleaved) const {
     const ValuePanels panels(t_.head_dim, kShape);
     const int64_t vector = panels.first_vector(now.panel), width = panels.width_vectors(now.panel);
     const int64_t row0 = now.block * kBlockRows;
@@ -233,12 +234,12 @@ class AmxTile : public VectorTile<AmxVectors> {
     float* o = t_.o + row0 * t_.o_stride + vector * kTile;
     if (row0 + kBlockRows <= t_.rows) {
       if (width == 2) {
-        value_tiles<2>(p, v, now.keys, o, t_.o_stride, now.fresh, beside);
+        value_tiles<2>(p, v, now.keys, o, t_.o_stride, now.fresh, interleaved);
       } else {
-        value_tiles<1>(p, v, now.keys, o, t_.o_stride, now.fresh, beside);
+        value_tiles<1>(p, v, now.keys, o, t_.o_stride, now.fresh, interleaved);
       }
     } else {
-      last_value_block(now, p, v, o, width, beside);
+      last_value_block(now, p, v, o, width, interleaved);
     }
     if (++now.block == row_blocks_) {
       now.block = 0;
@@ -247,16 +248,16 @@ class AmxTile : public VectorTile<AmxVectors> {
   }
 
   // Rows beyond the task's belong to other threads.
-  template <typename Beside>
+  template <typename Interleaved>
   __attribute__((noinline)) void last_value_block(const Values& now, const Element* p, const Element* v, float* o,
-                                                  int64_t width, Beside& beside) const {
+                                                  int64_t width, Interleaved& interleaved) const {
     alignas(64) float copy[kBlockRows * 2 * kTile] = {};
     const int64_t stride = width * kTile, rows = t_.rows % kBlockRows;
     for (int64_t r = 0; r < rows && !now.fresh; ++r) std::copy_n(o + r * t_.o_stride, stride, copy + r * stride);
     if (width == 2) {
-      value_tiles<2>(p, v, now.keys, copy, stride, false, beside);
+      value_tiles<2>(p, v, now.keys, copy, stride, false, interleaved);
     } else {
-      value_tiles<1>(p, v, now.keys, copy, stride, false, beside);
+      value_tiles<1>(p, v, now.keys, copy, stride, false, interleaved);
     }
     for (int64_t r = 0; r < rows; ++r) std::copy_n(copy + r * stride, stride, o + r * t_.o_stride);
   }

@@ -194,7 +194,7 @@ void row_products(const T* q, const float* mean, int64_t head_dim, float& dot, f
 
 // The multiple of q nearest to x, q so large that x − E keeps all its bits for every |E| < 2^8. Any constant near c
 // will do as an offset; a state's reference must be the one that was used.
-float with_room_for_exponent(float x) {
+float with_headroom_for_exponent(float x) {
   const int exponent = floor_log2(std::max(std::abs(x), 256.0f)) + 1 - 23;
   return std::ldexp(std::nearbyint(std::ldexp(x, -exponent)), exponent);
 }
@@ -217,11 +217,13 @@ OffsetBound::OffsetBound(const FlashProblem& problem, const TensorView& all, int
   if (!(n > 0) || !(value < kInfinity) || !(radius_log2e_ < kInfinity)) return;
   const int up = value > 0 ? std::max(0, ceil_log2(value)) : 0;
   const int down = value > 0 ? std::min(0, floor_log2(value)) : 0;
-  constexpr int kRoomBelow = 102;  // −126 + 24 bits
-  const int room = 126 - ceil_log2(n) - up, bound = room + kRoomBelow + down, bound_plain = kRoomBelow + down;
-  room_ = static_cast<float>(room);
+  constexpr int kHeadroomBelow = 102;  // −126 + 24 bits
+  const int headroom = 126 - ceil_log2(n) - up, bound = headroom + kHeadroomBelow + down,
+            bound_plain = kHeadroomBelow + down;
+  headroom_ = static_cast<float>(headroom);
   most_safe_ = std::floor(static_cast<float>(bound) / (problem.center_keys ? 1 : 2));
-  most_plain_ = bound_plain < 0 ? -1.0f : static_cast<float>(problem.center_keys ? room : std::min(room, bound_plain));
+  most_plain_ =
+      bound_plain < 0 ? -1.0f : static_cast<float>(problem.center_keys ? headroom : std::min(headroom, bound_plain));
 }
 
 RowMode OffsetBound::rows(const void* q, int64_t stride, int64_t count, float* center, float* exponent) const {
@@ -243,13 +245,13 @@ RowMode OffsetBound::rows_of(const T* q, int64_t stride, int64_t count, float* c
     row_products(q + i * stride, mean_, head_dim_, dot, square);
     const float beta = std::ceil(std::sqrt(square + lost_squares(head_dim_)) * radius_log2e_);
     center[i] = dot * scale_log2e_;
-    exponent[i] = room_ - beta;
+    exponent[i] = headroom_ - beta;
     most = maximum(most, beta);
     finite = finite && std::abs(center[i]) < kInfinity;
   }
   if (!finite || !(most <= most_safe_)) return RowMode::kOnline;
   if (most <= most_plain_) return RowMode::kPlain;
-  for (int64_t i = 0; i < count; ++i) center[i] = with_room_for_exponent(center[i]);
+  for (int64_t i = 0; i < count; ++i) center[i] = with_headroom_for_exponent(center[i]);
   return RowMode::kExponent;
 }
 

@@ -52,7 +52,7 @@ class OffsetBound {
   const float* mean_;
   float scale_log2e_;
   float radius_log2e_ = 0;  // ρ and what rounding may add, times |scale|·log₂e
-  float room_ = 0;          // C
+  float headroom_ = 0;      // C
   float most_safe_ = -1;    // ⌈β⌉ up to which a row is safe; negative: never
   float most_plain_ = -1;   // with E = 0
 };

@@ -1,5 +1,5 @@
 // Fixed-max softmax: how near it is to online softmax and to the definition, which rows its gate lets through, and rows
-// that stand right next to the gate.
+// that are right next to the gate.
 #include "kernels/flash_attention/fixed_max.h"
 
 #include <cmath>
@@ -106,8 +106,8 @@ double beta(const Case& c, const Tensor& statistics) {
 // The largest ⌈β⌉ that is safe, from the definition.
 int64_t most_safe(const Case& c, double value) {
   const int up = static_cast<int>(std::ceil(std::log2(value))), down = static_cast<int>(std::floor(std::log2(value)));
-  const int room = 126 - static_cast<int>(std::ceil(std::log2(c.problem.key_tokens))) - std::max(0, up);
-  const int bound = room + 102 + std::min(0, down);
+  const int headroom = 126 - static_cast<int>(std::ceil(std::log2(c.problem.key_tokens))) - std::max(0, up);
+  const int bound = headroom + 102 + std::min(0, down);
   return c.problem.center_keys ? bound : bound / 2;
 }
 
@@ -215,7 +215,7 @@ TEST_P(FlashFixedMax, HugeEqualKeys) {
   }
 }
 
-// Squares that vanish in float32 beside a scale that brings them back.
+// Squares that vanish in float32, with a scale that brings them back.
 TEST_P(FlashFixedMax, TinyQueriesUnderAHugeScale) {
   Case c = make(1, 20, 100, 1, 16);
   test::fill_random(c.q, 1, 0, 1e-24);
@@ -254,7 +254,7 @@ TEST_P(FlashFixedMax, NonFiniteStatisticsFailTheGate) {
   }
 }
 
-// Zero values have no logarithm; tiny ones tighten the gate, huge ones leave less room.
+// Zero values have no logarithm; tiny ones tighten the gate, huge ones leave less headroom.
 TEST_P(FlashFixedMax, ValuesOfAnySize) {
   for (const double size : {0.0, 1e-30, 1e-10, 1e10, 1e30}) {
     Case c = make(1, 70, 150, 1, 24);

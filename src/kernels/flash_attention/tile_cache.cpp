@@ -124,10 +124,7 @@ void TileCache::remember(const TileEntry& entry) const {
   all.push_back(entry);
   nlohmann::json document = {{"format", kFormat}, {"tiles", nlohmann::json::array()}};
   for (const TileEntry& one : all) document["tiles"].push_back(to_json(one));
-  AtomicFile file(file_);
-  const std::string text = document.dump(1) + "\n";
-  file.write(text.data(), text.size());
-  file.commit();
+  write_file(file_, document.dump(1) + "\n");
 }
 
 TileCacheLock::TileCacheLock(const TileCache& cache, const std::function<void(const std::string& holder)>& waiting) {

@@ -15,7 +15,7 @@ namespace {
 struct Case {
   int64_t n, k, columns;
   DType stored;
-  size_t shift = 0;  // bytes that rows lie beside an address of their type
+  size_t shift = 0;  // bytes by which rows miss an address aligned to their type
 };
 
 float stored_value(const Tensor& w, int64_t row, int64_t k) {

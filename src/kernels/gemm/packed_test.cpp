@@ -161,7 +161,7 @@ TEST(PackedGemm, RoundEveryBlock) {
     for (const int64_t k : {513, 2049}) check({35, 33, k, dtype, dtype, Ending::kResidual});
     for (const int64_t m : {191, 192, 193, 257, 391, 1023, 1024, 1025, 2049}) check({m, 3, 5, dtype, dtype});
     check({1030, 40, 2060, dtype, dtype, Ending::kGated});
-    // An activation of many rows may be finished beside the next product: none may be left behind.
+    // An activation of many rows may be finished during the next multiplication: none may be left out.
     for (const auto& [m, n, k] : {std::array<int64_t, 3>{1030, 40, 2060}, {77, 130, 72}, {33, 33, 2}})
       check({m, n, k, dtype, dtype, Ending::kPlain, true, Activation::kGeluTanh});
   }

@@ -5,9 +5,9 @@
 
 #include <cstring>
 
+#include "base/json.h"
 #include "base/test_folder.h"
 #include "io/image.h"
-#include "io/json.h"
 #include "models/testing/golden.h"
 
 namespace zoetrope::encoders {
@@ -19,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 ImageProcessorConfig parse(const std::string& text) {
-  return ImageProcessorConfig::from_json(io::JsonObject::parse(text, "folder/preprocessor_config.json"));
+  return ImageProcessorConfig::from_json(JsonObject::parse(text, "folder/preprocessor_config.json"));
 }
 
 // ---- recorded ----

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/json.h"
 #include "base/test_folder.h"
-#include "io/json.h"
 #include "io/random_weights.h"
 #include "io/safetensors.h"
 #include "models/encoders/cost.h"
@@ -291,7 +291,7 @@ TEST(ClipVision, RecordedEmbeddings) {
 
 TEST(ClipVisionConfig, NestedAndFlat) {
   const auto parse = [](const std::string& text) {
-    return ClipVisionConfig::from_json(io::JsonObject::parse(text, "folder/config.json"));
+    return ClipVisionConfig::from_json(JsonObject::parse(text, "folder/config.json"));
   };
   const std::string sizes = R"("hidden_size": 1280, "intermediate_size": 5120, "image_size": 224,
                                "num_hidden_layers": 32, "num_attention_heads": 16, "patch_size": 14)";

@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "io/checkpoint.h"
-#include "io/json.h"
 
 namespace zoetrope::encoders {
 namespace {
-
-using io::JsonObject;
 
 // Limits that no plausible model reaches; they keep every product of sizes far inside int64.
 constexpr int64_t kMaxDim = int64_t{1} << 20;

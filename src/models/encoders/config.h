@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <optional>
 
-namespace zoetrope::io {
+namespace zoetrope {
 class JsonObject;
 }
 
@@ -33,7 +33,7 @@ struct TextEncoderConfig {
   int64_t attention_dim() const { return num_heads * d_kv; }
 
   static TextEncoderConfig load(const std::filesystem::path& config_json);
-  static TextEncoderConfig from_json(const io::JsonObject& json);
+  static TextEncoderConfig from_json(const JsonObject& json);
 };
 
 // image_encoder/config.json: the vision half of a CLIP model. Files of a whole CLIP model have it under vision_config.
@@ -54,7 +54,7 @@ struct ClipVisionConfig {
   int64_t layers_used() const { return num_hidden_layers - 1; }  // the state before the last layer is what is wanted
 
   static ClipVisionConfig load(const std::filesystem::path& config_json);
-  static ClipVisionConfig from_json(const io::JsonObject& json);
+  static ClipVisionConfig from_json(const JsonObject& json);
 };
 
 // image_processor/preprocessor_config.json, as transformers 4 and 5 write it.
@@ -73,7 +73,7 @@ struct ImageProcessorConfig {
   std::array<float, 3> std{0.26862954f, 0.26130258f, 0.27577711f};
 
   static ImageProcessorConfig load(const std::filesystem::path& preprocessor_config_json);
-  static ImageProcessorConfig from_json(const io::JsonObject& json);
+  static ImageProcessorConfig from_json(const JsonObject& json);
 };
 
 }  // namespace zoetrope::encoders

@@ -142,7 +142,7 @@ TEST(TextEncoder, PaddingDoesNotReachRealRows) {
   }
 }
 
-// What stands in the padding is not read (the ids there are outside the vocabulary), and its rows are zero.
+// The padding is not read (the ids there are outside the vocabulary), and its rows are zero.
 TEST(TextEncoder, PaddingIsNeitherReadNorComputed) {
   const Recorded recorded;
   Stream stream(2);

@@ -5,7 +5,7 @@
 #include <regex>
 
 #include "base/error.h"
-#include "io/json.h"
+#include "base/json.h"
 
 namespace zoetrope::lora {
 namespace {
@@ -32,7 +32,7 @@ PeftMetadata::PeftMetadata(const std::map<std::string, std::string>& metadata, c
     : where_(fmt::format("{}: metadata '{}'", where, kKey)) {
   const auto found = metadata.find(kKey);
   if (found == metadata.end()) return;
-  const auto document = io::JsonObject::parse(found->second, where_);
+  const auto document = JsonObject::parse(found->second, where_);
   const auto number = [&](const char* name) -> std::optional<double> {
     if (!document.has(std::string(kComponent) + name)) return std::nullopt;
     return document.get_between<double>(std::string(kComponent) + name, 1e-6, 1e6);
@@ -45,7 +45,7 @@ PeftMetadata::PeftMetadata(const std::map<std::string, std::string>& metadata, c
   const auto patterns = [&](const char* name, Pattern& pattern) {
     const std::string key = std::string(kComponent) + name;
     if (!document.has(key)) return;
-    const io::JsonObject checked = document.object(key);
+    const JsonObject checked = document.object(key);
     for (const auto& item : ordered.at(key).items()) {
       pattern.emplace_back(item.key(), checked.get_between<double>(item.key(), 1e-6, 1e6));
     }

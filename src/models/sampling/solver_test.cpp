@@ -12,7 +12,7 @@
 #include "zoetrope/error.h"
 
 #include "base/input_file.h"
-#include "io/json.h"
+#include "base/json.h"
 #include "io/tensor_file.h"
 #include "tensor/half.h"
 
@@ -27,9 +27,9 @@ SolverConfig config_of(SolverKind kind, double shift, int64_t steps) {
   return config;
 }
 
-std::vector<io::JsonObject> recorded_tables() {
+std::vector<JsonObject> recorded_tables() {
   const std::string where = ZOETROPE_GOLDEN_DIR "/schedulers/tables.json";
-  return io::JsonObject::parse(R"({"tables": )" + read_file(where) + "}", where).objects("tables");
+  return JsonObject::parse(R"({"tables": )" + read_file(where) + "}", where).objects("tables");
 }
 
 TEST(SolverTables, EqualTheRecordedOnes) {

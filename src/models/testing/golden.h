@@ -13,7 +13,7 @@
 #include "zoetrope/tensor.h"
 
 #include "base/error.h"
-#include "io/json.h"
+#include "base/json.h"
 #include "io/tensor_file.h"
 #include "tensor/half.h"
 
@@ -91,7 +91,7 @@ class GoldenCase {
  public:
   explicit GoldenCase(const std::string& name, const std::string& file = "tensors.safetensors")
       : root_(ZOETROPE_GOLDEN_DIR),
-        description_(io::load_json(root_ / name / "case.json")),
+        description_(JsonObject::load(root_ / name / "case.json").raw()),
         tensors_(io::TensorFile::open(root_ / name / file)) {}
 
   const std::filesystem::path& root() const { return root_; }

@@ -7,13 +7,13 @@
 #include <string>
 
 #include "base/error.h"
-#include "io/json.h"
+#include "base/json.h"
 
 namespace zoetrope::refusals {
 
 template <typename Config>
 Config parse(const nlohmann::json& document) {
-  return Config::from_json(io::JsonObject::parse(document.dump(), "folder/config.json"));
+  return Config::from_json(JsonObject::parse(document.dump(), "folder/config.json"));
 }
 
 // The message of the Error that parsing throws; empty when it throws none.

@@ -5,14 +5,12 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "io/checkpoint.h"
-#include "io/json.h"
 
 namespace zoetrope::wan {
 
 namespace {
-
-using io::JsonObject;
 
 // Limits that no plausible model reaches; they keep every product of sizes far inside int64.
 constexpr int64_t kMaxDim = int64_t{1} << 20;

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace zoetrope::io {
+namespace zoetrope {
 class JsonObject;
 }
 
@@ -58,7 +58,7 @@ struct TransformerConfig {
   int64_t block_count() const { return num_layers + static_cast<int64_t>(vace_layers.size()); }
 
   static TransformerConfig load(const std::filesystem::path& config_json);
-  static TransformerConfig from_json(const io::JsonObject& json);
+  static TransformerConfig from_json(const JsonObject& json);
 };
 
 // Throws Error for image keys of another width than the model's or without rows of an image. `where` opens the
@@ -89,7 +89,7 @@ struct VaeConfig {
   int64_t video_frames(int64_t latent_frames) const;
 
   static VaeConfig load(const std::filesystem::path& config_json);
-  static VaeConfig from_json(const io::JsonObject& json);
+  static VaeConfig from_json(const JsonObject& json);
 };
 
 // scheduler/scheduler_config.json
@@ -100,12 +100,10 @@ struct SchedulerConfigFile {
   double flow_shift = 1.0;  // "shift" of FlowMatchEuler
   int64_t solver_order = 2;
   std::string solver_type = "bh2";
-  bool predict_x0 = true;
-  bool lower_order_final = true;
   std::vector<int64_t> disable_corrector;
 
   static SchedulerConfigFile load(const std::filesystem::path& scheduler_config_json);
-  static SchedulerConfigFile from_json(const io::JsonObject& json);
+  static SchedulerConfigFile from_json(const JsonObject& json);
 };
 
 // model_index.json
@@ -123,7 +121,7 @@ struct PipelineConfig {
   bool has(const std::string& component) const { return components.count(component) != 0; }
 
   static PipelineConfig load(const std::filesystem::path& model_index_json);
-  static PipelineConfig from_json(const io::JsonObject& json);
+  static PipelineConfig from_json(const JsonObject& json);
 };
 
 }  // namespace zoetrope::wan

@@ -50,10 +50,10 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
 planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   // Both experts have the same sizes, and one works at a time.
   const TransformerConfig& config = configs.experts.front();
-  const planner::Workload held = workload(configs, size, {});
+  const planner::Workload memory = workload(configs, size, {});
   planner::Work work;
   work.layers = config.block_count();
-  work.tokens = held.attention.tokens;
+  work.tokens = memory.attention.tokens;
   work.heads = config.num_attention_heads;
   work.head_dim = config.attention_head_dim;
   work.width = config.inner_dim();
@@ -71,11 +71,11 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   // A prompt reads only its own rows of the embedding table.
   const encoders::TextEncoderConfig& text = configs.text_encoder;
   const int64_t table = text.vocab_size * text.d_model * size_of(configs.stored.text_encoder);
-  work.text_weights = held.text.weights.stored - planner::Bytes(table);
+  work.text_weights = memory.text.weights.stored - planner::Bytes(table);
   work.text_element_bytes = size_of(size.text_encoder);
   if (configs.mapped) work.text_read = work.text_weights;  // a layer at a time, each where it is needed
-  for (const planner::Workload::Expert& expert : held.experts) work.weights_read += expert.weights.stored;
-  work.weights_read += held.vae.weights.stored;
+  for (const planner::Workload::Expert& expert : memory.experts) work.weights_read += expert.weights.stored;
+  work.weights_read += memory.vae.weights.stored;
   add_decoding(work, configs.vae, size, configs.vae.latent_frames(size.frames));
   add_conditions(work, configs, size);
   return work;

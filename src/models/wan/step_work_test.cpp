@@ -69,7 +69,8 @@ TEST(StepWork, CountsTheKeysOfAnImage) {
   EXPECT_DOUBLE_EQ(forward(work(image, size)), text + channels);
 }
 
-// Eight blocks beside the forty, the control video's patches, the product before the first and those after each.
+// Eight blocks in addition to the forty, the control video's patches, the multiplication before the first and those
+// after each.
 TEST(StepWork, CountsTheControlStream) {
   ModelConfigs vace = model_14b();
   for (int64_t layer = 0; layer < 40; layer += 5) vace.experts[0].vace_layers.push_back(layer);

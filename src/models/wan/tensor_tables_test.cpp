@@ -27,7 +27,7 @@ void expect_totals(const io::TensorTable& table, int64_t tensors, int64_t parame
   for (const auto& spec : table) EXPECT_TRUE(names.insert(spec.name).second) << spec.name << " twice";
 }
 
-// Sizes of published files against wan.md section 1.1; counts of all published models stand below.
+// Sizes of published files against wan.md section 1.1; counts of all published models are below.
 
 TEST(TensorTables, TextToVideoA14BExpert) {
   // The published files have 57 154 077 760 bytes with headers: data 57 153 966 336.

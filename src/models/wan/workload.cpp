@@ -46,7 +46,7 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   planner::Workload::Expert expert;
   const io::TensorTable table = transformer_tensors(config);
   expert.weights = weights_of(table, configs.stored.transformer);
-  expert.weights.held = Bytes(transformer_weight_bytes(table, size.transformer));
+  expert.weights.resident = Bytes(transformer_weight_bytes(table, size.transformer));
   const int64_t widest = widest_packed(config, size.threads);
   expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);
   if (configs.merge_scratch > 0) {
@@ -74,8 +74,8 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
 
 // In the VAE's dtype. An upsampling convolution is stored as four of 2×2 taps, one for each pixel of a cell: sums of
 // weights, which bf16 cannot represent exactly.
-Bytes held_by_decoder(const VaeConfig& config, DType dtype) {
-  Bytes bytes(io::held_bytes(vae_decoder_tensors(config), dtype));
+Bytes decoder_resident_bytes(const VaeConfig& config, DType dtype) {
+  Bytes bytes(io::resident_bytes(vae_decoder_tensors(config), dtype));
   constexpr int64_t kCells = 4, kCellTaps = 4;
   for (const StageLayout& stage : decoder_layout(config).stages) {
     if (!stage.resample) continue;
@@ -124,7 +124,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   planner::Workload::Vae vae;
   const int64_t spatial = config.spatial_factor();
   vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  vae.weights.held = held_by_decoder(config, size.vae);
+  vae.weights.resident = decoder_resident_bytes(config, size.vae);
   vae.weights.in_flight = in_flight(vae_decoder_tensors(config));
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
@@ -149,7 +149,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   const VaeConfig& config = configs.vae;
   const io::TensorTable table = vae_encoder_tensors(config);
   conditions.weights = weights_of(vae_tensors(config), configs.stored.vae);
-  conditions.weights.held = Bytes(io::held_bytes(table, size.vae));
+  conditions.weights.resident = Bytes(io::resident_bytes(table, size.vae));
   conditions.weights.in_flight = in_flight(table);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
   // The encoder's tiles are counted in patches.
@@ -252,16 +252,16 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.keeps_transformer = size.keeps_transformer;
   w.keeps_vae = size.keeps_vae;
   if (size.keeps_vae && configs.takes_pictures)
-    w.kept_vae_encoder = Bytes(io::held_bytes(vae_encoder_tensors(configs.vae), size.vae));
+    w.kept_vae_encoder = Bytes(io::resident_bytes(vae_encoder_tensors(configs.vae), size.vae));
   w.program = Bytes(size.program_bytes);
   // Latents, their noise, UniPC's history of two steps, the velocity; the conditions next to the latents in the
   // model's input, and that input; the control video; the rows of the prompts.
   constexpr int64_t kLatents = 8;
   const int64_t condition = config.in_channels - configs.vae.z_dim;
-  const int64_t beside = condition > 0 ? condition + config.in_channels : 0;
+  const int64_t conditions = condition > 0 ? condition + config.in_channels : 0;
   const int64_t control = config.vace() ? config.vace_in_channels : 0;
   const int64_t copies = kLatents + (size.keeps_latents ? 1 : 0);
-  w.per_rank = Bytes(cells) * ((configs.vae.z_dim * copies + beside + control) * kFloat) +
+  w.per_rank = Bytes(cells) * ((configs.vae.z_dim * copies + conditions + control) * kFloat) +
                Bytes(size.prompts * size.text_rows) * configs.text_encoder.d_model * kFloat;
   w.inputs = Bytes(size.inputs_bytes);
   w.text = text_encoder_of(configs, size, layout.text_ranks, rank_threads);

@@ -36,8 +36,8 @@ TEST(Workload, CountsThePublishedParameters) {
   EXPECT_EQ(w.vae.weights.parameters, 126'892'531);
   EXPECT_NEAR(static_cast<double>(w.text.weights.parameters), 5.68e9, 0.01e9);
   // bf16 but for what stays float32: time embedder, modulation tables, the norm before cross-attention.
-  EXPECT_GT(w.experts[0].weights.held.count(), 2 * w.experts[0].weights.parameters);
-  EXPECT_LT(w.experts[0].weights.held.count(), 2 * w.experts[0].weights.parameters + 20'000'000);
+  EXPECT_GT(w.experts[0].weights.resident.count(), 2 * w.experts[0].weights.parameters);
+  EXPECT_LT(w.experts[0].weights.resident.count(), 2 * w.experts[0].weights.parameters + 20'000'000);
 }
 
 // TI2V-5B (wan.md section 8): a frame is of pixels, not of patches, and decoding does not know how long a clip is.
@@ -86,9 +86,9 @@ TEST(Workload, CoversWhatTheVaeHolds) {
     const planner::Workload planned = workload(model, size, {});
     const auto weights = std::make_shared<const VaeWeights>(model.vae, *formulas, VaeParts::kBoth, dtype);
     const auto expect_covered = [&](planner::Bytes plan, size_t workspace, Stream& stream) {
-      const auto held = static_cast<int64_t>(workspace + stream.scratch().reserved());
-      EXPECT_GE(plan.count(), held) << dtype_name(dtype);
-      EXPECT_LE(plan.count(), held + held / 3) << dtype_name(dtype);
+      const auto allocated = static_cast<int64_t>(workspace + stream.scratch().reserved());
+      EXPECT_GE(plan.count(), allocated) << dtype_name(dtype);
+      EXPECT_LE(plan.count(), allocated + allocated / 3) << dtype_name(dtype);
     };
     {
       VaeDecoder decoder(weights);
@@ -160,7 +160,7 @@ TEST(Workload, CountsWhatEveryClassHolds) {
   size.timesteps = 2;
   EXPECT_EQ((expert(text, size).workspace - expert(text).workspace).count(),
             4 * (256 + 2 * 5120 + 6 * 5120 + 40 * 6 * 5120 + 2 * 5120) + 2 * (2 * 5120 + 6 * 5120));
-  // Beside the latents: mask and image, and the model's input; the control video.
+  // In addition to the latents: mask and image, and the model's input; the control video.
   const auto per_rank = [](const ModelConfigs& model) { return workload(model, small_video(), {}).per_rank.count(); };
   EXPECT_EQ(per_rank(image) - per_rank(text), int64_t{4} * kTokens * 4 * (20 + 36));
   EXPECT_EQ(per_rank(vace) - per_rank(text), int64_t{4} * kTokens * 4 * 96);

@@ -46,8 +46,8 @@ TensorView Transformer::State::modulated(const char* span_name, const TensorView
   return out;
 }
 
-void Transformer::State::product(const char* span_name, const TensorView& x, const LinearWeights& layer,
-                                 kernels::PackedGemm call) const {
+void Transformer::State::multiply(const char* span_name, const TensorView& x, const LinearWeights& layer,
+                                  kernels::PackedGemm call) const {
   const double terms = static_cast<double>(x.extent(0)) * static_cast<double>(layer.weight.n * layer.weight.k);
   const trace::Span span(stream.lane(), span_name, 2 * terms);
   call.x = x;
@@ -62,7 +62,7 @@ void Transformer::State::add_to_stream(const char* span_name, const TensorView& 
   kernels::PackedGemm call;
   call.out = call.residual = x;
   call.gate = gate;
-  product(span_name, n, layer, call);
+  multiply(span_name, n, layer, call);
 }
 
 // The same for a chunk, each token with its own gate.
@@ -111,7 +111,7 @@ void Transformer::State::self_attention(const BlockCall& block) {
     const TensorView qkv = wide_part(0, chunk.rows(), 3 * d);
     kernels::PackedGemm call;
     call.out = qkv;
-    product("qkv", n, w.self_qkv, call);
+    multiply("qkv", n, w.self_qkv, call);
     const trace::Span span(stream.lane(), "norm, rope");
     write_slots(qkv.slice(1, 0, d), w.self_norm_q, chunk, true, slots.q);
     write_slots(qkv.slice(1, d, 2 * d), w.self_norm_k, chunk, true, slots.k);
@@ -139,7 +139,7 @@ void Transformer::State::cross_attention(const BlockCall& block, const Chunk& ch
   const TensorView raw = wide_part(0, m, d), q = wide_part(1, m, d), o = wide_part(2, m, d);
   kernels::PackedGemm call;
   call.out = raw;
-  product("cross: q", n, w.cross_q, call);
+  multiply("cross: q", n, w.cross_q, call);
   {
     const trace::Span span(stream.lane(), "cross: norm of q");
     const HeadSlot slot{{0, config.num_attention_heads}, heads(one_sample(q))};
@@ -178,7 +178,7 @@ void Transformer::State::feed_forward(const BlockCall& block, const Chunk& chunk
   call.activation = kernels::Activation::kGeluTanh;
   call.out = hidden;
   call.round_to_bf16 = dtype == DType::kBF16 && hidden.dtype() == DType::kF32;
-  product("ffn: in", n, w.ffn_in, call);
+  multiply("ffn: in", n, w.ffn_in, call);
   add_gated("ffn: out", hidden, w.ffn_out, block, chunk, kGate2);
 }
 

@@ -34,7 +34,7 @@ void Transformer::State::begin_control(IndexRange samples, const Probe& probe) {
     kernels::PackedGemm call;
     call.residual = rows(x, chunk);
     call.out = c;
-    product("control: in", n, weights->control.in, call);
+    multiply("control: in", n, weights->control.in, call);
   });
 }
 
@@ -59,7 +59,7 @@ void Transformer::State::add_hint(IndexRange samples, size_t index, const Probe&
     const LinearWeights& layer = weights->control.hints[index];
     kernels::PackedGemm call;
     call.out = hint;
-    product("control: hint", as_operand(stream, c, layer.weight, operand(chunk.rows(), c.extent(1))), layer, call);
+    multiply("control: hint", as_operand(stream, c, layer.weight, operand(chunk.rows(), c.extent(1))), layer, call);
     TensorView added = hint;
     if (scale != 1) {
       added = wide_part(0, chunk.rows(), c.extent(1));

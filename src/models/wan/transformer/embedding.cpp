@@ -19,7 +19,7 @@ void Transformer::State::embed_cells(const TensorView& latents, const LinearWeig
   kernels::PackedGemm call;
   call.out = out;
   const TensorView n = as_operand(stream, cells, layer.weight, operand(chunk.rows(), layer.weight.k));
-  product("patch embedding: product", n, layer, call);
+  multiply("patch embedding: product", n, layer, call);
 }
 
 void Transformer::State::embed_tokens(const TensorView& latents, const Probe& probe) {
@@ -97,7 +97,7 @@ void Transformer::State::project_out(const TensorView& velocity_tokens, const Pr
         modulated("head: norm", rows(buffers.x, chunk), chunk, buffers.head_rows, kHeadScale, kHeadShift);
     kernels::PackedGemm call;
     call.out = rows(velocity_tokens, chunk);
-    product("head", n, weights->proj_out, call);
+    multiply("head", n, weights->proj_out, call);
   });
   observe(probe, "proj_out", velocity_tokens);
 }

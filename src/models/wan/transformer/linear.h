@@ -11,7 +11,7 @@ namespace zoetrope::wan {
 // not meet in one set of a cache.
 inline constexpr int64_t kOperandPadding = 16;
 
-// x [M, K] F32 or BF16 as the operand of a product with `weight`: x itself, or converted into `into` [M, K].
+// x [M, K] F32 or BF16 as the operand of a multiplication with `weight`: x itself, or converted into `into` [M, K].
 TensorView as_operand(Stream& stream, const TensorView& x, const kernels::PackedMatrix& weight, const TensorView& into);
 
 // out [M, N] = act(x [M, K]·weightᵀ + bias); x is converted in scratch memory where it is not an operand. Nothing where

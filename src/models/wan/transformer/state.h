@@ -21,7 +21,7 @@
 namespace zoetrope::wan {
 
 // Rows of a block's modulation, in the order of scale_shift_table.
-enum ModulationRow : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2, kModulationRows };
+enum ModulationRow : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2 };
 enum HeadRow : int64_t { kHeadShift, kHeadScale, kHeadRows };
 
 // Consecutive tokens of one sample.
@@ -136,7 +136,7 @@ struct Transformer::State {
   // LN(x)·(1 + scale) + shift of a chunk, each token with its own; tables [V, rows, d].
   TensorView modulated(const char* span, const TensorView& x_rows, const Chunk& chunk, const TensorView& tables,
                        int64_t scale, int64_t shift) const;
-  void product(const char* span, const TensorView& x, const LinearWeights& layer, kernels::PackedGemm call) const;
+  void multiply(const char* span, const TensorView& x, const LinearWeights& layer, kernels::PackedGemm call) const;
   void add_to_stream(const char* span, const TensorView& n, const LinearWeights& layer, const TensorView& x,
                      const TensorView& gate) const;
   void add_gated(const char* span, const TensorView& n, const LinearWeights& layer, const BlockCall& block,

@@ -74,7 +74,7 @@ TEST(TextContext, RefusesRowsThatDoNotFit) {
   refused(positions, {1, 4, positions.config.text_dim}, {1, 17, image}, "34 rows");
 }
 
-// The image that all samples share is held once, and is to each what one of its own would be.
+// The image that all samples share is stored once, and has the effect of one per sample.
 TEST(TextContext, AnImageMayBeShared) {
   const Model model(DType::kBF16, kImageKeys);
   const Tensor text = text_of(model), one = testing::waves({1, 5, *model.config.image_dim}, 0.53f);
@@ -103,7 +103,7 @@ TEST(TextContext, ImagesWithPositionsMayComeOneByOne) {
   EXPECT_EQ(b->rows(1), 34);
 }
 
-// Without keys of its own an image's rows stand before the text's, and a mask counts them in.
+// Without keys of its own an image's rows come before the text's, and a mask counts them in.
 TEST(TextContext, WithoutKeysOfItsOwnAnImageLengthensTheText) {
   const Model keys(DType::kF32, kImageKeys);
   Model model = keys;

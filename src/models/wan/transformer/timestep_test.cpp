@@ -18,8 +18,8 @@ TEST(Timestep, MatchesTheReferenceAt999) {
     EXPECT_EQ(zero[128 + k], 0.0f);
   }
   // wan.md section 2.3 gives these from exact arithmetic. Rounded to float32, f is off by up to 2^-25 of its value,
-  // which 999 enlarges, and the angle, between 512 and 1024, by up to 2^-15; the last digit printed is small beside
-  // them.
+  // which 999 enlarges, and the angle, between 512 and 1024, by up to 2^-15; the last digit printed is small compared
+  // with them.
   constexpr float kAngle = 999.0f / (1 << 25) + 1.0f / (1 << 15) + 1e-6f;
   EXPECT_NEAR(last[0], 0.999650f, kAngle);
   EXPECT_NEAR(last[1], 0.963782f, kAngle);

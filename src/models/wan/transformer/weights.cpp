@@ -170,13 +170,13 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
 int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype) {
   int64_t bytes = 0;
   for (const io::TensorSpec& spec : table) {
-    const DType held = spec.dtype(dtype);
+    const DType stored = spec.dtype(dtype);
     if (spec.role == io::TensorRole::kMatrix || spec.role == io::TensorRole::kConvolution) {
-      const kernels::PackedMatrix packed{nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], held,
-                                         kernels::packed_layout(held)};
+      const kernels::PackedMatrix packed{nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], stored,
+                                         kernels::packed_layout(stored)};
       bytes += static_cast<int64_t>(kernels::packed_bytes(packed));
     } else {
-      bytes += spec.shape.size() * static_cast<int64_t>(dtype_size(held));
+      bytes += spec.shape.size() * static_cast<int64_t>(dtype_size(stored));
     }
   }
   return bytes;

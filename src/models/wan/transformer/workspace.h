@@ -34,14 +34,14 @@ struct TransformerSize {
   DType dtype = DType::kF32;  // W, the model's
 };
 
-// C rows of a chunk, O what a product reads: W or F32.
+// C rows of a chunk, O what a matrix multiplication reads: W or F32.
 struct TransformerBuffers {
   Tensor x;          // [B, S, d] W: the residual stream
   Tensor o;          // [G, S, d] W: self-attention's result; between blocks a hint of the control stream
   Tensor control;    // [G, S, d] W: VACE's second residual stream; else empty
   Tensor residual;   // [B, S, d] W: what the blocks added to x, where that is kept
   Tensor minus_one;  // [d] F32, with it
-  Tensor operand;    // C·(max(d, patch) + padding) O: what a product of the chunk reads
+  Tensor operand;    // C·(max(d, patch) + padding) O: what a matrix multiplication of the chunk reads
   Tensor wide;       // bytes: q, k, v of the chunk, or the feed-forward's hidden rows
 
   Tensor sinusoid;      // [V, freq_dim] F32

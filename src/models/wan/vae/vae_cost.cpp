@@ -89,9 +89,9 @@ class Count {
 constexpr int64_t kInWork = 3;  // frames of a residual block in addition to its histories
 
 // Memory of frames, stage by stage.
-class Held {
+class FrameMemory {
  public:
-  Held(DType dtype, FrameRows place) : dtype_(dtype), place_(place) {}
+  FrameMemory(DType dtype, FrameRows place) : dtype_(dtype), place_(place) {}
   size_t bytes() const { return bytes_; }
   const FrameRows& place() const { return place_; }
 
@@ -131,26 +131,26 @@ constexpr int64_t kHistory = 2;
 
 size_t decoder_bytes(const VaeConfig& config, const FrameRows& latent, DType dtype, bool split) {
   const CoderLayout layout = decoder_layout(config);
-  Held held(dtype, latent);
-  held.frames(kHistory + 2, layout.quant.in);
-  held.attention(layout.middle_attention.proj.in, split);
+  FrameMemory memory(dtype, latent);
+  memory.frames(kHistory + 2, layout.quant.in);
+  memory.attention(layout.middle_attention.proj.in, split);
   for (size_t index = 0; index < layout.stages.size(); ++index) {
     const StageLayout& stage = layout.stages[index];
     int64_t more = index == 0 ? kMiddleHistories : 0;
     if (!stage.resample || stage.resample->time) more += kHistory;  // of the upsampler, or of conv_out
-    held.residuals(stage, more);
-    if (stage.shortcut) held.frames(copied_pictures(*stage.shortcut), stage.shortcut->large);
-    if (stage.resample) held.enlarge();
+    memory.residuals(stage, more);
+    if (stage.shortcut) memory.frames(copied_pictures(*stage.shortcut), stage.shortcut->large);
+    if (stage.resample) memory.enlarge();
   }
-  held.plain(1, layout.out.out);
-  const FrameRows& place = held.place();
-  return held.bytes() + static_cast<size_t>(place.count() * place.width * layout.out.out) * sizeof(float);
+  memory.plain(1, layout.out.out);
+  const FrameRows& place = memory.place();
+  return memory.bytes() + static_cast<size_t>(place.count() * place.width * layout.out.out) * sizeof(float);
 }
 
 size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtype, bool split) {
   const CoderLayout layout = encoder_layout(config);
-  Held held(dtype, video);
-  held.frames(kHistory + 1, layout.in.in);
+  FrameMemory memory(dtype, video);
+  memory.frames(kHistory + 1, layout.in.in);
   int64_t arriving = 2;  // frames that the stage before needs of its result's size: plain and normed
   for (const StageLayout& stage : layout.stages) {
     const int64_t in = stage.resnets.front().conv1.in, out = stage.resnets.front().conv1.out;
@@ -162,18 +162,18 @@ size_t encoder_bytes(const VaeConfig& config, const FrameRows& video, DType dtyp
       more += std::max(kept, arriving - kInWork);
     } else {
       more += kept;
-      held.frames(arriving - 2, in);
+      memory.frames(arriving - 2, in);
     }
-    held.residuals(stage, more);
+    memory.residuals(stage, more);
     if (last) continue;
     // While two frames become one, five frames exist besides the histories: the pair, the one before, and the result.
     arriving = (stage.resample->time ? 5 : 2) + (stage.shortcut ? 1 : 0);
-    held.reduce();
+    memory.reduce();
   }
-  held.attention(layout.middle_attention.proj.in, split);
-  held.frames(1, layout.out.out);
-  held.plain(1, layout.out.out);
-  return held.bytes();
+  memory.attention(layout.middle_attention.proj.in, split);
+  memory.frames(1, layout.out.out);
+  memory.plain(1, layout.out.out);
+  return memory.bytes();
 }
 
 size_t workspace(const VaeConfig& config, int64_t height, int64_t width, DType dtype, VaeParts part, IndexRange rows,

@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "base/json.h"
 #include "io/checkpoint.h"
-#include "io/json.h"
 #include "io/tensor_file.h"
 #include "models/wan/vae/latents.h"
 #include "models/wan/vae/vae.h"
@@ -27,7 +27,7 @@ struct Floor {
 class VaeGolden : public testing::TestWithParam<const char*> {
  protected:
   VaeGolden()
-      : case_(io::JsonObject::load(kGolden / GetParam() / "case.json")),
+      : case_(JsonObject::load(kGolden / GetParam() / "case.json")),
         folder_(kGolden / case_.get<std::string>("checkpoint")),
         config_(VaeConfig::load(folder_ / "config.json")),
         source_(io::checkpoint_source(io::Checkpoint::open(folder_, "diffusion_pytorch_model"))),
@@ -40,7 +40,7 @@ class VaeGolden : public testing::TestWithParam<const char*> {
   std::shared_ptr<const VaeWeights> weights() const { return weights(source_); }
 
   Floor floor(const std::string& key) const {
-    const io::JsonObject noise = case_.object("noise").object("f32_vs_f64." + key);
+    const JsonObject noise = case_.object("noise").object("f32_vs_f64." + key);
     return {noise.get<double>("max_abs"), noise.get<double>("rel_l2"), noise.get<double>("ref_max_abs")};
   }
   // For tensors without one of their own: the largest of the case, the absolute one in proportion to the values.
@@ -100,7 +100,7 @@ class VaeGolden : public testing::TestWithParam<const char*> {
     }
   }
 
-  io::JsonObject case_;
+  JsonObject case_;
   std::filesystem::path folder_;
   VaeConfig config_;
   std::shared_ptr<const io::WeightSource> source_;

@@ -97,7 +97,7 @@ Tensor random_tensor(const Shape& shape, uint64_t seed) {
 }
 
 Difference difference(const TensorView& value, const TensorView& reference) {
-  ZT_CHECK(value.shape() == reference.shape(), "{} beside {}", value.shape().to_string(),
+  ZT_CHECK(value.shape() == reference.shape(), "{} compared with {}", value.shape().to_string(),
            reference.shape().to_string());
   Difference result;
   double error = 0, norm = 0;

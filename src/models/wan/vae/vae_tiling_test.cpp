@@ -276,7 +276,7 @@ int64_t allocated() {
   return static_cast<int64_t>(all.uordblks + all.hblkhd);
 }
 
-// What is held while a tile is worked on, beside what the decoder and the kernels have, is what the plan books.
+// The memory of a tile in work, in addition to that of the decoder and the kernels, is what the plan books.
 TEST_P(VaeTilingOf, HoldsWhatIsPlanned) {
   if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer's own malloc is not counted";
   constexpr int64_t kRest = 40'000;  // lists of frames, functions

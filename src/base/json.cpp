@@ -1,17 +1,16 @@
-#include "io/json.h"
+#include "base/json.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <type_traits>
 #include <utility>
 
 #include "base/error.h"
 #include "base/input_file.h"
 
-namespace zoetrope::io {
+namespace zoetrope {
 
 using nlohmann::json;
 
@@ -31,35 +30,70 @@ std::string reason(const json::exception& error) {
   return text;
 }
 
-// A callback of the parser that refuses deep nesting and duplicate keys before values are built.
-class Guard {
+// Builds the document from the parser's events, which the parser's own builder would do without the text of numbers and
+// without these refusals.
+class DocumentBuilder final : public nlohmann::json_sax<json> {
  public:
-  explicit Guard(const std::string& where) : where_(where) {}
+  DocumentBuilder(size_t bytes, const std::string& where, ReadDouble read_double)
+      : bytes_(bytes), where_(where), read_double_(read_double) {}
 
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    switch (event) {
-      case json::parse_event_t::object_start:
-      case json::parse_event_t::array_start:
-        if (depth >= kMaxJsonDepth) fail("{}: JSON nests deeper than {} levels", where_, kMaxJsonDepth);
-        if (event == json::parse_event_t::object_start) keys_.emplace_back();
-        break;
-      case json::parse_event_t::object_end:
-        keys_.pop_back();
-        break;
-      case json::parse_event_t::key: {
-        const auto& key = parsed.get_ref<const std::string&>();
-        if (!keys_.back().insert(key).second) fail("{}: key '{}' appears twice in one JSON object", where_, key);
-        break;
-      }
-      default:
-        break;
-    }
+  json document;
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return add(read_double_ != nullptr ? read_double_(text) : value);
+  }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }  // JSON text has none
+  bool start_object(size_t) override { return open(json::object()); }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(json::array()); }
+  bool end_array() override { return close(); }
+  bool key(string_t& value) override {
+    const auto [place, inserted] = open_.back()->get_ref<json::object_t&>().try_emplace(std::move(value));
+    if (!inserted) fail("{}: key '{}' appears twice in one JSON object", where_, place->first);
+    value_ = &place->second;
     return true;
+  }
+  bool parse_error(size_t position, const std::string&, const json::exception& error) override {
+    fail("{}: not valid JSON: {}{}", where_, reason(error),
+         position >= bytes_ ? "; the text ends too early and may be truncated" : "");
   }
 
  private:
+  bool add(json value) {
+    put(std::move(value));
+    return true;
+  }
+
+  json& put(json value) {
+    if (open_.empty()) return document = std::move(value);
+    json& parent = *open_.back();
+    if (parent.is_object()) return *value_ = std::move(value);
+    parent.push_back(std::move(value));
+    return parent.back();
+  }
+
+  // An open container stays where it is: nothing is added to its parent before it is closed.
+  bool open(json value) {
+    if (open_.size() >= size_t{kMaxJsonDepth}) fail("{}: JSON nests deeper than {} levels", where_, kMaxJsonDepth);
+    open_.push_back(&put(std::move(value)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  size_t bytes_;
   const std::string& where_;
-  std::vector<std::set<std::string>> keys_;  // of every object that is open
+  ReadDouble read_double_;
+  std::vector<json*> open_;
+  json* value_ = nullptr;  // of the key read last
 };
 
 template <typename T>
@@ -123,15 +157,11 @@ std::string shown(const json& value) {
 
 }  // namespace
 
-json parse_json(std::string_view text, const std::string& where) {
-  try {
-    return json::parse(text.begin(), text.end(), Guard(where));
-  } catch (const json::exception& error) {
-    fail("{}: not valid JSON: {}", where, reason(error));
-  }
+json parse_json(std::string_view text, const std::string& where, ReadDouble read_double) {
+  DocumentBuilder builder(text.size(), where, read_double);
+  json::sax_parse(text, &builder);
+  return std::move(builder.document);
 }
-
-json load_json(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
 
 std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values) {
   json document = JsonObject::load(path).raw();
@@ -143,13 +173,15 @@ std::string json_with(const std::filesystem::path& path, const std::map<std::str
 JsonObject::JsonObject(std::shared_ptr<const json> node, std::string where, std::string prefix)
     : node_(std::move(node)), where_(std::move(where)), prefix_(std::move(prefix)) {}
 
-JsonObject JsonObject::parse(std::string_view text, const std::string& where) {
-  auto document = std::make_shared<json>(parse_json(text, where));
+JsonObject JsonObject::parse(std::string_view text, const std::string& where, ReadDouble read_double) {
+  auto document = std::make_shared<json>(parse_json(text, where, read_double));
   if (!document->is_object()) fail("{}: holds {}, but a JSON object {{…}} is needed", where, shown(*document));
   return {std::move(document), where, ""};
 }
 
-JsonObject JsonObject::load(const std::filesystem::path& path) { return parse(read_file(path), path.string()); }
+JsonObject JsonObject::load(const std::filesystem::path& path, ReadDouble read_double) {
+  return parse(read_file(path), path.string(), read_double);
+}
 
 const json* JsonObject::value(const std::string& key) const {
   const auto found = node_->find(key);
@@ -158,6 +190,10 @@ const json* JsonObject::value(const std::string& key) const {
 
 std::string JsonObject::label(const std::string& key) const {
   return fmt::format("{}: key '{}{}'", where_, prefix_, key);
+}
+
+std::string JsonObject::path() const {
+  return prefix_.empty() ? where_ : fmt::format("{}: {}", where_, prefix_.substr(0, prefix_.size() - 1));
 }
 
 bool JsonObject::has(const std::string& key) const { return value(key) != nullptr; }
@@ -224,11 +260,17 @@ void JsonObject::require_switch(const std::string& key, bool supported) const {
   if (get<bool>(key, supported) != supported) fail("{}: {} must be {}", where_, key, supported);
 }
 
-JsonObject JsonObject::object(const std::string& key) const {
+std::optional<JsonObject> JsonObject::find_object(const std::string& key) const {
   const json* found = value(key);
-  if (found == nullptr) fail("{} is missing; it must be an object", label(key));
+  if (found == nullptr) return std::nullopt;
   if (!found->is_object()) fail("{} is {}, but must be an object", label(key), shown(*found));
-  return {std::shared_ptr<const json>(node_, found), where_, prefix_ + key + "."};
+  return JsonObject(std::shared_ptr<const json>(node_, found), where_, prefix_ + key + ".");
+}
+
+JsonObject JsonObject::object(const std::string& key) const {
+  std::optional<JsonObject> found = find_object(key);
+  if (!found) fail("{} is missing; it must be an object", label(key));
+  return *std::move(found);
 }
 
 std::vector<JsonObject> JsonObject::objects(const std::string& key) const {
@@ -266,4 +308,4 @@ ZT_JSON_RANGES(int64_t)
 ZT_JSON_RANGES(double)
 #undef ZT_JSON_RANGES
 
-}  // namespace zoetrope::io
+}  // namespace zoetrope

@@ -1,12 +1,9 @@
-#include "text/json_file.h"
+#include "text/json_number.h"
 
-#include <gmock/gmock.h>
-#include <unistd.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-
-#include "base/error.h"
+#include <utility>
 
 namespace zoetrope::text {
 namespace {
@@ -34,17 +31,6 @@ TEST(JsonNumbers, AreReadAsTheReferenceReadsThem) {
   for (const auto& [token, value] : cases) EXPECT_EQ(reference_double(token), value) << token;
   EXPECT_TRUE(std::signbit(reference_double("-0.0")));
   EXPECT_TRUE(std::isinf(reference_double("1e309")));
-}
-
-TEST(JsonFile, GivesTheSameDocumentAsThePlainParser) {
-  const auto file = std::filesystem::path(testing::TempDir()) / fmt::format("zoetrope_json_{}.json", getpid());
-  const std::string text =
-      R"({"a": [1, -2, 2.5, [], {}, [[null]]], "b": {"c": true, "d": {"e": "é\n"}, "f": false}, "a2": [{"x": []}, 3]})";
-  std::ofstream(file) << text;
-  const nlohmann::json document = read_json_file(file);
-  std::filesystem::remove(file);
-  EXPECT_EQ(document, nlohmann::json::parse(text));
-  EXPECT_THROW(read_json_file(file), Error);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Keeps emulated devices at a constant speed ("pace"). A fixed share of a core is not enough: on a machine that is
+// Keeps emulated devices at a constant speed. A fixed share of a core is not enough: on a machine that is
 // shared with others the speed of a core changes by half within a second. This program measures the speed of the core
 // that it is bound to twenty times per second, and adjusts the share of the control groups of the devices on it.
 //
-//     pace_keeper measure DTYPE SECONDS               prints the speed of this core, in FLOP/s
-//     pace_keeper keep DTYPE FLOPS MOST GROUP…        until standard input ends; for each line there prints, since the
+//     speed_keeper measure DTYPE SECONDS               prints the speed of this core, in FLOP/s
+//     speed_keeper keep DTYPE FLOPS MOST GROUP…        until standard input ends; for each line there prints, since the
 //                                                     last one: measurements, measurements that the host disturbed
 //
 // FLOPS: of a device. MOST: the largest share of the core for a device. GROUP: folder of a device's control group.
@@ -40,7 +40,7 @@ namespace {
 
 constexpr int kTickMilliseconds = 50;
 constexpr double kLook = 0.5e-3;  // seconds of multiply-adds per tick: 1 % of the core, 2 % with AMX
-// The pace is the median of this many measurements. While the host takes the core away CPU time hardly advances, and a
+// The speed is the median of this many measurements. While the host takes the core away CPU time hardly advances, and a
 // measurement can give any result: with a mean a device once got a thousandth of its core.
 constexpr size_t kLooks = 5;
 // Of the core. Stolen time comes in pieces of milliseconds, in which a device stops and others wait for it: more than
@@ -59,12 +59,12 @@ double number(const char* text, const char* what) {
   char* end = nullptr;
   const double value = std::strtod(text, &end);
   if (end == text || *end != 0 || !(value > 0) || !std::isfinite(value))
-    fail("pace_keeper: {} '{}' must be a number above 0", what, text);
+    fail("speed_keeper: {} '{}' must be a number above 0", what, text);
   return value;
 }
 
 Isa isa_of(const std::string& dtype) {
-  if (dtype != "bf16" && dtype != "float32") fail("pace_keeper: dtype '{}' must be bf16 or float32", dtype);
+  if (dtype != "bf16" && dtype != "float32") fail("speed_keeper: dtype '{}' must be bf16 or float32", dtype);
   kernels::FlashProblem problem;
   problem.query_tokens = problem.key_tokens = problem.heads = 1;
   problem.head_dim = 128;
@@ -102,7 +102,7 @@ class Device {
   static void write(const std::filesystem::path& file, const std::string& text) {
     std::ofstream out(file);
     out << text << std::flush;
-    if (!out) fail("pace_keeper: '{}' cannot be written to {}", text, file.string());
+    if (!out) fail("speed_keeper: '{}' cannot be written to {}", text, file.string());
   }
 
   std::filesystem::path folder_;
@@ -231,7 +231,7 @@ void run(const std::vector<std::string>& words) {
                   {words.begin() + 4, words.end()});
     keep(keeper);
   } else {
-    fail("pace_keeper: usage: pace_keeper measure DTYPE SECONDS | pace_keeper keep DTYPE FLOPS MOST GROUP...");
+    fail("speed_keeper: usage: speed_keeper measure DTYPE SECONDS | speed_keeper keep DTYPE FLOPS MOST GROUP...");
   }
 }
 

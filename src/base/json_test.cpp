@@ -1,4 +1,4 @@
-#include "io/json.h"
+#include "base/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/input_file.h"
-#include "io/test_files.h"
+#include "base/test_folder.h"
 
-namespace zoetrope::io {
+namespace zoetrope {
 namespace {
 
 using testing::AllOf;
@@ -32,6 +32,9 @@ TEST(Json, ReadsEveryType) {
   using Nullable = std::vector<std::optional<std::string>>;
   EXPECT_EQ(object.get<Nullable>("absent"), (Nullable{std::nullopt, std::nullopt}));
   EXPECT_EQ(object.object("inner").get<int64_t>("k"), 7);
+  EXPECT_EQ(object.object("inner").path(), "c.json: inner");
+  EXPECT_EQ(object.path(), "c.json");
+  EXPECT_FALSE(object.find_object("nothing").has_value());
   EXPECT_EQ(object.objects("many").at(1).get<int64_t>("a"), 2);
   EXPECT_FALSE(object.has("null"));
   EXPECT_EQ(object.get<int64_t>("null", 5), 5);
@@ -58,12 +61,21 @@ TEST(Json, GetterErrorsNameFileAndKey) {
 
 TEST(Json, BrokenTextIsRefused) {
   EXPECT_THAT(error_of([] { parse("{\n \"a\": 1,\n}"); }), AllOf(HasSubstr("c.json"), HasSubstr("line 3, column 1")));
-  EXPECT_THAT(error_of([] { parse(""); }), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_of([] { parse(""); }), AllOf(HasSubstr("not valid JSON"), HasSubstr("may be truncated")));
+  EXPECT_THAT(error_of([] { parse("{\"a\": [1"); }), HasSubstr("may be truncated"));
   EXPECT_THAT(error_of([] { parse("[1]"); }), HasSubstr("JSON object"));
   EXPECT_THAT(error_of([] { parse("{\"a\": \"\xff\"}"); }), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of([] { parse("{\"a\": 1e999}"); }), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of([] { parse(R"({"a": {"k": 1, "l": {"k": 2}, "k": 3}})"); }), HasSubstr("'k' appears twice"));
   EXPECT_EQ(parse(R"({"k": {"k": {"k": 1}}, "l": {"k": 2}})").object("l").get<int64_t>("k"), 2);
+}
+
+TEST(Json, BuildsTheDocumentOfThePlainParser) {
+  const std::string text =
+      R"({"a": [1, -2, 2.5, [], {}, [[null]]], "b": {"c": true, "d": {"e": "é\n"}, "f": false}, "a2": [{"x": []}, 3]})";
+  EXPECT_EQ(parse_json(text, "c.json"), nlohmann::json::parse(text));
+  const auto length = [](std::string_view number) { return static_cast<double>(number.size()); };
+  EXPECT_EQ(parse_json("[0.1, 1e-10, 7]", "c.json", length).dump(), "[3.0,5.0,7]");
 }
 
 TEST(Json, DepthIsLimited) {
@@ -84,12 +96,13 @@ TEST(Json, ShowsTheEndOfWhatItCouldNotRead) {
 
 TEST(Json, FilesThatCannotBeRead) {
   const TestFolder folder;
-  EXPECT_THAT(error_of([&] { load_json(folder / "none.json"); }), AllOf(HasSubstr("none.json"), HasSubstr("no such")));
-  EXPECT_THAT(error_of([&] { load_json(folder.path()); }), HasSubstr("regular file"));
+  EXPECT_THAT(error_of([&] { JsonObject::load(folder / "none.json"); }),
+              AllOf(HasSubstr("none.json"), HasSubstr("no such")));
+  EXPECT_THAT(error_of([&] { JsonObject::load(folder.path()); }), HasSubstr("regular file"));
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(error_of([&] { load_json(folder / "pipe"); }), HasSubstr("regular file"));
+  EXPECT_THAT(error_of([&] { JsonObject::load(folder / "pipe"); }), HasSubstr("regular file"));
   EXPECT_THAT(error_of([&] { read_file(folder.write("long", "12345"), 4); }), HasSubstr("5 bytes"));
 }
 
 }  // namespace
-}  // namespace zoetrope::io
+}  // namespace zoetrope

@@ -1,5 +1,5 @@
-// JSON files (configs, indices, headers) read with errors that name file, key, line and column. Reading only.
-// For YAML see base/yaml.h.
+// JSON files (configs, indices, headers, tokenizers) read with errors that name file, key, line and column. Reading
+// only. For YAML see base/yaml.h.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,18 @@
 #include <string_view>
 #include <vector>
 
-namespace zoetrope::io {
+namespace zoetrope {
 
 // Deeper nesting than any published file has (tokenizer.json: 6), and far from what could exhaust a stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// The whole document. Broken syntax, a duplicate key, and nesting beyond kMaxJsonDepth are refused. Include
-// <nlohmann/json.hpp> to use the result; JsonObject below does not need it.
-nlohmann::json load_json(const std::filesystem::path& path);
-nlohmann::json parse_json(std::string_view text, const std::string& where);  // `where` opens every error
+// The double that a number with a fraction or an exponent stands for, given its text.
+using ReadDouble = double (*)(std::string_view);
+
+// The whole document. Broken syntax, a duplicate key, and nesting beyond kMaxJsonDepth are refused. `where` opens every
+// error. Doubles are the nearest ones, or what `read_double` makes of their text. Include <nlohmann/json.hpp> to use
+// the result; JsonObject below does not need it.
+nlohmann::json parse_json(std::string_view text, const std::string& where, ReadDouble read_double = nullptr);
 
 // The text of a JSON file with these keys of its top level set to other values, each given as JSON text.
 std::string json_with(const std::filesystem::path& path, const std::map<std::string, std::string>& values);
@@ -34,12 +37,13 @@ std::string json_with(const std::filesystem::path& path, const std::map<std::str
 // written as an integer. A key that holds null counts as absent, as the published configs mean it.
 class JsonObject {
  public:
-  static JsonObject load(const std::filesystem::path& path);
-  static JsonObject parse(std::string_view text, const std::string& where);
+  static JsonObject load(const std::filesystem::path& path, ReadDouble read_double = nullptr);
+  static JsonObject parse(std::string_view text, const std::string& where, ReadDouble read_double = nullptr);
 
   bool has(const std::string& key) const;  // present and not null
   std::vector<std::string> keys() const;   // sorted; null ones too
   const std::string& where() const { return where_; }
+  std::string path() const;  // the file and the keys down to this object: "tokenizer.json: model"
 
   template <typename T>
   T get(const std::string& key) const;  // absent: Error
@@ -61,8 +65,9 @@ class JsonObject {
   // Refuses a switch with another value than the one supported, which an absent switch has.
   void require_switch(const std::string& key, bool supported) const;
 
-  JsonObject object(const std::string& key) const;                // {"key": {…}}
-  std::vector<JsonObject> objects(const std::string& key) const;  // {"key": [{…}, {…}]}
+  JsonObject object(const std::string& key) const;                      // {"key": {…}}; absent: Error
+  std::optional<JsonObject> find_object(const std::string& key) const;  // absent: nothing
+  std::vector<JsonObject> objects(const std::string& key) const;        // {"key": [{…}, {…}]}
 
   const nlohmann::json& raw() const { return *node_; }
 
@@ -80,4 +85,4 @@ class JsonObject {
   std::string prefix_;                          // parents of this object's keys, "a.b."
 };
 
-}  // namespace zoetrope::io
+}  // namespace zoetrope
