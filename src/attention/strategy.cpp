@@ -24,9 +24,6 @@ struct Name {
   const char* kernel;
 };
 
-constexpr const char* kBlockQ = "block_q";
-constexpr const char* kBlockKv = "block_kv";
-
 constexpr auto kForward = Direction::kForward;
 constexpr auto kOnline = Softmax::kOnline;
 constexpr auto kFixedMax = Softmax::kFixedMax;
@@ -53,22 +50,6 @@ const Name& find_name(const std::string& name) {
   const std::string nearest = nearest_name(name, strategy_names());
   fail("attention={} is not known{} There are: {}", name,
        nearest.empty() ? "." : fmt::format("; did you mean '{}'?", nearest), fmt::join(strategy_names(), ", "));
-}
-
-// `names` of the values, and "auto" where that is legal: unset.
-template <typename Value, size_t N>
-std::optional<Value> parse_word(const char* key, const std::string& text, const Value (&values)[N],
-                                const char* (*name_of)(Value), const char* open_word = nullptr) {
-  std::vector<const char*> legal;
-  for (const Value value : values) {
-    if (text == name_of(value)) return value;
-    legal.push_back(name_of(value));
-  }
-  if (open_word != nullptr) {
-    if (text == open_word) return std::nullopt;
-    legal.push_back(open_word);
-  }
-  fail("{}={} is not known; legal values: {}", key, text, fmt::join(legal, ", "));
 }
 
 [[noreturn]] void contradiction(const Name& name, const char* key, const std::string& implied,
@@ -101,12 +82,10 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
   if (one || name.topology == Topology::kRing) request.ulysses = 1;
   else if (options.ulysses_shards) request.ulysses = static_cast<int>(*options.ulysses_shards);
   if (one || name.topology == Topology::kUlysses) request.ring = 1;
-  if (!options.ring_direction.empty())
-    request.direction =
-        parse_word("ring_direction", options.ring_direction, parallel::kDirections, parallel::direction_name);
+  request.direction = options.ring_direction;
   if (name.direction) {
     if (request.direction && *request.direction != *name.direction)
-      contradiction(name, "ring_direction", direction_name(*name.direction), options.ring_direction);
+      contradiction(name, "ring_direction", direction_name(*name.direction), direction_name(*request.direction));
     request.direction = name.direction;
   } else if (!request.direction && name.topology != Topology::kAny) {
     request.direction = Direction::kForward;
@@ -120,37 +99,26 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
 
 // Left open with a name, it is what holds without a planner.
 std::optional<Softmax> softmax_of(const Name& name, const StrategyOptions& options) {
-  std::optional<Softmax> given;
-  if (!options.softmax.empty())
-    given = parse_word("softmax", options.softmax, parallel::kSoftmaxes, parallel::softmax_name, "auto");
+  const std::optional<Softmax>& given = options.softmax;
   if (name.softmax && given && *given != *name.softmax)
-    contradiction(name, "softmax", softmax_name(*name.softmax), options.softmax);
+    contradiction(name, "softmax", softmax_name(*name.softmax), softmax_name(*given));
   if (name.softmax) return name.softmax;
   return given || name.topology == Topology::kAny ? given : kOnline;
 }
 
 void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
-  std::optional<int64_t> compute;
-  try {
-    for (const auto& [name, size] : parse_sizes(options.flash_block_sizes, block_size_names()))
-      (name == kBlockQ ? strategy.block_q : name == kBlockKv ? strategy.block_kv : compute.emplace()) = size;
-  } catch (const Error& error) {
-    fail("flash_block_sizes={}: {}", options.flash_block_sizes, error.what());
-  }
-  if (compute && *compute != strategy.block_kv) {
+  const BlockSizes& sizes = options.flash_block_sizes;
+  strategy.block_q = sizes.block_q;
+  strategy.block_kv = sizes.block_kv;
+  if (sizes.block_kv_compute != 0 && sizes.block_kv_compute != sizes.block_kv) {
     fail(
-        "flash_block_sizes={}: block_kv_compute={} is not possible; on CPUs keys are computed by panels of registers "
+        "flash_block_sizes: block_kv_compute={} is not possible; on CPUs keys are computed by panels of registers "
         "inside block_kv, which have one size: leave it out, or give it the value of block_kv",
-        options.flash_block_sizes, *compute);
+        sizes.block_kv_compute);
   }
 }
 
 }  // namespace
-
-const std::vector<std::string>& block_size_names() {
-  static const std::vector<std::string> names{kBlockQ, kBlockKv, "block_kv_compute"};
-  return names;
-}
 
 std::vector<std::string> strategy_names() {
   std::vector<std::string> names;

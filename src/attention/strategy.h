@@ -9,9 +9,6 @@
 
 namespace zoetrope::attention {
 
-// The fields of flash_block_sizes.
-const std::vector<std::string>& block_size_names();
-
 // The fields that a name and the other keys set, for any number of ranks; the rest is unset. Throws Error.
 Strategy requested_strategy(const StrategyOptions& options);
 

@@ -83,29 +83,22 @@ TEST(Keys, ContradictionsOfANameAreRefused) {
   EXPECT_THAT(refusal(named("ulysses", 2)), HasSubstr("means ulysses_shards=4"));
   EXPECT_THAT(refusal(named("flash"), 4), HasSubstr("runs on one rank, but the context degree is 4"));
   StrategyOptions options = named("ring");
-  options.ring_direction = "two_way";
+  options.ring_direction = Direction::kTwoWay;
   EXPECT_THAT(refusal(options), HasSubstr("means ring_direction=forward, but ring_direction=two_way is given"));
-  options.ring_direction = "forward";
+  options.ring_direction = Direction::kForward;
   EXPECT_EQ(refusal(options), "no error");
   options = named("ulysses_ring_custom_bidir", 2);
-  options.ring_direction = "forward";
+  options.ring_direction = Direction::kForward;
   EXPECT_THAT(refusal(options), HasSubstr("means ring_direction=open"));
   options = named("ring");
-  options.softmax = "fixed_max";
+  options.softmax = Softmax::kFixedMax;
   EXPECT_THAT(refusal(options), HasSubstr("means softmax=online, but softmax=fixed_max is given"));
-  options.softmax = "auto";
+  options.softmax.reset();
   EXPECT_EQ(refusal(options), "no error");
 }
 
-TEST(Keys, UnknownWordsListTheLegalOnes) {
+TEST(Keys, HeadChunksHaveARange) {
   StrategyOptions options;
-  options.ring_direction = "backward";
-  EXPECT_THAT(refusal(options),
-              HasSubstr("ring_direction=backward is not known; legal values: forward, two_way, open"));
-  options = {};
-  options.softmax = "exact";
-  EXPECT_THAT(refusal(options), HasSubstr("softmax=exact is not known; legal values: online, fixed_max, auto"));
-  options = {};
   options.ulysses_attention_chunks = 0;
   EXPECT_THAT(refusal(options), HasSubstr("ulysses_attention_chunks=0 must be from 1"));
   options.ulysses_attention_chunks = int64_t{1} << 40;
@@ -115,9 +108,9 @@ TEST(Keys, UnknownWordsListTheLegalOnes) {
 TEST(Keys, WithoutANameTheyAreFree) {
   StrategyOptions options;
   options.ulysses_shards = 2;
-  options.ring_direction = "two_way";
+  options.ring_direction = Direction::kTwoWay;
   options.ulysses_attention_chunks = 3;
-  options.softmax = "fixed_max";
+  options.softmax = Softmax::kFixedMax;
   options.use_k_smoothing = false;
   options.deterministic = true;
   const Strategy strategy = parse_strategy(options, 4, 12);
@@ -131,27 +124,18 @@ TEST(Keys, WithoutANameTheyAreFree) {
   EXPECT_FALSE(strategy.tile_search);
 }
 
-TEST(Keys, BlockSizesAreNamed) {
-  const auto sizes = [](const char* text) {
-    StrategyOptions options;
-    options.flash_block_sizes = text;
-    const Strategy strategy = parse_strategy(options, 1, 12);
-    return std::pair{strategy.block_q, strategy.block_kv};
-  };
-  EXPECT_EQ(sizes(""), (std::pair<int64_t, int64_t>{0, 0}));
-  EXPECT_EQ(sizes("block_q:256,block_kv:128"), (std::pair<int64_t, int64_t>{256, 128}));
-  EXPECT_EQ(sizes("{block_kv: 512, block_kv_compute: 512}"), (std::pair<int64_t, int64_t>{0, 512}));
+TEST(Keys, BlockSizesAreNumbers) {
   StrategyOptions options;
-  options.flash_block_sizes = "block_k:3";
-  EXPECT_THAT(refusal(options),
-              HasSubstr("flash_block_sizes=block_k:3: 'block_k' is unknown; one of: block_q, block_kv, "
-                        "block_kv_compute"));
-  options.flash_block_sizes = "block_q:-1";
-  EXPECT_THAT(refusal(options), HasSubstr("block_q: -1 is too small; 1 is the least"));
-  for (const char* text : {"block_kv:256,block_kv_compute:128", "block_kv_compute:128"}) {
-    options.flash_block_sizes = text;
-    EXPECT_THAT(refusal(options), HasSubstr("block_kv_compute=128 is not possible"));
+  options.flash_block_sizes = {.block_kv = 512, .block_kv_compute = 512};
+  const Strategy strategy = parse_strategy(options, 1, 12);
+  EXPECT_EQ(strategy.block_q, 0);
+  EXPECT_EQ(strategy.block_kv, 512);
+  for (const int64_t keys : {256, 0}) {
+    options.flash_block_sizes = {.block_kv = keys, .block_kv_compute = 128};
+    EXPECT_THAT(refusal(options), HasSubstr("flash_block_sizes: block_kv_compute=128 is not possible"));
   }
+  options.flash_block_sizes = {.block_q = -1};
+  EXPECT_THAT(refusal(options), HasSubstr("flash_block_sizes: block_q=-1"));
 }
 
 TEST(Keys, WhatExcludesEachOtherIsRefused) {
@@ -175,13 +159,23 @@ TEST(Keys, AreDescribedOnce) {
         "softmax=online", "flash_block_sizes={block_q: 64}", "use_base2_exp=true", "use_k_smoothing=false",
         "enable_tile_search=true", "deterministic=false"})
     set.set_argument(argument);
-  EXPECT_EQ(options.flash_block_sizes, "block_q:64");
+  EXPECT_EQ(options.softmax, Softmax::kOnline);
   const Strategy strategy = parse_strategy(options, 4, 12);
   EXPECT_EQ(strategy.layout.ulysses, 2);
   EXPECT_EQ(strategy.layout.head_chunks, 3);
   EXPECT_EQ(strategy.block_q, 64);
   EXPECT_TRUE(strategy.tile_search);
-  EXPECT_THAT(error_of([&] { set.set_argument("softmax=exact"); }), HasSubstr("online, fixed_max, auto"));
+  set.set_argument("flash_block_sizes={block_kv: 512}");
+  EXPECT_EQ(parse_strategy(options, 4, 12).block_q, 0);  // the whole key is set again
+  set.set_argument("softmax=auto");
+  EXPECT_FALSE(options.softmax);
+  EXPECT_THAT(error_of([&] { set.set_argument("softmax=exact"); }),
+              HasSubstr("'exact' is unknown; one of: online, fixed_max, auto"));
+  EXPECT_THAT(error_of([&] { set.set_argument("ring_direction=backward"); }),
+              HasSubstr("'backward' is unknown; one of: forward, two_way, open"));
+  EXPECT_THAT(
+      error_of([&] { set.set_argument("flash_block_sizes=block_k:3"); }),
+      HasSubstr("flash_block_sizes=block_k:3: 'block_k' is unknown; one of: block_q, block_kv, block_kv_compute"));
   EXPECT_THAT(error_of([&] { set.set_argument("ulysses_attention_chunks=0"); }), HasSubstr("1 to 4096"));
 }
 
@@ -205,11 +199,11 @@ TEST(Requests, HoldWhatANameOrAKeySays) {
   EXPECT_EQ(open(named("dot_product")), "");
   StrategyOptions options;
   options.ulysses_shards = 2;
-  options.ring_direction = "open";
+  options.ring_direction = Direction::kOpen;
   options.ulysses_attention_chunks = 3;
   EXPECT_EQ(open(options), "Rs");
   EXPECT_EQ(requested_strategy(options).layout.direction, Direction::kOpen);
-  options.softmax = "fixed_max";
+  options.softmax = Softmax::kFixedMax;
   EXPECT_EQ(open(options), "R");
 }
 

@@ -79,6 +79,11 @@ ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
   return layout;
 }
 
+int changed_settings(const ContextLayout& layout) {
+  const ContextLayout defaults;
+  return (layout.direction != defaults.direction ? 1 : 0) + (layout.head_chunks != defaults.head_chunks ? 1 : 0);
+}
+
 std::string text(const ContextLayout& layout, Softmax softmax) {
   const ContextLayout defaults;
   std::string text = fmt::format("Ulysses {} x ring {}", layout.ulysses, layout.ring);

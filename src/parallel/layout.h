@@ -50,6 +50,9 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads);
 // as check() does.
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads);
 
+// How many settings are not the default, the degrees aside.
+int changed_settings(const ContextLayout& layout);
+
 // As people read it: "Ulysses 2 x ring 2", and after these what is not the default: the ring's direction, the softmax,
 // the head chunks.
 std::string text(const ContextLayout& layout, Softmax softmax);

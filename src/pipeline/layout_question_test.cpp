@@ -93,9 +93,9 @@ TEST_F(LayoutQuestion, WhatKeysSayIsFixedAndTheRestIsOpen) {
   options.data_parallelism = 2;
   options.vae_parallel = 3;
   options.strategy.ulysses_shards = 2;
-  options.strategy.ring_direction = "open";
-  options.strategy.softmax = "fixed_max";
-  options.strategy.flash_block_sizes = "block_q:64";
+  options.strategy.ring_direction = Direction::kOpen;
+  options.strategy.softmax = Softmax::kFixedMax;
+  options.strategy.flash_block_sizes.block_q = 64;
   q = question(8);
   fix_kernels_of_this_cpu(q);
   EXPECT_EQ(q.request.data, 2);

@@ -10,8 +10,10 @@ import re
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import harness  # noqa: E402
 from harness import MPI_ENV, files_in, generate, refused, run, run_script  # noqa: E402
+from program_keys import words_of  # noqa: E402
 
 PROGRAM = MODEL = None
 TESTS = {}
@@ -80,7 +82,8 @@ def every_candidate_is_in_the_json(cwd):
         if c["verdict"] == "illegal":
             continue
         splits.add((c["data"], c["ulysses"], c["ring"]))
-        assert c["direction"] in ("forward", "two_way", "open") and c["softmax"] in ("online", "fixed_max"), c
+        assert c["direction"] in words_of(PROGRAM, "generate", "ring_direction"), c
+        assert c["softmax"] in words_of(PROGRAM, "generate", "softmax"), c
         assert c["head_chunks"] >= 1 and c["block_q"] in (4096, 8448, 9472) and 1 <= c["vae_ranks"] <= 8, c
         assert abs(sum(c["breakdown"].values()) - c["seconds_per_step"]) < 1e-6 * c["seconds_per_step"], c
         parts = [c[f"seconds_{name}"] for name in ("load", "text_encoder", "denoise", "vae")]
@@ -376,7 +379,7 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
     refused(cwd, words("ranks=8", "attention=flash"), "8 ranks")
     refused(cwd, words("ranks=8", "attention=ring", "softmax=fixed_max"), "attention=ring means softmax=online")
     refused(cwd, words("ranks=8", "attention=ring", "ulysses_shards=2"), "attention=ring", "ulysses_shards")
-    refused(cwd, words("ranks=8", "ring_direction=back"), "ring_direction=back", "forward, two_way, open")
+    refused(cwd, words("ranks=8", "ring_direction=back"), "ring_direction=back", ", ".join(words_of(PROGRAM, "generate", "ring_direction")))
     refused(cwd, words("ranks=8", "ulysses_attention_chunks=0"), "ulysses_attention_chunks=0")
     refused(cwd, words("ranks=8", "fsdp_parallelism=2"), "fsdp")
 
