@@ -90,8 +90,9 @@ struct StrategyOptions {
   bool deterministic = false;
 };
 
-// A name sets its fields; the result does not depend on the machine. Throws Error for an unknown name (with the
-// nearest), an illegal value (with the legal ones), and a key that contradicts the name.
+// A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name
+// (with the nearest), an illegal value (with the legal ones), and a key that denies what the name is about: its
+// topology (ulysses_ring*: U > 1 and R > 1), _fixed_m its softmax, _bidir a ring both ways round.
 ZOETROPE_API Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 ZOETROPE_API std::vector<std::string> strategy_names();
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 
 #include "base/error.h"
@@ -13,34 +14,34 @@
 namespace zoetrope::attention {
 namespace {
 
-enum class Topology : uint8_t { kAny, kOneRank, kRing, kUlysses, kBoth };
+constexpr const char* kFlash = "flash";
 
-// The published names, by field. Keys or defaults decide the fields that a name leaves open.
+enum class Topology : uint8_t { kAny, kOneRank, kRing, kUlysses, kTwoDimensional };
+enum class Variant : uint8_t { kPlain, kFixedMax, kBothWays };
+
+// The published names. What one is about, its topology and its variant, no key can deny; the rest are defaults.
 struct Name {
   const char* name;
   Topology topology;
-  std::optional<Direction> direction;  // unset: no ring, any direction will do
-  std::optional<Softmax> softmax;      // unset: open
-  const char* kernel;
+  Variant variant = Variant::kPlain;
 };
 
-constexpr auto kForward = Direction::kForward;
-constexpr auto kOnline = Softmax::kOnline;
-constexpr auto kFixedMax = Softmax::kFixedMax;
 constexpr Name kNames[] = {
-    {"auto", Topology::kAny, {}, {}, ""},
-    {"dot_product", Topology::kOneRank, {}, {}, "scalar"},
-    {"flash", Topology::kOneRank, {}, kOnline, ""},
-    {"ring", Topology::kRing, kForward, kOnline, ""},
-    {"tokamax_ring", Topology::kRing, kForward, kOnline, ""},
-    {"tokamax_ring_custom", Topology::kRing, kForward, kOnline, ""},
-    {"ulysses", Topology::kUlysses, {}, kOnline, ""},
-    {"ulysses_custom", Topology::kUlysses, {}, kOnline, ""},
-    {"ulysses_custom_fixed_m", Topology::kUlysses, {}, kFixedMax, ""},
-    {"ulysses_ring", Topology::kBoth, kForward, kOnline, ""},
-    {"ulysses_ring_custom", Topology::kBoth, kForward, kOnline, ""},
-    {"ulysses_ring_custom_fixed_m", Topology::kBoth, kForward, kFixedMax, ""},
-    {"ulysses_ring_custom_bidir", Topology::kBoth, Direction::kOpen, kOnline, ""},
+    {"auto", Topology::kAny},
+    {kFlash, Topology::kOneRank},
+    {"tokamax_flash", Topology::kOneRank},
+    {"cudnn_flash_te", Topology::kOneRank},
+    {"dot_product", Topology::kOneRank},
+    {"ring", Topology::kRing},
+    {"tokamax_ring", Topology::kRing},
+    {"tokamax_ring_custom", Topology::kRing},
+    {"ulysses", Topology::kUlysses},
+    {"ulysses_custom", Topology::kUlysses},
+    {"ulysses_custom_fixed_m", Topology::kUlysses, Variant::kFixedMax},
+    {"ulysses_ring", Topology::kTwoDimensional},
+    {"ulysses_ring_custom", Topology::kTwoDimensional},
+    {"ulysses_ring_custom_fixed_m", Topology::kTwoDimensional, Variant::kFixedMax},
+    {"ulysses_ring_custom_bidir", Topology::kTwoDimensional, Variant::kBothWays},
 };
 
 const Name& find_name(const std::string& name) {
@@ -66,12 +67,9 @@ void check_name(const Name& name, const StrategyOptions& options, int degree, in
         name.name, degree);
   }
   const std::optional<int64_t>& given = options.ulysses_shards;
-  if (!given) return;
-  const bool whole = name.topology == Topology::kUlysses;
-  const bool fixes = whole || name.topology == Topology::kOneRank || name.topology == Topology::kRing;
-  const int implied = whole ? degree : 1;
-  if (fixes && *given != implied)
-    contradiction(name, "ulysses_shards", std::to_string(implied), std::to_string(*given));
+  if (!given || name.topology == Topology::kTwoDimensional) return;  // which filled() checks
+  if (name.topology == Topology::kUlysses && *given != degree)
+    contradiction(name, "ulysses_shards", std::to_string(degree), std::to_string(*given));
   parallel::check_ulysses(*given, degree, heads);
 }
 
@@ -79,17 +77,20 @@ void check_name(const Name& name, const StrategyOptions& options, int degree, in
 parallel::ContextRequest request_of(const Name& name, const StrategyOptions& options) {
   parallel::ContextRequest request;
   const bool one = name.topology == Topology::kOneRank;
-  if (one || name.topology == Topology::kRing) request.ulysses = 1;
-  else if (options.ulysses_shards) request.ulysses = static_cast<int>(*options.ulysses_shards);
-  if (one || name.topology == Topology::kUlysses) request.ring = 1;
-  request.direction = options.ring_direction;
-  if (name.direction) {
-    if (request.direction && *request.direction != *name.direction)
-      contradiction(name, "ring_direction", direction_name(*name.direction), direction_name(*request.direction));
-    request.direction = name.direction;
-  } else if (!request.direction && name.topology != Topology::kAny) {
-    request.direction = Direction::kForward;
+  const std::optional<int64_t>& shards = options.ulysses_shards;
+  if (one || name.topology == Topology::kRing) {
+    if (shards && *shards != 1) contradiction(name, "ulysses_shards", "1", std::to_string(*shards));
+    request.ulysses = 1;
+  } else if (shards) {
+    request.ulysses = static_cast<int>(std::clamp<int64_t>(*shards, INT_MIN, INT_MAX));
   }
+  if (one || name.topology == Topology::kUlysses) request.ring = 1;
+  request.two_dimensional = name.topology == Topology::kTwoDimensional;
+  const Direction implied = name.variant == Variant::kBothWays ? Direction::kOpen : Direction::kForward;
+  request.direction = options.ring_direction;
+  if (!request.direction && name.topology != Topology::kAny) request.direction = implied;
+  if (name.variant == Variant::kBothWays && *request.direction == Direction::kForward)
+    contradiction(name, "ring_direction", direction_name(implied), direction_name(*request.direction));
   // Out of int's range, it is out of the legal one too.
   if (const std::optional<int64_t>& chunks = options.ulysses_attention_chunks)
     request.head_chunks = static_cast<int>(std::clamp<int64_t>(*chunks, 0, parallel::kMostHeadChunks + 1));
@@ -97,13 +98,13 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
   return request;
 }
 
-// Left open with a name, it is what holds without a planner.
+// Left open with a name, it is what the name says, else what holds without a planner.
 std::optional<Softmax> softmax_of(const Name& name, const StrategyOptions& options) {
+  const Softmax implied = name.variant == Variant::kFixedMax ? Softmax::kFixedMax : Softmax::kOnline;
   const std::optional<Softmax>& given = options.softmax;
-  if (name.softmax && given && *given != *name.softmax)
-    contradiction(name, "softmax", softmax_name(*name.softmax), softmax_name(*given));
-  if (name.softmax) return name.softmax;
-  return given || name.topology == Topology::kAny ? given : kOnline;
+  if (name.variant == Variant::kFixedMax && given.value_or(implied) != implied)
+    contradiction(name, "softmax", softmax_name(implied), softmax_name(*given));
+  return given || name.topology == Topology::kAny ? given : implied;
 }
 
 void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
@@ -120,6 +121,17 @@ void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
 
 }  // namespace
 
+bool names_topology(const StrategyOptions& options) {
+  const Topology topology = find_name(options.attention).topology;
+  return topology != Topology::kAny && topology != Topology::kOneRank;
+}
+
+std::string strategy_note(const StrategyOptions& options) {
+  const Name& name = find_name(options.attention);
+  if (name.topology != Topology::kOneRank || name.name == std::string_view(kFlash)) return "";
+  return fmt::format("attention={} is computed as {}", name.name, kFlash);
+}
+
 std::vector<std::string> strategy_names() {
   std::vector<std::string> names;
   for (const Name& name : kNames) names.emplace_back(name.name);
@@ -131,7 +143,6 @@ Strategy requested_strategy(const StrategyOptions& options) {
   Strategy strategy;
   strategy.layout = request_of(name, options);
   strategy.softmax = softmax_of(name, options);
-  strategy.kernel = name.kernel;
   set_block_sizes(strategy, options);
   if (!options.use_base2_exp) fail("use_base2_exp=false is not possible: the kernels compute powers of 2 only");
   strategy.k_smoothing = options.use_k_smoothing;

@@ -42,6 +42,8 @@ struct LayoutRequest {
 
 // Throws Error where `ulysses` is not one of legal_ulysses(), which it lists.
 void check_ulysses(int64_t ulysses, int ranks, int64_t heads);
+// Throws Error where `ranks` ranks have no split with U > 1 and R > 1, or where it is not the given U's.
+void check_two_dimensional(const std::optional<int>& ulysses, int ranks, int64_t heads);
 // Throws Error, with the legal values, for what `ranks` ranks cannot do with `heads` heads.
 void check(const ContextLayout& layout, int ranks, int64_t heads);
 void check(const ParallelLayout& layout, int ranks, int64_t heads);

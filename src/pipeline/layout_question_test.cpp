@@ -54,6 +54,28 @@ TEST_F(LayoutQuestion, DegreesFillTheRanks) {
   EXPECT_TRUE(layout(8).sharded);
 }
 
+TEST_F(LayoutQuestion, ANamedTopologyKeepsItsRanks) {
+  for (const char* name : {"ring", "ulysses", "ulysses_ring"}) {
+    options.strategy.attention = name;
+    EXPECT_EQ(question(4).request.data, 1) << name;
+  }
+  EXPECT_EQ(layout(4).context, (parallel::ContextLayout{2, 2}));
+  options.strategy.attention = "ulysses";
+  EXPECT_FALSE(question(8).request.data);  // more than the four heads: ranks are left over
+  EXPECT_EQ(layout(8).data, 2);
+  options.data_parallelism = 2;
+  EXPECT_EQ(question(4).request.data, 2);
+  options.data_parallelism.reset();
+  options.context_parallelism = 2;
+  EXPECT_FALSE(question(4).request.data);
+  EXPECT_EQ(layout(4).data, 2);
+  options.context_parallelism = -1;
+  for (const char* name : {"auto", "flash"}) {
+    options.strategy.attention = name;
+    EXPECT_FALSE(question(2).request.data) << name;
+  }
+}
+
 TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
   const auto with = [&](std::optional<int64_t> data, int64_t context, int ranks) {
     options.data_parallelism = data;
