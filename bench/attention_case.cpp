@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "attention/strategy.h"
+#include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/folders.h"
 #include "bench/attention_run.h"
@@ -29,42 +31,62 @@ constexpr int64_t kTracedBatch = 2;
 constexpr int kTracedRuns = 2;
 
 struct NamedStrategy {
-  const char* name;
-  bool ulysses, ring;  // neither: one rank
-  Direction direction = Direction::kForward;
-  attention::Softmax softmax = attention::Softmax::kOnline;
-  bool one_rank() const { return !ulysses && !ring; }
-};
-constexpr NamedStrategy kStrategies[] = {
-    {"flash", false, false},
-    {"ring", false, true},
-    {"ulysses", true, false},
-    {"ulysses_ring", true, true},
-    {"ulysses_ring_fixed_max", true, true, Direction::kForward, attention::Softmax::kFixedMax},
-    {"ulysses_ring_two_way", true, true, Direction::kTwoWay},
-    {"ulysses_ring_open", true, true, Direction::kOpen},
-};
+  std::string name;  // of a row: the strategy's own, or one that no strategy has
+  attention::StrategyOptions keys;
 
-std::vector<std::string> strategy_list() {
-  std::vector<std::string> names;
-  for (const NamedStrategy& named : kStrategies) names.emplace_back(named.name);
-  return names;
-}
-
-// The smallest divisor of n above 1 that leaves a ring of at least two; n if there is none.
-int half_split(int n) {
-  for (int u = 2; u < n; ++u) {
-    if (n % u == 0) return u;
+  bool one_rank() const {
+    const parallel::ContextRequest layout = attention::requested_strategy(keys).layout;
+    return layout.ulysses == 1 && layout.ring == 1;
   }
-  return n;
+};
+
+NamedStrategy named_strategy(std::string name, const std::string& keys) {
+  NamedStrategy named{std::move(name), {}};
+  OptionSet set;
+  attention::describe_strategy_options(set, named.keys);
+  for (const std::string_view key : split(keys, ' ')) set.set_argument(key);
+  return named;
 }
 
-Strategy strategy_of(const NamedStrategy& named, int ranks, const std::string& kernel) {
-  parallel::ContextLayout layout;
-  if (named.ulysses) layout.ulysses = named.ring ? half_split(ranks) : ranks;
-  if (named.ring) layout.ring = ranks / layout.ulysses;
-  layout.direction = named.direction;
-  return {.layout = parallel::ContextRequest::exactly(layout), .softmax = named.softmax, .kernel = kernel};
+// The rows of strategies=all.
+const std::vector<NamedStrategy>& compared_strategies() {
+  static const std::vector<NamedStrategy> kAll = [] {
+    constexpr std::pair<const char*, const char*> kRows[] = {
+        {"flash", "attention=flash"},
+        {"ring", "attention=ring"},
+        {"ulysses", "attention=ulysses"},
+        {"ulysses_fixed_max", "attention=ulysses_custom_fixed_m"},
+        {"ulysses_chunks", "attention=ulysses ulysses_attention_chunks=2"},
+        {"ulysses_ring", "attention=ulysses_ring"},
+        {"ulysses_ring_fixed_max", "attention=ulysses_ring_custom_fixed_m"},
+        {"ulysses_ring_chunks", "attention=ulysses_ring ulysses_attention_chunks=2"}};
+    std::vector<NamedStrategy> all;
+    for (const auto& [name, keys] : kRows) all.push_back(named_strategy(name, keys));
+    for (const Direction way : parallel::kDirections)
+      if (way != Direction::kForward)
+        all.push_back(named_strategy(fmt::format("ulysses_ring_{}", direction_name(way)),
+                                     fmt::format("attention=ulysses_ring ring_direction={}", direction_name(way))));
+    return all;
+  }();
+  return kAll;
+}
+
+// The rows that are wanted; others than compared_strategies() are those of attention=.
+std::vector<NamedStrategy> wanted_strategies(const std::string& words) {
+  if (words == "all") return compared_strategies();
+  std::vector<NamedStrategy> known = compared_strategies();
+  for (const std::string& name : attention::strategy_names()) {
+    const auto is_it = [&](const NamedStrategy& named) { return named.name == name; };
+    if (name != "auto" && std::none_of(known.begin(), known.end(), is_it))
+      known.push_back(named_strategy(name, "attention=" + name));
+  }
+  std::vector<std::string> names;
+  for (const NamedStrategy& named : known) names.push_back(named.name);
+  const std::vector<std::string> chosen = choose_words("strategies", words, names);
+  std::erase_if(known, [&](const NamedStrategy& named) {
+    return std::find(chosen.begin(), chosen.end(), named.name) == chosen.end();
+  });
+  return known;
 }
 
 struct Figures {
@@ -102,9 +124,11 @@ class AttentionBench {
  public:
   AttentionBench(const AttentionSettings& settings, Communicator* world, const Progress& progress, Outcome& outcome)
       : settings_(settings), world_(world), progress_(progress), outcome_(outcome) {
-    names_ = choose_words("strategies", settings.strategies, strategy_list());
-    batches_ = parse_counts("batch", settings.batch, kMostBatch, kMostBatch);
     ranks_ = world != nullptr ? world->size() : static_cast<int>(settings.ranks);
+    strategies_ = wanted_strategies(settings.strategies);
+    if (settings.strategies != "all")
+      for (const NamedStrategy& named : strategies_) strategy_of(named);  // refused before anything runs
+    batches_ = parse_counts("batch", settings.batch, kMostBatch, kMostBatch);
     dtype_ = pipeline::dtype_of(settings.dtype);
     require_kernel();
     if (!settings.traces.empty()) {
@@ -128,8 +152,7 @@ class AttentionBench {
       std::optional<SampledReference> reference;
       if (leads()) reference.emplace(data);
       Tensor o(dtype_, data.q.shape());
-      for (const NamedStrategy& named : kStrategies) {
-        if (std::find(names_.begin(), names_.end(), named.name) == names_.end()) continue;
+      for (const NamedStrategy& named : strategies_) {
         if (progress_ && leads()) progress_(fmt::format("{}, batch {}", named.name, batch));
         run_case(named, batch, data, reference ? &*reference : nullptr, o);
       }
@@ -151,6 +174,12 @@ class AttentionBench {
     if (!refusal.empty()) fail("kernel={}: {}", settings_.kernel, refusal);
   }
 
+  Strategy strategy_of(const NamedStrategy& named) const {
+    Strategy strategy = attention::parse_strategy(named.keys, named.one_rank() ? 1 : ranks_, settings_.heads);
+    strategy.kernel = settings_.kernel;
+    return strategy;
+  }
+
   // The verdict is rank 0's. `shared`: o is the output of all ranks.
   static Verdict verify(Communicator& world, bool shared, const SampledReference* reference, const Tensor& o) {
     if (!shared) gather_output(o, world);
@@ -169,7 +198,13 @@ class AttentionBench {
     const int ranks = one ? 1 : ranks_;
     // One rank gets the threads of all, so that every strategy uses the same cores.
     const int threads = static_cast<int>(settings_.threads) * (one ? ranks_ : 1);
-    const Strategy strategy = strategy_of(named, ranks, settings_.kernel);
+    Strategy strategy;
+    try {
+      strategy = strategy_of(named);
+    } catch (const Error& error) {  // another strategy in its row would be no answer
+      add(named, batch, ranks, threads, {}, error.what());
+      return;
+    }
     std::memset(o.data<char>(), 0xff, o.view().bytes());  // NaN, so that elements that are not written are found
     Figures figures;
     std::string note;
@@ -202,7 +237,7 @@ class AttentionBench {
       ++outcome_.wrong;
       note = figures.verdict.note();
     }
-    add(named, batch, ranks, threads, figures, note);
+    add(named, batch, ranks, threads, figures, note.empty() ? attention::strategy_note(named.keys) : note);
     if (!settings_.traces.empty() && batch == kTracedBatch && note.empty()) {
       trace_case(named, ranks, threads, data, o, strategy);
     }
@@ -235,7 +270,7 @@ class AttentionBench {
   Communicator* world_;
   const Progress& progress_;
   Outcome& outcome_;
-  std::vector<std::string> names_;
+  std::vector<NamedStrategy> strategies_;
   std::vector<int> batches_;
   int ranks_ = 1;
   DType dtype_ = DType::kBF16;
@@ -296,7 +331,7 @@ Section AttentionBench::section() {
   peak.y_is_fraction = waiting.y_is_fraction = true;
   for (const int batch : batches_) peak.groups.push_back(fmt::format("batch {}", batch));
   waiting.groups = peak.groups;
-  for (const NamedStrategy& named : kStrategies) {
+  for (const NamedStrategy& named : strategies_) {
     const auto found = bars_.find(named.name);
     if (found == bars_.end()) continue;
     BarPlot::Series fractions{named.name, {}}, waits{named.name, {}};
@@ -309,7 +344,6 @@ Section AttentionBench::section() {
     peak.series.push_back(fractions);
     waiting.series.push_back(waits);
   }
-  if (!peak.series.empty()) section.bar_plots = {peak, waiting};
   // One rank, and the best strategy over several ranks, at the largest batch.
   const BarPlot::Series* best = nullptr;
   const auto highlight = [&](const BarPlot::Series& series) {
@@ -317,13 +351,16 @@ Section AttentionBench::section() {
                                     fmt::format("of peak: {}, {}", series.name, peak.groups.back()));
   };
   for (const BarPlot::Series& series : peak.series) {
-    if (series.name == kStrategies[0].name) {
+    if (series.name == compared_strategies()[0].name) {
       highlight(series);
     } else if (best == nullptr || series.values.back() > best->values.back()) {
       best = &series;
     }
   }
   if (best != nullptr) highlight(*best);
+  if (!peak.series.empty()) section.bar_plots = {peak, waiting};
+  for (BarPlot& plot : section.bar_plots)  // a colour each; the table has all
+    plot.series.resize(std::min(plot.series.size(), kMostSeries));
   section.table = std::move(table_);
   return section;
 }
@@ -332,9 +369,7 @@ Section AttentionBench::section() {
 
 OptionSet describe(AttentionSettings& settings) {
   OptionSet options;
-  options
-      .text("strategies", settings.strategies,
-            "flash, ring, ulysses, ulysses_ring, ulysses_ring_fixed_max, ulysses_ring_two_way, ulysses_ring_open")
+  options.text("strategies", settings.strategies, "rows by name: those of all, or any attention= but auto")
       .text("batch", settings.batch, "batch sizes")
       .integer("tokens", settings.tokens, {1, int64_t{1} << 22}, "S, tokens of the whole sequence")
       .integer("heads", settings.heads, {1, 1024}, "H")

@@ -39,12 +39,13 @@ import sys
 import tempfile
 import time
 
+from program_keys import words_of
+
 LIMIT = 0.05  # by which auto may be slower than the best
 # The share of CPU time that the host of a virtual machine may take away during a run: with more the run is repeated, at
 # most TRIES times, and the least disturbed one counts.
 STOLEN, TRIES = 0.05, 5
 CHUNKS = [1, 2, 4, 5, 8]  # head chunks that the planner considers (src/planner/search_space.cpp)
-DIRECTIONS = ("forward", "two_way", "open")
 FEWEST_FOR_DIRECTIONS = 3  # ranks of a ring: of two each has only one neighbour, in any direction
 
 
@@ -80,12 +81,12 @@ def arguments():
     return options
 
 
-def configurations(ranks, heads, chunks):
+def configurations(ranks, heads, chunks, directions):
     """{name: keys} of each configuration. Head chunks hide an exchange, and have no effect without one."""
     found = {}
     for ulysses in (u for u in range(1, min(ranks, heads) + 1) if ranks % u == 0):
         ring = ranks // ulysses
-        for direction in DIRECTIONS if ring >= FEWEST_FOR_DIRECTIONS else DIRECTIONS[:1]:
+        for direction in directions if ring >= FEWEST_FOR_DIRECTIONS else directions[:1]:
             for n in [c for c in chunks if c <= -(-heads // ulysses)] if ulysses > 1 else [1]:
                 name = f"U{ulysses}R{ring}" + (f" {direction}" if direction != "forward" else "") + (
                     f" n{n}" if n > 1 else "")
@@ -228,7 +229,9 @@ def compare(options, folder, order, problem):
     """All configurations and auto on one problem: medians over rounds, and what auto chose."""
     shape = f"1x{problem['tokens']}x{options.heads}x{options.head_dim}"
     common = [f"shape={shape}", f"dtype={problem['dtype']}", f"ranks={problem['ranks']}"]
-    jobs = {name: common + keys for name, keys in configurations(problem["ranks"], options.heads, options.chunks).items()}
+    directions = words_of(options.program, "attention", "ring_direction")
+    jobs = {name: common + keys for name, keys in
+            configurations(problem["ranks"], options.heads, options.chunks, directions).items()}
     jobs["auto"] = common + (["hardware=" + options.hardware] if options.hardware else [])
     first = measure(options, folder, "auto", jobs["auto"])  # not counted: says what is chosen, to be measured as its keys too
     jobs.setdefault(name_of(first), common + keys_of(first))

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/print.h"
 #include "cli/command.h"
@@ -204,7 +205,11 @@ void run(const AttentionOptions& options, const OptionSet& set, comm::Communicat
   stop_at_safe_points();
   const ProcessPart part = world == nullptr ? ProcessPart{} : ProcessPart{world->rank(), world->size()};
   const bench::AttentionData data = open_attention_data(options, part);
-  if (world == nullptr || world->rank() == 0) check_files_can_be_written(options);
+  if (world == nullptr || world->rank() == 0) {
+    check_files_can_be_written(options);
+    if (const std::string note = attention::strategy_note(options.strategy); !note.empty())
+      print_error("Note: {}\n", note);
+  }
   const auto trace = options.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
   if (world == nullptr) {
     run_in_process(options, data, trace.get());

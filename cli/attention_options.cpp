@@ -114,10 +114,6 @@ std::vector<int64_t> parse_key_lengths(const std::string& text, int64_t batch, i
 attention::Strategy strategy_of(const AttentionOptions& options, int ranks, int64_t heads) {
   attention::Strategy strategy = attention::parse_strategy(options.strategy, ranks, heads);
   if (options.implementation.empty() || options.implementation == "auto") return strategy;
-  if (!strategy.kernel.empty() && strategy.kernel != options.implementation) {
-    fail("attention={} means implementation={}, but implementation={} is given; leave one of them out",
-         options.strategy.attention, strategy.kernel, options.implementation);
-  }
   strategy.kernel = options.implementation;
   return strategy;
 }

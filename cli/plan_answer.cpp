@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "cli/plan.h"
 #include "pipeline/admission.h"
@@ -192,6 +193,8 @@ PlanReport plan_answer(const PlanOptions& options) {
     for (const std::string& note : machine.notes)
       if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end()) report.notes.push_back(note);
   }
+  if (const std::string note = attention::strategy_note(options.run.strategy); !note.empty())
+    report.notes.push_back(note);
   compare(report.parts);
   report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);
   report.question = subject.lines();

@@ -77,19 +77,17 @@ class Bench:
                         f"repeat={repeat}", f"json={report}", *words], timeout, placement)
         return json.loads(report.read_text())
 
-    def cell(self, cluster, ulysses, ring, direction, seconds, *words):
+    def cell(self, cluster, setting, seconds, *words):
         """One configuration, and that its messages took the link: every run's bytes, and no more than headers on top."""
         before, periods = cluster.link_bytes(), cluster.limited_periods()
-        words = ["attention=ulysses_ring", f"ulysses_shards={ulysses}", f"ring_direction={direction}",
-                 "ulysses_attention_chunks=1", *words]
-        measured = self.attention(cluster, *words, shape=self.plan.problem.shape, repeat=self.plan.repeat,
+        measured = self.attention(cluster, *setting.keys, *words, shape=self.plan.problem.shape, repeat=self.plan.repeat,
                                   timeout=LAUNCH_SECONDS + PATIENCE * seconds * (self.plan.repeat + 1))
         if measured["seconds_min"] < SHORTEST:
-            raise ClusterError(f"shape={self.plan.problem.shape}: U{ulysses} R{ring} takes {measured['seconds_min']:.3f} s, too "
+            raise ClusterError(f"shape={self.plan.problem.shape}: {setting.name} takes {measured['seconds_min']:.3f} s, too "
                                f"short for its messages to be counted; give it more tokens, for {SHORTEST:g} s at least")
         carried = [tuple(now - then for now, then in zip(*pair)) for pair in zip(cluster.link_bytes(), before)]
-        if direction == "forward":
-            self.check_bytes(cluster, ulysses, ring, carried)
+        if setting.one_way:
+            self.check_bytes(cluster, setting.ulysses, setting.ring, carried)
         if periods is not None and any(now <= then for now, then in zip(cluster.limited_periods(), periods)):
             raise ClusterError("a rank computed at an unlimited speed: it is not in its control group")
         measured["link_bytes"] = max(max(pair) for pair in carried) / (self.plan.repeat + 1)
@@ -99,11 +97,11 @@ class Bench:
         runs = self.plan.repeat + 1
         expected = traffic.link_bytes(self.plan.problem, ulysses, ring, cluster.ranks_per_host)
         for index, (counted, sums) in enumerate(zip(carried, expected)):
-            for direction, count, one in zip(("sent", "received"), counted, sums):
+            for flow, count, one in zip(("sent", "received"), counted, sums):
                 if runs * one <= count <= runs * one * (1 + OVERHEAD) + START_BYTES:
                     continue
                 raise ClusterError(
-                    f"host{index} {direction} {count / 1e6:.1f} MB over its link in {runs} runs of U{ulysses} R{ring}, where "
+                    f"host{index} {flow} {count / 1e6:.1f} MB over its link in {runs} runs of U{ulysses} R{ring}, where "
                     f"the ranks of other hosts need {runs * one / 1e6:.1f} MB: messages do not go where they should")
 
     # ---- a layout ----
@@ -172,12 +170,11 @@ class Bench:
         profile.write_text(text)
         if self.options.profiles:
             shutil.copy(profile, self.options.profiles)
-        for ulysses, ring, direction in self.plan.cells():
+        for setting in self.plan.cells():
             allowed = self.results["compute_seconds"] * (2 + 2 * rate["ratio"])
             measured, disturbed = self.undisturbed(
-                cluster, f"U{ulysses} R{ring}",
-                lambda: self.cell(cluster, ulysses, ring, direction, allowed, f"hardware={profile}"))
-            cell = matrix.Cell(str(layout), rate["ratio"], rate["mbit"], ulysses, ring, direction,
+                cluster, setting.name, lambda: self.cell(cluster, setting, allowed, f"hardware={profile}"))
+            cell = matrix.Cell(str(layout), rate["ratio"], rate["mbit"], *setting,
                                measured["seconds_min"], measured["seconds_median"], measured["predicted_seconds"],
                                measured["link_bytes"] / 1e6)
             say(f"  {rate['mbit']:6.0f} Mbit/s  {cell.name:<14} {cell.seconds_median:7.3f} s, predicted "

@@ -2,6 +2,7 @@
 import dataclasses
 import difflib
 import math
+import typing
 
 import traffic
 
@@ -35,7 +36,7 @@ class Options:
         "layouts": "hosts x ranks per host, all with the same total number of ranks",
         "ratios": "link rates, as the transfer time of a ring of all ranks relative to its compute time",
         "ulysses": "Ulysses degrees; empty: every divisor of the ranks that is at most the heads",
-        "directions": "ring directions: forward, two_way, open",
+        "directions": "ring directions, as ring_direction= has them",
         "repeat": "timed runs per cell, after a warm-up run",
         "core_share": "share of a core, at most 1: the speed of a device, relative to a core at the start of the run; it is "
                       "kept when the core's speed changes; 'none' sets no limit, and ranks that wait leave their core to "
@@ -104,6 +105,24 @@ class Layout:
         return f"{self.hosts}x{self.ranks_per_host}"
 
 
+class Setting(typing.NamedTuple):
+    ulysses: int
+    ring: int
+    direction: str
+
+    @property
+    def one_way(self):
+        return self.direction == "forward"
+
+    @property
+    def name(self):
+        return f"U{self.ulysses} R{self.ring}" + ("" if self.one_way else f" {self.direction}")
+
+    @property
+    def keys(self):
+        return [f"ulysses_shards={self.ulysses}", f"ring_direction={self.direction}", "ulysses_attention_chunks=1"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """The options, checked."""
@@ -122,10 +141,10 @@ class Plan:
         return self.layouts[0].ranks
 
     def cells(self):
-        """(U, R, direction) of one layout and rate; a direction matters to rings of more than two."""
+        """The settings of one layout and rate; a direction matters to rings of more than two."""
         for ulysses, ring in self.degrees:
             for direction in self.directions if ring > 2 else self.directions[:1]:
-                yield ulysses, ring, direction
+                yield Setting(ulysses, ring, direction)
 
 
 def make_plan(options):
@@ -160,17 +179,13 @@ def make_plan(options):
             if degree not in legal:
                 raise OptionError(f"ulysses={options.ulysses}: {degree} is not legal for {ranks} ranks and "
                                   f"{problem.heads} heads; legal are {', '.join(map(str, legal))}")
-    directions = options.directions.split(",")
-    for direction in directions:
-        if direction not in ("forward", "two_way", "open"):
-            raise OptionError(f"directions={options.directions}: '{direction}' must be forward, two_way or open")
     share = 0.0
     if options.core_share == "none":
         share = None
     elif options.core_share:
         share, = numbers("core_share", options.core_share, float, 0.1, 1)
     return Plan(problem, options.dtype, tuple(layouts), tuple(numbers("ratios", options.ratios, float, 0.01, 100)),
-                tuple((u, ranks // u) for u in chosen), tuple(directions),
+                tuple((u, ranks // u) for u in chosen), tuple(options.directions.split(",")),
                 numbers("repeat", options.repeat, int, 1, 1000)[0], share, numbers("tries", options.tries, int, 1, 100)[0])
 
 
@@ -200,7 +215,7 @@ class Cell:
 
     @property
     def name(self):
-        return f"U{self.ulysses} R{self.ring}" + ("" if self.direction == "forward" else f" {self.direction}")
+        return Setting(self.ulysses, self.ring, self.direction).name
 
     @property
     def hybrid(self):

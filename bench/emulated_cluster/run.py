@@ -23,11 +23,13 @@ import sys
 import tempfile
 import time
 
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
 sys.dont_write_bytecode = True
 import cluster  # noqa: E402
 import matrix  # noqa: E402
+from program_keys import words_of  # noqa: E402
 
-HERE = pathlib.Path(__file__).resolve().parent
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "taskset": "util-linux",
          "mount": "mount", "mpirun": "Open MPI 4"}
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
@@ -49,6 +51,11 @@ def check_rights(options, plan):
         raise Refusal("needs Linux, whose network namespaces are its hosts")
     if not os.access(options.program, os.X_OK):
         raise Refusal(f"program={options.program}: no program is there; build zoetrope_program or name another")
+    if options.directions != matrix.Options.directions:
+        legal = words_of(options.program, "attention", "ring_direction")
+        for word in plan.directions:
+            if word not in legal:
+                raise Refusal(f"directions={options.directions}: '{word}' must be one of {', '.join(legal)}")
     keeper = pathlib.Path(options.program).parent / cluster.KEEPER
     if plan.core_share is not None and not os.access(keeper, os.X_OK):
         raise Refusal(f"program={options.program}: {cluster.KEEPER}, which keeps devices at their speed, is not in its folder; "

@@ -68,23 +68,31 @@ struct Strategy {
   bool tile_search = false;    // where this machine was not tuned for the problem, do it now and remember the sizes
 };
 
+// Of a kernel's tile; 0: tuned.
+struct BlockSizes {
+  int64_t block_q = 0;           // query rows
+  int64_t block_kv = 0;          // keys
+  int64_t block_kv_compute = 0;  // on CPUs only block_kv
+};
+
 // The configuration keys of the same names, as a user writes them. Keys that are unset and not implied by the name are
 // chosen by the planner when a video is generated, and by parse_strategy() as stated here.
 struct StrategyOptions {
   std::string attention = "auto";         // one of strategy_names()
   std::optional<int64_t> ulysses_shards;  // unset: as the name says, else the largest divisor of P that is ≤ H
   std::optional<int64_t> ulysses_attention_chunks;  // unset: 1
-  std::string ring_direction;                       // forward, two_way, open; empty: as the name says, else forward
-  std::string softmax;                              // online, fixed_max, auto; empty: as the name says, else auto
-  std::string flash_block_sizes;                    // {block_q: 256, block_kv: 128}, any of them; empty: tuned
-  bool use_base2_exp = true;                        // only true
+  std::optional<Direction> ring_direction;          // unset: as the name says, else forward
+  std::optional<Softmax> softmax;                   // unset: as the name says, else the faster
+  BlockSizes flash_block_sizes;
+  bool use_base2_exp = true;  // only true
   bool use_k_smoothing = true;
   bool enable_tile_search = false;
   bool deterministic = false;
 };
 
-// A name sets its fields; the result does not depend on the machine. Throws Error for an unknown name (with the
-// nearest), an illegal value (with the legal ones), and a key that contradicts the name.
+// A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name
+// (with the nearest), an illegal value (with the legal ones), and a key that denies what the name is about: its
+// topology (ulysses_ring*: U > 1 and R > 1), _fixed_m its softmax, _bidir a ring both ways round.
 ZOETROPE_API Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 ZOETROPE_API std::vector<std::string> strategy_names();
 

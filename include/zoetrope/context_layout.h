@@ -54,9 +54,10 @@ struct ContextRequest {
   std::optional<int> ring{};     // unset: P / ulysses
   std::optional<Direction> direction{};  // unset: forward
   std::optional<int> head_chunks{};      // unset: 1
+  bool two_dimensional = false;          // U > 1 and R > 1
 
   static constexpr ContextRequest exactly(const ContextLayout& layout) {
-    return {layout.ulysses, layout.ring, layout.direction, layout.head_chunks};
+    return {layout.ulysses, layout.ring, layout.direction, layout.head_chunks, false};
   }
 };
 

@@ -165,7 +165,7 @@ void ContextAttention::Impl::build() {
   const Buffers buffers(program.buffers, workspace);
   ChunkContext context{problem, strategy, program, *stream};
   context.tiles = plan_tiles(context);
-  for (int i = 0; i < spread.head_chunks; ++i) chunks.emplace_back(context, i, buffers);
+  for (size_t i = 0; i < program.chunks.size(); ++i) chunks.emplace_back(context, static_cast<int>(i), buffers);
   for (const Op& op : program.ops) {
     Chunk& chunk = chunk_of(op);
     if (op.kind != Op::Kind::kInit || !chunk.kernel) continue;

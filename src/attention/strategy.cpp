@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 
 #include "base/error.h"
@@ -13,37 +14,34 @@
 namespace zoetrope::attention {
 namespace {
 
-enum class Topology : uint8_t { kAny, kOneRank, kRing, kUlysses, kBoth };
+constexpr const char* kFlash = "flash";
 
-// The published names, by field. Keys or defaults decide the fields that a name leaves open.
+enum class Topology : uint8_t { kAny, kOneRank, kRing, kUlysses, kTwoDimensional };
+enum class Variant : uint8_t { kPlain, kFixedMax, kBothWays };
+
+// The published names. What one is about, its topology and its variant, no key can deny; the rest are defaults.
 struct Name {
   const char* name;
   Topology topology;
-  std::optional<Direction> direction;  // unset: no ring, any direction will do
-  std::optional<Softmax> softmax;      // unset: open
-  const char* kernel;
+  Variant variant = Variant::kPlain;
 };
 
-constexpr const char* kBlockQ = "block_q";
-constexpr const char* kBlockKv = "block_kv";
-
-constexpr auto kForward = Direction::kForward;
-constexpr auto kOnline = Softmax::kOnline;
-constexpr auto kFixedMax = Softmax::kFixedMax;
 constexpr Name kNames[] = {
-    {"auto", Topology::kAny, {}, {}, ""},
-    {"dot_product", Topology::kOneRank, {}, {}, "scalar"},
-    {"flash", Topology::kOneRank, {}, kOnline, ""},
-    {"ring", Topology::kRing, kForward, kOnline, ""},
-    {"tokamax_ring", Topology::kRing, kForward, kOnline, ""},
-    {"tokamax_ring_custom", Topology::kRing, kForward, kOnline, ""},
-    {"ulysses", Topology::kUlysses, {}, kOnline, ""},
-    {"ulysses_custom", Topology::kUlysses, {}, kOnline, ""},
-    {"ulysses_custom_fixed_m", Topology::kUlysses, {}, kFixedMax, ""},
-    {"ulysses_ring", Topology::kBoth, kForward, kOnline, ""},
-    {"ulysses_ring_custom", Topology::kBoth, kForward, kOnline, ""},
-    {"ulysses_ring_custom_fixed_m", Topology::kBoth, kForward, kFixedMax, ""},
-    {"ulysses_ring_custom_bidir", Topology::kBoth, Direction::kOpen, kOnline, ""},
+    {"auto", Topology::kAny},
+    {kFlash, Topology::kOneRank},
+    {"tokamax_flash", Topology::kOneRank},
+    {"cudnn_flash_te", Topology::kOneRank},
+    {"dot_product", Topology::kOneRank},
+    {"ring", Topology::kRing},
+    {"tokamax_ring", Topology::kRing},
+    {"tokamax_ring_custom", Topology::kRing},
+    {"ulysses", Topology::kUlysses},
+    {"ulysses_custom", Topology::kUlysses},
+    {"ulysses_custom_fixed_m", Topology::kUlysses, Variant::kFixedMax},
+    {"ulysses_ring", Topology::kTwoDimensional},
+    {"ulysses_ring_custom", Topology::kTwoDimensional},
+    {"ulysses_ring_custom_fixed_m", Topology::kTwoDimensional, Variant::kFixedMax},
+    {"ulysses_ring_custom_bidir", Topology::kTwoDimensional, Variant::kBothWays},
 };
 
 const Name& find_name(const std::string& name) {
@@ -53,22 +51,6 @@ const Name& find_name(const std::string& name) {
   const std::string nearest = nearest_name(name, strategy_names());
   fail("attention={} is not known{} There are: {}", name,
        nearest.empty() ? "." : fmt::format("; did you mean '{}'?", nearest), fmt::join(strategy_names(), ", "));
-}
-
-// `names` of the values, and "auto" where that is legal: unset.
-template <typename Value, size_t N>
-std::optional<Value> parse_word(const char* key, const std::string& text, const Value (&values)[N],
-                                const char* (*name_of)(Value), const char* open_word = nullptr) {
-  std::vector<const char*> legal;
-  for (const Value value : values) {
-    if (text == name_of(value)) return value;
-    legal.push_back(name_of(value));
-  }
-  if (open_word != nullptr) {
-    if (text == open_word) return std::nullopt;
-    legal.push_back(open_word);
-  }
-  fail("{}={} is not known; legal values: {}", key, text, fmt::join(legal, ", "));
 }
 
 [[noreturn]] void contradiction(const Name& name, const char* key, const std::string& implied,
@@ -85,12 +67,9 @@ void check_name(const Name& name, const StrategyOptions& options, int degree, in
         name.name, degree);
   }
   const std::optional<int64_t>& given = options.ulysses_shards;
-  if (!given) return;
-  const bool whole = name.topology == Topology::kUlysses;
-  const bool fixes = whole || name.topology == Topology::kOneRank || name.topology == Topology::kRing;
-  const int implied = whole ? degree : 1;
-  if (fixes && *given != implied)
-    contradiction(name, "ulysses_shards", std::to_string(implied), std::to_string(*given));
+  if (!given || name.topology == Topology::kTwoDimensional) return;  // which filled() checks
+  if (name.topology == Topology::kUlysses && *given != degree)
+    contradiction(name, "ulysses_shards", std::to_string(degree), std::to_string(*given));
   parallel::check_ulysses(*given, degree, heads);
 }
 
@@ -98,19 +77,20 @@ void check_name(const Name& name, const StrategyOptions& options, int degree, in
 parallel::ContextRequest request_of(const Name& name, const StrategyOptions& options) {
   parallel::ContextRequest request;
   const bool one = name.topology == Topology::kOneRank;
-  if (one || name.topology == Topology::kRing) request.ulysses = 1;
-  else if (options.ulysses_shards) request.ulysses = static_cast<int>(*options.ulysses_shards);
-  if (one || name.topology == Topology::kUlysses) request.ring = 1;
-  if (!options.ring_direction.empty())
-    request.direction =
-        parse_word("ring_direction", options.ring_direction, parallel::kDirections, parallel::direction_name);
-  if (name.direction) {
-    if (request.direction && *request.direction != *name.direction)
-      contradiction(name, "ring_direction", direction_name(*name.direction), options.ring_direction);
-    request.direction = name.direction;
-  } else if (!request.direction && name.topology != Topology::kAny) {
-    request.direction = Direction::kForward;
+  const std::optional<int64_t>& shards = options.ulysses_shards;
+  if (one || name.topology == Topology::kRing) {
+    if (shards && *shards != 1) contradiction(name, "ulysses_shards", "1", std::to_string(*shards));
+    request.ulysses = 1;
+  } else if (shards) {
+    request.ulysses = static_cast<int>(std::clamp<int64_t>(*shards, INT_MIN, INT_MAX));
   }
+  if (one || name.topology == Topology::kUlysses) request.ring = 1;
+  request.two_dimensional = name.topology == Topology::kTwoDimensional;
+  const Direction implied = name.variant == Variant::kBothWays ? Direction::kOpen : Direction::kForward;
+  request.direction = options.ring_direction;
+  if (!request.direction && name.topology != Topology::kAny) request.direction = implied;
+  if (name.variant == Variant::kBothWays && *request.direction == Direction::kForward)
+    contradiction(name, "ring_direction", direction_name(implied), direction_name(*request.direction));
   // Out of int's range, it is out of the legal one too.
   if (const std::optional<int64_t>& chunks = options.ulysses_attention_chunks)
     request.head_chunks = static_cast<int>(std::clamp<int64_t>(*chunks, 0, parallel::kMostHeadChunks + 1));
@@ -118,38 +98,38 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
   return request;
 }
 
-// Left open with a name, it is what holds without a planner.
+// Left open with a name, it is what the name says, else what holds without a planner.
 std::optional<Softmax> softmax_of(const Name& name, const StrategyOptions& options) {
-  std::optional<Softmax> given;
-  if (!options.softmax.empty())
-    given = parse_word("softmax", options.softmax, parallel::kSoftmaxes, parallel::softmax_name, "auto");
-  if (name.softmax && given && *given != *name.softmax)
-    contradiction(name, "softmax", softmax_name(*name.softmax), options.softmax);
-  if (name.softmax) return name.softmax;
-  return given || name.topology == Topology::kAny ? given : kOnline;
+  const Softmax implied = name.variant == Variant::kFixedMax ? Softmax::kFixedMax : Softmax::kOnline;
+  const std::optional<Softmax>& given = options.softmax;
+  if (name.variant == Variant::kFixedMax && given.value_or(implied) != implied)
+    contradiction(name, "softmax", softmax_name(implied), softmax_name(*given));
+  return given || name.topology == Topology::kAny ? given : implied;
 }
 
 void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
-  std::optional<int64_t> compute;
-  try {
-    for (const auto& [name, size] : parse_sizes(options.flash_block_sizes, block_size_names()))
-      (name == kBlockQ ? strategy.block_q : name == kBlockKv ? strategy.block_kv : compute.emplace()) = size;
-  } catch (const Error& error) {
-    fail("flash_block_sizes={}: {}", options.flash_block_sizes, error.what());
-  }
-  if (compute && *compute != strategy.block_kv) {
+  const BlockSizes& sizes = options.flash_block_sizes;
+  strategy.block_q = sizes.block_q;
+  strategy.block_kv = sizes.block_kv;
+  if (sizes.block_kv_compute != 0 && sizes.block_kv_compute != sizes.block_kv) {
     fail(
-        "flash_block_sizes={}: block_kv_compute={} is not possible; on CPUs keys are computed by panels of registers "
+        "flash_block_sizes: block_kv_compute={} is not possible; on CPUs keys are computed by panels of registers "
         "inside block_kv, which have one size: leave it out, or give it the value of block_kv",
-        options.flash_block_sizes, *compute);
+        sizes.block_kv_compute);
   }
 }
 
 }  // namespace
 
-const std::vector<std::string>& block_size_names() {
-  static const std::vector<std::string> names{kBlockQ, kBlockKv, "block_kv_compute"};
-  return names;
+bool names_topology(const StrategyOptions& options) {
+  const Topology topology = find_name(options.attention).topology;
+  return topology != Topology::kAny && topology != Topology::kOneRank;
+}
+
+std::string strategy_note(const StrategyOptions& options) {
+  const Name& name = find_name(options.attention);
+  if (name.topology != Topology::kOneRank || name.name == std::string_view(kFlash)) return "";
+  return fmt::format("attention={} is computed as {}", name.name, kFlash);
 }
 
 std::vector<std::string> strategy_names() {
@@ -163,7 +143,6 @@ Strategy requested_strategy(const StrategyOptions& options) {
   Strategy strategy;
   strategy.layout = request_of(name, options);
   strategy.softmax = softmax_of(name, options);
-  strategy.kernel = name.kernel;
   set_block_sizes(strategy, options);
   if (!options.use_base2_exp) fail("use_base2_exp=false is not possible: the kernels compute powers of 2 only");
   strategy.k_smoothing = options.use_k_smoothing;

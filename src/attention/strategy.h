@@ -9,11 +9,14 @@
 
 namespace zoetrope::attention {
 
-// The fields of flash_block_sizes.
-const std::vector<std::string>& block_size_names();
-
 // The fields that a name and the other keys set, for any number of ranks; the rest is unset. Throws Error.
 Strategy requested_strategy(const StrategyOptions& options);
+
+// Whether the name says how the ranks of a context share the work.
+bool names_topology(const StrategyOptions& options);
+
+// One line for the user, where a name of another program runs as one of ours; else empty.
+std::string strategy_note(const StrategyOptions& options);
 
 // The problem with its scale filled in. Throws Error.
 Problem checked_problem(const Problem& problem);

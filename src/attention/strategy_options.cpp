@@ -1,10 +1,24 @@
 #include "attention/strategy_options.h"
 
-#include "attention/strategy.h"
+#include "parallel/layout.h"
 
 namespace zoetrope::attention {
+namespace {
+
+// The words of a key that may be unset.
+template <typename Value, size_t N>
+std::vector<std::pair<std::string, std::optional<Value>>> words(const Value (&values)[N], const char* (*name)(Value)) {
+  std::vector<std::pair<std::string, std::optional<Value>>> words;
+  for (const Value value : values) words.emplace_back(name(value), value);
+  return words;
+}
+
+}  // namespace
 
 void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
+  auto softmaxes = words(parallel::kSoftmaxes, parallel::softmax_name);
+  softmaxes.emplace_back("auto", std::nullopt);
+  BlockSizes& blocks = o.flash_block_sizes;
   set.text("attention", o.attention,
            "strategy: auto, flash, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
       .integer(
@@ -12,13 +26,16 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
           "Ulysses degree inside the context axis, a divisor of it that is <= the heads; unset: as the planner chooses")
       .integer("ulysses_attention_chunks", o.ulysses_attention_chunks, {1, parallel::kMostHeadChunks},
                "groups of heads; the exchange of one overlaps the attention of another; unset: as the planner chooses")
-      .choice("ring_direction", o.ring_direction, {"forward", "two_way", "open"},
+      .choice("ring_direction", o.ring_direction, words(parallel::kDirections, parallel::direction_name),
               "how K/V blocks travel: one way round, both ways round, or both ways along a chain without a wrap link; "
               "unset: as the planner chooses with attention=auto, else as the name says")
-      .choice("softmax", o.softmax, {"online", "fixed_max", "auto"},
-              "running reference per row, or one fixed offset from statistics of all keys; unset: auto, the faster "
-              "(online on CPUs)")
-      .sizes("flash_block_sizes", o.flash_block_sizes, block_size_names(),
+      .choice("softmax", o.softmax, softmaxes,
+              "running reference per row, or one fixed offset from statistics of all keys; auto: the faster (online on "
+              "CPUs)")
+      .sizes("flash_block_sizes",
+             {{"block_q", &blocks.block_q},
+              {"block_kv", &blocks.block_kv},
+              {"block_kv_compute", &blocks.block_kv_compute}},
              "rows of queries and keys of the kernel's tile, rounded to what it can do; block_kv_compute must equal "
              "block_kv on CPUs; unset: tuned")
       .flag("use_base2_exp", o.use_base2_exp, "exponents to base 2; only true is possible")

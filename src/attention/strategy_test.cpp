@@ -42,9 +42,13 @@ void expect_grid(const std::string& name, std::optional<int64_t> shards, int deg
 }
 
 TEST(Names, MapOntoTheFourFields) {
-  expect_grid("dot_product", kUnset, 1, 1, 1, Direction::kForward);
-  EXPECT_EQ(parse_strategy(named("dot_product"), 1, 12).kernel, "scalar");
-  expect_grid("flash", kUnset, 1, 1, 1, Direction::kForward);
+  for (const char* name : {"flash", "tokamax_flash", "cudnn_flash_te", "dot_product"}) {
+    expect_grid(name, kUnset, 1, 1, 1, Direction::kForward);
+    EXPECT_EQ(parse_strategy(named(name), 1, 12).kernel, "");
+    EXPECT_EQ(strategy_note(named(name)),
+              std::string(name) == "flash" ? "" : fmt::format("attention={} is computed as flash", name));
+  }
+  EXPECT_EQ(strategy_note(named("ring")), "");
   for (const char* name : {"ring", "tokamax_ring", "tokamax_ring_custom"})
     expect_grid(name, kUnset, 4, 1, 4, Direction::kForward);
   for (const char* name : {"ulysses", "ulysses_custom"}) expect_grid(name, kUnset, 4, 4, 1, Direction::kForward);
@@ -58,14 +62,14 @@ TEST(Names, MapOntoTheFourFields) {
 
 TEST(Names, AllAreKnown) {
   for (const std::string& name : strategy_names())
-    EXPECT_EQ(refusal(named(name), name == "flash" || name == "dot_product" ? 1 : 4), "no error") << name;
+    EXPECT_EQ(refusal(named(name), name == "flash" || !strategy_note(named(name)).empty() ? 1 : 4), "no error") << name;
 }
 
 TEST(Names, UnknownOnesGetTheNearest) {
   EXPECT_THAT(refusal(named("ulyses")), AllOf(HasSubstr("attention=ulyses is not known"), HasSubstr("'ulysses'")));
   EXPECT_THAT(refusal(named("rnig")), HasSubstr("did you mean 'ring'"));
   EXPECT_THAT(refusal(named("ulysses_ring_custom_bidirectional")), HasSubstr("'ulysses_ring_custom_bidir'"));
-  EXPECT_THAT(refusal(named("")), HasSubstr("There are: auto, dot_product, flash, ring"));
+  EXPECT_THAT(refusal(named("")), HasSubstr("There are: auto, flash, tokamax_flash"));
   // "auto" is no help to who asks for something else altogether.
   EXPECT_THAT(refusal(named("xyz")), HasSubstr("attention=xyz is not known. There are: auto"));
 }
@@ -78,34 +82,62 @@ TEST(Keys, IllegalShardsListTheLegalOnes) {
   EXPECT_THAT(refusal(named("ulysses"), 16), HasSubstr("ulysses_shards=16 is more than the 12 heads"));
 }
 
-TEST(Keys, ContradictionsOfANameAreRefused) {
+TEST(Keys, WhatDeniesANameIsRefused) {
   EXPECT_THAT(refusal(named("ring", 2)), HasSubstr("attention=ring means ulysses_shards=1, but ulysses_shards=2"));
   EXPECT_THAT(refusal(named("ulysses", 2)), HasSubstr("means ulysses_shards=4"));
   EXPECT_THAT(refusal(named("flash"), 4), HasSubstr("runs on one rank, but the context degree is 4"));
-  StrategyOptions options = named("ring");
-  options.ring_direction = "two_way";
-  EXPECT_THAT(refusal(options), HasSubstr("means ring_direction=forward, but ring_direction=two_way is given"));
-  options.ring_direction = "forward";
-  EXPECT_EQ(refusal(options), "no error");
-  options = named("ulysses_ring_custom_bidir", 2);
-  options.ring_direction = "forward";
-  EXPECT_THAT(refusal(options), HasSubstr("means ring_direction=open"));
-  options = named("ring");
-  options.softmax = "fixed_max";
-  EXPECT_THAT(refusal(options), HasSubstr("means softmax=online, but softmax=fixed_max is given"));
-  options.softmax = "auto";
-  EXPECT_EQ(refusal(options), "no error");
+  StrategyOptions options = named("ulysses_ring_custom_bidir", 2);
+  options.ring_direction = Direction::kForward;
+  EXPECT_THAT(refusal(options), HasSubstr("means ring_direction=open, but ring_direction=forward is given"));
+  for (const char* name : {"ulysses_custom_fixed_m", "ulysses_ring_custom_fixed_m"}) {
+    options = named(name);
+    options.softmax = Softmax::kOnline;
+    EXPECT_THAT(refusal(options), HasSubstr("means softmax=fixed_max, but softmax=online is given"));
+  }
 }
 
-TEST(Keys, UnknownWordsListTheLegalOnes) {
+// Every key beside every name that it does not deny.
+TEST(Keys, RefineANamesDefaults) {
+  for (const std::string& name : strategy_names()) {
+    const int degree = names_topology(named(name)) ? 4 : 1;
+    for (const Direction direction : parallel::kDirections) {
+      for (const Softmax softmax : parallel::kSoftmaxes) {
+        if (name.ends_with("_bidir") && direction == Direction::kForward) continue;
+        if (name.ends_with("_fixed_m") && softmax != Softmax::kFixedMax) continue;
+        StrategyOptions options = named(name);
+        options.ring_direction = direction;
+        options.softmax = softmax;
+        options.ulysses_attention_chunks = 3;
+        const Strategy s = parse_strategy(options, degree, 12);
+        EXPECT_EQ(s.layout.direction, direction) << name;
+        EXPECT_EQ(s.softmax, softmax) << name;
+        EXPECT_EQ(s.layout.head_chunks, 3) << name;
+      }
+    }
+  }
+}
+
+TEST(Names, UlyssesRingIsTwoDimensional) {
+  for (const char* name : {"ulysses_ring", "ulysses_ring_custom"}) {
+    expect_grid(name, kUnset, 4, 2, 2, Direction::kForward);
+    expect_grid(name, kUnset, 8, 4, 2, Direction::kForward);
+    expect_grid(name, kUnset, 24, 12, 2, Direction::kForward);
+    expect_grid(name, 2, 24, 2, 12, Direction::kForward);
+    expect_grid(name, kUnset, 9, 3, 3, Direction::kForward);
+    for (const int degree : {1, 2, 3, 5, 7})
+      EXPECT_THAT(refusal(named(name), degree),
+                  AllOf(HasSubstr(fmt::format("a context of {} rank", degree)),
+                        HasSubstr("has no such split; use attention=ring or attention=ulysses")));
+    EXPECT_THAT(refusal(named(name), 4, 1), HasSubstr("4 ranks with 1 head has no such split"));
+    for (const int shards : {-1, 1, 3, 8})
+      EXPECT_THAT(refusal(named(name, shards), 8),
+                  AllOf(HasSubstr(fmt::format("ulysses_shards={} is not possible with attention=ulysses_ring", shards)),
+                        HasSubstr("legal values with a context of 8 ranks: 2, 4;")));
+  }
+}
+
+TEST(Keys, HeadChunksHaveARange) {
   StrategyOptions options;
-  options.ring_direction = "backward";
-  EXPECT_THAT(refusal(options),
-              HasSubstr("ring_direction=backward is not known; legal values: forward, two_way, open"));
-  options = {};
-  options.softmax = "exact";
-  EXPECT_THAT(refusal(options), HasSubstr("softmax=exact is not known; legal values: online, fixed_max, auto"));
-  options = {};
   options.ulysses_attention_chunks = 0;
   EXPECT_THAT(refusal(options), HasSubstr("ulysses_attention_chunks=0 must be from 1"));
   options.ulysses_attention_chunks = int64_t{1} << 40;
@@ -115,9 +147,9 @@ TEST(Keys, UnknownWordsListTheLegalOnes) {
 TEST(Keys, WithoutANameTheyAreFree) {
   StrategyOptions options;
   options.ulysses_shards = 2;
-  options.ring_direction = "two_way";
+  options.ring_direction = Direction::kTwoWay;
   options.ulysses_attention_chunks = 3;
-  options.softmax = "fixed_max";
+  options.softmax = Softmax::kFixedMax;
   options.use_k_smoothing = false;
   options.deterministic = true;
   const Strategy strategy = parse_strategy(options, 4, 12);
@@ -131,27 +163,18 @@ TEST(Keys, WithoutANameTheyAreFree) {
   EXPECT_FALSE(strategy.tile_search);
 }
 
-TEST(Keys, BlockSizesAreNamed) {
-  const auto sizes = [](const char* text) {
-    StrategyOptions options;
-    options.flash_block_sizes = text;
-    const Strategy strategy = parse_strategy(options, 1, 12);
-    return std::pair{strategy.block_q, strategy.block_kv};
-  };
-  EXPECT_EQ(sizes(""), (std::pair<int64_t, int64_t>{0, 0}));
-  EXPECT_EQ(sizes("block_q:256,block_kv:128"), (std::pair<int64_t, int64_t>{256, 128}));
-  EXPECT_EQ(sizes("{block_kv: 512, block_kv_compute: 512}"), (std::pair<int64_t, int64_t>{0, 512}));
+TEST(Keys, BlockSizesAreNumbers) {
   StrategyOptions options;
-  options.flash_block_sizes = "block_k:3";
-  EXPECT_THAT(refusal(options),
-              HasSubstr("flash_block_sizes=block_k:3: 'block_k' is unknown; one of: block_q, block_kv, "
-                        "block_kv_compute"));
-  options.flash_block_sizes = "block_q:-1";
-  EXPECT_THAT(refusal(options), HasSubstr("block_q: -1 is too small; 1 is the least"));
-  for (const char* text : {"block_kv:256,block_kv_compute:128", "block_kv_compute:128"}) {
-    options.flash_block_sizes = text;
-    EXPECT_THAT(refusal(options), HasSubstr("block_kv_compute=128 is not possible"));
+  options.flash_block_sizes = {.block_kv = 512, .block_kv_compute = 512};
+  const Strategy strategy = parse_strategy(options, 1, 12);
+  EXPECT_EQ(strategy.block_q, 0);
+  EXPECT_EQ(strategy.block_kv, 512);
+  for (const int64_t keys : {256, 0}) {
+    options.flash_block_sizes = {.block_kv = keys, .block_kv_compute = 128};
+    EXPECT_THAT(refusal(options), HasSubstr("flash_block_sizes: block_kv_compute=128 is not possible"));
   }
+  options.flash_block_sizes = {.block_q = -1};
+  EXPECT_THAT(refusal(options), HasSubstr("flash_block_sizes: block_q=-1"));
 }
 
 TEST(Keys, WhatExcludesEachOtherIsRefused) {
@@ -175,13 +198,23 @@ TEST(Keys, AreDescribedOnce) {
         "softmax=online", "flash_block_sizes={block_q: 64}", "use_base2_exp=true", "use_k_smoothing=false",
         "enable_tile_search=true", "deterministic=false"})
     set.set_argument(argument);
-  EXPECT_EQ(options.flash_block_sizes, "block_q:64");
+  EXPECT_EQ(options.softmax, Softmax::kOnline);
   const Strategy strategy = parse_strategy(options, 4, 12);
   EXPECT_EQ(strategy.layout.ulysses, 2);
   EXPECT_EQ(strategy.layout.head_chunks, 3);
   EXPECT_EQ(strategy.block_q, 64);
   EXPECT_TRUE(strategy.tile_search);
-  EXPECT_THAT(error_of([&] { set.set_argument("softmax=exact"); }), HasSubstr("online, fixed_max, auto"));
+  set.set_argument("flash_block_sizes={block_kv: 512}");
+  EXPECT_EQ(parse_strategy(options, 4, 12).block_q, 0);  // the whole key is set again
+  set.set_argument("softmax=auto");
+  EXPECT_FALSE(options.softmax);
+  EXPECT_THAT(error_of([&] { set.set_argument("softmax=exact"); }),
+              HasSubstr("'exact' is unknown; one of: online, fixed_max, auto"));
+  EXPECT_THAT(error_of([&] { set.set_argument("ring_direction=backward"); }),
+              HasSubstr("'backward' is unknown; one of: forward, two_way, open"));
+  EXPECT_THAT(
+      error_of([&] { set.set_argument("flash_block_sizes=block_k:3"); }),
+      HasSubstr("flash_block_sizes=block_k:3: 'block_k' is unknown; one of: block_q, block_kv, block_kv_compute"));
   EXPECT_THAT(error_of([&] { set.set_argument("ulysses_attention_chunks=0"); }), HasSubstr("1 to 4096"));
 }
 
@@ -205,11 +238,11 @@ TEST(Requests, HoldWhatANameOrAKeySays) {
   EXPECT_EQ(open(named("dot_product")), "");
   StrategyOptions options;
   options.ulysses_shards = 2;
-  options.ring_direction = "open";
+  options.ring_direction = Direction::kOpen;
   options.ulysses_attention_chunks = 3;
   EXPECT_EQ(open(options), "Rs");
   EXPECT_EQ(requested_strategy(options).layout.direction, Direction::kOpen);
-  options.softmax = "fixed_max";
+  options.softmax = Softmax::kFixedMax;
   EXPECT_EQ(open(options), "R");
 }
 

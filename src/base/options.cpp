@@ -50,23 +50,8 @@ std::string_view trimmed(std::string_view part) {
   return part.substr(begin, part.find_last_not_of(kBlank) - begin + 1);
 }
 
-// The position after the first `name=value` of a sentence that is not part of a longer name or value.
-size_t end_of_setting(const std::string& text, const std::string& name, const std::string& value) {
-  const auto ends_name = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.';
-  };
-  const std::string setting = fmt::format("{}={}", name, value);
-  for (size_t at = text.find(setting); !value.empty() && at != std::string::npos; at = text.find(setting, at + 1)) {
-    const size_t end = at + setting.size();
-    const bool begins = at == 0 || ends_name(text[at - 1]);
-    if (begins && (end == text.size() || std::string_view(" ,;:)").find(text[end]) != std::string_view::npos))
-      return end;
-  }
-  return std::string::npos;
-}
-
-}  // namespace
-
+// `rows: 8, columns: 4`, with or without braces and spaces, as (name, value). Throws Error for a name that is not legal
+// or is repeated, and for a value that is not a whole number >= 1.
 std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal) {
   const std::string names = fmt::format("{}", fmt::join(legal, ", "));
   std::string_view rest = trimmed(text);
@@ -90,6 +75,23 @@ std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, 
   }
   return sizes;
 }
+
+// The position after the first `name=value` of a sentence that is not part of a longer name or value.
+size_t end_of_setting(const std::string& text, const std::string& name, const std::string& value) {
+  const auto ends_name = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.';
+  };
+  const std::string setting = fmt::format("{}={}", name, value);
+  for (size_t at = text.find(setting); !value.empty() && at != std::string::npos; at = text.find(setting, at + 1)) {
+    const size_t end = at + setting.size();
+    const bool begins = at == 0 || ends_name(text[at - 1]);
+    if (begins && (end == text.size() || std::string_view(" ,;:)").find(text[end]) != std::string_view::npos))
+      return end;
+  }
+  return std::string::npos;
+}
+
+}  // namespace
 
 std::vector<double> parse_numbers(std::string_view text, NumberRange each) {
   std::string_view rest = trimmed(text);
@@ -205,15 +207,25 @@ OptionSet& OptionSet::dtype(const char* name, std::string& field, const char* he
   return *this;
 }
 
-OptionSet& OptionSet::sizes(const char* name, std::string& field, std::vector<std::string> legal, const char* help) {
-  const std::string range = fmt::format("{{{}}}", fmt::join(legal, ", "));
-  const auto parse = [&field, legal = std::move(legal)](std::string_view value) {
+OptionSet& OptionSet::sizes(const char* name, std::vector<std::pair<std::string, int64_t*>> fields, const char* help) {
+  std::vector<std::string> legal;
+  for (const auto& field : fields) legal.push_back(field.first);
+  Option& option = add(name, help);
+  option.range = fmt::format("{{{}}}", fmt::join(legal, ", "));
+  option.mapping = true;
+  option.print = [fields] {
     std::string text;
-    for (const auto& [key, size] : parse_sizes(value, legal))
-      text += fmt::format("{}{}:{}", text.empty() ? "" : ",", key, size);
-    field = text;
+    for (const auto& [size, value] : fields)
+      if (*value != 0) text += fmt::format("{}{}:{}", text.empty() ? "" : ",", size, *value);
+    return text;
   };
-  add(name, help, field, range, parse, [&field] { return field; }).mapping = true;
+  option.parse = [fields, legal](std::string_view text) {
+    const auto sizes = parse_sizes(text, legal);
+    for (const auto& field : fields) *field.second = 0;
+    for (const auto& [size, value] : sizes) *fields[find_word(size, legal)].second = value;
+  };
+  option.default_text = option.print();
+  option.reset = [parse = option.parse, initial = option.default_text] { parse(initial); };
   return *this;
 }
 

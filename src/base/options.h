@@ -53,8 +53,8 @@ class OptionSet {
                    std::function<std::string(const Field&)> print, const char* help);
   // "bf16" or "float32", by any of their usual names: see dtype_word().
   OptionSet& dtype(const char* name, std::string& field, const char* help);
-  // Named whole numbers >= 1, any of the legal names: see parse_sizes(). YAML may write them as a mapping.
-  OptionSet& sizes(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
+  // Named whole numbers >= 1, any of them; those that are not given become 0. YAML may write them as a mapping.
+  OptionSet& sizes(const char* name, std::vector<std::pair<std::string, int64_t*>> fields, const char* help);
   // Another name of a key that is already described.
   OptionSet& alias(const char* name, const char* target);
   // A key of other programs that is not supported, or that other keys replace: refused with `reason`, unless it has its
@@ -120,10 +120,6 @@ class OptionSet {
   const Option* find(std::string_view key) const;
   std::vector<Option> options_;
 };
-
-// `rows: 8, columns: 4`, with or without braces and spaces, as (name, value); empty text gives an empty list. Throws
-// Error for a name that is not legal or is repeated, and for a value that is not a whole number >= 1.
-std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal);
 
 // `1, 0.75, 0.5`, with or without brackets and spaces; empty text gives an empty list. Throws Error for what is not a
 // number or out of range, with its place in the list.

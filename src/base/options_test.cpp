@@ -19,7 +19,7 @@ struct Example {
   std::optional<double> flow_shift;
   std::string dtype = "bf16";
   bool loud = false;
-  std::string tile;
+  int64_t tile_rows = 0, tile_columns = 0;
   std::vector<double> sigmas;
   OptionSet set;
   Example() {
@@ -28,7 +28,7 @@ struct Example {
         .number("flow_shift", flow_shift, {0.01, 100}, "shift")
         .dtype("dtype", dtype, "of the transformer")
         .flag("loud", loud, "say more")
-        .sizes("tile", tile, {"rows", "columns"}, "of a tile")
+        .sizes("tile", {{"rows", &tile_rows}, {"columns", &tile_columns}}, "of a tile")
         .numbers("sigmas", sigmas, {0, 1}, "noise levels")
         .alias("hoehe", "height")
         .unavailable("lora", "", "LoRA is not built yet");
@@ -150,24 +150,26 @@ TEST(Options, AnErrorSaysWhereEachValueThatItNamesWasWritten) {
 
 TEST(Options, SizesAreNamedNumbers) {
   Example e;
+  const auto sizes = [&] { return std::pair<int, int>(e.tile_rows, e.tile_columns); };
   e.set.set_argument("tile={ rows: 8, columns: 4 }");
-  EXPECT_EQ(e.tile, "rows:8,columns:4");
+  EXPECT_EQ(sizes(), std::pair(8, 4));
   e.set.set_argument("tile=columns:16");
-  EXPECT_EQ(e.tile, "columns:16");
+  EXPECT_EQ(sizes(), std::pair(0, 16));
+  EXPECT_THAT(e.set.values(), HasSubstr("tile=columns:16\n"));
   EXPECT_THAT(e.refusal("tile=rows:8,depth:2"), HasSubstr("'depth' is unknown; one of: rows, columns"));
   EXPECT_THAT(e.refusal("tile=rows:0"), HasSubstr("rows: 0 is too small; 1 is the least"));
   EXPECT_THAT(e.refusal("tile=rows:8,rows:9"), HasSubstr("rows is given twice"));
   EXPECT_THAT(e.refusal("tile=8"), HasSubstr("'8' is not of the form name:number; names: rows, columns"));
-  EXPECT_EQ(e.tile, "columns:16");
+  EXPECT_EQ(sizes(), std::pair(0, 16));
   e.set.set_argument("tile=");
-  EXPECT_EQ(e.tile, "");
+  EXPECT_EQ(sizes(), std::pair(0, 0));
   const std::string path = testing::TempDir() + "sizes.yml";
   for (const char* text : {"tile: {rows: 8, columns: 4}", "tile:\n  rows: 8\n  columns: 4", "tile: {rows:8, columns:4}",
                            "tile: \"rows:8,columns:4\""}) {
     std::ofstream(path) << text << "\n";
-    e.tile.clear();
+    e.tile_rows = e.tile_columns = 0;
     e.set.load_yaml(path);
-    EXPECT_EQ(e.tile, "rows:8,columns:4") << text;
+    EXPECT_EQ(sizes(), std::pair(8, 4)) << text;
   }
   std::ofstream(path) << "height: {rows: 8}\n";
   EXPECT_THROW(e.set.load_yaml(path), Error);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "parallel/shards.h"
 
 namespace zoetrope::parallel {
@@ -40,6 +41,24 @@ void check_ulysses(int64_t ulysses, int ranks, int64_t heads) {
        ulysses, heads, values);
 }
 
+void check_two_dimensional(const std::optional<int>& ulysses, int ranks, int64_t heads) {
+  std::vector<int> legal = legal_ulysses(ranks, heads);
+  std::erase_if(legal, [&](int u) { return u == 1 || u == ranks; });
+  if (legal.empty()) {
+    fail(
+        "attention=ulysses_ring and its variants are two-dimensional, Ulysses x ring of at least 2 each, and a context "
+        "of {} with {} has no such split; use attention=ring or attention=ulysses, or 4, 6, 8, 9, … ranks",
+        counted(ranks, "rank"), counted(heads, "head"));
+  }
+  if (ulysses && std::find(legal.begin(), legal.end(), *ulysses) == legal.end()) {
+    fail(
+        "ulysses_shards={} is not possible with attention=ulysses_ring or a variant of it, which is two-dimensional, "
+        "Ulysses x ring of at least 2 each; legal values with a context of {} ranks: {}; or use attention=ring or "
+        "attention=ulysses",
+        *ulysses, ranks, fmt::join(legal, ", "));
+  }
+}
+
 void check(const ContextLayout& layout, int ranks, int64_t heads) {
   check_ulysses(layout.ulysses, ranks, heads);
   if (const int64_t product = int64_t{layout.ulysses} * layout.ring; product != ranks) {
@@ -62,7 +81,8 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads) {
 }
 
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
-  const auto& [ulysses, ring, direction, head_chunks] = request;
+  const auto& [ulysses, ring, direction, head_chunks, two_dimensional] = request;
+  if (two_dimensional) check_two_dimensional(ulysses, ranks, heads);
   if (ring && *ring < 1)
     fail("ring={} must be at least 1, or unset for what is left of the context degree {}", *ring, ranks);
   if (!ulysses && ring && ranks % *ring != 0) {
@@ -70,13 +90,20 @@ ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
          fmt::join(legal_ulysses(ranks, ranks), ", "));
   }
   ContextLayout layout;
-  layout.ulysses = ulysses ? *ulysses : ring ? ranks / *ring : legal_ulysses(ranks, heads).back();
+  std::vector<int> legal = legal_ulysses(ranks, heads);
+  if (two_dimensional) std::erase(legal, ranks);
+  layout.ulysses = ulysses ? *ulysses : ring ? ranks / *ring : legal.back();
   check_ulysses(layout.ulysses, ranks, heads);
   layout.ring = ring.value_or(ranks / layout.ulysses);
   layout.direction = direction.value_or(layout.direction);
   layout.head_chunks = head_chunks.value_or(layout.head_chunks);
   check(layout, ranks, heads);
   return layout;
+}
+
+int changed_settings(const ContextLayout& layout) {
+  const ContextLayout defaults;
+  return (layout.direction != defaults.direction ? 1 : 0) + (layout.head_chunks != defaults.head_chunks ? 1 : 0);
 }
 
 std::string text(const ContextLayout& layout, Softmax softmax) {

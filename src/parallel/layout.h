@@ -42,6 +42,8 @@ struct LayoutRequest {
 
 // Throws Error where `ulysses` is not one of legal_ulysses(), which it lists.
 void check_ulysses(int64_t ulysses, int ranks, int64_t heads);
+// Throws Error where `ranks` ranks have no split with U > 1 and R > 1, or where it is not the given U's.
+void check_two_dimensional(const std::optional<int>& ulysses, int ranks, int64_t heads);
 // Throws Error, with the legal values, for what `ranks` ranks cannot do with `heads` heads.
 void check(const ContextLayout& layout, int ranks, int64_t heads);
 void check(const ParallelLayout& layout, int ranks, int64_t heads);
@@ -49,6 +51,9 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads);
 // The request with its open fields by rule, for a context of `ranks` ranks; the planner fills them better. Throws Error
 // as check() does.
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads);
+
+// How many settings are not the default, the degrees aside.
+int changed_settings(const ContextLayout& layout);
 
 // As people read it: "Ulysses 2 x ring 2", and after these what is not the default: the ring's direction, the softmax,
 // the head chunks.

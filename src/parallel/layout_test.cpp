@@ -39,6 +39,21 @@ TEST(Filled, OpenFieldsFollowTheRule) {
   EXPECT_EQ(filled(ContextRequest::exactly(all), 6, 4), all);
 }
 
+TEST(Filled, TwoDimensionsAreTwo) {
+  EXPECT_EQ(filled({.two_dimensional = true}, 4, 4), (ContextLayout{.ulysses = 2, .ring = 2}));
+  EXPECT_EQ(filled({.two_dimensional = true}, 12, 4), (ContextLayout{.ulysses = 4, .ring = 3}));
+  EXPECT_EQ(filled({.ulysses = 3, .two_dimensional = true}, 12, 4), (ContextLayout{.ulysses = 3, .ring = 4}));
+  const auto of = [](std::optional<int> ulysses, int ranks, int64_t heads) {
+    return error_of([&] { filled({.ulysses = ulysses, .two_dimensional = true}, ranks, heads); });
+  };
+  EXPECT_THAT(of({}, 1, 4), HasSubstr("a context of 1 rank with 4 heads has no such split"));
+  EXPECT_THAT(of({}, 5, 4), HasSubstr("a context of 5 ranks with 4 heads has no such split"));
+  EXPECT_THAT(of({}, 9, 2), HasSubstr("a context of 9 ranks with 2 heads has no such split"));
+  EXPECT_THAT(of(1, 12, 4), AllOf(HasSubstr("ulysses_shards=1 is not possible"), HasSubstr("12 ranks: 2, 3, 4;")));
+  EXPECT_THAT(of(12, 12, 40), AllOf(HasSubstr("ulysses_shards=12"), HasSubstr("12 ranks: 2, 3, 4, 6;")));
+  EXPECT_THAT(of(5, 12, 40), HasSubstr("ulysses_shards=5"));
+}
+
 TEST(Filled, IllegalGridsAreRefused) {
   const auto of = [](const ContextRequest& request) { return error_of([&] { filled(request, 6, 4); }); };
   EXPECT_THAT(of({.ulysses = 2, .ring = 2}), HasSubstr("make 4 ranks, but the context degree is 6"));

@@ -103,7 +103,7 @@ TEST_F(AutoPlanTest, KeysThatAreSetAreNotSearched) {
   options.data_parallelism = 1;
   EXPECT_EQ(choose(4).layout.data, 1);
   options.strategy.ulysses_shards = 2;
-  options.strategy.ring_direction = "open";
+  options.strategy.ring_direction = Direction::kOpen;
   options.strategy.ulysses_attention_chunks = 3;
   options.vae_parallel = 3;
   AutoPlan planned = choose(8);

@@ -37,7 +37,7 @@ TEST(GenerateOptions, ChangedSettingsMakeTheOptionsAgain) {
   options.flow_shift = 3.25;
   options.sigmas = {1, 0.5};
   options.ranks = 1;
-  options.strategy.flash_block_sizes = "block_q:64";
+  options.strategy.flash_block_sizes.block_q = 64;
   const std::map<std::string, std::string> changed = changed_settings(options);
   EXPECT_EQ(changed, (std::map<std::string, std::string>{{"prompt", "two\nlines, a=b"},
                                                          {"flow_shift", "3.25"},

@@ -109,19 +109,28 @@ ParallelLayout lay_out(const GenerateOptions& o, const RunPlan& plan, const Mode
   return layout;
 }
 
-// Contradictions between a name and a key are refused here; the search checks U against the ranks: any that a name
-// and the heads allow will do.
+// Keys that contradict themselves or a name are refused here; the search checks degrees against the ranks.
 void check_keys(const GenerateOptions& o, int64_t heads, int ranks) {
   std::array axes{Axis{"data_parallelism", 1}, Axis{"fsdp_parallelism", o.fsdp_parallelism},
                   Axis{"context_parallelism", -1}, Axis{"tensor_parallelism", o.tensor_parallelism}};
   fill_axes(axes, ranks);
   constexpr int64_t kAbsurd = 1'000'000;
-  attention::StrategyOptions possible = o.strategy;
-  if (const int64_t said = possible.ulysses_shards.value_or(1); said > kAbsurd || said < -kAbsurd)
+  if (const int64_t said = o.strategy.ulysses_shards.value_or(1); said > kAbsurd || said < -kAbsurd)
     fail("ulysses_shards={}: from 1 to the {} heads of this model", said, heads);
-  const int64_t shards = std::clamp<int64_t>(possible.ulysses_shards.value_or(1), 1, heads);
-  if (possible.ulysses_shards) possible.ulysses_shards = shards;
-  attention::parse_strategy(possible, static_cast<int>(shards), heads);
+  attention::Strategy strategy = attention::requested_strategy(o.strategy);
+  strategy.layout.ulysses = strategy.layout.ring = std::nullopt;
+  strategy.layout.two_dimensional = false;
+  attention::checked_strategy(strategy, 1, heads);
+}
+
+// Whether the ranks can all be of one context.
+bool fits_one_context(const attention::StrategyOptions& keys, int ranks, int64_t heads) {
+  try {
+    attention::parse_strategy(keys, ranks, heads);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::optional<int> degree(const std::optional<int64_t>& said) {
@@ -154,13 +163,18 @@ ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, con
 
 planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks) {
   const GenerateOptions& o = memory.options;
-  check_keys(o, model.experts[0].config.num_attention_heads, ranks);
+  const int64_t heads = model.experts[0].config.num_attention_heads;
+  check_keys(o, heads, ranks);
   planner::Question q;
   q.ranks = ranks;
   q.sharded = plan.tokens >= o.flash_min_seq_length;
   fix_by_keys(q, o.strategy);
   if (o.data_parallelism != -1) q.request.data = degree(o.data_parallelism);
   if (o.context_parallelism != -1) q.request.context_ranks = degree(o.context_parallelism);
+  // A named topology keeps its ranks.
+  if (!o.data_parallelism && o.context_parallelism == -1 && attention::names_topology(o.strategy) &&
+      fits_one_context(o.strategy, ranks, heads))
+    q.request.data = 1;
   if (computes_branches_in_turn(o)) {
     // What the context leaves is of data; a context that does not divide the ranks is the search's to refuse.
     const int context = q.request.context_ranks.value_or(0);

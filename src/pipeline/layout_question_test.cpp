@@ -54,6 +54,28 @@ TEST_F(LayoutQuestion, DegreesFillTheRanks) {
   EXPECT_TRUE(layout(8).sharded);
 }
 
+TEST_F(LayoutQuestion, ANamedTopologyKeepsItsRanks) {
+  for (const char* name : {"ring", "ulysses", "ulysses_ring"}) {
+    options.strategy.attention = name;
+    EXPECT_EQ(question(4).request.data, 1) << name;
+  }
+  EXPECT_EQ(layout(4).context, (parallel::ContextLayout{2, 2}));
+  options.strategy.attention = "ulysses";
+  EXPECT_FALSE(question(8).request.data);  // more than the four heads: ranks are left over
+  EXPECT_EQ(layout(8).data, 2);
+  options.data_parallelism = 2;
+  EXPECT_EQ(question(4).request.data, 2);
+  options.data_parallelism.reset();
+  options.context_parallelism = 2;
+  EXPECT_FALSE(question(4).request.data);
+  EXPECT_EQ(layout(4).data, 2);
+  options.context_parallelism = -1;
+  for (const char* name : {"auto", "flash"}) {
+    options.strategy.attention = name;
+    EXPECT_FALSE(question(2).request.data) << name;
+  }
+}
+
 TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
   const auto with = [&](std::optional<int64_t> data, int64_t context, int ranks) {
     options.data_parallelism = data;
@@ -93,9 +115,9 @@ TEST_F(LayoutQuestion, WhatKeysSayIsFixedAndTheRestIsOpen) {
   options.data_parallelism = 2;
   options.vae_parallel = 3;
   options.strategy.ulysses_shards = 2;
-  options.strategy.ring_direction = "open";
-  options.strategy.softmax = "fixed_max";
-  options.strategy.flash_block_sizes = "block_q:64";
+  options.strategy.ring_direction = Direction::kOpen;
+  options.strategy.softmax = Softmax::kFixedMax;
+  options.strategy.flash_block_sizes.block_q = 64;
   q = question(8);
   fix_kernels_of_this_cpu(q);
   EXPECT_EQ(q.request.data, 2);

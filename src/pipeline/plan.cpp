@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "base/print.h"
 #include "pipeline/generate_options.h"
@@ -116,6 +117,7 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
     if (o.guidance_scale_2) fail("guidance_scale_2: this model has one expert; leave it out");
     if (o.boundary_ratio) fail("boundary_ratio: this model has one expert; leave it out");
   }
+  if (std::string note = attention::strategy_note(o.strategy); !note.empty()) plan.notes.push_back(std::move(note));
   plan.step_count = step_count(plan);
   plan.step_cache = step_cache_settings(o, model, plan);
   tokenize_prompts(o, model, plan);

@@ -301,7 +301,9 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
   result.denoise_seconds = timing.seconds("Inference/Denoise");
   if (first) {
     result.memory = memory.finish();
-    result.timing = timing.to_string() + memory.text();
+    result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention,
+                                parallel::text(layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline))) +
+                    timing.to_string() + memory.text();
     compare_with_plan(timing, attention, pass, result);
     result.summary = short_summary(timing, plan_.steps(), result);
   }

@@ -309,7 +309,7 @@ const std::vector<Figure<LinkLevel>>& figures() {
       {"shape", &P::shape, Unit::kNone, kDevices, Need::kOptional,
        "of a mesh or torus, fastest dimension first; multiplies to members"},
       {"bandwidth", &P::bandwidth, Unit::kGigabytesPerSecond, kLinkBandwidth, Need::kRequired,
-       "in one direction: per switch port, per link between neighbours, or of the whole bus"},
+       "one way: per switch port, per link between neighbours, or of the whole bus"},
       {"ports",
        &P::ports,
        Unit::kNone,

@@ -41,7 +41,8 @@ BestLink best_link(const HardwareProfile& hardware) {
 bool matches(const LayoutRequest& request, const ParallelLayout& layout) {
   const auto is = [](const std::optional<int>& wanted, int value) { return !wanted || *wanted == value; };
   return is(request.data, layout.data) && is(request.context_ranks, layout.context.ranks()) &&
-         is(request.context.ulysses, layout.context.ulysses) && is(request.context.ring, layout.context.ring);
+         is(request.context.ulysses, layout.context.ulysses) && is(request.context.ring, layout.context.ring) &&
+         (!request.context.two_dimensional || (layout.context.ulysses > 1 && layout.context.ring > 1));
 }
 
 // All splits of `ranks`, without the request.
@@ -104,8 +105,10 @@ void check_splits(const Question& question, int ranks) {
   const auto ulysses = [](const ParallelLayout& split) { return split.context.ulysses; };
   Narrowing left(question, ranks);
   left.narrow("data_parallelism", fixed.data, [](const ParallelLayout& split) { return split.data; });
-  left.narrow("context_parallelism", fixed.context_ranks,
-              [](const ParallelLayout& split) { return split.context.ranks(); });
+  const auto context_ranks = [](const ParallelLayout& split) { return split.context.ranks(); };
+  left.narrow("context_parallelism", fixed.context_ranks, context_ranks);
+  if (fixed.context.two_dimensional)
+    parallel::check_two_dimensional(fixed.context.ulysses, *left.legal(context_ranks).rbegin(), question.work.heads);
   if (fixed.context.ulysses && *fixed.context.ulysses > question.work.heads) {
     fail("ulysses_shards={} is more than the {} heads, and a rank cannot attend less than one head; legal values: {}",
          *fixed.context.ulysses, question.work.heads, text(left.legal(ulysses)));
@@ -144,7 +147,8 @@ std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks) {
     illegal.push_back({halves, "without guidance there is one branch to compute"});
   if (data_open && branches == 2 && ranks > 1 && ranks % 2 != 0)
     illegal.push_back({halves, fmt::format("{} ranks cannot be halved", ranks)});
-  if (question.request.context.ulysses || question.request.context.ring) return illegal;
+  const parallel::ContextRequest& context_fixed = question.request.context;
+  if (context_fixed.ulysses || context_fixed.ring || context_fixed.two_dimensional) return illegal;
   for (const int context :
        values(legal_splits(question, ranks), [](const ParallelLayout& s) { return s.context.ranks(); })) {
     for (const int ulysses : parallel::legal_ulysses(context, context)) {

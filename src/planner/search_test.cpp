@@ -347,6 +347,27 @@ TEST(Search, FixedValuesAreKept) {
   }
 }
 
+TEST(Search, TwoDimensionsAreTwo) {
+  Question q = question(8);
+  q.request.context.two_dimensional = true;
+  std::set<std::pair<int, int>> found;
+  for (const Candidate& c : search(q).candidates) {
+    const parallel::ContextLayout& context = c.configuration.layout.context;
+    if (c.verdict != Verdict::kIllegal) found.insert({context.ulysses, context.ring});
+  }
+  EXPECT_EQ(found, (std::set<std::pair<int, int>>{{2, 2}, {2, 4}, {4, 2}}));
+  for (const int ranks : {2, 3, 5}) {
+    q.ranks = ranks;
+    EXPECT_THAT(refusal(q), HasSubstr("a context of " + std::to_string(ranks) + " ranks"));
+  }
+  q.ranks = 4;
+  q.request.data = 2;
+  EXPECT_THAT(refusal(q), HasSubstr("a context of 2 ranks"));
+  q.request.data = 1;
+  q.request.context.ulysses = 4;
+  EXPECT_THAT(refusal(q), HasSubstr("4 ranks: 2;"));
+}
+
 TEST(Search, FixedValuesThatLeaveNothingAreRefusedWithTheLegalOnes) {
   Question q = question(4);
   q.request.context.ulysses = 3;

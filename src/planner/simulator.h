@@ -31,7 +31,7 @@ struct Configuration {
   // How many settings make it less simple than it could be: a direction that is not forward, head chunks, fixed-max
   // softmax, a tile that is not the profile's, Ulysses and a ring together.
   int complexity(const HardwareProfile& hardware) const;
-  std::string text() const;  // "data 2 x context 4 (Ulysses 2 x ring 2), fixed_max, 2 head chunks"
+  std::string text() const;  // "data 2 x context 4 (Ulysses 2 x ring 2, softmax fixed_max), block_q 4096"
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 

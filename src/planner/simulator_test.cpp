@@ -479,7 +479,9 @@ TEST(Configuration, IsSaidInAFewWords) {
   made.softmax = parallel::Softmax::kFixedMax;
   made.layout.context.head_chunks = 2;
   made.block_q = 4096;
-  EXPECT_EQ(made.text(), "data 2 x context 6 (Ulysses 2 x ring 3, two_way), fixed_max, 2 head chunks, block_q 4096");
+  EXPECT_EQ(made.text(),
+            "data 2 x context 6 (Ulysses 2 x ring 3, ring direction two_way, softmax fixed_max, 2 head chunks), "
+            "block_q 4096");
 }
 
 }  // namespace

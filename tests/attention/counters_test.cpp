@@ -50,9 +50,9 @@ const bool kRegistered = [] {
           "Counters", fmt::format("U{}R{}", ulysses, ring), {ranks}, __FILE__, __LINE__, [=](comm::Communicator& comm) {
             for (const int64_t tokens : {1, ranks, 61, 64})
               for (const int64_t heads : {ulysses, 2 * ulysses - 1})
-                for (const Direction direction : {Direction::kForward, Direction::kTwoWay, Direction::kOpen})
+                for (const Direction direction : parallel::kDirections)
                   for (const int chunks : {1, 2})
-                    for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax})
+                    for (const Softmax softmax : parallel::kSoftmaxes)
                       expect_sums(
                           comm,
                           {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 8, .log_sum_exp = chunks == 2},

@@ -52,7 +52,7 @@ void run_beside_online(comm::Communicator& comm, int ulysses, int ring) {
   uint64_t seed = 1;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const MaskKind mask : {MaskKind::kNone, MaskKind::kKeyLengths, MaskKind::kKeyMask}) {
-      for (const Direction direction : {Direction::kForward, Direction::kTwoWay, Direction::kOpen}) {
+      for (const Direction direction : parallel::kDirections) {
         if (ring == 1 && direction != Direction::kForward) continue;
         SCOPED_TRACE(fmt::format("{} mask {} direction {}", dtype_name(dtype), static_cast<int>(mask),
                                  static_cast<int>(direction)));

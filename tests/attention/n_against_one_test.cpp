@@ -85,12 +85,6 @@ void run_topology(comm::Communicator& comm, int ulysses, int ring) {
   }
 }
 
-constexpr std::pair<Direction, Softmax> kRingStrategies[] = {
-    {Direction::kForward, Softmax::kOnline},  {Direction::kTwoWay, Softmax::kOnline},
-    {Direction::kOpen, Softmax::kOnline},     {Direction::kForward, Softmax::kFixedMax},
-    {Direction::kTwoWay, Softmax::kFixedMax}, {Direction::kOpen, Softmax::kFixedMax},
-};
-
 // Topology × direction × softmax × head chunks × mask. Other directions fold the blocks in another order, so they agree
 // within rounding; head chunks change no bit.
 void run_other_strategies(comm::Communicator& comm, int ulysses, int ring) {
@@ -101,22 +95,24 @@ void run_other_strategies(comm::Communicator& comm, int ulysses, int ring) {
                              Shape{2, 61, ulysses + 1, 16, DType::kBF16, MaskOf::kKeys}}) {
     const Case whole = make_case(shape, seed++);
     const Expected expected{whole.reference(), run_alone(comm, whole)};
-    for (const auto& [direction, softmax] : kRingStrategies) {
-      SCOPED_TRACE(fmt::format("{} direction {} softmax {}", describe(shape), static_cast<int>(direction),
-                               static_cast<int>(softmax)));
-      Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring, .direction = direction},
-                        .softmax = softmax,
-                        .deterministic = true};
-      ContextAttention whole_heads = plan(whole.problem, strategy, comm, 1);
-      Shard one(whole, whole_heads.tokens());
-      whole_heads.run(one.q, one.k, one.v, whole.mask(), one.o);
-      for (const int chunks : {2, 3, ulysses + 2}) {  // the last leaves empty chunks for a share of one or two heads
-        strategy.layout.head_chunks = chunks;
-        expect_results(comm, whole, expected, strategy);
-        ContextAttention chunked = plan(whole.problem, strategy, comm, 1);
-        Shard shard(whole, chunked.tokens());
-        chunked.run(shard.q, shard.k, shard.v, whole.mask(), shard.o);
-        EXPECT_TRUE(same_bits(shard.o, one.o)) << chunks << " head chunks";
+    for (const Direction direction : parallel::kDirections) {
+      for (const Softmax softmax : parallel::kSoftmaxes) {
+        SCOPED_TRACE(fmt::format("{} direction {} softmax {}", describe(shape), static_cast<int>(direction),
+                                 static_cast<int>(softmax)));
+        Strategy strategy{.layout = {.ulysses = ulysses, .ring = ring, .direction = direction},
+                          .softmax = softmax,
+                          .deterministic = true};
+        ContextAttention whole_heads = plan(whole.problem, strategy, comm, 1);
+        Shard one(whole, whole_heads.tokens());
+        whole_heads.run(one.q, one.k, one.v, whole.mask(), one.o);
+        for (const int chunks : {2, 3, ulysses + 2}) {  // the last leaves empty chunks for a share of one or two heads
+          strategy.layout.head_chunks = chunks;
+          expect_results(comm, whole, expected, strategy);
+          ContextAttention chunked = plan(whole.problem, strategy, comm, 1);
+          Shard shard(whole, chunked.tokens());
+          chunked.run(shard.q, shard.k, shard.v, whole.mask(), shard.o);
+          EXPECT_TRUE(same_bits(shard.o, one.o)) << chunks << " head chunks";
+        }
       }
     }
   }

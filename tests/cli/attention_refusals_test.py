@@ -59,9 +59,16 @@ refused_words("an_unknown_strategy", ["ulyses", "did you mean 'ulysses'"], SHAPE
 refused_words("more_ulysses_ranks_than_heads", ["ulysses_shards", "1, 2"], SHAPE, "attention=ulysses", "ranks=4")
 refused_words("a_degree_that_does_not_divide", ["ulysses_shards=3", "1, 2"], SHAPE, "ulysses_shards=3", "ranks=4")
 refused_words("a_contradicted_name", ["ring", "ulysses_shards"], SHAPE, "attention=ring", "ulysses_shards=2", "ranks=2")
-refused_words("a_contradicted_softmax", ["ulysses", "fixed_max"], SHAPE, "attention=ulysses", "softmax=fixed_max")
-refused_words("a_contradicted_implementation", ["dot_product", "scalar", "avx2"], SHAPE, "attention=dot_product",
-              "implementation=avx2")
+refused_words("a_contradicted_softmax", ["ulysses_custom_fixed_m", "softmax=fixed_max", "softmax=online"], SHAPE,
+              "attention=ulysses_custom_fixed_m", "softmax=online")
+refused_words("a_contradicted_direction", ["ulysses_ring_custom_bidir", "ring_direction=open", "ring_direction=forward"],
+              SHAPE, "attention=ulysses_ring_custom_bidir", "ring_direction=forward", "ranks=4")
+for ranks in (1, 2, 3, 5):
+    refused_words(f"two_dimensions_of_{ranks}", [f"a context of {ranks} rank", "attention=ring or attention=ulysses"],
+                  SHAPE, "attention=ulysses_ring", f"ranks={ranks}")
+for shards in (1, 4):
+    refused_words(f"one_dimension_of_u{shards}", [f"ulysses_shards={shards} (command line) is not possible", "4 ranks: 2;"],
+                  SHAPE, "attention=ulysses_ring", f"ulysses_shards={shards}", "ranks=4")
 refused_words("an_unknown_implementation", ["'sse'", "avx2", "scalar"], SHAPE, "implementation=sse")
 refused_words("no_head_chunks", ["ulysses_attention_chunks=0"], SHAPE, "ulysses_attention_chunks=0")
 refused_words("an_unknown_direction", ["ring_direction=left", "two_way"], SHAPE, "ring_direction=left")

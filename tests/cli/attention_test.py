@@ -174,8 +174,8 @@ TENSOR = 37 * TOKEN
 # heads; all four tensors travel.
 HOME = 4 * 2 * 24 * (12 * 1 + 12 * 2 + 13 * 2)
 
-strategy("dot_product", "attention=dot_product", check=sends(0))
-strategy("flash", "attention=flash", check=sends(0))
+for name in ("flash", "tokamax_flash", "cudnn_flash_te", "dot_product"):
+    strategy(name, f"attention={name}", check=sends(0))
 strategy("auto", "attention=auto", "ranks=3", check=planned)  # what is chosen where: auto_test.py
 # K and V make two hops of three blocks.
 strategy("ring", "attention=ring", "ranks=3", check=sends(2 * 2 * TENSOR))
@@ -190,6 +190,14 @@ strategy("ulysses_ring_custom_fixed_m", "attention=ulysses_ring_custom_fixed_m",
          check=fixed)
 strategy("ulysses_ring_custom_bidir", "attention=ulysses_ring_custom_bidir", "ranks=6", "ulysses_shards=2",
          check=layout(2, 3, "open"))
+strategy("ulysses_ring_unset", "attention=ulysses_ring", "ranks=4", check=layout(2, 2))
+strategy("ulysses_ring_two_way", "attention=ulysses_ring", "ranks=6", "ulysses_shards=2", "ring_direction=two_way",
+         check=layout(2, 3, "two_way"))
+strategy("ulysses_ring_bidir_two_way", "attention=ulysses_ring_custom_bidir", "ranks=6", "ulysses_shards=2",
+         "ring_direction=two_way", check=layout(2, 3, "two_way"))
+strategy("ring_fixed_max", "attention=ring", "ranks=3", "softmax=fixed_max", check=fixed)
+strategy("ulysses_custom_chunks", "attention=ulysses_custom", "ranks=2", "ulysses_attention_chunks=2", check=layout(2, 1))
+strategy("dot_product_by_a_kernel", "attention=dot_product", "implementation=scalar", check=sends(0))
 strategy("two_way", "ulysses_shards=1", "ring_direction=two_way", "ranks=4", check=layout(1, 4, "two_way"))
 strategy("two_way_fixed_max", "ulysses_shards=2", "ring_direction=two_way", "ranks=4", "softmax=fixed_max", check=fixed)
 strategy("open_chain", "ulysses_shards=1", "ring_direction=open", "ranks=5", check=layout(1, 5, "open"))

@@ -413,6 +413,31 @@ def a_trace_has_phases_steps_branches_blocks_and_arrows(cwd):
     assert again.returncode == 0, again.stderr
 
 
+DEMO = pathlib.Path(__file__).resolve().parents[2] / "configs" / "demo.yml"
+
+
+@test
+def the_demo_runs_ulysses_and_a_ring_with_both_branches(cwd):
+    result = run([harness.PROGRAM, "generate", DEMO, "num_inference_steps=2", "output=a.gif", "trace=t.json", "summary=full"],
+                 cwd)
+    assert result.returncode == 0, result.stderr
+    assert "Ranks 4: data 1 x context 4 (Ulysses 2 x ring 2" in result.stderr, result.stderr
+    assert result.stdout.startswith("Timing of attention=ulysses_ring, data 1 x context 4 (Ulysses 2 x ring 2"), result.stdout
+    found = spans(pathlib.Path(cwd) / "t.json")
+    assert found["ring hop"] > 0 and found["ulysses exchange"] > 0, found
+    assert found["branches: conditional, unconditional"] == 2 * 4, found
+
+
+@test
+def a_named_topology_keeps_its_ranks(cwd):
+    for name, expected in (("ring", "Ulysses 1 x ring 2"), ("ulysses_custom", "Ulysses 2 x ring 1")):
+        result = generate(cwd, "output=a.gif", "ranks=2", f"attention={name}")
+        assert f"Ranks 2: data 1 x context 2 ({expected}" in result.stderr, result.stderr
+    result = generate(cwd, "output=a.gif", "ranks=2", "attention=tokamax_flash")
+    assert "Ranks 2: data 2 x context 1 " in result.stderr, result.stderr
+    assert result.stderr.count("Note: attention=tokamax_flash is computed as flash\n") == 1, result.stderr
+
+
 # ---- options ----
 
 @test

@@ -185,7 +185,7 @@ def messages_are_those_that_the_program_sends(cwd):
         problem = traffic.Problem(2, tokens, heads, 8, 4)
         expected = sum(size for _, _, size in traffic.messages(problem, ulysses, 4 // ulysses))
         result = run([PROGRAM, "attention", f"shape={problem.shape}", "dtype=float32", "ranks=4", "threads=4",
-                      "attention=ulysses_ring", f"ulysses_shards={ulysses}", "json=m.json"], cwd)
+                      f"ulysses_shards={ulysses}", "softmax=online", "json=m.json"], cwd)
         assert result.returncode == 0, result.stderr
         sent = json.loads((pathlib.Path(cwd) / "m.json").read_text())["bytes_sent"]
         assert sent == expected, (problem, ulysses, sent, expected)

@@ -10,8 +10,10 @@ import re
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import harness  # noqa: E402
 from harness import MPI_ENV, files_in, generate, refused, run, run_script  # noqa: E402
+from program_keys import words_of  # noqa: E402
 
 PROGRAM = MODEL = None
 TESTS = {}
@@ -80,7 +82,8 @@ def every_candidate_is_in_the_json(cwd):
         if c["verdict"] == "illegal":
             continue
         splits.add((c["data"], c["ulysses"], c["ring"]))
-        assert c["direction"] in ("forward", "two_way", "open") and c["softmax"] in ("online", "fixed_max"), c
+        assert c["direction"] in words_of(PROGRAM, "generate", "ring_direction"), c
+        assert c["softmax"] in words_of(PROGRAM, "generate", "softmax"), c
         assert c["head_chunks"] >= 1 and c["block_q"] in (4096, 8448, 9472) and 1 <= c["vae_ranks"] <= 8, c
         assert abs(sum(c["breakdown"].values()) - c["seconds_per_step"]) < 1e-6 * c["seconds_per_step"], c
         parts = [c[f"seconds_{name}"] for name in ("load", "text_encoder", "denoise", "vae")]
@@ -221,6 +224,15 @@ def fixed_keys_restrict_the_search(cwd):
         for c in candidates(document):
             if c["verdict"] != "illegal":
                 assert (c["ulysses"], c["ring"], c["softmax"]) == (*expected, "online"), c
+    # A named topology keeps its ranks, and two dimensions are two.
+    document = answer(cwd, *LARGE, "hardware=tpu_v7x_8", "ranks=8", "attention=ulysses_ring", "softmax=fixed_max")
+    found = {(c["data"], c["ulysses"], c["ring"], c["softmax"]) for c in candidates(document) if c["verdict"] != "illegal"}
+    assert found == {(1, 2, 4, "fixed_max"), (1, 4, 2, "fixed_max")}, found
+    # 64 ranks are more than the 40 heads: both branches are divided.
+    document = answer(cwd, *LARGE, "hardware=h100_8", "ranks=64", "attention=ulysses")
+    assert {(c["data"], c["ulysses"]) for c in candidates(document) if c["verdict"] != "illegal"} == {(2, 32)}
+    document = answer(cwd, *LARGE, "hardware=h100_8", "ranks=1", "attention=cudnn_flash_te")
+    assert "attention=cudnn_flash_te is computed as flash" in document["notes"], document["notes"]
 
 
 @test
@@ -374,9 +386,18 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
     refused(cwd, words("ranks=8", "vae_parallel=2", "vae_tiling=true"), "vae_parallel=2", "1")
     refused(cwd, words("ranks=8", "attention=rng"), "attention=rng", "ring")
     refused(cwd, words("ranks=8", "attention=flash"), "8 ranks")
-    refused(cwd, words("ranks=8", "attention=ring", "softmax=fixed_max"), "attention=ring means softmax=online")
+    refused(cwd, words("ranks=8", "attention=ulysses_custom_fixed_m", "softmax=online"),
+            "attention=ulysses_custom_fixed_m means softmax=fixed_max")
+    for command in (words, lambda *keys: generate(cwd, "output=a.gif", *keys)):
+        for ranks in (2, 3, 5):
+            refused(cwd, command(f"ranks={ranks}", "attention=ulysses_ring"), f"a context of {ranks} ranks",
+                    "use attention=ring or attention=ulysses")
+        refused(cwd, command("ranks=4", "attention=ulysses_ring", "data_parallelism=2"), "a context of 2 ranks")
+        for shards in (1, 4):
+            refused(cwd, command("ranks=4", "attention=ulysses_ring", f"ulysses_shards={shards}"),
+                    f"ulysses_shards={shards}", "is not possible with attention=ulysses_ring", "4 ranks: 2;")
     refused(cwd, words("ranks=8", "attention=ring", "ulysses_shards=2"), "attention=ring", "ulysses_shards")
-    refused(cwd, words("ranks=8", "ring_direction=back"), "ring_direction=back", "forward, two_way, open")
+    refused(cwd, words("ranks=8", "ring_direction=back"), "ring_direction=back", ", ".join(words_of(PROGRAM, "generate", "ring_direction")))
     refused(cwd, words("ranks=8", "ulysses_attention_chunks=0"), "ulysses_attention_chunks=0")
     refused(cwd, words("ranks=8", "fsdp_parallelism=2"), "fsdp")
 

@@ -6,7 +6,8 @@ namespace zoetrope::fuzz {
 namespace {
 
 struct Fields {
-  std::string prompt, dtype = "float32", sizes;
+  std::string prompt, dtype = "float32";
+  int64_t rows = 0, columns = 0;
   int64_t steps = 50;
   std::optional<int64_t> seed;
   double guidance = 5;
@@ -20,7 +21,7 @@ void read(const std::string& bytes) {
   OptionSet options;
   options.text("prompt", fields.prompt, "")
       .choice("dtype", fields.dtype, {"float32", "bfloat16"}, "")
-      .sizes("mesh_shape", fields.sizes, {"rows", "columns"}, "")
+      .sizes("mesh_shape", {{"rows", &fields.rows}, {"columns", &fields.columns}}, "")
       .integer("num_inference_steps", fields.steps, {1, 1000}, "")
       .integer("seed", fields.seed, {0, INT64_MAX}, "")
       .number("guidance_scale", fields.guidance, {0, 100}, "")

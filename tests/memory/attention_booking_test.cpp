@@ -35,9 +35,9 @@ TEST(AttentionBooking, IsWhatThePlannerSays) {
       comm::run_ranks(ranks, [&](comm::Communicator& comm) {
         for (const int64_t tokens : {1, ranks, 61})
           for (const int64_t heads : {ulysses, 2 * ulysses + 1})
-            for (const Direction direction : {Direction::kForward, Direction::kTwoWay, Direction::kOpen})
+            for (const Direction direction : parallel::kDirections)
               for (const int chunks : {1, 3})
-                for (const Softmax softmax : {Softmax::kOnline, Softmax::kFixedMax})
+                for (const Softmax softmax : parallel::kSoftmaxes)
                   for (const DType dtype : {DType::kF32, DType::kBF16})
                     compare(comm, {.batch = 2, .tokens = tokens, .heads = heads, .head_dim = 24, .dtype = dtype},
                             {.layout = {ulysses, ranks / ulysses, direction, chunks}, .softmax = softmax});

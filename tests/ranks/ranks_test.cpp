@@ -28,12 +28,16 @@ struct Job {
   int64_t height, width, frames;  // tokens: (height/16)·(width/16)·((frames + 3)/4)
   double recorded_bf16_error;     // final latents in case.json, of the model's own class where it has none
   // Of the ranks; the one rank that they are compared with has the defaults.
-  const char* direction = "";
-  const char* softmax = "";
+  std::optional<parallel::Direction> direction{};
+  std::optional<parallel::Softmax> softmax{};
   int64_t head_chunks = 1;
   const char* inputs = "";  // "key=file key=file", files of the model's inputs
   const char* lora = "";    // a recorded file, merged on every side
 };
+
+constexpr auto kTwoWay = parallel::Direction::kTwoWay, kOpen = parallel::Direction::kOpen;
+constexpr auto kFixedMax = parallel::Softmax::kFixedMax;
+constexpr auto kUnset = std::nullopt;
 
 // 125 tokens divide by none of 2, 3, 4, 6, 7; six heads do not divide by four, four not by three. Two experts switch
 // midway.
@@ -42,17 +46,17 @@ constexpr Job kJobs[] = {
     {"odd_tokens", "wan21_t2v", 4, 80, 80, 17, 1.4e-2},
     {"six_heads", "wan21_t2v_h6", 6, 80, 80, 17, 1.4e-2},
     {"two_experts", "wan22_t2v", 4, 32, 48, 5, 1.4e-2},
-    {"fixed_max_both_ways_in_chunks", "wan21_t2v_h6", 6, 48, 64, 9, 1.4e-2, "two_way", "fixed_max", 2},
-    {"fixed_max_chain_in_chunks", "wan21_t2v", 4, 48, 64, 9, 1.4e-2, "open", "fixed_max", 3},
-    {"image", "wan21_i2v", 4, 48, 80, 9, 1.4e-2, "", "", 1, "image=image.png"},
-    {"image_of_two_experts", "wan22_i2v", 2, 48, 80, 9, 1.4e-2, "", "", 1, "image=image.png"},
-    {"first_and_last_image", "wan21_flf2v", 4, 48, 80, 9, 1.4e-2, "", "", 1,
+    {"fixed_max_both_ways_in_chunks", "wan21_t2v_h6", 6, 48, 64, 9, 1.4e-2, kTwoWay, kFixedMax, 2},
+    {"fixed_max_chain_in_chunks", "wan21_t2v", 4, 48, 64, 9, 1.4e-2, kOpen, kFixedMax, 3},
+    {"image", "wan21_i2v", 4, 48, 80, 9, 1.4e-2, kUnset, kUnset, 1, "image=image.png"},
+    {"image_of_two_experts", "wan22_i2v", 2, 48, 80, 9, 1.4e-2, kUnset, kUnset, 1, "image=image.png"},
+    {"first_and_last_image", "wan21_flf2v", 4, 48, 80, 9, 1.4e-2, kUnset, kUnset, 1,
      "image=image.png last_image=last_image.png"},
     {"text_of_two", "wan22_ti2v", 4, 96, 160, 9, 1.4e-2},
-    {"image_as_first_frame", "wan22_ti2v", 4, 96, 160, 9, 1.4e-2, "", "", 1, "image=image.png"},
-    {"control", "wan21_vace", 4, 48, 80, 5, 1.4e-2, "", "", 1,
+    {"image_as_first_frame", "wan22_ti2v", 4, 96, 160, 9, 1.4e-2, kUnset, kUnset, 1, "image=image.png"},
+    {"control", "wan21_vace", 4, 48, 80, 5, 1.4e-2, kUnset, kUnset, 1,
      "control_video=. mask=mask_00.png reference_images=reference_0.png"},
-    {"lora", "wan21_t2v", 4, 32, 48, 5, 1.4e-2, "", "", 1, "", "original"},
+    {"lora", "wan21_t2v", 4, 32, 48, 5, 1.4e-2, kUnset, kUnset, 1, "", "original"},
 };
 
 struct Layout {
