@@ -30,9 +30,23 @@ constexpr int kMostBatch = 64;
 constexpr int64_t kTracedBatch = 2;
 constexpr int kTracedRuns = 2;
 
+// A row: a name of attention= and keys that refine it, as "ring+ring_direction=open".
 struct NamedStrategy {
-  std::string name;  // of a row: the strategy's own, or one that no strategy has
-  attention::StrategyOptions keys;
+  std::string name;
+  attention::StrategyOptions keys{};
+
+  explicit NamedStrategy(std::string row) : name(std::move(row)) {
+    OptionSet set;
+    attention::describe_strategy_options(set, keys);
+    std::string_view rest = name;
+    for (std::string key = "attention="; !rest.empty(); key.clear()) {
+      const size_t end = std::min(rest.find('+'), rest.size());
+      set.set_argument(key.append(rest.substr(0, end)));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    if (keys.attention == "auto")
+      fail("strategies={}: a row needs a name of its own; auto is the planner's choice", name);
+  }
 
   bool one_rank() const {
     const parallel::ContextRequest layout = attention::requested_strategy(keys).layout;
@@ -40,53 +54,23 @@ struct NamedStrategy {
   }
 };
 
-NamedStrategy named_strategy(std::string name, const std::string& keys) {
-  NamedStrategy named{std::move(name), {}};
-  OptionSet set;
-  attention::describe_strategy_options(set, named.keys);
-  for (const std::string_view key : split(keys, ' ')) set.set_argument(key);
-  return named;
+// The rows of strategies=all: of each topology the name, and what refines it.
+std::vector<NamedStrategy> compared_strategies() {
+  std::vector<NamedStrategy> rows;
+  for (const char* name : {"flash", "ring"}) rows.emplace_back(name);
+  for (const Direction way : parallel::kDirections)
+    if (way != Direction::kForward) rows.emplace_back(fmt::format("ring+ring_direction={}", direction_name(way)));
+  for (const char* name : {"ulysses", "ulysses_custom_fixed_m", "ulysses+ulysses_attention_chunks=2", "ulysses_ring",
+                           "ulysses_ring_custom_fixed_m", "ulysses_ring+ulysses_attention_chunks=2"})
+    rows.emplace_back(name);
+  return rows;
 }
 
-// The rows of strategies=all.
-const std::vector<NamedStrategy>& compared_strategies() {
-  static const std::vector<NamedStrategy> kAll = [] {
-    constexpr std::pair<const char*, const char*> kRows[] = {
-        {"flash", "attention=flash"},
-        {"ring", "attention=ring"},
-        {"ulysses", "attention=ulysses"},
-        {"ulysses_fixed_max", "attention=ulysses_custom_fixed_m"},
-        {"ulysses_chunks", "attention=ulysses ulysses_attention_chunks=2"},
-        {"ulysses_ring", "attention=ulysses_ring"},
-        {"ulysses_ring_fixed_max", "attention=ulysses_ring_custom_fixed_m"},
-        {"ulysses_ring_chunks", "attention=ulysses_ring ulysses_attention_chunks=2"}};
-    std::vector<NamedStrategy> all;
-    for (const auto& [name, keys] : kRows) all.push_back(named_strategy(name, keys));
-    for (const Direction way : parallel::kDirections)
-      if (way != Direction::kForward)
-        all.push_back(named_strategy(fmt::format("ulysses_ring_{}", direction_name(way)),
-                                     fmt::format("attention=ulysses_ring ring_direction={}", direction_name(way))));
-    return all;
-  }();
-  return kAll;
-}
-
-// The rows that are wanted; others than compared_strategies() are those of attention=.
 std::vector<NamedStrategy> wanted_strategies(const std::string& words) {
   if (words == "all") return compared_strategies();
-  std::vector<NamedStrategy> known = compared_strategies();
-  for (const std::string& name : attention::strategy_names()) {
-    const auto is_it = [&](const NamedStrategy& named) { return named.name == name; };
-    if (name != "auto" && std::none_of(known.begin(), known.end(), is_it))
-      known.push_back(named_strategy(name, "attention=" + name));
-  }
-  std::vector<std::string> names;
-  for (const NamedStrategy& named : known) names.push_back(named.name);
-  const std::vector<std::string> chosen = choose_words("strategies", words, names);
-  std::erase_if(known, [&](const NamedStrategy& named) {
-    return std::find(chosen.begin(), chosen.end(), named.name) == chosen.end();
-  });
-  return known;
+  std::vector<NamedStrategy> rows;
+  for (const std::string& word : split_words("strategies", words)) rows.emplace_back(word);
+  return rows;
 }
 
 struct Figures {
@@ -201,7 +185,7 @@ class AttentionBench {
     Strategy strategy;
     try {
       strategy = strategy_of(named);
-    } catch (const Error& error) {  // another strategy in its row would be no answer
+    } catch (const Error& error) {  // these ranks cannot do it, and another strategy in its row would be no answer
       add(named, batch, ranks, threads, {}, error.what());
       return;
     }
@@ -351,7 +335,7 @@ Section AttentionBench::section() {
                                     fmt::format("of peak: {}, {}", series.name, peak.groups.back()));
   };
   for (const BarPlot::Series& series : peak.series) {
-    if (series.name == compared_strategies()[0].name) {
+    if (series.name == "flash") {
       highlight(series);
     } else if (best == nullptr || series.values.back() > best->values.back()) {
       best = &series;
@@ -359,8 +343,9 @@ Section AttentionBench::section() {
   }
   if (best != nullptr) highlight(*best);
   if (!peak.series.empty()) section.bar_plots = {peak, waiting};
-  for (BarPlot& plot : section.bar_plots)  // a colour each; the table has all
+  for (BarPlot& plot : section.bar_plots)  // a colour each
     plot.series.resize(std::min(plot.series.size(), kMostSeries));
+  if (peak.series.size() > kMostSeries) section.note += fmt::format(" A plot shows the first {} rows.", kMostSeries);
   section.table = std::move(table_);
   return section;
 }
@@ -369,7 +354,9 @@ Section AttentionBench::section() {
 
 OptionSet describe(AttentionSettings& settings) {
   OptionSet options;
-  options.text("strategies", settings.strategies, "rows by name: those of all, or any attention= but auto")
+  options
+      .text("strategies", settings.strategies,
+            "rows: all, or names of attention= with the keys that refine them, as ring+ring_direction=open")
       .text("batch", settings.batch, "batch sizes")
       .integer("tokens", settings.tokens, {1, int64_t{1} << 22}, "S, tokens of the whole sequence")
       .integer("heads", settings.heads, {1, 1024}, "H")

@@ -5,6 +5,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/words.h"
 #include "cli/plan.h"
 #include "pipeline/admission.h"
 #include "pipeline/generate_options.h"
@@ -180,19 +181,27 @@ PlanReport plan_answer(const PlanOptions& options) {
   report.objective = options.objective;
   report.what_if = options.what_if;
   std::string origin;
+  std::optional<Error> refusal;
   for (const int ranks : options.ranks) {
     const Machine machine = machine_of(options, ranks);
-    const planner::Question question = subject.question(machine, ranks);
-    report.work = question.work;
+    try {
+      const planner::Question question = subject.question(machine, ranks);
+      PlanPart part = part_of(question);
+      if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
+        part.systems = other_systems(*best, question.work, subject.takes_pictures());
+      report.work = question.work;
+      report.parts.push_back(std::move(part));
+    } catch (const Error& error) {  // what the keys say may be possible for other numbers of ranks
+      report.notes.push_back(fmt::format("Not possible on {}: {}", counted(ranks, "rank"), error.what()));
+      refusal = error;
+      continue;
+    }
     report.hardware = machine.hardware;
-    PlanPart part = part_of(question);
-    if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
-      part.systems = other_systems(*best, question.work, subject.takes_pictures());
-    report.parts.push_back(std::move(part));
     origin = machine.origin;
     for (const std::string& note : machine.notes)
       if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end()) report.notes.push_back(note);
   }
+  if (report.parts.empty()) throw *refusal;
   if (const std::string note = attention::strategy_note(options.run.strategy); !note.empty())
     report.notes.push_back(note);
   compare(report.parts);

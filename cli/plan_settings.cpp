@@ -100,7 +100,7 @@ OtherSystem maxdiffusion(const Split& split, const planner::Configuration& confi
   if (attention.starts_with("ulysses_ring")) system.flags += fmt::format(" ulysses_shards={}", split.ulysses);
   if (context.head_chunks > 1) system.flags += fmt::format(" ulysses_attention_chunks={}", context.head_chunks);
   if (fixed_max && !attention.ends_with("fixed_m")) system.note = "with online softmax";
-  if (context.direction != Direction::kForward && context.direction != Direction::kOpen)
+  if (goes_both_ways(context.direction) && context.direction != Direction::kOpen)
     system.note = "its ring goes one way round";
   return system;
 }

@@ -227,9 +227,9 @@ class Cluster:
                 self.inside(index, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/tcp_{name}")
             (names / self.host(index)).write_text(f"{pid} {','.join(map(str, cores))}\n")
         if self.speed is not None:
-            self.hold_pace()
+            self.hold_speed()
 
-    def hold_pace(self):
+    def hold_speed(self):
         """Each device has a core, possibly shared, and a control group named after its host and place."""
         on_core = {}
         for index, cores in enumerate(self.cores()):

@@ -54,9 +54,9 @@ class Bench:
         self.results = {"options": dataclasses.asdict(options), "cells": [], "rates": [], "layouts": [], "core_share": None}
         self.speed = None
         if self.plan.core_share is not None:
-            self.set_pace(1 / max(layout.devices_on_a_core(len(os.sched_getaffinity(0))) for layout in self.plan.layouts))
+            self.set_speed(1 / max(layout.devices_on_a_core(len(os.sched_getaffinity(0))) for layout in self.plan.layouts))
 
-    def set_pace(self, cores):
+    def set_speed(self, cores):
         """Of devices that have so much of a core each."""
         keeper = str(pathlib.Path(self.options.program).parent / KEEPER)
         share = self.plan.core_share or round(DEVICE_SHARE * cores, 3)

@@ -78,8 +78,9 @@ struct BlockSizes {
 // The configuration keys of the same names, as a user writes them. Keys that are unset and not implied by the name are
 // chosen by the planner when a video is generated, and by parse_strategy() as stated here.
 struct StrategyOptions {
-  std::string attention = "auto";         // one of strategy_names()
-  std::optional<int64_t> ulysses_shards;  // unset: as the name says, else the largest divisor of P that is ≤ H
+  std::string attention = "auto";  // one of strategy_names()
+  // Unset: as the name says, else the largest divisor of P that is ≤ H; of ulysses_ring*, < P too.
+  std::optional<int64_t> ulysses_shards;
   std::optional<int64_t> ulysses_attention_chunks;  // unset: 1
   std::optional<Direction> ring_direction;          // unset: as the name says, else forward
   std::optional<Softmax> softmax;                   // unset: as the name says, else the faster
@@ -92,7 +93,7 @@ struct StrategyOptions {
 
 // A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name
 // (with the nearest), an illegal value (with the legal ones), and a key that denies what the name is about: its
-// topology (ulysses_ring*: U > 1 and R > 1), _fixed_m its softmax, _bidir a ring both ways round.
+// topology (ulysses_ring*: U > 1 and R > 1), _fixed_m its softmax, _bidir a ring or an open chain both ways.
 ZOETROPE_API Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 ZOETROPE_API std::vector<std::string> strategy_names();
 

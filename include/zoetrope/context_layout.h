@@ -16,6 +16,7 @@ enum class Direction : uint8_t {
   kOpen,     // both ways along a chain that has no wrap link
 };
 inline constexpr Direction kDirections[] = {Direction::kForward, Direction::kTwoWay, Direction::kOpen};
+constexpr bool goes_both_ways(Direction direction) { return direction != Direction::kForward; }
 
 // Fixed-max offsets need statistics of all keys, which go round the ring before the keys do.
 enum class Softmax : uint8_t { kOnline, kFixedMax };
@@ -50,11 +51,12 @@ struct ContextLayout {
 
 // A ContextLayout of which a caller may leave fields open.
 struct ContextRequest {
-  std::optional<int> ulysses{};  // unset: P / ring, or where that is unset too the largest divisor of P that is ≤ H
-  std::optional<int> ring{};     // unset: P / ulysses
+  // Unset: P / ring, or where that is unset too the largest divisor of P that is ≤ H and, if two_dimensional, < P.
+  std::optional<int> ulysses{};
+  std::optional<int> ring{};             // unset: P / ulysses
   std::optional<Direction> direction{};  // unset: forward
   std::optional<int> head_chunks{};      // unset: 1
-  bool two_dimensional = false;          // U > 1 and R > 1
+  bool two_dimensional = false;          // U > 1 and R > 1; degrees that say otherwise are refused
 
   static constexpr ContextRequest exactly(const ContextLayout& layout) {
     return {layout.ulysses, layout.ring, layout.direction, layout.head_chunks, false};

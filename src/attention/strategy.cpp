@@ -67,7 +67,8 @@ void check_name(const Name& name, const StrategyOptions& options, int degree, in
         name.name, degree);
   }
   const std::optional<int64_t>& given = options.ulysses_shards;
-  if (!given || name.topology == Topology::kTwoDimensional) return;  // which filled() checks
+  if (name.topology == Topology::kTwoDimensional) parallel::check_two_dimensional(given, degree, heads);
+  if (!given) return;
   if (name.topology == Topology::kUlysses && *given != degree)
     contradiction(name, "ulysses_shards", std::to_string(degree), std::to_string(*given));
   parallel::check_ulysses(*given, degree, heads);
@@ -89,7 +90,7 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
   const Direction implied = name.variant == Variant::kBothWays ? Direction::kOpen : Direction::kForward;
   request.direction = options.ring_direction;
   if (!request.direction && name.topology != Topology::kAny) request.direction = implied;
-  if (name.variant == Variant::kBothWays && *request.direction == Direction::kForward)
+  if (name.variant == Variant::kBothWays && !goes_both_ways(*request.direction))
     contradiction(name, "ring_direction", direction_name(implied), direction_name(*request.direction));
   // Out of int's range, it is out of the legal one too.
   if (const std::optional<int64_t>& chunks = options.ulysses_attention_chunks)

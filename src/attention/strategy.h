@@ -15,7 +15,7 @@ Strategy requested_strategy(const StrategyOptions& options);
 // Whether the name says how the ranks of a context share the work.
 bool names_topology(const StrategyOptions& options);
 
-// One line for the user, where a name of another program runs as one of ours; else empty.
+// One line for the user, where the name is that of another program's kernel, which is computed as flash; else empty.
 std::string strategy_note(const StrategyOptions& options);
 
 // The problem with its scale filled in. Throws Error.

@@ -102,7 +102,7 @@ TEST(Keys, RefineANamesDefaults) {
     const int degree = names_topology(named(name)) ? 4 : 1;
     for (const Direction direction : parallel::kDirections) {
       for (const Softmax softmax : parallel::kSoftmaxes) {
-        if (name.ends_with("_bidir") && direction == Direction::kForward) continue;
+        if (name.ends_with("_bidir") && !goes_both_ways(direction)) continue;
         if (name.ends_with("_fixed_m") && softmax != Softmax::kFixedMax) continue;
         StrategyOptions options = named(name);
         options.ring_direction = direction;
@@ -210,8 +210,8 @@ TEST(Keys, AreDescribedOnce) {
   EXPECT_FALSE(options.softmax);
   EXPECT_THAT(error_of([&] { set.set_argument("softmax=exact"); }),
               HasSubstr("'exact' is unknown; one of: online, fixed_max, auto"));
-  EXPECT_THAT(error_of([&] { set.set_argument("ring_direction=backward"); }),
-              HasSubstr("'backward' is unknown; one of: forward, two_way, open"));
+  EXPECT_THAT(error_of([&] { set.set_argument("ring_direction=sideways"); }),
+              HasSubstr("'sideways' is unknown; one of: forward, "));
   EXPECT_THAT(
       error_of([&] { set.set_argument("flash_block_sizes=block_k:3"); }),
       HasSubstr("flash_block_sizes=block_k:3: 'block_k' is unknown; one of: block_q, block_kv, block_kv_compute"));

@@ -60,7 +60,7 @@ class DocumentBuilder final : public nlohmann::json_sax<json> {
   }
   bool parse_error(size_t position, const std::string&, const json::exception& error) override {
     fail("{}: not valid JSON: {}{}", where_, reason(error),
-         position >= bytes_ ? "; the text ends too early and may be truncated" : "");
+         position > bytes_ ? "; the text ends too early and may be truncated" : "");
   }
 
  private:

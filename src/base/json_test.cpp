@@ -63,6 +63,8 @@ TEST(Json, BrokenTextIsRefused) {
   EXPECT_THAT(error_of([] { parse("{\n \"a\": 1,\n}"); }), AllOf(HasSubstr("c.json"), HasSubstr("line 3, column 1")));
   EXPECT_THAT(error_of([] { parse(""); }), AllOf(HasSubstr("not valid JSON"), HasSubstr("may be truncated")));
   EXPECT_THAT(error_of([] { parse("{\"a\": [1"); }), HasSubstr("may be truncated"));
+  for (const char* wrong_at_its_end : {"{\"a\": 1,}", "{\"a\": 1]"})
+    EXPECT_THAT(error_of([&] { parse(wrong_at_its_end); }), testing::Not(HasSubstr("truncated"))) << wrong_at_its_end;
   EXPECT_THAT(error_of([] { parse("[1]"); }), HasSubstr("JSON object"));
   EXPECT_THAT(error_of([] { parse("{\"a\": \"\xff\"}"); }), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of([] { parse("{\"a\": 1e999}"); }), HasSubstr("not valid JSON"));

@@ -26,8 +26,8 @@ const char* direction_name(Direction direction) {
 const char* softmax_name(Softmax softmax) { return softmax == Softmax::kFixedMax ? "fixed_max" : "online"; }
 
 LayoutRequest LayoutRequest::exactly(const ParallelLayout& layout) {
-  return {layout.data, layout.context.ranks(), ContextRequest::exactly(layout.context), layout.vae_ranks,
-          layout.text_ranks};
+  return {layout.data,      layout.context.ranks(), false, ContextRequest::exactly(layout.context),
+          layout.vae_ranks, layout.text_ranks};
 }
 
 void check_ulysses(int64_t ulysses, int ranks, int64_t heads) {
@@ -41,14 +41,14 @@ void check_ulysses(int64_t ulysses, int ranks, int64_t heads) {
        ulysses, heads, values);
 }
 
-void check_two_dimensional(const std::optional<int>& ulysses, int ranks, int64_t heads) {
+void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads) {
   std::vector<int> legal = legal_ulysses(ranks, heads);
   std::erase_if(legal, [&](int u) { return u == 1 || u == ranks; });
   if (legal.empty()) {
     fail(
         "attention=ulysses_ring and its variants are two-dimensional, Ulysses x ring of at least 2 each, and a context "
-        "of {} with {} has no such split; use attention=ring or attention=ulysses, or 4, 6, 8, 9, … ranks",
-        counted(ranks, "rank"), counted(heads, "head"));
+        "of {} with {} has no such split; use attention=ring or attention=ulysses{}",
+        counted(ranks, "rank"), counted(heads, "head"), heads > 1 ? ", or a context of 4, 6, 8, 9, … ranks" : "");
   }
   if (ulysses && std::find(legal.begin(), legal.end(), *ulysses) == legal.end()) {
     fail(
@@ -82,7 +82,10 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads) {
 
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
   const auto& [ulysses, ring, direction, head_chunks, two_dimensional] = request;
-  if (two_dimensional) check_two_dimensional(ulysses, ranks, heads);
+  if (two_dimensional) {
+    const bool divides = !ulysses && ring && *ring > 0 && ranks % *ring == 0;
+    check_two_dimensional(divides ? std::optional(ranks / *ring) : ulysses, ranks, heads);
+  }
   if (ring && *ring < 1)
     fail("ring={} must be at least 1, or unset for what is left of the context degree {}", *ring, ranks);
   if (!ulysses && ring && ranks % *ring != 0) {
@@ -98,10 +101,12 @@ ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
   layout.direction = direction.value_or(layout.direction);
   layout.head_chunks = head_chunks.value_or(layout.head_chunks);
   check(layout, ranks, heads);
+  if (two_dimensional && layout.ring == 1)
+    fail("ring=1 is not possible in a two-dimensional layout, Ulysses x ring of at least 2 each");
   return layout;
 }
 
-int changed_settings(const ContextLayout& layout) {
+int count_changed(const ContextLayout& layout) {
   const ContextLayout defaults;
   return (layout.direction != defaults.direction ? 1 : 0) + (layout.head_chunks != defaults.head_chunks ? 1 : 0);
 }
@@ -109,7 +114,7 @@ int changed_settings(const ContextLayout& layout) {
 std::string text(const ContextLayout& layout, Softmax softmax) {
   const ContextLayout defaults;
   std::string text = fmt::format("Ulysses {} x ring {}", layout.ulysses, layout.ring);
-  if (layout.direction != defaults.direction)
+  if (layout.ring > 1 && layout.direction != defaults.direction)
     text += fmt::format(", ring direction {}", direction_name(layout.direction));
   if (softmax == Softmax::kFixedMax) text += fmt::format(", softmax {}", softmax_name(softmax));
   if (layout.head_chunks != defaults.head_chunks) text += fmt::format(", {} head chunks", layout.head_chunks);

@@ -34,6 +34,7 @@ struct ParallelLayout {
 // What is fixed of it before anything is chosen: by keys, by the name of a strategy, by what the run is.
 struct LayoutRequest {
   std::optional<int> data, context_ranks;
+  bool one_context = false;  // data 1 wherever the context can take all ranks
   ContextRequest context;
   std::optional<int> vae_ranks, text_ranks;
 
@@ -42,8 +43,8 @@ struct LayoutRequest {
 
 // Throws Error where `ulysses` is not one of legal_ulysses(), which it lists.
 void check_ulysses(int64_t ulysses, int ranks, int64_t heads);
-// Throws Error where `ranks` ranks have no split with U > 1 and R > 1, or where it is not the given U's.
-void check_two_dimensional(const std::optional<int>& ulysses, int ranks, int64_t heads);
+// Throws Error where `ranks` ranks have no split with U > 1 and R > 1, or none with the given U.
+void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads);
 // Throws Error, with the legal values, for what `ranks` ranks cannot do with `heads` heads.
 void check(const ContextLayout& layout, int ranks, int64_t heads);
 void check(const ParallelLayout& layout, int ranks, int64_t heads);
@@ -53,7 +54,7 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads);
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads);
 
 // How many settings are not the default, the degrees aside.
-int changed_settings(const ContextLayout& layout);
+int count_changed(const ContextLayout& layout);
 
 // As people read it: "Ulysses 2 x ring 2", and after these what is not the default: the ring's direction, the softmax,
 // the head chunks.

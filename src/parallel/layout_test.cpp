@@ -52,6 +52,10 @@ TEST(Filled, TwoDimensionsAreTwo) {
   EXPECT_THAT(of(1, 12, 4), AllOf(HasSubstr("ulysses_shards=1 is not possible"), HasSubstr("12 ranks: 2, 3, 4;")));
   EXPECT_THAT(of(12, 12, 40), AllOf(HasSubstr("ulysses_shards=12"), HasSubstr("12 ranks: 2, 3, 4, 6;")));
   EXPECT_THAT(of(5, 12, 40), HasSubstr("ulysses_shards=5"));
+  EXPECT_THAT(of({}, 4, 1), AllOf(HasSubstr("4 ranks with 1 head has"), Not(HasSubstr("or a context of"))));
+  EXPECT_EQ(filled({.ring = 2, .two_dimensional = true}, 4, 4), (ContextLayout{.ulysses = 2, .ring = 2}));
+  EXPECT_NE(error_of([] { filled({.ring = 4, .two_dimensional = true}, 4, 4); }), "no error");
+  EXPECT_NE(error_of([] { filled({.ring = 1, .two_dimensional = true}, 4, 4); }), "no error");
 }
 
 TEST(Filled, IllegalGridsAreRefused) {
@@ -93,6 +97,8 @@ TEST(Coordinates, AreABijectionWithContextFast) {
 
 TEST(Text, SaysWhatIsNotTheDefault) {
   ParallelLayout layout{.context = {2, 1}};
+  EXPECT_EQ(text(layout, Softmax::kOnline), "data 1 x context 2 (Ulysses 2 x ring 1)");
+  layout.context.direction = Direction::kOpen;  // of no ring
   EXPECT_EQ(text(layout, Softmax::kOnline), "data 1 x context 2 (Ulysses 2 x ring 1)");
   layout = {.data = 2, .context = {1, 2, Direction::kTwoWay, 3}};
   EXPECT_EQ(text(layout, Softmax::kFixedMax),

@@ -119,8 +119,10 @@ OptionSet describe_options(GenerateOptions& o) {
   attention::describe_strategy_options(set, o.strategy);
   set.integer("context_parallelism", o.context_parallelism, {-1, 4096},
               "ranks that share a sequence; -1: those left over")
-      .integer("data_parallelism", o.data_parallelism, {-1, 4096},
-               "2 runs the two guidance branches on two halves of the ranks; unset: as the planner chooses")
+      .integer(
+          "data_parallelism", o.data_parallelism, {-1, 4096},
+          "2 runs the two guidance branches on two halves of the ranks; unset: 1 next to a named topology, else as "
+          "the planner chooses")
       .integer("fsdp_parallelism", o.fsdp_parallelism, {-1, 4096}, "only 1 so far")
       .integer("tensor_parallelism", o.tensor_parallelism, {-1, 4096}, "only 1 so far")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},

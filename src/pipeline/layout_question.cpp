@@ -123,16 +123,6 @@ void check_keys(const GenerateOptions& o, int64_t heads, int ranks) {
   attention::checked_strategy(strategy, 1, heads);
 }
 
-// Whether the ranks can all be of one context.
-bool fits_one_context(const attention::StrategyOptions& keys, int ranks, int64_t heads) {
-  try {
-    attention::parse_strategy(keys, ranks, heads);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 std::optional<int> degree(const std::optional<int64_t>& said) {
   return said ? std::optional(static_cast<int>(*said)) : std::nullopt;
 }
@@ -163,8 +153,7 @@ ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, con
 
 planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks) {
   const GenerateOptions& o = memory.options;
-  const int64_t heads = model.experts[0].config.num_attention_heads;
-  check_keys(o, heads, ranks);
+  check_keys(o, model.experts[0].config.num_attention_heads, ranks);
   planner::Question q;
   q.ranks = ranks;
   q.sharded = plan.tokens >= o.flash_min_seq_length;
@@ -172,9 +161,8 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
   if (o.data_parallelism != -1) q.request.data = degree(o.data_parallelism);
   if (o.context_parallelism != -1) q.request.context_ranks = degree(o.context_parallelism);
   // A named topology keeps its ranks.
-  if (!o.data_parallelism && o.context_parallelism == -1 && attention::names_topology(o.strategy) &&
-      fits_one_context(o.strategy, ranks, heads))
-    q.request.data = 1;
+  q.request.one_context =
+      q.sharded && !o.data_parallelism && o.context_parallelism == -1 && attention::names_topology(o.strategy);
   if (computes_branches_in_turn(o)) {
     // What the context leaves is of data; a context that does not divide the ranks is the search's to refuse.
     const int context = q.request.context_ranks.value_or(0);

@@ -57,22 +57,25 @@ TEST_F(LayoutQuestion, DegreesFillTheRanks) {
 TEST_F(LayoutQuestion, ANamedTopologyKeepsItsRanks) {
   for (const char* name : {"ring", "ulysses", "ulysses_ring"}) {
     options.strategy.attention = name;
-    EXPECT_EQ(question(4).request.data, 1) << name;
+    EXPECT_TRUE(question(4).request.one_context) << name;
+    EXPECT_EQ(layout(4).data, 1) << name;
   }
   EXPECT_EQ(layout(4).context, (parallel::ContextLayout{2, 2}));
   options.strategy.attention = "ulysses";
-  EXPECT_FALSE(question(8).request.data);  // more than the four heads: ranks are left over
-  EXPECT_EQ(layout(8).data, 2);
+  EXPECT_EQ(layout(8).data, 2);  // more than the four heads: ranks are left over
   options.data_parallelism = 2;
   EXPECT_EQ(question(4).request.data, 2);
   options.data_parallelism.reset();
   options.context_parallelism = 2;
-  EXPECT_FALSE(question(4).request.data);
   EXPECT_EQ(layout(4).data, 2);
   options.context_parallelism = -1;
+  // Where sequences stay whole, no rank would have less to compute.
+  options.flash_min_seq_length = 1'000'000;
+  EXPECT_FALSE(question(2).request.one_context);
+  options.flash_min_seq_length = 0;
   for (const char* name : {"auto", "flash"}) {
     options.strategy.attention = name;
-    EXPECT_FALSE(question(2).request.data) << name;
+    EXPECT_FALSE(question(2).request.one_context) << name;
   }
 }
 

@@ -7,7 +7,7 @@ namespace zoetrope::planner {
 
 int Configuration::complexity(const HardwareProfile& hardware) const {
   const parallel::ContextLayout& context = layout.context;
-  int settings = parallel::changed_settings(context);
+  int settings = parallel::count_changed(context);
   settings += softmax == parallel::Softmax::kFixedMax ? 1 : 0;
   settings += block_q != 0 && block_q != hardware.block_q ? 1 : 0;
   settings += context.ulysses > 1 && context.ring > 1 ? 1 : 0;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "base/error.h"
@@ -130,6 +131,9 @@ std::vector<int> run_sizes(const Question& question) {
 std::vector<ParallelLayout> legal_splits(const Question& question, int ranks) {
   std::vector<ParallelLayout> splits = all_splits(question, ranks);
   std::erase_if(splits, [&](const ParallelLayout& split) { return !matches(question.request, split); });
+  const auto is_one_context = [](const ParallelLayout& split) { return split.data == 1; };
+  if (question.request.one_context && std::any_of(splits.begin(), splits.end(), is_one_context))
+    std::erase_if(splits, std::not_fn(is_one_context));
   for (ParallelLayout& split : splits) split = in_chunks(question, in_directions(question, split).front()).front();
   if (question.sharded) return splits;
   // Where every rank computes all tokens, how a context is split changes nothing.

@@ -185,8 +185,9 @@ def comm_runs_under_mpirun(cwd):
 
 
 def check_strategies(found, ranks):
-    names = ["flash", "ring", "ulysses", "ulysses_fixed_max", "ulysses_chunks", "ulysses_ring", "ulysses_ring_fixed_max",
-             "ulysses_ring_chunks", "ulysses_ring_two_way", "ulysses_ring_open"]
+    names = ["flash", "ring", "ring+ring_direction=two_way", "ring+ring_direction=open", "ulysses",
+             "ulysses_custom_fixed_m", "ulysses+ulysses_attention_chunks=2", "ulysses_ring",
+             "ulysses_ring_custom_fixed_m", "ulysses_ring+ulysses_attention_chunks=2"]
     assert [(row["batch"], row["strategy"]) for row in found] == [(b, n) for b in (1, 2) for n in names]
     for row in found:
         # No other strategy in its place.
@@ -195,7 +196,7 @@ def check_strategies(found, ranks):
             continue
         assert not row["note"], row
         assert not row["strategy"].startswith("ulysses_ring") or (row["ulysses"] > 1 and row["ring"] > 1), row
-        assert row["softmax"] == ("fixed_max" if "fixed_max" in row["strategy"] else "online"), row
+        assert row["softmax"] == ("fixed_max" if "fixed_m" in row["strategy"] else "online"), row
         assert 0 < row["rel_l2"] <= row["tolerance"], row
         one = row["strategy"] == "flash"
         assert row["ranks"] == (1 if one else ranks) and row["ulysses"] * row["ring"] == row["ranks"], row
@@ -215,7 +216,7 @@ def no_folder_is_made_for_nothing(cwd):
 def attention_verifies_every_strategy_and_traces_batch_2(cwd):
     check_strategies(rows(cwd, "attention", *ATTENTION, "ranks=4", "traces=traces"), 4)
     traces = sorted(p.name for p in (pathlib.Path(cwd) / "traces").iterdir())
-    assert len(traces) == 10 and "ulysses_ring_two_way.json" in traces, traces
+    assert len(traces) == 10 and "ring+ring_direction=two_way.json" in traces, traces
     text = json.loads((pathlib.Path(cwd) / "traces" / "ulysses_ring.json").read_text())
     events = text["traceEvents"] if isinstance(text, dict) else text
     assert len({event["pid"] for event in events if event.get("ph") == "X"}) == 4, "a process of the viewer for each rank"
@@ -224,13 +225,15 @@ def attention_verifies_every_strategy_and_traces_batch_2(cwd):
 @test
 def attention_takes_every_name_that_generate_takes(cwd):
     words = ["tokens=32", "heads=4", "head_dim=16", "batch=1", "repeat=1", "ranks=4"]
-    names = ["tokamax_flash", "tokamax_ring", "ulysses_custom_fixed_m", "ulysses_ring_custom_bidir"]
+    names = ["tokamax_flash", "tokamax_ring", "ulysses_custom_fixed_m", "ulysses_ring_custom_bidir",
+             "ring+softmax=fixed_max+ring_direction=two_way"]
     found = rows(cwd, "attention", "strategies=" + ",".join(names), *words)
     assert [(row["strategy"], row["ulysses"], row["ring"], row["softmax"], row["direction"]) for row in found] == [
         ("tokamax_flash", 1, 1, "online", "forward"), ("tokamax_ring", 1, 4, "online", "forward"),
         ("ulysses_custom_fixed_m", 4, 1, "fixed_max", "forward"),
-        ("ulysses_ring_custom_bidir", 2, 2, "online", "open")], found
-    assert [row["note"] for row in found] == ["attention=tokamax_flash is computed as flash", None, None, None], found
+        ("ulysses_ring_custom_bidir", 2, 2, "online", "open"),
+        ("ring+softmax=fixed_max+ring_direction=two_way", 1, 4, "fixed_max", "two_way")], found
+    assert [row["note"] for row in found] == ["attention=tokamax_flash is computed as flash"] + 4 * [None], found
     (pathlib.Path(cwd) / "out.json").unlink()
     refused(cwd, bench(cwd, "attention", "strategies=ulysses_ring", *words[:-1], "ranks=3"), "a context of 3 ranks")
 
@@ -417,7 +420,9 @@ def bad_modes_and_keys_are_refused(cwd):
     refused(cwd, bench(cwd, "peak", "sizes=16T"), "'16T'")
     refused(cwd, bench(cwd, "peak", "seconds=nan"), "seconds")
     refused(cwd, bench(cwd, "comm", "ranks=1"), "2 is the least")
-    refused(cwd, bench(cwd, "attention", "strategies=spiral"), "'spiral'", "ulysses_ring")
+    refused(cwd, bench(cwd, "attention", "strategies=spiral"), "attention=spiral is not known", "ulysses_ring")
+    refused(cwd, bench(cwd, "attention", "strategies=ring+ulysses_shards=2"), "ulysses_shards=1", "ulysses_shards=2")
+    refused(cwd, bench(cwd, "attention", "strategies=auto"), "strategies=auto")
     refused(cwd, bench(cwd, "attention", "tokens=0"), "tokens")
     refused(cwd, bench(cwd, "attention", *ATTENTION, "kernel=abacus"), "kernel=abacus", "no implementation")
     refused(cwd, bench(cwd, "attention", *ATTENTION, "kernel=avx512_bf16", "dtype=f32"), "kernel=avx512_bf16", "BF16")

@@ -403,6 +403,16 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
 
 
 @test
+def a_named_topology_binds_every_number_of_ranks(cwd):
+    document = answer(cwd, *LARGE, "hardware=h100_8", "ranks=1,2,4,8", "attention=ulysses_ring")
+    assert [p["ranks"] for p in document["plans"]] == [4, 8], document["plans"]
+    assert [n.split(":")[0] for n in document["notes"] if "Not possible" in n] == \
+        ["Not possible on 1 rank", "Not possible on 2 ranks"], document["notes"]
+    document = answer(cwd, *LARGE, "hardware=h100_8", "ranks=8", "attention=ulysses", "objective=throughput")
+    assert {c["data"] for c in document["plans"][0]["candidates"] if c["verdict"] != "illegal"} == {1}, document
+
+
+@test
 def a_profile_with_a_bad_figure_is_refused(cwd):
     profile = pathlib.Path(cwd) / "mine.yml"
     profile.write_text("devices: 2\nmemory: 80\n")

@@ -117,7 +117,10 @@ Bytes coder_workspace(const ModelConfigs& configs, const RunSize& size, int shar
 }
 
 // Tensor by tensor: its pages of the file, and a copy in float32.
-Bytes in_flight(const io::TensorTable& table) { return widest_tensor(table) * 2; }
+Bytes in_flight(const io::TensorTable& table, const ModelConfigs& configs) {
+  const Bytes copy = widest_tensor(table);
+  return configs.mapped ? copy + copy / kFloat * size_of(configs.stored.vae) : copy;
+}
 
 planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, int sharers, int ranks_here) {
   const VaeConfig& config = configs.vae;
@@ -125,7 +128,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   const int64_t spatial = config.spatial_factor();
   vae.weights = weights_of(vae_tensors(config), configs.stored.vae);
   vae.weights.resident = decoder_resident_bytes(config, size.vae);
-  vae.weights.in_flight = in_flight(vae_decoder_tensors(config));
+  vae.weights.in_flight = in_flight(vae_decoder_tensors(config), configs);
   const bool tiled = in_tiles(config, size);
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
@@ -150,7 +153,7 @@ planner::Workload::Conditions conditions_of(const ModelConfigs& configs, const R
   const io::TensorTable table = vae_encoder_tensors(config);
   conditions.weights = weights_of(vae_tensors(config), configs.stored.vae);
   conditions.weights.resident = Bytes(io::resident_bytes(table, size.vae));
-  conditions.weights.in_flight = in_flight(table);
+  conditions.weights.in_flight = in_flight(table, configs);
   const bool tiled = size.vae_tiling && encodes_in_tiles({1, size.height, size.width, config.in_channels});
   // The encoder's tiles are counted in patches.
   const int64_t height = tiled ? std::min(size.height, TileSizes().height * config.patch_size) : size.height;
