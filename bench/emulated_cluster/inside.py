@@ -157,8 +157,9 @@ class Bench:
             say(f"\nBuilt {self.build_text(layout, cluster)}")
             self.check_paths(cluster)
             if not self.results["rates"]:
+                ring = matrix.Setting(1, layout.ranks, "forward")
                 unshaped, _ = self.undisturbed(cluster, "unshaped links",
-                                               lambda: self.cell(cluster, 1, layout.ranks, "forward", 60))
+                                               lambda: self.cell(cluster, ring, 60))
                 self.find_rates(unshaped["seconds_median"])
             for rate in self.results["rates"]:
                 self.rate(cluster, layout, rate)
