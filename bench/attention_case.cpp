@@ -38,12 +38,8 @@ struct NamedStrategy {
   explicit NamedStrategy(std::string row) : name(std::move(row)) {
     OptionSet set;
     attention::describe_strategy_options(set, keys);
-    std::string_view rest = name;
-    for (std::string key = "attention="; !rest.empty(); key.clear()) {
-      const size_t end = std::min(rest.find('+'), rest.size());
-      set.set_argument(key.append(rest.substr(0, end)));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+    const std::string keys_of_row = "attention=" + name;
+    for (const std::string_view key : split(keys_of_row, '+')) set.set_argument(key);
     if (keys.attention == "auto")
       fail("strategies={}: a row needs a name of its own; auto is the planner's choice", name);
   }
