@@ -82,27 +82,23 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads) {
 
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
   const auto& [ulysses, ring, direction, head_chunks, two_dimensional] = request;
-  if (two_dimensional) {
-    const bool divides = !ulysses && ring && *ring > 0 && ranks % *ring == 0;
-    check_two_dimensional(divides ? std::optional(ranks / *ring) : ulysses, ranks, heads);
-  }
   if (ring && *ring < 1)
     fail("ring={} must be at least 1, or unset for what is left of the context degree {}", *ring, ranks);
   if (!ulysses && ring && ranks % *ring != 0) {
     fail("ring={} does not divide the context degree {}; legal values: {}", *ring, ranks,
          fmt::join(legal_ulysses(ranks, ranks), ", "));
   }
-  ContextLayout layout;
+  const std::optional<int> fixed = ulysses || !ring ? ulysses : ranks / *ring;
+  if (two_dimensional) check_two_dimensional(fixed, ranks, heads);
   std::vector<int> legal = legal_ulysses(ranks, heads);
   if (two_dimensional) std::erase(legal, ranks);
-  layout.ulysses = ulysses ? *ulysses : ring ? ranks / *ring : legal.back();
+  ContextLayout layout;
+  layout.ulysses = fixed.value_or(legal.back());
   check_ulysses(layout.ulysses, ranks, heads);
   layout.ring = ring.value_or(ranks / layout.ulysses);
   layout.direction = direction.value_or(layout.direction);
   layout.head_chunks = head_chunks.value_or(layout.head_chunks);
   check(layout, ranks, heads);
-  if (two_dimensional && layout.ring == 1)
-    fail("ring=1 is not possible in a two-dimensional layout, Ulysses x ring of at least 2 each");
   return layout;
 }
 
