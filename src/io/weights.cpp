@@ -106,6 +106,12 @@ void WeightSource::read_range(const std::string& name, IndexRange range, const T
               out.bytes());
 }
 
+void require_shape(const WeightSource& source, const std::string& name, const Shape& expected) {
+  const Shape found = source.info(name).shape;
+  if (found == expected) return;
+  fail("{} has shape {}, but {} is needed", label(source, name), found.to_string(), expected.to_string());
+}
+
 std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int threads) {
   return std::make_shared<CheckpointSource>(std::move(checkpoint), threads);
 }
@@ -135,10 +141,8 @@ size_t Weights::copied_bytes() const {
 }
 
 void Weights::check(const std::string& name, const Shape& expected, DType wanted) const {
+  require_shape(*source_, name, expected);
   const TensorInfo found = source_->info(name);
-  if (!(found.shape == expected)) {
-    fail("{} has shape {}, but {} is needed", label(*source_, name), found.shape.to_string(), expected.to_string());
-  }
   if (!found.dtype) {
     fail("{} has dtype {}, which cannot be computed with as {}; store it as F32, BF16 or F16", label(*source_, name),
          found.dtype_name, dtype_name(wanted));

@@ -42,6 +42,9 @@ class WeightSource {
   virtual std::string identity() const { return {}; }
 };
 
+// Throws Error, with file, tensor and both shapes, where the tensor is missing or has another shape.
+void require_shape(const WeightSource& source, const std::string& name, const Shape& expected);
+
 // A large tensor is read and converted by `threads` threads, of which the caller is one; the values are the same.
 std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int threads = 1);
 

@@ -45,11 +45,7 @@ class Loader {
  private:
   // A copy, rounded to the model's dtype.
   Tensor get(const std::string& name, const Shape& stored, const Shape& shape) const {
-    const Shape found = source_.info(name).shape;
-    if (!(found == stored)) {
-      fail("{}: tensor '{}' has shape {}, but {} is needed", source_.where(name), name, found.to_string(),
-           stored.to_string());
-    }
+    io::require_shape(source_, name, stored);
     Tensor copy = Tensor::uninitialized(DType::kF32, shape);
     source_.read(name, copy);
     source_.release(name);  // the file's pages
@@ -58,11 +54,14 @@ class Loader {
     }
     return copy;
   }
-  Tensor weight(const ConvLayout& layout) const {
+  struct Convolution {
+    Tensor weight, bias;
+  };
+  Convolution read(const ConvLayout& layout) const {
     const Shape shape{layout.out, layout.in, layout.kernel[0], layout.kernel[1], layout.kernel[2]};
-    return get(layout.name + ".weight", layout.weight_shape(), shape);
+    return {get(layout.name + ".weight", layout.weight_shape(), shape),
+            get(layout.name + ".bias", {layout.out}, {layout.out})};
   }
-  Tensor bias(const ConvLayout& layout) const { return get(layout.name + ".bias", {layout.out}, {layout.out}); }
   Tensor gamma(const NormLayout& layout) const {
     return get(layout.name + ".gamma", layout.gamma_shape(), {layout.channels});
   }
@@ -82,18 +81,19 @@ class Loader {
   }
 
   // Output of the same size: 3×3 starts in the border, 1×1 inside it.
-  ConvWeights causal(const ConvLayout& layout) const { return part(layout, 0, layout.out); }
+  ConvWeights causal(const ConvLayout& layout) const { return part(layout, read(layout), 0, layout.out); }
 
   // The output channels [begin, end) of a convolution.
-  ConvWeights part(const ConvLayout& layout, int64_t begin, int64_t end) const {
+  ConvWeights part(const ConvLayout& layout, const Convolution& whole, int64_t begin, int64_t end) const {
     FrameConvProblem problem;
     if (layout.kernel[1] == 1) problem.origin = {1, 1};
-    return make("conv", problem, weight(layout).view().slice(0, begin, end), bias(layout).view().slice(0, begin, end));
+    return make("conv", problem, whole.weight.view().slice(0, begin, end), whole.bias.view().slice(0, begin, end));
   }
 
   // The input has no border.
   ConvWeights unbordered(const ConvLayout& layout) const {
-    ConvWeights conv = make("conv", {}, weight(layout), bias(layout));
+    const Convolution whole = read(layout);
+    ConvWeights conv = make("conv", {}, whole.weight, whole.bias);
     conv.border = 0;
     return conv;
   }
@@ -103,26 +103,26 @@ class Loader {
     FrameConvProblem problem;
     problem.origin = {1, 1};
     problem.stride = 2;
-    return make("downsample", problem, weight(layout), bias(layout));
+    const Convolution whole = read(layout);
+    return make("downsample", problem, whole.weight, whole.bias);
   }
 
   // The 2×2 weights for the pixels at (row, column) of each 2×2 cell. Of the three taps on an axis, those at −1, 0, 1,
   // the first pixel of a cell sees the input before its own, its own, its own; the second its own, its own, the next.
-  ConvWeights cell(const ConvLayout& layout, int64_t row, int64_t column) const {
+  ConvWeights cell(const ConvLayout& layout, const Convolution& whole, int64_t row, int64_t column) const {
     ZT_CHECK(layout.kernel[1] == 3 && layout.kernel[2] == 3);
     const auto input_of = [](int64_t place, int64_t tap) { return (place + tap + 1) / 2 - place; };  // 0 or 1
-    const Tensor all = weight(layout);
     Tensor sums(DType::kF32, {layout.out, layout.in, 1, 2, 2});
     for (int64_t filter = 0; filter < layout.out * layout.in; ++filter) {
       double sum[2][2] = {};
       for (int64_t tap = 0; tap < 9; ++tap) {
-        sum[input_of(row, tap / 3)][input_of(column, tap % 3)] += all.data<float>()[filter * 9 + tap];
+        sum[input_of(row, tap / 3)][input_of(column, tap % 3)] += whole.weight.data<float>()[filter * 9 + tap];
       }
       for (int64_t i = 0; i < 4; ++i) sums.data<float>()[filter * 4 + i] = static_cast<float>(sum[i / 2][i % 2]);
     }
     FrameConvProblem problem;
     problem.origin = {row, column};
-    return make("upsample", problem, sums, bias(layout));
+    return make("upsample", problem, sums, whole.bias);
   }
 
   ResidualWeights residual(const ResidualLayout& layout) const {
@@ -133,19 +133,22 @@ class Loader {
 
   AttentionWeights attention(const AttentionLayout& layout) const {
     const int64_t channels = layout.proj.in;
-    return {gamma(layout.norm), part(layout.to_qkv, 0, channels), part(layout.to_qkv, channels, 3 * channels),
+    const Convolution qkv = read(layout.to_qkv);
+    return {gamma(layout.norm), part(layout.to_qkv, qkv, 0, channels), part(layout.to_qkv, qkv, channels, 3 * channels),
             unbordered(layout.proj)};
   }
 
   UpsampleWeights up(const ResampleLayout& layout) const {
     UpsampleWeights result;
+    const Convolution spatial = read(layout.spatial);
     for (int64_t row = 0; row < 2; ++row) {
-      for (int64_t column = 0; column < 2; ++column) result.cells.push_back(cell(layout.spatial, row, column));
+      for (int64_t column = 0; column < 2; ++column) result.cells.push_back(cell(layout.spatial, spatial, row, column));
     }
     if (layout.time) {
       const int64_t half = layout.time->out / 2;
-      result.time.push_back(part(*layout.time, 0, half));
-      result.time.push_back(part(*layout.time, half, 2 * half));
+      const Convolution time = read(*layout.time);
+      result.time.push_back(part(*layout.time, time, 0, half));
+      result.time.push_back(part(*layout.time, time, half, 2 * half));
     }
     return result;
   }
