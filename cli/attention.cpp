@@ -151,7 +151,10 @@ AttentionMeasurement run_attention(const AttentionRun& run, comm::Communicator& 
   AttentionMeasurement result;
   result.planned = choose(run, world, scale);
   attention::Strategy strategy = strategy_of(run.options, world.size(), run.data.q.extent(2));
-  if (result.planned) strategy.layout = parallel::ContextRequest::exactly(result.planned->layout.context);
+  if (result.planned) {
+    strategy.layout = parallel::ContextRequest::exactly(result.planned->layout.context);
+    strategy.softmax = result.planned->softmax;
+  }
   bench::AttentionRank rank(world, stream, run.data, run.o, strategy, scale, run.log_sum_exp);
   // When tracing, every repeat is one run: thousands would be useless.
   static_cast<bench::AttentionMeasurement&>(result) = rank.time(run.options.repeat, run.trace != nullptr, [] {

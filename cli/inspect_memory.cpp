@@ -30,11 +30,11 @@ pipeline::Job job_of(const pipeline::GenerateOptions& options, comm::Communicato
 }
 
 // As `generate` would choose: what a run holds depends on how its ranks are used.
-parallel::ParallelLayout layout_of_run(pipeline::RunQuestion question, const std::vector<planner::MemoryLimit>& limits,
-                                       comm::Communicator* world) {
+pipeline::AutoPlan plan_of_run(pipeline::RunQuestion question, const std::vector<planner::MemoryLimit>& limits,
+                               comm::Communicator* world) {
   if (!limits.empty()) question.available = limits.front().available;
   const auto decide = [&](const machine::Heartbeat& heartbeat) { return pipeline::choose_run(question, heartbeat); };
-  return world != nullptr ? pipeline::agreed_plan(*world, decide).layout : decide({}).layout;
+  return world != nullptr ? pipeline::agreed_plan(*world, decide) : decide({});
 }
 
 MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<std::string, DType>& stored,
@@ -56,7 +56,9 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
     }
   }
   const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
-  question.layout = layout_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
+  const pipeline::AutoPlan planned = plan_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
+  question.layout = planned.layout;
+  question.options.strategy.softmax = planned.softmax;
   question.ranks_here = world != nullptr ? 1 : ranks;
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =

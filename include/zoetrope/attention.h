@@ -58,7 +58,7 @@ using parallel::Softmax;
 // How the ranks share the work, and how the kernel works.
 struct Strategy {
   parallel::ContextRequest layout{};
-  std::optional<Softmax> softmax{};  // unset: the faster
+  std::optional<Softmax> softmax{};  // unset: online
   std::string kernel{};              // a flash-attention implementation by name; empty: the fastest that can
   // Query rows and keys of a kernel's tile; 0: the sizes tuned for this machine, else those of the kernel's table.
   int64_t block_q = 0;
@@ -83,7 +83,7 @@ struct StrategyOptions {
   std::optional<int64_t> ulysses_shards;
   std::optional<int64_t> ulysses_attention_chunks;  // unset: 1
   std::optional<Direction> ring_direction;          // unset: as the name says, else forward
-  std::optional<Softmax> softmax;                   // unset: as the name says, else the faster
+  std::optional<Softmax> softmax;                   // unset: as the name says
   BlockSizes flash_block_sizes;
   bool use_base2_exp = true;  // only true
   bool use_k_smoothing = true;

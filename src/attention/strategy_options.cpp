@@ -30,8 +30,8 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
               "how K/V blocks travel: one way round, both ways round, or both ways along a chain without a wrap link; "
               "unset: as the planner chooses with attention=auto, else as the name says")
       .choice("softmax", o.softmax, softmaxes,
-              "running reference per row, or one fixed offset from statistics of all keys; auto: the faster (online on "
-              "CPUs)")
+              "running reference per row, or one fixed offset from statistics of all keys; auto: as the name says, and "
+              "with attention=auto what was measured as the faster")
       .sizes("flash_block_sizes",
              {{"block_q", &blocks.block_q},
               {"block_kv", &blocks.block_kv},

@@ -23,14 +23,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr size_t kMostBytes = 1 << 16;  // of a file, more than any has
 
 // Figures beyond these are not from a machine: the file was edited or damaged.
 struct Bounds {
   double low, high;
 };
-constexpr Bounds kFlops{1e8, 1e17}, kBytes{1e7, 1e15}, kSeconds{1e-12, 1}, kSize{1, 1e6};
+constexpr Bounds kFlops{1e8, 1e17}, kBytes{1e7, 1e15}, kSeconds{1e-12, 1}, kSize{1, 1e6}, kGain{0.1, 10};
 
 template <typename Part>
 struct Entry {
@@ -53,6 +53,7 @@ struct Size {
   int64_t DtypeRates::*field;
 };
 constexpr Size kSizes[] = {{"gemm_rows", &DtypeRates::gemm_rows}, {"attention_tokens", &DtypeRates::attention_tokens}};
+constexpr const char* kGainName = "fixed_max_gain";
 
 double checked(double value, const Bounds& bounds, const char* name) {
   if (!(value >= bounds.low && value <= bounds.high)) fail("{} is {}", name, value);
@@ -63,6 +64,7 @@ nlohmann::json to_json(const DtypeRates& rates) {
   nlohmann::json json;
   for (const auto& entry : kRates) json[entry.name] = rates.*entry.field;
   for (const Size& size : kSizes) json[size.name] = rates.*size.field;
+  json[kGainName] = rates.fixed_max_gain;
   return json;
 }
 
@@ -72,6 +74,7 @@ DtypeRates rates_of(const nlohmann::json& json) {
     rates.*entry.field = checked(json.at(entry.name).get<double>(), entry.bounds, entry.name);
   for (const Size& size : kSizes)
     rates.*size.field = static_cast<int64_t>(checked(json.at(size.name).get<double>(), kSize, size.name));
+  rates.fixed_max_gain = checked(json.at(kGainName).get<double>(), kGain, kGainName);
   return rates;
 }
 
@@ -82,9 +85,12 @@ nlohmann::json to_json(const MachineKey& key) {
 DtypeRates best_of(const DtypeRates& a, const DtypeRates& b) {
   DtypeRates best = a;
   for (const auto& entry : kRates) best.*entry.field = std::max(a.*entry.field, b.*entry.field);
-  // A rate belongs to the size at which it was measured.
+  // A rate belongs to the size at which it was measured, a gain to the rate beside which it was.
   if (b.gemm > a.gemm) best.gemm_rows = b.gemm_rows;
-  if (b.attention > a.attention) best.attention_tokens = b.attention_tokens;
+  if (b.attention > a.attention) {
+    best.attention_tokens = b.attention_tokens;
+    best.fixed_max_gain = b.fixed_max_gain;
+  }
   return best;
 }
 

@@ -16,6 +16,7 @@ struct DtypeRates {
   int64_t gemm_rows = 0;         // … with this many rows
   double attention = 0;          // one block with online softmax …
   int64_t attention_tokens = 0;  // … with this many queries and keys
+  double fixed_max_gain = 1;     // … and how many times as fast it is with fixed-max softmax
   double convolution = 0;        // of the VAE
 };
 

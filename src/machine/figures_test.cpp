@@ -35,6 +35,7 @@ TEST(Figures, AreReadAsTheyWereWritten) {
     EXPECT_EQ((again->figures.*rates).gemm_rows, (expected.*rates).gemm_rows);
     EXPECT_EQ((again->figures.*rates).attention, (expected.*rates).attention);
     EXPECT_EQ((again->figures.*rates).attention_tokens, (expected.*rates).attention_tokens);
+    EXPECT_EQ((again->figures.*rates).fixed_max_gain, (expected.*rates).fixed_max_gain);
     EXPECT_EQ((again->figures.*rates).convolution, (expected.*rates).convolution);
   }
   for (const auto figure :
@@ -80,7 +81,8 @@ TEST(Figures, DamagedFilesAreNone) {
   EXPECT_FALSE(changed("\"copy\": ", "\"copy\": \"fast\", \"was\": "));
   EXPECT_FALSE(changed("\"copy\"", "\"cop\""));
   EXPECT_FALSE(changed("\"gemm_rows\": ", "\"gemm_rows\": 0, \"was\": "));
-  EXPECT_FALSE(changed("\"format\": 1", "\"format\": 2"));
+  EXPECT_FALSE(changed("\"format\": 2", "\"format\": 1"));
+  EXPECT_FALSE(changed("\"fixed_max_gain\": ", "\"fixed_max_gain\": 1000, \"was\": "));
   EXPECT_FALSE(recall(folder.write("x.json", whole + std::string(1 << 17, ' ')), kKey)) << "longer than any";
 }
 

@@ -50,12 +50,13 @@ class Meter {
   }
 
  private:
-  double best(double deadline, const std::function<double()>& work) const {
-    const double rate = best_rate(budget_.clock(), deadline, work, heartbeat_);
+  std::vector<double> best_of(double deadline, std::span<const std::function<double()>> works) const {
+    const std::vector<double> rates = best_rates(budget_.clock(), deadline, works, heartbeat_);
     // A run may take much longer than its size suggests if threads wait for cores.
     if (budget_.left() < -kMostOver) fail("others use its cores");
-    return rate;
+    return rates;
   }
+  double best(double deadline, const std::function<double()>& work) const { return best_of(deadline, {&work, 1})[0]; }
   double left(double deadline) const { return deadline - budget_.clock()(); }
 
   // If other programs use most of the cores, figures are meaningless and take long.
@@ -98,10 +99,15 @@ class Meter {
       const double deadline = budget_.deadline(kAttentionShare + kPeakWindow);
       peak(isa, rates);
       rates.attention_tokens = fits(kAttentionTokens, deadline, [&](int64_t tokens) {
-        return AttentionWork::flop(stream_.team().size(), tokens, tokens);
+        return 2 * AttentionWork::flop(stream_.team().size(), tokens, tokens);
       });
-      AttentionWork attention(stream_, dtype, rates.attention_tokens, rates.attention_tokens);
-      rates.attention = best(deadline, [&] { return attention.attend(); });
+      const int64_t tokens = rates.attention_tokens;
+      AttentionWork online(stream_, dtype, tokens, tokens);
+      AttentionWork fixed(stream_, dtype, tokens, tokens, kernels::Softmax::kFixedMax);
+      const std::function<double()> works[] = {[&] { return online.attend(); }, [&] { return fixed.attend(); }};
+      const std::vector<double> found = best_of(deadline, works);
+      rates.attention = found[0];
+      rates.fixed_max_gain = found[1] / found[0];
     }
     const double deadline = budget_.deadline(kConvolutionShare + kPeakWindow);
     peak(isa, rates);
@@ -180,17 +186,22 @@ double Budget::deadline(double share) {
   return now + std::max(0.0, end_ - now) * share / all;
 }
 
-double best_rate(const Clock& clock, double deadline, const std::function<double()>& work, const Heartbeat& heartbeat) {
-  double best = 0, once = 0;
-  int runs = 0;
+std::vector<double> best_rates(const Clock& clock, double deadline, std::span<const std::function<double()>> works,
+                               const Heartbeat& heartbeat) {
+  std::vector<double> best(works.size());
+  double once = 0;
+  int rounds = 0;
   do {
-    const double begin = clock(), amount = work();
-    const double seconds = std::max(1e-9, clock() - begin);
-    if (runs == 1) best = 0;  // the first was the warm-up
-    best = std::max(best, amount / seconds);
-    once = seconds;
-    ++runs;
-    if (heartbeat) heartbeat();
+    once = 0;
+    for (size_t i = 0; i < works.size(); ++i) {
+      const double begin = clock(), amount = works[i]();
+      const double seconds = std::max(1e-9, clock() - begin);
+      // The first round was the warm-up.
+      best[i] = rounds == 1 ? amount / seconds : std::max(best[i], amount / seconds);
+      once += seconds;
+      if (heartbeat) heartbeat();
+    }
+    ++rounds;
   } while (clock() + once <= deadline);
   return best;
 }

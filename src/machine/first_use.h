@@ -1,5 +1,5 @@
 // Measures this machine within three seconds when its figures are first needed, and stores them (figures.h). For
-// predictions only: nothing that changes a result may depend on them. `zoetrope calibrate` (bench/calibrate.h) measures
+// predictions and what attention=auto chooses by them. `zoetrope calibrate` (bench/calibrate.h) measures
 // more, including transfers between ranks.
 //
 // Seconds per figure, including its inputs; what a figure does not use goes to the others:
@@ -42,9 +42,10 @@ class Budget {
   double end_, shares_;
 };
 
-// The best rate of work(), which runs until the next run would not end before `deadline`. The first run is a warm-up:
-// it counts only if there is no time for another.
-double best_rate(const Clock& clock, double deadline, const std::function<double()>& work, const Heartbeat& heartbeat);
+// The best rate of each of `works`, which run in turns until the next round would not end before `deadline`, so that
+// other load slows all of them. The first round is a warm-up: it counts only if there is no time for another.
+std::vector<double> best_rates(const Clock& clock, double deadline, std::span<const std::function<double()>> works,
+                               const Heartbeat& heartbeat);
 
 // The largest of `sizes` (descending) that can run `times` times in `seconds`; the last if none can.
 int64_t size_within(std::span<const int64_t> sizes, const std::function<double(int64_t)>& seconds_of, double times,

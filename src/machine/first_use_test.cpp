@@ -49,13 +49,12 @@ TEST(FirstUseTime, StaysWithinTheBudget) {
     Budget budget(3, 1.3, time.clock());
     int runs = 0;
     for (const double share : shares) {
-      best_rate(time.clock(), budget.deadline(share),
-                [&] {
-                  time.now += run;
-                  ++runs;
-                  return 1.0;
-                },
-                {});
+      const std::function<double()> work = [&] {
+        time.now += run;
+        ++runs;
+        return 1.0;
+      };
+      best_rates(time.clock(), budget.deadline(share), {&work, 1}, {});
     }
     EXPECT_LE(time.now, 3 + run) << run;
     EXPECT_GE(runs, 4) << "every figure is found";
@@ -67,17 +66,37 @@ TEST(FirstUseTime, TheBestRepeatCounts) {
   const std::vector<double> seconds{0.01, 0.4, 0.2, 0.1, 0.3};  // the first is the warm-up, and fast for once
   size_t run = 0;
   int beats = 0;
-  const auto work = [&] {
+  const std::function<double()> work = [&] {
     time.now += seconds[std::min(run++, seconds.size() - 1)];
     return 2.0;
   };
-  EXPECT_DOUBLE_EQ(best_rate(time.clock(), 1.1, work, [&] { ++beats; }), 2 / 0.1);
+  EXPECT_DOUBLE_EQ(best_rates(time.clock(), 1.1, {&work, 1}, [&] { ++beats; })[0], 2 / 0.1);
   EXPECT_EQ(run, 5U);
   EXPECT_EQ(beats, 5);
   // No time for another: then the warm-up is what there is.
   time.now = run = 0;
-  EXPECT_DOUBLE_EQ(best_rate(time.clock(), 0.005, work, {}), 2 / 0.01);
+  EXPECT_DOUBLE_EQ(best_rates(time.clock(), 0.005, {&work, 1}, {})[0], 2 / 0.01);
   EXPECT_EQ(run, 1U);
+}
+
+TEST(FirstUseTime, WorksRunInTurns) {
+  FakeClock time;
+  std::string order;
+  const std::function<double()> works[] = {[&] {
+                                             order += 'a';
+                                             time.now += order.size() == 3 ? 0.1 : 0.2;
+                                             return 1.0;
+                                           },
+                                           [&] {
+                                             order += 'b';
+                                             time.now += 0.25;
+                                             return 1.0;
+                                           }};
+  const std::vector<double> rates = best_rates(time.clock(), 1.3, works, {});
+  EXPECT_EQ(order, "ababab");
+  ASSERT_EQ(rates.size(), 2U);
+  EXPECT_NEAR(rates[0], 1 / 0.1, 1e-9);
+  EXPECT_NEAR(rates[1], 1 / 0.25, 1e-9);
 }
 
 TEST(FirstUseTime, SizesFollowFromWhatTheyTake) {

@@ -36,7 +36,8 @@ AutoPlan plan_by_rule(const ParallelLayout& layout, const Question& question, co
                       TextOf text_of) {
   AutoPlan plan;
   plan.layout = layout;
-  plan.layout_text = text_of(layout, *question.softmax);
+  plan.softmax = question.softmax.value_or(plan.softmax);
+  plan.layout_text = text_of(layout, plan.softmax);
   plan.notes = profile.notes;
   return plan;
 }
@@ -70,7 +71,8 @@ AutoPlan plan_of(const Question& question, const ProfileChoice& profile, TextOf 
   const planner::Candidate& chosen = chosen_of(ranking);
   AutoPlan plan;
   plan.layout = chosen.configuration.layout;
-  plan.layout_text = text_of(plan.layout, chosen.configuration.softmax);
+  plan.softmax = chosen.configuration.softmax;
+  plan.layout_text = text_of(plan.layout, plan.softmax);
   plan.profile = profile.origin;
   plan.notes = profile.notes;
   plan.first_use = profile.first_use;
@@ -116,7 +118,7 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   const GenerateOptions& o = q.memory.options;
   const ParallelLayout by_rule = layout_by_rule(o, q.plan, q.model, q.job.ranks);
   Question question = run_question(q.plan, q.model, q.memory, q.job.ranks);
-  fix_kernels_of_this_cpu(question);
+  leave_tiles_to_kernels(question);
   const ProfileChoice profile = choose_profile(o.hardware, q.job, {question.work.flop(), heartbeat});
   if (!profile.known()) return plan_by_rule(by_rule, question, profile, text_of_run);
   question.hardware = profile.hardware;
@@ -131,7 +133,7 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
 AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat) {
   Question question = attention_question(problem, keys, job.ranks);
-  fix_kernels_of_this_cpu(question);
+  leave_tiles_to_kernels(question);
   const ProfileChoice profile = choose_profile(hardware, job, {question.work.flop(), heartbeat});
   if (!profile.known()) {
     ParallelLayout by_rule;
@@ -169,7 +171,10 @@ AutoPlan agreed_plan(comm::Communicator& world, const std::function<AutoPlan(con
     world.broadcast(0, &length, sizeof length, kPlan);
     refusal.resize(static_cast<size_t>(length));
     if (length > 0) world.broadcast(0, refusal.data(), refusal.size(), kPlan);
-    else world.broadcast(0, &plan.layout, sizeof plan.layout, kPlan);
+    else {
+      world.broadcast(0, &plan.layout, sizeof plan.layout, kPlan);
+      world.broadcast(0, &plan.softmax, sizeof plan.softmax, kPlan);
+    }
   }
   if (!refusal.empty()) fail("{}", refusal);
   return plan;

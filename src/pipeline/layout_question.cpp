@@ -131,6 +131,8 @@ void fix_by_keys(planner::Question& q, const attention::StrategyOptions& keys) {
   const attention::Strategy strategy = attention::requested_strategy(keys);
   q.request.context = strategy.layout;
   q.softmax = strategy.softmax;
+  // What was measured must not change a bit.
+  if (keys.deterministic && !q.softmax) q.softmax = parallel::Softmax::kOnline;
   if (strategy.block_q > 0) q.block_q = strategy.block_q;
   if (strategy.block_kv > 0) q.block_kv = strategy.block_kv;
 }
@@ -171,7 +173,6 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
     q.request.data = 1;
   }
   q.request.vae_ranks = degree(o.vae_parallel);
-  // What was measured must not change a bit.
   if (o.strategy.deterministic) q.request = parallel::LayoutRequest::exactly(layout_by_rule(o, plan, model, ranks));
   q.work = work_of(memory);
   q.work.steps = priced_steps(plan);
@@ -212,8 +213,7 @@ planner::Question attention_question(const attention::Problem& problem, const at
   return q;
 }
 
-void fix_kernels_of_this_cpu(planner::Question& question) {
-  if (!question.softmax) question.softmax = parallel::Softmax::kOnline;
+void leave_tiles_to_kernels(planner::Question& question) {
   if (!question.block_q) question.block_q = 0;
 }
 

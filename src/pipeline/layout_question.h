@@ -28,8 +28,7 @@ planner::Question attention_question(const attention::Problem& problem, const at
                                      int ranks);
 planner::Work attention_work(const attention::Problem& problem);
 
-// For a run on this CPU: the softmax left open is the faster kernel here, and tiles are tuned here, whatever a profile
-// says of others.
-void fix_kernels_of_this_cpu(planner::Question& question);
+// For a run on this CPU: tiles are tuned here, whatever a profile says of others.
+void leave_tiles_to_kernels(planner::Question& question);
 
 }  // namespace zoetrope::pipeline

@@ -112,8 +112,8 @@ TEST_F(LayoutQuestion, WhatKeysSayIsFixedAndTheRestIsOpen) {
   planner::Question q = question(8);
   EXPECT_FALSE(q.request.data || q.request.context_ranks || q.request.context.ulysses || q.request.context.direction ||
                q.request.context.head_chunks || q.request.vae_ranks || q.softmax || q.block_q);
-  fix_kernels_of_this_cpu(q);
-  EXPECT_EQ(q.softmax, Softmax::kOnline);
+  leave_tiles_to_kernels(q);
+  EXPECT_FALSE(q.softmax);
   EXPECT_EQ(q.block_q, 0);
   options.data_parallelism = 2;
   options.vae_parallel = 3;
@@ -122,7 +122,7 @@ TEST_F(LayoutQuestion, WhatKeysSayIsFixedAndTheRestIsOpen) {
   options.strategy.softmax = Softmax::kFixedMax;
   options.strategy.flash_block_sizes.block_q = 64;
   q = question(8);
-  fix_kernels_of_this_cpu(q);
+  leave_tiles_to_kernels(q);
   EXPECT_EQ(q.request.data, 2);
   EXPECT_EQ(q.request.vae_ranks, 3);
   EXPECT_EQ(q.request.context.ulysses, 2);
@@ -131,6 +131,8 @@ TEST_F(LayoutQuestion, WhatKeysSayIsFixedAndTheRestIsOpen) {
   EXPECT_EQ(q.softmax, Softmax::kFixedMax);
   EXPECT_EQ(q.block_q, 64);
   options.strategy.deterministic = true;
+  options.strategy.softmax.reset();
+  EXPECT_EQ(question(8).softmax, Softmax::kOnline);
   const parallel::LayoutRequest all = question(8).request;
   EXPECT_EQ(all.context.head_chunks, 1);
   EXPECT_EQ(all.context.ring, 2);

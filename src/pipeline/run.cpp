@@ -184,10 +184,12 @@ KnownPrompts* Run::kept_prompts() const {
   return options_.keep_weights == KeepWeights::kNone ? nullptr : &open_.prompts;
 }
 
-MemoryQuestion Run::memory_question(const ParallelLayout& layout) const {
-  return {options_,       model_configs(model_),
-          layout,         token_counts(plan_),
-          open_.resident, comm::launched_by_mpi() ? 1 : layout.ranks()};
+MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<parallel::Softmax> softmax) const {
+  MemoryQuestion question{options_,       model_configs(model_),
+                          layout,         token_counts(plan_),
+                          open_.resident, comm::launched_by_mpi() ? 1 : layout.ranks()};
+  if (softmax) question.options.strategy.softmax = softmax;
+  return question;
 }
 
 // To each process of the job, the least of them; none where it is not known.
@@ -226,7 +228,7 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference", "Inference/Conditioning"}) timing.declare(phase);
   Video result;
-  MemoryReport memory(world, memory_plan(memory_question(layout)));
+  MemoryReport memory(world, memory_plan(memory_question(layout, strategy.softmax)));
   result.seed = seed;
   result.latents = initial_noise(options_, plan_, seed);
   dump.add("latents.init", result.latents);
@@ -328,13 +330,14 @@ Video Run::run(comm::Communicator& world, const OpenSink& sink, const Callbacks&
   const ParallelLayout& layout = planned.layout;
   const int64_t heads = model_.experts[0].config.num_attention_heads;
   check(layout, world.size(), heads);
-  const attention::Strategy strategy = attention::parse_strategy(options_.strategy, layout.context.ranks(), heads);
+  attention::Strategy strategy = attention::parse_strategy(options_.strategy, layout.context.ranks(), heads);
+  strategy.softmax = planned.softmax;
   const int64_t seed = agreed_seed(world, options_.seed);
   if (world.rank() == 0 && callbacks.note) {
     callbacks.note(describe(planned, world.size()));
     if (options_.seed < 0) callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seed, seed));
   }
-  admit(memory_question(layout), world);
+  admit(memory_question(layout, planned.softmax), world);
   if (options_.compare_one_rank) admit(memory_question({}), world);
   // Tried now, before anything long begins, and not after the run.
   if (trace_ && world.rank() == 0) {
@@ -435,7 +438,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                       counted(comm::process_threads(options_.threads), "thread"));
   if (ranks > 1)
     text += fmt::format(", VAE on {}", layout.vae_ranks == 1 ? "rank 0" : fmt::format("{} ranks", layout.vae_ranks));
-  const planner::MemoryPlan memory = memory_plan(memory_question(layout));
+  const planner::MemoryPlan memory = memory_plan(memory_question(layout, planned.softmax));
   text += fmt::format("\nMemory {} planned, the most of it in '{}'", memory.peak().total().text(), memory.peak().name);
   for (const std::string& line : lora_lines(model_)) text += "\n" + line;
   text += fmt::format("\n{}", planned.text());

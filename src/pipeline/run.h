@@ -87,7 +87,9 @@ class Run {
                          Video& result) const;
   double distance_to_one_rank(comm::Communicator& alone, const Video& result, const Callbacks& callbacks);
   KnownPrompts* kept_prompts() const;  // null where nothing is kept
-  MemoryQuestion memory_question(const parallel::ParallelLayout& layout) const;
+  // `softmax` unset: as the keys say.
+  MemoryQuestion memory_question(const parallel::ParallelLayout& layout,
+                                 std::optional<parallel::Softmax> softmax = {}) const;
   AutoPlan plan_ranks(const Job& job, std::optional<planner::Bytes> available,
                       const machine::Heartbeat& heartbeat = {}) const;
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
