@@ -37,7 +37,7 @@ struct DelayedCommunicator::State {
   std::string operation;
   Clock::duration delay;
   double injected_seconds = 0;
-  double wait_seconds = 0;
+  std::vector<double> waits;
 };
 
 DelayedCommunicator::DelayedCommunicator(Communicator& inner, std::string operation,
@@ -75,7 +75,7 @@ Work DelayedCommunicator::exchange(std::span<const Segment> sends, std::span<con
       std::this_thread::sleep_until(due_);
       const Clock::time_point end = Clock::now();
       if (due_ > arrived) *extra_ += std::chrono::duration<double>(end - arrived).count();
-      state_->wait_seconds += std::chrono::duration<double>(end - begin).count();
+      state_->waits.push_back(std::chrono::duration<double>(end - begin).count());
     }
 
    private:
@@ -103,7 +103,29 @@ void DelayedCommunicator::reset_counters() {
 }
 
 double DelayedCommunicator::injected_seconds() const { return state_->injected_seconds; }
-double DelayedCommunicator::wait_seconds() const { return state_->wait_seconds; }
+const std::vector<double>& DelayedCommunicator::waits() const { return state_->waits; }
+
+// ---- late ----
+
+Work LateCommunicator::exchange(std::span<const Segment> sends, std::span<const Segment> receives,
+                                const char* operation) {
+  if (operation != operation_) return inner().exchange(sends, receives, operation);
+  class LateOperation final : public Work::Operation {
+   public:
+    explicit LateOperation(std::function<Work()> post) : post_(std::move(post)) {}
+    void wait() override { post_().wait(); }
+
+   private:
+    std::function<Work()> post_;
+  };
+  return Work(std::make_unique<LateOperation>(
+      [&to = inner(), operation, out = std::vector(sends.begin(), sends.end()),
+       in = std::vector(receives.begin(), receives.end())] { return to.exchange(out, in, operation); }));
+}
+
+std::unique_ptr<Communicator> LateCommunicator::split(int color, int key) {
+  return std::make_unique<LateCommunicator>(inner().split(color, key), operation_);
+}
 
 // ---- faulty ----
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "zoetrope/communicator.h"
 
@@ -53,11 +54,28 @@ class DelayedCommunicator final : public WrappedCommunicator {
   void reset_counters() override;
 
   double injected_seconds() const;  // the delays so far: messages × delay
-  double wait_seconds() const;      // inside wait(), here and in all that was split from this, for delayed exchanges
+  // Seconds inside each wait() for a delayed exchange, in order, here and in all that was split from this.
+  const std::vector<double>& waits() const;
 
  private:
   std::shared_ptr<State> state_;
   std::shared_ptr<double> extra_wait_seconds_;  // of this communicator alone
+};
+
+// Exchanges named `operation` are posted when they are waited for, as by an engine that posts after it has computed.
+// Their buffers must stay until then.
+class LateCommunicator final : public WrappedCommunicator {
+ public:
+  LateCommunicator(Communicator& inner, std::string operation)
+      : WrappedCommunicator(inner), operation_(std::move(operation)) {}
+  LateCommunicator(std::unique_ptr<Communicator> inner, std::string operation)
+      : WrappedCommunicator(std::move(inner)), operation_(std::move(operation)) {}
+
+  Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+
+ private:
+  std::string operation_;
 };
 
 // Inverts one byte of the `index`-th piece (from 0) that is received from another rank in exchanges named `operation`,

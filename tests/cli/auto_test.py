@@ -96,6 +96,18 @@ def the_profile_decides(cwd):
 
 
 @test
+def the_faster_softmax_runs(cwd):
+    """What a profile measured of both kernels decides, unless a key, a name or deterministic=true does."""
+    fast = write(cwd, "fast.yml", NARROW.replace("attention: 0.5,", "attention: 0.5, fixed_max_gain: 1.9,"))
+    large = ["shape=1x4096x4x64", "ranks=2", f"hardware={fast}"]
+    for words, expected in (([], "fixed_max"), (["softmax=online"], "online"), (["attention=ulysses"], "online"),
+                            (["deterministic=true"], "online")):
+        _, measured, result = attention(cwd, *large, *words)
+        assert measured["softmax"] == expected, (words, measured)
+        assert ("fixed_max" in result.stdout + result.stderr) == (expected == "fixed_max"), result
+
+
+@test
 def keys_win(cwd):
     slow = write(cwd, "slow.yml", SLOW)
     result = generate(cwd, "output=a.gif", "ranks=4", f"hardware={slow}", "data_parallelism=1", "ulysses_shards=2",
