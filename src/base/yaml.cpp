@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/utf8.h"
 
 namespace zoetrope {
 namespace {
@@ -45,11 +46,23 @@ class Checker {
   int64_t nodes_ = 0;
 };
 
+// yaml-cpp guesses UTF-16 and UTF-32 from zero bytes, and does not come back from some that are neither.
+void check_text(const std::string& text, const std::string& file) {
+  decode_utf8_or_fail(text, file);
+  int line = 1;
+  for (const char c : text) {
+    if (c == '\n') ++line;
+    if (static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r' && c != '\t')
+      fail("{} line {}: byte 0x{:02X} is a control character; YAML is text", file, line, static_cast<int>(c));
+  }
+}
+
 }  // namespace
 
 YAML::Node read_yaml(const std::filesystem::path& path) {
   const std::string file = path.string();
   const std::string text = read_file(path, kMaxYamlBytes);
+  check_text(text, file);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) {

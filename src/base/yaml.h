@@ -7,8 +7,8 @@
 
 namespace zoetrope {
 
-// The file's only document. Error, with file and line, if it is not a regular file, not YAML, has another document or a
-// duplicate key, or is nested too deeply.
+// The file's only document. Error, with file and line, if it is not a regular file, not UTF-8, not YAML, has another
+// document or a duplicate key, or is nested too deeply.
 YAML::Node read_yaml(const std::filesystem::path& path);
 
 }  // namespace zoetrope

@@ -57,5 +57,19 @@ TEST_F(ReadYaml, RefusesWhatIsNoTextFile) {
   EXPECT_THAT(error("a: [1\n"), HasSubstr("not YAML"));
 }
 
+// Found by fuzzing: the first of these kept yaml-cpp busy for ever.
+TEST_F(ReadYaml, RefusesWhatIsNotUtf8) {
+  using namespace std::string_literals;
+  EXPECT_THAT(error(",\0\0\1\0\0\0\0013ion: \x82\n"s),
+              AllOf(HasSubstr("f.yml"), HasSubstr("0x82"), HasSubstr("UTF-8")));
+  EXPECT_THAT(error("a: 1\n,\0\0\0b"s), AllOf(HasSubstr("line 2"), HasSubstr("byte 0x00 is a control character")));
+  EXPECT_THAT(error("\xff\xfe"
+                    "a\0:\0"s),
+              HasSubstr("UTF-8"));
+  EXPECT_EQ(error("\xef\xbb\xbf"
+                  "a: \xc3\xa9\t# caf\xc3\xa9\r\n"),
+            "no error");
+}
+
 }  // namespace
 }  // namespace zoetrope
