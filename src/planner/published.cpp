@@ -113,6 +113,13 @@ Parameter small_tile() {
   return {get, set};
 }
 
+// The share of a transfer between chips that slows down the compute next to it.
+Parameter slowdown_by_hops() {
+  const auto get = [](const HardwareProfile& profile) { return 1 - profile.links.back().overlap; };
+  const auto set = [](HardwareProfile& profile, double share) { profile.links.back().overlap = 1 - share; };
+  return {get, set};
+}
+
 // The inverse of the share of the peak that long matrix multiplications reach, and attention with it.
 Parameter efficiency() {
   const auto get = [](const HardwareProfile& profile) { return 1 / profile.bf16.gemm.points().back().y; };
@@ -127,7 +134,7 @@ Parameter efficiency() {
 std::vector<Parameter> parameters(const std::string& machine) {
   if (fitted(machine) == Fitted::kEfficiency) return {efficiency()};
   return {small_tile(), field(&HardwareProfile::token_seconds), field(&HardwareProfile::layer_overhead),
-          field(&HardwareProfile::merge_passes)};
+          slowdown_by_hops()};
 }
 
 using Matrix = std::vector<std::vector<double>>;
