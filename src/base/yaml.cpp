@@ -1,6 +1,9 @@
 #include "base/yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
+
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -57,6 +60,34 @@ void check_text(const std::string& text, const std::string& file) {
   }
 }
 
+// Where documents begin, and nothing else.
+class DocumentStarts : public YAML::EventHandler {
+ public:
+  std::vector<YAML::Mark> marks;
+  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// YAML::LoadAll() would not come back from what the parser neither takes nor refuses, such as a comma at the beginning.
+void check_one_document(const std::string& text, const std::string& file) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  while (starts.marks.size() < 2 && parser.HandleNextDocument(starts)) continue;
+  if (starts.marks.size() < 2) return;
+  const YAML::Mark first = starts.marks[0], second = starts.marks[1];
+  if (first.pos == second.pos) fail("{} line {}: not YAML: nothing can begin like this", file, first.line + 1);
+  fail("{}: holds 2 documents or more, the second from line {} on; keep one, without a line of --- in between", file,
+       second.line + 1);
+}
+
 }  // namespace
 
 YAML::Node read_yaml(const std::filesystem::path& path) {
@@ -64,14 +95,10 @@ YAML::Node read_yaml(const std::filesystem::path& path) {
   const std::string text = read_file(path, kMaxYamlBytes);
   check_text(text, file);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      fail("{}: holds {} documents, the second from line {} on; keep one, without a line of --- in between", file,
-           documents.size(), documents[1].Mark().line + 1);
-    }
-    if (documents.empty()) return YAML::Node();
-    Checker(file).check(documents.front(), 0);
-    return documents.front();
+    check_one_document(text, file);
+    const YAML::Node document = YAML::Load(text);
+    Checker(file).check(document, 0);
+    return document;
   } catch (const YAML::Exception& error) {
     fail("{} line {}: not YAML: {}", file, error.mark.line + 1, error.msg);
   }

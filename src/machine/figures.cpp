@@ -16,6 +16,7 @@
 #include "base/folders.h"
 #include "base/hash.h"
 #include "base/input_file.h"
+#include "base/json.h"
 #include "kernels/cpu_features.h"
 
 namespace zoetrope::machine {
@@ -24,13 +25,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kFormat = 2;
+constexpr int64_t kMostMeasurements = 1'000'000;
 constexpr size_t kMostBytes = 1 << 16;  // of a file, more than any has
 
 // Figures beyond these are not from a machine: the file was edited or damaged.
 struct Bounds {
   double low, high;
 };
-constexpr Bounds kFlops{1e8, 1e17}, kBytes{1e7, 1e15}, kSeconds{1e-12, 1}, kSize{1, 1e6}, kGain{0.1, 10};
+constexpr Bounds kFlops{1e8, 1e17}, kBytes{1e7, 1e15}, kSeconds{1e-12, 1}, kGain{0.1, 10};
+constexpr int64_t kMostRows = 1'000'000;
 
 template <typename Part>
 struct Entry {
@@ -55,11 +58,6 @@ struct Size {
 constexpr Size kSizes[] = {{"gemm_rows", &DtypeRates::gemm_rows}, {"attention_tokens", &DtypeRates::attention_tokens}};
 constexpr const char* kGainName = "fixed_max_gain";
 
-double checked(double value, const Bounds& bounds, const char* name) {
-  if (!(value >= bounds.low && value <= bounds.high)) fail("{} is {}", name, value);
-  return value;
-}
-
 nlohmann::json to_json(const DtypeRates& rates) {
   nlohmann::json json;
   for (const auto& entry : kRates) json[entry.name] = rates.*entry.field;
@@ -68,13 +66,12 @@ nlohmann::json to_json(const DtypeRates& rates) {
   return json;
 }
 
-DtypeRates rates_of(const nlohmann::json& json) {
+DtypeRates rates_of(const JsonObject& json) {
   DtypeRates rates;
   for (const auto& entry : kRates)
-    rates.*entry.field = checked(json.at(entry.name).get<double>(), entry.bounds, entry.name);
-  for (const Size& size : kSizes)
-    rates.*size.field = static_cast<int64_t>(checked(json.at(size.name).get<double>(), kSize, size.name));
-  rates.fixed_max_gain = checked(json.at(kGainName).get<double>(), kGain, kGainName);
+    rates.*entry.field = json.get_between(entry.name, entry.bounds.low, entry.bounds.high);
+  for (const Size& size : kSizes) rates.*size.field = json.get_between<int64_t>(size.name, 1, kMostRows);
+  rates.fixed_max_gain = json.get_between(kGainName, kGain.low, kGain.high);
   return rates;
 }
 
@@ -124,18 +121,18 @@ std::optional<Remembered> recall(const fs::path& path, const MachineKey& key) {
   std::error_code error;
   if (path.empty() || !fs::exists(path, error)) return std::nullopt;
   try {
-    const nlohmann::json document = nlohmann::json::parse(read_file(path, kMostBytes, InputFile::Kind::kCache));
-    if (document.at("format").get<int>() != kFormat || document.at("key") != to_json(key)) return std::nullopt;
+    const JsonObject document = JsonObject::parse(read_file(path, kMostBytes, InputFile::Kind::kCache), path.string());
+    if (document.get<int64_t>("format") != kFormat || document.object("key").raw() != to_json(key)) return std::nullopt;
     Remembered remembered;
-    remembered.date = document.at("date").get<std::string>();
-    remembered.measurements = document.at("measurements").get<int>();
-    const nlohmann::json& figures = document.at("figures");
-    remembered.figures.bf16 = rates_of(figures.at("bf16"));
-    remembered.figures.float32 = rates_of(figures.at("float32"));
+    remembered.date = document.get<std::string>("date");
+    remembered.measurements = static_cast<int>(document.get_between<int64_t>("measurements", 1, kMostMeasurements));
+    const JsonObject figures = document.object("figures");
+    remembered.figures.bf16 = rates_of(figures.object("bf16"));
+    remembered.figures.float32 = rates_of(figures.object("float32"));
     for (const auto& entry : kFigures)
-      remembered.figures.*entry.field = checked(figures.at(entry.name).get<double>(), entry.bounds, entry.name);
+      remembered.figures.*entry.field = figures.get_between(entry.name, entry.bounds.low, entry.bounds.high);
     return remembered;
-  } catch (const std::exception&) {
+  } catch (const Error&) {
     return std::nullopt;
   }
 }

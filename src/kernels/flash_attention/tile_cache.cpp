@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/folders.h"
 #include "base/input_file.h"
+#include "base/json.h"
 #include "kernels/cpu_features.h"
 #include "kernels/flash_attention/tile_size.h"
 #include "kernels/flash_attention/vector_kernels.h"
@@ -43,22 +44,18 @@ const char* softmax_name(Softmax softmax) {
   return "";
 }
 
-TileEntry parse_entry(const nlohmann::json& json) {
+TileEntry parse_entry(const JsonObject& json) {
   TileEntry entry;
-  entry.key.cpu = json.at("cpu").get<std::string>();
-  entry.key.implementation = json.at("implementation").get<std::string>();
-  entry.key.blocks = json.at("blocks").get<std::string>();
-  entry.key.dtype = json.at("dtype").get<std::string>();
-  entry.key.head_dim = json.at("head_dim").get<int64_t>();
-  entry.key.softmax = json.at("softmax").get<std::string>();
-  entry.key.keys = json.at("keys").get<int64_t>();
-  entry.sizes = {json.at("block_q").get<int64_t>(), json.at("block_kv").get<int64_t>()};
-  entry.gain = json.at("gain").get<double>();
-  if (entry.sizes.query < 1 || entry.sizes.query > kMostTileRows || entry.sizes.keys < 1 ||
-      entry.sizes.keys > kMostTileKeys) {
-    fail("tiles of {} × {}, where 1 to {} × 1 to {} are possible", entry.sizes.query, entry.sizes.keys, kMostTileRows,
-         kMostTileKeys);
-  }
+  for (const auto& [key, field] :
+       {std::pair("cpu", &TileKey::cpu), std::pair("implementation", &TileKey::implementation),
+        std::pair("blocks", &TileKey::blocks), std::pair("dtype", &TileKey::dtype),
+        std::pair("softmax", &TileKey::softmax)})
+    entry.key.*field = json.get<std::string>(key);
+  entry.key.head_dim = json.get<int64_t>("head_dim");
+  entry.key.keys = json.get<int64_t>("keys");
+  entry.sizes = {json.get_between<int64_t>("block_q", 1, kMostTileRows),
+                 json.get_between<int64_t>("block_kv", 1, kMostTileKeys)};
+  entry.gain = json.get<double>("gain");
   return entry;
 }
 
@@ -100,12 +97,13 @@ std::vector<TileEntry> TileCache::entries() const {
   std::error_code error;
   if (file_.empty() || !std::filesystem::exists(file_, error)) return result;
   try {
-    const nlohmann::json document = nlohmann::json::parse(read_file(file_, kMaxTextBytes, InputFile::Kind::kCache));
-    if (document.at("format").get<int64_t>() != kFormat) return result;  // another version's, left alone until replaced
-    for (const auto& entry : document.at("tiles")) result.push_back(parse_entry(entry));
-  } catch (const std::exception& broken) {
-    fail("{}: not a readable cache of tile sizes ({}); delete it, and `zoetrope tune` will make a new one",
-         file_.string(), broken.what());
+    const std::string text = read_file(file_, kMaxTextBytes, InputFile::Kind::kCache);
+    const JsonObject document = JsonObject::parse(text, file_.string());
+    if (document.get<int64_t>("format") != kFormat) return result;  // another version's, left alone until replaced
+    for (const JsonObject& entry : document.objects("tiles")) result.push_back(parse_entry(entry));
+  } catch (const Error& broken) {
+    fail("{}; this is not a readable cache of tile sizes: delete it, and `zoetrope tune` will make a new one",
+         broken.what());
   }
   return result;
 }
