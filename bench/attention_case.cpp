@@ -44,16 +44,14 @@ struct NamedStrategy {
       fail("strategies={}: a row needs a name of its own; auto is the planner's choice", name);
   }
 
-  bool one_rank() const {
-    const parallel::ContextRequest layout = attention::requested_strategy(keys).layout;
-    return layout.ulysses == 1 && layout.ring == 1;
-  }
+  // flash is the row of one rank; over ranks it is what the row gather measures.
+  bool one_rank() const { return !attention::names_topology(keys); }
 };
 
 // The rows of strategies=all: of each topology the name, and what refines it.
 std::vector<NamedStrategy> compared_strategies() {
   std::vector<NamedStrategy> rows;
-  for (const char* name : {"flash", "ring"}) rows.emplace_back(name);
+  for (const char* name : {"flash", "gather", "ring"}) rows.emplace_back(name);
   for (const Direction way : parallel::kDirections)
     if (way != Direction::kForward) rows.emplace_back(fmt::format("ring+ring_direction={}", direction_name(way)));
   for (const char* name : {"ulysses", "ulysses_custom_fixed_m", "ulysses+ulysses_attention_chunks=2", "ulysses_ring",
@@ -81,6 +79,7 @@ std::vector<Column> columns() {
           {"threads", "threads"},
           {"ulysses", "U"},
           {"ring", "R"},
+          {"gather", "G"},
           {"direction", "direction", Format::kText, true},
           {"softmax", "softmax", Format::kText, true},
           {"implementation", "kernel"},
@@ -272,6 +271,7 @@ void AttentionBench::add(const NamedStrategy& named, int batch, int ranks, int t
   }
   table_.set("ulysses", int64_t{m.layout.ulysses});
   table_.set("ring", int64_t{m.layout.ring});
+  table_.set("gather", int64_t{m.layout.gather});
   table_.set("direction", direction_name(m.layout.direction));
   table_.set("softmax", softmax_name(m.softmax));
   table_.set("implementation", m.implementation);

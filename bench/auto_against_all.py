@@ -92,11 +92,15 @@ def configurations(ranks, heads, chunks, directions):
                     f" n{n}" if n > 1 else "")
                 found[name] = [f"ulysses_shards={ulysses}", f"ring_direction={direction}",
                                f"ulysses_attention_chunks={n}"]
+    if ranks > 1:
+        found[f"G{ranks}"] = ["attention=gather"]
     return found
 
 
 def name_of(result):
     """The configuration that a run reports, as configurations() names it."""
+    if result["gather"] > 1:
+        return f"G{result['gather']}"
     direction = result["ring_direction"] if result["ring"] >= FEWEST_FOR_DIRECTIONS else "forward"
     n = result["head_chunks"]
     return f"U{result['ulysses']}R{result['ring']}" + (f" {direction}" if direction != "forward" else "") + (
@@ -104,6 +108,8 @@ def name_of(result):
 
 
 def keys_of(result):
+    if result["gather"] > 1:
+        return ["attention=gather"]
     return [f"ulysses_shards={result['ulysses']}", f"ring_direction={result['ring_direction']}",
             f"ulysses_attention_chunks={result['head_chunks']}"]
 

@@ -7,6 +7,7 @@
 #include "bench/peak.h"
 #include "bench/statistics.h"
 #include "cli/attention.h"
+#include "parallel/layout.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -56,8 +57,8 @@ std::string attention_text(const AttentionMeasurement& m, const bench::Attention
   std::string text = fmt::format("q {} {}", data.q.shape().to_string(), dtype_name(p.dtype));
   if (data.cross()) text += fmt::format(", k and v {}", data.k.shape().to_string());
   text += fmt::format("{}, scale {:.6g}\n", mask_text(data), p.scale);
-  text += fmt::format("Strategy: Ulysses {} x ring {}, {}, {}, {} head chunk{}; {} rank{} x {} thread{}; kernel {}\n",
-                      m.layout.ulysses, m.layout.ring, direction_name(m.layout.direction), softmax_name(m.softmax),
+  text += fmt::format("Strategy: {}, {}, {}, {} head chunk{}; {} rank{} x {} thread{}; kernel {}\n",
+                      degrees_text(m.layout), direction_name(m.layout.direction), softmax_name(m.softmax),
                       m.layout.head_chunks, m.layout.head_chunks == 1 ? "" : "s", m.ranks, m.ranks == 1 ? "" : "s",
                       m.threads, m.threads == 1 ? "" : "s", m.implementation);
   if (m.planned) text += m.planned->text() + "\n";
@@ -103,6 +104,7 @@ void write_attention_json(const std::filesystem::path& path, const AttentionMeas
   json["threads_per_rank"] = m.threads;
   json["ulysses"] = m.layout.ulysses;
   json["ring"] = m.layout.ring;
+  json["gather"] = m.layout.gather;
   json["ring_direction"] = direction_name(m.layout.direction);
   json["softmax"] = softmax_name(m.softmax);
   json["head_chunks"] = m.layout.head_chunks;
@@ -130,7 +132,7 @@ std::string attention_json_help() {
          "  rel_l2, max_abs  with reference=true: errors against the definition in float64, of reference_rows tokens\n"
          "  log_sum_exp_max_abs  with log_sum_exp=true too: the largest error of the logarithms\n"
          "and, to identify the run: shape, key_tokens, valid_keys, dtype, ranks, threads_per_rank, ulysses, ring,\n"
-         "ring_direction, softmax, head_chunks, flop, and every repeat's seconds and peak_gflops_beside.\n";
+         "gather, ring_direction, softmax, head_chunks, flop, and every repeat's seconds and peak_gflops_beside.\n";
 }
 
 }  // namespace zoetrope::cli

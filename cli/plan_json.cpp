@@ -80,6 +80,7 @@ Json doubts_json(const PlanPart& part) {
                       {"data", layout.data},
                       {"ulysses", layout.context.ulysses},
                       {"ring", layout.context.ring},
+                      {"gather", layout.context.gather},
                       {"configuration", doubt.best.text()},
                       {"ahead", doubt.ahead}});
   }

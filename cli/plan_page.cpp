@@ -86,7 +86,7 @@ size_t part_of_step(const std::string& span) {
   if (span.starts_with("attention")) return 0;
   if (span.starts_with("matrix multiplications")) return 1;
   if (span.starts_with("merge")) return 3;
-  if (span.starts_with("ulysses")) return kExchange;
+  if (span.starts_with("ulysses") || span.starts_with("key gather")) return kExchange;
   if (span.starts_with("ring")) return kRing;
   if (span.starts_with("slower")) return kIdle;
   return 2;

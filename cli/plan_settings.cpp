@@ -11,10 +11,10 @@ using planner::Candidate;
 
 // The split of one run.
 struct Split {
-  int data, ulysses, ring;
+  int data, ulysses, ring, gather;
   int64_t heads, tokens;
 
-  int context() const { return ulysses * ring; }
+  int context() const { return ulysses * ring * gather; }
   int ranks() const { return data * context(); }
   bool uneven_heads() const { return heads % ulysses != 0; }
   bool uneven_tokens() const { return tokens % context() != 0; }
@@ -42,18 +42,23 @@ OtherSystem diffusers(const Split& split) {
     system.flags = fmt::format(
         "torchrun --nproc-per-node={}; transformer.enable_parallelism(config=ContextParallelConfig(ulysses_degree={}, "
         "ring_degree={}{}))",
-        split.ranks(), split.ulysses, split.ring,
+        split.ranks(), split.ulysses, split.ring * split.gather,
         !uneven             ? ""
         : split.ulysses > 1 ? ", ulysses_anything=True"
                             : ", ring_anything=True");
+    if (split.gather > 1) system.note = "its ring gathers keys and values, and attends them in blocks";
   }
   return system;
 }
+
+constexpr const char* kNoGather = "it has no strategy that gathers keys and values";
 
 OtherSystem xdit(const Split& split, int vae, bool pictures) {
   OtherSystem system{"xDiT", "", ""};
   if (split.data > 1 && !pictures) {
     system.note = "it splits the guidance branches only of Wan's image-to-video models";
+  } else if (split.gather > 1) {
+    system.note = kNoGather;
   } else if (split.uneven_heads()) {
     system.note = uneven_heads(split);
   } else {
@@ -66,7 +71,9 @@ OtherSystem xdit(const Split& split, int vae, bool pictures) {
 
 OtherSystem sglang(const Split& split) {
   OtherSystem system{"SGLang", "", ""};
-  if (split.uneven_heads()) {
+  if (split.gather > 1) {
+    system.note = kNoGather;
+  } else if (split.uneven_heads()) {
     system.note = uneven_heads(split);
   } else {
     system.flags = fmt::format("--num-gpus {} --ulysses-degree {} --ring-degree {}{}", split.ranks(), split.ulysses,
@@ -77,6 +84,7 @@ OtherSystem sglang(const Split& split) {
 
 // The attention name for more than one rank.
 std::string maxdiffusion_attention(const Split& split, Direction direction, bool fixed_max) {
+  if (split.gather > 1) return "flash";
   if (direction == Direction::kOpen) return "ulysses_ring_custom_bidir";
   if (split.ring == 1) return fixed_max ? "ulysses_custom_fixed_m" : "ulysses";
   if (fixed_max) return "ulysses_ring_custom_fixed_m";
@@ -110,9 +118,9 @@ OtherSystem maxdiffusion(const Split& split, const planner::Configuration& confi
 std::vector<std::string> settings_of(const Candidate& candidate) {
   const parallel::ParallelLayout& layout = candidate.configuration.layout;
   const parallel::ContextLayout& context = layout.context;
-  std::vector<std::string> settings{fmt::format("ranks={}", candidate.ranks()),
-                                    fmt::format("data_parallelism={}", layout.data),
-                                    fmt::format("ulysses_shards={}", context.ulysses)};
+  std::vector<std::string> settings{
+      fmt::format("ranks={}", candidate.ranks()), fmt::format("data_parallelism={}", layout.data),
+      context.gather > 1 ? "attention=gather" : fmt::format("ulysses_shards={}", context.ulysses)};
   if (context.ulysses > 1) settings.push_back(fmt::format("ulysses_attention_chunks={}", context.head_chunks));
   if (context.ring > 1) settings.push_back(fmt::format("ring_direction={}", direction_name(context.direction)));
   settings.push_back(fmt::format("softmax={}", softmax_name(candidate.configuration.softmax)));
@@ -136,7 +144,8 @@ std::string system_text(const OtherSystem& system) {
 
 std::vector<OtherSystem> other_systems(const Candidate& candidate, const planner::Work& work, bool pictures) {
   const parallel::ParallelLayout& layout = candidate.configuration.layout;
-  const Split split{layout.data, layout.context.ulysses, layout.context.ring, work.heads, work.tokens};
+  const parallel::ContextLayout& context = layout.context;
+  const Split split{layout.data, context.ulysses, context.ring, context.gather, work.heads, work.tokens};
   return {diffusers(split), xdit(split, layout.vae_ranks, pictures), sglang(split),
           maxdiffusion(split, candidate.configuration)};
 }

@@ -27,10 +27,10 @@ constexpr Column kColumns[] = {
     {"other", [](const planner::Breakdown& b) { return b.gather + b.idle; }},
 };
 
-using SplitKey = std::tuple<int, int, int, int>;
+using SplitKey = std::tuple<int, int, int, int, int>;
 SplitKey split_of(const Candidate& c) {
   const parallel::ParallelLayout& layout = c.configuration.layout;
-  return {c.ranks(), layout.data, layout.context.ulysses, layout.context.ring};
+  return {c.ranks(), layout.data, layout.context.ulysses, layout.context.ring, layout.context.gather};
 }
 
 bool runs(const Candidate& c) { return c.verdict != Verdict::kDoesNotFit && c.verdict != Verdict::kIllegal; }

@@ -4,6 +4,7 @@
 //
 //   rank c of P owns the global tokens [⌊cS/P⌋, ⌊(c+1)S/P⌋), uneven and empty shards included, nothing padded
 //   P = U × R: groups of U neighbours trade tokens for heads (Ulysses), K/V blocks go round R groups (ring)
+//   P = G:     every rank gathers the keys and values of all
 //
 //   auto attention = attention::plan({.batch = 1, .tokens = 32760, .heads = 40, .head_dim = 128, .dtype = kBF16},
 //                                    {.layout = {.ulysses = 2}}, communicator, /*threads=*/8);
@@ -93,7 +94,8 @@ struct StrategyOptions {
 
 // A name sets defaults, which keys refine; the result does not depend on the machine. Throws Error for an unknown name
 // (with the nearest), an illegal value (with the legal ones), and a key that denies what the name is about: its
-// topology (ulysses_ring*: U > 1 and R > 1), _fixed_m its softmax, _bidir a ring or an open chain both ways.
+// topology (ulysses_ring*: U > 1 and R > 1; gather, and flash over ranks: no ring and no head chunks), _fixed_m its
+// softmax, _bidir a ring or an open chain both ways.
 ZOETROPE_API Strategy parse_strategy(const StrategyOptions& options, int context_degree, int64_t heads);
 ZOETROPE_API std::vector<std::string> strategy_names();
 
@@ -119,6 +121,7 @@ struct Counters {
   };
   Traffic ulysses;           // the exchange of q, k, v and the output exchange
   Traffic ring;              // K/V blocks, and in fixed-max their statistics
+  Traffic gather;            // all keys and values at once
   int64_t bytes_copied = 0;  // inside the rank: packed and unpacked
   // Groups of query rows × blocks of keys, by the softmax that computed them; fixed-max may compute some online.
   int64_t tiles_fixed = 0;

@@ -1,6 +1,7 @@
 // How the tokens of one sequence are spread over the P ranks of a context, as plain numbers.
 //
 //   P = U × R: groups of U neighbours trade tokens for heads (Ulysses), K/V blocks go round R groups (ring)
+//   P = G:     every rank gathers the keys and values of all
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,10 @@ struct ContextLayout {
   int ring = 1;     // R
   Direction direction = Direction::kForward;
   int head_chunks = 1;  // groups of heads; the exchange of one overlaps the attention of another
+  int gather = 1;       // G; above 1 there is no Ulysses, ring, direction or head chunk
 
   // Ulysses innermost: groups are neighbours, the ring crosses the slow links.
-  constexpr int ranks() const { return ulysses * ring; }
+  constexpr int ranks() const { return ulysses * ring * gather; }
   constexpr int ring_index(int rank) const { return rank / ulysses; }
   constexpr int ulysses_index(int rank) const { return rank % ulysses; }
   constexpr int rank_of(int ring_index, int ulysses_index) const { return ring_index * ulysses + ulysses_index; }
@@ -45,6 +47,7 @@ struct ContextLayout {
     body("ring", ring);
     body("direction", direction);
     body("head_chunks", head_chunks);
+    body("gather", gather);
   }
   friend constexpr bool operator==(const ContextLayout&, const ContextLayout&) = default;
 };
@@ -52,14 +55,16 @@ struct ContextLayout {
 // A ContextLayout of which a caller may leave fields open.
 struct ContextRequest {
   // Unset: P / ring, or where that is unset too the largest divisor of P that is ≤ H and, if two_dimensional, < P.
+  // With gather above 1, it and ring are 1 where they are unset.
   std::optional<int> ulysses{};
   std::optional<int> ring{};             // unset: P / ulysses
   std::optional<Direction> direction{};  // unset: forward
   std::optional<int> head_chunks{};      // unset: 1
   bool two_dimensional = false;          // U > 1 and R > 1; degrees that say otherwise are refused
+  std::optional<int> gather{};           // unset: P where ulysses and ring are both set to 1, else 1
 
   static constexpr ContextRequest exactly(const ContextLayout& layout) {
-    return {layout.ulysses, layout.ring, layout.direction, layout.head_chunks, false};
+    return {layout.ulysses, layout.ring, layout.direction, layout.head_chunks, false, layout.gather};
   }
 };
 

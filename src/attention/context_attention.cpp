@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <optional>
+#include <span>
 
 #include "zoetrope/attention.h"
 
@@ -175,7 +176,9 @@ void ContextAttention::Impl::build() {
   for (const parallel::Fold& fold : program.folds)
     folds.push_back(key_blocks(chunks[static_cast<size_t>(fold.chunk)], program.blocks_of(fold), buffers));
   for (const parallel::Transfer& transfer : program.transfers) {
-    comm::Communicator& group = transfer.on_ring() ? axis->ring_group() : axis->ulysses_group();
+    comm::Communicator& group = transfer.kind == parallel::Transfer::Kind::kGather ? axis->context()
+                                : transfer.on_ring()                               ? axis->ring_group()
+                                                                                   : axis->ulysses_group();
     postings.push_back({&group,
                         transfer_name(transfer.kind),
                         segments(program.sends(transfer), buffers),
@@ -387,7 +390,7 @@ void ContextAttention::Impl::finish(const Chunk& chunk, const Call& call) {
 void ContextAttention::Impl::attend(const Chunk& chunk, const kernels::KeyBlock& keys, const Call& call) {
   const TensorView q = queries(chunk, call);
   kernels::KeyBlock block = masked(keys, call.mask);
-  if (call.direct && spread.ulysses == 1) {
+  if (call.direct && spread.ranks() == 1) {
     block.k = heads_of(chunk, call.k);
     block.v = heads_of(chunk, call.v);
   }
@@ -413,20 +416,27 @@ class Count {
  public:
   Count(Counters& total, const parallel::ContextLayout& layout, const ContextAxis& axis, const Stream& stream)
       : total_(total), stream_(stream), copied_(stream.copied_bytes()) {
-    if (layout.ulysses > 1) ulysses_ = &axis.ulysses_group();
-    if (layout.ring > 1) ring_ = &axis.ring_group();
-    if (ulysses_ != nullptr) ulysses_before_ = ulysses_->counters();
-    if (ring_ != nullptr) ring_before_ = ring_->counters();
+    if (layout.ulysses > 1) watch(axis.ulysses_group(), total.ulysses);
+    if (layout.ring > 1) watch(axis.ring_group(), total.ring);
+    if (layout.gather > 1) watch(axis.context(), total.gather);
   }
   ~Count() {
-    if (ulysses_ != nullptr) add(total_.ulysses, ulysses_before_, ulysses_->counters());
-    if (ring_ != nullptr) add(total_.ring, ring_before_, ring_->counters());
+    for (const Watched& watched : std::span(watched_.data(), count_))
+      add(*watched.total, watched.before, watched.group->counters());
     total_.bytes_copied += stream_.copied_bytes() - copied_;
   }
   Count(const Count&) = delete;
   Count& operator=(const Count&) = delete;
 
  private:
+  struct Watched {
+    comm::Communicator* group = nullptr;
+    Counters::Traffic* total = nullptr;
+    comm::Counters before;
+  };
+  void watch(comm::Communicator& group, Counters::Traffic& total) {
+    watched_[count_++] = {&group, &total, group.counters()};
+  }
   static void add(Counters::Traffic& traffic, const comm::Counters& before, const comm::Counters& after) {
     traffic.bytes_sent += after.bytes_sent - before.bytes_sent;
     traffic.bytes_received += after.bytes_received - before.bytes_received;
@@ -436,9 +446,8 @@ class Count {
   Counters& total_;
   const Stream& stream_;
   int64_t copied_;
-  comm::Communicator* ulysses_ = nullptr;
-  comm::Communicator* ring_ = nullptr;
-  comm::Counters ulysses_before_, ring_before_;
+  std::array<Watched, 2> watched_;  // Ulysses and ring, or the gather; in place, because run() allocates nothing
+  size_t count_ = 0;
 };
 
 }  // namespace

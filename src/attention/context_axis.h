@@ -17,6 +17,7 @@ class ContextAxis {
   int degree() const { return context_.size(); }
   int rank() const { return context_.rank(); }
 
+  comm::Communicator& context() const { return context_; }
   // The U ranks of one ring index, numbered by Ulysses index. Only where U > 1.
   comm::Communicator& ulysses_group() const;
   // The R ranks of one Ulysses index, numbered by ring index. Only where R > 1.

@@ -14,9 +14,9 @@
 namespace zoetrope::attention {
 namespace {
 
-constexpr const char* kFlash = "flash";
+constexpr const char* kFlashName = "flash";
 
-enum class Topology : uint8_t { kAny, kOneRank, kRing, kUlysses, kTwoDimensional };
+enum class Topology : uint8_t { kAny, kFlash, kGather, kRing, kUlysses, kTwoDimensional };
 enum class Variant : uint8_t { kPlain, kFixedMax, kBothWays };
 
 // The published names. What one is about, its topology and its variant, no key can deny; the rest are defaults.
@@ -28,10 +28,11 @@ struct Name {
 
 constexpr Name kNames[] = {
     {"auto", Topology::kAny},
-    {kFlash, Topology::kOneRank},
-    {"tokamax_flash", Topology::kOneRank},
-    {"cudnn_flash_te", Topology::kOneRank},
-    {"dot_product", Topology::kOneRank},
+    {kFlashName, Topology::kFlash},
+    {"tokamax_flash", Topology::kFlash},
+    {"cudnn_flash_te", Topology::kFlash},
+    {"dot_product", Topology::kFlash},
+    {"gather", Topology::kGather},
     {"ring", Topology::kRing},
     {"tokamax_ring", Topology::kRing},
     {"tokamax_ring_custom", Topology::kRing},
@@ -60,12 +61,6 @@ const Name& find_name(const std::string& name) {
 
 // Checks what the name and the keys say about the context against the number of its ranks.
 void check_name(const Name& name, const StrategyOptions& options, int degree, int64_t heads) {
-  if (name.topology == Topology::kOneRank && degree != 1) {
-    fail(
-        "attention={} runs on one rank, but the context degree is {}; strategies over ranks are ring, ulysses and "
-        "ulysses_ring",
-        name.name, degree);
-  }
   const std::optional<int64_t>& given = options.ulysses_shards;
   if (name.topology == Topology::kTwoDimensional) parallel::check_two_dimensional(given, degree, heads);
   if (!given) return;
@@ -77,16 +72,20 @@ void check_name(const Name& name, const StrategyOptions& options, int degree, in
 // The fields of the context that the name or a key sets.
 parallel::ContextRequest request_of(const Name& name, const StrategyOptions& options) {
   parallel::ContextRequest request;
-  const bool one = name.topology == Topology::kOneRank;
+  // Over ranks, flash is a gather.
+  const bool gathers = name.topology == Topology::kFlash || name.topology == Topology::kGather;
   const std::optional<int64_t>& shards = options.ulysses_shards;
-  if (one || name.topology == Topology::kRing) {
+  if (gathers || name.topology == Topology::kRing) {
     if (shards && *shards != 1) contradiction(name, "ulysses_shards", "1", std::to_string(*shards));
     request.ulysses = 1;
   } else if (shards) {
     request.ulysses = static_cast<int>(std::clamp<int64_t>(*shards, INT_MIN, INT_MAX));
   }
-  if (one || name.topology == Topology::kUlysses) request.ring = 1;
+  if (gathers || name.topology == Topology::kUlysses) request.ring = 1;
   request.two_dimensional = name.topology == Topology::kTwoDimensional;
+  // Any other name, and any key about the degrees, the ring or the head chunks, leaves the gather out.
+  const bool refined = shards || options.ring_direction || options.ulysses_attention_chunks;
+  if (!gathers && (name.topology != Topology::kAny || refined)) request.gather = 1;
   const Direction implied = name.variant == Variant::kBothWays ? Direction::kOpen : Direction::kForward;
   request.direction = options.ring_direction;
   if (!request.direction && name.topology != Topology::kAny) request.direction = implied;
@@ -95,7 +94,7 @@ parallel::ContextRequest request_of(const Name& name, const StrategyOptions& opt
   // Out of int's range, it is out of the legal one too.
   if (const std::optional<int64_t>& chunks = options.ulysses_attention_chunks)
     request.head_chunks = static_cast<int>(std::clamp<int64_t>(*chunks, 0, parallel::kMostHeadChunks + 1));
-  else if (one) request.head_chunks = 1;
+  else if (gathers) request.head_chunks = 1;
   return request;
 }
 
@@ -124,13 +123,13 @@ void set_block_sizes(Strategy& strategy, const StrategyOptions& options) {
 
 bool names_topology(const StrategyOptions& options) {
   const Topology topology = find_name(options.attention).topology;
-  return topology != Topology::kAny && topology != Topology::kOneRank;
+  return topology != Topology::kAny && topology != Topology::kFlash;
 }
 
 std::string strategy_note(const StrategyOptions& options) {
   const Name& name = find_name(options.attention);
-  if (name.topology != Topology::kOneRank || name.name == std::string_view(kFlash)) return "";
-  return fmt::format("attention={} is computed as {}", name.name, kFlash);
+  if (name.topology != Topology::kFlash || name.name == std::string_view(kFlashName)) return "";
+  return fmt::format("attention={} is computed as {}", name.name, kFlashName);
 }
 
 std::vector<std::string> strategy_names() {

@@ -12,7 +12,8 @@ namespace zoetrope::attention {
 // The fields that a name and the other keys set, for any number of ranks; the rest is unset. Throws Error.
 Strategy requested_strategy(const StrategyOptions& options);
 
-// Whether the name says how the ranks of a context share the work.
+// Whether the name says that a context has several ranks, and how they share the work. flash is for one, and gathers
+// where there are more.
 bool names_topology(const StrategyOptions& options);
 
 // One line for the user, where the name is that of another program's kernel, which is computed as flash; else empty.

@@ -20,7 +20,7 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
   softmaxes.emplace_back("auto", std::nullopt);
   BlockSizes& blocks = o.flash_block_sizes;
   set.text("attention", o.attention,
-           "strategy: auto, flash, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
+           "strategy: auto, flash, gather, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
       .integer(
           "ulysses_shards", o.ulysses_shards, {INT64_MIN, INT64_MAX},
           "Ulysses degree inside the context axis, a divisor of it that is <= the heads; unset: as the planner chooses")

@@ -37,6 +37,7 @@ void expect_grid(const std::string& name, std::optional<int64_t> shards, int deg
   const Strategy s = parse_strategy(named(name, shards), degree, 12);
   EXPECT_EQ(s.layout.ulysses, ulysses) << name;
   EXPECT_EQ(s.layout.ring, ring) << name;
+  EXPECT_EQ(s.layout.gather, degree / (ulysses * ring)) << name;
   EXPECT_EQ(s.layout.direction, direction) << name;
   EXPECT_EQ(s.softmax, softmax) << name;
 }
@@ -44,11 +45,13 @@ void expect_grid(const std::string& name, std::optional<int64_t> shards, int deg
 TEST(Names, MapOntoTheFourFields) {
   for (const char* name : {"flash", "tokamax_flash", "cudnn_flash_te", "dot_product"}) {
     expect_grid(name, kUnset, 1, 1, 1, Direction::kForward);
+    expect_grid(name, kUnset, 4, 1, 1, Direction::kForward);  // over ranks, a gather
     EXPECT_EQ(parse_strategy(named(name), 1, 12).kernel, "");
     EXPECT_EQ(strategy_note(named(name)),
               std::string(name) == "flash" ? "" : fmt::format("attention={} is computed as flash", name));
   }
   EXPECT_EQ(strategy_note(named("ring")), "");
+  for (const int degree : {1, 2, 7}) expect_grid("gather", kUnset, degree, 1, 1, Direction::kForward);
   for (const char* name : {"ring", "tokamax_ring", "tokamax_ring_custom"})
     expect_grid(name, kUnset, 4, 1, 4, Direction::kForward);
   for (const char* name : {"ulysses", "ulysses_custom"}) expect_grid(name, kUnset, 4, 4, 1, Direction::kForward);
@@ -62,7 +65,7 @@ TEST(Names, MapOntoTheFourFields) {
 
 TEST(Names, AllAreKnown) {
   for (const std::string& name : strategy_names())
-    EXPECT_EQ(refusal(named(name), name == "flash" || !strategy_note(named(name)).empty() ? 1 : 4), "no error") << name;
+    for (const int degree : {4, 8}) EXPECT_EQ(refusal(named(name), degree), "no error") << name;
 }
 
 TEST(Names, UnknownOnesGetTheNearest) {
@@ -85,8 +88,18 @@ TEST(Keys, IllegalShardsListTheLegalOnes) {
 TEST(Keys, WhatDeniesANameIsRefused) {
   EXPECT_THAT(refusal(named("ring", 2)), HasSubstr("attention=ring means ulysses_shards=1, but ulysses_shards=2"));
   EXPECT_THAT(refusal(named("ulysses", 2)), HasSubstr("means ulysses_shards=4"));
-  EXPECT_THAT(refusal(named("flash"), 4), HasSubstr("runs on one rank, but the context degree is 4"));
-  StrategyOptions options = named("ulysses_ring_custom_bidir", 2);
+  StrategyOptions options;
+  for (const char* name : {"flash", "gather"}) {
+    EXPECT_THAT(refusal(named(name, 2)),
+                HasSubstr(fmt::format("attention={} means ulysses_shards=1, but ulysses_shards=2", name)));
+    options = named(name);
+    options.ring_direction = Direction::kTwoWay;
+    EXPECT_THAT(refusal(options), HasSubstr("ring_direction=two_way is not possible where every rank gathers"));
+    options = named(name);
+    options.ulysses_attention_chunks = 2;
+    EXPECT_THAT(refusal(options), HasSubstr("ulysses_attention_chunks=2 is not possible where every rank gathers"));
+  }
+  options = named("ulysses_ring_custom_bidir", 2);
   options.ring_direction = Direction::kForward;
   EXPECT_THAT(refusal(options), HasSubstr("means ring_direction=open, but ring_direction=forward is given"));
   for (const char* name : {"ulysses_custom_fixed_m", "ulysses_ring_custom_fixed_m"}) {
@@ -99,7 +112,8 @@ TEST(Keys, WhatDeniesANameIsRefused) {
 // Every key beside every name that it does not deny.
 TEST(Keys, RefineANamesDefaults) {
   for (const std::string& name : strategy_names()) {
-    const int degree = names_topology(named(name)) ? 4 : 1;
+    const bool gathers = requested_strategy(named(name)).layout.ring == 1 && name.find("ulysses") == std::string::npos;
+    const int degree = gathers ? 1 : 4;
     for (const Direction direction : parallel::kDirections) {
       for (const Softmax softmax : parallel::kSoftmaxes) {
         if (name.ends_with("_bidir") && !goes_both_ways(direction)) continue;
@@ -227,15 +241,15 @@ TEST(Requests, HoldWhatANameOrAKeySays) {
     if (!s.layout.ring) fields += "R";
     if (!s.layout.direction) fields += "d";
     if (!s.layout.head_chunks) fields += "c";
+    if (!s.layout.gather) fields += "g";
     if (!s.softmax) fields += "s";
     return fields;
   };
-  EXPECT_EQ(open({}), "URdcs");
+  EXPECT_EQ(open({}), "URdcgs");
   EXPECT_EQ(open(named("ring")), "Rc");
   EXPECT_EQ(open(named("ulysses")), "Uc");
   EXPECT_EQ(open(named("ulysses_ring")), "URc");
-  EXPECT_EQ(open(named("flash")), "");
-  EXPECT_EQ(open(named("dot_product")), "");
+  for (const char* name : {"flash", "dot_product", "gather"}) EXPECT_EQ(open(named(name)), "g");
   StrategyOptions options;
   options.ulysses_shards = 2;
   options.ring_direction = Direction::kOpen;

@@ -59,8 +59,30 @@ void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t he
   }
 }
 
+namespace {
+
+constexpr const char* kGathered =
+    "is not possible where every rank gathers all keys and values (attention=gather, or "
+    "flash over ranks)";
+
+void check_gather(const ContextLayout& layout, int ranks) {
+  if (layout.gather != ranks || layout.ulysses != 1 || layout.ring != 1) {
+    fail(
+        "gather={} with ulysses={} and ring={} is not possible for a context of {}; either all ranks gather, with "
+        "ulysses=1 and ring=1, or none does, which is gather=1",
+        layout.gather, layout.ulysses, layout.ring, counted(ranks, "rank"));
+  }
+  if (layout.direction != Direction::kForward)
+    fail("ring_direction={} {}: there is no ring; leave it out", direction_name(layout.direction), kGathered);
+  if (layout.head_chunks != 1)
+    fail("ulysses_attention_chunks={} {}: all heads arrive at once; leave it out", layout.head_chunks, kGathered);
+}
+
+}  // namespace
+
 void check(const ContextLayout& layout, int ranks, int64_t heads) {
   check_ulysses(layout.ulysses, ranks, heads);
+  if (layout.gather != 1) return check_gather(layout, ranks);
   if (const int64_t product = int64_t{layout.ulysses} * layout.ring; product != ranks) {
     fail("ulysses={} × ring={} make {} ranks, but the context degree is {}; with ulysses={} the ring is {}",
          layout.ulysses, layout.ring, product, ranks, layout.ulysses, ranks / layout.ulysses);
@@ -81,21 +103,23 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads) {
 }
 
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
-  const auto& [ulysses, ring, direction, head_chunks, two_dimensional] = request;
+  const auto& [ulysses, ring, direction, head_chunks, two_dimensional, gather] = request;
   if (ring && *ring < 1)
     fail("ring={} must be at least 1, or unset for what is left of the context degree {}", *ring, ranks);
   if (!ulysses && ring && ranks % *ring != 0) {
     fail("ring={} does not divide the context degree {}; legal values: {}", *ring, ranks,
          fmt::join(legal_ulysses(ranks, ranks), ", "));
   }
-  const std::optional<int> fixed = ulysses || !ring ? ulysses : ranks / *ring;
+  const int gathers = gather.value_or(ulysses == 1 && ring == 1 ? ranks : 1);
+  const std::optional<int> fixed = gathers != 1 ? ulysses.value_or(1) : ulysses || !ring ? ulysses : ranks / *ring;
   if (two_dimensional) check_two_dimensional(fixed, ranks, heads);
   std::vector<int> legal = legal_ulysses(ranks, heads);
   if (two_dimensional) std::erase(legal, ranks);
   ContextLayout layout;
   layout.ulysses = fixed.value_or(legal.back());
   check_ulysses(layout.ulysses, ranks, heads);
-  layout.ring = ring.value_or(ranks / layout.ulysses);
+  layout.gather = gathers;
+  layout.ring = ring.value_or(gathers != 1 ? 1 : ranks / layout.ulysses);
   layout.direction = direction.value_or(layout.direction);
   layout.head_chunks = head_chunks.value_or(layout.head_chunks);
   check(layout, ranks, heads);
@@ -107,9 +131,14 @@ int count_changed(const ContextLayout& layout) {
   return (layout.direction != defaults.direction ? 1 : 0) + (layout.head_chunks != defaults.head_chunks ? 1 : 0);
 }
 
+std::string degrees_text(const ContextLayout& layout) {
+  if (layout.gather > 1) return fmt::format("gather {}", layout.gather);
+  return fmt::format("Ulysses {} x ring {}", layout.ulysses, layout.ring);
+}
+
 std::string text(const ContextLayout& layout, Softmax softmax) {
   const ContextLayout defaults;
-  std::string text = fmt::format("Ulysses {} x ring {}", layout.ulysses, layout.ring);
+  std::string text = degrees_text(layout);
   if (layout.ring > 1 && layout.direction != defaults.direction)
     text += fmt::format(", ring direction {}", direction_name(layout.direction));
   if (softmax == Softmax::kFixedMax) text += fmt::format(", softmax {}", softmax_name(softmax));

@@ -56,8 +56,9 @@ ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads);
 // How many settings are not the default, the degrees aside.
 int count_changed(const ContextLayout& layout);
 
-// As people read it: "Ulysses 2 x ring 2", and after these what is not the default: the ring's direction, the softmax,
-// the head chunks.
+// As people read it: "Ulysses 2 x ring 2" or "gather 4".
+std::string degrees_text(const ContextLayout& layout);
+// The degrees, and after these what is not the default: the ring's direction, the softmax, the head chunks.
 std::string text(const ContextLayout& layout, Softmax softmax);
 std::string text(const ParallelLayout& layout, Softmax softmax);  // "data 1 x context 4 (Ulysses 2 x ring 2)"
 

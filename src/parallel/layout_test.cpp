@@ -72,6 +72,24 @@ TEST(Filled, IllegalGridsAreRefused) {
   EXPECT_THAT(of({.head_chunks = 4097}), HasSubstr("to 4096"));
 }
 
+TEST(Filled, AGatherIsOfAllRanks) {
+  EXPECT_EQ(filled({.gather = 4}, 4, 1), (ContextLayout{.gather = 4}));
+  EXPECT_EQ(filled({.ulysses = 1, .ring = 1}, 4, 1), (ContextLayout{.gather = 4}));
+  EXPECT_EQ(filled({.ulysses = 1, .ring = 1}, 1, 1), ContextLayout{});
+  EXPECT_EQ(filled(ContextRequest::exactly({.gather = 4}), 4, 1), (ContextLayout{.gather = 4}));
+  const auto of = [](const ContextRequest& request) { return error_of([&] { filled(request, 4, 8); }); };
+  for (const int gather : {-1, 0, 2, 8})
+    EXPECT_THAT(of({.gather = gather}), HasSubstr("is not possible for a context of 4 ranks; either all ranks gather"));
+  EXPECT_THAT(of({.ulysses = 2, .gather = 4}), HasSubstr("gather=4 with ulysses=2 and ring=1"));
+  EXPECT_THAT(of({.ring = 4, .gather = 4}), HasSubstr("gather=4 with ulysses=1 and ring=4"));
+  EXPECT_THAT(of({.ulysses = 1, .ring = 1, .gather = 1}), HasSubstr("make 1 ranks, but the context degree is 4"));
+  EXPECT_THAT(of({.direction = Direction::kOpen, .gather = 4}),
+              AllOf(HasSubstr("ring_direction=open is not possible where every rank gathers"), HasSubstr("no ring")));
+  EXPECT_THAT(of({.head_chunks = 2, .gather = 4}), AllOf(HasSubstr("ulysses_attention_chunks=2 is not possible where"),
+                                                         HasSubstr("all heads arrive at once")));
+  EXPECT_NE(of({.two_dimensional = true, .gather = 4}), "no error");
+}
+
 TEST(Check, RefusesWhatTheRanksCannotDo) {
   const auto of = [](const ParallelLayout& layout) { return error_of([&] { check(layout, 8, 4); }); };
   EXPECT_EQ(of({.data = 2, .context = {4, 1}, .vae_ranks = 8, .text_ranks = 8}), "no error");
@@ -103,6 +121,9 @@ TEST(Text, SaysWhatIsNotTheDefault) {
   layout = {.data = 2, .context = {1, 2, Direction::kTwoWay, 3}};
   EXPECT_EQ(text(layout, Softmax::kFixedMax),
             "data 2 x context 2 (Ulysses 1 x ring 2, ring direction two_way, softmax fixed_max, 3 head chunks)");
+  const ParallelLayout gathers{.data = 2, .context = {.gather = 4}};
+  EXPECT_EQ(gathers.ranks(), 8);
+  EXPECT_EQ(text(gathers, Softmax::kOnline), "data 2 x context 4 (gather 4)");
   layout.sharded = false;
   EXPECT_EQ(text(layout, Softmax::kOnline),
             "data 2 x context 1 (Ulysses 1 x ring 1, 3 head chunks), each sequence whole on 2 ranks, as "

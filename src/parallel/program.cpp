@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "parallel/gather.h"
 
 namespace zoetrope::parallel {
 namespace {
@@ -304,11 +305,20 @@ const char* transfer_name(Transfer::Kind kind) {
       return "ring hop";
     case Transfer::Kind::kOutput:
       return "ulysses return";
+    case Transfer::Kind::kGather:
+      return "key gather";
   }
   return "?";
 }
 
+int rank_of_peer(const ContextLayout& layout, const Transfer& transfer, int rank, int peer) {
+  if (transfer.kind == Transfer::Kind::kGather) return peer;
+  return transfer.on_ring() ? layout.rank_of(peer, layout.ulysses_index(rank))
+                            : layout.rank_of(layout.ring_index(rank), peer);
+}
+
 AttentionProgram attention_program(const Sizes& sizes, const ContextLayout& layout, Softmax softmax, int rank) {
+  if (layout.gather > 1) return gather_program(sizes, layout, rank);
   return Generator(sizes, layout, softmax, rank).write();
 }
 

@@ -13,6 +13,8 @@
 //   chunk 1   Wait [exchange 1]  … the same …  Post [output 1]  UnpackOwn 1  Wait [output 0]  Unpack 0
 //             Wait [output 1]  Unpack 1
 //
+// A gather is gather.h's: Pack  Post [gather]  Wait [gather]  Attend.
+//
 // All ranks have the same ops in the same order and number their transfers alike; what differs are messages and
 // blocks. A rank without a part in an op (no tokens, no heads of the chunk, the end of an open chain) has none there.
 //
@@ -60,6 +62,7 @@ struct Transfer {
     kStatistics,  // records about keys, from each ring rank that has some to each other
     kHop,         // K/V blocks along the ring
     kOutput,      // o and its log-sum-exp: heads for tokens, inside the Ulysses group
+    kGather,      // K/V of every rank to every other
   };
   Kind kind{};
   int chunk = 0;
@@ -67,9 +70,14 @@ struct Transfer {
   size_t sends = 0;
   size_t receives = 0;
 
-  // Peers are ring indices; else Ulysses indices.
+  // Peers are ring indices; else Ulysses indices, and in a gather ranks of the context.
   bool on_ring() const { return kind == Kind::kStatistics || kind == Kind::kHop; }
+  // Every rank of the group that has a part sends the same to each other.
+  bool to_all() const { return kind == Kind::kStatistics || kind == Kind::kGather; }
 };
+
+// The context rank that `peer` is in a transfer of `rank`.
+int rank_of_peer(const ContextLayout& layout, const Transfer& transfer, int rank, int peer);
 
 // As time-out messages and traces show it, measured and predicted.
 const char* transfer_name(Transfer::Kind kind);
@@ -107,7 +115,7 @@ struct Op {
 
 struct ChunkBuffers {
   IndexRange heads;                  // global, of this rank in this chunk
-  BufferRange q, kv, o;              // of all tokens of the block. o: U > 1; else it is the caller's
+  BufferRange q, kv, o;              // of all tokens of the block (kv of a gather: of all). o: U > 1; else the caller's
   BufferRange own_q, own_kv, own_o;  // of the own tokens in them
   BufferRange logs, own_logs;        // the log-sum-exp likewise; empty without it and for U = 1
   std::vector<BufferRange> records;  // of every rank that has keys, in ring order; empty without kCombine
@@ -117,7 +125,7 @@ struct ChunkBuffers {
 
 struct AttentionProgram {
   IndexRange tokens;             // global, of this rank
-  IndexRange block;              // global, of its Ulysses group: its queries, and the keys it sends round
+  IndexRange block;              // global, of its Ulysses group: its queries, and the keys it sends to others
   std::vector<int64_t> buffers;  // bytes of each
   std::vector<ChunkBuffers> chunks;
   std::vector<Transfer> transfers;  // in the order to post

@@ -13,13 +13,16 @@ struct Traffic {
   int64_t ring_sent = 0, ring_received = 0;              // K/V blocks
   int64_t statistics_sent = 0, statistics_received = 0;  // on the ring too, before the first block
   int64_t output_sent = 0, output_received = 0;
+  int64_t gather_sent = 0, gather_received = 0;  // K/V of all ranks
   // Inside the rank: q, k, v of a caller with buffers of its own into the places of input_slots(), and what came back
   // into o. A caller that writes into the slots has packed = 0.
   int64_t packed = 0;
   int64_t unpacked = 0;
 
-  int64_t sent() const { return exchange_sent + ring_sent + statistics_sent + output_sent; }
-  int64_t received() const { return exchange_received + ring_received + statistics_received + output_received; }
+  int64_t sent() const { return exchange_sent + ring_sent + statistics_sent + output_sent + gather_sent; }
+  int64_t received() const {
+    return exchange_received + ring_received + statistics_received + output_received + gather_received;
+  }
 };
 
 inline Traffic traffic(const AttentionProgram& program) {
@@ -44,6 +47,10 @@ inline Traffic traffic(const AttentionProgram& program) {
       case Transfer::Kind::kOutput:
         add(total.output_sent, program.sends(transfer));
         add(total.output_received, program.receives(transfer));
+        break;
+      case Transfer::Kind::kGather:
+        add(total.gather_sent, program.sends(transfer));
+        add(total.gather_received, program.receives(transfer));
         break;
     }
   }

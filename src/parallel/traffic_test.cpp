@@ -57,6 +57,27 @@ TEST(Traffic, RingPerRankAndInAll) {
   });
 }
 
+// A gather receives what a ring receives: the keys and values of all but the own tokens, where there are queries.
+TEST(Traffic, GatherPerRankAndInAll) {
+  for (int ranks = 2; ranks <= 16; ++ranks)
+    for (const int64_t tokens : {1, 5, 16, 17, 97}) {
+      const Sizes sizes{2, tokens, 3, 8, 2};
+      const int64_t token = 2 * sizes.batch * sizes.heads * sizes.head_dim * sizes.element_bytes;
+      int64_t sent = 0, received = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Traffic t = sums(sizes, {.gather = ranks}, rank, Softmax::kFixedMax);
+        const int64_t own = token_shard(tokens, ranks, rank).size();
+        EXPECT_EQ(t.gather_received, own == 0 ? 0 : (tokens - own) * token);
+        EXPECT_EQ(t.gather_sent, own * token * (std::min<int64_t>(ranks, tokens) - 1));
+        EXPECT_EQ(t.packed, own * token);
+        EXPECT_EQ(t.sent(), t.gather_sent);
+        sent += t.sent();
+        received += t.received();
+      }
+      EXPECT_EQ(sent, received);
+    }
+}
+
 // Ranks with keys tell each other about them; what one rank sends, others receive.
 TEST(Traffic, StatisticsPerRankAndInAll) {
   sweep([](const Sizes& s, const ContextLayout& layout) {

@@ -212,6 +212,7 @@ class Search {
       const int ulysses = parallel::legal_ulysses(context, heads).back();
       other.layout.context.ulysses = ulysses;
       other.layout.context.ring = context / ulysses;
+      other.layout.context.gather = 1;
       other.layout.text_ranks = prompt_ranks(asked_.strategy.deterministic, hosts);
       other.layout.vae_ranks = static_cast<int>(std::min<int64_t>(asked_.vae_parallel.value_or(hosts), hosts));
       if (fits(other)) return with_settings(fmt::format("{} MPI processes, each on a host of its own", hosts), other);

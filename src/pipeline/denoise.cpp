@@ -281,7 +281,7 @@ attention::Counters Denoiser::attention_counters() const { return attention_->co
 
 int64_t Denoiser::attention_bytes_sent() const {
   const attention::Counters counters = attention_counters();
-  return counters.ulysses.bytes_sent + counters.ring.bytes_sent;
+  return counters.ulysses.bytes_sent + counters.ring.bytes_sent + counters.gather.bytes_sent;
 }
 
 }  // namespace zoetrope::pipeline

@@ -140,16 +140,23 @@ void fix_by_keys(planner::Question& q, const attention::StrategyOptions& keys) {
 }  // namespace
 
 ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks) {
-  try {
-    return lay_out(o, plan, model, ranks, 1);
-  } catch (const Error& refusal) {
-    // What a key says may be possible with the branches divided.
-    if (!plan.guided || o.strategy.deterministic || ranks % 2 != 0) throw;
+  const auto divided = [&]() -> std::optional<ParallelLayout> {
+    if (!plan.guided || o.strategy.deterministic || ranks % 2 != 0) return std::nullopt;
     try {
       return lay_out(o, plan, model, ranks, 2);
     } catch (const Error&) {
-      throw refusal;
+      return std::nullopt;
     }
+  };
+  try {
+    const ParallelLayout layout = lay_out(o, plan, model, ranks, 1);
+    // flash is for one rank: with the branches divided, fewer gather or none.
+    const bool by_flash = layout.context.gather > 1 && !attention::names_topology(o.strategy);
+    return by_flash ? divided().value_or(layout) : layout;
+  } catch (const Error&) {
+    // What a key says may be possible with the branches divided.
+    if (const std::optional<ParallelLayout> layout = divided()) return *layout;
+    throw;
   }
 }
 

@@ -79,6 +79,18 @@ TEST_F(LayoutQuestion, ANamedTopologyKeepsItsRanks) {
   }
 }
 
+TEST_F(LayoutQuestion, FlashDividesTheBranchesBeforeItGathers) {
+  options.strategy.attention = "flash";
+  EXPECT_EQ(layout(2).data, 2);
+  EXPECT_EQ(layout(2).context, parallel::ContextLayout{});
+  EXPECT_EQ(layout(4).context, (parallel::ContextLayout{.gather = 2}));
+  EXPECT_EQ(layout(3).context, (parallel::ContextLayout{.gather = 3}));
+  options.guidance_scale = 1;
+  EXPECT_EQ(layout(2).context, (parallel::ContextLayout{.gather = 2}));
+  options.strategy.ulysses_attention_chunks = 2;
+  EXPECT_THAT(refusal(2), HasSubstr("ulysses_attention_chunks=2 is not possible where every rank gathers"));
+}
+
 TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
   const auto with = [&](std::optional<int64_t> data, int64_t context, int ranks) {
     options.data_parallelism = data;

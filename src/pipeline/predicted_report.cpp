@@ -43,7 +43,7 @@ MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters&
   measured.text_encoder = sum({"Inference/Conditioning/text encoder"});
   measured.conditions = sum({"Inference/Conditioning/image encoder", "Inference/Conditioning/VAE encode"});
   measured.denoise = sum({"Inference/Denoise"});
-  measured.exchange_wait = attention.ulysses.wait_seconds;
+  measured.exchange_wait = attention.ulysses.wait_seconds + attention.gather.wait_seconds;
   measured.ring_wait = attention.ring.wait_seconds;
   // Not the output's: how fast a film is written is not the planner's to say.
   if (frames == Frames::kDecoded)

@@ -91,6 +91,7 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       topology_(configuration.layout.of_sequence()),
       sizes_(work.sizes(work.branches / configuration.layout.data)),
       ranks_(static_cast<size_t>(configuration.layout.ranks())),
+      queries_(ranks_, 0),
       now_(ranks_, 0.0),
       exchange_slowdown_(ranks_, 0.0),
       ring_slowdown_(ranks_, 0.0),
@@ -118,29 +119,33 @@ void LayerWalk::read(const parallel::AttentionProgram& program, int rank, int fi
     Transfer& all = transfers_[i];
     all.kind = own.kind;
     all.on_ring = own.on_ring();
+    all.to_all = own.to_all();
+    if (all.to_all) all.received.resize(ranks_);
     const std::span<const parallel::Message> sends = program.sends(own);
-    const auto device = [&](int peer) {
-      return first + (own.on_ring() ? topology_.rank_of(peer, topology_.ulysses_index(rank))
-                                    : topology_.rank_of(topology_.ring_index(rank), peer));
+    const auto device = [&](const parallel::Message& message) {
+      return first + rank_of_peer(topology_, own, rank, message.peer);
     };
-    if (own.kind != parallel::Transfer::Kind::kStatistics) {
-      for (const parallel::Message& send : sends) add_flow(all.flows, first + rank, device(send.peer), send.at.bytes);
-    } else if (!sends.empty() && device(sends.front().peer) > first + rank) {
-      // The rank with the lowest number adds the group of those that send a record to each other.
-      Routes::Group& group = all.groups.emplace_back();
-      group.bytes = sends.front().at.bytes;
-      group.devices.push_back(first + rank);
-      for (const parallel::Message& send : sends) group.devices.push_back(device(send.peer));
+    const auto is_lower = [&](const parallel::Message& message) { return device(message) < first + rank; };
+    if (!all.to_all) {
+      for (const parallel::Message& send : sends) add_flow(all.flows, first + rank, device(send), send.at.bytes);
+      continue;
     }
+    int64_t largest = 0;
+    for (const parallel::Message& receive : program.receives(own)) {
+      all.received[static_cast<size_t>(first + rank)] += receive.at.bytes;
+      largest = std::max(largest, receive.at.bytes);
+    }
+    // The rank with the lowest number adds the group of those that send to each other; all count as the largest.
+    if (sends.empty() || std::any_of(sends.begin(), sends.end(), is_lower)) continue;
+    Routes::Group& group = all.groups.emplace_back();
+    group.bytes = std::max(largest, sends.front().at.bytes);
+    group.devices.push_back(first + rank);
+    for (const parallel::Message& send : sends) group.devices.push_back(device(send));
   }
+  queries_[static_cast<size_t>(first + rank)] = program.block.size();
   for (size_t i = 0; i < folds_.size(); ++i)
     for (const parallel::KeyBlock& block : program.blocks_of(program.folds[i]))
       folds_[i].push_back({first + rank, block.keys.size()});
-}
-
-int64_t LayerWalk::queries_of(int rank) const {
-  const int ring_index = topology_.ring_index(rank % topology_.ranks());
-  return parallel::ring_block(sizes_.tokens, topology_.ring, ring_index).size();
 }
 
 int64_t LayerWalk::heads_of(int rank, int chunk) const {
@@ -162,8 +167,9 @@ void LayerWalk::compute(size_t rank, const char* name, double seconds, double Br
 // small for that.
 void LayerWalk::post(Transfer& transfer, bool during_compute) {
   using Kind = parallel::Transfer::Kind;
-  if (transfer.kind == Kind::kStatistics) {
+  if (transfer.to_all) {
     transfer.arrivals = wires_.gather(transfer.groups, now_);
+    for (size_t rank = 0; rank < ranks_; ++rank) transfer.arrivals[rank].bytes = transfer.received[rank];
   } else {
     const int messages = transfer.kind == Kind::kExchange ? kExchangedTensors : 1;
     transfer.arrivals = wires_.carry(transfer.flows, now_, messages);
@@ -218,7 +224,7 @@ void LayerWalk::before_attention() {
 
 void LayerWalk::fold(int chunk, const std::vector<Keys>& keys) {
   for (const Keys& block : keys) {
-    const int64_t queries = queries_of(block.rank), heads = heads_of(block.rank, chunk);
+    const int64_t queries = queries_[static_cast<size_t>(block.rank)], heads = heads_of(block.rank, chunk);
     compute(static_cast<size_t>(block.rank), kBlock, prices_.attention(queries, block.tokens, heads, sizes_.batch),
             &Breakdown::attention, prices_.attention_flop(queries, block.tokens, heads, sizes_.batch));
   }
@@ -233,8 +239,7 @@ void LayerWalk::fold(int chunk, const std::vector<Keys>& keys) {
 void LayerWalk::finish(int chunk) {
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const int64_t heads = heads_of(static_cast<int>(rank), chunk);
-    compute(rank, kMerge, prices_.merge(queries_of(static_cast<int>(rank)), heads, sizes_.batch, topology_.ring),
-            &Breakdown::merge);
+    compute(rank, kMerge, prices_.merge(queries_[rank], heads, sizes_.batch, topology_.ring), &Breakdown::merge);
   }
 }
 

@@ -60,7 +60,9 @@ class LayerWalk {
     parallel::Transfer::Kind kind{};
     bool on_ring = false;
     std::vector<Flow> flows;
+    bool to_all = false;
     std::vector<Routes::Group> groups;  // instead of flows, where all send to all
+    std::vector<int64_t> received;      // then, by rank
     std::vector<Arrival> arrivals;      // by rank, from Post to Wait
   };
   struct Keys {  // that a rank folds
@@ -70,7 +72,6 @@ class LayerWalk {
 
   void read_programs();
   void read(const parallel::AttentionProgram& program, int rank, int first);
-  int64_t queries_of(int rank) const;
   int64_t heads_of(int rank, int chunk) const;
   bool computes_before_wait(size_t post) const;
 
@@ -95,6 +96,7 @@ class LayerWalk {
   std::vector<parallel::Op> ops_;  // the same of all ranks
   std::vector<Transfer> transfers_;
   std::vector<std::vector<Keys>> folds_;
+  std::vector<int64_t> queries_;  // of each rank
   Seconds now_;
   Seconds exchange_slowdown_, ring_slowdown_;  // of the next block, from communication
   double seconds_ = 0;

@@ -203,7 +203,8 @@ class Search {
     Work one = q_.work;
     one.tokens = one.layers = 1;
     Configuration alone = c;
-    alone.layout.data = alone.layout.context.ulysses = alone.layout.context.ring = 1;
+    alone.layout.data = 1;
+    alone.layout.context = c.layout.context.alone();
     Candidate candidate;
     candidate.configuration = c;
     candidate.simulated = false;
@@ -458,13 +459,15 @@ class Search {
     wider.request.context_ranks.reset();
     wider.request.context.ulysses.reset();
     wider.request.context.ring.reset();
+    wider.request.context.gather.reset();
     Bytes least = Bytes::most();
     std::string phase;
     const int here = std::min(q_.ranks_here, ranks);
     for (const ParallelLayout& split : legal_splits(wider, ranks)) {
       // With one head chunk and a forward ring.
       ParallelLayout layout = split;
-      layout.context = {split.context.ulysses, split.context.ring};
+      layout.context.direction = parallel::Direction::kForward;
+      layout.context.head_chunks = 1;
       layout.text_ranks = ranks;
       layout.vae_ranks = vae_ranks(wider, ranks).back();
       const MemoryPlan plan = memory_model(q_.memory(layout, here));

@@ -1,11 +1,11 @@
 // Prices every legal configuration in time and memory, and ranks them. What is illegal or does not fit stays in the
 // list with its reason.
 //
-// Every split (data × Ulysses × ring) is simulated with its fastest kernel (softmax and tile), one head chunk and a
-// forward ring; with many ranks only those splits whose bound is within reach of the fastest. The breakdown gives a
-// bound for the split's directions and head chunks (search_space.h). What cannot come within the model's error of the
-// fastest is pruned and counted; all others are simulated. Other kernels are tried where they would simplify the
-// fastest, or one tied with it.
+// Every split (data × Ulysses × ring, or data × gather) is simulated with its fastest kernel (softmax and tile), one
+// head chunk and a forward ring; with many ranks only those splits whose bound is within reach of the fastest. The
+// breakdown gives a bound for the split's directions and head chunks (search_space.h). What cannot come within the
+// model's error of the fastest is pruned and counted; all others are simulated. Other kernels are tried where they
+// would simplify the fastest, or one tied with it.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct Question {
   Objective objective = Objective::kLatency;
   std::optional<Bytes> memory_limit;  // of a rank's device; unset: the profile's
   // The workload of a layout, from the model family. It may not depend on the split of the context into Ulysses and
-  // ring, head chunks, direction or softmax (but for its own `layout`): it is called once for all of these.
+  // ring, a gather, head chunks, direction or softmax (but for its own `layout`): it is called once for all of these.
   std::function<Workload(const parallel::ParallelLayout&, int ranks_here)> memory;
 
   Bytes limit() const { return memory_limit.value_or(hardware.device_memory); }

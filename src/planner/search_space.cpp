@@ -16,6 +16,7 @@ namespace zoetrope::planner {
 namespace {
 
 using parallel::ContextLayout;
+using parallel::Direction;
 using parallel::LayoutRequest;
 using parallel::ParallelLayout;
 using parallel::Softmax;
@@ -43,6 +44,10 @@ bool matches(const LayoutRequest& request, const ParallelLayout& layout) {
   const auto is = [](const std::optional<int>& wanted, int value) { return !wanted || *wanted == value; };
   return is(request.data, layout.data) && is(request.context_ranks, layout.context.ranks()) &&
          is(request.context.ulysses, layout.context.ulysses) && is(request.context.ring, layout.context.ring) &&
+         is(request.context.gather, layout.context.gather) &&
+         (layout.context.gather == 1 ||
+          (request.context.direction.value_or(Direction::kForward) == Direction::kForward &&
+           request.context.head_chunks.value_or(1) == 1)) &&
          (!request.context.two_dimensional || (layout.context.ulysses > 1 && layout.context.ring > 1));
 }
 
@@ -54,6 +59,7 @@ std::vector<ParallelLayout> all_splits(const Question& question, int ranks) {
     const int context = ranks / data;
     for (const int ulysses : parallel::legal_ulysses(context, question.work.heads))
       splits.push_back({.data = data, .context = {ulysses, context / ulysses}, .sharded = question.sharded});
+    if (context > 1) splits.push_back({.data = data, .context = {.gather = context}, .sharded = question.sharded});
   }
   return splits;
 }
@@ -71,8 +77,12 @@ std::string text(const std::set<int>& found) { return fmt::format("{}", fmt::joi
 // Checks one fixed field after the other against the splits that the previous ones leave.
 class Narrowing {
  public:
-  Narrowing(const Question& question, int ranks)
-      : left_(all_splits(question, ranks)), all_(left_.size()), ranks_(ranks) {}
+  Narrowing(const Question& question, int ranks) : left_(all_splits(question, ranks)), ranks_(ranks) {
+    // No key of its own says it: a name or a key of a ring leaves gathers out.
+    if (const std::optional<int>& gather = question.request.context.gather)
+      std::erase_if(left_, [&](const ParallelLayout& split) { return split.context.gather != *gather; });
+    all_ = left_.size();
+  }
 
   template <typename Field>
   void narrow(const std::string& key, const std::optional<int>& wanted, const Field& field) {
@@ -87,10 +97,19 @@ class Narrowing {
   std::set<int> legal(const Field& field) const {
     return values(left_, field);
   }
+  // Checks the settings that some splits cannot have.
+  void check_settings(const parallel::ContextRequest& request, int64_t heads) const {
+    for (const ParallelLayout& split : left_) {
+      ContextLayout context = split.context;
+      context.direction = request.direction.value_or(context.direction);
+      context.head_chunks = request.head_chunks.value_or(context.head_chunks);
+      check(context, context.ranks(), heads);
+    }
+  }
 
  private:
   std::vector<ParallelLayout> left_;
-  size_t all_;
+  size_t all_ = 0;
   int ranks_;
 };
 
@@ -116,6 +135,7 @@ void check_splits(const Question& question, int ranks) {
   }
   left.narrow("ulysses_shards", fixed.context.ulysses, ulysses);
   left.narrow("attention: ring", fixed.context.ring, [](const ParallelLayout& split) { return split.context.ring; });
+  left.check_settings(fixed.context, question.work.heads);
 }
 
 }  // namespace
@@ -191,7 +211,7 @@ std::vector<Kernel> kernels(const Question& question, const ParallelLayout& spli
   std::vector<int64_t> blocks = hardware.block_q_choices;
   if (blocks.empty()) blocks = {0};
   if (question.block_q) blocks = {*question.block_q};
-  const int64_t queries = ceil_div(question.work.tokens, split.of_sequence().ring);
+  const int64_t queries = ceil_div(question.work.tokens, split.of_sequence().ring * split.of_sequence().gather);
   std::vector<Kernel> found;
   for (const Softmax softmax : softmaxes) {
     for (const int64_t block : blocks) {
@@ -207,7 +227,6 @@ std::vector<Kernel> kernels(const Question& question, const ParallelLayout& spli
 }
 
 std::vector<ParallelLayout> in_directions(const Question& question, const ParallelLayout& split) {
-  using parallel::Direction;
   // Two ranks have one neighbour: all directions send the same there.
   constexpr int kFewestForDirections = 3;
   std::vector<Direction> directions{Direction::kForward};
@@ -244,20 +263,23 @@ StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware,
   const Prices prices(work, hardware, configuration);
   const int64_t batch = work.branches / configuration.layout.data;
   const parallel::ContextLayout context = configuration.layout.of_sequence();
-  const int64_t tokens = ceil_div(work.tokens, context.ranks()), block = work.tokens / context.ring;
+  const int64_t tokens = ceil_div(work.tokens, context.ranks());
+  const int64_t block = work.tokens / context.ring, queries = block / context.gather;
   const int64_t heads = ceil_div(work.heads, context.ulysses);
   const auto layers = static_cast<double>(work.layers);
   Breakdown least;
   least.linear = layers * prices.gemm(work.linear_flop + work.cross_flop, tokens, batch);
   least.tokens = layers * prices.tokens(tokens, batch);
   least.overhead = layers * hardware.layer_overhead * static_cast<double>(batch);
-  least.attention = layers * context.ring * prices.attention(block, block, heads, batch);
+  least.attention = layers * context.ring * prices.attention(queries, block, heads, batch);
   const BestLink link = best_link(hardware);
-  const double bytes =
-      static_cast<double>(parallel::kv_bytes(work.sizes(batch), {0, block * (context.ring - 1)}, heads));
-  const int hops = (context.ring - 1) / 2;
-  const double ring = layers * std::max(link.bandwidth > 0 ? bytes / link.bandwidth : 0, hops * link.latency);
+  const auto travel = [&](int64_t arriving, int latencies) {
+    const auto bytes = static_cast<double>(parallel::kv_bytes(work.sizes(batch), {0, arriving}, heads));
+    return layers * std::max(link.bandwidth > 0 ? bytes / link.bandwidth : 0, latencies * link.latency);
+  };
+  const double ring = travel(block * (context.ring - 1), (context.ring - 1) / 2);
   least.exposed_ring = std::max(0.0, ring - least.attention);
+  if (context.gather > 1) least.exposed_exchange = travel(queries * (context.gather - 1), 1);
   StepPrediction step;
   step.seconds = least.total();
   step.ranks = {least};

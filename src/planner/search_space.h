@@ -20,8 +20,8 @@ struct IllegalSplit {
 // Descending.
 std::vector<int> run_sizes(const Question& question);
 
-// Splits of `ranks` (data × Ulysses × ring) that match the request, each with its simplest settings; empty if none is
-// legal.
+// Splits of `ranks` (data × Ulysses × ring, data × gather) that match the request, each with its simplest settings;
+// empty if none is legal.
 std::vector<parallel::ParallelLayout> legal_splits(const Question& question, int ranks);
 // Splits that a user may expect in the list, with the reason why they are not legal.
 std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks);
@@ -45,7 +45,7 @@ std::vector<int> vae_ranks(const Question& question, int ranks);  // ascending
 // A bound holds for every direction and every number of head chunks of a split with one kernel.
 
 // Of a split that was not simulated: matrix multiplications, tiles and tokens of the rank with the most, and the ring's
-// K/V over all links of a device, or the latencies of its hops if these are more.
+// K/V over all links of a device, or the latencies of its hops if these are more; a gather's K/V, or one latency.
 StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware, const Configuration& configuration);
 
 // Of a layout that differs only in direction or head chunks from `before`, which was simulated as `plain` with the same

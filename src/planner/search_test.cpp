@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "planner/search_space.h"
@@ -410,6 +411,38 @@ TEST(Search, ThroughputAndCostMayUseFewerRanksForARun) {
   EXPECT_EQ(search(q).quickest_run(), nullptr);
 }
 
+// Few tokens over late links: a gather waits for one message, an exchange for four, a ring for all hops but the first.
+TEST(Search, AGatherIsBestWhereTokensAreFewAndLinksLate) {
+  const auto best = [](int64_t tokens, double latency) {
+    Question q = question(4, machine(4));
+    q.request.data = 1;
+    q.work.linear_flop *= static_cast<double>(tokens) / static_cast<double>(q.work.tokens);
+    q.work.tokens = tokens;
+    q.hardware.links[0].latency = latency;
+    return search(q).best()->configuration.layout.context;
+  };
+  EXPECT_EQ(best(512, 1e-4), (parallel::ContextLayout{.gather = 4}));
+  EXPECT_EQ(best(131072, 1e-6).gather, 1);
+}
+
+TEST(Search, AGatherIsNotTriedWhereARingOrHeadChunksAreFixed) {
+  const auto gathers = [](const parallel::ContextRequest& request) {
+    Question q = question(4);
+    q.request.context = request;
+    const Ranking ranking = search(q);
+    return std::any_of(ranking.candidates.begin(), ranking.candidates.end(),
+                       [](const Candidate& c) { return c.configuration.layout.context.gather > 1; });
+  };
+  EXPECT_TRUE(gathers({}));
+  EXPECT_TRUE(gathers({.ulysses = 1, .ring = 1}));
+  EXPECT_FALSE(gathers({.direction = Direction::kTwoWay}));
+  EXPECT_FALSE(gathers({.head_chunks = 2}));
+  EXPECT_FALSE(gathers({.gather = 1}));
+  Question q = question(3);
+  q.request.context = {.ulysses = 1, .ring = 1, .head_chunks = 2};
+  EXPECT_THAT(refusal(q), HasSubstr("ulysses_attention_chunks=2 is not possible where every rank gathers"));
+}
+
 // Links that cost next to nothing: eight runs of a rank make most videos, and one of eight is the fastest.
 TEST(Search, ATieThatIsOverSoonerIsNamed) {
   Question q = question(8, machine(8, 1e15));
@@ -504,14 +537,15 @@ TEST(Search, WhatDoesNotFitOfManyRanksIsABound) {
   q.memory_limit = Bytes(7'000'000'000);
   const Ranking ranking = search(q);
   EXPECT_EQ(ranking.best(), nullptr);
-  std::set<std::pair<int, int>> splits;
+  std::set<std::tuple<int, int, int>> splits;
   for (const Candidate& c : ranking.candidates) {
     if (c.verdict == Verdict::kIllegal) continue;
     EXPECT_EQ(c.verdict, Verdict::kDoesNotFit);
     EXPECT_FALSE(c.simulated) << c.configuration.text();
     EXPECT_GT(c.time.step.seconds, 0);
     EXPECT_THAT(c.reason, HasSubstr("more than 7.00 GB"));
-    splits.insert({c.configuration.layout.data, c.configuration.layout.context.ulysses});
+    const ParallelLayout& layout = c.configuration.layout;
+    splits.insert({layout.data, layout.context.ulysses, layout.context.gather});
   }
   EXPECT_EQ(splits.size(), legal_splits(q, q.ranks).size());
   EXPECT_THAT(ranking.least_that_fits, HasSubstr("never enough, for each of 2048 still needs"));

@@ -42,7 +42,7 @@ struct Breakdown {
   double tokens = 0;            // norms, RoPE, modulation, copies
   double overhead = 0;          // fixed part per layer
   double merge = 0;             // of ring blocks' outputs
-  double exposed_exchange = 0;  // both Ulysses all-to-alls, not hidden by compute
+  double exposed_exchange = 0;  // both Ulysses all-to-alls, or the gather of K/V, not hidden by compute
   double exposed_ring = 0;
   double gather = 0;  // velocity at the end of a step
   double idle = 0;    // waiting for ranks with more tokens or heads

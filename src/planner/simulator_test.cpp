@@ -295,6 +295,11 @@ std::vector<Configuration> many_configurations() {
             made.softmax = softmax;
             all.push_back(made);
           }
+  for (const int data : {1, 2}) {
+    Configuration made = configuration(data, 1, 1);
+    made.layout.context.gather = 5;
+    all.push_back(made);
+  }
   return all;
 }
 
@@ -374,6 +379,7 @@ TEST(Timeline, TransfersCarryTheBytesOfThePrograms) {
       EXPECT_EQ(received(rank, "ring hop"), traffic.ring_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ring statistics"), traffic.statistics_received) << made.text() << ", rank " << rank;
       EXPECT_EQ(received(rank, "ulysses return"), traffic.output_received) << made.text() << ", rank " << rank;
+      EXPECT_EQ(received(rank, "key gather"), traffic.gather_received) << made.text() << ", rank " << rank;
     }
   }
 }

@@ -197,7 +197,8 @@ Tensor run_alone(comm::Communicator& comm, const Case& whole, Softmax softmax) {
 Tensor run_threads(const Case& whole, const Strategy& strategy, int threads) {
   const Problem& p = whole.problem;
   Tensor all(p.dtype, {p.batch, p.tokens, p.heads, p.head_dim});
-  comm::run_ranks(*strategy.layout.ulysses * *strategy.layout.ring, [&](comm::Communicator& comm) {
+  const int ranks = *strategy.layout.ulysses * *strategy.layout.ring * strategy.layout.gather.value_or(1);
+  comm::run_ranks(ranks, [&](comm::Communicator& comm) {
     Stream stream(threads);
     ContextAttention attention = plan(p, strategy, comm, stream);
     const IndexRange own = attention.tokens();

@@ -28,6 +28,8 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
   EXPECT_EQ(first.ulysses.bytes_received, sum.exchange_received + sum.output_received);
   EXPECT_EQ(first.ring.bytes_sent, sum.ring_sent + sum.statistics_sent);
   EXPECT_EQ(first.ring.bytes_received, sum.ring_received + sum.statistics_received);
+  EXPECT_EQ(first.gather.bytes_sent, sum.gather_sent);
+  EXPECT_EQ(first.gather.bytes_received, sum.gather_received);
   EXPECT_EQ(first.bytes_copied, sum.packed + sum.unpacked);
   // The stream counts every copy of tensor data, so nothing was copied without being counted.
   EXPECT_EQ(stream.copied_bytes(), sum.packed + sum.unpacked);
@@ -42,6 +44,14 @@ void expect_sums(comm::Communicator& comm, const Problem& problem, const Strateg
 }
 
 const bool kRegistered = [] {
+  for (const int ranks : {2, 3, 4, 7})
+    comm::register_rank_test("Counters", "gather", {ranks}, __FILE__, __LINE__, [=](comm::Communicator& comm) {
+      for (const int64_t tokens : {1, ranks, 61})
+        for (const Softmax softmax : parallel::kSoftmaxes)
+          for (const bool logs : {false, true})
+            expect_sums(comm, {.batch = 2, .tokens = tokens, .heads = 3, .head_dim = 8, .log_sum_exp = logs},
+                        {.layout = {.gather = ranks}, .softmax = softmax});
+    });
   for (int ranks = 1; ranks <= 7; ++ranks) {
     for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
       if (ranks % ulysses != 0) continue;

@@ -118,7 +118,21 @@ void run_other_strategies(comm::Communicator& comm, int ulysses, int ring) {
   }
 }
 
+void run_gather(comm::Communicator& comm) {
+  uint64_t seed = 200;
+  for (const Softmax softmax : parallel::kSoftmaxes) {
+    for (const Shape& shape : shapes(1, comm.size())) {
+      SCOPED_TRACE(fmt::format("{} softmax {}", describe(shape), static_cast<int>(softmax)));
+      const Case whole = make_case(shape, seed++);
+      const Expected expected{whole.reference(), run_alone(comm, whole)};
+      expect_results(comm, whole, expected, {.layout = {.gather = comm.size()}, .softmax = softmax});
+    }
+  }
+}
+
 const bool kRegistered = [] {
+  for (const int ranks : {2, 3, 4, 7})
+    comm::register_rank_test("NAgainstOne", "gather", {ranks}, __FILE__, __LINE__, run_gather);
   for (int ranks = 1; ranks <= 7; ++ranks) {
     for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
       if (ranks % ulysses != 0) continue;

@@ -45,6 +45,24 @@ TEST(Deterministic, OnlineBF16) { expect_same_bits(DType::kBF16, Softmax::kOnlin
 TEST(Deterministic, FixedMaxF32) { expect_same_bits(DType::kF32, Softmax::kFixedMax); }
 TEST(Deterministic, FixedMaxBF16) { expect_same_bits(DType::kBF16, Softmax::kFixedMax); }
 
+// In a gather every rank has all keys in the order of the sequence, as one rank has.
+void expect_same_bits_of_a_gather(DType dtype, Softmax softmax) {
+  Case whole({1, 331, 3, 40, dtype}, 6);
+  whole.set_key_lengths({300});
+  Strategy strategy{.layout = {.ulysses = 1, .ring = 1}, .softmax = softmax, .deterministic = true};
+  const Tensor expected = run_threads(whole, strategy, 1);
+  for (const int ranks : {2, 3, 4, 7})
+    for (const int threads : {1, 2}) {
+      strategy.layout = {.ulysses = 1, .ring = 1, .gather = ranks};
+      EXPECT_TRUE(same_bits(run_threads(whole, strategy, threads), expected)) << ranks << " ranks";
+    }
+}
+
+TEST(Deterministic, GatherOnlineF32) { expect_same_bits_of_a_gather(DType::kF32, Softmax::kOnline); }
+TEST(Deterministic, GatherOnlineBF16) { expect_same_bits_of_a_gather(DType::kBF16, Softmax::kOnline); }
+TEST(Deterministic, GatherFixedMaxF32) { expect_same_bits_of_a_gather(DType::kF32, Softmax::kFixedMax); }
+TEST(Deterministic, GatherFixedMaxBF16) { expect_same_bits_of_a_gather(DType::kBF16, Softmax::kFixedMax); }
+
 // The same ranks as threads of this process: under mpirun that is another transport.
 void run_transport(comm::Communicator& comm, int ulysses, int ring) {
   const Case whole({1, 61, 2 * int64_t{ulysses} - 1, 16, DType::kBF16}, 9);

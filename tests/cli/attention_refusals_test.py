@@ -53,8 +53,16 @@ refused_words("a_scale_of_infinity", ["scale=inf", "finite"], SHAPE, "scale=inf"
 refused_words("a_scale_of_nan", ["scale=nan", "finite"], SHAPE, "scale=nan")
 refused_words("a_scale_beyond_float32", ["scale=1e300"], SHAPE, "scale=1e300")
 refused_words("a_scale_that_vanishes", ["scale", "zero in float32"], SHAPE, "scale=1e-60")
-refused_words("flash_on_two_ranks", ["flash", "2", "ring"], SHAPE, "attention=flash", "ranks=2")
-refused_words("dot_product_on_two_ranks", ["dot_product", "ring"], SHAPE, "attention=dot_product", "ranks=2")
+refused_words("flash_over_ranks_in_chunks", ["ulysses_attention_chunks=2", "attention=gather, or flash over ranks"], SHAPE,
+              "attention=flash", "ulysses_attention_chunks=2", "ranks=2")
+refused_words("dot_product_over_ranks_in_a_direction", ["ring_direction=open", "there is no ring"], SHAPE,
+              "attention=dot_product", "ring_direction=open", "ranks=2")
+refused_words("a_gather_in_chunks", ["ulysses_attention_chunks=2", "all heads arrive at once"], SHAPE, "attention=gather",
+              "ulysses_attention_chunks=2", "ranks=2")
+refused_words("a_gather_in_a_direction", ["ring_direction=two_way", "there is no ring"], SHAPE, "attention=gather",
+              "ring_direction=two_way", "ranks=2")
+refused_words("a_gather_of_ulysses_groups", ["attention=gather", "means ulysses_shards=1"], SHAPE, "attention=gather",
+              "ulysses_shards=2", "ranks=2")
 refused_words("an_unknown_strategy", ["ulyses", "did you mean 'ulysses'"], SHAPE, "attention=ulyses")
 refused_words("more_ulysses_ranks_than_heads", ["ulysses_shards", "1, 2"], SHAPE, "attention=ulysses", "ranks=4")
 refused_words("a_degree_that_does_not_divide", ["ulysses_shards=3", "1, 2"], SHAPE, "ulysses_shards=3", "ranks=4")

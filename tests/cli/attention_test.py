@@ -163,8 +163,15 @@ def layout(ulysses, ring, direction="forward"):
     return check
 
 
+def gathers(ranks):
+    def check(m, dtype):
+        assert (m["ulysses"], m["ring"], m["gather"]) == (1, 1, ranks), m
+        sends((ranks - 1) * 2 * TENSOR)(m, dtype)
+    return check
+
+
 def planned(m, _):
-    assert m["ulysses"] * m["ring"] == 3 and m["predicted_seconds"] > 0, m
+    assert m["ulysses"] * m["ring"] * m["gather"] == 3 and m["predicted_seconds"] > 0, m
 
 
 # Elements of one token of a tensor of the shape above, and of all 37.
@@ -176,6 +183,13 @@ HOME = 4 * 2 * 24 * (12 * 1 + 12 * 2 + 13 * 2)
 
 for name in ("flash", "tokamax_flash", "cudnn_flash_te", "dot_product"):
     strategy(name, f"attention={name}", check=sends(0))
+# K and V of each rank go to the two others.
+for name in ("gather", "flash", "dot_product"):
+    strategy(f"{name}_over_ranks", f"attention={name}", "ranks=3", check=gathers(3))
+strategy("gather_fixed_max", "attention=gather", "ranks=4", "softmax=fixed_max", check=fixed)
+strategy("gather_key_lengths", "attention=gather", "ranks=3", "key_lengths=9,37")
+strategy("gather_fewer_tokens_than_ranks", "attention=gather", "ranks=5", shape="1x3x2x16")
+strategy("gather_cross", "attention=gather", "ranks=3", "kv=11", check=sends(0))
 strategy("auto", "attention=auto", "ranks=3", check=planned)  # what is chosen where: auto_test.py
 # K and V make two hops of three blocks.
 strategy("ring", "attention=ring", "ranks=3", check=sends(2 * 2 * TENSOR))

@@ -40,11 +40,13 @@ def profile(bandwidth, latency, calibration=""):
             f"  - {{name: host, members: 8, kind: switch, bandwidth: {bandwidth}, latency: {latency}}}\n")
 
 
-# Where every message is late a ring is best, which sends fewer one after the other; where links are narrow an exchange,
-# which sends less; where they are both, the branches of guidance apart, which meet once a step.
-LATE, NARROW, SLOW = profile(1000, 3000), profile(0.001, 0), profile(0.001, 3000)
+# Where compute is longer than each hop a ring is best, which hides them; where every message is late a gather, which waits
+# for one; where links are narrow an exchange, which sends less; where they are both, the branches of guidance apart, which
+# meet once a step.
+CLOSE, LATE, NARROW, SLOW = profile(1000, 0.01), profile(1000, 3000), profile(0.001, 0), profile(0.001, 3000)
 ALONE = ["guidance_scale=1", "output=a.gif"]
 RING = "data 1 x context 4 (Ulysses 1 x ring 4"  # whichever way round
+GATHER = "data 1 x context 4 (gather 4)"
 
 
 def write(cwd, name, text):
@@ -67,7 +69,7 @@ def attention(cwd, *arguments, **options):
     result = run([PROGRAM, "attention", "shape=1x64x4x16", "dtype=float32", "json=m.json", *arguments], cwd, **options)
     assert result.returncode == 0, result.stderr
     measured = json.loads((pathlib.Path(cwd) / "m.json").read_text())
-    return (measured["ulysses"], measured["ring"]), measured, result
+    return (measured["ulysses"], measured["ring"], measured["gather"]), measured, result
 
 
 @test
@@ -87,7 +89,9 @@ def a_run_says_its_plan_and_what_became_of_it(cwd):
 @test
 def the_profile_decides(cwd):
     late, narrow, slow = write(cwd, "late.yml", LATE), write(cwd, "narrow.yml", NARROW), write(cwd, "slow.yml", SLOW)
-    assert RING in plan_of(generate(cwd, *ALONE, "ranks=4", f"hardware={late}"))
+    close = write(cwd, "close.yml", CLOSE)
+    assert RING in plan_of(generate(cwd, *ALONE, "ranks=4", f"hardware={close}"))
+    assert plan_of(generate(cwd, *ALONE, "ranks=4", f"hardware={late}")) == GATHER
     assert plan_of(generate(cwd, *ALONE, "ranks=4", f"hardware={narrow}")).startswith(
         "data 1 x context 4 (Ulysses 4 x ring 1")
     result = generate(cwd, "output=a.gif", "ranks=2", f"hardware={slow}")
@@ -126,7 +130,7 @@ def deterministic_runs_are_planned_by_rule(cwd):
         result = generate(cwd, "output=a.gif", "ranks=4", f"hardware={path}", "deterministic=true")
         assert plan_of(result) == "data 1 x context 4 (Ulysses 4 x ring 1)", result.stderr
         chosen, _, _ = attention(cwd, "ranks=4", f"hardware={path}", "deterministic=true")
-        assert chosen == (4, 1), chosen
+        assert chosen == (4, 1, 1), chosen
 
 
 @test
@@ -157,13 +161,20 @@ def inspect_plans_what_generate_runs(cwd):
 @test
 def attention_of_its_own_is_planned_too(cwd):
     late, narrow = write(cwd, "late.yml", LATE), write(cwd, "narrow.yml", NARROW)
+    close = write(cwd, "close.yml", CLOSE)
     chosen, measured, result = attention(cwd, "ranks=4", f"hardware={late}")
-    assert chosen == (1, 4), chosen
-    assert measured["predicted_seconds"] > 0 and "Plan: Ulysses 1 x ring 4" in result.stdout, result.stdout
+    assert chosen == (1, 1, 4), chosen
+    assert measured["predicted_seconds"] > 0 and "Plan: gather 4;" in result.stdout, result.stdout
+    assert "Strategy: gather 4, " in result.stdout, result.stdout
     assert "off the prediction" in result.stdout, result.stdout
-    assert attention(cwd, "ranks=4", f"hardware={narrow}")[0] == (4, 1)
-    assert attention(cwd, "ranks=4", f"hardware={narrow}", "attention=ring")[0] == (1, 4)
-    assert attention(cwd, "ranks=4", f"hardware={late}", "ulysses_shards=2")[0] == (2, 2)
+    assert attention(cwd, "ranks=4", f"hardware={close}")[0] == (1, 4, 1)
+    assert attention(cwd, "ranks=4", f"hardware={narrow}")[0] == (4, 1, 1)
+    assert attention(cwd, "ranks=4", f"hardware={narrow}", "attention=ring")[0] == (1, 4, 1)
+    assert attention(cwd, "ranks=4", f"hardware={narrow}", "attention=gather")[0] == (1, 1, 4)
+    assert attention(cwd, "ranks=4", f"hardware={narrow}", "attention=flash")[0] == (1, 1, 4)
+    # A key of Ulysses and ring leaves the gather out.
+    assert attention(cwd, "ranks=4", f"hardware={late}", "ulysses_shards=1")[0] == (1, 4, 1)
+    assert attention(cwd, "ranks=4", f"hardware={late}", "ulysses_shards=2")[0] == (2, 2, 1)
     # With keys of their own nothing is sent, and nothing is to be chosen.
     _, measured, result = attention(cwd, "ranks=4", f"hardware={late}", "kv=7")
     assert "predicted_seconds" not in measured and "Plan" not in result.stdout, result.stdout
@@ -203,7 +214,7 @@ def without_configurations_the_rules_hold(cwd):
     assert "Plan: data 1 x context 4 (Ulysses 4 x ring 1), by rule" in result.stderr, result.stderr
     assert "nobody calibrated" in result.stderr and "Prediction" not in result.stdout, result.stderr
     late = write(cwd, "late.yml", LATE)
-    assert RING in plan_of(run([*alone, *words, "guidance_scale=1", f"hardware={late}"], cwd, env=environment))
+    assert plan_of(run([*alone, *words, "guidance_scale=1", f"hardware={late}"], cwd, env=environment)) == GATHER
     result = run([*alone, PROGRAM, "attention", "shape=1x64x4x16", "ranks=4", "json=m.json"], cwd, env=environment)
     assert result.returncode == 0 and "Plan: Ulysses 4 x ring 1, by rule" in result.stdout, result.stdout + result.stderr
     assert "predicted_seconds" not in json.loads((pathlib.Path(cwd) / "m.json").read_text())
@@ -214,7 +225,7 @@ def a_stale_calibration_is_used_with_a_warning(cwd):
     write(cwd, "cache/zoetrope/hardware.yml", profile(1000, 3000, CALIBRATION))
     environment = {"XDG_CACHE_HOME": str(pathlib.Path(cwd) / "cache")}
     result = generate(cwd, *ALONE, "ranks=4", env=environment)
-    assert RING in plan_of(result), result.stderr
+    assert plan_of(result) == GATHER, result.stderr
     for words in ("hardware.yml", "warning", "a CPU of another kind", "zoetrope calibrate"):
         assert words in result.stderr, (words, result.stderr)
 
@@ -286,7 +297,7 @@ def measuring_can_be_forbidden(cwd):
 def ranks_of_a_job_take_one_decision(cwd):
     if not shutil.which("mpirun"):
         raise Skip("mpirun is not installed")
-    # Each of two processes finds another calibration; alone the first would choose a ring, the second Ulysses.
+    # Each of two processes finds another calibration; alone the first would choose a gather, the second Ulysses.
     command = ["mpirun"]
     for name, text in (("a", (1000, 3000)), ("b", (0.001, 0))):
         write(cwd, f"{name}/zoetrope/hardware-1x4.yml", profile(*text, CALIBRATION))
@@ -295,7 +306,7 @@ def ranks_of_a_job_take_one_decision(cwd):
         command += ["-n", "2", "-x", f"XDG_CACHE_HOME={pathlib.Path(cwd) / name}", PROGRAM, "generate", harness.MODEL,
                     *SMALL, *ALONE, "threads=1"]
     result = run(command, cwd, env=MPI_ENV)
-    assert RING in plan_of(result), result.stderr
+    assert plan_of(result) == GATHER, result.stderr
     assert "hardware-1x4.yml" in result.stderr, result.stderr
 
 

@@ -185,7 +185,7 @@ def comm_runs_under_mpirun(cwd):
 
 
 def check_strategies(found, ranks):
-    names = ["flash", "ring", "ring+ring_direction=two_way", "ring+ring_direction=open", "ulysses",
+    names = ["flash", "gather", "ring", "ring+ring_direction=two_way", "ring+ring_direction=open", "ulysses",
              "ulysses_custom_fixed_m", "ulysses+ulysses_attention_chunks=2", "ulysses_ring",
              "ulysses_ring_custom_fixed_m", "ulysses_ring+ulysses_attention_chunks=2"]
     assert [(row["batch"], row["strategy"]) for row in found] == [(b, n) for b in (1, 2) for n in names]
@@ -199,7 +199,8 @@ def check_strategies(found, ranks):
         assert row["softmax"] == ("fixed_max" if "fixed_m" in row["strategy"] else "online"), row
         assert 0 < row["rel_l2"] <= row["tolerance"], row
         one = row["strategy"] == "flash"
-        assert row["ranks"] == (1 if one else ranks) and row["ulysses"] * row["ring"] == row["ranks"], row
+        assert row["ranks"] == (1 if one else ranks) and row["ulysses"] * row["ring"] * row["gather"] == row["ranks"], row
+        assert (row["gather"] > 1) == (row["strategy"] == "gather"), row
         assert (row["bytes_sent"] == 0) == one and row["fraction"] > 0 and 0 <= row["unhidden"] <= 1, row
 
 
@@ -216,7 +217,7 @@ def no_folder_is_made_for_nothing(cwd):
 def attention_verifies_every_strategy_and_traces_batch_2(cwd):
     check_strategies(rows(cwd, "attention", *ATTENTION, "ranks=4", "traces=traces"), 4)
     traces = sorted(p.name for p in (pathlib.Path(cwd) / "traces").iterdir())
-    assert len(traces) == 10 and "ring+ring_direction=two_way.json" in traces, traces
+    assert len(traces) == 11 and "ring+ring_direction=two_way.json" in traces, traces
     text = json.loads((pathlib.Path(cwd) / "traces" / "ulysses_ring.json").read_text())
     events = text["traceEvents"] if isinstance(text, dict) else text
     assert len({event["pid"] for event in events if event.get("ph") == "X"}) == 4, "a process of the viewer for each rank"
@@ -241,7 +242,7 @@ def attention_takes_every_name_that_generate_takes(cwd):
 @test
 def attention_of_fewer_tokens_than_ranks(cwd):
     """The first rank has no token, and so no kernel."""
-    for strategy in ("ring", "ulysses", "ulysses_ring"):
+    for strategy in ("gather", "ring", "ulysses", "ulysses_ring"):
         (row,) = rows(cwd, "attention", f"strategies={strategy}", "tokens=3", "heads=4", "head_dim=16", "ranks=4",
                       "batch=1", "repeat=1")
         assert not row["note"] and row["implementation"] not in ("", "none"), row

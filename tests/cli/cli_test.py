@@ -429,6 +429,21 @@ def the_demo_runs_ulysses_and_a_ring_with_both_branches(cwd):
 
 
 @test
+def gather_and_flash_over_ranks_gather(cwd):
+    for name, keys, layout in (("gather", [], "data 1 x context 3 (gather 3)"),
+                               ("flash", ["guidance_scale=1"], "data 1 x context 3 (gather 3)"),
+                               ("flash", ["data_parallelism=2", "ranks=4"], "data 2 x context 2 (gather 2)")):
+        result = generate(cwd, "output=a.gif", "ranks=3", f"attention={name}", *keys, "compare_one_rank=true", "trace=t.json",
+                          "summary=full")
+        assert result.returncode == 0, result.stderr
+        assert f": {layout}, " in result.stderr and f"Timing of attention={name}, {layout}" in result.stdout, result.stdout
+        line = [l for l in result.stdout.splitlines() if "relative L2" in l][0]
+        assert float(line.split()[-1]) <= 1e-5, line
+        found = spans(pathlib.Path(cwd) / "t.json")
+        assert found["key gather"] > 0 and not found["ring hop"] and not found["ulysses exchange"], found
+
+
+@test
 def a_named_topology_keeps_its_ranks(cwd):
     for name, expected in (("ring", "Ulysses 1 x ring 2"), ("ulysses_custom", "Ulysses 2 x ring 1")):
         result = generate(cwd, "output=a.gif", "ranks=2", f"attention={name}")

@@ -78,10 +78,10 @@ def every_candidate_is_in_the_json(cwd):
     splits = set()
     for c in found:
         assert c["verdict"] in VERDICTS and c["reason"], c
-        assert c["data"] * c["ulysses"] * c["ring"] == c["ranks"] or c["verdict"] == "illegal", c
         if c["verdict"] == "illegal":
             continue
-        splits.add((c["data"], c["ulysses"], c["ring"]))
+        assert c["data"] * c["ulysses"] * c["ring"] * c["gather"] == c["ranks"], c
+        splits.add((c["data"], c["ulysses"], c["ring"], c["gather"]))
         assert c["direction"] in words_of(PROGRAM, "generate", "ring_direction"), c
         assert c["softmax"] in words_of(PROGRAM, "generate", "softmax"), c
         assert c["head_chunks"] >= 1 and c["block_q"] in (4096, 8448, 9472) and 1 <= c["vae_ranks"] <= 8, c
@@ -93,7 +93,8 @@ def every_candidate_is_in_the_json(cwd):
         assert max(phases.values()) == c["bytes_per_rank"], c
         for phase in c["memory"]:
             assert sum(phase["items"].values()) == phase["bytes"], phase
-    assert splits == {(1, 1, 8), (1, 2, 4), (1, 4, 2), (1, 8, 1), (2, 1, 4), (2, 2, 2), (2, 4, 1)}, splits
+    assert splits == {(1, 1, 8, 1), (1, 2, 4, 1), (1, 4, 2, 1), (1, 8, 1, 1), (1, 1, 1, 8),
+                      (2, 1, 4, 1), (2, 2, 2, 1), (2, 4, 1, 1), (2, 1, 1, 4)}, splits
 
 
 @test
@@ -437,7 +438,10 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
     refused(cwd, words("ranks=8", "vae_parallel=9"), "vae_parallel=9", "from 1 to 8")
     refused(cwd, words("ranks=8", "vae_parallel=2", "vae_tiling=true"), "vae_parallel=2", "1")
     refused(cwd, words("ranks=8", "attention=rng"), "attention=rng", "ring")
-    refused(cwd, words("ranks=8", "attention=flash"), "8 ranks")
+    for name in ("flash", "gather"):
+        refused(cwd, words("ranks=8", f"attention={name}", "ulysses_attention_chunks=2"), "ulysses_attention_chunks=2",
+                "every rank gathers")
+        refused(cwd, words("ranks=8", f"attention={name}", "ring_direction=open"), "ring_direction=open", "there is no ring")
     refused(cwd, words("ranks=8", "attention=ulysses_custom_fixed_m", "softmax=online"),
             "attention=ulysses_custom_fixed_m means softmax=fixed_max")
     for command in (words, lambda *keys: generate(cwd, "output=a.gif", *keys)):

@@ -138,7 +138,8 @@ def unknown_hardware_names_the_profiles_there_are(cwd):
 # ---- what to type ----
 
 def split_of(candidate):
-    return [candidate[key] for key in ("ranks", "data", "ulysses", "ring", "direction", "head_chunks", "softmax", "vae_ranks")]
+    return [candidate[key] for key in ("ranks", "data", "ulysses", "ring", "gather", "direction", "head_chunks", "softmax",
+                                       "vae_ranks")]
 
 
 @test
@@ -168,8 +169,9 @@ def generate_takes_the_settings(cwd):
     result = generate(cwd, *size, *steps, "prompt=x", "output=x.png", "threads=1", "dtype=float32",
                       *document["plans"][0]["settings"])
     assert result.returncode == 0, result.stderr
-    context = first["ulysses"] * first["ring"]
-    layout = f"data {first['data']} x context {context} (Ulysses {first['ulysses']} x ring {first['ring']}"
+    context = first["ulysses"] * first["ring"] * first["gather"]
+    degrees = f"gather {context}" if first["gather"] > 1 else f"Ulysses {first['ulysses']} x ring {first['ring']}"
+    layout = f"data {first['data']} x context {context} ({degrees}"
     assert layout in result.stdout + result.stderr, f"{layout}\n{result.stdout}\n{result.stderr}"
 
 
@@ -199,6 +201,12 @@ def other_systems_have_their_flags(cwd):
     fixed = systems("hardware=tpu_v7x_8", "ranks=8", "ulysses_shards=2", "data_parallelism=2", "softmax=fixed_max",
                     "ulysses_attention_chunks=2", "ring_direction=forward")["MaxDiffusion"]["flags"]
     assert "attention=ulysses_ring_custom_fixed_m" in fixed and "ulysses_attention_chunks=2" in fixed, fixed
+    gathered = systems("hardware=h100_8", "ranks=8", "guidance_scale=1", "attention=gather")
+    assert "ring_degree=8" in gathered["diffusers"]["flags"] and "gathers" in gathered["diffusers"]["note"], gathered
+    for name in ("xDiT", "SGLang"):
+        assert not gathered[name]["possible"] and "gathers" in gathered[name]["note"], gathered
+    assert gathered["MaxDiffusion"]["flags"].startswith(
+        "attention=flash ici_data_parallelism=1 ici_fsdp_parallelism=1 ici_context_parallelism=8 "), gathered
     said = plan(cwd, *LARGE, "hardware=h100_8", "ranks=8").stdout
     assert "diffusers          not possible there: it does not split the guidance branches" in said, said
     # They do not run on what a rank of a CPU is.

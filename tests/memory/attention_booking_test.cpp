@@ -30,6 +30,12 @@ void compare(comm::Communicator& comm, const Problem& problem, const Strategy& s
 
 TEST(AttentionBooking, IsWhatThePlannerSays) {
   for (int ranks = 1; ranks <= 6; ++ranks) {
+    comm::run_ranks(ranks, [&](comm::Communicator& comm) {
+      for (const int64_t tokens : {1, ranks, 61})
+        for (const Softmax softmax : parallel::kSoftmaxes)
+          compare(comm, {.batch = 2, .tokens = tokens, .heads = 3, .head_dim = 24},
+                  {.layout = {.gather = ranks}, .softmax = softmax});
+    });
     for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
       if (ranks % ulysses != 0) continue;
       comm::run_ranks(ranks, [&](comm::Communicator& comm) {

@@ -1,0 +1,48 @@
+#include "parallel/gather.h"
+
+#include "base/error.h"
+
+namespace zoetrope::parallel {
+
+AttentionProgram gather_program(const Sizes& sizes, const ContextLayout& layout, int rank) {
+  const int ranks = layout.gather;
+  ZT_CHECK(layout.ranks() == ranks && layout.head_chunks == 1 && sizes.key_tokens == 0);
+  const IndexRange heads{0, sizes.heads}, all{0, sizes.tokens};
+  AttentionProgram program;
+  program.tokens = program.block = token_shard(sizes.tokens, ranks, rank);
+  const IndexRange own = program.tokens;
+  // A rank without queries needs no keys.
+  const int64_t q_bytes = segment_bytes(sizes, {0, Region::kQ, heads, own});
+  const int64_t kv_of_all = own.empty() ? 0 : kv_bytes(sizes, all, sizes.heads);
+  program.buffers = {q_bytes, kv_of_all, 0};
+  const auto keys_at = [&](IndexRange tokens) {
+    return BufferRange{1, kv_bytes(sizes, {0, tokens.begin}, sizes.heads), kv_bytes(sizes, tokens, sizes.heads)};
+  };
+  ChunkBuffers& chunk = program.chunks.emplace_back();
+  chunk.heads = heads;
+  chunk.q = chunk.own_q = {0, 0, q_bytes};
+  chunk.kv = {1, 0, kv_of_all};
+  chunk.o = chunk.own_o = {2, 0, 0};
+  if (!own.empty()) chunk.own_kv = keys_at(own);
+
+  // Own rank + 1 first: posted in this order, the messages of a moment go to different ranks.
+  Transfer gather{Transfer::Kind::kGather, 0, 0, 0, 0};
+  std::vector<Message> receives;
+  for (int distance = 1; distance < ranks && !own.empty(); ++distance) {
+    const int peer = (rank + distance) % ranks;
+    const IndexRange tokens = token_shard(sizes.tokens, ranks, peer);
+    if (tokens.empty()) continue;
+    program.messages.push_back({peer, Region::kKV, heads, own, keys_at(own)});
+    receives.push_back({peer, Region::kKV, heads, tokens, keys_at(tokens)});
+  }
+  gather.sends = gather.receives = receives.size();
+  program.messages.insert(program.messages.end(), receives.begin(), receives.end());
+  program.transfers = {gather};
+
+  program.folds = {{0, 0, own.empty() ? size_t{0} : size_t{1}}};
+  if (!own.empty()) program.blocks = {{all, chunk.kv}};
+  program.ops = {{Op::Kind::kPack}, {Op::Kind::kPost}, {Op::Kind::kWait}, {Op::Kind::kAttend}};
+  return program;
+}
+
+}  // namespace zoetrope::parallel
