@@ -106,9 +106,10 @@ double timeout(const std::vector<std::string>& arguments) {
   return settings.run.comm_timeout;
 }
 
-void print_summary(const pipeline::GenerateResult& result, const std::string& summary) {
-  if (summary == "none") return;
-  print("{}", summary == "full" ? result.timing : result.summary);
+void print_summary(const pipeline::GenerateResult& result, const Settings& settings) {
+  if (settings.summary == "none") return;
+  print("{}", settings.summary == "full" ? result.timing : result.summary);
+  if (settings.run.layers) print("With layers={} the video is not the model's\n", *settings.run.layers);
   if (result.one_rank_rel_l2) {
     print("Latents against one rank: relative L2 {:.3g}\n", *result.one_rank_rel_l2);
   }
@@ -127,7 +128,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     if (world == nullptr) return pipeline::generate(settings.run, callbacks);
     return pipeline::generate(*world, settings.run, callbacks);
   });
-  if (speaks) print_summary(result, settings.summary);
+  if (speaks) print_summary(result, settings);
   return 0;
 }
 

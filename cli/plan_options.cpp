@@ -146,7 +146,8 @@ std::string plan_help() {
   Words words;
   return fmt::format(
       "MODEL is a checkpoint folder, a folder with only its configs, or a name of configs/; no weights are read. Keys "
-      "of\ngenerate say what is planned (height, width, num_frames, num_inference_steps, guidance_scale, dtype, "
+      "of\ngenerate say what is planned (layers, height, width, num_frames, num_inference_steps, guidance_scale, "
+      "dtype, "
       "vae_dtype,\nvae_tiling, memory_limit in GB per device) and what is fixed (attention, ulysses_shards, "
       "ulysses_attention_chunks,\nring_direction, softmax, flash_block_sizes, data_parallelism, context_parallelism, "
       "vae_parallel); so do LoRA files,\nthe step cache, and pictures and videos. Keys that change "

@@ -52,6 +52,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .choice("weights", o.weights, kWeights,
               "random fills every tensor by formula instead of reading it, to measure without a download")
       .integer("weights_seed", o.weights_seed, {0, INT64_MAX}, "seed of random weights; unset: 0")
+      .integer("layers", o.layers, {1, 1000},
+               "only the first layers of each transformer, this many: a rehearsal whose video is not the model's")
       .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
       .value<Loras>("lora", o.lora, "text", parse_loras, loras_text,
                     "LoRA files with strengths, FILE:0.8,FILE2:1, merged into the transformer (both experts of two) "

@@ -149,6 +149,17 @@ def of_a_thousand_ranks_the_pruned_are_bounds(cwd):
 
 
 @test
+def fewer_layers_are_planned_as_such(cwd):
+    arguments = [*LARGE, "hardware=tpu_v7x_8", "ranks=8"]
+    whole, cut = answer(cwd, *arguments), answer(cwd, *arguments, "layers=2")
+    step = {name: best(document)["seconds_per_step"] for name, document in (("whole", whole), ("cut", cut))}
+    assert 10 < step["whole"] / step["cut"] <= 20, step  # of 40; what is outside the layers stays
+    assert "2 of 40 layers" in plan(cwd, *arguments, "layers=2").stdout
+    result = plan(cwd, *arguments, "layers=41")
+    assert result.returncode == 1 and "layers=41: the model has 40" in result.stderr, result.stderr
+
+
+@test
 def a_checkpoint_folder_can_be_planned(cwd):
     document = answer(cwd, MODEL, "hardware=h100_8", "ranks=2", "height=32", "width=32", "num_frames=5")
     assert best(document)["seconds_total"] > 0
