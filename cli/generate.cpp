@@ -99,6 +99,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
   const Callbacks callbacks = make_callbacks(speaks);
+  if (const std::string note = ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
   const pipeline::GenerateResult result = with_origins(set, [&] {
     if (world == nullptr) return pipeline::generate(settings.run, callbacks);
     return pipeline::generate(*world, settings.run, callbacks);

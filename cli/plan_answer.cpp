@@ -206,6 +206,7 @@ PlanReport plan_answer(const PlanOptions& options) {
   if (report.parts.empty()) throw *refusal;
   if (const std::string note = attention::strategy_note(options.run.strategy); !note.empty())
     report.notes.push_back(note);
+  if (!options.ignored.empty()) report.notes.push_back(options.ignored);
   compare(report.parts);
   report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);
   report.question = subject.lines();

@@ -152,6 +152,7 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   if (own.origin("ranks").empty() && settings.run.ranks) own_words.ranks = fmt::to_string(*settings.run.ranks);
   if (own.origin("hardware").empty()) options.hardware = settings.run.hardware;
   options.run = settings.run;
+  options.ignored = ignored_note(run);
   options.run.ranks.reset();
   options.run.hardware.clear();
   options.run.model = options.folder.string();

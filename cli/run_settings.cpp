@@ -1,5 +1,8 @@
 #include "cli/run_settings.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 namespace zoetrope::cli {
 
 namespace fs = std::filesystem;
@@ -25,6 +28,11 @@ void load_config(const fs::path& file, pipeline::GenerateOptions& options, Optio
   if (model.empty() || model.is_absolute() || fs::exists(model)) return;
   const fs::path next_to_file = file.parent_path() / model;
   if (fs::exists(next_to_file)) options.model = next_to_file.lexically_normal().string();
+}
+
+std::string ignored_note(const OptionSet& set) {
+  if (set.ignored_keys().empty()) return "";
+  return fmt::format("ignored, as they change nothing here: {}", fmt::join(set.ignored_keys(), ", "));
 }
 
 }  // namespace zoetrope::cli

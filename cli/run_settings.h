@@ -25,4 +25,7 @@ std::filesystem::path config_file(const std::string& word);
 // the folder of that file. Throws Error with file and line.
 void load_config(const std::filesystem::path& file, pipeline::GenerateOptions& options, OptionSet& set);
 
+// The keys of another program that were set and change nothing here, in one line; empty where there were none.
+std::string ignored_note(const OptionSet& set);
+
 }  // namespace zoetrope::cli
