@@ -11,11 +11,6 @@ namespace {
 
 constexpr int64_t kMostThreads = 4096, kMostLayers = 1000;
 
-int64_t shortened(const char* what, int64_t has, int64_t layers) {
-  if (layers > has) fail("layers={} is more than the {} has: {}", layers, what, has);
-  return layers > 0 ? layers : has;
-}
-
 }  // namespace
 
 Published Published::open(const PublishedSettings& settings) {
@@ -23,14 +18,12 @@ Published Published::open(const PublishedSettings& settings) {
   options.model = settings.model;
   options.weights = settings.weights == "random" ? WeightSource::kRandom : WeightSource::kCheckpoint;
   options.weights_seed = settings.weights_seed;
+  if (settings.layers > 0) options.layers = settings.layers;
   Published model(pipeline::ModelFolder::open(options));
   model.transformer_ = model.folder_.experts.front().config;
   model.vae_ = model.folder_.vae_config;
   model.text_encoder_ = model.folder_.text_encoder_config;
-  model.transformer_.num_layers = shortened("transformer", model.transformer_.num_layers, settings.layers);
-  std::erase_if(model.transformer_.vace_layers, [&](int64_t layer) { return layer >= model.transformer_.num_layers; });
-  model.text_encoder_.num_layers =
-      std::min(model.text_encoder_.num_layers, settings.layers > 0 ? settings.layers : kMostLayers);
+  model.text_encoder_.num_layers = std::min(model.text_encoder_.num_layers, options.layers.value_or(kMostLayers));
   return model;
 }
 

@@ -10,7 +10,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "pipeline/generate_options.h"
+#include "cli/run_settings.h"
 #include "pipeline/run.h"
 
 namespace zoetrope::cli {
@@ -18,37 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_yaml(const fs::path& path) { return path.extension() == ".yml" || path.extension() == ".yaml"; }
-
-// A relative model folder in a YAML file is looked for from where the program was called, then from the folder of that
-// file.
-void resolve_model(pipeline::GenerateOptions& options, const fs::path& yaml) {
-  const fs::path model = options.model;
-  if (model.empty() || model.is_absolute() || fs::exists(model)) return;
-  const fs::path next_to_file = yaml.parent_path() / model;
-  if (fs::exists(next_to_file)) options.model = next_to_file.lexically_normal().string();
-}
-
-// The keys of the run, and how much is said of it afterwards.
-struct Settings {
-  pipeline::GenerateOptions run;
-  std::string summary = "short";
-};
-
-OptionSet describe(Settings& settings) {
-  OptionSet set = pipeline::describe_options(settings.run);
-  set.choice("summary", settings.summary, {"full", "short", "none"},
-             "the report after a run: every phase, component and prediction, ten lines at most, or nothing");
-  return set;
-}
-
 void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions& options, OptionSet& set) {
   for (const std::string& word : arguments) {
-    if (word.find('=') != std::string::npos) {
+    if (const fs::path file = config_file(word); !file.empty()) {
+      load_config(file, options, set);
+    } else if (word.find('=') != std::string::npos) {
       set.set_argument(word);
-    } else if (is_yaml(word)) {
-      set.load_yaml(word);
-      resolve_model(options, word);
     } else if (fs::is_directory(word)) {
       set.set("model", word, kCommandLine);
     } else {
@@ -58,7 +33,7 @@ void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions&
 }
 
 std::string help() {
-  Settings settings;
+  RunSettings settings;
   return fmt::format(
       "Keys, in a YAML file or as key=value (later wins; key=default takes back what was set before):\n{}\n"
       "Example:\n  zoetrope generate configs/wan2.1_t2v_1.3b.yml model=Wan2.1-T2V-1.3B-Diffusers \\\n"
@@ -96,7 +71,7 @@ Callbacks make_callbacks(bool speaks) {
 }
 
 double timeout(const std::vector<std::string>& arguments) {
-  Settings settings;
+  RunSettings settings;
   OptionSet set = describe(settings);
   try {
     parse(arguments, settings.run, set);
@@ -106,9 +81,10 @@ double timeout(const std::vector<std::string>& arguments) {
   return settings.run.comm_timeout;
 }
 
-void print_summary(const pipeline::GenerateResult& result, const std::string& summary) {
-  if (summary == "none") return;
-  print("{}", summary == "full" ? result.timing : result.summary);
+void print_summary(const pipeline::GenerateResult& result, const RunSettings& settings) {
+  if (settings.summary == "none") return;
+  print("{}", settings.summary == "full" ? result.timing : result.summary);
+  if (settings.run.layers) print("With layers={} the video is not the model's\n", *settings.run.layers);
   if (result.one_rank_rel_l2) {
     print("Latents against one rank: relative L2 {:.3g}\n", *result.one_rank_rel_l2);
   }
@@ -117,17 +93,18 @@ void print_summary(const pipeline::GenerateResult& result, const std::string& su
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  Settings settings;
+  RunSettings settings;
   OptionSet set = describe(settings);
   parse(arguments, settings.run, set);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
   const Callbacks callbacks = make_callbacks(speaks);
+  if (const std::string note = ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
   const pipeline::GenerateResult result = with_origins(set, [&] {
     if (world == nullptr) return pipeline::generate(settings.run, callbacks);
     return pipeline::generate(*world, settings.run, callbacks);
   });
-  if (speaks) print_summary(result, settings.summary);
+  if (speaks) print_summary(result, settings);
   return 0;
 }
 

@@ -67,6 +67,7 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
                   pipeline::dtype_word(options.dtype), pipeline::dtype_word(options.text_encoder_dtype),
                   pipeline::dtype_word(options.vae_dtype), ranks, ranks == 1 ? "" : "s",
                   world != nullptr ? ", each a process: of one" : "");
+  if (options.layers) text += fmt::format("  {} of each transformer\n", model.experts[0].layers_text());
   for (const std::string& line : pipeline::lora_lines(model)) text += fmt::format("  {}\n", line);
   for (const planner::MemoryPhase& phase : memory.phases) {
     text += fmt::format("  {:<30} {:>9}{} {}\n", phase.name, phase.total().text(),

@@ -53,7 +53,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
 }  // namespace
 
 const Command kPlan = {"plan",
-                       "MODEL hardware=PROFILE ranks=N[,N…] [key=value…]",
+                       "MODEL|CONFIG.yml hardware=PROFILE ranks=N[,N…] [key=value…]",
                        "Say which configuration to use on which hardware, how fast it is, and why",
                        plan_help,
                        nullptr,

@@ -22,6 +22,7 @@ namespace zoetrope::cli {
 
 struct PlanOptions {
   pipeline::GenerateOptions run;  // starts from the YAML of a model of configs/
+  std::string ignored;            // see ignored_note()
   std::filesystem::path folder;
   std::string hardware;    // a name of configs/hardware/ or a file; empty: what was calibrated on this machine
   std::vector<int> ranks;  // ascending, without duplicates

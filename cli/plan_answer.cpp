@@ -101,7 +101,9 @@ class Subject {
 
   std::string name() const {
     const pipeline::GenerateOptions& o = run_.options;
-    return fmt::format("{}, {} x {}, {} frames", options_.folder.filename().string(), o.width, o.height, o.num_frames);
+    const std::string layers = o.layers ? ", " + run_.model.experts[0].layers_text() : "";
+    return fmt::format("{}{}, {} x {}, {} frames", options_.folder.filename().string(), layers, o.width, o.height,
+                       o.num_frames);
   }
   std::vector<std::string> lines() const {
     const pipeline::GenerateOptions& o = run_.options;
@@ -204,6 +206,7 @@ PlanReport plan_answer(const PlanOptions& options) {
   if (report.parts.empty()) throw *refusal;
   if (const std::string note = attention::strategy_note(options.run.strategy); !note.empty())
     report.notes.push_back(note);
+  if (!options.ignored.empty()) report.notes.push_back(options.ignored);
   compare(report.parts);
   report.title = fmt::format("{}, on {}", subject.name(), report.hardware.name);
   report.question = subject.lines();

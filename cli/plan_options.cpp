@@ -8,8 +8,8 @@
 #include "base/run_files.h"
 #include "bench/words.h"
 #include "cli/plan.h"
+#include "cli/run_settings.h"
 #include "pipeline/config_folder.h"
-#include "pipeline/generate_options.h"
 #include "pipeline/planned_run.h"
 
 namespace zoetrope::cli {
@@ -72,6 +72,15 @@ planner::Objective parse_objective(const std::string& word) {
   return {};
 }
 
+// The folder that a YAML file names, or the one of configs/ that it belongs to.
+fs::path model_of(const std::string& model, const fs::path& yaml) {
+  if (!model.empty()) return pipeline::model_or_config(model);
+  fs::path folder = yaml;
+  folder.replace_extension();
+  if (pipeline::yaml_of_config(folder)) return folder;
+  fail("{}: names no model; give it as model=FOLDER, or as a name of configs/", yaml.string());
+}
+
 // For an unknown key the nearest name of both sets is suggested.
 void set_word(const std::string& word, OptionSet& own, OptionSet& run) {
   const std::string key = word.substr(0, word.find('='));
@@ -79,6 +88,7 @@ void set_word(const std::string& word, OptionSet& own, OptionSet& run) {
   static const std::vector<std::string> names{"hardware", "ranks",  "objective", "price", "ranks_per_process",
                                               "json",     "report", "trace",     "top",   "published",
                                               "what_if"};
+  if (key == "summary") fail("summary: means nothing to plan, which starts no run; leave it out");
   const std::string near = nearest_name(key, names);
   if (!run.knows(key) && !near.empty()) fail("command line: unknown key '{}'; did you mean '{}'?", key, near);
   run.set_argument(word);
@@ -101,15 +111,18 @@ void check_files(const PlanOptions& o) {
 
 PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   PlanOptions options;
+  RunSettings settings;
   Words own_words;
   OptionSet own = describe(options, own_words);
-  OptionSet run = pipeline::describe_options(options.run);
+  OptionSet run = describe(settings);
   std::vector<std::string> models, keys;
+  std::vector<fs::path> configs;
   for (const std::string& word : words) {
     const std::string key = word.substr(0, word.find('='));
     if (key == "what_if" || (key == word && word.rfind(kWhatIf, 0) == 0))
       fail("command line: '{}' is not of the form what_if.KEY=VALUE", word);
-    if (word.find('=') == std::string::npos) models.push_back(word);
+    if (const fs::path file = config_file(word); !file.empty()) configs.push_back(file);
+    else if (word.find('=') == std::string::npos) models.push_back(word);
     else if (word.rfind("model=", 0) == 0) models.push_back(word.substr(word.find('=') + 1));
     else keys.push_back(word);
   }
@@ -119,9 +132,13 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
     if (words.size() > 1) fail("published=true takes no other key: the published runs determine models and hardware");
     return options;
   }
-  if (models.size() != 1) fail("plan takes one model: zoetrope plan MODEL hardware=PROFILE ranks=N [key=value…]");
-  options.folder = pipeline::model_or_config(models[0]);
-  if (const auto yaml = pipeline::yaml_of_config(options.folder)) run.load_yaml(*yaml);
+  if (models.size() > 1 || (models.empty() && configs.empty())) {
+    fail("plan takes one model: zoetrope plan MODEL|CONFIG.yml hardware=PROFILE ranks=N [key=value…]");
+  }
+  for (const fs::path& file : configs) load_config(file, settings.run, run);
+  options.folder = models.empty() ? model_of(settings.run.model, configs.back()) : pipeline::model_or_config(models[0]);
+  if (configs.empty())
+    if (const auto yaml = pipeline::yaml_of_config(options.folder)) run.load_yaml(*yaml);
   for (const std::string& key : keys) {
     if (key.rfind(kWhatIf, 0) != 0) {
       set_word(key, own, run);
@@ -131,6 +148,13 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
     options.what_if.emplace_back(key.substr(kWhatIf.size(), equals - kWhatIf.size()), key.substr(equals + 1));
   }
   pipeline::refuse_keys_of_running(run, "plan");
+  // A file says them as keys of a run.
+  if (own.origin("ranks").empty() && settings.run.ranks) own_words.ranks = fmt::to_string(*settings.run.ranks);
+  if (own.origin("hardware").empty()) options.hardware = settings.run.hardware;
+  options.run = settings.run;
+  options.ignored = ignored_note(run);
+  options.run.ranks.reset();
+  options.run.hardware.clear();
   options.run.model = options.folder.string();
   options.ranks = parse_ranks(own_words.ranks);
   options.objective = parse_objective(own_words.objective);
@@ -145,8 +169,9 @@ std::string plan_help() {
   PlanOptions options;
   Words words;
   return fmt::format(
-      "MODEL is a checkpoint folder, a folder with only its configs, or a name of configs/; no weights are read. Keys "
-      "of\ngenerate say what is planned (height, width, num_frames, num_inference_steps, guidance_scale, dtype, "
+      "MODEL is a checkpoint folder, a folder with only its configs, or a name of configs/; no weights are read. "
+      "CONFIG.yml,\nor config=FILE, is a file of generate, whose keys of running are not used. Keys of\ngenerate say "
+      "what is planned (layers, height, width, num_frames, num_inference_steps, guidance_scale, dtype, "
       "vae_dtype,\nvae_tiling, memory_limit in GB per device) and what is fixed (attention, ulysses_shards, "
       "ulysses_attention_chunks,\nring_direction, softmax, flash_block_sizes, data_parallelism, context_parallelism, "
       "vae_parallel); so do LoRA files,\nthe step cache, and pictures and videos. Keys that change "

@@ -47,6 +47,7 @@ struct LoraFile {
 struct ModelOptions {
   WeightSource weights = WeightSource::kCheckpoint;
   std::optional<int64_t> weights_seed;  // of random weights alone; unset: 0
+  std::optional<int64_t> layers;        // only the first of each transformer, to rehearse a run; unset: all
   std::string weight_cache;             // folder for packed weights, which the next start maps; empty: none
   KeepWeights keep_weights = KeepWeights::kNone;
   std::vector<LoraFile> lora;       // for every transformer

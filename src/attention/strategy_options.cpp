@@ -1,5 +1,6 @@
 #include "attention/strategy_options.h"
 
+#include "base/print.h"
 #include "parallel/layout.h"
 
 namespace zoetrope::attention {
@@ -13,6 +14,12 @@ std::vector<std::pair<std::string, std::optional<Value>>> words(const Value (&va
   return words;
 }
 
+std::optional<int64_t> parse_shards(std::string_view text) {
+  const int64_t shards = parse_integer(text, {});
+  return shards == -1 ? std::nullopt : std::optional(shards);
+}
+std::string shards_text(const std::optional<int64_t>& shards) { return shards ? fmt::to_string(*shards) : ""; }
+
 }  // namespace
 
 void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
@@ -21,9 +28,10 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
   BlockSizes& blocks = o.flash_block_sizes;
   set.text("attention", o.attention,
            "strategy: auto, flash, gather, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
-      .integer(
-          "ulysses_shards", o.ulysses_shards, {INT64_MIN, INT64_MAX},
-          "Ulysses degree inside the context axis, a divisor of it that is <= the heads; unset: as the planner chooses")
+      .value<std::optional<int64_t>>(
+          "ulysses_shards", o.ulysses_shards, "integer", parse_shards, shards_text,
+          "Ulysses degree inside the context axis, a divisor of it that is <= the heads; unset or -1: as the planner "
+          "chooses")
       .integer("ulysses_attention_chunks", o.ulysses_attention_chunks, {1, parallel::kMostHeadChunks},
                "groups of heads; the exchange of one overlaps the attention of another; unset: as the planner chooses")
       .choice("ring_direction", o.ring_direction, words(parallel::kDirections, parallel::direction_name),
@@ -37,7 +45,9 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
               {"block_kv", &blocks.block_kv},
               {"block_kv_compute", &blocks.block_kv_compute}},
              "rows of queries and keys of the kernel's tile, rounded to what it can do; block_kv_compute must equal "
-             "block_kv on CPUs; unset: tuned")
+             "block_kv on CPUs; unset: tuned",
+             {"block_kv_compute", "block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute", "block_q_dq", "block_kv_dq",
+              "use_fused_bwd_kernel", "block_kv_compute_in", "heads_per_tile", "vmem_limit_bytes"})
       .flag("use_base2_exp", o.use_base2_exp, "exponents to base 2; only true is possible")
       .flag("use_k_smoothing", o.use_k_smoothing, "fixed_max: offsets about the mean key, a tighter bound")
       .flag("enable_tile_search", o.enable_tile_search,

@@ -8,7 +8,6 @@
 #include "base/error.h"
 
 namespace zoetrope {
-namespace {
 
 int64_t parse_integer(std::string_view text, IntegerRange range) {
   int64_t value = 0;
@@ -32,6 +31,16 @@ double parse_number(std::string_view text, NumberRange range) {
   return value;
 }
 
+bool parse_flag(std::string_view text) {
+  for (const std::string_view word : {"true", "1", "yes", "True"})
+    if (text == word) return true;
+  for (const std::string_view word : {"false", "0", "no", "False"})
+    if (text == word) return false;
+  fail("'{}' is neither true nor false", text);
+}
+
+namespace {
+
 std::string range_text(IntegerRange range) {
   if (range.low == INT64_MIN && range.high == INT64_MAX) return "integer";
   if (range.high == INT64_MAX) return fmt::format("integer >= {}", range.low);
@@ -50,25 +59,41 @@ std::string_view trimmed(std::string_view part) {
   return part.substr(begin, part.find_last_not_of(kBlank) - begin + 1);
 }
 
-// `rows: 8, columns: 4`, with or without braces and spaces, as (name, value). Throws Error for a name that is not legal
-// or is repeated, and for a value that is not a whole number >= 1.
-std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal) {
-  const std::string names = fmt::format("{}", fmt::join(legal, ", "));
+// `rows: 8, columns: 4`, with or without braces and spaces, as (name, text).
+std::vector<std::pair<std::string, std::string_view>> split_sizes(std::string_view text, const std::string& names) {
   std::string_view rest = trimmed(text);
   if (rest.starts_with('{') && rest.ends_with('}')) rest = trimmed(rest.substr(1, rest.size() - 2));
-  std::vector<std::pair<std::string, int64_t>> sizes;
+  std::vector<std::pair<std::string, std::string_view>> parts;
   while (!rest.empty()) {
     const size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view part = trimmed(rest.substr(0, comma));
     rest = trimmed(rest.substr(std::min(comma + 1, rest.size())));
     const size_t colon = part.find(':');
     if (colon == std::string_view::npos) fail("'{}' is not of the form name:number; names: {}", part, names);
-    const std::string name(trimmed(part.substr(0, colon)));
-    if (std::find(legal.begin(), legal.end(), name) == legal.end()) fail("'{}' is unknown; one of: {}", name, names);
+    parts.emplace_back(trimmed(part.substr(0, colon)), trimmed(part.substr(colon + 1)));
+  }
+  return parts;
+}
+
+// The same as (name, value). Throws Error for a name that is not legal or is repeated, and for a value that is not a
+// whole number >= 1. Names in `unused` are left out; one that is legal too, where another of `unused` is beside it.
+std::vector<std::pair<std::string, int64_t>> parse_sizes(std::string_view text, const std::vector<std::string>& legal,
+                                                         const std::vector<std::string>& unused) {
+  const auto in = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const std::string names = fmt::format("{}", fmt::join(legal, ", "));
+  const auto parts = split_sizes(text, names);
+  const bool others = std::any_of(parts.begin(), parts.end(),
+                                  [&](const auto& part) { return in(unused, part.first) && !in(legal, part.first); });
+  std::vector<std::pair<std::string, int64_t>> sizes;
+  for (const auto& [name, value] : parts) {
+    if (others && in(unused, name)) continue;
+    if (!in(legal, name)) fail("'{}' is unknown; one of: {}", name, names);
     for (const auto& size : sizes)
       if (size.first == name) fail("{} is given twice", name);
     try {
-      sizes.emplace_back(name, parse_integer(trimmed(part.substr(colon + 1)), {1, INT64_MAX}));
+      sizes.emplace_back(name, parse_integer(value, {1, INT64_MAX}));
     } catch (const Error& error) {
       fail("{}: {}", name, error.what());
     }
@@ -166,15 +191,7 @@ OptionSet& OptionSet::numbers(const char* name, std::vector<double>& field, Numb
 }
 
 OptionSet& OptionSet::flag(const char* name, bool& field, const char* help) {
-  const auto parse = [&field](std::string_view value) {
-    if (value == "true" || value == "1" || value == "yes" || value == "True") {
-      field = true;
-    } else if (value == "false" || value == "0" || value == "no" || value == "False") {
-      field = false;
-    } else {
-      fail("'{}' is neither true nor false", value);
-    }
-  };
+  const auto parse = [&field](std::string_view value) { field = parse_flag(value); };
   add(name, help, field, "true, false", parse, [&field] { return field ? "true" : "false"; });
   return *this;
 }
@@ -207,7 +224,8 @@ OptionSet& OptionSet::dtype(const char* name, std::string& field, const char* he
   return *this;
 }
 
-OptionSet& OptionSet::sizes(const char* name, std::vector<std::pair<std::string, int64_t*>> fields, const char* help) {
+OptionSet& OptionSet::sizes(const char* name, std::vector<std::pair<std::string, int64_t*>> fields, const char* help,
+                            std::vector<std::string> unused) {
   std::vector<std::string> legal;
   for (const auto& field : fields) legal.push_back(field.first);
   Option& option = add(name, help);
@@ -219,8 +237,8 @@ OptionSet& OptionSet::sizes(const char* name, std::vector<std::pair<std::string,
       if (*value != 0) text += fmt::format("{}{}:{}", text.empty() ? "" : ",", size, *value);
     return text;
   };
-  option.parse = [fields, legal](std::string_view text) {
-    const auto sizes = parse_sizes(text, legal);
+  option.parse = [fields, legal, unused = std::move(unused)](std::string_view text) {
+    const auto sizes = parse_sizes(text, legal, unused);
     for (const auto& field : fields) *field.second = 0;
     for (const auto& [size, value] : sizes) *fields[find_word(size, legal)].second = value;
   };
@@ -235,14 +253,47 @@ OptionSet& OptionSet::alias(const char* name, const char* target) {
   return *this;
 }
 
-OptionSet& OptionSet::unavailable(const char* name, const char* neutral, const char* reason) {
-  const auto parse = [neutral = std::string(neutral), reason = std::string(reason)](std::string_view value) {
-    if (value != neutral) fail("{}", reason);
-  };
-  Option& option = add(name, "");
-  option.unavailable = reason;
-  option.parse = parse;
+OptionSet& OptionSet::or_list(const char* name) {
+  Option* option = find(name);
+  ZT_CHECK(option != nullptr, "option {}", name);
+  option->sequence = true;
   return *this;
+}
+
+OptionSet& OptionSet::unavailable(const char* name, const std::vector<std::string>& neutral, const char* reason) {
+  add(name, "").parse = [neutral, reason = std::string(reason)](std::string_view value) {
+    if (std::find(neutral.begin(), neutral.end(), value) == neutral.end()) fail("{}", reason);
+  };
+  return *this;
+}
+
+OptionSet& OptionSet::translated(const std::string& name,
+                                 std::function<std::optional<Settings>(std::string_view value)> translate) {
+  add(name.c_str(), "").translate = std::move(translate);
+  return *this;
+}
+
+OptionSet& OptionSet::ignored(const std::vector<const char*>& names) {
+  for (const char* name : names) add(name, "").ignored = true;
+  return *this;
+}
+
+OptionSet& OptionSet::ignored_beside(const char* mark, const char* name, std::vector<std::string> values) {
+  ZT_CHECK(find(name) != nullptr, "option {}", name);
+  elsewhere_.push_back({mark, name, std::move(values)});
+  return *this;
+}
+
+bool OptionSet::is_ignored_beside(const std::function<bool(const std::string&)>& has, std::string_view key,
+                                  std::string_view value) const {
+  return std::any_of(elsewhere_.begin(), elsewhere_.end(), [&](const Elsewhere& e) {
+    const bool meant = e.values.empty() || std::find(e.values.begin(), e.values.end(), value) != e.values.end();
+    return e.name == key && meant && has(e.mark);
+  });
+}
+
+void OptionSet::note_ignored(std::string_view key) {
+  if (std::find(ignored_.begin(), ignored_.end(), key) == ignored_.end()) ignored_.emplace_back(key);
 }
 
 const OptionSet::Option* OptionSet::find(std::string_view key) const {
@@ -259,10 +310,23 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
   Option* option = find(key);
   if (option == nullptr) {
     std::vector<std::string> names;
-    for (const Option& o : options_) names.push_back(o.name);
+    for (const Option& o : options_)
+      if (!o.ignored) names.push_back(o.name);
     const std::string near = nearest_name(key, names);
     fail("{}: unknown key '{}'{}", origin, key,
          near.empty() ? "; --help lists the keys" : fmt::format("; did you mean '{}'?", near));
+  }
+  if (option->ignored) return note_ignored(key);
+  if (option->translate) {
+    std::optional<Settings> settings;
+    try {
+      settings = option->translate(value);
+    } catch (const Error& error) {
+      fail("{}: {}={}: {}", origin, key, value, error.what());
+    }
+    if (!settings) return note_ignored(key);
+    for (const auto& [target, text] : *settings) set(target, text, fmt::format("{}, as {}", origin, key));
+    return;
   }
   if (value == kDefaultValue) {
     if (option->reset) option->reset();
@@ -305,10 +369,11 @@ std::string OptionSet::with_origins(const std::string& message) const {
 
 std::string OptionSet::help() const {
   size_t width = 0;
-  for (const Option& o : options_) width = std::max(width, o.name.size());
+  for (const Option& o : options_)
+    if (o.print) width = std::max(width, o.name.size());
   std::string text;
   for (const Option& o : options_) {
-    if (!o.alias_of.empty() || !o.unavailable.empty()) continue;
+    if (!o.print) continue;
     text += fmt::format("  {:<{}}  {} [{}{}]\n", o.name, width, o.help, o.range,
                         o.default_text.empty() ? "" : fmt::format("; default {}", o.default_text));
   }
@@ -318,7 +383,7 @@ std::string OptionSet::help() const {
 std::string OptionSet::markdown() const {
   std::string text = "| key | meaning | values | default |\n|---|---|---|---|\n";
   for (const Option& o : options_) {
-    if (!o.alias_of.empty() || !o.unavailable.empty()) continue;
+    if (!o.print) continue;
     text += fmt::format("| `{}` | {} | {} | {} |\n", o.name, o.help, o.range, o.default_text);
   }
   return text;

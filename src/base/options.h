@@ -54,12 +54,27 @@ class OptionSet {
   // "bf16" or "float32", by any of their usual names: see dtype_word().
   OptionSet& dtype(const char* name, std::string& field, const char* help);
   // Named whole numbers >= 1, any of them; those that are not given become 0. YAML may write them as a mapping.
-  OptionSet& sizes(const char* name, std::vector<std::pair<std::string, int64_t*>> fields, const char* help);
+  // Names in `unused` are another program's, and dropped; a field's name in it only next to one that is no field's.
+  OptionSet& sizes(const char* name, std::vector<std::pair<std::string, int64_t*>> fields, const char* help,
+                   std::vector<std::string> unused = {});
+  // YAML may give the text of a key that is already described as a list: its items with commas between them.
+  OptionSet& or_list(const char* name);
   // Another name of a key that is already described.
   OptionSet& alias(const char* name, const char* target);
-  // A key of other programs that is not supported, or that other keys replace: refused with `reason`, unless it has its
-  // neutral value.
-  OptionSet& unavailable(const char* name, const char* neutral, const char* reason);
+  // A key of other programs that is not supported, or that other keys replace: refused with `reason`, unless it has one
+  // of its neutral values.
+  OptionSet& unavailable(const char* name, const std::vector<std::string>& neutral, const char* reason);
+  // A key of other programs that says what keys of this one say: `translate` returns those with their values, or
+  // nothing where this value changes nothing here (it is then an ignored key). It throws Error for a value that does
+  // not fit.
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+  OptionSet& translated(const std::string& name,
+                        std::function<std::optional<Settings>(std::string_view value)> translate);
+  // Keys of other programs that change nothing here, whatever they say.
+  OptionSet& ignored(const std::vector<const char*>& names);
+  // `name`, a key of this program too, means something else in YAML files of another, which have the key `mark`: there
+  // it is ignored with any of `values`; with none, whatever it says.
+  OptionSet& ignored_beside(const char* mark, const char* name, std::vector<std::string> values);
 
   // Throws Error for an unknown key (naming the nearest known one) or a value that does not fit; `origin` says where it
   // was written ("command line", "wan.yml line 3"). kDefaultValue resets the field to its value at binding time.
@@ -71,6 +86,8 @@ class OptionSet {
 
   // Where `key` was set last (kCommandLine, "wan.yml line 3"), empty if it has its default.
   std::string origin(std::string_view key) const;
+  // The ignored keys that were set, in the order of the first time.
+  const std::vector<std::string>& ignored_keys() const { return ignored_; }
   bool knows(std::string_view key) const { return find(key) != nullptr; }
 
   // The message of an Error with the place where each key=value of it was written: "ulysses_shards=2 (wan.yml line 3)
@@ -94,13 +111,22 @@ class OptionSet {
     std::string range;
     std::string origin;
     std::string alias_of;
-    std::string unavailable;                      // the reason
+    bool ignored = false;
+    std::function<std::optional<Settings>(std::string_view)> translate;
     bool mapping = false;                         // YAML may give a mapping of scalars
     bool sequence = false;                        // YAML may give a sequence of scalars
     std::function<void(std::string_view)> parse;  // throws Error with the legal values, without key or origin
     std::function<std::string()> print;
     std::function<void()> reset;
   };
+  // In files with the key `mark`.
+  struct Elsewhere {
+    std::string mark, name;
+    std::vector<std::string> values;
+  };
+  bool is_ignored_beside(const std::function<bool(const std::string&)>& has, std::string_view key,
+                         std::string_view value) const;
+  void note_ignored(std::string_view key);
   Option& add(const char* name, const char* help);
   template <typename Field>
   Option& add(const char* name, const char* help, Field& field, std::string range,
@@ -119,7 +145,14 @@ class OptionSet {
   Option* find(std::string_view key);
   const Option* find(std::string_view key) const;
   std::vector<Option> options_;
+  std::vector<Elsewhere> elsewhere_;
+  std::vector<std::string> ignored_;
 };
+
+// One number, or true or false in any spelling of a flag. Throw Error for what is none, or out of range.
+int64_t parse_integer(std::string_view text, IntegerRange range);
+double parse_number(std::string_view text, NumberRange range);
+bool parse_flag(std::string_view text);
 
 // `1, 0.75, 0.5`, with or without brackets and spaces; empty text gives an empty list. Throws Error for what is not a
 // number or out of range, with its place in the list.

@@ -8,6 +8,8 @@
 
 #include "zoetrope/error.h"
 
+#include "base/error.h"
+
 namespace zoetrope {
 namespace {
 
@@ -28,10 +30,10 @@ struct Example {
         .number("flow_shift", flow_shift, {0.01, 100}, "shift")
         .dtype("dtype", dtype, "of the transformer")
         .flag("loud", loud, "say more")
-        .sizes("tile", {{"rows", &tile_rows}, {"columns", &tile_columns}}, "of a tile")
+        .sizes("tile", {{"rows", &tile_rows}, {"columns", &tile_columns}}, "of a tile", {"columns", "planes", "fused"})
         .numbers("sigmas", sigmas, {0, 1}, "noise levels")
         .alias("hoehe", "height")
-        .unavailable("lora", "", "LoRA is not built yet");
+        .unavailable("lora", {"", "none"}, "LoRA is not built yet");
   }
   std::string refusal(const char* argument) {
     try {
@@ -159,6 +161,9 @@ TEST(Options, SizesAreNamedNumbers) {
   EXPECT_THAT(e.refusal("tile=rows:8,depth:2"), HasSubstr("'depth' is unknown; one of: rows, columns"));
   EXPECT_THAT(e.refusal("tile=rows:0"), HasSubstr("rows: 0 is too small; 1 is the least"));
   EXPECT_THAT(e.refusal("tile=rows:8,rows:9"), HasSubstr("rows is given twice"));
+  e.set.set_argument("tile=rows:2,columns:4,planes:-1,fused:False");
+  EXPECT_EQ(sizes(), std::pair(2, 0));
+  e.set.set_argument("tile=columns:16");
   EXPECT_THAT(e.refusal("tile=8"), HasSubstr("'8' is not of the form name:number; names: rows, columns"));
   EXPECT_EQ(sizes(), std::pair(0, 16));
   e.set.set_argument("tile=");
@@ -225,6 +230,40 @@ TEST(Options, SuggestsWhatANameOfOtherProgramsIsCalledHereAndNothingFar) {
   EXPECT_EQ(nearest_name("widht", keys), "width");  // two neighbours, one edit
   EXPECT_EQ(nearest_name("sede", keys), "seed");
   EXPECT_EQ(nearest_name("negativ_prompt", keys), "negative_prompt");
+}
+
+TEST(Options, KeysOfOtherProgramsAreTranslatedIgnoredOrRefused) {
+  using Settings = OptionSet::Settings;
+  Example e;
+  e.set.ignored({"jit", "mesh"})
+      .translated("size",
+                  [](std::string_view value) -> std::optional<Settings> {
+                    if (value == "any") return std::nullopt;
+                    if (value.size() != 2) fail("two letters are a size");
+                    return Settings{{"height", std::string(value)}, {"loud", "true"}};
+                  })
+      .ignored_beside("jit", "dtype", {"int8"})
+      .or_list("prompt");
+  e.set.set_argument("size=64");
+  EXPECT_EQ(e.height, 64);
+  EXPECT_TRUE(e.loud);
+  EXPECT_EQ(e.set.origin("height"), "command line, as size");
+  EXPECT_EQ(e.refusal("size=1234"), "command line: size=1234: two letters are a size");
+  EXPECT_THAT(e.refusal("size=08"), HasSubstr("command line, as size: height=08: 8 is out of range"));
+  EXPECT_TRUE(e.set.ignored_keys().empty());
+  e.set.set_argument("size=any");
+  e.set.set_argument("jit=false");
+  EXPECT_EQ(e.refusal("lora=none"), "");
+  EXPECT_THAT(e.set.help(), testing::Not(testing::AnyOf(HasSubstr("jit"), HasSubstr("size"))));
+  EXPECT_THAT(e.refusal("jti=false"), testing::Not(HasSubstr("did you mean")));
+  const std::string path = testing::TempDir() + "others.yml";
+  std::ofstream(path) << "mesh: [[a, {b: null}]]\njit: {}\ndtype: int8\nprompt: [a, b]\n";
+  e.set.load_yaml(path);
+  EXPECT_THAT(e.set.ignored_keys(), testing::ElementsAre("size", "jit", "mesh", "dtype"));
+  EXPECT_EQ(e.dtype, "bf16");
+  EXPECT_EQ(e.prompt, "a,b");
+  std::ofstream(path) << "dtype: int8\n";
+  EXPECT_THROW(e.set.load_yaml(path), Error);
 }
 
 TEST(Options, HelpNamesEveryKeyOnceAndNoAlias) {

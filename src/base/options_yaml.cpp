@@ -38,6 +38,13 @@ void OptionSet::load_yaml(const std::filesystem::path& path) {
   for (const auto& entry : root) {
     const std::string origin = fmt::format("{} line {}", path.string(), entry.first.Mark().line + 1);
     const Option* option = entry.first.IsScalar() ? find(entry.first.Scalar()) : nullptr;
+    const bool elsewhere = option != nullptr && entry.second.IsScalar() &&
+                           is_ignored_beside([&](const std::string& mark) { return root[mark].IsDefined(); },
+                                             entry.first.Scalar(), entry.second.Scalar());
+    if (elsewhere || (option != nullptr && option->ignored)) {
+      note_ignored(entry.first.Scalar());
+      continue;
+    }
     const bool mapping = option != nullptr && option->mapping && entry.second.IsMap();
     const bool sequence = option != nullptr && option->sequence && entry.second.IsSequence();
     if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull() || mapping || sequence)) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <system_error>
 
 #include "base/error.h"
@@ -18,6 +19,15 @@ std::array<fs::path, 3> config_places() {
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   return {(program.parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(), ZOETROPE_CONFIGS_INSTALLED,
           ZOETROPE_CONFIGS_SOURCE};
+}
+
+// Published as Wan-AI/Wan2.2-T2V-A14B-Diffusers, here wan2.2_t2v_a14b.
+std::string name_of_published(const std::string& repository) {
+  std::string name = repository.substr(repository.find_last_of('/') + 1);
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  constexpr std::string_view kLayout = "_diffusers";
+  if (name.ends_with(kLayout)) name.resize(name.size() - kLayout.size());
+  return name;
 }
 
 }  // namespace
@@ -51,7 +61,8 @@ fs::path model_or_config(const std::string& model) {
   std::error_code ignored;
   if (fs::is_directory(model, ignored)) return model;
   const std::vector<std::string> names = config_names();
-  if (std::find(names.begin(), names.end(), model) != names.end()) return config_folder() / model;
+  for (const std::string& name : {model, name_of_published(model)})
+    if (std::find(names.begin(), names.end(), name) != names.end()) return config_folder() / name;
   const std::string nearest = nearest_name(model, names);
   fail("model: {} is neither a folder nor the name of a known configuration{}; there are {}", model,
        nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), fmt::join(names, ", "));

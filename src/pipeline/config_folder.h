@@ -18,7 +18,8 @@ std::optional<std::filesystem::path> find_config_folder();
 // Names of the models in it, sorted.
 std::vector<std::string> config_names();
 
-// `model` where it is a folder, else the model of this name in config_folder(). Throws Error with the names there are.
+// `model` where it is a folder, else the model of this name, or of this published repository, in config_folder().
+// Throws Error with the names there are.
 std::filesystem::path model_or_config(const std::string& model);
 
 // What `generate` begins with for a model of config_folder(), the YAML file next to it; nothing for folders elsewhere.

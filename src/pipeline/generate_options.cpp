@@ -9,6 +9,7 @@
 #include "models/sampling/solver.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/step_cache_options.h"
+#include "pipeline/upstream_options.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -52,6 +53,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .choice("weights", o.weights, kWeights,
               "random fills every tensor by formula instead of reading it, to measure without a download")
       .integer("weights_seed", o.weights_seed, {0, INT64_MAX}, "seed of random weights; unset: 0")
+      .integer("layers", o.layers, {1, 1000},
+               "only the first layers of each transformer, this many: a rehearsal whose video is not the model's")
       .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
       .value<Loras>("lora", o.lora, "text", parse_loras, loras_text,
                     "LoRA files with strengths, FILE:0.8,FILE2:1, merged into the transformer (both experts of two) "
@@ -131,16 +134,12 @@ OptionSet describe_options(GenerateOptions& o) {
       .flag("check_finite", o.check_finite,
             "end the run where NaN or infinity appears, and name the first tensor, step and rank; false continues")
       .flag("compare_one_rank", o.compare_one_rank, "afterwards denoise again on one rank and print the difference");
-  for (const char* axis : {"context", "data", "fsdp", "tensor"}) {
-    set.alias(fmt::format("ici_{}_parallelism", axis).c_str(), fmt::format("{}_parallelism", axis).c_str());
-    set.unavailable(fmt::format("dcn_{}_parallelism", axis).c_str(), "1",
-                    "degrees across data-centre networks are not built yet; only 1");
-  }
   set.alias("video", "control_video");
-  set.unavailable("size", "", "a size is two keys here, as width=832 height=480")
-      .unavailable("device", "cpu", "everything is computed on CPUs; leave it out")
-      .unavailable("batch_size", "1", "a run makes one video; start one for each, with another seed")
-      .unavailable("num_videos_per_prompt", "1", "a run makes one video; start one for each, with another seed");
+  set.unavailable("size", {""}, "a size is two keys here, as width=832 height=480")
+      .unavailable("device", {"cpu"}, "everything is computed on CPUs; leave it out")
+      .unavailable("batch_size", {"1"}, "a run makes one video; start one for each, with another seed")
+      .unavailable("num_videos_per_prompt", {"1"}, "a run makes one video; start one for each, with another seed");
+  describe_upstream_options(set, o);
   return set;
 }
 

@@ -21,15 +21,6 @@ TEST(GenerateOptions, DocumentationHoldsEveryKeyAsItIsDescribed) {
   EXPECT_THAT(text.str(), HasSubstr(table)) << "docs/configuration.md should hold:\n" << table;
 }
 
-TEST(GenerateOptions, JaxNamesOfDegreesAreTheSameKeys) {
-  GenerateOptions options;
-  OptionSet set = describe_options(options);
-  set.set_argument("ici_context_parallelism=4");
-  EXPECT_EQ(options.context_parallelism, 4);
-  EXPECT_THROW(set.set_argument("dcn_context_parallelism=2"), Error);
-  set.set_argument("dcn_context_parallelism=1");
-}
-
 TEST(GenerateOptions, ChangedSettingsMakeTheOptionsAgain) {
   GenerateOptions options;
   EXPECT_TRUE(changed_settings(options).empty());

@@ -17,10 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where a folder's weights come from.
+// What is used of a folder's weights, and where they come from.
 class WeightsOf {
  public:
-  WeightsOf(const fs::path& folder, std::optional<uint64_t> seed) : folder_(folder), seed_(seed) {}
+  WeightsOf(const fs::path& folder, std::optional<uint64_t> seed, std::optional<int64_t> layers)
+      : folder_(folder), seed_(seed), layers_(layers) {}
 
   ComponentWeights open(const char* component, const char* stem, io::TensorTable tensors) const {
     if (seed_) return {std::move(tensors), component, *seed_};
@@ -30,14 +31,16 @@ class WeightsOf {
   }
 
   Expert open_expert(const char* component) const {
-    const auto config = wan::TransformerConfig::load(folder_ / component / "config.json");
-    wan::require_supported(config, (folder_ / component).string());
-    return {config, open(component, kDiffusersStem, wan::transformer_tensors(config))};
+    const auto whole = wan::TransformerConfig::load(folder_ / component / "config.json");
+    wan::require_supported(whole, (folder_ / component).string());
+    const wan::TransformerConfig config = layers_ ? whole.with_layers(*layers_) : whole;
+    return {config, open(component, kDiffusersStem, wan::transformer_tensors(config)), whole.num_layers};
   }
 
  private:
   const fs::path& folder_;
   std::optional<uint64_t> seed_;
+  std::optional<int64_t> layers_;
 };
 
 void require_same(const char* what, int64_t a, const char* where_a, int64_t b, const char* where_b,
@@ -142,15 +145,15 @@ void note_files(const fs::path& folder, const wan::PipelineConfig& pipeline) {
   }
 }
 
-// `seed`: of random weights; without one they are read.
-ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed) {
+// `seed`: of random weights; without one they are read. `layers`: of each transformer; unset: all.
+ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed, std::optional<int64_t> layers) {
   if (!fs::is_directory(folder)) {
     fail("model: {} is not a folder; name a checkpoint folder in the diffusers layout", folder.string());
   }
   const auto pipeline = wan::PipelineConfig::load(folder / "model_index.json");
   note_files(folder, pipeline);
   const auto scheduler = wan::SchedulerConfigFile::load(folder / "scheduler" / "scheduler_config.json");
-  const WeightsOf weights(folder, seed);
+  const WeightsOf weights(folder, seed, layers);
   std::vector<Expert> experts;
   experts.push_back(weights.open_expert("transformer"));
   if (pipeline.has("transformer_2")) experts.push_back(weights.open_expert("transformer_2"));
@@ -205,8 +208,17 @@ std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) co
   return deltas_.empty() ? plain : io::merged_source(std::move(plain), deltas_, check_finite_);
 }
 
-ModelFolder ModelFolder::open(const fs::path& folder) { return open_folder(folder, std::nullopt); }
-ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed) { return open_folder(folder, seed); }
+std::string Expert::layers_text() const {
+  if (config.num_layers == layers_of_model) return fmt::format("{} layers", layers_of_model);
+  return fmt::format("{} of {} layers", config.num_layers, layers_of_model);
+}
+
+ModelFolder ModelFolder::open(const fs::path& folder, std::optional<int64_t> layers) {
+  return open_folder(folder, std::nullopt, layers);
+}
+ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed, std::optional<int64_t> layers) {
+  return open_folder(folder, seed, layers);
+}
 ModelFolder ModelFolder::open(const GenerateOptions& options) {
   const bool random = options.weights == WeightSource::kRandom;
   if (options.weights_seed && !random) {
@@ -214,7 +226,8 @@ ModelFolder ModelFolder::open(const GenerateOptions& options) {
          *options.weights_seed);
   }
   const auto seed = static_cast<uint64_t>(options.weights_seed.value_or(0));
-  ModelFolder model = random ? open_random(model_or_config(options.model), seed) : open(options.model);
+  ModelFolder model =
+      random ? open_random(model_or_config(options.model), seed, options.layers) : open(options.model, options.layers);
   merge_loras(options, model);
   return model;
 }

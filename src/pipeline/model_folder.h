@@ -69,9 +69,12 @@ class ComponentWeights {
 };
 
 struct Expert {
-  wan::TransformerConfig config;
+  wan::TransformerConfig config;  // of what is used of it
   ComponentWeights weights;
+  int64_t layers_of_model = 0;         // at least config.num_layers
   std::vector<lora::Lora> loras = {};  // merged into the weights
+
+  std::string layers_text() const;  // "40 layers", "2 of 40 layers"
 };
 
 struct ImageEncoder {
@@ -94,12 +97,14 @@ struct ModelFolder {
   std::optional<ImageEncoder> image_encoder;  // where the transformer reads its rows
   wan::ModelClass kind = {};
 
-  // All throw Error for the first thing that is missing, broken or not supported.
-  static ModelFolder open(const std::filesystem::path& folder);
+  // All throw Error for the first thing that is missing, broken or not supported. `layers`: only the first of each
+  // transformer; unset: all.
+  static ModelFolder open(const std::filesystem::path& folder, std::optional<int64_t> layers = {});
   // With random weights: needs the configs only, and takes the tokenizer that ships with the program where the folder
   // has none.
-  static ModelFolder open_random(const std::filesystem::path& folder, uint64_t seed = 0);
-  // As the options `model`, `weights` and `weights_seed` say.
+  static ModelFolder open_random(const std::filesystem::path& folder, uint64_t seed = 0,
+                                 std::optional<int64_t> layers = {});
+  // As the options `model`, `weights`, `weights_seed`, `layers` and those of LoRA files say.
   static ModelFolder open(const GenerateOptions& options);
 };
 

@@ -38,6 +38,30 @@ TEST(ModelFolder, ExpertsOfDifferentReachAreRefused) {
   EXPECT_THAT(refusal(model), HasSubstr("rope_max_seq_len is 1024 in transformer/config.json but 64"));
 }
 
+TEST(ModelFolder, LayersAreTheFirstOfEveryTransformer) {
+  const ModelFolder whole = ModelFolder::open(recorded_model("wan22_t2v"));
+  const ModelFolder cut = ModelFolder::open(recorded_model("wan22_t2v"), 1);
+  ASSERT_EQ(cut.experts.size(), 2u);
+  for (size_t i = 0; i < cut.experts.size(); ++i) {
+    EXPECT_EQ(cut.experts[i].config.num_layers, 1);
+    EXPECT_LT(cut.experts[i].weights.tensors().size(), whole.experts[i].weights.tensors().size());
+  }
+  EXPECT_EQ(whole.experts[0].layers_text(), "2 layers");
+  EXPECT_EQ(cut.experts[0].layers_text(), "1 of 2 layers");
+  EXPECT_THAT(error_of([] { ModelFolder::open(recorded_model("wan22_t2v"), 3); }),
+              AllOf(HasSubstr("layers=3"), HasSubstr("the model has 2")));
+}
+
+// Of three layers the first and the third are controlled.
+TEST(ModelFolder, ControlLayersAreThoseOfTheLayers) {
+  const auto control = [](int64_t layers) {
+    return ModelFolder::open(recorded_model("wan21_vace"), layers).experts[0].config.vace_layers;
+  };
+  EXPECT_THAT(control(1), testing::ElementsAre(0));
+  EXPECT_THAT(control(2), testing::ElementsAre(0));
+  EXPECT_THAT(control(3), testing::ElementsAre(0, 2));
+}
+
 // The first value that a folder's random weights have.
 float first_value(const ModelFolder& model) {
   const auto source = model.experts[0].weights.source(1);

@@ -97,6 +97,10 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
 RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   RunPlan plan;
   const auto& config = model.experts[0].config;
+  if (o.layers) {
+    plan.notes.push_back(fmt::format("layers={}: {} are computed, so the video is not the model's", *o.layers,
+                                     model.experts[0].layers_text()));
+  }
   plan.references = static_cast<int64_t>(reference_paths(o).size());
   plan.latent = checked_latent(o, model, plan.references);
   plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();

@@ -16,7 +16,7 @@ constexpr const char* kOfRunning[] = {
     "fps",          "mask_padding_tokens", "comm_timeout",       "trace", "check_finite", "compare_one_rank"};
 
 ModelFolder checked_model(const GenerateOptions& options) {
-  ModelFolder model = ModelFolder::open_random(options.model);
+  ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);
   merge_loras(options, model);
   check_given_inputs(options, model);
   if (options.prompt.empty() && !options.negative_prompt.empty()) {

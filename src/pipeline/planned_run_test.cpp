@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "pipeline/generate_options.h"
+#include "pipeline/layout_question.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/test_model.h"
 
@@ -91,6 +92,24 @@ TEST(PlannedRun, APromptHasItsTokens) {
 TEST(PlannedRun, RandomWeightsAreNotMapped) {
   EXPECT_TRUE(planned("wan21_t2v", {}).memory().configs.mapped);
   EXPECT_FALSE(planned("wan21_t2v", {"weights=random"}).memory().configs.mapped);
+}
+
+TEST(PlannedRun, FewerLayersNeedLessMemoryAndTime) {
+  const PlannedRun whole = planned("wan22_t2v", {}), cut = planned("wan22_t2v", {"layers=1"});
+  const auto question = [](const PlannedRun& run) { return run_question(run.plan, run.model, run.memory(), 1); };
+  EXPECT_EQ(question(cut).work.layers, 1);
+  EXPECT_EQ(2 * question(cut).work.layers, question(whole).work.layers);
+  EXPECT_LT(question(cut).work.weights_read.count(), question(whole).work.weights_read.count());
+  const auto denoising = [](const PlannedRun& run) {
+    int64_t most = 0;
+    for (const planner::MemoryPhase& phase : memory_plan(run.memory()).phases)
+      if (phase.name.starts_with("denois")) most = std::max(most, phase.total().count());
+    return most;
+  };
+  EXPECT_GT(denoising(cut), 0);
+  EXPECT_LT(denoising(cut), denoising(whole));
+  EXPECT_THAT(cut.plan.notes, ElementsAre("layers=1: 1 of 2 layers are computed, so the video is not the model's"));
+  EXPECT_THAT(refusal("wan22_t2v", {"layers=3"}), AllOf(HasSubstr("layers=3"), HasSubstr("the model has 2")));
 }
 
 TEST(PlannedRun, KeysThatChangeNothingOfAPlanAreRefused) {

@@ -426,8 +426,8 @@ std::string Run::describe(int ranks) const {
 std::string Run::describe(const AutoPlan& planned, int ranks) const {
   const ParallelLayout& layout = planned.layout;
   const auto& config = model_.experts[0].config;
-  std::string text = fmt::format("Model {} ({}): {}{} layers, {} heads x {}, {}\n", model_.folder.string(),
-                                 model_.kind.name, model_.experts.size() == 2 ? "two experts, " : "", config.num_layers,
+  std::string text = fmt::format("Model {} ({}): {}{}, {} heads x {}, {}\n", model_.folder.string(), model_.kind.name,
+                                 model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype_word(options_.dtype));
   if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
   text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}{}\n", options_.width, options_.height,

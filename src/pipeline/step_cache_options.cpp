@@ -179,11 +179,7 @@ void describe_step_cache_options(OptionSet& set, GenerateOptions& o) {
           "cache_compare", o.cache_compare,
           "denoise without the cache first, and state the relative L2 of the latents and the time saved; the trace is "
           "of the run with the cache")
-      .alias("magcache_thresh", "cache_threshold")
       .alias("teacache_thresh", "cache_threshold")
-      .alias("magcache_K", "cache_max_skips")
-      .alias("retention_ratio", "cache_retention")
-      .alias("mag_ratios_base", "cache_ratios")
       .alias("use_ret_steps", "cache_retention_steps");
 }
 

@@ -140,12 +140,6 @@ std::set<std::string> chosen_components(const std::string& text) {
   return chosen;
 }
 
-// `wanted` layers of the `has` that the model has.
-int64_t fewer_layers(const char* key, const std::optional<int64_t>& wanted, int64_t has) {
-  if (wanted && *wanted > has) fail("{}={}: the model has {}; name at most so many", key, *wanted, has);
-  return wanted.value_or(has);
-}
-
 std::vector<NewComponent> list_components(const SynthesizeOptions& options, const ModelFolder& model) {
   const std::set<std::string> chosen = chosen_components(options.components);
   std::vector<NewComponent> components;
@@ -156,13 +150,8 @@ std::vector<NewComponent> list_components(const SynthesizeOptions& options, cons
     const char* names[] = {"transformer", "transformer_2"};
     for (size_t i = 0; i < model.experts.size(); ++i) {
       const auto& config = model.experts[i].config;
-      const int64_t layers = fewer_layers("layers", options.layers, config.num_layers);
-      std::map<std::string, std::string> changes{{"num_layers", fmt::to_string(layers)}};
-      if (config.vace()) {
-        std::vector<int64_t> control = config.vace_layers;
-        std::erase_if(control, [&](int64_t layer) { return layer >= layers; });
-        changes["vace_layers"] = fmt::format("[{}]", fmt::join(control, ", "));
-      }
+      std::map<std::string, std::string> changes{{"num_layers", fmt::to_string(config.num_layers)}};
+      if (config.vace()) changes["vace_layers"] = fmt::format("[{}]", fmt::join(config.vace_layers, ", "));
       const fs::path file = model.folder / names[i] / "config.json";
       const auto changed = JsonObject::parse(json_with(file, changes), file.string());
       add(component_of(names[i], config.class_name, changed), std::move(changes), dtype_of(options.dtype));
@@ -170,7 +159,11 @@ std::vector<NewComponent> list_components(const SynthesizeOptions& options, cons
   }
   if (chosen.count("text_encoder") != 0) {
     encoders::TextEncoderConfig config = model.text_encoder_config;
-    config.num_layers = fewer_layers("text_layers", options.text_layers, config.num_layers);
+    if (const std::optional<int64_t>& layers = options.text_layers) {
+      if (*layers > config.num_layers)
+        fail("text_layers={}: the model has {}; name at most so many", *layers, config.num_layers);
+      config.num_layers = *layers;
+    }
     const DType dtype = dtype_of(options.text_dtype);
     add({"text_encoder", kTextEncoderStem, encoders::text_encoder_tensors(config)},
         {{"num_layers", fmt::to_string(config.num_layers)},
@@ -207,7 +200,7 @@ int64_t synthesize(const SynthesizeOptions& options, const SynthesizeCallbacks& 
     fail("model: name a folder with a model's configs, or one of {}", fmt::join(config_names(), ", "));
   if (options.out.empty()) fail("out: name the folder to write, as out=FOLDER");
   const fs::path from = model_or_config(options.model);
-  const ModelFolder model = ModelFolder::open_random(from, static_cast<uint64_t>(options.seed));
+  const ModelFolder model = ModelFolder::open_random(from, static_cast<uint64_t>(options.seed), options.layers);
   const std::vector<NewComponent> components = list_components(options, model);
   uint64_t bytes = 0;
   for (const NewComponent& component : components) bytes += bytes_of(component);

@@ -543,7 +543,7 @@ refused_option("an_unknown_strategy_names_the_nearest", ["ulyses_ring", "ulysses
                "attention=ulyses_ring")
 refused_option("a_strategy_contradicted_by_a_key", ["ring", "ulysses_shards"], "ranks=4", "attention=ring",
                "ulysses_shards=2")
-refused_option("a_feature_that_does_not_exist_yet", ["dcn_context_parallelism", "not built"], "dcn_context_parallelism=2")
+refused_option("a_feature_that_does_not_exist_yet", ["quantization=int8", "not built"], "quantization=int8")
 refused_option("an_unknown_output_extension", [".mp4", ".gif"], "output=clip.avi")
 refused_option("a_folder_that_is_not_there", ["nowhere"], "output=nowhere/clip.mp4")
 refused_option("a_second_guidance_without_a_second_expert", ["guidance_scale_2", "one expert"], "guidance_scale_2=3")

@@ -150,6 +150,51 @@ def of_a_thousand_ranks_the_pruned_are_bounds(cwd):
 
 
 @test
+def a_file_of_generate_is_planned(cwd):
+    """With its model, ranks and hardware; what only concerns running is checked and not used; the command line wins."""
+    folder = pathlib.Path(cwd) / "files"
+    folder.mkdir()
+    (folder / "run.yml").write_text(
+        f"model: {pathlib.Path(MODEL).resolve()}\nheight: 32\nwidth: 32\nnum_frames: 5\nnum_inference_steps: 2\nranks: 4\n"
+        "hardware: h100_8\nattention: ulysses_ring\nseed: 7\noutput: a.gif\ntrace: run.json\nsummary: full\nfps: 8\n")
+    whole = answer(cwd, "files/run.yml")
+    assert whole["hardware"] == "h100_8" and [part["ranks"] for part in whole["plans"]] == [4], whole
+    assert best(whole)["ulysses"] == best(whole)["ring"] == 2 and whole["steps"] == 2, best(whole)
+    over = answer(cwd, "config=files/run.yml", "ranks=2,8", "hardware=tpu_v7x_8", "attention=auto", "num_inference_steps=3")
+    assert over["hardware"] == "tpu_v7x_8" and [part["ranks"] for part in over["plans"]] == [2, 8] and over["steps"] == 3
+    assert files_in(cwd) == ["files", "files/run.yml", "plan.json"], files_in(cwd)
+    pathlib.Path(cwd, "plan.json").unlink()
+    left = ("files",)
+    refused(cwd, plan(cwd, "files/run.yml", "seed=3"), "seed: means nothing to plan", left=left)
+    refused(cwd, plan(cwd, "files/run.yml", "summary=full"), "summary: means nothing to plan", left=left)
+    refused(cwd, plan(cwd, "files/none.yml"), "files/none.yml", left=left)
+    (folder / "bad.yml").write_text(f"model: {MODEL}\nsede: 7\n")
+    refused(cwd, plan(cwd, "files/bad.yml"), "bad.yml line 2", "did you mean 'seed'", left=left)
+    (folder / "bad.yml").write_text("height: 32\n")
+    refused(cwd, plan(cwd, "files/bad.yml"), "files/bad.yml: names no model", "model=FOLDER", left=left)
+
+
+@test
+def configurations_that_ship_are_planned_by_name_and_by_file(cwd):
+    configs = pathlib.Path(__file__).resolve().parents[2] / "configs"
+    by_name = answer(cwd, "wan2.1_t2v_1.3b", "hardware=h100_8", "ranks=4")
+    assert answer(cwd, configs / "wan2.1_t2v_1.3b.yml", "hardware=h100_8", "ranks=4") == by_name
+    demo = answer(cwd, configs / "demo.yml", "hardware=h100_8")
+    assert [part["ranks"] for part in demo["plans"]] == [4] and best(demo)["ulysses"] == best(demo)["ring"] == 2, best(demo)
+
+
+@test
+def fewer_layers_are_planned_as_such(cwd):
+    arguments = [*LARGE, "hardware=tpu_v7x_8", "ranks=8"]
+    whole, cut = answer(cwd, *arguments), answer(cwd, *arguments, "layers=2")
+    step = {name: best(document)["seconds_per_step"] for name, document in (("whole", whole), ("cut", cut))}
+    assert 10 < step["whole"] / step["cut"] <= 20, step  # of 40; what is outside the layers stays
+    assert "2 of 40 layers" in plan(cwd, *arguments, "layers=2").stdout
+    result = plan(cwd, *arguments, "layers=41")
+    assert result.returncode == 1 and "layers=41: the model has 40" in result.stderr, result.stderr
+
+
+@test
 def a_checkpoint_folder_can_be_planned(cwd):
     document = answer(cwd, MODEL, "hardware=h100_8", "ranks=2", "height=32", "width=32", "num_frames=5")
     assert best(document)["seconds_total"] > 0

@@ -7,6 +7,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 
@@ -72,6 +73,43 @@ def synthesized_checkpoint_computes_what_random_weights_do(cwd):
         result = generate(cwd, *arguments, f"output={name}.png", f"dump={name}", model=folder)
         assert result.returncode == 0, result.stderr
     assert latents(f"{cwd}/random") == latents(f"{cwd}/made_run") != latents(f"{cwd}/other")
+
+
+@test
+def fewer_layers_are_the_first_of_the_model(cwd):
+    """By formula and from files alike, over ranks, and said before the run and after it."""
+    model = configs_only(cwd)
+    for out, layers in (("whole", []), ("short", ["layers=1"])):
+        result = synthesize(cwd, model, f"out={out}", "text_dtype=f32", *layers)
+        assert result.returncode == 0, result.stderr
+    runs = {"formula": (model, "weights=random", "layers=1"), "first": (f"{cwd}/whole", "layers=1"),
+            "short_run": (f"{cwd}/short",), "whole_run": (f"{cwd}/whole",),
+            "ranks": (f"{cwd}/whole", "layers=1", "ranks=2", "attention=ring", "compare_one_rank=true")}
+    for name, (folder, *arguments) in runs.items():
+        result = generate(cwd, *arguments, f"output={name}.png", f"dump={name}", model=folder)
+        assert result.returncode == 0, result.stderr
+        cut = "layers=1" in arguments
+        assert ("1 of 2 layers" in result.stderr) == cut, result.stderr
+        assert ("the video is not the model's" in result.stdout) == cut, result.stdout
+    assert float(re.search(r"one rank: relative L2 (\S+)", result.stdout).group(1)) <= 1e-5, result.stdout
+    assert latents(f"{cwd}/formula") == latents(f"{cwd}/first") == latents(f"{cwd}/short_run")
+    assert latents(f"{cwd}/first") != latents(f"{cwd}/whole_run")
+
+
+@test
+def a_cache_of_another_number_of_layers_is_never_used(cwd):
+    for layers in (["layers=1"], [], ["layers=1"], []):
+        cached(cwd, "cached", *layers)
+        plain = generate(cwd, *layers, "output=plain.png", "dump=plain")
+        assert plain.returncode == 0, plain.stderr
+        assert latents(f"{cwd}/cached") == latents(f"{cwd}/plain"), layers
+    assert len(list((pathlib.Path(cwd) / "cache").iterdir())) == 2, files_in(cwd)
+
+
+@test
+def layers_that_the_model_has_not_are_refused(cwd):
+    for layers, words in (("3", ["the model has 2"]), ("0", ["1 to 1000"]), ("-1", ["1 to 1000"])):
+        refused(cwd, generate(cwd, f"layers={layers}", "output=a.gif"), f"layers={layers}", *words)
 
 
 @test

@@ -29,7 +29,8 @@ void read(const std::string& bytes) {
       .numbers("sigmas", fields.sigmas, {0, 1}, "")
       .flag("quiet", fields.quiet, "")
       .alias("steps", "num_inference_steps")
-      .unavailable("eta", "0", "it is not built");
+      .unavailable("eta", {"0"}, "it is not built")
+      .ignored({"run_name"});
   options.load_yaml(write("input.yml", bytes));
   options.values();
 }

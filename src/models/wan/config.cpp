@@ -154,6 +154,14 @@ TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
   return config;
 }
 
+TransformerConfig TransformerConfig::with_layers(int64_t layers) const {
+  if (layers > num_layers) fail("layers={}: the model has {}; name at most so many", layers, num_layers);
+  TransformerConfig config = *this;
+  config.num_layers = layers;
+  std::erase_if(config.vace_layers, [&](int64_t layer) { return layer >= layers; });
+  return config;
+}
+
 std::string_view TransformerConfig::published_name(int64_t experts, int64_t short_edge) const {
   constexpr int64_t kText = 16, kImage = 36;  // channels that the model takes: latents; with mask and condition
   constexpr int64_t kLarge = 720;             // pixels

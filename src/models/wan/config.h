@@ -57,6 +57,10 @@ struct TransformerConfig {
   // Of the model and, VACE, of the control stream.
   int64_t block_count() const { return num_layers + static_cast<int64_t>(vace_layers.size()); }
 
+  // The first `layers` of the model, with the control layers beside them. Throws Error for more than it has, naming the
+  // key `layers`.
+  TransformerConfig with_layers(int64_t layers) const;
+
   static TransformerConfig load(const std::filesystem::path& config_json);
   static TransformerConfig from_json(const JsonObject& json);
 };

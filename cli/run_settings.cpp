@@ -1,0 +1,38 @@
+#include "cli/run_settings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace zoetrope::cli {
+
+namespace fs = std::filesystem;
+
+OptionSet describe(RunSettings& settings) {
+  OptionSet set = pipeline::describe_options(settings.run);
+  set.choice("summary", settings.summary, {"full", "short", "none"},
+             "the report after a run: every phase, component and prediction, ten lines at most, or nothing");
+  return set;
+}
+
+fs::path config_file(const std::string& word) {
+  constexpr std::string_view kConfig = "config=";
+  if (word.starts_with(kConfig)) return word.substr(kConfig.size());
+  const fs::path path = word;
+  const bool yaml = path.extension() == ".yml" || path.extension() == ".yaml";
+  return yaml && word.find('=') == std::string::npos ? path : fs::path();
+}
+
+void load_config(const fs::path& file, pipeline::GenerateOptions& options, OptionSet& set) {
+  set.load_yaml(file);
+  const fs::path model = options.model;
+  if (model.empty() || model.is_absolute() || fs::exists(model)) return;
+  const fs::path next_to_file = file.parent_path() / model;
+  if (fs::exists(next_to_file)) options.model = next_to_file.lexically_normal().string();
+}
+
+std::string ignored_note(const OptionSet& set) {
+  if (set.ignored_keys().empty()) return "";
+  return fmt::format("ignored, as they change nothing here: {}", fmt::join(set.ignored_keys(), ", "));
+}
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,31 @@
+// The keys of `zoetrope generate`, and the YAML files that hold them: generate runs them, plan plans them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/options.h"
+#include "pipeline/generate_options.h"
+
+namespace zoetrope::cli {
+
+// The keys of the run, and how much is said of it afterwards.
+struct RunSettings {
+  pipeline::GenerateOptions run;
+  std::string summary = "short";
+};
+
+// Binds the keys to the fields; `settings` must outlive the set.
+OptionSet describe(RunSettings& settings);
+
+// The YAML file that a word of the command line names, as FILE.yml or config=FILE; empty where it names none.
+std::filesystem::path config_file(const std::string& word);
+
+// Sets what a YAML file says. A relative model folder in it is looked for from where the program was called, then from
+// the folder of that file. Throws Error with file and line.
+void load_config(const std::filesystem::path& file, pipeline::GenerateOptions& options, OptionSet& set);
+
+// The keys of another program that were set and change nothing here, in one line; empty where there were none.
+std::string ignored_note(const OptionSet& set);
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Configuration files of MaxDiffusion, read as they are: the files of tests/cli/upstream, one for each generation of Wan.
+
+    upstream_test.py PROGRAM MODELS NAME    runs one test; MODELS holds the recorded models
+    upstream_test.py --list                 the names
+"""
+import json
+import pathlib
+import sys
+
+sys.dont_write_bytecode = True
+import harness  # noqa: E402
+from harness import read_tensors, refused, run, run_script  # noqa: E402
+
+PROGRAM = MODELS = None
+TESTS = {}
+FILES = pathlib.Path(__file__).resolve().parent / "upstream"
+SIZE = ["height=32", "width=32", "num_frames=5", "num_inference_steps=4"]
+# What each file says, in keys of this program.
+SAME = {"base_wan_14b.yml": ("wan21_t2v", ["guidance_scale=5", "flow_shift=5", "fps=16"]),
+        "base_wan_27b.yml": ("wan22_t2v", ["guidance_scale=4", "guidance_scale_2=3", "boundary_ratio=0.875", "flow_shift=12",
+                                           "fps=16"])}
+PROMPTS = ["prompt=a dog stirs batter while a cat measures flour", "negative_prompt=blurred, static, subtitles"]
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def use(program, models):
+    global PROGRAM, MODELS
+    PROGRAM, MODELS = program, pathlib.Path(models)
+    harness.use(program, MODELS / "wan21_t2v")
+
+
+def generate(cwd, *arguments):
+    return run([PROGRAM, "generate", *arguments], cwd)
+
+
+def changed(cwd, file, *lines):
+    """The file with other lines for the same keys, or with more lines."""
+    text = (FILES / file).read_text()
+    for line in lines:
+        key = line.split(":")[0]
+        kept = [old for old in text.splitlines() if not old.startswith(f"{key}:")]
+        text = "\n".join([*kept, line]) + "\n"
+    path = pathlib.Path(cwd) / "changed.yml"
+    path.write_text(text)
+    return path.name
+
+
+@test
+def each_file_runs_as_the_keys_that_it_means(cwd):
+    for file, (model, keys) in SAME.items():
+        ours = generate(cwd, MODELS / model, *SIZE, *PROMPTS, *keys, "attention=flash", "output=a.gif", "dump=ours")
+        theirs = generate(cwd, FILES / file, f"model={MODELS / model}", *SIZE, "output=a.gif", "dump=theirs")
+        assert ours.returncode == 0 and theirs.returncode == 0, ours.stderr + theirs.stderr
+        values = [read_tensors(pathlib.Path(cwd) / name / "run.safetensors") for name in ("ours", "theirs")]
+        assert values[0] == values[1], file
+        notes = [line for line in theirs.stderr.splitlines() if "ignored" in line]
+        assert len(notes) == 1, theirs.stderr
+        for key in ("run_name", "hardware", "mask_padding_tokens", "logical_axis_rules", "learning_rate", "lora_config"):
+            assert key in notes[0], notes[0]
+        assert "height" not in notes[0] and "ignored" not in ours.stderr, notes[0]
+
+
+@test
+def degrees_and_switches_of_a_file_are_followed(cwd):
+    file = changed(cwd, "base_wan_14b.yml", "attention: ulysses_ring", "ici_context_parallelism: 2", "dcn_context_parallelism: 2",
+                   "use_cfg_cache: True", "vae_spatial: 2", "per_device_batch_size: 0.25", "flash_min_seq_length: 0",
+                   "num_inference_steps: 8")
+    result = generate(cwd, file, f"model={MODELS / 'wan21_t2v'}", *SIZE[:3], "ranks=4", "output=a.gif",
+                      "flash_block_sizes={block_q: 1024, block_kv: 1024, block_kv_compute: 512, block_q_dkv: 1024}")
+    assert result.returncode == 0, result.stderr
+    for words in ("data 1 x context 4 (Ulysses 2 x ring 2)", "step cache cfg", "VAE on 2 ranks"):
+        assert words in result.stderr, result.stderr
+    profiled = generate(cwd, FILES / "base_wan_14b.yml", f"model={MODELS / 'wan21_t2v'}", *SIZE, "enable_profiler=True",
+                        "output=a.gif")
+    assert profiled.returncode == 0, profiled.stderr
+    assert json.loads((pathlib.Path(cwd) / "trace.json").read_text())
+
+
+@test
+def a_file_is_planned_by_the_name_of_its_repository(cwd):
+    for file, tokens, steps in (("base_wan_14b.yml", 75600, 50), ("base_wan_27b.yml", 75600, 40)):
+        result = run([PROGRAM, "plan", FILES / file, "attention=auto", "flash_block_sizes=", "hardware=tpu_v7x_8", "ranks=8",
+                      "json=plan.json"], cwd)
+        assert result.returncode == 0, result.stderr
+        document = json.loads((pathlib.Path(cwd) / "plan.json").read_text())
+        assert (document["tokens"], document["steps"]) == (tokens, steps), document
+        assert sum("ignored" in note and "run_name" in note for note in document["notes"]) == 1, document["notes"]
+
+
+@test
+def what_is_not_built_or_absurd_is_refused_by_name(cwd):
+    for line, *words in (("quantization: int8", "not built"), ("use_qwix_quantization: True", "not built"),
+                         ("enable_lora: True", "lora"), ("guidance_rescale: 0.7", "not built"), ("mode: animate", "Animate"),
+                         ("per_device_batch_size: 2", "one video"), ("per_device_batch_size: -1", "one video"),
+                         ("weights_dtype: int8", "bf16, float32"), ("ici_context_parallelism: 0", "-1"),
+                         ("dcn_data_parallelism: 1.5", "whole number"), ("use_magcache: 7", "true nor false"),
+                         ("guidance_scale: 1000", "0 to 100"), ("vae_spatial: 99999", "4096"),
+                         ("pretrained_model_name_or_pth: x", "pretrained_model_name_or_path"),
+                         ("ulysess_shards: 2", "ulysses_shards")):
+        file = changed(cwd, "base_wan_14b.yml", line)
+        key, value = line.split(": ")
+        result = generate(cwd, file, f"model={MODELS / 'wan21_t2v'}", *SIZE, "output=a.gif")
+        refused(cwd, result, key, value if "unknown key" not in result.stderr else "unknown key", "changed.yml line", *words,
+                left=("changed.yml",))
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS, use))
