@@ -28,7 +28,7 @@ struct Change {
   void (*restore)(const GenerateOptions& from, GenerateOptions& to);
 };
 constexpr Change kChanges[] = {
-    {"keep_weights=kNone", [](const GenerateOptions& o) { return o.keep_weights != KeepWeights::kNone; },
+    {"keep_weights=none", [](const GenerateOptions& o) { return o.keep_weights != KeepWeights::kNone; },
      [](GenerateOptions& o) { o.keep_weights = KeepWeights::kNone; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.keep_weights = from.keep_weights; }},
     {"dtype=bf16", [](const GenerateOptions& o) { return o.dtype != DType::kBF16; },

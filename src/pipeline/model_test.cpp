@@ -10,7 +10,7 @@
 #include "zoetrope/communicator.h"
 
 #include "base/error.h"
-#include "pipeline/run.h"
+#include "pipeline/generate.h"
 #include "pipeline/test_model.h"
 #include "tensor/relative_l2.h"
 

@@ -150,6 +150,10 @@ void OpenModel::release_weights() {
   for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->release_kept();
 }
 
+void check_request(const OpenModel& model, const GenerateOptions& options) {
+  plan_run(checked_options(options, model.folder), model.folder);
+}
+
 Run::Run(OpenModel& model, const GenerateOptions& options)
     : open_(model),
       model_(model.folder),
@@ -318,9 +322,8 @@ Video Run::run(comm::Communicator& world, const OpenSink& sink, const Callbacks&
   GenerateOptions copy = options_;
   // Ranks of one process share the model; other processes may have found something else under its path.
   const bool others = world.ranks_in_this_process() < world.size();
-  require_agreement(world, describe_options(copy).values() +
-                               fmt::format("keep_weights={}\n", static_cast<int>(options_.keep_weights)) +
-                               (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
+  require_agreement(world,
+                    describe_options(copy).values() + (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
   require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads);
   const std::optional<planner::Bytes> free = available(&world);
@@ -458,29 +461,6 @@ Video Run::run_on_threads(const OpenSink& sink, const Callbacks& callbacks) {
       },
       ranks);
   return result;
-}
-
-namespace {
-
-template <typename RunRanks>
-GenerateResult generate_file(const GenerateOptions& options, RunRanks&& run_ranks) {
-  check_options(options);
-  if (options.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
-  OpenModel model(options);
-  Run run(model, options);
-  std::error_code ignored;
-  const bool replaces = std::filesystem::is_regular_file(options.output, ignored);
-  return {run_ranks(run, video_file(options.output)), options.output, replaces};
-}
-
-}  // namespace
-
-GenerateResult generate(const GenerateOptions& options, const Callbacks& callbacks) {
-  return generate_file(options, [&](Run& run, const OpenSink& file) { return run.run_on_threads(file, callbacks); });
-}
-
-GenerateResult generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks) {
-  return generate_file(options, [&](Run& run, const OpenSink& file) { return run.run(world, file, callbacks); });
 }
 
 }  // namespace zoetrope::pipeline

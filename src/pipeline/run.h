@@ -38,6 +38,10 @@ struct OpenModel {
   KnownPrompts prompts;
 };
 
+// Throws Error for options that do not go together or with the model. Reads no input but the image that max_area
+// follows.
+void check_request(const OpenModel& model, const GenerateOptions& options);
+
 // Shared by the ranks of this process.
 class Run {
  public:
@@ -105,10 +109,5 @@ class Run {
   SharedContexts contexts_;
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
-
-// Opens the model, runs once over options.ranks threads of this process, and writes options.output.
-GenerateResult generate(const GenerateOptions& options, const Callbacks& callbacks = {});
-// The part of one rank. Collective over `world`.
-GenerateResult generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks = {});
 
 }  // namespace zoetrope::pipeline

@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/test_folder.h"
 #include "io/video.h"
-#include "pipeline/run.h"
+#include "pipeline/generate.h"
 
 namespace zoetrope {
 namespace {
@@ -74,7 +74,8 @@ std::vector<Figures> run(const pipeline::GenerateOptions& options) {
   if (child == 0) {
     std::vector<Figures> figures;
     try {
-      const pipeline::GenerateResult result = pipeline::generate(options);
+      pipeline::GenerateResult result;
+      pipeline::generate(options, {}, [&](pipeline::GenerateResult one) { result = std::move(one); });
       const bool two = fs::exists(fs::path(options.model) / "transformer_2");
       if (two && result.timing.find("transformer_2") == std::string::npos) fail("the second expert was not used");
       for (const ComponentMemory& memory : result.memory) {
