@@ -1,4 +1,4 @@
-// What `zoetrope generate` runs: the videos of its options, one after another over one opened model, each into files of
+// What `zoetrope generate` runs: the videos of its options, batch after batch over one opened model, each into files of
 // its own.
 #pragma once
 
@@ -18,7 +18,8 @@ struct GenerateResult : Video {
   size_t number = 1, videos = 1;  // this is video `number` of so many
 };
 
-// Called on rank 0 after each video, whose file is complete.
+// Called on rank 0 for each video after its batch, when the files are complete. What is said of the whole batch
+// (timing, summary, memory) is in its first video.
 using VideoDone = std::function<void(GenerateResult)>;
 
 // Over options.ranks threads of this process. Every video is checked before the first is computed. An Error of a later

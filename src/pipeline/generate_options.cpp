@@ -69,6 +69,8 @@ OptionSet describe_options(GenerateOptions& o) {
              "several prompts instead of one: a file with one per line, in UTF-8; in YAML also a list")
       .integer("num_videos", o.num_videos, {1, 100000},
                "videos of each prompt, with the seeds seed, seed+1, …; several videos are numbered: clip_000.mp4")
+      .integer("batch_size", o.batch_size, {1, 64},
+               "videos that are denoised together; each has the bits of its own run")
       .text("image", o.image, "PNG or JPEG that the video begins with (image to video, text and image to video)")
       .text("last_image", o.last_image, "PNG or JPEG that the video ends with (first and last frame to video)")
       .text("control_video", o.control_video, "video file or folder of pictures that the video follows (VACE)")
@@ -146,8 +148,7 @@ OptionSet describe_options(GenerateOptions& o) {
   }
   set.alias("video", "control_video").alias("num_videos_per_prompt", "num_videos");
   set.unavailable("size", "", "a size is two keys here, as width=832 height=480")
-      .unavailable("device", "cpu", "everything is computed on CPUs; leave it out")
-      .unavailable("batch_size", "1", "one video is computed at a time; num_videos makes several");
+      .unavailable("device", "cpu", "everything is computed on CPUs; leave it out");
   return set;
 }
 

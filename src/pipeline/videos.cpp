@@ -64,6 +64,10 @@ void check_series(const GenerateOptions& o, size_t count) {
     fail("latents={}: gives every video the same noise; leave out num_videos, or latents", o.latents);
   if (o.seed > INT64_MAX - o.num_videos)
     fail("seed={}: the last of num_videos={} would be above {}; take a smaller one", o.seed, o.num_videos, INT64_MAX);
+  if (o.batch_size > static_cast<int64_t>(count)) {
+    fail("batch_size={}: there {} to make; num_videos={} makes as many of a prompt", o.batch_size,
+         count == 1 ? "is one video" : fmt::format("are {} videos", count), o.batch_size);
+  }
   if (count == 1) return;
   if (o.compare_one_rank) fail("compare_one_rank: compares one video; leave out prompts and num_videos");
   for (const auto& [key, path] : {std::pair("output", &o.output), std::pair("trace", &o.trace)}) {
@@ -111,7 +115,7 @@ std::vector<GenerateOptions> videos_of(const GenerateOptions& options) {
   for (size_t i = 0; i < count; ++i) {
     GenerateOptions& video = videos.emplace_back(options);
     video.prompts.clear();
-    video.num_videos = 1;
+    video.num_videos = video.batch_size = 1;
     video.prompt = prompts[i / seeds];
     if (video.seed >= 0) video.seed += static_cast<int64_t>(i % seeds);
     for (std::string* file : {&video.output, &video.dump, &video.trace}) *file = numbered(*file, i, count);

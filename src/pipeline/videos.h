@@ -10,8 +10,8 @@
 namespace zoetrope::pipeline {
 
 // One per video, in the order in which they are made: all seeds of the first prompt, then those of the next. Each has
-// its own prompt, seed, output, dump and trace. Reads the file of prompts. Throws Error for keys that do not go
-// together, and where two videos would write the same file.
+// its own prompt, seed, output, dump and trace, and a batch_size of 1. Reads the file of prompts. Throws Error for keys
+// that do not go together, and where two videos would write the same file.
 std::vector<GenerateOptions> videos_of(const GenerateOptions& options);
 
 // The name of one of `count` files or folders: clip.mp4 is clip_000.mp4, clip_001.mp4, …; frames/ is frames_000/, …;

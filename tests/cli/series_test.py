@@ -127,6 +127,45 @@ def mpi_makes_the_same_series(cwd):
         assert tensors(cwd, f"mpi_{i:03}")["latents.1"] == tensors(cwd, f"threads_{i:03}")["latents.1"]
 
 
+# The layouts that a batch is denoised in: ranks and keys. Data 2 has the branches on halves of the ranks.
+LAYOUTS = [(1, []), (2, ["attention=ulysses", "data_parallelism=1"]), (3, ["attention=ring", "data_parallelism=1"]),
+           (4, ["attention=ring", "data_parallelism=2", "context_parallelism=2"])]
+
+
+def batch_is_that_of_its_videos(cwd, layout, start):
+    write_prompts(cwd)
+    common = ["prompts=prompts.txt", "num_videos=2", "seed=7", *layout]
+    for arguments in (["batch_size=3", "output=b.mp4", "dump=b"], ["output=a.mp4", "dump=a"]):
+        result = start([*common, *arguments])
+        assert result.returncode == 0, result.stderr
+        assert all(f"Wrote {arguments[-1][-1]}_{i:03}.mp4" in result.stdout for i in range(4)), result.stdout
+    for i in range(4):  # a batch of three, and one of what is left
+        assert tensors(cwd, f"b_{i:03}") == tensors(cwd, f"a_{i:03}"), (layout, i)
+
+
+@test
+def a_batch_has_the_bits_of_its_videos(cwd):
+    for ranks, layout in LAYOUTS:
+        batch_is_that_of_its_videos(cwd, layout, lambda words: series(cwd, f"ranks={ranks}", *words))
+
+
+@test
+def mpi_a_batch_has_the_bits_of_its_videos(cwd):
+    for ranks, layout in LAYOUTS[1:]:
+        batch_is_that_of_its_videos(
+            cwd, layout, lambda words: run(mpirun((ranks, [*words, "prompt=default", "threads=1"])), cwd, env=MPI_ENV))
+
+
+@test
+def a_batch_that_cannot_be_is_refused(cwd):
+    refused(cwd, generate(cwd, "num_videos=2", "batch_size=3"), "batch_size=3", "2 videos")
+    refused(cwd, generate(cwd, "num_videos=2", "batch_size=2", "cache=sen"), "batch_size=2", "one video")
+    size = ["height=128", "width=128", "num_frames=17", "dtype=float32", "threads=2", "memory_limit=0.09"]
+    result = run([harness.PROGRAM, "inspect", harness.MODEL, *size, "batch_size=4"], cwd)
+    assert result.returncode == 1 and "what would fit: batch_size=1" in result.stdout + result.stderr, result.stderr
+    assert run([harness.PROGRAM, "inspect", harness.MODEL, *size], cwd).returncode == 0
+
+
 @test
 def mpi_ranks_must_have_the_same_series(cwd):
     refused(cwd, run(mpirun((1, ["num_videos=2"]), (1, ["num_videos=3"])), cwd, env=MPI_ENV), "disagree", "rank 1",
