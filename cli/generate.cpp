@@ -1,5 +1,7 @@
 // zoetrope generate: a prompt becomes a video.
 
+#include "pipeline/generate.h"
+
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -11,7 +13,6 @@
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/run_settings.h"
-#include "pipeline/run.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -83,13 +84,15 @@ double timeout(const std::vector<std::string>& arguments) {
 
 void print_summary(const pipeline::GenerateResult& result, const RunSettings& settings) {
   if (settings.summary == "none") return;
+  if (result.videos > 1) print("Video {} of {}: seed {}\n", result.number, result.videos, result.seed);
   print("{}", settings.summary == "full" ? result.timing : result.summary);
   if (settings.run.layers) print("With layers={} the video is not the model's\n", *settings.run.layers);
   if (result.one_rank_rel_l2) {
     print("Latents against one rank: relative L2 {:.3g}\n", *result.one_rank_rel_l2);
   }
-  print("Seed {}\nWrote {}{}\n", result.seed, printable(result.written),
-        result.replaced ? ", which replaces the file of that name" : "");
+  if (result.videos == 1) print("Seed {}\n", result.seed);
+  print("Wrote {}{}\n", printable(result.written), result.replaced ? ", which replaces the file of that name" : "");
+  if (result.videos > 1) finish_output();  // the next one takes its time
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
@@ -100,11 +103,13 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   const bool speaks = world == nullptr || world->rank() == 0;
   const Callbacks callbacks = make_callbacks(speaks);
   if (const std::string note = ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
-  const pipeline::GenerateResult result = with_origins(set, [&] {
-    if (world == nullptr) return pipeline::generate(settings.run, callbacks);
-    return pipeline::generate(*world, settings.run, callbacks);
+  const bool several = !settings.run.prompts.empty() || settings.run.num_videos > 1;
+  if (several && set.origin("keep_weights").empty()) settings.run.keep_weights = KeepWeights::kAll;
+  const pipeline::VideoDone done = [&](const pipeline::GenerateResult& result) { print_summary(result, settings); };
+  with_origins(set, [&] {
+    if (world == nullptr) pipeline::generate(settings.run, callbacks, done);
+    else pipeline::generate(*world, settings.run, callbacks, done);
   });
-  if (speaks) print_summary(result, settings);
   return 0;
 }
 

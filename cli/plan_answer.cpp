@@ -102,8 +102,9 @@ class Subject {
   std::string name() const {
     const pipeline::GenerateOptions& o = run_.options;
     const std::string layers = o.layers ? ", " + run_.model.experts[0].layers_text() : "";
-    return fmt::format("{}{}, {} x {}, {} frames", options_.folder.filename().string(), layers, o.width, o.height,
-                       o.num_frames);
+    const std::string batch = o.batch_size > 1 ? fmt::format(", batch of {}", o.batch_size) : "";
+    return fmt::format("{}{}, {} x {}, {} frames{}", options_.folder.filename().string(), layers, o.width, o.height,
+                       o.num_frames, batch);
   }
   std::vector<std::string> lines() const {
     const pipeline::GenerateOptions& o = run_.options;
@@ -132,8 +133,9 @@ PlanPart part_of(const planner::Question& question) {
         planner::simulate_step(question.work, question.hardware, best->configuration, planner::Timeline::kLayer);
     part.runs = question.ranks / best->ranks();
     part.seconds = best->video_seconds();
-    part.videos_per_hour = part.runs * kHour / part.seconds;
-    part.device_seconds = part.seconds * best->ranks();
+    const auto videos = static_cast<double>(question.work.videos);
+    part.videos_per_hour = videos * part.runs * kHour / part.seconds;
+    part.device_seconds = part.seconds * best->ranks() / videos;
     if (question.hardware.price_per_hour > 0)
       part.price = part.device_seconds * question.hardware.price_per_hour / question.hardware.devices / kHour;
     part.doubts = planner::doubts(question, part.ranking);

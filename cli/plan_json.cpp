@@ -87,7 +87,7 @@ Json doubts_json(const PlanPart& part) {
   return doubts;
 }
 
-Json part_json(const PlanPart& part) {
+Json part_json(const PlanPart& part, int64_t videos) {
   Json candidates = Json::array();
   for (size_t i = 0; i < part.ranking.candidates.size(); ++i) {
     candidates.push_back(candidate_json(part.ranking.candidates[i], part.hardware));
@@ -99,7 +99,7 @@ Json part_json(const PlanPart& part) {
   if (part.ranking.best() != nullptr) {
     json["runs"] = part.runs;
     json["ranks_per_run"] = part.ranks / part.runs;
-    json["seconds_per_video"] = part.seconds;
+    json["seconds_per_video"] = part.seconds / static_cast<double>(videos);
     json["videos_per_hour"] = part.videos_per_hour;
     json["speed_up"] = part.speed_up;
     json["efficiency"] = part.efficiency;
@@ -123,13 +123,14 @@ std::string plan_json(const PlanReport& report) {
   Json what_if = Json::object();
   for (const auto& [key, value] : report.what_if) what_if[key] = value;
   Json plans = Json::array();
-  for (const PlanPart& part : report.parts) plans.push_back(part_json(part));
+  for (const PlanPart& part : report.parts) plans.push_back(part_json(part, report.work.videos));
   const Json json{{"title", report.title},
                   {"hardware", report.hardware.name},
                   {"what_if", std::move(what_if)},
                   {"objective", planner::objective_name(report.objective)},
                   {"model_error", report.hardware.model_error},
                   {"tokens", report.work.tokens},
+                  {"batch_size", report.work.videos},
                   {"steps", report.work.steps},
                   {"notes", report.notes},
                   {"answer", report.answer},

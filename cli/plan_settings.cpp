@@ -91,7 +91,7 @@ std::string maxdiffusion_attention(const Split& split, Direction direction, bool
   return split.ulysses == 1 ? "tokamax_ring" : "ulysses_ring";
 }
 
-OtherSystem maxdiffusion(const Split& split, const planner::Configuration& configuration) {
+OtherSystem maxdiffusion(const Split& split, const planner::Configuration& configuration, int64_t videos) {
   OtherSystem system{"MaxDiffusion", "", ""};
   if (split.uneven_heads()) {
     system.note = uneven_heads(split);
@@ -104,7 +104,7 @@ OtherSystem maxdiffusion(const Split& split, const planner::Configuration& confi
   system.flags = fmt::format(
       "attention={} ici_data_parallelism={} ici_fsdp_parallelism=1 ici_context_parallelism={} "
       "ici_tensor_parallelism=1 per_device_batch_size={}",
-      attention, split.data, split.context(), 1.0 / split.ranks());
+      attention, split.data, split.context(), static_cast<double>(videos) / split.ranks());
   if (attention.starts_with("ulysses_ring")) system.flags += fmt::format(" ulysses_shards={}", split.ulysses);
   if (context.head_chunks > 1) system.flags += fmt::format(" ulysses_attention_chunks={}", context.head_chunks);
   if (fixed_max && !attention.ends_with("fixed_m")) system.note = "with online softmax";
@@ -147,7 +147,7 @@ std::vector<OtherSystem> other_systems(const Candidate& candidate, const planner
   const parallel::ContextLayout& context = layout.context;
   const Split split{layout.data, context.ulysses, context.ring, context.gather, work.heads, work.tokens};
   return {diffusers(split), xdit(split, layout.vae_ranks, pictures), sglang(split),
-          maxdiffusion(split, candidate.configuration)};
+          maxdiffusion(split, candidate.configuration, work.videos)};
 }
 
 }  // namespace zoetrope::cli

@@ -172,6 +172,7 @@ struct Video {
   Tensor frames;     // [num_frames, height, width, 3] U8 RGB; empty where they went to a sink, and on ranks but 0
   int64_t seed = 0;  // of the initial noise: the request's, or what was drawn
   Tensor latents;    // [1, C, T, h, w] F32, final, normalised; on every rank
+  // Of the whole run: in a batch of videos the same for all, or, where it is text or a list, with the first.
   double denoise_seconds = 0;                 // of this rank, all steps
   std::string timing;                         // the timing summary, memory, prediction and step cache included; rank 0
   std::string summary;                        // its most important lines; rank 0
@@ -203,6 +204,13 @@ class ZOETROPE_API Model {
   // frames. The other ranks return before rank 0 and wait for it in their next call, for comm_timeout at most.
   Video generate(comm::Communicator& world, const Request& request, const OpenSink& sink = {},
                  const Callbacks& callbacks = {});
+
+  // Several videos that are denoised together, each with the bits that it has alone in the same layout. Requests differ
+  // in prompt, negative_prompt, seed and latents only. `sinks`: one per request, or none for frames in memory.
+  std::vector<Video> generate(const std::vector<Request>& requests, const std::vector<OpenSink>& sinks = {},
+                              const Callbacks& callbacks = {});
+  std::vector<Video> generate(comm::Communicator& world, const std::vector<Request>& requests,
+                              const std::vector<OpenSink>& sinks = {}, const Callbacks& callbacks = {});
 
   // One line per fact, before anything runs: model, size, how the ranks are used, planned memory, predicted time.
   std::string describe(const Request& request) const;

@@ -142,6 +142,11 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
   file.commit();
 }
 
+OutputPlace output_place(const std::filesystem::path& path) {
+  const Target target = target_of(path);
+  return {target.path, target.stream};
+}
+
 void check_writable(const std::filesystem::path& path) {
   const Target target = target_of(path);
   if (!target.stream) {

@@ -47,6 +47,14 @@ class AtomicFile {
 // An AtomicFile with this text.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
+// Where an AtomicFile of this name would write: all links resolved; or a pipe, a device, a descriptor that this process
+// was given. Throws Error for what is neither, a folder for one.
+struct OutputPlace {
+  std::filesystem::path path;
+  bool stream = false;
+};
+OutputPlace output_place(const std::filesystem::path& path);
+
 // Throws the Error that an AtomicFile of this name would throw, to check before long work begins. A pipe is not opened,
 // because closing it would look like the end to its reader.
 void check_writable(const std::filesystem::path& path);

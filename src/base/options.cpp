@@ -186,7 +186,14 @@ OptionSet& OptionSet::numbers(const char* name, std::vector<double>& field, Numb
       name, help, field, fmt::format("list of {}", range_text(each)),
       [&field, each](std::string_view value) { field = parse_numbers(value, each); },
       [&field] { return fmt::format("{}", fmt::join(field, ",")); })
-      .sequence = true;
+      .after_item = ',';
+  return *this;
+}
+
+OptionSet& OptionSet::lines(const char* name, std::string& field, const char* help) {
+  text(name, field, help);
+  options_.back().range = "file, list";
+  options_.back().after_item = '\n';
   return *this;
 }
 

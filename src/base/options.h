@@ -40,6 +40,8 @@ class OptionSet {
   OptionSet& number(const char* name, std::optional<double>& field, NumberRange range, const char* help);
   // Numbers with commas between them, or a YAML sequence; empty text is the empty list.
   OptionSet& numbers(const char* name, std::vector<double>& field, NumberRange each, const char* help);
+  // A file of lines; or the lines themselves, each with a line feed at its end, as a YAML sequence gives them.
+  OptionSet& lines(const char* name, std::string& field, const char* help);
   OptionSet& flag(const char* name, bool& field, const char* help);
   OptionSet& choice(const char* name, std::string& field, std::vector<std::string> legal, const char* help);
   // A word for each value. Field: Value or std::optional<Value>. `spelling` brings other spellings of a word to the
@@ -114,7 +116,7 @@ class OptionSet {
     bool ignored = false;
     std::function<std::optional<Settings>(std::string_view)> translate;
     bool mapping = false;                         // YAML may give a mapping of scalars
-    bool sequence = false;                        // YAML may give a sequence of scalars
+    char after_item = 0;                          // YAML may give a sequence of scalars, with this after each
     std::function<void(std::string_view)> parse;  // throws Error with the legal values, without key or origin
     std::function<std::string()> print;
     std::function<void()> reset;

@@ -1,4 +1,6 @@
 // Options from YAML files. Apart from options.cpp, so that a program without YAML needs no library for it.
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/options.h"
 #include "base/yaml.h"
@@ -20,14 +22,17 @@ std::string mapping_text(const YAML::Node& node, const std::string& origin) {
   return text;
 }
 
-// [1, 2] as "1,2".
-std::string sequence_text(const YAML::Node& node, const std::string& origin) {
-  std::vector<std::string> items;
+// [1, 2] as "1,2"; with line feeds as "1\n2\n", where those inside of an item become blanks.
+std::string sequence_text(const YAML::Node& node, char after, const std::string& origin) {
+  std::string text;
   for (const auto& item : node) {
-    if (!item.IsScalar()) fail("{}: the list must hold single numbers", origin);
-    items.push_back(item.Scalar());
+    if (!item.IsScalar()) fail("{}: the list must hold single {}", origin, after == ',' ? "numbers" : "texts");
+    std::string words = item.Scalar();
+    if (after == '\n') std::replace(words.begin(), words.end(), '\n', ' ');
+    text += words + after;
   }
-  return fmt::format("{}", fmt::join(items, ","));
+  if (after == ',' && !text.empty()) text.pop_back();
+  return text;
 }
 
 }  // namespace
@@ -46,12 +51,12 @@ void OptionSet::load_yaml(const std::filesystem::path& path) {
       continue;
     }
     const bool mapping = option != nullptr && option->mapping && entry.second.IsMap();
-    const bool sequence = option != nullptr && option->sequence && entry.second.IsSequence();
+    const bool sequence = option != nullptr && option->after_item != 0 && entry.second.IsSequence();
     if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull() || mapping || sequence)) {
       fail("{}: the value must be a single word, number or text", origin);
     }
     const std::string value = mapping    ? mapping_text(entry.second, origin)
-                              : sequence ? sequence_text(entry.second, origin)
+                              : sequence ? sequence_text(entry.second, option->after_item, origin)
                                          : scalar_text(entry.second);
     set(entry.first.Scalar(), value, origin);
   }

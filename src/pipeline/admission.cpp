@@ -28,9 +28,12 @@ struct Change {
   void (*restore)(const GenerateOptions& from, GenerateOptions& to);
 };
 constexpr Change kChanges[] = {
-    {"keep_weights=kNone", [](const GenerateOptions& o) { return o.keep_weights != KeepWeights::kNone; },
+    {"keep_weights=none", [](const GenerateOptions& o) { return o.keep_weights != KeepWeights::kNone; },
      [](GenerateOptions& o) { o.keep_weights = KeepWeights::kNone; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.keep_weights = from.keep_weights; }},
+    {"batch_size=1", [](const GenerateOptions& o) { return o.batch_size > 1; },
+     [](GenerateOptions& o) { o.batch_size = 1; },
+     [](const GenerateOptions& from, GenerateOptions& to) { to.batch_size = from.batch_size; }},
     {"dtype=bf16", [](const GenerateOptions& o) { return o.dtype != DType::kBF16; },
      [](GenerateOptions& o) { o.dtype = DType::kBF16; },
      [](const GenerateOptions& from, GenerateOptions& to) { to.dtype = from.dtype; }},

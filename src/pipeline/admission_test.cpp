@@ -62,7 +62,7 @@ TEST(Admission, KeptWeightsArePlanned) {
   EXPECT_EQ(all["text encoder"], transformer["text encoder"] + decoder);
   EXPECT_EQ(all["denoise with transformer"], transformer["denoise with transformer"] + decoder);
   EXPECT_EQ(all["VAE decode"], transformer["VAE decode"]);
-  EXPECT_NE(refusal(question, {{"a test", peak(question) - Bytes(1)}}).find("keep_weights=kNone"), std::string::npos);
+  EXPECT_NE(refusal(question, {{"a test", peak(question) - Bytes(1)}}).find("keep_weights=none"), std::string::npos);
 }
 
 TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {

@@ -34,7 +34,8 @@ class RankDecode {
         stream_(stage.threads_of_each(decoders.ranks_in_this_process()),
                 {stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane}),
         gather_(decoders, stage.plan.latent[1], scale_),
-        heartbeat_(decoders, kOutputHeartbeat) {
+        heartbeat_(decoders, kOutputHeartbeat),
+        waited_before_(decoders.counters().wait_seconds) {
     if (output.sink == nullptr) return;
     const Shape frame{options_.height, options_.width, 3}, clip{options_.num_frames, frame[0], frame[1], frame[2]};
     const FrameQueue::Output to{*output.sink, output.dump.reserve("frames", DType::kF32, clip),
@@ -69,7 +70,7 @@ class RankDecode {
   void finish(trace::Clock::time_point begin) {
     if (!queue_) return;
     queue_->finish();
-    const double ranks = decoders_.counters().wait_seconds, output = queue_->waited_seconds();
+    const double ranks = decoders_.counters().wait_seconds - waited_before_, output = queue_->waited_seconds();
     stage_.timing.add("Inference/VAE decode/compute", trace::seconds_since(begin) - output - ranks);
     if (decoders_.size() > 1) stage_.timing.add("Inference/VAE decode/waiting for ranks", ranks);
     stage_.timing.add("Inference/VAE decode/waiting for the output", output);
@@ -142,15 +143,15 @@ class RankDecode {
   std::optional<FrameQueue> queue_;  // rank 0's
   FrameGather gather_;               // ends before the queue, into whose memory it receives
   RankHeartbeat heartbeat_;
+  const double waited_before_;
   TensorView frame_;  // rank 0's, under way
   int64_t handed_over_ = 0;
   bool posted_ = false;
   bool others_wait_ = false;
 };
 
-void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shared, const TensorView& latents,
-               const FrameOutput& output) {
-  const std::shared_ptr<const wan::VaeWeights> weights = load_vae(stage, shared, wan::VaeParts::kDecoder);
+void decode_video(const Stage& stage, comm::Communicator& decoders, wan::VaeDecoder& decoder, const TensorView& latents,
+                  const FrameOutput& output, bool last) {
   const trace::Timing::Scope scope(stage.timing, "Inference/VAE decode");
   const auto begin = trace::Clock::now();
   Tensor raw(DType::kF32, latents.shape());
@@ -159,17 +160,32 @@ void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shar
   {
     const trace::Span phase({stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane},
                             "phase: VAE decode");
-    wan::VaeDecoder decoder(weights);
     rank.run(decoder, raw);
   }
-  if (stage.trace != nullptr) comm::gather_trace(decoders, *stage.trace);
+  if (last && stage.trace != nullptr) comm::gather_trace(decoders, *stage.trace);
   rank.finish(begin);
+}
+
+void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shared, const TensorView& latents,
+               const std::vector<FrameOutput>& outputs) {
+  const std::shared_ptr<const wan::VaeWeights> weights = load_vae(stage, shared, wan::VaeParts::kDecoder);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto video = static_cast<int64_t>(i);
+    wan::VaeDecoder decoder(weights);
+    try {
+      decode_video(stage, decoders, decoder, latents.slice(0, video, video + 1), outputs[i], i + 1 == outputs.size());
+    } catch (const Error& error) {
+      if (outputs.size() == 1) throw;
+      fail("video {} of the batch: {}", i + 1, error.what());
+    }
+    if (i + 1 < outputs.size() && outputs[i].finish) outputs[i].finish();
+  }
 }
 
 }  // namespace
 
 void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& shared, const TensorView& latents,
-                   const FrameOutput& output) {
+                   const std::vector<FrameOutput>& outputs) {
   const int count = stage.layout.vae_ranks;
   const bool decodes = world.rank() < count;
   const auto decoders = world.split(decodes ? 0 : 1, world.rank());
@@ -179,7 +195,7 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
     const auto leaving = world.split(gathers ? 0 : 1, world.rank());
     if (gathers) comm::gather_trace(*leaving, *stage.trace);
   }
-  if (decodes) decode_on(stage, *decoders, shared, latents, output);
+  if (decodes) decode_on(stage, *decoders, shared, latents, outputs);
 }
 
 }  // namespace zoetrope::pipeline

@@ -70,7 +70,7 @@ struct Job {
                       parallel::ParallelLayout layout;
                       layout.vae_ranks = decoding_ranks(options, plan, model, world.size());
                       const Stage stage{options, model, plan, layout, callbacks, timing, nullptr};
-                      decode_frames(stage, world, shared, latents, output);
+                      decode_frames(stage, world, shared, latents, {output});
                     },
                     {.timeout_seconds = 60, .trace = trace});
     return writer.frames;

@@ -70,7 +70,7 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       reuse_(setup.plan, world, stream),
       input_(setup.conditions, setup.plan.latents()) {
   const trace::Timing::Scope scope(timing_, "Prepare");
-  const int64_t batch = local_branches();
+  const int64_t batch = local_samples();
   attention::Strategy strategy = setup.strategy;
   strategy.layout = parallel::ContextRequest::exactly(setup.layout.of_sequence());
   attention_ = std::make_unique<attention::ContextAttention>(
@@ -80,31 +80,33 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
   const int64_t width = setup.model.experts[0].config.patch_output_dim();
   const Shape latent = plan.latents();
   local_ = Tensor(plan.dtype, {batch, attention_->tokens().size(), width});
-  gathered_ = Tensor(plan.dtype, {branches(), plan.tokens, width});
-  branch_ = Tensor(DType::kF32, {branches(), latent[1], latent[2], latent[3], latent[4]});
-  velocity_ = Tensor(DType::kF32, latent);
+  gathered_ = Tensor(plan.dtype, {samples(), plan.tokens, width});
+  branch_ = Tensor(DType::kF32, {samples(), latent[1], latent[2], latent[3], latent[4]});
+  velocity_ = Tensor(DType::kF32, {plan.videos, latent[1], latent[2], latent[3], latent[4]});
+  const int64_t channels = setup.model.experts[0].config.in_channels;
+  if (plan.videos > 1) batch_input_ = Tensor(DType::kF32, {batch, channels, latent[2], latent[3], latent[4]});
 }
 
 // One for each sample here; or, where the first tokens are clean, the step's and zero.
 void Denoiser::plan_timesteps() {
-  timesteps_.assign(static_cast<size_t>(local_branches()), 0);
+  timesteps_.assign(static_cast<size_t>(local_samples()), 0);
   const int64_t clean = setup_.conditions.clean_frames();
   if (clean == 0) return;
   constexpr int32_t kStep = 0, kClean = 1;
   timesteps_.assign(2, 0);
   const int64_t tokens = setup_.plan.tokens;
-  token_time_.assign(static_cast<size_t>(local_branches() * tokens), kStep);
+  token_time_.assign(static_cast<size_t>(local_samples() * tokens), kStep);
   const int64_t clean_tokens = tokens / setup_.plan.latent[0] * clean;  // frames come one after another
-  for (int64_t b = 0; b < local_branches(); ++b) std::fill_n(token_time_.begin() + b * tokens, clean_tokens, kClean);
+  for (int64_t b = 0; b < local_samples(); ++b) std::fill_n(token_time_.begin() + b * tokens, clean_tokens, kClean);
 }
 
 const char* Denoiser::branches_text() const {
-  if (local_branches() == 2) return "branches: conditional, unconditional";
+  if (setup_.layout.data == 1 && setup_.plan.guided) return "branches: conditional, unconditional";
   return setup_.layout.data_index(world_.rank()) == 0 ? "branch: conditional" : "branch: unconditional";
 }
 
-int64_t Denoiser::branches() const { return setup_.plan.guided ? 2 : 1; }
-int64_t Denoiser::local_branches() const { return branches() / setup_.layout.data; }
+int64_t Denoiser::samples() const { return setup_.plan.samples(); }
+int64_t Denoiser::local_samples() const { return samples() / setup_.layout.data; }
 
 void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
@@ -121,18 +123,18 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   wan::TransformerExtras extras;
   extras.timesteps = static_cast<int64_t>(timesteps_.size());
   extras.keeps_residual = reuse_.keeps_residual();
-  transformer_->prepare(setup_.plan.latent, local_branches(), *attention_, extras);
+  transformer_->prepare(setup_.plan.latent, local_samples(), *attention_, extras);
   const int data = setup_.layout.data_index(world_.rank());
   text_ = setup_.contexts.of[expert][data].get([&] {
     const PromptEmbeddings& prompts = setup_.prompts;
-    const TensorView rows = prompts.rows.view().slice(0, data * local_branches(), (data + 1) * local_branches());
+    const TensorView rows = prompts.rows.view().slice(0, data * local_samples(), (data + 1) * local_samples());
     auto made = std::make_shared<SharedContext>();
     made->rows = copy_of(rows);
     if (setup_.conditions.image_rows) made->image_rows = copy_of(setup_.conditions.image_rows);
     std::vector<int64_t> lengths;
     if (setup_.mask_padding_tokens) {
-      lengths.assign(prompts.lengths.begin() + data * local_branches(),
-                     prompts.lengths.begin() + (data + 1) * local_branches());
+      lengths.assign(prompts.lengths.begin() + data * local_samples(),
+                     prompts.lengths.begin() + (data + 1) * local_samples());
     }
     made->context = std::make_unique<wan::TextContext>(weights, made->rows, lengths, made->image_rows);
     return made;
@@ -140,14 +142,14 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   // The alias keeps the rows alive as long as the transformer holds the context.
   transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()));
   if (setup_.conditions.control)
-    transformer_->set_control(repeated(setup_.conditions.control, local_branches()), setup_.conditions.control_scale);
+    transformer_->set_control(repeated(setup_.conditions.control, local_samples()), setup_.conditions.control_scale);
   expert_ = expert;
   setup_.weights.report(expert);
 }
 
 // Tokens of all context ranks, then the branches of all data ranks, into gathered_.
 void Denoiser::gather(int64_t local) {
-  const int64_t width = gathered_.extent(2), mine = setup_.layout.data_index(world_.rank()) * local_branches();
+  const int64_t width = gathered_.extent(2), mine = setup_.layout.data_index(world_.rank()) * local_samples();
   const auto size = dtype_size(gathered_.dtype());
   for (int64_t b = 0; b < local; ++b) {
     const TensorView part = local_.view().select(0, b), whole = gathered_.view().select(0, mine + b);
@@ -179,18 +181,30 @@ void Denoiser::gather(int64_t local) {
 sampling::StepDecision Denoiser::decide(int64_t step, double timestep, const TensorView& latents) {
   return reuse_.decide(step, timestep, latents, [&](sampling::StepDistance distance) {
     const std::vector<float> value{static_cast<float>(timestep)};
-    const std::vector<int32_t> of(static_cast<size_t>(local_branches()), 0);
+    const std::vector<int32_t> of(static_cast<size_t>(local_samples()), 0);
     const wan::Transformer::TimeEmbedding embedding = transformer_->embed_time({value, of});
     return distance == sampling::StepDistance::kTimeEmbedding ? embedding.temb : embedding.timestep_proj;
   });
 }
 
+// Every branch sees its video's latents.
+TensorView Denoiser::input_of(const TensorView& latents) {
+  if (!batch_input_) return repeated(input_.of(latents), local_samples());
+  const int64_t videos = setup_.plan.videos;
+  for (int64_t video = 0; video < videos; ++video) {
+    const TensorView one = input_.of(latents.slice(0, video, video + 1));
+    for (int64_t sample = video; sample < local_samples(); sample += videos)
+      copy(stream_, batch_input_.view().slice(0, sample, sample + 1), one);
+  }
+  return batch_input_;
+}
+
 void Denoiser::velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision,
                         const Probe& probe) {
   if (decision.work == sampling::StepWork::kReuseVelocity) return;  // velocity_ still has it
-  const int64_t batch = local_branches();
+  const int64_t batch = local_samples();
   std::fill_n(timesteps_.begin(), token_time_.empty() ? timesteps_.size() : 1, static_cast<float>(timestep));
-  const TensorView input = repeated(input_.of(latents), batch);
+  const TensorView input = input_of(latents);
   const std::vector<wan::Blocks> blocks = blocks_of_step(decision.work, reuse_.keeps_residual(), batch);
   const bool one_branch = decision.work == sampling::StepWork::kConditionalOnly;
   {
@@ -198,7 +212,7 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const sampli
     transformer_->forward(input, {timesteps_, token_time_}, local_, probe, blocks);
   }
   gather(one_branch ? 1 : batch);
-  const int64_t made = one_branch ? 1 : branches();
+  const int64_t made = one_branch ? 1 : samples();
   if (setup_.check_finite && first_non_finite(gathered_.view().slice(0, 0, made))) {
     fail_not_finite(input, blocks, probe);
   }
@@ -206,8 +220,9 @@ void Denoiser::velocity(const TensorView& latents, double timestep, const sampli
   wan::unpatchify(stream_, gathered_.view().slice(0, 0, made), setup_.model.experts[0].config.patch_size,
                   branch_.view().slice(0, 0, made));
   if (setup_.plan.guided) {
-    const TensorView conditional = branch_.view().slice(0, 0, 1);
-    TensorView unconditional = branch_.view().slice(0, 1, 2);
+    const int64_t videos = setup_.plan.videos;
+    const TensorView conditional = branch_.view().slice(0, 0, videos);
+    TensorView unconditional = branch_.view().slice(0, videos, 2 * videos);
     if (one_branch) {
       reuse_.add_conditional(stream_, conditional, setup_.plan.dtype, velocity_);
       unconditional = velocity_;
@@ -241,7 +256,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   const std::unique_ptr<sampling::Solver> solver = sampling::Solver::create(setup_.plan.solver);
   const int64_t steps = solver->steps();
   const int64_t layers =
-      setup_.model.experts[0].config.num_layers * (reuse_.branches_apart() ? local_branches() : int64_t{1});
+      setup_.model.experts[0].config.num_layers * (reuse_.branches_apart() ? local_samples() : int64_t{1});
   for (int64_t i = 0; i < steps; ++i) {
     const double timestep = solver->timesteps()[static_cast<size_t>(i)];
     load_expert(setup_.plan.expert_at(timestep), callbacks.cancelled);
@@ -271,7 +286,8 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     reuse_.count(decision, seconds);
     if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);
   }
-  put_given_frames(setup_.conditions, latents);
+  for (int64_t video = 0; video < setup_.plan.videos; ++video)
+    put_given_frames(setup_.conditions, latents.slice(0, video, video + 1));
   setup_.weights.require_unchanged(expert_);
   setup_.weights.finish_cache(expert_);
   setup_.weights.report(expert_);

@@ -1,5 +1,6 @@
 // The denoising loop of one rank: latents in, latents out. Every rank holds the whole latents and steps the solver
-// alike; the transformer's tokens and the guidance branches are what is divided.
+// alike; the transformer's tokens and the guidance branches are what is divided. A batch of videos goes through it
+// together: the transformer's samples are the conditional ones of all videos, then the unconditional ones.
 #pragma once
 
 #include <functional>
@@ -47,7 +48,7 @@ class Denoiser {
     const RunPlan& plan;
     const parallel::ParallelLayout& layout;
     const attention::Strategy& strategy;  // of the kernel; its layout does not matter
-    const PromptEmbeddings& prompts;      // conditional, then unconditional where guided
+    const PromptEmbeddings& prompts;      // of every sample
     const Conditions& conditions;
     bool mask_padding_tokens;
     ExpertWeights& weights;
@@ -65,7 +66,7 @@ class Denoiser {
     std::function<void(int64_t done, int64_t total)> layer;  // of a step
     std::function<void(int64_t step, const TensorView& velocity, const TensorView& latents, double seconds)> step;
   };
-  // latents [1, C, T, h, w] F32, noise on entry, the final latents after. With check_finite an Error, on all ranks
+  // latents [videos, C, T, h, w] F32, noise on entry, the final latents after. With check_finite an Error, on all ranks
   // alike, for the first value, step and rank that is NaN or infinite.
   void run(const TensorView& latents, const Callbacks& callbacks);
 
@@ -75,12 +76,13 @@ class Denoiser {
 
  private:
   const char* branches_text() const;  // those of this rank, for the trace
-  int64_t branches() const;           // of all ranks: 2 with guidance
-  int64_t local_branches() const;     // this rank's batch
+  int64_t samples() const;            // of all ranks: two of each video with guidance
+  int64_t local_samples() const;      // this rank's batch
   void plan_timesteps();
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision, const Probe& probe);
-  void gather(int64_t local);  // of the rank's first `local` branches
+  TensorView input_of(const TensorView& latents);  // of this rank's samples
+  void gather(int64_t local);                      // of the rank's first `local` samples
   [[noreturn]] void fail_not_finite(const TensorView& input, std::span<const wan::Blocks> blocks, const Probe& probe);
 
   Setup setup_;
@@ -100,11 +102,12 @@ class Denoiser {
 
   StepInput input_;
   std::vector<float> timesteps_;     // of a forward
-  std::vector<int32_t> token_time_;  // [branches here, N]: which of them a token has; empty: its sample's
-  Tensor local_;                     // [local branches, S_local, V] model dtype
-  Tensor gathered_;                  // [branches, N, V]
-  Tensor branch_;                    // [branches, C, T, h, w] F32
-  Tensor velocity_;                  // [1, C, T, h, w] F32, after guidance
+  std::vector<int32_t> token_time_;  // [samples here, N]: which of them a token has; empty: its sample's
+  Tensor batch_input_;               // [local samples, C', T, h, w] F32; empty with one video, whose input all share
+  Tensor local_;                     // [local samples, S_local, V] model dtype
+  Tensor gathered_;                  // [samples, N, V]
+  Tensor branch_;                    // [samples, C, T, h, w] F32
+  Tensor velocity_;                  // [videos, C, T, h, w] F32, after guidance
 };
 
 }  // namespace zoetrope::pipeline

@@ -18,6 +18,8 @@ using Loras = std::vector<LoraFile>;
 
 const std::vector<std::pair<std::string, WeightSource>> kWeights = {{"checkpoint", WeightSource::kCheckpoint},
                                                                     {"random", WeightSource::kRandom}};
+const std::vector<std::pair<std::string, KeepWeights>> kKeeps = {
+    {"none", KeepWeights::kNone}, {"transformer", KeepWeights::kTransformer}, {"all", KeepWeights::kAll}};
 const std::vector<std::pair<std::string, sampling::SigmaGrid>> kGrids = {{"linspace", sampling::SigmaGrid::kFromOne},
                                                                          {"legacy", sampling::SigmaGrid::kFrom999}};
 const std::vector<std::pair<std::string, DType>> kDTypes = {{"bf16", DType::kBF16}, {"float32", DType::kF32}};
@@ -56,6 +58,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("layers", o.layers, {1, 1000},
                "only the first layers of each transformer, this many: a rehearsal whose video is not the model's")
       .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
+      .choice("keep_weights", o.keep_weights, kKeeps,
+              "weights that stay in memory from one video to the next; several videos keep all unless this is set")
       .value<Loras>("lora", o.lora, "text", parse_loras, loras_text,
                     "LoRA files with strengths, FILE:0.8,FILE2:1, merged into the transformer (both experts of two) "
                     "while it is loaded")
@@ -64,6 +68,12 @@ OptionSet describe_options(GenerateOptions& o) {
       .value<Loras>("lora_low", o.lora_low, "text", parse_loras, loras_text, "the same for the low-noise expert alone")
       .text("prompt", o.prompt, "what the video shows")
       .text("negative_prompt", o.negative_prompt, "what it should not show")
+      .lines("prompts", o.prompts,
+             "several prompts instead of one: a file with one per line, in UTF-8; in YAML also a list")
+      .integer("num_videos", o.num_videos, {1, 100000},
+               "videos of each prompt, with the seeds seed, seed+1, …; several videos are numbered: clip_000.mp4")
+      .integer("batch_size", o.batch_size, {1, 64},
+               "videos that are denoised together; each has the bits of its own run")
       .text("image", o.image, "PNG or JPEG that the video begins with (image to video, text and image to video)")
       .text("last_image", o.last_image, "PNG or JPEG that the video ends with (first and last frame to video)")
       .text("control_video", o.control_video, "video file or folder of pictures that the video follows (VACE)")
@@ -134,11 +144,9 @@ OptionSet describe_options(GenerateOptions& o) {
       .flag("check_finite", o.check_finite,
             "end the run where NaN or infinity appears, and name the first tensor, step and rank; false continues")
       .flag("compare_one_rank", o.compare_one_rank, "afterwards denoise again on one rank and print the difference");
-  set.alias("video", "control_video");
+  set.alias("video", "control_video").alias("num_videos_per_prompt", "num_videos");
   set.unavailable("size", {""}, "a size is two keys here, as width=832 height=480")
-      .unavailable("device", {"cpu"}, "everything is computed on CPUs; leave it out")
-      .unavailable("batch_size", {"1"}, "a run makes one video; start one for each, with another seed")
-      .unavailable("num_videos_per_prompt", {"1"}, "a run makes one video; start one for each, with another seed");
+      .unavailable("device", {"cpu"}, "everything is computed on CPUs; leave it out");
   describe_upstream_options(set, o);
   return set;
 }

@@ -18,15 +18,12 @@ inline constexpr const char* kHardwareHelp =
 // Everything that `zoetrope generate` runs with.
 struct GenerateOptions : ModelOptions, Request {
   std::string model;               // checkpoint folder; with random weights a name of configs/ too
+  std::string prompts;             // instead of prompt: a file of lines, or lines that each end in a line feed
+  int64_t num_videos = 1;          // of each prompt, with seeds that follow one another; videos.h
+  int64_t batch_size = 1;          // videos that are denoised together; in a Run all of them
   std::string output = "out.mp4";  // see video_file()
   std::string dump;                // folder for run.safetensors
   bool frames_in_memory = false;   // no key: the caller wants Video::frames
-};
-
-// With the file that was written.
-struct GenerateResult : Video {
-  std::string written;    // rank 0
-  bool replaced = false;  // a file of that name was there before; rank 0
 };
 
 // What a dtype is called in settings: "bf16" or "float32".

@@ -15,22 +15,25 @@ namespace zoetrope {
 struct Model::Impl {
   explicit Impl(const pipeline::GenerateOptions& options) : model(options) {}
 
-  pipeline::GenerateOptions options_of(const Request& request, bool frames_in_memory) const {
-    pipeline::GenerateOptions options = model.options;
-    static_cast<Request&>(options) = request;
-    options.output.clear();
-    options.frames_in_memory = frames_in_memory;
-    return options;
+  std::vector<pipeline::GenerateOptions> options_of(const std::vector<Request>& requests, bool frames_in_memory) const {
+    std::vector<pipeline::GenerateOptions> videos;
+    for (const Request& request : requests) {
+      pipeline::GenerateOptions& options = videos.emplace_back(model.options);
+      static_cast<Request&>(options) = request;
+      options.output.clear();
+      options.frames_in_memory = frames_in_memory;
+    }
+    return videos;
   }
 
   // The run of one call, shared by its ranks in this process and made by the first of them. `call`: rank 0's place in
   // the job, and a number that it drew.
   using Call = std::pair<int, int64_t>;
-  std::shared_ptr<pipeline::Run> shared_run(const Call& call, const pipeline::GenerateOptions& options) {
+  std::shared_ptr<pipeline::Run> shared_run(const Call& call, const std::vector<pipeline::GenerateOptions>& videos) {
     const std::lock_guard lock(mutex);
     std::erase_if(runs, [](const auto& run) { return run.second.expired(); });
     std::shared_ptr<pipeline::Run> run = runs[call].lock();
-    if (!run) runs[call] = run = std::make_shared<pipeline::Run>(model, options);
+    if (!run) runs[call] = run = std::make_shared<pipeline::Run>(model, videos);
     return run;
   }
 
@@ -57,38 +60,63 @@ Model Model::open(const std::filesystem::path& folder, const ModelOptions& optio
 
 Video Model::generate(const Request& request, const Callbacks& callbacks) { return generate(request, {}, callbacks); }
 
+namespace {
+
+std::vector<OpenSink> sinks_of(const OpenSink& sink) { return sink ? std::vector{sink} : std::vector<OpenSink>(); }
+
+void check_sinks(const std::vector<Request>& requests, const std::vector<OpenSink>& sinks) {
+  if (sinks.empty() || sinks.size() == requests.size()) return;
+  fail("sinks: {} for {} requests; give one for each, or none", sinks.size(), requests.size());
+}
+
+}  // namespace
+
 Video Model::generate(const Request& request, const OpenSink& sink, const Callbacks& callbacks) {
+  return std::move(generate(std::vector{request}, sinks_of(sink), callbacks).front());
+}
+
+Video Model::generate(comm::Communicator& world, const Request& request, const OpenSink& sink,
+                      const Callbacks& callbacks) {
+  return std::move(generate(world, std::vector{request}, sinks_of(sink), callbacks).front());
+}
+
+std::vector<Video> Model::generate(const std::vector<Request>& requests, const std::vector<OpenSink>& sinks,
+                                   const Callbacks& callbacks) {
+  check_sinks(requests, sinks);
   const std::lock_guard lock(impl_->one_at_a_time);
   if (comm::launched_by_mpi()) {
     comm::RankOptions ranks;
     ranks.timeout_seconds = impl_->model.options.comm_timeout;
     if (!impl_->mpi_world) impl_->mpi_world = comm::mpi_world(ranks);
-    return generate(*impl_->mpi_world->split(0, impl_->mpi_world->rank()), request, sink, callbacks);
+    return generate(*impl_->mpi_world->split(0, impl_->mpi_world->rank()), requests, sinks, callbacks);
   }
-  return pipeline::Run(impl_->model, impl_->options_of(request, !sink)).run_on_threads(sink, callbacks);
+  return pipeline::Run(impl_->model, impl_->options_of(requests, sinks.empty())).run_on_threads(sinks, callbacks);
 }
 
-Video Model::generate(comm::Communicator& world, const Request& request, const OpenSink& sink,
-                      const Callbacks& callbacks) {
+std::vector<Video> Model::generate(comm::Communicator& world, const std::vector<Request>& requests,
+                                   const std::vector<OpenSink>& sinks, const Callbacks& callbacks) {
+  check_sinks(requests, sinks);
   // Rank 0 alone knows whether there is a sink, so all plan for frames in memory.
-  pipeline::GenerateOptions options = impl_->options_of(request, true);
-  pipeline::require_agreement(world, pipeline::describe_options(options).values());
+  const std::vector<pipeline::GenerateOptions> videos = impl_->options_of(requests, true);
+  std::string settings;
+  for (pipeline::GenerateOptions copy : videos) settings += pipeline::describe_options(copy).values();
+  pipeline::require_agreement(world, settings);
   Impl::Call call{world.world_rank(0), impl_->next_call};
   if (world.rank() == 0) call.second = impl_->next_call++;
   world.broadcast(0, &call.second, sizeof call.second, "call");
   std::shared_ptr<pipeline::Run> run;
   std::string refusal;
   try {
-    run = impl_->shared_run(call, options);
+    run = impl_->shared_run(call, videos);
   } catch (const Error& error) {
     refusal = error.what();
   }
   pipeline::fail_together(world, refusal, "call");
-  return run->run(world, sink, callbacks);
+  return run->run(world, sinks, callbacks);
 }
 
 std::string Model::describe(const Request& request) const {
-  const pipeline::Run run(impl_->model, impl_->options_of(request, true));
+  const pipeline::Run run(impl_->model, impl_->options_of({request}, true));
   return run.describe(comm::launched_by_mpi() ? comm::launched_ranks()
                                               : static_cast<int>(impl_->model.options.ranks.value_or(1)));
 }

@@ -10,7 +10,7 @@
 #include "zoetrope/communicator.h"
 
 #include "base/error.h"
-#include "pipeline/run.h"
+#include "pipeline/generate.h"
 #include "pipeline/test_model.h"
 #include "tensor/relative_l2.h"
 
@@ -76,6 +76,64 @@ TEST(Model, FramesAreThoseOfTheFile) {
   const auto dump = io::TensorFile::open(folder / "dump" / "run.safetensors");
   const TensorView frames = dump->tensor("frames_u8");
   EXPECT_EQ(std::memcmp(frames.raw(), video.frames.view().raw(), frames.bytes()), 0);
+}
+
+// Prompts, negative prompts and seeds of their own; each video of a batch has the bits that it has alone.
+TEST(Model, ABatchHasTheBitsOfItsVideos) {
+  std::vector<Request> requests{request("a red cat", 7), request("two blue dogs and a much longer prompt", 8),
+                                request("a red cat", 9)};
+  requests[2].negative_prompt = "grey";
+  for (const int64_t ranks : {1, 2, 3}) {
+    for (const double guidance : {5.0, 1.0}) {
+      for (Request& r : requests) r.guidance_scale = guidance;
+      ModelOptions options = on_threads(ranks);
+      options.dtype = ranks == 2 ? DType::kBF16 : DType::kF32;
+      Model model = Model::open(recorded_model("wan21_t2v"), options);
+      const std::vector<Video> batch = model.generate(requests);
+      ASSERT_EQ(batch.size(), requests.size());
+      for (size_t i = 0; i < requests.size(); ++i) {
+        const Video alone = model.generate(requests[i]);
+        EXPECT_TRUE(same(batch[i].latents, alone.latents)) << ranks << " ranks, video " << i;
+        EXPECT_TRUE(same(batch[i].frames, alone.frames)) << ranks << " ranks, video " << i;
+        EXPECT_EQ(batch[i].seed, requests[i].seed);
+        EXPECT_EQ(batch[i].timing.empty(), i > 0);
+      }
+    }
+  }
+}
+
+TEST(Model, ABatchOfTwoExpertsAndOfCaches) {
+  Model two = Model::open(recorded_model("wan22_t2v"), on_threads(2));
+  Model one = Model::open(recorded_model("wan21_t2v"), on_threads(2));
+  std::vector<Request> requests{request("a red cat", 7), request("two blue dogs", 8)};
+  for (Request& r : requests) r.num_inference_steps = 6;
+  const auto check = [&](Model& model) {
+    const std::vector<Video> batch = model.generate(requests);
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_TRUE(same(batch[i].latents, model.generate(requests[i]).latents)) << i;
+  };
+  check(two);
+  for (Request& r : requests) {
+    r.cache = sampling::StepCacheKind::kTea;
+    r.cache_coefficients = "wan2.1_t2v_1.3b";
+    r.cache_threshold = 0.3;
+  }
+  check(one);
+  for (Request& r : requests) {
+    r = request(r.prompt);
+    r.cache = sampling::StepCacheKind::kSen;
+  }
+  EXPECT_THAT(error_of([&] { one.generate(requests); }), HasSubstr("one video"));
+}
+
+TEST(Model, ABatchMustBeAlike) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(1));
+  std::vector<Request> requests{request("a red cat"), request("two blue dogs")};
+  requests[1].height = 48;
+  EXPECT_THAT(error_of([&] { model.generate(requests); }), AllOf(HasSubstr("video 2"), HasSubstr("height=48")));
+  EXPECT_THAT(error_of([&] { model.generate(std::vector<Request>()); }), HasSubstr("no video"));
+  requests.pop_back();
+  EXPECT_THAT(error_of([&] { model.generate(requests, {{}, {}}); }), HasSubstr("sinks"));
 }
 
 class KeptWeights : public testing::TestWithParam<KeepWeights> {};

@@ -45,20 +45,34 @@ Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t
 }
 
 // Notes what the text encoder does not get to see of the prompts.
-void tokenize_prompts(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
-  for (const auto& [key, prompt] : {std::pair("prompt", &o.prompt), std::pair("negative_prompt", &o.negative_prompt)}) {
-    const bool encoded = prompt == &o.prompt || plan.guided;
-    const std::string clean = text::clean_prompt(*prompt);
-    plan.prompt_ids.push_back(model.tokenizer.encode(clean, o.max_sequence_length));
-    if (encoded && !o.prompt.empty() && plan.prompt_ids.back().empty()) {
-      fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>", model.tokenizer_folder.string(),
-           *prompt);
+void tokenize_prompts(const std::vector<GenerateOptions>& videos, const ModelFolder& model, RunPlan& plan) {
+  for (const auto& [key, field] : {std::pair("prompt", &GenerateOptions::prompt),
+                                   std::pair("negative_prompt", &GenerateOptions::negative_prompt)}) {
+    for (const GenerateOptions& o : videos) {
+      const std::string& prompt = o.*field;
+      const bool encoded = &prompt == &o.prompt || plan.guided;
+      const std::string clean = text::clean_prompt(prompt);
+      plan.prompt_ids.push_back(model.tokenizer.encode(clean, o.max_sequence_length));
+      if (encoded && !o.prompt.empty() && plan.prompt_ids.back().empty()) {
+        fail("{}: makes no tokens of the prompt '{}'; it must close prompts with </s>", model.tokenizer_folder.string(),
+             prompt);
+      }
+      const std::string_view lost = model.tokenizer.cut_off(clean, o.max_sequence_length);
+      if (!encoded || lost.empty()) continue;
+      std::string note = fmt::format("{} has more than max_sequence_length={} tokens and is cut before '{}'", key,
+                                     o.max_sequence_length, printable(lost));
+      if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end())
+        plan.notes.push_back(std::move(note));
     }
-    const std::string_view lost = model.tokenizer.cut_off(clean, o.max_sequence_length);
-    if (!encoded || lost.empty()) continue;
-    plan.notes.push_back(fmt::format("{} has more than max_sequence_length={} tokens and is cut before '{}'", key,
-                                     o.max_sequence_length, printable(lost)));
   }
+}
+
+// Whether a step of a batch may reuse what an earlier one computed is one decision for all its videos.
+void check_cache_of_batch(const GenerateOptions& o, const RunPlan& plan) {
+  const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);
+  if (plan.videos == 1 || !reuse || reuse == sampling::StepWork::kReuseResidual) return;
+  fail("batch_size={}: the cache that is set works on one video at a time; use batch_size=1, cache=mag or cache=tea",
+       plan.videos);
 }
 
 sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder& model, RunPlan& plan) {
@@ -94,8 +108,14 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
 
 }  // namespace
 
-RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
+RunPlan plan_run(const GenerateOptions& options, const ModelFolder& model) {
+  return plan_run(std::vector<GenerateOptions>(static_cast<size_t>(options.batch_size), options), model);
+}
+
+RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& model) {
+  const GenerateOptions& o = videos.front();
   RunPlan plan;
+  plan.videos = std::ssize(videos);
   const auto& config = model.experts[0].config;
   if (o.layers) {
     plan.notes.push_back(fmt::format("layers={}: {} are computed, so the video is not the model's", *o.layers,
@@ -124,7 +144,8 @@ RunPlan plan_run(const GenerateOptions& o, const ModelFolder& model) {
   if (std::string note = attention::strategy_note(o.strategy); !note.empty()) plan.notes.push_back(std::move(note));
   plan.step_count = step_count(plan);
   plan.step_cache = step_cache_settings(o, model, plan);
-  tokenize_prompts(o, model, plan);
+  check_cache_of_batch(o, plan);
+  tokenize_prompts(videos, model, plan);
   return plan;
 }
 

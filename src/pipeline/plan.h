@@ -20,20 +20,24 @@ struct RunPlan {
   int64_t channels = 0;  // of the latents; the transformer may take more
   DType dtype = DType::kBF16;
   bool guided = false;
+  int64_t videos = 1;           // of the batch: they are denoised together
   double guidance[2] = {1, 1};  // of each expert
   double boundary = 0;          // timestep from which on expert 0 works; one expert: 0
   sampling::SolverConfig solver;
   sampling::StepCount step_count;
   sampling::StepCacheSettings step_cache;
-  std::vector<std::vector<int32_t>> prompt_ids;  // tokens of the prompt and of the negative one, </s> included
+  std::vector<std::vector<int32_t>> prompt_ids;  // tokens of each video's prompt, then of the negative ones, with </s>
   std::vector<std::string> notes;                // where an option overrides the checkpoint
 
   Shape latents() const { return {1, channels, latent[0], latent[1], latent[2]}; }
   int64_t steps() const { return solver.steps; }
+  int64_t samples() const { return videos * (guided ? 2 : 1); }  // of the transformer
   int expert_at(double timestep) const { return timestep >= boundary ? 0 : 1; }
 };
 
 // Throws Error for sizes that this model cannot make.
 RunPlan plan_run(const GenerateOptions& options, const ModelFolder& model);
+// Of a batch of videos that differ in their prompts; batch_size says how many there are.
+RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& model);
 
 }  // namespace zoetrope::pipeline

@@ -20,9 +20,14 @@ void KnownPrompts::keep(const std::string& key, std::shared_ptr<const PromptEmbe
   embeddings_ = std::move(embeddings);
 }
 
-std::string prompts_of(const GenerateOptions& options, const RunPlan& plan) {
-  return fmt::format("{} {} {}:{}{}", options.max_sequence_length, dtype_word(options.text_encoder_dtype),
-                     options.prompt.size(), options.prompt, plan.guided ? "\n" + options.negative_prompt : "");
+std::string prompts_of(const std::vector<GenerateOptions>& videos, const RunPlan& plan) {
+  const GenerateOptions& first = videos.front();
+  std::string text = fmt::format("{} {}", first.max_sequence_length, dtype_word(first.text_encoder_dtype));
+  for (const GenerateOptions& video : videos) {
+    text += fmt::format(" {}:{}", video.prompt.size(), video.prompt);
+    if (plan.guided) text += fmt::format(" not {}:{}", video.negative_prompt.size(), video.negative_prompt);
+  }
+  return text;
 }
 
 std::vector<int64_t> token_counts(const RunPlan& plan) {
@@ -32,7 +37,7 @@ std::vector<int64_t> token_counts(const RunPlan& plan) {
 }
 
 PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows) {
-  const int64_t count = plan.guided ? 2 : 1;
+  const int64_t count = plan.samples();
   PromptTokens out{Tensor(DType::kI32, {count, rows}), {}};
   for (int64_t i = 0; i < count; ++i) {
     const std::vector<int32_t>& ids = plan.prompt_ids[static_cast<size_t>(i)];

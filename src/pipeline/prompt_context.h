@@ -41,12 +41,12 @@ class KnownPrompts {
   std::shared_ptr<const PromptEmbeddings> embeddings_;
 };
 
-// Another string for every run with other embeddings of the same model.
-std::string prompts_of(const GenerateOptions& options, const RunPlan& plan);
+// Another string for every run with other embeddings of the same model. `videos`: of its batch.
+std::string prompts_of(const std::vector<GenerateOptions>& videos, const RunPlan& plan);
 
-// Of the prompts that the text encoder sees: conditional, then unconditional where guided. At most `rows` each.
+// Of the prompts that the text encoder sees, one per sample of the transformer. At most `rows` each.
 PromptTokens encoded_tokens(const RunPlan& plan, int64_t rows);
-// Lengths of the prompt's and the negative prompt's tokens.
+// Lengths of the tokens of plan.prompt_ids.
 std::vector<int64_t> token_counts(const RunPlan& plan);
 
 // Runs the text encoder in `dtype`; its weights are released before this returns. out [prompts, rows, text_dim] F32,

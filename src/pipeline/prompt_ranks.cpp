@@ -22,7 +22,7 @@ constexpr const char* kHeartbeat = "heartbeat of the text encoder";
   const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
   for (int64_t i = 0; i < result.rows.view().extent(0); ++i) {
     require_finite(result.rows.view().select(0, i),
-                   fmt::format("before the first step, every rank: {}, {},", names[i], cause));
+                   fmt::format("before the first step, every rank: {}, {},", names[i / stage.plan.videos], cause));
   }
   ZT_CHECK(false, "fail_not_finite() of finite rows");
 }

@@ -44,14 +44,13 @@ namespace {
 
 using parallel::ParallelLayout;
 
-// Initial noise [1, C, T, h, w]: drawn from the seed as PyTorch does, or read from the user's file.
-Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan, int64_t seed) {
-  const Shape shape{1, plan.channels, plan.latent[0], plan.latent[1], plan.latent[2]};
-  Tensor noise(DType::kF32, shape);
+// Initial noise of a video, [1, C, T, h, w]: drawn from the seed as PyTorch does, or read from the user's file.
+void fill_noise(const GenerateOptions& options, int64_t seed, const TensorView& noise) {
+  const Shape& shape = noise.shape();
   if (options.latents.empty()) {
     sampling::TorchGenerator generator(static_cast<uint64_t>(seed));
     generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
-    return noise;
+    return;
   }
   const auto file = io::TensorFile::open(options.latents);
   std::string name = "latents.init";
@@ -66,11 +65,10 @@ Tensor initial_noise(const GenerateOptions& options, const RunPlan& plan, int64_
     fail("latents={}: tensor '{}' is {} {}, but this run needs F32 {}", options.latents, name, info.dtype_name,
          info.shape.to_string(), shape.to_string());
   }
-  std::memcpy(noise.data<float>(), file->tensor(name).raw(), noise.view().bytes());
+  std::memcpy(noise.data<float>(), file->tensor(name).raw(), noise.bytes());
   if (options.check_finite) {
     require_finite(noise, fmt::format("latents={}: before the first step, tensor '{}'", options.latents, name));
   }
-  return noise;
 }
 
 // What makes the run again, as a shell takes it.
@@ -83,7 +81,7 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
   return text;
 }
 
-// Latents [1, C, T, h, w] of the video alone.
+// Latents [videos, C, T, h, w] without those of reference images.
 Tensor without_references(const TensorView& latents, int64_t references) {
   const TensorView video = latents.slice(2, references, latents.extent(2));
   Tensor kept = Tensor::uninitialized(DType::kF32, video.shape());
@@ -92,11 +90,12 @@ Tensor without_references(const TensorView& latents, int64_t references) {
   return kept;
 }
 
-void add_prompts(Dump& dump, const PromptEmbeddings& embeddings) {
-  const char* names[] = {"prompt_embeds", "negative_prompt_embeds"};
-  for (size_t i = 0; i < embeddings.lengths.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    dump.add(names[i], embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, embeddings.lengths[i]));
+void add_prompts(Dump& dump, const PromptEmbeddings& embeddings, int64_t video, int64_t videos) {
+  const char* name = "prompt_embeds";
+  for (int64_t at = video; at < std::ssize(embeddings.lengths); at += videos) {
+    const int64_t length = embeddings.lengths[static_cast<size_t>(at)];
+    dump.add(name, embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, length));
+    name = "negative_prompt_embeds";
   }
 }
 
@@ -120,10 +119,47 @@ ModelFolder checked_model(const GenerateOptions& options) {
   return ModelFolder::open(options);
 }
 
-GenerateOptions checked_options(const GenerateOptions& options, const ModelFolder& model) {
-  check_options(options);
-  check_inputs(options, model);
-  return with_size_of_image(options, model);
+// Throws Error for a key in which a video differs from the first of its batch, except those that are free.
+void check_alike(const GenerateOptions& first, const GenerateOptions& other, size_t number) {
+  GenerateOptions a = first, b = other;
+  for (GenerateOptions* options : {&a, &b}) {
+    for (std::string* text : {&options->prompt, &options->negative_prompt, &options->latents, &options->output,
+                              &options->dump, &options->trace})
+      text->clear();
+    options->seed = 0;
+  }
+  const auto wanted = describe_options(a).settings(), given = describe_options(b).settings();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] == given[i]) continue;
+    fail(
+        "video {} of a batch has {}={} where the first has {}; only prompt, negative_prompt, seed and latents may "
+        "differ",
+        number, given[i].first, given[i].second, wanted[i].second);
+  }
+}
+
+std::vector<GenerateOptions> checked_batch(const std::vector<GenerateOptions>& videos, const ModelFolder& model) {
+  if (videos.empty()) fail("requests: there is no video to make");
+  std::vector<GenerateOptions> checked;
+  for (const GenerateOptions& options : videos) {
+    check_options(options);
+    check_inputs(options, model);
+    check_alike(videos.front(), options, checked.size() + 1);
+    checked.push_back(with_size_of_image(options, model));
+  }
+  return checked;
+}
+
+GenerateOptions of_batch(const std::vector<GenerateOptions>& videos) {
+  GenerateOptions options = videos.front();
+  options.batch_size = std::ssize(videos);
+  return options;
+}
+
+Tensor copy_of(const TensorView& latents) {
+  Tensor copied = Tensor::uninitialized(DType::kF32, latents.shape());
+  std::memcpy(copied.view().raw(), latents.raw(), latents.bytes());
+  return copied;
 }
 
 // Phases that begin and end more than once take what their parts take.
@@ -150,22 +186,27 @@ void OpenModel::release_weights() {
   for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->release_kept();
 }
 
-Run::Run(OpenModel& model, const GenerateOptions& options)
+void check_batch(const OpenModel& model, const std::vector<GenerateOptions>& videos) {
+  plan_run(checked_batch(videos, model.folder), model.folder);
+}
+
+Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos)
     : open_(model),
       model_(model.folder),
-      options_(checked_options(options, model.folder)),
-      plan_(plan_run(options_, model_)),
+      videos_(checked_batch(videos, model.folder)),
+      options_(of_batch(videos_)),
+      plan_(plan_run(videos_, model_)),
       inputs_(read_inputs(options_, model_)),
       weights_(model_.text_encoder.checkpoint() == nullptr || model.experts[0].weights.known() ? Weights::kNotRead
                                                                                                : Weights::kFromFiles) {}
 
-std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, int64_t seed, Tensor& frames) const {
+std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const {
   VideoFormat format;
   format.width = static_cast<int>(options_.width);
   format.height = static_cast<int>(options_.height);
   format.fps = static_cast<double>(options_.fps);
   // What makes the clip again. The model by its name alone: its folder is this machine's.
-  format.metadata = changed_settings(options_);
+  format.metadata = changed_settings(videos_[video]);
   format.metadata.erase("output");
   format.metadata["seed"] = fmt::to_string(seed);
   format.metadata["model"] = model_.folder.filename().empty() ? model_.folder.parent_path().filename().string()
@@ -220,18 +261,24 @@ void Run::compare_with_plan(const trace::Timing& timing, const attention::Counte
   result.timing += "  Far faster than predicted: this machine is measured again at the next use\n";
 }
 
-Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks) {
+std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks) {
   const bool first = world.rank() == 0;
-  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, output, trace, seed] = pass;
-  FrameSink* const sink = output.sink.get();
-  Dump& dump = output.dump;
+  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds] = pass;
+  const int64_t videos = plan_.videos;
+  const auto dump = [&](int64_t video) -> Dump& { return outputs[static_cast<size_t>(video)].dump; };
+  const auto one = [](const TensorView& all, int64_t video) { return all.slice(0, video, video + 1); };
   trace::Timing timing;
   for (const char* phase : {"Load", "Prepare", "Inference", "Inference/Conditioning"}) timing.declare(phase);
-  Video result;
+  std::vector<Video> results(videos_.size());
+  Video& result = results.front();  // has what is said of the whole run
   MemoryReport memory(world, memory_plan(memory_question(layout, strategy.softmax)));
-  result.seed = seed;
-  result.latents = initial_noise(options_, plan_, seed);
-  dump.add("latents.init", result.latents);
+  Tensor latents(DType::kF32, {videos, plan_.channels, plan_.latent[0], plan_.latent[1], plan_.latent[2]});
+  for (int64_t v = 0; v < videos; ++v) {
+    const auto at = static_cast<size_t>(v);
+    results[at].seed = seeds[at];
+    fill_noise(videos_[at], seeds[at], one(latents, v));
+    dump(v).add("latents.init", one(latents, v));
+  }
   const Stage stage{options_, model_, plan_, layout, callbacks, timing, trace};
   attention::Counters attention;
   {
@@ -239,14 +286,14 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
     std::optional<trace::Span> phase;  // the one before ends where the next begins
     memory.begin(planner::kTextEncoder);
     phase.emplace(lane, "phase: text encoder");
-    const std::string texts = prompts_of(options_, plan_);
+    const std::string texts = prompts_of(videos_, plan_);
     const auto embeddings =
         encode_prompts_over_ranks(stage, world, prompts != nullptr ? prompts->find(texts) : nullptr);
-    add_prompts(dump, *embeddings);
+    for (int64_t v = 0; v < videos; ++v) add_prompts(dump(v), *embeddings, v, videos);
     if (prompts != nullptr) prompts->keep(texts, embeddings);
     if (has_conditions(stage, inputs_)) memory.begin(planner::kConditions);
     phase.emplace(lane, "phase: conditions");
-    const Conditions conditions = encode_conditions(stage, inputs_, world, open_.vae_encoder, dump);
+    const Conditions conditions = encode_conditions(stage, inputs_, world, open_.vae_encoder, dump(0));
     memory.begin(planner::kTransformer);
     phase.emplace(lane, "phase: load and prepare");
     Stream stream(stage.threads_of_each(world.ranks_in_this_process()), {trace, world.rank(), trace::kComputeLane});
@@ -267,15 +314,17 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
     denoiser.load_expert(0, callbacks.cancelled);
     Denoiser::Callbacks inner;
     inner.cancelled = callbacks.cancelled;
-    inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& latents, double seconds) {
-      dump.add(fmt::format("velocity.{}", step), velocity);
-      dump.add(fmt::format("latents.{}", step), latents);
+    inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& now, double seconds) {
+      for (int64_t v = 0; v < videos; ++v) {
+        dump(v).add(fmt::format("velocity.{}", step), one(velocity, v));
+        dump(v).add(fmt::format("latents.{}", step), one(now, v));
+      }
       if (first && callbacks.step) callbacks.step(step + 1, plan_.steps(), seconds);
     };
     if (first) inner.layer = callbacks.layer;
     if (first && callbacks.step) callbacks.step(0, plan_.steps(), 0);
     phase.emplace(lane, "phase: denoise");
-    denoiser.run(result.latents, inner);
+    denoiser.run(latents, inner);
     phase.reset();
     result.bytes_sent =
         static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
@@ -286,21 +335,19 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
   }
   // Waits for all ranks: those of this process share the weights until the last one releases them.
   memory.gather();
-  if (plan_.references > 0) result.latents = without_references(result.latents, plan_.references);
+  if (plan_.references > 0) latents = without_references(latents, plan_.references);
+  for (int64_t v = 0; v < videos; ++v) results[static_cast<size_t>(v)].latents = copy_of(one(latents, v));
   if (stop == Stop::kAfterOutput) {
     memory.begin(planner::kVae);
-    decode_frames(stage, world, open_.vae_decoder, result.latents, {sink, dump});
+    std::vector<FrameOutput> to;
+    for (Output& output : outputs) to.push_back({output.sink.get(), output.dump, [&] { finish(output, timing); }});
+    decode_frames(stage, world, open_.vae_decoder, latents, to);
     // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
     if (layout.vae_ranks == world.size()) memory.gather();
   }
-  if (sink != nullptr) {
-    const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
-    dump.prepare();
-    sink->finish();
-    dump.commit();
-  }
+  finish(outputs.back(), timing);
   add_wholes(timing);
-  result.denoise_seconds = timing.seconds("Inference/Denoise");
+  for (Video& video : results) video.denoise_seconds = timing.seconds("Inference/Denoise");
   if (first) {
     result.memory = memory.finish();
     result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention,
@@ -309,20 +356,29 @@ Video Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks
     compare_with_plan(timing, attention, pass, result);
     result.summary = short_summary(timing, plan_.steps(), result);
   }
-  return result;
+  return results;
 }
 
-Video Run::run(comm::Communicator& world, const OpenSink& sink, const Callbacks& callbacks, Stop stop) {
+// When the output has every frame: the files get their names.
+void Run::finish(Output& output, trace::Timing& timing) {
+  if (output.sink == nullptr) return;
+  const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
+  output.dump.prepare();
+  output.sink->finish();
+  output.dump.commit();
+}
+
+std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
+                            Stop stop) {
   const comm::RecordingScope recording(world, trace_.get());
   // The trace is of this run, not of the one that it is compared with.
   const bool records_later = trace_ && options_.cache_compare;
   if (records_later) world.set_trace(nullptr);
-  GenerateOptions copy = options_;
+  std::string settings;
+  for (GenerateOptions copy : videos_) settings += describe_options(copy).values();
   // Ranks of one process share the model; other processes may have found something else under its path.
   const bool others = world.ranks_in_this_process() < world.size();
-  require_agreement(world, describe_options(copy).values() +
-                               fmt::format("keep_weights={}\n", static_cast<int>(options_.keep_weights)) +
-                               (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
+  require_agreement(world, settings + (others ? fingerprint(model_) + inputs_.fingerprint() : ""));
   require_ranks(options_.ranks, world);
   const Job job = job_of(world, options_.threads);
   const std::optional<planner::Bytes> free = available(&world);
@@ -332,10 +388,13 @@ Video Run::run(comm::Communicator& world, const OpenSink& sink, const Callbacks&
   check(layout, world.size(), heads);
   attention::Strategy strategy = attention::parse_strategy(options_.strategy, layout.context.ranks(), heads);
   strategy.softmax = planned.softmax;
-  const int64_t seed = agreed_seed(world, options_.seed);
+  std::vector<int64_t> seeds;
+  for (const GenerateOptions& video : videos_) seeds.push_back(agreed_seed(world, video.seed));
   if (world.rank() == 0 && callbacks.note) {
     callbacks.note(describe(planned, world.size()));
-    if (options_.seed < 0) callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seed, seed));
+    for (size_t v = 0; v < videos_.size(); ++v)
+      if (videos_[v].seed < 0)
+        callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
   }
   admit(memory_question(layout, planned.softmax), world);
   if (options_.compare_one_rank) admit(memory_question({}), world);
@@ -343,53 +402,62 @@ Video Run::run(comm::Communicator& world, const OpenSink& sink, const Callbacks&
   if (trace_ && world.rank() == 0) {
     check_writable(options_.trace);
     trace_->set_metadata("plan", fmt::format("{}; {}", planned.layout_text, planned.text()));
-    trace_->set_metadata("command", command_text(options_, seed));
+    trace_->set_metadata("command", command_text(videos_.front(), seeds.front()));
   }
   const bool writes = world.rank() == 0 && stop == Stop::kAfterOutput;
-  Tensor frames;
-  Output output{writes ? open_output(sink, seed, frames) : nullptr, Dump(writes ? options_.dump : "")};
+  std::vector<Tensor> frames(videos_.size());
+  std::deque<Output> outputs;
+  for (size_t v = 0; v < videos_.size(); ++v) {
+    outputs.emplace_back(writes ? open_output(sinks.empty() ? OpenSink() : sinks[v], v, seeds[v], frames[v]) : nullptr,
+                         writes ? videos_[v].dump : "");
+  }
   // The others end when the frames are decoded: nobody waits for rank 0 to write the file or to denoise once more.
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
-  std::optional<Uncached> uncached;
+  std::vector<Video> uncached;
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
-  if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seed, callbacks);
+  if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seeds, callbacks);
   if (records_later) world.set_trace(trace_.get());
-  Video result = run_once(
+  std::vector<Video> results = run_once(
       world,
-      {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, output, trace_.get(), seed},
+      {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs, trace_.get(), seeds},
       callbacks);
-  if (world.rank() != 0) return result;
-  result.frames = std::move(frames);
-  if (uncached) compare(*uncached, result);
+  if (world.rank() != 0) return results;
+  for (size_t v = 0; v < frames.size(); ++v) results[v].frames = std::move(frames[v]);
+  if (options_.cache_compare) compare(uncached, results);
+  Video& result = results.front();
   if (result.step_cache) {
     result.timing += step_cache_text(*result.step_cache);
     result.summary += step_cache_text(*result.step_cache);
   }
   if (trace_) trace_->write(options_.trace);
-  if (alone) result.one_rank_rel_l2 = distance_to_one_rank(*alone, result, callbacks);
-  return result;
+  if (alone) compare_with_one_rank(*alone, seeds, results, callbacks);
+  return results;
 }
 
-Run::Uncached Run::denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
-                                    const attention::Strategy& strategy, int64_t seed, const Callbacks& callbacks) {
+std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
+                                         const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
+                                         const Callbacks& callbacks) {
   if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
   RunPlan plan = plan_;
   plan.step_cache = {};
-  Output none;
-  Video result = run_once(world,
-                          {layout, strategy, open_.experts, contexts_, kept_prompts(), Stop::kAfterDenoise, nullptr,
-                           plan, none, nullptr, seed},
-                          callbacks);
-  return {std::move(result.latents), result.denoise_seconds};
+  std::deque<Output> none(videos_.size());
+  return run_once(world,
+                  {layout, strategy, open_.experts, contexts_, kept_prompts(), Stop::kAfterDenoise, nullptr, plan, none,
+                   nullptr, seeds},
+                  callbacks);
 }
 
-void Run::compare(const Uncached& uncached, Video& result) {
-  StepCacheReport& report = *result.step_cache;
-  report.rel_l2 = relative_l2(result.latents, uncached.latents);
-  report.seconds_saved = uncached.denoise_seconds - result.denoise_seconds;
+// The report is one of the batch: of the video that is furthest off.
+void Run::compare(const std::vector<Video>& uncached, std::vector<Video>& results) {
+  StepCacheReport& report = *results.front().step_cache;
+  report.rel_l2 = 0;
+  for (size_t v = 0; v < results.size(); ++v)
+    report.rel_l2 = std::max(*report.rel_l2, relative_l2(results[v].latents, uncached[v].latents));
+  report.seconds_saved = uncached.front().denoise_seconds - results.front().denoise_seconds;
 }
 
-double Run::distance_to_one_rank(comm::Communicator& alone, const Video& result, const Callbacks& callbacks) {
+void Run::compare_with_one_rank(comm::Communicator& alone, const std::vector<int64_t>& seeds,
+                                std::vector<Video>& results, const Callbacks& callbacks) {
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
   // Its own contexts: the other ranks may still use theirs, whose batch is another where guidance was divided.
   SharedExpert own[2];
@@ -397,12 +465,12 @@ double Run::distance_to_one_rank(comm::Communicator& alone, const Video& result,
   SharedContexts contexts;
   const ParallelLayout layout;
   const attention::Strategy strategy;
-  Output none;
-  const Video one = run_once(
-      alone,
-      {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr, plan_, none, nullptr, result.seed},
+  std::deque<Output> none(videos_.size());
+  const std::vector<Video> ones = run_once(
+      alone, {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr, plan_, none, nullptr, seeds},
       callbacks);
-  return relative_l2(result.latents, one.latents);
+  for (size_t v = 0; v < results.size(); ++v)
+    results[v].one_rank_rel_l2 = relative_l2(results[v].latents, ones[v].latents);
 }
 
 // Pictures and videos next to the prompt, as "image=cat.png, last_image=dog.png".
@@ -430,8 +498,9 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
                                  model_.experts.size() == 2 ? "two experts, " : "", model_.experts[0].layers_text(),
                                  config.num_attention_heads, config.attention_head_dim, dtype_word(options_.dtype));
   if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
-  text += fmt::format("Video {} x {} x {}, {} tokens, {} steps, guidance {}{}\n", options_.width, options_.height,
-                      options_.num_frames, plan_.tokens, plan_.steps(),
+  text += fmt::format("{} {} x {} x {}, {} tokens, {} steps, guidance {}{}\n",
+                      plan_.videos > 1 ? fmt::format("Batch of {} videos", plan_.videos) : "Video", options_.width,
+                      options_.height, options_.num_frames, plan_.tokens, plan_.steps(),
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off",
                       step_cache_reuse(options_) ? fmt::format(", step cache {}", step_cache_name(options_)) : "");
   text += fmt::format("Ranks {}: {}, {} in this process", ranks, planned.layout_text,
@@ -448,42 +517,19 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   return text;
 }
 
-Video Run::run_on_threads(const OpenSink& sink, const Callbacks& callbacks) {
+std::vector<Video> Run::run_on_threads(const std::vector<OpenSink>& sinks, const Callbacks& callbacks) {
   comm::RankOptions ranks;
   ranks.timeout_seconds = options_.comm_timeout;
   ranks.trace = recorder();
-  Video result;
+  std::vector<Video> results;
   comm::run_ranks(
       static_cast<int>(options_.ranks.value_or(1)),
       [&](comm::Communicator& world) {
-        Video mine = run(world, sink, callbacks);
-        if (world.rank() == 0) result = std::move(mine);
+        std::vector<Video> mine = run(world, sinks, callbacks);
+        if (world.rank() == 0) results = std::move(mine);
       },
       ranks);
-  return result;
-}
-
-namespace {
-
-template <typename RunRanks>
-GenerateResult generate_file(const GenerateOptions& options, RunRanks&& run_ranks) {
-  check_options(options);
-  if (options.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
-  OpenModel model(options);
-  Run run(model, options);
-  std::error_code ignored;
-  const bool replaces = std::filesystem::is_regular_file(options.output, ignored);
-  return {run_ranks(run, video_file(options.output)), options.output, replaces};
-}
-
-}  // namespace
-
-GenerateResult generate(const GenerateOptions& options, const Callbacks& callbacks) {
-  return generate_file(options, [&](Run& run, const OpenSink& file) { return run.run_on_threads(file, callbacks); });
-}
-
-GenerateResult generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks) {
-  return generate_file(options, [&](Run& run, const OpenSink& file) { return run.run(world, file, callbacks); });
+  return results;
 }
 
 }  // namespace zoetrope::pipeline

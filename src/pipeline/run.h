@@ -1,7 +1,8 @@
-// One run over an opened model: prompts, conditions, noise, denoising, decoding, in this order. What a stage does is in
-// its own file.
+// One run over an opened model: prompts, conditions, noise, denoising, decoding, in this order, of one video or of a
+// batch that is denoised together. What a stage does is in its own file.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,29 +39,36 @@ struct OpenModel {
   KnownPrompts prompts;
 };
 
+// Throws Error for options that do not go together or with the model, and for videos that cannot be a batch. Reads no
+// input but the image that max_area follows.
+void check_batch(const OpenModel& model, const std::vector<GenerateOptions>& videos);
+
 // Shared by the ranks of this process.
 class Run {
  public:
-  // Throws Error for options that do not go together or with the model; reads pictures and videos.
-  Run(OpenModel& model, const GenerateOptions& options);
+  // As check_batch(); reads pictures and videos.
+  Run(OpenModel& model, const std::vector<GenerateOptions>& videos);
 
   enum class Stop { kAfterDenoise, kAfterOutput };
-  // Collective over `world`. Rank 0 opens the sink; without one it returns the frames.
-  Video run(comm::Communicator& world, const OpenSink& sink, const Callbacks& callbacks,
-            Stop stop = Stop::kAfterOutput);
+  // Collective over `world`. Rank 0 opens the sinks, one per video; without any it returns the frames.
+  std::vector<Video> run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
+                         Stop stop = Stop::kAfterOutput);
   // Over options.ranks threads of this process.
-  Video run_on_threads(const OpenSink& sink, const Callbacks& callbacks);
+  std::vector<Video> run_on_threads(const std::vector<OpenSink>& sinks, const Callbacks& callbacks);
   // One line per fact: model, size, degrees, values that override the checkpoint's.
   std::string describe(int ranks) const;
   // Where options.trace records, for comm::RankOptions; null without it.
   trace::Trace* recorder() const { return trace_.get(); }
 
  private:
-  // What this rank writes: nothing but on rank 0.
+  // What this rank writes of a video: nothing but on rank 0.
   struct Output {
+    explicit Output(std::unique_ptr<FrameSink> opened = nullptr, const std::string& folder = "")
+        : sink(std::move(opened)), dump(folder) {}
     std::unique_ptr<FrameSink> sink;
-    Dump dump{""};
+    Dump dump;
   };
+  static void finish(Output& output, trace::Timing& timing);
   // One pass over the ranks of a communicator.
   struct Pass {
     const parallel::ParallelLayout& layout;
@@ -71,21 +79,19 @@ class Run {
     Stop stop;
     const AutoPlan* planned;  // to compare with; null: not
     const RunPlan& plan;      // of denoising
-    Output& output;
+    std::deque<Output>& outputs;
     trace::Trace* trace;  // null: not recorded
-    int64_t seed;
+    const std::vector<int64_t>& seeds;
   };
-  Video run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);
-  struct Uncached {
-    Tensor latents;
-    double denoise_seconds;
-  };
-  Uncached denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
-                            const attention::Strategy& strategy, int64_t seed, const Callbacks& callbacks);
-  static void compare(const Uncached& uncached, Video& result);
+  std::vector<Video> run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);
+  std::vector<Video> denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
+                                      const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
+                                      const Callbacks& callbacks);
+  static void compare(const std::vector<Video>& uncached, std::vector<Video>& results);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          Video& result) const;
-  double distance_to_one_rank(comm::Communicator& alone, const Video& result, const Callbacks& callbacks);
+  void compare_with_one_rank(comm::Communicator& alone, const std::vector<int64_t>& seeds, std::vector<Video>& results,
+                             const Callbacks& callbacks);
   KnownPrompts* kept_prompts() const;  // null where nothing is kept
   // `softmax` unset: as the keys say.
   MemoryQuestion memory_question(const parallel::ParallelLayout& layout,
@@ -95,22 +101,18 @@ class Run {
   std::optional<planner::Bytes> available(comm::Communicator* world) const;
   std::string describe(const AutoPlan& planned, int ranks) const;
   std::string inputs_text() const;
-  std::unique_ptr<FrameSink> open_output(const OpenSink& sink, int64_t seed, Tensor& frames) const;
+  std::unique_ptr<FrameSink> open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const;
 
   const RunFiles reads_;  // before anything is read
   OpenModel& open_;
   const ModelFolder& model_;
-  const GenerateOptions options_;
+  const std::vector<GenerateOptions> videos_;  // alike but for their prompts, noise and files
+  const GenerateOptions options_;              // of the first, with the size of the batch
   const RunPlan plan_;
   const Inputs inputs_;
   const Weights weights_;  // whether they are read
   SharedContexts contexts_;
   std::unique_ptr<trace::Trace> trace_ = options_.trace.empty() ? nullptr : std::make_unique<trace::Trace>();
 };
-
-// Opens the model, runs once over options.ranks threads of this process, and writes options.output.
-GenerateResult generate(const GenerateOptions& options, const Callbacks& callbacks = {});
-// The part of one rank. Collective over `world`.
-GenerateResult generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks = {});
 
 }  // namespace zoetrope::pipeline

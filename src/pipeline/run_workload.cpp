@@ -57,7 +57,8 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   constexpr int64_t kStepAndClean = 2;
   if (size.image && config.in_channels == question.configs.vae.z_dim) size.timesteps = kStepAndClean;
   size.inputs_bytes = inputs_bytes(o);
-  size.prompts = o.guidance_scale > 1 ? 2 : 1;
+  size.videos = o.batch_size;
+  size.prompts = o.batch_size * (o.guidance_scale > 1 ? 2 : 1);
   size.text_rows = o.max_sequence_length;
   size.prompt_tokens = question.prompt_tokens;
   size.transformer = o.dtype;

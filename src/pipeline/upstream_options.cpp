@@ -165,7 +165,7 @@ void describe_refused(OptionSet& set) {
   refuse({"mode", "reference_image_path", "pose_video_path", "face_video_path", "background_video_path",
           "mask_video_path"},
          none, "is for Wan 2.2 Animate, which is not built");
-  refuse({"global_batch_size"}, {"0", "1"}, "a run makes one video; start one for each, with another seed");
+  refuse({"global_batch_size"}, {"0", "1"}, "for several videos give prompts= or num_videos=, and batch_size=");
 }
 
 // A degree is a product of one inside a data centre's slice and one across slices; -1 takes what is left over.
@@ -258,7 +258,8 @@ void check_batch(std::string_view text) {
   const double each = parse_number(text, {});
   const double devices = 1 / each;
   if (each > 0 && devices >= 1 && devices <= 4096 && std::abs(devices - std::round(devices)) < 1e-6) return;
-  fail("a run makes one video: 1, or 1 divided by the number of devices, is possible");
+  fail(
+      "1, or 1 divided by the number of devices, is one video; for more give prompts= or num_videos=, and batch_size=");
 }
 
 }  // namespace

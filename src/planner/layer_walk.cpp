@@ -89,7 +89,7 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       wires_(routes, static_cast<int>(hardware.links.size()), configuration.layout.ranks()),
       records_(timeline == Timeline::kLayer),
       topology_(configuration.layout.of_sequence()),
-      sizes_(work.sizes(work.branches / configuration.layout.data)),
+      sizes_(work.sizes(work.batch(configuration.layout.data))),
       ranks_(static_cast<size_t>(configuration.layout.ranks())),
       queries_(ranks_, 0),
       now_(ranks_, 0.0),

@@ -261,7 +261,7 @@ std::vector<int> vae_ranks(const Question& question, int ranks) {
 
 StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware, const Configuration& configuration) {
   const Prices prices(work, hardware, configuration);
-  const int64_t batch = work.branches / configuration.layout.data;
+  const int64_t batch = work.batch(configuration.layout.data);
   const parallel::ContextLayout context = configuration.layout.of_sequence();
   const int64_t tokens = ceil_div(work.tokens, context.ranks());
   const int64_t block = work.tokens / context.ring, queries = block / context.gather;

@@ -40,7 +40,7 @@ std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& har
     const int ranks = layout.context.ranks();
     const int64_t tokens =
         layout.sharded ? parallel::token_shard(work.tokens, ranks, rank % ranks).size() : work.tokens;
-    seconds.push_back(prices.gemm(work.ends_flop, tokens, work.branches / layout.data));
+    seconds.push_back(prices.gemm(work.ends_flop, tokens, work.batch(layout.data)));
   }
   return seconds;
 }
@@ -50,7 +50,7 @@ std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& har
 std::vector<double> gather_velocity(const Work& work, const HardwareProfile& hardware,
                                     const parallel::ParallelLayout& layout, const Routes& routes) {
   const int context = layout.context.ranks(), ranks = layout.ranks();
-  const int64_t batch = work.branches / layout.data;
+  const int64_t batch = work.batch(layout.data);
   Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
   std::vector<double> now(static_cast<size_t>(ranks), 0.0);
   if (work.latent_bytes == 0) return now;  // `zoetrope attention` has none, and no latency for it
@@ -76,7 +76,7 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
 // from memory and computes its part; from files each host reads the parts of its ranks.
 double text_seconds(const Work& work, const HardwareProfile& hardware, int ranks) {
   const ComputeFigures& compute = hardware.compute(work.text_element_bytes);
-  const auto rows = static_cast<double>(work.text_rows * work.branches);
+  const auto rows = static_cast<double>(work.text_rows * work.batch(1));
   const double memory = static_cast<double>(work.text_weights.count()) / hardware.memory_bandwidth;
   const double product = work.text_flop / (compute.gemm.at(rows) * compute.peak);
   const double of_host = static_cast<double>(std::min(ranks, std::max(1, hardware.devices_per_host))) / ranks;

@@ -100,6 +100,14 @@ TEST(Simulator, BothBranchesAreTwiceOneOrRunSideBySide) {
   EXPECT_NEAR(simulate_step(two, hardware, configuration(2, 2, 1)).seconds, alone, 1e-12);
 }
 
+TEST(Simulator, TwoVideosTakeWhatTwoBranchesTake) {
+  Work videos = small_work(), branches = small_work(960, 12, 2);
+  videos.videos = 2;
+  for (const Configuration& made : {configuration(1, 1, 1), configuration(1, 2, 2)})
+    EXPECT_DOUBLE_EQ(simulate_step(videos, machine(4), made).seconds,
+                     simulate_step(branches, machine(4), made).seconds);
+}
+
 // q, k, v and o: a rank of U keeps one part in U of each.
 TEST(Simulator, TheExchangeTakesWhatItsBytesTake) {
   const Work work = small_work();

@@ -27,7 +27,8 @@ struct Work {
   double ends_flop = 0;    // patch embedding and projection, once a forward, all tokens
   // Self-attention, 4·S²·H·D a layer, follows from the sizes.
 
-  int branches = 1;  // 2 with guidance
+  int64_t videos = 1;  // of a batch, denoised together; they share the steps and what comes before
+  int branches = 1;    // of each video: 2 with guidance
   int64_t steps = 0;
   int64_t latent_bytes = 0;  // of the velocity that ranks gather at the end of a step, one branch
 
@@ -48,9 +49,11 @@ struct Work {
     const auto s = static_cast<double>(tokens);
     const double attention = 4 * s * s * static_cast<double>(heads * head_dim);
     const double forward = static_cast<double>(layers) * (linear_flop + cross_flop + attention) + ends_flop;
-    return static_cast<double>(steps) * branches * forward + text_flop + image_flop + condition_flop + vae_flop;
+    return static_cast<double>(steps * batch(1)) * forward + text_flop + image_flop + condition_flop + vae_flop;
   }
 
+  // Samples that go through the layers together where the branches are divided among `data` parts.
+  int64_t batch(int data) const { return videos * branches / data; }
   parallel::Sizes sizes(int64_t batch) const { return {batch, tokens, heads, head_dim, element_bytes}; }
 };
 

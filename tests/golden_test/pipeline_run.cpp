@@ -6,7 +6,7 @@
 #include <system_error>
 #include <vector>
 
-#include "pipeline/run.h"
+#include "pipeline/generate.h"
 
 namespace zoetrope::golden {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/test_folder.h"
 #include "io/video.h"
-#include "pipeline/run.h"
+#include "pipeline/generate.h"
 
 namespace zoetrope {
 namespace {
@@ -74,7 +74,10 @@ std::vector<Figures> run(const pipeline::GenerateOptions& options) {
   if (child == 0) {
     std::vector<Figures> figures;
     try {
-      const pipeline::GenerateResult result = pipeline::generate(options);
+      pipeline::GenerateResult result;
+      pipeline::generate(options, {}, [&](pipeline::GenerateResult one) {
+        if (one.number == 1) result = std::move(one);
+      });
       const bool two = fs::exists(fs::path(options.model) / "transformer_2");
       if (two && result.timing.find("transformer_2") == std::string::npos) fail("the second expert was not used");
       for (const ComponentMemory& memory : result.memory) {
@@ -175,6 +178,13 @@ TEST(Planned, TilesAndADump) {
   options.guidance_scale = 1;
   const TestFolder folder;
   options.dump = (folder / "dump").string();
+  expect_as_planned(options);
+}
+
+TEST(Planned, ABatchOfVideos) {
+  pipeline::GenerateOptions options;
+  options.num_videos = options.batch_size = 3;
+  options.guidance_scale = 1;
   expect_as_planned(options);
 }
 

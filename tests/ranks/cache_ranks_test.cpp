@@ -86,7 +86,7 @@ pipeline::GenerateOptions options_of(const char* model, const Layout& layout, co
 }
 
 struct OpenRun {
-  explicit OpenRun(const pipeline::GenerateOptions& options) : model(options), run(model, options) {}
+  explicit OpenRun(const pipeline::GenerateOptions& options) : model(options), run(model, {options}) {}
   pipeline::OpenModel model;
   pipeline::Run run;
 };
@@ -101,7 +101,7 @@ Video run(const pipeline::GenerateOptions& options, comm::Communicator& world) {
     video = open.lock();
     if (!video) open = video = std::make_shared<OpenRun>(options);
   }
-  Video result = video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise);
+  Video result = std::move(video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise).front());
   world.barrier();  // so that the object is shared to the end
   video.reset();
   world.barrier();  // and the next run opens its own
@@ -116,8 +116,9 @@ const Video& alone(const std::string& key, const pipeline::GenerateOptions& opti
   Video& result = known[key];
   if (!result.latents) {
     const auto video = std::make_shared<OpenRun>(options);
-    comm::run_ranks(
-        1, [&](comm::Communicator& one) { result = video->run.run(one, {}, {}, pipeline::Run::Stop::kAfterDenoise); });
+    comm::run_ranks(1, [&](comm::Communicator& one) {
+      result = std::move(video->run.run(one, {}, {}, pipeline::Run::Stop::kAfterDenoise).front());
+    });
   }
   return result;
 }

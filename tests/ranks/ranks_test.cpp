@@ -95,7 +95,7 @@ pipeline::GenerateOptions options_of(const Job& job, const std::string& dtype) {
 }
 
 struct OpenRun {
-  explicit OpenRun(const pipeline::GenerateOptions& options) : model(options), run(model, options) {}
+  explicit OpenRun(const pipeline::GenerateOptions& options) : model(options), run(model, {options}) {}
   pipeline::OpenModel model;
   pipeline::Run run;
 };
@@ -109,7 +109,7 @@ const Tensor& reference(const Job& job, const std::string& dtype) {
   if (!latents) {
     const auto video = std::make_shared<OpenRun>(options_of(job, dtype));
     comm::run_ranks(1, [&](comm::Communicator& alone) {
-      latents = video->run.run(alone, {}, {}, pipeline::Run::Stop::kAfterDenoise).latents;
+      latents = std::move(video->run.run(alone, {}, {}, pipeline::Run::Stop::kAfterDenoise).front().latents);
     });
   }
   return latents;
@@ -135,7 +135,7 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
       shared = video = std::make_shared<OpenRun>(options);
     }
   }
-  Tensor latents = video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise).latents;
+  Tensor latents = std::move(video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise).front().latents);
   world.barrier();  // so that the object is shared to the end
   return latents;
 }

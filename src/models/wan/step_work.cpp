@@ -63,7 +63,8 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.linear_flop = flop.linear;
   work.cross_flop = flop.cross_attention;
   work.ends_flop = flop.ends;
-  work.branches = static_cast<int>(size.prompts);
+  work.videos = size.videos;
+  work.branches = static_cast<int>(size.prompts / size.videos);
   work.steps = 1;
   work.latent_bytes = work.tokens * config.patch_output_dim() * work.element_bytes;
 
@@ -77,6 +78,7 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   for (const planner::Workload::Expert& expert : memory.experts) work.weights_read += expert.weights.stored;
   work.weights_read += memory.vae.weights.stored;
   add_decoding(work, configs.vae, size, configs.vae.latent_frames(size.frames));
+  work.vae_flop *= static_cast<double>(size.videos);
   add_conditions(work, configs, size);
   return work;
 }

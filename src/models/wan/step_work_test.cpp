@@ -170,5 +170,22 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   EXPECT_DOUBLE_EQ(work(two, size).text_flop, encoders::text_encoder_flop(two.text_encoder, 7));
 }
 
+TEST(StepWork, ABatchIsThatOfItsVideos) {
+  RunSize size;
+  size.height = 480;
+  size.width = 832;
+  size.frames = 81;
+  size.prompts = 2;
+  const planner::Work one = work(model_14b(), size);
+  size.videos = 4;
+  size.prompts = 8;
+  const planner::Work batch = work(model_14b(), size);
+  EXPECT_EQ(batch.videos, 4);
+  EXPECT_EQ(batch.branches, 2);
+  EXPECT_EQ(batch.batch(2), 4);
+  EXPECT_DOUBLE_EQ(batch.flop(), 4 * one.flop());
+  EXPECT_EQ(batch.weights_read, one.weights_read);
+}
+
 }  // namespace
 }  // namespace zoetrope::wan

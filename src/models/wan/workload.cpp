@@ -139,7 +139,7 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
     vae.output += Bytes(static_cast<int64_t>(
         tiled_decode_bytes(config, config.latent_frames(size.frames), size.height / spatial, size.width / spatial)));
   }
-  vae.kept = frame / kFloat * size.kept_frame_bytes * size.frames;
+  vae.kept = frame / kFloat * size.kept_frame_bytes * (size.frames * size.videos);
   return vae;
 }
 
@@ -264,7 +264,9 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t conditions = condition > 0 ? condition + config.in_channels : 0;
   const int64_t control = config.vace() ? config.vace_in_channels : 0;
   const int64_t copies = kLatents + (size.keeps_latents ? 1 : 0);
-  w.per_rank = Bytes(cells) * ((configs.vae.z_dim * copies + conditions + control) * kFloat) +
+  // In a batch the input of each sample.
+  const int64_t inputs = size.videos > 1 ? branches * config.in_channels : 0;
+  w.per_rank = Bytes(cells) * ((configs.vae.z_dim * copies * size.videos + conditions + inputs + control) * kFloat) +
                Bytes(size.prompts * size.text_rows) * configs.text_encoder.d_model * kFloat;
   w.inputs = Bytes(size.inputs_bytes);
   w.text = text_encoder_of(configs, size, layout.text_ranks, rank_threads);
@@ -277,7 +279,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   // A head's keys and values, packed.
   w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) + Bytes(kKernelScratch) * rank_threads;
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +
-           Bytes(size.prompts + 1) * cells * (config.out_channels * kFloat);
+           Bytes(size.prompts + size.videos) * cells * (config.out_channels * kFloat);
   if (in_tiles(configs.vae, size)) w.layout.vae_ranks = 1;  // tiles follow one another on one rank
   w.vae = vae_of(configs, size, w.layout.vae_ranks, ranks_here);
   w.conditions = conditions_of(configs, size, w.layout.vae_ranks, ranks_here, cells, frame_cells);

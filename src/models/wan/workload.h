@@ -37,7 +37,8 @@ struct RunSize {
   int64_t height = 0, width = 0, frames = 0;  // of the video
   bool image = false;                         // a picture is given to a model for which it is optional
   int64_t inputs_bytes = 0;                   // of a process: pictures and videos as they were read
-  int64_t prompts = 1;                        // 2 with guidance: one per branch
+  int64_t videos = 1;                         // of a batch: they are denoised together
+  int64_t prompts = 1;                        // of all videos; 2 of each with guidance: one per branch
   int64_t text_rows = 512;                    // of a prompt's conditioning
   int64_t image_rows = 0;                     // of a prompt's image; 0: what the published encoder makes
   int64_t reference_images = 0;               // VACE: each takes a latent frame before the video's

@@ -42,8 +42,10 @@ int main(int argc, char** argv) {
         return std::make_unique<Counter>(bytes, int64_t{3} * format.width * format.height);
       });
     });
+    const bool batched = opened.generate(std::vector<Request>{request, request}).size() == 2;
+    comm::run_ranks(1, [&](comm::Communicator& world) { opened.generate(world, std::vector<Request>{request}); });
     opened.release_weights();
-    return described && video.frames.size() == bytes && bytes > 0 ? 0 : 1;
+    return described && batched && video.frames.size() == bytes && bytes > 0 ? 0 : 1;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

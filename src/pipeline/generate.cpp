@@ -1,0 +1,108 @@
+#include "pipeline/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "pipeline/agreement.h"
+#include "pipeline/dump.h"
+#include "pipeline/run.h"
+#include "pipeline/videos.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+// Opens every output and abandons it: what cannot be written is said before the first video is computed.
+void try_outputs(const GenerateOptions& video) {
+  VideoFormat format;
+  format.width = static_cast<int>(video.width);
+  format.height = static_cast<int>(video.height);
+  format.fps = static_cast<double>(video.fps);
+  video_file(video.output)(format);
+  const Dump dump(video.dump);
+  if (!video.trace.empty()) check_writable(video.trace);
+}
+
+std::string seed_text(int64_t seed) { return seed < 0 ? "a seed that is drawn" : fmt::format("seed {}", seed); }
+
+std::string batch_text(size_t begin, size_t end, size_t count) {
+  return end - begin == 1 ? fmt::format("video {} of {}", end, count)
+                          : fmt::format("videos {} to {} of {}", begin + 1, end, count);
+}
+
+// `run`: this process' part of one Run, with its frames into files. `first`: whether rank 0 is here.
+template <typename RunVideos>
+void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_size, bool first,
+                    const Callbacks& callbacks, const VideoDone& done, RunVideos&& run) {
+  for (const GenerateOptions& video : videos) {
+    check_options(video);
+    if (video.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
+  }
+  OpenModel model(videos.front());
+  const size_t count = videos.size(), batch = static_cast<size_t>(batch_size);
+  const auto batch_at = [&](size_t begin) {
+    const auto from = videos.begin() + static_cast<std::ptrdiff_t>(begin);
+    return std::vector<GenerateOptions>(from, from + static_cast<std::ptrdiff_t>(std::min(batch, count - begin)));
+  };
+  if (count > 1) {  // the run of a single one does this
+    for (size_t begin = 0; begin < count; begin += batch) check_batch(model, batch_at(begin));
+    if (first)
+      for (const GenerateOptions& video : videos) try_outputs(video);
+  }
+  for (size_t begin = 0; begin < count; begin += batch) {
+    const std::vector<GenerateOptions> now = batch_at(begin);
+    std::vector<GenerateResult> results(now.size());
+    std::vector<OpenSink> files;
+    for (size_t i = 0; i < now.size(); ++i) {
+      const GenerateOptions& video = now[i];
+      if (count > 1 && first && callbacks.note) {
+        callbacks.note(
+            fmt::format("Video {} of {}: {}, '{}'", begin + i + 1, count, seed_text(video.seed), video.prompt));
+      }
+      std::error_code ignored;
+      results[i].number = begin + i + 1;
+      results[i].videos = count;
+      results[i].replaced = std::filesystem::is_regular_file(video.output, ignored);
+      results[i].written = video.output;
+      files.push_back(video_file(video.output));
+    }
+    try {
+      Run one(model, now);
+      std::vector<Video> made = run(one, files);
+      for (size_t i = 0; i < now.size(); ++i) static_cast<Video&>(results[i]) = std::move(made[i]);
+    } catch (const Error& error) {
+      if (count == 1) throw;
+      fail("{}: {}", batch_text(begin, begin + now.size(), count), error.what());
+    }
+    if (!first || !done) continue;
+    for (GenerateResult& result : results) done(std::move(result));
+  }
+}
+
+// What all ranks must have alike before the first video: each checks its own settings again.
+std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batch_size) {
+  std::string text = fmt::format("number of videos={}\nbatch_size={}\n", videos.size(), batch_size);
+  for (size_t i = 0; i < videos.size(); ++i) text += fmt::format("prompt {}={}\n", i + 1, videos[i].prompt);
+  return text;
+}
+
+}  // namespace
+
+void generate(const GenerateOptions& options, const Callbacks& callbacks, const VideoDone& done) {
+  generate_files(videos_of(options), options.batch_size, true, callbacks, done,
+                 [&](Run& run, const std::vector<OpenSink>& files) { return run.run_on_threads(files, callbacks); });
+}
+
+void generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks,
+              const VideoDone& done) {
+  const std::vector<GenerateOptions> videos = videos_of(options);
+  require_agreement(world, series_text(videos, options.batch_size));
+  generate_files(videos, options.batch_size, world.rank() == 0, callbacks, done,
+                 [&](Run& run, const std::vector<OpenSink>& files) { return run.run(world, files, callbacks); });
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,32 @@
+// What `zoetrope generate` runs: the videos of its options, batch after batch over one opened model, each into files of
+// its own.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "zoetrope/communicator.h"
+
+#include "pipeline/generate_options.h"
+
+namespace zoetrope::pipeline {
+
+// With the file that was written.
+struct GenerateResult : Video {
+  std::string written;
+  bool replaced = false;          // a file of that name was there before
+  size_t number = 1, videos = 1;  // this is video `number` of so many
+};
+
+// Called on rank 0 for each video after its batch, when the files are complete. What is said of the whole batch
+// (timing, summary, memory) is in its first video.
+using VideoDone = std::function<void(GenerateResult)>;
+
+// Over options.ranks threads of this process. Every video is checked before the first is computed. An Error of a later
+// step leaves the videos that are done.
+void generate(const GenerateOptions& options, const Callbacks& callbacks = {}, const VideoDone& done = {});
+// The part of one rank. Collective over `world`.
+void generate(comm::Communicator& world, const GenerateOptions& options, const Callbacks& callbacks = {},
+              const VideoDone& done = {});
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,127 @@
+#include "pipeline/videos.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string_view>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/print.h"
+#include "base/utf8.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+bool blank(std::string_view line) { return line.find_first_not_of(" \t\r\v\f") == std::string_view::npos; }
+
+// With the ends of lines removed, and blank lines at the end.
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    lines.emplace_back(line);
+  }
+  while (!lines.empty() && blank(lines.back())) lines.pop_back();
+  return lines;
+}
+
+// The key is a file, or the prompts themselves with a line feed after each.
+std::vector<std::string> prompts_of(const GenerateOptions& o) {
+  const bool is_list = o.prompts.find('\n') != std::string::npos;
+  const std::string name = is_list ? "prompts" : fmt::format("prompts={}", o.prompts);
+  std::string text = is_list ? o.prompts : read_file(o.prompts);
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  std::vector<std::string> lines = lines_of(text);
+  if (lines.empty()) fail("{}: holds no prompt; write one per line", name);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (blank(lines[i]))
+      fail("{}: line {} is blank, and a prompt may not be; remove the line or write its prompt", name, i + 1);
+    decode_utf8_or_fail(lines[i], fmt::format("{}: line {}", name, i + 1));
+  }
+  return lines;
+}
+
+// Of a file or a folder.
+OutputPlace place_of(const std::string& name) {
+  std::error_code ignored;
+  const bool is_folder = !fs::path(name).has_filename() || fs::is_directory(name, ignored);
+  OutputPlace place = is_folder ? OutputPlace{name} : output_place(name);
+  place.path = fs::weakly_canonical(fs::absolute(place.path), ignored);
+  return place;
+}
+
+void check_series(const GenerateOptions& o, size_t count) {
+  if (o.num_videos > 1 && !o.latents.empty())
+    fail("latents={}: gives every video the same noise; leave out num_videos, or latents", o.latents);
+  if (o.seed > INT64_MAX - o.num_videos)
+    fail("seed={}: the last of num_videos={} would be above {}; take a smaller one", o.seed, o.num_videos, INT64_MAX);
+  if (o.batch_size > static_cast<int64_t>(count)) {
+    fail("batch_size={}: there {} to make; num_videos={} makes as many of a prompt", o.batch_size,
+         count == 1 ? "is one video" : fmt::format("are {} videos", count), o.batch_size);
+  }
+  if (count == 1) return;
+  if (o.compare_one_rank) fail("compare_one_rank: compares one video; leave out prompts and num_videos");
+  for (const auto& [key, path] : {std::pair("output", &o.output), std::pair("trace", &o.trace)}) {
+    if (!path->empty() && place_of(*path).stream)
+      fail("{}={}: a pipe or device takes one video; name a file, which gets a number for each", key, *path);
+  }
+}
+
+// Names can lead to the same file by links.
+void check_outputs_differ(const std::vector<GenerateOptions>& videos) {
+  std::map<fs::path, std::string> seen;
+  for (const GenerateOptions& video : videos) {
+    for (const std::string* name : {&video.output, &video.dump, &video.trace}) {
+      if (name->empty()) continue;
+      const auto [at, is_new] = seen.emplace(place_of(*name).path, *name);
+      if (!is_new) fail("{} is the same file as {}; each video needs files of its own", *name, at->second);
+    }
+  }
+}
+
+}  // namespace
+
+std::string numbered(const std::string& path, size_t index, size_t count) {
+  if (path.empty() || count == 1) return path;
+  constexpr size_t kLeastDigits = 3;
+  const size_t digits = std::max(kLeastDigits, fmt::to_string(count - 1).size());
+  const std::string number = fmt::format("{:0{}}", index, digits);
+  const fs::path file(path), folder = file.parent_path();
+  if (!file.has_filename()) return fmt::format("{}_{}/", folder.string(), number);
+  const std::string name = file.filename().string();
+  const size_t percent = name.find('%');
+  if (percent == std::string::npos)
+    return (folder / fmt::format("{}_{}{}", file.stem().string(), number, file.extension().string())).string();
+  return (folder / fmt::format("{}{}-{}", name.substr(0, percent), number, name.substr(percent))).string();
+}
+
+std::vector<GenerateOptions> videos_of(const GenerateOptions& options) {
+  if (!options.prompts.empty() && !options.prompt.empty())
+    fail("prompts: gives every prompt, so there is no place for prompt; leave one of the two out");
+  const std::vector<std::string> prompts =
+      options.prompts.empty() ? std::vector<std::string>{options.prompt} : prompts_of(options);
+  const size_t seeds = static_cast<size_t>(options.num_videos), count = prompts.size() * seeds;
+  check_series(options, count);
+  std::vector<GenerateOptions> videos;
+  for (size_t i = 0; i < count; ++i) {
+    GenerateOptions& video = videos.emplace_back(options);
+    video.prompts.clear();
+    video.num_videos = video.batch_size = 1;
+    video.prompt = prompts[i / seeds];
+    if (video.seed >= 0) video.seed += static_cast<int64_t>(i % seeds);
+    for (std::string* file : {&video.output, &video.dump, &video.trace}) *file = numbered(*file, i, count);
+  }
+  if (count > 1) check_outputs_differ(videos);
+  return videos;
+}
+
+}  // namespace zoetrope::pipeline
