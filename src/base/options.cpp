@@ -263,7 +263,7 @@ OptionSet& OptionSet::alias(const char* name, const char* target) {
 OptionSet& OptionSet::or_list(const char* name) {
   Option* option = find(name);
   ZT_CHECK(option != nullptr, "option {}", name);
-  option->sequence = true;
+  option->after_item = ',';
   return *this;
 }
 
