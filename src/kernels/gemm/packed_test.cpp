@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <thread>
 
 #include "kernels/cpu_features.h"
@@ -418,10 +419,16 @@ TEST(PackedGemm, ThreadsSleepAfterwards) {
     for (const PackedLayout layout : packed_layouts(dtype)) {
       const Packed packed({&w, 1}, dtype, layout);
       Stream stream(kThreads);
-      packed_gemm(stream, data.args(c, packed.matrix, name_of(layout)));
-      const double before = process_cpu_seconds();
-      std::this_thread::sleep_for(pause);
-      EXPECT_LT(process_cpu_seconds() - before, 10 * spins.count()) << packed_layout_name(packed.matrix);
+      // A worker that had no core in time still ends its body in the pause: threads that spin do so in every try.
+      constexpr int kTries = 5;
+      double least = std::numeric_limits<double>::infinity();
+      for (int i = 0; i < kTries && least >= 10 * spins.count(); ++i) {
+        packed_gemm(stream, data.args(c, packed.matrix, name_of(layout)));
+        const double before = process_cpu_seconds();
+        std::this_thread::sleep_for(pause);
+        least = std::min(least, process_cpu_seconds() - before);
+      }
+      EXPECT_LT(least, 10 * spins.count()) << packed_layout_name(packed.matrix);
     }
   }
 }
