@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
+#include <climits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -25,7 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kFormat = 2;
-constexpr int64_t kMostMeasurements = 1'000'000;
 constexpr size_t kMostBytes = 1 << 16;  // of a file, more than any has
 
 // Figures beyond these are not from a machine: the file was edited or damaged.
@@ -125,7 +124,7 @@ std::optional<Remembered> recall(const fs::path& path, const MachineKey& key) {
     if (document.get<int64_t>("format") != kFormat || document.object("key").raw() != to_json(key)) return std::nullopt;
     Remembered remembered;
     remembered.date = document.get<std::string>("date");
-    remembered.measurements = static_cast<int>(document.get_between<int64_t>("measurements", 1, kMostMeasurements));
+    remembered.measurements = static_cast<int>(document.get_between<int64_t>("measurements", 0, INT_MAX));
     const JsonObject figures = document.object("figures");
     remembered.figures.bf16 = rates_of(figures.object("bf16"));
     remembered.figures.float32 = rates_of(figures.object("float32"));

@@ -28,6 +28,8 @@ TEST(Figures, AreReadAsTheyWereWritten) {
   ASSERT_TRUE(again);
   EXPECT_EQ(again->date, "2026-01-02");
   EXPECT_EQ(again->measurements, 3);
+  remember(path, kKey, {test_figures(1), "2026-01-02", 0});  // as doubt_machine() leaves them
+  EXPECT_TRUE(recall(path, kKey));
   const Figures expected = test_figures(1);
   for (const auto rates : {&Figures::bf16, &Figures::float32}) {
     EXPECT_EQ((again->figures.*rates).peak, (expected.*rates).peak);
