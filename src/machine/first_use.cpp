@@ -50,13 +50,13 @@ class Meter {
   }
 
  private:
-  std::vector<double> best_of(double deadline, std::span<const std::function<double()>> works) const {
+  std::vector<double> best_each(double deadline, std::span<const std::function<double()>> works) const {
     const std::vector<double> rates = best_rates(budget_.clock(), deadline, works, heartbeat_);
     // A run may take much longer than its size suggests if threads wait for cores.
     if (budget_.left() < -kMostOver) fail("others use its cores");
     return rates;
   }
-  double best(double deadline, const std::function<double()>& work) const { return best_of(deadline, {&work, 1})[0]; }
+  double best(double deadline, const std::function<double()>& work) const { return best_each(deadline, {&work, 1})[0]; }
   double left(double deadline) const { return deadline - budget_.clock()(); }
 
   // If other programs use most of the cores, figures are meaningless and take long.
@@ -105,7 +105,7 @@ class Meter {
       AttentionWork online(stream_, dtype, tokens, tokens);
       AttentionWork fixed(stream_, dtype, tokens, tokens, kernels::Softmax::kFixedMax);
       const std::function<double()> works[] = {[&] { return online.attend(); }, [&] { return fixed.attend(); }};
-      const std::vector<double> found = best_of(deadline, works);
+      const std::vector<double> found = best_each(deadline, works);
       rates.attention = found[0];
       rates.fixed_max_gain = found[1] / found[0];
     }

@@ -35,7 +35,7 @@ std::vector<std::string> lines_of(std::string_view text) {
 }
 
 // The key is a file, or the prompts themselves with a line feed after each.
-std::vector<std::string> prompts_of(const GenerateOptions& o) {
+std::vector<std::string> listed_prompts(const GenerateOptions& o) {
   const bool is_list = o.prompts.find('\n') != std::string::npos;
   const std::string name = is_list ? "prompts" : fmt::format("prompts={}", o.prompts);
   std::string text = is_list ? o.prompts : read_file(o.prompts);
@@ -108,7 +108,7 @@ std::vector<GenerateOptions> videos_of(const GenerateOptions& options) {
   if (!options.prompts.empty() && !options.prompt.empty())
     fail("prompts: gives every prompt, so there is no place for prompt; leave one of the two out");
   const std::vector<std::string> prompts =
-      options.prompts.empty() ? std::vector<std::string>{options.prompt} : prompts_of(options);
+      options.prompts.empty() ? std::vector<std::string>{options.prompt} : listed_prompts(options);
   const size_t seeds = static_cast<size_t>(options.num_videos), count = prompts.size() * seeds;
   check_series(options, count);
   std::vector<GenerateOptions> videos;
