@@ -6,6 +6,18 @@
 #include "bench/attention_data.h"
 
 namespace zoetrope::bench {
+namespace {
+
+// A clip of one segment: a frame fewer than the latents, which begin with the reference image.
+void add_animation(const wan::TransformerConfig& config, const Shape& latent, DType dtype, Tensor& pose, Tensor& face) {
+  const int64_t frames = latent[0] / config.patch_size[0] - 1;
+  pose = Tensor(DType::kF32, {1, config.out_channels, latent[0] - 1, latent[1], latent[2]});
+  fill_normal(pose, 5);
+  face = Tensor(dtype, {1, frames, config.face->tokens(), config.inner_dim()});
+  fill_normal(face, 6);
+}
+
+}  // namespace
 
 int64_t image_rows(const wan::TransformerConfig& config, const ForwardSize& size) {
   return config.image_dim ? config.pos_embed_seq_len.value_or(size.image_rows) : 0;
@@ -23,12 +35,14 @@ ForwardInputs::ForwardInputs(const wan::TransformerConfig& config, const Forward
   text = normal(dtype, {1, size.text_rows, config.text_dim}, 2);
   if (config.image_dim) image = normal(dtype, {1, image_rows(config, size), *config.image_dim}, 3);
   const int64_t frames = size.control_frames > 0 ? size.control_frames : latent[0];
+  if (config.animate()) add_animation(config, latent, dtype, pose, face);
   if (config.vace()) control = normal(DType::kF32, {1, config.vace_in_channels, frames, latent[1], latent[2]}, 4);
 }
 
 void ForwardInputs::give(wan::Transformer& transformer, const Probe& probe) const {
   transformer.set_context(text, {}, probe, image ? image.view() : TensorView());
   if (control) transformer.set_control(control, scales);
+  if (pose) transformer.set_animation(pose, face);
 }
 
 void with_whole_sequence(const wan::TransformerConfig& config, int64_t tokens, DType dtype, Stream& stream,

@@ -1,6 +1,6 @@
-// The inputs of a transformer's forward, by its config, with random values: latents and text always, rows of an image
-// and a control video where the model takes them; and attention over the whole sequence on one rank. For cases that
-// time or check a forward.
+// The inputs of a transformer's forward, by its config, with random values: latents and text always, rows of an image,
+// a control video, a pose and a face where the model takes them; and attention over the whole sequence on one rank. For
+// cases that time or check a forward.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,7 @@ struct ForwardInputs {
   Tensor text;                // [1, L, text_dim] of `dtype`
   Tensor image;               // [1, S, image_dim] of `dtype`, or empty
   Tensor control;             // [1, C_vace, Fc, H, W] F32, or empty
+  Tensor pose, face;          // [1, C, F − 1, H, W] F32 and [1, F − 1, face tokens, d] of `dtype`, or empty
   std::vector<float> scales;  // of the control layers
 };
 

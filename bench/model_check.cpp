@@ -69,10 +69,22 @@ class Comparison {
 constexpr int64_t kTextRows = 5, kImageRows = 3, kControlFrames = 1;
 constexpr float kTimestep = 500;
 
-// The stream after a block of the model: its result plus the hint that follows it.
+// `rows` behind those of x that they have not: of the tokens from some frame on.
+void add_to_last(Rows& x, const Rows& rows) {
+  for (int64_t f = 0; f < x.features; ++f)
+    for (int64_t r = 0; r < rows.rows; ++r) x.feature(f)[x.rows - rows.rows + r] += rows.feature(f)[r];
+}
+
+// The stream after a block of the model: its result plus the hint, or what a face adapter adds, that follows it.
 Rows stream_after(const Comparison& compare, const wan::TransformerConfig& config, int64_t block) {
-  if (block < 0) return compare.value("patch_embedding");
+  if (block < 0) {
+    Rows x = compare.value("patch_embedding");
+    if (config.animate()) add_to_last(x, compare.value("pose_patch_embedding"));
+    return x;
+  }
   Rows x = compare.block(block);
+  if (config.face && block % config.face->every == 0)
+    add_to(x, compare.value(fmt::format("face_adapter.{}", block / config.face->every)));
   const auto& layers = config.vace_layers;
   const auto found = std::find(layers.begin(), layers.end(), block);
   if (found != layers.end()) add_to(x, compare.value(fmt::format("vace.{}.hint", found - layers.begin())));
@@ -97,6 +109,21 @@ void compare_control(Comparison& compare, const wan::reference::Transformer& ref
     compare.stage(name + "control",
                   reference.block(fmt::format("vace_blocks.{}.", j), c, compare.value("timestep_proj"), context, grid));
     compare.stage(name + "hint", reference.hint(j, compare.value(name + "control")));
+  }
+}
+
+// The pose, and the first and last face adapter.
+void compare_animation(Comparison& compare, const wan::reference::Transformer& reference,
+                       const wan::TransformerConfig& config, const ForwardInputs& inputs, const Grid& grid) {
+  compare.stage("pose_patch_embedding",
+                reference.pose_patches(reference.cells(inputs.pose, {grid.frames - 1, grid.height, grid.width})));
+  const Rows given = rows_of(inputs.face);
+  Rows face(given.features, given.rows + config.face->tokens());
+  add_to_last(face, given);
+  const int64_t last = config.face_adapters() - 1;
+  for (int64_t j = 0; j <= last; j += std::max<int64_t>(1, last)) {
+    compare.stage(fmt::format("face_adapter.{}", j),
+                  reference.face_adapter(static_cast<size_t>(j), compare.block(j * config.face->every), face));
   }
 }
 
@@ -135,6 +162,7 @@ Verdict check_transformer(const std::shared_ptr<const wan::TransformerWeights>& 
   const Rows& time = compare.value("temb");
   compare.stage("timestep_proj", reference.time_projection(time));
   if (config.vace()) compare_control(compare, reference, config, inputs, context, grid);
+  if (config.animate()) compare_animation(compare, reference, config, inputs, grid);
   const int64_t last = config.num_layers - 1;
   const auto block = [&](int64_t index) {
     compare.stage(fmt::format("block.{}", index),

@@ -62,6 +62,10 @@ TensorTable clip_vision_tensors(const ClipVisionConfig& config, ClipTensors whic
     layer.linear("mlp.fc2", d, config.intermediate_size);
   }
   if (which != ClipTensors::kUsed) vision.layer_norm("post_layernorm", d);
+  // A CLIPVisionModel saved by transformers 5 has its names without the prefix.
+  constexpr std::string_view kPrefix = "vision_model.";
+  for (io::TensorSpec& spec : table)
+    spec.aliases[static_cast<size_t>(io::NamingScheme::kTied)] = spec.name.substr(kPrefix.size());
   if (which == ClipTensors::kAll) root.matrix("visual_projection", config.projection_dim, d);
   return table;
 }

@@ -62,6 +62,14 @@ inline Tensor clone(const TensorView& view) {
   return copy;
 }
 
+// Both contiguous, one behind the other: [size of both].
+inline Tensor joined(const TensorView& a, const TensorView& b) {
+  Tensor both = Tensor::uninitialized(a.dtype(), {a.size() + b.size()});
+  std::copy_n(a.data<std::byte>(), a.bytes(), both.data<std::byte>());
+  std::copy_n(b.data<std::byte>(), b.bytes(), both.data<std::byte>() + a.bytes());
+  return both;
+}
+
 // Recorded timesteps, [B] of samples or [B, N] of tokens, as few values and who has which.
 struct RecordedTimesteps {
   std::vector<float> values;

@@ -48,6 +48,63 @@ void read_vace(const JsonObject& json, TransformerConfig& config) {
   }
 }
 
+// Of the original motion encoder, from 4 × 4 pixels up: 512 up to 32 × 32, then half as many at each size.
+int64_t published_motion_channels(int64_t size) { return size <= 32 ? 512 : std::max<int64_t>(1, 16384 / size); }
+
+std::vector<int64_t> motion_channels(const JsonObject& json, int64_t image_size) {
+  const char* key = "motion_encoder_channel_sizes";
+  std::vector<int64_t> channels;
+  const bool given = json.has(key);
+  for (int64_t size = image_size; size >= 4; size /= 2) {
+    channels.push_back(given ? json.object(key).get_between<int64_t>(fmt::to_string(size), 1, kMaxChannels)
+                             : published_motion_channels(size));
+  }
+  return channels;
+}
+
+// As many channels as the reference image, its mask and the latents have; either key may be left out.
+void read_animate(const JsonObject& json, TransformerConfig& config) {
+  FaceConfig face;
+  face.image_size = json.get_between<int64_t>("motion_encoder_size", 8, 4096, 512);
+  if ((face.image_size & (face.image_size - 1)) != 0)
+    fail("{}: motion_encoder_size is {}, but must be a power of two", json.where(), face.image_size);
+  face.motion_channels = motion_channels(json, face.image_size);
+  face.style_dim = json.get_between<int64_t>("motion_style_dim", 1, kMaxDim, 512);
+  face.motion_dim = json.get_between<int64_t>("motion_dim", 1, kMaxChannels, 20);
+  face.vector_dim = json.get_between<int64_t>("motion_encoder_dim", 1, kMaxDim, 512);
+  face.hidden_dim = json.get_between<int64_t>("face_encoder_hidden_dim", 1, kMaxDim, 1024);
+  face.heads = json.get_between<int64_t>("face_encoder_num_heads", 1, kMaxHeads, 4);
+  face.every = json.get_between<int64_t>("inject_face_latents_blocks", 1, kMaxLayers, 5);
+  if (face.motion_dim > face.vector_dim) {
+    fail("{}: motion_dim is {}, but there are at most motion_encoder_dim = {} directions", json.where(),
+         face.motion_dim, face.vector_dim);
+  }
+  if (config.num_layers % face.every != 0) {
+    fail("{}: num_layers is {}, but must be a multiple of inject_face_latents_blocks = {}", json.where(),
+         config.num_layers, face.every);
+  }
+  if (!config.image_dim) fail("{}: image_dim is missing; a WanAnimateTransformer3DModel sees an image", json.where());
+  const int64_t latent = json.get_between<int64_t>("latent_channels", 1, kMaxChannels, config.out_channels);
+  constexpr int64_t kMask = 4;
+  if (latent != config.out_channels || config.in_channels != 2 * latent + kMask) {
+    fail(
+        "{}: in_channels {}, latent_channels {} and out_channels {} do not go together; in_channels must be "
+        "2 latent_channels + {}, and out_channels be latent_channels",
+        json.where(), config.in_channels, latent, config.out_channels, kMask);
+  }
+  config.face = std::move(face);
+}
+
+// in_channels and out_channels of Animate follow from latent_channels where they are null.
+void default_animate_channels(const JsonObject& json, TransformerConfig& config) {
+  const auto in = optional_between(json, "in_channels", 1, kMaxChannels);
+  const auto latent = optional_between(json, "latent_channels", 1, kMaxChannels);
+  if (!in && !latent) fail("{}: in_channels and latent_channels are missing; one must be there", json.where());
+  config.in_channels = in.value_or(2 * latent.value_or(0) + 4);
+  config.out_channels = json.get_between<int64_t>("out_channels", 1, kMaxChannels,
+                                                  latent.value_or(std::max<int64_t>(1, (config.in_channels - 4) / 2)));
+}
+
 std::vector<float> per_channel(const JsonObject& json, const std::string& key, int64_t channels, bool positive) {
   const auto values = json.get<std::vector<double>>(key);
   if (static_cast<int64_t>(values.size()) != channels) {
@@ -85,7 +142,9 @@ const KnownComponent kComponents[] = {
      {"UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler", "DPMSolverMultistepScheduler"}},
     {"text_encoder", "transformers", {"UMT5EncoderModel"}},
     {"tokenizer", "transformers", {"T5TokenizerFast", "T5Tokenizer"}},
-    {"transformer", "diffusers", {"WanTransformer3DModel", "WanVACETransformer3DModel"}},
+    {"transformer",
+     "diffusers",
+     {"WanTransformer3DModel", "WanVACETransformer3DModel", "WanAnimateTransformer3DModel"}},
     {"transformer_2", "diffusers", {"WanTransformer3DModel", "WanVACETransformer3DModel"}},
     {"vae", "diffusers", {"AutoencoderKLWan"}},
     {"image_encoder", "transformers", {"CLIPVisionModelWithProjection", "CLIPVisionModel"}},
@@ -127,7 +186,9 @@ TransformerConfig TransformerConfig::load(const std::filesystem::path& config_js
 
 TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
   TransformerConfig config;
-  config.class_name = json.get_one_of("_class_name", {"WanTransformer3DModel", "WanVACETransformer3DModel"});
+  config.class_name = json.get_one_of(
+      "_class_name", {"WanTransformer3DModel", "WanVACETransformer3DModel", "WanAnimateTransformer3DModel"});
+  const bool animate = config.class_name == "WanAnimateTransformer3DModel";
   json.find_one_of("qk_norm", {"rms_norm_across_heads"});
   io::require_unquantized(json);
   const auto patch = json.get<std::vector<int64_t>>("patch_size", {1, 2, 2});
@@ -138,8 +199,12 @@ TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
   config.num_attention_heads = json.get_between<int64_t>("num_attention_heads", 1, kMaxHeads);
   config.attention_head_dim =
       even(json, "attention_head_dim", json.get_between<int64_t>("attention_head_dim", 2, kMaxHeadDim));
-  config.in_channels = json.get_between<int64_t>("in_channels", 1, kMaxChannels);
-  config.out_channels = json.get_between<int64_t>("out_channels", 1, kMaxChannels, config.in_channels);
+  if (animate) {
+    default_animate_channels(json, config);
+  } else {
+    config.in_channels = json.get_between<int64_t>("in_channels", 1, kMaxChannels);
+    config.out_channels = json.get_between<int64_t>("out_channels", 1, kMaxChannels, config.in_channels);
+  }
   config.text_dim = json.get_between<int64_t>("text_dim", 1, kMaxDim);
   config.freq_dim = even(json, "freq_dim", json.get_between<int64_t>("freq_dim", 2, kMaxDim));
   config.ffn_dim = json.get_between<int64_t>("ffn_dim", 1, kMaxDim);
@@ -151,6 +216,7 @@ TransformerConfig TransformerConfig::from_json(const JsonObject& json) {
   config.pos_embed_seq_len = optional_between(json, "pos_embed_seq_len", 1, kMaxRows);
   config.rope_max_seq_len = json.get_between<int64_t>("rope_max_seq_len", 1, kMaxRows, 1024);
   if (config.class_name == "WanVACETransformer3DModel") read_vace(json, config);
+  if (animate) read_animate(json, config);
   return config;
 }
 
@@ -165,7 +231,7 @@ TransformerConfig TransformerConfig::with_layers(int64_t layers) const {
 std::string_view TransformerConfig::published_name(int64_t experts, int64_t short_edge) const {
   constexpr int64_t kText = 16, kImage = 36;  // channels that the model takes: latents; with mask and condition
   constexpr int64_t kLarge = 720;             // pixels
-  if (vace() || pos_embed_seq_len) return {};
+  if (vace() || animate() || pos_embed_seq_len) return {};
   const bool text = in_channels == kText && !image_dim;
   if (text && experts == 1 && num_layers == 30 && inner_dim() == 1536) return "wan2.1_t2v_1.3b";
   if (num_layers != 40 || inner_dim() != 5120) return {};
@@ -283,7 +349,8 @@ PipelineConfig PipelineConfig::load(const std::filesystem::path& model_index_jso
 
 PipelineConfig PipelineConfig::from_json(const JsonObject& json) {
   PipelineConfig config;
-  config.class_name = json.get_one_of("_class_name", {"WanPipeline", "WanImageToVideoPipeline", "WanVACEPipeline"});
+  config.class_name = json.get_one_of(
+      "_class_name", {"WanPipeline", "WanImageToVideoPipeline", "WanVACEPipeline", "WanAnimatePipeline"});
   for (const std::string& key : json.keys()) {
     if (const auto component = read_component(json, key)) config.components.emplace(key, *component);
   }

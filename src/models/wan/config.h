@@ -22,10 +22,26 @@ class JsonObject;
 
 namespace zoetrope::wan {
 
+// The face branch of Animate's transformer (wan.md section 14): a motion vector per face frame, face tokens per latent
+// frame, and adapters through which the video's tokens attend to them.
+struct FaceConfig {
+  int64_t image_size = 512;              // motion_encoder_size: side of a face frame, a power of two from 8 on
+  std::vector<int64_t> motion_channels;  // at image_size, image_size / 2, …, 4 pixels (motion_encoder_channel_sizes)
+  int64_t style_dim = 512;               // motion_style_dim
+  int64_t motion_dim = 20;               // directions that a motion is a sum of
+  int64_t vector_dim = 512;              // motion_encoder_dim: of a motion vector
+  int64_t hidden_dim = 1024;             // face_encoder_hidden_dim: of a head
+  int64_t heads = 4;                     // face_encoder_num_heads
+  int64_t every = 5;                     // inject_face_latents_blocks: an adapter behind blocks 0, every, 2·every, …
+
+  int64_t tokens() const { return heads + 1; }  // per latent frame; the last one is padding
+};
+
 // transformer/config.json
 struct TransformerConfig {
-  std::string class_name = "WanTransformer3DModel";  // or WanVACETransformer3DModel
-  std::array<int64_t, 3> patch_size{1, 2, 2};        // frames, height, width
+  // or WanVACETransformer3DModel, WanAnimateTransformer3DModel
+  std::string class_name = "WanTransformer3DModel";
+  std::array<int64_t, 3> patch_size{1, 2, 2};  // frames, height, width
   int64_t num_attention_heads = 40;
   int64_t attention_head_dim = 128;
   int64_t in_channels = 16;
@@ -42,6 +58,7 @@ struct TransformerConfig {
   int64_t rope_max_seq_len = 1024;
   std::vector<int64_t> vace_layers;  // ascending; empty unless VACE
   int64_t vace_in_channels = 96;
+  std::optional<FaceConfig> face;  // Animate
 
   int64_t inner_dim() const { return num_attention_heads * attention_head_dim; }          // d
   int64_t patch_volume() const { return patch_size[0] * patch_size[1] * patch_size[2]; }  // latent cells
@@ -49,6 +66,9 @@ struct TransformerConfig {
   int64_t patch_output_dim() const { return out_channels * patch_volume(); }              // per token
   int64_t control_input_dim() const { return vace_in_channels * patch_volume(); }         // per token
   bool vace() const { return !vace_layers.empty(); }
+  bool animate() const { return face.has_value(); }
+  int64_t pose_input_dim() const { return out_channels * patch_volume(); }  // per token
+  int64_t face_adapters() const { return face ? (num_layers + face->every - 1) / face->every : 0; }
   // Which published model this is, as configs/ spells it: "wan2.1_t2v_14b", … Empty where it is none of those for which
   // settings of step caches were published. The two I2V 2.1 checkpoints differ only in the size they were trained for:
   // the shorter edge of the video in pixels tells, so that a portrait counts as its landscape does (maxdiffusion: the
@@ -117,7 +137,8 @@ struct PipelineConfig {
     std::string class_name;
   };
 
-  std::string class_name = "WanPipeline";       // or WanImageToVideoPipeline, WanVACEPipeline
+  // or WanImageToVideoPipeline, WanVACEPipeline, WanAnimatePipeline
+  std::string class_name = "WanPipeline";
   std::map<std::string, Component> components;  // only those present ([null, null] is absent)
   std::optional<double> boundary_ratio;         // two experts: where the second takes over
   bool expand_timesteps = false;                // TI2V

@@ -106,6 +106,38 @@ TEST(TransformerConfig, RequiresEverySize) {
   }
 }
 
+TEST(TransformerConfig, ReadsTheFaceOfAnimate) {
+  json document = transformer_json();
+  document["_class_name"] = "WanAnimateTransformer3DModel";
+  document["in_channels"] = 36;
+  document["latent_channels"] = 16;
+  document["out_channels"] = nullptr;
+  document["image_dim"] = 1280;
+  document["num_layers"] = 40;
+  const auto config = parse<TransformerConfig>(document);
+  ASSERT_TRUE(config.animate());
+  EXPECT_EQ(config.out_channels, 16);
+  EXPECT_EQ(config.face->motion_channels, (std::vector<int64_t>{32, 64, 128, 256, 512, 512, 512, 512}));
+  EXPECT_EQ(config.face_adapters(), 8);
+  EXPECT_EQ(config.with_layers(2).face_adapters(), 1);
+  EXPECT_EQ(config.published_name(1, 720), "");
+  json no_in = document;
+  no_in["in_channels"] = nullptr;
+  EXPECT_EQ(parse<TransformerConfig>(no_in).in_channels, 36);
+  json other = document;
+  other["motion_encoder_channel_sizes"] = {{"4", 12}, {"8", 10}, {"16", 8}};
+  other["motion_encoder_size"] = 16;
+  EXPECT_EQ(parse<TransformerConfig>(other).face->motion_channels, (std::vector<int64_t>{8, 10, 12}));
+  expect_refused<TransformerConfig>(document, "in_channels", 20);
+  expect_refused<TransformerConfig>(document, "motion_encoder_size", 500);
+  expect_refused<TransformerConfig>(document, "motion_dim", 600);
+  expect_refused<TransformerConfig>(document, "inject_face_latents_blocks", 7);
+  expect_refused<TransformerConfig>(document, "face_encoder_num_heads", 0);
+  document.erase("image_dim");
+  EXPECT_NE(refusal_with<TransformerConfig>(document, "qk_norm", "rms_norm_across_heads").find("image_dim"),
+            std::string::npos);
+}
+
 TEST(TransformerConfig, ReadsVaceLayers) {
   json document = transformer_json();
   document["_class_name"] = "WanVACETransformer3DModel";
@@ -271,7 +303,7 @@ TEST(Golden, EveryRecordedFolderParses) {
 
 TEST(Golden, EveryRecordedTransformerIsSupported) {
   for (const char* name : {"wan21_t2v", "wan21_t2v_h6", "wan22_t2v", "wan21_i2v", "wan21_flf2v", "wan21_vace",
-                           "wan22_i2v", "wan22_ti2v"}) {
+                           "wan22_animate", "wan22_i2v", "wan22_ti2v"}) {
     EXPECT_NO_THROW(require_supported(TransformerConfig::load(kPipelines / name / "transformer/config.json"), name));
   }
 }

@@ -15,21 +15,30 @@ ModelClass model_class(const PipelineConfig& pipeline, const TransformerConfig& 
   const char* expected = "WanPipeline";
   const int64_t z = vae.z_dim, with_channels = 2 * z + vae.scale_factor_temporal;
   if (transformer.vace()) {
-    model = {"controlled video", Conditioning::kControl, kRefused, kRefused, kOptional};
+    model = {"controlled video", Conditioning::kControl, kRefused, kRefused, kOptional, kRefused};
     expected = "WanVACEPipeline";
+  } else if (transformer.animate()) {
+    model = {"character animation", Conditioning::kAnimate, kRequired, kRefused, kRefused, kRequired};
+    expected = "WanAnimatePipeline";
   } else if (transformer.in_channels == with_channels) {
     const bool ends = transformer.pos_embed_seq_len.has_value();
     // The 2.1 model would get too many rows of image embeddings with a last image.
     const ModelInput last = ends ? kRequired : transformer.image_dim ? kRefused : kOptional;
-    model = {ends ? "first and last frame to video" : "image to video", Conditioning::kChannels, kRequired, last,
+    model = {ends ? "first and last frame to video" : "image to video",
+             Conditioning::kChannels,
+             kRequired,
+             last,
+             kRefused,
              kRefused};
     expected = "WanImageToVideoPipeline";
   } else if (pipeline.expand_timesteps) {
-    model = {"text and image to video", Conditioning::kFirstFrame, kOptional, kRefused, kRefused};
+    model = {"text and image to video", Conditioning::kFirstFrame, kOptional, kRefused, kRefused, kRefused};
     // Either name runs both ways.
     if (pipeline.class_name == "WanImageToVideoPipeline") expected = "WanImageToVideoPipeline";
   }
-  const int64_t channels = model.conditioning == Conditioning::kChannels ? with_channels : z;
+  const bool channels_of_picture =
+      model.conditioning == Conditioning::kChannels || model.conditioning == Conditioning::kAnimate;
+  const int64_t channels = channels_of_picture ? with_channels : z;
   if (transformer.in_channels != channels) {
     fail(
         "{}: transformer/config.json says in_channels {}, but with the {} latent channels of vae/config.json (z_dim) a "

@@ -20,13 +20,15 @@ enum class Conditioning : uint8_t {
   kChannels,    // mask and pictures behind the latents' channels
   kFirstFrame,  // the picture is the first latent frame, whose tokens have timestep 0
   kControl,     // control layers
+  kAnimate,     // like kChannels, segment by segment, with a pose video and a face video
 };
 
 struct ModelClass {
   const char* name = "text to video";
   Conditioning conditioning = Conditioning::kNone;
   ModelInput image, last_image;
-  ModelInput control;  // control_video, mask, reference_images, conditioning_scale
+  ModelInput control;    // control_video, mask, reference_images, conditioning_scale
+  ModelInput animation;  // pose_video and face_video; mode, background_video, mask
 };
 
 // From what the transformer's layers take; the pipeline's class must agree. Throws Error for combinations that no

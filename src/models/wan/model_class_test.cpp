@@ -48,12 +48,14 @@ TEST(ModelClass, RecordedModelsAreOfTheirKind) {
         Case{"wan22_i2v", Conditioning::kChannels, must, may, no},
         Case{"wan21_flf2v", Conditioning::kChannels, must, must, no},
         Case{"wan22_ti2v", Conditioning::kFirstFrame, may, no, no},
-        Case{"wan21_vace", Conditioning::kControl, no, no, may}}) {
+        Case{"wan21_vace", Conditioning::kControl, no, no, may},
+        Case{"wan22_animate", Conditioning::kAnimate, must, no, no}}) {
     const ModelClass kind = Configs(c.model).kind();
     EXPECT_EQ(kind.conditioning, c.conditioning) << c.model;
     EXPECT_EQ(kind.image, c.image) << c.model;
     EXPECT_EQ(kind.last_image, c.last_image) << c.model;
     EXPECT_EQ(kind.control, c.control) << c.model;
+    EXPECT_EQ(kind.animation.needed, c.conditioning == Conditioning::kAnimate) << c.model;
   }
 }
 

@@ -31,6 +31,10 @@ ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_
     const auto hints = static_cast<int64_t>(config.vace_layers.size());
     flop.ends += 2 * n * d * real(config.control_input_dim() + (1 + hints) * config.inner_dim());
   }
+  if (config.face) {
+    const double adapters = real(config.face_adapters());
+    flop.ends += 2 * n * d * (real(config.pose_input_dim()) + adapters * 2 * (d + real(config.face->tokens())));
+  }
   flop.embedding = 2 * (real(config.freq_dim) * d + 7 * d * d);
   flop.layers = config.block_count();
   return flop;

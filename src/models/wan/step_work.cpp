@@ -4,6 +4,7 @@
 
 #include "models/encoders/cost.h"
 #include "models/wan/model_flops.h"
+#include "models/wan/transformer/face_encoder.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
@@ -40,6 +41,11 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
   for (const int64_t frames : encoded_clips(configs, size))
     work.condition_flop += (tiled ? tiled_encode_flops(configs.vae, frames, size.height, size.width)
                                   : vae_encode_flops(configs.vae, frames, size.height, size.width));
+  if (const std::optional<FaceConfig>& face = configs.experts.front().face) {
+    const int64_t d = configs.experts.front().inner_dim();
+    work.condition_flop += static_cast<double>(size.segments) *
+                           (static_cast<double>(size.frames) * motion_flop(*face) + face_flop(*face, d, size.frames));
+  }
   if (!configs.image_encoder) return;
   const int64_t pictures = configs.experts.front().pos_embed_seq_len ? 2 : 1;
   work.image_flop = static_cast<double>(pictures) * encoders::image_encoder_flop(*configs.image_encoder);
@@ -78,7 +84,7 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   for (const planner::Workload::Expert& expert : memory.experts) work.weights_read += expert.weights.stored;
   work.weights_read += memory.vae.weights.stored;
   add_decoding(work, configs.vae, size, configs.vae.latent_frames(size.frames));
-  work.vae_flop *= static_cast<double>(size.videos);
+  work.vae_flop *= static_cast<double>(size.videos * size.segments);
   add_conditions(work, configs, size);
   return work;
 }

@@ -53,6 +53,63 @@ void image_embedder_tensors(const TableScope& embedder, const TransformerConfig&
   embedder.in_float32().layer_norm({"norm2", "proj.4"}, d);
 }
 
+// The weights of the motion encoder are multiplied by 1/√(inputs) when they are used: stored ones have variance 1.
+void equalised(const TableScope& scope, const io::TensorName& name, const Shape& shape, TensorRole role) {
+  scope.weight(name, shape, role).variance = 1;
+}
+
+// Its original biases are [1, c, 1, 1].
+void motion_encoder_tensors(const TableScope& encoder, const FaceConfig& face) {
+  const auto convolution = [&](const std::string& hub, const std::string& original, int step, const Shape& shape,
+                               bool bias) {
+    const std::string at = "enc.net_app.convs." + original;
+    equalised(encoder, {hub, fmt::format("{}.{}", at, step)}, shape, TensorRole::kConvolution);
+    if (bias) encoder.bias({hub + ".act_fn", fmt::format("{}.{}", at, step + 1)}, shape[0]);
+  };
+  const std::vector<int64_t>& channels = face.motion_channels;
+  convolution("conv_in", "0", 0, {channels.front(), 3, 1, 1}, true);
+  for (size_t i = 0; i + 1 < channels.size(); ++i) {
+    const std::string hub = fmt::format("res_blocks.{}", i), original = fmt::format("{}", i + 1);
+    const int64_t c = channels[i], next = channels[i + 1];
+    convolution(hub + ".conv1", original + ".conv1", 0, {c, c, 3, 3}, true);
+    convolution(hub + ".conv2", original + ".conv2", 1, {next, c, 3, 3}, true);
+    equalised(encoder, {hub + ".conv_skip", fmt::format("enc.net_app.convs.{}.skip.1", original)}, {next, c, 1, 1},
+              TensorRole::kConvolution);
+  }
+  equalised(encoder, {"conv_out", fmt::format("enc.net_app.convs.{}", channels.size())},
+            {face.style_dim, channels.back(), 4, 4}, TensorRole::kConvolution);
+  constexpr int kLayers = 5;
+  for (int i = 0; i < kLayers; ++i) {
+    const io::TensorName name(fmt::format("motion_network.{}", i), fmt::format("enc.fc.{}", i));
+    const int64_t out = i + 1 < kLayers ? face.style_dim : face.motion_dim;
+    equalised(encoder, name, {out, face.style_dim}, TensorRole::kMatrix);
+    encoder.bias(name, out);
+  }
+  encoder.in_float32().tensor({"motion_synthesis_weight", "dec.direction.weight"}, {face.vector_dim, face.motion_dim},
+                              TensorRole::kTable);
+}
+
+void face_encoder_tensors(const TableScope& encoder, const FaceConfig& face, int64_t d) {
+  constexpr int64_t kFrames = 3;
+  const int64_t g = face.hidden_dim;
+  encoder.convolution({"conv1_local", "conv1_local.conv"}, {face.heads * g, face.vector_dim, kFrames});
+  encoder.convolution({"conv2", "conv2.conv"}, {g, g, kFrames});
+  encoder.convolution({"conv3", "conv3.conv"}, {g, g, kFrames});
+  encoder.linear("out_proj", d, g);
+  encoder.tensor("padding_tokens", {1, 1, 1, d}, TensorRole::kTable);
+}
+
+// The original has keys and values in one matrix, linear1_kv.
+void face_adapter_tensors(const TableScope& adapter, const TransformerConfig& config) {
+  const int64_t d = config.inner_dim();
+  adapter.linear({"to_q", "linear1_q"}, d, d);
+  adapter.linear("to_k", d, d);
+  adapter.linear("to_v", d, d);
+  adapter.linear({"to_out", "linear2"}, d, d);
+  adapter.rms_norm({"norm_q", "q_norm"}, config.attention_head_dim);
+  adapter.rms_norm({"norm_k", "k_norm"}, config.attention_head_dim);
+}
+
 // ---- VAE ----
 
 void add(const TableScope& root, const ConvLayout& conv) { root.convolution(conv.name, conv.weight_shape()); }
@@ -101,6 +158,7 @@ TensorTable transformer_tensors(const TransformerConfig& config) {
   const auto patches = [&](int64_t channels) { return Shape{d, channels, patch[0], patch[1], patch[2]}; };
   root.convolution("patch_embedding", patches(config.in_channels));
   if (config.vace()) root.convolution("vace_patch_embedding", patches(config.vace_in_channels));
+  if (config.animate()) root.convolution("pose_patch_embedding", patches(config.out_channels));
   const TableScope embedder = root.in({"condition_embedder", ""});
   embedder.in_float32().linear({"time_embedder.linear_1", "time_embedding.0"}, d, config.freq_dim);
   embedder.in_float32().linear({"time_embedder.linear_2", "time_embedding.2"}, d, d);
@@ -114,6 +172,14 @@ TensorTable transformer_tensors(const TransformerConfig& config) {
     if (j == 0) block.linear({"proj_in", "before_proj"}, d, d);
     block_tensors(block, config);
     block.linear({"proj_out", "after_proj"}, d, d);
+  }
+  if (config.face) {
+    motion_encoder_tensors(root.in("motion_encoder"), *config.face);
+    face_encoder_tensors(root.in("face_encoder"), *config.face, d);
+    for (int64_t j = 0; j < config.face_adapters(); ++j) {
+      const std::string hub = fmt::format("face_adapter.{}", j);
+      face_adapter_tensors(root.in({hub, fmt::format("face_adapter.fuser_blocks.{}", j)}), config);
+    }
   }
   root.modulation({"scale_shift_table", "head.modulation"}, 2, d);
   root.linear({"proj_out", "head.head"}, config.patch_output_dim(), d);

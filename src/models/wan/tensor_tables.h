@@ -8,7 +8,7 @@
 
 namespace zoetrope::wan {
 
-io::TensorTable transformer_tensors(const TransformerConfig& config);  // T2V, I2V, FLF2V, TI2V, VACE
+io::TensorTable transformer_tensors(const TransformerConfig& config);  // of every class
 
 // Both generations: vae_layout.h. Throw Error for a VAE that cannot be laid out.
 io::TensorTable vae_tensors(const VaeConfig& config);

@@ -6,6 +6,7 @@
 #include "models/encoders/cost.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
+#include "models/wan/transformer/face_encoder.h"
 #include "models/wan/transformer/text_context.h"
 #include "models/wan/transformer/weights.h"
 #include "models/wan/transformer/workspace.h"
@@ -42,7 +43,7 @@ int64_t widest_packed(const TransformerConfig& config, int threads) {
 }
 
 planner::Workload::Expert expert_of(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
-                                    int64_t branches, int64_t tokens, int rank_threads) {
+                                    int64_t branches, int64_t tokens, int64_t frames, int rank_threads) {
   planner::Workload::Expert expert;
   const io::TensorTable table = transformer_tensors(config);
   expert.weights = weights_of(table, configs.stored.transformer);
@@ -59,12 +60,19 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
                    Bytes(branches * rows.text * config.text_dim * kFloat) +
                    Bytes(branches * rows.image * config.image_dim.value_or(0) * kFloat);
   expert.context_making = Bytes(text_context_making_bytes(config, branches, rows, size.transformer));
+  if (config.face) {
+    // While the face's tokens are made: the encoder's pictures, the tokens and what their keys are made of.
+    const int64_t face_rows = frames * config.face->tokens() * config.inner_dim() * size_of(size.transformer);
+    expert.context_making +=
+        Bytes(face_encoding_bytes(*config.face, size.transformer, rank_threads)) + Bytes(face_rows) * (branches + 3);
+  }
   TransformerSize buffers;
   buffers.tokens = tokens;
   buffers.batch = branches;
   buffers.group = size.branches_apart ? 1 : branches;
   buffers.timesteps = size.timesteps > 0 ? size.timesteps : branches;
   buffers.keeps_residual = size.keeps_residual;
+  buffers.frames = frames;
   buffers.dtype = size.transformer;
   expert.workspace = Bytes(transformer_workspace_bytes(config, buffers, rank_threads));
   return expert;
@@ -139,7 +147,10 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
     vae.output += Bytes(static_cast<int64_t>(
         tiled_decode_bytes(config, config.latent_frames(size.frames), size.height / spatial, size.width / spatial)));
   }
-  vae.kept = frame / kFloat * size.kept_frame_bytes * (size.frames * size.videos);
+  vae.kept = frame / kFloat * size.kept_frame_bytes * (size.frames * size.segments * size.videos);
+  // What the next segment begins with.
+  constexpr int64_t kMostShared = 5;
+  if (size.segments > 1) vae.kept += frame * kMostShared;
   return vae;
 }
 
@@ -229,6 +240,9 @@ std::vector<int64_t> encoded_clips(const ModelConfigs& configs, const RunSize& s
   if (config.vace()) {
     clips = {size.frames, size.frames};
     clips.insert(clips.end(), static_cast<size_t>(size.reference_images), 1);
+  } else if (config.animate()) {  // the picture; of each segment its pose and its condition
+    clips.assign(static_cast<size_t>(2 * size.segments), size.frames);
+    clips.push_back(1);
   } else if (config.in_channels > configs.vae.z_dim) {
     clips = {size.frames};
   } else if (size.image) {
@@ -262,7 +276,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   constexpr int64_t kLatents = 8;
   const int64_t condition = config.in_channels - configs.vae.z_dim;
   const int64_t conditions = condition > 0 ? condition + config.in_channels : 0;
-  const int64_t control = config.vace() ? config.vace_in_channels : 0;
+  const int64_t control = config.vace() ? config.vace_in_channels : config.animate() ? config.out_channels : 0;
   const int64_t copies = kLatents + (size.keeps_latents ? 1 : 0);
   // In a batch the input of each sample.
   const int64_t inputs = size.videos > 1 ? branches * config.in_channels : 0;
@@ -271,7 +285,8 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.inputs = Bytes(size.inputs_bytes);
   w.text = text_encoder_of(configs, size, layout.text_ranks, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {
-    w.experts.push_back(expert_of(expert, configs, size, branches, shard, rank_threads));
+    const int64_t frames = cells / frame_cells / config.patch_size[0];
+    w.experts.push_back(expert_of(expert, configs, size, branches, shard, frames, rank_threads));
     w.experts.back().name = w.experts.size() == 1 ? "transformer" : "transformer_2";
   }
   w.attention = {size.branches_apart ? 1 : branches, tokens, config.num_attention_heads, config.attention_head_dim,

@@ -34,14 +34,15 @@ struct ModelConfigs {
 };
 
 struct RunSize {
-  int64_t height = 0, width = 0, frames = 0;  // of the video
+  int64_t height = 0, width = 0, frames = 0;  // of the video, or of each of its segments
+  int64_t segments = 1;                       // Animate
   bool image = false;                         // a picture is given to a model for which it is optional
   int64_t inputs_bytes = 0;                   // of a process: pictures and videos as they were read
   int64_t videos = 1;                         // of a batch: they are denoised together
   int64_t prompts = 1;                        // of all videos; 2 of each with guidance: one per branch
   int64_t text_rows = 512;                    // of a prompt's conditioning
   int64_t image_rows = 0;                     // of a prompt's image; 0: what the published encoder makes
-  int64_t reference_images = 0;               // VACE: each takes a latent frame before the video's
+  int64_t reference_images = 0;               // VACE, Animate: each takes a latent frame before the video's
   int64_t timesteps = 0;                      // different values in a step; 0: one per prompt
   bool keeps_residual = false;                // step caches: of the transformer's blocks
   bool keeps_latents = false;                 // a copy of the latents

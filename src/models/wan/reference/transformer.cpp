@@ -1,5 +1,6 @@
 #include "models/wan/reference/transformer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -199,6 +200,44 @@ Rows Transformer::control_in(const Rows& patches, const Rows& x) const {
 
 Rows Transformer::hint(size_t index, const Rows& control) const {
   return linear(fmt::format("vace_blocks.{}.proj_out", index), control);
+}
+
+Rows Transformer::pose_patches(const Rows& cells) const { return linear("pose_patch_embedding", cells); }
+
+// The norm is over a head, with the same weights for each.
+Rows Transformer::normed_by_head(const std::string& projection, const std::string& norm, const Rows& x) const {
+  Rows y = linear(projection, x);
+  const std::vector<float> weight = parameters_.read(norm + ".weight", rounding_);
+  const int64_t head_dim = config_.attention_head_dim;
+  for (int64_t head = 0; head < config_.num_attention_heads; ++head) {
+    Rows part(head_dim, y.rows);
+    std::copy_n(y.feature(head * head_dim), part.values.size(), part.values.begin());
+    part = rms_norm(part, weight, config_.eps);
+    std::copy(part.values.begin(), part.values.end(), y.feature(head * head_dim));
+  }
+  return y;
+}
+
+// Every token attends to the face of its own frame.
+Rows Transformer::face_adapter(size_t index, const Rows& x, const Rows& face) const {
+  const std::string name = fmt::format("face_adapter.{}.", index);
+  const Rows n = layer_norm(x, config_.eps), m = layer_norm(face, config_.eps);
+  const Rows q = normed_by_head(name + "to_q", name + "norm_q", n);
+  const Rows k = normed_by_head(name + "to_k", name + "norm_k", m), v = linear(name + "to_v", m);
+  const int64_t frames = face.rows / config_.face->tokens(), tokens = x.rows / frames;
+  const auto rows_of_frame = [](const Rows& all, int64_t frame, int64_t count) {
+    Rows some(all.features, count);
+    for (int64_t f = 0; f < all.features; ++f) std::copy_n(all.feature(f) + frame * count, count, some.feature(f));
+    return some;
+  };
+  Rows o(q.features, q.rows);
+  for (int64_t frame = 0; frame < frames; ++frame) {
+    const int64_t keys = config_.face->tokens();
+    const Rows part =
+        attended(rows_of_frame(q, frame, tokens), rows_of_frame(k, frame, keys), rows_of_frame(v, frame, keys));
+    for (int64_t f = 0; f < o.features; ++f) std::copy_n(part.feature(f), tokens, o.feature(f) + frame * tokens);
+  }
+  return linear(name + "to_out", o);
 }
 
 }  // namespace zoetrope::wan::reference

@@ -43,7 +43,13 @@ class Transformer {
   Rows control_in(const Rows& patches, const Rows& x) const;
   Rows hint(size_t index, const Rows& control) const;
 
+  // Animate: what is added to the tokens from the second frame on, and what is added behind every few blocks. `face`:
+  // the tokens of all frames, those of the first zeros.
+  Rows pose_patches(const Rows& cells) const;
+  Rows face_adapter(size_t index, const Rows& x, const Rows& face) const;
+
  private:
+  Rows normed_by_head(const std::string& projection, const std::string& norm, const Rows& x) const;
   Rows self_attention(const std::string& name, const Rows& x, const Grid& grid) const;
   Rows cross_attention(const std::string& name, const Rows& x, const Context& context) const;
   Rows feed_forward(const std::string& name, const Rows& x) const;

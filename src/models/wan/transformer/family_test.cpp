@@ -57,6 +57,8 @@ TEST_P(EveryClass, ABatchIsItsSamples) {
     one.text = sample(inputs.text);
     if (inputs.image) one.image = sample(inputs.image);
     if (inputs.control) one.control = sample(inputs.control);
+    if (inputs.pose) one.pose = sample(inputs.pose);
+    if (inputs.face) one.face = sample(inputs.face);
     EXPECT_LE(golden::difference(run(model, single, one), both.view().slice(0, b, b + 1)).rel_l2, kReordered) << b;
   }
 }
@@ -269,6 +271,69 @@ TEST(Control, ScalesAndFramesAreLookedAt) {
   const Tensor zeros = run(model, job, inputs);
   inputs.control = Tensor(DType::kF32, {2, model.config.vace_in_channels, 1, 6, 10});
   EXPECT_GT(golden::difference(run(model, job, inputs), zeros).rel_l2, 1e-4);
+}
+
+// The reference image is the first frame: no pose, and a face of zeros, so that every token of it gets the same.
+TEST(Animate, EveryFrameHasItsOwnFaceAndTheFirstNone) {
+  const Model model(DType::kF32, "pipelines/wan22_animate");
+  Job job;
+  job.batch = 1;
+  job.timesteps = {500};
+  Inputs inputs(model, job);
+  const TokenGrid grid = token_grid(model.config, job.latent);
+  const int64_t frame = grid.height * grid.width, d = model.config.inner_dim();
+  const auto first_adapter = [&] {
+    Tensor seen;
+    comm::run_ranks(1, [&](comm::Communicator& rank) {
+      testing::with_transformer(model, job, inputs, context_of(model, job, inputs), rank,
+                                [&](Transformer& transformer, IndexRange mine) {
+                                  const Tensor velocity = testing::velocity_for(model, job, mine);
+                                  transformer.forward(inputs.latents, {job.timesteps, job.time_index}, velocity,
+                                                      [&](std::string_view name, const TensorView& value) {
+                                                        if (name == "face_adapter.0") seen = golden::clone(value);
+                                                      });
+                                });
+    });
+    return seen;
+  };
+  const Tensor before = first_adapter();
+  for (int64_t token = 1; token < frame; ++token)
+    EXPECT_TRUE(same_bytes(before.view().slice(1, token, token + 1), before.view().slice(1, 0, 1))) << token;
+  // Of the face of frame 2 alone, tokens of other frames see nothing.
+  const TensorView second = inputs.face.view().select(0, 0).select(0, 1);
+  std::fill_n(second.data<float>(), second.size(), 0.25f);
+  second.data<float>()[0] = 3;
+  const Tensor after = first_adapter();
+  for (int64_t f = 0; f < grid.frames; ++f) {
+    const auto of = [&](const Tensor& all) { return all.view().slice(1, f * frame, (f + 1) * frame); };
+    EXPECT_EQ(same_bytes(of(before), of(after)), f != 2) << f;
+  }
+  EXPECT_EQ(before.size(), grid.tokens() * d);
+}
+
+TEST(Animate, RefusesWhatDoesNotFit) {
+  const Model animate(DType::kF32, "pipelines/wan22_animate"), text;
+  Job job;
+  job.batch = 1;
+  job.timesteps = {500};
+  const auto refused = [&](const Model& model, const Shape& pose, const Shape& face, const char* word) {
+    const Inputs inputs(model, job);
+    comm::run_ranks(1, [&](comm::Communicator& rank) {
+      testing::with_transformer(model, job, inputs, context_of(model, job, inputs), rank,
+                                [&](Transformer& transformer, IndexRange) {
+                                  try {
+                                    transformer.set_animation(Tensor(DType::kF32, pose), Tensor(DType::kF32, face));
+                                    ADD_FAILURE() << word;
+                                  } catch (const Error& error) {
+                                    EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+                                  }
+                                });
+    });
+  };
+  refused(text, {1, 16, 2, 6, 10}, {1, 2, 3, 32}, "no pose");
+  refused(animate, {1, 16, 3, 6, 10}, {1, 2, 3, 32}, "pose latents");
+  refused(animate, {1, 16, 2, 6, 10}, {1, 3, 3, 32}, "face tokens");
+  refused(animate, {1, 16, 2, 6, 10}, {1, 2, 2, 32}, "face tokens");
 }
 
 TEST(Control, RefusesWhatDoesNotFit) {

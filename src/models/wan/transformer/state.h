@@ -1,5 +1,6 @@
 // The state of a Transformer: its buffers and the steps of a forward, one file per part: embedding.cpp has what comes
-// before and after the blocks, block.cpp a block, control.cpp VACE's second stream, transformer.cpp their order.
+// before and after the blocks, block.cpp a block, control.cpp VACE's second stream, face_adapter.cpp what Animate adds,
+// transformer.cpp their order.
 // Private to this folder.
 #pragma once
 
@@ -73,6 +74,17 @@ struct Transformer::State {
   void begin_control(IndexRange samples, const Probe& probe);
   void run_control(IndexRange samples, size_t index, const Probe& probe);
   void add_hint(IndexRange samples, size_t index, const Probe& probe);
+
+  // face_adapter.cpp
+  void project_faces(const TensorView& face);
+  void add_pose(const Probe& probe);
+  void norm_heads(const TensorView& from, const TensorView& weight, const TensorView& to) const;
+  void add_face(IndexRange samples, size_t adapter, const Probe& probe);
+  void attend_faces(const Chunk& chunk, size_t adapter, const TensorView& q, const TensorView& o) const;
+  // [frames·face tokens, d]
+  TensorView face_keys(size_t adapter, int64_t which, int64_t sample) const {
+    return buffers.face_keys.view().select(0, static_cast<int64_t>(adapter)).select(0, which).select(0, sample);
+  }
 
   // transformer.cpp
   void take_timesteps(const Timesteps& of);
@@ -154,6 +166,7 @@ struct Transformer::State {
   int64_t batch = 0;
   int64_t group = 0;  // samples that attention takes together
   Shape latent;       // {F, H, W}
+  TokenGrid grid;
   attention::ContextAttention* attention = nullptr;
   IndexRange tokens;
   int64_t tokens_local = 0;
@@ -166,6 +179,7 @@ struct Transformer::State {
   std::vector<CrossKernels> cross;  // for each source of keys
   TensorView control_latents;       // [B, C_vace, Fc, H, W]
   std::span<const float> control_scales;
+  TensorView pose;  // [1 or B, C, F − 1, H, W]
   TransformerBuffers buffers;
   int64_t most_timesteps = 0;
   int64_t timesteps = 0;                // values of this forward

@@ -77,6 +77,8 @@ void Transformer::State::run_blocks(IndexRange samples, const Probe& probe) {
     }
     name[5] = '.';  // as tensors are named
     if (probe) observe(probe, name, x);
+    if (config.face && static_cast<int64_t>(i) % config.face->every == 0)
+      add_face(samples, i / static_cast<size_t>(config.face->every), probe);
     if (control == config.vace_layers.size() || config.vace_layers[control] != static_cast<int64_t>(i)) continue;
     run_control(samples, control, probe);
     add_hint(samples, control++, probe);
@@ -102,6 +104,7 @@ void Transformer::prepare(const Shape& latent, int64_t batch, attention::Context
   s.batch = batch;
   s.group = problem.batch;
   s.latent = latent;
+  s.grid = grid;
   s.attention = &attention;
   s.tokens = attention.tokens();
   s.tokens_local = s.tokens.size();
@@ -112,9 +115,11 @@ void Transformer::prepare(const Shape& latent, int64_t batch, attention::Context
                             .group = s.group,
                             .timesteps = s.most_timesteps,
                             .keeps_residual = extras.keeps_residual,
+                            .frames = grid.frames,
                             .dtype = s.dtype});
   if (extras.keeps_residual) std::fill_n(s.buffers.minus_one.data<float>(), s.buffers.minus_one.size(), -1.0f);
   s.control_latents = {};
+  s.pose = {};
   s.chunk_slots.reserve(static_cast<size_t>(s.config.num_attention_heads));
   {
     const Arena::Scope scope(s.stream.scratch());  // books it
@@ -156,6 +161,25 @@ void Transformer::set_control(const TensorView& latents, std::span<const float> 
   s.control_scales = scales;
 }
 
+void Transformer::set_animation(const TensorView& pose, const TensorView& face) {
+  State& s = *state_;
+  ZT_CHECK(s.attention != nullptr, "set_animation() before prepare()");
+  if (!s.config.face) fail("the transformer takes no pose and no face; Animate models do");
+  const Shape pose_shape{pose.rank() == 5 && pose.extent(0) == 1 ? 1 : s.batch, s.config.out_channels, s.latent[0] - 1,
+                         s.latent[1], s.latent[2]};
+  const Shape face_shape{s.batch, s.grid.frames - 1, s.config.face->tokens(), s.config.inner_dim()};
+  if (!(pose.shape() == pose_shape)) {
+    fail("pose latents are {}, but the transformer takes {}", pose.shape().to_string(), pose_shape.to_string());
+  }
+  // A face video of another length would be paired with the wrong frames.
+  if (!(face.shape() == face_shape)) {
+    fail("face tokens are {}, but the transformer takes {}", face.shape().to_string(), face_shape.to_string());
+  }
+  ZT_CHECK(face.dtype() == s.dtype && face.contiguous());
+  s.pose = pose;
+  s.project_faces(face);
+}
+
 void Transformer::State::take_timesteps(const Timesteps& of) {
   const auto values = static_cast<int64_t>(of.values.size()), entries = static_cast<int64_t>(of.index.size());
   ZT_CHECK(0 < values && values <= most_timesteps, "{} timesteps, but prepare() was told of {}", values,
@@ -190,6 +214,7 @@ void Transformer::forward(const TensorView& latents, const Timesteps& timesteps,
   State& s = *state_;
   ZT_CHECK(s.attention != nullptr && s.context != nullptr, "forward() before prepare() and set_context()");
   ZT_CHECK(!s.config.vace() || s.control_latents, "forward() of VACE before set_control()");
+  ZT_CHECK(!s.config.animate() || s.pose, "forward() of Animate before set_animation()");
   ZT_CHECK(latents.shape() == Shape({s.batch, s.config.in_channels, s.latent[0], s.latent[1], s.latent[2]}),
            "latents are {}", latents.shape().to_string());
   ZT_CHECK(velocity_tokens.shape() == Shape({s.batch, s.tokens_local, s.config.patch_output_dim()}) &&
@@ -197,6 +222,7 @@ void Transformer::forward(const TensorView& latents, const Timesteps& timesteps,
   s.take_timesteps(timesteps);
   s.require_blocks(blocks);
   s.embed_tokens(latents, probe);
+  if (s.config.animate()) s.add_pose(probe);
   s.embed_time(timesteps, probe);
   s.modulate();
   for (int64_t b = 0; b < s.batch; b += s.group) {

@@ -92,11 +92,17 @@ class Transformer {
   // views must stay valid while forward() is called.
   void set_control(const TensorView& latents, std::span<const float> scales);
 
+  // Animate, before forward() and again after prepare(). pose [B, C, F − 1, H, W] F32, or [1, …] for all samples:
+  // latents of the pose video, the same on each rank; the view must stay valid while forward() is called. face
+  // [B, F − 1, heads + 1, d] of dtype(): tokens of encode_face(). Their keys and values are computed here.
+  void set_animation(const TensorView& pose, const TensorView& face);
+
   // latents [B, C_in, F, H, W] F32, whole, the same on each rank; velocity_tokens [B, S_local, pt·ph·pw·C_out] of
   // dtype(), channel fastest; see unpatchify(). `blocks` [B], or empty: kCompute; samples of one attention group
   // must have the same, on all ranks. The probe sees the local tokens, of one group of samples at a time between
   // embedding and head: "patch_embedding", "temb", "timestep_proj" (both a row for each of the timesteps' values),
-  // "block.0", …, "proj_out"; of VACE "vace_patch_embedding", "vace.0.control", "vace.0.hint", ….
+  // "block.0", …, "proj_out"; of VACE "vace_patch_embedding", "vace.0.control", "vace.0.hint", …; of Animate
+  // "pose_patch_embedding" (rows of tokens from the second frame on), "face_adapter.0", ….
   void forward(const TensorView& latents, const Timesteps& timesteps, const TensorView& velocity_tokens,
                const Probe& probe = {}, std::span<const Blocks> blocks = {});
 

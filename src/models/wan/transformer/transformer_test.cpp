@@ -226,10 +226,20 @@ TEST(TransformerWeights, HoldWhatTheMemoryModelCounts) {
       };
       for (const LinearWeights* layer :
            {&w.patch_embedding, &w.time_in, &w.time_out, &w.time_proj, &w.text_in, &w.text_out, &w.image.hidden,
-            &w.image.out, &w.proj_out, &w.control.patch_embedding, &w.control.in})
+            &w.image.out, &w.proj_out, &w.control.patch_embedding, &w.control.in, &w.face.pose_patch_embedding,
+            &w.face.motion_in, &w.face.motion_out, &w.face.conv1_local, &w.face.conv2, &w.face.conv3, &w.face.out})
         linear(*layer);
+      for (const LinearWeights& layer : w.face.motion_network) linear(layer);
+      for (const MotionBlockWeights& block : w.face.motion_blocks)
+        for (const LinearWeights* layer : {&block.conv1, &block.conv2, &block.skip}) linear(*layer);
+      for (const FaceAdapterWeights& adapter : w.face.adapters) {
+        for (const LinearWeights* layer : {&adapter.q, &adapter.k, &adapter.v, &adapter.out}) linear(*layer);
+        vector(adapter.norm_q);
+        vector(adapter.norm_k);
+      }
+      if (w.face.motion_basis) vector(w.face.motion_basis);
       for (const TensorView* v : {&w.head_modulation, &w.image.positions, &w.image.in_norm, &w.image.in_norm_bias,
-                                  &w.image.out_norm, &w.image.out_norm_bias})
+                                  &w.image.out_norm, &w.image.out_norm_bias, &w.face.padding})
         vector(*v);
       for (const LinearWeights& hint : w.control.hints) linear(hint);
       for (const TransformerBlockWeights& block : w.blocks) {

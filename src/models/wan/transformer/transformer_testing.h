@@ -15,6 +15,7 @@
 #include "attention/plan.h"
 #include "io/formula_testing.h"
 #include "io/weights.h"
+#include "kernels/pointwise/pointwise.h"
 #include "models/testing/golden.h"
 #include "models/wan/transformer/transformer.h"
 
@@ -38,15 +39,21 @@ struct Model {
         weights(TransformerWeights::load(config, open_weights(folder), dtype)) {}
 };
 
-// Every class: text to video, images by channels, by keys, with positions, a clean first frame, a control stream.
+// Every class: text to video, images by channels, by keys, with positions, a clean first frame, a control stream, a
+// pose and a face.
 struct ModelClass {
   const char* name;
   const char* model;
   bool clean_first_frame = false;
 };
 inline constexpr ModelClass kModelClasses[] = {
-    {"t2v", "transformer_odd"},         {"i2v_channels", "pipelines/wan22_i2v"}, {"i2v_keys", "pipelines/wan21_i2v"},
-    {"flf2v", "pipelines/wan21_flf2v"}, {"ti2v", "pipelines/wan22_ti2v", true},  {"vace", "pipelines/wan21_vace"},
+    {"t2v", "transformer_odd"},
+    {"i2v_channels", "pipelines/wan22_i2v"},
+    {"i2v_keys", "pipelines/wan21_i2v"},
+    {"flf2v", "pipelines/wan21_flf2v"},
+    {"ti2v", "pipelines/wan22_ti2v", true},
+    {"vace", "pipelines/wan21_vace"},
+    {"animate", "pipelines/wan22_animate"},
 };
 
 inline Tensor waves(const Shape& shape, float frequency) {
@@ -81,7 +88,7 @@ struct Job {
 };
 
 struct Inputs {
-  Tensor latents, text, image, control;
+  Tensor latents, text, image, control, pose, face;
   std::vector<float> scales;
 
   Inputs(const Model& model, const Job& job) {
@@ -96,6 +103,14 @@ struct Inputs {
       image = waves({job.batch, config.pos_embed_seq_len.value_or(kImageRows), *config.image_dim}, 0.53f);
     // A frame less than the latents, so that the last tokens have none.
     if (config.vace()) control = video(config.vace_in_channels, std::max<int64_t>(1, job.latent[0] - 1), 0.29f);
+    if (config.animate()) {
+      const int64_t frames = token_grid(config, job.latent).frames - 1;
+      pose = video(config.out_channels, job.latent[0] - 1, 0.31f);
+      const Tensor tokens = waves({job.batch, frames, config.face->tokens(), config.inner_dim()}, 0.43f);
+      face = Tensor::uninitialized(model.weights->dtype, tokens.shape());
+      Stream stream(1);
+      kernels::convert(stream, tokens, face);
+    }
     for (size_t j = 0; j < config.vace_layers.size(); ++j) scales.push_back(0.7f + 0.6f * static_cast<float>(j));
   }
 };
@@ -122,6 +137,7 @@ inline void with_transformer(const Model& model, const Job& job, const Inputs& i
                       {.timesteps = static_cast<int64_t>(job.timesteps.size()), .keeps_residual = true});
   transformer.set_context(context);
   if (model.config.vace()) transformer.set_control(inputs.control, inputs.scales);
+  if (model.config.animate()) transformer.set_animation(inputs.pose, inputs.face);
   body(transformer, attention.tokens());
 }
 

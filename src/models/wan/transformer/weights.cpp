@@ -1,15 +1,57 @@
 #include "models/wan/transformer/weights.h"
 
+#include <cmath>
+#include <cstring>
 #include <string>
 
 #include "base/error.h"
 #include "device/thread_team.h"
 #include "io/weight_loader.h"
 #include "models/wan/tensor_tables.h"
+#include "models/wan/transformer/motion_basis.h"
+#include "tensor/dispatch.h"
+#include "tensor/half.h"
 
 namespace zoetrope::wan {
 
 namespace {
+
+// How the values of a weight are used that are not used as they are stored.
+struct WeightForm {
+  bool taps_outside = false;  // [out, in, taps…] as [out, taps·in]
+  bool equalised = false;     // times 1/√(inputs)
+  std::string suffix() const { return fmt::format("{}{}", taps_outside ? ".taps" : "", equalised ? ".equalised" : ""); }
+  explicit operator bool() const { return taps_outside || equalised; }
+};
+
+float as_float(double value) { return static_cast<float>(value); }
+template <typename Value>
+float as_float(Value value) {
+  return to_float(value);
+}
+
+// A stored weight [out, in, taps…] in its form, [out, inputs] F32; in the model's dtype values are rounded before they
+// are multiplied, as the reference has them.
+Tensor in_form(const TensorView& stored, const WeightForm& form, DType dtype) {
+  const int64_t out = stored.extent(0), in = stored.extent(1), inputs = stored.size() / out, taps = inputs / in;
+  Tensor made = Tensor::uninitialized(DType::kF32, {out, inputs});
+  const float factor = form.equalised ? static_cast<float>(1 / std::sqrt(static_cast<double>(inputs))) : 1.0f;
+  with_stored_type(stored.dtype(), "a weight", [&](auto tag) {
+    using Value = typename decltype(tag)::type;
+    const auto* from = static_cast<const std::byte*>(stored.raw());  // at any alignment
+    for (int64_t n = 0; n < out; ++n) {
+      float* row = made.data<float>() + n * inputs;
+      for (int64_t i = 0; i < inputs; ++i, from += sizeof(Value)) {
+        Value one;
+        std::memcpy(&one, from, sizeof one);
+        float x = as_float(one);
+        if (dtype == DType::kBF16) x = to_float(to_bfloat16(x));
+        row[form.taps_outside ? i % taps * in + i / taps : i] = x * factor;
+      }
+    }
+  });
+  return made;
+}
 
 // Gets the table's tensors below a prefix; matrices are only announced to the loader.
 class Reader {
@@ -24,6 +66,11 @@ class Reader {
   // NAME.weight, which may be a convolution that is a linear layer of its patches, and NAME.bias. `to` must not move
   // until the loader has run.
   void linear(LinearWeights& to, const char* name) const { joined(to, {name}); }
+  // NAME.weight in a form; `bias` empty: none.
+  void formed(LinearWeights& to, const std::string& name, const WeightForm& form, const std::string& bias) const {
+    matrix(to, {&table_[prefix_ + name + ".weight"]}, form);
+    if (!bias.empty()) to.bias = tensor(bias);
+  }
   // Layers with the same input, joined to one with adjacent outputs.
   void joined(LinearWeights& to, std::initializer_list<const char*> names) const {
     std::vector<const io::TensorSpec*> weights, biases;
@@ -36,7 +83,7 @@ class Reader {
   }
 
  private:
-  void matrix(LinearWeights& to, const std::vector<const io::TensorSpec*>& specs) const {
+  void matrix(LinearWeights& to, const std::vector<const io::TensorSpec*>& specs, const WeightForm& form = {}) const {
     const Shape& shape = specs[0]->shape;
     kernels::PackedMatrix packed;
     packed.dtype = specs[0]->dtype(dtype_);
@@ -48,11 +95,15 @@ class Reader {
       weight.names.push_back(spec->name);
       weight.shapes.push_back(spec->shape);
     }
-    weight.layout = kernels::packed_layout_name(packed);
+    weight.layout = kernels::packed_layout_name(packed) + form.suffix();
     weight.bytes = kernels::packed_bytes(packed);
-    weight.pack = [packed](std::span<const TensorView> stored, std::byte* out) {
+    weight.pack = [packed, form](std::span<const TensorView> stored, std::byte* out) {
+      std::vector<Tensor> made;
       std::vector<TensorView> matrices;
-      for (const TensorView& one : stored) matrices.push_back(one.reshape({one.extent(0), packed.k}));
+      for (const TensorView& one : stored) {
+        if (form) made.push_back(in_form(one, form, packed.dtype));
+        matrices.push_back(form ? made.back().view() : one.reshape({one.extent(0), packed.k}));
+      }
       kernels::pack(matrices, packed, out);
     };
     loader_.add(std::move(weight), [&to, packed](const std::byte* at) {
@@ -124,6 +175,53 @@ void read_image_embedder(ImageEmbedderWeights& weights, const Reader& embedder, 
   weights.out_norm_bias = embedder.tensor("norm2.bias");
 }
 
+void read_motion_encoder(FaceWeights& weights, const Reader& encoder, const FaceConfig& face) {
+  constexpr WeightForm kConvolution{.taps_outside = true, .equalised = true};
+  const auto convolution = [&](LinearWeights& to, const std::string& name, bool activated) {
+    encoder.formed(to, name, kConvolution, activated ? name + ".act_fn.bias" : "");
+  };
+  convolution(weights.motion_in, "conv_in", true);
+  weights.motion_blocks.resize(face.motion_channels.size() - 1);
+  for (size_t i = 0; i < weights.motion_blocks.size(); ++i) {
+    MotionBlockWeights& block = weights.motion_blocks[i];
+    const std::string name = fmt::format("res_blocks.{}.", i);
+    convolution(block.conv1, name + "conv1", true);
+    convolution(block.conv2, name + "conv2", true);
+    convolution(block.skip, name + "conv_skip", false);
+  }
+  convolution(weights.motion_out, "conv_out", false);
+  constexpr size_t kLayers = 5;
+  weights.motion_network.resize(kLayers);
+  for (size_t i = 0; i < kLayers; ++i) {
+    const std::string name = fmt::format("motion_network.{}", i);
+    encoder.formed(weights.motion_network[i], name, {.equalised = true}, name + ".bias");
+  }
+  weights.motion_basis = motion_basis(encoder.tensor("motion_synthesis_weight"));
+}
+
+void read_face(FaceWeights& weights, const Reader& root, const TransformerConfig& config) {
+  root.linear(weights.pose_patch_embedding, "pose_patch_embedding");
+  read_motion_encoder(weights, root.in("motion_encoder"), *config.face);
+  const Reader encoder = root.in("face_encoder");
+  constexpr WeightForm kOverTime{.taps_outside = true};
+  encoder.formed(weights.conv1_local, "conv1_local", kOverTime, "conv1_local.bias");
+  encoder.formed(weights.conv2, "conv2", kOverTime, "conv2.bias");
+  encoder.formed(weights.conv3, "conv3", kOverTime, "conv3.bias");
+  encoder.linear(weights.out, "out_proj");
+  weights.padding = encoder.tensor("padding_tokens").reshape({config.inner_dim()});
+  weights.adapters.resize(static_cast<size_t>(config.face_adapters()));
+  for (size_t j = 0; j < weights.adapters.size(); ++j) {
+    FaceAdapterWeights& adapter = weights.adapters[j];
+    const Reader from = root.in(fmt::format("face_adapter.{}", j));
+    from.linear(adapter.q, "to_q");
+    from.linear(adapter.k, "to_k");
+    from.linear(adapter.v, "to_v");
+    from.linear(adapter.out, "to_out");
+    adapter.norm_q = from.tensor("norm_q.weight");
+    adapter.norm_k = from.tensor("norm_k.weight");
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const TransformerWeights> TransformerWeights::load(const TransformerConfig& config,
@@ -160,6 +258,7 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
     read_block(weights->blocks[layers + j], block, config);
     block.linear(weights->control.hints[j], "proj_out");
   }
+  if (config.animate()) read_face(weights->face, root, config);
   loader.run(threads > 0 ? threads : available_threads(), [&](int64_t, int64_t) {
     if (tick) tick();
   });

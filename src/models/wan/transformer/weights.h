@@ -63,6 +63,28 @@ struct ControlWeights {
   std::vector<LinearWeights> hints;  // [d, d] W: proj_out of each
 };
 
+// Cross-attention to the face tokens of a token's own latent frame.
+struct FaceAdapterWeights {
+  LinearWeights q, k, v, out;  // [d, d] W
+  TensorView norm_q, norm_k;   // [head_dim] W, per head
+};
+
+// Convolutions of the face branch have the channels of a tap side by side, [out, taps·in], as patches of channels-last
+// pictures have them. Those of the motion encoder, and its matrices, are multiplied by 1/√(inputs).
+struct MotionBlockWeights {
+  LinearWeights conv1, conv2, skip;  // with the biases of the activations behind conv1 and conv2
+};
+struct FaceWeights {
+  LinearWeights pose_patch_embedding;  // [d, C·pt·ph·pw] W
+  LinearWeights motion_in, motion_out;
+  std::vector<MotionBlockWeights> motion_blocks;
+  std::vector<LinearWeights> motion_network;
+  Tensor motion_basis;  // [vector_dim, motion_dim] F32: orthonormal columns of motion_synthesis_weight + 1e-8
+  LinearWeights conv1_local, conv2, conv3, out;
+  TensorView padding;  // [d] W
+  std::vector<FaceAdapterWeights> adapters;
+};
+
 class TransformerWeights {
  public:
   // `dtype` F32 or BF16; `threads` read and pack (0: all available). `tick` is called after every matrix and every
@@ -88,6 +110,7 @@ class TransformerWeights {
   // num_layers of them; VACE: then those of the control stream, len(vace_layers).
   std::vector<TransformerBlockWeights> blocks;
   ControlWeights control;  // empty unless VACE
+  FaceWeights face;        // empty unless Animate
 
  private:
   TransformerWeights() = default;

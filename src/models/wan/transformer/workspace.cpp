@@ -26,6 +26,10 @@ void for_each_buffer(const TransformerConfig& config, const TransformerSize& siz
     body(&B::residual, dtype, Shape{size.batch, size.tokens, d});
     body(&B::minus_one, DType::kF32, Shape{d});
   }
+  if (config.face) {
+    const Shape keys{config.face_adapters(), 2, size.batch, size.frames * config.face->tokens(), d};
+    body(&B::face_keys, dtype, keys);
+  }
   body(&B::operand, operand, Shape{rows * (std::max(d, patch) + kOperandPadding)});
   body(&B::wide, DType::kU8, Shape{rows * std::max(narrow, hidden)});
   body(&B::sinusoid, DType::kF32, Shape{values, config.freq_dim});

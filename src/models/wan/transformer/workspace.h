@@ -31,6 +31,7 @@ struct TransformerSize {
   int64_t group = 1;      // G, samples that attention takes together
   int64_t timesteps = 1;  // V, most values of a forward
   bool keeps_residual = false;
+  int64_t frames = 0;         // of tokens, of all ranks: Animate has face tokens for each
   DType dtype = DType::kF32;  // W, the model's
 };
 
@@ -41,6 +42,7 @@ struct TransformerBuffers {
   Tensor control;    // [G, S, d] W: VACE's second residual stream; else empty
   Tensor residual;   // [B, S, d] W: what the blocks added to x, where that is kept
   Tensor minus_one;  // [d] F32, with it
+  Tensor face_keys;  // [adapters, 2, B, frames·face tokens, d] W: of Animate's face adapters; else empty
   Tensor operand;    // C·(max(d, patch) + padding) O: what a matrix multiplication of the chunk reads
   Tensor wide;       // bytes: q, k, v of the chunk, or the feed-forward's hidden rows
 
