@@ -54,8 +54,12 @@ Callbacks make_callbacks(bool speaks) {
     if (done > 0 && done == total) read->reset();
   };
   const auto denoise = std::make_shared<std::unique_ptr<Progress>>();
-  callbacks.step = [denoise](int64_t done, int64_t total, double) {
+  // Segments are decoded between steps: what one phase takes is not the other's.
+  const auto decoding = std::make_shared<bool>(false);
+  callbacks.step = [denoise, decoding](int64_t done, int64_t total, double seconds) {
     if (!*denoise) *denoise = std::make_unique<Progress>("Denoise", "step");
+    if (*decoding) (*denoise)->restart(done - 1, seconds);
+    *decoding = false;
     (*denoise)->update(done, total);
     if (done == total) denoise->reset();
   };
@@ -63,8 +67,10 @@ Callbacks make_callbacks(bool speaks) {
     if (*denoise) (*denoise)->update_part("layer", done, total);
   };
   const auto decode = std::make_shared<std::unique_ptr<Progress>>();
-  callbacks.frames = [decode](int64_t done, int64_t total) {
+  callbacks.frames = [decode, decoding](int64_t done, int64_t total) {
     if (!*decode) *decode = std::make_unique<Progress>("Decode", "frame");
+    if (!*decoding) (*decode)->restart(done);
+    *decoding = true;
     (*decode)->update(done, total);
     if (done == total) decode->reset();
   };

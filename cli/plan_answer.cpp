@@ -109,7 +109,7 @@ class Subject {
   std::vector<std::string> lines() const {
     const pipeline::GenerateOptions& o = run_.options;
     std::vector<std::string> lines{
-        fmt::format("Model     {}: {} tokens, {} steps, {}", name(), run_.plan.tokens, run_.plan.steps(),
+        fmt::format("Model     {}: {} tokens, {} steps, {}", name(), run_.plan.tokens, run_.plan.total_steps(),
                     run_.plan.guided ? "two guidance branches" : "no guidance"),
         fmt::format("Dtypes    transformer {}, text encoder {}, VAE {}", pipeline::dtype_word(o.dtype),
                     pipeline::dtype_word(o.text_encoder_dtype), pipeline::dtype_word(o.vae_dtype))};

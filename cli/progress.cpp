@@ -44,6 +44,12 @@ ProgressBar::~ProgressBar() {
   if (open_) print_error("\n");
 }
 
+void ProgressBar::restart(int64_t done, double seconds) {
+  begin_ =
+      trace::Clock::now() - std::chrono::duration_cast<trace::Clock::duration>(std::chrono::duration<double>(seconds));
+  before_ = done;
+}
+
 void ProgressBar::draw(double share, const std::string& text) {
   replace_last_line(fmt::format("{} [{}] {}", title_, bar_text(share), text));
   last_ = trace::Clock::now();
@@ -53,8 +59,9 @@ void ProgressBar::draw(double share, const std::string& text) {
 Progress::Progress(std::string title, std::string unit) : ProgressBar(std::move(title)), unit_(std::move(unit)) {}
 
 std::string Progress::rate(double done) const {
-  if (done <= 0) return "";
-  const double per_unit = trace::seconds_since(begin_) / done;
+  const double counted = done - static_cast<double>(before_);
+  if (counted <= 0) return "";
+  const double per_unit = trace::seconds_since(begin_) / counted;
   return fmt::format("{} per {}, {} left", duration_text(per_unit), unit_,
                      duration_text(per_unit * (static_cast<double>(total_) - done)));
 }

@@ -19,15 +19,19 @@ class ProgressBar {
   explicit ProgressBar(std::string title);
   ~ProgressBar();  // ends the line of the bar
   void draw(double share, const std::string& text);
+  // Time is counted from `seconds` ago on, for what comes after `done` units.
+  void restart(int64_t done, double seconds = 0);
 
   std::string title_;
   trace::Clock::time_point begin_, last_;
+  int64_t before_ = 0;  // units that begin_ does not count
   bool terminal_;
   bool open_ = false;  // there is a bar on the current line
 };
 
 class Progress : ProgressBar {
  public:
+  using ProgressBar::restart;
   // `unit` in the singular: "step", "frame".
   Progress(std::string title, std::string unit);
   void update(int64_t done, int64_t total);

@@ -43,6 +43,12 @@ struct LoraFile {
   friend bool operator==(const LoraFile&, const LoraFile&) = default;
 };
 
+// What Animate makes of its driving video.
+enum class AnimateMode : uint8_t {
+  kAnimate,  // the character of `image` moves like it
+  kReplace,  // the character takes the place of the person in background_video
+};
+
 // What is fixed when a model is opened.
 struct ModelOptions {
   WeightSource weights = WeightSource::kCheckpoint;
@@ -85,14 +91,23 @@ struct Request {
   std::string image;                          // first frame: image to video, first and last frame, text and image
   std::string last_image;                     // last frame
   std::string control_video;                  // VACE: followed frame by frame
-  std::string mask;                           // VACE: a video, folder or picture; white is regenerated, black stays
+  std::string mask;                           // VACE: a video, folder or picture; white is regenerated, black stays.
+                                              // Animate, to replace: a video or folder
   std::vector<std::string> reference_images;  // VACE: pictures of what is shown
   std::vector<double> conditioning_scale;     // VACE: strength, one number or one per control layer; empty: 1
+
+  // Animate, with the character as `image`. Videos shorter than pose_video are played back and forth.
+  AnimateMode mode = AnimateMode::kAnimate;
+  std::string pose_video;                        // drawn skeletons; as many frames are made
+  std::string face_video;                        // square crops of the face
+  std::string background_video;                  // to replace
+  int64_t segment_frame_length = 77;             // frames that are denoised together, 4k + 1
+  int64_t prev_segment_conditioning_frames = 1;  // of the segment before, which the next one begins with: 1 or 5
 
   int64_t height = 480;             // pixels; multiples of 16
   int64_t width = 832;              // pixels; multiples of 16
   std::optional<int64_t> max_area;  // pixels: height and width follow the shape of `image` instead
-  int64_t num_frames = 81;          // 4k + 1
+  int64_t num_frames = 81;          // 4k + 1; Animate: those of pose_video
   int64_t num_inference_steps = 50;
   double guidance_scale = 5.0;                                     // ≤ 1: no guidance
   std::optional<double> guidance_scale_2;                          // of the low-noise expert; unset: guidance_scale

@@ -81,6 +81,18 @@ int64_t largest(int64_t low, int64_t high, const std::function<bool(int64_t)>& f
   return best;
 }
 
+// What is denoised together: a whole video, or a segment of Animate's.
+struct FramesKey {
+  const char* name;
+  int64_t GenerateOptions::*value;
+  int64_t least;
+};
+FramesKey frames_key(const MemoryQuestion& question) {
+  if (!question.configs.experts.front().animate()) return {"num_frames", &GenerateOptions::num_frames, 1};
+  const bool one = question.options.prev_segment_conditioning_frames == 1;
+  return {"segment_frame_length", &GenerateOptions::segment_frame_length, one ? 5 : 13};
+}
+
 // The least that this model can be asked to do.
 MemoryQuestion smallest(const MemoryQuestion& question) {
   MemoryQuestion least = question;
@@ -89,7 +101,8 @@ MemoryQuestion smallest(const MemoryQuestion& question) {
   const int64_t spatial = question.configs.vae.spatial_factor();
   least.options.height = spatial * config.patch_size[1];
   least.options.width = spatial * config.patch_size[2];
-  least.options.num_frames = 1;
+  const FramesKey frames = frames_key(question);
+  least.options.*frames.value = frames.least;
   return least;
 }
 
@@ -150,15 +163,16 @@ class Search {
 
   std::optional<std::string> fewer_frames() const {
     const int64_t step = question_.configs.vae.temporal_factor();
+    const FramesKey frames = frames_key(question_);
     const auto with = [&](int64_t steps) {
       MemoryQuestion other = question_;
-      other.options.num_frames = 1 + steps * step;
+      other.options.*frames.value = 1 + steps * step;
       return other;
     };
-    const int64_t now = (question_.options.num_frames - 1) / step;
-    const int64_t best = largest(0, now - 1, [&](int64_t steps) { return fits(with(steps)); });
-    if (best < 0) return std::nullopt;
-    return with_settings(fmt::format("num_frames={}", 1 + best * step), with(best));
+    const int64_t now = (question_.options.*frames.value - 1) / step, fewest = (frames.least - 1) / step;
+    const int64_t best = largest(fewest, now - 1, [&](int64_t steps) { return fits(with(steps)); });
+    if (best < fewest) return std::nullopt;
+    return with_settings(fmt::format("{}={}", frames.name, 1 + best * step), with(best));
   }
 
   // Multiples of what the model can make, as near to the wanted shape as they come.
@@ -190,16 +204,18 @@ class Search {
   }
 
   std::optional<std::string> fewer_and_smaller() const {
+    const FramesKey frames = frames_key(question_);
     const auto with = [&](int64_t count) {
       MemoryQuestion other = scaled(count);
-      other.options.num_frames = 1;
+      other.options.*frames.value = frames.least;
       return other;
     };
     const int64_t best = largest(fewest_rows(), rows(), [&](int64_t count) { return fits(with(count)); });
     if (best < fewest_rows()) return std::nullopt;
     const MemoryQuestion other = with(best);
-    return with_settings(fmt::format("height={} width={} num_frames=1", other.options.height, other.options.width),
-                         other);
+    return with_settings(
+        fmt::format("height={} width={} {}={}", other.options.height, other.options.width, frames.name, frames.least),
+        other);
   }
 
   // Each rank a process with a host of its own: tokens, frames and the text encoder's layers are divided, weights not.

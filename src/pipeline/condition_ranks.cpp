@@ -255,11 +255,122 @@ class ControlEncoding {
   Stream stream_{1};
 };
 
+// One segment of Animate.
+class SegmentEncoding {
+ public:
+  SegmentEncoding(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Dump& dump, int64_t segment,
+                  const TensorView& before)
+      : o_(stage.options),
+        inputs_(inputs),
+        segments_(stage.plan.segments),
+        latent_{stage.plan.latent[0] - stage.plan.references, stage.plan.latent[1], stage.plan.latent[2]},
+        cell_(stage.model.vae_config.scale_factor_spatial),
+        first_(segments_.begin(segment)),
+        prefix_(fmt::format("segment.{}.", segment)),
+        encoder_(encoder),
+        dump_(dump),
+        before_(before),
+        frame_(Tensor::uninitialized(DType::kF32, {o_.height, o_.width, kColours})) {}
+
+  Tensor pose() {
+    Tensor latents = encode([&](int64_t frame) { put(driving_frame(inputs_.pose, first_ + frame)); });
+    dump_.add(prefix_ + "pose_latents", batch_of_one(latents));
+    return unsqueezed(std::move(latents));
+  }
+
+  // [1, C', 1 + T, h, w]
+  Tensor channels(const TensorView& reference) {
+    const bool replaces = o_.mode == AnimateMode::kReplace;
+    const Tensor latents = encode([&](int64_t frame) {
+      if (shared(frame)) std::memcpy(frame_.view().raw(), before_.select(0, frame).raw(), frame_.view().bytes());
+      else if (replaces) put(driving_frame(inputs_.background, first_ + frame));
+      else std::memset(frame_.view().raw(), 0, frame_.view().bytes());
+    });
+    const Tensor mask = segment_mask(latent_, [&](int64_t frame, int64_t y, int64_t x) {
+      if (shared(frame)) return 1.0f;
+      if (!replaces) return 0.0f;
+      const uint8_t* pixels = driving_frame(inputs_.mask, first_ + frame).data<uint8_t>();
+      return 1.0f - static_cast<float>(pixels[y * cell_ * o_.width + x * cell_]) / 255.0f;
+    });
+    const Tensor condition = joined_channels(mask, latents);
+    dump_.add(prefix_ + "condition", condition);
+    return unsqueezed(joined_frames(reference, condition.view().select(0, 0)));
+  }
+
+  Tensor face() const {
+    const int64_t side = inputs_.face.extent(1);
+    Tensor frames = Tensor::uninitialized(DType::kF32, {segments_.frames, kColours, side, side});
+    const Tensor pixels = Tensor::uninitialized(DType::kF32, {side, side, kColours});
+    Stream stream(1);
+    for (int64_t f = 0; f < segments_.frames; ++f) {
+      to_signed_unit(driving_frame(inputs_.face, first_ + f), pixels);
+      copy(stream, frames.view().select(0, f), pixels.view().permute({2, 0, 1}));
+    }
+    return frames;
+  }
+
+ private:
+  bool shared(int64_t frame) const { return before_ && frame < segments_.shared; }
+  void put(const TensorView& bytes) const { to_signed_unit(bytes, frame_); }
+  static Tensor unsqueezed(Tensor x) {
+    Tensor batch = Tensor::uninitialized(DType::kF32, batch_of_one(x).shape());
+    std::memcpy(batch.view().raw(), x.view().raw(), x.view().bytes());
+    return batch;
+  }
+  template <typename Fill>
+  Tensor encode(Fill&& fill) {
+    return encoder_.encode({video_shape(o_, segments_.frames), [&](int64_t frame) -> TensorView {
+                              fill(frame);
+                              return frame_;
+                            }});
+  }
+
+  const GenerateOptions& o_;
+  const Inputs& inputs_;
+  const Segments& segments_;
+  const Shape latent_;  // of the segment's video
+  const int64_t cell_, first_;
+  const std::string prefix_;
+  RankEncoder& encoder_;
+  Dump& dump_;
+  const TensorView before_;
+  const Tensor frame_;
+};
+
+// The picture, with a mask that says it is given.
+Tensor encode_reference(const Stage& stage, const Inputs& inputs, RankEncoder& encoder) {
+  const Tensor latents = encode_ends(encoder, stage.options, inputs, 1);
+  const Tensor mask =
+      segment_mask({1, stage.plan.latent[1], stage.plan.latent[2]}, [](int64_t, int64_t, int64_t) { return 1.0f; });
+  Tensor reference = joined_channels(mask, latents);
+  Tensor one = Tensor::uninitialized(DType::kF32, reference.view().select(0, 0).shape());
+  std::memcpy(one.view().raw(), reference.view().raw(), one.view().bytes());
+  return one;
+}
+
+// The driving videos as they are used, all frames of all segments.
+void dump_animation(const Stage& stage, const Inputs& inputs, Dump& dump) {
+  if (!dump.on()) return;
+  dump.add("image_u8", inputs.ends.front());
+  const int64_t frames = stage.plan.segments.all_frames();
+  for (const auto& [name, video] :
+       {std::pair("pose_u8", &inputs.pose), std::pair("face_u8", &inputs.face),
+        std::pair("background_u8", &inputs.background), std::pair("mask_u8", &inputs.mask)}) {
+    if (!*video) continue;
+    Shape shape = video->view().shape();
+    shape[0] = frames;
+    const TensorView all = dump.reserve(name, DType::kU8, shape);
+    for (int64_t f = 0; f < frames; ++f)
+      std::memcpy(all.select(0, f).raw(), driving_frame(*video, f).raw(), all.select(0, f).bytes());
+  }
+}
+
 // All ranks have the same.
 void require_finite_conditions(const Conditions& conditions) {
   for (const auto& [name, tensor] :
        {std::pair("condition", &conditions.channels), std::pair("condition", &conditions.given_frames),
-        std::pair("image_embeds", &conditions.image_rows), std::pair("control", &conditions.control)}) {
+        std::pair("image_embeds", &conditions.image_rows), std::pair("control", &conditions.control),
+        std::pair("pose", &conditions.pose)}) {
     require_finite(*tensor, fmt::format("before the first step, every rank: {} of the pictures", name));
   }
 }
@@ -268,6 +379,32 @@ void require_finite_conditions(const Conditions& conditions) {
 
 bool has_conditions(const Stage& stage, const Inputs& inputs) {
   return !inputs.ends.empty() || stage.model.kind.conditioning == wan::Conditioning::kControl;
+}
+
+Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,
+                          Dump& dump, int64_t segment, const TensorView& before, Character& character) {
+  Conditions conditions;
+  world.set_step(fmt::format("the encoding of segment {}", segment + 1));
+  if (segment == 0) {
+    dump_animation(stage, inputs, dump);
+    const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/image encoder");
+    character.image_rows = image_rows(stage, inputs, world, dump);
+  }
+  conditions.image_rows = Tensor::uninitialized(DType::kF32, character.image_rows.view().shape());
+  std::memcpy(conditions.image_rows.view().raw(), character.image_rows.view().raw(),
+              conditions.image_rows.view().bytes());
+  RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
+  const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/VAE encode");
+  if (segment == 0) {
+    character.reference = encode_reference(stage, inputs, encoder);
+    dump.add("reference_condition", batch_of_one(character.reference));
+  }
+  SegmentEncoding encoding(stage, inputs, encoder, dump, segment, before);
+  conditions.pose = encoding.pose();
+  conditions.channels = encoding.channels(character.reference);
+  conditions.face = encoding.face();
+  if (stage.options.check_finite) require_finite_conditions(conditions);
+  return conditions;
 }
 
 Conditions encode_conditions(const Stage& stage, const Inputs& inputs, comm::Communicator& world, SharedVae& shared,

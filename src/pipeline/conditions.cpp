@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "device/stream.h"
 
 namespace zoetrope::pipeline {
 
@@ -131,6 +132,52 @@ Tensor joined_channels(const TensorView& a, const TensorView& b) {
   put(a, joined.view().select(0, 0), 0);
   put(b, joined.view().select(0, 0), a.extent(0));
   return joined;
+}
+
+Tensor joined_frames(const TensorView& a, const TensorView& b) {
+  Tensor joined(DType::kF32, {a.extent(0), a.extent(1) + b.extent(1), a.extent(2), a.extent(3)});
+  Stream stream(1);
+  copy(stream, joined.view().slice(1, 0, a.extent(1)), a);
+  copy(stream, joined.view().slice(1, a.extent(1), joined.extent(1)), b);
+  return joined;
+}
+
+Tensor segment_mask(const Shape& latent, const std::function<float(int64_t frame, int64_t y, int64_t x)>& known) {
+  constexpr int64_t kFrames = 4;
+  Tensor mask(DType::kF32, {kFrames, latent[0], latent[1], latent[2]});
+  float* to = mask.data<float>();
+  for (int64_t j = 0; j < kFrames; ++j)
+    for (int64_t t = 0; t < latent[0]; ++t)
+      for (int64_t y = 0; y < latent[1]; ++y)
+        for (int64_t x = 0; x < latent[2]; ++x)
+          *to++ = known(std::max<int64_t>(0, kFrames * t + j - (kFrames - 1)), y, x);
+  return mask;
+}
+
+Tensor on_black(const TensorView& picture, ImageSize size) {
+  const int64_t height = picture.extent(0), width = picture.extent(1);
+  // As wide as the frame, or as high: by the shapes, so that neither is rounded.
+  const bool narrower = size.width * height < width * size.height;
+  const ImageSize fitted{narrower ? std::max<int64_t>(1, height * size.width / width) : size.height,
+                         narrower ? size.width : std::max<int64_t>(1, width * size.height / height)};
+  const Tensor resized = io::resize(picture, fitted, io::ResizeFilter::kLanczos);
+  Tensor canvas(DType::kU8, {size.height, size.width, kColours});
+  const int64_t top = size.height / 2 - fitted.height / 2, left = size.width / 2 - fitted.width / 2;
+  for (int64_t y = 0; y < fitted.height; ++y) {
+    std::memcpy(canvas.data<uint8_t>() + ((top + y) * size.width + left) * kColours,
+                resized.data<uint8_t>() + y * fitted.width * kColours, static_cast<size_t>(fitted.width * kColours));
+  }
+  return canvas;
+}
+
+Tensor luminance(const TensorView& video) {
+  Tensor grey = Tensor::uninitialized(DType::kU8, {video.extent(0), video.extent(1), video.extent(2), 1});
+  const uint8_t* from = video.data<uint8_t>();
+  for (int64_t i = 0; i < grey.size(); ++i, from += kColours) {
+    // As Pillow: ITU-R 601-2 in 16 bits.
+    grey.data<uint8_t>()[i] = static_cast<uint8_t>((19595 * from[0] + 38470 * from[1] + 7471 * from[2] + 32768) >> 16);
+  }
+  return grey;
 }
 
 Tensor mask_channels(const TensorView& mask, int64_t video_frames, const Shape& latent, int64_t cell,

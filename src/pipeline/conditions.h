@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "zoetrope/tensor.h"
@@ -16,9 +17,11 @@ namespace zoetrope::pipeline {
 struct Conditions {
   Tensor channels;  // [1, C', T, h, w]: behind the latents' own channels in every step
   Tensor
-      given_frames;   // [1, C, T', h, w]: in place of the first T' frames of the latents, whose tokens have timestep 0
-  Tensor image_rows;  // [images, S, D]: of the image encoder, for both guidance branches
-  Tensor control;     // [1, C'', T, h, w]: what control layers are fed
+      given_frames;  // [1, C, T', h, w]: in place of the first T' frames of the latents, whose tokens have timestep 0
+  // Animate: the pose as latents [1, C, T − 1, h, w], and the face's frames [S, 3, z, z] in [−1, 1].
+  Tensor pose, face;
+  Tensor image_rows;                 // [images, S, D]: of the image encoder, for both guidance branches
+  Tensor control;                    // [1, C'', T, h, w]: what control layers are fed
   std::vector<float> control_scale;  // of each control layer
 
   int64_t clean_frames() const { return given_frames ? given_frames.extent(2) : 0; }
@@ -53,6 +56,12 @@ void masked_frame(const TensorView& frame, const TensorView& mask, MaskHalf half
 // [1, 1, F, H, W] F32 in [0, 1]: the first channel of a mask [F, H, W, 3] bytes.
 Tensor first_channel(const TensorView& mask);
 
+// A picture [h, w, 3] bytes as large as fits into [size, 3] bytes, Lanczos, in the middle of black.
+Tensor on_black(const TensorView& picture, io::ImageSize size);
+
+// The brightness of every pixel, [F, H, W, 3] bytes to [F, H, W, 1].
+Tensor luminance(const TensorView& video);
+
 // A picture [h, w, 3] bytes as large as fits into [H, W, 3] F32, bilinear, in the middle of white.
 void reference_canvas(const TensorView& picture, const TensorView& out);
 
@@ -63,6 +72,13 @@ enum class GivenEnds : uint8_t { kFirst, kFirstAndLast };
 // [f, T, h, w] F32 for latents {T, h, w} of f video frames each: channel j of latent frame t is 1 where frame f·t + j
 // is given, the first frame counting f times.
 Tensor frame_mask(const Shape& latent, int64_t frames_per_latent, GivenEnds given);
+
+// Which frames a segment of Animate is given, [4, T, h, w] F32 for latents {T, h, w}: channel j of latent frame t is
+// that of video frame 4·t + j, the first frame counting four times. known(frame, y, x) in [0, 1] of a latent cell.
+Tensor segment_mask(const Shape& latent, const std::function<float(int64_t frame, int64_t y, int64_t x)>& known);
+
+// [C, a + b, h, w] from a [C, a, h, w] and b, contiguous: b later in time.
+Tensor joined_frames(const TensorView& a, const TensorView& b);
 
 // [1, a + b, T, h, w] from a and b, [channels, T, h, w] each, contiguous.
 Tensor joined_channels(const TensorView& a, const TensorView& b);

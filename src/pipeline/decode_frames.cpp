@@ -22,13 +22,17 @@ namespace {
 
 constexpr const char* kOutputLane = "output";
 constexpr const char* kOutputHeartbeat = "heartbeat of the output";
+constexpr const char* kDecodeHeartbeat = "heartbeat of decoding";
 
 // The decoding of one rank, which has rows of every frame or all of them.
 class RankDecode {
  public:
-  RankDecode(const Stage& stage, comm::Communicator& decoders, const FrameOutput& output)
+  // `listeners`: rank 0 and those that decode nothing, where they wait for the end; else null.
+  RankDecode(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, const FrameOutput& output)
       : stage_(stage),
         options_(stage.options),
+        part_(output.part),
+        listeners_(listeners),
         decoders_(decoders),
         scale_(stage.model.vae_config.spatial_factor()),
         stream_(stage.threads_of_each(decoders.ranks_in_this_process()),
@@ -37,12 +41,15 @@ class RankDecode {
         heartbeat_(decoders, kOutputHeartbeat),
         waited_before_(decoders.counters().wait_seconds) {
     if (output.sink == nullptr) return;
-    const Shape frame{options_.height, options_.width, 3}, clip{options_.num_frames, frame[0], frame[1], frame[2]};
-    const FrameQueue::Output to{*output.sink, output.dump.reserve("frames", DType::kF32, clip),
-                                output.dump.reserve("frames_u8", DType::kU8, clip)};
+    const Shape frame{options_.height, options_.width, 3};
+    const auto own = [this](const TensorView& all) {
+      return all ? all.slice(0, part_.first, part_.first + part_.frames) : all;
+    };
+    const FrameQueue::Output to{*output.sink, own(output.floats), own(output.bytes)};
     const auto tick = [this] {
       stop_if_cancelled();
       if (others_wait_) heartbeat_.beat();
+      if (listeners_ != nullptr) listeners_->beat();
     };
     queue_.emplace(to, frame, tick, trace::Lane{stage.trace, 0, kOutputLane});
   }
@@ -54,7 +61,8 @@ class RankDecode {
       // The clip is complete with its last tile; until then progress is the share of tiles.
       const auto tick = [&](int64_t done, int64_t total) {
         stop_if_cancelled();
-        tell(options_.num_frames * done / total);
+        if (listeners_ != nullptr && queue_) listeners_->beat();
+        tell(part_.frames * done / total);
       };
       wan::decode_tiled(stream_, decoder, stage_.model.vae_config, latents, sink, tick);
     } else {
@@ -68,8 +76,13 @@ class RankDecode {
 
   // Until the output has every frame; notes seconds.
   void finish(trace::Clock::time_point begin) {
-    if (!queue_) return;
+    if (!queue_) {
+      if (!part_.last) heartbeat_.wait();
+      return;
+    }
+    others_wait_ = !part_.last;
     queue_->finish();
+    if (!part_.last) heartbeat_.done();
     const double ranks = decoders_.counters().wait_seconds - waited_before_, output = queue_->waited_seconds();
     stage_.timing.add("Inference/VAE decode/compute", trace::seconds_since(begin) - output - ranks);
     if (decoders_.size() > 1) stage_.timing.add("Inference/VAE decode/waiting for ranks", ranks);
@@ -83,13 +96,18 @@ class RankDecode {
     if (cancelled && cancelled()) fail("interrupted while decoding; nothing was written");
   }
 
-  void tell(int64_t frames) const {
-    if (queue_ && stage_.callbacks.frames) stage_.callbacks.frames(frames, options_.num_frames);
+  void tell(int64_t decoded) {
+    if (!queue_ || !stage_.callbacks.frames) return;
+    const int64_t now = std::clamp<int64_t>(decoded - part_.left_out, 0, part_.frames);
+    if (now == told_ && now > 0) return;  // more than the video has
+    told_ = now;
+    stage_.callbacks.frames(part_.first + now, options_.num_frames);
   }
 
   // frames [n, own rows, W, 3]
   void take(int64_t first, const TensorView& frames) {
     stop_if_cancelled();
+    if (listeners_ != nullptr && queue_) listeners_->beat();
     for (int64_t f = 0; f < frames.extent(0); ++f) {
       hand_over();
       frame_ = next_frame();
@@ -107,10 +125,10 @@ class RankDecode {
       return {};
     }
     others_wait_ = true;
-    const TensorView frame = queue_->next();
+    if (!unused_) unused_ = queue_->next();
     others_wait_ = false;
     heartbeat_.done();
-    return frame;
+    return unused_;
   }
 
   // The frame under way, when its rows are all here.
@@ -118,9 +136,28 @@ class RankDecode {
     if (!posted_ || !queue_) return;
     gather_.wait();
     if (options_.check_finite) require_finite_frame();
-    queue_->push();
+    keep_for_next_segment();
+    const int64_t place = handed_over_ - part_.left_out;
+    if (place >= 0 && place < part_.frames) {
+      queue_->push();
+      unused_ = {};
+    }
     posted_ = false;
     ++handed_over_;
+  }
+
+  // Clamped, as the reference's decoder leaves them.
+  void keep_for_next_segment() const {
+    const auto clamped = [](float x) { return std::clamp(x, -1.0f, 1.0f); };
+    const float* from = frame_.data<float>();
+    const int64_t size = frame_.size(), first = stage_.plan.segments.frames - stage_.plan.segments.shared;
+    if (part_.tail && handed_over_ >= first)
+      std::transform(from, from + size, part_.tail.select(0, handed_over_ - first).data<float>(), clamped);
+    if (!part_.decoded) return;
+    for (int64_t c = 0; c < frame_.extent(2); ++c) {
+      float* to = part_.decoded.select(0, 0).select(0, c).select(0, handed_over_).data<float>();
+      for (int64_t i = c; i < size; i += frame_.extent(2)) *to++ = clamped(from[i]);
+    }
   }
 
   void require_finite_frame() const {
@@ -137,6 +174,8 @@ class RankDecode {
 
   const Stage& stage_;
   const GenerateOptions& options_;
+  const DecodedPart& part_;
+  RankHeartbeat* const listeners_;
   comm::Communicator& decoders_;
   const int64_t scale_;
   Stream stream_;
@@ -144,19 +183,21 @@ class RankDecode {
   FrameGather gather_;               // ends before the queue, into whose memory it receives
   RankHeartbeat heartbeat_;
   const double waited_before_;
-  TensorView frame_;  // rank 0's, under way
+  TensorView frame_;   // rank 0's, under way
+  TensorView unused_;  // the queue's next, not pushed yet
   int64_t handed_over_ = 0;
+  int64_t told_ = 0;
   bool posted_ = false;
   bool others_wait_ = false;
 };
 
-void decode_video(const Stage& stage, comm::Communicator& decoders, wan::VaeDecoder& decoder, const TensorView& latents,
-                  const FrameOutput& output, bool last) {
+void decode_video(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, wan::VaeDecoder& decoder,
+                  const TensorView& latents, const FrameOutput& output, bool last) {
   const trace::Timing::Scope scope(stage.timing, "Inference/VAE decode");
   const auto begin = trace::Clock::now();
   Tensor raw(DType::kF32, latents.shape());
   wan::denormalize_latents(stage.model.vae_config, latents, raw);
-  RankDecode rank(stage, decoders, output);
+  RankDecode rank(stage, decoders, listeners, output);
   {
     const trace::Span phase({stage.trace, decoders.world_rank(decoders.rank()), trace::kComputeLane},
                             "phase: VAE decode");
@@ -166,14 +207,15 @@ void decode_video(const Stage& stage, comm::Communicator& decoders, wan::VaeDeco
   rank.finish(begin);
 }
 
-void decode_on(const Stage& stage, comm::Communicator& decoders, SharedVae& shared, const TensorView& latents,
-               const std::vector<FrameOutput>& outputs) {
+void decode_on(const Stage& stage, comm::Communicator& decoders, RankHeartbeat* listeners, SharedVae& shared,
+               const TensorView& latents, const std::vector<FrameOutput>& outputs) {
   const std::shared_ptr<const wan::VaeWeights> weights = load_vae(stage, shared, wan::VaeParts::kDecoder);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const auto video = static_cast<int64_t>(i);
     wan::VaeDecoder decoder(weights);
     try {
-      decode_video(stage, decoders, decoder, latents.slice(0, video, video + 1), outputs[i], i + 1 == outputs.size());
+      decode_video(stage, decoders, listeners, decoder, latents.slice(0, video, video + 1), outputs[i],
+                   i + 1 == outputs.size() && outputs[i].part.last);
     } catch (const Error& error) {
       if (outputs.size() == 1) throw;
       fail("video {} of the batch: {}", i + 1, error.what());
@@ -189,13 +231,23 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
   const int count = stage.layout.vae_ranks;
   const bool decodes = world.rank() < count;
   const auto decoders = world.split(decodes ? 0 : 1, world.rank());
-  // The others end here, so what they recorded is brought to rank 0 now.
-  if (stage.trace != nullptr && count < world.size()) {
-    const bool gathers = world.rank() == 0 || !decodes;
-    const auto leaving = world.split(gathers ? 0 : 1, world.rank());
-    if (gathers) comm::gather_trace(*leaving, *stage.trace);
+  const bool last = outputs.front().part.last;
+  if (count == world.size() || (last && stage.trace == nullptr)) {
+    if (decodes) decode_on(stage, *decoders, nullptr, shared, latents, outputs);
+    return;
   }
-  if (decodes) decode_on(stage, *decoders, shared, latents, outputs);
+  // Rank 0 and those that decode nothing.
+  const bool listens = world.rank() == 0 || !decodes;
+  const auto others = world.split(listens ? 0 : 1, world.rank());
+  // They end here, so what they recorded is brought to rank 0 now.
+  if (last && listens) comm::gather_trace(*others, *stage.trace);
+  RankHeartbeat heartbeat(*others, kDecodeHeartbeat);
+  if (!decodes) {
+    if (!last) heartbeat.wait();
+    return;
+  }
+  decode_on(stage, *decoders, !last && world.rank() == 0 ? &heartbeat : nullptr, shared, latents, outputs);
+  if (!last && world.rank() == 0) heartbeat.done();
 }
 
 }  // namespace zoetrope::pipeline

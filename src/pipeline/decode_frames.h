@@ -16,10 +16,21 @@
 
 namespace zoetrope::pipeline {
 
+// Which of the decoded frames are the output's: all of them, or those of a segment.
+struct DecodedPart {
+  int64_t first = 0;     // the place of its first frame in the output
+  int64_t left_out = 0;  // decoded frames before that
+  int64_t frames = 0;    // of the output
+  bool last = true;      // of the video: what follows needs no rank but rank 0
+  // Rank 0's: the last frames decoded [V, H, W, 3] F32 in [−1, 1], and all of them [1, 3, S, H, W] F32; or null.
+  TensorView tail{}, decoded{};
+};
+
 // Where the frames of a video go: rank 0 has a writer, the others null.
 struct FrameOutput {
   FrameSink* sink;
-  Dump& dump;
+  TensorView floats, bytes;  // of a dump, [num_frames, H, W, 3] F32 and U8, or null
+  DecodedPart part;
   std::function<void()> finish{};  // called before the next video is decoded, so not of the last one
 };
 

@@ -65,8 +65,7 @@ struct Job {
     comm::run_ranks(ranks,
                     [&](comm::Communicator& world) {
                       trace::Timing timing;
-                      Dump dump("");
-                      const FrameOutput output{world.rank() == 0 ? &writer : nullptr, dump};
+                      const FrameOutput output{world.rank() == 0 ? &writer : nullptr, {}, {}, {.frames = 17}};
                       parallel::ParallelLayout layout;
                       layout.vae_ranks = decoding_ranks(options, plan, model, world.size());
                       const Stage stage{options, model, plan, layout, callbacks, timing, nullptr};

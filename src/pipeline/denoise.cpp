@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/index_range.h"
 #include "models/wan/transformer/patchify.h"
+#include "pipeline/face_ranks.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"
 #include "tensor/finite.h"
@@ -112,8 +113,9 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
   // The previous expert goes first: two would be twice the memory.
   transformer_.reset();
+  expert_weights_.reset();
   text_.reset();
-  std::shared_ptr<const wan::TransformerWeights> weights;
+  std::shared_ptr<const wan::TransformerWeights>& weights = expert_weights_;
   {
     const trace::Timing::Scope scope(timing_, fmt::format("Load/{}", expert_name(expert)));
     weights = setup_.weights.load(expert, cancelled);
@@ -143,8 +145,19 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()));
   if (setup_.conditions.control)
     transformer_->set_control(repeated(setup_.conditions.control, local_samples()), setup_.conditions.control_scale);
+  if (setup_.conditions.face) set_animation(cancelled);
   expert_ = expert;
   setup_.weights.report(expert);
+}
+
+void Denoiser::set_animation(const std::function<bool()>& cancelled) {
+  FaceSamples samples{local_samples(), 0, setup_.plan.guided};
+  const int64_t conditional = setup_.plan.videos, first = setup_.layout.data_index(world_.rank()) * local_samples();
+  samples.unconditional = std::clamp<int64_t>(first + local_samples() - conditional, 0, local_samples());
+  const Tensor face = encode_faces(*expert_weights_, setup_.conditions.face, samples, world_, stream_, [&] {
+    if (cancelled && cancelled()) fail("interrupted while encoding the face; nothing was written");
+  });
+  transformer_->set_animation(setup_.conditions.pose, face);
 }
 
 // Tokens of all context ranks, then the branches of all data ranks, into gathered_.

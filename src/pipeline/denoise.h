@@ -72,6 +72,8 @@ class Denoiser {
 
   int64_t attention_bytes_sent() const;
   attention::Counters attention_counters() const;  // of this rank, all steps
+  // Of the expert that worked last. Whoever holds them spares the next Denoiser the reading.
+  std::shared_ptr<const wan::TransformerWeights> weights() const { return expert_weights_; }
   std::optional<StepCacheReport> step_cache_report() const { return reuse_.report(); }
 
  private:
@@ -79,6 +81,7 @@ class Denoiser {
   int64_t samples() const;            // of all ranks: two of each video with guidance
   int64_t local_samples() const;      // this rank's batch
   void plan_timesteps();
+  void set_animation(const std::function<bool()>& cancelled);
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision, const Probe& probe);
   TensorView input_of(const TensorView& latents);  // of this rank's samples
@@ -97,6 +100,7 @@ class Denoiser {
 
   int expert_ = -1;
   std::string step_;  // "step 2 of 50"
+  std::shared_ptr<const wan::TransformerWeights> expert_weights_;
   std::unique_ptr<wan::Transformer> transformer_;
   std::shared_ptr<SharedContext> text_;
 

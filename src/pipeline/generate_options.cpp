@@ -18,6 +18,8 @@ using Loras = std::vector<LoraFile>;
 
 const std::vector<std::pair<std::string, WeightSource>> kWeights = {{"checkpoint", WeightSource::kCheckpoint},
                                                                     {"random", WeightSource::kRandom}};
+const std::vector<std::pair<std::string, AnimateMode>> kModes = {{"animate", AnimateMode::kAnimate},
+                                                                 {"replace", AnimateMode::kReplace}};
 const std::vector<std::pair<std::string, KeepWeights>> kKeeps = {
     {"none", KeepWeights::kNone}, {"transformer", KeepWeights::kTransformer}, {"all", KeepWeights::kAll}};
 const std::vector<std::pair<std::string, sampling::SigmaGrid>> kGrids = {{"linspace", sampling::SigmaGrid::kFromOne},
@@ -78,17 +80,26 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("last_image", o.last_image, "PNG or JPEG that the video ends with (first and last frame to video)")
       .text("control_video", o.control_video, "video file or folder of pictures that the video follows (VACE)")
       .text("mask", o.mask,
-            "video, folder or picture; white parts of control_video are regenerated, black parts stay (VACE)")
+            "video, folder or picture; white parts of control_video are regenerated, black parts stay (VACE, "
+            "Animate)")
       .value<std::vector<std::string>>("reference_images", o.reference_images, "text", parse_names, names_text,
                                        "pictures of what the video shows, A.png,B.png (VACE)")
       .numbers("conditioning_scale", o.conditioning_scale, {-100, 100},
                "how strongly control_video and reference_images are followed: one number, or one per control layer as "
                "1,0.8; unset: 1 (VACE)")
+      .choice("mode", o.mode, kModes,
+              "animate: image moves like pose_video; replace: it takes a person's place in background_video (Animate)")
+      .text("pose_video", o.pose_video, "video or folder of drawn skeletons (Animate)")
+      .text("face_video", o.face_video, "video or folder of square crops of the face (Animate)")
+      .text("background_video", o.background_video, "video or folder that image is put into (Animate)")
+      .integer("segment_frame_length", o.segment_frame_length, {5, 4093}, "frames that are denoised together (Animate)")
+      .integer("prev_segment_conditioning_frames", o.prev_segment_conditioning_frames, {1, 5},
+               "frames that the next segment begins with, 1 or 5 (Animate)")
       .integer("height", o.height, {16, 16384}, "pixels, a multiple of 16")
       .integer("width", o.width, {16, 16384}, "pixels, a multiple of 16")
       .integer("max_area", o.max_area, {256, int64_t{16384} * 16384},
                "pixels of a frame: height and width follow the shape of image; 399360 is 480p, 921600 is 720p")
-      .integer("num_frames", o.num_frames, {1, 4093}, "frames, 4k + 1")
+      .integer("num_frames", o.num_frames, {1, 4093}, "frames, 4k + 1; Animate: those of pose_video")
       .integer("num_inference_steps", o.num_inference_steps, {1, 1000}, "denoising steps")
       .number("guidance_scale", o.guidance_scale, {0, 100}, "classifier-free guidance; 1 or less turns it off")
       .number("guidance_scale_2", o.guidance_scale_2, {0, 100},
@@ -144,6 +155,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .flag("check_finite", o.check_finite,
             "end the run where NaN or infinity appears, and name the first tensor, step and rank; false continues")
       .flag("compare_one_rank", o.compare_one_rank, "afterwards denoise again on one rank and print the difference");
+  set.alias("mask_video", "mask");
   set.alias("video", "control_video").alias("num_videos_per_prompt", "num_videos");
   set.unavailable("size", {""}, "a size is two keys here, as width=832 height=480")
       .unavailable("device", {"cpu"}, "everything is computed on CPUs; leave it out");
@@ -201,7 +213,10 @@ void check_options(const GenerateOptions& o) {
   if (o.prompt.empty()) fail("prompt: say what the video shows, as prompt=\"a red cat on a market\"");
   check_multiple("height", o.height, 16);
   check_multiple("width", o.width, 16);
-  if (o.num_frames % 4 != 1) {
+  if (o.prev_segment_conditioning_frames != 1 && o.prev_segment_conditioning_frames != 5) {
+    fail("prev_segment_conditioning_frames={}: must be 1 or 5", o.prev_segment_conditioning_frames);
+  }
+  if (o.num_frames % 4 != 1 && o.pose_video.empty()) {
     const int64_t below = (o.num_frames - 1) / 4 * 4 + 1;
     fail("num_frames={}: must be 4k + 1; the nearest are {} and {}", o.num_frames, below, below + 4);
   }

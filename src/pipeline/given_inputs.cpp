@@ -22,14 +22,27 @@ struct Input {
 };
 
 std::vector<Input> inputs_of(const GenerateOptions& o, const ModelFolder& model) {
-  const auto& [image, last, control] = std::tie(model.kind.image, model.kind.last_image, model.kind.control);
-  return {{"image", image.taken, image.needed, !o.image.empty(), "the picture that the video begins with"},
-          {"last_image", last.taken, last.needed, !o.last_image.empty(), "the picture that the video ends with"},
-          {"control_video", control.taken, control.needed, !o.control_video.empty(), "the video that it follows"},
-          {"mask", control.taken, control.needed, !o.mask.empty(), "which parts to regenerate"},
-          {"reference_images", control.taken, control.needed, !o.reference_images.empty(), "pictures of what is shown"},
-          {"conditioning_scale", control.taken, control.needed, !o.conditioning_scale.empty(),
-           "how strongly it follows control_video"}};
+  const auto& [image, last, control, animation] =
+      std::tie(model.kind.image, model.kind.last_image, model.kind.control, model.kind.animation);
+  const GenerateOptions unset;
+  const bool replaces = animation.taken && o.mode == AnimateMode::kReplace;
+  return {
+      {"image", image.taken, image.needed, !o.image.empty(),
+       animation.taken ? "the picture of the character" : "the picture that the video begins with"},
+      {"last_image", last.taken, last.needed, !o.last_image.empty(), "the picture that the video ends with"},
+      {"control_video", control.taken, control.needed, !o.control_video.empty(), "the video that it follows"},
+      {"mask", control.taken || replaces, control.needed || replaces, !o.mask.empty(), "which parts to regenerate"},
+      {"reference_images", control.taken, control.needed, !o.reference_images.empty(), "pictures of what is shown"},
+      {"conditioning_scale", control.taken, control.needed, !o.conditioning_scale.empty(),
+       "how strongly it follows control_video"},
+      {"pose_video", animation.taken, animation.needed, !o.pose_video.empty(), "the drawn skeletons"},
+      {"face_video", animation.taken, animation.needed, !o.face_video.empty(), "the crops of the face"},
+      {"background_video", replaces, replaces, !o.background_video.empty(), "the video that the character is put into"},
+      {"mode", animation.taken, false, o.mode != unset.mode, "what becomes of the driving video"},
+      {"segment_frame_length", animation.taken, false, o.segment_frame_length != unset.segment_frame_length,
+       "frames that are denoised together"},
+      {"prev_segment_conditioning_frames", animation.taken, false,
+       o.prev_segment_conditioning_frames != unset.prev_segment_conditioning_frames, "frames that segments share"}};
 }
 
 // "a prompt, image and, where wanted, last_image"
@@ -52,12 +65,16 @@ void check_given_inputs(const GenerateOptions& o, const ModelFolder& model) {
   const std::vector<Input> inputs = inputs_of(o, model);
   for (const Input& input : inputs) {
     if (!input.given || input.taken) continue;
+    if (model.kind.animation.taken && (!o.background_video.empty() || !o.mask.empty()) &&
+        o.mode == AnimateMode::kAnimate) {
+      fail("{}: mode=animate has no background; leave it out, or set mode=replace", input.key);
+    }
     fail("{}: this model ({}) takes {}; leave it out", input.key, model.kind.name, taken(inputs));
   }
   if (!o.last_image.empty() && o.num_frames == 1) {
     fail("num_frames=1: one frame cannot be both image and last_image; ask for 5 or more");
   }
-  if (!o.mask.empty() && o.control_video.empty()) {
+  if (!o.mask.empty() && o.control_video.empty() && model.kind.control.taken) {
     fail("mask: masks the frames of control_video; name that too, or leave it out");
   }
   if (o.max_area && o.image.empty()) fail("max_area: follows the shape of image; name one, or give height and width");

@@ -55,6 +55,22 @@ TEST(GivenInputs, InputsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(refusal("wan21_vace", options), AllOf(HasSubstr("3 numbers"), HasSubstr("2 control layers")));
 }
 
+TEST(GivenInputs, AnimateNeedsItsVideos) {
+  GenerateOptions options;
+  options.image = "cat.png";
+  options.pose_video = "pose.mp4";
+  EXPECT_THAT(refusal("wan22_animate", options), HasSubstr("face_video: this model (character animation) needs"));
+  options.face_video = "face.mp4";
+  EXPECT_EQ(refusal("wan22_animate", options), kNone);
+  options.background_video = "room.mp4";
+  EXPECT_THAT(refusal("wan22_animate", options), HasSubstr("background_video: mode=animate has no background"));
+  options.mode = AnimateMode::kReplace;
+  EXPECT_THAT(refusal("wan22_animate", options), HasSubstr("mask: this model (character animation) needs"));
+  options.mask = "mask.mp4";
+  EXPECT_EQ(refusal("wan22_animate", options), kNone);
+  EXPECT_THAT(refusal("wan21_t2v", options), HasSubstr("leave it out"));
+}
+
 TEST(GivenInputs, ListsAreReadInOrder) {
   GenerateOptions options;
   EXPECT_TRUE(reference_paths(options).empty());

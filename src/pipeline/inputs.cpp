@@ -15,6 +15,7 @@
 #include "pipeline/conditions.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
+#include "pipeline/plan.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -44,7 +45,8 @@ class Reader {
 
   Inputs read() {
     read_ends();
-    if (!o_.control_video.empty()) read_control();
+    if (model_.kind.animation.taken) read_animation();
+    else if (!o_.control_video.empty()) read_control();
     for (const fs::path& path : reference_paths(o_)) inputs_.references.push_back(read_reference(path));
     return std::move(inputs_);
   }
@@ -62,11 +64,39 @@ class Reader {
     }
     for (size_t i = 0; i < files.size(); ++i) {
       const Tensor picture = io::read_image(files[i]);
-      inputs_.ends.push_back(io::resize(picture, frame_, io::ResizeFilter::kLanczos));
+      const bool whole = model_.kind.animation.taken;
+      inputs_.ends.push_back(whole ? on_black(picture, frame_)
+                                   : io::resize(picture, frame_, io::ResizeFilter::kLanczos));
       if (!model_.image_encoder) continue;
       encoders::clip_pixels(model_.image_encoder->processor, picture,
                             inputs_.pixels.view().select(0, static_cast<int64_t>(i)));
     }
+  }
+
+  // As many frames as the segments need; fewer are repeated.
+  void read_animation() {
+    const int64_t frames = segments_of(o_, true).all_frames();
+    const int64_t side = model_.experts[0].config.face->image_size;
+    inputs_.pose = read_driving("pose_video", o_.pose_video, frames, frame_);
+    inputs_.face = read_driving("face_video", o_.face_video, frames, {side, side});
+    if (o_.mode == AnimateMode::kAnimate) return;
+    inputs_.background = read_driving("background_video", o_.background_video, frames, frame_);
+    inputs_.mask = luminance(read_driving("mask", o_.mask, frames, frame_));
+  }
+
+  Tensor read_driving(const char* key, const std::string& path, int64_t frames, ImageSize size) {
+    const std::string what = fmt::format("{}=", key);
+    const auto to_size = [size](ImageSize) { return size; };
+    const int64_t available = io::read_control_clip(path, 1, what, to_size).available;
+    io::ControlClip clip = io::read_control_clip(path, std::min(available, frames), what, to_size);
+    if (available < o_.num_frames) {
+      inputs_.notes.push_back(
+          fmt::format("{} has {} frames, pose_video {}: it is played back and forth", key, available, o_.num_frames));
+    } else if (available > o_.num_frames) {
+      inputs_.notes.push_back(
+          fmt::format("{} has {} frames, pose_video {}: the rest is left out", key, available, o_.num_frames));
+    }
+    return std::move(clip.frames);
   }
 
   void read_control() {
@@ -124,6 +154,12 @@ class Reader {
 
 }  // namespace
 
+int64_t reflected(int64_t index, int64_t frames) {
+  if (frames == 1) return 0;
+  const int64_t period = 2 * (frames - 1), at = index % period;
+  return at < frames ? at : period - at;
+}
+
 TensorView Inputs::mask_frames(int64_t frames) const {
   if (!mask || mask.extent(0) == frames) return mask;
   const TensorView& still = mask.view();
@@ -145,14 +181,22 @@ std::string Inputs::fingerprint() const {
   add("image as its encoder sees it", pixels);
   add("control_video", control_video);
   add("mask", mask);
+  add("pose_video", pose);
+  add("face_video", face);
+  add("background_video", background);
   for (const Tensor& reference : references) add("reference_images", reference);
   return lines;
 }
 
 Inputs read_inputs(const GenerateOptions& options, const ModelFolder& model) { return Reader(options, model).read(); }
 
-int64_t inputs_bytes(const GenerateOptions& o) {
+int64_t inputs_bytes(const GenerateOptions& o, int64_t face_size) {
   const int64_t frame = o.height * o.width * kColours;
+  if (face_size > 0) {
+    const int64_t frames = segments_of(o, true).all_frames();
+    const int64_t replaced = o.mode == AnimateMode::kReplace ? frame + o.height * o.width : 0;
+    return frame + frames * (frame + face_size * face_size * kColours + replaced);
+  }
   int64_t frames = static_cast<int64_t>(reference_paths(o).size() * sizeof(float));
   for (const std::string* picture : {&o.image, &o.last_image}) frames += picture->empty() ? 0 : 1;
   if (!o.control_video.empty()) frames += o.num_frames;
@@ -160,8 +204,16 @@ int64_t inputs_bytes(const GenerateOptions& o) {
   return frames * frame;
 }
 
-GenerateOptions with_size_of_image(const GenerateOptions& options, const ModelFolder& model) {
+GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelFolder& model) {
   GenerateOptions sized = options;
+  if (model.kind.animation.taken && !options.pose_video.empty()) {
+    const int64_t frames = io::read_control_clip(options.pose_video, 1, "pose_video=").available;
+    if (options.num_frames != Request().num_frames && options.num_frames != frames) {
+      fail("num_frames={}: Animate makes as many frames as pose_video has, {}; leave it out", options.num_frames,
+           frames);
+    }
+    sized.num_frames = frames;
+  }
   if (!options.max_area) return sized;
   const auto& config = model.experts[0].config;
   const int64_t unit = model.vae_config.spatial_factor() * std::max(config.patch_size[1], config.patch_size[2]);

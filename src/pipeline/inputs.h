@@ -20,6 +20,9 @@ struct Inputs {
   Tensor control_video;      // [F, H, W, 3] U8
   Tensor mask;               // [F, H, W, 3] U8, or [1, H, W, 3] for all frames
   std::vector<Tensor> references;  // [H, W, 3] F32: in the middle of white
+  // Animate's driving videos, without the frames that are repeated: frame i of a run is driving_frame(video, i).
+  Tensor pose, background;         // [F, H, W, 3] U8; `mask` as [F, H, W, 1]: its luminance
+  Tensor face;                     // [F, z, z, 3] U8
   std::vector<std::string> notes;  // where a file has more, or another shape, than is used
 
   // [F, H, W, 3], null without a mask.
@@ -28,12 +31,19 @@ struct Inputs {
   std::string fingerprint() const;
 };
 
+// Frame `index` of a video that is played back and forth, its ends once, where it has fewer frames.
+int64_t reflected(int64_t index, int64_t frames);
+inline TensorView driving_frame(const Tensor& video, int64_t index) {
+  return video.view().select(0, reflected(index, video.extent(0)));
+}
+
 // Options that check_inputs() has passed. Throws Error naming the key and the file.
 Inputs read_inputs(const GenerateOptions& options, const ModelFolder& model);
-// Bytes of what read_inputs() would hold, known without reading; what an image encoder sees not counted.
-int64_t inputs_bytes(const GenerateOptions& options);
+// Bytes of what read_inputs() would hold, known without reading; what an image encoder sees not counted. `face_size`:
+// side of Animate's face frames, 0 for other models.
+int64_t inputs_bytes(const GenerateOptions& options, int64_t face_size = 0);
 
-// With max_area: height and width after the shape of the image; reads it. Else the options as they are.
-GenerateOptions with_size_of_image(const GenerateOptions& options, const ModelFolder& model);
+// With max_area: height and width after the shape of the image; Animate: as many frames as pose_video has. Reads those.
+GenerateOptions with_size_of_inputs(const GenerateOptions& options, const ModelFolder& model);
 
 }  // namespace zoetrope::pipeline

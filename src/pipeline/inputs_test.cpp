@@ -146,9 +146,9 @@ TEST_F(InputFiles, TheSizeFollowsTheShapeOfTheImage) {
   const ModelFolder i2v = ModelFolder::open(recorded_model("wan21_i2v"));
   GenerateOptions options;
   options.image = recorded_input("wan21_i2v", "image.png");  // 60 × 44
-  EXPECT_EQ(with_size_of_image(options, i2v).width, 832);
+  EXPECT_EQ(with_size_of_inputs(options, i2v).width, 832);
   options.max_area = 60 * 44 * 16;
-  const GenerateOptions sized_options = with_size_of_image(options, i2v);
+  const GenerateOptions sized_options = with_size_of_inputs(options, i2v);
   EXPECT_EQ(sized_options.height, 176);
   EXPECT_EQ(sized_options.width, 240);
 }

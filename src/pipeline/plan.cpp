@@ -5,6 +5,7 @@
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/index_range.h"
 #include "base/print.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
@@ -15,7 +16,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 // The latent sizes, refused where the transformer's positions do not reach.
-Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t references) {
+Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t references, int64_t video_frames) {
   const int64_t spatial = model.vae_config.scale_factor_spatial;
   const auto& config = model.experts[0].config;
   for (const auto& [key, value, patch] :
@@ -30,11 +31,15 @@ Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t
       fail("{}={}: this model has positions for {} at most", key, value, config.rope_max_seq_len * unit);
     }
   }
-  const int64_t frames = model.vae_config.latent_frames(o.num_frames);
+  const int64_t frames = model.vae_config.latent_frames(video_frames);
   const int64_t made = model.vae_config.video_frames(frames);
-  if (made != o.num_frames) {
+  if (made != video_frames) {
     const int64_t next = model.vae_config.video_frames(frames + 1);
     fail("num_frames={}: this model makes {} or {} frames, not a number between", o.num_frames, made, next);
+  }
+  if (config.animate() && frames + references > config.rope_max_seq_len) {
+    const int64_t most = model.vae_config.video_frames(config.rope_max_seq_len - references);
+    fail("segment_frame_length={}: this model has positions for {} frames at most", video_frames, most);
   }
   if ((frames + references) / config.patch_size[0] > config.rope_max_seq_len) {
     const int64_t most = model.vae_config.video_frames(config.rope_max_seq_len * config.patch_size[0] - references);
@@ -42,6 +47,19 @@ Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t
          references > 0 ? fmt::format(" with {} reference images", references) : "");
   }
   return {frames + references, o.height / spatial, o.width / spatial};
+}
+
+void note_segments(const GenerateOptions& o, RunPlan& plan) {
+  if (plan.segments.frames != o.segment_frame_length) {
+    plan.notes.push_back(fmt::format("segment_frame_length={} becomes {}, of the form 4k + 1", o.segment_frame_length,
+                                     plan.segments.frames));
+  }
+  if (plan.segments.count > 1) {
+    plan.notes.push_back(
+        fmt::format("{} frames in {} segments of {}, each of which begins with the last {} of the "
+                    "segment before",
+                    o.num_frames, plan.segments.count, plan.segments.frames, plan.segments.shared));
+  }
 }
 
 // Notes what the text encoder does not get to see of the prompts.
@@ -108,6 +126,24 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
 
 }  // namespace
 
+Segments segments_of(const GenerateOptions& o, bool animates) {
+  if (!animates) return {1, o.num_frames, 0};
+  Segments segments;
+  segments.frames = o.segment_frame_length % 4 == 1 ? o.segment_frame_length : o.segment_frame_length / 4 * 4 + 1;
+  segments.shared = o.prev_segment_conditioning_frames;
+  const int64_t fresh = segments.frames - segments.shared;
+  if (fresh <= segments.shared) {
+    fail("segment_frame_length={}: with prev_segment_conditioning_frames={} it must be {} or more",
+         o.segment_frame_length, segments.shared, segments.shared == 1 ? 5 : 13);
+  }
+  if (o.num_frames <= segments.shared) {
+    fail("{}: {} frames are too few; prev_segment_conditioning_frames={} needs {} or more",
+         o.pose_video.empty() ? "num_frames" : "pose_video", o.num_frames, segments.shared, segments.shared + 1);
+  }
+  segments.count = ceil_div(o.num_frames - segments.shared, fresh);
+  return segments;
+}
+
 RunPlan plan_run(const GenerateOptions& options, const ModelFolder& model) {
   return plan_run(std::vector<GenerateOptions>(static_cast<size_t>(options.batch_size), options), model);
 }
@@ -121,8 +157,16 @@ RunPlan plan_run(const std::vector<GenerateOptions>& videos, const ModelFolder& 
     plan.notes.push_back(fmt::format("layers={}: {} are computed, so the video is not the model's", *o.layers,
                                      model.experts[0].layers_text()));
   }
-  plan.references = static_cast<int64_t>(reference_paths(o).size());
-  plan.latent = checked_latent(o, model, plan.references);
+  // The character's picture goes before Animate's video as reference images do before VACE's.
+  plan.references = config.animate() ? 1 : static_cast<int64_t>(reference_paths(o).size());
+  plan.segments = segments_of(o, config.animate());
+  if (config.animate()) {
+    note_segments(o, plan);
+    if (plan.videos > 1) {
+      fail("batch_size={}: a model for {} makes one video at a time; leave it out", plan.videos, model.kind.name);
+    }
+  }
+  plan.latent = checked_latent(o, model, plan.references, plan.segments.frames);
   plan.tokens = plan.latent[0] * plan.latent[1] * plan.latent[2] / config.patch_volume();
   plan.channels = config.out_channels;
   plan.dtype = o.dtype;

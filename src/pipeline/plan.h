@@ -13,9 +13,22 @@
 
 namespace zoetrope::pipeline {
 
+// Long videos of Animate are made in segments. Each begins with the last frames of the one before it, which are decoded
+// once more and left out; other models make one segment.
+struct Segments {
+  int64_t count = 1;
+  int64_t frames = 0;  // of each, the shared ones included
+  int64_t shared = 0;  // with the segment before
+
+  int64_t begin(int64_t segment) const { return segment * (frames - shared); }  // in the driving videos
+  int64_t all_frames() const { return begin(count - 1) + frames; }              // at least those of the video
+};
+Segments segments_of(const GenerateOptions& options, bool animates);
+
 struct RunPlan {
-  Shape latent;            // {T, h, w} in latent cells, those of reference images included
+  Shape latent;            // {T, h, w} in latent cells of a segment, those of reference images included
   int64_t references = 0;  // how many of the first T are reference images: dropped at the end
+  Segments segments;
   int64_t tokens = 0;
   int64_t channels = 0;  // of the latents; the transformer may take more
   DType dtype = DType::kBF16;
@@ -30,7 +43,8 @@ struct RunPlan {
   std::vector<std::string> notes;                // where an option overrides the checkpoint
 
   Shape latents() const { return {1, channels, latent[0], latent[1], latent[2]}; }
-  int64_t steps() const { return solver.steps; }
+  int64_t steps() const { return solver.steps; }  // of a segment
+  int64_t total_steps() const { return solver.steps * segments.count; }
   int64_t samples() const { return videos * (guided ? 2 : 1); }  // of the transformer
   int expert_at(double timestep) const { return timestep >= boundary ? 0 : 1; }
 };

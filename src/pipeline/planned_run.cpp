@@ -29,7 +29,7 @@ ModelFolder checked_model(const GenerateOptions& options) {
 }  // namespace
 
 PlannedRun::PlannedRun(const GenerateOptions& given)
-    : model(checked_model(given)), options(with_size_of_image(given, model)), plan(plan_run(options, model)) {}
+    : model(checked_model(given)), options(with_size_of_inputs(given, model)), plan(plan_run(options, model)) {}
 
 MemoryQuestion PlannedRun::memory() const {
   MemoryQuestion question{options, model_configs(model)};

@@ -9,67 +9,27 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/run_files.h"
 #include "base/words.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
-#include "io/tensor_file.h"
-#include "io/video.h"
-#include "models/sampling/random.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
-#include "pipeline/condition_ranks.h"
-#include "pipeline/decode_frames.h"
-#include "pipeline/denoise.h"
-#include "pipeline/dump.h"
 #include "pipeline/fingerprint.h"
-#include "pipeline/finite.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
 #include "pipeline/inputs.h"
 #include "pipeline/lora_options.h"
-#include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
-#include "pipeline/prompt_context.h"
-#include "pipeline/prompt_ranks.h"
 #include "pipeline/short_summary.h"
 #include "pipeline/step_cache_options.h"
 #include "tensor/relative_l2.h"
-#include "trace/resident.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 using parallel::ParallelLayout;
-
-// Initial noise of a video, [1, C, T, h, w]: drawn from the seed as PyTorch does, or read from the user's file.
-void fill_noise(const GenerateOptions& options, int64_t seed, const TensorView& noise) {
-  const Shape& shape = noise.shape();
-  if (options.latents.empty()) {
-    sampling::TorchGenerator generator(static_cast<uint64_t>(seed));
-    generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
-    return;
-  }
-  const auto file = io::TensorFile::open(options.latents);
-  std::string name = "latents.init";
-  if (!file->contains(name)) {
-    if (file->tensors().size() != 1) {
-      fail("latents={}: holds {} tensors and none is named latents.init", options.latents, file->tensors().size());
-    }
-    name = file->tensors().begin()->first;
-  }
-  const io::TensorInfo& info = file->info(name);
-  if (info.dtype != DType::kF32 || !(info.shape == shape)) {
-    fail("latents={}: tensor '{}' is {} {}, but this run needs F32 {}", options.latents, name, info.dtype_name,
-         info.shape.to_string(), shape.to_string());
-  }
-  std::memcpy(noise.data<float>(), file->tensor(name).raw(), noise.bytes());
-  if (options.check_finite) {
-    require_finite(noise, fmt::format("latents={}: before the first step, tensor '{}'", options.latents, name));
-  }
-}
 
 // What makes the run again, as a shell takes it.
 std::string command_text(const GenerateOptions& options, int64_t seed) {
@@ -79,24 +39,6 @@ std::string command_text(const GenerateOptions& options, int64_t seed) {
   std::string text = "zoetrope generate";
   for (const auto& [key, value] : settings) text += fmt::format(" {}", shell_word(fmt::format("{}={}", key, value)));
   return text;
-}
-
-// Latents [videos, C, T, h, w] without those of reference images.
-Tensor without_references(const TensorView& latents, int64_t references) {
-  const TensorView video = latents.slice(2, references, latents.extent(2));
-  Tensor kept = Tensor::uninitialized(DType::kF32, video.shape());
-  Stream stream(1);
-  copy(stream, kept, video);
-  return kept;
-}
-
-void add_prompts(Dump& dump, const PromptEmbeddings& embeddings, int64_t video, int64_t videos) {
-  const char* name = "prompt_embeds";
-  for (int64_t at = video; at < std::ssize(embeddings.lengths); at += videos) {
-    const int64_t length = embeddings.lengths[static_cast<size_t>(at)];
-    dump.add(name, embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, length));
-    name = "negative_prompt_embeds";
-  }
 }
 
 // Keeps the frames: [F, H, W, 3] U8.
@@ -145,7 +87,7 @@ std::vector<GenerateOptions> checked_batch(const std::vector<GenerateOptions>& v
     check_options(options);
     check_inputs(options, model);
     check_alike(videos.front(), options, checked.size() + 1);
-    checked.push_back(with_size_of_image(options, model));
+    checked.push_back(with_size_of_inputs(options, model));
   }
   return checked;
 }
@@ -154,23 +96,6 @@ GenerateOptions of_batch(const std::vector<GenerateOptions>& videos) {
   GenerateOptions options = videos.front();
   options.batch_size = std::ssize(videos);
   return options;
-}
-
-Tensor copy_of(const TensorView& latents) {
-  Tensor copied = Tensor::uninitialized(DType::kF32, latents.shape());
-  std::memcpy(copied.view().raw(), latents.raw(), latents.bytes());
-  return copied;
-}
-
-// Phases that begin and end more than once take what their parts take.
-void add_wholes(trace::Timing& timing) {
-  timing.add("Inference/Conditioning", timing.seconds("Inference/Conditioning/text encoder") +
-                                           timing.seconds("Inference/Conditioning/image encoder") +
-                                           timing.seconds("Inference/Conditioning/VAE encode"));
-  timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
-                              timing.seconds("Inference/VAE decode"));
-  timing.add("Load",
-             timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
 }
 
 }  // namespace
@@ -247,125 +172,6 @@ AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available
                          const machine::Heartbeat& heartbeat) const {
   const MemoryQuestion memory = memory_question({});
   return choose_run({plan_, model_, memory, job, available}, heartbeat);
-}
-
-void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
-                            Video& result) const {
-  if (pass.planned == nullptr || !pass.planned->priced()) return;
-  const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
-  const int64_t steps = priced_steps(plan_);
-  result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights_, frames));
-  result.timing += predicted_text(result.predicted, steps);
-  if (!pass.planned->first_use || !far_faster(result.predicted)) return;
-  machine::doubt_machine();
-  result.timing += "  Far faster than predicted: this machine is measured again at the next use\n";
-}
-
-std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks) {
-  const bool first = world.rank() == 0;
-  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds] = pass;
-  const int64_t videos = plan_.videos;
-  const auto dump = [&](int64_t video) -> Dump& { return outputs[static_cast<size_t>(video)].dump; };
-  const auto one = [](const TensorView& all, int64_t video) { return all.slice(0, video, video + 1); };
-  trace::Timing timing;
-  for (const char* phase : {"Load", "Prepare", "Inference", "Inference/Conditioning"}) timing.declare(phase);
-  std::vector<Video> results(videos_.size());
-  Video& result = results.front();  // has what is said of the whole run
-  MemoryReport memory(world, memory_plan(memory_question(layout, strategy.softmax)));
-  Tensor latents(DType::kF32, {videos, plan_.channels, plan_.latent[0], plan_.latent[1], plan_.latent[2]});
-  for (int64_t v = 0; v < videos; ++v) {
-    const auto at = static_cast<size_t>(v);
-    results[at].seed = seeds[at];
-    fill_noise(videos_[at], seeds[at], one(latents, v));
-    dump(v).add("latents.init", one(latents, v));
-  }
-  const Stage stage{options_, model_, plan_, layout, callbacks, timing, trace};
-  attention::Counters attention;
-  {
-    const trace::Lane lane{trace, world.world_rank(world.rank()), trace::kComputeLane};
-    std::optional<trace::Span> phase;  // the one before ends where the next begins
-    memory.begin(planner::kTextEncoder);
-    phase.emplace(lane, "phase: text encoder");
-    const std::string texts = prompts_of(videos_, plan_);
-    const auto embeddings =
-        encode_prompts_over_ranks(stage, world, prompts != nullptr ? prompts->find(texts) : nullptr);
-    for (int64_t v = 0; v < videos; ++v) add_prompts(dump(v), *embeddings, v, videos);
-    if (prompts != nullptr) prompts->keep(texts, embeddings);
-    if (has_conditions(stage, inputs_)) memory.begin(planner::kConditions);
-    phase.emplace(lane, "phase: conditions");
-    const Conditions conditions = encode_conditions(stage, inputs_, world, open_.vae_encoder, dump(0));
-    memory.begin(planner::kTransformer);
-    phase.emplace(lane, "phase: load and prepare");
-    Stream stream(stage.threads_of_each(world.ranks_in_this_process()), {trace, world.rank(), trace::kComputeLane});
-    ExpertWeights weights({model_, experts, plan.dtype, comm::process_threads(options_.threads),
-                           world.ranks_in_this_process() < world.size(), options_.weight_cache, callbacks},
-                          world);
-    const Denoiser::Setup setup{model_,
-                                plan,
-                                layout,
-                                strategy,
-                                *embeddings,
-                                conditions,
-                                options_.mask_padding_tokens,
-                                weights,
-                                contexts,
-                                options_.check_finite};
-    Denoiser denoiser(setup, world, stream, timing);
-    denoiser.load_expert(0, callbacks.cancelled);
-    Denoiser::Callbacks inner;
-    inner.cancelled = callbacks.cancelled;
-    inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& now, double seconds) {
-      for (int64_t v = 0; v < videos; ++v) {
-        dump(v).add(fmt::format("velocity.{}", step), one(velocity, v));
-        dump(v).add(fmt::format("latents.{}", step), one(now, v));
-      }
-      if (first && callbacks.step) callbacks.step(step + 1, plan_.steps(), seconds);
-    };
-    if (first) inner.layer = callbacks.layer;
-    if (first && callbacks.step) callbacks.step(0, plan_.steps(), 0);
-    phase.emplace(lane, "phase: denoise");
-    denoiser.run(latents, inner);
-    phase.reset();
-    result.bytes_sent =
-        static_cast<int64_t>(world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
-    attention = denoiser.attention_counters();
-    result.step_cache = denoiser.step_cache_report();
-    // Once: with what is decoded, or here where nothing is.
-    if (trace != nullptr && stop == Stop::kAfterDenoise) comm::gather_trace(world, *trace);
-  }
-  // Waits for all ranks: those of this process share the weights until the last one releases them.
-  memory.gather();
-  if (plan_.references > 0) latents = without_references(latents, plan_.references);
-  for (int64_t v = 0; v < videos; ++v) results[static_cast<size_t>(v)].latents = copy_of(one(latents, v));
-  if (stop == Stop::kAfterOutput) {
-    memory.begin(planner::kVae);
-    std::vector<FrameOutput> to;
-    for (Output& output : outputs) to.push_back({output.sink.get(), output.dump, [&] { finish(output, timing); }});
-    decode_frames(stage, world, open_.vae_decoder, latents, to);
-    // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
-    if (layout.vae_ranks == world.size()) memory.gather();
-  }
-  finish(outputs.back(), timing);
-  add_wholes(timing);
-  for (Video& video : results) video.denoise_seconds = timing.seconds("Inference/Denoise");
-  if (first) {
-    result.memory = memory.finish();
-    result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention,
-                                parallel::text(layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline))) +
-                    timing.to_string() + memory.text();
-    compare_with_plan(timing, attention, pass, result);
-    result.summary = short_summary(timing, plan_.steps(), result);
-  }
-  return results;
-}
-
-// When the output has every frame: the files get their names.
-void Run::finish(Output& output, trace::Timing& timing) {
-  if (output.sink == nullptr) return;
-  const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
-  output.dump.prepare();
-  output.sink->finish();
-  output.dump.commit();
 }
 
 std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
@@ -479,7 +285,8 @@ std::string Run::inputs_text() const {
   std::vector<std::string> given;
   for (const auto& [key, value] :
        {std::pair("image", o.image), std::pair("last_image", o.last_image), std::pair("control_video", o.control_video),
-        std::pair("mask", o.mask),
+        std::pair("pose_video", o.pose_video), std::pair("face_video", o.face_video),
+        std::pair("background_video", o.background_video), std::pair("mask", o.mask),
         std::pair("reference_images", fmt::format("{}", fmt::join(o.reference_images, ",")))})
     if (!value.empty()) given.push_back(fmt::format("{}={}", key, value));
   if (!o.conditioning_scale.empty())
@@ -500,7 +307,7 @@ std::string Run::describe(const AutoPlan& planned, int ranks) const {
   if (const std::string given = inputs_text(); !given.empty()) text += fmt::format("Given {}\n", given);
   text += fmt::format("{} {} x {} x {}, {} tokens, {} steps, guidance {}{}\n",
                       plan_.videos > 1 ? fmt::format("Batch of {} videos", plan_.videos) : "Video", options_.width,
-                      options_.height, options_.num_frames, plan_.tokens, plan_.steps(),
+                      options_.height, options_.num_frames, plan_.tokens, plan_.total_steps(),
                       plan_.guided ? fmt::to_string(options_.guidance_scale) : "off",
                       step_cache_reuse(options_) ? fmt::format(", step cache {}", step_cache_name(options_)) : "");
   text += fmt::format("Ranks {}: {}, {} in this process", ranks, planned.layout_text,

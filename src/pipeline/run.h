@@ -11,6 +11,7 @@
 
 #include "base/run_files.h"
 #include "pipeline/auto_plan.h"
+#include "pipeline/condition_ranks.h"
 #include "pipeline/denoise.h"
 #include "pipeline/dump.h"
 #include "pipeline/generate_options.h"
@@ -67,6 +68,7 @@ class Run {
         : sink(std::move(opened)), dump(folder) {}
     std::unique_ptr<FrameSink> sink;
     Dump dump;
+    TensorView floats, bytes;  // of the dump: the frames
   };
   static void finish(Output& output, trace::Timing& timing);
   // One pass over the ranks of a communicator.
@@ -83,6 +85,9 @@ class Run {
     trace::Trace* trace;  // null: not recorded
     const std::vector<int64_t>& seeds;
   };
+  struct PassState;
+  void denoise_segment(PassState& state, int64_t segment);
+  void decode_segment(PassState& state, int64_t segment, const TensorView& latents);
   std::vector<Video> run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);
   std::vector<Video> denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
                                       const attention::Strategy& strategy, const std::vector<int64_t>& seeds,

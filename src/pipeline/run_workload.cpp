@@ -48,15 +48,17 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   wan::RunSize size;
   size.height = o.height;
   size.width = o.width;
-  size.frames = o.num_frames;
-  size.reference_images = static_cast<int64_t>(reference_paths(o).size());
-  size.image = !o.image.empty();
   const wan::TransformerConfig& config = question.configs.experts.front();
+  const Segments segments = segments_of(o, config.animate());
+  size.frames = segments.frames;
+  size.segments = segments.count;
+  size.reference_images = config.animate() ? 1 : static_cast<int64_t>(reference_paths(o).size());
+  size.image = !o.image.empty();
   if (question.configs.image_encoder)
     size.image_rows = config.pos_embed_seq_len.value_or(question.configs.image_encoder->tokens());
   constexpr int64_t kStepAndClean = 2;
   if (size.image && config.in_channels == question.configs.vae.z_dim) size.timesteps = kStepAndClean;
-  size.inputs_bytes = inputs_bytes(o);
+  size.inputs_bytes = inputs_bytes(o, config.face ? config.face->image_size : 0);
   size.videos = o.batch_size;
   size.prompts = o.batch_size * (o.guidance_scale > 1 ? 2 : 1);
   size.text_rows = o.max_sequence_length;
@@ -72,7 +74,8 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
   constexpr int64_t kDumped = 4 + 1;  // F32 and U8
   size.kept_frame_bytes = (o.dump.empty() ? 0 : kDumped) + (o.frames_in_memory ? 1 : 0);
-  size.keeps_transformer = o.keep_weights != KeepWeights::kNone;
+  // Segments are encoded and decoded between the steps of others.
+  size.keeps_transformer = o.keep_weights != KeepWeights::kNone || segments.count > 1;
   size.keeps_vae = o.keep_weights == KeepWeights::kAll;
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
   size.threads = comm::process_threads(o.threads);

@@ -212,7 +212,7 @@ sampling::StepCount step_count(const RunPlan& plan) {
 
 int64_t priced_steps(const RunPlan& plan) {
   const std::unique_ptr<sampling::StepCache> cache = sampling::make_step_cache(plan.step_count, plan.step_cache);
-  if (cache == nullptr || cache->distance() != sampling::StepDistance::kNone) return plan.steps();
+  if (cache == nullptr || cache->distance() != sampling::StepDistance::kNone) return plan.total_steps();
   constexpr int64_t kBranches = 2;
   int64_t branches = 0;
   for (int64_t step = 0; step < plan.steps(); ++step) {
@@ -220,7 +220,7 @@ int64_t priced_steps(const RunPlan& plan) {
     if (work == sampling::StepWork::kFull) branches += kBranches;
     if (work == sampling::StepWork::kConditionalOnly) branches += 1;
   }
-  return ceil_div(branches, kBranches);
+  return ceil_div(branches, kBranches) * plan.segments.count;
 }
 
 sampling::StepCacheSettings step_cache_settings(const GenerateOptions& o, const ModelFolder& model,

@@ -140,10 +140,7 @@ const std::vector<const char*> kIgnored = {"run_name",
                                            "enable_generate_video_for_eval",
                                            "eval_max_number_of_samples_in_bucket",
                                            "enable_ssim",
-                                           "segment_frame_length",
-                                           "prev_segment_conditioning_frames",
-                                           "motion_encode_batch_size",
-                                           "animate_guidance_scale"};
+                                           "motion_encode_batch_size"};
 
 // What is not built, with the values that do not ask for it.
 void describe_refused(OptionSet& set) {
@@ -162,9 +159,6 @@ void describe_refused(OptionSet& set) {
   refuse({"use_qwix_quantization"}, off, "is not built; dtypes are bf16 and float32");
   refuse({"lightning_repo", "lightning_ckpt"}, none, "is not built; name the files of a distilled Wan model as lora");
   refuse({"enable_lora"}, off, "is not taken; name the files as lora, or as lora_high and lora_low");
-  refuse({"mode", "reference_image_path", "pose_video_path", "face_video_path", "background_video_path",
-          "mask_video_path"},
-         none, "is for Wan 2.2 Animate, which is not built");
   refuse({"global_batch_size"}, {"0", "1"}, "for several videos give prompts= or num_videos=, and batch_size=");
 }
 
@@ -275,11 +269,21 @@ void describe_upstream_options(OptionSet& set, GenerateOptions& o) {
   describe_step_caches(set, o);
   set.alias(kMark, "model")
       .alias("guidance_scale_high", "guidance_scale")
-      .alias("guidance_scale_low", "guidance_scale_2");
+      .alias("guidance_scale_low", "guidance_scale_2")
+      .alias("reference_image_path", "image")
+      .alias("pose_video_path", "pose_video")
+      .alias("face_video_path", "face_video")
+      .alias("background_video_path", "background_video")
+      .alias("mask_video_path", "mask");
   set.translated("vae_spatial",
                  [](std::string_view text) -> Settings {
                    return {{"vae_parallel", text == "-1" ? kDefaultValue : std::string(text)}};
                  })
+      // What Animate takes there instead of guidance_scale.
+      .translated("animate_guidance_scale",
+                  [](std::string_view text) -> Settings {
+                    return {{"guidance_scale", std::string(text)}};
+                  })
       .translated("per_device_batch_size",
                   [](std::string_view text) -> Settings {
                     check_batch(text);
@@ -299,6 +303,7 @@ void describe_upstream_options(OptionSet& set, GenerateOptions& o) {
   // There it is about padding that sharding adds to a sequence, to which no token attends here.
   set.ignored_beside(kMark, "mask_padding_tokens", {});
   set.ignored_beside(kMark, "hardware", {"tpu", "gpu"});
+  set.ignored_beside(kMark, "mode", {""});  // of models other than Animate
 }
 
 }  // namespace zoetrope::pipeline

@@ -90,9 +90,27 @@ TEST(UpstreamOptions, WhatIsNotBuiltIsRefusedUnlessItIsOff) {
                            "enable_lora=False", "scheduler_dtype=float32", "lightning_repo=", "pose_video_path="})
     EXPECT_EQ(refusal({word}), "no error") << word;
   for (const char* word : {"quantization=int8", "use_qwix_quantization=True", "dropout=0.1", "guidance_rescale=0.7",
-                           "enable_lora=True", "scheduler_dtype=bfloat16", "lightning_repo=x", "mode=animate",
+                           "enable_lora=True", "scheduler_dtype=bfloat16", "lightning_repo=x",
                            "wan_transformer_pretrained_model_name_or_path=x", "vae_weights_dtype=bfloat16"})
     EXPECT_THAT(refusal({word}), HasSubstr(word));
+}
+
+TEST(UpstreamOptions, AFileForAnimateNamesItsVideos) {
+  const TestFolder folder;
+  folder.write("animate.yml",
+               "pretrained_model_name_or_path: 'Wan-AI/Wan2.2-Animate-14B-Diffusers'\nmode: 'replace'\n"
+               "reference_image_path: a.png\npose_video_path: b.mp4\nface_video_path: c.mp4\n"
+               "background_video_path: d.mp4\nmask_video_path: e.mp4\nsegment_frame_length: 81\n"
+               "prev_segment_conditioning_frames: 5\nmotion_encode_batch_size: 8\nguidance_scale: 5.0\n"
+               "animate_guidance_scale: 1.0\n");
+  Upstream given;
+  given.set.load_yaml(folder / "animate.yml");
+  EXPECT_EQ(given.options.mode, AnimateMode::kReplace);
+  EXPECT_EQ(given.options.image + given.options.pose_video + given.options.face_video, "a.pngb.mp4c.mp4");
+  EXPECT_EQ(given.options.background_video + given.options.mask, "d.mp4e.mp4");
+  EXPECT_EQ(given.options.segment_frame_length, 81);
+  EXPECT_EQ(given.options.prev_segment_conditioning_frames, 5);
+  EXPECT_EQ(given.options.guidance_scale, 1);
 }
 
 TEST(UpstreamOptions, AFileIsReadAsItIs) {

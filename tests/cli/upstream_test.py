@@ -95,7 +95,7 @@ def a_file_is_planned_by_the_name_of_its_repository(cwd):
 @test
 def what_is_not_built_or_absurd_is_refused_by_name(cwd):
     for line, *words in (("quantization: int8", "not built"), ("use_qwix_quantization: True", "not built"),
-                         ("enable_lora: True", "lora"), ("guidance_rescale: 0.7", "not built"), ("mode: animate", "Animate"),
+                         ("enable_lora: True", "lora"), ("guidance_rescale: 0.7", "not built"), ("mode: swap", "animate, replace"),
                          ("per_device_batch_size: 2", "one video"), ("per_device_batch_size: -1", "one video"),
                          ("weights_dtype: int8", "bf16, float32"), ("ici_context_parallelism: 0", "-1"),
                          ("dcn_data_parallelism: 1.5", "whole number"), ("use_magcache: 7", "true nor false"),

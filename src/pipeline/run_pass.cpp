@@ -1,0 +1,322 @@
+// One pass of a run over the ranks of a communicator: stage after stage, segment after segment.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "comm/gather_trace.h"
+#include "comm/launcher.h"
+#include "io/tensor_file.h"
+#include "models/sampling/random.h"
+#include "pipeline/condition_ranks.h"
+#include "pipeline/decode_frames.h"
+#include "pipeline/denoise.h"
+#include "pipeline/dump.h"
+#include "pipeline/finite.h"
+#include "pipeline/generate_options.h"
+#include "pipeline/inputs.h"
+#include "pipeline/memory_report.h"
+#include "pipeline/plan.h"
+#include "pipeline/predicted_report.h"
+#include "pipeline/prompt_context.h"
+#include "pipeline/prompt_ranks.h"
+#include "pipeline/run.h"
+#include "pipeline/short_summary.h"
+#include "pipeline/step_cache_options.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+// Initial noise of a video, [1, C, T, h, w]: drawn as PyTorch does, or read from the user's file, which is for the
+// first segment.
+void fill_noise(const GenerateOptions& options, sampling::TorchGenerator& generator, int64_t segment,
+                const TensorView& noise) {
+  const Shape& shape = noise.shape();
+  if (options.latents.empty() || segment > 0) {
+    generator.randn(std::span<float>(noise.data<float>(), static_cast<size_t>(noise.size())));
+    return;
+  }
+  const auto file = io::TensorFile::open(options.latents);
+  std::string name = "latents.init";
+  if (!file->contains(name)) {
+    if (file->tensors().size() != 1) {
+      fail("latents={}: holds {} tensors and none is named latents.init", options.latents, file->tensors().size());
+    }
+    name = file->tensors().begin()->first;
+  }
+  const io::TensorInfo& info = file->info(name);
+  if (info.dtype != DType::kF32 || !(info.shape == shape)) {
+    fail("latents={}: tensor '{}' is {} {}, but this run needs F32 {}", options.latents, name, info.dtype_name,
+         info.shape.to_string(), shape.to_string());
+  }
+  std::memcpy(noise.data<float>(), file->tensor(name).raw(), noise.bytes());
+  if (options.check_finite) {
+    require_finite(noise, fmt::format("latents={}: before the first step, tensor '{}'", options.latents, name));
+  }
+}
+
+// Latents [videos, C, T, h, w] without those of reference images.
+Tensor without_references(const TensorView& latents, int64_t references) {
+  const TensorView video = latents.slice(2, references, latents.extent(2));
+  Tensor kept = Tensor::uninitialized(DType::kF32, video.shape());
+  Stream stream(1);
+  copy(stream, kept, video);
+  return kept;
+}
+
+void add_prompts(Dump& dump, const PromptEmbeddings& embeddings, int64_t video, int64_t videos) {
+  const char* name = "prompt_embeds";
+  for (int64_t at = video; at < std::ssize(embeddings.lengths); at += videos) {
+    const int64_t length = embeddings.lengths[static_cast<size_t>(at)];
+    dump.add(name, embeddings.rows.view().slice(0, at, at + 1).slice(1, 0, length));
+    name = "negative_prompt_embeds";
+  }
+}
+
+// For runs whose frames nobody wants but the next segment.
+class NoFrames final : public FrameSink {
+ public:
+  void add_frame(const uint8_t*) override {}
+  void finish() override {}
+};
+
+void add(const StepCacheReport& more, std::optional<StepCacheReport>& sum) {
+  if (!sum) {
+    sum = more;
+    return;
+  }
+  sum->pattern += more.pattern;
+  sum->reused += more.reused;
+  sum->seconds_saved += more.seconds_saved;
+}
+
+void add(const attention::Counters& more, attention::Counters& sum) {
+  for (const auto traffic : {&attention::Counters::ulysses, &attention::Counters::ring, &attention::Counters::gather}) {
+    (sum.*traffic).bytes_sent += (more.*traffic).bytes_sent;
+    (sum.*traffic).bytes_received += (more.*traffic).bytes_received;
+    (sum.*traffic).wait_seconds += (more.*traffic).wait_seconds;
+  }
+  sum.bytes_copied += more.bytes_copied;
+  sum.tiles_fixed += more.tiles_fixed;
+  sum.tiles_online += more.tiles_online;
+}
+
+Tensor copy_of(const TensorView& latents) {
+  Tensor copied = Tensor::uninitialized(DType::kF32, latents.shape());
+  std::memcpy(copied.view().raw(), latents.raw(), latents.bytes());
+  return copied;
+}
+
+// Phases that begin and end more than once take what their parts take.
+void add_wholes(trace::Timing& timing) {
+  timing.add("Inference/Conditioning", timing.seconds("Inference/Conditioning/text encoder") +
+                                           timing.seconds("Inference/Conditioning/image encoder") +
+                                           timing.seconds("Inference/Conditioning/VAE encode"));
+  timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
+                              timing.seconds("Inference/VAE decode"));
+  timing.add("Load",
+             timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
+}
+
+}  // namespace
+
+void Run::compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
+                            Video& result) const {
+  if (pass.planned == nullptr || !pass.planned->priced()) return;
+  const Frames frames = pass.stop == Stop::kAfterOutput ? Frames::kDecoded : Frames::kNone;
+  const int64_t steps = priced_steps(plan_);
+  result.predicted = predicted_parts(pass.planned->predicted, measured_run(timing, attention, steps, weights_, frames));
+  result.timing += predicted_text(result.predicted, steps);
+  if (!pass.planned->first_use || !far_faster(result.predicted)) return;
+  machine::doubt_machine();
+  result.timing += "  Far faster than predicted: this machine is measured again at the next use\n";
+}
+
+// What the stages of a pass share.
+struct Run::PassState {
+  PassState(const Run& run, comm::Communicator& communicator, const Pass& of, const Callbacks& to)
+      : world(communicator),
+        pass(of),
+        callbacks(to),
+        stage{run.options_, run.model_, run.plan_, of.layout, to, timing, of.trace},
+        memory(communicator, memory_plan(run.memory_question(of.layout, of.strategy.softmax))),
+        latents(DType::kF32,
+                {run.plan_.videos, run.plan_.channels, run.plan_.latent[0], run.plan_.latent[1], run.plan_.latent[2]}) {
+    for (const int64_t seed : of.seeds) noise.emplace_back(static_cast<uint64_t>(seed));
+  }
+  Dump& dump(int64_t video) const { return pass.outputs[static_cast<size_t>(video)].dump; }
+  TensorView latents_of(int64_t video) const { return latents.view().slice(0, video, video + 1); }
+
+  comm::Communicator& world;
+  const Pass& pass;
+  const Callbacks& callbacks;
+  trace::Timing timing;
+  const Stage stage;
+  MemoryReport memory;
+  std::deque<sampling::TorchGenerator> noise;  // of each video
+  std::shared_ptr<const PromptEmbeddings> embeddings;
+  Tensor latents;  // [videos, C, T, h, w], of a segment
+  // Animate
+  Character character;
+  Tensor tail, floats, bytes;
+  std::shared_ptr<const void> weights;  // of the transformer, from one segment to the next
+
+  int64_t bytes_sent = 0;
+  attention::Counters attention;
+  std::optional<StepCacheReport> step_cache;
+};
+
+// From noise to latents.
+void Run::denoise_segment(PassState& s, int64_t segment) {
+  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds] = s.pass;
+  const bool first = s.world.rank() == 0, animates = model_.kind.animation.taken;
+  const std::string prefix = animates ? fmt::format("segment.{}.", segment) : "";
+  for (int64_t v = 0; v < plan_.videos; ++v) {
+    const auto at = static_cast<size_t>(v);
+    fill_noise(videos_[at], s.noise[at], segment, s.latents_of(v));
+    s.dump(v).add(prefix + "latents.init", s.latents_of(v));
+  }
+  const trace::Lane lane{trace, s.world.world_rank(s.world.rank()), trace::kComputeLane};
+  std::optional<trace::Span> phase;  // the one before ends where the next begins
+  if (segment == 0) {
+    s.memory.begin(planner::kTextEncoder);
+    phase.emplace(lane, "phase: text encoder");
+    const std::string texts = prompts_of(videos_, plan_);
+    s.embeddings = encode_prompts_over_ranks(s.stage, s.world, prompts != nullptr ? prompts->find(texts) : nullptr);
+    for (int64_t v = 0; v < plan_.videos; ++v) add_prompts(s.dump(v), *s.embeddings, v, plan_.videos);
+    if (prompts != nullptr) prompts->keep(texts, s.embeddings);
+  }
+  if (has_conditions(s.stage, inputs_)) s.memory.begin(planner::kConditions);
+  phase.emplace(lane, "phase: conditions");
+  const Conditions conditions =
+      animates ? encode_segment(s.stage, inputs_, s.world, open_.vae_encoder, s.dump(0), segment, s.tail, s.character)
+               : encode_conditions(s.stage, inputs_, s.world, open_.vae_encoder, s.dump(0));
+  s.memory.begin(planner::kTransformer);
+  phase.emplace(lane, "phase: load and prepare");
+  Stream stream(s.stage.threads_of_each(s.world.ranks_in_this_process()), {trace, s.world.rank(), trace::kComputeLane});
+  ExpertWeights weights({model_, experts, plan.dtype, comm::process_threads(options_.threads),
+                         s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache, s.callbacks},
+                        s.world);
+  const Denoiser::Setup setup{model_,
+                              plan,
+                              layout,
+                              strategy,
+                              *s.embeddings,
+                              conditions,
+                              options_.mask_padding_tokens,
+                              weights,
+                              contexts,
+                              options_.check_finite};
+  Denoiser denoiser(setup, s.world, stream, s.timing);
+  denoiser.load_expert(0, s.callbacks.cancelled);
+  const int64_t before = segment * plan.steps();
+  Denoiser::Callbacks inner;
+  inner.cancelled = s.callbacks.cancelled;
+  inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& now, double seconds) {
+    for (int64_t v = 0; v < plan_.videos; ++v) {
+      s.dump(v).add(fmt::format("{}velocity.{}", prefix, step), velocity.slice(0, v, v + 1));
+      s.dump(v).add(fmt::format("{}latents.{}", prefix, step), now.slice(0, v, v + 1));
+    }
+    if (first && s.callbacks.step) s.callbacks.step(before + step + 1, plan_.total_steps(), seconds);
+  };
+  if (first) inner.layer = s.callbacks.layer;
+  if (first && s.callbacks.step && segment == 0) s.callbacks.step(0, plan_.total_steps(), 0);
+  phase.emplace(lane, "phase: denoise");
+  denoiser.run(s.latents, inner);
+  phase.reset();
+  s.bytes_sent += static_cast<int64_t>(s.world.all_reduce_sum(static_cast<double>(denoiser.attention_bytes_sent())));
+  add(denoiser.attention_counters(), s.attention);
+  if (const std::optional<StepCacheReport> report = denoiser.step_cache_report()) add(*report, s.step_cache);
+  const bool last = segment + 1 == plan_.segments.count;
+  s.weights = last ? nullptr : denoiser.weights();
+  // Once: with what is decoded, or here where nothing is.
+  if (trace != nullptr && last && stop == Stop::kAfterDenoise) comm::gather_trace(s.world, *trace);
+}
+
+// From latents to frames of the output, and to those that the next segment begins with.
+void Run::decode_segment(PassState& s, int64_t segment, const TensorView& latents) {
+  const Segments& segments = plan_.segments;
+  DecodedPart part;
+  part.left_out = segment > 0 ? segments.shared : 0;
+  part.first = segments.begin(segment) + part.left_out;
+  part.frames = std::min(segments.frames - part.left_out, options_.num_frames - part.first);
+  part.last = segment + 1 == segments.count;
+  const Shape frame{options_.height, options_.width, 3};
+  const bool first = s.world.rank() == 0;
+  if (!part.last) s.tail = Tensor::uninitialized(DType::kF32, {segments.shared, frame[0], frame[1], frame[2]});
+  if (first && !part.last) part.tail = s.tail;
+  s.memory.begin(planner::kVae);
+  NoFrames nobody;
+  std::vector<FrameOutput> to;
+  for (Output& output : s.pass.outputs) {
+    FrameSink* sink = output.sink.get();
+    if (first && sink == nullptr) sink = &nobody;
+    if (segment == 0) {
+      const Shape clip{options_.num_frames, frame[0], frame[1], frame[2]};
+      output.floats = output.dump.reserve("frames", DType::kF32, clip);
+      output.bytes = output.dump.reserve("frames_u8", DType::kU8, clip);
+    }
+    if (model_.kind.animation.taken && first) {
+      part.decoded = output.dump.reserve(fmt::format("segment.{}.decoded", segment), DType::kF32,
+                                         {1, 3, segments.frames, frame[0], frame[1]});
+    }
+    to.push_back({sink, output.floats, output.bytes, part, [&] { finish(output, s.timing); }});
+  }
+  decode_frames(s.stage, s.world, open_.vae_decoder, latents, to);
+  if (part.last) return;
+  s.world.broadcast(0, s.tail.view().raw(), s.tail.view().bytes(), "frames that segments share");
+}
+
+std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks) {
+  PassState s(*this, world, pass, callbacks);
+  trace::Timing& timing = s.timing;
+  for (const char* phase : {"Load", "Prepare", "Inference", "Inference/Conditioning"}) timing.declare(phase);
+  std::vector<Video> results(videos_.size());
+  for (int64_t segment = 0; segment < plan_.segments.count; ++segment) {
+    const bool last = segment + 1 == plan_.segments.count;
+    denoise_segment(s, segment);
+    // Waits for all ranks: those of this process share the weights until the last one releases them.
+    s.memory.gather();
+    Tensor kept;
+    TensorView latents = s.latents;
+    if (plan_.references > 0) {
+      kept = without_references(latents, plan_.references);
+      latents = kept;
+    }
+    for (int64_t v = 0; v < plan_.videos; ++v)
+      results[static_cast<size_t>(v)].latents = copy_of(latents.slice(0, v, v + 1));
+    if (pass.stop == Stop::kAfterDenoise && last) break;
+    decode_segment(s, segment, latents);
+    // Ranks that decode nothing have ended; waiting for all would be waiting for as long as decoding takes.
+    if (pass.layout.vae_ranks == world.size() || !last) s.memory.gather();
+  }
+  finish(pass.outputs.back(), timing);
+  add_wholes(timing);
+  for (size_t v = 0; v < results.size(); ++v) {
+    results[v].seed = pass.seeds[v];
+    results[v].denoise_seconds = timing.seconds("Inference/Denoise");
+  }
+  Video& result = results.front();  // has what is said of the whole run
+  result.bytes_sent = s.bytes_sent;
+  result.step_cache = s.step_cache;
+  if (world.rank() == 0) {
+    result.memory = s.memory.finish();
+    result.timing =
+        fmt::format("Timing of attention={}, {}\n", options_.strategy.attention,
+                    parallel::text(pass.layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline))) +
+        timing.to_string() + s.memory.text();
+    compare_with_plan(timing, s.attention, pass, result);
+    result.summary = short_summary(timing, plan_.total_steps(), result);
+  }
+  return results;
+}
+
+// When the output has every frame: the files get their names.
+void Run::finish(Output& output, trace::Timing& timing) {
+  if (output.sink == nullptr) return;
+  const trace::Timing::Scope scope(timing, "Inference/VAE decode/host formatting");
+  output.dump.prepare();
+  output.sink->finish();
+  output.dump.commit();
+}
+
+}  // namespace zoetrope::pipeline
