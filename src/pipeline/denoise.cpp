@@ -115,13 +115,19 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   transformer_.reset();
   expert_weights_.reset();
   text_.reset();
-  std::shared_ptr<const wan::TransformerWeights>& weights = expert_weights_;
   {
     const trace::Timing::Scope scope(timing_, fmt::format("Load/{}", expert_name(expert)));
-    weights = setup_.weights.load(expert, cancelled);
+    expert_weights_ = setup_.weights.load(expert, cancelled);
   }
+  prepare_expert(expert);
+  if (setup_.conditions.face) set_animation(cancelled);
+  expert_ = expert;
+  setup_.weights.report(expert);
+}
+
+void Denoiser::prepare_expert(int expert) {
   const trace::Timing::Scope scope(timing_, "Prepare");
-  transformer_ = std::make_unique<wan::Transformer>(weights, stream_);
+  transformer_ = std::make_unique<wan::Transformer>(expert_weights_, stream_);
   wan::TransformerExtras extras;
   extras.timesteps = static_cast<int64_t>(timesteps_.size());
   extras.keeps_residual = reuse_.keeps_residual();
@@ -138,19 +144,17 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
       lengths.assign(prompts.lengths.begin() + data * local_samples(),
                      prompts.lengths.begin() + (data + 1) * local_samples());
     }
-    made->context = std::make_unique<wan::TextContext>(weights, made->rows, lengths, made->image_rows);
+    made->context = std::make_unique<wan::TextContext>(expert_weights_, made->rows, lengths, made->image_rows);
     return made;
   });
   // The alias keeps the rows alive as long as the transformer holds the context.
   transformer_->set_context(std::shared_ptr<wan::TextContext>(text_, text_->context.get()));
   if (setup_.conditions.control)
     transformer_->set_control(repeated(setup_.conditions.control, local_samples()), setup_.conditions.control_scale);
-  if (setup_.conditions.face) set_animation(cancelled);
-  expert_ = expert;
-  setup_.weights.report(expert);
 }
 
 void Denoiser::set_animation(const std::function<bool()>& cancelled) {
+  const trace::Timing::Scope scope(timing_, "Inference/Conditioning/face encoder");
   FaceSamples samples{local_samples(), 0, setup_.plan.guided};
   const int64_t conditional = setup_.plan.videos, first = setup_.layout.data_index(world_.rank()) * local_samples();
   samples.unconditional = std::clamp<int64_t>(first + local_samples() - conditional, 0, local_samples());

@@ -81,6 +81,7 @@ class Denoiser {
   int64_t samples() const;            // of all ranks: two of each video with guidance
   int64_t local_samples() const;      // this rank's batch
   void plan_timesteps();
+  void prepare_expert(int expert);
   void set_animation(const std::function<bool()>& cancelled);
   sampling::StepDecision decide(int64_t step, double timestep, const TensorView& latents);
   void velocity(const TensorView& latents, double timestep, const sampling::StepDecision& decision, const Probe& probe);

@@ -41,7 +41,8 @@ MeasuredRun measured_run(const trace::Timing& timing, const attention::Counters&
   };
   if (weights == Weights::kFromFiles) measured.load = sum({"Load/transformer", "Load/transformer_2", "Load/VAE"});
   measured.text_encoder = sum({"Inference/Conditioning/text encoder"});
-  measured.conditions = sum({"Inference/Conditioning/image encoder", "Inference/Conditioning/VAE encode"});
+  measured.conditions = sum({"Inference/Conditioning/image encoder", "Inference/Conditioning/VAE encode",
+                             "Inference/Conditioning/face encoder"});
   measured.denoise = sum({"Inference/Denoise"});
   measured.exchange_wait = attention.ulysses.wait_seconds + attention.gather.wait_seconds;
   measured.ring_wait = attention.ring.wait_seconds;

@@ -110,7 +110,8 @@ Tensor copy_of(const TensorView& latents) {
 void add_wholes(trace::Timing& timing) {
   timing.add("Inference/Conditioning", timing.seconds("Inference/Conditioning/text encoder") +
                                            timing.seconds("Inference/Conditioning/image encoder") +
-                                           timing.seconds("Inference/Conditioning/VAE encode"));
+                                           timing.seconds("Inference/Conditioning/VAE encode") +
+                                           timing.seconds("Inference/Conditioning/face encoder"));
   timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
                               timing.seconds("Inference/VAE decode"));
   timing.add("Load",

@@ -13,7 +13,7 @@ std::string short_summary(const trace::Timing& timing, int64_t steps, const Vide
   for (const char* phase : {"Load", "Prepare", "Inference"}) whole += timing.seconds(phase);
   const double denoise = timing.seconds("Inference/Denoise");
   std::string text = fmt::format("Time {}: load {}, ", duration_text(whole), duration_text(timing.seconds("Load")));
-  for (const char* part : {"text encoder", "image encoder", "VAE encode"})
+  for (const char* part : {"text encoder", "image encoder", "VAE encode", "face encoder"})
     if (const double seconds = timing.seconds(fmt::format("Inference/Conditioning/{}", part)); seconds > 0)
       text += fmt::format("{} {}, ", part, duration_text(seconds));
   text += fmt::format("denoise {} ({} of {})", duration_text(denoise), counted(steps, "step"),

@@ -67,8 +67,29 @@ def dangling(root):
                 yield f"{where}: link to {link}: no such heading"
 
 
+    yield from dangling_capabilities(root)
+
+
+def dangling_capabilities(root):
+    """Of docs/mission.md: files that a capability names, and tests, which a name or a text of tests must hold."""
+    mission = root / "docs/mission.md"
+    if not mission.is_file():
+        return
+    tests = "\n".join(f"{path.stem}\n{path.read_text(encoding='utf-8')}" for path in code_files(root)
+                      if "test" in path.as_posix() or path.name == "CMakeLists.txt")
+    for row in re.findall(r"^\|(.*)\|$", mission.read_text(encoding="utf-8"), re.M)[2:]:
+        cells = row.split("|")
+        for name in re.findall(r"`([^`]+)`", cells[-1]):
+            if name not in tests:
+                yield f"docs/mission.md: {cells[0].strip()}: no test is named {name}"
+        for name in re.findall(r"`([\w./-]+/[\w./-]*)`", cells[1]):
+            if not (root / name).exists():
+                yield f"docs/mission.md: {cells[0].strip()}: {name} does not exist"
+
+
 def self_test():
     files = {
+        "tests/x_test.py": "",
         "docs/spec/wan.md": "# Wan\n## 2. Model\n### 2.4 Block\n",
         "docs/guide.md": "# A guide: what's in it\n```\n[no link](nowhere.md)\n```\n",
         "README.md": "[guide](docs/guide.md#a-guide-whats-in-it) [self](#top)\n# Top\n[web](https://example.org)\n",
@@ -82,6 +103,8 @@ def self_test():
         "docs/file.md": "[gone](gone.md)\n",
         "docs/heading.md": "[heading](guide.md#nothing)\n",
         "docs/own.md": "[heading](#nothing)\n",
+        "docs/mission.md": "| a | here | test |\n|---|---|---|\n| x | `src/good.cpp` | `x_test` |\n"
+                           "| y | `src/gone.cpp` | `y_test` |\n",
     }
     with tempfile.TemporaryDirectory() as folder:
         for name, text in {**files, **planted}.items():
@@ -91,6 +114,7 @@ def self_test():
         found = list(dangling(folder))
     for name in planted:
         assert any(line.startswith(name + ":") for line in found), f"not reported: {name}"
+    assert sum(line.startswith("docs/mission.md: y:") for line in found) == 2, found  # and the first row is not
     for line in found:
         assert line.split(":")[0] in planted, f"reported without reason: {line}"
     print(f"{len(planted)} planted references reported")
