@@ -90,6 +90,7 @@ void copy_heads(Stream& stream, const TensorView& all, IndexRange heads, const T
 struct ContextAttention::Impl {
   static ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context,
                                Stream* stream, int threads = 0);
+  static Impl& of(const ContextAttention& attention) { return *attention.impl_; }
 
   Problem problem;
   Strategy strategy;
@@ -511,6 +512,20 @@ ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Co
 ContextAttention plan(const Problem& problem, const Strategy& strategy, comm::Communicator& context, int threads) {
   if (threads < 1) fail("attention: {} threads; there must be at least one", threads);
   return ContextAttention::Impl::plan(problem, strategy, context, nullptr, threads);
+}
+
+const kernels::FlashProblem* kernel_problem(const ContextAttention& attention) {
+  const Chunk& first = ContextAttention::Impl::of(attention).chunks[0];
+  return first.kernel ? &first.kernel->problem() : nullptr;
+}
+
+void set_tiles(ContextAttention& attention, const kernels::TileSizes& sizes) {
+  for (Chunk& chunk : ContextAttention::Impl::of(attention).chunks) {
+    if (!chunk.kernel) continue;
+    kernels::FlashProblem problem = chunk.kernel->problem();
+    problem.tiles = sizes;
+    *chunk.kernel = kernels::FlashAttention(problem);  // its state does not depend on tiles
+  }
 }
 
 }  // namespace zoetrope::attention

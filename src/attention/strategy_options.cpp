@@ -22,10 +22,9 @@ std::string shards_text(const std::optional<int64_t>& shards) { return shards ? 
 
 }  // namespace
 
-void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
+void describe_layout_options(OptionSet& set, StrategyOptions& o) {
   auto softmaxes = words(parallel::kSoftmaxes, parallel::softmax_name);
   softmaxes.emplace_back("auto", std::nullopt);
-  BlockSizes& blocks = o.flash_block_sizes;
   set.text("attention", o.attention,
            "strategy: auto, flash, gather, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
       .value<std::optional<int64_t>>(
@@ -39,15 +38,19 @@ void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
               "unset: as the planner chooses with attention=auto, else as the name says")
       .choice("softmax", o.softmax, softmaxes,
               "running reference per row, or one fixed offset from statistics of all keys; auto: as the name says, and "
-              "with attention=auto what was measured as the faster")
-      .sizes("flash_block_sizes",
-             {{"block_q", &blocks.block_q},
-              {"block_kv", &blocks.block_kv},
-              {"block_kv_compute", &blocks.block_kv_compute}},
-             "rows of queries and keys of the kernel's tile, rounded to what it can do; block_kv_compute must equal "
-             "block_kv on CPUs; unset: tuned",
-             {"block_kv_compute", "block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute", "block_q_dq", "block_kv_dq",
-              "use_fused_bwd_kernel", "block_kv_compute_in", "heads_per_tile", "vmem_limit_bytes"})
+              "with attention=auto what was measured as the faster");
+}
+
+void describe_strategy_options(OptionSet& set, StrategyOptions& o) {
+  describe_layout_options(set, o);
+  BlockSizes& blocks = o.flash_block_sizes;
+  set.sizes(
+         "flash_block_sizes",
+         {{"block_q", &blocks.block_q}, {"block_kv", &blocks.block_kv}, {"block_kv_compute", &blocks.block_kv_compute}},
+         "rows of queries and keys of the kernel's tile, rounded to what it can do; block_kv_compute must equal "
+         "block_kv on CPUs; unset: tuned",
+         {"block_kv_compute", "block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute", "block_q_dq", "block_kv_dq",
+          "use_fused_bwd_kernel", "block_kv_compute_in", "heads_per_tile", "vmem_limit_bytes"})
       .flag("use_base2_exp", o.use_base2_exp, "exponents to base 2; only true is possible")
       .flag("use_k_smoothing", o.use_k_smoothing, "fixed_max: offsets about the mean key, a tighter bound")
       .flag("enable_tile_search", o.enable_tile_search,

@@ -10,5 +10,7 @@ namespace zoetrope::attention {
 
 // Binds the keys to the fields; `options` must outlive the set.
 void describe_strategy_options(OptionSet& set, StrategyOptions& options);
+// Of these, the ones that say how ranks share the work, and the softmax.
+void describe_layout_options(OptionSet& set, StrategyOptions& options);
 
 }  // namespace zoetrope::attention

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+// By hand, because FFmpeg has its palette filters in libavfilter, a library that nothing else here needs.
 namespace zoetrope::io {
 
 namespace {

@@ -65,6 +65,17 @@ TEST(Admission, KeptWeightsArePlanned) {
   EXPECT_NE(refusal(question, {{"a test", peak(question) - Bytes(1)}}).find("keep_weights=none"), std::string::npos);
 }
 
+// They are there until the next prompts replace them, while everything else goes on.
+TEST(Admission, EmbeddingsOfTheLastRunArePlanned) {
+  MemoryQuestion question = question_1_3b();
+  const planner::MemoryPlan without = memory_plan(question);
+  question.known_prompts = 5'000'000;
+  const planner::MemoryPlan with = memory_plan(question);
+  ASSERT_EQ(with.phases.size(), without.phases.size());
+  for (size_t i = 0; i < with.phases.size(); ++i)
+    EXPECT_EQ(with.phases[i].total(), without.phases[i].total() + Bytes(5'000'000)) << with.phases[i].name;
+}
+
 TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
   const MemoryQuestion question = question_1_3b();
   const std::string text = refusal(question, {{"a test", peak(question) - Bytes(1)}});

@@ -180,8 +180,11 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
     q.request.data = 1;
   }
   q.request.vae_ranks = degree(o.vae_parallel);
-  if (o.strategy.deterministic) q.request = parallel::LayoutRequest::exactly(layout_by_rule(o, plan, model, ranks));
   q.work = work_of(memory);
+  if (o.strategy.deterministic) {
+    q.request = parallel::LayoutRequest::exactly(layout_by_rule(o, plan, model, ranks));
+    q.all_decode = !o.vae_parallel;
+  }
   q.work.steps = priced_steps(plan);
   q.memory = workload_by_layout(memory);
   return q;

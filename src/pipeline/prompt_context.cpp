@@ -20,6 +20,11 @@ void KnownPrompts::keep(const std::string& key, std::shared_ptr<const PromptEmbe
   embeddings_ = std::move(embeddings);
 }
 
+int64_t KnownPrompts::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return embeddings_ ? static_cast<int64_t>(embeddings_->rows.view().bytes()) : 0;
+}
+
 std::string prompts_of(const std::vector<GenerateOptions>& videos, const RunPlan& plan) {
   const GenerateOptions& first = videos.front();
   std::string text = fmt::format("{} {}", first.max_sequence_length, dtype_word(first.text_encoder_dtype));

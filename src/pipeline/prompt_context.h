@@ -34,6 +34,7 @@ class KnownPrompts {
   // `key`: prompts_of() a run. Null where others are known.
   std::shared_ptr<const PromptEmbeddings> find(const std::string& key) const;
   void keep(const std::string& key, std::shared_ptr<const PromptEmbeddings> embeddings);
+  int64_t bytes() const;
 
  private:
   mutable std::mutex mutex_;

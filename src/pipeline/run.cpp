@@ -155,6 +155,7 @@ MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<
                           layout,         token_counts(plan_),
                           open_.resident, comm::launched_by_mpi() ? 1 : layout.ranks()};
   if (softmax) question.options.strategy.softmax = softmax;
+  question.known_prompts = open_.prompts.bytes();
   return question;
 }
 

@@ -460,6 +460,7 @@ class Search {
     wider.request.context.ulysses.reset();
     wider.request.context.ring.reset();
     wider.request.context.gather.reset();
+    if (q_.all_decode) wider.request.vae_ranks.reset();
     Bytes least = Bytes::most();
     std::string phase;
     const int here = std::min(q_.ranks_here, ranks);
@@ -468,7 +469,7 @@ class Search {
       ParallelLayout layout = split;
       layout.context.direction = parallel::Direction::kForward;
       layout.context.head_chunks = 1;
-      layout.text_ranks = ranks;
+      layout.text_ranks = std::min(q_.request.text_ranks.value_or(ranks), ranks);
       layout.vae_ranks = vae_ranks(wider, ranks).back();
       const MemoryPlan plan = memory_model(q_.memory(layout, here));
       const Bytes bytes = plan.peak().total() / here;

@@ -33,6 +33,7 @@ struct Question {
   int ranks_here = 1;               // that share a process, and its weights
   bool sharded = true;              // false: every rank computes all tokens of its branches (flash_min_seq_length)
   parallel::LayoutRequest request;  // unset fields are searched
+  bool all_decode = false;          // its vae_ranks are as many as can; so they would be of other numbers of ranks
   std::optional<parallel::Softmax> softmax;  // unset: searched
   std::optional<int64_t> block_q, block_kv;  // unset: the first is searched, the second is the profile's
   Objective objective = Objective::kLatency;

@@ -556,13 +556,13 @@ TEST(Search, TheLeastThatFitsFollowsTheRanks) {
   Question q = large_question(160);
   q.memory = [](const ParallelLayout& layout, int ranks_here) {
     Workload w = small_memory(layout, ranks_here);
-    w.experts[0].workspace = Bytes(16'000'000'000'000) / layout.ranks();
+    w.text.workspace = Bytes(16'000'000'000'000) / layout.text_ranks;
     return w;
   };
   q.memory_limit = Bytes(16'500'000'000);
-  const Ranking ranking = search(q);
-  EXPECT_EQ(ranking.best(), nullptr);
-  EXPECT_THAT(ranking.least_that_fits, HasSubstr(" of these devices (16.")) << ranking.least_that_fits;
+  EXPECT_THAT(search(q).least_that_fits, HasSubstr(" of these devices (16."));
+  q.request.text_ranks = 1;
+  EXPECT_THAT(search(q).least_that_fits, HasSubstr("never enough"));
 }
 
 TEST(Search, BoundsAreNoTies) {

@@ -470,6 +470,16 @@ def keys_may_have_two_dashes_in_front(cwd):
 
 
 @test
+def keys_with_dashes_are_the_same_run(cwd):
+    keys, runs = [*harness.SMALL, "seed=7", "output=a.gif", "trace=t.json"], set()
+    for words in (keys, [word for key in keys for word in ("--" + key).replace("_", "-").split("=", 1)]):
+        result = run([harness.PROGRAM, "generate", harness.MODEL, *words], cwd)
+        assert result.returncode == 0, result.stderr
+        runs.add((json.load(open(f"{cwd}/t.json"))["otherData"]["command"], open(f"{cwd}/a.gif", "rb").read()))
+    assert len(runs) == 1, runs
+
+
+@test
 def a_key_with_dashes_and_no_value(cwd):
     for words in (["--prompt"], ["--prompt", "--seed", "5"]):
         refused(cwd, generate(cwd, *words), "--prompt has no value", "prompt=VALUE")

@@ -12,7 +12,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import harness  # noqa: E402
-from harness import MPI_ENV, files_in, generate, refused, run, run_script  # noqa: E402
+from harness import MPI_ENV, files_in, generate, refused, run, run_script, sentence  # noqa: E402
 from program_keys import words_of  # noqa: E402
 
 PROGRAM = MODEL = None
@@ -334,6 +334,21 @@ def nothing_fits_names_the_least_hardware(cwd):
     gigabytes = re.search(r"([0-9.]+) GB or more each", part["least_that_fits"])
     assert gigabytes, part["least_that_fits"]
     answer(cwd, *LARGE, "hardware=rtx4090_8", "ranks=8", "dtype=float32", f"memory_limit={float(gigabytes.group(1)) + 0.1}")
+
+
+@test
+def the_least_hardware_of_deterministic_plans_is_enough(cwd):
+    large = ["wan2.1_t2v_1.3b", "height=720", "width=1280", "num_frames=81", "hardware=h100_8x8", "memory_limit=8",
+             "deterministic=true"]
+    result = plan(cwd, *large, "ranks=1")
+    named = re.search(r"the least hardware that would: (\d+) of these devices \(([0-9.]+ GB) each\)", sentence(result))
+    assert named and named.group(1) == "2", result.stderr
+    # As said, with the decoding shared as such a run shares it.
+    enough = best(answer(cwd, *large, f"ranks={named.group(1)}"))
+    assert enough["vae_ranks"] == 2 and f"{enough['bytes_per_rank'] / 1e9:.2f} GB" == named.group(2), (enough, named.group(2))
+    # Ranks that the user gives to decoding are all that decode.
+    result = plan(cwd, *large, "ranks=1", "vae_parallel=1")
+    assert "never enough" in sentence(result), result.stderr
 
 
 @test

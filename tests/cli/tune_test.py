@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`zoetrope tune` as a user runs it: what it remembers, that later runs use it and deterministic ones do not, searching on
-first use, and bad input.
+first use, a block over ranks, and bad input.
 
     tune_test.py PROGRAM NAME    runs one test (exit 77: skipped, with the reason)
     tune_test.py --list          the names
@@ -16,6 +16,7 @@ sys.dont_write_bytecode = True
 from harness import refused, run, run_script  # noqa: E402
 
 PROGRAM = None
+MODEL = pathlib.Path(__file__).resolve().parents[2] / "demo" / "wan-tiny"
 TESTS = {}
 SHAPE = "shape=1x300x2x32"
 
@@ -93,6 +94,56 @@ def attention_searches_on_first_use(cwd):
     # Ranks search one after another, and the first one's result serves all.
     measured_run(cwd, "enable_tile_search=true", "dtype=bf16", "ranks=2", "attention=ulysses")
     assert len(tiles(cwd)) == 2
+
+
+def tune_block(cwd, *arguments):
+    return zoetrope(cwd, "tune", "mode=block", f"model={MODEL}", "height=64", "width=96", "num_frames=5", "seconds=0",
+                    "threads=2", "dtype=float32", *arguments)
+
+
+@test
+def a_block_is_timed_over_ranks_and_runs_use_what_won(cwd):
+    for ranks, layout, options in ((1, "Ulysses 1 x ring 1", []), (2, "Ulysses 1 x ring 2", ["attention=ring"])):
+        options += [f"ranks={ranks}"]
+        result = tune_block(cwd, *options)
+        assert result.returncode == 0, result.stderr
+        said = result.stdout
+        assert layout in said and "a block of 48 tokens" in said and "stored in" in said, said
+        assert said.count("built-in") == 1 and said.count("  best of the kernel") == 1, said
+        rows = [line.split() for line in said.splitlines() if line.endswith(" ms") or " ms  " in line]
+        assert len(rows) > 3 and all(float(row[4]) > 0 for row in rows), said
+        (stored,) = [row for row in rows if "stored" in row]
+        agree = any(row == stored and "kernel" in row for row in rows)
+        assert agree == ("kernel and block agree" in said) and agree != ("the kernel alone with" in said), said
+        entry = tiles(cwd)[-1]
+        assert [entry["block_q"], entry["block_kv"]] == [int(word) for word in stored[:2]], (entry, said)
+        # A run of that size and layout finds the entry: it searches nothing, and adds none.
+        before = cache_file(cwd).read_text()
+        clip = zoetrope(cwd, "generate", MODEL, "weights=random", "height=64", "width=96", "num_frames=5", "threads=2",
+                        "num_inference_steps=1", "dtype=float32", "enable_tile_search=true", "prompt=a cat",
+                        f"output={ranks}.gif", *options)
+        assert clip.returncode == 0, clip.stderr
+        assert cache_file(cwd).read_text() == before
+    assert len(tiles(cwd)) == 2  # of 48 keys, and of 24
+
+
+@test
+def bad_input_of_a_block(cwd):
+    size = ["height=64", "width=96", "num_frames=5"]
+    for arguments, words in (
+            (["mode=blocks"], ["mode=blocks", "kernel, block"]),
+            (["mode=block"], ["height, width and num_frames"]),
+            (["mode=block", *size[:2]], ["height, width and num_frames"]),
+            (["mode=block", *size, "shape=1x300x2x32"], ["shape=1x300x2x32", "mode=block"]),
+            (["height=64"], ["height=64", "mode=kernel"]),
+            (["attention=ring"], ["attention=ring", "mode=kernel"]),
+            (["mode=block", "height=40", *size[1:], f"model={MODEL}"], ["height=40"]),
+            (["mode=block", *size, "model=wan9"], ["wan9"]),
+            (["mode=block", *size, f"model={MODEL}", "ranks=3", "ulysses_shards=2"], ["ulysses_shards=2"]),
+            (["mode=block", *size, f"model={MODEL}", "ranks=64", "attention=ring", "threads=1"], ["48 tokens", "64 ranks"]),
+            (["mode=block", *size, f"model={MODEL}", "implementation=scalar"], ["scalar", "no tiles"])):
+        result = zoetrope(cwd, "tune", *arguments)
+        refused(cwd, result, *words, left=[p.name for p in pathlib.Path(cwd).iterdir() if p.name == "cache"])
 
 
 @test

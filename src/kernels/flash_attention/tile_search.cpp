@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/index_range.h"
@@ -19,9 +19,11 @@ constexpr int64_t kKeySizes[] = {128, 256, 512};
 constexpr int64_t kRowsPerThread = 1536;  // two of the largest tiles
 constexpr double kSecondsOnFirstUse = 1;
 constexpr double kWorthIt = 1.01;
-constexpr int kLeastTurns = 3;
-constexpr int kFinalTurns = 6;
-constexpr size_t kFinalists = 3;
+constexpr double kDoubtfulGain = 2;
+constexpr int kLeastRounds = 3;
+constexpr std::ptrdiff_t kFinalRounds = 8;
+constexpr double kMedian = 0.5, kQuarter = 0.25;
+constexpr std::ptrdiff_t kFinalists = 3;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -36,7 +38,104 @@ FlashProblem timed_problem(const FlashProblem& problem, int threads) {
   return timed;
 }
 
-struct Data {
+// What the other 1 − `share` of the values reach.
+double quantile(std::vector<double> values, double share) {
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+// One measurement of all candidates, of which the first is the table's.
+class Rounds {
+ public:
+  Rounds(const std::vector<TileCandidate>& candidates, const TimeTiles& time)
+      : candidates_(candidates), time_(time), runs_(candidates.size()) {}
+
+  std::vector<TileCandidate> measure(double seconds) {
+    time_(candidates_[0].sizes);  // touches memory, loads code
+    std::vector<size_t> order(candidates_.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto by_gain = [&](size_t x, size_t y) { return gain(x) > gain(y); };
+    while (round_ < kLeastRounds || spent_ < seconds) run(order);
+    std::stable_sort(order.begin(), order.end(), by_gain);
+    // Only the best go on, with the table's sizes, and only they can win: few runs are easily disturbed.
+    const auto rest = std::stable_partition(order.begin() + std::min(kFinalists, std::ssize(order)), order.end(),
+                                            [](size_t candidate) { return candidate == 0; });
+    const std::vector<size_t> others(rest, order.end());
+    order.erase(rest, order.end());
+    for (std::ptrdiff_t round = 0; round < kFinalRounds; ++round) run(order);
+    std::stable_sort(order.begin(), order.end(), by_gain);
+    order.insert(order.end(), others.begin(), others.end());
+    std::vector<TileCandidate> found;
+    for (const size_t candidate : order) {
+      found.push_back(candidates_[candidate]);
+      found.back().seconds = quantile(runs_[candidate].seconds, kMedian);
+      found.back().gain = gain(candidate);
+      const std::vector<double>& gains = runs_[candidate].gains;
+      found.back().sure_gain =
+          quantile({gains.end() - std::min(kFinalRounds, std::ssize(gains)), gains.end()}, kQuarter);
+    }
+    return found;
+  }
+
+ private:
+  struct Runs {
+    std::vector<double> seconds, gains;
+  };
+
+  double gain(size_t candidate) const { return quantile(runs_[candidate].gains, kMedian); }
+
+  // Each once, beginning with another one every time.
+  void run(const std::vector<size_t>& order) {
+    for (size_t i = 0; i < order.size(); ++i) {
+      const size_t candidate = order[(static_cast<size_t>(round_) + i) % order.size()];
+      runs_[candidate].seconds.push_back(time_(candidates_[candidate].sizes));
+      spent_ += runs_[candidate].seconds.back();
+    }
+    ++round_;
+    for (const size_t candidate : order)
+      runs_[candidate].gains.push_back(runs_[0].seconds.back() / runs_[candidate].seconds.back());
+  }
+
+  const std::vector<TileCandidate>& candidates_;
+  const TimeTiles& time_;
+  std::vector<Runs> runs_;
+  double spent_ = 0;
+  int round_ = 0;
+};
+
+}  // namespace
+
+std::vector<TileCandidate> tile_candidates(const FlashProblem& problem) {
+  std::vector<TileCandidate> candidates;
+  const TileShape* base = vector_shape(FlashAttention(problem).implementation());
+  if (base == nullptr) return candidates;
+  const auto add = [&](const TileSizes& wanted) {
+    const TileShape shape = with_tile_sizes(*base, wanted);
+    const TileSizes sizes{shape.query_tile, shape.key_tile};
+    for (const TileCandidate& other : candidates) {
+      if (other.sizes == sizes) return;
+    }
+    candidates.push_back({sizes, candidates.empty()});
+  };
+  add({});
+  for (const int64_t query : kQuerySizes) {
+    for (const int64_t keys : kKeySizes) add({query, keys});
+  }
+  return candidates;
+}
+
+std::vector<TileCandidate> search_tiles(const FlashProblem& problem, double seconds, const TimeTiles& time) {
+  const std::vector<TileCandidate> candidates = tile_candidates(problem);
+  if (candidates.empty()) {
+    fail("implementation '{}' has no tiles to search for", FlashAttention(problem).implementation());
+  }
+  std::vector<TileCandidate> found = Rounds(candidates, time).measure(seconds);
+  if (found.front().gain > kDoubtfulGain) found = Rounds(candidates, time).measure(seconds);
+  return found;
+}
+
+struct KernelTimer::Data {
   Tensor q, k, v, o;
 
   explicit Data(const FlashProblem& p)
@@ -57,65 +156,28 @@ struct Data {
   }
 };
 
-}  // namespace
+KernelTimer::KernelTimer(const FlashProblem& problem, Stream& stream)
+    : problem_(timed_problem(problem, stream.team().size())),
+      stream_(stream),
+      data_(std::make_unique<Data>(problem_)) {}
+KernelTimer::~KernelTimer() = default;
 
-std::vector<TileCandidate> tile_candidates(const FlashProblem& problem) {
-  std::vector<TileCandidate> candidates;
-  const TileShape* base = vector_shape(FlashAttention(problem).implementation());
-  if (base == nullptr) return candidates;
-  const auto add = [&](const TileSizes& wanted) {
-    const TileShape shape = with_tile_sizes(*base, wanted);
-    const TileSizes sizes{shape.query_tile, shape.key_tile};
-    for (const TileCandidate& other : candidates) {
-      if (other.sizes == sizes) return;
-    }
-    candidates.push_back({sizes, std::numeric_limits<double>::infinity(), candidates.empty()});
-  };
-  add({});
-  for (const int64_t query : kQuerySizes) {
-    for (const int64_t keys : kKeySizes) add({query, keys});
-  }
-  return candidates;
-}
-
-std::vector<TileCandidate> search_tiles(const FlashProblem& problem, Stream& stream, double seconds) {
-  std::vector<TileCandidate> candidates = tile_candidates(problem);
-  if (candidates.empty()) {
-    fail("implementation '{}' has no tiles to search for", FlashAttention(problem).implementation());
-  }
-  FlashProblem timed = timed_problem(problem, stream.team().size());
-  const Data data(timed);
+double KernelTimer::time(const TileSizes& sizes) {
+  problem_.tiles = sizes;
+  const FlashAttention attention(problem_);
   KeyBlock block;
-  block.k = data.k;
-  block.v = data.v;
-  const auto take_turn = [&](TileCandidate& candidate) {
-    timed.tiles = candidate.sizes;
-    const FlashAttention attention(timed);
-    const double start = now();
-    attention.attend(stream, data.q, block, data.o);
-    candidate.seconds = std::min(candidate.seconds, now() - start);
-  };
-  const auto by_time = [](const TileCandidate& x, const TileCandidate& y) { return x.seconds < y.seconds; };
-  const double begin = now();
-  for (int turn = 0; turn < kLeastTurns || now() - begin < seconds; ++turn) {
-    for (TileCandidate& candidate : candidates) take_turn(candidate);
-  }
-  // The best go on, with the table's sizes: a few turns that a busy machine disturbed must not decide.
-  std::sort(candidates.begin(), candidates.end(), by_time);
-  for (int turn = 0; turn < kFinalTurns; ++turn) {
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      if (i < kFinalists || candidates[i].table) take_turn(candidates[i]);
-    }
-  }
-  std::sort(candidates.begin(), candidates.end(), by_time);
-  return candidates;
+  block.k = data_->k;
+  block.v = data_->v;
+  const double start = now();
+  attention.attend(stream_, data_->q, block, data_->o);
+  return now() - start;
 }
 
 TileEntry tile_entry(const FlashProblem& problem, const std::vector<TileCandidate>& found) {
   const auto table = std::find_if(found.begin(), found.end(), [](const TileCandidate& c) { return c.table; });
   ZT_CHECK(table != found.end());
-  const TileCandidate& best = table->seconds > kWorthIt * found.front().seconds ? found.front() : *table;
-  return {tile_key(problem), best.sizes, table->seconds / best.seconds};
+  const TileCandidate& best = found.front().sure_gain > kWorthIt ? found.front() : *table;
+  return {tile_key(problem), best.sizes, best.gain};
 }
 
 TileSizes tuned_tiles(const FlashProblem& problem, Stream& stream, const TileCache& cache, WhenUnknown when) {
@@ -125,7 +187,9 @@ TileSizes tuned_tiles(const FlashProblem& problem, Stream& stream, const TileCac
   if (when == WhenUnknown::kTable || problem.query_tokens == 0 || problem.key_tokens == 0) return {};
   const TileCacheLock lock(cache);
   if (const auto entry = cache.find(key)) return entry->sizes;  // another rank was first
-  const TileEntry entry = tile_entry(problem, search_tiles(problem, stream, kSecondsOnFirstUse));
+  KernelTimer kernel(problem, stream);
+  const auto time = [&](const TileSizes& sizes) { return kernel.time(sizes); };
+  const TileEntry entry = tile_entry(problem, search_tiles(problem, kSecondsOnFirstUse, time));
   cache.remember(entry);
   return entry.sizes;
 }

@@ -1,8 +1,10 @@
-// The search for the fastest tile sizes of a problem on this machine: a grid of candidates, timed in turns on data of
-// its own so that a disturbance meets all of them. What it finds is remembered in tile_cache.h.
+// The search for the fastest tile sizes of a problem on this machine: a grid of candidates, timed in turns so that a
+// disturbance meets all of them. What is timed is the caller's matter: the kernel alone (KernelTimer) or a whole
+// transformer block (bench/block_tiles.h). What it finds is remembered in tile_cache.h.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "device/stream.h"
@@ -13,19 +15,42 @@ namespace zoetrope::kernels {
 
 struct TileCandidate {
   TileSizes sizes;     // as the implementation rounds them
-  double seconds = 0;  // the fastest of its turns
   bool table = false;  // what is used without a search
+  double seconds = 0;  // median of its runs
+  // Time with the table's sizes over time with these, in the same round: the median of the rounds, and what three
+  // quarters of the last ones reach.
+  double gain = 1, sure_gain = 1;
 };
 
 // The sizes a search tries for a problem, the table's first.
 std::vector<TileCandidate> tile_candidates(const FlashProblem& problem);
 
-// Times the candidates for about `seconds` in all, at least three turns each and more for the best. Long sequences are
-// timed on their first query rows, enough of them to give every thread a few tiles. Returns them fastest first.
-std::vector<TileCandidate> search_tiles(const FlashProblem& problem, Stream& stream, double seconds);
+// Seconds of one run with these sizes.
+using TimeTiles = std::function<double(const TileSizes& sizes)>;
 
-// The entry to remember. A candidate must beat the table's sizes by more than the turns scatter (1 %), or the
-// table's are kept.
+// Runs the candidates in rounds of one run each, for about `seconds` of runs in all and at least three rounds; then the
+// best of them and the table's a few rounds more. Returns first these, then the others, the largest gain first. A gain
+// above 2 is rather the machine's doing than a tile's: all is measured again then, and the second answer counts. Throws
+// Error where there is no candidate.
+std::vector<TileCandidate> search_tiles(const FlashProblem& problem, double seconds, const TimeTiles& time);
+
+// Times the kernel alone, on data of its own. Long sequences are timed on their first query rows, enough of them to
+// give every thread a few tiles.
+class KernelTimer {
+ public:
+  KernelTimer(const FlashProblem& problem, Stream& stream);
+  ~KernelTimer();
+  double time(const TileSizes& sizes);
+
+ private:
+  struct Data;
+  FlashProblem problem_;
+  Stream& stream_;
+  std::unique_ptr<const Data> data_;
+};
+
+// The entry to remember. The first must beat the table's sizes by more than 1 % in three quarters of the last rounds,
+// or the table's are kept.
 TileEntry tile_entry(const FlashProblem& problem, const std::vector<TileCandidate>& found);
 
 enum class WhenUnknown : uint8_t { kTable, kSearch };
