@@ -350,8 +350,9 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
   for (Video& video : results) video.denoise_seconds = timing.seconds("Inference/Denoise");
   if (first) {
     result.memory = memory.finish();
-    result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention,
-                                parallel::text(layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline))) +
+    result.layout = parallel::text(layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline));
+    for (const trace::Timing::Phase& phase : timing.phases()) result.phases.push_back({phase.path, phase.seconds});
+    result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention, result.layout) +
                     timing.to_string() + memory.text();
     compare_with_plan(timing, attention, pass, result);
     result.summary = short_summary(timing, plan_.steps(), result);
