@@ -7,12 +7,12 @@
 #include <optional>
 
 #include "attention/strategy.h"
-#include "attention/strategy_options.h"
 #include "base/error.h"
 #include "base/folders.h"
 #include "bench/attention_run.h"
 #include "bench/cases.h"
 #include "bench/statistics.h"
+#include "bench/strategies.h"
 #include "bench/words.h"
 #include "pipeline/dtype_name.h"
 #include "trace/trace.h"
@@ -30,40 +30,17 @@ constexpr int kMostBatch = 64;
 constexpr int64_t kTracedBatch = 2;
 constexpr int kTracedRuns = 2;
 
-// A row: a name of attention= and keys that refine it, as "ring+ring_direction=open".
-struct NamedStrategy {
-  std::string name;
-  attention::StrategyOptions keys{};
-
-  explicit NamedStrategy(std::string row) : name(std::move(row)) {
-    OptionSet set;
-    attention::describe_strategy_options(set, keys);
-    const std::string keys_of_row = "attention=" + name;
-    for (const std::string_view key : split(keys_of_row, '+')) set.set_argument(key);
-    if (keys.attention == "auto")
-      fail("strategies={}: a row needs a name of its own; auto is the planner's choice", name);
-  }
-
-  // flash is the row of one rank; over ranks it is what the row gather measures.
-  bool one_rank() const { return !attention::names_topology(keys); }
-};
+// flash is the row of one rank; over ranks it is what the row gather measures.
+bool one_rank(const NamedStrategy& named) { return !attention::names_topology(named.keys); }
 
 // The rows of strategies=all: of each topology the name, and what refines it.
-std::vector<NamedStrategy> compared_strategies() {
-  std::vector<NamedStrategy> rows;
-  for (const char* name : {"flash", "gather", "ring"}) rows.emplace_back(name);
+std::vector<std::string> compared_strategies() {
+  std::vector<std::string> rows{"flash", "gather", "ring"};
   for (const Direction way : parallel::kDirections)
-    if (way != Direction::kForward) rows.emplace_back(fmt::format("ring+ring_direction={}", direction_name(way)));
+    if (way != Direction::kForward) rows.push_back(fmt::format("ring+ring_direction={}", direction_name(way)));
   for (const char* name : {"ulysses", "ulysses_custom_fixed_m", "ulysses+ulysses_attention_chunks=2", "ulysses_ring",
                            "ulysses_ring_custom_fixed_m", "ulysses_ring+ulysses_attention_chunks=2"})
     rows.emplace_back(name);
-  return rows;
-}
-
-std::vector<NamedStrategy> wanted_strategies(const std::string& words) {
-  if (words == "all") return compared_strategies();
-  std::vector<NamedStrategy> rows;
-  for (const std::string& word : split_words("strategies", words)) rows.emplace_back(word);
   return rows;
 }
 
@@ -104,7 +81,7 @@ class AttentionBench {
   AttentionBench(const AttentionSettings& settings, Communicator* world, const Progress& progress, Outcome& outcome)
       : settings_(settings), world_(world), progress_(progress), outcome_(outcome) {
     ranks_ = world != nullptr ? world->size() : static_cast<int>(settings.ranks);
-    strategies_ = wanted_strategies(settings.strategies);
+    strategies_ = parse_strategies(settings.strategies, compared_strategies());
     if (settings.strategies != "all")
       for (const NamedStrategy& named : strategies_) strategy_of(named);  // refused before anything runs
     batches_ = parse_counts("batch", settings.batch, kMostBatch, kMostBatch);
@@ -154,7 +131,7 @@ class AttentionBench {
   }
 
   Strategy strategy_of(const NamedStrategy& named) const {
-    Strategy strategy = attention::parse_strategy(named.keys, named.one_rank() ? 1 : ranks_, settings_.heads);
+    Strategy strategy = attention::parse_strategy(named.keys, one_rank(named) ? 1 : ranks_, settings_.heads);
     strategy.kernel = settings_.kernel;
     return strategy;
   }
@@ -173,7 +150,7 @@ class AttentionBench {
 
   void run_case(const NamedStrategy& named, int batch, const AttentionData& data, const SampledReference* reference,
                 Tensor& o) {
-    const bool one = named.one_rank();
+    const bool one = one_rank(named);
     const int ranks = one ? 1 : ranks_;
     // One rank gets the threads of all, so that every strategy uses the same cores.
     const int threads = static_cast<int>(settings_.threads) * (one ? ranks_ : 1);

@@ -144,4 +144,24 @@ struct SharedSettings {
 OptionSet describe(SharedSettings& settings);
 std::vector<Section> bench_shared(const SharedSettings& settings, const Progress& progress, Outcome& outcome);
 
+struct PipelineSettings {
+  PublishedSettings published{.repeat = 1};
+  std::string strategies = "all";
+  std::string batch = "1,2,4,8";
+  int64_t height = 256;
+  int64_t width = 160;
+  int64_t num_frames = 9;
+  int64_t num_inference_steps = 4;
+  std::string text_encoder_dtype = "float32";
+  std::string vae_dtype = "float32";
+  int64_t ranks = 4;
+  double comm_timeout = kCommTimeout;
+  std::string traces;
+};
+OptionSet describe(PipelineSettings& settings);
+// Over the ranks of `world`; if null, over threads of this process. Two sections: the runs, and the phases of each.
+// `cancelled` as in Callbacks.
+std::vector<Section> bench_pipeline(const PipelineSettings& settings, comm::Communicator* world,
+                                    const Progress& progress, const std::function<bool()>& cancelled, Outcome& outcome);
+
 }  // namespace zoetrope::bench

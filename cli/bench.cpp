@@ -45,6 +45,7 @@ struct Settings {
   bench::TextSettings text;
   bench::LoadSettings load;
   bench::SharedSettings shared;
+  bench::PipelineSettings pipeline;
   Output output;
 };
 
@@ -94,6 +95,12 @@ constexpr Mode kModes[] = {
     {"shared", "a forward and a decoding next to busy processes, compared with a fair share of the cores", false, false,
      [](Settings& s) { return describe(s.shared); },
      [](Run& run) { return bench_shared(run.settings.shared, show_progress, run.outcome); }},
+    {"pipeline",
+     "whole runs, prompt to frames, with every strategy at several batch sizes; under mpirun over its ranks", true,
+     false, [](Settings& s) { return describe(s.pipeline); },
+     [](Run& run) {
+       return bench_pipeline(run.settings.pipeline, run.world, show_progress, interrupted, run.outcome);
+     }},
 };
 constexpr const char* kAll = "all";
 
@@ -233,6 +240,7 @@ double timeout(const Words& arguments) {
   } catch (const std::exception&) {
     return bench::kCommTimeout;
   }
+  if (arguments[0] == "pipeline") return settings.pipeline.comm_timeout;
   return arguments[0] == "comm" ? settings.comm.comm_timeout : settings.attention.comm_timeout;
 }
 
@@ -246,7 +254,8 @@ std::string help() {
   OptionSet common;
   output.describe(common);
   return text + fmt::format(
-                    "bench all: every mode except model, vae, text, load and shared in one report; keys are prefixed "
+                    "bench all: every mode except model, vae, text, load, shared and pipeline in one report; keys are "
+                    "prefixed "
                     "with the mode (kernel.shapes=small)\n\nEvery mode takes:\n{}",
                     common.help());
 }

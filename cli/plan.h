@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/options.h"
 #include "pipeline/generate_options.h"
 #include "planner/doubt.h"
 #include "planner/hardware.h"
@@ -21,8 +23,9 @@ namespace zoetrope::cli {
 // ---- options: plan's own keys, and those of generate that say what is planned and what is fixed ---------------------
 
 struct PlanOptions {
-  pipeline::GenerateOptions run;  // starts from the YAML of a model of configs/
-  std::string ignored;            // see ignored_note()
+  pipeline::GenerateOptions run;          // starts from the YAML of a model of configs/
+  std::string ignored;                    // see ignored_note()
+  std::shared_ptr<const OptionSet> keys;  // of `run`, to say where a value was given
   std::filesystem::path folder;
   std::string hardware;    // a name of configs/hardware/ or a file; empty: what was calibrated on this machine
   std::vector<int> ranks;  // ascending, without duplicates
@@ -42,8 +45,8 @@ std::string plan_help();
 // ---- a configuration as keys of `zoetrope generate` and of other systems (plan_settings.cpp) ------------------------
 
 // Arguments of generate for one run, each key=value, that fix how the ranks are used: "ranks=8", "data_parallelism=2",
-// …
-std::vector<std::string> settings_of(const planner::Candidate& candidate);
+// … And those of `run` that say how many videos are made together, and of how many layers.
+std::vector<std::string> settings_of(const planner::Candidate& candidate, const pipeline::GenerateOptions& run);
 std::string settings_text(const std::vector<std::string>& settings);  // in one line for a shell
 
 struct OtherSystem {
@@ -67,6 +70,7 @@ struct PlanPart {
   planner::Ranking ranking;              // best first; best() is null where nothing fits
   planner::StepPrediction best_step;     // of the best, with the timeline of one layer
   int runs = 1;                          // of the best, side by side
+  int64_t videos = 1;                    // of a run: those of a batch
   double seconds = 0;                    // per video, with the best
   double videos_per_hour = 0;            // of all runs
   double speed_up = 0;                   // of these, relative to the part with the fewest ranks that fits
@@ -109,6 +113,7 @@ std::string plan_page(const PlanReport& report);
 std::string configuration_text(const planner::Candidate& candidate);
 // The same of several runs side by side on `ranks`: "2 runs of data 2 x context 2 …".
 std::string configuration_text(const planner::Candidate& candidate, int ranks);
+double video_seconds(const PlanPart& part, const planner::Candidate& candidate);
 std::string seconds_text(double seconds);  // "8.12 ms", "3.41 s", "12.3 min", "4.2 h"
 
 // Why a candidate of the ranking has its verdict, and the assumed figure that decides it.

@@ -6,6 +6,7 @@
 #include "attention/strategy.h"
 #include "base/error.h"
 #include "base/words.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "pipeline/admission.h"
 #include "pipeline/generate_options.h"
@@ -122,7 +123,7 @@ class Subject {
   const pipeline::PlannedRun run_;
 };
 
-PlanPart part_of(const planner::Question& question) {
+PlanPart part_of(const planner::Question& question, const pipeline::GenerateOptions& run) {
   PlanPart part;
   part.ranks = question.ranks;
   part.memory_limit = question.limit();
@@ -132,14 +133,14 @@ PlanPart part_of(const planner::Question& question) {
     part.best_step =
         planner::simulate_step(question.work, question.hardware, best->configuration, planner::Timeline::kLayer);
     part.runs = question.ranks / best->ranks();
-    part.seconds = best->video_seconds();
-    const auto videos = static_cast<double>(question.work.videos);
-    part.videos_per_hour = videos * part.runs * kHour / part.seconds;
-    part.device_seconds = part.seconds * best->ranks() / videos;
+    part.videos = question.work.videos;
+    part.seconds = video_seconds(part, *best);
+    part.videos_per_hour = part.runs * kHour / part.seconds;
+    part.device_seconds = part.seconds * best->ranks();
     if (question.hardware.price_per_hour > 0)
       part.price = part.device_seconds * question.hardware.price_per_hour / question.hardware.devices / kHour;
     part.doubts = planner::doubts(question, part.ranking);
-    part.settings = settings_of(*best);
+    part.settings = settings_of(*best, run);
   }
   part.explanation = explanation_of(part);
   return part;
@@ -180,24 +181,24 @@ std::string memory_text(const std::vector<PlanPart>& parts) {
 }  // namespace
 
 PlanReport plan_answer(const PlanOptions& options) {
-  const Subject subject(options);
+  const Subject subject = with_origins(*options.keys, [&] { return Subject(options); });
   PlanReport report;
   report.objective = options.objective;
   report.what_if = options.what_if;
   std::string origin;
   std::optional<Error> refusal;
   for (const int ranks : options.ranks) {
-    const Machine machine = machine_of(options, ranks);
+    const Machine machine = with_origins(*options.keys, [&] { return machine_of(options, ranks); });
     try {
       const planner::Question question = subject.question(machine, ranks);
-      PlanPart part = part_of(question);
+      PlanPart part = part_of(question, options.run);
       if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
         part.systems = other_systems(*best, question.work, subject.takes_pictures());
       report.work = question.work;
       report.parts.push_back(std::move(part));
     } catch (const Error& error) {  // what the keys say may be possible for other numbers of ranks
-      report.notes.push_back(fmt::format("Not possible on {}: {}", counted(ranks, "rank"), error.what()));
-      refusal = error;
+      refusal = Error(options.keys->with_origins(error.what()));
+      report.notes.push_back(fmt::format("Not possible on {}: {}", counted(ranks, "rank"), refusal->what()));
       continue;
     }
     report.hardware = machine.hardware;

@@ -87,7 +87,7 @@ Json doubts_json(const PlanPart& part) {
   return doubts;
 }
 
-Json part_json(const PlanPart& part, int64_t videos) {
+Json part_json(const PlanPart& part) {
   Json candidates = Json::array();
   for (size_t i = 0; i < part.ranking.candidates.size(); ++i) {
     candidates.push_back(candidate_json(part.ranking.candidates[i], part.hardware));
@@ -99,7 +99,7 @@ Json part_json(const PlanPart& part, int64_t videos) {
   if (part.ranking.best() != nullptr) {
     json["runs"] = part.runs;
     json["ranks_per_run"] = part.ranks / part.runs;
-    json["seconds_per_video"] = part.seconds / static_cast<double>(videos);
+    json["seconds_per_video"] = part.seconds;
     json["videos_per_hour"] = part.videos_per_hour;
     json["speed_up"] = part.speed_up;
     json["efficiency"] = part.efficiency;
@@ -123,7 +123,7 @@ std::string plan_json(const PlanReport& report) {
   Json what_if = Json::object();
   for (const auto& [key, value] : report.what_if) what_if[key] = value;
   Json plans = Json::array();
-  for (const PlanPart& part : report.parts) plans.push_back(part_json(part, report.work.videos));
+  for (const PlanPart& part : report.parts) plans.push_back(part_json(part));
   const Json json{{"title", report.title},
                   {"hardware", report.hardware.name},
                   {"what_if", std::move(what_if)},

@@ -110,11 +110,16 @@ void check_files(const PlanOptions& o) {
 }  // namespace
 
 PlanOptions parse_plan_options(const std::vector<std::string>& words) {
+  struct RunKeys {
+    RunSettings settings;
+    OptionSet set = describe(settings);
+  };
+  const auto keys_of_run = std::make_shared<RunKeys>();
+  RunSettings& settings = keys_of_run->settings;
+  OptionSet& run = keys_of_run->set;
   PlanOptions options;
-  RunSettings settings;
   Words own_words;
   OptionSet own = describe(options, own_words);
-  OptionSet run = describe(settings);
   std::vector<std::string> models, keys;
   std::vector<fs::path> configs;
   for (const std::string& word : words) {
@@ -153,6 +158,7 @@ PlanOptions parse_plan_options(const std::vector<std::string>& words) {
   if (own.origin("hardware").empty()) options.hardware = settings.run.hardware;
   options.run = settings.run;
   options.ignored = ignored_note(run);
+  options.keys = std::shared_ptr<const OptionSet>(keys_of_run, &run);
   options.run.ranks.reset();
   options.run.hardware.clear();
   options.run.model = options.folder.string();

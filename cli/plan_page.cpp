@@ -186,7 +186,7 @@ bench::Table candidate_table(const PlanPart& part) {
     row[1] = verdict_words(c.verdict);
     if (c.verdict != Verdict::kIllegal) {
       const char* least = c.simulated ? "" : "at least ";
-      row[2] = least + seconds_text(c.video_seconds());
+      row[2] = least + seconds_text(video_seconds(part, c));
       row[3] = least + seconds_text(c.time.step.seconds);
       row[6] = c.bytes_per_rank.text();
     }

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "cli/plan.h"
 
 namespace zoetrope::cli {
@@ -115,7 +117,7 @@ OtherSystem maxdiffusion(const Split& split, const planner::Configuration& confi
 
 }  // namespace
 
-std::vector<std::string> settings_of(const Candidate& candidate) {
+std::vector<std::string> settings_of(const Candidate& candidate, const pipeline::GenerateOptions& run) {
   const parallel::ParallelLayout& layout = candidate.configuration.layout;
   const parallel::ContextLayout& context = layout.context;
   std::vector<std::string> settings{
@@ -127,6 +129,12 @@ std::vector<std::string> settings_of(const Candidate& candidate) {
   if (candidate.configuration.block_q > 0)
     settings.push_back(fmt::format("flash_block_sizes={{block_q: {}}}", candidate.configuration.block_q));
   settings.push_back(fmt::format("vae_parallel={}", layout.vae_ranks));
+  if (run.layers) settings.push_back(fmt::format("layers={}", *run.layers));
+  if (run.batch_size > 1) {
+    // A batch needs as many videos; prompts are lines of a file that the line for the shell leaves to the user.
+    if (run.prompts.empty()) settings.push_back(fmt::format("num_videos={}", std::max(run.num_videos, run.batch_size)));
+    settings.push_back(fmt::format("batch_size={}", run.batch_size));
+  }
   return settings;
 }
 

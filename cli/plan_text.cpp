@@ -49,11 +49,11 @@ std::string number(double seconds) {
   return seconds < 10 ? fmt::format("{:.3f}", seconds) : fmt::format("{:.1f}", seconds);
 }
 
-std::string row(const Candidate& c, const Candidate& best, int ranks) {
-  std::string text = fmt::format("  {:<14} {:>9} {:>8} ", verdict_text(c, best), number(c.video_seconds()),
+std::string row(const PlanPart& part, const Candidate& c, const Candidate& best) {
+  std::string text = fmt::format("  {:<14} {:>9} {:>8} ", verdict_text(c, best), number(video_seconds(part, c)),
                                  number(c.time.step.seconds));
   for (const Column& column : kColumns) text += fmt::format(" {:>8}", number(column.seconds(c.time.step.critical())));
-  return text + fmt::format("  {:>8}  {}\n", c.bytes_per_rank.text(), configuration_text(c, ranks));
+  return text + fmt::format("  {:>8}  {}\n", c.bytes_per_rank.text(), configuration_text(c, part.ranks));
 }
 
 std::string heading() {
@@ -97,11 +97,11 @@ std::string part_text(const PlanPart& part, int64_t top) {
     const Candidate& c = part.ranking.candidates[i];
     const bool first = seen.insert(split_of(c)).second;
     if (best != nullptr && runs(c) && first) {
-      splits.add(row(c, *best, part.ranks));
+      splits.add(row(part, c, *best));
       if (c.verdict != Verdict::kBest)
         why.add(fmt::format("  {}: {}\n", configuration_text(c, part.ranks), reason_text(part, i)));
     } else if (best != nullptr && runs(c) && split_of(c) == split_of(*best)) {
-      settings.add(row(c, *best, part.ranks));
+      settings.add(row(part, c, *best));
     } else if (!runs(c) && (first || c.verdict == Verdict::kIllegal)) {
       others.add(fmt::format("  {}: {}: {}\n", configuration_text(c, part.ranks), verdict_words(c.verdict), c.reason));
     }

@@ -58,6 +58,10 @@ std::string configuration_text(const Candidate& candidate, int ranks) {
   return (runs > 1 ? fmt::format("{} runs of ", runs) : "") + configuration_text(candidate);
 }
 
+double video_seconds(const PlanPart& part, const Candidate& candidate) {
+  return candidate.run_seconds() / static_cast<double>(part.videos);
+}
+
 std::string seconds_text(double seconds) {
   constexpr double kMinute = 60, kHour = 3600, kMilli = 1e-3;
   if (seconds >= 2 * kHour) return fmt::format("{:.3g} h", seconds / kHour);
@@ -91,10 +95,10 @@ std::vector<std::string> answer_of(const std::vector<PlanPart>& parts) {
     if (part.runs > 1) {
       line += fmt::format("{} of {} side by side, {:.3g} videos per hour, each ", counted(part.runs, "run"),
                           counted(best->ranks(), "rank"), part.videos_per_hour);
-    } else {
-      line += "a video ";
     }
-    line += fmt::format("in {}, a step in {}, {} per rank, with {}", seconds_text(part.seconds),
+    if (part.videos > 1) line += fmt::format("a batch of {} videos ", part.videos);
+    else if (part.runs == 1) line += "a video ";
+    line += fmt::format("in {}, a step in {}, {} per rank, with {}", seconds_text(best->run_seconds()),
                         seconds_text(best->time.step.seconds), best->bytes_per_rank.text(), configuration_text(*best));
     if (part.price > 0) line += fmt::format(", at {:.3g} per video", part.price);
     if (before != nullptr) {
@@ -120,9 +124,9 @@ std::vector<std::string> explanation_of(const PlanPart& part) {
   if (const Candidate* simpler = part.ranking.simpler())
     explanation.push_back(fmt::format("Simpler: {}, {}.", configuration_text(*simpler, part.ranks), simpler->reason));
   if (const Candidate* faster = part.ranking.quickest_run()) {
-    explanation.push_back(fmt::format("Faster for one video: {}, in {} instead of {}; {}.",
-                                      configuration_text(*faster, part.ranks), seconds_text(faster->video_seconds()),
-                                      seconds_text(best->video_seconds()), faster->reason));
+    explanation.push_back(
+        fmt::format("Faster for one video: {}, in {} instead of {}; {}.", configuration_text(*faster, part.ranks),
+                    seconds_text(video_seconds(part, *faster)), seconds_text(part.seconds), faster->reason));
   }
   const auto ties = std::count_if(part.ranking.candidates.begin(), part.ranking.candidates.end(),
                                   [](const Candidate& c) { return c.verdict == planner::Verdict::kTie; });

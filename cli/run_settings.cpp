@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 namespace zoetrope::cli {
 
 namespace fs = std::filesystem;
@@ -32,7 +34,13 @@ void load_config(const fs::path& file, pipeline::GenerateOptions& options, Optio
 
 std::string ignored_note(const OptionSet& set) {
   if (set.ignored_keys().empty()) return "";
-  return fmt::format("ignored, as they change nothing here: {}", fmt::join(set.ignored_keys(), ", "));
+  const std::vector<std::string>& keys = set.ignored_keys();
+  const bool loras = std::find(keys.begin(), keys.end(), "lora_config") != keys.end();
+  return fmt::format(
+      "ignored, as they change nothing here: {}{}", fmt::join(keys, ", "),
+      loras && set.origin("enable_lora").empty()
+          ? "; without enable_lora no LoRA of lora_config is used: name its files as lora, or as lora_high and lora_low"
+          : "");
 }
 
 }  // namespace zoetrope::cli

@@ -173,6 +173,12 @@ struct PredictedPart {
   double measured_seconds = 0;
 };
 
+// Seconds of a phase of the timing summary on rank 0: "Inference", "Inference/Denoise", …
+struct TimedPhase {
+  std::string phase;
+  double seconds = 0;
+};
+
 // What a step cache did.
 struct StepCacheReport {
   std::string name;     // "MagCache"
@@ -189,6 +195,8 @@ struct Video {
   Tensor latents;    // [1, C, T, h, w] F32, final, normalised; on every rank
   // Of the whole run: in a batch of videos the same for all, or, where it is text or a list, with the first.
   double denoise_seconds = 0;                 // of this rank, all steps
+  std::string layout;                         // how the ranks were used, in words; rank 0
+  std::vector<TimedPhase> phases;             // each before its parts; rank 0
   std::string timing;                         // the timing summary, memory, prediction and step cache included; rank 0
   std::string summary;                        // its most important lines; rank 0
   std::vector<ComponentMemory> memory;        // in the order of time, the whole last; rank 0

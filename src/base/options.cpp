@@ -280,6 +280,20 @@ OptionSet& OptionSet::translated(const std::string& name,
   return *this;
 }
 
+OptionSet& OptionSet::checked(const char* name, std::function<void(std::string_view)> check) {
+  Option& option = add(name, "");
+  option.mapping = true;
+  option.parse = std::move(check);
+  return *this;
+}
+
+OptionSet& OptionSet::accompanied(const char* name, std::function<Settings(std::string_view value)> brings) {
+  Option* option = find(name);
+  ZT_CHECK(option != nullptr, "option {}", name);
+  option->brings = std::move(brings);
+  return *this;
+}
+
 OptionSet& OptionSet::ignored(const std::vector<const char*>& names) {
   for (const char* name : names) add(name, "").ignored = true;
   return *this;
@@ -346,6 +360,9 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
     fail("{}: {}={}: {}", origin, key, value, error.what());
   }
   option->origin = origin;
+  if (!option->brings) return;
+  for (const auto& [target, text] : option->brings(value))
+    if (this->origin(target).empty()) set(target, text, fmt::format("{}, with {}", origin, key));
 }
 
 void OptionSet::set_argument(std::string_view argument) {

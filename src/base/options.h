@@ -72,6 +72,10 @@ class OptionSet {
   using Settings = std::vector<std::pair<std::string, std::string>>;
   OptionSet& translated(const std::string& name,
                         std::function<std::optional<Settings>(std::string_view value)> translate);
+  // A mapping that is for people and other programs: `check` throws Error where it has not its form.
+  OptionSet& checked(const char* name, std::function<void(std::string_view)> check);
+  // With each value that `name` is set to come those settings that `brings` returns, unless their keys were set before.
+  OptionSet& accompanied(const char* name, std::function<Settings(std::string_view value)> brings);
   // Keys of other programs that change nothing here, whatever they say.
   OptionSet& ignored(const std::vector<const char*>& names);
   // `name`, a key of this program too, means something else in YAML files of another, which have the key `mark`: there
@@ -115,6 +119,7 @@ class OptionSet {
     std::string alias_of;
     bool ignored = false;
     std::function<std::optional<Settings>(std::string_view)> translate;
+    std::function<Settings(std::string_view)> brings;
     bool mapping = false;                         // YAML may give a mapping of scalars
     char after_item = 0;                          // YAML may give a sequence of scalars, with this after each
     std::function<void(std::string_view)> parse;  // throws Error with the legal values, without key or origin

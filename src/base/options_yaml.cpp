@@ -15,7 +15,7 @@ std::string mapping_text(const YAML::Node& node, const std::string& origin) {
   std::string text;
   for (const auto& entry : node) {
     if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull()))
-      fail("{}: the mapping must hold `name: number` only", origin);
+      fail("{}: the mapping must hold single values only, as `name: value`", origin);
     text += fmt::format("{}{}{}{}", text.empty() ? "" : ",", entry.first.Scalar(), entry.second.IsNull() ? "" : ":",
                         scalar_text(entry.second));
   }

@@ -27,6 +27,34 @@ void try_outputs(const GenerateOptions& video) {
   if (!video.trace.empty()) check_writable(video.trace);
 }
 
+// A file that says when it is complete.
+class NotedFile final : public FrameSink {
+ public:
+  NotedFile(const std::string& output, const VideoFormat& format, bool& complete)
+      : file_(video_file(output)(format)), complete_(complete) {}
+  void add_frame(const uint8_t* rgb) override { file_->add_frame(rgb); }
+  void finish() override {
+    file_->finish();
+    complete_ = true;
+  }
+  PixelRounding rounding() const override { return file_->rounding(); }
+
+ private:
+  const std::unique_ptr<FrameSink> file_;
+  bool& complete_;
+};
+
+struct FileResult : GenerateResult {
+  bool complete = false;
+
+  OpenSink sink() {
+    return [this](const VideoFormat& format) {
+      seed = parse_integer(format.metadata.at("seed"), {});
+      return std::make_unique<NotedFile>(written, format, complete);
+    };
+  }
+};
+
 std::string seed_text(int64_t seed) { return seed < 0 ? "a seed that is drawn" : fmt::format("seed {}", seed); }
 
 std::string batch_text(size_t begin, size_t end, size_t count) {
@@ -55,7 +83,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_si
   }
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
-    std::vector<GenerateResult> results(now.size());
+    std::vector<FileResult> results(now.size());
     std::vector<OpenSink> files;
     for (size_t i = 0; i < now.size(); ++i) {
       const GenerateOptions& video = now[i];
@@ -68,7 +96,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_si
       results[i].videos = count;
       results[i].replaced = std::filesystem::is_regular_file(video.output, ignored);
       results[i].written = video.output;
-      files.push_back(video_file(video.output));
+      files.push_back(results[i].sink());
     }
     try {
       Run one(model, now);
@@ -76,10 +104,12 @@ void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_si
       for (size_t i = 0; i < now.size(); ++i) static_cast<Video&>(results[i]) = std::move(made[i]);
     } catch (const Error& error) {
       if (count == 1) throw;
+      for (FileResult& result : results)
+        if (done && result.complete) done(std::move(result));
       fail("{}: {}", batch_text(begin, begin + now.size(), count), error.what());
     }
     if (!first || !done) continue;
-    for (GenerateResult& result : results) done(std::move(result));
+    for (FileResult& result : results) done(std::move(result));
   }
 }
 

@@ -19,7 +19,8 @@ struct GenerateResult : Video {
 };
 
 // Called on rank 0 for each video after its batch, when the files are complete. What is said of the whole batch
-// (timing, summary, memory) is in its first video.
+// (timing, summary, memory) is in its first video. Of a batch that an Error ends, the videos that are in their files
+// have a seed and nothing else.
 using VideoDone = std::function<void(GenerateResult)>;
 
 // Over options.ranks threads of this process. Every video is checked before the first is computed. An Error of a later

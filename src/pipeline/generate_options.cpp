@@ -7,6 +7,7 @@
 #include "base/index_range.h"
 #include "base/run_files.h"
 #include "models/sampling/solver.h"
+#include "pipeline/best_table.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/step_cache_options.h"
 #include "pipeline/upstream_options.h"
@@ -159,6 +160,7 @@ OptionSet describe_options(GenerateOptions& o) {
   set.alias("video", "control_video").alias("num_videos_per_prompt", "num_videos");
   set.unavailable("size", {""}, "a size is two keys here, as width=832 height=480")
       .unavailable("device", {"cpu"}, "everything is computed on CPUs; leave it out");
+  set.checked("best", check_best_table);
   describe_upstream_options(set, o);
   return set;
 }

@@ -126,6 +126,42 @@ TEST(Model, ABatchOfTwoExpertsAndOfCaches) {
   EXPECT_THAT(error_of([&] { one.generate(requests); }), HasSubstr("one video"));
 }
 
+// The pictures and videos that they follow are the same for all videos of a batch.
+TEST(Model, ABatchWithConditions) {
+  const auto input = [](const char* model, const char* file) {
+    return (recorded_model(model) / "inputs" / file).string();
+  };
+  const TestFolder control;
+  for (const auto& entry : std::filesystem::directory_iterator(recorded_model("wan21_vace") / "inputs"))
+    if (entry.path().filename().string().starts_with("video_"))
+      std::filesystem::copy(entry.path(), control / entry.path().filename());
+  for (const char* name : {"wan21_i2v", "wan21_flf2v", "wan22_i2v", "wan22_ti2v", "wan21_vace"}) {
+    std::vector<Request> requests{request("a red cat", 7), request("two blue dogs", 8)};
+    for (Request& r : requests) {
+      r.num_inference_steps = 4;
+      if (std::string(name) == "wan22_ti2v") r.height = r.width = 64;
+      if (std::string(name) == "wan21_flf2v") r.last_image = input(name, "last_image.png");
+      if (std::string(name) != "wan21_vace") {
+        r.image = input(name, "image.png");
+        continue;
+      }
+      r.control_video = control.path().string();
+      r.mask = input(name, "mask_00.png");
+      r.reference_images = {input(name, "reference_0.png")};
+    }
+    for (const int64_t ranks : {1, 3}) {
+      Model model = Model::open(recorded_model(name), on_threads(ranks));
+      const std::vector<Video> batch = model.generate(requests);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        const Video alone = model.generate(requests[i]);
+        EXPECT_TRUE(same(batch[i].latents, alone.latents)) << name << ", " << ranks << " ranks, video " << i;
+        EXPECT_TRUE(same(batch[i].frames, alone.frames)) << name << ", " << ranks << " ranks, video " << i;
+      }
+      EXPECT_FALSE(same(batch[0].latents, batch[1].latents)) << name;
+    }
+  }
+}
+
 TEST(Model, ABatchMustBeAlike) {
   Model model = Model::open(recorded_model("wan21_t2v"), on_threads(1));
   std::vector<Request> requests{request("a red cat"), request("two blue dogs")};

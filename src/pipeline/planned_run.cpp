@@ -14,13 +14,13 @@ namespace {
 constexpr const char* kOfRunning[] = {
     "weights_seed", "weight_cache",        "conditioning_scale", "seed",  "latents",      "output",
     "fps",          "mask_padding_tokens", "comm_timeout",       "trace", "check_finite", "compare_one_rank",
-    "prompts",      "num_videos"};
+    "prompts"};
 
 ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);
   merge_loras(options, model);
   check_given_inputs(options, model);
-  if (options.prompt.empty() && !options.negative_prompt.empty()) {
+  if (options.prompt.empty() && options.prompts.empty() && !options.negative_prompt.empty()) {
     fail("negative_prompt: its tokens are counted together with those of prompt; give that too, or leave both out");
   }
   return model;

@@ -301,10 +301,10 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
   result.step_cache = s.step_cache;
   if (world.rank() == 0) {
     result.memory = s.memory.finish();
-    result.timing =
-        fmt::format("Timing of attention={}, {}\n", options_.strategy.attention,
-                    parallel::text(pass.layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline))) +
-        timing.to_string() + s.memory.text();
+    result.layout = parallel::text(pass.layout, pass.strategy.softmax.value_or(parallel::Softmax::kOnline));
+    for (const trace::Timing::Phase& phase : timing.phases()) result.phases.push_back({phase.path, phase.seconds});
+    result.timing = fmt::format("Timing of attention={}, {}\n", options_.strategy.attention, result.layout) +
+                    timing.to_string() + s.memory.text();
     compare_with_plan(timing, s.attention, pass, result);
     result.summary = short_summary(timing, plan_.total_steps(), result);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 
 #include "base/error.h"
@@ -215,7 +216,7 @@ void describe_step_caches(OptionSet& set, GenerateOptions& options) {
   using sampling::StepCacheKind;
   struct MagCache {
     bool off = false;
-    Settings figures;  // given while it was off
+    std::map<std::string, std::string> figures;  // given while it was off
   };
   const auto mag = std::make_shared<MagCache>();
   const auto current = [&options] { return options.cache; };
@@ -230,7 +231,6 @@ void describe_step_caches(OptionSet& set, GenerateOptions& options) {
       Settings settings;
       if (on) settings.emplace_back("cache", word);
       else if (current() == kind) settings.emplace_back("cache", "none");
-      if (is_mag && on) settings.insert(settings.end(), mag->figures.begin(), mag->figures.end());
       return settings;
     });
   }
@@ -238,12 +238,14 @@ void describe_step_caches(OptionSet& set, GenerateOptions& options) {
        {std::pair("magcache_thresh", "cache_threshold"), std::pair("magcache_K", "cache_max_skips"),
         std::pair("retention_ratio", "cache_retention"), std::pair("mag_ratios_base", "cache_ratios")}) {
     set.translated(name, [=, target = std::string(target)](std::string_view text) -> Settings {
-      const Settings figure{{target, std::string(text)}};
-      if (!mag->off) return figure;
-      mag->figures.insert(mag->figures.end(), figure.begin(), figure.end());
+      if (!mag->off) return Settings{{target, std::string(text)}};
+      mag->figures[target] = text;
       return {};
     });
   }
+  set.accompanied("cache", [mag](std::string_view value) {
+    return value == "mag" ? Settings(mag->figures.begin(), mag->figures.end()) : Settings();
+  });
   set.or_list("mag_ratios_base");
 }
 

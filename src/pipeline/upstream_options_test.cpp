@@ -113,6 +113,33 @@ TEST(UpstreamOptions, AFileForAnimateNamesItsVideos) {
   EXPECT_EQ(given.options.guidance_scale, 1);
 }
 
+// Figures of a file that has its cache off are those of a cache that is turned on later, by either name.
+TEST(UpstreamOptions, FiguresOfACacheThatIsOffAreKept) {
+  const TestFolder folder;
+  folder.write("base.yml",
+               "pretrained_model_name_or_path: x\nuse_magcache: False\nmagcache_thresh: 0.06\n"
+               "magcache_K: 4\nretention_ratio: 0.1\nmag_ratios_base: [1.0, 0.99]\n");
+  for (const char* on : {"cache=mag", "use_magcache=True"}) {
+    Upstream given;
+    given.set.load_yaml(folder / "base.yml");
+    EXPECT_FALSE(given.options.cache_threshold) << on;
+    given.set.set_argument("cache_max_skips=3");
+    given.set.set_argument(on);
+    const GenerateOptions& o = given.options;
+    EXPECT_EQ(o.cache, sampling::StepCacheKind::kMag);
+    EXPECT_EQ(o.cache_threshold, 0.06) << on;
+    EXPECT_EQ(o.cache_max_skips, 3) << on;  // set by hand
+    EXPECT_EQ(o.cache_retention, 0.1) << on;
+    EXPECT_EQ(o.cache_ratios, "1.0,0.99") << on;
+    given.set.set_argument("cache_threshold=0.3");
+    EXPECT_EQ(o.cache_threshold, 0.3) << on;
+  }
+  Upstream other;
+  other.set.load_yaml(folder / "base.yml");
+  other.set.set_argument("cache=tea");
+  EXPECT_FALSE(other.options.cache_threshold);
+}
+
 TEST(UpstreamOptions, AFileIsReadAsItIs) {
   const TestFolder folder;
   folder.write(

@@ -63,7 +63,7 @@ const Candidate* Ranking::quickest_run() const {
   const Candidate* found = nullptr;
   for (const Candidate& c : candidates) {
     if (c.verdict != Verdict::kTie || c.ranks() <= candidates.front().ranks()) continue;
-    if (found == nullptr || c.video_seconds() < found->video_seconds()) found = &c;
+    if (found == nullptr || c.run_seconds() < found->run_seconds()) found = &c;
   }
   return found;
 }

@@ -143,7 +143,7 @@ class Search {
     candidate.memory = memory_of(c);
     candidate.bytes_per_rank = candidate.memory.peak().total() / candidate.ranks_here;
     candidate.complexity = c.complexity(q_.hardware);
-    candidate.value = objective_value(q_, candidate.video_seconds(), candidate.ranks());
+    candidate.value = objective_value(q_, candidate.run_seconds(), candidate.ranks());
   }
 
   bool fits(const Candidate& candidate) const { return candidate.bytes_per_rank <= limit_; }
@@ -224,7 +224,7 @@ class Search {
     const StepPrediction& step = base.candidate.time.step;
     const double least = least_of_change(step, base.candidate.configuration.layout.context, changed.context);
     const double saved = std::max(0.0, step.seconds - least) * static_cast<double>(q_.work.steps);
-    return objective_value(q_, base.candidate.video_seconds() - saved, base.candidate.ranks());
+    return objective_value(q_, base.candidate.run_seconds() - saved, base.candidate.ranks());
   }
 
   double within_error() const { return fastest_ * (1 + q_.hardware.model_error); }
@@ -318,7 +318,7 @@ class Search {
       other.time.vae = around.vae;
       other.memory = memory_of(other.configuration);
       other.bytes_per_rank = other.memory.peak().total() / other.ranks_here;
-      other.value = objective_value(q_, other.video_seconds(), other.ranks());
+      other.value = objective_value(q_, other.run_seconds(), other.ranks());
       other.complexity += 1;  // less simple than the one with the chosen number
       trials_.push_back({{}, std::move(other)});
     }
@@ -333,7 +333,7 @@ class Search {
     if (a_fast != b_fast) return a_fast;
     if (!a_fast) return a.value < b.value;
     if (a.complexity != b.complexity) return a.complexity < b.complexity;
-    if (q_.objective != Objective::kLatency) return a.video_seconds() < b.video_seconds();
+    if (q_.objective != Objective::kLatency) return a.run_seconds() < b.run_seconds();
     if (in_one_memory() && ring_of(a) != ring_of(b)) return ring_of(a) > ring_of(b);
     return a.value < b.value;
   }

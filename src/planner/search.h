@@ -63,7 +63,7 @@ struct Candidate {
   int complexity = 0;  // settings that are not the simplest, see Configuration::complexity()
 
   int ranks() const { return configuration.layout.ranks(); }
-  double video_seconds() const { return time.total() - time.load; }
+  double run_seconds() const { return time.total() - time.load; }  // of all videos of a batch
 };
 
 // Candidate::value of a run on `ranks` ranks that takes `seconds`.

@@ -401,11 +401,11 @@ TEST(Search, ThroughputAndCostMayUseFewerRanksForARun) {
   const Ranking many = search(q);
   EXPECT_LT(many.best()->ranks(), 8);
   EXPECT_EQ(many.best()->configuration.layout.data, many.best()->ranks() > 1 ? 2 : 1);
-  EXPECT_NEAR(many.best()->value, many.best()->video_seconds() * many.best()->ranks() / 8, 1e-9);
+  EXPECT_NEAR(many.best()->value, many.best()->run_seconds() * many.best()->ranks() / 8, 1e-9);
   q.objective = Objective::kCost;
   q.hardware.price_per_hour = 80;
   const Ranking cheap = search(q);
-  EXPECT_NEAR(cheap.best()->value, cheap.best()->video_seconds() * cheap.best()->ranks() * 10 / 3600, 1e-9);
+  EXPECT_NEAR(cheap.best()->value, cheap.best()->run_seconds() * cheap.best()->ranks() * 10 / 3600, 1e-9);
   q.objective = Objective::kLatency;
   EXPECT_EQ(search(q).best()->ranks(), 8);
   EXPECT_EQ(search(q).quickest_run(), nullptr);

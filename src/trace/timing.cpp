@@ -33,24 +33,31 @@ double Timing::seconds(const std::string& path) const {
   return 0;
 }
 
-std::string Timing::to_string() const {
-  // Children may finish before their parent is known: print by path, keeping first-named order among siblings.
-  std::vector<std::string> done;
-  std::string text;
-  const auto emit = [&](auto&& self, const std::string& parent, int depth) -> void {
+std::vector<Timing::Phase> Timing::phases() const {
+  // Children may finish before their parent is known: by path, in first-named order among siblings.
+  std::vector<Phase> phases;
+  const auto add = [&](auto&& self, const std::string& parent) -> void {
     for (const Phase& phase : phases_) {
       const size_t slash = phase.path.rfind('/');
-      const std::string up = slash == std::string::npos ? "" : phase.path.substr(0, slash);
-      if (up != parent || std::find(done.begin(), done.end(), phase.path) != done.end()) continue;
-      done.push_back(phase.path);
-      const std::string name = slash == std::string::npos ? phase.path : phase.path.substr(slash + 1);
-      text += fmt::format("{:{}}{:<{}} {:>10.3f} s", "", 2 * depth, name, 32 - 2 * depth, phase.seconds);
-      if (phase.calls > 1) text += fmt::format("   {} x {:.3f} s", phase.calls, phase.seconds / phase.calls);
-      text += '\n';
-      self(self, phase.path, depth + 1);
+      if ((slash == std::string::npos ? "" : phase.path.substr(0, slash)) != parent) continue;
+      phases.push_back(phase);
+      self(self, phase.path);
     }
   };
-  emit(emit, "", 0);
+  add(add, "");
+  return phases;
+}
+
+std::string Timing::to_string() const {
+  std::string text;
+  for (const Phase& phase : phases()) {
+    const size_t slash = phase.path.rfind('/');
+    const std::string name = slash == std::string::npos ? phase.path : phase.path.substr(slash + 1);
+    const auto indent = 2 * std::count(phase.path.begin(), phase.path.end(), '/');
+    text += fmt::format("{:{}}{:<{}} {:>10.3f} s", "", indent, name, 32 - indent, phase.seconds);
+    if (phase.calls > 1) text += fmt::format("   {} x {:.3f} s", phase.calls, phase.seconds / phase.calls);
+    text += '\n';
+  }
   return text;
 }
 

@@ -15,6 +15,13 @@ class Timing {
   // Adds seconds to the phase `path` ("Inference/Denoise"), which appears in the order of first use.
   void add(const std::string& path, double seconds);
   double seconds(const std::string& path) const;  // 0 if the phase never ran
+  struct Phase {
+    std::string path;
+    double seconds = 0;
+    int calls = 0;
+  };
+  // Each before its parts, in the order of first use.
+  std::vector<Phase> phases() const;
   // One line per phase, children indented under their parent.
   std::string to_string() const;
 
@@ -33,11 +40,6 @@ class Timing {
   };
 
  private:
-  struct Phase {
-    std::string path;
-    double seconds = 0;
-    int calls = 0;
-  };
   std::vector<Phase> phases_;
 };
 

@@ -406,11 +406,86 @@ def shared_takes_its_busy_processes_along_when_it_is_killed(cwd):
         time.sleep(0.01)
 
 
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden" / "pipelines" / "wan21_t2v"
+PIPELINE = [f"model={GOLDEN}", "weights=checkpoint", "dtype=float32", "height=32", "width=48", "num_frames=5",
+            "num_inference_steps=2"]
+PUBLISHED = {"flash": "gather {0}", "ring": "Ulysses 1 x ring {0}", "ulysses": "Ulysses {0} x ring 1",
+             "ulysses_ring": "Ulysses 2 x ring 2", "ulysses_ring_custom_fixed_m": "fixed_max",
+             "ulysses_ring_custom_bidir": "open"}
+
+
+def check_pipeline(report, ranks, batches):
+    rows, phases = report["pipeline"], report["pipeline_phases"]
+    assert list(dict.fromkeys(row["strategy"] for row in rows))[:6] == list(PUBLISHED), rows
+    assert [row["batch"] for row in rows] == batches * (len(rows) // len(batches)), rows
+    for row in rows:
+        assert row["ranks"] == ranks
+        if ranks == 2 and row["strategy"].startswith("ulysses_ring"):
+            assert "2 ranks" in row["note"] and row["seconds_min"] is None, row
+            continue
+        assert row["note"] is None, row
+        parts = {p["phase"]: p["seconds"] for p in phases if (p["strategy"], p["batch"]) == (row["strategy"], row["batch"])}
+        assert list(parts)[0] == "Load" and parts["Inference"] == row["seconds_min"] == row["per_video"] * row["batch"], row
+        for key, phase in (("text_encoder_seconds", "Conditioning/text encoder"), ("denoise_seconds", "Denoise"),
+                           ("vae_seconds", "VAE decode"), ("formatting_seconds", "VAE decode/host formatting")):
+            assert 0 < row[key] == parts["Inference/" + phase] < row["seconds_min"], (row, parts)
+        single = next(r["seconds_min"] for r in rows if (r["strategy"], r["batch"]) == (row["strategy"], 1))
+        assert abs(row["of_singles"] - row["seconds_min"] / row["batch"] / single) < 1e-9, row
+        assert PUBLISHED.get(row["strategy"], "").format(ranks) in row["layout"], row
+        assert row["rel_l2"] <= 1e-5 and row["bytes_sent"] > 0 and row["peak_bytes"] > 0, row
+        assert row["rel_l2"] == 0 or row["strategy"] != "flash", row  # the videos of a batch are those of its own rows
+
+
+@test
+def pipeline_measures_every_strategy_and_traces_batch_2(cwd):
+    result = bench(cwd, "pipeline", *PIPELINE, "ranks=4", "batch=1,2", "json=out.json", "html=out.html", "traces=traces")
+    assert result.returncode == 0, result.stderr
+    report = json.loads((pathlib.Path(cwd) / "out.json").read_text())
+    check_pipeline(report, 4, [1, 2])
+    assert len(report["pipeline"]) == 18 and "Inference/Denoise" in result.stdout, result.stdout
+    assert "Timing summaries" in (pathlib.Path(cwd) / "out.html").read_text()
+    traces = sorted(p.name for p in (pathlib.Path(cwd) / "traces").iterdir())
+    assert len(traces) == 9 and "ulysses_ring.json" in traces, traces
+    events = json.loads((pathlib.Path(cwd) / "traces" / "ring.json").read_text())["traceEvents"]
+    assert len({event["pid"] for event in events if event.get("ph") == "X"}) == 4, "a process of the viewer for each rank"
+
+
+@test
+def pipeline_says_what_these_ranks_cannot_do(cwd):
+    result = bench(cwd, "pipeline", *PIPELINE, "ranks=2", "batch=1,4", "threads=2", "json=out.json")
+    assert result.returncode == 0, result.stderr
+    check_pipeline(json.loads((pathlib.Path(cwd) / "out.json").read_text()), 2, [1, 4])
+
+
+@test
+def pipeline_runs_under_mpirun(cwd):
+    if shutil.which("mpirun") is None:
+        raise Skip("there is no mpirun")
+    result = bench(cwd, "pipeline", *PIPELINE, "batch=1,2", "threads=1", "json=out.json", "traces=traces", ranks=2)
+    assert result.returncode == 0, result.stderr
+    check_pipeline(json.loads((pathlib.Path(cwd) / "out.json").read_text()), 2, [1, 2])
+    assert (pathlib.Path(cwd) / "traces" / "ring.json").stat().st_size > 1000
+
+
 # ---- bad input ----
 
 @test
+def bad_runs_of_a_pipeline_are_refused(cwd):
+    for words, *said in ((["height=40"], "height=40", "multiple of 16"), (["num_frames=4"], "num_frames=4", "4k + 1"),
+                         (["batch=0"], "'0'"), (["batch=1,65"], "'65'"), (["dtype=all"], "dtype=all", "bf16"),
+                         (["batch=1", "traces=traces"], "traces are of batch 2"), (["layers=9"], "layers=9"),
+                         (["strategies=spiral"], "attention=spiral is not known"), (["strategies=auto"], "strategies=auto"),
+                         (["strategies=ulysses_ring", "ranks=3"], "a context of 3 ranks"),
+                         (["model=missing"], "missing"), (["steps=3"], "num_inference_steps"),
+                         (["traces=new/traces"], "new/traces")):
+        refused(cwd, bench(cwd, "pipeline", *PIPELINE, *words), *said)
+    if shutil.which("mpirun") is not None:
+        refused(cwd, bench(cwd, "pipeline", *PIPELINE, "height=40", ranks=2), "height=40")
+
+
+@test
 def bad_modes_and_keys_are_refused(cwd):
-    refused(cwd, bench(cwd), "MODE", "peak, kernel, ", "attention, model, vae, text, load, shared, all")
+    refused(cwd, bench(cwd), "MODE", "peak, kernel, ", "attention, model, vae, text, load, shared, pipeline, all")
     refused(cwd, bench(cwd, "kernels"), "'kernels'", "peak, kernel")
     refused(cwd, bench(cwd, "kernel", "shape=1x8x1x8"), "shape", "shapes")
     refused(cwd, bench(cwd, "kernel", "shapes=8x8"), "'8x8'", "BxSxHxD")

@@ -175,6 +175,33 @@ def a_file_of_generate_is_planned(cwd):
 
 
 @test
+def a_file_with_many_videos_is_planned(cwd):
+    """A batch's time is said as such and per video, and errors say where a value was given."""
+    (pathlib.Path(cwd) / "run.yml").write_text(
+        f"model: {pathlib.Path(MODEL).resolve()}\nheight: 32\nwidth: 32\nnum_frames: 5\nnum_inference_steps: 2\n"
+        "hardware: h100_8\nranks: 2\nprompts: [a red cat, two dogs, a tree, a house]\nnegative_prompt: grey\n"
+        "num_videos: 2\nbatch_size: 4\nlayers: 1\nseed: 7\noutput: a.gif\n")
+    result = plan(cwd, "run.yml", "json=plan.json")
+    assert result.returncode == 0, result.stderr
+    document = json.loads((pathlib.Path(cwd) / "plan.json").read_text())
+    part = document["plans"][0]
+    whole = best(document)["seconds_total"] - best(document)["seconds_load"]
+    assert document["batch_size"] == 4 and abs(part["seconds_per_video"] / (whole / 4) - 1) < 1e-9, part
+    assert "2 ranks: a batch of 4 videos in " in result.stdout, result.stdout
+    shown = next(line for line in result.stdout.splitlines() if line.startswith("  best  ")).split()[1]
+    assert abs(float(shown) - whole / 4) < 6e-4, (shown, whole)
+    assert "layers=1" in part["settings"] and "batch_size=4" in part["settings"], part["settings"]
+    assert not any(word.startswith("num_videos=") for word in part["settings"]), part["settings"]  # there are prompts
+    typed = answer(cwd, "run.yml", "prompts=default", "negative_prompt=default", "num_videos=3", "batch_size=2")
+    assert typed["plans"][0]["settings"][-2:] == ["num_videos=3", "batch_size=2"], typed["plans"][0]["settings"]
+    (pathlib.Path(cwd) / "plan.json").unlink()
+    (pathlib.Path(cwd) / "run.yml").write_text(
+        f"model: {pathlib.Path(MODEL).resolve()}\nulysses_shards: 3\nattention: ulysses_ring\nhardware: h100_8\nlayers: 9\n")
+    refused(cwd, plan(cwd, "run.yml"), "layers=9 (run.yml line 5): the model has", left=("run.yml",))
+    refused(cwd, plan(cwd, "run.yml", "layers=1", "ranks=4"), "ulysses_shards=3 (run.yml line 2)", left=("run.yml",))
+
+
+@test
 def configurations_that_ship_are_planned_by_name_and_by_file(cwd):
     configs = pathlib.Path(__file__).resolve().parents[2] / "configs"
     by_name = answer(cwd, "wan2.1_t2v_1.3b", "hardware=h100_8", "ranks=4")
@@ -191,7 +218,7 @@ def fewer_layers_are_planned_as_such(cwd):
     assert 10 < step["whole"] / step["cut"] <= 20, step  # of 40; what is outside the layers stays
     assert "2 of 40 layers" in plan(cwd, *arguments, "layers=2").stdout
     result = plan(cwd, *arguments, "layers=41")
-    assert result.returncode == 1 and "layers=41: the model has 40" in result.stderr, result.stderr
+    assert result.returncode == 1 and "layers=41 (command line): the model has 40" in result.stderr, result.stderr
 
 
 @test
@@ -503,7 +530,7 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
                 "every rank gathers")
         refused(cwd, words("ranks=8", f"attention={name}", "ring_direction=open"), "ring_direction=open", "there is no ring")
     refused(cwd, words("ranks=8", "attention=ulysses_custom_fixed_m", "softmax=online"),
-            "attention=ulysses_custom_fixed_m means softmax=fixed_max")
+            "attention=ulysses_custom_fixed_m (command line) means softmax=fixed_max")
     for command in (words, lambda *keys: generate(cwd, "output=a.gif", *keys)):
         for ranks in (2, 3, 5):
             refused(cwd, command(f"ranks={ranks}", "attention=ulysses_ring"), f"a context of {ranks} ranks",

@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import plan_test  # noqa: E402
-from harness import generate, refused, run_script  # noqa: E402
+from harness import generate, refused, run, run_script  # noqa: E402
 from plan_test import LARGE, answer, best, candidates, plan, two_hosts  # noqa: E402
 
 MODEL = None
@@ -147,16 +147,38 @@ def settings_make_the_run_that_was_planned(cwd):
     for arguments in ([*LARGE, "hardware=tpu_v7x_8", "ranks=8"], [*LARGE, "hardware=h100_8", "ranks=3"],
                       [*LARGE, "hardware=h100_8", "ranks=1", "guidance_scale=1"],
                       [*LARGE, "hardware=h100_8", "ranks=8", "objective=throughput"],
+                      ["wan2.1_t2v_1.3b", "hardware=h100_8", "ranks=2", "batch_size=4", "layers=2"],
                       ["wan2.1_t2v_1.3b", "hardware=cpu", "ranks=4", "what_if.memory=x50"]):
         result = plan(cwd, *arguments, "json=plan.json")
         document = json.loads((pathlib.Path(cwd) / "plan.json").read_text())
         settings = document["plans"][0]["settings"]
-        assert f"zoetrope generate  {settings[0]} data_parallelism=" in result.stdout, result.stdout
+        typed = next(line for line in result.stdout.splitlines() if line.startswith("  zoetrope generate "))
+        assert f"zoetrope generate  {settings[0]} data_parallelism=" in typed, result.stdout
         rest = [word for word in arguments if not word.startswith(("ranks=", "objective="))]
         again = best(answer(cwd, *rest, *settings))
         assert split_of(again) == split_of(best(document)), (again, settings)
         assert again["block_q"] == best(document)["block_q"]
         assert again["seconds_per_step"] == best(document)["seconds_per_step"]
+        for word in ("batch_size=4", "layers=2"):
+            assert (word in settings) == (word in arguments) == (f" {word}" in typed), (typed, settings)
+
+
+@test
+def tables_of_the_best_that_ship_are_what_the_planner_says(cwd):
+    root = pathlib.Path(__file__).resolve().parents[2]
+    tool = [sys.executable, root / "tools" / "best_tables.py", plan_test.PROGRAM]
+    result = run([*tool, "--compare"], cwd)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for file in (root / "configs").glob("*.yml"):
+        assert re.findall(r"^  (\w+): ", file.read_text(), re.M) == ["hardware", "2", "4", "8", "16"], file
+    text = (root / "configs" / "wan2.1_t2v_1.3b.yml").read_text()
+    (pathlib.Path(cwd) / "a.yml").write_text("model: wan2.1_t2v_1.3b\n" + text.replace("data_parallelism=", "data_parallelism=9"))
+    result = run([*tool, "--compare", "a.yml"], cwd)
+    assert result.returncode == 1 and result.stdout.count("is now") >= 4, result.stdout
+    assert run([*tool, "a.yml"], cwd).returncode == 0 and run([*tool, "--compare", "a.yml"], cwd).returncode == 0
+    (pathlib.Path(cwd) / "a.yml").write_text("model: wan2.1_t2v_1.3b\nbest: {hardware: h100_8, 2: seed=1}\n")
+    refused(cwd, plan(cwd, "a.yml"), "a.yml line 2", "best=", "'seed=1' does not say how ranks are used", left=("a.yml",))
+    refused(cwd, generate(cwd, "a.yml"), "a.yml line 2", "best=", left=("a.yml",))
 
 
 @test

@@ -117,6 +117,19 @@ def ctrl_c_keeps_the_videos_that_are_done(cwd):
 
 
 @test
+def a_batch_that_ends_early_names_the_videos_that_are_done(cwd):
+    with Paused(cwd, [harness.PROGRAM, "generate", harness.MODEL, *SMALL, "num_frames=33", "num_videos=3", "batch_size=3",
+                      "output=clip.mp4", "seed=7", "threads=1"]) as paused:
+        while paused.seen.count("frame 1 of 33") < 2:  # of the second
+            assert paused.read_line(), paused.seen
+        paused.send(signal.SIGINT)
+        result = paused.release()
+    assert result.returncode == 130, result.stderr
+    refused(cwd, result, "videos 1 to 3 of 3", "video 2 of the batch", "interrupted", left=["clip_000.mp4"])
+    assert result.stdout == "Video 1 of 3: seed 7\nWrote clip_000.mp4\n", result.stdout
+
+
+@test
 def mpi_makes_the_same_series(cwd):
     common = ["attention=ring", "data_parallelism=1", "seed=7", "num_videos=2"]
     result = run(mpirun((3, [*common, "output=a.mp4", "dump=mpi", "threads=1"])), cwd, env=MPI_ENV)

@@ -93,6 +93,19 @@ def a_file_is_planned_by_the_name_of_its_repository(cwd):
 
 
 @test
+def loras_that_nothing_turns_on_are_said_not_to_be_used(cwd):
+    sentence = "without enable_lora no LoRA of lora_config is used"
+    text = "".join(line for line in (FILES / "base_wan_14b.yml").read_text().splitlines(True) if "enable_lora" not in line)
+    (pathlib.Path(cwd) / "none.yml").write_text(text)
+    for file, says in ((FILES / "base_wan_14b.yml", False), ("none.yml", True)):
+        for command in ([PROGRAM, "generate", file, f"model={MODELS / 'wan21_t2v'}", *SIZE, "output=a.gif"],
+                        [PROGRAM, "plan", file, "attention=auto", "flash_block_sizes=", "hardware=tpu_v7x_8", "ranks=8"]):
+            result = run(command, cwd)
+            assert result.returncode == 0, result.stderr
+            assert (sentence in result.stderr + result.stdout) == says, result.stderr + result.stdout
+
+
+@test
 def what_is_not_built_or_absurd_is_refused_by_name(cwd):
     for line, *words in (("quantization: int8", "not built"), ("use_qwix_quantization: True", "not built"),
                          ("enable_lora: True", "lora"), ("guidance_rescale: 0.7", "not built"), ("mode: swap", "animate, replace"),

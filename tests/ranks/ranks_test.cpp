@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -33,6 +34,7 @@ struct Job {
   int64_t head_chunks = 1;
   const char* inputs = "";  // "key=file key=file", files of the model's inputs
   const char* lora = "";    // a recorded file, merged on every side
+  int videos = 1;           // of a batch, which each have their prompt and seed
 };
 
 constexpr auto kTwoWay = parallel::Direction::kTwoWay, kOpen = parallel::Direction::kOpen;
@@ -57,6 +59,9 @@ constexpr Job kJobs[] = {
     {"control", "wan21_vace", 4, 48, 80, 5, 1.4e-2, kUnset, kUnset, 1,
      "control_video=. mask=mask_00.png reference_images=reference_0.png"},
     {"lora", "wan21_t2v", 4, 32, 48, 5, 1.4e-2, kUnset, kUnset, 1, "", "original"},
+    {"batch", "wan21_t2v", 4, 48, 48, 9, 1.4e-2, kUnset, kUnset, 1, "", "", 3},
+    {"batch_in_chunks_both_ways", "wan21_t2v_h6", 6, 48, 48, 9, 1.4e-2, kTwoWay, kFixedMax, 2, "", "", 2},
+    {"batch_of_images", "wan21_i2v", 4, 48, 48, 5, 1.4e-2, kUnset, kUnset, 1, "image=image.png", "", 2},
 };
 
 struct Layout {
@@ -94,8 +99,29 @@ pipeline::GenerateOptions options_of(const Job& job, const std::string& dtype) {
   return options;
 }
 
+std::vector<pipeline::GenerateOptions> batch_of(const pipeline::GenerateOptions& options, int videos) {
+  std::vector<pipeline::GenerateOptions> batch(static_cast<size_t>(videos), options);
+  for (size_t v = 1; v < batch.size(); ++v) {
+    batch[v].prompt = fmt::format("{} blue dogs sleep.", v);
+    batch[v].seed += static_cast<int64_t>(v);
+  }
+  return batch;
+}
+
+// Latents of all videos of a run, one after another.
+Tensor joined(const std::vector<Video>& videos) {
+  const Shape& one = videos.front().latents.shape();
+  Tensor all = Tensor::uninitialized(DType::kF32, {std::ssize(videos) * one[0], one[1], one[2], one[3], one[4]});
+  for (size_t v = 0; v < videos.size(); ++v) {
+    const TensorView latents = videos[v].latents;
+    std::memcpy(all.data<char>() + v * latents.bytes(), latents.raw(), latents.bytes());
+  }
+  return all;
+}
+
 struct OpenRun {
-  explicit OpenRun(const pipeline::GenerateOptions& options) : model(options), run(model, {options}) {}
+  OpenRun(const pipeline::GenerateOptions& options, int videos)
+      : model(options), run(model, batch_of(options, videos)) {}
   pipeline::OpenModel model;
   pipeline::Run run;
 };
@@ -107,9 +133,9 @@ const Tensor& reference(const Job& job, const std::string& dtype) {
   const std::lock_guard lock(mutex);
   Tensor& latents = known[fmt::format("{} {}", job.name, dtype)];
   if (!latents) {
-    const auto video = std::make_shared<OpenRun>(options_of(job, dtype));
+    const auto video = std::make_shared<OpenRun>(options_of(job, dtype), job.videos);
     comm::run_ranks(1, [&](comm::Communicator& alone) {
-      latents = std::move(video->run.run(alone, {}, {}, pipeline::Run::Stop::kAfterDenoise).front().latents);
+      latents = joined(video->run.run(alone, {}, {}, pipeline::Run::Stop::kAfterDenoise));
     });
   }
   return latents;
@@ -132,10 +158,10 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
       options.strategy.ring_direction = job.direction;
       options.strategy.softmax = job.softmax;
       options.strategy.ulysses_attention_chunks = job.head_chunks;
-      shared = video = std::make_shared<OpenRun>(options);
+      shared = video = std::make_shared<OpenRun>(options, job.videos);
     }
   }
-  Tensor latents = std::move(video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise).front().latents);
+  Tensor latents = joined(video->run.run(world, {}, {}, pipeline::Run::Stop::kAfterDenoise));
   world.barrier();  // so that the object is shared to the end
   return latents;
 }
@@ -188,6 +214,7 @@ const bool kRegistered = [] {
     for (const int ranks : {2, 3, 4, 6, 7}) {
       // More ranks than four differ in nothing that conditions have to do with.
       if (ranks > 4 && *job.inputs != '\0') continue;
+      if (ranks == 6 && job.videos > 1) continue;
       for (const int data : {1, 2}) {
         if (ranks % data != 0) continue;
         for (int ulysses = 1; ulysses <= ranks / data; ++ulysses) {
@@ -196,6 +223,7 @@ const bool kRegistered = [] {
           const std::string name = fmt::format("{}_n{}_data{}_U{}R{}", job.name, ranks, data, ulysses, layout.ring);
           comm::register_rank_test("RanksMatchOne", name, {ranks}, __FILE__, __LINE__,
                                    [=](comm::Communicator& world) { matches_one(job, layout, world); });
+          if (job.videos > 1) continue;  // pieces are larger, and otherwise the same
           comm::register_rank_test("RanksSeeAFlippedByte", name, {ranks}, __FILE__, __LINE__,
                                    [=](comm::Communicator& world) { sees_a_flipped_byte(job, layout, world); });
         }

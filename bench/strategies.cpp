@@ -1,0 +1,25 @@
+#include "bench/strategies.h"
+
+#include "attention/strategy_options.h"
+#include "base/error.h"
+#include "base/options.h"
+#include "bench/words.h"
+
+namespace zoetrope::bench {
+
+NamedStrategy::NamedStrategy(std::string row) : name(std::move(row)) {
+  OptionSet set;
+  attention::describe_strategy_options(set, keys);
+  const std::string keys_of_row = "attention=" + name;
+  for (const std::string_view key : split(keys_of_row, '+')) set.set_argument(key);
+  if (keys.attention == "auto")
+    fail("strategies={}: a row needs a name of its own; auto is the planner's choice", name);
+}
+
+std::vector<NamedStrategy> parse_strategies(std::string_view words, const std::vector<std::string>& all) {
+  std::vector<NamedStrategy> rows;
+  for (const std::string& word : words == "all" ? all : split_words("strategies", words)) rows.emplace_back(word);
+  return rows;
+}
+
+}  // namespace zoetrope::bench
