@@ -92,7 +92,7 @@ struct Request {
   std::string last_image;                     // last frame
   std::string control_video;                  // VACE: followed frame by frame
   std::string mask;                           // VACE: a video, folder or picture; white is regenerated, black stays.
-                                              // Animate, to replace: a video or folder
+                                              // Animate, to replace: the same of background_video
   std::vector<std::string> reference_images;  // VACE: pictures of what is shown
   std::vector<double> conditioning_scale;     // VACE: strength, one number or one per control layer; empty: 1
 

@@ -89,8 +89,8 @@ struct FramesKey {
 };
 FramesKey frames_key(const MemoryQuestion& question) {
   if (!question.configs.experts.front().animate()) return {"num_frames", &GenerateOptions::num_frames, 1};
-  const bool one = question.options.prev_segment_conditioning_frames == 1;
-  return {"segment_frame_length", &GenerateOptions::segment_frame_length, one ? 5 : 13};
+  return {"segment_frame_length", &GenerateOptions::segment_frame_length,
+          least_segment_frames(question.options.prev_segment_conditioning_frames)};
 }
 
 // The least that this model can be asked to do.

@@ -297,16 +297,16 @@ class SegmentEncoding {
     return unsqueezed(joined_frames(reference, condition.view().select(0, 0)));
   }
 
-  Tensor face() const {
-    const int64_t side = inputs_.face.extent(1);
-    Tensor frames = Tensor::uninitialized(DType::kF32, {segments_.frames, kColours, side, side});
-    const Tensor pixels = Tensor::uninitialized(DType::kF32, {side, side, kColours});
-    Stream stream(1);
-    for (int64_t f = 0; f < segments_.frames; ++f) {
-      to_signed_unit(driving_frame(inputs_.face, first_ + f), pixels);
-      copy(stream, frames.view().select(0, f), pixels.view().permute({2, 0, 1}));
-    }
-    return frames;
+  // Valid as long as the inputs.
+  FaceFrames face() const {
+    return {segments_.frames, inputs_.face.extent(1),
+            [&video = inputs_.face, first = first_](int64_t frame, const TensorView& pixels) {
+              const TensorView bytes = driving_frame(video, first + frame);
+              const Tensor last = Tensor::uninitialized(DType::kF32, bytes.shape());
+              to_signed_unit(bytes, last);
+              Stream stream(1);
+              copy(stream, pixels, last.view().permute({2, 0, 1}));
+            }};
   }
 
  private:

@@ -13,15 +13,21 @@
 
 namespace zoetrope::pipeline {
 
+// Frames of a face as the motion encoder sees them, one at a time: those of a whole clip are large.
+struct FaceFrames {
+  int64_t count = 0, size = 0;
+  std::function<void(int64_t frame, const TensorView& pixels)> fill;  // [3, size, size] F32 in [−1, 1]
+};
+
 // Every part may be absent. All F32, whole, the same on every rank.
 struct Conditions {
   Tensor channels;  // [1, C', T, h, w]: behind the latents' own channels in every step
   Tensor
-      given_frames;  // [1, C, T', h, w]: in place of the first T' frames of the latents, whose tokens have timestep 0
-  // Animate: the pose as latents [1, C, T − 1, h, w], and the face's frames [S, 3, z, z] in [−1, 1].
-  Tensor pose, face;
-  Tensor image_rows;                 // [images, S, D]: of the image encoder, for both guidance branches
-  Tensor control;                    // [1, C'', T, h, w]: what control layers are fed
+      given_frames;   // [1, C, T', h, w]: in place of the first T' frames of the latents, whose tokens have timestep 0
+  Tensor pose;        // Animate: [1, C, T − 1, h, w]
+  FaceFrames face;    // Animate
+  Tensor image_rows;  // [images, S, D]: of the image encoder, for both guidance branches
+  Tensor control;     // [1, C'', T, h, w]: what control layers are fed
   std::vector<float> control_scale;  // of each control layer
 
   int64_t clean_frames() const { return given_frames ? given_frames.extent(2) : 0; }

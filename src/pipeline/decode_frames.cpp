@@ -239,15 +239,16 @@ void decode_frames(const Stage& stage, comm::Communicator& world, SharedVae& sha
   // Rank 0 and those that decode nothing.
   const bool listens = world.rank() == 0 || !decodes;
   const auto others = world.split(listens ? 0 : 1, world.rank());
-  // They end here, so what they recorded is brought to rank 0 now.
-  if (last && listens) comm::gather_trace(*others, *stage.trace);
-  RankHeartbeat heartbeat(*others, kDecodeHeartbeat);
-  if (!decodes) {
-    if (!last) heartbeat.wait();
+  if (last) {
+    // They end here, so what they recorded is brought to rank 0 now.
+    if (listens) comm::gather_trace(*others, *stage.trace);
+    if (decodes) decode_on(stage, *decoders, nullptr, shared, latents, outputs);
     return;
   }
-  decode_on(stage, *decoders, !last && world.rank() == 0 ? &heartbeat : nullptr, shared, latents, outputs);
-  if (!last && world.rank() == 0) heartbeat.done();
+  RankHeartbeat heartbeat(*others, kDecodeHeartbeat);
+  if (!decodes) return heartbeat.wait();
+  decode_on(stage, *decoders, world.rank() == 0 ? &heartbeat : nullptr, shared, latents, outputs);
+  if (world.rank() == 0) heartbeat.done();
 }
 
 }  // namespace zoetrope::pipeline

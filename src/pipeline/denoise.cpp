@@ -120,7 +120,7 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
     expert_weights_ = setup_.weights.load(expert, cancelled);
   }
   prepare_expert(expert);
-  if (setup_.conditions.face) set_animation(cancelled);
+  if (setup_.conditions.face.count > 0) set_animation(cancelled);
   expert_ = expert;
   setup_.weights.report(expert);
 }

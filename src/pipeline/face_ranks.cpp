@@ -10,15 +10,18 @@
 namespace zoetrope::pipeline {
 namespace {
 
-// Motion vectors of all frames, [S, e] F32, on every rank.
-Tensor motion_vectors(const wan::TransformerWeights& weights, const std::vector<TensorView>& frames,
+// Motion vectors of all frames and, with `black`, of one that is black, [S, e] or [S + 1, e] F32, on every rank.
+Tensor motion_vectors(const wan::TransformerWeights& weights, const FaceFrames& frames, bool black,
                       comm::Communicator& world, Stream& stream, const std::function<void()>& between) {
-  const auto count = static_cast<int64_t>(frames.size());
+  const int64_t count = frames.count + (black ? 1 : 0);
   Tensor vectors = Tensor::uninitialized(DType::kF32, {count, weights.config.face->vector_dim});
+  const Tensor pixels = Tensor::uninitialized(DType::kF32, {3, frames.size, frames.size});
   const IndexRange mine = split_range(count, world.size(), world.rank());
   for (int64_t f = mine.begin; f < mine.end; ++f) {
     between();
-    wan::encode_motion(stream, weights, frames[static_cast<size_t>(f)], vectors.view().select(0, f));
+    if (f < frames.count) frames.fill(f, pixels);
+    else std::fill_n(pixels.data<float>(), pixels.size(), -1.0f);
+    wan::encode_motion(stream, weights, pixels, vectors.view().select(0, f));
   }
   if (world.size() == 1) return vectors;
   std::vector<comm::Segment> receive;
@@ -37,19 +40,11 @@ Tensor motion_vectors(const wan::TransformerWeights& weights, const std::vector<
 
 }  // namespace
 
-Tensor encode_faces(const wan::TransformerWeights& weights, const TensorView& frames, const FaceSamples& samples,
+Tensor encode_faces(const wan::TransformerWeights& weights, const FaceFrames& frames, const FaceSamples& samples,
                     comm::Communicator& world, Stream& stream, const std::function<void()>& between) {
-  const int64_t count = frames.extent(0), d = weights.config.inner_dim();
+  const int64_t count = frames.count, d = weights.config.inner_dim();
   // A black frame has one vector, however often it is shown.
-  Tensor black;
-  std::vector<TensorView> all;
-  for (int64_t f = 0; f < count; ++f) all.push_back(frames.select(0, f));
-  if (samples.any_unconditional) {
-    black = Tensor::uninitialized(DType::kF32, frames.select(0, 0).shape());
-    std::fill_n(black.data<float>(), black.size(), -1.0f);
-    all.push_back(black);
-  }
-  const Tensor vectors = motion_vectors(weights, all, world, stream, between);
+  const Tensor vectors = motion_vectors(weights, frames, samples.any_unconditional, world, stream, between);
   const TensorView seen = vectors.view().slice(0, 0, count);
   Tensor tokens = Tensor::uninitialized(
       weights.dtype, {samples.count, wan::face_token_frames(count), weights.config.face->tokens(), d});

@@ -7,6 +7,7 @@
 
 #include "device/stream.h"
 #include "models/wan/transformer/weights.h"
+#include "pipeline/conditions.h"
 
 namespace zoetrope::pipeline {
 
@@ -17,10 +18,10 @@ struct FaceSamples {
   bool any_unconditional = false;  // on some rank
 };
 
-// Collective over `world`. frames [S, 3, z, z] F32, the same on every rank → tokens [count, T, face tokens, d] of the
+// Collective over `world`; the frames are the same on every rank → tokens [count, T, face tokens, d] of the
 // model's dtype. A frame's vector has the same bits whichever rank computes it. `between` is called before every frame
 // and may throw.
-Tensor encode_faces(const wan::TransformerWeights& weights, const TensorView& frames, const FaceSamples& samples,
+Tensor encode_faces(const wan::TransformerWeights& weights, const FaceFrames& frames, const FaceSamples& samples,
                     comm::Communicator& world, Stream& stream, const std::function<void()>& between);
 
 }  // namespace zoetrope::pipeline

@@ -89,7 +89,9 @@ class Reader {
     const auto to_size = [size](ImageSize) { return size; };
     const int64_t available = io::read_control_clip(path, 1, what, to_size).available;
     io::ControlClip clip = io::read_control_clip(path, std::min(available, frames), what, to_size);
-    if (available < o_.num_frames) {
+    if (available == 1 && o_.num_frames > 1) {
+      inputs_.notes.push_back(fmt::format("{} is one picture: it is shown all the time", key));
+    } else if (available < o_.num_frames) {
       inputs_.notes.push_back(
           fmt::format("{} has {} frames, pose_video {}: it is played back and forth", key, available, o_.num_frames));
     } else if (available > o_.num_frames) {
@@ -194,7 +196,8 @@ int64_t inputs_bytes(const GenerateOptions& o, int64_t face_size) {
   const int64_t frame = o.height * o.width * kColours;
   if (face_size > 0) {
     const int64_t frames = segments_of(o, true).all_frames();
-    const int64_t replaced = o.mode == AnimateMode::kReplace ? frame + o.height * o.width : 0;
+    // The background, and the mask as it is read and its luminance.
+    const int64_t replaced = o.mode == AnimateMode::kReplace ? 2 * frame + o.height * o.width : 0;
     return frame + frames * (frame + face_size * face_size * kColours + replaced);
   }
   int64_t frames = static_cast<int64_t>(reference_paths(o).size() * sizeof(float));

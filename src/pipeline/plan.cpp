@@ -37,14 +37,11 @@ Shape checked_latent(const GenerateOptions& o, const ModelFolder& model, int64_t
     const int64_t next = model.vae_config.video_frames(frames + 1);
     fail("num_frames={}: this model makes {} or {} frames, not a number between", o.num_frames, made, next);
   }
-  if (config.animate() && frames + references > config.rope_max_seq_len) {
-    const int64_t most = model.vae_config.video_frames(config.rope_max_seq_len - references);
-    fail("segment_frame_length={}: this model has positions for {} frames at most", video_frames, most);
-  }
   if ((frames + references) / config.patch_size[0] > config.rope_max_seq_len) {
     const int64_t most = model.vae_config.video_frames(config.rope_max_seq_len * config.patch_size[0] - references);
-    fail("num_frames={}: this model has positions for {} frames at most{}", o.num_frames, most,
-         references > 0 ? fmt::format(" with {} reference images", references) : "");
+    fail("{}={}: this model has positions for {} frames at most{}",
+         config.animate() ? "segment_frame_length" : "num_frames", video_frames, most,
+         references > 0 ? fmt::format(" with {} reference image{}", references, references == 1 ? "" : "s") : "");
   }
   return {frames + references, o.height / spatial, o.width / spatial};
 }
@@ -126,6 +123,8 @@ sampling::SolverConfig solver_config(const GenerateOptions& o, const ModelFolder
 
 }  // namespace
 
+int64_t least_segment_frames(int64_t shared) { return shared == 1 ? 5 : 13; }
+
 Segments segments_of(const GenerateOptions& o, bool animates) {
   if (!animates) return {1, o.num_frames, 0};
   Segments segments;
@@ -134,7 +133,7 @@ Segments segments_of(const GenerateOptions& o, bool animates) {
   const int64_t fresh = segments.frames - segments.shared;
   if (fresh <= segments.shared) {
     fail("segment_frame_length={}: with prev_segment_conditioning_frames={} it must be {} or more",
-         o.segment_frame_length, segments.shared, segments.shared == 1 ? 5 : 13);
+         o.segment_frame_length, segments.shared, least_segment_frames(segments.shared));
   }
   if (o.num_frames <= segments.shared) {
     fail("{}: {} frames are too few; prev_segment_conditioning_frames={} needs {} or more",

@@ -23,6 +23,8 @@ struct Segments {
   int64_t begin(int64_t segment) const { return segment * (frames - shared); }  // in the driving videos
   int64_t all_frames() const { return begin(count - 1) + frames; }              // at least those of the video
 };
+// With `shared` of them from the segment before, so that each has more of its own: 4k + 1 > 2·shared.
+int64_t least_segment_frames(int64_t shared);
 Segments segments_of(const GenerateOptions& options, bool animates);
 
 struct RunPlan {

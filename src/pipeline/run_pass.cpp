@@ -27,7 +27,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 // Initial noise of a video, [1, C, T, h, w]: drawn as PyTorch does, or read from the user's file, which is for the
-// first segment.
+// first segment: the second then gets the first draw, as in the reference.
 void fill_noise(const GenerateOptions& options, sampling::TorchGenerator& generator, int64_t segment,
                 const TensorView& noise) {
   const Shape& shape = noise.shape();
@@ -37,6 +37,7 @@ void fill_noise(const GenerateOptions& options, sampling::TorchGenerator& genera
   }
   const auto file = io::TensorFile::open(options.latents);
   std::string name = "latents.init";
+  if (!file->contains(name)) name = "segment.0.latents.init";  // of Animate's dumps
   if (!file->contains(name)) {
     if (file->tensors().size() != 1) {
       fail("latents={}: holds {} tensors and none is named latents.init", options.latents, file->tensors().size());
@@ -158,8 +159,9 @@ struct Run::PassState {
   Tensor latents;  // [videos, C, T, h, w], of a segment
   // Animate
   Character character;
-  Tensor tail, floats, bytes;
-  std::shared_ptr<const void> weights;  // of the transformer, from one segment to the next
+  Tensor tail;  // [V, H, W, 3] F32: what the next segment begins with
+  // Of the transformer: as long as somebody holds them, the next segment does not read them again.
+  std::shared_ptr<const void> weights;
 
   int64_t bytes_sent = 0;
   attention::Counters attention;

@@ -72,8 +72,9 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.keeps_latents = reuse == sampling::StepWork::kReuseVelocity;
   // The run to compare with takes both branches together.
   size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
-  constexpr int64_t kDumped = 4 + 1;  // F32 and U8
-  size.kept_frame_bytes = (o.dump.empty() ? 0 : kDumped) + (o.frames_in_memory ? 1 : 0);
+  const int64_t dumped = 4 + 1 + (config.animate() ? 4 : 0);  // F32 and U8; each segment as it was decoded
+  if (config.animate() && !o.dump.empty()) size.inputs_bytes *= 2;
+  size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + (o.frames_in_memory ? 1 : 0);
   // Segments are encoded and decoded between the steps of others.
   size.keeps_transformer = o.keep_weights != KeepWeights::kNone || segments.count > 1;
   size.keeps_vae = o.keep_weights == KeepWeights::kAll;

@@ -281,9 +281,11 @@ void describe_upstream_options(OptionSet& set, GenerateOptions& o) {
                  [](std::string_view text) -> Settings {
                    return {{"vae_parallel", text == "-1" ? kDefaultValue : std::string(text)}};
                  })
-      // What Animate takes there instead of guidance_scale.
+      // What Animate takes there instead of guidance_scale; other models do not.
       .translated("animate_guidance_scale",
-                  [](std::string_view text) -> Settings {
+                  [&o](std::string_view text) -> Settings {
+                    const bool animates = o.model.find("Animate") != std::string::npos || !o.pose_video.empty();
+                    if (!animates) return {};
                     return {{"guidance_scale", std::string(text)}};
                   })
       .translated("per_device_batch_size",

@@ -111,6 +111,12 @@ TEST(UpstreamOptions, AFileForAnimateNamesItsVideos) {
   EXPECT_EQ(given.options.segment_frame_length, 81);
   EXPECT_EQ(given.options.prev_segment_conditioning_frames, 5);
   EXPECT_EQ(given.options.guidance_scale, 1);
+  Upstream text;
+  folder.write("text.yml",
+               "pretrained_model_name_or_path: 'Wan-AI/Wan2.1-T2V-14B-Diffusers'\nguidance_scale: 5.0\n"
+               "animate_guidance_scale: 1.0\n");
+  text.set.load_yaml(folder / "text.yml");
+  EXPECT_EQ(text.options.guidance_scale, 5);
 }
 
 // Figures of a file that has its cache off are those of a cache that is turned on later, by either name.

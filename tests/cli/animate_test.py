@@ -106,7 +106,7 @@ def ranks_test(mode, where, counts, prefix_of):
 
 for name in ("animate", "replace"):
     ranks_test(name, "threads", (2, 3, 4, 7), lambda count: [])
-    ranks_test(name, "processes", (2, 3), lambda count: ["mpirun", "-n", str(count)])
+    ranks_test(name, "processes", (2, 3, 4, 7), lambda count: ["mpirun", "-n", str(count)])
 
 
 @test
@@ -124,6 +124,30 @@ def deterministic_runs_have_the_same_bits(cwd):
         together, _ = tensors_of(cwd, words(cwd, "replace", threads=2, **settings, **more))
         for name in alone:
             assert together[name] == alone[name], (more, name)
+
+
+@test
+def other_features_work_over_segments(cwd):
+    """Each gives the frames of a plain run; a cache has to reuse something."""
+    alone, _ = tensors_of(cwd, words(cwd, "replace"))
+    for more in ({"compare_one_rank": "true", "ranks": 2}, {"trace": "t.json", "ranks": 3, "vae_parallel": 1},
+                 {"weight_cache": "weights"}, {"weight_cache": "weights"}, {"keep_weights": "all"}):
+        tensors, _ = tensors_of(cwd, words(cwd, "replace", threads=3, **more))
+        assert error_of(tensors["frames"], alone["frames"]) <= 4 * noise("replace", "frames"), more
+    json.loads((pathlib.Path(cwd) / "t.json").read_text())
+    _, result = tensors_of(cwd, words(cwd, "replace", num_inference_steps=4, cache="mag", cache_compare="true",
+                                      cache_ratios=",".join(["1"] * 8), cache_threshold=1, summary="full"))
+    assert "reused" in result.stdout, result.stdout
+
+
+@test
+def noise_of_a_dump_serves_the_first_segment(cwd):
+    drawn, _ = tensors_of(cwd, words(cwd))
+    shutil.copy(pathlib.Path(cwd) / "d" / "run.safetensors", pathlib.Path(cwd) / "noise.safetensors")
+    given, _ = tensors_of(cwd, words(cwd, latents="noise.safetensors"))
+    assert given["segment.0.decoded"] == drawn["segment.0.decoded"]
+    # As in the reference, what is given is not drawn, so the second segment has the first draw.
+    assert given["segment.1.latents.init"] == drawn["segment.0.latents.init"]
 
 
 @test

@@ -287,5 +287,30 @@ def the_page_shows_what_does_not_fit(cwd):
     assert "Memory of a rank, phase by phase, of what needs least: " in page and "limit 24 GB" in page
 
 
+@test
+def ranks_of_calibrated_hosts_stand_where_they_were_measured(cwd):
+    (pathlib.Path(cwd) / "cluster.yml").write_text(two_hosts())
+    small = ["wan2.1_t2v_1.3b", "height=480", "width=832", "num_frames=17", "hardware=cluster.yml", "guidance_scale=1"]
+    fast = answer(cwd, *small, "ranks=2,4")
+    slow = answer(cwd, *small, "ranks=2,4", "what_if.links.cluster.bandwidth=0.0001")
+    # Four ranks need both hosts and what lies between; two are those of one.
+    assert best(slow, 4)["seconds_per_step"] > 1.5 * best(fast, 4)["seconds_per_step"]
+    assert best(slow, 2)["seconds_per_step"] == best(fast, 2)["seconds_per_step"]
+    # A host is shared by two ranks in either case, and what four of them hold is not that of threads of one process.
+    assert [part["memory_limit_bytes"] for part in fast["plans"]] == [8_000_000_000] * 2
+
+
+@test
+def every_number_of_ranks_has_its_part_of_a_host(cwd):
+    (pathlib.Path(cwd) / "host.yml").write_text(two_hosts().replace("devices: 4", "devices: 2").replace(
+        "  - {name: cluster, members: 2, kind: switch, bandwidth: 1, latency: 50}\n", "").replace(
+        "hosts: 2, ranks: 4", "hosts: 1, ranks: 2"))
+    small = ["wan2.1_t2v_1.3b", "height=480", "width=832", "num_frames=17", "hardware=host.yml", "ranks=1,2,4"]
+    limits = [part["memory_limit_bytes"] for part in answer(cwd, *small)["plans"]]
+    assert limits == [16_000_000_000, 8_000_000_000, 4_000_000_000], limits
+    said = plan(cwd, *small).stdout
+    assert "16.0 GB of 1, 8.00 GB of 2, 4.00 GB of 4" in said, said
+
+
 if __name__ == "__main__":
     sys.exit(run_script(TESTS, use))

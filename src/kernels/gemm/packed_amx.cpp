@@ -1,6 +1,8 @@
 // Matrix multiplication with packed weights on AMX. A panel of weights is 32 columns; x is packed into tiles of sixteen
 // rows and 32 terms once per pass. Both are read from the L2 cache, and 32 × 32 sums stay in four tiles over up to 2048
-// terms. docs/decisions.md has the measurements.
+// terms. Four products (65 536 operations) with their loads take 30.1 ns with zeros and 36.6 ns with random operands,
+// the products alone 22.9 and 27.8. Tried and slower, in ns: weights in the first level with sums through memory (32 to
+// 39), lines prefetched by hand (32 to 47), pages of 4 KiB (53).
 #include "kernels/gemm/packed_amx.h"
 
 #include <immintrin.h>
