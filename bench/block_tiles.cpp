@@ -106,6 +106,8 @@ BlockTiles search_block_tiles(const BlockTileSettings& settings, const Progress&
   const ForwardSize size{.latent = model.latent_of(settings.height, settings.width, settings.num_frames),
                          .text_rows = kRunTextRows,
                          .image_rows = kRunImageRows};
+  if (const int64_t tokens = wan::token_grid(model.transformer(), size.latent).tokens(); tokens < settings.ranks)
+    fail("{} tokens are too few for {} ranks: some would compute no attention", tokens, settings.ranks);
   if (progress) progress("random weights of a block");
   const auto source = model.source(Part::kTransformer, settings.ranks * settings.threads);
   const auto weights =

@@ -38,11 +38,13 @@ const std::vector<std::string> kStrategies = {"flash",
                                               "ulysses+ulysses_attention_chunks=2"};
 
 constexpr const char* kNote =
-    "From the prompt to frames in memory: text encoder, denoising, VAE and host formatting. Weights of the transformer "
-    "and the VAE were loaded and a step was run before; the text encoder reads its own in every run. Columns are of "
-    "the "
-    "fastest repeat; 'of singles' is its time over as many times that of a batch of 1. 'rel L2' is how far the latents "
-    "are from those of the first row that made the same videos, at most. flash over ranks gathers keys and values.";
+    "From the prompt to frames in memory: text encoder, denoising, VAE and host formatting, which goes on while the "
+    "VAE "
+    "decodes. Weights of the transformer and the VAE were loaded and a step was run before (of two experts the "
+    "first's); "
+    "the text encoder reads its own in every run. Columns are of the fastest repeat; 'of singles' is its time over as "
+    "many times that of a batch of 1. 'rel L2' is how far the latents are from those of the first row that made the "
+    "same videos, at most; no limit is set. flash over ranks gathers keys and values.";
 
 struct Part {
   const char *key, *heading, *phase;
@@ -50,7 +52,7 @@ struct Part {
 constexpr Part kParts[] = {{"text_encoder_seconds", "text encoder", "Inference/Conditioning/text encoder"},
                            {"denoise_seconds", "denoise", "Inference/Denoise"},
                            {"vae_seconds", "VAE decode", "Inference/VAE decode"},
-                           {"formatting_seconds", "formatting", "Inference/VAE decode/host formatting"}};
+                           {"formatting_seconds", "formatting", "Inference/VAE decode/output, meanwhile"}};
 
 double seconds_of(const Video& video, std::string_view phase) {
   for (const TimedPhase& timed : video.phases)
@@ -69,7 +71,7 @@ class PipelineBench {
         cancelled_(cancelled),
         outcome_(outcome),
         strategies_(parse_strategies(settings.strategies, kStrategies)),
-        batches_(parse_counts("batch", settings.batch, kMostBatch, kMostBatch)) {
+        batches_(sorted(parse_counts("batch", settings.batch, kMostBatch, kMostBatch))) {
     if (!settings.traces.empty()) {
       if (std::find(batches_.begin(), batches_.end(), kTracedBatch) == batches_.end())
         fail("traces={}: traces are of batch {}, but batch={} leaves it out; add it, or leave traces out",
@@ -124,6 +126,10 @@ class PipelineBench {
   std::vector<Section> sections();
 
  private:
+  static std::vector<int> sorted(std::vector<int> batches) {  // a batch of 1 comes first: others are compared with it
+    std::sort(batches.begin(), batches.end());
+    return batches;
+  }
   bool leads() const { return world_ == nullptr || world_->rank() == 0; }
   int64_t ranks() const { return world_ != nullptr ? world_->size() : settings_.ranks; }
 

@@ -18,7 +18,11 @@ NamedStrategy::NamedStrategy(std::string row) : name(std::move(row)) {
 
 std::vector<NamedStrategy> parse_strategies(std::string_view words, const std::vector<std::string>& all) {
   std::vector<NamedStrategy> rows;
-  for (const std::string& word : words == "all" ? all : split_words("strategies", words)) rows.emplace_back(word);
+  for (const std::string& word : words == "all" ? all : split_words("strategies", words)) {
+    for (const NamedStrategy& row : rows)
+      if (row.name == word) fail("strategies={}: {} is there twice", words, word);
+    rows.emplace_back(word);
+  }
   return rows;
 }
 

@@ -7,6 +7,7 @@
 import concurrent.futures
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,10 @@ def table(program, config):
         subprocess.run([program, "plan", config, f"hardware={HARDWARE}", "ranks=" + ",".join(map(str, RANKS)), "attention=auto",
                         "ulysses_shards=default", f"json={path}"], check=True, stdout=subprocess.DEVNULL)
         document = json.loads(path.read_text())
-    comments = [f"{MARK}, by `zoetrope plan {pathlib.Path(config).name} hardware={HARDWARE}`; tools/best_tables.py writes this."]
+    stem = pathlib.Path(config).stem
+    name = stem if (CONFIGS / stem).is_dir() else f"configs/{pathlib.Path(config).name}"
+    comments = [f"{MARK}, by tools/best_tables.py:",
+                f"# zoetrope plan {name} hardware={HARDWARE} ranks={','.join(map(str, RANKS))} attention=auto ulysses_shards=default"]
     rows = ["best:", f"  hardware: {HARDWARE}"]
     for part in document["plans"]:
         best = part["candidates"][0]
@@ -50,6 +54,14 @@ def table(program, config):
     return "\n".join(comments + rows) + "\n"
 
 
+def divided(text):
+    """What is before the table, the table, and what is behind it."""
+    found = re.search(rf"^{re.escape(MARK)}.*\n(?:#.*\n)*best:\n(?:[ \t]+.*(?:\n|$))*", text, re.M)
+    if not found:
+        return text.rstrip("\n") + "\n", "", ""
+    return text[:found.start()], found.group(), text[found.end():]
+
+
 def main():
     arguments = sys.argv[1:]
     if not arguments:
@@ -61,16 +73,16 @@ def main():
         tables = list(pool.map(lambda file: table(program, file), files))
     for file, wanted in zip(files, tables):
         text = file.read_text()
-        before, mark, _ = text.partition("\n" + MARK)
+        before, table_there, behind = divided(text)
         if compares:
-            old, new = text[len(before) + 1:].splitlines(), wanted.splitlines()
+            old, new = table_there.splitlines(), wanted.splitlines()
             for i in range(max(len(old), len(new))):
                 pair = [lines[i] if i < len(lines) else "nothing" for lines in (old, new)]
                 if pair[0] != pair[1]:
                     differs = True
                     print(f"{file}: '{pair[0]}' is now '{pair[1]}'")
         else:
-            file.write_text((before if mark else text.rstrip("\n")) + "\n" + wanted)
+            file.write_text(before + wanted + behind)
     sys.exit(1 if differs else 0)
 
 

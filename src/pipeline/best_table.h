@@ -7,8 +7,8 @@
 
 namespace zoetrope::pipeline {
 
-// "hardware:NAME,2:KEY=VALUE KEY=VALUE,4:…", as the mapping of a YAML file is given. Throws Error for another form, for
-// keys that do not say how ranks are used, and for their illegal values.
+// "hardware:NAME,2:KEY=VALUE KEY=VALUE,4:…", as the mapping of a YAML file is given. Throws Error for another form and
+// for keys that do not say how ranks are used.
 void check_best_table(std::string_view text);
 
 }  // namespace zoetrope::pipeline

@@ -6,6 +6,7 @@
 #include "pipeline/inputs.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/prompt_context.h"
+#include "pipeline/videos.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -20,6 +21,8 @@ ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);
   merge_loras(options, model);
   check_given_inputs(options, model);
+  // Where nothing says how many videos there are, a batch is as many.
+  if (options.num_videos > 1 || !options.prompts.empty()) check_batch_size(options, count_videos(options));
   if (options.prompt.empty() && options.prompts.empty() && !options.negative_prompt.empty()) {
     fail("negative_prompt: its tokens are counted together with those of prompt; give that too, or leave both out");
   }

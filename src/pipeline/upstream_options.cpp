@@ -238,7 +238,7 @@ void describe_step_caches(OptionSet& set, GenerateOptions& options) {
        {std::pair("magcache_thresh", "cache_threshold"), std::pair("magcache_K", "cache_max_skips"),
         std::pair("retention_ratio", "cache_retention"), std::pair("mag_ratios_base", "cache_ratios")}) {
     set.translated(name, [=, target = std::string(target)](std::string_view text) -> Settings {
-      if (!mag->off) return Settings{{target, std::string(text)}};
+      if (!mag->off || current() == StepCacheKind::kMag) return Settings{{target, std::string(text)}};
       mag->figures[target] = text;
       return {};
     });

@@ -139,6 +139,8 @@ TEST(UpstreamOptions, FiguresOfACacheThatIsOffAreKept) {
     EXPECT_EQ(o.cache_ratios, "1.0,0.99") << on;
     given.set.set_argument("cache_threshold=0.3");
     EXPECT_EQ(o.cache_threshold, 0.3) << on;
+    given.set.set_argument("magcache_thresh=0.4");
+    EXPECT_EQ(o.cache_threshold, 0.4) << on;
   }
   Upstream other;
   other.set.load_yaml(folder / "base.yml");

@@ -64,10 +64,7 @@ void check_series(const GenerateOptions& o, size_t count) {
     fail("latents={}: gives every video the same noise; leave out num_videos, or latents", o.latents);
   if (o.seed > INT64_MAX - o.num_videos)
     fail("seed={}: the last of num_videos={} would be above {}; take a smaller one", o.seed, o.num_videos, INT64_MAX);
-  if (o.batch_size > static_cast<int64_t>(count)) {
-    fail("batch_size={}: there {} to make; num_videos={} makes as many of a prompt", o.batch_size,
-         count == 1 ? "is one video" : fmt::format("are {} videos", count), o.batch_size);
-  }
+  check_batch_size(o, static_cast<int64_t>(count));
   if (count == 1) return;
   if (o.compare_one_rank) fail("compare_one_rank: compares one video; leave out prompts and num_videos");
   for (const auto& [key, path] : {std::pair("output", &o.output), std::pair("trace", &o.trace)}) {
@@ -89,6 +86,16 @@ void check_outputs_differ(const std::vector<GenerateOptions>& videos) {
 }
 
 }  // namespace
+
+void check_batch_size(const GenerateOptions& o, int64_t videos) {
+  if (o.batch_size <= videos) return;
+  fail("batch_size={}: there {} to make; num_videos={} makes as many of a prompt", o.batch_size,
+       videos == 1 ? "is one video" : fmt::format("are {} videos", videos), o.batch_size);
+}
+
+int64_t count_videos(const GenerateOptions& o) {
+  return o.num_videos * (o.prompts.empty() ? 1 : std::ssize(listed_prompts(o)));
+}
 
 std::string numbered(const std::string& path, size_t index, size_t count) {
   if (path.empty() || count == 1) return path;

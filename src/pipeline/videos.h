@@ -14,6 +14,12 @@ namespace zoetrope::pipeline {
 // that do not go together, and where two videos would write the same file.
 std::vector<GenerateOptions> videos_of(const GenerateOptions& options);
 
+// Throws Error for a batch of more videos than there are to make.
+void check_batch_size(const GenerateOptions& options, int64_t videos);
+
+// How many videos the keys ask for; reads the file of prompts.
+int64_t count_videos(const GenerateOptions& options);
+
 // The name of one of `count` files or folders: clip.mp4 is clip_000.mp4, clip_001.mp4, …; frames/ is frames_000/, …;
 // x%04d.png is x000-%04d.png, …. Empty and single ones stay as they are.
 std::string numbered(const std::string& path, size_t index, size_t count);

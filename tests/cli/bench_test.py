@@ -427,7 +427,7 @@ def check_pipeline(report, ranks, batches):
         parts = {p["phase"]: p["seconds"] for p in phases if (p["strategy"], p["batch"]) == (row["strategy"], row["batch"])}
         assert list(parts)[0] == "Load" and parts["Inference"] == row["seconds_min"] == row["per_video"] * row["batch"], row
         for key, phase in (("text_encoder_seconds", "Conditioning/text encoder"), ("denoise_seconds", "Denoise"),
-                           ("vae_seconds", "VAE decode"), ("formatting_seconds", "VAE decode/host formatting")):
+                           ("vae_seconds", "VAE decode"), ("formatting_seconds", "VAE decode/output, meanwhile")):
             assert 0 < row[key] == parts["Inference/" + phase] < row["seconds_min"], (row, parts)
         single = next(r["seconds_min"] for r in rows if (r["strategy"], r["batch"]) == (row["strategy"], 1))
         assert abs(row["of_singles"] - row["seconds_min"] / row["batch"] / single) < 1e-9, row

@@ -164,6 +164,14 @@ def settings_make_the_run_that_was_planned(cwd):
 
 
 @test
+def a_batch_of_more_videos_than_there_are_is_refused_as_in_generate(cwd):
+    refused(cwd, plan(cwd, *LARGE, "hardware=h100_8", "ranks=8", "num_videos=3", "batch_size=4"), "batch_size=4",
+            "there are 3 videos to make")
+    (pathlib.Path(cwd) / "a.yml").write_text("model: wan2.1_t2v_1.3b\nprompts: [a, b]\nbatch_size: 8\n")
+    refused(cwd, plan(cwd, "a.yml", "hardware=h100_8", "ranks=8"), "batch_size", "there are 2 videos to make", left=("a.yml",))
+
+
+@test
 def tables_of_the_best_that_ship_are_what_the_planner_says(cwd):
     root = pathlib.Path(__file__).resolve().parents[2]
     tool = [sys.executable, root / "tools" / "best_tables.py", plan_test.PROGRAM]
@@ -175,7 +183,13 @@ def tables_of_the_best_that_ship_are_what_the_planner_says(cwd):
     (pathlib.Path(cwd) / "a.yml").write_text("model: wan2.1_t2v_1.3b\n" + text.replace("data_parallelism=", "data_parallelism=9"))
     result = run([*tool, "--compare", "a.yml"], cwd)
     assert result.returncode == 1 and result.stdout.count("is now") >= 4, result.stdout
+    (pathlib.Path(cwd) / "a.yml").write_text((pathlib.Path(cwd) / "a.yml").read_text() + "seed: 77\n")
     assert run([*tool, "a.yml"], cwd).returncode == 0 and run([*tool, "--compare", "a.yml"], cwd).returncode == 0
+    assert (pathlib.Path(cwd) / "a.yml").read_text().endswith("seed: 77\n"), "keys behind the table stay"
+    command = re.search(r"^# zoetrope plan (.*)$", (root / "configs" / "wan2.1_t2v_1.3b.yml").read_text(), re.M).group(1)
+    document = answer(cwd, *command.split())
+    assert [part["ranks"] for part in document["plans"]] == [2, 4, 8, 16], document["plans"]
+    (pathlib.Path(cwd) / "plan.json").unlink()
     (pathlib.Path(cwd) / "a.yml").write_text("model: wan2.1_t2v_1.3b\nbest: {hardware: h100_8, 2: seed=1}\n")
     refused(cwd, plan(cwd, "a.yml"), "a.yml line 2", "best=", "'seed=1' does not say how ranks are used", left=("a.yml",))
     refused(cwd, generate(cwd, "a.yml"), "a.yml line 2", "best=", left=("a.yml",))
