@@ -188,17 +188,22 @@ class PipelineBench {
     if (progress_ && leads()) progress_(fmt::format("{}, {}", named.name, what));
   }
 
-  // Whether `work` ended without an Error, which is otherwise noted; under mpirun the other ranks must end, too.
+  // Whether `work` ended without an Error on every rank; one is noted, for the other cases can go on.
   bool measured(const std::function<void()>& work, const std::function<void(const std::string&)>& refused) {
+    std::string why;
     try {
       work();
-      return true;
     } catch (const Error& error) {
-      if (world_ != nullptr) throw;
-      outcome_.add_unmeasured(error.what());
-      refused(error.what());
-      return false;
+      if (cancelled_ && cancelled_()) throw;
+      why = error.what();
     }
+    bool failed = !why.empty();
+    if (world_ != nullptr) failed = world_->all_reduce_max(failed ? 1 : 0) > 0;
+    if (!failed) return true;
+    if (why.empty()) why = "another rank ended with an error";
+    outcome_.add_unmeasured(why);
+    refused(why);
+    return false;
   }
 
   void warm_up(const NamedStrategy& named, Model& model) {

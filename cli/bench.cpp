@@ -225,6 +225,8 @@ int run(const Words& arguments, comm::Communicator* world) {
     write_drawings(settings.output.svg, report);
   }
   const bench::Outcome& outcome = state.outcome;
+  // mpirun ends the job when a rank fails: not before rank 0 has written.
+  if (world != nullptr) world->barrier();
   if (outcome.wrong > 0) fail("bench: {} of the results are wrong; see the lines marked WRONG", outcome.wrong);
   if (outcome.unmeasured == 1) fail("bench: a case could not be measured: {}", outcome.reason);
   if (outcome.unmeasured > 1) {

@@ -470,6 +470,19 @@ def pipeline_runs_under_mpirun(cwd):
 # ---- bad input ----
 
 @test
+def a_batch_that_does_not_fit_leaves_the_other_rows(cwd):
+    """Also over processes, where all refuse it alike."""
+    limit = "ulimit -v 900000; exec "
+    words = [*PIPELINE, "height=128", "width=128", "num_frames=9", "batch=1,64", "strategies=ring", "threads=1", "repeat=1",
+             "json=b.json"]
+    command = " ".join(["mpirun", "-n", "2", str(PROGRAM), "bench", "pipeline", *map(str, words)])
+    result = run(["sh", "-c", limit + command], cwd, env=MPI_ENV)
+    assert result.returncode == 1 and "memory: this run needs" in result.stderr, result.stderr
+    fits, does_not = json.loads((pathlib.Path(cwd) / "b.json").read_text())["pipeline"]
+    assert fits["seconds_min"] > 0 and "memory: this run needs" in does_not["note"], (fits, does_not)
+
+
+@test
 def bad_runs_of_a_pipeline_are_refused(cwd):
     for words, *said in ((["height=40"], "height=40", "multiple of 16"), (["num_frames=4"], "num_frames=4", "4k + 1"),
                          (["batch=0"], "'0'"), (["batch=1,65"], "'65'"), (["dtype=all"], "dtype=all", "bf16"),
