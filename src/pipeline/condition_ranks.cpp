@@ -16,6 +16,7 @@
 #include "pipeline/given_inputs.h"
 #include "pipeline/halo_ranks.h"
 #include "pipeline/rank_heartbeat.h"
+#include "tensor/copy_of.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -178,8 +179,7 @@ void add_image_channels(const Stage& stage, const Inputs& inputs, RankEncoder& e
 void add_first_frame(const Stage& stage, const Inputs& inputs, RankEncoder& encoder, Conditions& conditions,
                      Dump& dump) {
   const Tensor latents = encode_ends(encoder, stage.options, inputs, 1);
-  conditions.given_frames = Tensor::uninitialized(DType::kF32, batch_of_one(latents).shape());
-  std::memcpy(conditions.given_frames.view().raw(), latents.view().raw(), latents.view().bytes());
+  conditions.given_frames = copy_of(batch_of_one(latents));
   dump.add("condition", conditions.given_frames);
   if (!dump.on()) return;
   const Shape& latent = stage.plan.latent;
@@ -275,7 +275,7 @@ class SegmentEncoding {
   Tensor pose() {
     Tensor latents = encode([&](int64_t frame) { put(driving_frame(inputs_.pose, first_ + frame)); });
     dump_.add(prefix_ + "pose_latents", batch_of_one(latents));
-    return unsqueezed(std::move(latents));
+    return copy_of(batch_of_one(latents));
   }
 
   // [1, C', 1 + T, h, w]
@@ -294,7 +294,7 @@ class SegmentEncoding {
     });
     const Tensor condition = joined_channels(mask, latents);
     dump_.add(prefix_ + "condition", condition);
-    return unsqueezed(joined_frames(reference, condition.view().select(0, 0)));
+    return copy_of(batch_of_one(joined_frames(reference, condition.view().select(0, 0))));
   }
 
   // Valid as long as the inputs.
@@ -312,11 +312,6 @@ class SegmentEncoding {
  private:
   bool shared(int64_t frame) const { return before_ && frame < segments_.shared; }
   void put(const TensorView& bytes) const { to_signed_unit(bytes, frame_); }
-  static Tensor unsqueezed(Tensor x) {
-    Tensor batch = Tensor::uninitialized(DType::kF32, batch_of_one(x).shape());
-    std::memcpy(batch.view().raw(), x.view().raw(), x.view().bytes());
-    return batch;
-  }
   template <typename Fill>
   Tensor encode(Fill&& fill) {
     return encoder_.encode({video_shape(o_, segments_.frames), [&](int64_t frame) -> TensorView {
@@ -342,10 +337,7 @@ Tensor encode_reference(const Stage& stage, const Inputs& inputs, RankEncoder& e
   const Tensor latents = encode_ends(encoder, stage.options, inputs, 1);
   const Tensor mask =
       segment_mask({1, stage.plan.latent[1], stage.plan.latent[2]}, [](int64_t, int64_t, int64_t) { return 1.0f; });
-  Tensor reference = joined_channels(mask, latents);
-  Tensor one = Tensor::uninitialized(DType::kF32, reference.view().select(0, 0).shape());
-  std::memcpy(one.view().raw(), reference.view().raw(), one.view().bytes());
-  return one;
+  return copy_of(joined_channels(mask, latents).view().select(0, 0));
 }
 
 // The driving videos as they are used, all frames of all segments.
@@ -390,9 +382,7 @@ Conditions encode_segment(const Stage& stage, const Inputs& inputs, comm::Commun
     const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/image encoder");
     character.image_rows = image_rows(stage, inputs, world, dump);
   }
-  conditions.image_rows = Tensor::uninitialized(DType::kF32, character.image_rows.view().shape());
-  std::memcpy(conditions.image_rows.view().raw(), character.image_rows.view().raw(),
-              conditions.image_rows.view().bytes());
+  conditions.image_rows = copy_of(character.image_rows);
   RankEncoder encoder(stage, world, shared);  // what it loads is another phase's
   const trace::Timing::Scope scope(stage.timing, "Inference/Conditioning/VAE encode");
   if (segment == 0) {

@@ -1,7 +1,6 @@
 #include "pipeline/denoise.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "attention/plan.h"
@@ -12,18 +11,13 @@
 #include "pipeline/face_ranks.h"
 #include "pipeline/finite.h"
 #include "pipeline/guidance.h"
+#include "tensor/copy_of.h"
 #include "tensor/finite.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
 std::span<float> values(const TensorView& tensor) { return {tensor.data<float>(), static_cast<size_t>(tensor.size())}; }
-
-Tensor copy_of(const TensorView& rows) {
-  Tensor copied = Tensor::uninitialized(rows.dtype(), rows.shape());
-  std::memcpy(copied.view().raw(), rows.raw(), rows.bytes());
-  return copied;
-}
 
 // All branches see the same: [1, …] as [batch, …], with a batch stride of zero.
 TensorView repeated(const TensorView& one, int64_t batch) {

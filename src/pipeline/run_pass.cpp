@@ -22,6 +22,7 @@
 #include "pipeline/run.h"
 #include "pipeline/short_summary.h"
 #include "pipeline/step_cache_options.h"
+#include "tensor/copy_of.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -99,12 +100,6 @@ void add(const attention::Counters& more, attention::Counters& sum) {
   sum.bytes_copied += more.bytes_copied;
   sum.tiles_fixed += more.tiles_fixed;
   sum.tiles_online += more.tiles_online;
-}
-
-Tensor copy_of(const TensorView& latents) {
-  Tensor copied = Tensor::uninitialized(DType::kF32, latents.shape());
-  std::memcpy(copied.view().raw(), latents.raw(), latents.bytes());
-  return copied;
 }
 
 // Phases that begin and end more than once take what their parts take.

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tensor/copy_of.h"
 #include "tensor/half.h"
 #include "tensor/relative_l2.h"
 
@@ -48,6 +49,17 @@ TEST(Tensor, MemoryIsAlignedAndWhole) {
     }
     EXPECT_EQ(Tensor(DType::kU8, {bytes}).size(), bytes);
   }
+}
+
+TEST(Tensor, ACopyHasMemoryOfItsOwn) {
+  Tensor values(DType::kF32, {2, 3});
+  std::iota(values.data<float>(), values.data<float>() + 6, 1.0f);
+  const Tensor row = copy_of(values.view().select(0, 1));
+  values.data<float>()[3] = 0;
+  EXPECT_EQ(row.view().shape(), (Shape{3}));
+  EXPECT_EQ(row.data<float>()[0], 4);
+  EXPECT_EQ(row.data<float>()[2], 6);
+  EXPECT_EQ(copy_of(Tensor(DType::kBF16, {0, 4})).view().shape(), (Shape{0, 4}));
 }
 
 TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
