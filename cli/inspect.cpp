@@ -1,5 +1,5 @@
 // zoetrope inspect: what is in a checkpoint folder, and what is missing or unexpected; of a folder with configs alone,
-// what they ask for. Then what a run would hold in memory.
+// what they ask for. Then what a run would hold in memory. Of a single file of weights, what it holds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,6 +62,32 @@ DType published_dtype(const fs::path& config_json) {
   return name == "bfloat16" ? DType::kBF16 : name == "float16" ? DType::kF16 : DType::kF32;
 }
 
+std::string dtypes_text(const io::Checkpoint& checkpoint) {
+  std::string text;
+  for (const auto& [dtype, count] : checkpoint.dtypes())
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count.tensors, dtype);
+  return text;
+}
+
+std::string bytes_text(const io::Checkpoint& checkpoint) {
+  return fmt::format("{} parameters, {:.3f} GB", checkpoint.parameters(),
+                     static_cast<double>(checkpoint.bytes()) * 1e-9);
+}
+
+// What a single file of weights holds. `generate` takes folders, so that it is an Error after all is said.
+void print_file(const fs::path& path) {
+  constexpr size_t kLongestValue = 80;
+  const io::Checkpoint checkpoint = io::Checkpoint::open_file(path);
+  const io::TensorFile& file = *checkpoint.files().front();
+  print("{}: {}, {} tensors ({}), {}\n", printable(path.string()), file.container(), file.tensors().size(),
+        dtypes_text(checkpoint), bytes_text(checkpoint));
+  for (const auto& [key, value] : file.metadata()) {
+    const bool cut = value.size() > kLongestValue;
+    print("  {} = {}{}\n", printable(key), printable(value.substr(0, kLongestValue)), cut ? "…" : "");
+  }
+  fail("{}: generate does not run single files; name a folder in the layout of diffusers", path.string());
+}
+
 class Inspection {
  public:
   explicit Inspection(fs::path folder) : folder_(std::move(folder)) {}
@@ -108,13 +134,9 @@ class Inspection {
     }
     const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, stem);
     stored = main_dtype(checkpoint);
-    std::string dtypes;
-    for (const auto& [dtype, count] : checkpoint.dtypes())
-      dtypes += fmt::format("{}{} {}", dtypes.empty() ? "" : ", ", count.tensors, dtype);
     const size_t files = checkpoint.files().size();
-    print("  {:<14} {:>5} tensors in {} file{} ({}), {} parameters, {:.3f} GB\n", name, checkpoint.names().size(),
-          files, files == 1 ? "" : "s", dtypes, checkpoint.parameters(),
-          static_cast<double>(checkpoint.bytes()) * 1e-9);
+    print("  {:<14} {:>5} tensors in {} file{} ({}), {}\n", name, checkpoint.names().size(), files,
+          files == 1 ? "" : "s", dtypes_text(checkpoint), bytes_text(checkpoint));
     const io::TensorDefects defects = io::tensor_defects(*io::checkpoint_source(checkpoint), expected);
     const std::vector<std::string> unexpected = unexpected_names(checkpoint, expected);
     print_names("missing", defects.missing);
@@ -150,6 +172,11 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     else (argument.find('=') == std::string::npos ? models : words).push_back(argument);
   }
   if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
+  if (fs::is_regular_file(models[0])) {
+    if (!words.empty()) fail("inspect takes no keys beside a single file, but got {}", words[0]);
+    if (world == nullptr || world->rank() == 0) print_file(models[0]);
+    return 0;
+  }
   const fs::path folder = pipeline::model_or_config(models[0]);
   Inspection inspection(folder);
   if (world == nullptr || world->rank() == 0) {
@@ -168,7 +195,8 @@ std::string help() {
          "of generate\n"
          "as far as memory depends on them: sizes (with max_area the picture's), dtypes, LoRA files, the step cache, "
          "pictures and\n"
-         "videos that are given, ranks, memory_limit. Others are refused. Reads no weights but LoRA files.\n\n"
+         "videos that are given, ranks, memory_limit. Others are refused. Reads no weights but LoRA files.\n"
+         "Of a single safetensors or GGUF file it prints tensor counts, types, bytes and metadata.\n\n"
          "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n";
 }
 

@@ -200,6 +200,7 @@ TensorHeader read_safetensors_header(std::string_view contents, const std::strin
         file, length, contents.size(), kMaxHeaderBytes);
   }
   TensorHeader header;
+  header.container = "safetensors";
   header.bytes = kLengthBytes + length;
   const std::string_view text = contents.substr(kLengthBytes, length);
   if (text.empty() || text.front() != '{') fail("{}: its header must be a JSON object, opening with '{{'", file);

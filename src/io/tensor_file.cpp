@@ -11,9 +11,19 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "io/checksum.h"
+#include "io/gguf.h"
 #include "io/safetensors.h"
 
 namespace zoetrope::io {
+namespace {
+
+// Opening one may run a program that it holds, so none is.
+bool is_pickle(const std::filesystem::path& path) {
+  const auto is = [&](const char* ending) { return path.extension() == ending; };
+  return is(".pth") || is(".pt") || is(".ckpt") || is(".bin");
+}
+
+}  // namespace
 
 TensorFile::TensorFile(std::filesystem::path path) : path_(std::move(path)), file_(path_) {}
 
@@ -31,13 +41,17 @@ std::shared_ptr<const TensorFile> TensorFile::open(const std::filesystem::path& 
     file->data_ = static_cast<std::byte*>(mapped);
     contents = {static_cast<const char*>(mapped), size};
   }
+  if (is_pickle(path)) {
+    fail("{}: is a PyTorch pickle; use the .safetensors or .gguf version of this model", path.string());
+  }
   if (contents.starts_with("version https://git-lfs")) {
     fail(
         "{}: is a Git LFS pointer of {} bytes in place of the weights; fetch them with `git lfs pull`, or download "
         "again",
         path.string(), size);
   }
-  file->header_ = read_safetensors_header(contents, path.string());
+  const bool gguf = contents.starts_with(kGgufMagic) || path.extension() == ".gguf";
+  file->header_ = gguf ? read_gguf_header(contents, path.string()) : read_safetensors_header(contents, path.string());
   return file;
 }
 

@@ -1,5 +1,6 @@
 // A file of named tensors, mapped to be read. Every container of weights is one function that reads its header
-// (safetensors.h); the rest is here. Folders of several files are in checkpoint.h, conversion of dtypes in weights.h.
+// (safetensors.h, gguf.h); the rest is here. Folders of several files are in checkpoint.h, conversion of dtypes in
+// weights.h.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ namespace zoetrope::io {
 
 struct TensorInfo {
   std::string dtype_name;        // as the file spells it
-  std::optional<DType> dtype;    // empty for types that can only be listed (F8_E4M3, I16, …)
+  std::optional<DType> dtype;    // empty for types that can only be listed (F8_E4M3, I16, Q4_K, …)
   Shape shape;                   // with more than five axes: [elements]
   std::vector<int64_t> extents;  // every axis
   uint64_t offset = 0;           // of the first byte, counted from the start of the file
@@ -29,6 +30,7 @@ struct TensorInfo {
 
 // What the header of a container says. Its reader has checked that every tensor lies in the file and none overlap.
 struct TensorHeader {
+  std::string container;  // "safetensors", "GGUF 3"
   std::map<std::string, TensorInfo> tensors;
   std::map<std::string, std::string> metadata;
   uint64_t bytes = 0;  // of the file before the data
@@ -45,6 +47,7 @@ class TensorFile {
   ~TensorFile();
 
   const std::filesystem::path& path() const { return path_; }
+  const std::string& container() const { return header_.container; }
   const std::map<std::string, TensorInfo>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 

@@ -244,5 +244,26 @@ def cache_that_cannot_be_written_is_said(cwd):
     assert "goes on without it" in cached(cwd, "one").stderr
 
 
+@test
+def inspect_says_what_a_single_file_holds(cwd):
+    """Types, metadata; and that generate does not run it."""
+    def inspect(*words):
+        return run([PROGRAM, "inspect", *words], cwd)
+    blocks = MODEL.parents[1] / "weights" / "blocks" / "blocks.gguf"
+    result = inspect(blocks)
+    for words in ("GGUF 3, 14 tensors (1 BF16, 1 F16, 1 IQ4_NL", "1 Q6_K", "general.architecture = wan"):
+        assert words in result.stdout, result.stdout
+    assert "does not run single files" in harness.sentence(result)
+    shard = next((MODEL / "vae").glob("*.safetensors"))
+    result = inspect(shard)
+    assert ": safetensors, " in result.stdout and "parameters" in result.stdout, result.stdout
+    assert "does not run single files" in harness.sentence(result)
+    assert "takes no keys" in harness.sentence(inspect(shard, "height=64"))
+    damaged = pathlib.Path(cwd) / "cut.gguf"
+    damaged.write_bytes(blocks.read_bytes()[:2000])
+    result = inspect(damaged)
+    assert "download it again" in harness.sentence(result) and result.stdout == "", result.stdout
+
+
 if __name__ == "__main__":
     sys.exit(run_script(TESTS, use))
