@@ -370,6 +370,10 @@ void OptionSet::set_argument(std::string_view argument) {
   if (equals == std::string_view::npos || equals == 0) {
     fail("{}: '{}' is not of the form key=value", kCommandLine, argument);
   }
+  const Option* option = find(argument.substr(0, equals));
+  if (option != nullptr && option->mapping && !option->print) {
+    fail("{}: {} is a table that only files have; leave it out", kCommandLine, option->name);
+  }
   set(argument.substr(0, equals), argument.substr(equals + 1), kCommandLine);
 }
 

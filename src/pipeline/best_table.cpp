@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/strategy.h"
 #include "base/error.h"
 #include "pipeline/generate_options.h"
 
@@ -33,9 +34,19 @@ std::vector<std::string_view> parts_of(std::string_view text, char separator) {
   return parts;
 }
 
-void check_row(std::string_view ranks, std::string_view settings) {
+// Whether `ranks` ranks can be used so by a model of enough heads; how many a file's model has is not known here.
+void check_layout(const GenerateOptions& options, int64_t ranks) {
+  const int64_t data = options.data_parallelism.value_or(1);
+  if (data < 1 || ranks % data != 0) fail("data_parallelism={} does not divide {} ranks", data, ranks);
+  const attention::Strategy strategy = attention::requested_strategy(options.strategy);
+  attention::checked_strategy(strategy, static_cast<int>(ranks / data), kMostRanks);
+}
+
+// Returns the row's number of ranks.
+int64_t check_row(std::string_view ranks, std::string_view settings) {
+  int64_t count = 0;
   try {
-    parse_integer(ranks, {1, kMostRanks});
+    count = parse_integer(ranks, {1, kMostRanks});
   } catch (const Error& error) {
     fail("a row is a number of ranks from 1 to {}, or hardware: {}", kMostRanks, error.what());
   }
@@ -47,18 +58,27 @@ void check_row(std::string_view ranks, std::string_view settings) {
       fail("row {}: '{}' does not say how ranks are used; these keys do: {}", ranks, word, fmt::join(kKeys, ", "));
     set.set(key, word.substr(std::min(key.size() + 1, word.size())), fmt::format("row {}", ranks));
   }
+  try {
+    check_layout(options, count);
+  } catch (const Error& error) {
+    fail("row {}: {}", ranks, error.what());
+  }
+  return count;
 }
 
 }  // namespace
 
 void check_best_table(std::string_view text) {
   std::set<std::string_view> seen;
+  std::set<int64_t> rows;
   for (const std::string_view part : parts_of(text, ',')) {
     const size_t colon = std::min(part.find(':'), part.size());
     const std::string_view name = part.substr(0, colon), value = part.substr(std::min(colon + 1, part.size()));
     if (value.empty()) fail("'{}' has no value; write rows as `8: data_parallelism=1 ulysses_shards=8`", name);
     if (!seen.insert(name).second) fail("{} is given twice", name);
-    if (name != "hardware") check_row(name, value);
+    if (name == "hardware") continue;
+    if (const int64_t ranks = check_row(name, value); !rows.insert(ranks).second)
+      fail("has two rows of {} ranks", ranks);
   }
   if (!seen.contains("hardware")) fail("names no profile; write it as `hardware: NAME`");
 }

@@ -35,11 +35,22 @@ TEST(BestTable, IsCheckedAndChangesNothing) {
         std::pair("\n  hardware: h100_8\n  2:\n", "'2' has no value"),
         std::pair("\n  hardware: h100_8\n  2: ulysses_shards\n", "row 2: ulysses_shards="),
         std::pair("\n  hardware: h100_8\n  2: ulysses_shards=none\n", "ulysses_shards=none"),
+        std::pair("\n  hardware: h100_8\n  8: attention=nosuch\n", "row 8: "),
+        std::pair("\n  hardware: h100_8\n  8: ulysses_shards=3\n", "row 8: ulysses_shards=3 does not divide"),
+        std::pair("\n  hardware: h100_8\n  8: data_parallelism=3\n", "data_parallelism=3 does not divide 8 ranks"),
+        std::pair("\n  hardware: h100_8\n  8: softmax=online\n  08: softmax=online\n", "two rows of 8 ranks"),
         std::pair("\n  hardware: h100_8\n  2: height=64\n", "'height=64' does not say how ranks are used"),
         std::pair("\n  hardware: h100_8\n  2: {ulysses_shards: 2}\n", "single values"),
         std::pair(" [2, 4]\n", "single"), std::pair(" h100_8\n", "'h100_8' has no value")}) {
     EXPECT_THAT(error_of([&] { load(table); }), AllOf(HasSubstr("run.yml line "), HasSubstr(said))) << table;
   }
+}
+
+TEST(BestTable, BelongsToFiles) {
+  GenerateOptions options;
+  OptionSet set = describe_options(options);
+  EXPECT_THAT(error_of([&] { set.set_argument("best=hardware:h100_8,2:ulysses_shards=2"); }),
+              HasSubstr("best is a table that only files have"));
 }
 
 }  // namespace
