@@ -1,8 +1,11 @@
 // zoetrope inspect: what is in a checkpoint folder, and what is missing or unexpected; of a folder with configs alone,
 // what they ask for. Then what a run would hold in memory. Of a single file of weights, what it holds.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -10,16 +13,20 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/options.h"
 #include "base/print.h"
 #include "cli/command.h"
 #include "cli/inspect_memory.h"
+#include "io/block_formats.h"
 #include "io/checkpoint.h"
+#include "io/weights.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
+#include "tensor/dispatch.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -74,8 +81,53 @@ std::string bytes_text(const io::Checkpoint& checkpoint) {
                      static_cast<double>(checkpoint.bytes()) * 1e-9);
 }
 
+// Calls `look(value, index)` with every value of a tensor; false where its type cannot be read.
+template <typename Look>
+bool each_value(const io::TensorFile& file, const std::string& name, Look&& look) {
+  const io::TensorInfo& info = file.info(name);
+  if (const io::BlockFormat* format = io::find_block_format(info.dtype_name)) {
+    std::vector<float> values(format->elements);
+    const std::byte* block = file.bytes(name);
+    for (uint64_t first = 0; first < static_cast<uint64_t>(info.shape.size()); first += format->elements) {
+      format->decode(block, values.data());
+      block += format->bytes;
+      for (uint64_t i = 0; i < format->elements; ++i) look(values[i], first + i);
+    }
+    return true;
+  }
+  if (!io::is_readable(info)) return false;
+  with_stored_type(*info.dtype, name, [&](auto tag) {
+    using Stored = typename decltype(tag)::type;
+    for (uint64_t i = 0; i < static_cast<uint64_t>(info.shape.size()); ++i) {
+      Stored value;
+      std::memcpy(&value, file.bytes(name) + i * sizeof value, sizeof value);
+      look(to_float(value), i);
+    }
+  });
+  return true;
+}
+
+// Throws Error for the first value that is NaN or infinite.
+void check_values(const io::TensorFile& file) {
+  int64_t values = 0;
+  std::set<std::string> unread;
+  for (const auto& [name, info] : file.tensors()) {
+    file.will_need(name);
+    const bool read = each_value(file, name, [&](float value, uint64_t at) {
+      if (std::isfinite(value)) return;
+      fail("{}: tensor '{}' holds {} at element {}, by a damaged value or scale; download the file again",
+           file.path().string(), name, value, at);
+    });
+    file.release(name);
+    if (read) values += info.shape.size();
+    else unread.insert(info.dtype_name);
+  }
+  print("  {} values are finite{}\n", values,
+        unread.empty() ? "" : fmt::format("; not read: those stored as {}", fmt::join(unread, ", ")));
+}
+
 // What a single file of weights holds. `generate` takes folders, so that it is an Error after all is said.
-void print_file(const fs::path& path) {
+void print_file(const fs::path& path, bool with_values) {
   constexpr size_t kLongestValue = 80;
   const io::Checkpoint checkpoint = io::Checkpoint::open_file(path);
   const io::TensorFile& file = *checkpoint.files().front();
@@ -85,6 +137,7 @@ void print_file(const fs::path& path) {
     const bool cut = value.size() > kLongestValue;
     print("  {} = {}{}\n", printable(key), printable(value.substr(0, kLongestValue)), cut ? "…" : "");
   }
+  if (with_values) check_values(file);
   fail("{}: generate does not run single files; name a folder in the layout of diffusers", path.string());
 }
 
@@ -173,8 +226,11 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   }
   if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
   if (fs::is_regular_file(models[0])) {
-    if (!words.empty()) fail("inspect takes no keys beside a single file, but got {}", words[0]);
-    if (world == nullptr || world->rank() == 0) print_file(models[0]);
+    bool with_values = false;
+    OptionSet set;
+    set.flag("check_values", with_values, "read every value, and refuse NaN and infinity");
+    for (const std::string& word : words) set.set_argument(word);
+    if (world == nullptr || world->rank() == 0) print_file(models[0], with_values);
     return 0;
   }
   const fs::path folder = pipeline::model_or_config(models[0]);
@@ -196,7 +252,8 @@ std::string help() {
          "as far as memory depends on them: sizes (with max_area the picture's), dtypes, LoRA files, the step cache, "
          "pictures and\n"
          "videos that are given, ranks, memory_limit. Others are refused. Reads no weights but LoRA files.\n"
-         "Of a single safetensors or GGUF file it prints tensor counts, types, bytes and metadata.\n\n"
+         "Of a single safetensors or GGUF file it prints tensor counts, types, bytes and metadata;\n"
+         "with check_values=true it reads every value, quantised ones too, and names the first that is not finite.\n\n"
          "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n";
 }
 

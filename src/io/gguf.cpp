@@ -9,56 +9,55 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/index_range.h"
+#include "io/block_formats.h"
 
 namespace zoetrope::io {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are read as they are stored");
 
-struct BlockType {
+struct StoredType {
   uint32_t id;
   const char* name;
-  uint64_t elements, bytes;  // of a block; 0: known by name only
   std::optional<DType> dtype = std::nullopt;
 };
 
-// docs/spec/weights.md, section 5.2.
-constexpr BlockType kBlockTypes[] = {
-    {0, "F32", 1, 4, DType::kF32},
-    {1, "F16", 1, 2, DType::kF16},
-    {2, "Q4_0", 32, 18},
-    {3, "Q4_1", 32, 20},
-    {6, "Q5_0", 32, 22},
-    {7, "Q5_1", 32, 24},
-    {8, "Q8_0", 32, 34},
-    {9, "Q8_1", 0, 0},
-    {10, "Q2_K", 256, 84},
-    {11, "Q3_K", 256, 110},
-    {12, "Q4_K", 256, 144},
-    {13, "Q5_K", 256, 176},
-    {14, "Q6_K", 256, 210},
-    {15, "Q8_K", 0, 0},
-    {16, "IQ2_XXS", 0, 0},
-    {17, "IQ2_XS", 0, 0},
-    {18, "IQ3_XXS", 0, 0},
-    {19, "IQ1_S", 0, 0},
-    {20, "IQ4_NL", 32, 18},
-    {21, "IQ3_S", 0, 0},
-    {22, "IQ2_S", 0, 0},
-    {23, "IQ4_XS", 256, 136},
-    {24, "I8", 0, 0},
-    {25, "I16", 0, 0},
-    {26, "I32", 0, 0},
-    {27, "I64", 0, 0},
-    {28, "F64", 0, 0},
-    {29, "IQ1_M", 0, 0},
-    {30, "BF16", 1, 2, DType::kBF16},
-    {34, "TQ1_0", 0, 0},
-    {35, "TQ2_0", 0, 0},
-    {39, "MXFP4", 0, 0},
-    {40, "NVFP4", 0, 0},
-    {41, "Q1_0", 0, 0},
+// docs/spec/weights.md, section 5.2. Those without a DType are in blocks (block_formats.h), or known by name only.
+constexpr StoredType kStoredTypes[] = {
+    {0, "F32", DType::kF32},
+    {1, "F16", DType::kF16},
+    {2, "Q4_0"},
+    {3, "Q4_1"},
+    {6, "Q5_0"},
+    {7, "Q5_1"},
+    {8, "Q8_0"},
+    {9, "Q8_1"},
+    {10, "Q2_K"},
+    {11, "Q3_K"},
+    {12, "Q4_K"},
+    {13, "Q5_K"},
+    {14, "Q6_K"},
+    {15, "Q8_K"},
+    {16, "IQ2_XXS"},
+    {17, "IQ2_XS"},
+    {18, "IQ3_XXS"},
+    {19, "IQ1_S"},
+    {20, "IQ4_NL"},
+    {21, "IQ3_S"},
+    {22, "IQ2_S"},
+    {23, "IQ4_XS"},
+    {24, "I8"},
+    {25, "I16"},
+    {26, "I32"},
+    {27, "I64"},
+    {28, "F64"},
+    {29, "IQ1_M"},
+    {30, "BF16", DType::kBF16},
+    {34, "TQ1_0"},
+    {35, "TQ2_0"},
+    {39, "MXFP4"},
+    {40, "NVFP4"},
+    {41, "Q1_0"},
 };
 
 enum ValueType : uint32_t { kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9, kFloat64 = 12 };
@@ -211,7 +210,7 @@ class Reader {
     for (uint64_t& extent : extents) extent = number<uint64_t>(fmt::format("a dimension of tensor '{}'", name));
     const auto id = number<uint32_t>(fmt::format("the type of tensor '{}'", name));
     const auto offset = number<uint64_t>(fmt::format("the offset of tensor '{}'", name));
-    const BlockType& type = block_type(name, id);
+    const StoredType& type = stored_type(name, id);
     TensorInfo info;
     info.dtype_name = type.name;
     info.dtype = type.dtype;
@@ -223,19 +222,29 @@ class Reader {
     if (!header_.tensors.emplace(name, std::move(info)).second) fail("{}: tensor '{}' is there twice", file_, name);
   }
 
-  const BlockType& block_type(const std::string& name, uint32_t id) const {
-    const auto* type = std::find_if(std::begin(kBlockTypes), std::end(kBlockTypes),
-                                    [&](const BlockType& known) { return known.id == id; });
-    if (type == std::end(kBlockTypes)) fail("{}: tensor '{}' has the unknown type {}", file_, name, id);
-    if (type->bytes > 0) return *type;
+  // The block of a type: one element, where it has a DType; of no bytes, where it is known by name only.
+  struct Unit {
+    uint64_t elements, bytes;
+  };
+  static Unit unit(const StoredType& type) {
+    if (type.dtype) return {1, dtype_size(*type.dtype)};
+    const BlockFormat* format = find_block_format(type.name);
+    return format == nullptr ? Unit{1, 0} : Unit{format->elements, format->bytes};
+  }
+
+  const StoredType& stored_type(const std::string& name, uint32_t id) const {
+    const auto* type = std::find_if(std::begin(kStoredTypes), std::end(kStoredTypes),
+                                    [&](const StoredType& known) { return known.id == id; });
+    if (type == std::end(kStoredTypes)) fail("{}: tensor '{}' has the unknown type {}", file_, name, id);
+    if (unit(*type).bytes > 0) return *type;
     std::string readable;
-    for (const BlockType& known : kBlockTypes) {
-      if (known.bytes > 0) readable += fmt::format("{}{}", readable.empty() ? "" : ", ", known.name);
+    for (const StoredType& known : kStoredTypes) {
+      if (unit(known).bytes > 0) readable += fmt::format("{}{}", readable.empty() ? "" : ", ", known.name);
     }
     fail("{}: tensor '{}' has type {}, which cannot be read; readable are {}", file_, name, type->name, readable);
   }
 
-  uint64_t byte_count(const std::string& name, const std::vector<uint64_t>& extents, const BlockType& type) const {
+  uint64_t byte_count(const std::string& name, const std::vector<uint64_t>& extents, const StoredType& type) const {
     uint64_t elements = 1, bytes = 0;
     for (const uint64_t extent : extents) {
       if (extent == 0) fail("{}: tensor '{}' has size 0", file_, name);
@@ -243,15 +252,19 @@ class Reader {
         fail("{}: size of tensor '{}' overflows", file_, name);
       }
     }
+    const Unit block = unit(type);
     const uint64_t row = extents.empty() ? 1 : extents.front();
-    if (row % type.elements != 0) {
+    if (row % block.elements != 0) {
       fail("{}: rows of tensor '{}' ({}) are not a multiple of the block size of {} ({})", file_, name, row, type.name,
-           type.elements);
+           block.elements);
     }
-    if (__builtin_mul_overflow(elements / type.elements, type.bytes, &bytes)) {
+    if (__builtin_mul_overflow(elements / block.elements, block.bytes, &bytes)) {
       fail("{}: size of tensor '{}' overflows", file_, name);
     }
-    if (bytes > contents_.size()) fail("{}: tensor '{}' is larger than the file", file_, name);
+    if (bytes > contents_.size()) {
+      fail("{}: tensor '{}' takes {} bytes and is larger than the file of {}; download it again", file_, name, bytes,
+           contents_.size());
+    }
     return bytes;
   }
 

@@ -22,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string kWeights = ZOETROPE_GOLDEN_DIR "/weights/";
+const std::string kWeights = ZOETROPE_WEIGHT_FILES "/";
 
 std::string refusal(const std::filesystem::path& path) {
   try {

@@ -82,6 +82,8 @@ TensorView TensorFile::tensor(const std::string& name) const {
   return elements.reshape(found.shape);
 }
 
+const std::byte* TensorFile::bytes(const std::string& name) const { return data_ + info(name).offset; }
+
 void TensorFile::will_need(const std::string& name) const {
   const TensorInfo& found = info(name);
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));

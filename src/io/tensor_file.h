@@ -56,8 +56,9 @@ class TensorFile {
   // A read-only view of the map, valid as long as the file object; writing to it is a fault. Where !info().aligned the
   // elements must be read with memcpy. A dtype without a DType, or more than five axes, is an Error.
   TensorView tensor(const std::string& name) const;
-  TensorView flat(const std::string& name) const;  // likewise, as [elements] whatever its axes
-  void will_need(const std::string& name) const;   // prefetches the pages
+  TensorView flat(const std::string& name) const;         // likewise, as [elements] whatever its axes
+  const std::byte* bytes(const std::string& name) const;  // its info().bytes as they are stored, of any type
+  void will_need(const std::string& name) const;          // prefetches the pages
   // Releases the pages of this tensor and those around it: resident memory falls; views of all tensors stay valid and
   // are read again when they are touched.
   void release(const std::string& name) const;

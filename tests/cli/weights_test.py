@@ -249,7 +249,7 @@ def inspect_says_what_a_single_file_holds(cwd):
     """Types, metadata; and that generate does not run it."""
     def inspect(*words):
         return run([PROGRAM, "inspect", *words], cwd)
-    blocks = MODEL.parents[1] / "weights" / "blocks" / "blocks.gguf"
+    blocks = pathlib.Path(__file__).resolve().parents[1] / "weights" / "blocks" / "blocks.gguf"
     result = inspect(blocks)
     for words in ("GGUF 3, 14 tensors (1 BF16, 1 F16, 1 IQ4_NL", "1 Q6_K", "general.architecture = wan"):
         assert words in result.stdout, result.stdout
@@ -258,7 +258,12 @@ def inspect_says_what_a_single_file_holds(cwd):
     result = inspect(shard)
     assert ": safetensors, " in result.stdout and "parameters" in result.stdout, result.stdout
     assert "does not run single files" in harness.sentence(result)
-    assert "takes no keys" in harness.sentence(inspect(shard, "height=64"))
+    assert "unknown key 'height'" in harness.sentence(inspect(shard, "height=64"))
+    assert " values are finite" in inspect(shard, "check_values=true").stdout
+    result = inspect(blocks.parents[1] / "bad" / "scale_nan.gguf", "check_values=true")
+    assert "nan at element 0" in harness.sentence(result), result.stderr
+    result = inspect(blocks.parents[1] / "bad" / "good.gguf", "check_values=true")
+    assert "  64 values are finite\n" in result.stdout, result.stdout
     damaged = pathlib.Path(cwd) / "cut.gguf"
     damaged.write_bytes(blocks.read_bytes()[:2000])
     result = inspect(damaged)
