@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <initializer_list>
 #include <limits>
 #include <map>
@@ -86,6 +87,7 @@ class Reader {
           fmt::format("{}: the magnitudes of DoRA are not supported and left out, {} of {} keys: {}", where_,
                       dropped_.size(), file_->tensors().size(), named(dropped_)));
     }
+    refuse_pictures();
     if (!unmatched_.empty()) {
       lora_.warnings.push_back(fmt::format("{}: {} of {} keys match no tensor of this model and are left out: {}",
                                            where_, unmatched_.size(), file_->tensors().size(), named(unmatched_)));
@@ -132,6 +134,17 @@ class Reader {
         "{}: is a LoRA of another model, or none: not one of its {} keys names a change of a tensor of this one ({}); "
         "{}",
         where_, file_->tensors().size(), fmt::join(some, ", "), kExpected);
+  }
+
+  // A model whose only inputs are the channels that it makes sees no picture; what a LoRA taught of pictures is lost.
+  void refuse_pictures() const {
+    const Shape &in = tensors_["patch_embedding.weight"].shape, &out = tensors_["proj_out.weight"].shape;
+    if (in.size() / in[0] != out[0]) return;
+    for (const std::string& key : unmatched_) {
+      if (key.find("k_img") == std::string::npos && key.find("add_k_proj") == std::string::npos) continue;
+      fail("{}: is a LoRA of image to video (by '{}'), but this model takes no picture; use one of text to video",
+           where_, key);
+    }
   }
 
   void read(const std::string& name, const Module& module) {
@@ -300,10 +313,29 @@ class Reader {
     if (file_->info(key).shape.size() != 1) {
       fail("{}: '{}' {} must be a single number", where_, key, file_->info(key).shape.to_string());
     }
+    if (const std::optional<int64_t> whole = integer(key)) return static_cast<double>(*whole);
     check_values(key);
     float value = 0;
     source_->read_range(key, {0, 1}, TensorView(&value, DType::kF32, {1}));
     return value;
+  }
+
+  // Of a tensor of one integer, which the alphas of Lightning files are; nothing for other types.
+  std::optional<int64_t> integer(const std::string& key) const {
+    const std::string& type = file_->info(key).dtype_name;
+    const std::byte* at = file_->bytes(key);
+    const auto read = [&](auto value) {
+      std::memcpy(&value, at, sizeof value);
+      return static_cast<int64_t>(value);
+    };
+    if (type == "I64") return read(int64_t{});
+    if (type == "I32") return read(int32_t{});
+    if (type == "I16") return read(int16_t{});
+    if (type == "I8") return read(int8_t{});
+    if (type == "U32") return read(uint32_t{});
+    if (type == "U16") return read(uint16_t{});
+    if (type == "U8") return read(uint8_t{});
+    return std::nullopt;
   }
 
   void check_values(const std::string& key) const {

@@ -344,7 +344,7 @@ TEST_F(LoraTest, KeysWithoutATensorAreNamed) {
   for (const char* layer : {"0", "1"}) {
     const std::string block = std::string("diffusion_model.blocks.") + layer;
     with_pair(block + ".self_attn.q.lora_A.weight", block + ".self_attn.q.lora_B.weight", 8, 8);
-    with_pair(block + ".cross_attn.k_img.lora_A.weight", block + ".cross_attn.k_img.lora_B.weight", 8, 8);
+    with_pair(block + ".cross_attn.q_img.lora_A.weight", block + ".cross_attn.q_img.lora_B.weight", 8, 8);
     with(block + ".self_attn.q.dora_scale", numbers({8, 1}, 1));
   }
   with("diffusion_model.blocks.7.ffn.0.alpha", 1).with("diffusion_model.blocks.0.ffn.0.alpha", 1);
@@ -354,10 +354,35 @@ TEST_F(LoraTest, KeysWithoutATensorAreNamed) {
               ElementsAre(AllOf(HasSubstr("DoRA"), HasSubstr("2 of 12 keys"),
                                 HasSubstr("'diffusion_model.blocks.*.self_attn.q.dora_scale' (2 keys)")),
                           AllOf(HasSubstr("6 of 12 keys match no tensor"),
-                                HasSubstr("'diffusion_model.blocks.*.cross_attn.k_img.lora_A.weight' (2 keys)"),
-                                HasSubstr("'diffusion_model.blocks.*.cross_attn.k_img.lora_B.weight' (2 keys)"),
+                                HasSubstr("'diffusion_model.blocks.*.cross_attn.q_img.lora_A.weight' (2 keys)"),
+                                HasSubstr("'diffusion_model.blocks.*.cross_attn.q_img.lora_B.weight' (2 keys)"),
                                 // Alone in having no tensor, or nothing to scale.
                                 HasSubstr("'diffusion_model.blocks.*.ffn.0.alpha' (2 keys)"))));
+}
+
+TEST_F(LoraTest, OneOfImageToVideoIsRefusedByTextToVideo) {
+  const auto open_with = [&](const wan::TransformerConfig& config) {
+    const std::string block = "diffusion_model.blocks.0.";
+    with_pair(block + "self_attn.q.lora_A.weight", block + "self_attn.q.lora_B.weight", 8, 8);
+    with_pair(block + "cross_attn.k_img.lora_A.weight", block + "cross_attn.k_img.lora_B.weight", 8, 8);
+    return open(1, config);
+  };
+  wan::TransformerConfig config = small();
+  config.in_channels = config.out_channels;
+  EXPECT_THAT(error_of([&] { open_with(config); }),
+              AllOf(HasSubstr("image to video"), HasSubstr("cross_attn.k_img.lora_A.weight")));
+  // A model that takes pictures as channels leaves it out.
+  config.in_channels += 20;
+  EXPECT_THAT(open_with(config).warnings, ElementsAre(HasSubstr("k_img")));
+}
+
+TEST_F(LoraTest, AlphaMayBeAnInteger) {
+  const std::string name = "diffusion_model.blocks.0.self_attn.q";
+  with_pair(name + ".lora_down.weight", name + ".lora_up.weight", 8, 8);
+  Tensor alpha(DType::kI64, {});
+  *alpha.data<int64_t>() = 3;
+  const Lora lora = with(name + ".alpha", std::move(alpha)).open();
+  EXPECT_EQ(lora.deltas.begin()->second.front().scale, 1.5);  // of rank 2
 }
 
 TEST_F(LoraTest, OtherModelsAreRefused) {
