@@ -40,12 +40,12 @@ void print_names(const char* what, const std::vector<std::string>& names) {
   if (names.size() > kMostNames) print("    {}: … and {} more\n", what, names.size() - kMostNames);
 }
 
-std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, const io::TensorTable& expected) {
+std::vector<std::string> unexpected_names(const io::Checkpoint& checkpoint, const pipeline::Component& component) {
   std::set<std::string> known;
-  for (const io::TensorSpec& spec : expected) known.insert({spec.name, spec.name_in(io::NamingScheme::kTied)});
+  for (const io::TensorSpec& spec : component.tensors) known.insert({spec.name, spec.name_in(io::NamingScheme::kTied)});
   std::vector<std::string> unexpected;
   for (const std::string& name : checkpoint.names())
-    if (known.count(name) == 0 && !wan::is_ignored_tensor(name) && !encoders::is_ignored_tensor(name))
+    if (known.count(name) == 0 && (component.files.ignored == nullptr || !component.files.ignored(name)))
       unexpected.push_back(name);
   return unexpected;
 }
@@ -176,7 +176,7 @@ class Inspection {
   }
 
   bool weights(const pipeline::Component& component) {
-    const auto& [name, stem, expected] = component;
+    const auto& [name, stem, expected, files_of_it] = component;
     DType& stored = stored_[name];
     const io::TensorTotals totals = io::totals(expected);
     if (configs_only_) {
@@ -191,7 +191,7 @@ class Inspection {
     print("  {:<14} {:>5} tensors in {} file{} ({}), {}\n", name, checkpoint.names().size(), files,
           files == 1 ? "" : "s", dtypes_text(checkpoint), bytes_text(checkpoint));
     const io::TensorDefects defects = io::tensor_defects(*io::checkpoint_source(checkpoint), expected);
-    const std::vector<std::string> unexpected = unexpected_names(checkpoint, expected);
+    const std::vector<std::string> unexpected = unexpected_names(checkpoint, component);
     print_names("missing", defects.missing);
     print_names("wrong shape", defects.misshapen);
     print_names("unknown dtype", defects.unreadable);

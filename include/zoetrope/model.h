@@ -54,7 +54,12 @@ struct ModelOptions {
   WeightSource weights = WeightSource::kCheckpoint;
   std::optional<int64_t> weights_seed;  // of random weights alone; unset: 0
   std::optional<int64_t> layers;        // only the first of each transformer, to rehearse a run; unset: all
-  std::string weight_cache;             // folder for packed weights, which the next start maps; empty: none
+  // Files of components instead of the folder's own, safetensors or GGUF, in the layouts of ComfyUI, of the original
+  // code, and of llama.cpp, quantised or not; or component folders. The model's folder then needs configs only.
+  std::string transformer, transformer_2;  // the second: the low-noise expert of a model with two
+  std::string text_encoder, vae, image_encoder;
+  std::string tokenizer;     // folder or file
+  std::string weight_cache;  // folder for packed weights, which the next start maps; empty: none
   KeepWeights keep_weights = KeepWeights::kNone;
   std::vector<LoraFile> lora;       // for every transformer
   std::vector<LoraFile> lora_high;  // for the high-noise expert of a model with two

@@ -40,10 +40,11 @@ class Checkpoint {
   const std::filesystem::path& index() const { return contents_->index; }  // empty where there is none
   const std::vector<std::shared_ptr<const TensorFile>>& files() const { return contents_->files; }
   bool contains(const std::string& name) const;
-  std::vector<std::string> names() const;                 // sorted
-  const TensorInfo& info(const std::string& name) const;  // absent: Error naming the tensor and the nearest names
-  TensorView view(const std::string& name) const;         // mapped, read-only; see TensorFile::tensor
-  const std::filesystem::path& file(const std::string& name) const;  // that holds the tensor
+  std::vector<std::string> names() const;                   // sorted
+  const TensorInfo& info(const std::string& name) const;    // absent: Error naming the tensor and the nearest names
+  TensorView view(const std::string& name) const;           // mapped, read-only; see TensorFile::tensor
+  const TensorFile& holder(const std::string& name) const;  // the file that holds the tensor; absent: as info()
+  const std::filesystem::path& file(const std::string& name) const;  // its path
   void will_need(const std::string& name) const;
   void release(const std::string& name) const;  // see TensorFile::release
   void require_unchanged() const;               // of every file, see TensorFile
@@ -60,7 +61,6 @@ class Checkpoint {
     std::map<std::string, const TensorFile*> tensors;
   };
   explicit Checkpoint(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
-  const TensorFile& holder(const std::string& name) const;
 
   std::shared_ptr<const Contents> contents_;
 };

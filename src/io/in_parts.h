@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -10,17 +12,28 @@
 
 namespace zoetrope::io {
 
-// body(IndexRange) over parts of [0, count) in parallel. It starts threads of its own, because the source of weights
-// does not know the ranks' thread teams; that takes tens of microseconds, a part about a millisecond.
+// body(IndexRange) over parts of [0, count) in parallel; throws what the first part to fail threw. It starts threads of
+// its own, because the source of weights does not know the ranks' thread teams; that takes tens of microseconds, a part
+// about a millisecond.
 template <typename Body>
 void in_parts(int64_t count, int threads, const Body& body) {
   constexpr int64_t kWorthAThread = int64_t{1} << 20;  // elements
   const auto parts = static_cast<int>(std::clamp<int64_t>(count / kWorthAThread, 1, std::max(1, threads)));
-  std::vector<std::jthread> others;
-  for (int part = 1; part < parts; ++part) {
-    others.emplace_back([&body, range = split_range(count, parts, part)] { body(range); });
+  std::vector<std::exception_ptr> failures(static_cast<size_t>(parts));
+  const auto run = [&](int part) {
+    try {
+      body(split_range(count, parts, part));
+    } catch (...) {
+      failures[static_cast<size_t>(part)] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int part = 1; part < parts; ++part) others.emplace_back(run, part);
+    run(0);
   }
-  body(split_range(count, parts, 0));
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace zoetrope::io

@@ -1,5 +1,4 @@
-// Builds the table of a component: adds tensors below a prefix, under their names in the hub's folders and in the
-// original code.
+// Builds the table of a component: adds tensors below a prefix, under their names in the hub's folders and elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +10,15 @@
 
 namespace zoetrope::io {
 
-// A component of a name, in the hub's folders and in the original code.
+// A component of a name, in the hub's folders and by the other schemes.
 struct TensorName {
-  TensorName(const char* both) : hub(both), original(both) {}
-  TensorName(std::string both) : hub(both), original(std::move(both)) {}
-  TensorName(std::string in_hub, std::string in_original) : hub(std::move(in_hub)), original(std::move(in_original)) {}
-  std::string hub, original;
+  TensorName(const char* everywhere) : TensorName(std::string(everywhere)) {}
+  TensorName(const std::string& everywhere) : TensorName(everywhere, everywhere) {}
+  TensorName(const std::string& in_hub, const std::string& elsewhere) : TensorName(in_hub, elsewhere, elsewhere) {}
+  TensorName(std::string in_hub, std::string in_original, std::string in_other)
+      : hub(std::move(in_hub)), original(std::move(in_original)), other(std::move(in_other)) {}
+  TensorName with(const std::string& ending) const { return {hub + ending, original + ending, other + ending}; }
+  std::string hub, original, other;
 };
 
 // Adds tensors below a prefix ("blocks.3.").
@@ -24,16 +26,18 @@ class TableScope {
  public:
   explicit TableScope(TensorTable& table) : table_(table), prefix_("") {}
 
-  // A level that one of the two does not have is empty there.
+  // A level that a scheme does not have is empty there.
   TableScope in(const TensorName& name) const {
     TableScope inner = *this;
-    inner.prefix_.hub += name.hub + ".";
-    if (!name.original.empty()) inner.prefix_.original += name.original + ".";
+    const auto add = [](std::string& prefix, const std::string& level) {
+      if (!level.empty()) prefix += level + ".";
+    };
+    add(inner.prefix_.hub, name.hub);
+    add(inner.prefix_.original, name.original);
+    add(inner.prefix_.other, name.other);
     return inner;
   }
-  TableScope in(const std::string& name, size_t index) const {
-    return in(TensorName(fmt::format("{}.{}", name, index)));
-  }
+  TableScope in(const TensorName& name, size_t index) const { return in(name.with(fmt::format(".{}", index))); }
   TableScope in_float32() const {
     TableScope inner = *this;
     inner.keep_float32_ = true;
@@ -43,18 +47,21 @@ class TableScope {
   // The functions below add what most tensors are; the caller may set further fields of the result.
   TensorSpec& tensor(const TensorName& name, const Shape& shape, TensorRole role) const {
     TensorSpec spec{.name = prefix_.hub + name.hub, .shape = shape, .role = role, .keep_float32 = keep_float32_};
-    std::string original = prefix_.original + name.original;
-    if (original != spec.name) spec.aliases[static_cast<size_t>(NamingScheme::kOriginal)] = std::move(original);
+    const auto set = [&](NamingScheme scheme, std::string alias) {
+      if (alias != spec.name) spec.alias(scheme).name = std::move(alias);
+    };
+    set(NamingScheme::kOriginal, prefix_.original + name.original);
+    set(NamingScheme::kOther, prefix_.other + name.other);
     return table_.emplace_back(std::move(spec));
   }
   TensorSpec& weight(const TensorName& name, const Shape& shape, TensorRole role) const {
-    return tensor({name.hub + ".weight", name.original + ".weight"}, shape, role);
+    return tensor(name.with(".weight"), shape, role);
   }
   TensorSpec& matrix(const TensorName& name, int64_t out, int64_t in_features) const {
     return weight(name, {out, in_features}, TensorRole::kMatrix);
   }
-  void bias(const TensorName& name, int64_t size) const {
-    tensor({name.hub + ".bias", name.original + ".bias"}, {size}, TensorRole::kBias);
+  TensorSpec& bias(const TensorName& name, int64_t size) const {
+    return tensor(name.with(".bias"), {size}, TensorRole::kBias);
   }
   void linear(const TensorName& name, int64_t out, int64_t in_features) const {
     matrix(name, out, in_features);

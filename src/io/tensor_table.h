@@ -32,9 +32,19 @@ enum class TensorRole : uint8_t {
 // the functions that make the tables.
 enum class NamingScheme : uint8_t {
   kTied,      // the other name of a tensor that files of the hub may hold under two
-  kOriginal,  // the original code of Wan, ComfyUI and most LoRA files; so far only the transformer's table has it
+  kOriginal,  // the original code of Wan, most single files and LoRA files
+  kOther,     // llama.cpp's of the text encoder, OpenCLIP's of the image encoder
 };
-inline constexpr size_t kNamingSchemes = 2;
+inline constexpr size_t kNamingSchemes = 3;
+
+// A tensor elsewhere: there it may be one of several that are joined along axis 0, or transposed. Axes of extent 1 may
+// differ.
+struct TensorAlias {
+  std::string name;  // empty: the same as in the hub's folders
+  int part = 0;
+  int parts = 1;
+  bool transposed = false;
+};
 
 // How ranks that share a layer divide a tensor.
 struct ShardAxis {
@@ -48,14 +58,15 @@ struct TensorSpec {
   TensorRole role = TensorRole::kMatrix;
   bool keep_float32 = false;                             // also in a model that computes in bf16
   std::optional<ShardAxis> shard_axis = {};              // nothing: every rank reads the whole tensor
-  std::array<std::string, kNamingSchemes> aliases = {};  // by NamingScheme; empty: `name` there too
+  std::array<TensorAlias, kNamingSchemes> aliases = {};  // by NamingScheme
   double variance = 0;  // of random weights (io/random_weights.h); 0: what suits the role
 
   // In a model that computes in `model`.
   DType dtype(DType model) const { return keep_float32 ? DType::kF32 : model; }
+  TensorAlias& alias(NamingScheme scheme) { return aliases[static_cast<size_t>(scheme)]; }
+  const TensorAlias& alias(NamingScheme scheme) const { return aliases[static_cast<size_t>(scheme)]; }
   const std::string& name_in(NamingScheme scheme) const {
-    const std::string& alias = aliases[static_cast<size_t>(scheme)];
-    return alias.empty() ? name : alias;
+    return alias(scheme).name.empty() ? name : alias(scheme).name;
   }
   // Part `part` of `parts` along the shard axis, which there must be.
   IndexRange shard(int parts, int part) const;

@@ -15,7 +15,7 @@ using testing::HasSubstr;
 TEST(TensorTable, NamesOfOtherSchemes) {
   TensorSpec spec{.name = "a.weight", .shape = {2}};
   EXPECT_EQ(spec.name_in(NamingScheme::kOriginal), "a.weight");
-  spec.aliases[static_cast<size_t>(NamingScheme::kOriginal)] = "b.weight";
+  spec.alias(NamingScheme::kOriginal).name = "b.weight";
   EXPECT_EQ(spec.name_in(NamingScheme::kOriginal), "b.weight");
   EXPECT_EQ(spec.name_in(NamingScheme::kTied), "a.weight");
 }
@@ -64,7 +64,7 @@ TEST(TensorTable, SaysWhatAFileLacks) {
   writer.write(folder / "w.safetensors");
   const auto source = checkpoint_source(Checkpoint::open_file(folder / "w.safetensors"));
   TensorTable table{{.name = "right", .shape = {2, 3}}, {.name = "tied", .shape = {2, 3}}};
-  table[1].aliases[static_cast<size_t>(NamingScheme::kTied)] = "other.name";
+  table[1].alias(NamingScheme::kTied).name = "other.name";
   EXPECT_TRUE(tensor_defects(*source, table).none());
   EXPECT_NO_THROW(require_tensors(*source, table));
 

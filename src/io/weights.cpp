@@ -1,10 +1,12 @@
 #include "io/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "io/in_parts.h"
+#include "io/quantised_tensor.h"
 #include "io/weight_cache.h"
 #include "io/weights_memory.h"
 #include "tensor/dispatch.h"
@@ -44,24 +46,60 @@ std::string label(const WeightSource& source, const std::string& name) {
   return fmt::format("{}: tensor '{}'", source.where(name), name);
 }
 
+// Elements `range` of a quantised tensor. Those of BF16 are rounded once, from float32.
+void read_quantised(const QuantisedTensor& tensor, IndexRange range, const TensorView& out) {
+  if (out.dtype() == DType::kF32) return tensor.read(range, out.data<float>());
+  ZT_CHECK(out.dtype() == DType::kBF16, "{}", dtype_name(out.dtype()));
+  constexpr int64_t kPiece = 4096;  // a multiple of all blocks
+  float piece[kPiece];
+  auto* to = out.data<BFloat16>();
+  for (int64_t begin = range.begin; begin < range.end; begin += kPiece) {
+    const int64_t count = std::min(kPiece, range.end - begin);
+    tensor.read({begin, begin + count}, piece);
+    for (int64_t i = 0; i < count; ++i) *to++ = to_bfloat16(piece[i]);
+  }
+}
+
 class CheckpointSource final : public WeightSource {
  public:
-  CheckpointSource(Checkpoint checkpoint, int threads) : checkpoint_(std::move(checkpoint)), threads_(threads) {}
+  CheckpointSource(Checkpoint checkpoint, int threads)
+      : checkpoint_(std::move(checkpoint)), quantised_(quantised_tensors(checkpoint_)), threads_(threads) {}
 
-  bool contains(const std::string& name) const override { return checkpoint_.contains(name); }
-  std::vector<std::string> names() const override { return checkpoint_.names(); }
-  TensorInfo info(const std::string& name) const override { return checkpoint_.info(name); }
+  bool contains(const std::string& name) const override {
+    return checkpoint_.contains(name) && quantised_.helpers.count(name) == 0;
+  }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names = checkpoint_.names();
+    std::erase_if(names, [&](const std::string& name) { return quantised_.helpers.count(name) != 0; });
+    return names;
+  }
+  TensorInfo info(const std::string& name) const override {
+    TensorInfo info = checkpoint_.info(name);
+    if (const QuantisedTensor* tensor = quantised(name)) {
+      info.dtype_name = tensor->format();
+      info.dtype = DType::kF32;
+      info.shape = tensor->shape();
+      info.bytes = static_cast<uint64_t>(info.shape.size()) * sizeof(float);
+    }
+    return info;
+  }
   std::string where(const std::string& name) const override {
     return (contains(name) ? checkpoint_.file(name) : checkpoint_.folder()).string();
   }
   TensorView mapped(const std::string& name) const override {
     const TensorInfo& found = checkpoint_.info(name);
+    if (quantised(name) != nullptr) return {};
     return found.dtype && found.aligned ? checkpoint_.view(name) : TensorView();
   }
   void read(const std::string& name, const TensorView& out) const override {
-    read_stored(checkpoint_.view(name), name, out, threads_);
+    const QuantisedTensor* tensor = quantised(name);
+    if (tensor == nullptr) return read_stored(checkpoint_.view(name), name, out, threads_);
+    const TensorView flat = out.reshape({out.size()});
+    in_parts(out.size(), threads_,
+             [&](IndexRange part) { read_quantised(*tensor, part, flat.slice(0, part.begin, part.end)); });
   }
   void read_range(const std::string& name, IndexRange range, const TensorView& out) const override {
+    if (const QuantisedTensor* tensor = quantised(name)) return read_quantised(*tensor, range, out);
     const TensorView stored = checkpoint_.view(name);
     ZT_CHECK(out.size() == range.size() && range.end <= stored.size());
     auto* from = static_cast<std::byte*>(stored.raw()) + range.begin * static_cast<int64_t>(dtype_size(stored.dtype()));
@@ -73,6 +111,11 @@ class CheckpointSource final : public WeightSource {
   std::string identity() const override { return checkpoint_.identity(); }
 
  private:
+  const QuantisedTensor* quantised(const std::string& name) const {
+    const auto found = quantised_.tensors.find(name);
+    return found == quantised_.tensors.end() ? nullptr : found->second.get();
+  }
+
   void read_stored(const TensorView& stored, const std::string& name, const TensorView& out, int threads) const {
     if (out.size() == 0) return;
     if (stored.dtype() == out.dtype()) {
@@ -88,6 +131,7 @@ class CheckpointSource final : public WeightSource {
   }
 
   Checkpoint checkpoint_;
+  QuantisedTensors quantised_;
   int threads_;
 };
 

@@ -45,7 +45,8 @@ class WeightSource {
 // Throws Error, with file, tensor and both shapes, where the tensor is missing or has another shape.
 void require_shape(const WeightSource& source, const std::string& name, const Shape& expected);
 
-// A large tensor is read and converted by `threads` threads, of which the caller is one; the values are the same.
+// Reads quantised tensors too (quantised_tensor.h), as F32; their scales are not among the names. A large tensor is
+// read and converted by `threads` threads, of which the caller is one; the values are the same.
 std::shared_ptr<const WeightSource> checkpoint_source(Checkpoint checkpoint, int threads = 1);
 
 // A weight as a kernel wants it, made of one or more stored tensors: converted, joined, packed for a matrix

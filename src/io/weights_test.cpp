@@ -150,9 +150,9 @@ TEST(Weights, MisalignedTensorsAreCopied) {
 TEST(Weights, DtypeThatCannotBeComputedWith) {
   const TestFolder folder;
   folder.write("m.safetensors",
-               safetensors_bytes(R"({"a": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}})", "ab"));
+               safetensors_bytes(R"({"a": {"dtype": "I16", "shape": [1], "data_offsets": [0, 2]}})", "ab"));
   const Weights weights(checkpoint_source(Checkpoint::open_file(folder / "m.safetensors")));
-  EXPECT_THAT(error_of([&] { weights.get("a", {2}, DType::kBF16); }), AllOf(HasSubstr("'a'"), HasSubstr("F8_E4M3")));
+  EXPECT_THAT(error_of([&] { weights.get("a", {1}, DType::kBF16); }), AllOf(HasSubstr("'a'"), HasSubstr("I16")));
 }
 
 // The same model stored and given by formula: the values must be equal to the bit.

@@ -60,6 +60,14 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("weights_seed", o.weights_seed, {0, INT64_MAX}, "seed of random weights; unset: 0")
       .integer("layers", o.layers, {1, 1000},
                "only the first layers of each transformer, this many: a rehearsal whose video is not the model's")
+      .text("transformer", o.transformer,
+            "its weights as one file instead of the folder's: safetensors or GGUF of ComfyUI's, Kijai's or the "
+            "original layout, also quantised; so the keys below")
+      .text("transformer_2", o.transformer_2, "of the low-noise expert")
+      .text("text_encoder", o.text_encoder, "of umT5-XXL")
+      .text("vae", o.vae, "of the VAE")
+      .text("image_encoder", o.image_encoder, "of the CLIP vision tower")
+      .text("tokenizer", o.tokenizer, "tokenizer folder instead of the model's")
       .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
       .choice("keep_weights", o.keep_weights, kKeeps,
               "weights that stay in memory from one video to the next; several videos keep all unless this is set")

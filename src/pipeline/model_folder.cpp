@@ -1,6 +1,7 @@
 #include "pipeline/model_folder.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -17,30 +18,48 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is used of a folder's weights, and where they come from.
-class WeightsOf {
- public:
-  WeightsOf(const fs::path& folder, std::optional<uint64_t> seed, std::optional<int64_t> layers)
-      : folder_(folder), seed_(seed), layers_(layers) {}
+// Files that are named one by one, by their component.
+using NamedFiles = std::map<std::string, fs::path>;
 
-  ComponentWeights open(const char* component, const char* stem, io::TensorTable tensors) const {
-    if (seed_) return {std::move(tensors), component, *seed_};
-    io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / component, stem);
-    io::require_tensors(*io::checkpoint_source(checkpoint), tensors);
-    return {std::move(tensors), std::move(checkpoint)};
+NamedFiles named_files(const GenerateOptions& options) {
+  NamedFiles files;
+  const std::pair<const char*, const std::string*> keys[] = {
+      {"transformer", &options.transformer},     {"transformer_2", &options.transformer_2},
+      {"text_encoder", &options.text_encoder},   {"vae", &options.vae},
+      {"image_encoder", &options.image_encoder}, {"tokenizer", &options.tokenizer}};
+  for (const auto& [component, path] : keys)
+    if (!path->empty()) files[component] = *path;
+  return files;
+}
+
+// Which part of a model is used, and where it comes from.
+struct ModelSource {
+  fs::path folder;
+  NamedFiles files = {};
+  std::optional<uint64_t> seed = {};   // of random weights; without one they are read
+  std::optional<int64_t> layers = {};  // of each transformer; unset: all
+
+  // `used`: of the component's tensors.
+  ComponentWeights open(const Component& component, io::TensorTable used) const {
+    if (seed) return {std::move(used), component.name, *seed};
+    const auto file = files.find(component.name);
+    if (file == files.end()) {
+      io::Checkpoint checkpoint = io::Checkpoint::open(folder / component.name, component.stem);
+      io::require_tensors(*io::checkpoint_source(checkpoint), used);
+      return {std::move(used), std::move(checkpoint)};
+    }
+    io::Checkpoint checkpoint = open_component(file->second, component);
+    io::NamesInFile names = names_of(checkpoint, component, used);
+    return {std::move(used), std::move(checkpoint), std::move(names)};
   }
 
   Expert open_expert(const char* component) const {
-    const auto whole = wan::TransformerConfig::load(folder_ / component / "config.json");
-    wan::require_supported(whole, (folder_ / component).string());
-    const wan::TransformerConfig config = layers_ ? whole.with_layers(*layers_) : whole;
-    return {config, open(component, kDiffusersStem, wan::transformer_tensors(config)), whole.num_layers};
+    const auto whole = wan::TransformerConfig::load(folder / component / "config.json");
+    wan::require_supported(whole, (folder / component).string());
+    const wan::TransformerConfig config = layers ? whole.with_layers(*layers) : whole;
+    const Component described = {component, kDiffusersStem, wan::transformer_tensors(whole), wan::transformer_files()};
+    return {config, open(described, wan::transformer_tensors(config)), whole.num_layers};
   }
-
- private:
-  const fs::path& folder_;
-  std::optional<uint64_t> seed_;
-  std::optional<int64_t> layers_;
 };
 
 void require_same(const char* what, int64_t a, const char* where_a, int64_t b, const char* where_b,
@@ -121,9 +140,10 @@ void check_agreement(const ModelFolder& model) {
 }
 
 // The tower that a transformer with image rows reads; none for others.
-std::optional<ImageEncoder> open_image_encoder(const fs::path& folder, const wan::PipelineConfig& pipeline,
-                                               const wan::TransformerConfig& transformer, const WeightsOf& weights) {
+std::optional<ImageEncoder> open_image_encoder(const ModelSource& source, const wan::PipelineConfig& pipeline,
+                                               const wan::TransformerConfig& transformer) {
   if (!transformer.image_dim) return std::nullopt;
+  const fs::path& folder = source.folder;
   for (const char* component : {"image_encoder", "image_processor"}) {
     if (!pipeline.has(component)) {
       fail("{}: component {} is missing, but transformer/config.json asks for rows of an image encoder (image_dim)",
@@ -132,36 +152,56 @@ std::optional<ImageEncoder> open_image_encoder(const fs::path& folder, const wan
   }
   const auto config = encoders::ClipVisionConfig::load(folder / "image_encoder" / "config.json");
   const auto processor = encoders::ImageProcessorConfig::load(folder / "image_processor" / "preprocessor_config.json");
+  const Component described = {"image_encoder", kTextEncoderStem, encoders::clip_vision_tensors(config),
+                               encoders::clip_vision_files()};
   return ImageEncoder{config, processor,
-                      weights.open("image_encoder", kTextEncoderStem,
-                                   encoders::clip_vision_tensors(config, encoders::ClipTensors::kUsed))};
+                      source.open(described, encoders::clip_vision_tensors(config, encoders::ClipTensors::kUsed))};
 }
 
 // What the run will read later is spared by what it writes now.
-void note_files(const fs::path& folder, const wan::PipelineConfig& pipeline) {
+void note_files(const ModelSource& source, const wan::PipelineConfig& pipeline) {
   for (const auto& [component, description] : pipeline.components) {
     std::error_code none;
-    for (const auto& entry : fs::directory_iterator(folder / component, none)) note_input(entry.path());
+    for (const auto& entry : fs::directory_iterator(source.folder / component, none)) note_input(entry.path());
+  }
+  for (const auto& [component, file] : source.files) note_input(file);
+}
+
+fs::path tokenizer_of(const ModelSource& source) {
+  const auto named = source.files.find("tokenizer");
+  if (named != source.files.end()) return named->second;
+  const fs::path folder = source.folder / "tokenizer";
+  return source.seed && !fs::is_directory(folder) ? config_folder() / "tokenizer" : folder;
+}
+
+// Every file that is named must be one of the model.
+void require_components(const ModelSource& source, const wan::PipelineConfig& pipeline) {
+  for (const auto& [component, file] : source.files) {
+    if (pipeline.has(component)) continue;
+    fail("{}={}: {} has no such component; leave the key out", component, file.string(),
+         (source.folder / "model_index.json").string());
   }
 }
 
-// `seed`: of random weights; without one they are read. `layers`: of each transformer; unset: all.
-ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed, std::optional<int64_t> layers) {
+ModelFolder open_model(const ModelSource& source) {
+  const fs::path& folder = source.folder;
   if (!fs::is_directory(folder)) {
     fail("model: {} is not a folder; name a checkpoint folder in the diffusers layout", folder.string());
   }
   const auto pipeline = wan::PipelineConfig::load(folder / "model_index.json");
-  note_files(folder, pipeline);
+  require_components(source, pipeline);
+  note_files(source, pipeline);
   const auto scheduler = wan::SchedulerConfigFile::load(folder / "scheduler" / "scheduler_config.json");
-  const WeightsOf weights(folder, seed, layers);
   std::vector<Expert> experts;
-  experts.push_back(weights.open_expert("transformer"));
-  if (pipeline.has("transformer_2")) experts.push_back(weights.open_expert("transformer_2"));
+  experts.push_back(source.open_expert("transformer"));
+  if (pipeline.has("transformer_2")) experts.push_back(source.open_expert("transformer_2"));
   const auto text_config = encoders::TextEncoderConfig::load(folder / "text_encoder" / "config.json");
   const auto vae_config = wan::VaeConfig::load(folder / "vae" / "config.json");
   const wan::ModelClass kind = wan::model_class(pipeline, experts.front().config, vae_config, folder.string());
-  fs::path tokenizer = folder / "tokenizer";
-  if (seed && !fs::is_directory(tokenizer)) tokenizer = config_folder() / "tokenizer";
+  const Component text = {"text_encoder", kTextEncoderStem, encoders::text_encoder_tensors(text_config),
+                          encoders::text_encoder_files()};
+  const Component vae = {"vae", kDiffusersStem, wan::vae_tensors(vae_config), wan::vae_files()};
+  const fs::path tokenizer = tokenizer_of(source);
   const wan::TransformerConfig model_config = experts.front().config;  // the list moves on below
   ModelFolder model{folder,
                     pipeline,
@@ -169,11 +209,11 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed, st
                     tokenizer,
                     text::Tokenizer::load(tokenizer),
                     text_config,
-                    weights.open("text_encoder", kTextEncoderStem, encoders::text_encoder_tensors(text_config)),
+                    source.open(text, text.tensors),
                     std::move(experts),
                     vae_config,
-                    weights.open("vae", kDiffusersStem, wan::vae_tensors(vae_config)),
-                    open_image_encoder(folder, pipeline, model_config, weights),
+                    source.open(vae, vae.tensors),
+                    open_image_encoder(source, pipeline, model_config),
                     kind};
   check_agreement(model);
   return model;
@@ -182,28 +222,34 @@ ModelFolder open_folder(const fs::path& folder, std::optional<uint64_t> seed, st
 }  // namespace
 
 Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config) {
-  if (name == "vae") return {name, kDiffusersStem, wan::vae_tensors(wan::VaeConfig::from_json(config))};
-  if (name == "text_encoder")
-    return {name, kTextEncoderStem, encoders::text_encoder_tensors(encoders::TextEncoderConfig::from_json(config))};
+  if (name == "vae")
+    return {name, kDiffusersStem, wan::vae_tensors(wan::VaeConfig::from_json(config)), wan::vae_files()};
+  if (name == "text_encoder") {
+    return {name, kTextEncoderStem, encoders::text_encoder_tensors(encoders::TextEncoderConfig::from_json(config)),
+            encoders::text_encoder_files()};
+  }
   if (name == "image_encoder") {
     const auto which = class_name == "CLIPVisionModel" ? encoders::ClipTensors::kTower : encoders::ClipTensors::kAll;
-    return {name, kTextEncoderStem,
-            encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), which)};
+    return {name, kTextEncoderStem, encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), which),
+            encoders::clip_vision_files()};
   }
   ZT_CHECK(name == "transformer" || name == "transformer_2", "{}", name);
-  return {name, kDiffusersStem, wan::transformer_tensors(wan::TransformerConfig::from_json(config))};
+  return {name, kDiffusersStem, wan::transformer_tensors(wan::TransformerConfig::from_json(config)),
+          wan::transformer_files()};
 }
 
 DType ComponentWeights::stored_dtype() const {
   if (!checkpoint_) return DType::kF32;
   const auto largest = std::max_element(tensors_.begin(), tensors_.end(),
                                         [](const auto& a, const auto& b) { return a.shape.size() < b.shape.size(); });
-  return checkpoint_->info(io::stored_name(*checkpoint_, *largest)).dtype.value_or(DType::kF32);
+  const std::shared_ptr<const io::WeightSource> stored = source(1);
+  return stored->info(io::stored_name(*stored, *largest)).dtype.value_or(DType::kF32);
 }
 
 std::shared_ptr<const io::WeightSource> ComponentWeights::source(int threads) const {
   std::shared_ptr<const io::WeightSource> plain;
-  if (checkpoint_) plain = io::checkpoint_source(*checkpoint_, threads);
+  if (names_) plain = io::named_source(io::checkpoint_source(*checkpoint_, threads), names_);
+  else if (checkpoint_) plain = io::checkpoint_source(*checkpoint_, threads);
   else plain = io::random_weights(tensors_, component_, seed_, threads);
   return deltas_.empty() ? plain : io::merged_source(std::move(plain), deltas_, check_finite_);
 }
@@ -214,10 +260,10 @@ std::string Expert::layers_text() const {
 }
 
 ModelFolder ModelFolder::open(const fs::path& folder, std::optional<int64_t> layers) {
-  return open_folder(folder, std::nullopt, layers);
+  return open_model({.folder = folder, .layers = layers});
 }
 ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed, std::optional<int64_t> layers) {
-  return open_folder(folder, seed, layers);
+  return open_model({.folder = folder, .seed = seed, .layers = layers});
 }
 ModelFolder ModelFolder::open(const GenerateOptions& options) {
   const bool random = options.weights == WeightSource::kRandom;
@@ -225,9 +271,17 @@ ModelFolder ModelFolder::open(const GenerateOptions& options) {
     fail("weights_seed={}: with weights=checkpoint nothing is made by formula; leave it out, or set weights=random",
          *options.weights_seed);
   }
-  const auto seed = static_cast<uint64_t>(options.weights_seed.value_or(0));
-  ModelFolder model =
-      random ? open_random(model_or_config(options.model), seed, options.layers) : open(options.model, options.layers);
+  ModelSource source{.folder = options.model, .files = named_files(options), .layers = options.layers};
+  if (random) {
+    if (!source.files.empty()) {
+      fail("{}={}: with weights=random no weights are read; leave it out", source.files.begin()->first,
+           source.files.begin()->second.string());
+    }
+    source.seed = static_cast<uint64_t>(options.weights_seed.value_or(0));
+  }
+  // The configs of a known model, beside files of weights.
+  if (random || !source.files.empty()) source.folder = model_or_config(options.model);
+  ModelFolder model = open_model(source);
   merge_loras(options, model);
   return model;
 }

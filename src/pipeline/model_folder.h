@@ -18,6 +18,7 @@
 #include "models/lora/lora.h"
 #include "models/wan/config.h"
 #include "models/wan/model_class.h"
+#include "pipeline/component_files.h"
 #include "pipeline/generate_options.h"
 #include "text/tokenizer.h"
 
@@ -27,12 +28,6 @@ namespace zoetrope::pipeline {
 inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
 inline constexpr const char* kTextEncoderStem = "model";                  // and image encoder
 
-// A component with weights, as its config describes it.
-struct Component {
-  std::string name;  // the folder
-  std::string stem;  // of its weight files
-  io::TensorTable tensors;
-};
 // A component that has weights. `class_name` is that of model_index.json, `config` the component's own.
 Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config);
 
@@ -41,13 +36,19 @@ class ComponentWeights {
  public:
   ComponentWeights(io::TensorTable tensors, io::Checkpoint checkpoint)
       : tensors_(std::move(tensors)), checkpoint_(std::move(checkpoint)) {}
+  // Of files with other names.
+  ComponentWeights(io::TensorTable tensors, io::Checkpoint checkpoint, io::NamesInFile names)
+      : tensors_(std::move(tensors)),
+        checkpoint_(std::move(checkpoint)),
+        names_(std::make_shared<const io::NamesInFile>(std::move(names))) {}
   // Random, as io/random_weights.h computes them.
   ComponentWeights(io::TensorTable tensors, std::string component, uint64_t seed)
       : tensors_(std::move(tensors)), component_(std::move(component)), seed_(seed) {}
 
   // What is used of the component.
   const io::TensorTable& tensors() const { return tensors_; }
-  // The dtype of the largest tensor in the files: small ones are stored in others. Formulas compute F32.
+  // The dtype of the largest tensor in the files: small ones are stored in others. Quantised ones are read as F32,
+  // which formulas compute too.
   DType stored_dtype() const;
   // Reads large tensors by `threads` threads.
   std::shared_ptr<const io::WeightSource> source(int threads) const;
@@ -62,6 +63,7 @@ class ComponentWeights {
  private:
   io::TensorTable tensors_;
   std::optional<io::Checkpoint> checkpoint_;
+  std::shared_ptr<const io::NamesInFile> names_;  // in the checkpoint; null: the tensors' own
   std::string component_;
   uint64_t seed_ = 0;
   io::WeightDeltas deltas_;
@@ -104,7 +106,7 @@ struct ModelFolder {
   // has none.
   static ModelFolder open_random(const std::filesystem::path& folder, uint64_t seed = 0,
                                  std::optional<int64_t> layers = {});
-  // As the options `model`, `weights`, `weights_seed`, `layers` and those of LoRA files say.
+  // As the options `model`, `weights`, `weights_seed`, `layers`, those of files of components, and of LoRA files say.
   static ModelFolder open(const GenerateOptions& options);
 };
 

@@ -249,7 +249,7 @@ def inspect_says_what_a_single_file_holds(cwd):
     """Types, metadata; and that generate does not run it."""
     def inspect(*words):
         return run([PROGRAM, "inspect", *words], cwd)
-    blocks = pathlib.Path(__file__).resolve().parents[1] / "weights" / "blocks" / "blocks.gguf"
+    blocks = pathlib.Path(__file__).resolve().parents[1] / "golden" / "weights" / "blocks" / "blocks.gguf"
     result = inspect(blocks)
     for words in ("GGUF 3, 14 tensors (1 BF16, 1 F16, 1 IQ4_NL", "1 Q6_K", "general.architecture = wan"):
         assert words in result.stdout, result.stdout

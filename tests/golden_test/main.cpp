@@ -24,6 +24,7 @@ bool begins(const std::string& text, const char* prefix) { return text.rfind(pre
 void run_case(Report& report, const fs::path& root, const fs::path& folder) {
   const std::string name = fs::relative(folder, root).generic_string();
   report.begin_case(name);
+  if (begins(name, "weights/") || root.filename() == "weights") return run_weights_case(report, root, folder);
   if (begins(name, "pipelines/")) return run_pipeline_case(report, folder);
   if (begins(name, "transformer")) return run_transformer_case(report, root, folder);
   if (begins(name, "vae")) return run_vae_case(report, root, folder);

@@ -88,5 +88,6 @@ void run_scheduler_case(Report& report, const std::filesystem::path& folder);
 void run_rng_case(Report& report, const std::filesystem::path& folder);
 void run_pipeline_case(Report& report, const std::filesystem::path& folder);
 void run_lora_case(Report& report, const std::filesystem::path& root, const std::filesystem::path& folder);
+void run_weights_case(Report& report, const std::filesystem::path& root, const std::filesystem::path& folder);
 
 }  // namespace zoetrope::golden

@@ -9,6 +9,7 @@
 #include "io/weights.h"
 #include "models/encoders/relative_bias.h"
 #include "models/encoders/umt5.h"
+#include "passes.h"
 #include "report.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
@@ -41,7 +42,8 @@ void check_prompts(Report& report, const fs::path& table, const fs::path& tokeni
   }
 }
 
-// Rows of padding mean nothing: both sides get zeros there.
+}  // namespace
+
 Tensor real_rows(const TensorView& values, const TensorView& mask) {
   Tensor out(DType::kF32, values.shape());
   const std::vector<double> from = to_doubles(values), keep = to_doubles(mask);
@@ -52,32 +54,42 @@ Tensor real_rows(const TensorView& values, const TensorView& mask) {
   return out;
 }
 
-void check_encoder(Report& report, const fs::path& checkpoint, const io::TensorFile& data, DType dtype,
-                   const NoiseFloor& noise) {
-  const auto config = encoders::TextEncoderConfig::load(checkpoint / "config.json");
+Tensor encode_text(std::shared_ptr<const io::WeightSource> source, const encoders::TextEncoderConfig& config,
+                   DType dtype, const TensorView& recorded_ids, const TensorView& mask, const Probe& probe) {
   Stream stream(available_threads());
-  encoders::TextEncoder encoder(io::checkpoint_source(io::Checkpoint::open(checkpoint, "model")), config, dtype,
-                                stream);
-  const TensorView mask = data.tensor("in.mask");
+  encoders::TextEncoder encoder(std::move(source), config, dtype, stream);
   const int64_t batch = mask.extent(0), rows = mask.extent(1);
   Tensor ids(DType::kI32, {batch, rows});
   std::vector<int64_t> lengths(static_cast<size_t>(batch), 0);
-  const std::vector<double> recorded_ids = to_doubles(data.tensor("in.ids")), valid = to_doubles(mask);
-  for (size_t i = 0; i < recorded_ids.size(); ++i) {
-    ids.data<int32_t>()[i] = static_cast<int32_t>(recorded_ids[i]);
+  const std::vector<double> values = to_doubles(recorded_ids), valid = to_doubles(mask);
+  for (size_t i = 0; i < values.size(); ++i) {
+    ids.data<int32_t>()[i] = static_cast<int32_t>(values[i]);
     lengths[i / static_cast<size_t>(rows)] += valid[i] != 0 ? 1 : 0;
   }
+  Tensor out(DType::kF32, {batch, rows, config.d_model});
+  encoder.encode_batch(ids, lengths, out, probe);
+  return real_rows(out, mask);
+}
+
+namespace {
+
+void check_encoder(Report& report, const fs::path& checkpoint, const io::TensorFile& data, DType dtype,
+                   const NoiseFloor& noise) {
+  const auto config = encoders::TextEncoderConfig::load(checkpoint / "config.json");
+  const TensorView mask = data.tensor("in.mask");
+  const int64_t rows = mask.extent(1);
   const bool bf16 = dtype == DType::kBF16;
   const std::string prefix = bf16 ? "bf16." : "f32.";
-  Tensor out(DType::kF32, {batch, rows, config.d_model});
-  encoder.encode_batch(ids, lengths, out, [&](std::string_view name, const TensorView& value) {
+  const Probe probe = [&](std::string_view name, const TensorView& value) {
     const std::string tensor = prefix + std::string(name);
     if (!data.contains(tensor)) return;
     const std::string reference = bf16 ? "f32." + std::string(name) : tensor;
     report.check(tensor, real_rows(value, mask), real_rows(data.tensor(reference), mask),
                  bf16 ? bf16_tolerance(noise.of("bf16_vs_f32", std::string(name)))
                       : float32_tolerance(noise.of("f32_vs_f64", std::string(name))));
-  });
+  };
+  encode_text(io::checkpoint_source(io::Checkpoint::open(checkpoint, "model")), config, dtype, data.tensor("in.ids"),
+              mask, probe);
   if (bf16 || !data.contains("relative_buckets")) return;
   std::vector<double> buckets;
   for (int64_t distance = -(rows - 1); distance <= rows - 1; ++distance) {

@@ -17,14 +17,13 @@
 #include "models/wan/transformer/patchify.h"
 #include "models/wan/transformer/recorded_face.h"
 #include "models/wan/transformer/transformer.h"
+#include "passes.h"
 #include "report.h"
 
 namespace zoetrope::golden {
 namespace {
 
 namespace fs = std::filesystem;
-
-using Values = std::map<std::string, Tensor, std::less<>>;
 
 Tensor copy_of(const TensorView& view) {
   Tensor out(DType::kF32, view.shape());
@@ -33,7 +32,8 @@ Tensor copy_of(const TensorView& view) {
   return out;
 }
 
-// One forward pass on one rank; what the probe saw, and "output".
+}  // namespace
+
 Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::Weights> source, DType dtype,
                const io::TensorFile& data) {
   Values seen;
@@ -80,6 +80,8 @@ Values forward(const wan::TransformerConfig& config, std::shared_ptr<const io::W
   });
   return seen;
 }
+
+namespace {
 
 void check_rope(Report& report, const wan::TransformerConfig& config, const io::TensorFile& data, Deviation tolerance) {
   if (!data.contains("rope.cos")) return report.absent({"rope.cos", "rope.sin"});

@@ -13,6 +13,7 @@
 #include "models/wan/vae/vae.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
+#include "passes.h"
 #include "report.h"
 
 namespace zoetrope::golden {
@@ -90,9 +91,13 @@ Tensor collected(const std::function<void(const wan::FrameSink&)>& decode) {
   return out;
 }
 
-Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, const Probe& probe = {}) {
+}  // namespace
+
+Tensor decode(Stream& stream, wan::VaeDecoder& decoder, const TensorView& z, const Probe& probe) {
   return collected([&](const wan::FrameSink& sink) { decoder.decode(stream, z, sink, probe); });
 }
+
+namespace {
 
 struct Vae {
   wan::VaeConfig config;

@@ -1,8 +1,7 @@
 // The tensors of the encoders, from their configs alone (wan.md sections 1.6 and 5); see io/tensor_table.h.
 #pragma once
 
-#include <string>
-
+#include "io/named_source.h"
 #include "io/tensor_table.h"
 #include "models/encoders/config.h"
 
@@ -17,8 +16,11 @@ enum class ClipTensors {
 };
 io::TensorTable clip_vision_tensors(const ClipVisionConfig& config, ClipTensors which = ClipTensors::kAll);
 
-// A name that a checkpoint may hold although the table does not: what a file of a whole CLIP model has besides the
-// vision tower. Such tensors are ignored.
-bool is_ignored_tensor(const std::string& name);
+// What other files of them may hold besides.
+io::FileRules text_encoder_files();
+io::FileRules clip_vision_files();
+
+// Of text encoders that ComfyUI saved: the bytes of SentencePiece's spiece.model.
+inline constexpr const char* kTokenizerTensor = "spiece_model";
 
 }  // namespace zoetrope::encoders

@@ -94,7 +94,9 @@ std::string without_default_adapter(const std::string& key) {
 LoraNames::LoraNames(const io::TensorTable& tensors) {
   for (const io::TensorSpec& spec : tensors) {
     const std::string module = module_name(spec.name),
-                      original = module_name(spec.name_in(io::NamingScheme::kOriginal));
+                      original = spec.alias(io::NamingScheme::kOriginal).parts == 1
+                                     ? module_name(spec.name_in(io::NamingScheme::kOriginal))
+                                     : module;  // a change of several tensors in one has no name here
     for (const std::string& name : {module, original, with_underscores(module), with_underscores(original)}) {
       const auto [at, added] = modules_.try_emplace(name, module);
       ZT_CHECK(added || at->second == module, "'{}' names both {} and {}", name, at->second, module);

@@ -7,6 +7,7 @@
 
 #include "io/table_scope.h"
 #include "models/wan/vae/vae_layout.h"
+#include "models/wan/vae/vae_names.h"
 
 namespace zoetrope::wan {
 namespace {
@@ -99,12 +100,18 @@ void face_encoder_tensors(const TableScope& encoder, const FaceConfig& face, int
   encoder.tensor("padding_tokens", {1, 1, 1, d}, TensorRole::kTable);
 }
 
-// The original has keys and values in one matrix, linear1_kv.
 void face_adapter_tensors(const TableScope& adapter, const TransformerConfig& config) {
   const int64_t d = config.inner_dim();
   adapter.linear({"to_q", "linear1_q"}, d, d);
-  adapter.linear("to_k", d, d);
-  adapter.linear("to_v", d, d);
+  // The original has keys and values in one matrix.
+  const auto add = [&](io::TensorSpec& spec, int part) {
+    spec.alias(io::NamingScheme::kOriginal).part = part;
+    spec.alias(io::NamingScheme::kOriginal).parts = 2;
+  };
+  add(adapter.matrix({"to_k", "linear1_kv"}, d, d), 0);
+  add(adapter.bias({"to_k", "linear1_kv"}, d), 0);
+  add(adapter.matrix({"to_v", "linear1_kv"}, d, d), 1);
+  add(adapter.bias({"to_v", "linear1_kv"}, d), 1);
   adapter.linear({"to_out", "linear2"}, d, d);
   adapter.rms_norm({"norm_q", "q_norm"}, config.attention_head_dim);
   adapter.rms_norm({"norm_k", "k_norm"}, config.attention_head_dim);
@@ -214,11 +221,16 @@ TensorTable vae_tensors(const VaeConfig& config) {
   TensorTable table = vae_encoder_tensors(config);
   TensorTable decoder = vae_decoder_tensors(config);
   std::move(decoder.begin(), decoder.end(), std::back_inserter(table));
+  for (io::TensorSpec& spec : table)
+    spec.alias(io::NamingScheme::kOriginal).name = original_vae_name(config, spec.name);
   return table;
 }
 
-bool is_ignored_tensor(const std::string& name) {
-  return ("." + name + ".").find(".norm_added_q.") != std::string::npos;
+io::FileRules transformer_files() {
+  return {{"model.diffusion_model.", "diffusion_model."},
+          [](const std::string& name) { return ("." + name + ".").find(".norm_added_q.") != std::string::npos; }};
 }
+
+io::FileRules vae_files() { return {{"first_stage_model.", "model."}, nullptr}; }
 
 }  // namespace zoetrope::wan

@@ -1,8 +1,7 @@
 // The tensors of transformer and VAE, from their configs alone (wan.md sections 2–4); see io/tensor_table.h.
 #pragma once
 
-#include <string>
-
+#include "io/named_source.h"
 #include "io/tensor_table.h"
 #include "models/wan/config.h"
 
@@ -15,8 +14,8 @@ io::TensorTable vae_tensors(const VaeConfig& config);
 io::TensorTable vae_encoder_tensors(const VaeConfig& config);
 io::TensorTable vae_decoder_tensors(const VaeConfig& config);
 
-// A name that a checkpoint may hold although the table does not: norms that old conversions left behind. Such tensors
-// are ignored.
-bool is_ignored_tensor(const std::string& name);
+// What other files of them may hold besides: norms that old conversions left behind.
+io::FileRules transformer_files();
+io::FileRules vae_files();
 
 }  // namespace zoetrope::wan

@@ -1,0 +1,215 @@
+#include "io/quantised_tensor.h"
+
+#include <algorithm>
+#include <bit>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "io/block_formats.h"
+#include "io/scaled_tensor.h"
+
+namespace zoetrope::io {
+namespace {
+
+// Of a GGUF file: blocks along the rows.
+class BlockTensor final : public QuantisedTensor {
+ public:
+  BlockTensor(const std::string& where, const StoredPart& part, const BlockFormat& format)
+      : QuantisedTensor(where, format.name, part.info->shape, static_cast<int64_t>(format.elements)),
+        bytes_(part.bytes),
+        format_(format) {}
+
+ private:
+  void decode(int64_t row, IndexRange columns, float* out) const override {
+    const auto elements = static_cast<int64_t>(format_.elements);
+    const std::byte* block =
+        bytes_ + (row * this->columns() + columns.begin) / elements * static_cast<int64_t>(format_.bytes);
+    for (int64_t at = columns.begin; at < columns.end; at += elements) {
+      format_.decode(block, out);
+      block += format_.bytes;
+      out += elements;
+    }
+  }
+
+  const std::byte* bytes_;
+  const BlockFormat& format_;
+};
+
+// The layer's name where `name` has this ending, else nothing.
+std::optional<std::string> before(const std::string& name, std::string_view ending) {
+  if (!name.ends_with(ending)) return std::nullopt;
+  return name.substr(0, name.size() - ending.size());
+}
+
+// Formats of other programs, by a tensor that only they have.
+constexpr std::pair<std::string_view, const char*> kForeign[] = {
+    {".absmax", "bitsandbytes"},    {".quant_map", "bitsandbytes"},
+    {".qweight", "GPTQ or AWQ"},    {".qzeros", "GPTQ or AWQ"},
+    {".weight._data", "quanto"},    {".weight._scale", "quanto"},
+    {".smooth_factor", "SVDQuant"}, {".pre_quant_scale", "a weight with a scale for its inputs (pre_quant_scale)"}};
+
+// Null for names of formats that are read.
+const char* foreign_format(const std::string& name) {
+  if (name.find(".quant_state.") != std::string::npos) return "bitsandbytes";
+  for (const auto& [ending, format] : kForeign)
+    if (name.ends_with(ending)) return format;
+  return nullptr;
+}
+
+class Finder {
+ public:
+  explicit Finder(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  QuantisedTensors find() {
+    for (const auto& file : checkpoint_.files()) read_configurations(*file);
+    for (const std::string& name : checkpoint_.names()) note(name);
+    for (const std::string& name : checkpoint_.names()) {
+      if (found_.helpers.count(name) == 0) add(name);
+    }
+    require_weights();
+    return std::move(found_);
+  }
+
+ private:
+  // Of all layers, in the header of a file.
+  void read_configurations(const TensorFile& file) {
+    constexpr const char* kKey = "_quantization_metadata";
+    const auto text = file.metadata().find(kKey);
+    if (text == file.metadata().end()) return;
+    const auto layers = JsonObject::parse(text->second, file.path().string() + ": " + kKey).object("layers");
+    for (const std::string& layer : layers.keys()) configure(layer, layers.object(layer));
+  }
+
+  void configure(const std::string& name, const JsonObject& configuration) {
+    ScaledLayer& layer = layers_[name];
+    layer.format = configuration.get<std::string>("format");
+    const JsonObject where = configuration.find_object("params").value_or(configuration);
+    constexpr int64_t kUsualGroup = 256;
+    layer.rotation_group.reset();
+    if (where.get<bool>("convrot", false)) layer.rotation_group = where.get<int64_t>("convrot_groupsize", kUsualGroup);
+  }
+
+  StoredPart part(const std::string& name) const {
+    const TensorFile& file = checkpoint_.holder(name);
+    return {name, &file.info(name), file.bytes(name)};
+  }
+
+  // Scales and descriptions, which belong to a layer.
+  void note(const std::string& name) {
+    const std::string file = checkpoint_.file(name).string();
+    if (const char* format = foreign_format(name)) {
+      fail("{}: tensor '{}' belongs to a layer stored as {}, which this program cannot read; {}", file, name, format,
+           kReadableFormats);
+    }
+    if (name == "scaled_fp8" || name.ends_with(".scaled_fp8")) {
+      found_.helpers.insert(name);  // repeats what the tensors' types say
+      return;
+    }
+    // Scales of activations, which stay floats here.
+    if (before(name, ".scale_input") || before(name, ".input_scale")) {
+      found_.helpers.insert(name);
+      return;
+    }
+    for (const char* ending : {".scale_weight", ".weight_scale"}) {
+      if (const auto layer = before(name, ending)) return note_scale(*layer, name, layers_[*layer].scale);
+    }
+    if (const auto layer = before(name, ".weight_scale_2")) {
+      return note_scale(*layer, name, layers_[*layer].second_scale);
+    }
+    if (const auto layer = before(name, ".comfy_quant")) {
+      const StoredPart text = part(name);
+      const std::string_view json(reinterpret_cast<const char*>(text.bytes), text.info->bytes);
+      configure(*layer, JsonObject::parse(json, fmt::format("{}: tensor '{}'", file, name)));
+      described_by_[*layer] = name;
+      found_.helpers.insert(name);
+    }
+  }
+
+  void note_scale(const std::string& layer, const std::string& name, std::optional<StoredPart>& scale) {
+    if (scale) {
+      fail("{}: layer '{}' has two scales, '{}' and '{}'", checkpoint_.file(name).string(), layer, scale->name, name);
+    }
+    if (checkpoint_.info(name).shape.size() == 0) {
+      fail("{}: scale '{}' has no value; the file is damaged, download it again", checkpoint_.file(name).string(),
+           name);
+    }
+    scale = part(name);
+    described_by_.emplace(layer, name);
+    found_.helpers.insert(name);
+  }
+
+  void add(const std::string& name) {
+    const std::string file = checkpoint_.file(name).string();
+    const StoredPart codes = part(name);
+    if (const BlockFormat* format = find_block_format(codes.info->dtype_name)) {
+      const std::string where = fmt::format("{}: tensor '{}'", file, name);
+      found_.tensors[name] = std::make_shared<BlockTensor>(where, codes, *format);
+      return;
+    }
+    const auto layer = before(name, ".weight");
+    const auto described = layer ? layers_.find(*layer) : layers_.end();
+    if (described != layers_.end()) {
+      found_.tensors[name] = scaled_tensor(file, codes, described->second);
+      described_by_.erase(*layer);
+    } else if (holds_codes(*codes.info)) {
+      found_.tensors[name] = scaled_tensor(file, codes, {});
+    }
+  }
+
+  void require_weights() const {
+    if (described_by_.empty()) return;
+    const auto& [layer, name] = *described_by_.begin();
+    fail("{}: '{}' belongs to no weight: there is no '{}.weight'", checkpoint_.file(name).string(), name, layer);
+  }
+
+  const Checkpoint& checkpoint_;
+  std::map<std::string, ScaledLayer> layers_;
+  std::map<std::string, std::string> described_by_;  // layers without a weight so far, and the tensor that names them
+  QuantisedTensors found_;
+};
+
+}  // namespace
+
+QuantisedTensor::QuantisedTensor(std::string where, std::string format, const Shape& shape, int64_t unit)
+    : where_(std::move(where)),
+      format_(std::move(format)),
+      shape_(shape),
+      rows_(shape.rank() > 1 ? shape[0] : 1),
+      columns_(rows_ == 0 ? 0 : shape.size() / rows_),
+      unit_(unit) {}
+
+void QuantisedTensor::read(IndexRange range, float* out) const {
+  float* const first = out;
+  std::vector<float> whole;  // a unit of which not all is wanted
+  for (int64_t at = range.begin; at < range.end;) {
+    const int64_t row = at / columns_, column = at % columns_;
+    const int64_t end = std::min(columns_, column + range.end - at);
+    const int64_t unit_begin = column / unit_ * unit_;
+    int64_t taken = end / unit_ * unit_ - column;
+    if (unit_begin == column && taken > 0) {
+      decode(row, {column, column + taken}, out);
+    } else {
+      whole.resize(static_cast<size_t>(unit_));
+      decode(row, {unit_begin, unit_begin + unit_}, whole.data());
+      taken = std::min(end, unit_begin + unit_) - column;
+      std::copy_n(whole.begin() + (column - unit_begin), taken, out);
+    }
+    at += taken;
+    out += taken;
+  }
+  constexpr uint32_t kInfinity = 0x7f800000, kMagnitude = 0x7fffffff;
+  uint32_t largest = 0;
+  for (const float* value = first; value != out; ++value)
+    largest = std::max(largest, std::bit_cast<uint32_t>(*value) & kMagnitude);
+  if (largest < kInfinity) return;
+  fail("{} holds a NaN or an infinite value or scale; the file is damaged, download it again", where_);
+}
+
+QuantisedTensors quantised_tensors(const Checkpoint& checkpoint) { return Finder(checkpoint).find(); }
+
+}  // namespace zoetrope::io

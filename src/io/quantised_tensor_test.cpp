@@ -1,0 +1,209 @@
+#include "io/quantised_tensor.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "io/scaled_tensor.h"
+#include "io/test_files.h"
+#include "io/weights.h"
+#include "tensor/half.h"
+
+namespace zoetrope::io {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kWeights = ZOETROPE_WEIGHT_FILES "/";
+
+std::vector<float> values_of(const WeightSource& source, const std::string& name) {
+  std::vector<float> values(static_cast<size_t>(source.info(name).shape.size()));
+  source.read(name, TensorView(values.data(), DType::kF32, source.info(name).shape));
+  return values;
+}
+
+TEST(Fp8, EveryCodeHasTheRecordedValue) {
+  const auto recorded = TensorFile::open(kWeights + "blocks/expected.safetensors");
+  std::byte codes[256];
+  for (int i = 0; i < 256; ++i) codes[i] = static_cast<std::byte>(i);
+  for (const auto& [name, widen] : {std::pair("fp8.e4m3fn", &widen_e4m3), std::pair("fp8.e5m2", &widen_e5m2)}) {
+    float values[256];
+    widen(codes, 256, values);
+    const auto* expected = recorded->tensor(name).data<float>();
+    for (int i = 0; i < 256; ++i) {
+      if (std::isnan(expected[i])) EXPECT_TRUE(std::isnan(values[i])) << name << " " << i;
+      else EXPECT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(expected[i])) << name << " " << i;
+    }
+  }
+}
+
+// Ranges that begin and end within blocks, groups and rows.
+TEST(QuantisedTensor, APartHasTheValuesOfTheWhole) {
+  for (const char* file : {"blocks/blocks.gguf", "dit/int8_convrot.safetensors", "dit/nvfp4.safetensors",
+                           "dit/mxfp8.safetensors", "dit/fp8_scaled_groups.safetensors"}) {
+    const auto source = checkpoint_source(Checkpoint::open_file(kWeights + file));
+    for (const std::string& name : source->names()) {
+      const std::vector<float> whole = values_of(*source, name);
+      const auto size = static_cast<int64_t>(whole.size());
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(1, size), std::pair<int64_t, int64_t>(0, size - 1),
+                                       std::pair<int64_t, int64_t>(size / 3, size / 3 + 7)}) {
+        const auto count = static_cast<size_t>(end - begin);
+        std::vector<float> part(count);
+        std::vector<BFloat16> rounded(count);
+        source->read_range(name, {begin, end}, TensorView(part.data(), DType::kF32, {end - begin}));
+        source->read_range(name, {begin, end}, TensorView(rounded.data(), DType::kBF16, {end - begin}));
+        EXPECT_EQ(std::memcmp(part.data(), whole.data() + begin, count * sizeof(float)), 0) << file << " " << name;
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(rounded[i].bits, to_bfloat16(part[i]).bits) << file << " " << name;
+      }
+    }
+  }
+}
+
+// A safetensors file of raw tensors.
+class RawFile : public testing::Test {
+ public:
+  RawFile& with(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& bytes) {
+    header_ += fmt::format(R"({}"{}": {{"dtype": "{}", "shape": {}, "data_offsets": [{}, {}]}})",
+                           header_.empty() ? "" : ", ", name, dtype, shape, data_.size(), data_.size() + bytes.size());
+    data_ += bytes;
+    return *this;
+  }
+  RawFile& with_scale(const std::string& name, const std::vector<float>& values, const std::string& shape) {
+    std::string bytes(values.size() * sizeof(float), '\0');
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return with(name, "F32", shape, bytes);
+  }
+  // Opens what was added, and begins another file.
+  std::shared_ptr<const WeightSource> open(int threads = 1) {
+    std::string header = "{" + std::exchange(header_, "") + "}";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    folder_.write("w.safetensors", safetensors_bytes(header, std::exchange(data_, "")));
+    return checkpoint_source(Checkpoint::open_file(folder_ / "w.safetensors"), threads);
+  }
+  std::string refusal() {
+    return error_of([&] {
+      const auto source = open();
+      for (const std::string& name : source->names()) values_of(*source, name);
+    });
+  }
+  // Four codes of a layer L.
+  RawFile& with_codes(const std::string& dtype) { return with("L.weight", dtype, "[2, 2]", "\x38\x40\x38\x40"); }
+  RawFile& with_text(const std::string& json) {
+    return with("L.comfy_quant", "U8", fmt::format("[{}]", json.size()), json);
+  }
+
+ private:
+  TestFolder folder_;
+  std::string header_, data_;
+};
+
+TEST_F(RawFile, ScalesAreNoWeights) {
+  const auto source = with_codes("F8_E4M3")
+                          .with_scale("L.scale_weight", {0.5F}, "[]")
+                          .with_scale("L.scale_input", {3}, "[]")
+                          .with("scaled_fp8", "F8_E4M3", "[0]", "")
+                          .open();
+  EXPECT_EQ(source->names(), std::vector<std::string>{"L.weight"});
+  EXPECT_FALSE(source->contains("L.scale_weight"));
+  EXPECT_EQ(values_of(*source, "L.weight"), (std::vector<float>{0.5F, 1, 0.5F, 1}));
+  EXPECT_EQ(source->info("L.weight").dtype, DType::kF32);
+  EXPECT_THAT(source->info("L.weight").dtype_name, HasSubstr("F8_E4M3 with a scale"));
+}
+
+TEST_F(RawFile, AScaleCountsWhateverTheWeightIsStoredAs) {
+  const auto source =
+      with_scale("L.weight", {1, 2, 3, 4}, "[2, 2]").with_scale("L.weight_scale", {10, 100}, "[2]").open();
+  EXPECT_EQ(values_of(*source, "L.weight"), (std::vector<float>{10, 20, 300, 400}));
+}
+
+TEST_F(RawFile, BytesAreReadAsTheirConfigurationSays) {
+  const auto source =
+      with_codes("U8").with_text(R"({"format": "float8_e4m3fn"})").with_scale("L.weight_scale", {2}, "[1]").open();
+  EXPECT_EQ(values_of(*source, "L.weight"), (std::vector<float>{2, 4, 2, 4}));
+}
+
+TEST_F(RawFile, WhatDoesNotFitIsRefused) {
+  EXPECT_THAT(with_codes("I8").refusal(), AllOf(HasSubstr("w.safetensors: tensor 'L.weight'"), HasSubstr("no scale")));
+  EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {1, 2, 3}, "[3]").refusal(),
+              AllOf(HasSubstr("[3]"), HasSubstr("[2, 2]")));
+  EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {0}, "[]").refusal(), HasSubstr("'L.weight_scale' is 0"));
+  EXPECT_THAT(with_codes("I8").with("L.weight_scale", "I32", "[1]", "abcd").refusal(), HasSubstr("stored as I32"));
+  EXPECT_THAT(with_codes("I8").with("L.weight_scale", "F32", "[0]", "").refusal(), HasSubstr("no value"));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {nan}, "[]").refusal(), HasSubstr("nan"));
+  EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {1, nan}, "[2]").refusal(), HasSubstr("a NaN"));
+  EXPECT_THAT(with("b", "F8_E4M3", "[2]", "\x7f\x10").refusal(), AllOf(HasSubstr("'b'"), HasSubstr("a NaN")));
+  EXPECT_THAT(with("b", "F8_E5M2", "[2]", "\x7c\x10").refusal(), HasSubstr("infinite"));
+  EXPECT_THAT(with_scale("L.weight_scale", {1}, "[]").refusal(), HasSubstr("no 'L.weight'"));
+  EXPECT_THAT(with_text(R"({"format": "int8_tensorwise"})").refusal(), HasSubstr("no 'L.weight'"));
+  EXPECT_THAT(
+      with_codes("F8_E4M3").with_scale("L.weight_scale", {1}, "[]").with_scale("L.scale_weight", {1}, "[]").refusal(),
+      HasSubstr("two scales"));
+  EXPECT_THAT(
+      with_codes("I8").with_scale("L.weight_scale", {1}, "[]").with_scale("L.weight_scale_2", {1}, "[]").refusal(),
+      HasSubstr("second scale"));
+}
+
+TEST_F(RawFile, FormatsThatCannotBeReadAreNamed) {
+  EXPECT_THAT(with_codes("U8").with_text(R"({"format": "convrot_w4a4"})").refusal(),
+              AllOf(HasSubstr("convrot_w4a4"), HasSubstr("readable are fp8")));
+  EXPECT_THAT(with_codes("U8").with_text(R"({"format": 3})").refusal(), HasSubstr("L.comfy_quant"));
+  EXPECT_THAT(with_codes("U8").with_text("{").refusal(), HasSubstr("L.comfy_quant"));
+  for (const auto& [name, format] :
+       {std::pair("L.weight.absmax", "bitsandbytes"),
+        std::pair("L.weight.quant_state.bitsandbytes__nf4", "bitsandbytes"), std::pair("L.qweight", "GPTQ"),
+        std::pair("L.weight._data", "quanto"), std::pair("L.pre_quant_scale", "inputs")}) {
+    EXPECT_THAT(with_scale(name, {1}, "[1]").refusal(), AllOf(HasSubstr(name), HasSubstr(format)));
+  }
+}
+
+TEST_F(RawFile, RotationsThatCannotBeAreRefused) {
+  const auto rotated = [&](const std::string& group) {
+    return with_codes("I8")
+        .with_scale("L.weight_scale", {1}, "[]")
+        .with_text(fmt::format(R"({{"format": "int8_tensorwise", "convrot": true{}}})", group))
+        .refusal();
+  };
+  for (const char* group : {"96", "2", "8", "0", "-4", "1", "4611686018427387904"}) {
+    EXPECT_THAT(rotated(fmt::format(R"(, "convrot_groupsize": {})", group)),
+                AllOf(HasSubstr("ConvRot group"), HasSubstr("not a power of 4")))
+        << group;
+  }
+  EXPECT_THAT(rotated(""), HasSubstr("group 256 does not divide its 2 inputs"));
+}
+
+TEST_F(RawFile, SwizzledScalesMustFit) {
+  const std::string codes(2 * 32, '\x38'), scales(128 * 4, '\x7f');
+  const auto mx = [&](const std::string& shape, const std::string& dtype) {
+    return with("L.weight", "F8_E4M3", "[2, 32]", codes)
+        .with_text(R"({"format": "mxfp8"})")
+        .with("L.weight_scale", dtype, shape, scales)
+        .refusal();
+  };
+  EXPECT_EQ(mx("[128, 4]", "U8"), "no error");
+  EXPECT_EQ(mx("[128, 4]", "F8_E8M0"), "no error");
+  EXPECT_THAT(mx("[512]", "U8"), HasSubstr("[512]"));
+  EXPECT_THAT(mx("[256, 2]", "U8"), HasSubstr("[256, 2]"));
+  EXPECT_THAT(mx("[128, 4]", "F8_E5M2"), HasSubstr("F8_E8M0 or U8 is needed"));
+  EXPECT_THAT(with("L.weight", "U8", "[2, 8]", std::string(16, '\x11')).with_text(R"({"format": "nvfp4"})").refusal(),
+              HasSubstr("no scale"));
+}
+
+// The error of a thread reaches the caller.
+TEST_F(RawFile, ADamagedValueInAnotherThreadIsAnError) {
+  std::string codes(size_t{3} << 20, '\x38');
+  codes.back() = '\x7f';
+  const auto source = with("b", "F8_E4M3", "[3145728]", codes).open(3);
+  EXPECT_THAT(error_of([&] { values_of(*source, "b"); }), AllOf(HasSubstr("'b'"), HasSubstr("a NaN")));
+}
+
+}  // namespace
+}  // namespace zoetrope::io

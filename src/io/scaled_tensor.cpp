@@ -1,0 +1,368 @@
+#include "io/scaled_tensor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "tensor/dispatch.h"
+
+namespace zoetrope::io {
+namespace {
+
+int code(const std::byte* codes, int64_t at) { return static_cast<int>(codes[at]); }
+
+// A small float's bits shifted to the place of a float32's are the same value but for the exponent's bias, subnormal
+// ones included. `last`: the lowest magnitude that is not a number.
+void widen(const std::byte* codes, int64_t count, float* out, int shift, float unbias, int last, bool infinity) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < count; ++i) {
+    const int bits = code(codes, i), magnitude = bits & 0x7f;
+    float value = std::bit_cast<float>(static_cast<uint32_t>(magnitude) << shift) * unbias;
+    if (magnitude >= last) value = infinity && magnitude == last ? kInfinity : kNan;
+    out[i] = bits >= 0x80 ? -value : value;
+  }
+}
+
+void widen_int8(const std::byte* codes, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<int8_t>(codes[i]));
+}
+
+// Functions that make float32 of `count` stored elements.
+using Widen = void (*)(const std::byte* from, int64_t count, float* out);
+
+template <typename T>
+void widen_numbers(const std::byte* from, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, from + static_cast<size_t>(i) * sizeof value, sizeof value);
+    out[i] = to_float(value);
+  }
+}
+
+// Null for types that have none.
+Widen widen_of(const std::string& type) {
+  if (type == "F8_E4M3") return widen_e4m3;
+  if (type == "F8_E5M2") return widen_e5m2;
+  if (type == "I8") return widen_int8;
+  if (type == "F32") return widen_numbers<float>;
+  if (type == "F16") return widen_numbers<Float16>;
+  if (type == "BF16") return widen_numbers<BFloat16>;
+  return nullptr;
+}
+
+std::string shape_text(const TensorInfo& info) { return fmt::format("[{}]", fmt::join(info.extents, ", ")); }
+
+// Float scales, read from the map when they are used.
+class Scales {
+ public:
+  Scales(const std::string& where, const StoredPart& part) : bytes_(part.bytes) {
+    const std::string& type = part.info->dtype_name;
+    const bool is_float = type == "F32" || type == "F16" || type == "BF16";
+    if (!is_float) {
+      fail("{}: scale '{}' is stored as {}, but F32, F16 or BF16 is needed", where, part.name, type);
+    }
+    widen_ = widen_of(type);
+    size_ = dtype_size(*part.info->dtype);
+  }
+  float operator[](int64_t at) const {
+    float value;
+    widen_(bytes_ + at * static_cast<int64_t>(size_), 1, &value);
+    return value;
+  }
+
+ private:
+  const std::byte* bytes_;
+  Widen widen_ = nullptr;
+  size_t size_ = 0;
+};
+
+float single_scale(const std::string& where, const StoredPart& part) {
+  const float value = Scales(where, part)[0];
+  if (!std::isfinite(value) || value == 0) {
+    fail("{}: scale '{}' is {}; the file is damaged, download it again", where, part.name, value);
+  }
+  return value;
+}
+
+[[noreturn]] void refuse_scale(const std::string& where, const StoredPart& codes, const StoredPart& scale) {
+  fail("{}: scale '{}' has shape {}, which does not fit the weight's {}", where, scale.name, shape_text(*scale.info),
+       shape_text(*codes.info));
+}
+
+// One scale for the tensor, for each row, or for each of several parts of a row.
+struct ScaleLayout {
+  int64_t in_row = 0;  // 0: one for the tensor
+  std::string text() const {
+    return in_row == 0   ? "a scale"
+           : in_row == 1 ? "a scale for each row"
+                         : fmt::format("{} scales for each row", in_row);
+  }
+};
+
+ScaleLayout scale_layout(const std::string& where, const StoredPart& codes, const StoredPart& scale, int64_t rows,
+                         int64_t columns) {
+  const std::vector<int64_t>& extents = scale.info->extents;
+  const int64_t count = scale.info->shape.size();
+  if (count == 1) return {0};
+  const bool of_rows = !extents.empty() && extents[0] == rows;
+  if (of_rows && count == rows && extents.size() <= 2) return {1};
+  if (of_rows && extents.size() == 3 && extents[2] == 1 && extents[1] > 0 && columns % extents[1] == 0) {
+    return {extents[1]};
+  }
+  refuse_scale(where, codes, scale);
+}
+
+// value = number · scale.
+class LinearTensor final : public QuantisedTensor {
+ public:
+  LinearTensor(const std::string& where, std::string format, const StoredPart& codes, Widen widen,
+               const std::optional<StoredPart>& scale)
+      : QuantisedTensor(where, std::move(format), codes.info->shape, 1), codes_(codes.bytes), widen_(widen) {
+    const int64_t count = codes.info->shape.size();
+    bytes_ = count == 0 ? 1 : static_cast<int64_t>(codes.info->bytes) / count;
+    if (!scale) return;
+    layout_ = scale_layout(where, codes, *scale, rows(), columns());
+    if (layout_.in_row == 0) single_ = single_scale(where, *scale);
+    else scales_.emplace(where, *scale);
+    add_to_format(layout_.text());
+  }
+
+ private:
+  void decode(int64_t row, IndexRange columns, float* out) const override {
+    widen_(codes_ + (row * this->columns() + columns.begin) * bytes_, columns.size(), out);
+    if (!scales_) {
+      if (single_ != 1) multiply(out, columns.size(), single_);
+      return;
+    }
+    const int64_t part = this->columns() / layout_.in_row;
+    for (int64_t at = columns.begin; at < columns.end;) {
+      const int64_t end = std::min(columns.end, (at / part + 1) * part);
+      multiply(out + (at - columns.begin), end - at, (*scales_)[row * layout_.in_row + at / part]);
+      at = end;
+    }
+  }
+
+  static void multiply(float* values, int64_t count, float scale) {
+    for (int64_t i = 0; i < count; ++i) values[i] *= scale;
+  }
+
+  const std::byte* codes_;
+  Widen widen_;
+  int64_t bytes_ = 1;  // of a code
+  ScaleLayout layout_;
+  float single_ = 1;
+  std::optional<Scales> scales_;
+};
+
+// int8 whose rows were rotated: undone on the integers, so that only the product with the scale rounds.
+class RotatedTensor final : public QuantisedTensor {
+ public:
+  RotatedTensor(const std::string& where, const StoredPart& codes, int64_t group, const StoredPart& scale)
+      : QuantisedTensor(where, fmt::format("int8 with ConvRot of {}", group), codes.info->shape, group),
+        codes_(codes.bytes),
+        group_(group),
+        scales_(where, scale) {
+    const bool power_of_four = group >= 4 && group <= kLargest && std::has_single_bit(static_cast<uint64_t>(group)) &&
+                               std::countr_zero(static_cast<uint64_t>(group)) % 2 == 0;
+    if (!power_of_four) fail("{}: its ConvRot group {} is not a power of 4 from 4 to {}", where, group, kLargest);
+    if (columns() % group != 0) fail("{}: its ConvRot group {} does not divide its {} inputs", where, group, columns());
+    layout_ = scale_layout(where, codes, scale, rows(), columns());
+    if (layout_.in_row > 1) refuse_scale(where, codes, scale);
+    if (layout_.in_row == 0) single_scale(where, scale);
+    root_ = static_cast<float>(1 << (std::countr_zero(static_cast<uint64_t>(group)) / 2));
+    add_to_format(layout_.text());
+  }
+
+ private:
+  static constexpr int64_t kLargest = 65536;  // sums of int8 fit into int32
+
+  void decode(int64_t row, IndexRange columns, float* out) const override {
+    const float scale = scales_[layout_.in_row == 0 ? 0 : row];
+    std::vector<int32_t> sums(static_cast<size_t>(group_));
+    for (int64_t at = columns.begin; at < columns.end; at += group_) {
+      const std::byte* codes = codes_ + row * this->columns() + at;
+      for (int64_t i = 0; i < group_; ++i) sums[static_cast<size_t>(i)] = static_cast<int8_t>(codes[i]);
+      rotate(sums);
+      for (const int32_t sum : sums) *out++ = static_cast<float>(sum) / root_ * scale;
+    }
+  }
+
+  // The product with H ⊗ … ⊗ H of [[1,1,1,−1],[1,1,−1,1],[1,−1,1,1],[−1,1,1,1]].
+  static void rotate(std::vector<int32_t>& x) {
+    for (size_t step = 1; step < x.size(); step *= 4) {
+      for (size_t i = 0; i < x.size(); ++i) {
+        if (i / step % 4 != 0) continue;
+        const int32_t a = x[i], b = x[i + step], c = x[i + 2 * step], d = x[i + 3 * step];
+        x[i] = a + b + c - d;
+        x[i + step] = a + b - c + d;
+        x[i + 2 * step] = a - b + c + d;
+        x[i + 3 * step] = -a + b + c + d;
+      }
+    }
+  }
+
+  const std::byte* codes_;
+  int64_t group_;
+  Scales scales_;
+  ScaleLayout layout_;
+  float root_ = 1;
+};
+
+// One scale, of a byte, for each run of `kRun` inputs, in the order that NVIDIA's tensor cores read.
+class RunScales {
+ public:
+  RunScales(const std::string& where, const StoredPart& codes, const StoredPart& scale, int64_t rows, int64_t runs)
+      : bytes_(scale.bytes), tiles_(ceil_div(runs, kTileRuns)) {
+    if (scale.info->extents != std::vector<int64_t>{ceil_div(rows, kTileRows) * kTileRows, tiles_ * kTileRuns}) {
+      refuse_scale(where, codes, scale);
+    }
+  }
+  std::byte operator()(int64_t row, int64_t run) const {
+    const int64_t tile = row / kTileRows * tiles_ + run / kTileRuns, in_tile = row % kTileRows;
+    return bytes_[tile * kTileRows * kTileRuns + in_tile % 32 * 16 + in_tile / 32 * 4 + run % kTileRuns];
+  }
+
+ private:
+  static constexpr int64_t kTileRows = 128, kTileRuns = 4;
+  const std::byte* bytes_;
+  int64_t tiles_;  // in a row of tiles
+};
+
+void require_matrix(const std::string& where, const StoredPart& codes, const char* format) {
+  if (codes.info->extents.size() != 2) {
+    fail("{}: is {} with shape {}; only matrices can be", where, format, shape_text(*codes.info));
+  }
+}
+
+void require_scale_type(const std::string& where, const StoredPart& scale, const char* type) {
+  if (scale.info->dtype_name == type || scale.info->dtype_name == "U8") return;
+  fail("{}: scale '{}' is stored as {}, but {} or U8 is needed", where, scale.name, scale.info->dtype_name, type);
+}
+
+class MxTensor final : public QuantisedTensor {
+ public:
+  MxTensor(const std::string& where, const StoredPart& codes, const StoredPart& scale)
+      : QuantisedTensor(where, "mxfp8", codes.info->shape, kRun),
+        codes_(codes.bytes),
+        scales_(where, codes, scale, rows(), columns() / kRun) {
+    require_scale_type(where, scale, "F8_E8M0");
+    if (columns() % kRun != 0) fail("{}: its {} inputs are not a multiple of {}", where, columns(), kRun);
+  }
+
+ private:
+  static constexpr int64_t kRun = 32;
+
+  void decode(int64_t row, IndexRange columns, float* out) const override {
+    widen_e4m3(codes_ + row * this->columns() + columns.begin, columns.size(), out);
+    for (int64_t at = columns.begin; at < columns.end; at += kRun) {
+      const float factor = power(scales_(row, at / kRun));
+      for (int64_t i = 0; i < kRun; ++i) *out++ *= factor;
+    }
+  }
+
+  // 2^(e − 127); 0 where e is 0, as the definition's own code has it. 255 is NaN.
+  static float power(std::byte exponent) {
+    if (exponent == std::byte{255}) return std::numeric_limits<float>::quiet_NaN();
+    return std::bit_cast<float>(static_cast<uint32_t>(exponent) << 23);
+  }
+
+  const std::byte* codes_;
+  RunScales scales_;
+};
+
+// The values of two 4-bit floats in a byte, the high half first.
+class NvTensor final : public QuantisedTensor {
+ public:
+  NvTensor(const std::string& where, const StoredPart& codes, const StoredPart& scale, const StoredPart& second)
+      : QuantisedTensor(where, "nvfp4", {codes.info->shape[0], 2 * codes.info->shape[1]}, kRun),
+        codes_(codes.bytes),
+        scales_(where, codes, scale, rows(), columns() / kRun),
+        second_(single_scale(where, second)) {
+    require_scale_type(where, scale, "F8_E4M3");
+    if (columns() % kRun != 0) fail("{}: its {} inputs are not a multiple of {}", where, columns(), kRun);
+    if (second.info->shape.size() != 1) refuse_scale(where, codes, second);
+  }
+
+ private:
+  static constexpr int64_t kRun = 16;
+  static constexpr float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
+  void decode(int64_t row, IndexRange columns, float* out) const override {
+    const std::byte* codes = codes_ + (row * this->columns() + columns.begin) / 2;
+    for (int64_t at = columns.begin; at < columns.end; at += kRun) {
+      const std::byte stored = scales_(row, at / kRun);
+      float scale;
+      widen_e4m3(&stored, 1, &scale);
+      scale *= second_;
+      for (int64_t i = 0; i < kRun / 2; ++i, ++codes) {
+        *out++ = kValues[code(codes, 0) >> 4] * scale;
+        *out++ = kValues[code(codes, 0) & 15] * scale;
+      }
+    }
+  }
+
+  const std::byte* codes_;
+  RunScales scales_;
+  float second_;
+};
+
+}  // namespace
+
+void widen_e4m3(const std::byte* codes, int64_t count, float* out) {
+  widen(codes, count, out, 20, 0x1p120f, 0x7f, false);
+}
+
+void widen_e5m2(const std::byte* codes, int64_t count, float* out) {
+  widen(codes, count, out, 21, 0x1p112f, 0x7c, true);
+}
+
+bool holds_codes(const TensorInfo& info) {
+  return info.dtype_name == "F8_E4M3" || info.dtype_name == "F8_E5M2" || info.dtype_name == "I8";
+}
+
+std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, const StoredPart& codes,
+                                                     const ScaledLayer& layer) {
+  const std::string where = fmt::format("{}: tensor '{}'", file, codes.name);
+  const auto need = [&](const std::optional<StoredPart>& part, const std::string& format) -> const StoredPart& {
+    if (!part) fail("{}: is {} but has no scale", where, format);
+    return *part;
+  };
+  std::string type = codes.info->dtype_name;
+  const std::string& format = layer.format;
+  if (format == "nvfp4" || (format.empty() && type == "U8" && layer.second_scale)) {
+    require_matrix(where, codes, "nvfp4");
+    if (type != "U8") fail("{}: is nvfp4 but stored as {}; U8 is needed", where, type);
+    return std::make_shared<NvTensor>(where, codes, need(layer.scale, "nvfp4"), need(layer.second_scale, "nvfp4"));
+  }
+  if (layer.second_scale) {
+    fail("{}: has a second scale '{}', which only nvfp4 has", where, layer.second_scale->name);
+  }
+  const bool mx = layer.scale && layer.scale->info->dtype_name == "F8_E8M0";
+  if (format == "mxfp8" || (format.empty() && mx)) {
+    require_matrix(where, codes, "mxfp8");
+    if (type != "F8_E4M3" && type != "U8") fail("{}: is mxfp8 but stored as {}; F8_E4M3 is needed", where, type);
+    return std::make_shared<MxTensor>(where, codes, need(layer.scale, "mxfp8"));
+  }
+  // The stored type decides; a configuration may only say what bytes without one are.
+  if (type == "U8" && format == "float8_e4m3fn") type = "F8_E4M3";
+  if (type == "U8" && format == "float8_e5m2") type = "F8_E5M2";
+  const bool known =
+      format.empty() || format == "float8_e4m3fn" || format == "float8_e5m2" || format == "int8_tensorwise";
+  const Widen widen = widen_of(type);
+  if (!known || widen == nullptr) {
+    fail("{}: is stored as {}, which this program cannot read; {}", where, known ? type : format, kReadableFormats);
+  }
+  if (type == "I8" && codes.info->shape.size() > 0) need(layer.scale, "int8");
+  if (!layer.rotation_group) return std::make_shared<LinearTensor>(where, type, codes, widen, layer.scale);
+  if (type != "I8") fail("{}: has a ConvRot group but is stored as {}; int8 is needed", where, type);
+  require_matrix(where, codes, "int8 with ConvRot");
+  return std::make_shared<RotatedTensor>(where, codes, *layer.rotation_group, need(layer.scale, "int8"));
+}
+
+}  // namespace zoetrope::io

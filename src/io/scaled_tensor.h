@@ -1,0 +1,44 @@
+// Quantised tensors of safetensors files: codes, and scales in tensors of their own. docs/spec/weights.md, sections 4.2
+// to 4.7.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "io/quantised_tensor.h"
+#include "io/tensor_file.h"
+
+namespace zoetrope::io {
+
+// The end of messages about other formats.
+inline constexpr const char* kReadableFormats =
+    "readable are fp8, int8_tensorwise (with or without ConvRot), mxfp8, nvfp4 and GGUF";
+
+struct StoredPart {
+  std::string name;
+  const TensorInfo* info = nullptr;
+  const std::byte* bytes = nullptr;
+};
+
+// What files say of a layer L besides its codes, L.weight.
+struct ScaledLayer {
+  std::string format;                     // of its configuration; empty where there is none
+  std::optional<int64_t> rotation_group;  // ConvRot: inputs that are rotated together; empty: not rotated
+  std::optional<StoredPart> scale, second_scale;
+};
+
+// Whether a tensor of this type needs a scale or holds codes; others are plain numbers.
+bool holds_codes(const TensorInfo& info);
+
+// `file` for errors. Throws Error where the parts do not fit each other or the format cannot be read.
+std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, const StoredPart& codes,
+                                                     const ScaledLayer& layer);
+
+// The values of codes, exact: e4m3fn without infinities, e5m2 as the upper byte of a float16.
+void widen_e4m3(const std::byte* codes, int64_t count, float* out);
+void widen_e5m2(const std::byte* codes, int64_t count, float* out);
+
+}  // namespace zoetrope::io

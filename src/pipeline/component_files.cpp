@@ -1,0 +1,120 @@
+#include "pipeline/component_files.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A tensor that only this kind of file has, below any prefix; files of CLIP may have a text encoder too.
+constexpr std::pair<std::string_view, FileKind> kMarks[] = {
+    {"vision_model.embeddings.class_embedding", FileKind::kImageEncoder},
+    {"visual.cls_embedding", FileKind::kImageEncoder},
+    {"visual.class_embedding", FileKind::kImageEncoder},
+    {"head.modulation", FileKind::kTransformer},
+    {"condition_embedder.time_proj.weight", FileKind::kTransformer},
+    {"shared.weight", FileKind::kTextEncoder},
+    {"token_embedding.weight", FileKind::kTextEncoder},
+    {"token_embd.weight", FileKind::kTextEncoder},
+    {"decoder.middle.0.residual.0.gamma", FileKind::kVae},
+    {"decoder.mid_block.resnets.0.norm1.gamma", FileKind::kVae},
+};
+
+// Models that look like Wan's, by a tensor of theirs.
+constexpr std::pair<std::string_view, const char*> kOthers[] = {
+    {"casual_audio_encoder.", "Wan 2.2 S2V"}, {"audio_injector.", "Wan 2.2 S2V"},
+    {"audio_proj.", "a talking model"},       {"ref_conv.", "Wan Fun-Control"},
+    {"control_adapter.", "Wan Fun-Camera"},
+};
+
+bool has_level(const std::string& name, std::string_view levels) {
+  const size_t at = name.find(levels);
+  return at != std::string::npos && (at == 0 || name[at - 1] == '.');
+}
+
+bool is_of_lora(const std::string& name) {
+  for (const char* part : {".lora_", ".alpha", ".diff", "lora_unet_"})
+    if (name.find(part) != std::string::npos) return true;
+  return false;
+}
+
+// Empty where the file does not say or says nothing of its own.
+std::string architecture(const io::TensorFile& file) {
+  const auto found = file.metadata().find("general.architecture");
+  const std::string name = found == file.metadata().end() ? "" : found->second;
+  return name == "pig" || name == "cow" ? "" : name;  // converters that give every model their own
+}
+
+void refuse_others(const std::string& file, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    for (const auto& [part, model] : kOthers) {
+      if (has_level(name, part)) fail("{}: is {} (by '{}'), which this program does not run", file, model, name);
+    }
+  }
+}
+
+}  // namespace
+
+const char* kind_text(FileKind kind) {
+  switch (kind) {
+    case FileKind::kTransformer:
+      return "a transformer";
+    case FileKind::kTextEncoder:
+      return "a text encoder";
+    case FileKind::kVae:
+      return "a VAE";
+    case FileKind::kImageEncoder:
+      return "an image encoder";
+    case FileKind::kLora:
+      return "a LoRA file";
+  }
+  return "";
+}
+
+FileKind kind_of(const io::Checkpoint& checkpoint) {
+  const io::TensorFile& file = *checkpoint.files().front();
+  const std::string path = file.path().string(), named = architecture(file);
+  const std::vector<std::string> names = checkpoint.names();
+  const bool known = named.empty() || named == "wan" || named == "t5" || named == "t5encoder";
+  if (!known) {
+    fail("{}: holds a model of the architecture '{}'; Wan's are 'wan', and 't5' or 't5encoder' of its text encoder",
+         path, named);
+  }
+  refuse_others(path, names);
+  for (const auto& [mark, kind] : kMarks) {
+    for (const std::string& name : names) {
+      if (name.ends_with(mark) && has_level(name, mark)) return kind;
+    }
+  }
+  if (!names.empty() && std::all_of(names.begin(), names.end(), is_of_lora)) return FileKind::kLora;
+  fail(
+      "{}: is no component of a Wan model: it has neither the names of a transformer, nor of umT5, of a VAE, or of a "
+      "CLIP vision tower",
+      path);
+}
+
+io::Checkpoint open_component(const fs::path& path, const Component& component) {
+  const FileKind wanted = component.name == "vae"             ? FileKind::kVae
+                          : component.name == "text_encoder"  ? FileKind::kTextEncoder
+                          : component.name == "image_encoder" ? FileKind::kImageEncoder
+                                                              : FileKind::kTransformer;
+  if (fs::is_directory(path)) return io::Checkpoint::open(path, component.stem);
+  const io::Checkpoint checkpoint = io::Checkpoint::open_file(path);
+  const FileKind kind = kind_of(checkpoint);
+  if (kind == wanted) return checkpoint;
+  fail("{}={}: is {}, but {} is needed{}", component.name, path.string(), kind_text(kind), kind_text(wanted),
+       kind == FileKind::kLora ? "; pass it with lora=" : "");
+}
+
+io::NamesInFile names_of(const io::Checkpoint& checkpoint, const Component& component, const io::TensorTable& used) {
+  return io::names_in_file(*io::checkpoint_source(checkpoint), component.tensors, used, component.files);
+}
+
+}  // namespace zoetrope::pipeline

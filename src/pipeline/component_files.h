@@ -1,0 +1,37 @@
+// Weights of a component in a file of their own, in any layout and format that people have: what the file is, and its
+// tensors under the names of the hub's folders. docs/spec/weights.md, sections 1 to 3.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "io/checkpoint.h"
+#include "io/named_source.h"
+#include "io/tensor_table.h"
+#include "io/weights.h"
+
+namespace zoetrope::pipeline {
+
+// A component with weights, as its config describes it.
+struct Component {
+  std::string name;  // the folder, and the key that names a file
+  std::string stem;  // of its weight files in a folder
+  io::TensorTable tensors;
+  io::FileRules files = {};  // what other layouts of it may hold
+};
+
+enum class FileKind { kTransformer, kTextEncoder, kVae, kImageEncoder, kLora };
+const char* kind_text(FileKind kind);  // "a transformer"
+
+// By GGUF's general.architecture and the names of tensors. Throws Error for what is none of these, and says what it is
+// where that is known.
+FileKind kind_of(const io::Checkpoint& checkpoint);
+
+// A file, or a component's folder in the layout of the hub. Throws Error where it is another component.
+io::Checkpoint open_component(const std::filesystem::path& path, const Component& component);
+
+// What the checkpoint calls the component's tensors; `used` must be there, each in its shape and without anything left
+// over.
+io::NamesInFile names_of(const io::Checkpoint& checkpoint, const Component& component, const io::TensorTable& used);
+
+}  // namespace zoetrope::pipeline
