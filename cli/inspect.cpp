@@ -126,7 +126,18 @@ void check_values(const io::TensorFile& file) {
         unread.empty() ? "" : fmt::format("; not read: those stored as {}", fmt::join(unread, ", ")));
 }
 
-// What a single file of weights holds. `generate` takes folders, so that it is an Error after all is said.
+// How generate takes it. Throws Error for what it does not.
+std::string use_of(const io::Checkpoint& file) {
+  const pipeline::FileKind kind = pipeline::kind_of(file);
+  const std::string what = pipeline::kind_text(kind);
+  if (kind == pipeline::FileKind::kLora) return "a LoRA file: pass it with lora=";
+  const std::vector<std::string> models = pipeline::models_with(file, kind);
+  if (models.empty())
+    return what + " of none of the known models; generate takes it beside model=FOLDER with its configs";
+  return fmt::format("{} of {}", what, fmt::join(models, ", "));
+}
+
+// What a single file of weights holds, and of which models it is.
 void print_file(const fs::path& path, bool with_values) {
   constexpr size_t kLongestValue = 80;
   const io::Checkpoint checkpoint = io::Checkpoint::open_file(path);
@@ -138,7 +149,7 @@ void print_file(const fs::path& path, bool with_values) {
     print("  {} = {}{}\n", printable(key), printable(value.substr(0, kLongestValue)), cut ? "…" : "");
   }
   if (with_values) check_values(file);
-  fail("{}: generate does not run single files; name a folder in the layout of diffusers", path.string());
+  print("  {}\n", use_of(checkpoint));
 }
 
 class Inspection {

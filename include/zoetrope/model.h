@@ -55,7 +55,8 @@ struct ModelOptions {
   std::optional<int64_t> weights_seed;  // of random weights alone; unset: 0
   std::optional<int64_t> layers;        // only the first of each transformer, to rehearse a run; unset: all
   // Files of components instead of the folder's own, safetensors or GGUF, in the layouts of ComfyUI, of the original
-  // code, and of llama.cpp, quantised or not; or component folders. The model's folder then needs configs only.
+  // code, and of llama.cpp, quantised or not; or component folders. The model's folder then needs configs only; without
+  // one the shapes of `transformer` say which known model it is.
   std::string transformer, transformer_2;  // the second: the low-noise expert of a model with two
   std::string text_encoder, vae, image_encoder;
   std::string tokenizer;     // folder or file

@@ -1,12 +1,18 @@
 #include "pipeline/component_files.h"
 
 #include <algorithm>
-#include <optional>
+#include <cctype>
+#include <regex>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "models/encoders/config.h"
+#include "models/encoders/tensor_tables.h"
+#include "models/wan/config.h"
+#include "models/wan/tensor_tables.h"
+#include "pipeline/config_folder.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -60,6 +66,45 @@ void refuse_others(const std::string& file, const std::vector<std::string>& name
   }
 }
 
+// The folder of a component of this kind.
+const char* folder_of(FileKind kind) {
+  switch (kind) {
+    case FileKind::kTextEncoder:
+      return "text_encoder";
+    case FileKind::kVae:
+      return "vae";
+    case FileKind::kImageEncoder:
+      return "image_encoder";
+    default:
+      return "transformer";
+  }
+}
+
+bool has_names(const io::WeightSource& stored, const Component& component, const io::TensorTable& used) {
+  try {
+    io::names_in_file(stored, component.tensors, used, component.files);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// What a file's name says of the two experts.
+enum class Expertise { kUnknown, kHighNoise, kLowNoise };
+Expertise expertise_of(const fs::path& file) {
+  std::string name = file.filename().string();
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const auto matches = [&](const std::string& word) {
+    return std::regex_search(name, std::regex(fmt::format("{0}[-_ ]?noise|[-_ ]{0}[-_. ]", word)));
+  };
+  if (matches("high") == matches("low")) return Expertise::kUnknown;
+  return matches("high") ? Expertise::kHighNoise : Expertise::kLowNoise;
+}
+
+bool has_two_experts(const std::string& model) {
+  return wan::PipelineConfig::load(config_folder() / model / "model_index.json").has("transformer_2");
+}
+
 }  // namespace
 
 const char* kind_text(FileKind kind) {
@@ -76,6 +121,23 @@ const char* kind_text(FileKind kind) {
       return "a LoRA file";
   }
   return "";
+}
+
+Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config) {
+  if (name == "vae")
+    return {name, kDiffusersStem, wan::vae_tensors(wan::VaeConfig::from_json(config)), wan::vae_files()};
+  if (name == "text_encoder") {
+    return {name, kTextEncoderStem, encoders::text_encoder_tensors(encoders::TextEncoderConfig::from_json(config)),
+            encoders::text_encoder_files()};
+  }
+  if (name == "image_encoder") {
+    const auto which = class_name == "CLIPVisionModel" ? encoders::ClipTensors::kTower : encoders::ClipTensors::kAll;
+    return {name, kTextEncoderStem, encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), which),
+            encoders::clip_vision_files()};
+  }
+  ZT_CHECK(name == "transformer" || name == "transformer_2", "{}", name);
+  return {name, kDiffusersStem, wan::transformer_tensors(wan::TransformerConfig::from_json(config)),
+          wan::transformer_files()};
 }
 
 FileKind kind_of(const io::Checkpoint& checkpoint) {
@@ -111,6 +173,61 @@ io::Checkpoint open_component(const fs::path& path, const Component& component) 
   if (kind == wanted) return checkpoint;
   fail("{}={}: is {}, but {} is needed{}", component.name, path.string(), kind_text(kind), kind_text(wanted),
        kind == FileKind::kLora ? "; pass it with lora=" : "");
+}
+
+std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind) {
+  const auto stored = io::checkpoint_source(checkpoint);
+  const std::string name = folder_of(kind);
+  std::vector<std::string> models;
+  for (const std::string& model : config_names()) {
+    const fs::path config = config_folder() / model / name / "config.json";
+    if (!fs::exists(config)) continue;
+    const auto json = JsonObject::load(config);
+    const Component component = component_of(name, "CLIPVisionModelWithProjection", json);
+    const io::TensorTable used =
+        kind != FileKind::kImageEncoder
+            ? component.tensors
+            : encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(json), encoders::ClipTensors::kUsed);
+    if (has_names(*stored, component, used)) models.push_back(model);
+  }
+  return models;
+}
+
+std::string model_of(const fs::path& transformer, const fs::path& second) {
+  const auto open = [](const fs::path& path, const char* key) {
+    return open_component(path, {.name = key, .stem = kDiffusersStem, .tensors = {}});
+  };
+  const std::vector<std::string> models = models_with(open(transformer, "transformer"), FileKind::kTransformer);
+  if (models.empty()) {
+    fail("transformer={}: its tensors are those of none of the known models; name a folder with its configs as model=",
+         transformer.string());
+  }
+  const auto expert = std::find_if(models.begin(), models.end(), has_two_experts);
+  const auto alone = std::find_if_not(models.begin(), models.end(), has_two_experts);
+  const Expertise expertise = expertise_of(transformer);
+  if (second.empty()) {
+    if (alone != models.end() && (expert == models.end() || expertise == Expertise::kUnknown)) {
+      // Models for other sizes have the same tensors.
+      const auto larger = std::find_if(alone, models.end(), [](const std::string& m) { return m.ends_with("_720p"); });
+      const bool says_so = transformer.filename().string().find("720") != std::string::npos;
+      return says_so && larger != models.end() ? *larger : *alone;
+    }
+    fail(
+        "transformer={}: this looks like one expert of {}; name the other file too, transformer= of high noise and "
+        "transformer_2= of low noise{}",
+        transformer.string(), *expert,
+        alone == models.end() ? "" : fmt::format(", or say model={} if that is what it is", *alone));
+  }
+  if (expert == models.end()) {
+    fail("transformer_2={}: {} is a transformer of {}, which has one expert; leave the key out", second.string(),
+         transformer.string(), *alone);
+  }
+  open(second, "transformer_2");
+  if (expertise == Expertise::kLowNoise && expertise_of(second) == Expertise::kHighNoise) {
+    fail("transformer={} is of low noise and transformer_2={} of high noise, by their names; exchange the two",
+         transformer.string(), second.string());
+  }
+  return *expert;
 }
 
 io::NamesInFile names_of(const io::Checkpoint& checkpoint, const Component& component, const io::TensorTable& used) {

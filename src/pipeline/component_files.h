@@ -4,13 +4,19 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "base/json.h"
 #include "io/checkpoint.h"
 #include "io/named_source.h"
 #include "io/tensor_table.h"
 #include "io/weights.h"
 
 namespace zoetrope::pipeline {
+
+// Published names of weight files, without their endings.
+inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
+inline constexpr const char* kTextEncoderStem = "model";                  // and image encoder
 
 // A component with weights, as its config describes it.
 struct Component {
@@ -19,6 +25,9 @@ struct Component {
   io::TensorTable tensors;
   io::FileRules files = {};  // what other layouts of it may hold
 };
+
+// A component that has weights. `class_name` is that of model_index.json, `config` the component's own.
+Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config);
 
 enum class FileKind { kTransformer, kTextEncoder, kVae, kImageEncoder, kLora };
 const char* kind_text(FileKind kind);  // "a transformer"
@@ -33,5 +42,13 @@ io::Checkpoint open_component(const std::filesystem::path& path, const Component
 // What the checkpoint calls the component's tensors; `used` must be there, each in its shape and without anything left
 // over.
 io::NamesInFile names_of(const io::Checkpoint& checkpoint, const Component& component, const io::TensorTable& used);
+
+// Names of configs/ whose component has these tensors: what the file is by its shapes, and for the transformer almost
+// always which model. Files of the two experts of a model, and of models that differ in training alone, are alike.
+std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind);
+
+// The one that a transformer belongs to where nobody names a model; `second`: of the other expert, or empty. Throws
+// Error for files of no such model, and for one expert of two.
+std::string model_of(const std::filesystem::path& transformer, const std::filesystem::path& second);
 
 }  // namespace zoetrope::pipeline

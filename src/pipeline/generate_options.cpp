@@ -61,13 +61,12 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer("layers", o.layers, {1, 1000},
                "only the first layers of each transformer, this many: a rehearsal whose video is not the model's")
       .text("transformer", o.transformer,
-            "its weights as one file instead of the folder's: safetensors or GGUF of ComfyUI's, Kijai's or the "
-            "original layout, also quantised; so the keys below")
+            "its weights as a single file, safetensors or GGUF, instead of the folder's; so the keys below")
       .text("transformer_2", o.transformer_2, "of the low-noise expert")
       .text("text_encoder", o.text_encoder, "of umT5-XXL")
       .text("vae", o.vae, "of the VAE")
       .text("image_encoder", o.image_encoder, "of the CLIP vision tower")
-      .text("tokenizer", o.tokenizer, "tokenizer folder instead of the model's")
+      .text("tokenizer", o.tokenizer, "tokenizer.json, spiece.model, or a folder with one, instead of the model's")
       .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
       .choice("keep_weights", o.keep_weights, kKeeps,
               "weights that stay in memory from one video to the next; several videos keep all unless this is set")
@@ -212,7 +211,8 @@ void check_ranges(const GenerateOptions& options) {
 
 void check_model_options(const GenerateOptions& o) {
   check_ranges(o);
-  if (o.model.empty()) fail("model: name the checkpoint folder, as model=FOLDER or in the configuration file");
+  if (o.model.empty() && o.transformer.empty())
+    fail("model: name the checkpoint folder, as model=FOLDER or in the configuration file");
   for (const auto& [key, loras] :
        {std::pair("lora", &o.lora), std::pair("lora_high", &o.lora_high), std::pair("lora_low", &o.lora_low)})
     check_loras(key, *loras);

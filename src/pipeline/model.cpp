@@ -51,7 +51,8 @@ Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
 Model Model::open(const std::filesystem::path& folder, const ModelOptions& options) {
-  if (folder.empty()) fail("Model::open: name a checkpoint folder in the diffusers layout");
+  if (folder.empty() && options.transformer.empty())
+    fail("Model::open: name a checkpoint folder in the diffusers layout");
   pipeline::GenerateOptions all;
   static_cast<ModelOptions&>(all) = options;
   all.model = folder.string();

@@ -167,11 +167,36 @@ void note_files(const ModelSource& source, const wan::PipelineConfig& pipeline) 
   for (const auto& [component, file] : source.files) note_input(file);
 }
 
-fs::path tokenizer_of(const ModelSource& source) {
+// The tensor of a text encoder's file with SentencePiece's model; null where there is none.
+const io::TensorFile* tokenizer_file(const ComponentWeights& text_encoder) {
+  if (text_encoder.checkpoint() == nullptr) return nullptr;
+  for (const auto& file : text_encoder.checkpoint()->files())
+    if (file->contains(encoders::kTokenizerTensor)) return file.get();
+  return nullptr;
+}
+
+struct NamedTokenizer {
+  fs::path path;
+  text::Tokenizer tokenizer;
+};
+
+// The one that is named, of the folder, or within the text encoder's file.
+NamedTokenizer open_tokenizer(const ModelSource& source, const ComponentWeights& text_encoder) {
   const auto named = source.files.find("tokenizer");
-  if (named != source.files.end()) return named->second;
+  if (named != source.files.end()) return {named->second, text::Tokenizer::load(named->second)};
   const fs::path folder = source.folder / "tokenizer";
-  return source.seed && !fs::is_directory(folder) ? config_folder() / "tokenizer" : folder;
+  if (fs::is_directory(folder)) return {folder, text::Tokenizer::load(folder)};
+  if (source.seed) return {config_folder() / "tokenizer", text::Tokenizer::load(config_folder() / "tokenizer")};
+  if (const io::TensorFile* file = tokenizer_file(text_encoder)) {
+    const char* name = encoders::kTokenizerTensor;
+    const std::string_view bytes(reinterpret_cast<const char*>(file->bytes(name)), file->info(name).bytes);
+    return {file->path(),
+            text::Tokenizer::from_sentencepiece(bytes, fmt::format("{}: tensor '{}'", file->path().string(), name))};
+  }
+  fail(
+      "{}: holds no tokenizer, and neither does the text encoder's file; get tokenizer.json or spiece.model of "
+      "google/umt5-xxl and name it as tokenizer=FILE",
+      source.folder.string());
 }
 
 // Every file that is named must be one of the model.
@@ -201,15 +226,16 @@ ModelFolder open_model(const ModelSource& source) {
   const Component text = {"text_encoder", kTextEncoderStem, encoders::text_encoder_tensors(text_config),
                           encoders::text_encoder_files()};
   const Component vae = {"vae", kDiffusersStem, wan::vae_tensors(vae_config), wan::vae_files()};
-  const fs::path tokenizer = tokenizer_of(source);
+  ComponentWeights text_encoder = source.open(text, text.tensors);
+  NamedTokenizer tokenizer = open_tokenizer(source, text_encoder);
   const wan::TransformerConfig model_config = experts.front().config;  // the list moves on below
   ModelFolder model{folder,
                     pipeline,
                     scheduler,
-                    tokenizer,
-                    text::Tokenizer::load(tokenizer),
+                    std::move(tokenizer.path),
+                    std::move(tokenizer.tokenizer),
                     text_config,
-                    source.open(text, text.tensors),
+                    std::move(text_encoder),
                     std::move(experts),
                     vae_config,
                     source.open(vae, vae.tensors),
@@ -220,23 +246,6 @@ ModelFolder open_model(const ModelSource& source) {
 }
 
 }  // namespace
-
-Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config) {
-  if (name == "vae")
-    return {name, kDiffusersStem, wan::vae_tensors(wan::VaeConfig::from_json(config)), wan::vae_files()};
-  if (name == "text_encoder") {
-    return {name, kTextEncoderStem, encoders::text_encoder_tensors(encoders::TextEncoderConfig::from_json(config)),
-            encoders::text_encoder_files()};
-  }
-  if (name == "image_encoder") {
-    const auto which = class_name == "CLIPVisionModel" ? encoders::ClipTensors::kTower : encoders::ClipTensors::kAll;
-    return {name, kTextEncoderStem, encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), which),
-            encoders::clip_vision_files()};
-  }
-  ZT_CHECK(name == "transformer" || name == "transformer_2", "{}", name);
-  return {name, kDiffusersStem, wan::transformer_tensors(wan::TransformerConfig::from_json(config)),
-          wan::transformer_files()};
-}
 
 DType ComponentWeights::stored_dtype() const {
   if (!checkpoint_) return DType::kF32;
@@ -280,7 +289,8 @@ ModelFolder ModelFolder::open(const GenerateOptions& options) {
     source.seed = static_cast<uint64_t>(options.weights_seed.value_or(0));
   }
   // The configs of a known model, beside files of weights.
-  if (random || !source.files.empty()) source.folder = model_or_config(options.model);
+  if (options.model.empty()) source.folder = config_folder() / model_of(options.transformer, options.transformer_2);
+  else if (random || !source.files.empty()) source.folder = model_or_config(options.model);
   ModelFolder model = open_model(source);
   merge_loras(options, model);
   return model;

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
 #include "io/checkpoint.h"
 #include "io/merged_source.h"
 #include "io/tensor_table.h"
@@ -23,13 +22,6 @@
 #include "text/tokenizer.h"
 
 namespace zoetrope::pipeline {
-
-// Published names of weight files, without their endings.
-inline constexpr const char* kDiffusersStem = "diffusion_pytorch_model";  // transformer, VAE
-inline constexpr const char* kTextEncoderStem = "model";                  // and image encoder
-
-// A component that has weights. `class_name` is that of model_index.json, `config` the component's own.
-Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config);
 
 // Where the parameters of one component come from: files, or formulas.
 class ComponentWeights {

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/utf8.h"
 #include "text/tokenizer_model.h"
 
@@ -21,14 +22,20 @@ bool is_there(const std::filesystem::path& path) {
 
 }  // namespace
 
-Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
-  if (const auto json = folder / "tokenizer.json"; is_there(json)) {
-    return Tokenizer(load_tokenizer_json(json));
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  if (std::filesystem::is_regular_file(path)) {
+    if (path.extension() == ".json") return Tokenizer(load_tokenizer_json(path));
+    return from_sentencepiece(read_file(path), path.string());
   }
-  if (const auto model = folder / "spiece.model"; is_there(model)) {
-    return Tokenizer(load_sentencepiece(model));
+  if (const auto json = path / "tokenizer.json"; is_there(json)) return Tokenizer(load_tokenizer_json(json));
+  if (const auto model = path / "spiece.model"; is_there(model)) {
+    return from_sentencepiece(read_file(model), model.string());
   }
-  fail("{}: no tokenizer here; the folder must hold tokenizer.json or spiece.model", folder.string());
+  fail("{}: no tokenizer here; the folder must hold tokenizer.json or spiece.model", path.string());
+}
+
+Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, const std::string& where) {
+  return Tokenizer(read_sentencepiece(bytes, where));
 }
 
 int64_t Tokenizer::most_pieces(int64_t max_length) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,8 +16,10 @@ class Tokenizer {
  public:
   // From a checkpoint's tokenizer folder: tokenizer.json if it is there (interpreted as the Hugging Face
   // `tokenizers` library does), else spiece.model through the SentencePiece library.
-  // Throws Error if neither is there or the file is damaged or of another kind.
-  static Tokenizer load(const std::filesystem::path& folder);
+  // Or one of these files itself. Throws Error if neither is there or the file is damaged or of another kind.
+  static Tokenizer load(const std::filesystem::path& path);
+  // The bytes of a spiece.model; `where` they are from, for errors.
+  static Tokenizer from_sentencepiece(std::string_view bytes, const std::string& where);
 
   // The pieces, truncated so that with the special tokens (for UMT5: one </s> at the end) at most `max_length` ids
   // remain; no padding. Throws Error on text that is not UTF-8.

@@ -30,6 +30,6 @@ class Tokenizer::Model {
 };
 
 std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::path& file);
-std::unique_ptr<Tokenizer::Model> load_sentencepiece(const std::filesystem::path& file);
+std::unique_ptr<Tokenizer::Model> read_sentencepiece(std::string_view bytes, const std::string& where);
 
 }  // namespace zoetrope::text

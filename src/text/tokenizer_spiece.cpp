@@ -3,7 +3,6 @@
 #include <sentencepiece_processor.h>
 
 #include "base/error.h"
-#include "base/input_file.h"
 #include "text/tokenizer_model.h"
 
 namespace zoetrope::text {
@@ -12,14 +11,14 @@ namespace {
 
 class SentencePieceModel final : public Tokenizer::Model {
  public:
-  explicit SentencePieceModel(const std::filesystem::path& file) {
-    const std::string bytes = read_file(file);
-    if (bytes.empty()) fail("{}: the file is empty", file.string());
-    const auto status = processor_.LoadFromSerializedProto(bytes);
+  // `where` for errors.
+  SentencePieceModel(std::string_view bytes, const std::string& where) {
+    if (bytes.empty()) fail("{}: the file is empty", where);
+    const auto status = processor_.LoadFromSerializedProto(absl::string_view(bytes.data(), bytes.size()));
     if (!status.ok()) {
-      fail("{}: not a SentencePiece model, or a truncated one ({})", file.string(), status.ToString());
+      fail("{}: not a SentencePiece model, or a truncated one ({})", where, status.ToString());
     }
-    if (processor_.eos_id() < 0) fail("{}: the model has no </s> to end a prompt with", file.string());
+    if (processor_.eos_id() < 0) fail("{}: the model has no </s> to end a prompt with", where);
     eos_id = processor_.eos_id();
     pad_id = processor_.pad_id() < 0 ? 0 : processor_.pad_id();
     vocab_size = processor_.GetPieceSize();
@@ -39,8 +38,8 @@ class SentencePieceModel final : public Tokenizer::Model {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer::Model> load_sentencepiece(const std::filesystem::path& file) {
-  return std::make_unique<SentencePieceModel>(file);
+std::unique_ptr<Tokenizer::Model> read_sentencepiece(std::string_view bytes, const std::string& where) {
+  return std::make_unique<SentencePieceModel>(bytes, where);
 }
 
 }  // namespace zoetrope::text

@@ -19,6 +19,7 @@ PROGRAM = None
 MODEL = None
 TESTS = {}
 COMPONENTS = ("transformer", "text_encoder", "vae")
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 
 
 def test(function):
@@ -246,28 +247,111 @@ def cache_that_cannot_be_written_is_said(cwd):
 
 @test
 def inspect_says_what_a_single_file_holds(cwd):
-    """Types, metadata; and that generate does not run it."""
+    """Types, metadata, and which model it is of."""
     def inspect(*words):
         return run([PROGRAM, "inspect", *words], cwd)
-    blocks = pathlib.Path(__file__).resolve().parents[1] / "golden" / "weights" / "blocks" / "blocks.gguf"
+    blocks = GOLDEN / "weights" / "blocks" / "blocks.gguf"
     result = inspect(blocks)
     for words in ("GGUF 3, 14 tensors (1 BF16, 1 F16, 1 IQ4_NL", "1 Q6_K", "general.architecture = wan"):
         assert words in result.stdout, result.stdout
-    assert "does not run single files" in harness.sentence(result)
+    assert "is no component of a Wan model" in harness.sentence(result)
     shard = next((MODEL / "vae").glob("*.safetensors"))
     result = inspect(shard)
     assert ": safetensors, " in result.stdout and "parameters" in result.stdout, result.stdout
-    assert "does not run single files" in harness.sentence(result)
+    assert result.returncode == 0 and "a VAE of none of the known models" in result.stdout, result.stdout
     assert "unknown key 'height'" in harness.sentence(inspect(shard, "height=64"))
     assert " values are finite" in inspect(shard, "check_values=true").stdout
     result = inspect(blocks.parents[1] / "bad" / "scale_nan.gguf", "check_values=true")
     assert "nan at element 0" in harness.sentence(result), result.stderr
     result = inspect(blocks.parents[1] / "bad" / "good.gguf", "check_values=true")
     assert "  64 values are finite\n" in result.stdout, result.stdout
+    result = inspect(GOLDEN / "loras" / "original.safetensors")
+    assert result.returncode == 0 and "a LoRA file: pass it with lora=" in result.stdout, result.stdout
     damaged = pathlib.Path(cwd) / "cut.gguf"
     damaged.write_bytes(blocks.read_bytes()[:2000])
     result = inspect(damaged)
     assert "download it again" in harness.sentence(result) and result.stdout == "", result.stdout
+
+
+def in_original_names(folder, file):
+    """The transformer of `folder` as one file in the layout of ComfyUI."""
+    levels = (("condition_embedder.time_embedder.linear_1", "time_embedding.0"),
+              ("condition_embedder.time_embedder.linear_2", "time_embedding.2"),
+              ("condition_embedder.time_proj", "time_projection.1"),
+              ("condition_embedder.text_embedder.linear_1", "text_embedding.0"),
+              ("condition_embedder.text_embedder.linear_2", "text_embedding.2"), ("attn1", "self_attn"),
+              ("attn2", "cross_attn"), ("to_q", "q"), ("to_k", "k"), ("to_v", "v"), ("to_out.0", "o"),
+              ("norm2", "norm3"), ("ffn.net.0.proj", "ffn.0"), ("ffn.net.2", "ffn.2"), ("proj_out", "head.head"))
+    header, data = {}, b""
+    for shard in sorted(folder.glob("*.safetensors")):
+        content = shard.read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        for name, entry in json.loads(content[8:8 + length]).items():
+            if name == "__metadata__":
+                continue
+            begin, end = entry["data_offsets"]
+            name = "head.modulation" if name == "scale_shift_table" else name.replace("scale_shift_table", "modulation")
+            for hub, original in levels:
+                name = f".{name}.".replace(f".{hub}.", f".{original}.").strip(".")
+            entry["data_offsets"] = [len(data), len(data) + end - begin]
+            header["model.diffusion_model." + name] = entry
+            data += content[8 + length + begin:8 + length + end]
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@test
+def single_files_make_the_same_video(cwd):
+    """A transformer in ComfyUI's layout beside a folder without one; over ranks too."""
+    cwd = pathlib.Path(cwd)
+    single = cwd / "wan_comfy.safetensors"
+    in_original_names(MODEL / "transformer", single)
+    rest = cwd / "rest"
+    shutil.copytree(MODEL, rest)
+    for weights in (rest / "transformer").glob("diffusion_pytorch_model*"):
+        weights.unlink()
+    for name, model, arguments in (("folder", MODEL, []), ("file", rest, [f"transformer={single}"]),
+                                   ("ranks", rest, [f"transformer={single}", "ranks=2"])):
+        result = generate(cwd, *arguments, f"output={name}.png", f"dump={name}", "dtype=f32", model=model)
+        assert result.returncode == 0, result.stderr
+    assert latents(cwd / "folder") == latents(cwd / "file")
+    assert "transformer: holds no weights" in harness.sentence(generate(cwd, "output=a.gif", model=rest))
+
+
+@test
+def files_of_the_wrong_component_or_model_are_refused(cwd):
+    files = GOLDEN / "weights"
+    for key, file, words in (("vae", "umt5/comfy_fp16.safetensors", ["is a text encoder", "a VAE is needed"]),
+                             ("transformer", "lora/musubi_fp16.safetensors", ["is a LoRA file", "lora="]),
+                             ("transformer", "dit_i2v/i2v.safetensors", ["has shape [32, 36", "expected [48, 16"]),
+                             ("transformer", "dit/comfy_fp16.safetensors", ["has shape [64, 16", "expected [48, 16"]),
+                             ("transformer", "bad/arch_other.gguf", ["architecture"]),
+                             ("transformer_2", "dit/comfy_fp16.safetensors", ["no such component"]),
+                             ("text_encoder", "bad/data_cut.gguf", ["data_cut.gguf"])):
+        refused(cwd, generate(cwd, f"{key}={files / file}", "output=a.gif"), *words)
+    refused(cwd, run([PROGRAM, "generate", f"transformer={files}/dit/comfy_fp16.safetensors", "prompt=a fox"], cwd),
+            "none of the known models", "model=")
+    refused(cwd, generate(cwd, f"vae={files}/vae21/wan2.1_vae.safetensors", "weights=random", "output=a.gif"),
+            "weights=random", "leave it out")
+
+
+@test
+def the_tokenizer_may_be_in_the_text_encoders_file(cwd):
+    model = configs_only(cwd)
+    shutil.copytree(MODEL / "transformer", model / "transformer", dirs_exist_ok=True)
+    shutil.copytree(MODEL / "vae", model / "vae", dirs_exist_ok=True)
+    umt5 = GOLDEN / "weights" / "umt5"
+    result = generate(cwd, f"text_encoder={umt5}/comfy_fp16.safetensors", "output=one.png", "dump=one", model=model)
+    assert result.returncode == 0, result.stderr
+    spiece = GOLDEN / "pipelines" / "wan21_i2v" / "tokenizer" / "spiece.model"
+    result = generate(cwd, f"text_encoder={umt5}/comfy_fp16.safetensors", f"tokenizer={spiece}", "output=two.png",
+                      "dump=two", model=model)
+    assert result.returncode == 0, result.stderr
+    assert latents(f"{cwd}/one") == latents(f"{cwd}/two")
+    result = generate(cwd, f"text_encoder={umt5}/wan_bf16.safetensors", "output=a.gif", model=model)
+    for words in ("holds no tokenizer", "tokenizer=FILE"):
+        assert words in harness.sentence(result), result.stderr
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ FORBIDDEN_NAMES = {
 # that run transformer and VAE. Everything else takes plain values.
 WAN = re.compile(r'\bwan::|"models/wan/')
 KNOWS_WAN = {"cli/inspect.cpp"} | {"src/pipeline/" + name for name in (
-    "condition_ranks.cpp", "decode_frames.cpp", "denoise.cpp", "denoise.h", "face_ranks.cpp", "face_ranks.h", "halo_ranks.h", "model_folder.cpp",
+    "component_files.cpp", "condition_ranks.cpp", "decode_frames.cpp", "denoise.cpp", "denoise.h", "face_ranks.cpp", "face_ranks.h", "halo_ranks.h", "model_folder.cpp",
     "model_folder.h", "model_weights.cpp", "model_weights.h", "run_workload.cpp", "run_workload.h")}
 # Planning includes no stage of a run.
 PLANNING = {"src/pipeline/" + name for name in (
