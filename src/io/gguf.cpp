@@ -177,12 +177,14 @@ class Reader {
     if (type == kArray) fail("{}: {} is a list of lists, which no model file has", file_, what);
     const auto count = number<uint64_t>("the length of " + what);
     require_left(count, type == kString ? sizeof(uint64_t) : element.bytes, ("elements of " + what).c_str());
+    const uint64_t begin = at_;
     if (type == kString) {
       for (uint64_t i = 0; i < count; ++i) text("an element of " + what);
     } else {
       const std::string_view bytes = take(count * element.bytes, what);
       if (type == kInt32 && key.starts_with(kOriginalShape)) add_original_shape(key, bytes);
     }
+    header_.lists[key] = {element.name, count, begin, at_ - begin};
     return fmt::format("[{} of {}]", count, element.name);
   }
 

@@ -55,6 +55,15 @@ std::shared_ptr<const TensorFile> TensorFile::open(const std::filesystem::path& 
   return file;
 }
 
+const MetadataList* TensorFile::list(const std::string& key) const {
+  const auto found = header_.lists.find(key);
+  return found == header_.lists.end() ? nullptr : &found->second;
+}
+
+std::string_view TensorFile::bytes(const MetadataList& list) const {
+  return {reinterpret_cast<const char*>(data_) + list.offset, list.bytes};
+}
+
 const TensorInfo& TensorFile::info(const std::string& name) const {
   const auto found = tensors().find(name);
   if (found == tensors().end()) {

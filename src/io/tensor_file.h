@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "zoetrope/tensor.h"
@@ -28,12 +29,20 @@ struct TensorInfo {
   bool aligned = true;  // the mapped data may be read through a pointer of its type
 };
 
+// A list among the metadata of a GGUF file: numbers one after the other, or strings, each behind its length (u64).
+struct MetadataList {
+  std::string type;  // "f32", "string"
+  uint64_t count = 0;
+  uint64_t offset = 0, bytes = 0;  // in the file
+};
+
 // What the header of a container says. Its reader has checked that every tensor lies in the file and none overlap.
 struct TensorHeader {
   std::string container;  // "safetensors", "GGUF 3"
   std::map<std::string, TensorInfo> tensors;
   std::map<std::string, std::string> metadata;
-  uint64_t bytes = 0;  // of the file before the data
+  std::map<std::string, MetadataList> lists;  // of the metadata, which have their lengths and types alone
+  uint64_t bytes = 0;                         // of the file before the data
 };
 
 // Fully validated by open(): tensor() cannot fail on a bad file later. The file must not be truncated by others while
@@ -50,6 +59,9 @@ class TensorFile {
   const std::string& container() const { return header_.container; }
   const std::map<std::string, TensorInfo>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+
+  const MetadataList* list(const std::string& key) const;  // null where there is none
+  std::string_view bytes(const MetadataList& list) const;
 
   bool contains(const std::string& name) const { return tensors().count(name) != 0; }
   const TensorInfo& info(const std::string& name) const;  // absent: Error naming file and tensor

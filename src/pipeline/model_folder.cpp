@@ -11,6 +11,7 @@
 #include "models/wan/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/gguf_tokenizer.h"
 #include "pipeline/lora_options.h"
 
 namespace zoetrope::pipeline {
@@ -167,12 +168,19 @@ void note_files(const ModelSource& source, const wan::PipelineConfig& pipeline) 
   for (const auto& [component, file] : source.files) note_input(file);
 }
 
-// The tensor of a text encoder's file with SentencePiece's model; null where there is none.
-const io::TensorFile* tokenizer_file(const ComponentWeights& text_encoder) {
-  if (text_encoder.checkpoint() == nullptr) return nullptr;
-  for (const auto& file : text_encoder.checkpoint()->files())
-    if (file->contains(encoders::kTokenizerTensor)) return file.get();
-  return nullptr;
+// SentencePiece's model in a tensor, or what a GGUF file has; nothing in other files.
+std::optional<text::Tokenizer> tokenizer_in(const io::TensorFile& file) {
+  const char* name = encoders::kTokenizerTensor;
+  if (!file.contains(name)) return gguf_tokenizer(file);
+  const std::string_view bytes(reinterpret_cast<const char*>(file.bytes(name)), file.info(name).bytes);
+  return text::Tokenizer::from_sentencepiece(bytes, fmt::format("{}: tensor '{}'", file.path().string(), name));
+}
+
+// Also of a text encoder's file.
+text::Tokenizer load_tokenizer(const fs::path& path) {
+  if (path.extension() != ".gguf" && path.extension() != ".safetensors") return text::Tokenizer::load(path);
+  if (auto tokenizer = tokenizer_in(*io::TensorFile::open(path))) return std::move(*tokenizer);
+  fail("tokenizer={}: holds no tokenizer; name tokenizer.json or spiece.model of google/umt5-xxl", path.string());
 }
 
 struct NamedTokenizer {
@@ -183,15 +191,13 @@ struct NamedTokenizer {
 // The one that is named, of the folder, or within the text encoder's file.
 NamedTokenizer open_tokenizer(const ModelSource& source, const ComponentWeights& text_encoder) {
   const auto named = source.files.find("tokenizer");
-  if (named != source.files.end()) return {named->second, text::Tokenizer::load(named->second)};
+  if (named != source.files.end()) return {named->second, load_tokenizer(named->second)};
   const fs::path folder = source.folder / "tokenizer";
   if (fs::is_directory(folder)) return {folder, text::Tokenizer::load(folder)};
   if (source.seed) return {config_folder() / "tokenizer", text::Tokenizer::load(config_folder() / "tokenizer")};
-  if (const io::TensorFile* file = tokenizer_file(text_encoder)) {
-    const char* name = encoders::kTokenizerTensor;
-    const std::string_view bytes(reinterpret_cast<const char*>(file->bytes(name)), file->info(name).bytes);
-    return {file->path(),
-            text::Tokenizer::from_sentencepiece(bytes, fmt::format("{}: tensor '{}'", file->path().string(), name))};
+  if (const io::Checkpoint* checkpoint = text_encoder.checkpoint()) {
+    for (const auto& file : checkpoint->files())
+      if (auto tokenizer = tokenizer_in(*file)) return {file->path(), std::move(*tokenizer)};
   }
   fail(
       "{}: holds no tokenizer, and neither does the text encoder's file; get tokenizer.json or spiece.model of "

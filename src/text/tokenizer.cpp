@@ -38,6 +38,10 @@ Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, const std::strin
   return Tokenizer(read_sentencepiece(bytes, where));
 }
 
+Tokenizer Tokenizer::from_unigram(const UnigramParts& parts, const std::string& where) {
+  return Tokenizer(read_unigram_parts(parts, where));
+}
+
 int64_t Tokenizer::most_pieces(int64_t max_length) const {
   const auto around = static_cast<int64_t>(model_->prefix.size() + model_->suffix.size());
   if (max_length < around) {

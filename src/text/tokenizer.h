@@ -11,6 +11,19 @@
 
 namespace zoetrope::text {
 
+// A Unigram tokenizer by its parts, as GGUF files hold it. Text is normalised as T5's is: by the character map, without
+// spaces at its end or several in a row, with ▁ for a space and before the first word.
+struct UnigramParts {
+  struct Piece {
+    std::string text;
+    float score = 0;      // log probability
+    bool matches = true;  // false: never found in text (control tokens, unused rows, bytes, the unknown token)
+  };
+  std::vector<Piece> pieces;         // by id
+  std::string precompiled_charsmap;  // SentencePiece's; empty: none
+  int32_t unknown_id = 3, eos_id = 1, pad_id = 0;
+};
+
 // Cheap to copy; safe to use from several threads at once.
 class Tokenizer {
  public:
@@ -20,6 +33,9 @@ class Tokenizer {
   static Tokenizer load(const std::filesystem::path& path);
   // The bytes of a spiece.model; `where` they are from, for errors.
   static Tokenizer from_sentencepiece(std::string_view bytes, const std::string& where);
+
+  // Throws Error for pieces that are not UTF-8 and ids that are none; `where` opens the sentence.
+  static Tokenizer from_unigram(const UnigramParts& parts, const std::string& where);
 
   // The pieces, truncated so that with the special tokens (for UMT5: one </s> at the end) at most `max_length` ids
   // remain; no padding. Throws Error on text that is not UTF-8.

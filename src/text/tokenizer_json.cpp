@@ -1,11 +1,13 @@
 // tokenizer.json: added tokens, normalizer, pre_tokenizer, model, post_processor, in the order text passes them.
 // Truncation, padding and decoder blocks are not read: the pipeline decides about the first two and never decodes.
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "text/added_tokens.h"
 #include "text/json_number.h"
 #include "text/normalizer.h"
@@ -175,6 +177,18 @@ std::optional<std::string> configured_token(const JsonObject& config, const std:
   return config.raw()[key].is_object() ? config.object(key).get<std::string>("content") : config.get<std::string>(key);
 }
 
+std::string base64_of(std::string_view bytes) {
+  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t count = std::min<size_t>(3, bytes.size() - i);
+    uint32_t bits = 0;
+    for (size_t j = 0; j < 3; ++j) bits = bits << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0);
+    for (size_t j = 0; j < 4; ++j) text += j <= count ? kDigits[bits >> (18 - 6 * j) & 63] : '=';
+  }
+  return text;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::path& file) {
@@ -190,6 +204,37 @@ std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::pat
     }
   }
   model->read_post_processor(root.find_object("post_processor"));
+  return model;
+}
+
+// By way of the document that describes the same tokenizer.
+std::unique_ptr<Tokenizer::Model> read_unigram_parts(const UnigramParts& parts, const std::string& where) {
+  const auto size = std::ssize(parts.pieces);
+  for (const auto& [name, id] : {std::pair("unknown", parts.unknown_id), std::pair("closing", parts.eos_id),
+                                 std::pair("padding", parts.pad_id)}) {
+    if (id < 0 || id >= size) fail("{}: the id of the {} token is {}, but there are {} pieces", where, name, id, size);
+  }
+  json vocab = json::array();
+  for (const UnigramParts::Piece& piece : parts.pieces) {
+    // Words have no spaces, so that a piece with one is never found. It must not be the worst piece either.
+    const std::string text = piece.matches ? piece.text : fmt::format(" {}", vocab.size());
+    decode_utf8_or_fail(text, fmt::format("{}: piece {}", where, vocab.size()));
+    vocab.push_back({text, piece.matches ? static_cast<double>(piece.score) : 0.0});
+  }
+  json normalizers = json::array();
+  if (!parts.precompiled_charsmap.empty()) {
+    normalizers.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", base64_of(parts.precompiled_charsmap)}});
+  }
+  normalizers.push_back({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}});
+  normalizers.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", "▁"}});
+  const json document = {
+      {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+      {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "always"}, {"split", true}}},
+      {"model", {{"type", "Unigram"}, {"unk_id", parts.unknown_id}, {"vocab", vocab}, {"byte_fallback", false}}}};
+  auto model = std::make_unique<JsonModel>(JsonObject::parse(document.dump(), where));
+  model->eos_id = parts.eos_id;
+  model->pad_id = parts.pad_id;
+  model->suffix = {parts.eos_id};
   return model;
 }
 

@@ -30,6 +30,7 @@ class Tokenizer::Model {
 };
 
 std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::path& file);
+std::unique_ptr<Tokenizer::Model> read_unigram_parts(const UnigramParts& parts, const std::string& where);
 std::unique_ptr<Tokenizer::Model> read_sentencepiece(std::string_view bytes, const std::string& where);
 
 }  // namespace zoetrope::text

@@ -135,12 +135,12 @@ def keys_that_match_nothing_are_named(cwd):
         for layer in (0, 1):
             prefix = f"diffusion_model.blocks.{layer}.self_attn.q."
             for end in ("alpha", "lora_down.weight", "lora_up.weight"):
-                tensors[prefix.replace("self_attn.q", "cross_attn.k_img") + end] = tensors[prefix + end]
+                tensors[prefix.replace("self_attn.q", "cross_attn.q_img") + end] = tensors[prefix + end]
     file = changed(cwd, "more.safetensors", change)
     outcome, said = made(cwd, "more", f"lora={file}")
     assert outcome == made(cwd, "original", f"lora={LORAS}/original.safetensors")[0]
     assert "6 of 48 keys match no tensor of this model" in said, said
-    assert "'diffusion_model.blocks.*.cross_attn.k_img.lora_up.weight' (2 keys)" in said, said
+    assert "'diffusion_model.blocks.*.cross_attn.q_img.lora_up.weight' (2 keys)" in said, said
 
 
 # ---- what is refused ----

@@ -349,6 +349,8 @@ def the_tokenizer_may_be_in_the_text_encoders_file(cwd):
                       "dump=two", model=model)
     assert result.returncode == 0, result.stderr
     assert latents(f"{cwd}/one") == latents(f"{cwd}/two")
+    result = generate(cwd, f"text_encoder={umt5}/umt5_q8_0.gguf", "output=three.png", model=model)
+    assert result.returncode == 0, result.stderr
     result = generate(cwd, f"text_encoder={umt5}/wan_bf16.safetensors", "output=a.gif", model=model)
     for words in ("holds no tokenizer", "tokenizer=FILE"):
         assert words in harness.sentence(result), result.stderr

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "io/checkpoint.h"
 #include "io/formula_testing.h"
 #include "io/merged_source.h"
@@ -15,6 +16,7 @@
 #include "models/wan/tensor_tables.h"
 #include "passes.h"
 #include "pipeline/component_files.h"
+#include "pipeline/gguf_tokenizer.h"
 #include "pipeline/model_folder.h"
 #include "report.h"
 
@@ -159,12 +161,30 @@ class WeightsCase {
                                       .tensors = encoders::text_encoder_tensors(config),
                                       .files = encoders::text_encoder_files()});
     check_values(file, *source, recorded);
+    check_tokens(file);
     const auto data = inputs();
     const std::string name = "last_hidden_state." + stem(file);
     const TensorView reference = expected().tensor(name);
     const Tensor all = encode_text(source, config, DType::kF32, data->tensor("in.ids"), data->tensor("in.mask"));
     const TensorView first = all.view().slice(1, 0, reference.extent(1));
     report_.check(name, first, reference, float32_tolerance(NoiseFloor(umt5).of("f32_vs_f64", "last_hidden_state")));
+  }
+
+  // Of a tokenizer within the file. Tokens that are spelled out are plain text to it.
+  void check_tokens(const std::string& file) {
+    const auto tokenizer = pipeline::gguf_tokenizer(*io::TensorFile::open(folder_ / file));
+    if (!tokenizer) return;
+    const fs::path table = other_case(root_, json_.get<std::string>("tokenizer_tables"));
+    size_t number = 0;
+    for (const nlohmann::json& entry : parse_json(read_file(table), table.string())) {
+      const std::string label = fmt::format("{}.ids.{}", stem(file), number++);
+      for (const auto& [text, ids] : {std::pair("prompt", "ids_raw"), std::pair("clean", "ids_clean")}) {
+        const auto words = entry.at(text).get<std::string>();
+        if (words.find("<extra_id_") != std::string::npos || words.find("</s>") != std::string::npos) continue;
+        const std::vector<int32_t> ours = tokenizer->encode(words);
+        report_.check_equal(label + "." + ids, {ours.begin(), ours.end()}, entry.at(ids));
+      }
+    }
   }
 
   void check_image_encoder(const std::string& file, const nlohmann::json& recorded) {
