@@ -16,19 +16,18 @@
 namespace zoetrope::io {
 namespace {
 
-// Of a GGUF file: blocks along the rows.
+// Of a GGUF file: one block after the other, whatever the rows of the tensor's true shape.
 class BlockTensor final : public QuantisedTensor {
  public:
   BlockTensor(const std::string& where, const StoredPart& part, const BlockFormat& format)
-      : QuantisedTensor(where, format.name, part.info->shape, static_cast<int64_t>(format.elements)),
+      : QuantisedTensor(where, format.name, part.info->shape, static_cast<int64_t>(format.elements), 1),
         bytes_(part.bytes),
         format_(format) {}
 
  private:
-  void decode(int64_t row, IndexRange columns, float* out) const override {
+  void decode(int64_t, IndexRange columns, float* out) const override {
     const auto elements = static_cast<int64_t>(format_.elements);
-    const std::byte* block =
-        bytes_ + (row * this->columns() + columns.begin) / elements * static_cast<int64_t>(format_.bytes);
+    const std::byte* block = bytes_ + columns.begin / elements * static_cast<int64_t>(format_.bytes);
     for (int64_t at = columns.begin; at < columns.end; at += elements) {
       format_.decode(block, out);
       block += format_.bytes;
@@ -175,11 +174,13 @@ class Finder {
 
 }  // namespace
 
-QuantisedTensor::QuantisedTensor(std::string where, std::string format, const Shape& shape, int64_t unit)
+QuantisedTensor::QuantisedTensor(std::string where, std::string format, const Shape& shape, int64_t unit, int64_t rows)
     : where_(std::move(where)),
       format_(std::move(format)),
       shape_(shape),
-      rows_(shape.rank() > 1 ? shape[0] : 1),
+      rows_(rows > 0           ? rows
+            : shape.rank() > 1 ? shape[0]
+                               : 1),
       columns_(rows_ == 0 ? 0 : shape.size() / rows_),
       unit_(unit) {}
 

@@ -28,11 +28,12 @@ class QuantisedTensor {
   void read(IndexRange range, float* out) const;
 
  protected:
-  // `where`: "FILE: tensor 'NAME'". `unit`: consecutive elements of a row that are decoded together.
-  QuantisedTensor(std::string where, std::string format, const Shape& shape, int64_t unit);
+  // `where`: "FILE: tensor 'NAME'". `unit`: consecutive elements of a row that are decoded together; it divides a row.
+  // `rows`: 0 for the first extent, or one of a tensor with a single axis.
+  QuantisedTensor(std::string where, std::string format, const Shape& shape, int64_t unit, int64_t rows = 0);
   void add_to_format(const std::string& text) { format_ += " with " + text; }
   const std::string& where() const { return where_; }
-  int64_t rows() const { return rows_; }        // the first extent; one of a tensor with a single axis
+  int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }  // elements of a row
 
  private:

@@ -94,6 +94,10 @@ class RawFile : public testing::Test {
       for (const std::string& name : source->names()) values_of(*source, name);
     });
   }
+  RawFile& gap(size_t bytes) {
+    data_.append(bytes, '?');
+    return *this;
+  }
   // Four codes of a layer L.
   RawFile& with_codes(const std::string& dtype) { return with("L.weight", dtype, "[2, 2]", "\x38\x40\x38\x40"); }
   RawFile& with_text(const std::string& json) {
@@ -203,6 +207,33 @@ TEST_F(RawFile, ADamagedValueInAnotherThreadIsAnError) {
   codes.back() = '\x7f';
   const auto source = with("b", "F8_E4M3", "[3145728]", codes).open(3);
   EXPECT_THAT(error_of([&] { values_of(*source, "b"); }), AllOf(HasSubstr("'b'"), HasSubstr("a NaN")));
+}
+
+// Blocks go on from one row of the true shape to the next.
+TEST(QuantisedTensor, RowsNeedNotBeWholeBlocks) {
+  const auto bytes_of = [](auto value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto text_of = [&](const std::string& text) { return bytes_of(uint64_t{text.size()}) + text; };
+  std::string file = "GGUF" + bytes_of(uint32_t{3}) + bytes_of(uint64_t{1}) + bytes_of(uint64_t{1});
+  file += text_of("comfy.gguf.orig_shape.w") + bytes_of(uint32_t{9}) + bytes_of(uint32_t{5}) + bytes_of(uint64_t{2});
+  file += bytes_of(int32_t{4}) + bytes_of(int32_t{16});
+  file += text_of("w") + bytes_of(uint32_t{2}) + bytes_of(uint64_t{32}) + bytes_of(uint64_t{2});
+  file += bytes_of(uint32_t{8}) + bytes_of(uint64_t{0});  // Q8_0 at the beginning of the data
+  file.resize((file.size() + 31) / 32 * 32, '\0');
+  for (int block = 0; block < 2; ++block) {
+    file += bytes_of(uint16_t{0x3c00});  // 1
+    for (int i = 0; i < 32; ++i) file += static_cast<char>(32 * block + i);
+  }
+  const TestFolder folder;
+  folder.write("w.gguf", file);
+  const auto source = checkpoint_source(Checkpoint::open_file(folder / "w.gguf"));
+  EXPECT_EQ(source->info("w").shape, (Shape{4, 16}));
+  const std::vector<float> values = values_of(*source, "w");
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(i));
+}
+
+TEST_F(RawFile, GapsBetweenTensorsAreLegal) {
+  const auto source = with_scale("a", {1}, "[1]").gap(12).with_scale("b", {2}, "[1]").open();
+  EXPECT_EQ(values_of(*source, "b"), std::vector<float>{2});
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The safetensors container: the header, which tensor_file.h reads files by, and writing by way of a temporary name.
-// Format: https://huggingface.co/docs/safetensors (8 bytes header length, JSON header, data without gaps).
+// Format: https://huggingface.co/docs/safetensors (8 bytes header length, JSON header, data).
 #pragma once
 
 #include <cstdint>

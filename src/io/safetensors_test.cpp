@@ -167,13 +167,13 @@ TEST(Safetensors, DataThatDoesNotAddUp) {
   EXPECT_THAT(two("t", "[8, 16]", 16), HasSubstr("'t' appears twice"));
   EXPECT_THAT(two("u", "[4, 12]", 12), AllOf(HasSubstr("'u'"), HasSubstr("overlaps tensor 't'")));
   EXPECT_THAT(two("u", "[0, 8]", 8), HasSubstr("overlaps"));
-  EXPECT_THAT(two("u", "[12, 20]", 20), AllOf(HasSubstr("4 bytes between tensor 't' and tensor 'u'")));
+  EXPECT_EQ(two("u", "[12, 20]", 20), "no error");  // a gap
   EXPECT_THAT(two("u", "[8, 16]", 13),
               AllOf(HasSubstr("truncated"), HasSubstr("3 bytes are missing"), HasSubstr("'u'")));
   EXPECT_THAT(two("u", "[8, 16]", 0), HasSubstr("16 bytes are missing"));
   EXPECT_THAT(two("u", "[8, 16]", 18), HasSubstr("2 bytes after"));
   EXPECT_THAT(two("u", "[9223372036854775800, 9223372036854775807]", 16), HasSubstr("span 7"));
-  EXPECT_THAT(header_error(object({entry("t", "F32", "[2]", "[8, 16]")}), 16), HasSubstr("8 bytes between the header"));
+  EXPECT_EQ(header_error(object({entry("t", "F32", "[2]", "[8, 16]")}), 16), "no error");
   EXPECT_THAT(header_error("{}", 1), HasSubstr("1 bytes after"));
 }
 
