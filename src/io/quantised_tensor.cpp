@@ -39,6 +39,8 @@ class BlockTensor final : public QuantisedTensor {
   const BlockFormat& format_;
 };
 
+constexpr int64_t kPiece = 4096;  // elements
+
 // The layer's name where `name` has this ending, else nothing.
 std::optional<std::string> before(const std::string& name, std::string_view ending) {
   if (!name.ends_with(ending)) return std::nullopt;
@@ -185,13 +187,13 @@ QuantisedTensor::QuantisedTensor(std::string where, std::string format, const Sh
       unit_(unit) {}
 
 void QuantisedTensor::read(IndexRange range, float* out) const {
-  float* const first = out;
-  std::vector<float> whole;  // a unit of which not all is wanted
+  const int64_t most = std::max<int64_t>(1, kPiece / unit_) * unit_;  // in one go, so that it is checked in the cache
+  std::vector<float> whole;                                           // a unit of which not all is wanted
   for (int64_t at = range.begin; at < range.end;) {
     const int64_t row = at / columns_, column = at % columns_;
     const int64_t end = std::min(columns_, column + range.end - at);
     const int64_t unit_begin = column / unit_ * unit_;
-    int64_t taken = end / unit_ * unit_ - column;
+    int64_t taken = std::min(end / unit_ * unit_ - column, most);
     if (unit_begin == column && taken > 0) {
       decode(row, {column, column + taken}, out);
     } else {
@@ -200,13 +202,16 @@ void QuantisedTensor::read(IndexRange range, float* out) const {
       taken = std::min(end, unit_begin + unit_) - column;
       std::copy_n(whole.begin() + (column - unit_begin), taken, out);
     }
+    require_finite({out, static_cast<size_t>(taken)});
     at += taken;
     out += taken;
   }
+}
+
+void QuantisedTensor::require_finite(std::span<const float> values) const {
   constexpr uint32_t kInfinity = 0x7f800000, kMagnitude = 0x7fffffff;
   uint32_t largest = 0;
-  for (const float* value = first; value != out; ++value)
-    largest = std::max(largest, std::bit_cast<uint32_t>(*value) & kMagnitude);
+  for (const float value : values) largest = std::max(largest, std::bit_cast<uint32_t>(value) & kMagnitude);
   if (largest < kInfinity) return;
   fail("{} holds a NaN or an infinite value or scale; the file is damaged, download it again", where_);
 }

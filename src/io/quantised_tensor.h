@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 
 #include "zoetrope/tensor.h"
@@ -39,6 +40,8 @@ class QuantisedTensor {
  private:
   // Elements `columns` of a row, whole units.
   virtual void decode(int64_t row, IndexRange columns, float* out) const = 0;
+
+  void require_finite(std::span<const float> values) const;
 
   std::string where_, format_;
   Shape shape_;
