@@ -13,7 +13,7 @@ namespace zoetrope::pipeline {
 namespace {
 
 // Of tokenizer.ggml.token_type.
-enum TokenType : int32_t { kNormal = 1, kUnknown = 2, kUserDefined = 4 };
+enum TokenType : int32_t { kNormal = 1, kUnknown = 2, kUserDefined = 4, kByte = 6 };
 
 class Reader {
  public:
@@ -24,17 +24,19 @@ class Reader {
       fail("{}: its tokenizer is of the kind '{}', but the text encoder needs 't5'; name another as tokenizer=FILE",
            where_, value("model"));
     }
+    require_only_the_closing_token();
     const std::vector<std::string> tokens = strings("tokens");
     const auto scores = numbers<float>("scores", "f32", tokens.size());
     const auto types = numbers<int32_t>("token_type", "i32", tokens.size());
     text::UnigramParts parts;
     for (size_t i = 0; i < tokens.size(); ++i) {
       if (!std::isfinite(scores[i])) fail("{}: score {} of {}scores is {}", where_, i, kPrefix, scores[i]);
-      parts.pieces.push_back({tokens[i], scores[i], types[i] == kNormal || types[i] == kUserDefined});
+      parts.pieces.push_back({tokens[i], scores[i], use(types[i], i)});
     }
     parts.precompiled_charsmap = charsmap();
-    const auto unknown = std::find(types.begin(), types.end(), kUnknown);
-    parts.unknown_id = id("unknown_token_id", static_cast<int32_t>(unknown - types.begin()));
+    parts.add_space_prefix = flag("add_space_prefix", parts.add_space_prefix);
+    parts.remove_extra_whitespaces = flag("remove_extra_whitespaces", parts.remove_extra_whitespaces);
+    parts.unknown_id = unknown_id(types);
     parts.eos_id = id("eos_token_id", parts.eos_id);
     parts.pad_id = id("padding_token_id", parts.pad_id);
     return text::Tokenizer::from_unigram(parts, where_);
@@ -46,6 +48,41 @@ class Reader {
   std::string value(const std::string& key) const {
     const auto found = file_.metadata().find(kPrefix + key);
     return found == file_.metadata().end() ? "" : found->second;
+  }
+
+  bool flag(const std::string& key, bool otherwise) const {
+    const std::string text = value(key);
+    if (text.empty()) return otherwise;
+    if (text != "true" && text != "false") fail("{}: {}{} must be true or false", where_, kPrefix, key);
+    return text == "true";
+  }
+
+  // Those around a prompt are the ones that the text encoder was trained with.
+  void require_only_the_closing_token() const {
+    if (flag("add_bos_token", false)) {
+      fail("{}: {}add_bos_token is true, but the text encoder knows no token before a prompt", where_, kPrefix);
+    }
+    if (!flag("add_eos_token", true)) {
+      fail("{}: {}add_eos_token is false, but the text encoder needs </s> after a prompt", where_, kPrefix);
+    }
+  }
+
+  text::UnigramParts::Use use(int32_t type, size_t token) const {
+    if (type < kNormal || type > kByte) {
+      fail("{}: {}token_type of token {} is {}, but must be from {} to {}", where_, kPrefix, token, type, int{kNormal},
+           int{kByte});
+    }
+    if (type == kNormal) return text::UnigramParts::Use::kByScore;
+    return type == kUserDefined ? text::UnigramParts::Use::kAlways : text::UnigramParts::Use::kNever;
+  }
+
+  int32_t unknown_id(const std::vector<int32_t>& types) const {
+    const auto found = std::find(types.begin(), types.end(), kUnknown);
+    const int32_t unknown = id("unknown_token_id", found == types.end() ? -1 : int32_t(found - types.begin()));
+    if (unknown < 0) {
+      fail("{}: {}unknown_token_id is missing, and no token_type is {} (unknown)", where_, kPrefix, int{kUnknown});
+    }
+    return unknown;
   }
 
   int32_t id(const std::string& key, int32_t otherwise) const {

@@ -1,13 +1,18 @@
 #include "pipeline/gguf_tokenizer.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/input_file.h"
+#include "base/json.h"
 #include "base/test_folder.h"
 
 namespace zoetrope::pipeline {
@@ -26,7 +31,7 @@ std::string text_of(const std::string& text) { return bytes_of(uint64_t{text.siz
 // A GGUF file of metadata alone.
 class GgufTokenizerTest : public testing::Test {
  public:
-  enum Type : uint32_t { kU8 = 0, kU32 = 4, kI32 = 5, kF32 = 6, kString = 8, kList = 9 };
+  enum Type : uint32_t { kU8 = 0, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kList = 9 };
 
   GgufTokenizerTest& with(const std::string& key, Type type, const std::string& value) {
     entries_ += text_of("tokenizer.ggml." + key) + bytes_of(uint32_t{type}) + value;
@@ -90,6 +95,22 @@ TEST_F(GgufTokenizerTest, IdsMayBeNamed) {
   EXPECT_EQ(tokenizer->encode("x"), (std::vector<int32_t>{4, 8, 2}));
 }
 
+TEST_F(GgufTokenizerTest, SpacesAreTreatedAsTheFileSays) {
+  using Ids = std::vector<int32_t>;
+  const auto encoded = [&](const char* key, uint8_t value) {
+    return with_tokens().with_scores().with_types().with(key, kBool, bytes_of(value)).open()->encode("f  f");
+  };
+  EXPECT_EQ(encoded("remove_extra_whitespaces", 1), (Ids{4, 7, 4, 7, 1}));
+  EXPECT_EQ(encoded("remove_extra_whitespaces", 0), (Ids{4, 7, 4, 4, 7, 1}));
+  EXPECT_EQ(encoded("add_space_prefix", 1), (Ids{4, 7, 4, 7, 1}));
+  EXPECT_EQ(encoded("add_space_prefix", 0), (Ids{7, 4, 7, 1}));
+}
+
+TEST_F(GgufTokenizerTest, UserDefinedTokensAreFoundFirst) {
+  const auto tokenizer = with_tokens().with_scores().with_types({3, 3, 3, 2, 1, 1, 1, 1, 4}).open();
+  EXPECT_EQ(tokenizer->encode("foxunused"), (std::vector<int32_t>{6, 8, 1}));
+}
+
 TEST_F(GgufTokenizerTest, AFileWithoutOneHasNone) { EXPECT_FALSE(open()); }
 
 TEST_F(GgufTokenizerTest, WhatIsDamagedIsNamed) {
@@ -109,7 +130,17 @@ TEST_F(GgufTokenizerTest, WhatIsDamagedIsNamed) {
   EXPECT_THAT(with_tokens().with_scores().with_types().with("eos_token_id", kU32, bytes_of(uint32_t{9})).refusal(),
               HasSubstr("the closing token is 9"));
   EXPECT_THAT(with_tokens().with_scores().with_types({1, 1, 1, 1, 1, 1, 1, 1, 1}).refusal(),
-              HasSubstr("the unknown token is 9"));
+              HasSubstr("unknown_token_id is missing"));
+  for (const int32_t type : {0, 7, -1}) {
+    EXPECT_THAT(with_tokens().with_scores().with_types({3, 3, 3, 2, 1, type, 1, 1, 1}).refusal(),
+                HasSubstr(fmt::format("token_type of token 5 is {}, but must be from 1 to 6", type)));
+  }
+  for (const char* key : {"unknown_token_id", "eos_token_id", "padding_token_id"}) {
+    EXPECT_THAT(with_tokens().with_scores().with_types().with(key, kU32, bytes_of(uint32_t{9})).refusal(),
+                HasSubstr("token is 9, but there are 9 pieces"));
+    EXPECT_THAT(with_tokens().with_scores().with_types().with(key, kI32, bytes_of(int32_t{-1})).refusal(),
+                AllOf(HasSubstr(key), HasSubstr("no token's id")));
+  }
   EXPECT_THAT(with_tokens({"a", "b", "\xff", "<unk>", "c", "d", "e", "f", "g"})
                   .with_scores()
                   .with_types({1, 1, 1, 2, 1, 1, 1, 1, 1})
@@ -121,6 +152,56 @@ TEST_F(GgufTokenizerTest, WhatIsDamagedIsNamed) {
                   .with_list("precompiled_charsmap", kU8, std::vector<uint8_t>{1, 2, 3})
                   .refusal(),
               HasSubstr("charsmap"));
+}
+
+TEST_F(GgufTokenizerTest, FlagsMustBeThoseOfTheTextEncoder) {
+  const auto refused = [&](const char* key, Type type, const std::string& value) {
+    return with_tokens().with_scores().with_types().with(key, type, value).refusal();
+  };
+  const std::string no = bytes_of(uint8_t{0}), yes = bytes_of(uint8_t{1});
+  EXPECT_EQ(refused("add_bos_token", kBool, no), "no error");
+  EXPECT_EQ(refused("add_eos_token", kBool, yes), "no error");
+  EXPECT_THAT(refused("add_bos_token", kBool, yes), HasSubstr("no token before a prompt"));
+  EXPECT_THAT(refused("add_eos_token", kBool, no), HasSubstr("needs </s> after a prompt"));
+  for (const char* key : {"add_bos_token", "add_eos_token", "add_space_prefix", "remove_extra_whitespaces"}) {
+    EXPECT_THAT(refused(key, kU8, yes), AllOf(HasSubstr("t.gguf"), HasSubstr(key), HasSubstr("must be true or false")));
+  }
+}
+
+// The recorded text encoders, and the prompts with their ids. Where SentencePiece itself gives others, they are "_spm".
+const std::filesystem::path kGolden = std::filesystem::path(ZOETROPE_SOURCE_DIR) / "tests" / "golden";
+
+void expect_ids(const text::Tokenizer& tokenizer, const char* table, bool (*by_sentencepiece)(std::string_view)) {
+  const auto file = kGolden / "umt5" / table;
+  const nlohmann::json cases = parse_json(read_file(file), file.string());
+  ASSERT_GE(cases.size(), 40U);
+  for (const nlohmann::json& c : cases) {
+    for (const auto& [text, ids] : {std::pair("prompt", "ids_raw"), std::pair("clean", "ids_clean")}) {
+      const auto prompt = c[text].get<std::string>();
+      const std::string own = std::string(ids) + "_spm";
+      const bool other = by_sentencepiece(prompt) && c.contains(own);
+      EXPECT_EQ(tokenizer.encode(prompt), c[other ? own : ids].get<std::vector<int32_t>>()) << prompt;
+    }
+  }
+}
+
+// As tokenizer.json, but special tokens that are spelled out are plain text.
+TEST(RecordedTextEncoder, TheGgufFileGivesTheIds) {
+  const auto tokenizer = gguf_tokenizer(*io::TensorFile::open(kGolden / "weights" / "umt5" / "umt5_q8_0.gguf"));
+  ASSERT_TRUE(tokenizer);
+  expect_ids(*tokenizer, "tokenizer.json", [](std::string_view prompt) {
+    return prompt.find("</s>") != prompt.npos || prompt.find("<extra_id_0>") != prompt.npos;
+  });
+  EXPECT_EQ(tokenizer->vocab_size(), 1024);  // the rows of the embedding
+}
+
+TEST(RecordedTextEncoder, TheSentencePieceTensorGivesTheIds) {
+  const auto file = io::TensorFile::open(kGolden / "weights" / "umt5" / "comfy_fp16.safetensors");
+  EXPECT_FALSE(gguf_tokenizer(*file));
+  const std::string_view bytes(reinterpret_cast<const char*>(file->bytes("spiece_model")),
+                               file->info("spiece_model").bytes);
+  const auto tokenizer = text::Tokenizer::from_sentencepiece(bytes, "comfy_fp16.safetensors");
+  expect_ids(tokenizer, "tokenizer_identity.json", [](std::string_view) { return true; });
 }
 
 }  // namespace

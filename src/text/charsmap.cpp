@@ -53,9 +53,12 @@ size_t offset(uint32_t unit) { return static_cast<size_t>(unit >> 10) << ((unit 
 
 }  // namespace
 
-Charsmap::Charsmap(std::string_view base64, std::string_view where) {
+Charsmap Charsmap::from_base64(std::string_view base64, std::string_view where) {
+  return {decode_base64(base64, where), where};
+}
+
+Charsmap::Charsmap(std::string_view bytes, std::string_view where) {
   static_assert(std::endian::native == std::endian::little);
-  const std::string bytes = decode_base64(base64, where);
   uint32_t trie_bytes = 0;
   if (bytes.size() >= sizeof trie_bytes) std::memcpy(&trie_bytes, bytes.data(), sizeof trie_bytes);
   if (trie_bytes < sizeof(uint32_t) || trie_bytes > bytes.size() - sizeof trie_bytes) {

@@ -11,8 +11,10 @@ namespace zoetrope::text {
 
 class Charsmap {
  public:
-  // `base64` is tokenizer.json's "precompiled_charsmap"; throws Error if it is not one. `where` opens the sentence.
-  Charsmap(std::string_view base64, std::string_view where);
+  // Throws Error if `bytes` are not one. `where` opens the sentence.
+  Charsmap(std::string_view bytes, std::string_view where);
+  // From tokenizer.json's "precompiled_charsmap".
+  static Charsmap from_base64(std::string_view base64, std::string_view where);
 
   std::string normalize(std::string_view text) const;
 

@@ -29,6 +29,9 @@ constexpr int kNormalizationVersion = 9;
 // Sequences may hold sequences; a file that nests them deeper than this is an attack or a mistake.
 constexpr int kMaxNesting = 16;
 
+// SentencePiece's sign for a space.
+constexpr const char* kSpaceMark = "▁";
+
 bool is_space(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_WHITE_SPACE); }
 
 std::u32string to_chars(std::string_view text) { return decode_utf8_or_fail(text, "the text"); }
@@ -113,6 +116,18 @@ Word strip_accents(const Word& word) {
   });
 }
 
+// Every run of two or more spaces becomes one mark of a space.
+std::string join_spaces(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_not_of(' ', at), text.size());
+    if (end - at > 1) out += kSpaceMark;
+    else out.push_back(text[at]);
+    at = std::max(end, at + 1);
+  }
+  return out;
+}
+
 // The control characters and spaces of neural machine translation's preprocessing (SentencePiece's "nmt" rules).
 Word nmt(const Word& word) {
   Word kept = filter(word, Where::kEverywhere, [](char32_t c) {
@@ -140,7 +155,8 @@ Normalizer make_normalizer_at(const JsonObject& block, int depth) {
     };
   }
   if (type == "Precompiled") {
-    const auto map = std::make_shared<Charsmap>(block.get<std::string>("precompiled_charsmap"), block.path());
+    const auto map =
+        std::make_shared<Charsmap>(Charsmap::from_base64(block.get<std::string>("precompiled_charsmap"), block.path()));
     return keeping_place([map](const std::string& text) { return map->normalize(text); });
   }
   if (type == "Strip") {
@@ -215,6 +231,14 @@ void apply_metaspace(const Metaspace& meta, Word word, std::vector<Word>& out) {
   }
 }
 
+PreTokenizer metaspace(const Metaspace& meta) {
+  return [meta](const std::vector<Word>& words) {
+    std::vector<Word> out;
+    for (const Word& word : words) apply_metaspace(meta, word, out);
+    return out;
+  };
+}
+
 void split_at_spaces(const Word& word, std::vector<Word>& out) {
   size_t begin = 0;
   const auto flush = [&](size_t end) {
@@ -244,14 +268,7 @@ PreTokenizer make_pre_tokenizer_at(const JsonObject& block, int depth) {
       return words;
     };
   }
-  if (type == "Metaspace") {
-    const Metaspace meta = read_metaspace(block);
-    return [meta](const std::vector<Word>& words) {
-      std::vector<Word> out;
-      for (const Word& word : words) apply_metaspace(meta, word, out);
-      return out;
-    };
-  }
+  if (type == "Metaspace") return metaspace(read_metaspace(block));
   if (type == "WhitespaceSplit") {
     return [](const std::vector<Word>& words) {
       std::vector<Word> out;
@@ -272,6 +289,21 @@ Normalizer make_normalizer(const std::optional<JsonObject>& block) {
 PreTokenizer make_pre_tokenizer(const std::optional<JsonObject>& block) {
   if (!block) return [](std::vector<Word> words) { return words; };
   return make_pre_tokenizer_at(*block, 0);
+}
+
+Normalizer sentencepiece_normalizer(std::string_view charsmap, ExtraSpaces spaces, std::string_view where) {
+  const auto map = charsmap.empty() ? nullptr : std::make_shared<const Charsmap>(charsmap, where);
+  return [map, spaces](Word word) {
+    if (map) word.text = map->normalize(word.text);
+    if (spaces == ExtraSpaces::kKeep) return word;
+    word = filter(word, Where::kRight, is_space);
+    word.text = join_spaces(word.text);
+    return word;
+  };
+}
+
+PreTokenizer sentencepiece_pre_tokenizer(SpacePrefix prefix) {
+  return metaspace({kSpaceMark, prefix == SpacePrefix::kAdd ? PrependScheme::kAlways : PrependScheme::kNever});
 }
 
 }  // namespace zoetrope::text

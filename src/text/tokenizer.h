@@ -11,16 +11,23 @@
 
 namespace zoetrope::text {
 
-// A Unigram tokenizer by its parts, as GGUF files hold it. Text is normalised as T5's is: by the character map, without
-// spaces at its end or several in a row, with ▁ for a space and before the first word.
+// A Unigram tokenizer by its parts, as GGUF files hold it. Text is normalised as T5's is: by the character map, with ▁
+// for a space.
 struct UnigramParts {
+  enum class Use : uint8_t {
+    kByScore,  // where it is part of the best segmentation
+    kAlways,   // wherever the text spells it, before anything else (user defined pieces)
+    kNever,    // whatever the text spells (control tokens, unused rows, bytes, the unknown token)
+  };
   struct Piece {
     std::string text;
-    float score = 0;      // log probability
-    bool matches = true;  // false: never found in text (control tokens, unused rows, bytes, the unknown token)
+    float score = 0;  // log probability
+    Use use = Use::kByScore;
   };
-  std::vector<Piece> pieces;         // by id
-  std::string precompiled_charsmap;  // SentencePiece's; empty: none
+  std::vector<Piece> pieces;             // by id
+  std::string precompiled_charsmap;      // SentencePiece's; empty: none
+  bool add_space_prefix = true;          // ▁ before the first word
+  bool remove_extra_whitespaces = true;  // spaces at the end, all but one of several in a row
   int32_t unknown_id = 3, eos_id = 1, pad_id = 0;
 };
 

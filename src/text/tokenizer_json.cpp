@@ -1,18 +1,13 @@
 // tokenizer.json: added tokens, normalizer, pre_tokenizer, model, post_processor, in the order text passes them.
 // Truncation, padding and decoder blocks are not read: the pipeline decides about the first two and never decodes.
-#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/utf8.h"
-#include "text/added_tokens.h"
 #include "text/json_number.h"
-#include "text/normalizer.h"
 #include "text/tokenizer_model.h"
-#include "text/unigram.h"
 
 namespace zoetrope::text {
 
@@ -46,13 +41,11 @@ Unigram read_unigram(const JsonObject& model) {
   return {std::move(pieces), unk_id, model.get<bool>("byte_fallback", false)};
 }
 
-class JsonModel final : public Tokenizer::Model {
+class JsonModel final : public UnigramModel {
  public:
   explicit JsonModel(const JsonObject& root)
-      : unigram_(read_unigram(root.object("model"))),
-        normalize_(make_normalizer(root.find_object("normalizer"))),
-        pre_tokenize_(make_pre_tokenizer(root.find_object("pre_tokenizer"))) {
-    vocab_size = unigram_.size();
+      : UnigramModel(read_unigram(root.object("model")), make_normalizer(root.find_object("normalizer")),
+                     make_pre_tokenizer(root.find_object("pre_tokenizer"))) {
     if (root.has("added_tokens")) read_added_tokens(root.objects("added_tokens"));
     eos_id = find("</s>").value_or(1);
     pad_id = find("<pad>").value_or(0);
@@ -63,41 +56,16 @@ class JsonModel final : public Tokenizer::Model {
     for (const AddedToken& added : added_) {
       if (added.content == token) return added.id;
     }
-    const int32_t id = unigram_.find(token);
+    const int32_t id = unigram.find(token);
     return id == Trie::kNone ? std::nullopt : std::optional(id);
   }
 
   void read_post_processor(const std::optional<JsonObject>& block);
 
-  std::vector<int32_t> pieces(std::string_view text) const override {
-    std::vector<int32_t> ids;
-    for (const Span& raw : raw_tokens_.split(text)) {
-      if (raw.id != Trie::kNone) {
-        ids.push_back(raw.id);
-        continue;
-      }
-      const Word normal = normalize_({std::string(raw.text), raw.text.data() == text.data()});
-      for (const Span& span : normal_tokens_.split(normal.text)) {
-        if (span.id != Trie::kNone) {
-          ids.push_back(span.id);
-          continue;
-        }
-        const bool first = normal.first && span.text.data() == normal.text.data();
-        for (const Word& word : pre_tokenize_({{std::string(span.text), first}})) unigram_.encode(word.text, ids);
-      }
-    }
-    return ids;
-  }
-
  private:
   void read_added_tokens(const std::vector<JsonObject>& entries);
 
-  Unigram unigram_;
-  Normalizer normalize_;
-  PreTokenizer pre_tokenize_;
   std::vector<AddedToken> added_;
-  AddedTokens raw_tokens_;     // looked for in the text as it is
-  AddedTokens normal_tokens_;  // looked for after normalisation
 };
 
 // A token of the vocabulary has its id there, any other the next free one; the file's "id" repeats that (where it does
@@ -116,14 +84,14 @@ void JsonModel::read_added_tokens(const std::vector<JsonObject>& entries) {
     token.id = known ? *known : static_cast<int32_t>(vocab_size++);
     added_.push_back(token);
     if (entry.get<bool>("normalized", true)) {
-      token.content = normalize_({token.content}).text;
+      token.content = normalize({token.content}).text;
       normal.push_back(token);
     } else {
       raw.push_back(token);
     }
   }
-  raw_tokens_ = AddedTokens(std::move(raw));
-  normal_tokens_ = AddedTokens(std::move(normal));
+  raw_tokens = AddedTokens(std::move(raw));
+  normal_tokens = AddedTokens(std::move(normal));
 }
 
 int32_t checked_id(int64_t id, const JsonObject& block) {
@@ -177,18 +145,6 @@ std::optional<std::string> configured_token(const JsonObject& config, const std:
   return config.raw()[key].is_object() ? config.object(key).get<std::string>("content") : config.get<std::string>(key);
 }
 
-std::string base64_of(std::string_view bytes) {
-  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t count = std::min<size_t>(3, bytes.size() - i);
-    uint32_t bits = 0;
-    for (size_t j = 0; j < 3; ++j) bits = bits << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0);
-    for (size_t j = 0; j < 4; ++j) text += j <= count ? kDigits[bits >> (18 - 6 * j) & 63] : '=';
-  }
-  return text;
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::path& file) {
@@ -204,37 +160,6 @@ std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::pat
     }
   }
   model->read_post_processor(root.find_object("post_processor"));
-  return model;
-}
-
-// By way of the document that describes the same tokenizer.
-std::unique_ptr<Tokenizer::Model> read_unigram_parts(const UnigramParts& parts, const std::string& where) {
-  const auto size = std::ssize(parts.pieces);
-  for (const auto& [name, id] : {std::pair("unknown", parts.unknown_id), std::pair("closing", parts.eos_id),
-                                 std::pair("padding", parts.pad_id)}) {
-    if (id < 0 || id >= size) fail("{}: the id of the {} token is {}, but there are {} pieces", where, name, id, size);
-  }
-  json vocab = json::array();
-  for (const UnigramParts::Piece& piece : parts.pieces) {
-    // Words have no spaces, so that a piece with one is never found. It must not be the worst piece either.
-    const std::string text = piece.matches ? piece.text : fmt::format(" {}", vocab.size());
-    decode_utf8_or_fail(text, fmt::format("{}: piece {}", where, vocab.size()));
-    vocab.push_back({text, piece.matches ? static_cast<double>(piece.score) : 0.0});
-  }
-  json normalizers = json::array();
-  if (!parts.precompiled_charsmap.empty()) {
-    normalizers.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", base64_of(parts.precompiled_charsmap)}});
-  }
-  normalizers.push_back({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}});
-  normalizers.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", "▁"}});
-  const json document = {
-      {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
-      {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "always"}, {"split", true}}},
-      {"model", {{"type", "Unigram"}, {"unk_id", parts.unknown_id}, {"vocab", vocab}, {"byte_fallback", false}}}};
-  auto model = std::make_unique<JsonModel>(JsonObject::parse(document.dump(), where));
-  model->eos_id = parts.eos_id;
-  model->pad_id = parts.pad_id;
-  model->suffix = {parts.eos_id};
   return model;
 }
 

@@ -1,4 +1,4 @@
-// The two kinds of tokenizer files behind Tokenizer. Only for tokenizer.cpp and the files that implement it.
+// The kinds of tokenizers behind Tokenizer. Only for tokenizer.cpp and the files that implement it.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "text/added_tokens.h"
+#include "text/normalizer.h"
 #include "text/tokenizer.h"
+#include "text/unigram.h"
 
 namespace zoetrope::text {
 
@@ -27,6 +31,23 @@ class Tokenizer::Model {
   int32_t pad_id = 0;
   int32_t eos_id = 1;
   int64_t vocab_size = 0;
+};
+
+// The steps of the `tokenizers` library, in the order text passes them.
+class UnigramModel : public Tokenizer::Model {
+ public:
+  UnigramModel(Unigram model, Normalizer normalizer, PreTokenizer pre_tokenizer)
+      : unigram(std::move(model)), normalize(std::move(normalizer)), pre_tokenize(std::move(pre_tokenizer)) {
+    vocab_size = unigram.size();
+  }
+
+  std::vector<int32_t> pieces(std::string_view text) const override;
+
+  Unigram unigram;
+  Normalizer normalize;
+  PreTokenizer pre_tokenize;
+  AddedTokens raw_tokens;     // looked for in the text as it is
+  AddedTokens normal_tokens;  // looked for after normalisation
 };
 
 std::unique_ptr<Tokenizer::Model> load_tokenizer_json(const std::filesystem::path& file);

@@ -1,4 +1,4 @@
-// spiece.model through the SentencePiece library. Only for folders without tokenizer.json: for characters outside the
+// spiece.model through the SentencePiece library. Only where there is no tokenizer.json: for characters outside the
 // vocabulary and for special tokens spelled out in a prompt the ids are not the same.
 #include <sentencepiece_processor.h>
 

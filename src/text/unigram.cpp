@@ -20,7 +20,9 @@ constexpr double kUnknownPenalty = 10.0;
 Trie make_trie(const std::vector<UnigramPiece>& pieces) {
   std::vector<std::pair<std::string_view, int32_t>> entries;
   entries.reserve(pieces.size());
-  for (const UnigramPiece& piece : pieces) entries.emplace_back(piece.text, static_cast<int32_t>(entries.size()));
+  for (size_t id = 0; id < pieces.size(); ++id) {
+    if (pieces[id].matches) entries.emplace_back(pieces[id].text, static_cast<int32_t>(id));
+  }
   return Trie(std::move(entries));
 }
 
@@ -32,7 +34,7 @@ Unigram::Unigram(std::vector<UnigramPiece> pieces, std::optional<int32_t> unk_id
   scores_.reserve(pieces.size());
   for (const UnigramPiece& piece : pieces) {
     scores_.push_back(piece.score);
-    lowest = std::min(lowest, piece.score);
+    if (piece.matches) lowest = std::min(lowest, piece.score);
   }
   unknown_score_ = lowest - kUnknownPenalty;
 }

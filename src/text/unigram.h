@@ -14,7 +14,8 @@ namespace zoetrope::text {
 
 struct UnigramPiece {
   std::string text;
-  double score = 0;  // log probability
+  double score = 0;     // log probability
+  bool matches = true;  // false: only an id, whatever the text says
 };
 
 class Unigram {
