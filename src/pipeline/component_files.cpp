@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <regex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -27,6 +26,7 @@ constexpr std::pair<std::string_view, FileKind> kMarks[] = {
     {"head.modulation", FileKind::kTransformer},
     {"condition_embedder.time_proj.weight", FileKind::kTransformer},
     {"shared.weight", FileKind::kTextEncoder},
+    {"encoder.embed_tokens.weight", FileKind::kTextEncoder},
     {"token_embedding.weight", FileKind::kTextEncoder},
     {"token_embd.weight", FileKind::kTextEncoder},
     {"decoder.middle.0.residual.0.gamma", FileKind::kVae},
@@ -46,9 +46,9 @@ bool has_level(const std::string& name, std::string_view levels) {
 }
 
 bool is_of_lora(const std::string& name) {
-  for (const char* part : {".lora_", ".alpha", ".diff", "lora_unet_"})
-    if (name.find(part) != std::string::npos) return true;
-  return false;
+  for (const char* ending : {".alpha", ".diff", ".diff_b", ".diff_m"})
+    if (name.ends_with(ending)) return true;
+  return name.find(".lora_") != std::string::npos || name.starts_with("lora_unet_");
 }
 
 // Empty where the file does not say or says nothing of its own.
@@ -89,16 +89,26 @@ bool has_names(const io::WeightSource& stored, const Component& component, const
   }
 }
 
+// Whether a file's name has the word by itself, or before "noise".
+bool says(std::string_view name, std::string_view word) {
+  constexpr std::string_view kBetween = "-_ ";
+  for (size_t at = name.find(word); at != name.npos; at = name.find(word, at + 1)) {
+    const std::string_view rest = name.substr(at + word.size());
+    const bool apart = !rest.empty() && kBetween.find(rest[0]) != rest.npos;
+    if (rest.substr(apart ? 1 : 0).starts_with("noise")) return true;
+    if (at > 0 && kBetween.find(name[at - 1]) != name.npos && (apart || rest.starts_with('.'))) return true;
+  }
+  return false;
+}
+
 // What a file's name says of the two experts.
 enum class Expertise { kUnknown, kHighNoise, kLowNoise };
 Expertise expertise_of(const fs::path& file) {
   std::string name = file.filename().string();
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const auto matches = [&](const std::string& word) {
-    return std::regex_search(name, std::regex(fmt::format("{0}[-_ ]?noise|[-_ ]{0}[-_. ]", word)));
-  };
-  if (matches("high") == matches("low")) return Expertise::kUnknown;
-  return matches("high") ? Expertise::kHighNoise : Expertise::kLowNoise;
+  const bool high = says(name, "high"), low = says(name, "low");
+  if (high == low) return Expertise::kUnknown;
+  return high ? Expertise::kHighNoise : Expertise::kLowNoise;
 }
 
 bool has_two_experts(const std::string& model) {
@@ -223,11 +233,23 @@ std::string model_of(const fs::path& transformer, const fs::path& second) {
          transformer.string(), *alone);
   }
   open(second, "transformer_2");
-  if (expertise == Expertise::kLowNoise && expertise_of(second) == Expertise::kHighNoise) {
-    fail("transformer={} is of low noise and transformer_2={} of high noise, by their names; exchange the two",
-         transformer.string(), second.string());
-  }
   return *expert;
+}
+
+void require_experts_in_order(const fs::path& transformer, const fs::path& second) {
+  std::error_code unknown;
+  if (fs::equivalent(transformer, second, unknown)) {
+    fail("transformer= and transformer_2= are the same file, {}; name the experts of high and of low noise",
+         transformer.string());
+  }
+  if (expertise_of(transformer) == Expertise::kLowNoise) {
+    fail("transformer={}: is of low noise by its name; that of high noise belongs here, and this one to transformer_2=",
+         transformer.string());
+  }
+  if (expertise_of(second) == Expertise::kHighNoise) {
+    fail("transformer_2={}: is of high noise by its name; that of low noise belongs here, and this one to transformer=",
+         second.string());
+  }
 }
 
 io::NamesInFile names_of(const io::Checkpoint& checkpoint, const Component& component, const io::TensorTable& used) {

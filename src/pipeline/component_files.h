@@ -50,5 +50,7 @@ std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind 
 // The one that a transformer belongs to where nobody names a model; `second`: of the other expert, or empty. Throws
 // Error for files of no such model, and for one expert of two.
 std::string model_of(const std::filesystem::path& transformer, const std::filesystem::path& second);
+// Error where `transformer` and `second` are the same file, or the name of one says that it is the other expert.
+void require_experts_in_order(const std::filesystem::path& transformer, const std::filesystem::path& second);
 
 }  // namespace zoetrope::pipeline

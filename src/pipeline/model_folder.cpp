@@ -295,6 +295,9 @@ ModelFolder ModelFolder::open(const GenerateOptions& options) {
     source.seed = static_cast<uint64_t>(options.weights_seed.value_or(0));
   }
   // The configs of a known model, beside files of weights.
+  if (!options.transformer.empty() && !options.transformer_2.empty()) {
+    require_experts_in_order(options.transformer, options.transformer_2);
+  }
   if (options.model.empty()) source.folder = config_folder() / model_of(options.transformer, options.transformer_2);
   else if (random || !source.files.empty()) source.folder = model_or_config(options.model);
   ModelFolder model = open_model(source);

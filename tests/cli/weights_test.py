@@ -332,6 +332,14 @@ def files_of_the_wrong_component_or_model_are_refused(cwd):
         refused(cwd, generate(cwd, f"{key}={files / file}", "output=a.gif"), *words)
     refused(cwd, run([PROGRAM, "generate", f"transformer={files}/dit/comfy_fp16.safetensors", "prompt=a fox"], cwd),
             "none of the known models", "model=")
+    os.mkdir(f"{cwd}/files")
+    for name in ("a_high_noise", "wan_HIGH.v2", "b-low-noise"):
+        shutil.copy(files / "dit" / "comfy_fp16.safetensors", f"{cwd}/files/{name}.safetensors")
+    high, other, low = (f"{cwd}/files/{name}.safetensors" for name in ("a_high_noise", "wan_HIGH.v2", "b-low-noise"))
+    for first, second, words in ((low, high, "low noise by its name"), (high, other, "high noise by its name"),
+                                 (high, high, "the same file")):
+        refused(cwd, generate(cwd, f"transformer={first}", f"transformer_2={second}", "output=a.gif"), words, left=("files",))
+    shutil.rmtree(f"{cwd}/files")
     refused(cwd, generate(cwd, f"vae={files}/vae21/wan2.1_vae.safetensors", "weights=random", "output=a.gif"),
             "weights=random", "leave it out")
 
