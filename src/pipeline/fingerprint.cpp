@@ -29,8 +29,11 @@ class Lines {
   const std::string& text() const { return text_; }
 
  private:
+  // Files elsewhere, named by key, have their name alone: each host may keep them in a folder of its own.
   std::string label(const fs::path& file) const {
-    return fmt::format("model/{}", file.lexically_relative(folder_).generic_string());
+    const fs::path inside = fs::absolute(file).lexically_relative(fs::absolute(folder_));
+    if (inside.empty() || *inside.begin() == "..") return file.filename().string();
+    return fmt::format("model/{}", inside.generic_string());
   }
   void add(const std::string& name, uint64_t hash) { text_ += fmt::format("{}={:016x}\n", name, hash); }
 
@@ -44,6 +47,7 @@ std::string fingerprint(const ModelFolder& model) {
   Lines lines(model.folder);
   lines.whole(model.folder / "model_index.json");
   lines.whole(model.folder / "scheduler" / "scheduler_config.json");
+  lines.whole(model.tokenizer_folder);  // may be a file
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "spiece.model"}) {
     lines.whole(model.tokenizer_folder / name);
   }

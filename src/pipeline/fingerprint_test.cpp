@@ -7,6 +7,7 @@
 
 #include "zoetrope/communicator.h"
 
+#include "base/test_folder.h"
 #include "pipeline/agreement.h"
 #include "pipeline/test_model.h"
 
@@ -47,6 +48,18 @@ TEST(Fingerprint, OtherSettingsAreRefusedByTheNameOfTheirFile) {
 }
 
 // One bit of the last weight of a file, with the same header.
+TEST(Fingerprint, ATokenizerFileElsewhereCounts) {
+  const ModelCopy one("wan21_t2v");
+  ModelFolder model = ModelFolder::open(one.path());
+  const TestFolder folder;
+  model.tokenizer_folder = folder / "spiece.model";
+  std::ofstream(model.tokenizer_folder) << "pieces";
+  const std::string lines = fingerprint(model);
+  EXPECT_THAT(lines, HasSubstr("\nspiece.model="));
+  std::ofstream(model.tokenizer_folder) << "others";
+  EXPECT_NE(fingerprint(model), lines);
+}
+
 TEST(Fingerprint, OtherWeightsAreRefused) {
   const ModelCopy one("wan22_t2v"), other("wan22_t2v");
   const auto file = other.path() / "transformer_2" / "diffusion_pytorch_model.safetensors";
