@@ -17,8 +17,12 @@ Shape without_ones(const Shape& shape) {
   return rest;
 }
 
+// Names of parameters. A model computes something else without them.
 bool is_weight(const std::string& name) {
-  return name.ends_with(".weight") || name.ends_with(".bias") || name.ends_with(".modulation");
+  constexpr const char* kEndings[] = {"weight",  "bias",      "modulation",        "gamma",
+                                      "emb_pos", "pos_embed", "scale_shift_table", "padding_tokens"};
+  const std::string last = name.substr(name.rfind('.') + 1);
+  return std::find(std::begin(kEndings), std::end(kEndings), last) != std::end(kEndings);
 }
 
 class Names {
@@ -43,6 +47,7 @@ class Names {
     for (const TensorSpec& spec : table) {
       TensorAlias place = place_of(spec);
       known.insert(place.name);
+      if (!found_.scheme) known.insert(spec.name_in(NamingScheme::kTied));  // a second copy
       if (present_.count(place.name) == 0) continue;
       place.name = found_.prefix + place.name;
       found_.places[spec.name] = {std::move(place), spec.shape};

@@ -54,7 +54,7 @@ class NamedSourceTest : public testing::Test {
     tensors_.clear();
     const auto stored = checkpoint_source(Checkpoint::open_file(folder_ / "w.safetensors"));
     const FileRules rules{{"model.", "m."}, [](const std::string& name) { return name == "left.weight"; }};
-    names_ = std::make_shared<const NamesInFile>(names_in_file(*stored, table(), used_, rules));
+    names_ = std::make_shared<const NamesInFile>(names_in_file(*stored, table_, used_, rules));
     return named_source(stored, names_);
   }
   std::string refusal() {
@@ -67,7 +67,7 @@ class NamedSourceTest : public testing::Test {
   }
 
   TestFolder folder_;
-  TensorTable used_ = table();
+  TensorTable table_ = table(), used_ = table_;
   std::vector<std::pair<std::string, Tensor>> tensors_;
   std::shared_ptr<const NamesInFile> names_;
 };
@@ -100,6 +100,21 @@ TEST_F(NamedSourceTest, TheHubsOwnNamesAreKnownToo) {
                           .open();
   EXPECT_FALSE(names_->scheme);
   EXPECT_EQ(read(*source, "a.weight")[0], 5);
+}
+
+TEST_F(NamedSourceTest, ATiedTensorMayHaveEitherNameOrBoth) {
+  table_[0].alias(NamingScheme::kTied) = {.name = "tied.weight"};
+  const auto rest = [&]() -> NamedSourceTest& {
+    return with("b.weight", {2, 3}, 0).with("c.weight", {2, 3}, 0).with("d.weight", {3}, 0);
+  };
+  EXPECT_EQ(read(*rest().with("tied.weight", {2, 3}, 7).open(), "a.weight")[0], 7);
+  EXPECT_EQ(read(*rest().with("tied.weight", {2, 3}, 7).with("a.weight", {2, 3}, 5).open(), "a.weight")[0], 5);
+}
+
+TEST_F(NamedSourceTest, ParametersOfAnotherModelAreRefused) {
+  for (const char* name : {"img_emb.emb_pos", "x.pos_embed", "scale_shift_table", "n.gamma", "e.padding_tokens"}) {
+    EXPECT_THAT(original().with(name, {1}, 0).refusal(), HasSubstr(name));
+  }
 }
 
 TEST_F(NamedSourceTest, WhatIsNotUsedMayBeMissing) {
