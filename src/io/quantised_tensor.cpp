@@ -89,10 +89,13 @@ class Finder {
   void configure(const std::string& name, const JsonObject& configuration) {
     ScaledLayer& layer = layers_[name];
     layer.format = configuration.get<std::string>("format");
-    const JsonObject where = configuration.find_object("params").value_or(configuration);
+    // Each key stands in `params` or beside it.
+    const JsonObject params = configuration.find_object("params").value_or(configuration);
     constexpr int64_t kUsualGroup = 256;
     layer.rotation_group.reset();
-    if (where.get<bool>("convrot", false)) layer.rotation_group = where.get<int64_t>("convrot_groupsize", kUsualGroup);
+    if (!params.get<bool>("convrot", configuration.get<bool>("convrot", false))) return;
+    layer.rotation_group =
+        params.get<int64_t>("convrot_groupsize", configuration.get<int64_t>("convrot_groupsize", kUsualGroup));
   }
 
   StoredPart part(const std::string& name) const {

@@ -182,6 +182,18 @@ TEST_F(RawFile, RotationsThatCannotBeAreRefused) {
         << group;
   }
   EXPECT_THAT(rotated(""), HasSubstr("group 256 does not divide its 2 inputs"));
+  // Either key may stand in `params`.
+  for (const char* text : {R"("convrot": true, "convrot_groupsize": 3, "params": {})",
+                           R"("convrot": true, "params": {"convrot_groupsize": 3})",
+                           R"("convrot_groupsize": 3, "params": {"convrot": true})",
+                           R"("params": {"convrot": true, "convrot_groupsize": 3})"}) {
+    EXPECT_THAT(with_codes("I8")
+                    .with_scale("L.weight_scale", {1}, "[]")
+                    .with_text(fmt::format(R"({{"format": "int8_tensorwise", {}}})", text))
+                    .refusal(),
+                HasSubstr("ConvRot group 3 is not a power of 4"))
+        << text;
+  }
 }
 
 TEST_F(RawFile, SwizzledScalesMustFit) {
