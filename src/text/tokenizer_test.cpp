@@ -12,6 +12,8 @@
 
 #include "zoetrope/error.h"
 
+#include "text/test_prompts.h"
+
 namespace zoetrope::text {
 namespace {
 
@@ -20,13 +22,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
-
-const fs::path kGolden = ZOETROPE_GOLDEN_DIR;
-
-json read_json(const fs::path& file) {
-  std::ifstream stream(file);
-  return json::parse(stream);
-}
 
 std::string read_bytes(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
@@ -78,10 +73,7 @@ TEST_P(RecordedPrompts, AreEqual) {
   const json cases = read_json(kGolden / "umt5" / GetParam().cases);
   ASSERT_GE(cases.size(), 40U);
   for (const json& c : cases) {
-    EXPECT_EQ(tokenizer.encode(c["prompt"].get<std::string>()), c["ids_raw"].get<std::vector<int32_t>>())
-        << c["prompt"];
-    EXPECT_EQ(tokenizer.encode(c["clean"].get<std::string>()), c["ids_clean"].get<std::vector<int32_t>>())
-        << c["clean"];
+    expect_recorded_ids(tokenizer, c);
     // The recorded count is that of the recording pipeline, which knew another unknown id and so fused otherwise.
     EXPECT_EQ(c[c.contains("ids_clean_pipeline") ? "ids_clean_pipeline" : "ids_clean"].size(),
               c["mask_sum"].get<size_t>());

@@ -2,14 +2,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "zoetrope/error.h"
-
+#include "base/test_folder.h"
+#include "text/test_prompts.h"
 #include "text/tokenizer.h"
 
 namespace zoetrope::text {
@@ -19,13 +17,6 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Use = UnigramParts::Use;
-
-const std::filesystem::path kGolden = ZOETROPE_GOLDEN_DIR;
-
-json read_json(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  return json::parse(stream);
-}
 
 // Of well-formed text.
 std::string from_base64(const std::string& text) {
@@ -72,24 +63,14 @@ UnigramParts small_parts() {
 Tokenizer tokenizer_of(const UnigramParts& parts) { return Tokenizer::from_unigram(parts, "t.gguf"); }
 
 std::string refusal(const UnigramParts& parts) {
-  try {
-    tokenizer_of(parts);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { tokenizer_of(parts); });
 }
 
 TEST(UnigramParts, GiveTheIdsOfTokenizerJson) {
   const Tokenizer tokenizer = tokenizer_of(recorded_parts());
   const json cases = read_json(kGolden / "umt5" / "tokenizer.json");
   ASSERT_GE(cases.size(), 40U);
-  for (const json& c : cases) {
-    EXPECT_EQ(tokenizer.encode(c["prompt"].get<std::string>()), c["ids_raw"].get<std::vector<int32_t>>())
-        << c["prompt"];
-    EXPECT_EQ(tokenizer.encode(c["clean"].get<std::string>()), c["ids_clean"].get<std::vector<int32_t>>())
-        << c["clean"];
-  }
+  for (const json& c : cases) expect_recorded_ids(tokenizer, c);
 }
 
 // Spaces at every place, by every road: plain, rewritten by the map, and the mark that stands for one.
