@@ -26,10 +26,13 @@ fs::path config_file(const std::string& word) {
 
 void load_config(const fs::path& file, pipeline::GenerateOptions& options, OptionSet& set) {
   set.load_yaml(file);
-  const fs::path model = options.model;
-  if (model.empty() || model.is_absolute() || fs::exists(model)) return;
-  const fs::path next_to_file = file.parent_path() / model;
-  if (fs::exists(next_to_file)) options.model = next_to_file.lexically_normal().string();
+  for (std::string* named : {&options.model, &options.transformer, &options.transformer_2, &options.text_encoder,
+                             &options.vae, &options.image_encoder, &options.tokenizer}) {
+    const fs::path path = *named;
+    if (path.empty() || path.is_absolute() || fs::exists(path)) continue;
+    const fs::path next_to_file = file.parent_path() / path;
+    if (fs::exists(next_to_file)) *named = next_to_file.lexically_normal().string();
+  }
 }
 
 std::string ignored_note(const OptionSet& set) {

@@ -16,6 +16,7 @@
 
 #include "base/json.h"
 #include "io/test_files.h"
+#include "io/weights.h"
 
 namespace zoetrope::io {
 namespace {
@@ -220,6 +221,16 @@ TEST(Gguf, PlainTensorsAreReadInPlace) {
   const TensorView b = file->tensor("b");
   EXPECT_EQ(std::vector<float>(b.data<float>(), b.data<float>() + 6), values);
   EXPECT_EQ(file->tensor("a").data<float>()[1], 2);
+}
+
+TEST(Gguf, BlocksWithAScaleBesideThemAreRefused) {
+  const TestFolder folder;
+  const auto checkpoint = Checkpoint::open_file(folder.write("x.gguf", Bytes(2, 0)
+                                                                           .tensor("L.weight", {32, 1}, 8, 0)
+                                                                           .tensor("L.weight_scale", {1}, 0, 64)
+                                                                           .with_data(std::string(68, '\1'))));
+  EXPECT_THAT(error_of([&] { checkpoint_source(checkpoint); }),
+              testing::AllOf(HasSubstr("stored as Q8_0"), HasSubstr("'L.weight_scale' belongs to it too")));
 }
 
 // ggml has four axes; the shape of a convolution over time is then a list beside the tensor.

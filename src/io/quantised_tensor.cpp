@@ -150,17 +150,21 @@ class Finder {
   void add(const std::string& name) {
     const std::string file = checkpoint_.file(name).string();
     const StoredPart codes = part(name);
+    const auto layer = before(name, ".weight");
+    const auto described = layer ? layers_.find(*layer) : layers_.end();
     if (const BlockFormat* format = find_block_format(codes.info->dtype_name)) {
       const std::string where = fmt::format("{}: tensor '{}'", file, name);
+      if (described != layers_.end()) {
+        fail("{} is stored as {}, whose blocks hold their scales, but '{}' belongs to it too; download the file again",
+             where, format->name, described_by_[*layer]);
+      }
       found_.tensors[name] = std::make_shared<BlockTensor>(where, codes, *format);
       return;
     }
-    const auto layer = before(name, ".weight");
-    const auto described = layer ? layers_.find(*layer) : layers_.end();
     if (described != layers_.end()) {
       found_.tensors[name] = scaled_tensor(file, codes, described->second);
       described_by_.erase(*layer);
-    } else if (holds_codes(*codes.info)) {
+    } else if (holds_codes(*codes.info) && (layer || codes.info->dtype_name != "I8")) {  // not an integer of a LoRA
       found_.tensors[name] = scaled_tensor(file, codes, {});
     }
   }

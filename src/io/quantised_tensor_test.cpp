@@ -196,6 +196,23 @@ TEST_F(RawFile, RotationsThatCannotBeAreRefused) {
   }
 }
 
+TEST_F(RawFile, ARotationIsOfIntegersOnly) {
+  for (const char* format : {"mxfp8", "float8_e4m3fn"}) {
+    EXPECT_THAT(with_codes("F8_E4M3")
+                    .with_scale("L.weight_scale", {1}, "[]")
+                    .with_text(fmt::format(R"({{"format": "{}", "convrot": true, "convrot_groupsize": 4}})", format))
+                    .refusal(),
+                HasSubstr("has a ConvRot group but is stored as F8_E4M3"))
+        << format;
+  }
+}
+
+TEST_F(RawFile, AnIntegerThatIsNoWeightStaysOne) {
+  const auto source = with("L.alpha", "I8", "[]", "\x03").open();
+  EXPECT_EQ(source->info("L.alpha").dtype_name, "I8");
+  EXPECT_FALSE(source->info("L.alpha").dtype);
+}
+
 TEST_F(RawFile, SwizzledScalesMustFit) {
   const std::string codes(2 * 32, '\x38'), scales(128 * 4, '\x7f');
   const auto mx = [&](const std::string& shape, const std::string& dtype) {

@@ -350,6 +350,8 @@ std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, co
   };
   std::string type = codes.info->dtype_name;
   const std::string& format = layer.format;
+  if (layer.rotation_group && type != "I8")
+    fail("{}: has a ConvRot group but is stored as {}; int8 is needed", where, type);
   if (format == "nvfp4" || (format.empty() && type == "U8" && layer.second_scale)) {
     require_matrix(where, codes, "nvfp4");
     if (type != "U8") fail("{}: is nvfp4 but stored as {}; U8 is needed", where, type);
@@ -375,7 +377,6 @@ std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, co
   }
   if (type == "I8" && codes.info->shape.size() > 0) need(layer.scale, "int8");
   if (!layer.rotation_group) return std::make_shared<LinearTensor>(where, type, codes, widen, layer.scale);
-  if (type != "I8") fail("{}: has a ConvRot group but is stored as {}; int8 is needed", where, type);
   require_matrix(where, codes, "int8 with ConvRot");
   return std::make_shared<RotatedTensor>(where, codes, *layer.rotation_group, need(layer.scale, "int8"));
 }

@@ -45,6 +45,17 @@ bool has_level(const std::string& name, std::string_view levels) {
   return at != std::string::npos && (at == 0 || name[at - 1] == '.');
 }
 
+bool has_mark(const std::vector<std::string>& names, std::string_view mark) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return name.ends_with(mark) && has_level(name, mark); });
+}
+
+// Whether a checkpoint of several components has this one too.
+bool holds(const std::vector<std::string>& names, FileKind kind) {
+  return std::any_of(std::begin(kMarks), std::end(kMarks),
+                     [&](const auto& mark) { return mark.second == kind && has_mark(names, mark.first); });
+}
+
 bool is_of_lora(const std::string& name) {
   for (const char* ending : {".alpha", ".diff", ".diff_b", ".diff_m"})
     if (name.ends_with(ending)) return true;
@@ -161,9 +172,7 @@ FileKind kind_of(const io::Checkpoint& checkpoint) {
   }
   refuse_others(path, names);
   for (const auto& [mark, kind] : kMarks) {
-    for (const std::string& name : names) {
-      if (name.ends_with(mark) && has_level(name, mark)) return kind;
-    }
+    if (has_mark(names, mark)) return kind;
   }
   if (!names.empty() && std::all_of(names.begin(), names.end(), is_of_lora)) return FileKind::kLora;
   fail(
@@ -180,7 +189,7 @@ io::Checkpoint open_component(const fs::path& path, const Component& component) 
   if (fs::is_directory(path)) return io::Checkpoint::open(path, component.stem);
   const io::Checkpoint checkpoint = io::Checkpoint::open_file(path);
   const FileKind kind = kind_of(checkpoint);
-  if (kind == wanted) return checkpoint;
+  if (kind == wanted || holds(checkpoint.names(), wanted)) return checkpoint;
   fail("{}={}: is {}, but {} is needed{}", component.name, path.string(), kind_text(kind), kind_text(wanted),
        kind == FileKind::kLora ? "; pass it with lora=" : "");
 }

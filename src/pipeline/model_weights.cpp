@@ -7,11 +7,15 @@
 namespace zoetrope::pipeline {
 namespace {
 
-// Readable, and another name for every folder and every choice of LoRA files, whatever their strengths: trying
-// strengths does not fill the disk.
+// Readable, and another name for every choice of weight and LoRA files, whatever their strengths: trying strengths does
+// not fill the disk.
 std::string cache_name(const std::filesystem::path& folder, const char* component, const Expert& expert) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
   uint64_t hash = fnv1a64(whole.string());
+  if (const io::Checkpoint* checkpoint = expert.weights.checkpoint()) {
+    for (const auto& file : checkpoint->files())
+      hash = fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(file->path()).string()), hash);
+  }
   for (const lora::Lora& lora : expert.loras) {
     hash = fnv1a64(fmt::format(":{}", std::filesystem::weakly_canonical(lora.file).string()), hash);
   }

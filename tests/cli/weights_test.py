@@ -273,8 +273,8 @@ def inspect_says_what_a_single_file_holds(cwd):
     assert "download it again" in harness.sentence(result) and result.stdout == "", result.stdout
 
 
-def in_original_names(folder, file):
-    """The transformer of `folder` as one file in the layout of ComfyUI."""
+def in_original_names(folder, file, vae=None):
+    """The transformer of `folder` as one file in the layout of ComfyUI; with the VAE of a folder, both."""
     levels = (("condition_embedder.time_embedder.linear_1", "time_embedding.0"),
               ("condition_embedder.time_embedder.linear_2", "time_embedding.2"),
               ("condition_embedder.time_proj", "time_projection.1"),
@@ -296,6 +296,14 @@ def in_original_names(folder, file):
             entry["data_offsets"] = [len(data), len(data) + end - begin]
             header["model.diffusion_model." + name] = entry
             data += content[8 + length + begin:8 + length + end]
+    for shard in vae.glob("*.safetensors") if vae else []:
+        content = shard.read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        for name, entry in json.loads(content[8:8 + length]).items():
+            if name != "__metadata__":
+                entry["data_offsets"] = [offset + len(data) for offset in entry["data_offsets"]]
+                header["vae." + name] = entry
+        data += content[8 + length:]
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     file.write_bytes(len(text).to_bytes(8, "little") + text + data)
@@ -307,15 +315,26 @@ def single_files_make_the_same_video(cwd):
     cwd = pathlib.Path(cwd)
     single = cwd / "wan_comfy.safetensors"
     in_original_names(MODEL / "transformer", single)
+    all_in_one = cwd / "all_in_one.safetensors"
+    in_original_names(MODEL / "transformer", all_in_one, vae=MODEL / "vae")
     rest = cwd / "rest"
     shutil.copytree(MODEL, rest)
     for weights in (rest / "transformer").glob("diffusion_pytorch_model*"):
         weights.unlink()
     for name, model, arguments in (("folder", MODEL, []), ("file", rest, [f"transformer={single}"]),
-                                   ("ranks", rest, [f"transformer={single}", "ranks=2"])):
-        result = generate(cwd, *arguments, f"output={name}.png", f"dump={name}", "dtype=f32", model=model)
+                                   ("ranks", rest, [f"transformer={single}", "ranks=2"]),
+                                   ("both", rest, [f"transformer={all_in_one}", f"vae={all_in_one}"])):
+        result = generate(cwd, *arguments, f"output={name}.gif", f"dump={name}", "dtype=f32", model=model)
         assert result.returncode == 0, result.stderr
-    assert latents(cwd / "folder") == latents(cwd / "file")
+    assert latents(cwd / "folder") == latents(cwd / "file") == latents(cwd / "both")
+    assert (cwd / "folder.gif").read_bytes() == (cwd / "both.gif").read_bytes()
+    # A path in a YAML file may be beside that file.
+    (cwd / "runs").mkdir()
+    single.rename(cwd / "runs" / single.name)
+    (cwd / "runs" / "fox.yml").write_text(f"transformer: {single.name}\n")
+    result = generate(cwd, "runs/fox.yml", "output=yaml.png", "dump=yaml", "dtype=f32", model=rest)
+    assert result.returncode == 0, result.stderr
+    assert latents(cwd / "folder") == latents(cwd / "yaml")
     assert "transformer: holds no weights" in harness.sentence(generate(cwd, "output=a.gif", model=rest))
 
 

@@ -136,13 +136,14 @@ class Reader {
         where_, file_->tensors().size(), fmt::join(some, ", "), kExpected);
   }
 
-  // A model whose only inputs are the channels that it makes sees no picture; what a LoRA taught of pictures is lost.
+  // A model whose only inputs are the channels that it makes does not attend to a picture; what a LoRA taught of that
+  // is lost.
   void refuse_pictures() const {
     const Shape &in = tensors_["patch_embedding.weight"].shape, &out = tensors_["proj_out.weight"].shape;
     if (in.size() / in[0] != out[0]) return;
     for (const std::string& key : unmatched_) {
       if (key.find("k_img") == std::string::npos && key.find("add_k_proj") == std::string::npos) continue;
-      fail("{}: is a LoRA of image to video (by '{}'), but this model takes no picture; use one of text to video",
+      fail("{}: is a LoRA of a model that attends to a picture (by '{}'), which this one does not; use one made for it",
            where_, key);
     }
   }

@@ -370,7 +370,7 @@ TEST_F(LoraTest, OneOfImageToVideoIsRefusedByTextToVideo) {
   wan::TransformerConfig config = small();
   config.in_channels = config.out_channels;
   EXPECT_THAT(error_of([&] { open_with(config); }),
-              AllOf(HasSubstr("image to video"), HasSubstr("cross_attn.k_img.lora_A.weight")));
+              AllOf(HasSubstr("attends to a picture"), HasSubstr("cross_attn.k_img.lora_A.weight")));
   // A model that takes pictures as channels leaves it out.
   config.in_channels += 20;
   EXPECT_THAT(open_with(config).warnings, ElementsAre(HasSubstr("k_img")));

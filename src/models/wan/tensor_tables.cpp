@@ -231,6 +231,6 @@ io::FileRules transformer_files() {
           [](const std::string& name) { return ("." + name + ".").find(".norm_added_q.") != std::string::npos; }};
 }
 
-io::FileRules vae_files() { return {{"first_stage_model.", "model."}, nullptr}; }
+io::FileRules vae_files() { return {{"first_stage_model.", "vae.", "model."}, nullptr}; }
 
 }  // namespace zoetrope::wan
