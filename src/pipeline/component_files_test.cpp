@@ -1,0 +1,80 @@
+#include "pipeline/component_files.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/test_folder.h"
+#include "io/test_files.h"
+#include "models/wan/config.h"
+#include "models/wan/tensor_tables.h"
+#include "pipeline/config_folder.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A transformer of `model` in the original names, all zeros: the file has no blocks on the disk.
+class ComponentFiles : public testing::Test {
+ protected:
+  fs::path transformer(const std::string& model, const std::string& file) const {
+    const auto config = wan::TransformerConfig::load(config_folder() / model / "transformer" / "config.json");
+    std::string header = "{";
+    int64_t bytes = 0;
+    for (const io::TensorSpec& spec : wan::transformer_tensors(config)) {
+      const int64_t size = spec.shape.size() * 2;
+      header +=
+          fmt::format(R"({}"{}": {{"dtype": "BF16", "shape": {}, "data_offsets": [{}, {}]}})", bytes == 0 ? "" : ", ",
+                      spec.name_in(io::NamingScheme::kOriginal), spec.shape.to_string(), bytes, bytes + size);
+      bytes += size;
+    }
+    const fs::path path = folder_.write(file, io::safetensors_bytes(header + "}", ""));
+    fs::resize_file(path, fs::file_size(path) + static_cast<uintmax_t>(bytes));
+    return path;
+  }
+  static std::vector<std::string> models(const fs::path& file) {
+    return models_with(io::Checkpoint::open_file(file), FileKind::kTransformer);
+  }
+
+ private:
+  TestFolder folder_;
+};
+
+TEST_F(ComponentFiles, ModelsAreKnownByTheirShapes) {
+  EXPECT_THAT(models(transformer("wan2.1_t2v_1.3b", "a.safetensors")), ElementsAre("wan2.1_t2v_1.3b"));
+  EXPECT_THAT(models(transformer("wan2.2_ti2v_5b", "b.safetensors")), ElementsAre("wan2.2_ti2v_5b"));
+  EXPECT_THAT(models(transformer("wan2.1_vace_14b", "c.safetensors")), ElementsAre("wan2.1_vace_14b"));
+  EXPECT_THAT(models(transformer("wan2.1_i2v_14b_480p", "d.safetensors")),
+              ElementsAre("wan2.1_i2v_14b_480p", "wan2.1_i2v_14b_720p"));
+  EXPECT_THAT(models(transformer("wan2.1_flf2v_14b_720p", "e.safetensors")), ElementsAre("wan2.1_flf2v_14b_720p"));
+  EXPECT_THAT(models(transformer("wan2.1_t2v_14b", "f.safetensors")), ElementsAre("wan2.1_t2v_14b", "wan2.2_t2v_a14b"));
+}
+
+TEST_F(ComponentFiles, TheNameOfAFileDecidesBetweenModelsOfTheSameShapes) {
+  const fs::path small = transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v_480p_14B.safetensors");
+  const fs::path large = transformer("wan2.1_i2v_14b_480p", "wan2.1_i2v_720p_14B.safetensors");
+  EXPECT_EQ(model_of(small, ""), "wan2.1_i2v_14b_480p");
+  EXPECT_EQ(model_of(large, ""), "wan2.1_i2v_14b_720p");
+}
+
+TEST_F(ComponentFiles, OneExpertAloneIsAskedForTheOther) {
+  const fs::path alone = transformer("wan2.1_t2v_14b", "wan2.1_t2v_14B.safetensors");
+  const fs::path high = transformer("wan2.2_t2v_a14b", "wan2.2_t2v_high_noise_14B.safetensors");
+  const fs::path low = transformer("wan2.2_t2v_a14b", "wan2.2_t2v_low_noise_14B.safetensors");
+  EXPECT_EQ(model_of(alone, ""), "wan2.1_t2v_14b");
+  EXPECT_EQ(model_of(high, low), "wan2.2_t2v_a14b");
+  EXPECT_THAT(error_of([&] { model_of(high, ""); }),
+              testing::AllOf(HasSubstr("one expert of wan2.2_t2v_a14b"), HasSubstr("model=wan2.1_t2v_14b")));
+  const fs::path small = transformer("wan2.1_t2v_1.3b", "small.safetensors");
+  EXPECT_THAT(error_of([&] { model_of(small, low); }), HasSubstr("which has one expert; leave the key out"));
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
