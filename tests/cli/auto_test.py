@@ -147,7 +147,7 @@ def ranks_agree_with_one_rank_whatever_is_chosen(cwd):
 def inspect_plans_what_generate_runs(cwd):
     for text in (LATE, NARROW):
         path = write(cwd, "any.yml", text)
-        words = ["ranks=4", "guidance_scale=1", f"hardware={path}", "height=256", "width=256", "num_frames=17"]
+        words = ["ranks=4", "guidance_scale=1", f"hardware={path}", "height=256", "width=256", "num_frames=49"]
         ran = generate(cwd, "output=a.gif", "summary=full", *words)
         plan_of(ran)
         said = run([PROGRAM, "inspect", harness.MODEL, *[w for w in SMALL if "=" in w and "prompt" not in w], *words], cwd)

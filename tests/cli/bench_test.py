@@ -472,6 +472,8 @@ def pipeline_runs_under_mpirun(cwd):
 @test
 def a_batch_that_does_not_fit_leaves_the_other_rows(cwd):
     """Also over processes, where all refuse it alike."""
+    if any(name in os.environ for name in ("ASAN_OPTIONS", "TSAN_OPTIONS")):
+        raise Skip("sanitizers need address space of their own")
     limit = "ulimit -v 900000; exec "
     words = [*PIPELINE, "height=128", "width=128", "num_frames=9", "batch=1,64", "strategies=ring", "threads=1", "repeat=1",
              "json=b.json"]
