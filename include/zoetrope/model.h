@@ -61,6 +61,8 @@ struct ModelOptions {
   std::string text_encoder, vae, image_encoder;
   std::string tokenizer;     // folder or file
   std::string weight_cache;  // folder for packed weights, which the next start maps; empty: none
+  // GB for packed weights of a transformer; the rest is read from weight_cache while the model computes. Unset: all.
+  std::optional<double> weight_memory;
   KeepWeights keep_weights = KeepWeights::kNone;
   std::vector<LoraFile> lora;       // for every transformer
   std::vector<LoraFile> lora_high;  // for the high-noise expert of a model with two

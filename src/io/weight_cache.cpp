@@ -1,11 +1,14 @@
 #include "io/weight_cache.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +17,7 @@
 #include "base/hash.h"
 #include "base/input_file.h"
 #include "io/checksum.h"
+#include "io/weight_stream.h"
 
 namespace zoetrope::io {
 namespace {
@@ -60,7 +64,7 @@ Header header_of(const WeightCache::Contents& contents) {
 
 class MappedCache final : public WeightCache::Kept {
  public:
-  explicit MappedCache(const fs::path& path) : MappedCache(path, InputFile(path, InputFile::Kind::kCache)) {}
+  MappedCache(const fs::path& path, bool whole) : MappedCache(path, InputFile(path, InputFile::Kind::kCache), whole) {}
   MappedCache(const MappedCache&) = delete;
   MappedCache& operator=(const MappedCache&) = delete;
   ~MappedCache() override { ::munmap(file_, stamp_.bytes); }
@@ -68,6 +72,11 @@ class MappedCache final : public WeightCache::Kept {
   std::byte* data() const override { return file_ + kDataOffset; }
   bool verify(size_t entry) const override {
     return checksum(data() + entries_[entry].offset, entries_[entry].bytes) == sums_[entry];
+  }
+  std::string name() const override { return path_.string(); }
+  size_t bytes() const override { return stamp_.bytes - kDataOffset; }
+  void release(size_t entry) const override {
+    release_pages({data() + entries_[entry].offset, entries_[entry].bytes}, {file_, stamp_.bytes});
   }
   // Only writes into this very file matter: a new file of the same name is another one.
   void require_unchanged() const override {
@@ -103,12 +112,12 @@ class MappedCache final : public WeightCache::Kept {
   }
 
  private:
-  MappedCache(const fs::path& path, const InputFile& file) : path_(path), stamp_(file.stamp()) {
+  MappedCache(const fs::path& path, const InputFile& file, bool whole) : path_(path), stamp_(file.stamp()) {
     if (stamp_.bytes == 0) return;  // cannot be mapped
     void* mapped = ::mmap(nullptr, stamp_.bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
     if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), system_message(errno));
     file_ = static_cast<std::byte*>(mapped);
-    ::madvise(mapped, stamp_.bytes, MADV_WILLNEED);
+    if (whole) ::madvise(mapped, stamp_.bytes, MADV_WILLNEED);
   }
 
   fs::path path_;
@@ -116,6 +125,66 @@ class MappedCache final : public WeightCache::Kept {
   std::byte* file_ = nullptr;
   std::vector<WeightCache::Entry> entries_;
   std::vector<uint64_t> sums_;  // of the entries, then of these
+};
+
+class MadeCache final : public WeightCache::Made {
+ public:
+  // `named`: complete() gives the file its name; otherwise it goes with this object.
+  MadeCache(const fs::path& path, const WeightCache::Contents& contents, bool named)
+      : contents_(contents), bytes_(header_of(contents).file_bytes), sums_(contents.entries.size()), named_(named) {
+    name_ = path.string();
+    file_.emplace(path);
+    const struct Descriptor {
+      int value;
+      ~Descriptor() {
+        if (value >= 0) ::close(value);
+      }
+    } descriptor{::open(file_->temporary().c_str(), O_RDWR | O_CLOEXEC)};
+    if (descriptor.value < 0) refuse("cannot be opened", errno);
+    // All of it now: a disk that becomes full in the middle would end the process.
+    if (const int error = ::posix_fallocate(descriptor.value, 0, static_cast<off_t>(bytes_)); error != 0)
+      refuse(fmt::format("{:.3f} GB cannot be reserved", static_cast<double>(bytes_) * 1e-9), error);
+    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.value, 0);
+    if (mapped == MAP_FAILED) refuse("cannot be mapped", errno);
+    mapped_ = static_cast<std::byte*>(mapped);
+  }
+  MadeCache(const MadeCache&) = delete;
+  MadeCache& operator=(const MadeCache&) = delete;
+  ~MadeCache() override { ::munmap(mapped_, bytes_); }
+
+  std::byte* data() const override { return mapped_ + kDataOffset; }
+  std::string name() const override { return name_; }
+  size_t bytes() const override { return bytes_ - kDataOffset; }
+  void finish(size_t entry) override {
+    const WeightCache::Entry& weight = contents_.entries[entry];
+    file_->check_not_stopped();
+    sums_[entry] = checksum(data() + weight.offset, weight.bytes);
+    release_pages({data() + weight.offset, weight.bytes}, {mapped_, bytes_});
+  }
+  void complete() override {
+    sums_.push_back(checksum(reinterpret_cast<const std::byte*>(sums_.data()), sums_.size() * sizeof(uint64_t)));
+    std::memcpy(data() + contents_.bytes, sums_.data(), table_bytes(contents_.entries.size()));
+    const Header header = header_of(contents_);
+    std::memcpy(mapped_, &header, sizeof header);
+    if (::msync(mapped_, bytes_, MS_SYNC) != 0) refuse("cannot be written", errno);
+    if (named_) file_->commit();
+    file_.reset();
+    ::mprotect(mapped_, bytes_, PROT_READ);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what, int error) {
+    fail("weight_cache: {}: {}: {}; weight_memory= needs the packed weights on a disk", file_->path().string(), what,
+         system_message(error));
+  }
+
+  WeightCache::Contents contents_;
+  uint64_t bytes_;
+  std::vector<uint64_t> sums_;
+  bool named_;
+  std::string name_;
+  std::optional<AtomicFile> file_;
+  std::byte* mapped_ = nullptr;
 };
 
 void write_file(AtomicFile& file, const WeightCache::Contents& contents, const std::vector<const std::byte*>& places) {
@@ -174,14 +243,14 @@ std::vector<std::string> WeightCache::take_notes() {
   return std::exchange(notes_, {});
 }
 
-std::unique_ptr<WeightCache::Kept> WeightCache::open(const Contents& contents) {
+std::unique_ptr<WeightCache::Kept> WeightCache::open(const Contents& contents, bool whole) {
   const fs::path path = file(contents);
   std::error_code code;
   static_cast<void>(fs::status(path, code));
   if (code == std::errc::no_such_file_or_directory) return nullptr;
   std::string wrong;
   try {
-    auto block = std::make_unique<MappedCache>(path);
+    auto block = std::make_unique<MappedCache>(path, whole);
     wrong = block->defect(contents);
     if (wrong.empty()) return block;
     wrong = fmt::format("{}: {}", path.string(), wrong);
@@ -190,6 +259,14 @@ std::unique_ptr<WeightCache::Kept> WeightCache::open(const Contents& contents) {
   }
   note(fmt::format("weight_cache: {}; the weights are made anew", wrong));
   return nullptr;
+}
+
+std::unique_ptr<WeightCache::Made> WeightCache::make(const Contents& contents) {
+  finish();
+  std::error_code code;
+  fs::create_directory(folder_, code);
+  if (code) fail("weight_cache: {}: cannot be made: {}", folder_.string(), code.message());
+  return std::make_unique<MadeCache>(file(contents), contents, access_ == Access::kReadWrite);
 }
 
 void WeightCache::note_damaged(const Contents& contents) {

@@ -41,13 +41,29 @@ class WeightCache {
   WeightCache& operator=(const WeightCache&) = delete;
   ~WeightCache();  // as finish()
 
-  // A cache file that fits, mapped read-only and not verified yet.
-  class Kept : public WeightBuffer {
+  class MappedFile : public WeightBuffer {
    public:
-    virtual bool verify(size_t entry) const = 0;  // reads the whole weight; any thread
+    virtual std::string name() const = 0;
+    virtual size_t bytes() const = 0;  // from data() on
   };
-  // Null where there is no such file or it cannot be used.
-  std::unique_ptr<Kept> open(const Contents& contents);
+  // A cache file that fits, mapped read-only and not verified yet.
+  class Kept : public MappedFile {
+   public:
+    virtual bool verify(size_t entry) const = 0;   // reads the whole weight; any thread
+    virtual void release(size_t entry) const = 0;  // unmaps its pages
+  };
+  // Null where there is no such file or it cannot be used. `whole`: all of it will be in memory.
+  std::unique_ptr<Kept> open(const Contents& contents, bool whole = true);
+  // A file in the making, for weights that do not fit into memory: each is packed in its place in data() and written
+  // to the disk by the system.
+  class Made : public MappedFile {
+   public:
+    virtual void finish(size_t entry) = 0;  // its bytes are complete: takes their checksum and unmaps them; any thread
+    // After all entries. Access::kReadWrite: the file gets its name. Throws Error where it cannot be written.
+    virtual void complete() = 0;
+  };
+  // Throws Error where there is no folder, or no space for the file.
+  std::unique_ptr<Made> make(const Contents& contents);
   void note_damaged(const Contents& contents);  // what verify() found
   // Starts writing the packed weights that lie at `places`; returns at once. They must stay until finish(). The file
   // appears when it is complete.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/disk_limit.h"
+#include "base/test_folder.h"
 #include "io/checksum.h"
 #include "io/formula_source.h"
 #include "io/safetensors.h"
@@ -87,12 +88,13 @@ class WeightCacheTest : public testing::Test {
   Loaded load(const std::string& layout = "copy", WeightCache::Access access = WeightCache::Access::kReadWrite) {
     return load(checkpoint_source(Checkpoint::open(folder_.path(), "model")), layout, access);
   }
-  Loaded load(std::shared_ptr<const WeightSource> source, const std::string& layout, WeightCache::Access access) {
+  Loaded load(std::shared_ptr<const WeightSource> source, const std::string& layout, WeightCache::Access access,
+              size_t memory = 0) {
     Loaded loaded;
     const auto cache = std::make_shared<WeightCache>(cache_folder(), "test", access);
     int64_t told = 0;
     loaded.weights =
-        std::make_shared<Weights>(source, Weights::Loading{cache, [&](int64_t done, int64_t) { told = done; }});
+        std::make_shared<Weights>(source, Weights::Loading{cache, [&](int64_t done, int64_t) { told = done; }, memory});
     WeightLoader loader(loaded.weights);
     std::map<std::string, const std::byte*> places;
     for (const char* name : {"a", "b"}) {
@@ -116,6 +118,11 @@ class WeightCacheTest : public testing::Test {
     cache->finish();
     loaded.notes = cache->take_notes();
     return loaded;
+  }
+
+  // With room for half of the weights.
+  Loaded load_streamed(WeightCache::Access access = WeightCache::Access::kReadWrite) {
+    return load(checkpoint_source(Checkpoint::open(folder_.path(), "model")), "copy", access, kCount * 4);
   }
 
   TestFolder folder_;
@@ -252,6 +259,38 @@ TEST_F(WeightCacheTest, WhatCannotBeWrittenIsSaidAndTheRunGoesOn) {
   EXPECT_THAT(cache_files(), IsEmpty());
 }
 
+TEST_F(WeightCacheTest, WeightsBeyondMemoryArePackedIntoTheFile) {
+  EXPECT_EQ(load_streamed().made, 2);
+  ASSERT_EQ(cache_files().size(), 1u);
+  const std::string streamed = file_bytes(cache_files().front());
+  EXPECT_EQ(load_streamed().made, 0);
+  EXPECT_EQ(load().made, 0);  // the file is that of a start in memory
+  fs::remove_all(cache_folder());
+  load();
+  EXPECT_EQ(file_bytes(cache_files().front()), streamed);
+}
+
+TEST_F(WeightCacheTest, WeightsBeyondMemoryNeedTheirFile) {
+  {
+    const DiskLimit limit(8192);
+    EXPECT_THAT(error_of([&] { load_streamed(); }), HasSubstr(cache_folder().string()));
+  }
+  EXPECT_THAT(cache_files(), IsEmpty());
+  // A rank that does not write the cache has a file without a name.
+  EXPECT_EQ(load_streamed(WeightCache::Access::kRead).made, 2);
+  EXPECT_THAT(cache_files(), IsEmpty());
+}
+
+TEST_F(WeightCacheTest, DamagedEntriesAreMadeAnewBeyondMemoryToo) {
+  load_streamed();
+  std::string bytes = file_bytes(cache_files().front());
+  bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 1);
+  rewrite_in_place(cache_files().front(), bytes);
+  const Loaded loaded = load_streamed();
+  EXPECT_EQ(loaded.made, 1);
+  EXPECT_THAT(loaded.notes, ElementsAre(AllOf(HasSubstr("is damaged"), HasSubstr("made anew"))));
+}
+
 TEST_F(WeightCacheTest, FormulasAreKeptByTheirSeed) {
   const auto formulas = [](uint64_t seed) {
     return std::make_shared<FormulaSource>(
@@ -297,7 +336,7 @@ TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefused) {
   const auto cache = std::make_shared<WeightCache>(cache_folder(), "test");
   const auto change_while_loading = [&](const std::function<void()>& change) {
     const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
-                                                   Weights::Loading{cache, {}});
+                                                   Weights::Loading{cache, {}, 0});
     WeightLoader loader(weights);
     loader.add({{"a"}, {{kCount}}, "copy", 4, [&](std::span<const TensorView>, std::byte*) { change(); }}, {});
     return error_of([&] { loader.run(1); });
@@ -326,7 +365,7 @@ TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefusedWhereTimesDoNotShowThem) {
   };
   const auto source = std::make_shared<ChangingSource>(checkpoint_source(Checkpoint::open(folder_.path(), "model")));
   const auto cache = std::make_shared<WeightCache>(cache_folder(), "test");
-  const auto weights = std::make_shared<Weights>(source, Weights::Loading{cache, {}});
+  const auto weights = std::make_shared<Weights>(source, Weights::Loading{cache, {}, 0});
   WeightLoader loader(weights);
   loader.add({{"a"}, {{kCount}}, "copy", 4, [&](std::span<const TensorView>, std::byte*) { source->version = 2; }}, {});
   EXPECT_THAT(error_of([&] { loader.run(1); }),

@@ -41,8 +41,14 @@ uint64_t hash_of(const PackedWeight& weight) {
 class WeightLoader::Workers {
  public:
   Workers(const WeightSource& source, const std::vector<Job*>& jobs, std::vector<std::byte*>& places,
-          const WeightCache::Kept* kept)
-      : source_(source), jobs_(jobs), places_(places), kept_(kept) {}
+          const WeightCache::Kept* kept, WeightCache::Made* made, size_t memory)
+      : source_(source),
+        jobs_(jobs),
+        places_(places),
+        kept_(kept),
+        made_(made),
+        streamed_(memory > 0),
+        most_buffered_(memory > 0 ? std::min(kMostBuffered, static_cast<int64_t>(memory / 2)) : kMostBuffered) {}
 
   void start(int threads) {
     const auto count = std::clamp<size_t>(jobs_.size(), 0, static_cast<size_t>(std::max(1, threads)));
@@ -98,8 +104,11 @@ class WeightLoader::Workers {
             for (const std::string& name : jobs_[ahead]->weight.names) source_.will_need(name);
           }
           pack(*jobs_[job], places_[job]);
+          if (made_ != nullptr) made_->finish(job);
         } else if (!kept_->verify(job)) {
           repack(job);
+        } else if (streamed_) {
+          kept_->release(job);
         }
         {
           const std::lock_guard lock(mutex_);
@@ -144,12 +153,12 @@ class WeightLoader::Workers {
     for (const std::string& name : weight.names) source_.release(name);
   }
 
-  // Reserves a part of kMostBuffered while it lives.
+  // Reserves a part of most_buffered_ while it lives.
   class Buffered {
    public:
     Buffered(Workers& pool, int64_t bytes) : pool_(pool), bytes_(bytes) {
       std::unique_lock lock(pool_.mutex_);
-      const auto fits = [&] { return pool_.buffered_ == 0 || pool_.buffered_ + bytes_ <= kMostBuffered; };
+      const auto fits = [&] { return pool_.buffered_ == 0 || pool_.buffered_ + bytes_ <= pool_.most_buffered_; };
       pool_.changed_.wait(lock, [&] { return bytes_ == 0 || fits(); });
       pool_.buffered_ += bytes_;
     }
@@ -173,6 +182,9 @@ class WeightLoader::Workers {
   const std::vector<Job*>& jobs_;
   std::vector<std::byte*>& places_;  // each belongs to the thread that took its job
   const WeightCache::Kept* kept_;
+  WeightCache::Made* made_;
+  const bool streamed_;
+  const int64_t most_buffered_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -238,19 +250,28 @@ void WeightLoader::run(int threads, const Tick& tick) {
   WeightCache* disk = jobs.empty() ? nullptr : weights_->loading_.cache.get();
   WeightCache::Contents contents{disk == nullptr ? std::string() : source.identity(), {}, 0};
   if (contents.identity.empty()) disk = nullptr;
+  const size_t memory = weights_->loading_.memory;
+  ZT_CHECK(memory == 0 || disk != nullptr || jobs.empty(), "weights to be streamed, but no cache to stream from");
   for (const Job* job : jobs) {
     contents.entries.push_back({hash_of(job->weight), contents.bytes, job->weight.bytes});
     contents.bytes += static_cast<uint64_t>(round_up(static_cast<int64_t>(job->weight.bytes), kAlignment));
   }
-  std::unique_ptr<WeightCache::Kept> opened = disk == nullptr ? nullptr : disk->open(contents);
+  std::unique_ptr<WeightCache::Kept> opened = disk == nullptr ? nullptr : disk->open(contents, memory == 0);
   const WeightCache::Kept* kept = opened.get();
-  std::unique_ptr<WeightBuffer> buffer = std::move(opened);
-  if (kept == nullptr) buffer = WeightBuffer::anonymous(contents.bytes);
+  std::unique_ptr<WeightCache::Made> making = kept == nullptr && memory > 0 ? disk->make(contents) : nullptr;
+  WeightCache::Made* made = making.get();
+  if (const WeightCache::MappedFile* file = kept != nullptr ? static_cast<const WeightCache::MappedFile*>(kept) : made;
+      file != nullptr && memory > 0)
+    cache.streamed = {file->name(), {file->data(), file->bytes()}};
+  std::unique_ptr<WeightBuffer> buffer;
+  if (kept != nullptr) buffer = std::move(opened);
+  else if (made != nullptr) buffer = std::move(making);
+  else buffer = WeightBuffer::anonymous(contents.bytes);
   std::vector<std::byte*> places;
   for (const WeightCache::Entry& entry : contents.entries) places.push_back(buffer->data() + entry.offset);
   std::vector<std::unique_ptr<WeightBuffer>> repacked;
   {
-    Workers pool(source, jobs, places, kept);
+    Workers pool(source, jobs, places, kept, made, memory);
     pool.start(threads);
     for (size_t i = 0; i < jobs.size(); ++i) {
       const size_t job = pool.take();
@@ -264,7 +285,9 @@ void WeightLoader::run(int threads, const Tick& tick) {
     fail("{}: was changed while it was read; start again when it is complete", source.where(jobs[0]->weight.names[0]));
   }
   if (!repacked.empty()) disk->note_damaged(contents);
-  if (disk != nullptr && (kept == nullptr || !repacked.empty())) disk->write(contents, {places.begin(), places.end()});
+  if (made != nullptr) made->complete();
+  else if (disk != nullptr && (kept == nullptr || !repacked.empty()))
+    disk->write(contents, {places.begin(), places.end()});
   for (size_t i = 0; i < jobs.size(); ++i) cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = places[i];
   cache.buffers.push_back(std::move(buffer));
   std::move(repacked.begin(), repacked.end(), std::back_inserter(cache.buffers));

@@ -179,6 +179,26 @@ void Weights::require_unchanged() const {
   for (const auto& buffer : cache_->buffers) buffer->require_unchanged();
 }
 
+std::unique_ptr<WeightStream> Weights::stream(std::vector<WeightStream::Part> parts) const {
+  if (!cache_->streamed) return nullptr;
+  const WeightStream::Range mapping = cache_->streamed->mapping;
+  size_t in_parts = 0;
+  for (WeightStream::Part& part : parts) {
+    // Damaged ones were packed into memory.
+    std::erase_if(part.ranges, [&](const WeightStream::Range& range) {
+      return range.begin < mapping.begin || range.begin >= mapping.begin + mapping.bytes;
+    });
+    in_parts += part.bytes();
+  }
+  const size_t others = mapping.bytes - in_parts, least = others + WeightStream::least_bytes(parts);
+  if (loading_.memory < least) {
+    constexpr double kGb = 1e-9;
+    fail("weight_memory={:.3g} is too small for {}: {:.3f} GB are needed, for two blocks and what is in no block",
+         static_cast<double>(loading_.memory) * kGb, cache_->streamed->file, static_cast<double>(least) * kGb);
+  }
+  return std::make_unique<WeightStream>(cache_->streamed->file, mapping, std::move(parts), loading_.memory - others);
+}
+
 size_t Weights::copied_bytes() const {
   const std::lock_guard lock(cache_->mutex);
   return cache_->bytes;

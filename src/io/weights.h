@@ -15,6 +15,7 @@
 
 #include "base/index_range.h"
 #include "io/checkpoint.h"
+#include "io/weight_stream.h"
 
 namespace zoetrope::io {
 
@@ -67,10 +68,12 @@ class Weights {
  public:
   explicit Weights(std::shared_ptr<const WeightSource> source);
   // For a WeightLoader. `cache`: packed weights on disk (weight_cache.h), or null. `progress` is called with bytes of
-  // stored tensors, on the thread that loads.
+  // stored tensors, on the thread that loads. `memory`: bytes for packed weights, which are read from the cache while
+  // they are used; 0: all stay in memory.
   struct Loading {
     std::shared_ptr<WeightCache> cache;
     std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
+    size_t memory = 0;
   };
   Weights(std::shared_ptr<const WeightSource> source, Loading loading);
   Weights(Weights&&) noexcept;
@@ -92,7 +95,10 @@ class Weights {
   void will_need(const std::string& name) const;  // prefetches a mapped tensor
   void release(const std::string& name) const;    // releases its mapped pages; views stay valid
   void require_unchanged() const;                 // see WeightSource
-  size_t copied_bytes() const;                    // of conversions, joins and packed weights
+  // Parts of the packed weights to be read as they are used, after a WeightLoader; null without Loading::memory. What
+  // is in no part stays in memory. Throws Error where the memory is too small. Valid as long as the Weights.
+  std::unique_ptr<WeightStream> stream(std::vector<WeightStream::Part> parts) const;
+  size_t copied_bytes() const;  // of conversions, joins and packed weights
 
  private:
   friend class WeightLoader;

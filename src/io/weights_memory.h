@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "zoetrope/tensor.h"
 
 #include "io/weight_buffer.h"
+#include "io/weight_stream.h"
 #include "io/weights.h"
 
 namespace zoetrope::io {
@@ -39,6 +41,11 @@ struct Weights::Cache {
   std::mutex loading;  // one WeightLoader at a time; guards what follows
   std::map<PackedKey, const std::byte*> packed;
   std::vector<std::unique_ptr<WeightBuffer>> buffers;  // that hold them
+  struct Streamed {
+    std::string file;
+    WeightStream::Range mapping;
+  };
+  std::optional<Streamed> streamed;  // with Loading::memory: the file that the last loader packed into
 };
 
 }  // namespace zoetrope::io

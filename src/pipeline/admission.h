@@ -18,7 +18,7 @@ namespace zoetrope::pipeline {
 // Empty where the run fits into the tightest of `limits`.
 std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits);
 
-// Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most four.
+// Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most five.
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner::Bytes available);
 
 // What planner::memory_limits() asks about a process like this one, of which `processes` share the host, and which will

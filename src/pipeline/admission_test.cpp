@@ -79,8 +79,9 @@ TEST(Admission, EmbeddingsOfTheLastRunArePlanned) {
 TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
   const MemoryQuestion question = question_1_3b();
   const std::string text = refusal(question, {{"a test", peak(question) - Bytes(1)}});
-  for (const char* words : {"this run needs ", " in phase '", "weights ", "are available, because of a test",
-                            "what would fit: ", "num_frames=77", "height=464 width=800"})
+  for (const char* words :
+       {"this run needs ", " in phase '", "weights ", "are available, because of a test",
+        "what would fit: ", "weight_memory=", " weight_cache=FOLDER (", "num_frames=77", "height=464 width=800"})
     EXPECT_NE(text.find(words), std::string::npos) << words << " is not in: " << text;
 }
 

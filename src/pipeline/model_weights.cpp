@@ -36,7 +36,7 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
     shared.cache =
         std::make_shared<io::WeightCache>(setup_.weight_cache, cache_name(setup_.model.folder, name, files), access);
   }
-  io::Weights::Loading loading{shared.cache, {}};
+  io::Weights::Loading loading{shared.cache, {}, setup_.weight_memory};
   if (reports && setup_.callbacks.load) {
     loading.progress = [load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
     loading.progress(0, 0);

@@ -76,6 +76,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   if (config.animate() && !o.dump.empty()) size.inputs_bytes *= 2;
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + (o.frames_in_memory ? 1 : 0);
   // Segments are encoded and decoded between the steps of others.
+  size.weight_memory = static_cast<int64_t>(weight_memory_bytes(o));
   size.keeps_transformer = o.keep_weights != KeepWeights::kNone || segments.count > 1;
   size.keeps_vae = o.keep_weights == KeepWeights::kAll;
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);

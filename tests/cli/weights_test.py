@@ -245,6 +245,68 @@ def cache_that_cannot_be_written_is_said(cwd):
     assert "goes on without it" in cached(cwd, "one").stderr
 
 
+def deep_model(cwd, layers):
+    """The model's configs with more blocks, of which only some are to be in memory."""
+    model = configs_only(cwd)
+    path = model / "transformer/config.json"
+    config = json.loads(path.read_text())
+    config.update(num_layers=layers, ffn_dim=2048, num_attention_heads=8, attention_head_dim=64)
+    path.write_text(json.dumps(config))
+    return model
+
+
+@test
+def streamed_weights_make_the_same_video(cwd):
+    model = deep_model(cwd, 8)
+
+    def made(name, *words, **kind):
+        result = generate(cwd, "weights=random", f"output={name}.png", f"dump={name}", *words, model=model, **kind)
+        assert result.returncode == 0, result.stderr
+        return latents(f"{cwd}/{name}")
+
+    whole = made("whole")
+    for steps in (("first", "second"), ("third",)):  # the file is made, and found; damaged, and made again
+        for name in steps:
+            assert made(name, "weight_cache=cache", "weight_memory=0.05", f"trace={name}.json") == whole, name
+            assert "wait for weights" in (pathlib.Path(cwd) / f"{name}.json").read_text(), name
+        (file,) = (pathlib.Path(cwd) / "cache").iterdir()
+        packed = file.stat().st_size
+        assert packed > 1.5 * 0.05e9, packed  # not all of it fits
+        bytes_of_it = bytearray(file.read_bytes())
+        bytes_of_it[packed // 2] ^= 1
+        file.write_bytes(bytes_of_it)
+    file.unlink()
+    for ranks in (2, 4):
+        pair = made("whole_ranks", f"ranks={ranks}")
+        assert made("ranks", f"ranks={ranks}", "weight_cache=cache", "weight_memory=0.05") == pair, ranks
+    if shutil.which("mpirun") is not None:
+        whole_of_two = made("whole_of_two", "ranks=2")
+        for name in ("mpi_makes", "mpi_finds"):
+            result = run(["mpirun", "-n", "2", PROGRAM, "generate", model, *harness.SMALL, "weights=random",
+                          f"output={name}.png", f"dump={name}", "weight_cache=other", "weight_memory=0.05"], cwd,
+                         env=harness.MPI_ENV)
+            assert result.returncode == 0, result.stderr
+            assert latents(f"{cwd}/{name}") == whole_of_two, name
+
+
+@test
+def streams_without_room_or_file_are_refused(cwd):
+    model = deep_model(cwd, 8)
+
+    def run_with(*words):
+        return generate(cwd, "weights=random", "output=a.gif", *words, model=model)
+
+    refused(cwd, run_with("weight_memory=0.05"), "weight_memory=0.05", "weight_cache=", left=("configs",))
+    refused(cwd, run_with("weight_cache=c", "weight_memory=0"), "weight_memory", "0", left=("configs",))
+    result = run_with("weight_cache=c", "weight_memory=0.002")
+    refused(cwd, result, "weight_memory=0.002", "too small", "two blocks", left=("configs", "c"))
+    # What it asks for is enough, and nearly all of it is needed.
+    least = float(re.search(r"at least ([0-9.]+) GB", result.stderr).group(1))
+    assert run_with("weight_cache=c", f"weight_memory={least}").returncode == 0
+    result = run_with("weight_cache=c", f"weight_memory={least - 0.001:.3f}")
+    refused(cwd, result, "too small", left=("configs", "c", "a.gif"))
+
+
 @test
 def inspect_says_what_a_single_file_holds(cwd):
     """Types, metadata, and which model it is of."""

@@ -48,6 +48,7 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   const io::TensorTable table = transformer_tensors(config);
   expert.weights = weights_of(table, configs.stored.transformer);
   expert.weights.resident = Bytes(transformer_weight_bytes(table, size.transformer));
+  if (size.weight_memory > 0) expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory));
   const int64_t widest = widest_packed(config, size.threads);
   expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);
   if (configs.merge_scratch > 0) {

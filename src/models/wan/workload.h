@@ -54,6 +54,7 @@ struct RunSize {
   bool keeps_transformer = false;  // weights between runs
   bool keeps_vae = false;
   int64_t frames_waiting = 0;  // between the decoder and the file, at most
+  int64_t weight_memory = 0;   // bytes for an expert's packed weights, the rest is streamed; 0: all
   int threads = 1;             // of the process
   // Before anything is read: code and libraries, settings, the tokenizer, what the kernels generate.
   int64_t program_bytes = 70'000'000;

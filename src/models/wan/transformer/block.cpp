@@ -7,7 +7,13 @@
 
 namespace zoetrope::wan {
 
+io::WeightStream::Use Transformer::State::wait_for_weights(size_t block) {
+  const trace::Span span(weights->stream() == nullptr ? trace::Lane() : stream.lane(), "wait for weights");
+  return weights->use_block(block);
+}
+
 void Transformer::State::run_block(const BlockCall& block) {
+  const io::WeightStream::Use use = wait_for_weights(block.index);
   self_attention(block);
   for_each_chunk(block.samples, [&](const Chunk& chunk) {
     const LinearWeights& out = block.weights.self_out;

@@ -57,6 +57,7 @@ void Transformer::State::project_faces(const TensorView& face) {
     std::memcpy(all.view().slice(0, width, width + given).raw(), face.select(0, b).raw(), face.select(0, b).bytes());
     normalise(all, {}, normed);
     for (size_t j = 0; j < weights->face.adapters.size(); ++j) {
+      const io::WeightStream::Use use = weights->use_adapter(j);
       const FaceAdapterWeights& w = weights->face.adapters[j];
       linear(stream, normed, w.k, raw);
       norm_heads(raw, w.norm_k, face_keys(j, 0, b));
@@ -127,6 +128,7 @@ void Transformer::State::attend_faces(const Chunk& chunk, size_t adapter, const 
 void Transformer::State::add_face(IndexRange samples, size_t adapter, const Probe& probe) {
   const std::string label = fmt::format("face adapter {}", adapter);
   const trace::Span span(stream.lane(), label.c_str());
+  const io::WeightStream::Use use = weights->use_adapter(adapter);
   const FaceAdapterWeights& w = weights->face.adapters[adapter];
   const int64_t d = config.inner_dim();
   const TensorView x = stream_of(samples);

@@ -63,6 +63,7 @@ struct Transformer::State {
   void project_out(const TensorView& velocity_tokens, const Probe& probe);
 
   // block.cpp
+  io::WeightStream::Use wait_for_weights(size_t block);
   void run_block(const BlockCall& block);
   void self_attention(const BlockCall& block);
   void cross_attention(const BlockCall& block, const Chunk& chunk);

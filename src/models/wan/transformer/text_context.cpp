@@ -176,6 +176,7 @@ void TextContext::embed_image(Stream& stream, const TensorView& rows, const Tens
 void TextContext::project(Stream& stream, size_t block) {
   const TransformerConfig& config = weights_->config;
   const int64_t d = config.inner_dim();
+  const io::WeightStream::Use use = weights_->use_keys(block);
   for (size_t i = 0; i < sources_.size(); ++i) {
     const Source& source = sources_[i];
     const KeyWeights& weights = weights_->blocks[block].keys[i];

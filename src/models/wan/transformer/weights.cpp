@@ -1,7 +1,9 @@
 #include "models/wan/transformer/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <string>
 
 #include "base/error.h"
@@ -222,6 +224,25 @@ void read_face(FaceWeights& weights, const Reader& root, const TransformerConfig
   }
 }
 
+// Blocks, then their keys, then adapters. Keys are computed with once for a prompt.
+std::vector<io::WeightStream::Part> stream_parts(const TransformerWeights& weights) {
+  std::vector<io::WeightStream::Part> parts;
+  const auto add = [&](std::initializer_list<const LinearWeights*> layers, bool may_stay) {
+    io::WeightStream::Part part{{}, may_stay};
+    for (const LinearWeights* layer : layers)
+      part.ranges.push_back({static_cast<const std::byte*>(layer->weight.data), kernels::packed_bytes(layer->weight)});
+    parts.push_back(std::move(part));
+  };
+  for (const TransformerBlockWeights& b : weights.blocks)
+    add({&b.self_qkv, &b.self_out, &b.cross_q, &b.cross_out, &b.ffn_in, &b.ffn_out}, true);
+  for (const TransformerBlockWeights& b : weights.blocks) {
+    if (b.keys.size() == 1) add({&b.keys[0].k, &b.keys[0].v}, false);
+    else add({&b.keys[0].k, &b.keys[0].v, &b.keys[1].k, &b.keys[1].v}, false);
+  }
+  for (const FaceAdapterWeights& a : weights.face.adapters) add({&a.q, &a.k, &a.v, &a.out}, true);
+  return parts;
+}
+
 }  // namespace
 
 std::shared_ptr<const TransformerWeights> TransformerWeights::load(const TransformerConfig& config,
@@ -262,23 +283,63 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
   loader.run(threads > 0 ? threads : available_threads(), [&](int64_t, int64_t) {
     if (tick) tick();
   });
+  weights->stream_ = source->stream(stream_parts(*weights));
   weights->source_ = std::move(source);
   return weights;
 }
 
+io::WeightStream::Use TransformerWeights::use(size_t part) const {
+  return stream_ == nullptr ? io::WeightStream::Use() : stream_->use(part);
+}
+io::WeightStream::Use TransformerWeights::use_block(size_t block) const { return use(block); }
+io::WeightStream::Use TransformerWeights::use_keys(size_t block) const { return use(blocks.size() + block); }
+io::WeightStream::Use TransformerWeights::use_adapter(size_t index) const { return use(2 * blocks.size() + index); }
+
+namespace {
+
+bool is_packed(const io::TensorSpec& spec) {
+  return spec.role == io::TensorRole::kMatrix || spec.role == io::TensorRole::kConvolution;
+}
+
+int64_t bytes_of(const io::TensorSpec& spec, DType dtype) {
+  const DType stored = spec.dtype(dtype);
+  if (!is_packed(spec)) return spec.shape.size() * static_cast<int64_t>(dtype_size(stored));
+  return static_cast<int64_t>(kernels::packed_bytes(
+      {nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], stored, kernels::packed_layout(stored)}));
+}
+
+// The part that stream_parts() puts a matrix into, by name; empty: none.
+std::string stream_part(const std::string& name) {
+  const size_t number = name.find('.'), end = name.find('.', number + 1);
+  if (end == std::string::npos) return {};
+  const std::string module = name.substr(0, number), part = name.substr(0, end), rest = name.substr(end + 1);
+  if (module == "face_adapter") return part;
+  if (module != "blocks" && module != "vace_blocks") return {};
+  for (const char* keys : {"attn2.to_k.", "attn2.to_v.", "attn2.add_k_proj.", "attn2.add_v_proj."})
+    if (rest.starts_with(keys)) return part + ".keys";
+  const bool in_block = rest.starts_with("attn1.") || rest.starts_with("attn2.") || rest.starts_with("ffn.");
+  return in_block ? part : std::string();
+}
+
+}  // namespace
+
 int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype) {
   int64_t bytes = 0;
-  for (const io::TensorSpec& spec : table) {
-    const DType stored = spec.dtype(dtype);
-    if (spec.role == io::TensorRole::kMatrix || spec.role == io::TensorRole::kConvolution) {
-      const kernels::PackedMatrix packed{nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], stored,
-                                         kernels::packed_layout(stored)};
-      bytes += static_cast<int64_t>(kernels::packed_bytes(packed));
-    } else {
-      bytes += spec.shape.size() * static_cast<int64_t>(dtype_size(stored));
-    }
-  }
+  for (const io::TensorSpec& spec : table) bytes += bytes_of(spec, dtype);
   return bytes;
+}
+
+int64_t least_streamed_bytes(const io::TensorTable& table, DType dtype) {
+  std::map<std::string, int64_t> parts;
+  int64_t largest = 0, others = 0;
+  for (const io::TensorSpec& spec : table) {
+    if (!is_packed(spec)) continue;
+    const std::string part = stream_part(spec.name);
+    int64_t& sum = part.empty() ? others : parts[part];
+    sum += bytes_of(spec, dtype);
+    if (!part.empty()) largest = std::max(largest, sum);
+  }
+  return others + 2 * largest;
 }
 
 }  // namespace zoetrope::wan

@@ -9,6 +9,7 @@
 #include "zoetrope/tensor.h"
 
 #include "io/tensor_table.h"
+#include "io/weight_stream.h"
 #include "io/weights.h"
 #include "kernels/gemm/packed.h"
 #include "models/wan/config.h"
@@ -95,6 +96,13 @@ class TransformerWeights {
                                                         std::shared_ptr<const io::Weights> source, DType dtype,
                                                         const std::function<void()>& tick = {}, int threads = 0);
 
+  // Where weights are read as they are used (io::Weights::Loading): what is computed with must be in use. A thread
+  // holds one at a time. Without that they cost nothing.
+  io::WeightStream::Use use_block(size_t block) const;              // all but the keys; as in `blocks`
+  io::WeightStream::Use use_keys(size_t block) const;               // `keys` of a block
+  io::WeightStream::Use use_adapter(size_t index) const;            // as in face.adapters
+  const io::WeightStream* stream() const { return stream_.get(); }  // null: all weights are in memory
+
   TransformerConfig config;
   DType dtype = DType::kF32;
 
@@ -114,10 +122,15 @@ class TransformerWeights {
 
  private:
   TransformerWeights() = default;
+  io::WeightStream::Use use(size_t part) const;
+
   std::shared_ptr<const io::Weights> source_;  // owns what the views show
+  std::unique_ptr<io::WeightStream> stream_;   // of its packed weights
 };
 
 // Bytes of the parameters of transformer_tensors() as stored here, packed for this CPU.
 int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype);
+// Of its packed weights, what must be in memory at least: two blocks, and what is in no block.
+int64_t least_streamed_bytes(const io::TensorTable& table, DType dtype);
 
 }  // namespace zoetrope::wan

@@ -1,0 +1,251 @@
+#include "io/weight_stream.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+
+namespace zoetrope::io {
+namespace {
+
+constexpr size_t kPlaces = 3;  // one in use, one ready, one being read
+
+#ifndef MADV_POPULATE_READ
+constexpr int MADV_POPULATE_READ = 22;  // Linux 5.14
+#endif
+
+struct Pages {
+  std::byte* begin;
+  size_t bytes;
+};
+// The pages that a range lies in, rounded outwards to multiples of `unit`.
+Pages pages_of(const WeightStream::Range& range, uintptr_t unit) {
+  const auto address = reinterpret_cast<uintptr_t>(range.begin);
+  const uintptr_t begin = address / unit * unit, end = (address + range.bytes + unit - 1) / unit * unit;
+  return {const_cast<std::byte*>(range.begin) - (address - begin), end - begin};
+}
+
+uintptr_t page_size() { return static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)); }
+
+// Ranges side by side, up to their alignment, become one: each end of a range costs page faults.
+void join_neighbours(std::vector<WeightStream::Range>& ranges) {
+  constexpr std::ptrdiff_t kGap = 64;
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  std::vector<WeightStream::Range> joined;
+  for (const WeightStream::Range& range : ranges) {
+    if (!joined.empty() && range.begin - (joined.back().begin + joined.back().bytes) < kGap)
+      joined.back().bytes = static_cast<size_t>(range.begin - joined.back().begin) + range.bytes;
+    else joined.push_back(range);
+  }
+  ranges = std::move(joined);
+}
+
+size_t largest_part(const std::vector<WeightStream::Part>& parts) {
+  size_t largest = 0;
+  for (const WeightStream::Part& part : parts) largest = std::max(largest, part.bytes());
+  return largest;
+}
+
+}  // namespace
+
+bool read_pages(const WeightStream::Range& range) {
+  if (range.bytes == 0) return true;
+  constexpr size_t kPiece = size_t{8} << 20;  // the disk reads the next one while this one is mapped
+  const Pages pages = pages_of(range, page_size());
+  ::madvise(pages.begin, pages.bytes, MADV_WILLNEED);
+  for (size_t at = 0; at < pages.bytes; at += kPiece) {
+    if (::madvise(pages.begin + at, std::min(kPiece, pages.bytes - at), MADV_POPULATE_READ) == 0) continue;
+    if (errno != EINVAL) return false;
+    // An older kernel. Each page is touched.
+    const size_t end = std::min(pages.bytes, at + kPiece);
+    for (size_t page = at; page < end; page += page_size())
+      static_cast<void>(*static_cast<volatile std::byte*>(pages.begin + page));
+  }
+  return true;
+}
+
+void release_pages(const WeightStream::Range& range, const WeightStream::Range& mapping) {
+  if (range.bytes == 0) return;
+  constexpr uintptr_t kAround = uintptr_t{2} << 20;
+  const Pages whole = pages_of(mapping, page_size());
+  Pages pages = pages_of(range, kAround);
+  const auto end = std::min(pages.begin + pages.bytes, whole.begin + whole.bytes);
+  pages.begin = std::max(pages.begin, whole.begin);
+  ::madvise(pages.begin, static_cast<size_t>(end - pages.begin), MADV_DONTNEED);
+}
+
+size_t WeightStream::Part::bytes() const {
+  size_t sum = 0;
+  for (const Range& range : ranges) sum += range.bytes;
+  return sum;
+}
+
+size_t WeightStream::least_bytes(const std::vector<Part>& parts) { return 2 * largest_part(parts); }
+
+WeightStream::WeightStream(std::string file, Range mapping, std::vector<Part> parts, size_t bytes)
+    : file_(std::move(file)), mapping_(mapping) {
+  ZT_CHECK(bytes >= least_bytes(parts), "{} bytes for parts of up to {}", bytes, largest_part(parts));
+  const size_t largest = largest_part(parts);
+  size_t total = 0, candidates = 0;
+  for (const Part& part : parts) {
+    total += part.bytes();
+    candidates += part.may_stay ? 1 : 0;
+  }
+  // All of them, or as many as fit beside the places that the others are read through.
+  const size_t places = std::min(bytes, kPlaces * largest);
+  const size_t most = bytes >= total ? candidates : largest == 0 ? 0 : (bytes - places) / largest;
+  const size_t stay = std::min(candidates, most);
+  size_t kept = 0, seen = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Entry entry;
+    entry.bytes = parts[i].bytes();
+    join_neighbours(parts[i].ranges);
+    if (parts[i].may_stay) {
+      entry.stays = (seen + 1) * stay / candidates > seen * stay / candidates;
+      ++seen;
+    }
+    entry.part = std::move(parts[i]);
+    entry.next = i + 1 < parts.size() ? i + 1 : 0;
+    if (entry.stays) kept += entry.bytes;
+    entries_.push_back(std::move(entry));
+  }
+  room_ = bytes - kept;
+  reader_ = std::jthread([this] { read_parts(); });
+}
+
+WeightStream::~WeightStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+WeightStream::Use::Use(Use&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)), part_(other.part_) {}
+WeightStream::Use::~Use() {
+  if (stream_ != nullptr) stream_->release(part_);
+}
+
+WeightStream::Use WeightStream::use(size_t part) {
+  std::unique_lock lock(mutex_);
+  ZT_CHECK(part < entries_.size());
+  Entry& entry = entries_[part];
+  if (current_ != kNone && current_ != part) entries_[current_].next = part;
+  current_ = part;
+  ++entry.users;
+  entry.last_use = ++uses_;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return entry.state == State::kPresent || failure_ != nullptr; });
+  if (failure_ == nullptr) return {this, part};
+  --entry.users;
+  std::rethrow_exception(failure_);
+}
+
+void WeightStream::release(size_t part) {
+  {
+    const std::lock_guard lock(mutex_);
+    --entries_[part].users;
+  }
+  changed_.notify_all();
+}
+
+size_t WeightStream::kept_parts() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.stays; }));
+}
+
+size_t WeightStream::resident_bytes() const {
+  const std::lock_guard lock(mutex_);
+  size_t sum = 0;
+  for (const Entry& entry : entries_) sum += entry.state == State::kAbsent ? 0 : entry.bytes;
+  return sum;
+}
+
+uint64_t WeightStream::bytes_read() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_read_;
+}
+
+// Parts that should be in memory, the most urgent first: those in use, then those that follow, as far as there is room.
+std::vector<size_t> WeightStream::wanted() const {
+  std::vector<size_t> parts;
+  size_t bytes = 0;
+  const auto add = [&](size_t part) {
+    if (std::find(parts.begin(), parts.end(), part) != parts.end()) return false;
+    const Entry& entry = entries_[part];
+    const size_t needed = entry.stays ? 0 : entry.bytes;
+    if (entry.users == 0 && bytes + needed > room_) return false;
+    bytes += needed;
+    parts.push_back(part);
+    return true;
+  };
+  for (size_t part = 0; part < entries_.size(); ++part)
+    if (entries_[part].users > 0) add(part);
+  if (current_ == kNone) return parts;
+  if (entries_[current_].users == 0 && entries_[current_].state == State::kPresent && parts.empty()) add(current_);
+  size_t part = entries_[current_].next;
+  for (size_t i = 0; i < entries_.size() && (add(part) || entries_[part].users > 0); ++i) part = entries_[part].next;
+  return parts;
+}
+
+// Releases parts that nobody uses, and that are not to be kept, the least recently used first.
+bool WeightStream::make_room(size_t bytes, const std::vector<size_t>& keep) {
+  while (occupied_ + bytes > room_) {
+    size_t oldest = kNone;
+    for (size_t part = 0; part < entries_.size(); ++part) {
+      const Entry& entry = entries_[part];
+      if (entry.stays || entry.users > 0 || entry.state != State::kPresent) continue;
+      if (std::find(keep.begin(), keep.end(), part) != keep.end()) continue;
+      if (oldest == kNone || entry.last_use < entries_[oldest].last_use) oldest = part;
+    }
+    if (oldest == kNone) return false;
+    for (const Range& range : entries_[oldest].part.ranges) release_pages(range, mapping_);
+    entries_[oldest].state = State::kAbsent;
+    occupied_ -= entries_[oldest].bytes;
+  }
+  return true;
+}
+
+// The part to read next; kNone: there is none, or no room for it.
+size_t WeightStream::choose() {
+  const std::vector<size_t> parts = wanted();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Entry& entry = entries_[parts[i]];
+    if (entry.state != State::kAbsent) continue;
+    if (entry.stays) return parts[i];
+    // Those that are needed sooner stay.
+    const std::vector<size_t> sooner(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i));
+    return make_room(entry.bytes, sooner) ? parts[i] : kNone;
+  }
+  return kNone;
+}
+
+void WeightStream::read_parts() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    size_t part = kNone;
+    changed_.wait(lock, [&] { return stopped_ || failure_ != nullptr || (part = choose()) != kNone; });
+    if (stopped_ || failure_ != nullptr) return;
+    Entry& entry = entries_[part];
+    entry.state = State::kReading;
+    if (!entry.stays) occupied_ += entry.bytes;
+    lock.unlock();
+    bool read = true;
+    for (const Range& range : entry.part.ranges) read = read && read_pages(range);
+    lock.lock();
+    if (read) {
+      entry.state = State::kPresent;
+      bytes_read_ += entry.bytes;
+    } else {
+      failure_ = std::make_exception_ptr(
+          Error(fmt::format("{}: cannot be read; the disk fails, or the file was cut off while it was in use", file_)));
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace zoetrope::io

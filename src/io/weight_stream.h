@@ -1,0 +1,106 @@
+// Packed weights that are larger than memory: parts of a mapped file, a transformer's blocks, of which only some are in
+// memory at a time. A thread reads the parts that come next while the one before is computed with. Which part follows
+// which is learned from the first pass. Addresses stay as they are: a part used without asking is read page by page.
+//
+// Of memory for k parts, all but three hold the same parts for good, evenly spread over a pass, and the rest are read
+// through three places: in a pass over n parts that repeats, the least recently used part is the next one wanted, so
+// that a plain cache of k < n parts would read all n.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace zoetrope::io {
+
+class WeightStream {
+ public:
+  // A stretch of the mapping.
+  struct Range {
+    const std::byte* begin;
+    size_t bytes;
+  };
+  struct Part {
+    std::vector<Range> ranges;
+    bool may_stay = true;  // false: used too seldom to be kept for good
+    size_t bytes() const;
+  };
+  // Memory that a stream of these parts needs at least, besides what is not in any of them.
+  static size_t least_bytes(const std::vector<Part>& parts);
+
+  // `bytes`: memory for all parts together, at least least_bytes(). `file` names the mapping, in which all parts lie,
+  // in errors.
+  WeightStream(std::string file, Range mapping, std::vector<Part> parts, size_t bytes);
+  WeightStream(const WeightStream&) = delete;
+  WeightStream& operator=(const WeightStream&) = delete;
+  ~WeightStream();
+
+  // A part in use stays in memory.
+  class Use {
+   public:
+    Use() = default;
+    Use(Use&& other) noexcept;
+    Use& operator=(Use&&) = delete;
+    ~Use();
+
+   private:
+    friend class WeightStream;
+    Use(WeightStream* stream, size_t part) : stream_(stream), part_(part) {}
+    WeightStream* stream_ = nullptr;
+    size_t part_ = 0;
+  };
+  // Waits until the part is in memory. Any thread; one that uses a part must not ask for another. Throws Error where
+  // the file cannot be read.
+  Use use(size_t part);
+
+  size_t kept_parts() const;      // that stay for good
+  size_t resident_bytes() const;  // of all parts in memory
+  uint64_t bytes_read() const;    // since the beginning
+
+ private:
+  enum class State : uint8_t { kAbsent, kReading, kPresent };
+  struct Entry {
+    Part part;
+    size_t bytes = 0;
+    bool stays = false;
+    State state = State::kAbsent;
+    int users = 0;
+    uint64_t last_use = 0;
+    size_t next = 0;  // the part that followed it last
+  };
+  static constexpr size_t kNone = SIZE_MAX;
+
+  void release(size_t part);
+  void read_parts();
+  std::vector<size_t> wanted() const;
+  size_t choose();
+  bool make_room(size_t bytes, const std::vector<size_t>& keep);
+
+  std::string file_;
+  Range mapping_;
+  size_t room_ = 0;  // for the parts that do not stay
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<Entry> entries_;
+  size_t current_ = kNone;  // the part asked for last
+  size_t occupied_ = 0;     // of `room_`
+  uint64_t uses_ = 0, bytes_read_ = 0;
+  bool stopped_ = false;
+  std::exception_ptr failure_;
+
+  std::jthread reader_;
+};
+
+// Reads the file's pages of a range into memory. False where that fails.
+bool read_pages(const WeightStream::Range& range);
+// Unmaps the pages of a range and of what a page fault may have mapped around it; the next use maps them again.
+void release_pages(const WeightStream::Range& range, const WeightStream::Range& mapping);
+
+}  // namespace zoetrope::io

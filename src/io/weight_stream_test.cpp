@@ -1,0 +1,151 @@
+#include "io/weight_stream.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/test_folder.h"
+
+namespace zoetrope::io {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr size_t kPart = size_t{8} << 20;
+// The system may map a whole folio of the page cache where one page of it is touched: up to 2 MiB beyond either end.
+constexpr size_t kBeyondAPart = size_t{4} << 20;
+
+// A mapped file of parts, each filled with its number.
+class WeightStreamTest : public testing::Test {
+ protected:
+  void make(size_t parts, size_t seldom = 0) {
+    std::string bytes;
+    for (size_t i = 0; i < parts + seldom; ++i) bytes.append(kPart, static_cast<char>('a' + i));
+    path_ = folder_.write("weights", bytes);
+    const int descriptor = ::open(path_.c_str(), O_RDWR);
+    void* mapped = ::mmap(nullptr, bytes.size(), PROT_READ, MAP_SHARED, descriptor, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    ::close(descriptor);
+    mapping_ = {static_cast<const std::byte*>(mapped), bytes.size()};
+    // Of two ranges each, as the weights of a block.
+    for (size_t i = 0; i < parts + seldom; ++i) {
+      const std::byte* at = mapping_.begin + i * kPart;
+      parts_.push_back({{{at + kPart / 2, kPart / 2}, {at, kPart / 2}}, i < parts});
+    }
+  }
+  void TearDown() override {
+    if (mapping_.bytes > 0) ::munmap(const_cast<std::byte*>(mapping_.begin), mapping_.bytes);
+  }
+  std::unique_ptr<WeightStream> stream(size_t parts_in_memory) {
+    return std::make_unique<WeightStream>(path_.string(), mapping_, parts_, parts_in_memory * kPart);
+  }
+  bool is_right(size_t part) const {
+    const auto* at = reinterpret_cast<const char*>(mapping_.begin + part * kPart);
+    return at[0] == static_cast<char>('a' + part) && at[kPart - 1] == static_cast<char>('a' + part);
+  }
+  // Of the mapping, as the system counts it.
+  size_t mapped_bytes() const {
+    std::ifstream smaps("/proc/self/smaps");
+    const auto begin = fmt_hex(reinterpret_cast<uintptr_t>(mapping_.begin));
+    bool here = false;
+    for (std::string line; std::getline(smaps, line);) {
+      if (line.starts_with(begin)) here = true;
+      if (here && line.starts_with("Rss:")) return std::stoul(line.substr(4)) * 1024;
+    }
+    return 0;
+  }
+  static std::string fmt_hex(uintptr_t value) {
+    std::ostringstream text;
+    text << std::hex << value << '-';
+    return text.str();
+  }
+
+  TestFolder folder_;
+  std::filesystem::path path_;
+  WeightStream::Range mapping_{nullptr, 0};
+  std::vector<WeightStream::Part> parts_;
+};
+
+TEST_F(WeightStreamTest, NoMoreThanItsMemoryIsMapped) {
+  make(10);
+  const auto s = stream(4);
+  for (int pass = 0; pass < 3; ++pass) {
+    for (size_t part = 0; part < 10; ++part) {
+      const auto use = s->use(part);
+      EXPECT_TRUE(is_right(part));
+      EXPECT_LE(s->resident_bytes(), 4 * kPart);
+      EXPECT_LE(mapped_bytes(), 4 * (kPart + kBeyondAPart));
+      EXPECT_GE(mapped_bytes(), kPart);
+    }
+  }
+}
+
+TEST_F(WeightStreamTest, PartsThatStayAreReadOnce) {
+  make(10);
+  const auto s = stream(7);  // three places to read through
+  EXPECT_EQ(s->kept_parts(), 4u);
+  const auto pass = [&] {
+    for (size_t part = 0; part < 10; ++part) {
+      const auto use = s->use(part);
+      EXPECT_TRUE(is_right(part));
+    }
+  };
+  pass();
+  const uint64_t before = s->bytes_read();
+  pass();
+  pass();
+  // Twelve in two passes, and what is read ahead at either end.
+  EXPECT_LE(s->bytes_read() - before, (12 + 3) * kPart);
+  EXPECT_GE(s->bytes_read() - before, (12 - 3) * kPart);
+}
+
+TEST_F(WeightStreamTest, AllStayWhereThereIsRoom) {
+  make(5, 2);
+  const auto s = stream(7);
+  for (int pass = 0; pass < 2; ++pass) {
+    for (size_t part = 0; part < 7; ++part) {
+      const auto use = s->use(part);
+      EXPECT_TRUE(is_right(part));
+    }
+  }
+  EXPECT_EQ(s->kept_parts(), 5u);
+  EXPECT_EQ(s->bytes_read(), 7 * kPart);
+}
+
+TEST_F(WeightStreamTest, ThreadsInAnyOrderAllGoOn) {
+  make(8, 4);
+  const auto s = stream(2);
+  std::vector<std::jthread> threads;
+  for (size_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (size_t i = 0; i < 200; ++i) {
+        const size_t part = (i * (2 * thread + 1) + thread) % 12;
+        const auto use = s->use(part);
+        EXPECT_TRUE(is_right(part));
+      }
+    });
+  }
+  threads.clear();
+  const auto use = s->use(0);
+  EXPECT_TRUE(is_right(0));
+}
+
+TEST_F(WeightStreamTest, AFileThatWasCutOffIsAnError) {
+  make(6);
+  const auto s = stream(2);
+  { const auto use = s->use(0); }
+  std::filesystem::resize_file(path_, kPart);
+  EXPECT_THAT(error_of([&] { s->use(5); }), HasSubstr(path_.string() + ": cannot be read"));
+  EXPECT_THAT(error_of([&] { s->use(0); }), HasSubstr("cannot be read"));
+}
+
+}  // namespace
+}  // namespace zoetrope::io
