@@ -10,8 +10,6 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "comm/launcher.h"
-#include "models/wan/tensor_tables.h"
-#include "models/wan/transformer/weights.h"
 #include "pipeline/agreement.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/hosts.h"
@@ -149,20 +147,13 @@ class Search {
   // Less of a transformer's weights in memory, in steps of 0.1 GB.
   std::optional<std::string> streamed_weights() const {
     constexpr int64_t kStep = 100'000'000;
-    const wan::RunSize size = run_size(question_);
-    int64_t least = 0, now = 0;
-    for (const wan::TransformerConfig& config : question_.configs.experts) {
-      const io::TensorTable table = wan::transformer_tensors(config);
-      least = std::max(least, wan::least_streamed_bytes(table, size.transformer));
-      now = std::max(now, wan::transformer_weight_bytes(table, size.transformer));
-    }
-    if (size.weight_memory > 0) now = std::min(now, size.weight_memory);
+    const TransformerMemory memory = transformer_memory(question_);
     const auto with = [&](int64_t steps) {
       MemoryQuestion other = question_;
       other.options.weight_memory = static_cast<double>(steps) / 10;
       return other;
     };
-    const int64_t fewest = ceil_div(least, kStep), most = ceil_div(now, kStep) - 1;
+    const int64_t fewest = ceil_div(memory.least, kStep), most = ceil_div(memory.asked, kStep) - 1;
     const int64_t best = largest(fewest, most, [&](int64_t steps) { return fits(with(steps)); });
     if (best < fewest) return std::nullopt;
     return with_peak(fmt::format("weight_memory={}{}", static_cast<double>(best) / 10,

@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "comm/launcher.h"
 #include "models/wan/step_work.h"
+#include "models/wan/tensor_tables.h"
+#include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae_tiling.h"
 #include "pipeline/frame_queue.h"
 #include "pipeline/given_inputs.h"
@@ -97,6 +99,18 @@ planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
   planner::Workload workload = workload_by_layout(question)(question.layout, question.ranks_here);
   workload.softmax = attention::requested_strategy(question.options.strategy).softmax.value_or(workload.softmax);
   return planner::memory_model(workload);
+}
+
+TransformerMemory transformer_memory(const MemoryQuestion& question) {
+  const wan::RunSize size = run_size(question);
+  TransformerMemory memory;
+  for (const wan::TransformerConfig& config : question.configs.experts) {
+    const io::TensorTable table = wan::transformer_tensors(config);
+    memory.asked = std::max(memory.asked, wan::transformer_weight_bytes(table, size.transformer));
+    memory.least = std::max(memory.least, wan::least_streamed_bytes(table, size.transformer));
+  }
+  if (size.weight_memory > 0) memory.asked = std::min(memory.asked, size.weight_memory);
+  return memory;
 }
 
 planner::Work work_of(const MemoryQuestion& question) { return wan::work(question.configs, run_size(question)); }

@@ -38,6 +38,13 @@ std::function<planner::Workload(const parallel::ParallelLayout&, int ranks_here)
     const MemoryQuestion& question);
 planner::MemoryPlan memory_plan(const MemoryQuestion& question);
 
+// Bytes of the larger transformer's weights in memory: as the question asks, and the least that weight_memory can make
+// it.
+struct TransformerMemory {
+  int64_t asked = 0, least = 0;
+};
+TransformerMemory transformer_memory(const MemoryQuestion& question);
+
 // What the run computes in one step and around it.
 planner::Work work_of(const MemoryQuestion& question);
 
