@@ -115,7 +115,7 @@ void pack_block(const std::byte* rows, int64_t rows_extent, int64_t k_extent, To
 }
 
 template <typename From, typename To>
-void pack_rows(const TensorView& stored, int64_t first_row, int64_t columns, To* out) {
+void pack_matrix(const TensorView& stored, int64_t first_row, int64_t columns, To* out) {
   const int64_t rows = stored.extent(0), k_extent = stored.extent(1);
   const auto* data = static_cast<const std::byte*>(stored.raw());
   const int64_t row_bytes = k_extent * static_cast<int64_t>(sizeof(From));
@@ -137,15 +137,16 @@ void pack_rows(const TensorView& stored, int64_t first_row, int64_t columns, To*
 template <typename To>
 void pack_stored(const TensorView& stored, int64_t first_row, int64_t columns, To* out) {
   with_stored_type(stored.dtype(), "pack: a matrix",
-                   [&](auto tag) { pack_rows<typename decltype(tag)::type>(stored, first_row, columns, out); });
+                   [&](auto tag) { pack_matrix<typename decltype(tag)::type>(stored, first_row, columns, out); });
 }
 
 template <typename To>
-void pack_panels(std::span<const TensorView> stored, const PackedMatrix& matrix, int64_t columns, std::byte* out) {
+void pack_panels(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, int64_t columns,
+                 std::byte* out) {
   To* to = reinterpret_cast<To*>(out);
-  const int64_t panels = (matrix.n + columns - 1) / columns;
-  if (matrix.n % columns != 0) std::fill_n(to + (panels - 1) * columns * matrix.k, columns * matrix.k, To{});
-  int64_t first_row = 0;
+  const int64_t whole = matrix.n / columns * columns;  // rows in panels without zeros
+  if (rows.end > whole) std::fill_n(to + whole * matrix.k, columns * matrix.k, To{});
+  int64_t first_row = rows.begin;
   for (const TensorView& part : stored) {
     pack_stored(part, first_row, columns, to);
     first_row += part.extent(0);
@@ -163,19 +164,34 @@ size_t packed_bytes(const PackedMatrix& matrix) {
   return static_cast<size_t>((matrix.n + columns - 1) / columns * columns * matrix.k) * dtype_size(matrix.dtype);
 }
 
+int64_t packed_row_step(const PackedMatrix& matrix) {
+  if (matrix.layout == PackedLayout::kOneDnn) return onednn_row_step(matrix);
+  return matrix.layout == PackedLayout::kTiles ? kAmxPanelColumns : panel_columns(matrix.layout);
+}
+
 void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
   int64_t rows = 0;
+  for (const TensorView& part : stored) rows += part.extent(0);
+  ZT_CHECK(rows == matrix.n, "pack: {} rows instead of {}", rows, matrix.n);
+  pack_rows(stored, 0, matrix, out);
+}
+
+void pack_rows(std::span<const TensorView> stored, int64_t first_row, const PackedMatrix& matrix, std::byte* out) {
+  IndexRange rows{first_row, first_row};
   for (const TensorView& part : stored) {
     ZT_CHECK(part.rank() == 2 && part.extent(1) == matrix.k && part.contiguous(), "pack: {} in [{}, {}]",
              part.shape().to_string(), matrix.n, matrix.k);
-    rows += part.extent(0);
+    rows.end += part.extent(0);
   }
-  ZT_CHECK(rows == matrix.n, "pack: {} rows instead of {}", rows, matrix.n);
-  if (matrix.layout == PackedLayout::kOneDnn) return onednn_pack(stored, matrix, out);
-  if (matrix.layout == PackedLayout::kTiles) return amx_pack(stored, matrix, out);
+  const int64_t step = packed_row_step(matrix);
+  ZT_CHECK(rows.begin % step == 0 && (rows.end % step == 0 || rows.end == matrix.n) && rows.end <= matrix.n,
+           "pack: rows {} to {} of {} in steps of {}", rows.begin, rows.end, matrix.n, step);
+  if (rows.begin == rows.end) return;
+  if (matrix.layout == PackedLayout::kOneDnn) return onednn_pack(stored, rows, matrix, out);
+  if (matrix.layout == PackedLayout::kTiles) return amx_pack(stored, rows, matrix, out);
   const int64_t columns = panel_columns(matrix.layout);
   with_compute_type(matrix.dtype, "a packed matrix",
-                    [&](auto type) { pack_panels<typename decltype(type)::type>(stored, matrix, columns, out); });
+                    [&](auto type) { pack_panels<typename decltype(type)::type>(stored, rows, matrix, columns, out); });
 }
 
 }  // namespace zoetrope::kernels

@@ -39,6 +39,10 @@ int64_t panel_columns(PackedLayout layout);       // of those that are panels
 // Fills `out` from matrices [n_i, K] stacked along N, contiguous, F32, BF16, F16 or F64, at any alignment; converted
 // via float32, to nearest even. On the calling thread.
 void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out);
+// The same for some rows of w: `stored` are rows [first_row, first_row + their number), `out` is the whole result. Both
+// ends are multiples of packed_row_step(), but for the end of w. Other rows may be packed at the same time.
+void pack_rows(std::span<const TensorView> stored, int64_t first_row, const PackedMatrix& matrix, std::byte* out);
+int64_t packed_row_step(const PackedMatrix& matrix);
 
 // The dtype that x must have: F32 also for BF16 weights where BF16 is multiplied in float32. Rounding is the caller's:
 // for BF16 operands it writes rounded floats.

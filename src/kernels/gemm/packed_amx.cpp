@@ -269,9 +269,10 @@ size_t amx_packed_bytes(const PackedMatrix& matrix) {
   return static_cast<size_t>(ceil_div(matrix.n, kPair) * steps_of(matrix.k) * kPairBytes);
 }
 
-void amx_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
+void amx_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out) {
   const PairBlocks blocks{kPair, kPairBytes / 2, steps_of(matrix.k) * kPairBytes / 2};
-  StoredRows(stored, matrix.k).pack(0, matrix.n, blocks, reinterpret_cast<BFloat16*>(out));
+  auto* const to = reinterpret_cast<BFloat16*>(out) + rows.begin / kPair * blocks.column_stride;
+  StoredRows(stored, matrix.k).pack(0, rows.size(), blocks, to);
 }
 
 int64_t amx_packed_index(const PackedMatrix& matrix, int64_t n, int64_t k) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/index_range.h"
 #include "kernels/gemm/packed.h"
 #include "kernels/gemm/packed_kernel.h"
 
@@ -13,7 +14,7 @@ namespace zoetrope::kernels {
 inline constexpr int64_t kAmxPanelColumns = 32;
 
 size_t amx_packed_bytes(const PackedMatrix& matrix);
-void amx_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out);
+void amx_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out);
 // The place of element (n, k) of w, counted in elements.
 int64_t amx_packed_index(const PackedMatrix& matrix, int64_t n, int64_t k);
 

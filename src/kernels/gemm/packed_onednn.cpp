@@ -201,19 +201,35 @@ std::string onednn_layout_name(const PackedMatrix& matrix) {
 
 size_t onednn_packed_bytes(const PackedMatrix& matrix) { return static_cast<size_t>(slabs_of(matrix).back().offset); }
 
-void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
-  const StoredRows source(stored, matrix.k);
-  std::vector<BFloat16> rows;
+// A block of pairs where all slabs consist of them.
+int64_t onednn_row_step(const PackedMatrix& matrix) {
+  int64_t step = 0;
   for (const Slab& slab : slabs_of(matrix)) {
     if (slab.rows == 0) break;
+    const auto blocks = pair_blocks(packed_desc(slab.rows, matrix.k));
+    if (!blocks || kSlab % blocks->columns != 0) return kSlab;
+    step = std::max(step, blocks->columns);
+    if (step % blocks->columns != 0) return kSlab;
+  }
+  return step == 0 ? kSlab : step;
+}
+
+void onednn_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out) {
+  const StoredRows source(stored, matrix.k);
+  std::vector<BFloat16> rounded;
+  for (const Slab& slab : slabs_of(matrix)) {
+    const int64_t begin = std::max(rows.begin, slab.row), end = std::min(rows.end, slab.row + slab.rows);
+    if (begin >= end) continue;
     const dnnl::memory::desc layout = packed_desc(slab.rows, matrix.k);
     if (const auto blocks = pair_blocks(layout)) {
-      source.pack(slab.row, slab.rows, *blocks, reinterpret_cast<BFloat16*>(out + slab.offset));
+      auto* const to =
+          reinterpret_cast<BFloat16*>(out + slab.offset) + (begin - slab.row) / blocks->columns * blocks->column_stride;
+      source.pack(begin - rows.begin, end - begin, *blocks, to);
       continue;
     }
-    rows.resize(static_cast<size_t>(slab.rows * matrix.k));
-    source.round(slab.row, slab.rows, rows.data());
-    reorder(memory_at(plain_desc(slab.rows, matrix.k), rows.data()), memory_at(layout, out + slab.offset));
+    rounded.resize(static_cast<size_t>(slab.rows * matrix.k));
+    source.round(slab.row - rows.begin, slab.rows, rounded.data());
+    reorder(memory_at(plain_desc(slab.rows, matrix.k), rounded.data()), memory_at(layout, out + slab.offset));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "base/index_range.h"
 #include "kernels/gemm/packed.h"
 #include "kernels/gemm/packed_kernel.h"
 
@@ -18,7 +19,8 @@ bool onednn_bf16_is_fast();
 
 std::string onednn_layout_name(const PackedMatrix& matrix);  // equal where the order of elements is
 size_t onednn_packed_bytes(const PackedMatrix& matrix);
-void onednn_pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out);
+int64_t onednn_row_step(const PackedMatrix& matrix);
+void onednn_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out);
 // The rounded matrix [N, K], contiguous.
 void onednn_unpack(const PackedMatrix& matrix, BFloat16* out);
 

@@ -286,6 +286,27 @@ TEST(PackedGemm, ScratchIsWhatItSays) {
 
 // ---- pack() ---------------------------------------------------------------------------------------------------------
 
+// The last rows first: pieces do not depend on one another.
+void expect_same_in_pieces(std::span<const TensorView> stored, const Packed& whole) {
+  const PackedMatrix& matrix = whole.matrix;
+  Tensor memory(DType::kU8, whole.memory.shape());
+  std::memset(memory.data<char>(), 0x7f, memory.view().bytes());
+  const int64_t step = packed_row_step(matrix);
+  for (int64_t begin = (matrix.n - 1) / step * step; begin >= 0; begin -= step) {
+    const IndexRange wanted{begin, std::min(begin + step, matrix.n)};
+    std::vector<TensorView> rows;
+    int64_t first = 0;
+    for (const TensorView& part : stored) {
+      const int64_t from = std::max(wanted.begin, first), to = std::min(wanted.end, first + part.extent(0));
+      if (from < to) rows.push_back(part.slice(0, from - first, to - first));
+      first += part.extent(0);
+    }
+    pack_rows(rows, wanted.begin, matrix, memory.data<std::byte>());
+  }
+  EXPECT_EQ(std::memcmp(memory.view().raw(), whole.memory.view().raw(), memory.view().bytes()), 0)
+      << name_of(matrix.layout);
+}
+
 // Several matrices under one another, of any stored dtype, at any byte; blocks of 16 rows, tiles of 64 k
 // and panels whole and cut.
 TEST(Pack, PutsEveryElementInItsPlace) {
@@ -315,6 +336,7 @@ TEST(Pack, PutsEveryElementInItsPlace) {
         }
         for (const PackedLayout layout : packed_layouts(to)) {
           const Packed packed(stored, to, layout);
+          expect_same_in_pieces(stored, packed);
           // What comes of the unit vectors is w, a column at a time.
           Tensor unit(operand_dtype(packed.matrix), {k, k}), out(DType::kF32, {k, kRows});
           for (int64_t i = 0; i < k; ++i) test::put(unit, i * k + i, 1);
