@@ -11,6 +11,7 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/planned_run.h"
+#include "pipeline/weight_memory.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -60,6 +61,13 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
   question.layout = planned.layout;
   question.options.strategy.softmax = planned.softmax;
   question.ranks_here = world != nullptr ? 1 : ranks;
+  std::string streamed;
+  if (!limits.empty()) {
+    if (const auto gigabytes = pipeline::weight_memory_to_fit(question, limits.front().available)) {
+      question.options.weight_memory = gigabytes;
+      streamed = fmt::format("  weight_memory={}: all of a transformer's weights would not fit\n", *gigabytes);
+    }
+  }
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =
       fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",
@@ -68,6 +76,7 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
                   pipeline::dtype_word(options.vae_dtype), ranks, ranks == 1 ? "" : "s",
                   world != nullptr ? ", each a process: of one" : "");
   if (options.layers) text += fmt::format("  {} of each transformer\n", model.experts[0].layers_text());
+  text += streamed;
   for (const std::string& line : pipeline::lora_lines(model)) text += fmt::format("  {}\n", line);
   for (const planner::MemoryPhase& phase : memory.phases) {
     text += fmt::format("  {:<30} {:>9}{} {}\n", phase.name, phase.total().text(),

@@ -29,6 +29,10 @@ enum class WeightSource : uint8_t {
   kRandom,      // every tensor by formula, nothing is read; the folder needs configs only
 };
 
+// Of a transformer's weights: kBf16: all, converted and packed. kAsStored: the files, from which blocks are packed when
+// they are used. kAuto: all packed where the run then fits into memory, else as many as fit; the rest as kAsStored.
+enum class WeightsInMemory : uint8_t { kAuto, kBf16, kAsStored };
+
 // Weights that stay in memory between two requests. What is not kept is read again by the request that needs it.
 enum class KeepWeights : uint8_t {
   kNone,         // least memory: as much as one run needs
@@ -61,7 +65,9 @@ struct ModelOptions {
   std::string text_encoder, vae, image_encoder;
   std::string tokenizer;     // folder or file
   std::string weight_cache;  // folder for packed weights, which the next start maps; empty: none
-  // GB for packed weights of a transformer; the rest is read from weight_cache while the model computes. Unset: all.
+  WeightsInMemory weights_in_memory = WeightsInMemory::kAuto;
+  // GB for packed weights of a transformer; the rest is read from weight_cache while the model computes, or without one
+  // packed from the model's files again. Unset: as weights_in_memory says.
   std::optional<double> weight_memory;
   KeepWeights keep_weights = KeepWeights::kNone;
   std::vector<LoraFile> lora;       // for every transformer

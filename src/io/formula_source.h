@@ -34,6 +34,7 @@ class FormulaSource final : public WeightSource {
   void read(const std::string& name, const TensorView& out) const override;  // F32, BF16
 
   void read_range(const std::string& name, IndexRange range, const TensorView& out) const override;  // F32, BF16
+  bool reads_parts(const std::string&) const override { return true; }
   std::string identity() const override;
 
  private:

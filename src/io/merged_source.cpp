@@ -243,6 +243,9 @@ class MergedSource final : public WeightSource {
     if (deltas_.count(name) == 0) return base_->read_range(name, range, out);
     WeightSource::read_range(name, range, out);
   }
+  bool reads_parts(const std::string& name) const override {
+    return deltas_.count(name) == 0 && base_->reads_parts(name);
+  }
   void will_need(const std::string& name) const override { base_->will_need(name); }
   void release(const std::string& name) const override {
     base_->release(name);

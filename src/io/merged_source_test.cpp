@@ -199,11 +199,12 @@ TEST_F(MergedSourceTest, FormsAreMadeOfTheSum) {
     const auto weights = std::make_shared<Weights>(merged_source(base, deltas));
     WeightLoader loader(weights);
     const std::byte* placed = nullptr;
-    PackedWeight weight{{"w"}, {{8, 24}}, "bf16", 8 * 24 * 2, [](std::span<const TensorView> in, std::byte* out) {
-                          ASSERT_EQ(in[0].dtype(), DType::kF32);
-                          std::transform(in[0].data<float>(), in[0].data<float>() + in[0].size(),
-                                         reinterpret_cast<BFloat16*>(out), to_bfloat16);
-                        }};
+    PackedWeight weight{
+        {"w"}, {{8, 24}}, "bf16", 8 * 24 * 2, 0, [](std::span<const TensorView> in, int64_t, std::byte* out) {
+          ASSERT_EQ(in[0].dtype(), DType::kF32);
+          std::transform(in[0].data<float>(), in[0].data<float>() + in[0].size(), reinterpret_cast<BFloat16*>(out),
+                         to_bfloat16);
+        }};
     loader.add(std::move(weight), [&](const std::byte* at) { placed = at; });
     loader.run(threads);
     const TensorView read = weights->get("bias", {8}, DType::kBF16);

@@ -162,6 +162,10 @@ class NamedSource final : public WeightSource {
     const int64_t begin = part_of(place).begin;
     stored_->read_range(place.in_file.name, {begin + range.begin, begin + range.end}, out);
   }
+  bool reads_parts(const std::string& name) const override {
+    const NamesInFile::Place& place = place_of(name);
+    return !place.in_file.transposed && stored_->reads_parts(place.in_file.name);
+  }
   void will_need(const std::string& name) const override { stored_->will_need(place_of(name).in_file.name); }
   void release(const std::string& name) const override { stored_->release(place_of(name).in_file.name); }
   void require_unchanged() const override { stored_->require_unchanged(); }

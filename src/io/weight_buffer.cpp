@@ -14,10 +14,10 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 class AnonymousBuffer final : public WeightBuffer {
  public:
-  explicit AnonymousBuffer(size_t bytes) : bytes_(bytes) {
+  explicit AnonymousBuffer(size_t bytes, int more_flags = 0) : bytes_(bytes) {
     if (bytes_ == 0) return;
     if (bytes_ >= kHugePage) bytes_ += kHugePage;  // to begin at a huge page
-    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | more_flags, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
     mapped_ = data_ = static_cast<std::byte*>(mapped);
     if (bytes < kHugePage) return;
@@ -40,5 +40,8 @@ class AnonymousBuffer final : public WeightBuffer {
 }  // namespace
 
 std::unique_ptr<WeightBuffer> WeightBuffer::anonymous(size_t bytes) { return std::make_unique<AnonymousBuffer>(bytes); }
+std::unique_ptr<WeightBuffer> WeightBuffer::reserved(size_t bytes) {
+  return std::make_unique<AnonymousBuffer>(bytes, MAP_NORESERVE);
+}
 
 }  // namespace zoetrope::io

@@ -18,6 +18,8 @@ class WeightBuffer {
   // a virtual machine whose host returns memory slowly, huge pages were slower: loads of 2.2, 3.8 and 7.4 s instead of
   // 1.7 s.
   static std::unique_ptr<WeightBuffer> anonymous(size_t bytes);
+  // Addresses for more memory than the machine may have, of which only a part is used at a time.
+  static std::unique_ptr<WeightBuffer> reserved(size_t bytes);
 };
 
 }  // namespace zoetrope::io

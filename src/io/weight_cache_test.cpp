@@ -102,7 +102,8 @@ class WeightCacheTest : public testing::Test {
                   {{kCount}},
                   layout,
                   kCount * 4,
-                  [&](std::span<const TensorView> stored, std::byte* out) {
+                  0,
+                  [&](std::span<const TensorView> stored, int64_t, std::byte* out) {
                     ++loaded.made;
                     std::memcpy(out, stored[0].raw(), stored[0].bytes());
                   }},
@@ -338,7 +339,8 @@ TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefused) {
     const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
                                                    Weights::Loading{cache, {}, 0});
     WeightLoader loader(weights);
-    loader.add({{"a"}, {{kCount}}, "copy", 4, [&](std::span<const TensorView>, std::byte*) { change(); }}, {});
+    loader.add({{"a"}, {{kCount}}, "copy", 4, 0, [&](std::span<const TensorView>, int64_t, std::byte*) { change(); }},
+               {});
     return error_of([&] { loader.run(1); });
   };
   EXPECT_THAT(change_while_loading([&] { store(3); }), HasSubstr("was changed while it was in use"));
@@ -367,7 +369,9 @@ TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefusedWhereTimesDoNotShowThem) {
   const auto cache = std::make_shared<WeightCache>(cache_folder(), "test");
   const auto weights = std::make_shared<Weights>(source, Weights::Loading{cache, {}, 0});
   WeightLoader loader(weights);
-  loader.add({{"a"}, {{kCount}}, "copy", 4, [&](std::span<const TensorView>, std::byte*) { source->version = 2; }}, {});
+  loader.add(
+      {{"a"}, {{kCount}}, "copy", 4, 0, [&](std::span<const TensorView>, int64_t, std::byte*) { source->version = 2; }},
+      {});
   EXPECT_THAT(error_of([&] { loader.run(1); }),
               AllOf(HasSubstr("model.safetensors"), HasSubstr("was changed while it was read")));
   EXPECT_THAT(cache_files(), IsEmpty());

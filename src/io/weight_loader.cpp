@@ -1,17 +1,16 @@
 #include "io/weight_loader.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <exception>
 #include <iterator>
 #include <mutex>
-#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/index_range.h"
+#include "io/pack_on_use.h"
+#include "io/packing_threads.h"
 #include "io/weight_cache.h"
 #include "io/weights_memory.h"
 
@@ -19,10 +18,7 @@ namespace zoetrope::io {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-// How far pages are prefetched: a few times what a disk delivers within its longest latency.
-constexpr int64_t kReadAhead = int64_t{256} << 20;
-// Memory of all threads for stored tensors that are not mapped but computed for one weight at a time. Exceeded only
-// where a single weight needs more.
+// For stored tensors that are computed for one weight at a time.
 constexpr int64_t kMostBuffered = int64_t{512} << 20;
 
 // Of everything besides the values that determines its bytes.
@@ -35,170 +31,6 @@ uint64_t hash_of(const PackedWeight& weight) {
 }
 
 }  // namespace
-
-// The threads of one run(). Each takes the next job, packs it, or verifies it where the cache has it, and adds it to
-// `finished_`, which the caller empties. A cached weight that is damaged is packed into memory of its own.
-class WeightLoader::Workers {
- public:
-  Workers(const WeightSource& source, const std::vector<Job*>& jobs, std::vector<std::byte*>& places,
-          const WeightCache::Kept* kept, WeightCache::Made* made, size_t memory)
-      : source_(source),
-        jobs_(jobs),
-        places_(places),
-        kept_(kept),
-        made_(made),
-        streamed_(memory > 0),
-        most_buffered_(memory > 0 ? std::min(kMostBuffered, static_cast<int64_t>(memory / 2)) : kMostBuffered) {}
-
-  void start(int threads) {
-    const auto count = std::clamp<size_t>(jobs_.size(), 0, static_cast<size_t>(std::max(1, threads)));
-    for (size_t i = 0; i < count; ++i) {
-      workers_.emplace_back([this] { work(); });
-    }
-  }
-  ~Workers() { stop(); }
-
-  // The next finished job; waits for it. Throws what a worker threw.
-  size_t take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return failure_ != nullptr || !finished_.empty(); });
-    if (failure_ != nullptr) std::rethrow_exception(failure_);
-    const size_t job = finished_.back();
-    finished_.pop_back();
-    return job;
-  }
-
-  // Memory of the weights that were damaged, once all jobs are finished.
-  std::vector<std::unique_ptr<WeightBuffer>> take_repacked() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(repacked_, {});
-  }
-
- private:
-  void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopped_ = true;
-    }
-    changed_.notify_all();
-    workers_.clear();  // joins
-  }
-
-  void work() {
-    try {
-      for (;;) {
-        size_t job = 0, ahead = 0, ahead_end = 0;
-        {
-          const std::lock_guard lock(mutex_);
-          if (stopped_ || failure_ != nullptr || next_ == jobs_.size()) return;
-          job = next_++;
-          taken_bytes_ += jobs_[job]->stored_bytes;
-          ahead = prefetched_ = std::max(prefetched_, next_);
-          while (prefetched_ < jobs_.size() && prefetched_bytes_ < taken_bytes_ + kReadAhead) {
-            prefetched_bytes_ += jobs_[prefetched_++]->stored_bytes;
-          }
-          ahead_end = prefetched_;
-        }
-        if (kept_ == nullptr) {
-          for (; ahead < ahead_end; ++ahead) {
-            for (const std::string& name : jobs_[ahead]->weight.names) source_.will_need(name);
-          }
-          pack(*jobs_[job], places_[job]);
-          if (made_ != nullptr) made_->finish(job);
-        } else if (!kept_->verify(job)) {
-          repack(job);
-        } else if (streamed_) {
-          kept_->release(job);
-        }
-        {
-          const std::lock_guard lock(mutex_);
-          finished_.push_back(job);
-        }
-        changed_.notify_all();
-      }
-    } catch (...) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (failure_ == nullptr) failure_ = std::current_exception();
-      }
-      changed_.notify_all();
-    }
-  }
-
-  void repack(size_t job) {
-    std::unique_ptr<WeightBuffer> buffer = WeightBuffer::anonymous(jobs_[job]->weight.bytes);
-    places_[job] = buffer->data();
-    pack(*jobs_[job], places_[job]);
-    const std::lock_guard lock(mutex_);
-    repacked_.push_back(std::move(buffer));
-  }
-
-  void pack(const Job& job, std::byte* out) {
-    const PackedWeight& weight = job.weight;
-    std::vector<TensorView> stored(weight.names.size());
-    int64_t unmapped = 0;
-    for (size_t i = 0; i < stored.size(); ++i) {
-      stored[i] = source_.mapped(weight.names[i]);
-      if (!stored[i]) unmapped += static_cast<int64_t>(source_.info(weight.names[i]).bytes);
-    }
-    const Buffered buffered(*this, unmapped);
-    std::vector<Tensor> computed;
-    for (size_t i = 0; i < stored.size(); ++i) {
-      if (stored[i]) continue;
-      computed.push_back(Tensor::uninitialized(*source_.info(weight.names[i]).dtype, weight.shapes[i]));
-      stored[i] = computed.back();
-      source_.read(weight.names[i], stored[i]);
-    }
-    weight.pack(stored, out);
-    for (const std::string& name : weight.names) source_.release(name);
-  }
-
-  // Reserves a part of most_buffered_ while it lives.
-  class Buffered {
-   public:
-    Buffered(Workers& pool, int64_t bytes) : pool_(pool), bytes_(bytes) {
-      std::unique_lock lock(pool_.mutex_);
-      const auto fits = [&] { return pool_.buffered_ == 0 || pool_.buffered_ + bytes_ <= pool_.most_buffered_; };
-      pool_.changed_.wait(lock, [&] { return bytes_ == 0 || fits(); });
-      pool_.buffered_ += bytes_;
-    }
-    Buffered(const Buffered&) = delete;
-    Buffered& operator=(const Buffered&) = delete;
-    ~Buffered() {
-      if (bytes_ == 0) return;
-      {
-        const std::lock_guard lock(pool_.mutex_);
-        pool_.buffered_ -= bytes_;
-      }
-      pool_.changed_.notify_all();
-    }
-
-   private:
-    Workers& pool_;
-    int64_t bytes_;
-  };
-
-  const WeightSource& source_;
-  const std::vector<Job*>& jobs_;
-  std::vector<std::byte*>& places_;  // each belongs to the thread that took its job
-  const WeightCache::Kept* kept_;
-  WeightCache::Made* made_;
-  const bool streamed_;
-  const int64_t most_buffered_;
-
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  bool stopped_ = false;
-  std::exception_ptr failure_;
-  size_t next_ = 0;        // the next job
-  size_t prefetched_ = 0;  // the next job to prefetch
-  int64_t taken_bytes_ = 0, prefetched_bytes_ = 0;
-  int64_t buffered_ = 0;
-  std::vector<size_t> finished_;
-  std::vector<std::unique_ptr<WeightBuffer>> repacked_;
-
-  std::vector<std::jthread> workers_;
-};
 
 WeightLoader::WeightLoader(std::shared_ptr<const Weights> weights) : weights_(std::move(weights)) {}
 
@@ -251,30 +83,42 @@ void WeightLoader::run(int threads, const Tick& tick) {
   WeightCache::Contents contents{disk == nullptr ? std::string() : source.identity(), {}, 0};
   if (contents.identity.empty()) disk = nullptr;
   const size_t memory = weights_->loading_.memory;
-  ZT_CHECK(memory == 0 || disk != nullptr || jobs.empty(), "weights to be streamed, but no cache to stream from");
   for (const Job* job : jobs) {
     contents.entries.push_back({hash_of(job->weight), contents.bytes, job->weight.bytes});
     contents.bytes += static_cast<uint64_t>(round_up(static_cast<int64_t>(job->weight.bytes), kAlignment));
   }
+  if (memory > 0 && disk == nullptr && !jobs.empty()) {
+    pack_on_use(jobs, contents, threads);
+    for (const Job* job : jobs) placed(*job, cache.packed.at({job->weight.names, job->weight.layout}));
+    jobs_.clear();
+    return;
+  }
   std::unique_ptr<WeightCache::Kept> opened = disk == nullptr ? nullptr : disk->open(contents, memory == 0);
   const WeightCache::Kept* kept = opened.get();
-  std::unique_ptr<WeightCache::Made> making = kept == nullptr && memory > 0 ? disk->make(contents) : nullptr;
+  std::unique_ptr<WeightCache::Made> making =
+      kept == nullptr && memory > 0 && disk != nullptr ? disk->make(contents) : nullptr;
   WeightCache::Made* made = making.get();
   if (const WeightCache::MappedFile* file = kept != nullptr ? static_cast<const WeightCache::MappedFile*>(kept) : made;
-      file != nullptr && memory > 0)
-    cache.streamed = {file->name(), {file->data(), file->bytes()}};
+      file != nullptr && memory > 0) {
+    const WeightStream::Range mapping{file->data(), file->bytes()};
+    cache.streamed = {file->name(), mapping, mapped_storage(file->name(), mapping)};
+  }
   std::unique_ptr<WeightBuffer> buffer;
   if (kept != nullptr) buffer = std::move(opened);
   else if (made != nullptr) buffer = std::move(making);
   else buffer = WeightBuffer::anonymous(contents.bytes);
-  std::vector<std::byte*> places;
-  for (const WeightCache::Entry& entry : contents.entries) places.push_back(buffer->data() + entry.offset);
+  std::vector<PackingThreads::Job> packing;
+  for (size_t i = 0; i < jobs.size(); ++i)
+    packing.push_back({&jobs[i]->weight, buffer->data() + contents.entries[i].offset, jobs[i]->stored_bytes});
+  std::vector<const std::byte*> places(jobs.size());
   std::vector<std::unique_ptr<WeightBuffer>> repacked;
   {
-    Workers pool(source, jobs, places, kept, made, memory);
+    const int64_t buffered = memory > 0 ? std::min(kMostBuffered, static_cast<int64_t>(memory / 2)) : kMostBuffered;
+    PackingThreads pool(source, std::move(packing), {kept, made, memory > 0}, buffered);
     pool.start(threads);
     for (size_t i = 0; i < jobs.size(); ++i) {
       const size_t job = pool.take();
+      places[job] = pool.place(job);
       placed(*jobs[job], places[job]);
     }
     repacked = pool.take_repacked();
@@ -286,14 +130,29 @@ void WeightLoader::run(int threads, const Tick& tick) {
   }
   if (!repacked.empty()) disk->note_damaged(contents);
   if (made != nullptr) made->complete();
-  else if (disk != nullptr && (kept == nullptr || !repacked.empty()))
-    disk->write(contents, {places.begin(), places.end()});
+  else if (disk != nullptr && (kept == nullptr || !repacked.empty())) disk->write(contents, places);
   for (size_t i = 0; i < jobs.size(); ++i) cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = places[i];
   cache.buffers.push_back(std::move(buffer));
   std::move(repacked.begin(), repacked.end(), std::back_inserter(cache.buffers));
   jobs_.clear();
   const std::lock_guard lock(cache.mutex);
   cache.bytes += static_cast<size_t>(contents.bytes);
+}
+
+// Every weight gets its place, and none is packed yet.
+void WeightLoader::pack_on_use(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, int threads) {
+  Weights::Cache& cache = *weights_->cache_;
+  std::unique_ptr<WeightBuffer> buffer = WeightBuffer::reserved(contents.bytes);
+  std::vector<PackOnUse::Weight> weights;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    std::byte* const at = buffer->data() + contents.entries[i].offset;
+    weights.emplace_back(jobs[i]->weight, at);
+    cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = at;
+  }
+  cache.streamed = {weights_->source_->where(jobs[0]->weight.names[0]),
+                    {buffer->data(), contents.bytes},
+                    std::make_shared<PackOnUse>(weights_->source_, std::move(weights), threads)};
+  cache.buffers.push_back(std::move(buffer));
 }
 
 }  // namespace zoetrope::io

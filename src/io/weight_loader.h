@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "io/weight_cache.h"
 #include "io/weights.h"
 
 namespace zoetrope::io {
@@ -22,10 +23,10 @@ class WeightLoader {
   // packed before is not packed again.
   void add(PackedWeight weight, std::function<void(const std::byte*)> placed);
 
-  // Packs what was added on `threads` threads, one weight per thread at a time, while the caller waits. Pages are
-  // prefetched and released after use. `tick(done, total)`, in bytes of stored tensors, is called once per weight on
-  // the calling thread. When it throws, or a weight cannot be packed, the threads stop and the exception is passed on;
-  // the addresses given so far are invalid then.
+  // Packs what was added on `threads` threads while the caller waits. Pages are prefetched and released after use. With
+  // memory for a part of the weights and no cache, nothing is packed before a stream of the Weights does. `tick(done,
+  // total)`, in bytes of stored tensors, is called once per weight on the calling thread. When it throws, or a weight
+  // cannot be packed, the threads stop and the exception is passed on; the addresses given so far are invalid then.
   using Tick = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
   void run(int threads, const Tick& tick = {});
 
@@ -37,7 +38,7 @@ class WeightLoader {
     std::string file;  // with `offset`: where its first tensor is stored
     uint64_t offset;
   };
-  class Workers;
+  void pack_on_use(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, int threads);
 
   std::shared_ptr<const Weights> weights_;
   std::vector<Job> jobs_;

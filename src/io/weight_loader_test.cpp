@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "io/safetensors.h"
 #include "io/test_files.h"
 
 namespace zoetrope::io {
@@ -62,7 +64,7 @@ class WeightLoaderTest : public testing::Test {
     weight.shapes.assign(names.size(), {kCount});
     weight.layout = "plus one";
     weight.bytes = names.size() * kCount * sizeof(float);
-    weight.pack = [this, names](std::span<const TensorView> stored, std::byte* out) {
+    weight.pack = [this, names](std::span<const TensorView> stored, int64_t, std::byte* out) {
       {
         const std::lock_guard lock(mutex_);
         made_.push_back(names[0]);
@@ -88,6 +90,25 @@ class WeightLoaderTest : public testing::Test {
   std::shared_ptr<const Weights> weights_;
   std::mutex mutex_;
   std::vector<std::string> made_;  // first names, in the order of making
+};
+
+// As one of formulas or quantised tensors.
+class UnmappedSource final : public WeightSource {
+ public:
+  explicit UnmappedSource(std::shared_ptr<const WeightSource> source) : source_(std::move(source)) {}
+  bool contains(const std::string& name) const override { return source_->contains(name); }
+  std::vector<std::string> names() const override { return source_->names(); }
+  TensorInfo info(const std::string& name) const override { return source_->info(name); }
+  std::string where(const std::string& name) const override { return source_->where(name); }
+  TensorView mapped(const std::string&) const override { return {}; }
+  void read(const std::string& name, const TensorView& out) const override { source_->read(name, out); }
+  void read_range(const std::string& name, IndexRange range, const TensorView& out) const override {
+    source_->read_range(name, range, out);
+  }
+  bool reads_parts(const std::string&) const override { return true; }
+
+ private:
+  std::shared_ptr<const WeightSource> source_;
 };
 
 TEST_F(WeightLoaderTest, MakesInFileOrder) {
@@ -133,7 +154,7 @@ TEST_F(WeightLoaderTest, FormsAreMadeAtTheSameTime) {
   WeightLoader loader(weights_);
   for (const char* name : {"a", "b"}) {
     PackedWeight weight = plus_one({name});
-    weight.pack = [&](std::span<const TensorView>, std::byte*) {
+    weight.pack = [&](std::span<const TensorView>, int64_t, std::byte*) {
       ++inside;
       while (inside < 2) std::this_thread::yield();  // for ever where only one is made at a time
     };
@@ -141,6 +162,97 @@ TEST_F(WeightLoaderTest, FormsAreMadeAtTheSameTime) {
   }
   loader.run(2);
   EXPECT_EQ(inside, 2);
+}
+
+// Rows of several tensors in a piece, and pieces of one: each row is packed once, and in its place.
+TEST_F(WeightLoaderTest, RowsArePackedInPieces) {
+  constexpr int64_t kRows = 300, kColumns = 2000;  // more than one piece
+  for (const bool mapped : {true, false}) {
+    std::vector<Tensor> tensors;
+    SafetensorsWriter writer;
+    for (const char* name : {"p", "q"}) {
+      tensors.emplace_back(DType::kF32, Shape{kRows, kColumns});
+      float* to = tensors.back().data<float>();
+      for (int64_t i = 0; i < kRows * kColumns; ++i) to[i] = value(name, i);
+      writer.add(name, tensors.back());
+    }
+    const TestFolder folder;
+    writer.write(folder / "model.safetensors");
+    std::shared_ptr<const WeightSource> source = checkpoint_source(Checkpoint::open(folder.path(), "model"));
+    if (!mapped) source = std::make_shared<UnmappedSource>(source);
+    const auto weights = std::make_shared<Weights>(source);
+    std::vector<int> packed(2 * kRows);
+    PackedWeight weight{{"p", "q"}, {{kRows, kColumns}, {kRows, kColumns}}, "rows", 2 * kRows * kColumns * 4, 7, {}};
+    std::atomic<int> calls = 0;
+    weight.pack = [&](std::span<const TensorView> stored, int64_t row, std::byte* out) {
+      ++calls;
+      EXPECT_EQ(row % 7, 0);
+      for (const TensorView& part : stored) {
+        std::memcpy(out + row * kColumns * 4, part.raw(), part.bytes());
+        for (int64_t i = 0; i < part.extent(0); ++i) ++packed[static_cast<size_t>(row++)];
+      }
+      EXPECT_TRUE(row % 7 == 0 || row == 2 * kRows) << row;
+    };
+    WeightLoader loader(weights);
+    const std::byte* at = nullptr;
+    loader.add(weight, [&](const std::byte* place) { at = place; });
+    loader.run(3);
+    EXPECT_GT(calls, 3);
+    EXPECT_THAT(packed, testing::Each(1));
+    for (size_t i = 0; i < 2; ++i) {
+      const TensorView whole = tensors[i];
+      EXPECT_EQ(std::memcmp(at + i * whole.bytes(), whole.raw(), whole.bytes()), 0) << i;
+    }
+  }
+}
+
+// Without a cache on disk: packed when a stream asks for it, every time with the same bytes.
+TEST_F(WeightLoaderTest, StreamsPackOnUse) {
+  constexpr size_t kBytes = kCount * sizeof(float);
+  const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
+                                                 Weights::Loading{{}, {}, 6 * kBytes});
+  WeightLoader loader(weights);
+  std::map<std::string, const std::byte*> places;
+  for (const char* name : {"a", "b", "c", "d"})
+    loader.add(plus_one({name}), [&places, name](const std::byte* at) { places[name] = at; });
+  int ticks = 0;
+  loader.run(2, [&](int64_t, int64_t) { ++ticks; });
+  EXPECT_EQ(ticks, 4);
+  EXPECT_THAT(made_, testing::IsEmpty());
+  // `d` is in no part.
+  std::vector<WeightStream::Part> parts;
+  for (const char* name : {"a", "b", "c"}) parts.push_back({{{places[name], kBytes}}});
+  const auto stream = weights->stream(parts);
+  EXPECT_EQ(made_[0], "d");
+  expect_plus_one(places["d"], {"d"});
+  for (int pass = 0; pass < 3; ++pass) {
+    size_t part = 0;
+    for (const char* name : {"a", "b", "c"}) {
+      const auto use = stream->use(part++);
+      expect_plus_one(places[name], {name});
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  EXPECT_GT(std::count(made_.begin(), made_.end(), "a"), 1);
+  EXPECT_EQ(std::count(made_.begin(), made_.end(), "d"), 1);
+}
+
+TEST_F(WeightLoaderTest, StreamsRefuseFilesThatChange) {
+  constexpr size_t kBytes = kCount * sizeof(float);
+  const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
+                                                 Weights::Loading{{}, {}, 6 * kBytes});
+  WeightLoader loader(weights);
+  std::vector<WeightStream::Part> parts;
+  for (const char* name : {"a", "b", "c", "d"})
+    loader.add(plus_one({name}), [&](const std::byte* at) { parts.push_back({{{at, kBytes}}}); });
+  loader.run(2);
+  const auto stream = weights->stream(parts);
+  { const auto use = stream->use(0); }
+  shard("model-00002-of-00002.safetensors", {"d", "c"});
+  EXPECT_THAT(error_of([&] {
+                for (size_t part = 0; part < 4; ++part) stream->use(part);
+              }),
+              HasSubstr("was changed while it was in use"));
 }
 
 TEST_F(WeightLoaderTest, KnownFormsAreNotMadeAgain) {
@@ -175,7 +287,7 @@ TEST_F(WeightLoaderTest, WhatCannotBeMadeEndsTheRun) {
     WeightLoader loader(weights_);
     for (const char* name : {"a", "b", "c", "d"}) {
       PackedWeight weight = plus_one({name});
-      weight.pack = [](std::span<const TensorView>, std::byte*) { throw std::runtime_error("no"); };
+      weight.pack = [](std::span<const TensorView>, int64_t, std::byte*) { throw std::runtime_error("no"); };
       loader.add(std::move(weight), {});
     }
     EXPECT_THROW(loader.run(threads), std::runtime_error);
@@ -209,7 +321,7 @@ TEST(WeightLoader, MisalignedTensorsAreReadFirst) {
   const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open_file(folder / "m.safetensors")));
   WeightLoader loader(weights);
   const auto form = [](const char* name) {
-    return PackedWeight{{name}, {{1}}, "copy", 4, [](std::span<const TensorView> stored, std::byte* out) {
+    return PackedWeight{{name}, {{1}}, "copy", 4, 0, [](std::span<const TensorView> stored, int64_t, std::byte* out) {
                           EXPECT_EQ(reinterpret_cast<uintptr_t>(stored[0].raw()) % 4, 0u);
                           std::memcpy(out, stored[0].raw(), 4);
                         }};

@@ -50,8 +50,7 @@ size_t largest_part(const std::vector<WeightStream::Part>& parts) {
   return largest;
 }
 
-}  // namespace
-
+// Reads the file's pages of a range into memory. False where that fails.
 bool read_pages(const WeightStream::Range& range) {
   if (range.bytes == 0) return true;
   constexpr size_t kPiece = size_t{8} << 20;  // the disk reads the next one while this one is mapped
@@ -66,6 +65,29 @@ bool read_pages(const WeightStream::Range& range) {
       static_cast<void>(*static_cast<volatile std::byte*>(pages.begin + page));
   }
   return true;
+}
+
+class MappedStorage final : public WeightStream::Storage {
+ public:
+  MappedStorage(std::string file, const WeightStream::Range& mapping) : file_(std::move(file)), mapping_(mapping) {}
+
+  void read(std::span<const WeightStream::Range> ranges) override {
+    for (const WeightStream::Range& range : ranges) {
+      if (!read_pages(range))
+        fail("{}: cannot be read; the disk fails, or the file was cut off while it was in use", file_);
+    }
+  }
+  void release(const WeightStream::Range& range) override { release_pages(range, mapping_); }
+
+ private:
+  std::string file_;
+  WeightStream::Range mapping_;
+};
+
+}  // namespace
+
+std::shared_ptr<WeightStream::Storage> mapped_storage(std::string file, const WeightStream::Range& mapping) {
+  return std::make_shared<MappedStorage>(std::move(file), mapping);
 }
 
 void release_pages(const WeightStream::Range& range, const WeightStream::Range& mapping) {
@@ -85,9 +107,10 @@ size_t WeightStream::Part::bytes() const {
 }
 
 size_t WeightStream::least_bytes(const std::vector<Part>& parts) { return 2 * largest_part(parts); }
+size_t WeightStream::usual_bytes(const std::vector<Part>& parts) { return kPlaces * largest_part(parts); }
 
-WeightStream::WeightStream(std::string file, Range mapping, std::vector<Part> parts, size_t bytes)
-    : file_(std::move(file)), mapping_(mapping) {
+WeightStream::WeightStream(std::shared_ptr<Storage> storage, std::vector<Part> parts, size_t bytes)
+    : storage_(std::move(storage)) {
   ZT_CHECK(bytes >= least_bytes(parts), "{} bytes for parts of up to {}", bytes, largest_part(parts));
   const size_t largest = largest_part(parts);
   size_t total = 0, candidates = 0;
@@ -203,7 +226,7 @@ bool WeightStream::make_room(size_t bytes, const std::vector<size_t>& keep) {
       if (oldest == kNone || entry.last_use < entries_[oldest].last_use) oldest = part;
     }
     if (oldest == kNone) return false;
-    for (const Range& range : entries_[oldest].part.ranges) release_pages(range, mapping_);
+    for (const Range& range : entries_[oldest].part.ranges) storage_->release(range);
     entries_[oldest].state = State::kAbsent;
     occupied_ -= entries_[oldest].bytes;
   }
@@ -234,15 +257,18 @@ void WeightStream::read_parts() {
     entry.state = State::kReading;
     if (!entry.stays) occupied_ += entry.bytes;
     lock.unlock();
-    bool read = true;
-    for (const Range& range : entry.part.ranges) read = read && read_pages(range);
+    std::exception_ptr failure;
+    try {
+      storage_->read(entry.part.ranges);
+    } catch (...) {
+      failure = std::current_exception();
+    }
     lock.lock();
-    if (read) {
+    if (failure == nullptr) {
       entry.state = State::kPresent;
       bytes_read_ += entry.bytes;
     } else {
-      failure_ = std::make_exception_ptr(
-          Error(fmt::format("{}: cannot be read; the disk fails, or the file was cut off while it was in use", file_)));
+      failure_ = failure;
     }
     changed_.notify_all();
   }

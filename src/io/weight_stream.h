@@ -1,6 +1,6 @@
-// Packed weights that are larger than memory: parts of a mapped file, a transformer's blocks, of which only some are in
-// memory at a time. A thread reads the parts that come next while the one before is computed with. Which part follows
-// which is learned from the first pass. Addresses stay as they are: a part used without asking is read page by page.
+// Packed weights that are larger than memory: parts, a transformer's blocks, of which only some are in memory at a
+// time. A thread reads the parts that come next while the one before is computed with. Which part follows which is
+// learned from the first pass. Addresses stay as they are.
 //
 // Of memory for k parts, all but three hold the same parts for good, evenly spread over a pass, and the rest are read
 // through three places: in a pass over n parts that repeats, the least recently used part is the next one wanted, so
@@ -13,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,7 +22,7 @@ namespace zoetrope::io {
 
 class WeightStream {
  public:
-  // A stretch of the mapping.
+  // A stretch of memory.
   struct Range {
     const std::byte* begin;
     size_t bytes;
@@ -31,12 +32,21 @@ class WeightStream {
     bool may_stay = true;  // false: used too seldom to be kept for good
     size_t bytes() const;
   };
-  // Memory that a stream of these parts needs at least, besides what is not in any of them.
+  // Where the bytes come from: a mapped file (mapped_storage()), or packing (pack_on_use.h).
+  class Storage {
+   public:
+    virtual ~Storage() = default;
+    virtual void read(std::span<const Range> ranges) = 0;  // throws Error
+    virtual void release(const Range& range) = 0;          // its memory; read() makes it anew
+    virtual size_t reading_bytes() const { return 0; }     // of memory, besides the ranges, that read() takes
+  };
+  // Memory that a stream of these parts needs at least, besides what is not in any of them; and in which nothing waits
+  // for what is read ahead.
   static size_t least_bytes(const std::vector<Part>& parts);
+  static size_t usual_bytes(const std::vector<Part>& parts);
 
-  // `bytes`: memory for all parts together, at least least_bytes(). `file` names the mapping, in which all parts lie,
-  // in errors.
-  WeightStream(std::string file, Range mapping, std::vector<Part> parts, size_t bytes);
+  // `bytes`: memory for all parts together, at least least_bytes().
+  WeightStream(std::shared_ptr<Storage> storage, std::vector<Part> parts, size_t bytes);
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
   ~WeightStream();
@@ -55,8 +65,8 @@ class WeightStream {
     WeightStream* stream_ = nullptr;
     size_t part_ = 0;
   };
-  // Waits until the part is in memory. Any thread; one that uses a part must not ask for another. Throws Error where
-  // the file cannot be read.
+  // Waits until the part is in memory. Any thread; one that uses a part must not ask for another. Throws what read()
+  // of the storage threw.
   Use use(size_t part);
 
   size_t kept_parts() const;      // that stay for good
@@ -82,8 +92,7 @@ class WeightStream {
   size_t choose();
   bool make_room(size_t bytes, const std::vector<size_t>& keep);
 
-  std::string file_;
-  Range mapping_;
+  std::shared_ptr<Storage> storage_;
   size_t room_ = 0;  // for the parts that do not stay
 
   mutable std::mutex mutex_;  // guards what follows
@@ -98,8 +107,8 @@ class WeightStream {
   std::jthread reader_;
 };
 
-// Reads the file's pages of a range into memory. False where that fails.
-bool read_pages(const WeightStream::Range& range);
+// Of a mapped file, which `file` names in errors.
+std::shared_ptr<WeightStream::Storage> mapped_storage(std::string file, const WeightStream::Range& mapping);
 // Unmaps the pages of a range and of what a page fault may have mapped around it; the next use maps them again.
 void release_pages(const WeightStream::Range& range, const WeightStream::Range& mapping);
 

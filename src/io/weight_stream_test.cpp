@@ -45,7 +45,7 @@ class WeightStreamTest : public testing::Test {
     if (mapping_.bytes > 0) ::munmap(const_cast<std::byte*>(mapping_.begin), mapping_.bytes);
   }
   std::unique_ptr<WeightStream> stream(size_t parts_in_memory) {
-    return std::make_unique<WeightStream>(path_.string(), mapping_, parts_, parts_in_memory * kPart);
+    return std::make_unique<WeightStream>(mapped_storage(path_.string(), mapping_), parts_, parts_in_memory * kPart);
   }
   bool is_right(size_t part) const {
     const auto* at = reinterpret_cast<const char*>(mapping_.begin + part * kPart);

@@ -105,6 +105,7 @@ class CheckpointSource final : public WeightSource {
     auto* from = static_cast<std::byte*>(stored.raw()) + range.begin * static_cast<int64_t>(dtype_size(stored.dtype()));
     read_stored({from, stored.dtype(), out.shape()}, name, out, 1);
   }
+  bool reads_parts(const std::string&) const override { return true; }
   void will_need(const std::string& name) const override { checkpoint_.will_need(name); }
   void release(const std::string& name) const override { checkpoint_.release(name); }
   void require_unchanged() const override { checkpoint_.require_unchanged(); }
@@ -179,24 +180,46 @@ void Weights::require_unchanged() const {
   for (const auto& buffer : cache_->buffers) buffer->require_unchanged();
 }
 
+namespace {
+
+// What of a mapping lies in none of the parts.
+std::vector<WeightStream::Range> rest_of(const WeightStream::Range& mapping,
+                                         const std::vector<WeightStream::Part>& parts) {
+  std::vector<WeightStream::Range> taken, rest;
+  for (const WeightStream::Part& part : parts) taken.insert(taken.end(), part.ranges.begin(), part.ranges.end());
+  std::sort(taken.begin(), taken.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  taken.push_back({mapping.begin + mapping.bytes, 0});
+  const std::byte* at = mapping.begin;
+  for (const WeightStream::Range& range : taken) {
+    if (at < range.begin) rest.push_back({at, static_cast<size_t>(range.begin - at)});
+    at = range.begin + range.bytes;
+  }
+  return rest;
+}
+
+}  // namespace
+
 std::unique_ptr<WeightStream> Weights::stream(std::vector<WeightStream::Part> parts) const {
   if (!cache_->streamed) return nullptr;
-  const WeightStream::Range mapping = cache_->streamed->mapping;
-  size_t in_parts = 0;
+  const auto& [file, mapping, storage] = *cache_->streamed;
   for (WeightStream::Part& part : parts) {
     // Damaged ones were packed into memory.
-    std::erase_if(part.ranges, [&](const WeightStream::Range& range) {
-      return range.begin < mapping.begin || range.begin >= mapping.begin + mapping.bytes;
+    std::erase_if(part.ranges, [&, &all = mapping](const WeightStream::Range& range) {
+      return range.begin < all.begin || range.begin >= all.begin + all.bytes;
     });
-    in_parts += part.bytes();
   }
-  const size_t others = mapping.bytes - in_parts, least = others + WeightStream::least_bytes(parts);
-  if (loading_.memory < least) {
+  const std::vector<WeightStream::Range> rest = rest_of(mapping, parts);
+  size_t others = storage->reading_bytes();
+  for (const WeightStream::Range& range : rest) others += range.bytes;
+  const size_t least = others + WeightStream::least_bytes(parts);
+  if (loading_.memory != kFewestParts && loading_.memory < least) {
     constexpr double kGb = 1e-9;
     fail("weight_memory={:.3g} is too small for {}: {:.3f} GB are needed, for two blocks and what is in no block",
-         static_cast<double>(loading_.memory) * kGb, cache_->streamed->file, static_cast<double>(least) * kGb);
+         static_cast<double>(loading_.memory) * kGb, file, static_cast<double>(least) * kGb);
   }
-  return std::make_unique<WeightStream>(cache_->streamed->file, mapping, std::move(parts), loading_.memory - others);
+  storage->read(rest);
+  const size_t room = loading_.memory == kFewestParts ? WeightStream::usual_bytes(parts) : loading_.memory - others;
+  return std::make_unique<WeightStream>(storage, std::move(parts), room);
 }
 
 size_t Weights::copied_bytes() const {

@@ -35,6 +35,8 @@ class WeightSource {
                     const TensorView& out) const = 0;  // all values, in out's dtype; contiguous
   // Elements `range` of the tensor in row-major order, on the calling thread; contiguous. The default reads all.
   virtual void read_range(const std::string& name, IndexRange range, const TensorView& out) const;
+  // Whether read_range() takes no longer than its share of read().
+  virtual bool reads_parts(const std::string&) const { return false; }
   virtual void will_need(const std::string&) const {}
   // Releases the pages of a tensor that is not needed for a while. Views from mapped() stay valid.
   virtual void release(const std::string&) const {}
@@ -57,9 +59,11 @@ struct PackedWeight {
   std::vector<Shape> shapes;       // that they must have
   std::string layout;              // "bf16", "f32.columns64"; part of the cache's key
   size_t bytes = 0;                // of the result
-  // Fills `out` (64-byte aligned) from the tensors as stored, contiguous, F32, BF16, F16 or F64. Runs on one thread;
-  // several weights are packed at the same time.
-  std::function<void(std::span<const TensorView> stored, std::byte* out)> pack;
+  // Rows (along axis 0, of all tensors joined) that can be packed apart: any multiple of it; 0: all together.
+  int64_t row_step = 0;
+  // Fills the rows' part of `out` (64-byte aligned, the whole result) from rows of the tensors as stored, contiguous,
+  // F32, BF16, F16 or F64, of which the first is `first_row`. Runs on several threads at the same time.
+  std::function<void(std::span<const TensorView> stored, int64_t first_row, std::byte* out)> pack;
 };
 
 class WeightCache;
@@ -68,13 +72,14 @@ class Weights {
  public:
   explicit Weights(std::shared_ptr<const WeightSource> source);
   // For a WeightLoader. `cache`: packed weights on disk (weight_cache.h), or null. `progress` is called with bytes of
-  // stored tensors, on the thread that loads. `memory`: bytes for packed weights, which are read from the cache while
-  // they are used; 0: all stay in memory.
+  // stored tensors, on the thread that loads. `memory`: bytes for packed weights; the rest is read from the cache while
+  // it is used, or without one packed anew; 0: all stay in memory. kFewestParts: as few as a stream needs.
   struct Loading {
     std::shared_ptr<WeightCache> cache;
     std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
     size_t memory = 0;
   };
+  static constexpr size_t kFewestParts = 1;
   Weights(std::shared_ptr<const WeightSource> source, Loading loading);
   Weights(Weights&&) noexcept;
   ~Weights();

@@ -44,8 +44,9 @@ struct Weights::Cache {
   struct Streamed {
     std::string file;
     WeightStream::Range mapping;
+    std::shared_ptr<WeightStream::Storage> storage;
   };
-  std::optional<Streamed> streamed;  // with Loading::memory: the file that the last loader packed into
+  std::optional<Streamed> streamed;  // with Loading::memory: what the last loader packed or will pack
 };
 
 }  // namespace zoetrope::io

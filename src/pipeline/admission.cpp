@@ -13,6 +13,7 @@
 #include "pipeline/agreement.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/hosts.h"
+#include "pipeline/weight_memory.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
@@ -130,7 +131,8 @@ class Search {
   }
 
  private:
-  bool fits(const MemoryQuestion& question) const { return peak_of(question) <= available_; }
+  bool fits(const MemoryQuestion& question) const { return peak(question) <= available_; }
+  Bytes peak(const MemoryQuestion& question) const { return peak_of(as_it_fits(question, available_)); }
 
   std::optional<std::string> change_settings() const {
     for (int changes = 1; changes <= static_cast<int>(std::size(kChanges)); ++changes) {
@@ -138,27 +140,21 @@ class Search {
         if (std::popcount(subset) != changes) continue;
         MemoryQuestion other = question_;
         const std::optional<std::string> words = apply_subset(subset, other.options);
-        if (words && fits(other)) return with_peak(*words, peak_of(other));
+        if (words && fits(other)) return with_peak(*words, peak(other));
       }
     }
     return std::nullopt;
   }
 
-  // Less of a transformer's weights in memory, in steps of 0.1 GB.
   std::optional<std::string> streamed_weights() const {
-    constexpr int64_t kStep = 100'000'000;
-    const TransformerMemory memory = transformer_memory(question_);
-    const auto with = [&](int64_t steps) {
-      MemoryQuestion other = question_;
-      other.options.weight_memory = static_cast<double>(steps) / 10;
-      return other;
-    };
-    const int64_t fewest = ceil_div(memory.least, kStep), most = ceil_div(memory.asked, kStep) - 1;
-    const int64_t best = largest(fewest, most, [&](int64_t steps) { return fits(with(steps)); });
-    if (best < fewest) return std::nullopt;
-    return with_peak(fmt::format("weight_memory={}{}", static_cast<double>(best) / 10,
-                                 asked_.weight_cache.empty() ? " weight_cache=FOLDER" : ""),
-                     peak_of(with(best)));
+    const std::optional<double> gigabytes = largest_weight_memory(question_, available_);
+    if (!gigabytes) return std::nullopt;
+    MemoryQuestion other = question_;
+    const bool left_open = asked_.weights_in_memory == WeightsInMemory::kAuto;
+    other.options.weights_in_memory = WeightsInMemory::kAuto;
+    other.options.weight_memory = gigabytes;
+    return with_peak(left_open ? fmt::format("weight_memory={}", *gigabytes) : "weights_in_memory=auto",
+                     peak_of(other));
   }
 
   // Changes everything that can be: the sizes are looked for among the most frugal runs.
@@ -176,7 +172,7 @@ class Search {
       if (fits(without)) found = without;
       else words += fmt::format(" {}", change.text);
     }
-    return with_peak(words, peak_of(found));
+    return with_peak(words, peak(found));
   }
 
   std::optional<std::string> fewer_frames() const {
@@ -278,8 +274,9 @@ std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes av
 std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits) {
   const planner::MemoryPlan plan = memory_plan(question);
   const planner::MemoryPhase& peak = plan.peak();
-  if (limits.empty() || peak.total() <= limits.front().available) return {};
+  if (limits.empty()) return {};
   const planner::MemoryLimit& limit = limits.front();
+  if (peak_of(as_it_fits(question, limit.available)) <= limit.available) return {};
   std::string text = fmt::format("memory: this run needs {} in phase '{}' ({}), but {} are available, because of {}; ",
                                  peak.total().text(), peak.name, peak.text(), limit.available.text(), limit.what);
   const std::vector<std::string> ways = what_would_fit(question, limit.available);

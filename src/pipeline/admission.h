@@ -15,7 +15,7 @@
 
 namespace zoetrope::pipeline {
 
-// Empty where the run fits into the tightest of `limits`.
+// Empty where the run fits into the tightest of `limits`, if need be with a part of its weights.
 std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits);
 
 // Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most five.

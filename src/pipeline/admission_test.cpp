@@ -10,6 +10,7 @@
 
 #include "base/test_folder.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/weight_memory.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -20,6 +21,7 @@ MemoryQuestion question_1_3b() {
   MemoryQuestion question;
   question.options.dtype = DType::kF32;
   question.options.num_frames = 81;
+  question.options.weights_in_memory = WeightsInMemory::kBf16;  // all of them
   wan::TransformerConfig transformer;
   transformer.num_attention_heads = 12;
   transformer.ffn_dim = 8960;
@@ -79,9 +81,8 @@ TEST(Admission, EmbeddingsOfTheLastRunArePlanned) {
 TEST(Admission, SaysWhatIsNeededWhatThereIsAndWhatWouldFit) {
   const MemoryQuestion question = question_1_3b();
   const std::string text = refusal(question, {{"a test", peak(question) - Bytes(1)}});
-  for (const char* words :
-       {"this run needs ", " in phase '", "weights ", "are available, because of a test",
-        "what would fit: ", "weight_memory=", " weight_cache=FOLDER (", "num_frames=77", "height=464 width=800"})
+  for (const char* words : {"this run needs ", " in phase '", "weights ", "are available, because of a test",
+                            "what would fit: ", "weights_in_memory=auto (", "num_frames=77", "height=464 width=800"})
     EXPECT_NE(text.find(words), std::string::npos) << words << " is not in: " << text;
 }
 
@@ -98,8 +99,8 @@ TEST(Admission, WhatIsOfferedFits) {
       OptionSet set = describe_options(other.options);
       std::istringstream words(way.substr(0, way.find(" (")));
       for (std::string word; words >> word;) set.set_argument(word);
-      EXPECT_LE(peak(other), available) << way;
-      EXPECT_NE(way.find(peak(other).text()), std::string::npos) << way;
+      EXPECT_LE(peak(as_it_fits(other, available)), available) << way;
+      EXPECT_NE(way.find(peak(as_it_fits(other, available)).text()), std::string::npos) << way;
     }
   }
 }

@@ -21,6 +21,8 @@ const std::vector<std::pair<std::string, WeightSource>> kWeights = {{"checkpoint
                                                                     {"random", WeightSource::kRandom}};
 const std::vector<std::pair<std::string, AnimateMode>> kModes = {{"animate", AnimateMode::kAnimate},
                                                                  {"replace", AnimateMode::kReplace}};
+const std::vector<std::pair<std::string, WeightsInMemory>> kWeightsInMemory = {
+    {"auto", WeightsInMemory::kAuto}, {"bf16", WeightsInMemory::kBf16}, {"as_stored", WeightsInMemory::kAsStored}};
 const std::vector<std::pair<std::string, KeepWeights>> kKeeps = {
     {"none", KeepWeights::kNone}, {"transformer", KeepWeights::kTransformer}, {"all", KeepWeights::kAll}};
 const std::vector<std::pair<std::string, sampling::SigmaGrid>> kGrids = {{"linspace", sampling::SigmaGrid::kFromOne},
@@ -46,10 +48,6 @@ std::string names_text(const std::vector<std::string>& names) { return fmt::form
 
 }  // namespace
 
-size_t weight_memory_bytes(const ModelOptions& options) {
-  return static_cast<size_t>(options.weight_memory.value_or(0) * 1e9);
-}
-
 const char* dtype_word(DType dtype) {
   for (const auto& word : kDTypes)
     if (word.second == dtype) return word.first.c_str();
@@ -72,9 +70,12 @@ OptionSet describe_options(GenerateOptions& o) {
       .text("image_encoder", o.image_encoder, "of the CLIP vision tower")
       .text("tokenizer", o.tokenizer, "tokenizer.json, spiece.model, or a folder with one, instead of the model's")
       .text("weight_cache", o.weight_cache, "folder for packed weights, which the next start only maps")
-      .number(
-          "weight_memory", o.weight_memory, {0.001, 1e6},
-          "GB for packed weights of a transformer; the rest is read from weight_cache while it computes; unset: all")
+      .choice("weights_in_memory", o.weights_in_memory, kWeightsInMemory,
+              "of a transformer: bf16: all, converted; as_stored: as in its files, blocks are converted when they are "
+              "used; auto: converted as far as memory allows")
+      .number("weight_memory", o.weight_memory, {0.001, 1e6},
+              "GB for a transformer's converted weights; the rest is read from weight_cache while it computes, or "
+              "converted again")
       .choice("keep_weights", o.keep_weights, kKeeps,
               "weights that stay in memory from one video to the next; several videos keep all unless this is set")
       .value<Loras>("lora", o.lora, "text", parse_loras, loras_text,

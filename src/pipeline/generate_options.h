@@ -26,9 +26,6 @@ struct GenerateOptions : ModelOptions, Request {
   bool frames_in_memory = false;   // no key: the caller wants Video::frames
 };
 
-// Of an expert's packed weights; 0: all of them.
-size_t weight_memory_bytes(const ModelOptions& options);
-
 // What a dtype is called in settings: "bf16" or "float32".
 const char* dtype_word(DType dtype);
 

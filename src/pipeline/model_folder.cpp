@@ -1,7 +1,6 @@
 #include "pipeline/model_folder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
@@ -10,11 +9,12 @@
 #include "io/random_weights.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
-#include "models/wan/transformer/weights.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/gguf_tokenizer.h"
 #include "pipeline/lora_options.h"
+#include "pipeline/run_workload.h"
+#include "pipeline/weight_memory.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -276,25 +276,6 @@ std::string Expert::layers_text() const {
   return fmt::format("{} of {} layers", config.num_layers, layers_of_model);
 }
 
-namespace {
-
-void require_room_to_stream(const GenerateOptions& options, const ModelFolder& model) {
-  if (!options.weight_memory) return;
-  int64_t least = 0;
-  for (const Expert& expert : model.experts)
-    least = std::max(least, wan::least_streamed_bytes(wan::transformer_tensors(expert.config), options.dtype));
-  if (static_cast<int64_t>(weight_memory_bytes(options)) >= least) return;
-  // Rounded up: what is named is enough.
-  const double gigabytes = std::ceil(static_cast<double>(least) * 1e-6) * 1e-3;
-  fail(
-      "weight_memory={}: too small for this transformer, of which at least {:.3f} GB must be in memory: two blocks, "
-      "and "
-      "what is in no block",
-      *options.weight_memory, gigabytes);
-}
-
-}  // namespace
-
 ModelFolder ModelFolder::open(const fs::path& folder, std::optional<int64_t> layers) {
   return open_model({.folder = folder, .layers = layers});
 }
@@ -306,11 +287,6 @@ ModelFolder ModelFolder::open(const GenerateOptions& options) {
   if (options.weights_seed && !random) {
     fail("weights_seed={}: with weights=checkpoint nothing is made by formula; leave it out, or set weights=random",
          *options.weights_seed);
-  }
-  if (options.weight_memory && options.weight_cache.empty()) {
-    fail(
-        "weight_memory={}: what is not in memory is read from a file of packed weights; name its folder: weight_cache=",
-        *options.weight_memory);
   }
   ModelSource source{.folder = options.model, .files = named_files(options), .layers = options.layers};
   if (random) {
@@ -327,8 +303,8 @@ ModelFolder ModelFolder::open(const GenerateOptions& options) {
   if (options.model.empty()) source.folder = config_folder() / model_of(options.transformer, options.transformer_2);
   else if (random || !source.files.empty()) source.folder = model_or_config(options.model);
   ModelFolder model = open_model(source);
-  require_room_to_stream(options, model);
   merge_loras(options, model);
+  check_weight_memory({options, model_configs(model)});
   return model;
 }
 

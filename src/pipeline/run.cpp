@@ -24,6 +24,7 @@
 #include "pipeline/predicted_report.h"
 #include "pipeline/short_summary.h"
 #include "pipeline/step_cache_options.h"
+#include "pipeline/weight_memory.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope::pipeline {
@@ -203,8 +204,21 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
       if (videos_[v].seed < 0)
         callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
   }
-  admit(memory_question(layout, planned.softmax), world);
-  if (options_.compare_one_rank) admit(memory_question({}), world);
+  std::vector<MemoryQuestion> questions = {memory_question(layout, planned.softmax)};
+  if (options_.compare_one_rank) questions.push_back(memory_question({}));
+  GenerateOptions streaming = options_;
+  if (free) streaming.weight_memory = weight_memory(questions, *free, world);
+  if (streaming.weight_memory != options_.weight_memory && world.rank() == 0 && callbacks.note) {
+    callbacks.note(fmt::format(
+        "Memory is short: {} GB of the transformer's converted weights stay in it, the rest is {} when it is used "
+        "(weight_memory={})",
+        *streaming.weight_memory, options_.weight_cache.empty() ? "converted" : "read", *streaming.weight_memory));
+  }
+  for (MemoryQuestion& question : questions) {
+    question.options.weight_memory = streaming.weight_memory;
+    admit(question, world);
+  }
+  const size_t in_memory = weight_memory_bytes(streaming);
   // Tried now, before anything long begins, and not after the run.
   if (trace_ && world.rank() == 0) {
     check_writable(options_.trace);
@@ -222,12 +236,12 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   const std::unique_ptr<comm::Communicator> alone = options_.compare_one_rank ? world.split(world.rank(), 0) : nullptr;
   std::vector<Video> uncached;
   // Before the run: behind it, ranks would wait for rank 0 to decode and write.
-  if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seeds, callbacks);
+  if (options_.cache_compare) uncached = denoise_uncached(world, layout, strategy, seeds, in_memory, callbacks);
   if (records_later) world.set_trace(trace_.get());
-  std::vector<Video> results = run_once(
-      world,
-      {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned, plan_, outputs, trace_.get(), seeds},
-      callbacks);
+  std::vector<Video> results = run_once(world,
+                                        {layout, strategy, open_.experts, contexts_, kept_prompts(), stop, &planned,
+                                         plan_, outputs, trace_.get(), seeds, in_memory},
+                                        callbacks);
   if (world.rank() != 0) return results;
   for (size_t v = 0; v < frames.size(); ++v) results[v].frames = std::move(frames[v]);
   if (options_.cache_compare) compare(uncached, results);
@@ -237,20 +251,30 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
     result.summary += step_cache_text(*result.step_cache);
   }
   if (trace_) trace_->write(options_.trace);
-  if (alone) compare_with_one_rank(*alone, seeds, results, callbacks);
+  if (alone) compare_with_one_rank(*alone, seeds, in_memory, results, callbacks);
   return results;
+}
+
+std::optional<double> Run::weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
+                                         comm::Communicator& world) const {
+  constexpr double kAll = 1e9;
+  double most = kAll;
+  for (const MemoryQuestion& question : questions)
+    most = std::min(most, weight_memory_to_fit(question, available).value_or(kAll));
+  most = -world.all_reduce_max(-most);
+  return most < kAll ? std::optional(most) : options_.weight_memory;
 }
 
 std::vector<Video> Run::denoise_uncached(comm::Communicator& world, const ParallelLayout& layout,
                                          const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
-                                         const Callbacks& callbacks) {
+                                         size_t weight_memory, const Callbacks& callbacks) {
   if (world.rank() == 0 && callbacks.note) callbacks.note("Denoising without the step cache first, to compare");
   RunPlan plan = plan_;
   plan.step_cache = {};
   std::deque<Output> none(videos_.size());
   return run_once(world,
                   {layout, strategy, open_.experts, contexts_, kept_prompts(), Stop::kAfterDenoise, nullptr, plan, none,
-                   nullptr, seeds},
+                   nullptr, seeds, weight_memory},
                   callbacks);
 }
 
@@ -263,7 +287,7 @@ void Run::compare(const std::vector<Video>& uncached, std::vector<Video>& result
   report.seconds_saved = uncached.front().denoise_seconds - results.front().denoise_seconds;
 }
 
-void Run::compare_with_one_rank(comm::Communicator& alone, const std::vector<int64_t>& seeds,
+void Run::compare_with_one_rank(comm::Communicator& alone, const std::vector<int64_t>& seeds, size_t weight_memory,
                                 std::vector<Video>& results, const Callbacks& callbacks) {
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
   // Its own contexts: the other ranks may still use theirs, whose batch is another where guidance was divided.
@@ -273,9 +297,10 @@ void Run::compare_with_one_rank(comm::Communicator& alone, const std::vector<int
   const ParallelLayout layout;
   const attention::Strategy strategy;
   std::deque<Output> none(videos_.size());
-  const std::vector<Video> ones = run_once(
-      alone, {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr, plan_, none, nullptr, seeds},
-      callbacks);
+  const std::vector<Video> ones = run_once(alone,
+                                           {layout, strategy, experts, contexts, nullptr, Stop::kAfterDenoise, nullptr,
+                                            plan_, none, nullptr, seeds, weight_memory},
+                                           callbacks);
   for (size_t v = 0; v < results.size(); ++v)
     results[v].one_rank_rel_l2 = relative_l2(results[v].latents, ones[v].latents);
 }

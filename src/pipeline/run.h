@@ -84,6 +84,7 @@ class Run {
     std::deque<Output>& outputs;
     trace::Trace* trace;  // null: not recorded
     const std::vector<int64_t>& seeds;
+    size_t weight_memory;  // as io::Weights::Loading takes it
   };
   struct PassState;
   void denoise_segment(PassState& state, int64_t segment);
@@ -91,12 +92,15 @@ class Run {
   std::vector<Video> run_once(comm::Communicator& world, const Pass& pass, const Callbacks& callbacks);
   std::vector<Video> denoise_uncached(comm::Communicator& world, const parallel::ParallelLayout& layout,
                                       const attention::Strategy& strategy, const std::vector<int64_t>& seeds,
-                                      const Callbacks& callbacks);
+                                      size_t weight_memory, const Callbacks& callbacks);
   static void compare(const std::vector<Video>& uncached, std::vector<Video>& results);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          Video& result) const;
-  void compare_with_one_rank(comm::Communicator& alone, const std::vector<int64_t>& seeds, std::vector<Video>& results,
-                             const Callbacks& callbacks);
+  void compare_with_one_rank(comm::Communicator& alone, const std::vector<int64_t>& seeds, size_t weight_memory,
+                             std::vector<Video>& results, const Callbacks& callbacks);
+  // The options' weight_memory, or where they leave it open and memory is short what fits every process.
+  std::optional<double> weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
+                                      comm::Communicator& world) const;
   KnownPrompts* kept_prompts() const;  // null where nothing is kept
   // `softmax` unset: as the keys say.
   MemoryQuestion memory_question(const parallel::ParallelLayout& layout,

@@ -165,7 +165,8 @@ struct Run::PassState {
 
 // From noise to latents.
 void Run::denoise_segment(PassState& s, int64_t segment) {
-  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds] = s.pass;
+  const auto& [layout, strategy, experts, contexts, prompts, stop, planned, plan, outputs, trace, seeds,
+               weight_memory] = s.pass;
   const bool first = s.world.rank() == 0, animates = model_.kind.animation.taken;
   const std::string prefix = animates ? fmt::format("segment.{}.", segment) : "";
   for (int64_t v = 0; v < plan_.videos; ++v) {
@@ -191,10 +192,10 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   s.memory.begin(planner::kTransformer);
   phase.emplace(lane, "phase: load and prepare");
   Stream stream(s.stage.threads_of_each(s.world.ranks_in_this_process()), {trace, s.world.rank(), trace::kComputeLane});
-  ExpertWeights weights({model_, experts, plan.dtype, comm::process_threads(options_.threads),
-                         s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache,
-                         weight_memory_bytes(options_), s.callbacks},
-                        s.world);
+  ExpertWeights weights(
+      {model_, experts, plan.dtype, comm::process_threads(options_.threads),
+       s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache, weight_memory, s.callbacks},
+      s.world);
   const Denoiser::Setup setup{model_,
                               plan,
                               layout,

@@ -30,6 +30,12 @@ wan::ModelConfigs model_configs(const ModelFolder& model) {
   configs.stored.transformer = model.experts[0].weights.stored_dtype();
   configs.stored.text_encoder = model.text_encoder.stored_dtype();
   configs.stored.vae = model.vae.stored_dtype();
+  for (const Expert& expert : model.experts) {
+    int64_t bytes = 0;
+    if (const io::Checkpoint* files = expert.weights.checkpoint())
+      for (const auto& file : files->files()) bytes += static_cast<int64_t>(std::filesystem::file_size(file->path()));
+    configs.transformer_file_bytes = std::max(configs.transformer_file_bytes, bytes);
+  }
   if (model.image_encoder) {
     configs.image_encoder = model.image_encoder->config;
     configs.stored.image_encoder = model.image_encoder->weights.stored_dtype();
@@ -78,7 +84,8 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   if (config.animate() && !o.dump.empty()) size.inputs_bytes *= 2;
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + (o.frames_in_memory ? 1 : 0);
   // Segments are encoded and decoded between the steps of others.
-  size.weight_memory = static_cast<int64_t>(weight_memory_bytes(o));
+  size.as_stored = o.weights_in_memory == WeightsInMemory::kAsStored;
+  if (o.weight_memory) size.weight_memory = static_cast<int64_t>(*o.weight_memory * 1e9);
   size.keeps_transformer = o.keep_weights != KeepWeights::kNone || segments.count > 1;
   size.keeps_vae = o.keep_weights == KeepWeights::kAll;
   size.frames_waiting = static_cast<int64_t>(FrameQueue::kMostAtOnce);
@@ -103,11 +110,12 @@ planner::MemoryPlan memory_plan(const MemoryQuestion& question) {
 
 TransformerMemory transformer_memory(const MemoryQuestion& question) {
   const wan::RunSize size = run_size(question);
+  const int64_t packed_from = question.options.weight_cache.empty() ? wan::packed_from_bytes(question.configs) : 0;
   TransformerMemory memory;
   for (const wan::TransformerConfig& config : question.configs.experts) {
-    const io::TensorTable table = wan::transformer_tensors(config);
-    memory.asked = std::max(memory.asked, wan::transformer_weight_bytes(table, size.transformer));
-    memory.least = std::max(memory.least, wan::least_streamed_bytes(table, size.transformer));
+    memory.asked =
+        std::max(memory.asked, wan::transformer_weight_bytes(wan::transformer_tensors(config), size.transformer));
+    memory.least = std::max(memory.least, wan::streamed_bytes(config, size.transformer, packed_from).least);
   }
   if (size.weight_memory > 0) memory.asked = std::min(memory.asked, size.weight_memory);
   return memory;

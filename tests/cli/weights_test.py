@@ -265,6 +265,9 @@ def streamed_weights_make_the_same_video(cwd):
         return latents(f"{cwd}/{name}")
 
     whole = made("whole")
+    for name, word in (("packed", "weight_memory=0.06"), ("stored", "weights_in_memory=as_stored")):
+        assert made(name, word, f"trace={name}.json") == whole, name
+        assert "wait for weights" in (pathlib.Path(cwd) / f"{name}.json").read_text(), name
     for steps in (("first", "second"), ("third",)):  # the file is made, and found; damaged, and made again
         for name in steps:
             assert made(name, "weight_cache=cache", "weight_memory=0.05", f"trace={name}.json") == whole, name
@@ -279,6 +282,7 @@ def streamed_weights_make_the_same_video(cwd):
     for ranks in (2, 4):
         pair = made("whole_ranks", f"ranks={ranks}")
         assert made("ranks", f"ranks={ranks}", "weight_cache=cache", "weight_memory=0.05") == pair, ranks
+        assert made("packed_ranks", f"ranks={ranks}", "weights_in_memory=as_stored") == pair, ranks
     if shutil.which("mpirun") is not None:
         whole_of_two = made("whole_of_two", "ranks=2")
         for name in ("mpi_makes", "mpi_finds"):
@@ -290,13 +294,41 @@ def streamed_weights_make_the_same_video(cwd):
 
 
 @test
-def streams_without_room_or_file_are_refused(cwd):
+def short_memory_streams_by_itself(cwd):
+    model = deep_model(cwd, 40)
+
+    def made(name, *words):
+        result = generate(cwd, "weights=random", f"output={name}.png", f"dump={name}", *words, model=model)
+        assert result.returncode == 0, result.stderr
+        return result.stderr + result.stdout, latents(f"{cwd}/{name}")
+
+    def refusal(*words):
+        return generate(cwd, "weights=random", "output=a.png", *words, model=model).stderr
+
+    text, whole = made("whole")
+    assert "Memory is short" not in text, text
+    needed = float(re.search(r"needs ([0-9.]+) GB", refusal("memory_limit=0.01")).group(1))
+    limit = f"memory_limit={needed - 0.005:.3f}"
+    text, streamed = made("streamed", limit)
+    found = re.search(r"Memory is short.*weight_memory=([0-9.]+)\)", text)
+    assert found and 0 < float(found.group(1)) < needed, text
+    assert streamed == whole
+
+
+
+@test
+def streams_without_room_are_refused(cwd):
     model = deep_model(cwd, 8)
 
     def run_with(*words):
         return generate(cwd, "weights=random", "output=a.gif", *words, model=model)
 
-    refused(cwd, run_with("weight_memory=0.05"), "weight_memory=0.05", "weight_cache=", left=("configs",))
+    refused(cwd, run_with("weights_in_memory=as_stored", "weight_memory=0.05"), "as_stored", "leave one of them out",
+            left=("configs",))
+    refused(cwd, run_with("weights_in_memory=as_stored", "weight_cache=c"), "as_stored", "weight_cache",
+            left=("configs",))
+    refused(cwd, run_with("weights_in_memory=bf16", "weight_memory=0.05"), "bf16", left=("configs",))
+    refused(cwd, run_with("weights_in_memory=bf16", "dtype=float32"), "float32", "auto", left=("configs",))
     refused(cwd, run_with("weight_cache=c", "weight_memory=0"), "weight_memory", "0", left=("configs",))
     result = run_with("weight_cache=c", "weight_memory=0.002")
     refused(cwd, result, "weight_memory=0.002", "too small", "two blocks", left=("configs", "c"))
@@ -305,6 +337,11 @@ def streams_without_room_or_file_are_refused(cwd):
     assert run_with("weight_cache=c", f"weight_memory={least}").returncode == 0
     result = run_with("weight_cache=c", f"weight_memory={least - 0.001:.3f}")
     refused(cwd, result, "too small", left=("configs", "c", "a.gif"))
+    result = run_with("weight_memory=0.002")
+    refused(cwd, result, "too small", left=("configs", "c", "a.gif"))
+    more = float(re.search(r"at least ([0-9.]+) GB", result.stderr).group(1))
+    assert more > least  # tensors are packed from somewhere
+    assert run_with(f"weight_memory={more}").returncode == 0
 
 
 @test

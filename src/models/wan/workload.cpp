@@ -42,6 +42,16 @@ int64_t widest_packed(const TransformerConfig& config, int threads) {
   return 6 * d * d + (threads - 1) * std::max(3 * d * d, config.ffn_dim * d);
 }
 
+}  // namespace
+
+int64_t packed_from_bytes(const ModelConfigs& configs) {
+  // Tensors that are computed with, and sums with a LoRA, are F32.
+  constexpr int64_t kLeast = 2;
+  return configs.merge_scratch > 0 ? kFloat : std::max(kLeast, size_of(configs.stored.transformer));
+}
+
+namespace {
+
 planner::Workload::Expert expert_of(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
                                     int64_t branches, int64_t tokens, int64_t frames, int rank_threads) {
   planner::Workload::Expert expert;
@@ -49,6 +59,11 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   expert.weights = weights_of(table, configs.stored.transformer);
   expert.weights.resident = Bytes(transformer_weight_bytes(table, size.transformer));
   if (size.weight_memory > 0) expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory));
+  if (size.as_stored) {
+    const Bytes file =
+        configs.transformer_file_bytes > 0 ? Bytes(configs.transformer_file_bytes) : expert.weights.stored;
+    expert.weights.resident = file + Bytes(streamed_bytes(config, size.transformer, packed_from_bytes(configs)).usual);
+  }
   const int64_t widest = widest_packed(config, size.threads);
   expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);
   if (configs.merge_scratch > 0) {

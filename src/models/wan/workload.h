@@ -27,8 +27,9 @@ struct ModelConfigs {
   VaeConfig vae;
   std::optional<encoders::ClipVisionConfig> image_encoder;
   StoredDTypes stored;
-  bool mapped = true;           // files are; formulas fill buffers
-  bool takes_pictures = false;  // or videos, so that the VAE's encoder may be used
+  int64_t transformer_file_bytes = 0;  // of the largest expert; 0: its parameters in their dtype
+  bool mapped = true;                  // files are; formulas fill buffers
+  bool takes_pictures = false;         // or videos, so that the VAE's encoder may be used
   // Further elements per thread while a LoRA is added to a weight of the transformer; 0: without LoRA.
   int64_t merge_scratch = 0;
 };
@@ -55,10 +56,14 @@ struct RunSize {
   bool keeps_vae = false;
   int64_t frames_waiting = 0;  // between the decoder and the file, at most
   int64_t weight_memory = 0;   // bytes for an expert's packed weights, the rest is streamed; 0: all
+  bool as_stored = false;      // an expert's weights: its file, and what is packed for use
   int threads = 1;             // of the process
   // Before anything is read: code and libraries, settings, the tokenizer, what the kernels generate.
   int64_t program_bytes = 70'000'000;
 };
+
+// Bytes per element of what a transformer's weights are packed from, as streamed_bytes() takes them.
+int64_t packed_from_bytes(const ModelConfigs& configs);
 
 // Rows of the image encoder that a prompt has; 0 where the model looks at none.
 int64_t image_rows(const TransformerConfig& config, const RunSize& size);

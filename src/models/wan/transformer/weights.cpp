@@ -99,14 +99,15 @@ class Reader {
     }
     weight.layout = kernels::packed_layout_name(packed) + form.suffix();
     weight.bytes = kernels::packed_bytes(packed);
-    weight.pack = [packed, form](std::span<const TensorView> stored, std::byte* out) {
+    weight.row_step = kernels::packed_row_step(packed);
+    weight.pack = [packed, form](std::span<const TensorView> stored, int64_t first_row, std::byte* out) {
       std::vector<Tensor> made;
       std::vector<TensorView> matrices;
       for (const TensorView& one : stored) {
         if (form) made.push_back(in_form(one, form, packed.dtype));
         matrices.push_back(form ? made.back().view() : one.reshape({one.extent(0), packed.k}));
       }
-      kernels::pack(matrices, packed, out);
+      kernels::pack_rows(matrices, first_row, packed, out);
     };
     loader_.add(std::move(weight), [&to, packed](const std::byte* at) {
       to.weight = packed;
@@ -329,17 +330,20 @@ int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype) {
   return bytes;
 }
 
-int64_t least_streamed_bytes(const io::TensorTable& table, DType dtype) {
+StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from) {
   std::map<std::string, int64_t> parts;
   int64_t largest = 0, others = 0;
-  for (const io::TensorSpec& spec : table) {
+  for (const io::TensorSpec& spec : transformer_tensors(config)) {
     if (!is_packed(spec)) continue;
     const std::string part = stream_part(spec.name);
     int64_t& sum = part.empty() ? others : parts[part];
     sum += bytes_of(spec, dtype);
     if (!part.empty()) largest = std::max(largest, sum);
   }
-  return others + 2 * largest;
+  // Of two weights, which threads pack at the same time; the largest is the modulation's.
+  const int64_t d = config.inner_dim();
+  others += 2 * std::max(6 * d * d, config.ffn_dim * d) * packed_from;
+  return {others + 2 * largest, others + 3 * largest};
 }
 
 }  // namespace zoetrope::wan

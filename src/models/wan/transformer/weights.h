@@ -130,7 +130,12 @@ class TransformerWeights {
 
 // Bytes of the parameters of transformer_tensors() as stored here, packed for this CPU.
 int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype);
-// Of its packed weights, what must be in memory at least: two blocks, and what is in no block.
-int64_t least_streamed_bytes(const io::TensorTable& table, DType dtype);
+// Memory for weights that are streamed: what is in no block, and blocks. `packed_from`: bytes per element of the stored
+// tensors, where blocks are packed when they are used; 0: they are read packed.
+struct StreamedBytes {
+  int64_t least;  // with which a stream works: two blocks
+  int64_t usual;  // and with which blocks are read ahead: three
+};
+StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from);
 
 }  // namespace zoetrope::wan

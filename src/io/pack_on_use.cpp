@@ -1,0 +1,65 @@
+#include "io/pack_on_use.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "io/packing_threads.h"
+
+namespace zoetrope::io {
+namespace {
+
+// Of a weight's tensors: pages of the map, or a copy.
+size_t reading_bytes_of(const WeightSource& source, const PackedWeight& weight) {
+  constexpr size_t kMostPerElement = 2;  // of quantised tensors, and of others that are read in parts
+  size_t bytes = 0;
+  for (const std::string& name : weight.names) {
+    const TensorInfo info = source.info(name);
+    const bool in_parts = !source.mapped(name) && source.reads_parts(name);
+    bytes += in_parts ? static_cast<size_t>(info.shape.size()) * kMostPerElement : static_cast<size_t>(info.bytes);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+PackOnUse::PackOnUse(std::shared_ptr<const WeightSource> source, std::vector<Weight> weights, int threads)
+    : source_(std::move(source)), threads_(threads) {
+  for (Weight& weight : weights) weights_.emplace(weight.second, std::move(weight));
+}
+
+// Threads work on one weight, and begin with the next.
+size_t PackOnUse::reading_bytes() const {
+  size_t largest = 0;
+  for (const auto& [place, weight] : weights_) largest = std::max(largest, reading_bytes_of(*source_, weight.first));
+  return 2 * largest;
+}
+
+void PackOnUse::read(std::span<const WeightStream::Range> ranges) {
+  std::vector<PackingThreads::Job> jobs;
+  for (const WeightStream::Range& range : ranges) {
+    for (auto at = weights_.lower_bound(range.begin); at != weights_.end() && at->first < range.begin + range.bytes;
+         ++at) {
+      int64_t stored = 0;
+      for (const std::string& name : at->second.first.names) stored += static_cast<int64_t>(source_->info(name).bytes);
+      jobs.push_back({&at->second.first, at->second.second, stored});
+    }
+  }
+  const size_t count = jobs.size();
+  PackingThreads threads(*source_, std::move(jobs), {}, 0);  // one unmapped tensor at a time
+  threads.start(threads_);
+  for (size_t i = 0; i < count; ++i) static_cast<void>(threads.take());
+  source_->require_unchanged();
+}
+
+// Pages that lie in the range as a whole: others hold neighbours.
+void PackOnUse::release(const WeightStream::Range& range) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(range.begin);
+  const uintptr_t begin = (address + page - 1) / page * page, end = (address + range.bytes) / page * page;
+  if (begin < end) ::madvise(const_cast<std::byte*>(range.begin) + (begin - address), end - begin, MADV_DONTNEED);
+}
+
+}  // namespace zoetrope::io

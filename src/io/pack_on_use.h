@@ -1,0 +1,33 @@
+// Packed weights that are not kept: packed from their stored tensors when they are used, each time anew, into addresses
+// that stay the same. What a WeightStream reads where there is no file of packed weights.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "io/weight_stream.h"
+#include "io/weights.h"
+
+namespace zoetrope::io {
+
+class PackOnUse final : public WeightStream::Storage {
+ public:
+  // Each weight with its place. The places are anonymous memory.
+  using Weight = std::pair<PackedWeight, std::byte*>;
+  PackOnUse(std::shared_ptr<const WeightSource> source, std::vector<Weight> weights, int threads);
+
+  void read(std::span<const WeightStream::Range> ranges) override;
+  void release(const WeightStream::Range& range) override;
+  // Pages of files and buffers, besides what is packed, while a part is read.
+  size_t reading_bytes() const override;
+
+ private:
+  std::shared_ptr<const WeightSource> source_;
+  std::map<const std::byte*, Weight> weights_;  // by place
+  int threads_;
+};
+
+}  // namespace zoetrope::io

@@ -1,0 +1,82 @@
+#include "pipeline/weight_memory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/index_range.h"
+#include "io/weights.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+bool fits(const MemoryQuestion& question, planner::Bytes available) {
+  return memory_plan(question).peak().total() <= available;
+}
+
+}  // namespace
+
+void check_weight_memory(const MemoryQuestion& question) {
+  const GenerateOptions& options = question.options;
+  const bool as_stored = options.weights_in_memory == WeightsInMemory::kAsStored;
+  if (options.weights_in_memory == WeightsInMemory::kBf16 && options.dtype != DType::kBF16)
+    fail("weights_in_memory=bf16: with dtype=float32 weights are float32; set auto, which keeps all that fit");
+  if (as_stored && !options.weight_cache.empty()) {
+    fail(
+        "weights_in_memory=as_stored: weights are read from their own files, not from weight_cache; leave that out, or "
+        "set weight_memory= instead, which reads from it");
+  }
+  if (!options.weight_memory) return;
+  if (options.weights_in_memory != WeightsInMemory::kAuto) {
+    fail("weight_memory={}: weights_in_memory={} says already what stays in memory; leave one of them out",
+         *options.weight_memory, as_stored ? "as_stored" : "bf16");
+  }
+  const int64_t least = transformer_memory(question).least;
+  if (static_cast<int64_t>(weight_memory_bytes(options)) >= least) return;
+  // Rounded up: what is named is enough.
+  const double gigabytes = std::ceil(static_cast<double>(least) * 1e-6) * 1e-3;
+  fail(
+      "weight_memory={}: too small for this transformer, of which at least {:.3f} GB must be in memory: two blocks, "
+      "and what is in no block",
+      *options.weight_memory, gigabytes);
+}
+
+std::optional<double> largest_weight_memory(const MemoryQuestion& question, planner::Bytes available) {
+  constexpr int64_t kStep = 10'000'000;
+  const TransformerMemory memory = transformer_memory(question);
+  MemoryQuestion other = question;
+  other.options.weights_in_memory = WeightsInMemory::kAuto;
+  std::optional<double> best;
+  for (int64_t low = ceil_div(memory.least, kStep), high = ceil_div(memory.asked, kStep) - 1; low <= high;) {
+    const int64_t middle = low + (high - low) / 2;
+    other.options.weight_memory = static_cast<double>(middle) / 100;
+    if (fits(other, available)) {
+      best = other.options.weight_memory;
+      low = middle + 1;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return best;
+}
+
+std::optional<double> weight_memory_to_fit(const MemoryQuestion& question, planner::Bytes available) {
+  const GenerateOptions& options = question.options;
+  const bool left_open = options.weights_in_memory == WeightsInMemory::kAuto && !options.weight_memory;
+  if (!left_open || fits(question, available)) return {};
+  return largest_weight_memory(question, available);
+}
+
+MemoryQuestion as_it_fits(const MemoryQuestion& question, planner::Bytes available) {
+  MemoryQuestion run = question;
+  if (const std::optional<double> gigabytes = weight_memory_to_fit(question, available))
+    run.options.weight_memory = gigabytes;
+  return run;
+}
+
+size_t weight_memory_bytes(const GenerateOptions& options) {
+  if (options.weights_in_memory == WeightsInMemory::kAsStored) return io::Weights::kFewestParts;
+  return static_cast<size_t>(options.weight_memory.value_or(0) * 1e9);
+}
+
+}  // namespace zoetrope::pipeline

@@ -1,0 +1,27 @@
+// How much of a transformer's converted weights a run keeps in memory: as weights_in_memory and weight_memory say, or
+// as much as fits.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "pipeline/generate_options.h"
+#include "pipeline/run_workload.h"
+#include "planner/bytes.h"
+
+namespace zoetrope::pipeline {
+
+// Throws Error for keys that contradict one another, and for less memory than a stream of weights needs.
+void check_weight_memory(const MemoryQuestion& question);
+
+// GB, in steps of 0.01: the most that weight_memory may be for the question to fit; unset where none does.
+std::optional<double> largest_weight_memory(const MemoryQuestion& question, planner::Bytes available);
+// The same where the options leave it to the program, and keeping all does not fit.
+std::optional<double> weight_memory_to_fit(const MemoryQuestion& question, planner::Bytes available);
+// What is run: with that weight_memory, or as the question is.
+MemoryQuestion as_it_fits(const MemoryQuestion& question, planner::Bytes available);
+
+// What io::Weights::Loading takes: 0: all in memory.
+size_t weight_memory_bytes(const GenerateOptions& options);
+
+}  // namespace zoetrope::pipeline
