@@ -15,7 +15,13 @@ namespace zoetrope::io {
 namespace {
 
 constexpr int64_t kSmallBlock = 32;
-constexpr float kLargestE4M3 = 448, kLargestE5M2 = 57344, kLargestInt8 = 127;
+constexpr float kLargestE4M3 = 448, kLargestE5M2 = 57344, kLargestInt8 = 127, kLeastInt8Scale = 1e-30f;
+
+float largest_of(const float* values, int64_t count) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(values[i]));
+  return largest;
+}
 
 template <typename T>
 class PlainEncoder final : public TensorEncoder {
@@ -91,9 +97,10 @@ class ScaledEncoder final : public TensorEncoder {
   ScaledEncoder(std::byte (*code)(float), void (*widen)(const std::byte*, int64_t, float*), float largest_code,
                 float least_scale)
       : code_(code), widen_(widen), largest_code_(largest_code), least_scale_(least_scale) {}
-  bool needs_largest() const override { return true; }
-  void set_largest(float largest) override {
-    scale_ = std::max(largest / largest_code_, least_scale_);
+  bool observes() const override { return true; }
+  void observe(IndexRange range, const float* values) override {
+    largest_ = std::max(largest_, largest_of(values, range.size()));
+    scale_ = std::max(largest_ / largest_code_, least_scale_);
     if (scale_ == 0) scale_ = 1;
   }
   size_t bytes(int64_t elements) const override { return static_cast<size_t>(elements); }
@@ -114,7 +121,50 @@ class ScaledEncoder final : public TensorEncoder {
   std::byte (*code_)(float);
   void (*widen_)(const std::byte*, int64_t, float*);
   float largest_code_, least_scale_;
-  float scale_ = 1;
+  float largest_ = 0, scale_ = 1;
+};
+
+// int8 with a scale for each row.
+class RowEncoder final : public TensorEncoder {
+ public:
+  explicit RowEncoder(const Shape& shape)
+      : columns_(shape[1]), scales_(static_cast<size_t>(shape[0]), kLeastInt8Scale) {}
+  bool observes() const override { return true; }
+  void observe(IndexRange range, const float* values) override {
+    each_row(range, [&](size_t row, IndexRange part) {
+      scales_[row] = std::max(scales_[row], largest_of(values + part.begin, part.size()) / kLargestInt8);
+    });
+  }
+  size_t bytes(int64_t elements) const override { return static_cast<size_t>(elements); }
+  void encode(IndexRange range, const float* values, std::byte* codes) override {
+    each_row(range, [&](size_t row, IndexRange part) {
+      for (int64_t i = part.begin; i < part.end; ++i) codes[i] = int8(values[i] / scales_[row]);
+    });
+  }
+  void decode(IndexRange range, const std::byte* codes, float* values) const override {
+    widen_int8(codes, range.size(), values);
+    each_row(range, [&](size_t row, IndexRange part) {
+      for (int64_t i = part.begin; i < part.end; ++i) values[i] *= scales_[row];
+    });
+  }
+  Scales scales() const override {
+    Scales scales{"F32", {std::ssize(scales_), 1}, std::vector<std::byte>(scales_.size() * sizeof(float))};
+    std::memcpy(scales.bytes.data(), scales_.data(), scales.bytes.size());
+    return scales;
+  }
+
+ private:
+  // body(row, its elements counted from range.begin)
+  template <typename Body>
+  void each_row(IndexRange range, const Body& body) const {
+    for (int64_t at = range.begin; at < range.end;) {
+      const int64_t row = at / columns_, end = std::min(range.end, (row + 1) * columns_);
+      body(static_cast<size_t>(row), IndexRange{at - range.begin, end - range.begin});
+      at = end;
+    }
+  }
+  int64_t columns_;
+  std::vector<float> scales_;
 };
 
 // A power of two for each run of 32 inputs, the least with which no value is above the largest code.
@@ -145,8 +195,7 @@ class MxEncoder final : public TensorEncoder {
 
   // 0 for zeros; at least 1 otherwise, since 0 stands for a factor of zero.
   static int exponent_of(const float* values) {
-    float largest = 0;
-    for (int64_t i = 0; i < kSmallBlock; ++i) largest = std::max(largest, std::abs(values[i]));
+    const float largest = largest_of(values, kSmallBlock);
     if (largest == 0) return 0;
     int exponent = 0;
     const float fraction = std::frexp(largest / kLargestE4M3, &exponent);  // from 0.5 to 1, or 0
@@ -175,6 +224,7 @@ const std::vector<NumberFormatInfo>& number_formats() {
       {kFp8E4M3, "fp8_e4m3", "F8_E4M3", "float8_e4m3fn", 1, true, false},
       {kFp8E5M2, "fp8_e5m2", "F8_E5M2", "float8_e5m2", 1, true, false},
       {kInt8, "int8", "I8", "int8_tensorwise", 1, true, false},
+      {kInt8Rows, "int8_rows", "I8", "int8_tensorwise", 1, true, false},
       {kMxfp8, "mxfp8", "F8_E4M3", "mxfp8", kSmallBlock, true, false},
       {kQ8_0, "q8_0", "Q8_0", nullptr, kSmallBlock, false, true},
       {kQ5_1, "q5_1", "Q5_1", nullptr, kSmallBlock, false, true},
@@ -199,7 +249,6 @@ const NumberFormatInfo* find_number_format(std::string_view word) {
 std::unique_ptr<TensorEncoder> tensor_encoder(NumberFormat format, const Shape& shape) {
   const NumberFormatInfo& info = info_of(format);
   ZT_CHECK(info.plain() || (shape.rank() == 2 && shape[1] % info.unit == 0), "{} {}", info.word, shape.to_string());
-  constexpr float kLeastInt8Scale = 1e-30f;
   switch (format) {
     case NumberFormat::kF32:
       return std::make_unique<PlainEncoder<float>>();
@@ -213,6 +262,8 @@ std::unique_ptr<TensorEncoder> tensor_encoder(NumberFormat format, const Shape& 
       return std::make_unique<ScaledEncoder>(e5m2, widen_e5m2, kLargestE5M2, 0.0f);
     case NumberFormat::kInt8:
       return std::make_unique<ScaledEncoder>(int8, widen_int8, kLargestInt8, kLeastInt8Scale);
+    case NumberFormat::kInt8Rows:
+      return std::make_unique<RowEncoder>(shape);
     case NumberFormat::kMxfp8:
       return std::make_unique<MxEncoder>(shape);
     default:

@@ -24,6 +24,7 @@ enum class NumberFormat : uint8_t {
   kFp8E4M3,
   kFp8E5M2,
   kInt8,
+  kInt8Rows,
   kMxfp8,
   kQ4_0,
   kQ4_1,
@@ -53,9 +54,9 @@ class TensorEncoder {
   TensorEncoder& operator=(const TensorEncoder&) = delete;
   virtual ~TensorEncoder() = default;
 
-  // Whether set_largest(), with the largest magnitude of the tensor, must be called before encode().
-  virtual bool needs_largest() const { return false; }
-  virtual void set_largest(float) {}
+  // Whether observe() must be called before encode(), with all elements in their order, in as many calls as wanted.
+  virtual bool observes() const { return false; }
+  virtual void observe(IndexRange, const float*) {}
 
   virtual size_t bytes(int64_t elements) const = 0;  // of codes
   // Elements `range` of the tensor in row-major order, whole units. `values` are finite; those that the format cannot

@@ -23,10 +23,10 @@ struct Encoded {
 Encoded encode(NumberFormat format, const Shape& shape, const std::vector<float>& values) {
   Encoded result{tensor_encoder(format, shape), {}, std::vector<float>(values.size())};
   const IndexRange all{0, std::ssize(values)};
-  if (result.encoder->needs_largest()) {
-    float largest = 0;
-    for (const float value : values) largest = std::max(largest, std::abs(value));
-    result.encoder->set_largest(largest);
+  if (result.encoder->observes()) {
+    const int64_t half = all.end / 2;
+    result.encoder->observe({0, half}, values.data());
+    result.encoder->observe({half, all.end}, values.data() + half);
   }
   result.codes.resize(result.encoder->bytes(all.size()));
   result.encoder->encode(all, values.data(), result.codes.data());
@@ -79,6 +79,18 @@ TEST(TensorEncoder, TheLargestMagnitudeBecomesTheLargestCode) {
   EXPECT_EQ(static_cast<int8_t>(int8.codes[1]), -127);
   EXPECT_EQ(int8.encoder->scales().type, "F32");
   EXPECT_EQ(int8.encoder->scales().shape.rank(), 0);
+}
+
+TEST(TensorEncoder, RowsHaveTheirOwnScales) {
+  const Encoded out = encode(NumberFormat::kInt8Rows, {3, 3}, {1, -127, 0.5f, 254, 1, 3, 0, 0, 0});
+  EXPECT_EQ(out.values, (std::vector<float>{1, -127, 0, 254, 0, 4, 0, 0, 0}));
+  const TensorEncoder::Scales scales = out.encoder->scales();
+  EXPECT_EQ(scales.shape, (Shape{3, 1}));
+  float stored[3];
+  std::memcpy(stored, scales.bytes.data(), sizeof stored);
+  EXPECT_EQ(stored[0], 1);
+  EXPECT_EQ(stored[1], 2);
+  EXPECT_EQ(stored[2], 1e-30f);
 }
 
 TEST(TensorEncoder, Int8RoundsTiesToEven) {

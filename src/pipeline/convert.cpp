@@ -84,7 +84,12 @@ class Conversion {
     if (tensor.format == nullptr) return write_stored(tensor);
     const auto encoder = io::tensor_encoder(tensor.format->format, tensor.shape);
     source_->will_need(tensor.from);
-    if (encoder->needs_largest()) encoder->set_largest(largest_of(tensor));
+    if (encoder->observes()) {
+      pieces(tensor, [&](IndexRange piece) {
+        read(tensor, piece);
+        encoder->observe(piece, values_.data());
+      });
+    }
     Errors errors;
     pieces(tensor, [&](IndexRange piece) {
       read(tensor, piece);
@@ -137,15 +142,6 @@ class Conversion {
              source_->where(tensor.from), tensor.from, value, piece.begin + i);
       }
     });
-  }
-
-  float largest_of(const PlannedTensor& tensor) {
-    float largest = 0;
-    pieces(tensor, [&](IndexRange piece) {
-      read(tensor, piece);
-      for (const float value : values_) largest = std::max(largest, std::abs(value));
-    });
-    return largest;
   }
 
   // values_ into codes_.

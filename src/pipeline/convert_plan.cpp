@@ -162,7 +162,9 @@ class Planner {
 std::string PlannedTensor::type_text() const {
   if (format == nullptr) return stored;
   if (format->format == io::NumberFormat::kMxfp8) return format->word;
-  return has_scales() ? fmt::format("{} with a scale", format->type) : format->type;
+  if (!has_scales()) return format->type;
+  const bool rows = format->format == io::NumberFormat::kInt8Rows;
+  return fmt::format("{} with a scale{}", format->type, rows ? " for each row" : "");
 }
 
 std::string PlannedTensor::layer_text() const {

@@ -20,7 +20,8 @@ TESTS = {}
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 WEIGHTS = GOLDEN / "weights"
 # Word, ending of the file, type of the codes, name in a layer's configuration.
-SCALED = [("fp8_e4m3", "F8_E4M3", "float8_e4m3fn"), ("fp8_e5m2", "F8_E5M2", "float8_e5m2"), ("int8", "I8", "int8_tensorwise")]
+SCALED = [("fp8_e4m3", "F8_E4M3", "float8_e4m3fn"), ("fp8_e5m2", "F8_E5M2", "float8_e5m2"), ("int8", "I8", "int8_tensorwise"),
+          ("int8_rows", "I8", "int8_tensorwise")]
 BLOCKS = ["q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 PLAIN = ["f32", "f16", "bf16"]
 
@@ -117,15 +118,18 @@ def codes_with_a_scale_are_as_defined(cwd):
             if not is_quantised(name, shape):
                 assert (dtype, data) == ("F32", formats.f32_bytes(expected)) and rows[name][:2] == (0, 0), name
                 continue
-            scale, codes = formats.scaled_codes(kind, expected)
+            columns = shape[1] if word == "int8_rows" else len(expected)
+            parts = [formats.scaled_codes(kind, expected[i:i + columns]) for i in range(0, len(expected), columns)]
             base = name[:-len(".weight")]
-            assert (dtype, data) == (kind, codes), name
-            assert written[base + ".weight_scale"] == ("F32", [], formats.f32_bytes([scale])), name
+            assert (dtype, data) == (kind, b"".join(codes for _, codes in parts)), name
+            scales = [shape[0], 1] if word == "int8_rows" else [], formats.f32_bytes([scale for scale, _ in parts])
+            assert written[base + ".weight_scale"] == ("F32", *scales), name
             assert json.loads(written[base + ".comfy_quant"][2]) == {"format": layer}, name
-            stored = formats.scaled_values(kind, scale, codes)
+            stored = [x for scale, codes in parts for x in formats.scaled_values(kind, scale, codes)]
             assert read[name] == formats.f32_bytes(stored), name
             check_errors(rows[name], expected, stored)
-            assert rows[name][2] == f"F32 -> {kind} with a scale", rows[name]
+            by_row = " for each row" if word == "int8_rows" else ""
+            assert rows[name][2] == f"F32 -> {kind} with a scale{by_row}", rows[name]
 
 
 @test
