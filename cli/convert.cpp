@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/error.h"
 #include "base/print.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -63,8 +64,12 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   ConvertOptions options;
   OptionSet set = pipeline::describe_options(options);
   for (const std::string& word : arguments) {
-    if (word.find('=') == std::string::npos) set.set("in", word, kCommandLine);
-    else set.set_argument(word);
+    if (word.find('=') != std::string::npos) {
+      set.set_argument(word);
+    } else {
+      if (!options.in.empty()) fail("convert takes one IN, but both '{}' and '{}' are given", options.in, word);
+      set.set("in", word, kCommandLine);
+    }
   }
   if (world != nullptr && world->rank() != 0) return 0;
   stop_at_safe_points();

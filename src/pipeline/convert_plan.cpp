@@ -67,10 +67,11 @@ class Planner {
            words_of([](const NumberFormatInfo& info) { return info.plain(); }));
     }
     keep_tokenizer(seen);
-    const size_t others = in_.checkpoint.names().empty() ? 0 : source_.names().size() - seen.size();
-    if (others > 0)
-      plan_.notes.push_back(
-          fmt::format("{} tensors are no part of the {} and were left out", others, in_.component.name));
+    const size_t others = source_.names().size() - seen.size();
+    if (others > 0) {
+      plan_.notes.push_back(fmt::format("left out because they are no part of the {}: {} tensor{}", in_.component.name,
+                                        others, others == 1 ? "" : "s"));
+    }
     return std::move(plan_);
   }
 

@@ -19,7 +19,7 @@ PROGRAM = MODEL = None
 TESTS = {}
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 WEIGHTS = GOLDEN / "weights"
-# Word, ending of the file, type of the codes, name in a layer's configuration.
+# Word, type of the codes, name in a layer's configuration.
 SCALED = [("fp8_e4m3", "F8_E4M3", "float8_e4m3fn"), ("fp8_e5m2", "F8_E5M2", "float8_e5m2"), ("int8", "I8", "int8_tensorwise"),
           ("int8_rows", "I8", "int8_tensorwise")]
 BLOCKS = ["q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
@@ -257,6 +257,11 @@ def other_files_can_be_read(cwd):
     before = read_tensors(WEIGHTS / "dit" / "comfy_bf16_prefix.safetensors")
     assert {name: data for name, (_, _, data) in written.items()} == {
         name.removeprefix("model.diffusion_model."): data for name, (_, _, data) in before.items()}
+    # Of a file that holds several components, the transformer.
+    write_tensors(cwd / "all.safetensors", {**before, "first_stage_model.conv1.bias": ("F32", [1], bytes(4))})
+    stdout = converted(cwd, "all.safetensors", "bare2.safetensors", "bf16", model, "layout=original")
+    assert "note: left out because they are no part of the transformer: 1 tensor\n" in stdout, stdout
+    assert read_tensors(cwd / "bare2.safetensors") == written
     # A file that stores more than the matrices in fp8: only they are written so.
     converted(cwd, WEIGHTS / "dit" / "fp8_plain.safetensors", cwd / "fp8.safetensors", "fp8_e4m3", model)
     for name, (dtype, shape, _) in read_tensors(cwd / "fp8.safetensors").items():
@@ -356,6 +361,7 @@ def what_cannot_be_converted_is_refused(cwd):
     refuses(run([PROGRAM, "convert", file, "out=a.gguf"], cwd), "format: name the format")
     refuses(run([PROGRAM, "convert", file, "format=f16"], cwd), "out: name what to write")
     refuses(run([PROGRAM, "convert", "out=a.gguf", "format=f16"], cwd), "in: name")
+    refuses(convert(cwd, file, "a.gguf", "f16", model, "b.gguf"), "takes one IN", "b.gguf")
     refuses(convert(cwd, file, "a.gguf", "mxfp8", model), "GGUF files have no format mxfp8", "q8_0")
     refuses(convert(cwd, file, "a.safetensors", "q8_0", model), "safetensors files have no format q8_0", "fp8_e4m3")
     refuses(convert(cwd, file, "a.bin", "f16", model), "out=a.bin", "must end in")

@@ -14,10 +14,6 @@ def f32_bytes(values):
     return struct.pack(f"<{len(values)}f", *values)
 
 
-def half(x):
-    return struct.unpack("<e", struct.pack("<e", x))[0]
-
-
 def bf16_bits(x):
     bits = struct.unpack("<I", struct.pack("<f", x))[0]
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
