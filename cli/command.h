@@ -36,6 +36,7 @@ auto with_origins(const OptionSet& set, Function&& function) {
 extern const Command kAttention;
 extern const Command kBench;
 extern const Command kCalibrate;
+extern const Command kConvert;
 extern const Command kGenerate;
 extern const Command kInspect;
 extern const Command kPlan;

@@ -21,7 +21,7 @@
 namespace zoetrope::cli {
 namespace {
 
-constexpr const Command* kCommands[] = {&kAttention, &kBench, &kCalibrate,  &kGenerate,
+constexpr const Command* kCommands[] = {&kAttention, &kBench, &kCalibrate,  &kConvert, &kGenerate,
                                         &kInspect,   &kPlan,  &kSynthesize, &kTune};
 
 // `--key value` and `--key=value` as key=value, with _ for each - of the key; other words as they are. Throws Error for

@@ -140,6 +140,7 @@ class Reader {
   }
 
   void read_entry() {
+    const uint64_t begin = at_;
     const std::string key = text("a metadata key");
     const auto type = number<uint32_t>(fmt::format("the type of metadata '{}'", key));
     const std::string what = fmt::format("metadata '{}'", key);
@@ -148,6 +149,7 @@ class Reader {
     else if (type == kString) value = text(what);
     else value = read_scalar(key, type);
     if (key == kAlignment) set_alignment(type, value);
+    header_.entries[key] = {begin, at_ - begin};
     if (!header_.metadata.emplace(key, value).second) fail("{}: metadata '{}' is there twice", file_, key);
   }
 
@@ -334,6 +336,13 @@ class Reader {
 };
 
 }  // namespace
+
+uint32_t gguf_type(std::string_view name) {
+  const auto* type = std::find_if(std::begin(kStoredTypes), std::end(kStoredTypes),
+                                  [&](const StoredType& known) { return name == known.name; });
+  ZT_CHECK(type != std::end(kStoredTypes), "{}", name);
+  return type->id;
+}
 
 TensorHeader read_gguf_header(std::string_view contents, const std::string& file) {
   return Reader(contents, file).read();

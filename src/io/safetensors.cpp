@@ -217,17 +217,21 @@ TensorHeader read_safetensors_header(std::string_view contents, const std::strin
 }
 
 SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,
-                                     const std::map<std::string, std::string>& metadata)
+                                     const std::map<std::string, std::string>& metadata, Order order)
     : file_(path), entries_(std::move(entries)) {
-  std::stable_sort(entries_.begin(), entries_.end(),
-                   [](const Entry& a, const Entry& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
+  if (order == Order::kBySize) {
+    std::stable_sort(entries_.begin(), entries_.end(),
+                     [](const Entry& a, const Entry& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
+  }
   json header = json::object();
   if (!metadata.empty()) header[kMetadataKey] = metadata;
   for (const Entry& entry : entries_) {
     json extents = json::array();
     for (int axis = 0; axis < entry.shape.rank(); ++axis) extents.push_back(entry.shape[axis]);
     const uint64_t end = missing_ + static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype);
-    header[entry.name] = {{"dtype", dtype_name(entry.dtype)}, {"shape", extents}, {"data_offsets", {missing_, end}}};
+    const char* type = entry.type == nullptr ? dtype_name(entry.dtype) : entry.type;
+    ZT_CHECK(find_stored_type(type) != nullptr, "{}", type);
+    header[entry.name] = {{"dtype", type}, {"shape", extents}, {"data_offsets", {missing_, end}}};
     missing_ = end;
   }
   // JSON cannot hold text that is not UTF-8; metadata comes from users, so it is repaired rather than refused.
@@ -290,7 +294,7 @@ void SafetensorsWriter::write(const std::filesystem::path& path) const { prepare
 
 SafetensorsStream SafetensorsWriter::prepare(const std::filesystem::path& path) const {
   std::vector<SafetensorsStream::Entry> entries;
-  for (const auto& [name, tensor] : tensors_) entries.push_back({name, tensor.dtype(), tensor.shape()});
+  for (const auto& [name, tensor] : tensors_) entries.push_back({name, tensor.dtype(), tensor.shape(), nullptr});
   SafetensorsStream stream(path, std::move(entries), metadata_);
   for (const SafetensorsStream::Entry& entry : stream.entries()) write_elements(stream, tensors_.at(entry.name));
   stream.close();

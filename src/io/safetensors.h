@@ -27,10 +27,14 @@ class SafetensorsStream {
     std::string name;
     DType dtype;
     Shape shape;
+    const char* type = nullptr;  // of the format, where it has no DType: "F8_E4M3", "I8"; `dtype` has its size
   };
-  // Tensors are stored by descending element size, so that every one is aligned, else as they are given.
+  enum class Order : uint8_t {
+    kBySize,   // by descending element size, so that every tensor is aligned, else as they are given
+    kAsGiven,  // for data that is not known before others are written
+  };
   SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,
-                    const std::map<std::string, std::string>& metadata);
+                    const std::map<std::string, std::string>& metadata, Order order = Order::kBySize);
   const std::vector<Entry>& entries() const { return entries_; }  // as they are stored, and as write() expects them
   void write(const void* data, size_t bytes);                     // continues where the last call ended
   void close();   // flushes to the disk; everything must have been written

@@ -233,24 +233,21 @@ class RotatedTensor final : public QuantisedTensor {
   float root_ = 1;
 };
 
-// One scale, of a byte, for each run of `kRun` inputs, in the order that NVIDIA's tensor cores read.
+// One scale, of a byte, for each run of `kRun` inputs.
 class RunScales {
  public:
   RunScales(const std::string& where, const StoredPart& codes, const StoredPart& scale, int64_t rows, int64_t runs)
-      : bytes_(scale.bytes), tiles_(ceil_div(runs, kTileRuns)) {
-    if (scale.info->extents != std::vector<int64_t>{ceil_div(rows, kTileRows) * kTileRows, tiles_ * kTileRuns}) {
+      : bytes_(scale.bytes), order_(rows, runs) {
+    if (!std::equal(scale.info->extents.begin(), scale.info->extents.end(), order_.extents().begin(),
+                    order_.extents().end())) {
       refuse_scale(where, codes, scale);
     }
   }
-  std::byte operator()(int64_t row, int64_t run) const {
-    const int64_t tile = row / kTileRows * tiles_ + run / kTileRuns, in_tile = row % kTileRows;
-    return bytes_[tile * kTileRows * kTileRuns + in_tile % 32 * 16 + in_tile / 32 * 4 + run % kTileRuns];
-  }
+  std::byte operator()(int64_t row, int64_t run) const { return bytes_[order_.place(row, run)]; }
 
  private:
-  static constexpr int64_t kTileRows = 128, kTileRuns = 4;
   const std::byte* bytes_;
-  int64_t tiles_;  // in a row of tiles
+  RunOrder order_;
 };
 
 void require_matrix(const std::string& where, const StoredPart& codes, const char* format) {

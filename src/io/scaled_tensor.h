@@ -2,12 +2,14 @@
 // to 4.7.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "base/index_range.h"
 #include "io/quantised_tensor.h"
 #include "io/tensor_file.h"
 
@@ -36,6 +38,25 @@ bool holds_codes(const TensorInfo& info);
 // `file` for errors. Throws Error where the parts do not fit each other or the format cannot be read.
 std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, const StoredPart& codes,
                                                      const ScaledLayer& layer);
+
+// The order in which one-byte scales of runs of inputs are stored, that of NVIDIA's tensor cores: tiles of 128 rows by
+// 4 runs. Those of rows and runs that fill up the last tiles belong to no weight.
+class RunOrder {
+ public:
+  RunOrder(int64_t rows, int64_t runs)
+      : extents_{ceil_div(rows, kTileRows) * kTileRows, ceil_div(runs, kTileRuns) * kTileRuns} {}
+  const std::array<int64_t, 2>& extents() const { return extents_; }
+  int64_t size() const { return extents_[0] * extents_[1]; }
+  int64_t place(int64_t row, int64_t run) const {
+    const int64_t tiles = extents_[1] / kTileRuns, tile = row / kTileRows * tiles + run / kTileRuns;
+    const int64_t in_tile = row % kTileRows;
+    return tile * kTileRows * kTileRuns + in_tile % 32 * 16 + in_tile / 32 * 4 + run % kTileRuns;
+  }
+
+ private:
+  static constexpr int64_t kTileRows = 128, kTileRuns = 4;
+  std::array<int64_t, 2> extents_;
+};
 
 // The values of codes, exact: e4m3fn without infinities, e5m2 as the upper byte of a float16.
 void widen_e4m3(const std::byte* codes, int64_t count, float* out);

@@ -64,6 +64,11 @@ std::string_view TensorFile::bytes(const MetadataList& list) const {
   return {reinterpret_cast<const char*>(data_) + list.offset, list.bytes};
 }
 
+std::string_view TensorFile::metadata_entry(const std::string& key) const {
+  const FileRange& range = header_.entries.at(key);
+  return {reinterpret_cast<const char*>(data_) + range.offset, range.bytes};
+}
+
 const TensorInfo& TensorFile::info(const std::string& name) const {
   const auto found = tensors().find(name);
   if (found == tensors().end()) {

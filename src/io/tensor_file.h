@@ -36,11 +36,16 @@ struct MetadataList {
   uint64_t offset = 0, bytes = 0;  // in the file
 };
 
+struct FileRange {
+  uint64_t offset = 0, bytes = 0;
+};
+
 // What the header of a container says. Its reader has checked that every tensor lies in the file and none overlap.
 struct TensorHeader {
   std::string container;  // "safetensors", "GGUF 3"
   std::map<std::string, TensorInfo> tensors;
   std::map<std::string, std::string> metadata;
+  std::map<std::string, FileRange> entries;   // of GGUF: those of the metadata, as they are stored
   std::map<std::string, MetadataList> lists;  // of the metadata, which have their lengths and types alone
   uint64_t bytes = 0;                         // of the file before the data
 };
@@ -62,6 +67,7 @@ class TensorFile {
 
   const MetadataList* list(const std::string& key) const;  // null where there is none
   std::string_view bytes(const MetadataList& list) const;
+  std::string_view metadata_entry(const std::string& key) const;  // of GGUF, with key and type; it must be there
 
   bool contains(const std::string& name) const { return tensors().count(name) != 0; }
   const TensorInfo& info(const std::string& name) const;  // absent: Error naming file and tensor

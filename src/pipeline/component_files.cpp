@@ -91,6 +91,29 @@ const char* folder_of(FileKind kind) {
   }
 }
 
+// The kind of a component's folder, by its config.
+FileKind kind_of_folder(const JsonObject& config) {
+  std::string name = config.get<std::string>("_class_name", std::string());
+  const auto architectures = config.get<std::vector<std::string>>("architectures", std::vector<std::string>());
+  if (name.empty() && !architectures.empty()) name = architectures.front();
+  constexpr std::pair<const char*, FileKind> kClasses[] = {{"Transformer3D", FileKind::kTransformer},
+                                                           {"AutoencoderKL", FileKind::kVae},
+                                                           {"T5", FileKind::kTextEncoder},
+                                                           {"CLIP", FileKind::kImageEncoder}};
+  for (const auto& [part, kind] : kClasses)
+    if (name.find(part) != std::string::npos) return kind;
+  fail("{}: is the config of '{}', which is no component of a Wan model with weights", config.where(), name);
+}
+
+// Those that must be there; of an image encoder the transformer needs a part.
+io::TensorTable needed_tensors(const Component& component, const JsonObject& config) {
+  if (component.name != "image_encoder") return component.tensors;
+  return encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), encoders::ClipTensors::kUsed);
+}
+
+// Of files in which the projection may be there or not.
+constexpr const char* kClassOfImageEncoder = "CLIPVisionModelWithProjection";
+
 bool has_names(const io::WeightSource& stored, const Component& component, const io::TensorTable& used) {
   try {
     io::names_in_file(stored, component.tensors, used, component.files);
@@ -194,6 +217,38 @@ io::Checkpoint open_component(const fs::path& path, const Component& component) 
        kind == FileKind::kLora ? "; pass it with lora=" : "");
 }
 
+ComponentAlone open_alone(const fs::path& path, const std::string& model) {
+  const bool folder = fs::is_directory(path);
+  if (folder && fs::exists(path / "model_index.json")) {
+    fail("{}: is a whole model; name one of its components, such as {}", path.string(),
+         (path / "transformer").string());
+  }
+  if (folder && !model.empty()) {
+    fail("model={}: {} is a folder with a config of its own; leave the key out", model, path.string());
+  }
+  fs::path config = path / "config.json";
+  const auto file = folder ? std::nullopt : std::optional(io::Checkpoint::open_file(path));
+  const FileKind kind = folder ? kind_of_folder(JsonObject::load(config)) : kind_of(*file);
+  if (kind == FileKind::kLora) fail("{}: is a LoRA file, not a component of a model", path.string());
+  const std::string name = folder_of(kind);
+  if (!folder && !model.empty()) {
+    config = model_or_config(model) / name / "config.json";
+  } else if (!folder) {
+    const std::vector<std::string> models = models_with(*file, kind);
+    if (models.empty()) {
+      fail("{}: its tensors are those of none of the known models; name a folder with its configs as model=",
+           path.string());
+    }
+    config = config_folder() / models.front() / name / "config.json";
+  }
+  const auto json = JsonObject::load(config);
+  io::require_unquantized(json);
+  Component component = component_of(name, kClassOfImageEncoder, json);
+  io::Checkpoint checkpoint = folder ? io::Checkpoint::open(path, component.stem) : *file;
+  io::NamesInFile names = names_of(checkpoint, component, needed_tensors(component, json));
+  return {std::move(checkpoint), std::move(component), std::move(names), std::move(config)};
+}
+
 std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind) {
   const auto stored = io::checkpoint_source(checkpoint);
   const std::string name = folder_of(kind);
@@ -202,12 +257,8 @@ std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind 
     const fs::path config = config_folder() / model / name / "config.json";
     if (!fs::exists(config)) continue;
     const auto json = JsonObject::load(config);
-    const Component component = component_of(name, "CLIPVisionModelWithProjection", json);
-    const io::TensorTable used =
-        kind != FileKind::kImageEncoder
-            ? component.tensors
-            : encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(json), encoders::ClipTensors::kUsed);
-    if (has_names(*stored, component, used)) models.push_back(model);
+    const Component component = component_of(name, kClassOfImageEncoder, json);
+    if (has_names(*stored, component, needed_tensors(component, json))) models.push_back(model);
   }
   return models;
 }

@@ -43,6 +43,18 @@ io::Checkpoint open_component(const std::filesystem::path& path, const Component
 // over.
 io::NamesInFile names_of(const io::Checkpoint& checkpoint, const Component& component, const io::TensorTable& used);
 
+// A component by itself, not as a part of an opened model.
+struct ComponentAlone {
+  io::Checkpoint checkpoint;
+  Component component;
+  io::NamesInFile names;
+  std::filesystem::path config;  // that describes it
+};
+// `path`: a component's folder with its config.json, or a file. `model`: a folder with configs, or a name of configs/,
+// whose component a file is; empty: the known model that has its tensors. Throws Error for a folder of another kind,
+// for a file of no component or of none of these models, and where tensors are missing or left over.
+ComponentAlone open_alone(const std::filesystem::path& path, const std::string& model);
+
 // Names of configs/ whose component has these tensors: what the file is by its shapes, and for the transformer almost
 // always which model. Files of the two experts of a model, and of models that differ in training alone, are alike.
 std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind kind);

@@ -37,7 +37,7 @@ struct NewComponent : Component {
   std::map<std::string, std::string> config_changes;  // JSON text by key
   DType dtype;
 
-  Entry entry(const io::TensorSpec& spec) const { return {spec.name, spec.dtype(dtype), spec.shape}; }
+  Entry entry(const io::TensorSpec& spec) const { return {spec.name, spec.dtype(dtype), spec.shape, nullptr}; }
 };
 
 uint64_t bytes_of(const Entry& entry) { return static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype); }
