@@ -104,7 +104,7 @@ class LoadBench : private ModelCase {
   std::shared_ptr<const wan::TransformerWeights> load(DType type, const std::shared_ptr<io::WeightCache>& cache) const {
     const auto source = model_.source(Part::kTransformer, threads_);
     return wan::TransformerWeights::load(
-        model_.transformer(), std::make_shared<io::Weights>(source, io::Weights::Loading{cache, {}, 0}), type);
+        model_.transformer(), std::make_shared<io::Weights>(source, io::Weights::Loading{cache, {}, 0, {}}), type);
   }
 
   Start start_once(DType type, const std::shared_ptr<io::WeightCache>& cache, Verdict* verdict) {

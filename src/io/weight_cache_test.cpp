@@ -93,8 +93,8 @@ class WeightCacheTest : public testing::Test {
     Loaded loaded;
     const auto cache = std::make_shared<WeightCache>(cache_folder(), "test", access);
     int64_t told = 0;
-    loaded.weights =
-        std::make_shared<Weights>(source, Weights::Loading{cache, [&](int64_t done, int64_t) { told = done; }, memory});
+    loaded.weights = std::make_shared<Weights>(
+        source, Weights::Loading{cache, [&](int64_t done, int64_t) { told = done; }, memory, {}});
     WeightLoader loader(loaded.weights);
     std::map<std::string, const std::byte*> places;
     for (const char* name : {"a", "b"}) {
@@ -337,7 +337,7 @@ TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefused) {
   const auto cache = std::make_shared<WeightCache>(cache_folder(), "test");
   const auto change_while_loading = [&](const std::function<void()>& change) {
     const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
-                                                   Weights::Loading{cache, {}, 0});
+                                                   Weights::Loading{cache, {}, 0, {}});
     WeightLoader loader(weights);
     loader.add({{"a"}, {{kCount}}, "copy", 4, 0, [&](std::span<const TensorView>, int64_t, std::byte*) { change(); }},
                {});
@@ -367,7 +367,7 @@ TEST_F(WeightCacheTest, ChangesWhileLoadingAreRefusedWhereTimesDoNotShowThem) {
   };
   const auto source = std::make_shared<ChangingSource>(checkpoint_source(Checkpoint::open(folder_.path(), "model")));
   const auto cache = std::make_shared<WeightCache>(cache_folder(), "test");
-  const auto weights = std::make_shared<Weights>(source, Weights::Loading{cache, {}, 0});
+  const auto weights = std::make_shared<Weights>(source, Weights::Loading{cache, {}, 0, {}});
   WeightLoader loader(weights);
   loader.add(
       {{"a"}, {{kCount}}, "copy", 4, 0, [&](std::span<const TensorView>, int64_t, std::byte*) { source->version = 2; }},

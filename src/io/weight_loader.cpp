@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/index_range.h"
+#include "io/host_sharing.h"
 #include "io/pack_on_use.h"
 #include "io/packing_threads.h"
 #include "io/weight_cache.h"
@@ -94,6 +95,8 @@ void WeightLoader::run(int threads, const Tick& tick) {
     return;
   }
   std::unique_ptr<WeightCache::Kept> opened = disk == nullptr ? nullptr : disk->open(contents, memory == 0);
+  HostSharing* const host = memory == 0 && !jobs.empty() ? weights_->loading_.sharing.get() : nullptr;
+  if (host != nullptr && !host->all(opened != nullptr)) opened.reset();
   const WeightCache::Kept* kept = opened.get();
   std::unique_ptr<WeightCache::Made> making =
       kept == nullptr && memory > 0 && disk != nullptr ? disk->make(contents) : nullptr;
@@ -106,23 +109,41 @@ void WeightLoader::run(int threads, const Tick& tick) {
   std::unique_ptr<WeightBuffer> buffer;
   if (kept != nullptr) buffer = std::move(opened);
   else if (made != nullptr) buffer = std::move(making);
-  else buffer = WeightBuffer::anonymous(contents.bytes);
-  std::vector<PackingThreads::Job> packing;
-  for (size_t i = 0; i < jobs.size(); ++i)
-    packing.push_back({&jobs[i]->weight, buffer->data() + contents.entries[i].offset, jobs[i]->stored_bytes});
+  else if (host != nullptr) buffer = host->allocate(contents.bytes);
+  // Each process packs its share, in turn, where they have memory in common.
+  const bool shared = host != nullptr && kept == nullptr && buffer != nullptr;
+  const size_t sharers = shared ? static_cast<size_t>(host->size()) : 1;
+  if (buffer == nullptr) buffer = WeightBuffer::anonymous(contents.bytes);
   std::vector<const std::byte*> places(jobs.size());
+  std::vector<PackingThreads::Job> packing;
+  std::vector<size_t> own, others;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    std::byte* const at = buffer->data() + contents.entries[i].offset;
+    places[i] = at;
+    if (shared && i % sharers != static_cast<size_t>(host->rank())) {
+      others.push_back(i);
+      continue;
+    }
+    own.push_back(i);
+    packing.push_back({&jobs[i]->weight, at, jobs[i]->stored_bytes});
+  }
   std::vector<std::unique_ptr<WeightBuffer>> repacked;
   {
     const int64_t buffered = memory > 0 ? std::min(kMostBuffered, static_cast<int64_t>(memory / 2)) : kMostBuffered;
     PackingThreads pool(source, std::move(packing), {kept, made, memory > 0}, buffered);
     pool.start(threads);
-    for (size_t i = 0; i < jobs.size(); ++i) {
+    // What others pack is taken to be as far as what is packed here.
+    auto other = others.begin();
+    for (size_t i = 0; i < own.size(); ++i) {
       const size_t job = pool.take();
-      places[job] = pool.place(job);
-      placed(*jobs[job], places[job]);
+      places[own[job]] = pool.place(job);
+      placed(*jobs[own[job]], places[own[job]]);
+      for (size_t n = 1; n < sharers && other != others.end(); ++n, ++other) placed(*jobs[*other], places[*other]);
     }
+    for (; other != others.end(); ++other) placed(*jobs[*other], places[*other]);
     repacked = pool.take_repacked();
   }
+  if (shared) host->barrier();
   source.require_unchanged();
   // The contents too: a cache whose values do not match its key would be used as long as it exists.
   if (disk != nullptr && source.identity() != contents.identity) {

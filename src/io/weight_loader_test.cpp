@@ -210,7 +210,7 @@ TEST_F(WeightLoaderTest, RowsArePackedInPieces) {
 TEST_F(WeightLoaderTest, StreamsPackOnUse) {
   constexpr size_t kBytes = kCount * sizeof(float);
   const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
-                                                 Weights::Loading{{}, {}, 6 * kBytes});
+                                                 Weights::Loading{{}, {}, 6 * kBytes, {}});
   WeightLoader loader(weights);
   std::map<std::string, const std::byte*> places;
   for (const char* name : {"a", "b", "c", "d"})
@@ -240,7 +240,7 @@ TEST_F(WeightLoaderTest, StreamsPackOnUse) {
 TEST_F(WeightLoaderTest, StreamsRefuseFilesThatChange) {
   constexpr size_t kBytes = kCount * sizeof(float);
   const auto weights = std::make_shared<Weights>(checkpoint_source(Checkpoint::open(folder_.path(), "model")),
-                                                 Weights::Loading{{}, {}, 6 * kBytes});
+                                                 Weights::Loading{{}, {}, 6 * kBytes, {}});
   WeightLoader loader(weights);
   std::vector<WeightStream::Part> parts;
   for (const char* name : {"a", "b", "c", "d"})

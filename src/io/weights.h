@@ -66,6 +66,7 @@ struct PackedWeight {
   std::function<void(std::span<const TensorView> stored, int64_t first_row, std::byte* out)> pack;
 };
 
+class HostSharing;
 class WeightCache;
 
 class Weights {
@@ -78,6 +79,8 @@ class Weights {
     std::shared_ptr<WeightCache> cache;
     std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
     size_t memory = 0;
+    // Other processes of the host, which load the same weights: packed ones that stay in memory exist once. Null: none.
+    std::shared_ptr<HostSharing> sharing = {};
   };
   static constexpr size_t kFewestParts = 1;
   Weights(std::shared_ptr<const WeightSource> source, Loading loading);

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/launcher.h"
+#include "pipeline/host_sharing.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -36,7 +37,8 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
     shared.cache =
         std::make_shared<io::WeightCache>(setup_.weight_cache, cache_name(setup_.model.folder, name, files), access);
   }
-  io::Weights::Loading loading{shared.cache, {}, setup_.weight_memory};
+  io::Weights::Loading loading{shared.cache, {}, setup_.weight_memory, {}};
+  if (setup_.every_rank_loads) loading.sharing = share_host(world_);
   if (reports && setup_.callbacks.load) {
     loading.progress = [load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
     loading.progress(0, 0);

@@ -9,7 +9,10 @@ import os
 import pathlib
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
@@ -291,6 +294,63 @@ def streamed_weights_make_the_same_video(cwd):
                          env=harness.MPI_ENV)
             assert result.returncode == 0, result.stderr
             assert latents(f"{cwd}/{name}") == whole_of_two, name
+
+
+def shared_copies(name):
+    """Of each process that maps packed weights in common: inode of the memory, and kB of it that are its share."""
+    found = {}
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            if name not in (process / "cmdline").read_text() or "mpirun" in (process / "comm").read_text():
+                continue
+            lines = (process / "smaps").read_text().splitlines()
+        except (OSError, NotADirectoryError):
+            continue
+        for at, line in enumerate(lines):
+            if "/memfd:zoetrope weights" in line:
+                share = next(int(entry.split()[1]) for entry in lines[at:] if entry.startswith("Pss:"))
+                found[process.name] = (line.split()[4], share)
+    return found
+
+
+@test
+def processes_of_a_host_keep_one_copy(cwd):
+    if shutil.which("mpirun") is None:
+        raise harness.Skip("no mpirun")
+    model = deep_model(cwd, 8)
+    words = [model, *harness.SMALL, "weights=random"]
+    whole = generate(cwd, "weights=random", "output=whole.png", "dump=whole", "ranks=3", model=model)
+    assert whole.returncode == 0, whole.stderr
+    result = run(["mpirun", "-n", "3", PROGRAM, "generate", *words, "output=a.png", "dump=shared"], cwd,
+                 env=harness.MPI_ENV)
+    assert result.returncode == 0, result.stderr
+    assert latents(f"{cwd}/shared") == latents(f"{cwd}/whole")
+    endless = [w for w in words if not str(w).startswith("num_inference_steps")] + ["num_inference_steps=1000"]
+    output = f"{pathlib.Path(cwd).name}.png"
+    job = subprocess.Popen(["mpirun", "-n", "3", PROGRAM, "generate", *endless, f"output={output}"], cwd=cwd,
+                           env={**os.environ, **harness.MPI_ENV}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        packed = 70_000  # kB, of the blocks; a copy of each process would be three times as much
+        most = 0
+        end = time.monotonic() + 60 * harness.SLOWER
+        while time.monotonic() < end and job.poll() is None:
+            copies = shared_copies(output)
+            if len(copies) == 3:
+                assert len({inode for inode, _ in copies.values()}) == 1, copies
+                most = max(most, sum(share for _, share in copies.values()))
+                if most > packed:
+                    break
+            time.sleep(0.02)
+        assert packed < most < 1.5 * packed, most
+        os.kill(int(next(iter(copies))), signal.SIGKILL)
+        assert job.wait(60 * harness.SLOWER) != 0
+    finally:
+        job.kill()
+        job.wait()
+    end = time.monotonic() + 30
+    while shared_copies(output) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not shared_copies(output)
 
 
 @test
