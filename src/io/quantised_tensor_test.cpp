@@ -138,7 +138,6 @@ TEST_F(RawFile, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(with_codes("I8").refusal(), AllOf(HasSubstr("w.safetensors: tensor 'L.weight'"), HasSubstr("no scale")));
   EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {1, 2, 3}, "[3]").refusal(),
               AllOf(HasSubstr("[3]"), HasSubstr("[2, 2]")));
-  EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {0}, "[]").refusal(), HasSubstr("'L.weight_scale' is 0"));
   EXPECT_THAT(with_codes("I8").with("L.weight_scale", "I32", "[1]", "abcd").refusal(), HasSubstr("stored as I32"));
   EXPECT_THAT(with_codes("I8").with("L.weight_scale", "F32", "[0]", "").refusal(), HasSubstr("no value"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -205,6 +204,44 @@ TEST_F(RawFile, ARotationIsOfIntegersOnly) {
                 HasSubstr("has a ConvRot group but is stored as F8_E4M3"))
         << format;
   }
+}
+
+// Of 0 is a scale only of zeros, in lists and alone, in every format.
+TEST_F(RawFile, AScaleOfZeroIsThatOfZeros) {
+  const std::string zeros(4, '\0'), last("\0\0\0\x08", 4), sign("\0\x80\0\0", 4);
+  const auto linear = [&](const std::string& dtype, const std::string& codes, const std::vector<float>& scales,
+                          const std::string& shape) {
+    return with("L.weight", dtype, "[2, 2]", codes).with_scale("L.weight_scale", scales, shape).refusal();
+  };
+  for (const char* dtype : {"I8", "F8_E4M3", "F8_E5M2"}) {
+    EXPECT_EQ(linear(dtype, zeros, {0}, "[]"), "no error") << dtype;
+    EXPECT_EQ(linear(dtype, last, {0, 1}, "[2]"), "no error") << dtype;
+    EXPECT_THAT(linear(dtype, last, {0}, "[1]"),
+                AllOf(HasSubstr("w.safetensors: tensor 'L.weight': scale 'L.weight_scale' is 0 for row 1")))
+        << dtype;
+    EXPECT_THAT(linear(dtype, last, {1, 0}, "[2, 1]"), HasSubstr("'L.weight_scale' is 0 for row 1")) << dtype;
+    EXPECT_THAT(linear(dtype, last, {1, 1, 1, 0}, "[2, 2, 1]"), HasSubstr("'L.weight_scale' is 0 for row 1")) << dtype;
+  }
+  EXPECT_EQ(linear("F8_E4M3", sign, {0}, "[]"), "no error");
+  const auto rotated = [&](const std::string& codes, const std::vector<float>& scales, const std::string& shape) {
+    return with("L.weight", "I8", "[2, 4]", codes)
+        .with_scale("L.weight_scale", scales, shape)
+        .with_text(R"({"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 4})")
+        .refusal();
+  };
+  EXPECT_EQ(rotated(zeros + zeros, {0}, "[]"), "no error");
+  EXPECT_EQ(rotated(zeros + last, {0, 1}, "[2]"), "no error");
+  EXPECT_THAT(rotated(zeros + last, {0}, "[]"), HasSubstr("'L.weight_scale' is 0 for row 1"));
+  EXPECT_THAT(rotated(zeros + last, {1, 0}, "[2]"), HasSubstr("'L.weight_scale' is 0 for row 1"));
+  const auto nv = [&](const std::string& codes) {
+    return with("L.weight", "U8", "[2, 8]", codes)
+        .with("L.weight_scale", "U8", "[128, 4]", std::string(512, '\x38'))
+        .with_scale("L.weight_scale_2", {0}, "[]")
+        .with_text(R"({"format": "nvfp4"})")
+        .refusal();
+  };
+  EXPECT_EQ(nv(std::string(16, '\x08')), "no error");
+  EXPECT_THAT(nv(std::string(15, '\0') + '\x01'), HasSubstr("'L.weight_scale_2' is 0 for row 1"));
 }
 
 TEST_F(RawFile, AnIntegerThatIsNoWeightStaysOne) {
