@@ -93,6 +93,8 @@ class Finder {
     const JsonObject params = configuration.find_object("params").value_or(configuration);
     constexpr int64_t kUsualGroup = 256;
     layer.rotation_group.reset();
+    const auto says = [&](const char* key) { return params.has(key) || configuration.has(key); };
+    layer.names_group = says("convrot_groupsize") && !says("convrot");
     if (!params.get<bool>("convrot", configuration.get<bool>("convrot", false))) return;
     layer.rotation_group =
         params.get<int64_t>("convrot_groupsize", configuration.get<int64_t>("convrot_groupsize", kUsualGroup));

@@ -201,9 +201,21 @@ TEST_F(RawFile, ARotationIsOfIntegersOnly) {
                     .with_scale("L.weight_scale", {1}, "[]")
                     .with_text(fmt::format(R"({{"format": "{}", "convrot": true, "convrot_groupsize": 4}})", format))
                     .refusal(),
-                HasSubstr("has a ConvRot group but is stored as F8_E4M3"))
+                HasSubstr(fmt::format("is {} but has a ConvRot group, which only int8 has", format)))
         << format;
   }
+  const std::string codes(2 * 32, '\x38'), scales(128 * 4, '\x7f');
+  EXPECT_THAT(with("L.weight", "F8_E4M3", "[2, 32]", codes)
+                  .with("L.weight_scale", "U8", "[128, 4]", scales)
+                  .with_text(R"({"format": "mxfp8", "convrot_groupsize": 4})")
+                  .refusal(),
+              HasSubstr("'L.weight': is mxfp8 but has a ConvRot group"));
+  EXPECT_THAT(with("L.weight", "U8", "[2, 32]", codes)
+                  .with("L.weight_scale", "U8", "[128, 4]", scales)
+                  .with_scale("L.weight_scale_2", {1}, "[]")
+                  .with_text(R"({"format": "nvfp4", "params": {"convrot_groupsize": 4}})")
+                  .refusal(),
+              HasSubstr("'L.weight': is nvfp4 but has a ConvRot group"));
 }
 
 // Of 0 is a scale only of zeros, in lists and alone, in every format.

@@ -377,8 +377,10 @@ std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, co
   };
   std::string type = codes.info->dtype_name;
   const std::string& format = layer.format;
-  if (layer.rotation_group && type != "I8")
-    fail("{}: has a ConvRot group but is stored as {}; int8 is needed", where, type);
+  if ((layer.rotation_group || layer.names_group) && type != "I8") {
+    fail("{}: is {} but has a ConvRot group, which only int8 has", where,
+         format.empty() || format == "int8_tensorwise" ? "stored as " + type : format);
+  }
   if (format == "nvfp4" || (format.empty() && type == "U8" && layer.second_scale)) {
     require_matrix(where, codes, "nvfp4");
     if (type != "U8") fail("{}: is nvfp4 but stored as {}; U8 is needed", where, type);
