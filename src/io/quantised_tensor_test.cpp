@@ -160,10 +160,9 @@ TEST_F(RawFile, FormatsThatCannotBeReadAreNamed) {
               AllOf(HasSubstr("convrot_w4a4"), HasSubstr("readable are fp8")));
   EXPECT_THAT(with_codes("U8").with_text(R"({"format": 3})").refusal(), HasSubstr("L.comfy_quant"));
   EXPECT_THAT(with_codes("U8").with_text("{").refusal(), HasSubstr("L.comfy_quant"));
-  for (const auto& [name, format] :
-       {std::pair("L.weight.absmax", "bitsandbytes"),
-        std::pair("L.weight.quant_state.bitsandbytes__nf4", "bitsandbytes"), std::pair("L.qweight", "GPTQ"),
-        std::pair("L.weight._data", "quanto"), std::pair("L.pre_quant_scale", "inputs")}) {
+  for (const auto& [name, format] : {std::pair("L.weight.absmax", "bitsandbytes"),
+                                     std::pair("L.weight.quant_state.bitsandbytes__nf4", "bitsandbytes"),
+                                     std::pair("L.qweight", "GPTQ"), std::pair("L.weight._data", "quanto")}) {
     EXPECT_THAT(with_scale(name, {1}, "[1]").refusal(), AllOf(HasSubstr(name), HasSubstr(format)));
   }
 }
@@ -254,6 +253,29 @@ TEST_F(RawFile, AScaleOfZeroIsThatOfZeros) {
   };
   EXPECT_EQ(nv(std::string(16, '\x08')), "no error");
   EXPECT_THAT(nv(std::string(15, '\0') + '\x01'), HasSubstr("'L.weight_scale_2' is 0 for row 1"));
+}
+
+TEST_F(RawFile, AScaleOfTheInputsIsFoldedIntoTheWeight) {
+  const auto source = with("L.weight", "I8", "[2, 3]", "\x01\x02\x03\x04\x05\x06")
+                          .with_scale("L.weight_scale", {1, 10}, "[2]")
+                          .with_scale("L.pre_quant_scale", {2, 0.5F, -1}, "[3]")
+                          .open();
+  EXPECT_EQ(source->names(), std::vector<std::string>{"L.weight"});
+  EXPECT_EQ(values_of(*source, "L.weight"), (std::vector<float>{2, 1, -3, 80, 25, -60}));
+  float part[2];
+  source->read_range("L.weight", {2, 4}, TensorView(part, DType::kF32, {2}));
+  EXPECT_EQ(part[0], -3);
+  EXPECT_EQ(part[1], 80);
+  const auto plain =
+      with_scale("L.weight", {1, 2, 3, 4}, "[2, 2]").with_scale("L.pre_quant_scale", {10, 100}, "[2]").open();
+  EXPECT_EQ(values_of(*plain, "L.weight"), (std::vector<float>{10, 200, 30, 400}));
+  const auto refused = [&](const std::vector<float>& scale, const std::string& shape) {
+    return with_codes("F8_E4M3").with_scale("L.pre_quant_scale", scale, shape).refusal();
+  };
+  EXPECT_THAT(refused({1, 2, 3}, "[3]"), AllOf(HasSubstr("'L.pre_quant_scale'"), HasSubstr("[2] is needed")));
+  EXPECT_THAT(refused({1, 0}, "[2]"), HasSubstr("'L.pre_quant_scale' is 0 for input 1"));
+  EXPECT_THAT(refused({INFINITY, 1}, "[2]"), HasSubstr("'L.pre_quant_scale' is inf for input 0"));
+  EXPECT_THAT(with_scale("L.pre_quant_scale", {1}, "[1]").refusal(), HasSubstr("no 'L.weight'"));
 }
 
 TEST_F(RawFile, AnIntegerThatIsNoWeightStaysOne) {

@@ -359,6 +359,36 @@ class NvTensor final : public QuantisedTensor {
   std::string second_name_;
 };
 
+// A weight W whose layer multiplies its inputs by a scale first, W·(x ⊙ p): as the weight W·diag(p).
+class FoldedTensor final : public QuantisedTensor {
+ public:
+  FoldedTensor(const std::string& where, std::shared_ptr<const QuantisedTensor> weight, const StoredPart& scale)
+      : QuantisedTensor(where, weight->format(), weight->shape(), 1), weight_(std::move(weight)) {
+    const Scales stored(where, scale);
+    if (scale.info->extents != std::vector<int64_t>{columns()}) {
+      fail("{}: scale '{}' of its inputs has shape {}, but [{}] is needed", where, scale.name, shape_text(*scale.info),
+           columns());
+    }
+    for (int64_t column = 0; column < columns(); ++column) {
+      scales_.push_back(stored[column]);
+      if (std::isfinite(scales_.back()) && scales_.back() != 0) continue;
+      fail("{}: scale '{}' is {} for input {}; the file is damaged, download it again", where, scale.name,
+           scales_.back(), column);
+    }
+    add_to_format("a scale for each input");
+  }
+
+ private:
+  void decode(int64_t row, IndexRange columns, float* out) const override {
+    const int64_t begin = row * this->columns();
+    weight_->read({begin + columns.begin, begin + columns.end}, out);
+    for (int64_t column = columns.begin; column < columns.end; ++column) *out++ *= scales_[static_cast<size_t>(column)];
+  }
+
+  std::shared_ptr<const QuantisedTensor> weight_;
+  std::vector<float> scales_;  // of the inputs
+};
+
 }  // namespace
 
 void widen_e4m3(const std::byte* codes, int64_t count, float* out) { look_up(fp8_tables().e4m3, codes, count, out); }
@@ -368,9 +398,11 @@ bool holds_codes(const TensorInfo& info) {
   return info.dtype_name == "F8_E4M3" || info.dtype_name == "F8_E5M2" || info.dtype_name == "I8";
 }
 
-std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, const StoredPart& codes,
-                                                     const ScaledLayer& layer) {
-  const std::string where = fmt::format("{}: tensor '{}'", file, codes.name);
+namespace {
+
+// But for the scale of its inputs.
+std::shared_ptr<const QuantisedTensor> plain_tensor(const std::string& where, const StoredPart& codes,
+                                                    const ScaledLayer& layer) {
   const auto need = [&](const std::optional<StoredPart>& part, const std::string& format) -> const StoredPart& {
     if (!part) fail("{}: is {} but has no scale", where, format);
     return *part;
@@ -408,6 +440,17 @@ std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, co
   if (!layer.rotation_group) return std::make_shared<LinearTensor>(where, type, codes, widen, layer.scale);
   require_matrix(where, codes, "int8 with ConvRot");
   return std::make_shared<RotatedTensor>(where, codes, *layer.rotation_group, need(layer.scale, "int8"));
+}
+
+}  // namespace
+
+std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, const StoredPart& codes,
+                                                     const ScaledLayer& layer) {
+  const std::string where = fmt::format("{}: tensor '{}'", file, codes.name);
+  auto plain = plain_tensor(where, codes, layer);
+  if (!layer.input_scale) return plain;
+  require_matrix(where, codes, "a weight with a scale for its inputs");
+  return std::make_shared<FoldedTensor>(where, std::move(plain), *layer.input_scale);
 }
 
 }  // namespace zoetrope::io
