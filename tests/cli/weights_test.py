@@ -187,6 +187,23 @@ def cache_of_other_weights_is_remade(cwd):
     assert len(list((pathlib.Path(cwd) / "cache").iterdir())) == 1
 
 
+@test
+def files_of_a_transformer_have_caches_of_their_own(cwd):
+    """Another file of the same model, as of another quantisation, does not take the place of the first one's cache."""
+    cwd = pathlib.Path(cwd)
+    files = [cwd / "wan_bf16.safetensors", cwd / "other" / "wan_fp8.safetensors", cwd / "other" / "wan_bf16.safetensors"]
+    (cwd / "other").mkdir()
+    for file in files:
+        in_original_names(MODEL / "transformer", file)
+    for count, file in enumerate(files, 1):
+        assert "made anew" not in cached(cwd, "first", f"transformer={file}").stderr
+        assert len(list((cwd / "cache").iterdir())) == count, files_in(cwd)
+    stamps = {path: path.stat().st_mtime_ns for path in (cwd / "cache").iterdir()}
+    for file in files:
+        assert "weight_cache" not in cached(cwd, "second", f"transformer={file}").stderr
+    assert stamps == {path: path.stat().st_mtime_ns for path in (cwd / "cache").iterdir()}
+
+
 def pixels_of(png):
     """The compressed pixels, without the settings of the file."""
     data, at, pixels = png.read_bytes(), 8, b""
