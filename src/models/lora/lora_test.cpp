@@ -374,8 +374,16 @@ TEST_F(LoraTest, OneOfImageToVideoIsRefusedByTextToVideo) {
   };
   wan::TransformerConfig config = small();
   config.in_channels = config.out_channels;
-  EXPECT_THAT(error_of([&] { open_with(config); }),
-              AllOf(HasSubstr("attends to a picture"), HasSubstr("cross_attn.k_img.lora_A.weight")));
+  // Text and image to video, whose picture is a part of the latents, and VACE, whose pictures are of the control
+  // stream.
+  wan::TransformerConfig in_latents = config, control = config;
+  in_latents.in_channels = in_latents.out_channels = 48;
+  control.vace_layers = {0};
+  for (const wan::TransformerConfig& model : {config, in_latents, control}) {
+    EXPECT_THAT(error_of([&] { open_with(model); }),
+                AllOf(HasSubstr("attends to a picture"), HasSubstr("which this one does not"),
+                      HasSubstr("cross_attn.k_img.lora_A.weight"), testing::Not(HasSubstr("takes no picture"))));
+  }
   // A model that takes pictures as channels leaves it out.
   config.in_channels += 20;
   EXPECT_THAT(open_with(config).warnings, ElementsAre(HasSubstr("k_img")));
