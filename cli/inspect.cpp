@@ -23,6 +23,8 @@
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/config.h"
 #include "models/wan/tensor_tables.h"
+#include "pipeline/comfy_folder.h"
+#include "pipeline/component_files.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/model_folder.h"
@@ -34,6 +36,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostNames = 8;
+
+// Keys that name a component's file.
+const std::map<std::string, std::string pipeline::GenerateOptions::*> kFileKeys = {
+    {"transformer", &pipeline::GenerateOptions::transformer},
+    {"transformer_2", &pipeline::GenerateOptions::transformer_2},
+    {"text_encoder", &pipeline::GenerateOptions::text_encoder},
+    {"vae", &pipeline::GenerateOptions::vae},
+    {"image_encoder", &pipeline::GenerateOptions::image_encoder}};
 
 void print_names(const char* what, const std::vector<std::string>& names) {
   for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) print("    {}: {}\n", what, printable(names[i]));
@@ -154,7 +164,9 @@ void print_file(const fs::path& path, bool with_values) {
 
 class Inspection {
  public:
-  explicit Inspection(fs::path folder) : folder_(std::move(folder)) {}
+  // `files`: of components, instead of the folder's.
+  Inspection(fs::path folder, std::map<std::string, fs::path> files)
+      : folder_(std::move(folder)), files_(std::move(files)) {}
 
   // Prints every component; false where one cannot be used.
   bool run() {
@@ -165,7 +177,7 @@ class Inspection {
     for (const auto& [name, stem] :
          {std::pair("transformer", pipeline::kDiffusersStem), std::pair("text_encoder", pipeline::kTextEncoderStem),
           std::pair("vae", pipeline::kDiffusersStem)})
-      configs_only_ &= !io::Checkpoint::exists(folder_ / name, stem);
+      configs_only_ &= files_.count(name) == 0 && !io::Checkpoint::exists(folder_ / name, stem);
     print("{}\n", configs_only_ ? "; configs without weights: parameters, and bytes as published" : "");
     bool whole = true;
     for (const auto& [name, component] : index.components) whole &= inspect(name, component.class_name);
@@ -178,7 +190,9 @@ class Inspection {
  private:
   bool inspect(const std::string& name, const std::string& class_name) {
     if (name == "scheduler" || name == "tokenizer" || name == "image_processor") {
-      const bool there = configs_only_ || fs::is_directory(folder_ / name);
+      // That of a single file may be in it; what opens the model says where none is.
+      const bool in_file = name == "tokenizer" && files_.count("text_encoder") != 0;
+      const bool there = configs_only_ || in_file || fs::is_directory(folder_ / name);
       print("  {:<14} {}{}\n", name, printable(class_name), there ? "" : "  (the folder is missing)");
       return there;
     }
@@ -194,6 +208,15 @@ class Inspection {
       stored = published_dtype(folder_ / name / "config.json");
       print("  {:<14} {:>5} tensors, {} parameters, {:.3f} GB in {}\n", name, totals.tensors, totals.parameters,
             static_cast<double>(totals.bytes(stored)) * 1e-9, dtype_name(stored));
+      return true;
+    }
+    const auto named = files_.find(name);
+    if (named != files_.end()) {
+      const io::Checkpoint file = pipeline::open_component(named->second, component);
+      stored = main_dtype(file);
+      print("  {:<14} {:>5} tensors in {} ({}), {}\n", name, file.names().size(), printable(named->second.string()),
+            dtypes_text(file), bytes_text(file));
+      pipeline::names_of(file, component, pipeline::used_tensors(component, folder_));
       return true;
     }
     const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, stem);
@@ -216,6 +239,7 @@ class Inspection {
   }
 
   fs::path folder_;
+  std::map<std::string, fs::path> files_;
   bool configs_only_ = false;
   std::map<std::string, DType> stored_;
 };
@@ -226,6 +250,25 @@ void print_memory(const fs::path& folder, const std::vector<std::string>& words,
   const MemoryLines memory = memory_lines(folder, words, stored, world);
   if (world == nullptr || world->rank() == 0) print("{}", memory.text);
   if (!memory.admitted) fail("{}: refused here; see the last line above", folder.string());
+}
+
+// The model as `generate` takes it with the same keys.
+pipeline::GenerateOptions options_of(const std::string& model, const std::vector<std::string>& words) {
+  pipeline::GenerateOptions options;
+  OptionSet set = pipeline::describe_options(options);
+  for (const std::string& word : words) {
+    const std::string key = word.substr(0, word.find('='));
+    if (kFileKeys.count(key) != 0) set.set_argument(word);
+  }
+  options.model = model;
+  return pipeline::with_found_files(options);
+}
+
+std::map<std::string, fs::path> files_of(const pipeline::GenerateOptions& options) {
+  std::map<std::string, fs::path> files;
+  for (const auto& [component, file] : kFileKeys)
+    if (!(options.*file).empty()) files[component] = options.*file;
+  return files;
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
@@ -244,8 +287,9 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
     if (world == nullptr || world->rank() == 0) print_file(models[0], with_values);
     return 0;
   }
-  const fs::path folder = pipeline::model_or_config(models[0]);
-  Inspection inspection(folder);
+  const pipeline::GenerateOptions options = options_of(models[0], words);
+  const fs::path folder = pipeline::model_or_config(options.model);
+  Inspection inspection(folder, files_of(options));
   if (world == nullptr || world->rank() == 0) {
     if (!inspection.run()) fail("{}: the checkpoint cannot be used; see the lines above", folder.string());
   }
@@ -254,7 +298,8 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
 }
 
 std::string help() {
-  return "MODEL_DIR is a checkpoint folder, a folder with its configs alone, or a name of configs/. Prints components, "
+  return "MODEL_DIR is a checkpoint folder, a folder with its configs alone, ComfyUI's folder of models, or a name of "
+         "configs/. Prints components, "
          "tensor\n"
          "counts, dtypes, bytes and parameters; then what a run would hold in memory in each of its phases, and "
          "whether this\n"

@@ -4,6 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 namespace zoetrope::cli {
 
@@ -24,15 +28,59 @@ fs::path config_file(const std::string& word) {
   return yaml && word.find('=') == std::string::npos ? path : fs::path();
 }
 
+namespace {
+
+// A relative path that stands in a YAML file: beside that file where it is there, else as it is, from where the program
+// was called.
+void look_beside(const fs::path& yaml, fs::path& named) {
+  if (named.empty() || named.is_absolute()) return;
+  std::error_code ignored;
+  const fs::path beside = yaml.parent_path() / named;
+  if (fs::exists(beside, ignored)) named = beside.lexically_normal();
+}
+void look_beside(const fs::path& yaml, std::string& named) {
+  if (named.find('\n') != std::string::npos) return;  // lines of prompts, no file
+  fs::path path = named;
+  look_beside(yaml, path);
+  if (path != named) named = path.string();
+}
+void look_beside(const fs::path& yaml, LoraFile& lora) { look_beside(yaml, lora.file); }
+template <typename Named>
+void look_beside(const fs::path& yaml, std::vector<Named>& all) {
+  for (Named& named : all) look_beside(yaml, named);
+}
+
+}  // namespace
+
 void load_config(const fs::path& file, pipeline::GenerateOptions& options, OptionSet& set) {
   set.load_yaml(file);
-  for (std::string* named : {&options.model, &options.transformer, &options.transformer_2, &options.text_encoder,
-                             &options.vae, &options.image_encoder, &options.tokenizer}) {
-    const fs::path path = *named;
-    if (path.empty() || path.is_absolute() || fs::exists(path)) continue;
-    const fs::path next_to_file = file.parent_path() / path;
-    if (fs::exists(next_to_file)) *named = next_to_file.lexically_normal().string();
-  }
+  // Keys that an earlier file or word set are none of this file's.
+  const auto beside = [&](const char* key, auto& named) {
+    if (set.origin(key).starts_with(file.string() + " line ")) look_beside(file, named);
+  };
+  for (const auto& [key, named] :
+       std::initializer_list<std::pair<const char*, std::string*>>{{"model", &options.model},
+                                                                   {"transformer", &options.transformer},
+                                                                   {"transformer_2", &options.transformer_2},
+                                                                   {"text_encoder", &options.text_encoder},
+                                                                   {"vae", &options.vae},
+                                                                   {"image_encoder", &options.image_encoder},
+                                                                   {"tokenizer", &options.tokenizer},
+                                                                   {"prompts", &options.prompts},
+                                                                   {"image", &options.image},
+                                                                   {"last_image", &options.last_image},
+                                                                   {"control_video", &options.control_video},
+                                                                   {"mask", &options.mask},
+                                                                   {"pose_video", &options.pose_video},
+                                                                   {"face_video", &options.face_video},
+                                                                   {"background_video", &options.background_video},
+                                                                   {"latents", &options.latents},
+                                                                   {"hardware", &options.hardware}})
+    beside(key, *named);
+  for (const auto& [key, named] : std::initializer_list<std::pair<const char*, std::vector<LoraFile>*>>{
+           {"lora", &options.lora}, {"lora_high", &options.lora_high}, {"lora_low", &options.lora_low}})
+    beside(key, *named);
+  beside("reference_images", options.reference_images);
 }
 
 std::string ignored_note(const OptionSet& set) {

@@ -21,8 +21,8 @@ OptionSet describe(RunSettings& settings);
 // The YAML file that a word of the command line names, as FILE.yml or config=FILE; empty where it names none.
 std::filesystem::path config_file(const std::string& word);
 
-// Sets what a YAML file says. A relative model folder in it is looked for from where the program was called, then from
-// the folder of that file. Throws Error with file and line.
+// Sets what a YAML file says. Relative paths in it that are read (model, weights, LoRA files, pictures, videos) are
+// looked for beside that file, then from where the program was called. Throws Error with file and line.
 void load_config(const std::filesystem::path& file, pipeline::GenerateOptions& options, OptionSet& set);
 
 // The keys of another program that were set and change nothing here, in one line; empty where there were none.

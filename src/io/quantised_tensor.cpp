@@ -49,10 +49,9 @@ std::optional<std::string> before(const std::string& name, std::string_view endi
 
 // Formats of other programs, by a tensor that only they have.
 constexpr std::pair<std::string_view, const char*> kForeign[] = {
-    {".absmax", "bitsandbytes"},    {".quant_map", "bitsandbytes"},
-    {".qweight", "GPTQ or AWQ"},    {".qzeros", "GPTQ or AWQ"},
-    {".weight._data", "quanto"},    {".weight._scale", "quanto"},
-    {".smooth_factor", "SVDQuant"}, {".pre_quant_scale", "a weight with a scale for its inputs (pre_quant_scale)"}};
+    {".absmax", "bitsandbytes"},   {".quant_map", "bitsandbytes"}, {".qweight", "GPTQ or AWQ"},
+    {".qzeros", "GPTQ or AWQ"},    {".weight._data", "quanto"},    {".weight._scale", "quanto"},
+    {".smooth_factor", "SVDQuant"}};
 
 // Null for names of formats that are read.
 const char* foreign_format(const std::string& name) {
@@ -93,6 +92,8 @@ class Finder {
     const JsonObject params = configuration.find_object("params").value_or(configuration);
     constexpr int64_t kUsualGroup = 256;
     layer.rotation_group.reset();
+    const auto says = [&](const char* key) { return params.has(key) || configuration.has(key); };
+    layer.names_group = says("convrot_groupsize") && !says("convrot");
     if (!params.get<bool>("convrot", configuration.get<bool>("convrot", false))) return;
     layer.rotation_group =
         params.get<int64_t>("convrot_groupsize", configuration.get<int64_t>("convrot_groupsize", kUsualGroup));
@@ -124,6 +125,9 @@ class Finder {
     }
     if (const auto layer = before(name, ".weight_scale_2")) {
       return note_scale(*layer, name, layers_[*layer].second_scale);
+    }
+    if (const auto layer = before(name, ".pre_quant_scale")) {
+      return note_scale(*layer, name, layers_[*layer].input_scale);
     }
     if (const auto layer = before(name, ".comfy_quant")) {
       const StoredPart text = part(name);

@@ -138,7 +138,6 @@ TEST_F(RawFile, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(with_codes("I8").refusal(), AllOf(HasSubstr("w.safetensors: tensor 'L.weight'"), HasSubstr("no scale")));
   EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {1, 2, 3}, "[3]").refusal(),
               AllOf(HasSubstr("[3]"), HasSubstr("[2, 2]")));
-  EXPECT_THAT(with_codes("I8").with_scale("L.weight_scale", {0}, "[]").refusal(), HasSubstr("'L.weight_scale' is 0"));
   EXPECT_THAT(with_codes("I8").with("L.weight_scale", "I32", "[1]", "abcd").refusal(), HasSubstr("stored as I32"));
   EXPECT_THAT(with_codes("I8").with("L.weight_scale", "F32", "[0]", "").refusal(), HasSubstr("no value"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -161,10 +160,9 @@ TEST_F(RawFile, FormatsThatCannotBeReadAreNamed) {
               AllOf(HasSubstr("convrot_w4a4"), HasSubstr("readable are fp8")));
   EXPECT_THAT(with_codes("U8").with_text(R"({"format": 3})").refusal(), HasSubstr("L.comfy_quant"));
   EXPECT_THAT(with_codes("U8").with_text("{").refusal(), HasSubstr("L.comfy_quant"));
-  for (const auto& [name, format] :
-       {std::pair("L.weight.absmax", "bitsandbytes"),
-        std::pair("L.weight.quant_state.bitsandbytes__nf4", "bitsandbytes"), std::pair("L.qweight", "GPTQ"),
-        std::pair("L.weight._data", "quanto"), std::pair("L.pre_quant_scale", "inputs")}) {
+  for (const auto& [name, format] : {std::pair("L.weight.absmax", "bitsandbytes"),
+                                     std::pair("L.weight.quant_state.bitsandbytes__nf4", "bitsandbytes"),
+                                     std::pair("L.qweight", "GPTQ"), std::pair("L.weight._data", "quanto")}) {
     EXPECT_THAT(with_scale(name, {1}, "[1]").refusal(), AllOf(HasSubstr(name), HasSubstr(format)));
   }
 }
@@ -202,9 +200,82 @@ TEST_F(RawFile, ARotationIsOfIntegersOnly) {
                     .with_scale("L.weight_scale", {1}, "[]")
                     .with_text(fmt::format(R"({{"format": "{}", "convrot": true, "convrot_groupsize": 4}})", format))
                     .refusal(),
-                HasSubstr("has a ConvRot group but is stored as F8_E4M3"))
+                HasSubstr(fmt::format("is {} but has a ConvRot group, which only int8 has", format)))
         << format;
   }
+  const std::string codes(2 * 32, '\x38'), scales(128 * 4, '\x7f');
+  EXPECT_THAT(with("L.weight", "F8_E4M3", "[2, 32]", codes)
+                  .with("L.weight_scale", "U8", "[128, 4]", scales)
+                  .with_text(R"({"format": "mxfp8", "convrot_groupsize": 4})")
+                  .refusal(),
+              HasSubstr("'L.weight': is mxfp8 but has a ConvRot group"));
+  EXPECT_THAT(with("L.weight", "U8", "[2, 32]", codes)
+                  .with("L.weight_scale", "U8", "[128, 4]", scales)
+                  .with_scale("L.weight_scale_2", {1}, "[]")
+                  .with_text(R"({"format": "nvfp4", "params": {"convrot_groupsize": 4}})")
+                  .refusal(),
+              HasSubstr("'L.weight': is nvfp4 but has a ConvRot group"));
+}
+
+// Of 0 is a scale only of zeros, in lists and alone, in every format.
+TEST_F(RawFile, AScaleOfZeroIsThatOfZeros) {
+  const std::string zeros(4, '\0'), last("\0\0\0\x08", 4), sign("\0\x80\0\0", 4);
+  const auto linear = [&](const std::string& dtype, const std::string& codes, const std::vector<float>& scales,
+                          const std::string& shape) {
+    return with("L.weight", dtype, "[2, 2]", codes).with_scale("L.weight_scale", scales, shape).refusal();
+  };
+  for (const char* dtype : {"I8", "F8_E4M3", "F8_E5M2"}) {
+    EXPECT_EQ(linear(dtype, zeros, {0}, "[]"), "no error") << dtype;
+    EXPECT_EQ(linear(dtype, last, {0, 1}, "[2]"), "no error") << dtype;
+    EXPECT_THAT(linear(dtype, last, {0}, "[1]"),
+                AllOf(HasSubstr("w.safetensors: tensor 'L.weight': scale 'L.weight_scale' is 0 for row 1")))
+        << dtype;
+    EXPECT_THAT(linear(dtype, last, {1, 0}, "[2, 1]"), HasSubstr("'L.weight_scale' is 0 for row 1")) << dtype;
+    EXPECT_THAT(linear(dtype, last, {1, 1, 1, 0}, "[2, 2, 1]"), HasSubstr("'L.weight_scale' is 0 for row 1")) << dtype;
+  }
+  EXPECT_EQ(linear("F8_E4M3", sign, {0}, "[]"), "no error");
+  const auto rotated = [&](const std::string& codes, const std::vector<float>& scales, const std::string& shape) {
+    return with("L.weight", "I8", "[2, 4]", codes)
+        .with_scale("L.weight_scale", scales, shape)
+        .with_text(R"({"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 4})")
+        .refusal();
+  };
+  EXPECT_EQ(rotated(zeros + zeros, {0}, "[]"), "no error");
+  EXPECT_EQ(rotated(zeros + last, {0, 1}, "[2]"), "no error");
+  EXPECT_THAT(rotated(zeros + last, {0}, "[]"), HasSubstr("'L.weight_scale' is 0 for row 1"));
+  EXPECT_THAT(rotated(zeros + last, {1, 0}, "[2]"), HasSubstr("'L.weight_scale' is 0 for row 1"));
+  const auto nv = [&](const std::string& codes) {
+    return with("L.weight", "U8", "[2, 8]", codes)
+        .with("L.weight_scale", "U8", "[128, 4]", std::string(512, '\x38'))
+        .with_scale("L.weight_scale_2", {0}, "[]")
+        .with_text(R"({"format": "nvfp4"})")
+        .refusal();
+  };
+  EXPECT_EQ(nv(std::string(16, '\x08')), "no error");
+  EXPECT_THAT(nv(std::string(15, '\0') + '\x01'), HasSubstr("'L.weight_scale_2' is 0 for row 1"));
+}
+
+TEST_F(RawFile, AScaleOfTheInputsIsFoldedIntoTheWeight) {
+  const auto source = with("L.weight", "I8", "[2, 3]", "\x01\x02\x03\x04\x05\x06")
+                          .with_scale("L.weight_scale", {1, 10}, "[2]")
+                          .with_scale("L.pre_quant_scale", {2, 0.5F, -1}, "[3]")
+                          .open();
+  EXPECT_EQ(source->names(), std::vector<std::string>{"L.weight"});
+  EXPECT_EQ(values_of(*source, "L.weight"), (std::vector<float>{2, 1, -3, 80, 25, -60}));
+  float part[2];
+  source->read_range("L.weight", {2, 4}, TensorView(part, DType::kF32, {2}));
+  EXPECT_EQ(part[0], -3);
+  EXPECT_EQ(part[1], 80);
+  const auto plain =
+      with_scale("L.weight", {1, 2, 3, 4}, "[2, 2]").with_scale("L.pre_quant_scale", {10, 100}, "[2]").open();
+  EXPECT_EQ(values_of(*plain, "L.weight"), (std::vector<float>{10, 200, 30, 400}));
+  const auto refused = [&](const std::vector<float>& scale, const std::string& shape) {
+    return with_codes("F8_E4M3").with_scale("L.pre_quant_scale", scale, shape).refusal();
+  };
+  EXPECT_THAT(refused({1, 2, 3}, "[3]"), AllOf(HasSubstr("'L.pre_quant_scale'"), HasSubstr("[2] is needed")));
+  EXPECT_THAT(refused({1, 0}, "[2]"), HasSubstr("'L.pre_quant_scale' is 0 for input 1"));
+  EXPECT_THAT(refused({INFINITY, 1}, "[2]"), HasSubstr("'L.pre_quant_scale' is inf for input 0"));
+  EXPECT_THAT(with_scale("L.pre_quant_scale", {1}, "[1]").refusal(), HasSubstr("no 'L.weight'"));
 }
 
 TEST_F(RawFile, AnIntegerThatIsNoWeightStaysOne) {

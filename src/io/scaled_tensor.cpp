@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -101,12 +102,21 @@ class Scales {
   size_t size_ = 0;
 };
 
+// A scale of 0 is looked at where it is used: a row of zeros may have one.
 float single_scale(const std::string& where, const StoredPart& part) {
   const float value = Scales(where, part)[0];
-  if (!std::isfinite(value) || value == 0) {
+  if (!std::isfinite(value)) {
     fail("{}: scale '{}' is {}; the file is damaged, download it again", where, part.name, value);
   }
   return value;
+}
+
+// For a scale of 0: its numbers must be 0 too.
+template <typename Number>
+void require_zeros(std::span<const Number> numbers, const std::string& where, const std::string& scale, int64_t row) {
+  if (std::all_of(numbers.begin(), numbers.end(), [](Number number) { return number == 0; })) return;
+  fail("{}: scale '{}' is 0 for row {}, whose codes are not; the file is damaged, download it again", where, scale,
+       row);
 }
 
 [[noreturn]] void refuse_scale(const std::string& where, const StoredPart& codes, const StoredPart& scale) {
@@ -146,6 +156,7 @@ class LinearTensor final : public QuantisedTensor {
     const int64_t count = codes.info->shape.size();
     bytes_ = count == 0 ? 1 : static_cast<int64_t>(codes.info->bytes) / count;
     if (!scale) return;
+    scale_name_ = scale->name;
     layout_ = scale_layout(where, codes, *scale, rows(), columns());
     if (layout_.in_row == 0) single_ = single_scale(where, *scale);
     else scales_.emplace(where, *scale);
@@ -156,24 +167,27 @@ class LinearTensor final : public QuantisedTensor {
   void decode(int64_t row, IndexRange columns, float* out) const override {
     widen_(codes_ + (row * this->columns() + columns.begin) * bytes_, columns.size(), out);
     if (!scales_) {
-      if (single_ != 1) multiply(out, columns.size(), single_);
+      if (single_ != 1) multiply(row, {out, static_cast<size_t>(columns.size())}, single_);
       return;
     }
     const int64_t part = this->columns() / layout_.in_row;
     for (int64_t at = columns.begin; at < columns.end;) {
       const int64_t end = std::min(columns.end, (at / part + 1) * part);
-      multiply(out + (at - columns.begin), end - at, (*scales_)[row * layout_.in_row + at / part]);
+      multiply(row, {out + (at - columns.begin), static_cast<size_t>(end - at)},
+               (*scales_)[row * layout_.in_row + at / part]);
       at = end;
     }
   }
 
-  static void multiply(float* values, int64_t count, float scale) {
-    for (int64_t i = 0; i < count; ++i) values[i] *= scale;
+  void multiply(int64_t row, std::span<float> values, float scale) const {
+    if (scale == 0) require_zeros<float>(values, where(), scale_name_, row);
+    for (float& value : values) value *= scale;
   }
 
   const std::byte* codes_;
   Widen widen_;
   int64_t bytes_ = 1;  // of a code
+  std::string scale_name_;
   ScaleLayout layout_;
   float single_ = 1;
   std::optional<Scales> scales_;
@@ -186,7 +200,8 @@ class RotatedTensor final : public QuantisedTensor {
       : QuantisedTensor(where, fmt::format("int8 with ConvRot of {}", group), codes.info->shape, group),
         codes_(codes.bytes),
         group_(group),
-        scales_(where, scale) {
+        scales_(where, scale),
+        scale_name_(scale.name) {
     const bool power_of_four = group >= 4 && group <= kLargest && std::has_single_bit(static_cast<uint64_t>(group)) &&
                                std::countr_zero(static_cast<uint64_t>(group)) % 2 == 0;
     if (!power_of_four) fail("{}: its ConvRot group {} is not a power of 4 from 4 to {}", where, group, kLargest);
@@ -207,6 +222,7 @@ class RotatedTensor final : public QuantisedTensor {
     for (int64_t at = columns.begin; at < columns.end; at += group_) {
       const std::byte* codes = codes_ + row * this->columns() + at;
       for (int64_t i = 0; i < group_; ++i) sums[static_cast<size_t>(i)] = static_cast<int8_t>(codes[i]);
+      if (scale == 0) require_zeros<int32_t>(sums, where(), scale_name_, row);
       rotate(sums);
       for (const int32_t sum : sums) *out++ = static_cast<float>(sum) / root_ * scale;
     }
@@ -229,6 +245,7 @@ class RotatedTensor final : public QuantisedTensor {
   const std::byte* codes_;
   int64_t group_;
   Scales scales_;
+  std::string scale_name_;
   ScaleLayout layout_;
   float root_ = 1;
 };
@@ -299,7 +316,8 @@ class NvTensor final : public QuantisedTensor {
       : QuantisedTensor(where, "nvfp4", {codes.info->shape[0], 2 * codes.info->shape[1]}, kRun),
         codes_(codes.bytes),
         scales_(where, codes, scale, rows(), columns() / kRun),
-        second_(single_scale(where, second)) {
+        second_(single_scale(where, second)),
+        second_name_(second.name) {
     require_scale_type(where, scale, "F8_E4M3");
     if (columns() % kRun != 0) fail("{}: its {} inputs are not a multiple of {}", where, columns(), kRun);
     if (second.info->shape.size() != 1) refuse_scale(where, codes, second);
@@ -312,6 +330,7 @@ class NvTensor final : public QuantisedTensor {
 
   void decode(int64_t row, IndexRange columns, float* out) const override {
     const std::byte* codes = codes_ + (row * this->columns() + columns.begin) / 2;
+    if (second_ == 0) require_zero_codes(codes, columns.size() / 2, row);
     for (int64_t at = columns.begin; at < columns.end; at += kRun) {
       const std::byte stored = scales_(row, at / kRun);
       float scale;
@@ -324,9 +343,47 @@ class NvTensor final : public QuantisedTensor {
     }
   }
 
+  void require_zero_codes(const std::byte* codes, int64_t bytes, int64_t row) const {
+    std::vector<float> values;
+    for (int64_t i = 0; i < bytes; ++i)
+      values.insert(values.end(), {kValues[code(codes, i) >> 4], kValues[code(codes, i) & 15]});
+    require_zeros<float>(values, where(), second_name_, row);
+  }
+
   const std::byte* codes_;
   RunScales scales_;
   float second_;
+  std::string second_name_;
+};
+
+// A weight W whose layer multiplies its inputs by a scale first, W·(x ⊙ p): as the weight W·diag(p).
+class FoldedTensor final : public QuantisedTensor {
+ public:
+  FoldedTensor(const std::string& where, std::shared_ptr<const QuantisedTensor> weight, const StoredPart& scale)
+      : QuantisedTensor(where, weight->format(), weight->shape(), 1), weight_(std::move(weight)) {
+    const Scales stored(where, scale);
+    if (scale.info->extents != std::vector<int64_t>{columns()}) {
+      fail("{}: scale '{}' of its inputs has shape {}, but [{}] is needed", where, scale.name, shape_text(*scale.info),
+           columns());
+    }
+    for (int64_t column = 0; column < columns(); ++column) {
+      scales_.push_back(stored[column]);
+      if (std::isfinite(scales_.back()) && scales_.back() != 0) continue;
+      fail("{}: scale '{}' is {} for input {}; the file is damaged, download it again", where, scale.name,
+           scales_.back(), column);
+    }
+    add_to_format("a scale for each input");
+  }
+
+ private:
+  void decode(int64_t row, IndexRange columns, float* out) const override {
+    const int64_t begin = row * this->columns();
+    weight_->read({begin + columns.begin, begin + columns.end}, out);
+    for (int64_t column = columns.begin; column < columns.end; ++column) *out++ *= scales_[static_cast<size_t>(column)];
+  }
+
+  std::shared_ptr<const QuantisedTensor> weight_;
+  std::vector<float> scales_;  // of the inputs
 };
 
 }  // namespace
@@ -338,17 +395,21 @@ bool holds_codes(const TensorInfo& info) {
   return info.dtype_name == "F8_E4M3" || info.dtype_name == "F8_E5M2" || info.dtype_name == "I8";
 }
 
-std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, const StoredPart& codes,
-                                                     const ScaledLayer& layer) {
-  const std::string where = fmt::format("{}: tensor '{}'", file, codes.name);
+namespace {
+
+// But for the scale of its inputs.
+std::shared_ptr<const QuantisedTensor> plain_tensor(const std::string& where, const StoredPart& codes,
+                                                    const ScaledLayer& layer) {
   const auto need = [&](const std::optional<StoredPart>& part, const std::string& format) -> const StoredPart& {
     if (!part) fail("{}: is {} but has no scale", where, format);
     return *part;
   };
   std::string type = codes.info->dtype_name;
   const std::string& format = layer.format;
-  if (layer.rotation_group && type != "I8")
-    fail("{}: has a ConvRot group but is stored as {}; int8 is needed", where, type);
+  if ((layer.rotation_group || layer.names_group) && type != "I8") {
+    fail("{}: is {} but has a ConvRot group, which only int8 has", where,
+         format.empty() || format == "int8_tensorwise" ? "stored as " + type : format);
+  }
   if (format == "nvfp4" || (format.empty() && type == "U8" && layer.second_scale)) {
     require_matrix(where, codes, "nvfp4");
     if (type != "U8") fail("{}: is nvfp4 but stored as {}; U8 is needed", where, type);
@@ -376,6 +437,17 @@ std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, co
   if (!layer.rotation_group) return std::make_shared<LinearTensor>(where, type, codes, widen, layer.scale);
   require_matrix(where, codes, "int8 with ConvRot");
   return std::make_shared<RotatedTensor>(where, codes, *layer.rotation_group, need(layer.scale, "int8"));
+}
+
+}  // namespace
+
+std::shared_ptr<const QuantisedTensor> scaled_tensor(const std::string& file, const StoredPart& codes,
+                                                     const ScaledLayer& layer) {
+  const std::string where = fmt::format("{}: tensor '{}'", file, codes.name);
+  auto plain = plain_tensor(where, codes, layer);
+  if (!layer.input_scale) return plain;
+  require_matrix(where, codes, "a weight with a scale for its inputs");
+  return std::make_shared<FoldedTensor>(where, std::move(plain), *layer.input_scale);
 }
 
 }  // namespace zoetrope::io

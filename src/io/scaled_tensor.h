@@ -29,7 +29,9 @@ struct StoredPart {
 struct ScaledLayer {
   std::string format;                     // of its configuration; empty where there is none
   std::optional<int64_t> rotation_group;  // ConvRot: inputs that are rotated together; empty: not rotated
+  bool names_group = false;               // a ConvRot group without the word whether it is rotated
   std::optional<StoredPart> scale, second_scale;
+  std::optional<StoredPart> input_scale;  // L.pre_quant_scale: of the layer's inputs, before the product
 };
 
 // Whether a tensor of this type needs a scale or holds codes; others are plain numbers.

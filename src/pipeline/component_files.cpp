@@ -184,6 +184,24 @@ Component component_of(const std::string& name, const std::string& class_name, c
           wan::transformer_files()};
 }
 
+std::map<std::string, std::string> components_with_weights(const fs::path& configs) {
+  const auto pipeline = wan::PipelineConfig::load(configs / "model_index.json");
+  const bool reads_pictures =
+      wan::TransformerConfig::load(configs / "transformer" / "config.json").image_dim.has_value();
+  std::map<std::string, std::string> components;
+  for (const char* name : {"transformer", "transformer_2", "text_encoder", "vae", "image_encoder"}) {
+    const bool used = pipeline.has(name) && (reads_pictures || std::string_view(name) != "image_encoder");
+    if (used) components[name] = pipeline.components.at(name).class_name;
+  }
+  return components;
+}
+
+io::TensorTable used_tensors(const Component& component, const fs::path& configs) {
+  if (component.name != "image_encoder") return component.tensors;
+  const auto config = encoders::ClipVisionConfig::load(configs / component.name / "config.json");
+  return encoders::clip_vision_tensors(config, encoders::ClipTensors::kUsed);
+}
+
 FileKind kind_of(const io::Checkpoint& checkpoint) {
   const io::TensorFile& file = *checkpoint.files().front();
   const std::string path = file.path().string(), named = architecture(file);
@@ -294,6 +312,10 @@ std::string model_of(const fs::path& transformer, const fs::path& second) {
   }
   open(second, "transformer_2");
   return *expert;
+}
+
+bool are_experts(const fs::path& high, const fs::path& low) {
+  return expertise_of(high) == Expertise::kHighNoise && expertise_of(low) == Expertise::kLowNoise;
 }
 
 void require_experts_in_order(const fs::path& transformer, const fs::path& second) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ struct Component {
 
 // A component that has weights. `class_name` is that of model_index.json, `config` the component's own.
 Component component_of(const std::string& name, const std::string& class_name, const JsonObject& config);
+
+// The components with weights that a run of the model with these configs reads, with their classes.
+std::map<std::string, std::string> components_with_weights(const std::filesystem::path& configs);
+
+// What a run needs of it, by its config in `configs`: of the image encoder not all.
+io::TensorTable used_tensors(const Component& component, const std::filesystem::path& configs);
 
 enum class FileKind { kTransformer, kTextEncoder, kVae, kImageEncoder, kLora };
 const char* kind_text(FileKind kind);  // "a transformer"
@@ -62,6 +69,8 @@ std::vector<std::string> models_with(const io::Checkpoint& checkpoint, FileKind 
 // The one that a transformer belongs to where nobody names a model; `second`: of the other expert, or empty. Throws
 // Error for files of no such model, and for one expert of two.
 std::string model_of(const std::filesystem::path& transformer, const std::filesystem::path& second);
+// Whether by their names the first is the expert of high noise, and the second that of low noise.
+bool are_experts(const std::filesystem::path& high, const std::filesystem::path& low);
 // Error where `transformer` and `second` are the same file, or the name of one says that it is the other expert.
 void require_experts_in_order(const std::filesystem::path& transformer, const std::filesystem::path& second);
 

@@ -56,7 +56,9 @@ const char* dtype_word(DType dtype) {
 
 OptionSet describe_options(GenerateOptions& o) {
   OptionSet set;
-  set.text("model", o.model, "checkpoint folder in the diffusers layout; with weights=random also a name from configs/")
+  set.text("model", o.model,
+           "checkpoint folder in the diffusers layout, or ComfyUI's folder of models; with weights=random also a name "
+           "from configs/")
       .choice("weights", o.weights, kWeights,
               "random fills every tensor by formula instead of reading it, to measure without a download")
       .integer("weights_seed", o.weights_seed, {0, INT64_MAX}, "seed of random weights; unset: 0")

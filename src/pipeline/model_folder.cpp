@@ -9,6 +9,7 @@
 #include "io/random_weights.h"
 #include "models/encoders/tensor_tables.h"
 #include "models/wan/tensor_tables.h"
+#include "pipeline/comfy_folder.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/gguf_tokenizer.h"
@@ -282,7 +283,8 @@ ModelFolder ModelFolder::open(const fs::path& folder, std::optional<int64_t> lay
 ModelFolder ModelFolder::open_random(const fs::path& folder, uint64_t seed, std::optional<int64_t> layers) {
   return open_model({.folder = folder, .seed = seed, .layers = layers});
 }
-ModelFolder ModelFolder::open(const GenerateOptions& options) {
+ModelFolder ModelFolder::open(const GenerateOptions& given) {
+  const GenerateOptions options = with_found_files(given);
   const bool random = options.weights == WeightSource::kRandom;
   if (options.weights_seed && !random) {
     fail("weights_seed={}: with weights=checkpoint nothing is made by formula; leave it out, or set weights=random",

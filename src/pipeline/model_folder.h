@@ -98,8 +98,9 @@ struct ModelFolder {
   // has none.
   static ModelFolder open_random(const std::filesystem::path& folder, uint64_t seed = 0,
                                  std::optional<int64_t> layers = {});
-  // As the options `model`, `weights`, `weights_seed`, `layers`, those of files of components, and of LoRA files say.
-  static ModelFolder open(const GenerateOptions& options);
+  // As the options `model`, `weights`, `weights_seed`, `layers`, those of files of components, and of LoRA files say;
+  // in a folder of ComfyUI files are found as with_found_files() says.
+  static ModelFolder open(const GenerateOptions& given);
 };
 
 }  // namespace zoetrope::pipeline

@@ -143,6 +143,27 @@ def keys_that_match_nothing_are_named(cwd):
     assert "'diffusion_model.blocks.*.cross_attn.q_img.lora_up.weight' (2 keys)" in said, said
 
 
+@test
+def files_named_in_yaml_are_found_beside_it(cwd):
+    """There first, then where the program was called; paths of the command line are not."""
+    cwd = pathlib.Path(cwd)
+    (cwd / "runs").mkdir()
+    shutil.copy(LORAS / "original.safetensors", cwd / "runs" / "style.safetensors")
+    shutil.copy(LORAS / "peft.safetensors", cwd / "style.safetensors")
+    shutil.copy(LORAS / "peft.safetensors", cwd / "other.safetensors")
+    (cwd / "runs" / "fox.yml").write_text("lora: style.safetensors:0.8,other.safetensors:0.5\n")
+    _, said = made(cwd, "both", "runs/fox.yml")
+    assert "LoRA runs/style.safetensors: strength 0.8, 14 tensors" in said, said
+    assert "LoRA other.safetensors: strength 0.5, 20 tensors" in said, said
+    (cwd / "runs" / "empty.yml").write_text("seed: 3\n")
+    _, said = made(cwd, "command_line", "lora=style.safetensors:0.8", "runs/empty.yml")
+    assert "LoRA style.safetensors: strength 0.8, 20 tensors" in said, said
+    (cwd / "runs" / "prompts.txt").write_text("a fox\n")
+    (cwd / "runs" / "lines.yml").write_text("prompts: prompts.txt\nlora: style.safetensors\n")
+    result = run([PROGRAM, "generate", harness.MODEL, *harness.SMALL[:-1], "runs/lines.yml", "output=lines.png"], cwd)
+    assert result.returncode == 0, result.stderr
+
+
 # ---- what is refused ----
 
 def refused_file(name, words, change):

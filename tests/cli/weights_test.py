@@ -190,6 +190,23 @@ def cache_of_other_weights_is_remade(cwd):
     assert len(list((pathlib.Path(cwd) / "cache").iterdir())) == 1
 
 
+@test
+def files_of_a_transformer_have_caches_of_their_own(cwd):
+    """Another file of the same model, as of another quantisation, does not take the place of the first one's cache."""
+    cwd = pathlib.Path(cwd)
+    files = [cwd / "wan_bf16.safetensors", cwd / "other" / "wan_fp8.safetensors", cwd / "other" / "wan_bf16.safetensors"]
+    (cwd / "other").mkdir()
+    for file in files:
+        in_original_names(MODEL / "transformer", file)
+    for count, file in enumerate(files, 1):
+        assert "made anew" not in cached(cwd, "first", f"transformer={file}").stderr
+        assert len(list((cwd / "cache").iterdir())) == count, files_in(cwd)
+    stamps = {path: path.stat().st_mtime_ns for path in (cwd / "cache").iterdir()}
+    for file in files:
+        assert "weight_cache" not in cached(cwd, "second", f"transformer={file}").stderr
+    assert stamps == {path: path.stat().st_mtime_ns for path in (cwd / "cache").iterdir()}
+
+
 def pixels_of(png):
     """The compressed pixels, without the settings of the file."""
     data, at, pixels = png.read_bytes(), 8, b""
@@ -495,6 +512,70 @@ def single_files_make_the_same_video(cwd):
     assert result.returncode == 0, result.stderr
     assert latents(cwd / "folder") == latents(cwd / "yaml")
     assert "transformer: holds no weights" in harness.sentence(generate(cwd, "output=a.gif", model=rest))
+
+
+def comfy_folder(folder):
+    """The files of the model in ComfyUI's folders."""
+    for name in ("unet", "text_encoders", "vae"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    in_original_names(MODEL / "transformer", folder / "unet" / "wan.safetensors")
+    tensors = {}
+    for shard in sorted((MODEL / "text_encoder").glob("*.safetensors")):
+        tensors.update(harness.read_tensors(shard))
+    harness.write_tensors(folder / "text_encoders" / "umt5.safetensors", tensors)
+    shutil.copy(next((MODEL / "vae").glob("*.safetensors")), folder / "vae" / "wan_vae.safetensors")
+    shutil.copy(GOLDEN / "weights" / "vae22" / "wan2.2_vae.safetensors", folder / "vae")
+
+
+@test
+def components_are_found_in_a_comfyui_folder(cwd):
+    cwd = pathlib.Path(cwd)
+    configs = configs_only(cwd)
+    shutil.copytree(MODEL / "tokenizer", configs / "tokenizer")
+    comfy_folder(cwd / "models")
+    shutil.copytree(configs, cwd / "both")
+    comfy_folder(cwd / "both")
+    shutil.copy(cwd / "models/unet/wan.safetensors", cwd / "elsewhere.safetensors")
+
+    def made(name, model, *words):
+        result = generate(cwd, f"output={name}.png", f"dump={name}", *words, model=model)
+        assert result.returncode == 0, result.stderr
+        return latents(cwd / name)
+
+    folder = made("folder", MODEL)
+    assert folder == made("named", configs, "transformer=models/unet/wan.safetensors")
+    assert folder == made("found", cwd / "both")
+    assert folder == made("bare", cwd / "both", "transformer=wan.safetensors", "vae=wan_vae.safetensors")
+    result = generate(cwd, "transformer=elsewhere.safetensors", "output=a.gif", model=configs)
+    assert "text_encoder: holds no weights" in harness.sentence(result), result.stderr
+
+    def inspect(*words):
+        return run([PROGRAM, "inspect", "both", *words, *harness.SMALL], cwd)
+
+    result = inspect()
+    assert result.returncode == 0, result.stdout + result.stderr
+    for file in ("both/unet/wan.safetensors", "both/text_encoders/umt5.safetensors", "both/vae/wan_vae.safetensors"):
+        assert file in result.stdout, result.stdout
+    # Two that fit, and none: one sentence of both commands.
+    shutil.copy(cwd / "both/vae/wan_vae.safetensors", cwd / "both/vae/again.safetensors")
+    for words, change in ((["several files fit the vae", "vae/again.safetensors, vae/wan_vae.safetensors", "choose with vae="],
+                           lambda: (cwd / "both/vae/again.safetensors").unlink()),
+                          (["unet/b.safetensors, unet/wan.safetensors", "choose with transformer="],
+                           lambda: (cwd / "both/unet/b.safetensors").unlink()),
+                          (["text_encoders/ or clip/ holds no text_encoder of this model", "text_encoder=FILE"],
+                           lambda: None)):
+        if "unet" in words[0]:
+            shutil.copy(cwd / "both/unet/wan.safetensors", cwd / "both/unet/b.safetensors")
+        if "text_encoders" in words[0]:
+            (cwd / "both/text_encoders/umt5.safetensors").unlink()
+        for result in (generate(cwd, "output=a.gif", model="both"), inspect()):
+            for word in words:
+                assert word in harness.sentence(result), result.stderr
+        change()
+    # A folder without configs is one of the known models, which these files are not.
+    for result in (generate(cwd, "output=a.gif", model="models"), run([PROGRAM, "inspect", "models"], cwd)):
+        assert "none of the known models" in harness.sentence(result), result.stderr
+    assert not (cwd / "a.gif").exists()
 
 
 @test

@@ -102,6 +102,7 @@ class Reader {
   void match_keys() {
     for (const auto& item : file_->tensors()) {
       const std::string& key = item.first;
+      if (!source_->contains(key)) continue;  // a scale of another key, or a description
       const std::optional<LoraKey> found = names_.find(key);
       if (!found) {
         unmatched_.push_back(key);
@@ -178,8 +179,8 @@ class Reader {
   }
 
   std::string pair_text(const std::string& up, const std::string& down) const {
-    return fmt::format("{}: '{}' {} and '{}' {}", where_, up, file_->info(up).shape.to_string(), down,
-                       file_->info(down).shape.to_string());
+    return fmt::format("{}: '{}' {} and '{}' {}", where_, up, source_->info(up).shape.to_string(), down,
+                       source_->info(down).shape.to_string());
   }
   [[noreturn]] void no_change(const std::string& pair, const Target& target) const {
     fail("{} make no change of '{}' {}; is it a LoRA of a model of another size or with other inputs?", pair,
@@ -191,7 +192,7 @@ class Reader {
     int64_t rows, columns, rank;
   };
   Extents product_of(const std::string& up_key, const std::string& down_key) const {
-    const Shape &down = file_->info(down_key).shape, &up = file_->info(up_key).shape;
+    const Shape down = source_->info(down_key).shape, up = source_->info(up_key).shape;
     const int64_t rank = down.rank() == 0 ? 0 : down[0];
     if (rank < 1 || up.rank() < 2 || up.size() != up[0] * rank) {
       fail("{} differ in rank; they must be [out, rank] and [rank, in]", pair_text(up_key, down_key));
@@ -266,7 +267,7 @@ class Reader {
            where_, name);
     }
     if (two) return {{up, down, ""}, product_of(up, down), up};
-    const Shape& shape = file_->info(whole).shape;
+    const Shape shape = source_->info(whole).shape;
     if (shape.rank() < 2 || shape.size() == 0)
       fail("{}: '{}' {} must be a matrix of at least one element", where_, whole, shape.to_string());
     check_values(whole);
@@ -293,7 +294,7 @@ class Reader {
 
   void add_whole(const std::string& target, const std::string& key, double scale) {
     const Shape& shape = tensors_[target].shape;
-    const Shape& found = file_->info(key).shape;
+    const Shape found = source_->info(key).shape;
     if (found.size() != shape.size() || (found.rank() == shape.rank() && !(found == shape))) {
       fail("{}: '{}' {} is no change of '{}' {}; is it a LoRA of a model of another size or with other inputs?", where_,
            key, found.to_string(), target, shape.to_string());
@@ -311,8 +312,8 @@ class Reader {
   }
 
   double number(const std::string& key) const {
-    if (file_->info(key).shape.size() != 1) {
-      fail("{}: '{}' {} must be a single number", where_, key, file_->info(key).shape.to_string());
+    if (source_->info(key).shape.size() != 1) {
+      fail("{}: '{}' {} must be a single number", where_, key, source_->info(key).shape.to_string());
     }
     if (const std::optional<int64_t> whole = integer(key)) return static_cast<double>(*whole);
     check_values(key);
@@ -323,7 +324,7 @@ class Reader {
 
   // Of a tensor of one integer, which the alphas of Lightning files are; nothing for other types.
   std::optional<int64_t> integer(const std::string& key) const {
-    const std::string& type = file_->info(key).dtype_name;
+    const std::string type = source_->info(key).dtype_name;
     const std::byte* at = file_->bytes(key);
     const auto read = [&](auto value) {
       std::memcpy(&value, at, sizeof value);
@@ -340,7 +341,7 @@ class Reader {
   }
 
   void check_values(const std::string& key) const {
-    const io::TensorInfo& info = file_->info(key);
+    const io::TensorInfo info = source_->info(key);
     if (!io::is_readable(info))
       fail("{}: '{}' is stored as {}, but F32, BF16, F16 or F64 is needed", where_, key, info.dtype_name);
     std::vector<float> piece(static_cast<size_t>(std::min(kPiece, info.shape.size())));

@@ -5,9 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/test_folder.h"
 #include "io/random_weights.h"
@@ -369,8 +374,16 @@ TEST_F(LoraTest, OneOfImageToVideoIsRefusedByTextToVideo) {
   };
   wan::TransformerConfig config = small();
   config.in_channels = config.out_channels;
-  EXPECT_THAT(error_of([&] { open_with(config); }),
-              AllOf(HasSubstr("attends to a picture"), HasSubstr("cross_attn.k_img.lora_A.weight")));
+  // Text and image to video, whose picture is a part of the latents, and VACE, whose pictures are of the control
+  // stream.
+  wan::TransformerConfig in_latents = config, control = config;
+  in_latents.in_channels = in_latents.out_channels = 48;
+  control.vace_layers = {0};
+  for (const wan::TransformerConfig& model : {config, in_latents, control}) {
+    EXPECT_THAT(error_of([&] { open_with(model); }),
+                AllOf(HasSubstr("attends to a picture"), HasSubstr("which this one does not"),
+                      HasSubstr("cross_attn.k_img.lora_A.weight"), testing::Not(HasSubstr("takes no picture"))));
+  }
   // A model that takes pictures as channels leaves it out.
   config.in_channels += 20;
   EXPECT_THAT(open_with(config).warnings, ElementsAre(HasSubstr("k_img")));
@@ -383,6 +396,78 @@ TEST_F(LoraTest, AlphaMayBeAnInteger) {
   *alpha.data<int64_t>() = 3;
   const Lora lora = with(name + ".alpha", std::move(alpha)).open();
   EXPECT_EQ(lora.deltas.begin()->second.front().scale, 1.5);  // of rank 2
+}
+
+// A tensor of a type that the library's own writer does not have.
+struct RawTensor {
+  std::string name, dtype, shape, bytes;
+};
+void write_raw(const std::filesystem::path& path, const std::vector<RawTensor>& tensors) {
+  std::string header, data;
+  for (const RawTensor& tensor : tensors) {
+    header +=
+        fmt::format(R"({}"{}": {{"dtype": "{}", "shape": {}, "data_offsets": [{}, {}]}})", header.empty() ? "{" : ", ",
+                    tensor.name, tensor.dtype, tensor.shape, data.size(), data.size() + tensor.bytes.size());
+    data += tensor.bytes;
+  }
+  header += "}";
+  const uint64_t length = header.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
+  file << header << data;
+}
+std::string bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+TEST_F(LoraTest, IntegersOfEveryTypeAreReadAndNeverTakenForCodes) {
+  const std::string name = "diffusion_model.blocks.0.self_attn.q", ones = bytes_of(std::vector<float>(16, 1));
+  const auto path = folder_ / "integers.safetensors";
+  for (const auto& [dtype, size] : {std::pair("I8", 1), std::pair("I16", 2), std::pair("I32", 4), std::pair("I64", 8),
+                                    std::pair("U8", 1), std::pair("U16", 2), std::pair("U32", 4)}) {
+    std::string three(static_cast<size_t>(size), '\0');
+    three[0] = 3;
+    for (const char* shape : {"[]", "[1]"}) {
+      write_raw(path, {{name + ".lora_down.weight", "F32", "[2, 8]", ones},
+                       {name + ".lora_up.weight", "F32", "[8, 2]", ones},
+                       {name + ".alpha", dtype, shape, three},
+                       {name + ".rank", dtype, shape, three},
+                       {"network_dim", dtype, shape, three}});
+      const Lora lora = open_lora(path, 1, wan::transformer_tensors(small()));
+      EXPECT_EQ(lora.deltas.begin()->second.front().scale, 1.5) << dtype << shape;
+      EXPECT_THAT(lora.warnings, ElementsAre(HasSubstr("2 of 5 keys"))) << dtype << shape;
+    }
+  }
+}
+
+TEST_F(LoraTest, MatricesMayBeCodesWithScalesOrWithout) {
+  const std::string name = "diffusion_model.blocks.0.self_attn.q";
+  const std::string down = name + ".lora_down", up = name + ".lora_up", ones(16, '\x38'), one = bytes_of({0.5F});
+  const std::string json = R"({"format": "float8_e4m3fn"})";
+  const auto path = folder_ / "codes.safetensors";
+  const auto holds = [&](const std::vector<RawTensor>& tensors, double each) {
+    write_raw(path, tensors);
+    const Lora lora = open_lora(path, 1, wan::transformer_tensors(small()));
+    EXPECT_THAT(lora.warnings, IsEmpty());
+    expect_added(lora, "blocks.0.attn1.to_q.weight", [&](int64_t) { return each; });
+  };
+  holds({{down + ".weight", "F8_E4M3", "[2, 8]", ones}, {up + ".weight", "F8_E4M3", "[8, 2]", ones}}, 2);
+  holds({{down + ".weight", "F8_E4M3", "[2, 8]", ones},
+         {down + ".weight_scale", "F32", "[]", one},
+         {up + ".weight", "F8_E4M3", "[8, 2]", ones},
+         {up + ".scale_weight", "F32", "[1]", one},
+         {"scaled_fp8", "F8_E4M3", "[0]", ""}},
+        0.5);
+  // Bytes whose type stands in a description.
+  holds({{down + ".weight", "U8", "[2, 8]", ones},
+         {down + ".weight_scale", "F32", "[]", one},
+         {down + ".comfy_quant", "U8", fmt::format("[{}]", json.size()), json},
+         {up + ".weight", "F8_E4M3", "[8, 2]", ones}},
+        1);
+  holds({{down + ".weight", "I8", "[2, 8]", std::string(16, '\x02')},
+         {down + ".weight_scale", "F32", "[2, 1]", bytes_of({0.5F, 1})},
+         {up + ".weight", "F8_E4M3", "[8, 2]", ones}},
+        3);
 }
 
 TEST_F(LoraTest, OtherModelsAreRefused) {

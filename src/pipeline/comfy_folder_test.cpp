@@ -1,0 +1,150 @@
+#include "pipeline/comfy_folder.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "base/json.h"
+#include "base/test_folder.h"
+#include "io/test_files.h"
+#include "pipeline/component_files.h"
+#include "pipeline/config_folder.h"
+
+namespace zoetrope::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+// ComfyUI's folder of models with files of known models, all zeros: they have no blocks on the disk.
+class ComfyFolder : public testing::Test {
+ protected:
+  // A component of `model` as root/file.
+  fs::path put(const std::string& file, const std::string& model, const std::string& component) const {
+    const auto config = JsonObject::load(config_folder() / model / component / "config.json");
+    std::string header = "{";
+    int64_t bytes = 0;
+    for (const io::TensorSpec& spec : component_of(component, "CLIPVisionModel", config).tensors) {
+      const int64_t size = spec.shape.size() * 2;
+      header += fmt::format(R"({}"{}": {{"dtype": "BF16", "shape": {}, "data_offsets": [{}, {}]}})",
+                            bytes == 0 ? "" : ", ", spec.name, spec.shape.to_string(), bytes, bytes + size);
+      bytes += size;
+    }
+    const fs::path path = root() / file;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << io::safetensors_bytes(header + "}", "");
+    fs::resize_file(path, fs::file_size(path) + static_cast<uintmax_t>(bytes));
+    return path;
+  }
+  void put_others() const {
+    put("text_encoders/umt5_xxl.safetensors", "wan2.1_t2v_1.3b", "text_encoder");
+    put("vae/wan_2.1_vae.safetensors", "wan2.1_t2v_1.3b", "vae");
+    put("vae/wan2.2_vae.safetensors", "wan2.2_ti2v_5b", "vae");
+  }
+  fs::path root() const { return folder_ / "models"; }
+  GenerateOptions found(const fs::path& model, const std::string& transformer = "") const {
+    GenerateOptions options;
+    options.model = model.string();
+    options.transformer = transformer;
+    return with_found_files(options);
+  }
+  std::string refusal(const fs::path& model, const std::string& transformer = "") const {
+    return error_of([&] { found(model, transformer); });
+  }
+
+ private:
+  TestFolder folder_;
+};
+
+TEST_F(ComfyFolder, AModelIsFoundInIt) {
+  put("unet/wan2.1_t2v_1.3B.safetensors", "wan2.1_t2v_1.3b", "transformer");
+  put_others();
+  std::ofstream(root() / "vae" / "put_vae_here");
+  std::ofstream(root() / "vae" / "damaged.safetensors") << "no";
+  EXPECT_TRUE(is_comfy_folder(root()));
+  EXPECT_FALSE(is_comfy_folder(root() / "vae"));
+  const GenerateOptions options = found(root());
+  EXPECT_EQ(fs::path(options.model).filename(), "wan2.1_t2v_1.3b");
+  EXPECT_THAT(options.transformer, EndsWith("models/unet/wan2.1_t2v_1.3B.safetensors"));
+  EXPECT_THAT(options.text_encoder, EndsWith("text_encoders/umt5_xxl.safetensors"));
+  EXPECT_THAT(options.vae, EndsWith("vae/wan_2.1_vae.safetensors"));
+  EXPECT_EQ(options.image_encoder, "");
+}
+
+TEST_F(ComfyFolder, TheTransformerMayBeNamedAlone) {
+  put("diffusion_models/wan2.1_t2v_1.3B.safetensors", "wan2.1_t2v_1.3b", "transformer");
+  const fs::path ti2v = put("diffusion_models/wan/wan2.2_ti2v_5B.safetensors", "wan2.2_ti2v_5b", "transformer");
+  put_others();
+  for (const auto& [model, name] : {std::pair(fs::path(), ti2v.string()), std::pair(root(), ti2v.string()),
+                                    std::pair(root(), std::string("wan/wan2.2_ti2v_5B.safetensors"))}) {
+    const GenerateOptions options = found(model, name);
+    EXPECT_EQ(fs::path(options.model).filename(), "wan2.2_ti2v_5b");
+    EXPECT_EQ(options.transformer, ti2v);
+    EXPECT_THAT(options.vae, EndsWith("vae/wan2.2_vae.safetensors"));
+  }
+  EXPECT_THAT(refusal(root()),
+              AllOf(HasSubstr("diffusion_models/wan/wan2.2_ti2v_5B.safetensors, diffusion_models/wan2.1_t2v_1.3B"),
+                    HasSubstr("transformer=")));
+}
+
+TEST_F(ComfyFolder, ExpertsAreFoundByTheirNames) {
+  const fs::path high = put("diffusion_models/wan2.2_t2v_high_noise.safetensors", "wan2.2_t2v_a14b", "transformer");
+  const fs::path low = put("diffusion_models/wan2.2_t2v_low_noise.safetensors", "wan2.2_t2v_a14b", "transformer");
+  put_others();
+  for (const auto& options : {found(root()), found("", high.string())}) {
+    EXPECT_EQ(fs::path(options.model).filename(), "wan2.2_t2v_a14b");
+    EXPECT_EQ(options.transformer, high);
+    EXPECT_EQ(options.transformer_2, low);
+  }
+  put("diffusion_models/wan2.2_i2v_low_noise.safetensors", "wan2.2_i2v_a14b", "transformer");
+  EXPECT_EQ(found("", high.string()).transformer_2, low);
+  EXPECT_THAT(refusal(root()), HasSubstr("choose with transformer="));
+}
+
+TEST_F(ComfyFolder, AFolderKeepsTheWeightsThatItHas) {
+  const fs::path high = put("diffusion_models/wan2.2_t2v_high_noise.safetensors", "wan2.2_t2v_a14b", "transformer");
+  put("diffusion_models/wan2.2_t2v_low_noise.safetensors", "wan2.2_t2v_a14b", "transformer");
+  put_others();
+  const fs::path model = root() / "a14b";
+  fs::copy(config_folder() / "wan2.2_t2v_a14b", model, fs::copy_options::recursive);
+  std::ofstream(model / "transformer_2" / "diffusion_pytorch_model.safetensors");
+  std::ofstream(model / "text_encoder" / "model.safetensors.index.json");
+  const GenerateOptions options = found(model, high.string());
+  EXPECT_EQ(options.model, model);
+  EXPECT_EQ(options.transformer, high);
+  EXPECT_EQ(options.transformer_2, "");
+  EXPECT_EQ(options.text_encoder, "");
+  EXPECT_THAT(options.vae, EndsWith("vae/wan_2.1_vae.safetensors"));
+}
+
+TEST_F(ComfyFolder, SeveralFilesOrNoneAreRefused) {
+  put("diffusion_models/wan2.1_t2v_1.3B.safetensors", "wan2.1_t2v_1.3b", "transformer");
+  put("clip/t5xxl.safetensors", "wan2.1_t2v_1.3b", "vae");
+  EXPECT_THAT(refusal(root()), AllOf(HasSubstr("text_encoders/ or clip/ holds no text_encoder of this model"),
+                                     HasSubstr("clip/t5xxl.safetensors: is a VAE, but a text encoder is needed"),
+                                     HasSubstr("name its file as text_encoder=FILE")));
+  put_others();
+  put("clip/umt5_other.safetensors", "wan2.1_t2v_1.3b", "text_encoder");
+  EXPECT_THAT(refusal(root()), AllOf(HasSubstr("clip/umt5_other.safetensors, text_encoders/umt5_xxl.safetensors"),
+                                     HasSubstr("choose with text_encoder=")));
+}
+
+TEST_F(ComfyFolder, OtherFoldersStayAsTheyAre) {
+  GenerateOptions options;
+  options.model = "nowhere";
+  options.transformer = "nothing.safetensors";
+  const GenerateOptions same = with_found_files(options);
+  EXPECT_EQ(same.model, "nowhere");
+  EXPECT_EQ(same.transformer, "nothing.safetensors");
+  EXPECT_EQ(same.vae, "");
+}
+
+}  // namespace
+}  // namespace zoetrope::pipeline
