@@ -9,6 +9,7 @@
 #include "pipeline/auto_plan.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/hosts.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/planned_run.h"
 #include "pipeline/weight_memory.h"
@@ -61,6 +62,7 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
   question.layout = planned.layout;
   question.options.strategy.softmax = planned.softmax;
   question.ranks_here = world != nullptr ? 1 : ranks;
+  if (world != nullptr) question.sharers = pipeline::processes_on_this_host(*world);
   std::string streamed;
   if (!limits.empty()) {
     if (const auto gigabytes = pipeline::weight_memory_to_fit(question, limits.front().available)) {

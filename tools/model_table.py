@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The table of README.md: every model of configs/, the command that runs it, and what the planner says that it holds on
-one device and on each of eight.
+"""The tables of README.md: every model of configs/, the command that runs it, and what the planner says that it holds on
+one device and on each of eight; and how much of its weights stays in the memory of small machines.
 
-    model_table.py PROGRAM [HARDWARE]    prints it as Markdown; HARDWARE is a name of configs/hardware (h100_8)
+    model_table.py PROGRAM [HARDWARE]    prints both as Markdown; HARDWARE is a name of configs/hardware (h100_8). The
+                                         second needs a machine with 24 GB of free memory.
 """
 import json
 import pathlib
@@ -13,6 +14,8 @@ import tempfile
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
 DEVICES = (1, 8)
+MACHINES = (8, 16, 24, 64)  # GB of memory, of which the system has one
+FRUGAL = ("vae_tiling=true", "text_encoder_dtype=bf16")
 # What a model is called, where its folder is on the hub, and what its command has in addition to the prompt.
 MODELS = (
     ("wan2.1_t2v_1.3b", "2.1 text to video 1.3B", "Wan2.1-T2V-1.3B-Diffusers", ""),
@@ -50,6 +53,30 @@ def download(program, name):
     return sum(float(size) for size in re.findall(r"parameters, ([0-9.]+) GB in ", text))
 
 
+def inspect(program, name, *words):
+    command = [program, "inspect", name, "height=704" if "5b" in name else "height=480",
+               "width=1280" if "5b" in name else "width=832", *FRUGAL, *words]
+    return subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+
+
+def peak_and_weights(text):
+    """GB of the peak, and of the transformer's weights while it denoises."""
+    peak = re.search(r"([0-9.]+) ([GM])B  peak: ", text)
+    weights = re.search(r"denoise with transformer .*?weights ([0-9.]+) ([GM])B", text)
+    return [float(m[1]) * (1 if m[2] == "G" else 1e-3) for m in (peak, weights)]
+
+
+def in_memory(program, name, gigabytes):
+    """What stays in the memory of such a machine: "all" or "8.1 of 28.6 GB"; "—" where the run does not fit."""
+    peak, weights = peak_and_weights(inspect(program, name, "weights_in_memory=bf16"))
+    if peak <= gigabytes - 1:
+        return "all"
+    text = inspect(program, name, f"memory_limit={gigabytes - 1}")
+    if "admitted here" not in text:
+        return "—"
+    return f"{peak_and_weights(text)[1]:.1f} of {weights:.1f} GB"
+
+
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
@@ -65,6 +92,10 @@ def main():
         command = " ".join(word for word in (f"configs/{name}.yml", "model=…", inputs, "prompt=…") if word)
         memory = [f"{best[n]['bytes_per_rank'] * 1e-9:.1f} GB" if best.get(n) else "does not fit" for n in DEVICES]
         print(f"| {title} | {size} | `{folder}` | `{command}` | {download(program, name):.0f} GB | {' | '.join(memory)} |")
+    print("\n| Wan | " + " | ".join(f"{gigabytes} GB" for gigabytes in MACHINES) + " |")
+    print("|---|" + "---|" * len(MACHINES))
+    for name, title, _, _ in MODELS:
+        print(f"| {title} | " + " | ".join(in_memory(program, name, gigabytes) for gigabytes in MACHINES) + " |")
 
 
 if __name__ == "__main__":

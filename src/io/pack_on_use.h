@@ -21,10 +21,12 @@ class PackOnUse final : public WeightStream::Storage {
 
   void read(std::span<const WeightStream::Range> ranges) override;
   void release(const WeightStream::Range& range) override;
-  // Pages of files and buffers, besides what is packed, while a part is read.
-  size_t reading_bytes() const override;
+  // Pages of files, and buffers.
+  size_t reading_bytes(const std::vector<WeightStream::Part>& parts) const override;
 
  private:
+  std::vector<const Weight*> weights_of(const WeightStream::Range& range) const;
+
   std::shared_ptr<const WeightSource> source_;
   std::map<const std::byte*, Weight> weights_;  // by place
   int threads_;

@@ -38,7 +38,8 @@ class WeightStream {
     virtual ~Storage() = default;
     virtual void read(std::span<const Range> ranges) = 0;  // throws Error
     virtual void release(const Range& range) = 0;          // its memory; read() makes it anew
-    virtual size_t reading_bytes() const { return 0; }     // of memory, besides the ranges, that read() takes
+    // Of memory, besides their ranges, that reading one of the parts takes.
+    virtual size_t reading_bytes(const std::vector<Part>&) const { return 0; }
   };
   // Memory that a stream of these parts needs at least, besides what is not in any of them; and in which nothing waits
   // for what is read ahead.

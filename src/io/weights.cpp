@@ -209,7 +209,7 @@ std::unique_ptr<WeightStream> Weights::stream(std::vector<WeightStream::Part> pa
     });
   }
   const std::vector<WeightStream::Range> rest = rest_of(mapping, parts);
-  size_t others = storage->reading_bytes();
+  size_t others = storage->reading_bytes(parts);
   for (const WeightStream::Range& range : rest) others += range.bytes;
   const size_t least = others + WeightStream::least_bytes(parts);
   if (loading_.memory != kFewestParts && loading_.memory < least) {

@@ -258,13 +258,6 @@ class Search {
   const Bytes available_;
 };
 
-int processes_on_this_host(comm::Communicator& world) {
-  const int here = world.ranks_in_this_process();
-  if (here == world.size()) return 1;
-  const std::vector<std::string> hosts = hosts_of_ranks(world);
-  return static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(world.rank())])) / here;
-}
-
 }  // namespace
 
 std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes available) {

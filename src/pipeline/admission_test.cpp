@@ -68,6 +68,22 @@ TEST(Admission, KeptWeightsArePlanned) {
 }
 
 // They are there until the next prompts replace them, while everything else goes on.
+// Processes of a host keep a transformer's weights once; what is streamed, each has for itself.
+TEST(Admission, WeightsAreSharedByTheProcessesOfAHost) {
+  MemoryQuestion question = question_1_3b();
+  const auto denoising = [&] { return memory_plan(question).peak_of(planner::kTransformer); };
+  const Bytes weights =
+      wan::workload(question.configs, run_size(question), question.layout, 1).experts[0].weights.resident;
+  const Bytes alone = denoising();
+  question.sharers = 4;
+  EXPECT_EQ(denoising(), alone - (weights - weights / 4));
+  question.options.weights_in_memory = WeightsInMemory::kAuto;
+  question.options.weight_memory = 1;
+  const Bytes streamed = denoising();
+  question.sharers = 1;
+  EXPECT_EQ(denoising(), streamed);
+}
+
 TEST(Admission, EmbeddingsOfTheLastRunArePlanned) {
   MemoryQuestion question = question_1_3b();
   const planner::MemoryPlan without = memory_plan(question);

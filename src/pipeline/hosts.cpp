@@ -50,6 +50,13 @@ std::vector<std::string> hosts_of_ranks(comm::Communicator& world) {
   return hosts;
 }
 
+int processes_on_this_host(comm::Communicator& world) {
+  const int here = world.ranks_in_this_process();
+  if (here == world.size()) return 1;
+  const std::vector<std::string> hosts = hosts_of_ranks(world);
+  return static_cast<int>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(world.rank())])) / here;
+}
+
 int cores_of_hosts(comm::Communicator& world) {
   const RankCores mine = cores_here();
   std::vector<RankCores> all(static_cast<size_t>(world.size()));

@@ -18,6 +18,7 @@
 #include "pipeline/fingerprint.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/given_inputs.h"
+#include "pipeline/hosts.h"
 #include "pipeline/inputs.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/plan.h"
@@ -206,6 +207,8 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   }
   std::vector<MemoryQuestion> questions = {memory_question(layout, planned.softmax)};
   if (options_.compare_one_rank) questions.push_back(memory_question({}));
+  const int sharers = processes_on_this_host(world);
+  for (MemoryQuestion& question : questions) question.sharers = sharers;
   GenerateOptions streaming = options_;
   if (free) streaming.weight_memory = weight_memory(questions, *free, world);
   if (streaming.weight_memory != options_.weight_memory && world.rank() == 0 && callbacks.note) {

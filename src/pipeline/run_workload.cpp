@@ -96,10 +96,14 @@ wan::RunSize run_size(const MemoryQuestion& question) {
 
 std::function<planner::Workload(const parallel::ParallelLayout&, int)> workload_by_layout(
     const MemoryQuestion& question) {
-  return
-      [configs = question.configs, size = run_size(question)](const parallel::ParallelLayout& layout, int ranks_here) {
-        return wan::workload(configs, size, layout, ranks_here);
-      };
+  return [configs = question.configs, size = run_size(question), sharers = question.sharers](
+             const parallel::ParallelLayout& layout, int ranks_here) {
+    planner::Workload workload = wan::workload(configs, size, layout, ranks_here);
+    if (size.weight_memory == 0 && !size.as_stored)
+      for (planner::Workload::Expert& expert : workload.experts)
+        expert.weights.resident = expert.weights.resident / sharers;
+    return workload;
+  };
 }
 
 planner::MemoryPlan memory_plan(const MemoryQuestion& question) {

@@ -86,6 +86,21 @@ def refused(cwd, result, *words, left=()):
     assert not found, f"left behind: {found}"
 
 
+def configs_only(cwd):
+    """A copy of the model without its weights and its tokenizer."""
+    folder = pathlib.Path(cwd) / "configs"
+    configs = [f"{component}/config.json" for component in ("transformer", "text_encoder", "vae")]
+    for file in ("model_index.json", "scheduler/scheduler_config.json", *configs):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pathlib.Path(MODEL) / file, folder / file)
+    return folder
+
+
+def latents(folder):
+    """The dump without its metadata, which names no model."""
+    return (pathlib.Path(folder) / "run.safetensors").read_bytes()
+
+
 def read_tensors(path):
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]

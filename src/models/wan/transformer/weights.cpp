@@ -340,9 +340,9 @@ StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64
     sum += bytes_of(spec, dtype);
     if (!part.empty()) largest = std::max(largest, sum);
   }
-  // Of two weights, which threads pack at the same time; the largest is the modulation's.
+  // Of two weights of a block, which threads pack at the same time.
   const int64_t d = config.inner_dim();
-  others += 2 * std::max(6 * d * d, config.ffn_dim * d) * packed_from;
+  others += 2 * std::max(3 * d * d, config.ffn_dim * d) * packed_from;
   return {others + 2 * largest, others + 3 * largest};
 }
 
