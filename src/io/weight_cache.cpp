@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "base/atomic_file.h"
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/input_file.h"
@@ -134,17 +134,12 @@ class MadeCache final : public WeightCache::Made {
       : contents_(contents), bytes_(header_of(contents).file_bytes), sums_(contents.entries.size()), named_(named) {
     name_ = path.string();
     file_.emplace(path);
-    const struct Descriptor {
-      int value;
-      ~Descriptor() {
-        if (value >= 0) ::close(value);
-      }
-    } descriptor{::open(file_->temporary().c_str(), O_RDWR | O_CLOEXEC)};
-    if (descriptor.value < 0) refuse("cannot be opened", errno);
+    const Descriptor descriptor(::open(file_->temporary().c_str(), O_RDWR | O_CLOEXEC));
+    if (descriptor.value() < 0) refuse("cannot be opened", errno);
     // All of it now: a disk that becomes full in the middle would end the process.
-    if (const int error = ::posix_fallocate(descriptor.value, 0, static_cast<off_t>(bytes_)); error != 0)
+    if (const int error = ::posix_fallocate(descriptor.value(), 0, static_cast<off_t>(bytes_)); error != 0)
       refuse(fmt::format("{:.3f} GB cannot be reserved", static_cast<double>(bytes_) * 1e-9), error);
-    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.value, 0);
+    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.value(), 0);
     if (mapped == MAP_FAILED) refuse("cannot be mapped", errno);
     mapped_ = static_cast<std::byte*>(mapped);
   }

@@ -13,24 +13,11 @@
 #include <string>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "pipeline/hosts.h"
 
 namespace zoetrope::pipeline {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  int value() const { return value_; }
-
- private:
-  int value_;
-};
 
 class SharedBuffer final : public io::WeightBuffer {
  public:
@@ -75,10 +62,11 @@ class Host final : public io::HostSharing {
   std::unique_ptr<io::WeightBuffer> allocate(size_t bytes) override {
     const bool first = rank() == 0;
     const size_t size = std::max(bytes, sizeof(uint64_t));
-    const Descriptor made(first ? make(size) : -1);
+    const Descriptor made(first ? ::memfd_create("zoetrope weights", MFD_CLOEXEC) : -1);
     std::unique_ptr<SharedBuffer> buffer;
     Place place;
     if (first) {
+      static_cast<void>(::ftruncate(made.value(), static_cast<off_t>(size)));  // the buffer looks at its size
       buffer = std::make_unique<SharedBuffer>(made.value(), size);
       place = {::getpid(), made.value(), std::random_device()() | uint64_t{std::random_device()()} << 32};
       if (buffer->data() != nullptr) std::memcpy(buffer->data(), &place.token, sizeof place.token);
@@ -98,14 +86,6 @@ class Host final : public io::HostSharing {
   }
 
  private:
-  static int make(size_t bytes) {
-    const int descriptor = ::memfd_create("zoetrope weights", MFD_CLOEXEC);
-    if (descriptor < 0) return -1;
-    if (::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0) return descriptor;
-    ::close(descriptor);
-    return -1;
-  }
-
   std::unique_ptr<comm::Communicator> ranks_;
 };
 
