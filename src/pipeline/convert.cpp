@@ -12,6 +12,7 @@
 #include "io/in_parts.h"
 #include "pipeline/convert_output.h"
 #include "pipeline/convert_plan.h"
+#include "tensor/finite.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -135,11 +136,9 @@ class Conversion {
     parts(piece.size(), [&](IndexRange part) {
       const TensorView out(values_.data() + part.begin, DType::kF32, {part.size()});
       source_->read_range(tensor.from, {piece.begin + part.begin, piece.begin + part.end}, out);
-      for (int64_t i = part.begin; i < part.end; ++i) {
-        const float value = values_[static_cast<size_t>(i)];
-        if (std::isfinite(value)) continue;
+      if (const std::optional<NonFinite> found = first_non_finite(out)) {
         fail("{}: tensor '{}' holds {} at element {}; the file is damaged, download it again",
-             source_->where(tensor.from), tensor.from, value, piece.begin + i);
+             source_->where(tensor.from), tensor.from, found->value, piece.begin + part.begin + found->index);
       }
     });
   }

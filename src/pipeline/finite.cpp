@@ -8,12 +8,12 @@
 namespace zoetrope::pipeline {
 namespace {
 
-constexpr int64_t kPiece = int64_t{1} << 20;  // elements of a mapped weight that are read at a time
+constexpr int64_t kPiece = int64_t{1} << 20;  // elements that are read at a time
 
 bool is_spoiled(const io::WeightSource& source, const std::string& name, DType dtype) {
   const int64_t elements = source.info(name).shape.size();
-  // What a file does not hold as it is would be made as a whole for every part.
-  const int64_t count = source.mapped(name) ? std::min(kPiece, elements) : elements;
+  // Others would be made as a whole for every part.
+  const int64_t count = source.reads_parts(name) ? std::min(kPiece, elements) : elements;
   const Tensor piece = Tensor::uninitialized(dtype, {count});
   for (int64_t begin = 0; begin < elements; begin += count) {
     const int64_t end = std::min(elements, begin + count);
