@@ -219,16 +219,13 @@ TensorHeader read_safetensors_header(std::string_view contents, const std::strin
 SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,
                                      const std::map<std::string, std::string>& metadata, Order order)
     : file_(path), entries_(std::move(entries)) {
-  if (order == Order::kBySize) {
-    std::stable_sort(entries_.begin(), entries_.end(),
-                     [](const Entry& a, const Entry& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
-  }
+  if (order == Order::kBySize) sort_by_size(entries_);
   json header = json::object();
   if (!metadata.empty()) header[kMetadataKey] = metadata;
   for (const Entry& entry : entries_) {
     json extents = json::array();
     for (int axis = 0; axis < entry.shape.rank(); ++axis) extents.push_back(entry.shape[axis]);
-    const uint64_t end = missing_ + static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype);
+    const uint64_t end = missing_ + entry.bytes();
     const char* type = entry.type == nullptr ? dtype_name(entry.dtype) : entry.type;
     ZT_CHECK(find_stored_type(type) != nullptr, "{}", type);
     header[entry.name] = {{"dtype", type}, {"shape", extents}, {"data_offsets", {missing_, end}}};
@@ -241,6 +238,11 @@ SafetensorsStream::SafetensorsStream(const std::filesystem::path& path, std::vec
   for (uint64_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<unsigned char>(uint64_t{text.size()} >> (8 * i));
   file_.write(length, sizeof length);
   file_.write(text.data(), text.size());
+}
+
+void SafetensorsStream::sort_by_size(std::vector<Entry>& entries) {
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const Entry& a, const Entry& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
 }
 
 void SafetensorsStream::write(const void* data, size_t bytes) {

@@ -28,6 +28,7 @@ class SafetensorsStream {
     DType dtype;
     Shape shape;
     const char* type = nullptr;  // of the format, where it has no DType: "F8_E4M3", "I8"; `dtype` has its size
+    uint64_t bytes() const { return static_cast<uint64_t>(shape.size()) * dtype_size(dtype); }
   };
   enum class Order : uint8_t {
     kBySize,   // by descending element size, so that every tensor is aligned, else as they are given
@@ -35,6 +36,8 @@ class SafetensorsStream {
   };
   SafetensorsStream(const std::filesystem::path& path, std::vector<Entry> entries,
                     const std::map<std::string, std::string>& metadata, Order order = Order::kBySize);
+  // Order::kBySize.
+  static void sort_by_size(std::vector<Entry>& entries);
   const std::vector<Entry>& entries() const { return entries_; }  // as they are stored, and as write() expects them
   void write(const void* data, size_t bytes);                     // continues where the last call ended
   void close();   // flushes to the disk; everything must have been written

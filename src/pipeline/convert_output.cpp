@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "io/atomic_folder.h"
 #include "io/gguf.h"
-#include "io/safetensors.h"
+#include "io/safetensors_shards.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -21,8 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Entry = io::SafetensorsStream::Entry;
 
-constexpr uint64_t kSpareBytes = 16 << 20;       // for everything that is not weights
-constexpr uint64_t kShardBytes = 5'000'000'000;  // as the published ones were cut
+constexpr uint64_t kSpareBytes = 16 << 20;  // for everything that is not weights
 
 std::string type_of(const PlannedTensor& tensor) {
   return tensor.format == nullptr ? tensor.stored : tensor.format->type;
@@ -37,8 +36,6 @@ Entry plain_entry(const PlannedTensor& tensor) {
                                        : DType::kU8;
   return {tensor.to, dtype, tensor.shape, nullptr};
 }
-
-uint64_t bytes_of(const Entry& entry) { return static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype); }
 
 // By descending element size, so that every tensor is aligned. Scales are known after the codes, so they follow them,
 // behind all tensors without any.
@@ -113,7 +110,7 @@ class SafetensorsOutput final : public ConvertOutput {
       : ConvertOutput(plan.tensors) {
     sort_for_safetensors(tensors_);
     const std::vector<Entry> entries = safetensors_entries(tensors_);
-    for (const Entry& entry : entries) bytes_ += bytes_of(entry);
+    for (const Entry& entry : entries) bytes_ += entry.bytes();
     require_space(out, bytes_);
     stream_.emplace(out, entries, safetensors_metadata(in.checkpoint), io::SafetensorsStream::Order::kAsGiven);
   }
@@ -144,87 +141,33 @@ class GgufOutput final : public ConvertOutput {
   std::optional<io::GgufStream> stream_;
 };
 
-// A component's folder as the hub has it: config, shards of at most 5 GB, and their index.
+// A component's folder as the hub has it: config, and shards of weights with their index.
 class FolderOutput final : public ConvertOutput {
  public:
   FolderOutput(const std::string& out, const ConvertPlan& plan, const ComponentAlone& in)
-      : ConvertOutput({}), stem_(in.component.stem), folder_(fs::path(out).parent_path()) {
-    cut_into_shards(plan.tensors);
-    require_space(folder_path(out), bytes_);
+      : ConvertOutput({}),
+        folder_(fs::path(out).parent_path()),
+        shards_(folder_, "", in.component.stem, safetensors_entries(plan.tensors)) {
+    bytes_ = shards_.bytes();
+    std::map<std::string, const PlannedTensor*> planned;
+    for (const PlannedTensor& tensor : plan.tensors) planned[tensor.to] = &tensor;
+    for (const Entry& entry : shards_.entries()) tensors_.push_back(*planned.at(entry.name));
+    require_space(fs::path(out).parent_path().string(), bytes_);
     std::map<std::string, std::string> changes;
     const std::map<std::string_view, const char*> dtypes{
         {"f32", "\"float32\""}, {"f16", "\"float16\""}, {"bf16", "\"bfloat16\""}};
-    if (stem_ == kTextEncoderStem) changes["torch_dtype"] = dtypes.at(plan.format->word);
+    if (in.component.stem == kTextEncoderStem) changes["torch_dtype"] = dtypes.at(plan.format->word);
     folder_.write("config.json", json_with(in.config, changes));
-    if (shards_.size() > 1) write_index();
   }
-
-  void write(const void* data, size_t bytes) override {
-    if (!stream_) {
-      stream_.emplace(folder_.file(file_name(shard_)), shards_[shard_], kMetadata);
-      missing_ = 0;
-      for (const Entry& entry : shards_[shard_]) missing_ += bytes_of(entry);
-    }
-    stream_->write(data, bytes);
-    missing_ -= bytes;
-    if (missing_ > 0) return;
-    stream_->commit();
-    stream_.reset();
-    ++shard_;
-  }
+  void write(const void* data, size_t bytes) override { shards_.write(data, bytes); }
   void commit() override {
-    ZT_CHECK(shard_ == shards_.size(), "{} of {} shards", shard_, shards_.size());
+    shards_.finish();
     folder_.commit();
   }
 
  private:
-  static std::string folder_path(const std::string& out) { return fs::path(out).parent_path().string(); }
-
-  // In the order of the model, each as full as it goes; within a shard in the order of the file.
-  void cut_into_shards(const std::vector<PlannedTensor>& tensors) {
-    std::vector<std::vector<PlannedTensor>> shards(1);
-    uint64_t in_shard = 0;
-    for (const PlannedTensor& tensor : tensors) {
-      const uint64_t size = bytes_of(plain_entry(tensor));
-      if (!shards.back().empty() && in_shard + size > kShardBytes) {
-        shards.emplace_back();
-        in_shard = 0;
-      }
-      in_shard += size;
-      bytes_ += size;
-      shards.back().push_back(tensor);
-    }
-    for (std::vector<PlannedTensor>& shard : shards) {
-      sort_for_safetensors(shard);
-      shards_.push_back(safetensors_entries(shard));
-      tensors_.insert(tensors_.end(), shard.begin(), shard.end());
-    }
-  }
-
-  std::string file_name(size_t shard) const {
-    if (shards_.size() == 1) return stem_ + ".safetensors";
-    return fmt::format("{}-{:05}-of-{:05}.safetensors", stem_, shard + 1, shards_.size());
-  }
-
-  void write_index() {
-    std::string map;
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      for (const Entry& entry : shards_[i])
-        map += fmt::format("{}    \"{}\": \"{}\"", map.empty() ? "" : ",\n", entry.name, file_name(i));
-    }
-    folder_.write(
-        stem_ + ".safetensors.index.json",
-        fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{\n{}\n  }}\n}}\n",
-                    bytes_, map));
-  }
-
-  inline static const std::map<std::string, std::string> kMetadata{{"format", "pt"}};
-  std::string stem_;
   io::AtomicFolder folder_;
-  std::vector<std::vector<Entry>> shards_;
-  std::optional<io::SafetensorsStream> stream_;  // of the shard that is being written
-  size_t shard_ = 0;
-  uint64_t missing_ = 0;  // bytes of that shard
+  io::SafetensorsShards shards_;
 };
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include "io/atomic_folder.h"
 #include "io/in_parts.h"
 #include "io/random_weights.h"
-#include "io/safetensors.h"
+#include "io/safetensors_shards.h"
 #include "models/encoders/tensor_tables.h"
 #include "pipeline/config_folder.h"
 #include "pipeline/dtype_name.h"
@@ -27,41 +27,25 @@ namespace {
 namespace fs = std::filesystem;
 using Entry = io::SafetensorsStream::Entry;
 
-constexpr uint64_t kShardBytes = 5'000'000'000;                      // as the published ones were cut
-constexpr int64_t kPiece = int64_t{8} << 20;                         // elements that are made and written at a time
-constexpr uint64_t kSpareBytes = 16 << 20;                           // for everything that is not weights
-const std::map<std::string, std::string> kFormat{{"format", "pt"}};  // other programs refuse files without it
+constexpr int64_t kPiece = int64_t{8} << 20;  // elements that are made and written at a time
+constexpr uint64_t kSpareBytes = 16 << 20;    // for everything that is not weights
 
 // To be written.
 struct NewComponent : Component {
   std::map<std::string, std::string> config_changes;  // JSON text by key
   DType dtype;
 
-  Entry entry(const io::TensorSpec& spec) const { return {spec.name, spec.dtype(dtype), spec.shape, nullptr}; }
+  std::vector<Entry> entries() const {
+    std::vector<Entry> all;
+    for (const io::TensorSpec& spec : tensors) all.push_back({spec.name, spec.dtype(dtype), spec.shape, nullptr});
+    return all;
+  }
 };
-
-uint64_t bytes_of(const Entry& entry) { return static_cast<uint64_t>(entry.shape.size()) * dtype_size(entry.dtype); }
 
 uint64_t bytes_of(const NewComponent& component) {
   uint64_t bytes = 0;
-  for (const io::TensorSpec& spec : component.tensors) bytes += bytes_of(component.entry(spec));
+  for (const Entry& entry : component.entries()) bytes += entry.bytes();
   return bytes;
-}
-
-// In the order of the list, each as full as it goes.
-std::vector<std::vector<Entry>> cut_into_shards(const NewComponent& component) {
-  std::vector<std::vector<Entry>> shards(1);
-  uint64_t bytes = 0;
-  for (const io::TensorSpec& spec : component.tensors) {
-    Entry entry = component.entry(spec);
-    if (!shards.back().empty() && bytes + bytes_of(entry) > kShardBytes) {
-      shards.emplace_back();
-      bytes = 0;
-    }
-    bytes += bytes_of(entry);
-    shards.back().push_back(std::move(entry));
-  }
-  return shards;
 }
 
 class Writer {
@@ -70,60 +54,42 @@ class Writer {
          io::AtomicFolder& out)
       : component_(component),
         callbacks_(callbacks),
-        out_(out),
+        shards_(out, component.name, component.stem, component.entries()),
         threads_(comm::process_threads(options.threads)),
-        source_(io::random_weights(component.tensors, component.name, static_cast<uint64_t>(options.seed))),
-        total_(static_cast<int64_t>(bytes_of(component))) {}
+        source_(io::random_weights(component.tensors, component.name, static_cast<uint64_t>(options.seed))) {}
 
   void write() {
     tell();
-    const fs::path folder = component_.name;
-    const std::vector<std::vector<Entry>> shards = cut_into_shards(component_);
-    if (shards.size() == 1) return shard(folder / fmt::format("{}.safetensors", component_.stem), shards[0]);
-    std::string map;
-    for (size_t i = 0; i < shards.size(); ++i) {
-      const std::string file = fmt::format("{}-{:05}-of-{:05}.safetensors", component_.stem, i + 1, shards.size());
-      shard(folder / file, shards[i]);
-      for (const Entry& entry : shards[i]) {
-        map += fmt::format("{}    \"{}\": \"{}\"", map.empty() ? "" : ",\n", entry.name, file);
-      }
-    }
-    out_.write(
-        folder / fmt::format("{}.safetensors.index.json", component_.stem),
-        fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{\n{}\n  }}\n}}\n",
-                    total_, map));
+    for (const Entry& entry : shards_.entries()) write(entry);
+    shards_.finish();
   }
 
  private:
   void tell() const {
     if (callbacks_.cancelled && callbacks_.cancelled()) fail("interrupted; nothing was written");
-    if (callbacks_.progress) callbacks_.progress(component_.name, done_, total_);
+    if (callbacks_.progress) callbacks_.progress(component_.name, done_, static_cast<int64_t>(shards_.bytes()));
   }
 
-  void shard(const fs::path& name, const std::vector<Entry>& entries) {
-    io::SafetensorsStream stream(out_.file(name), entries, kFormat);
-    for (const Entry& entry : stream.entries()) {
-      const int64_t size = entry.shape.size();
-      for (int64_t begin = 0; begin < size; begin += kPiece) {
-        const int64_t count = std::min(kPiece, size - begin);
-        const TensorView piece(buffer_.data<void>(), entry.dtype, {count});
-        io::in_parts(count, threads_, [&](IndexRange part) {
-          source_->read_range(entry.name, {begin + part.begin, begin + part.end}, piece.slice(0, part.begin, part.end));
-        });
-        stream.write(piece.raw(), piece.bytes());
-        done_ += static_cast<int64_t>(piece.bytes());
-        tell();
-      }
+  void write(const Entry& entry) {
+    const int64_t size = entry.shape.size();
+    for (int64_t begin = 0; begin < size; begin += kPiece) {
+      const int64_t count = std::min(kPiece, size - begin);
+      const TensorView piece(buffer_.data<void>(), entry.dtype, {count});
+      io::in_parts(count, threads_, [&](IndexRange part) {
+        source_->read_range(entry.name, {begin + part.begin, begin + part.end}, piece.slice(0, part.begin, part.end));
+      });
+      shards_.write(piece.raw(), piece.bytes());
+      done_ += static_cast<int64_t>(piece.bytes());
+      tell();
     }
-    stream.commit();
   }
 
   const NewComponent& component_;
   const SynthesizeCallbacks& callbacks_;
-  io::AtomicFolder& out_;
+  io::SafetensorsShards shards_;
   int threads_;
   std::shared_ptr<const io::FormulaSource> source_;
-  int64_t done_ = 0, total_;
+  int64_t done_ = 0;
   Tensor buffer_ = Tensor::uninitialized(DType::kF32, {kPiece});
 };
 
