@@ -37,14 +37,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostNames = 8;
 
-// Keys that name a component's file.
-const std::map<std::string, std::string pipeline::GenerateOptions::*> kFileKeys = {
-    {"transformer", &pipeline::GenerateOptions::transformer},
-    {"transformer_2", &pipeline::GenerateOptions::transformer_2},
-    {"text_encoder", &pipeline::GenerateOptions::text_encoder},
-    {"vae", &pipeline::GenerateOptions::vae},
-    {"image_encoder", &pipeline::GenerateOptions::image_encoder}};
-
 void print_names(const char* what, const std::vector<std::string>& names) {
   for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) print("    {}: {}\n", what, printable(names[i]));
   if (names.size() > kMostNames) print("    {}: … and {} more\n", what, names.size() - kMostNames);
@@ -258,17 +250,10 @@ pipeline::GenerateOptions options_of(const std::string& model, const std::vector
   OptionSet set = pipeline::describe_options(options);
   for (const std::string& word : words) {
     const std::string key = word.substr(0, word.find('='));
-    if (kFileKeys.count(key) != 0) set.set_argument(word);
+    if (pipeline::file_keys().count(key) != 0) set.set_argument(word);
   }
   options.model = model;
   return pipeline::with_found_files(options);
-}
-
-std::map<std::string, fs::path> files_of(const pipeline::GenerateOptions& options) {
-  std::map<std::string, fs::path> files;
-  for (const auto& [component, file] : kFileKeys)
-    if (!(options.*file).empty()) files[component] = options.*file;
-  return files;
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
@@ -289,7 +274,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   }
   const pipeline::GenerateOptions options = options_of(models[0], words);
   const fs::path folder = pipeline::model_or_config(options.model);
-  Inspection inspection(folder, files_of(options));
+  Inspection inspection(folder, pipeline::named_files(options));
   if (world == nullptr || world->rank() == 0) {
     if (!inspection.run()) fail("{}: the checkpoint cannot be used; see the lines above", folder.string());
   }

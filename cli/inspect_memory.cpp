@@ -63,13 +63,7 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
   question.options.strategy.softmax = planned.softmax;
   question.ranks_here = world != nullptr ? 1 : ranks;
   if (world != nullptr) question.sharers = pipeline::processes_on_this_host(*world);
-  std::string streamed;
-  if (!limits.empty()) {
-    if (const auto gigabytes = pipeline::weight_memory_to_fit(question, limits.front().available)) {
-      question.options.weight_memory = gigabytes;
-      streamed = fmt::format("  weight_memory={}: all of a transformer's weights would not fit\n", *gigabytes);
-    }
-  }
+  if (!limits.empty()) question = pipeline::as_it_fits(question, limits.front().available);
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =
       fmt::format("Memory for {} x {}, {} frames, {} tokens, {}, {}; text encoder {}, VAE {}; {} rank{}{}\n",
@@ -78,7 +72,10 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
                   pipeline::dtype_word(options.vae_dtype), ranks, ranks == 1 ? "" : "s",
                   world != nullptr ? ", each a process: of one" : "");
   if (options.layers) text += fmt::format("  {} of each transformer\n", model.experts[0].layers_text());
-  text += streamed;
+  if (question.options.weight_memory != options.weight_memory) {
+    text += fmt::format("  weight_memory={}: all of a transformer's weights would not fit\n",
+                        *question.options.weight_memory);
+  }
   for (const std::string& line : pipeline::lora_lines(model)) text += fmt::format("  {}\n", line);
   for (const planner::MemoryPhase& phase : memory.phases) {
     text += fmt::format("  {:<30} {:>9}{} {}\n", phase.name, phase.total().text(),

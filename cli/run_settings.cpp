@@ -58,14 +58,9 @@ void load_config(const fs::path& file, pipeline::GenerateOptions& options, Optio
   const auto beside = [&](const char* key, auto& named) {
     if (set.origin(key).starts_with(file.string() + " line ")) look_beside(file, named);
   };
+  for (const auto& [key, named] : pipeline::file_keys()) beside(key.c_str(), options.*named);
   for (const auto& [key, named] :
        std::initializer_list<std::pair<const char*, std::string*>>{{"model", &options.model},
-                                                                   {"transformer", &options.transformer},
-                                                                   {"transformer_2", &options.transformer_2},
-                                                                   {"text_encoder", &options.text_encoder},
-                                                                   {"vae", &options.vae},
-                                                                   {"image_encoder", &options.image_encoder},
-                                                                   {"tokenizer", &options.tokenizer},
                                                                    {"prompts", &options.prompts},
                                                                    {"image", &options.image},
                                                                    {"last_image", &options.last_image},

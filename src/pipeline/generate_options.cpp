@@ -48,6 +48,21 @@ std::string names_text(const std::vector<std::string>& names) { return fmt::form
 
 }  // namespace
 
+const std::map<std::string, std::string GenerateOptions::*>& file_keys() {
+  static const std::map<std::string, std::string GenerateOptions::*> keys = {
+      {"transformer", &GenerateOptions::transformer},     {"transformer_2", &GenerateOptions::transformer_2},
+      {"text_encoder", &GenerateOptions::text_encoder},   {"vae", &GenerateOptions::vae},
+      {"image_encoder", &GenerateOptions::image_encoder}, {"tokenizer", &GenerateOptions::tokenizer}};
+  return keys;
+}
+
+std::map<std::string, std::filesystem::path> named_files(const GenerateOptions& options) {
+  std::map<std::string, std::filesystem::path> files;
+  for (const auto& [component, file] : file_keys())
+    if (!(options.*file).empty()) files[component] = options.*file;
+  return files;
+}
+
 const char* dtype_word(DType dtype) {
   for (const auto& word : kDTypes)
     if (word.second == dtype) return word.first.c_str();

@@ -1,6 +1,7 @@
 // The one description of every key of a generation run.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -25,6 +26,11 @@ struct GenerateOptions : ModelOptions, Request {
   std::string dump;                // folder for run.safetensors
   bool frames_in_memory = false;   // no key: the caller wants Video::frames
 };
+
+// The keys that name a component's file, by the component, and where their values are.
+const std::map<std::string, std::string GenerateOptions::*>& file_keys();
+// The files that are named so.
+std::map<std::string, std::filesystem::path> named_files(const GenerateOptions& options);
 
 // What a dtype is called in settings: "bf16" or "float32".
 const char* dtype_word(DType dtype);

@@ -14,7 +14,6 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/gguf_tokenizer.h"
 #include "pipeline/lora_options.h"
-#include "pipeline/run_workload.h"
 #include "pipeline/weight_memory.h"
 
 namespace zoetrope::pipeline {
@@ -24,17 +23,6 @@ namespace fs = std::filesystem;
 
 // Files that are named one by one, by their component.
 using NamedFiles = std::map<std::string, fs::path>;
-
-NamedFiles named_files(const GenerateOptions& options) {
-  NamedFiles files;
-  const std::pair<const char*, const std::string*> keys[] = {
-      {"transformer", &options.transformer},     {"transformer_2", &options.transformer_2},
-      {"text_encoder", &options.text_encoder},   {"vae", &options.vae},
-      {"image_encoder", &options.image_encoder}, {"tokenizer", &options.tokenizer}};
-  for (const auto& [component, path] : keys)
-    if (!path->empty()) files[component] = *path;
-  return files;
-}
 
 // Which part of a model is used, and where it comes from.
 struct ModelSource {
@@ -306,7 +294,7 @@ ModelFolder ModelFolder::open(const GenerateOptions& given) {
   else if (random || !source.files.empty()) source.folder = model_or_config(options.model);
   ModelFolder model = open_model(source);
   merge_loras(options, model);
-  check_weight_memory({options, model_configs(model)});
+  check_weight_memory(options, model);
   return model;
 }
 

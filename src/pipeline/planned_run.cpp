@@ -20,7 +20,7 @@ constexpr const char* kOfRunning[] = {
 ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);
   merge_loras(options, model);
-  check_weight_memory({options, model_configs(model)});
+  check_weight_memory(options, model);
   check_given_inputs(options, model);
   // Where nothing says how many videos there are, a batch is as many.
   if (options.num_videos > 1 || !options.prompts.empty()) check_batch_size(options, count_videos(options));

@@ -206,9 +206,8 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
         callbacks.note(fmt::format("Seed {}, drawn: seed={} makes the same video", seeds[v], seeds[v]));
   }
   std::vector<MemoryQuestion> questions = {memory_question(layout, planned.softmax)};
-  if (options_.compare_one_rank) questions.push_back(memory_question({}));
-  const int sharers = processes_on_this_host(world);
-  for (MemoryQuestion& question : questions) question.sharers = sharers;
+  questions.front().sharers = processes_on_this_host(world);
+  if (options_.compare_one_rank) questions.push_back(memory_question({}));  // which shares with nobody
   GenerateOptions streaming = options_;
   if (free) streaming.weight_memory = weight_memory(questions, *free, world);
   if (streaming.weight_memory != options_.weight_memory && world.rank() == 0 && callbacks.note) {

@@ -84,6 +84,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   if (config.animate() && !o.dump.empty()) size.inputs_bytes *= 2;
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + (o.frames_in_memory ? 1 : 0);
   // Segments are encoded and decoded between the steps of others.
+  size.sharers = question.sharers;
   size.as_stored = o.weights_in_memory == WeightsInMemory::kAsStored;
   if (o.weight_memory) size.weight_memory = static_cast<int64_t>(*o.weight_memory * 1e9);
   size.keeps_transformer = o.keep_weights != KeepWeights::kNone || segments.count > 1;
@@ -96,14 +97,10 @@ wan::RunSize run_size(const MemoryQuestion& question) {
 
 std::function<planner::Workload(const parallel::ParallelLayout&, int)> workload_by_layout(
     const MemoryQuestion& question) {
-  return [configs = question.configs, size = run_size(question), sharers = question.sharers](
-             const parallel::ParallelLayout& layout, int ranks_here) {
-    planner::Workload workload = wan::workload(configs, size, layout, ranks_here);
-    if (size.weight_memory == 0 && !size.as_stored)
-      for (planner::Workload::Expert& expert : workload.experts)
-        expert.weights.resident = expert.weights.resident / sharers;
-    return workload;
-  };
+  return
+      [configs = question.configs, size = run_size(question)](const parallel::ParallelLayout& layout, int ranks_here) {
+        return wan::workload(configs, size, layout, ranks_here);
+      };
 }
 
 planner::MemoryPlan memory_plan(const MemoryQuestion& question) {

@@ -16,8 +16,7 @@ bool fits(const MemoryQuestion& question, planner::Bytes available) {
 
 }  // namespace
 
-void check_weight_memory(const MemoryQuestion& question) {
-  const GenerateOptions& options = question.options;
+void check_weight_memory(const GenerateOptions& options, const ModelFolder& model) {
   const bool as_stored = options.weights_in_memory == WeightsInMemory::kAsStored;
   if (options.weights_in_memory == WeightsInMemory::kBf16 && options.dtype != DType::kBF16)
     fail("weights_in_memory=bf16: with dtype=float32 weights are float32; set auto, which keeps all that fit");
@@ -31,7 +30,7 @@ void check_weight_memory(const MemoryQuestion& question) {
     fail("weight_memory={}: weights_in_memory={} says already what stays in memory; leave one of them out",
          *options.weight_memory, as_stored ? "as_stored" : "bf16");
   }
-  const int64_t least = transformer_memory(question).least;
+  const int64_t least = transformer_memory({options, model_configs(model)}).least;
   if (static_cast<int64_t>(weight_memory_bytes(options)) >= least) return;
   // Rounded up: what is named is enough.
   const double gigabytes = std::ceil(static_cast<double>(least) * 1e-6) * 1e-3;

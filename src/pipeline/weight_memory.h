@@ -11,8 +11,8 @@
 
 namespace zoetrope::pipeline {
 
-// Throws Error for keys that contradict one another, and for less memory than a stream of weights needs.
-void check_weight_memory(const MemoryQuestion& question);
+// Throws Error for keys that contradict one another, and for less memory than a stream of the model's weights needs.
+void check_weight_memory(const GenerateOptions& options, const ModelFolder& model);
 
 // GB, in steps of 0.01: the most that weight_memory may be for the question to fit; unset where none does.
 std::optional<double> largest_weight_memory(const MemoryQuestion& question, planner::Bytes available);

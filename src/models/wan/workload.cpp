@@ -58,11 +58,14 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   const io::TensorTable table = transformer_tensors(config);
   expert.weights = weights_of(table, configs.stored.transformer);
   expert.weights.resident = Bytes(transformer_weight_bytes(table, size.transformer));
-  if (size.weight_memory > 0) expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory));
-  if (size.as_stored) {
+  if (size.weight_memory > 0) {
+    expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory));
+  } else if (size.as_stored) {
     const Bytes file =
         configs.transformer_file_bytes > 0 ? Bytes(configs.transformer_file_bytes) : expert.weights.stored;
     expert.weights.resident = file + Bytes(streamed_bytes(config, size.transformer, packed_from_bytes(configs)).usual);
+  } else {
+    expert.weights.resident = expert.weights.resident / size.sharers;
   }
   const int64_t widest = widest_packed(config, size.threads);
   expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);

@@ -57,6 +57,7 @@ struct RunSize {
   int64_t frames_waiting = 0;  // between the decoder and the file, at most
   int64_t weight_memory = 0;   // bytes for an expert's packed weights, the rest is streamed; 0: all
   bool as_stored = false;      // an expert's weights: its file, and what is packed for use
+  int sharers = 1;             // processes that keep one copy of an expert's weights where all of them are in memory
   int threads = 1;             // of the process
   // Before anything is read: code and libraries, settings, the tokenizer, what the kernels generate.
   int64_t program_bytes = 70'000'000;
