@@ -45,6 +45,7 @@ Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware
   // 0: the library's own choice.
   json["block_q"] = c.configuration.block_q > 0 ? c.configuration.block_q : hardware.block_q;
   json["vae_ranks"] = layout.vae_ranks;
+  json["weight_shards"] = layout.weight_shards;
   json["simulated"] = c.simulated;
   json["seconds_total"] = c.time.total();
   json["seconds_load"] = c.time.load;

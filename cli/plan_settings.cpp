@@ -129,6 +129,7 @@ std::vector<std::string> settings_of(const Candidate& candidate, const pipeline:
   if (candidate.configuration.block_q > 0)
     settings.push_back(fmt::format("flash_block_sizes={{block_q: {}}}", candidate.configuration.block_q));
   settings.push_back(fmt::format("vae_parallel={}", layout.vae_ranks));
+  if (layout.weight_shards > 1) settings.push_back(fmt::format("fsdp_parallelism={}", layout.weight_shards));
   if (run.layers) settings.push_back(fmt::format("layers={}", *run.layers));
   if (run.batch_size > 1) {
     // A batch needs as many videos; prompts are lines of a file that the line for the shell leaves to the user.

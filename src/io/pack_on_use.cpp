@@ -1,8 +1,5 @@
 #include "io/pack_on_use.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 
@@ -63,12 +60,6 @@ void PackOnUse::read(std::span<const WeightStream::Range> ranges) {
   source_->require_unchanged();
 }
 
-// Pages that lie in the range as a whole: others hold neighbours.
-void PackOnUse::release(const WeightStream::Range& range) {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<uintptr_t>(range.begin);
-  const uintptr_t begin = (address + page - 1) / page * page, end = (address + range.bytes) / page * page;
-  if (begin < end) ::madvise(const_cast<std::byte*>(range.begin) + (begin - address), end - begin, MADV_DONTNEED);
-}
+void PackOnUse::release(const WeightStream::Range& range) { release_whole_pages(range); }
 
 }  // namespace zoetrope::io

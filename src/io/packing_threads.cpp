@@ -54,7 +54,7 @@ class PackingThreads::Buffered {
 
 PackingThreads::PackingThreads(const WeightSource& source, std::vector<Job> jobs, const OnDisk& disk, int64_t buffered)
     : source_(source), jobs_(std::move(jobs)), disk_(disk), most_buffered_(buffered), left_(jobs_.size()) {
-  for (const Job& job : jobs_) pieces_.push_back(pieces_of(*job.weight));
+  for (const Job& job : jobs_) pieces_.push_back(pieces_of(job));
 }
 
 PackingThreads::~PackingThreads() {
@@ -67,17 +67,20 @@ PackingThreads::~PackingThreads() {
 }
 
 // One piece where parts cannot be packed, or reading them would be reading all each time.
-PackingThreads::Pieces PackingThreads::pieces_of(const PackedWeight& weight) const {
+PackingThreads::Pieces PackingThreads::pieces_of(const Job& job) const {
+  const PackedWeight& weight = *job.weight;
   int64_t rows = 0;
   bool in_parts = weight.row_step > 0;
   for (size_t i = 0; i < weight.names.size(); ++i) {
     rows += weight.shapes[i].rank() > 0 ? weight.shapes[i][0] : 1;
     in_parts = in_parts && (source_.mapped(weight.names[i]) || source_.reads_parts(weight.names[i]));
   }
-  if (!in_parts || rows == 0) return {rows, 1, rows};
+  const IndexRange all = job.rows.value_or(IndexRange{0, rows});
+  if (!in_parts || all.size() == 0) return {all.size(), 1, all, all.size() == rows};
   const int64_t row = std::max<int64_t>(1, weight.shapes[0].size() / std::max<int64_t>(1, weight.shapes[0][0]));
   const int64_t each = round_up(std::max<int64_t>(1, kPieceElements / row), weight.row_step);
-  return {each, ceil_div(rows, each), rows};
+  const int64_t count = ceil_div(all.size(), each);
+  return {each, count, all, count == 1 && all.size() == rows};
 }
 
 void PackingThreads::start(int threads) {
@@ -175,7 +178,8 @@ void PackingThreads::repack(size_t job, Scratch& scratch) {
 
 void PackingThreads::pack(size_t job, int64_t piece, Scratch& scratch) {
   const PackedWeight& weight = *jobs_[job].weight;
-  if (pieces_[job].count == 1) pack_whole(weight, jobs_[job].place);
+  if (pieces_[job].all.size() == 0) return;
+  if (pieces_[job].whole) pack_whole(weight, jobs_[job].place);
   else pack_piece(weight, pieces_[job][piece], jobs_[job].place, scratch);
 }
 

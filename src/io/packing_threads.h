@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -22,8 +23,9 @@ class PackingThreads {
  public:
   struct Job {
     const PackedWeight* weight;
-    std::byte* place;      // of the result
-    int64_t stored_bytes;  // of its tensors
+    std::byte* place;                     // of the result
+    int64_t stored_bytes;                 // of its tensors
+    std::optional<IndexRange> rows = {};  // of all tensors joined; unset: all
   };
   // Where the results lie, if not in plain memory: the n-th entry is the n-th job's.
   struct OnDisk {
@@ -49,9 +51,11 @@ class PackingThreads {
  private:
   // A job in `count` pieces of `rows` rows.
   struct Pieces {
-    int64_t rows, count, all_rows;
+    int64_t rows, count;
+    IndexRange all;
+    bool whole;  // one piece, of all rows of the weight
     IndexRange operator[](int64_t piece) const {
-      return {piece * rows, piece + 1 == count ? all_rows : (piece + 1) * rows};
+      return {all.begin + piece * rows, piece + 1 == count ? all.end : all.begin + (piece + 1) * rows};
     }
   };
   struct Taken {
@@ -62,7 +66,7 @@ class PackingThreads {
   class Buffered;
   class Scratch;
 
-  Pieces pieces_of(const PackedWeight& weight) const;
+  Pieces pieces_of(const Job& job) const;
   void work();
   bool take_piece(Taken& taken);
   bool finish_piece(size_t job);

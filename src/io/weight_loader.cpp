@@ -9,10 +9,12 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/index_range.h"
+#include "io/gather_on_use.h"
 #include "io/host_sharing.h"
 #include "io/pack_on_use.h"
 #include "io/packing_threads.h"
 #include "io/weight_cache.h"
+#include "io/weight_shards.h"
 #include "io/weights_memory.h"
 
 namespace zoetrope::io {
@@ -87,6 +89,11 @@ void WeightLoader::run(int threads, const Tick& tick) {
   for (const Job* job : jobs) {
     contents.entries.push_back({hash_of(job->weight), contents.bytes, job->weight.bytes});
     contents.bytes += static_cast<uint64_t>(round_up(static_cast<int64_t>(job->weight.bytes), kAlignment));
+  }
+  if (weights_->loading_.shards != nullptr && !jobs.empty()) {
+    pack_shard(jobs, contents, threads, placed);
+    jobs_.clear();
+    return;
   }
   if (memory > 0 && disk == nullptr && !jobs.empty()) {
     pack_on_use(jobs, contents, threads);
@@ -174,6 +181,48 @@ void WeightLoader::pack_on_use(const std::vector<Job*>& jobs, const WeightCache:
                     {buffer->data(), contents.bytes},
                     std::make_shared<PackOnUse>(weights_->source_, std::move(weights), threads)};
   cache.buffers.push_back(std::move(buffer));
+}
+
+// Every weight gets its place, and this rank packs its rows of each.
+void WeightLoader::pack_shard(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, int threads,
+                              const Placed& placed) {
+  Weights::Cache& cache = *weights_->cache_;
+  const WeightSource& source = *weights_->source_;
+  const std::shared_ptr<WeightShards>& shards = weights_->loading_.shards;
+  std::unique_ptr<WeightBuffer> buffer = WeightBuffer::reserved(contents.bytes);
+  std::vector<GatherOnUse::Weight> weights;
+  std::vector<size_t> own;  // where they begin
+  size_t own_bytes = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    std::byte* const place = buffer->data() + contents.entries[i].offset;
+    weights.push_back(GatherOnUse::divide(jobs[i]->weight, i, place, *shards));
+    own.push_back(own_bytes);
+    own_bytes += static_cast<size_t>(round_up(static_cast<int64_t>(weights.back().own_bytes), kAlignment));
+    cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = place;
+  }
+  std::unique_ptr<WeightBuffer> kept = WeightBuffer::anonymous(own_bytes);
+  std::vector<PackingThreads::Job> packing;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    GatherOnUse::Weight& weight = weights[i];
+    weight.own = kept->data() + own[i];
+    // Packing writes to the bytes of these rows and to no others.
+    std::byte* const whole = weight.own - weight.own_begin;
+    packing.push_back({&jobs[i]->weight, whole, jobs[i]->stored_bytes / shards->size(), weight.own_rows});
+  }
+  {
+    PackingThreads pool(source, std::move(packing), {}, kMostBuffered);
+    pool.start(threads);
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const size_t job = pool.take();
+      placed(*jobs[job], weights[job].place);
+    }
+  }
+  source.require_unchanged();
+  cache.streamed = {source.where(jobs[0]->weight.names[0]),
+                    {buffer->data(), contents.bytes},
+                    std::make_shared<GatherOnUse>(shards, std::move(weights))};
+  cache.buffers.push_back(std::move(buffer));
+  cache.buffers.push_back(std::move(kept));
 }
 
 }  // namespace zoetrope::io

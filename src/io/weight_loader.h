@@ -38,7 +38,10 @@ class WeightLoader {
     std::string file;  // with `offset`: where its first tensor is stored
     uint64_t offset;
   };
+  using Placed = std::function<void(const Job&, const std::byte*)>;
   void pack_on_use(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, int threads);
+  void pack_shard(const std::vector<Job*>& jobs, const WeightCache::Contents& contents, int threads,
+                  const Placed& placed);
 
   std::shared_ptr<const Weights> weights_;
   std::vector<Job> jobs_;

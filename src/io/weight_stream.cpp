@@ -100,6 +100,12 @@ void release_pages(const WeightStream::Range& range, const WeightStream::Range& 
   ::madvise(pages.begin, static_cast<size_t>(end - pages.begin), MADV_DONTNEED);
 }
 
+void release_whole_pages(const WeightStream::Range& range) {
+  const uintptr_t page = page_size(), address = reinterpret_cast<uintptr_t>(range.begin);
+  const uintptr_t begin = (address + page - 1) / page * page, end = (address + range.bytes) / page * page;
+  if (begin < end) ::madvise(const_cast<std::byte*>(range.begin) + (begin - address), end - begin, MADV_DONTNEED);
+}
+
 size_t WeightStream::Part::bytes() const {
   size_t sum = 0;
   for (const Range& range : ranges) sum += range.bytes;
@@ -146,6 +152,7 @@ WeightStream::~WeightStream() {
     stopped_ = true;
   }
   changed_.notify_all();
+  storage_->stop();
 }
 
 WeightStream::Use::Use(Use&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)), part_(other.part_) {}
@@ -161,19 +168,23 @@ WeightStream::Use WeightStream::use(size_t part) {
   current_ = part;
   ++entry.users;
   entry.last_use = ++uses_;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return entry.state == State::kPresent || failure_ != nullptr; });
+  give_orders();
+  changed_.wait(lock, [&] { return is_present(entry) || failure_ != nullptr; });
   if (failure_ == nullptr) return {this, part};
   --entry.users;
   std::rethrow_exception(failure_);
 }
 
 void WeightStream::release(size_t part) {
-  {
-    const std::lock_guard lock(mutex_);
-    --entries_[part].users;
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  --entries_[part].users;
+  give_orders();
+}
+
+void WeightStream::settle() {
+  if (!storage_->collective()) return;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ == given_ || failure_ != nullptr; });
 }
 
 size_t WeightStream::kept_parts() const {
@@ -184,7 +195,7 @@ size_t WeightStream::kept_parts() const {
 size_t WeightStream::resident_bytes() const {
   const std::lock_guard lock(mutex_);
   size_t sum = 0;
-  for (const Entry& entry : entries_) sum += entry.state == State::kAbsent ? 0 : entry.bytes;
+  for (const Entry& entry : entries_) sum += entry.in_memory ? entry.bytes : 0;
   return sum;
 }
 
@@ -209,64 +220,76 @@ std::vector<size_t> WeightStream::wanted() const {
   for (size_t part = 0; part < entries_.size(); ++part)
     if (entries_[part].users > 0) add(part);
   if (current_ == kNone) return parts;
-  if (entries_[current_].users == 0 && entries_[current_].state == State::kPresent && parts.empty()) add(current_);
+  if (entries_[current_].users == 0 && entries_[current_].taken && parts.empty()) add(current_);
   size_t part = entries_[current_].next;
   for (size_t i = 0; i < entries_.size() && (add(part) || entries_[part].users > 0); ++i) part = entries_[part].next;
   return parts;
 }
 
-// Releases parts that nobody uses, and that are not to be kept, the least recently used first.
-bool WeightStream::make_room(size_t bytes, const std::vector<size_t>& keep) {
-  while (occupied_ + bytes > room_) {
-    size_t oldest = kNone;
-    for (size_t part = 0; part < entries_.size(); ++part) {
-      const Entry& entry = entries_[part];
-      if (entry.stays || entry.users > 0 || entry.state != State::kPresent) continue;
-      if (std::find(keep.begin(), keep.end(), part) != keep.end()) continue;
-      if (oldest == kNone || entry.last_use < entries_[oldest].last_use) oldest = part;
-    }
-    if (oldest == kNone) return false;
-    for (const Range& range : entries_[oldest].part.ranges) storage_->release(range);
-    entries_[oldest].state = State::kAbsent;
-    occupied_ -= entries_[oldest].bytes;
+// Of the parts that nobody uses, and that are not to be kept, the least recently used, until `bytes` more fit. Unset:
+// they never do.
+std::optional<std::vector<size_t>> WeightStream::room_for(size_t bytes, const std::vector<size_t>& keep) const {
+  std::vector<size_t> parts;
+  for (size_t part = 0; part < entries_.size(); ++part) {
+    const Entry& entry = entries_[part];
+    if (entry.stays || entry.users > 0 || !entry.taken) continue;
+    if (std::find(keep.begin(), keep.end(), part) == keep.end()) parts.push_back(part);
   }
-  return true;
+  std::stable_sort(parts.begin(), parts.end(),
+                   [&](size_t a, size_t b) { return entries_[a].last_use < entries_[b].last_use; });
+  size_t occupied = occupied_, released = 0;
+  while (occupied + bytes > room_) {
+    if (released == parts.size()) return std::nullopt;
+    occupied -= entries_[parts[released++]].bytes;
+  }
+  parts.resize(released);
+  return parts;
 }
 
-// The part to read next; kNone: there is none, or no room for it.
-size_t WeightStream::choose() {
+// To read the parts that are wanted, as far as there is room without those that are needed sooner.
+void WeightStream::give_orders() {
   const std::vector<size_t> parts = wanted();
   for (size_t i = 0; i < parts.size(); ++i) {
-    const Entry& entry = entries_[parts[i]];
-    if (entry.state != State::kAbsent) continue;
-    if (entry.stays) return parts[i];
-    // Those that are needed sooner stay.
+    Entry& entry = entries_[parts[i]];
+    if (entry.taken) continue;
     const std::vector<size_t> sooner(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i));
-    return make_room(entry.bytes, sooner) ? parts[i] : kNone;
+    const size_t bytes = entry.stays ? 0 : entry.bytes;
+    const auto released = room_for(bytes, sooner);
+    if (!released) break;
+    for (const size_t part : *released) {
+      entries_[part].taken = false;
+      occupied_ -= entries_[part].bytes;
+    }
+    entry.taken = true;
+    entry.order = ++given_;
+    occupied_ += bytes;
+    orders_.push_back({*released, parts[i]});
   }
-  return kNone;
+  changed_.notify_all();
 }
 
 void WeightStream::read_parts() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    size_t part = kNone;
-    changed_.wait(lock, [&] { return stopped_ || failure_ != nullptr || (part = choose()) != kNone; });
+    changed_.wait(lock, [&] { return stopped_ || failure_ != nullptr || !orders_.empty(); });
     if (stopped_ || failure_ != nullptr) return;
-    Entry& entry = entries_[part];
-    entry.state = State::kReading;
-    if (!entry.stays) occupied_ += entry.bytes;
+    const Order order = std::move(orders_.front());
+    orders_.pop_front();
+    for (const size_t part : order.released) entries_[part].in_memory = false;
+    entries_[order.part].in_memory = true;
     lock.unlock();
     std::exception_ptr failure;
     try {
-      storage_->read(entry.part.ranges);
+      for (const size_t part : order.released)
+        for (const Range& range : entries_[part].part.ranges) storage_->release(range);
+      storage_->read(entries_[order.part].part.ranges);
     } catch (...) {
       failure = std::current_exception();
     }
     lock.lock();
     if (failure == nullptr) {
-      entry.state = State::kPresent;
-      bytes_read_ += entry.bytes;
+      ++done_;
+      bytes_read_ += entries_[order.part].bytes;
     } else {
       failure_ = failure;
     }

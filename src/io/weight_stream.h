@@ -1,6 +1,7 @@
 // Packed weights that are larger than memory: parts, a transformer's blocks, of which only some are in memory at a
 // time. A thread reads the parts that come next while the one before is computed with. Which part follows which is
-// learned from the first pass. Addresses stay as they are.
+// learned from the first pass. Addresses stay as they are. What is read in which order follows from the order in which
+// one thread uses parts and from nothing else, so that ranks can read together.
 //
 // Of memory for k parts, all but three hold the same parts for good, evenly spread over a pass, and the rest are read
 // through three places: in a pass over n parts that repeats, the least recently used part is the next one wanted, so
@@ -10,9 +11,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -40,6 +43,10 @@ class WeightStream {
     virtual void release(const Range& range) = 0;          // its memory; read() makes it anew
     // Of memory, besides their ranges, that reading one of the parts takes.
     virtual size_t reading_bytes(const std::vector<Part>&) const { return 0; }
+    // Whether ranks must read the same parts in the same order.
+    virtual bool collective() const { return false; }
+    // Any thread: ends a read that waits for others.
+    virtual void stop() {}
   };
   // Memory that a stream of these parts needs at least, besides what is not in any of them; and in which nothing waits
   // for what is read ahead.
@@ -69,29 +76,39 @@ class WeightStream {
   // Waits until the part is in memory. Any thread; one that uses a part must not ask for another. Throws what read()
   // of the storage threw.
   Use use(size_t part);
+  // Where reads are collective, returns when the last one that was begun has ended: a rank that leaves before it would
+  // keep others waiting.
+  void settle();
 
   size_t kept_parts() const;      // that stay for good
   size_t resident_bytes() const;  // of all parts in memory
   uint64_t bytes_read() const;    // since the beginning
 
  private:
-  enum class State : uint8_t { kAbsent, kReading, kPresent };
   struct Entry {
     Part part;
     size_t bytes = 0;
     bool stays = false;
-    State state = State::kAbsent;
+    bool taken = false;      // is in memory when all orders are done
+    uint64_t order = 0;      // the last one that reads it
+    bool in_memory = false;  // now
     int users = 0;
     uint64_t last_use = 0;
     size_t next = 0;  // the part that followed it last
+  };
+  // To release parts and then to read one.
+  struct Order {
+    std::vector<size_t> released;
+    size_t part;
   };
   static constexpr size_t kNone = SIZE_MAX;
 
   void release(size_t part);
   void read_parts();
+  bool is_present(const Entry& entry) const { return entry.taken && done_ >= entry.order; }
   std::vector<size_t> wanted() const;
-  size_t choose();
-  bool make_room(size_t bytes, const std::vector<size_t>& keep);
+  void give_orders();
+  std::optional<std::vector<size_t>> room_for(size_t bytes, const std::vector<size_t>& keep) const;
 
   std::shared_ptr<Storage> storage_;
   size_t room_ = 0;  // for the parts that do not stay
@@ -100,7 +117,9 @@ class WeightStream {
   std::condition_variable changed_;
   std::vector<Entry> entries_;
   size_t current_ = kNone;  // the part asked for last
-  size_t occupied_ = 0;     // of `room_`
+  size_t occupied_ = 0;     // of `room_`, when all orders are done
+  std::deque<Order> orders_;
+  uint64_t given_ = 0, done_ = 0;  // orders
   uint64_t uses_ = 0, bytes_read_ = 0;
   bool stopped_ = false;
   std::exception_ptr failure_;
@@ -112,5 +131,7 @@ class WeightStream {
 std::shared_ptr<WeightStream::Storage> mapped_storage(std::string file, const WeightStream::Range& mapping);
 // Unmaps the pages of a range and of what a page fault may have mapped around it; the next use maps them again.
 void release_pages(const WeightStream::Range& range, const WeightStream::Range& mapping);
+// Of anonymous memory: the pages that lie in the range as a whole, for others hold neighbours. They are zeros then.
+void release_whole_pages(const WeightStream::Range& range);
 
 }  // namespace zoetrope::io

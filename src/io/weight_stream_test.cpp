@@ -1,17 +1,23 @@
 #include "io/weight_stream.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
+#include <mutex>
+#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "base/test_folder.h"
 
 namespace zoetrope::io {
@@ -145,6 +151,90 @@ TEST_F(WeightStreamTest, AFileThatWasCutOffIsAnError) {
   std::filesystem::resize_file(path_, kPart);
   EXPECT_THAT(error_of([&] { s->use(5); }), HasSubstr(path_.string() + ": cannot be read"));
   EXPECT_THAT(error_of([&] { s->use(0); }), HasSubstr("cannot be read"));
+}
+
+// Reads as slowly as it is told, and notes what.
+class NotedStorage final : public WeightStream::Storage {
+ public:
+  explicit NotedStorage(std::chrono::microseconds each) : each_(each) {}
+  void read(std::span<const WeightStream::Range> ranges) override {
+    std::this_thread::sleep_for(each_);
+    const std::lock_guard lock(mutex_);
+    notes_ += fmt::format(" +{}", reinterpret_cast<uintptr_t>(ranges[0].begin));
+  }
+  void release(const WeightStream::Range& range) override {
+    const std::lock_guard lock(mutex_);
+    notes_ += fmt::format(" -{}", reinterpret_cast<uintptr_t>(range.begin));
+  }
+  bool collective() const override { return true; }
+  std::string notes() const {
+    const std::lock_guard lock(mutex_);
+    return notes_;
+  }
+
+ private:
+  const std::chrono::microseconds each_;
+  mutable std::mutex mutex_;
+  std::string notes_;
+};
+
+// Guesses that were wrong, jumps, parts of several sizes: ranks that compute at different speeds read alike.
+TEST(WeightStream, TheOrderFollowsFromTheUsesAlone) {
+  constexpr size_t kCount = 9;
+  std::vector<WeightStream::Part> parts;
+  for (size_t i = 0; i < kCount; ++i)
+    parts.push_back({{{reinterpret_cast<const std::byte*>((i + 1) << 20), 100 + i % 3 * 20}}, i % 4 != 3});
+  std::vector<size_t> uses;
+  std::minstd_rand random(7);
+  for (int pass = 0; pass < 6; ++pass) {
+    for (size_t i = 0; i < kCount; i += 1 + random() % 2) uses.push_back(i);
+    uses.push_back(random() % kCount);
+  }
+  for (const size_t room : {size_t{280}, size_t{450}, size_t{700}}) {
+    std::vector<std::string> notes;
+    for (const auto& [reading, computing] : {std::pair{0, 0}, {300, 0}, {0, 300}, {100, 100}}) {
+      const auto storage = std::make_shared<NotedStorage>(std::chrono::microseconds(reading));
+      WeightStream stream(storage, parts, room);
+      for (const size_t part : uses) {
+        const auto use = stream.use(part);
+        std::this_thread::sleep_for(std::chrono::microseconds(computing));
+      }
+      stream.settle();
+      notes.push_back(storage->notes());
+    }
+    for (const std::string& other : notes) EXPECT_EQ(other, notes.front());
+  }
+}
+
+// One that waits for others that will not come.
+class WaitingStorage final : public WeightStream::Storage {
+ public:
+  void read(std::span<const WeightStream::Range>) override {
+    if (passes-- > 0) return;
+    reads_ = true;
+    reads_.notify_all();
+    stopped_.wait(false);
+    fail("stopped");
+  }
+  void release(const WeightStream::Range&) override {}
+  void stop() override {
+    stopped_ = true;
+    stopped_.notify_all();
+  }
+  void started() const { reads_.wait(false); }
+  int passes = 0;  // reads that do not wait
+
+ private:
+  std::atomic<bool> reads_ = false, stopped_ = false;
+};
+
+TEST(WeightStream, ItsEndEndsAReadThatWaits) {
+  const std::byte memory[200] = {};
+  const auto storage = std::make_shared<WaitingStorage>();
+  storage->passes = 1;
+  WeightStream stream(storage, {{{{memory, 100}}}, {{{memory + 100, 100}}}}, 200);
+  static_cast<void>(stream.use(0));  // the read of the other part waits
+  storage->started();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "io/in_parts.h"
 #include "io/quantised_tensor.h"
 #include "io/weight_cache.h"
+#include "io/weight_shards.h"
 #include "io/weights_memory.h"
 #include "tensor/dispatch.h"
 
@@ -209,6 +210,11 @@ std::unique_ptr<WeightStream> Weights::stream(std::vector<WeightStream::Part> pa
     });
   }
   const std::vector<WeightStream::Range> rest = rest_of(mapping, parts);
+  if (loading_.shards != nullptr) {
+    // One part in use and one on its way.
+    storage->read(rest);
+    return std::make_unique<WeightStream>(storage, parts, WeightStream::least_bytes(parts));
+  }
   size_t others = storage->reading_bytes(parts);
   for (const WeightStream::Range& range : rest) others += range.bytes;
   const size_t least = others + WeightStream::least_bytes(parts);

@@ -64,10 +64,15 @@ struct PackedWeight {
   // Fills the rows' part of `out` (64-byte aligned, the whole result) from rows of the tensors as stored, contiguous,
   // F32, BF16, F16 or F64, of which the first is `first_row`. Runs on several threads at the same time.
   std::function<void(std::span<const TensorView> stored, int64_t first_row, std::byte* out)> pack;
+  // Rows from one multiple of it to another are bytes of their own of the result, from begin(first) to begin(second);
+  // that of all rows is `bytes`. 0: rows do not lie side by side.
+  int64_t part_rows = 0;
+  std::function<size_t(int64_t row)> begin = {};
 };
 
 class HostSharing;
 class WeightCache;
+class WeightShards;
 
 class Weights {
  public:
@@ -81,6 +86,9 @@ class Weights {
     size_t memory = 0;
     // Other processes of the host, which load the same weights: packed ones that stay in memory exist once. Null: none.
     std::shared_ptr<HostSharing> sharing = {};
+    // Ranks that keep parts of the packed weights for one another: the rest is gathered while it is used. Without a
+    // cache, `memory` and `sharing`. Null: none.
+    std::shared_ptr<WeightShards> shards = {};
   };
   static constexpr size_t kFewestParts = 1;
   Weights(std::shared_ptr<const WeightSource> source, Loading loading);

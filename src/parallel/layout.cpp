@@ -26,8 +26,8 @@ const char* direction_name(Direction direction) {
 const char* softmax_name(Softmax softmax) { return softmax == Softmax::kFixedMax ? "fixed_max" : "online"; }
 
 LayoutRequest LayoutRequest::exactly(const ParallelLayout& layout) {
-  return {layout.data,      layout.context.ranks(), false, ContextRequest::exactly(layout.context),
-          layout.vae_ranks, layout.text_ranks};
+  return {layout.data,       layout.context.ranks(), false, ContextRequest::exactly(layout.context), layout.vae_ranks,
+          layout.text_ranks, layout.weight_shards};
 }
 
 void check_ulysses(int64_t ulysses, int ranks, int64_t heads) {
@@ -100,6 +100,8 @@ void check(const ParallelLayout& layout, int ranks, int64_t heads) {
   for (const auto& [name, count] :
        {std::pair{"the rows of a frame", layout.vae_ranks}, std::pair{"the text encoder's layers", layout.text_ranks}})
     if (count < 1 || count > ranks) fail("{} of {} ranks cannot share {}", count, ranks, name);
+  if (layout.weight_shards < 1 || ranks % layout.weight_shards != 0)
+    fail("fsdp_parallelism={} does not divide the {}", layout.weight_shards, counted(ranks, "rank"));
 }
 
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
@@ -152,7 +154,8 @@ std::string text(const ParallelLayout& layout, Softmax softmax) {
     return fmt::format("data {} x context 1 ({}), each sequence whole on {} ranks, as flash_min_seq_length says",
                        layout.data, text(layout.of_sequence(), softmax), context);
   }
-  return fmt::format("data {} x context {} ({})", layout.data, context, text(layout.context, softmax));
+  return fmt::format("data {} x context {} ({}){}", layout.data, context, text(layout.context, softmax),
+                     layout.weight_shards > 1 ? fmt::format(", weights over {}", layout.weight_shards) : "");
 }
 
 }  // namespace zoetrope::parallel

@@ -22,6 +22,9 @@ struct ParallelLayout {
   bool sharded = true;    // false: every rank of a context computes the whole sequence
   int vae_ranks = 1;      // the first ranks of the job, which share the rows of a frame
   int text_ranks = 1;     // those that share the text encoder's layers
+  // Neighbours that share the transformer's blocks: each keeps a part, and gathers a block before it is used. Ranks of
+  // one process have one copy whatever it says.
+  int weight_shards = 1;
 
   constexpr int ranks() const { return data * context.ranks(); }
   constexpr int data_index(int rank) const { return rank / context.ranks(); }
@@ -36,7 +39,7 @@ struct LayoutRequest {
   std::optional<int> data, context_ranks;
   bool one_context = false;  // data 1 wherever the context can take all ranks
   ContextRequest context;
-  std::optional<int> vae_ranks, text_ranks;
+  std::optional<int> vae_ranks, text_ranks, weight_shards;
 
   static LayoutRequest exactly(const ParallelLayout& layout);
 };

@@ -116,17 +116,29 @@ std::string AutoPlan::text() const {
 
 AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   const GenerateOptions& o = q.memory.options;
-  const ParallelLayout by_rule = layout_by_rule(o, q.plan, q.model, q.job.ranks);
+  ParallelLayout by_rule = layout_by_rule(o, q.plan, q.model, q.job.ranks);
   Question question = run_question(q.plan, q.model, q.memory, q.job.ranks);
   leave_tiles_to_kernels(question);
+  std::vector<std::string> notes;
+  if (const int shards = question.request.weight_shards.value_or(1); shards > 1 && !q.job.processes) {
+    notes.push_back(
+        fmt::format("fsdp_parallelism={}: the ranks of one process have one copy of the weights, whatever it says",
+                    *o.fsdp_parallelism));
+    question.request.weight_shards = by_rule.weight_shards = 1;
+  }
   const ProfileChoice profile = choose_profile(o.hardware, q.job, {question.work.flop(), heartbeat});
-  if (!profile.known()) return plan_by_rule(by_rule, question, profile, text_of_run);
-  question.hardware = profile.hardware;
-  question.ranks_here = q.job.ranks_here();
-  if (q.available) question.memory_limit = *q.available / question.ranks_here;
-  AutoPlan plan = plan_of(question, profile, text_of_run);
-  // Tiles are decoded by one rank.
-  plan.layout.vae_ranks = std::min(plan.layout.vae_ranks, by_rule.vae_ranks);
+  AutoPlan plan;
+  if (profile.known()) {
+    question.hardware = profile.hardware;
+    question.ranks_here = q.job.ranks_here();
+    if (q.available) question.memory_limit = *q.available / question.ranks_here;
+    plan = plan_of(question, profile, text_of_run);
+    // Tiles are decoded by one rank.
+    plan.layout.vae_ranks = std::min(plan.layout.vae_ranks, by_rule.vae_ranks);
+  } else {
+    plan = plan_by_rule(by_rule, question, profile, text_of_run);
+  }
+  plan.notes.insert(plan.notes.end(), notes.begin(), notes.end());
   return plan;
 }
 

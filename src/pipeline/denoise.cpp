@@ -106,6 +106,7 @@ int64_t Denoiser::local_samples() const { return samples() / setup_.layout.data;
 void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
   if (expert == expert_) return;
   // The previous expert goes first: two would be twice the memory.
+  if (expert_weights_ != nullptr) expert_weights_->settle();
   transformer_.reset();
   expert_weights_.reset();
   text_.reset();
@@ -299,6 +300,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
   }
   for (int64_t video = 0; video < setup_.plan.videos; ++video)
     put_given_frames(setup_.conditions, latents.slice(0, video, video + 1));
+  expert_weights_->settle();
   setup_.weights.require_unchanged(expert_);
   setup_.weights.finish_cache(expert_);
   setup_.weights.report(expert_);

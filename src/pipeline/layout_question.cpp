@@ -1,10 +1,14 @@
 #include "pipeline/layout_question.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 
 #include "attention/strategy.h"
 #include "base/error.h"
+#include "base/words.h"
+#include "parallel/shards.h"
 #include "pipeline/generate_options.h"
 #include "pipeline/step_cache_options.h"
 
@@ -20,7 +24,7 @@ struct Axis {
 
 // The ranks along an axis, where −1 on one of them means "what is left". Throws Error where a degree is no count, two
 // are −1, the product is not the number of ranks, or an axis is not built yet.
-void fill_axes(std::array<Axis, 4>& axes, int ranks) {
+void fill_axes(std::array<Axis, 3>& axes, int ranks) {
   Axis* open = nullptr;
   int64_t product = 1;
   for (Axis& axis : axes) {
@@ -45,13 +49,31 @@ void fill_axes(std::array<Axis, 4>& axes, int ranks) {
       degrees += fmt::format("{}{}={}", degrees.empty() ? "" : " × ", axis.key, axis.degree);
     fail("{} make {} ranks, but there are {}; one degree may be -1 for what is left", degrees, product, ranks);
   }
-  for (const Axis& axis : {axes[1], axes[3]})
-    if (axis.degree > 1) fail("{}={} is not built yet; the legal value is 1", axis.key, axis.degree);
+  if (const Axis& tensor = axes[2]; tensor.degree > 1)
+    fail("{}={} is not built yet; the legal value is 1", tensor.key, tensor.degree);
+}
+
+// Over how many ranks the weights are spread; unset: the planner's to say. Throws Error for what does not divide them.
+std::optional<int> weight_shards(const GenerateOptions& o, int ranks) {
+  if (!o.fsdp_parallelism) return std::nullopt;
+  if (*o.fsdp_parallelism == -1) return ranks;
+  if (*o.fsdp_parallelism >= 1 && *o.fsdp_parallelism <= ranks && ranks % *o.fsdp_parallelism == 0)
+    return static_cast<int>(*o.fsdp_parallelism);
+  fail("fsdp_parallelism={} does not divide the {}; legal values: {}, or -1 for all", *o.fsdp_parallelism,
+       counted(ranks, "rank"), fmt::join(parallel::legal_ulysses(ranks, ranks), ", "));
+}
+
+// What is said of data. As in the published system, whose mesh has an axis of its own for weights, the branches are
+// dealt to data × fsdp where these and the context are all ranks.
+std::optional<int64_t> said_of_data(const GenerateOptions& o, int ranks) {
+  const int64_t data = o.data_parallelism.value_or(-1), fsdp = o.fsdp_parallelism.value_or(1);
+  if (data < 1 || o.context_parallelism < 1 || data * o.context_parallelism == ranks) return o.data_parallelism;
+  return data * fsdp * o.context_parallelism == ranks ? data * fsdp : data;
 }
 
 // Of data where its own key does not say it: what the context leaves, else `open`.
 int64_t data_degree(const GenerateOptions& o, const RunPlan& plan, int ranks, int open) {
-  if (o.data_parallelism) return *o.data_parallelism;
+  if (const std::optional<int64_t> data = said_of_data(o, ranks)) return *data;
   if (o.context_parallelism == -1) return open;
   return plan.guided && ranks == 2 * o.context_parallelism ? 2 : 1;
 }
@@ -94,25 +116,25 @@ void check_data_degree(const GenerateOptions& o, int data, int ranks) {
 
 ParallelLayout lay_out(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks, int data) {
   std::array axes{Axis{"data_parallelism", data_degree(o, plan, ranks, data)},
-                  Axis{"fsdp_parallelism", o.fsdp_parallelism}, Axis{"context_parallelism", o.context_parallelism},
-                  Axis{"tensor_parallelism", o.tensor_parallelism}};
+                  Axis{"context_parallelism", o.context_parallelism}, Axis{"tensor_parallelism", o.tensor_parallelism}};
   fill_axes(axes, ranks);
   ParallelLayout layout;
   layout.data = static_cast<int>(axes[0].degree);
   check_data_degree(o, layout.data, ranks);
   const int64_t heads = model.experts[0].config.num_attention_heads;
-  const int context = static_cast<int>(axes[2].degree);
+  const int context = static_cast<int>(axes[1].degree);
   layout.context = filled(attention::parse_strategy(o.strategy, context, heads).layout, context, heads);
   layout.sharded = plan.tokens >= o.flash_min_seq_length;
   layout.vae_ranks = decoding_ranks(o, plan, model, ranks);
   layout.text_ranks = prompt_ranks(o.strategy.deterministic, ranks);
+  layout.weight_shards = weight_shards(o, ranks).value_or(1);
   return layout;
 }
 
 // Keys that contradict themselves or a name are refused here; the search checks degrees against the ranks.
 void check_keys(const GenerateOptions& o, int64_t heads, int ranks) {
-  std::array axes{Axis{"data_parallelism", 1}, Axis{"fsdp_parallelism", o.fsdp_parallelism},
-                  Axis{"context_parallelism", -1}, Axis{"tensor_parallelism", o.tensor_parallelism}};
+  std::array axes{Axis{"data_parallelism", 1}, Axis{"context_parallelism", -1},
+                  Axis{"tensor_parallelism", o.tensor_parallelism}};
   fill_axes(axes, ranks);
   constexpr int64_t kAbsurd = 1'000'000;
   if (const int64_t said = o.strategy.ulysses_shards.value_or(1); said > kAbsurd || said < -kAbsurd)
@@ -167,7 +189,7 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
   q.ranks = ranks;
   q.sharded = plan.tokens >= o.flash_min_seq_length;
   fix_by_keys(q, o.strategy);
-  if (o.data_parallelism != -1) q.request.data = degree(o.data_parallelism);
+  if (o.data_parallelism != -1) q.request.data = degree(said_of_data(o, ranks));
   if (o.context_parallelism != -1) q.request.context_ranks = degree(o.context_parallelism);
   // A named topology keeps its ranks.
   q.request.one_context =
@@ -185,6 +207,7 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
     q.request = parallel::LayoutRequest::exactly(layout_by_rule(o, plan, model, ranks));
     q.all_decode = !o.vae_parallel;
   }
+  q.request.weight_shards = weight_shards(o, ranks);
   q.work.steps = priced_steps(plan);
   q.memory = workload_by_layout(memory);
   return q;

@@ -1,6 +1,7 @@
 // Keys as a layout by rule, as refusals, and as what the planner is asked.
 #include "pipeline/layout_question.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -98,8 +99,8 @@ TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
     return refusal(ranks);
   };
   EXPECT_THAT(with(2, 3, 8),
-              HasSubstr("data_parallelism=2 × fsdp_parallelism=1 × context_parallelism=3 × tensor_parallelism=1 make 6 "
-                        "ranks, but there are 8; one degree may be -1"));
+              HasSubstr("data_parallelism=2 × context_parallelism=3 × tensor_parallelism=1 make 6 ranks, but there are "
+                        "8; one degree may be -1"));
   EXPECT_THAT(with(3, -1, 8), HasSubstr("8 ranks do not divide by the product 3"));
   EXPECT_THAT(with(-1, -1, 8), HasSubstr("data_parallelism and context_parallelism are both -1"));
   EXPECT_THAT(with(0, -1, 8), HasSubstr("data_parallelism=0 is not a degree"));
@@ -107,10 +108,16 @@ TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
   EXPECT_THAT(with(3, -1, 3), HasSubstr("there are two guidance branches; use data_parallelism=1, or two parts"));
   options.guidance_scale = 1;
   EXPECT_THAT(with(2, -1, 2), HasSubstr("there is one branch to compute; use data_parallelism=1"));
-  options.fsdp_parallelism = 2;
-  EXPECT_THAT(with(1, -1, 8), HasSubstr("fsdp_parallelism=2 is not built yet"));
-  EXPECT_THAT(error_of([&] { question(8); }), HasSubstr("fsdp_parallelism=2 is not built yet"));
-  options.fsdp_parallelism = 1;
+  for (const int64_t shards : {0, 3, 16}) {
+    options.fsdp_parallelism = shards;
+    const std::string why = fmt::format(
+        "fsdp_parallelism={} does not divide the 8 ranks; legal values: 1, 2, 4, 8, or "
+        "-1 for all",
+        shards);
+    EXPECT_THAT(with(1, -1, 8), HasSubstr(why));
+    EXPECT_THAT(error_of([&] { question(8); }), HasSubstr(why));
+  }
+  options.fsdp_parallelism.reset();
   options.tensor_parallelism = 2;
   EXPECT_THAT(with(1, -1, 8), HasSubstr("tensor_parallelism=2 is not built yet"));
   options.tensor_parallelism = 1;
@@ -118,6 +125,32 @@ TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
   EXPECT_THAT(refusal(4), HasSubstr("ulysses_shards=0 must be at least 1; legal values: 1, 2, 4"));
   options.strategy.ulysses_shards = 3;
   EXPECT_THAT(refusal(4), HasSubstr("legal values: 1, 2, 4"));
+}
+
+TEST_F(LayoutQuestion, WeightsAreSharedByRanksOfOtherAxes) {
+  EXPECT_EQ(layout(8).weight_shards, 1);
+  EXPECT_FALSE(question(8).request.weight_shards);
+  options.fsdp_parallelism = 4;
+  EXPECT_EQ(layout(8).weight_shards, 4);
+  EXPECT_EQ(layout(8).ranks(), 8);
+  EXPECT_EQ(question(8).request.weight_shards, 4);
+  options.fsdp_parallelism = -1;
+  EXPECT_EQ(layout(8).weight_shards, 8);
+  EXPECT_EQ(question(8).request.weight_shards, 8);
+}
+
+// The published system's mesh has an axis of its own for them, to whose ranks the branches are dealt.
+TEST_F(LayoutQuestion, TheBranchesAreDealtToAnAxisOfWeights) {
+  options.data_parallelism = 1;
+  options.fsdp_parallelism = 2;
+  options.context_parallelism = 4;
+  EXPECT_EQ(layout(8).data, 2);
+  EXPECT_EQ(layout(8).context.ranks(), 4);
+  EXPECT_EQ(layout(8).weight_shards, 2);
+  EXPECT_EQ(question(8).request.data, 2);
+  EXPECT_EQ(layout(4).data, 1);  // these make the ranks without it
+  EXPECT_EQ(layout(4).weight_shards, 2);
+  EXPECT_THAT(refusal(12), HasSubstr("make 4 ranks, but there are 12"));
 }
 
 TEST_F(LayoutQuestion, WhatKeysSayIsFixedAndTheRestIsOpen) {

@@ -39,6 +39,7 @@ class ExpertWeights {
     bool every_rank_loads;     // ranks are processes: each reads weights of its own
     std::string weight_cache;  // folder; empty: none
     size_t weight_memory;      // bytes for an expert's packed weights; 0: all
+    int weight_shards;         // neighbours that share them, where every rank loads
     const Callbacks& callbacks;
   };
   ExpertWeights(const Setup& setup, comm::Communicator& world) : setup_(setup), world_(world) {}

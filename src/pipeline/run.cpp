@@ -253,7 +253,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
     result.summary += step_cache_text(*result.step_cache);
   }
   if (trace_) trace_->write(options_.trace);
-  if (alone) compare_with_one_rank(*alone, seeds, in_memory, results, callbacks);
+  if (alone) compare_with_one_rank(*alone, layout, seeds, in_memory, results, callbacks);
   return results;
 }
 
@@ -289,12 +289,15 @@ void Run::compare(const std::vector<Video>& uncached, std::vector<Video>& result
   report.seconds_saved = uncached.front().denoise_seconds - results.front().denoise_seconds;
 }
 
-void Run::compare_with_one_rank(comm::Communicator& alone, const std::vector<int64_t>& seeds, size_t weight_memory,
-                                std::vector<Video>& results, const Callbacks& callbacks) {
+void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout& run_layout,
+                                const std::vector<int64_t>& seeds, size_t weight_memory, std::vector<Video>& results,
+                                const Callbacks& callbacks) {
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
-  // Its own contexts: the other ranks may still use theirs, whose batch is another where guidance was divided.
+  // Its own contexts: the other ranks may still use theirs, whose batch is another where guidance was divided. Weights
+  // of its own where those of the run are gone, or are shared by ranks.
   SharedExpert own[2];
-  SharedExpert* const experts = options_.keep_weights == KeepWeights::kNone ? own : open_.experts;
+  const bool kept = options_.keep_weights != KeepWeights::kNone && run_layout.weight_shards == 1;
+  SharedExpert* const experts = kept ? open_.experts : own;
   SharedContexts contexts;
   const ParallelLayout layout;
   const attention::Strategy strategy;

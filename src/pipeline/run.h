@@ -96,8 +96,9 @@ class Run {
   static void compare(const std::vector<Video>& uncached, std::vector<Video>& results);
   void compare_with_plan(const trace::Timing& timing, const attention::Counters& attention, const Pass& pass,
                          Video& result) const;
-  void compare_with_one_rank(comm::Communicator& alone, const std::vector<int64_t>& seeds, size_t weight_memory,
-                             std::vector<Video>& results, const Callbacks& callbacks);
+  void compare_with_one_rank(comm::Communicator& alone, const parallel::ParallelLayout& run_layout,
+                             const std::vector<int64_t>& seeds, size_t weight_memory, std::vector<Video>& results,
+                             const Callbacks& callbacks);
   // The options' weight_memory, or where they leave it open and memory is short what fits every process.
   std::optional<double> weight_memory(const std::vector<MemoryQuestion>& questions, planner::Bytes available,
                                       comm::Communicator& world) const;

@@ -192,10 +192,10 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   s.memory.begin(planner::kTransformer);
   phase.emplace(lane, "phase: load and prepare");
   Stream stream(s.stage.threads_of_each(s.world.ranks_in_this_process()), {trace, s.world.rank(), trace::kComputeLane});
-  ExpertWeights weights(
-      {model_, experts, plan.dtype, comm::process_threads(options_.threads),
-       s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache, weight_memory, s.callbacks},
-      s.world);
+  ExpertWeights weights({model_, experts, plan.dtype, comm::process_threads(options_.threads),
+                         s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache, weight_memory,
+                         layout.weight_shards, s.callbacks},
+                        s.world);
   const Denoiser::Setup setup{model_,
                               plan,
                               layout,

@@ -25,6 +25,18 @@ void check_weight_memory(const GenerateOptions& options, const ModelFolder& mode
         "weights_in_memory=as_stored: weights are read from their own files, not from weight_cache; leave that out, or "
         "set weight_memory= instead, which reads from it");
   }
+  if (options.fsdp_parallelism.value_or(1) != 1) {
+    const std::string other = options.weight_memory           ? fmt::format("weight_memory={}", *options.weight_memory)
+                              : as_stored                     ? "weights_in_memory=as_stored"
+                              : !options.weight_cache.empty() ? "weight_cache"
+                                                              : "";
+    if (!other.empty()) {
+      fail(
+          "fsdp_parallelism={}: ranks keep the transformer's blocks for one another, and {} says otherwise; leave one "
+          "of them out",
+          *options.fsdp_parallelism, other);
+    }
+  }
   if (!options.weight_memory) return;
   if (options.weights_in_memory != WeightsInMemory::kAuto) {
     fail("weight_memory={}: weights_in_memory={} says already what stays in memory; leave one of them out",
@@ -61,7 +73,8 @@ std::optional<double> largest_weight_memory(const MemoryQuestion& question, plan
 
 std::optional<double> weight_memory_to_fit(const MemoryQuestion& question, planner::Bytes available) {
   const GenerateOptions& options = question.options;
-  const bool left_open = options.weights_in_memory == WeightsInMemory::kAuto && !options.weight_memory;
+  const bool left_open = options.weights_in_memory == WeightsInMemory::kAuto && !options.weight_memory &&
+                         question.layout.weight_shards == 1;
   if (!left_open || fits(question, available)) return {};
   return largest_weight_memory(question, available);
 }

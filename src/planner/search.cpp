@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -89,6 +90,7 @@ class Search {
   Configuration configure(const ParallelLayout& split, const Kernel& kernel) {
     Configuration c{split, kernel.softmax, kernel.block_q, q_.block_kv.value_or(0)};
     c.layout.text_ranks = std::clamp(q_.request.text_ranks.value_or(split.ranks()), 1, split.ranks());
+    c.layout.weight_shards = std::gcd(q_.request.weight_shards.value_or(1), split.ranks());
     c.layout.vae_ranks = 1;
     c.layout.vae_ranks = best_vae(c);
     return c;
@@ -471,6 +473,8 @@ class Search {
       layout.context.head_chunks = 1;
       layout.text_ranks = std::min(q_.request.text_ranks.value_or(ranks), ranks);
       layout.vae_ranks = vae_ranks(wider, ranks).back();
+      const int shards = q_.request.weight_shards.value_or(1);
+      layout.weight_shards = shards == q_.ranks ? ranks : std::gcd(shards, ranks);
       const MemoryPlan plan = memory_model(q_.memory(layout, here));
       const Bytes bytes = plan.peak().total() / here;
       if (bytes >= least) continue;
@@ -515,10 +519,11 @@ class Search {
 
 std::function<Workload(const ParallelLayout&, int)> remembered(
     std::function<Workload(const ParallelLayout&, int)> memory) {
-  using Key = std::array<int, 5>;
+  using Key = std::array<int, 6>;
   return [memory = std::move(memory), known = std::make_shared<std::map<Key, Workload>>()](const ParallelLayout& layout,
                                                                                            int ranks_here) {
-    const Key key = {layout.data, layout.context.ranks(), layout.vae_ranks, layout.text_ranks, ranks_here};
+    const Key key = {layout.data,       layout.context.ranks(), layout.vae_ranks,
+                     layout.text_ranks, layout.weight_shards,   ranks_here};
     auto found = known->find(key);
     if (found == known->end()) found = known->emplace(key, memory(layout, ranks_here)).first;
     return found->second;

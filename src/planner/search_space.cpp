@@ -193,6 +193,8 @@ void check_request(const Question& question) {
   if (!any) check_splits(question, question.ranks);
   if (fixed.context.head_chunks && *fixed.context.head_chunks < 1)
     fail("ulysses_attention_chunks={} must be at least 1, which is one group of all heads", *fixed.context.head_chunks);
+  if (const int shards = fixed.weight_shards.value_or(1); shards < 1 || question.ranks % shards != 0)
+    fail("fsdp_parallelism={} does not divide the {} ranks", shards, question.ranks);
   if (question.block_q && *question.block_q < 0) fail("block_q={} must be at least 1", *question.block_q);
   const auto rows = static_cast<int>(std::min<int64_t>(question.ranks, question.work.vae_rows));
   if (fixed.vae_ranks && (*fixed.vae_ranks < 1 || *fixed.vae_ranks > rows)) {

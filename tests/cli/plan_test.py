@@ -542,7 +542,7 @@ def fixed_values_that_cannot_be_are_refused_with_legal_ones(cwd):
     refused(cwd, words("ranks=8", "attention=ring", "ulysses_shards=2"), "attention=ring", "ulysses_shards")
     refused(cwd, words("ranks=8", "ring_direction=back"), "ring_direction=back", ", ".join(words_of(PROGRAM, "generate", "ring_direction")))
     refused(cwd, words("ranks=8", "ulysses_attention_chunks=0"), "ulysses_attention_chunks=0")
-    refused(cwd, words("ranks=8", "fsdp_parallelism=2"), "fsdp")
+    refused(cwd, words("ranks=8", "fsdp_parallelism=3"), "fsdp_parallelism=3", "1, 2, 4, 8")
 
 
 @test

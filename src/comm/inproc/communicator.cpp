@@ -48,10 +48,11 @@ void World::set_failed(int rank, std::string why) {
 class Operation final : public Work::Operation {
  public:
   Operation(std::shared_ptr<World> world, std::shared_ptr<Group> group, std::shared_ptr<Counters> counters,
-            trace::Trace* trace, int rank, const char* name)
+            std::shared_ptr<const bool> stopped, trace::Trace* trace, int rank, const char* name)
       : world_(std::move(world)),
         group_(std::move(group)),
         counters_(std::move(counters)),
+        stopped_(std::move(stopped)),
         trace_(trace),
         rank_(rank),
         world_rank_(group_->world_ranks[static_cast<size_t>(rank)]),
@@ -79,6 +80,7 @@ class Operation final : public Work::Operation {
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<Counters> counters_;
+  const std::shared_ptr<const bool> stopped_;  // under the world's mutex
   trace::Trace* const trace_;
   const int rank_;        // in the group
   const int world_rank_;  // in the job
@@ -237,6 +239,7 @@ void Operation::wait_locked(Lock& lock) {
     if (!error_.empty()) throw Error(error_);
     throw_if_failed();
     if (unfinished_ == 0) return;
+    if (*stopped_) throw Error(fmt::format("'{}' was stopped", name_));
     if (!ready_receives_.empty() || !ready_sends_.empty()) {
       copy_ready(lock);
       continue;
@@ -319,7 +322,7 @@ class InprocCommunicator final : public Communicator {
 
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {
     for (const std::span<const Segment> pieces : {sends, receives}) check_pieces(pieces, size(), operation);
-    auto work = std::make_unique<Operation>(world_, group_, counters_, trace_, rank_, operation);
+    auto work = std::make_unique<Operation>(world_, group_, counters_, stopped_, trace_, rank_, operation);
     work->post(sends, receives);
     return Work(std::move(work));
   }
@@ -339,6 +342,12 @@ class InprocCommunicator final : public Communicator {
   void reset_counters() override { *counters_ = {}; }
   void set_trace(trace::Trace* trace) override { trace_ = trace; }
 
+  void stop() override {
+    const std::lock_guard lock(world_->mutex);
+    *stopped_ = true;
+    world_->wake(world_rank(rank_));
+  }
+
   void set_step(std::string step) override {
     const std::lock_guard lock(world_->mutex);
     world_->ranks[static_cast<size_t>(world_rank(rank_))].step = std::move(step);
@@ -350,6 +359,7 @@ class InprocCommunicator final : public Communicator {
   const int rank_;
   trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
+  const std::shared_ptr<bool> stopped_ = std::make_shared<bool>(false);
   int splits_ = 0;
 };
 

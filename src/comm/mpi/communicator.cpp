@@ -1,5 +1,6 @@
 // The MPI transport as a Communicator: pieces become messages of the runtime, those to the own rank are copied here.
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <numeric>
 
@@ -67,6 +68,7 @@ class MpiCommunicator final : public Communicator {
     auto exchange = std::make_shared<Exchange>();
     exchange->name = operation;
     exchange->tag = tag_;
+    exchange->stopped = stopped_;
     exchange->trace = trace_;
     for (const Segment& segment : sends) add(*exchange, segment, true);
     for (const Segment& segment : receives) add(*exchange, segment, false);
@@ -98,6 +100,7 @@ class MpiCommunicator final : public Communicator {
   Counters counters() const override { return *counters_; }
   void reset_counters() override { *counters_ = {}; }
   void set_step(std::string step) override { Runtime::instance().set_step(std::move(step)); }
+  void stop() override { Runtime::instance().stop(*stopped_); }
   void set_trace(trace::Trace* trace) override { trace_ = trace; }
 
  private:
@@ -145,6 +148,7 @@ class MpiCommunicator final : public Communicator {
   const int tag_;
   trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
+  const std::shared_ptr<std::atomic<bool>> stopped_ = std::make_shared<std::atomic<bool>>(false);
   LocalQueue local_;
   std::vector<uint64_t> sent_, received_;  // messages to and from each member
 };

@@ -418,16 +418,23 @@ void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
 
 void Runtime::wait(Exchange& exchange, double timeout_seconds) {
   Lock lock(mutex_);
-  const auto ready = [&] { return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0; };
+  const auto ready = [&] {
+    return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0 || *exchange.stopped;
+  };
   bool in_time = ready();
   if (!in_time) {
-    rank_waits_ = wait_began_ = true;
-    work_.notify_all();
+    // Another thread waits for what the rank needs later.
+    const bool rank = std::this_thread::get_id() == rank_thread_;
+    if (rank) {
+      rank_waits_ = wait_began_ = true;
+      work_.notify_all();
+    }
     in_time = done_.wait_until(lock, deadline_after(timeout_seconds), ready);
-    rank_waits_ = false;
+    if (rank) rank_waits_ = false;
   }
   if (!exchange.error.empty()) throw Error(exchange.error);
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange.name, failed_rank_, failure_));
+  if (*exchange.stopped && exchange.unfinished > 0) throw Error(fmt::format("'{}' was stopped", exchange.name));
   if (in_time) return;
   // Small sends end without their receiver, so a receive says more.
   const auto unfinished = [](bool sends) {
@@ -439,6 +446,12 @@ void Runtime::wait(Exchange& exchange, double timeout_seconds) {
   throw Error(timeout_message(rank_, timeout_seconds, piece->peer, exchange.name, step_,
                               piece->sends ? fmt::format("it did not take the {} bytes sent to it", piece->bytes)
                                            : fmt::format("its {} bytes did not arrive", piece->bytes)));
+}
+
+void Runtime::stop(std::atomic<bool>& stopped) {
+  const std::lock_guard lock(mutex_);
+  stopped = true;
+  done_.notify_all();
 }
 
 void Runtime::cancel(const std::shared_ptr<Exchange>& exchange) {

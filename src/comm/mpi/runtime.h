@@ -50,6 +50,7 @@ struct Exchange {
   size_t unfinished = 0;
   bool cancelled = false;
   std::string error;
+  std::shared_ptr<std::atomic<bool>> stopped;  // of its communicator
   trace::Trace* trace = nullptr;
   int64_t bytes = 0;  // to and from other ranks
   Clock::time_point posted;
@@ -85,8 +86,11 @@ class Runtime {
 
   // Makes the messages of an exchange; throws Error where the run has failed.
   void submit(const std::shared_ptr<Exchange>& exchange);
-  // Until the exchange is finished; throws Error when it failed, the run failed, or the deadline passed.
+  // Until the exchange is finished; throws Error when it failed, it was stopped, the run failed, or the deadline
+  // passed.
   void wait(Exchange& exchange, double timeout_seconds);
+  // Waits for an exchange whose flag this is, which is set here, end.
+  void stop(std::atomic<bool>& stopped);
   // The buffers are about to be freed: cancels what has not arrived.
   void cancel(const std::shared_ptr<Exchange>& exchange);
 
@@ -137,11 +141,12 @@ class Runtime {
 
   std::mutex mutex_;
   std::condition_variable work_;  // for the progress thread
-  std::condition_variable done_;  // for the rank
+  std::condition_variable done_;  // for the rank and what it has other threads do
   std::vector<std::shared_ptr<Exchange>> submitted_;
   std::vector<std::shared_ptr<Exchange>> cancelled_;
   bool rank_waits_ = false;
   bool wait_began_ = false;  // and the progress thread has not seen it
+  const std::thread::id rank_thread_ = std::this_thread::get_id();
   bool initialised_ = false;
   bool finish_ = false;   // by finish()
   bool abandon_ = false;  // the process exits in the middle

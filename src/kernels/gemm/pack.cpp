@@ -169,6 +169,18 @@ int64_t packed_row_step(const PackedMatrix& matrix) {
   return matrix.layout == PackedLayout::kTiles ? kAmxPanelColumns : panel_columns(matrix.layout);
 }
 
+int64_t packed_part_rows(const PackedMatrix& matrix) {
+  return matrix.layout == PackedLayout::kOneDnn ? onednn_part_rows(matrix) : packed_row_step(matrix);
+}
+
+size_t packed_begin(const PackedMatrix& matrix, int64_t row) {
+  const size_t bytes = packed_bytes(matrix);
+  if (row >= matrix.n) return bytes;
+  if (matrix.layout == PackedLayout::kOneDnn) return onednn_packed_begin(matrix, row);
+  const int64_t rows = packed_row_step(matrix);
+  return bytes / static_cast<size_t>(ceil_div(matrix.n, rows)) * static_cast<size_t>(row / rows);
+}
+
 void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::byte* out) {
   int64_t rows = 0;
   for (const TensorView& part : stored) rows += part.extent(0);

@@ -43,6 +43,10 @@ void pack(std::span<const TensorView> stored, const PackedMatrix& matrix, std::b
 // ends are multiples of packed_row_step(), but for the end of w. Other rows may be packed at the same time.
 void pack_rows(std::span<const TensorView> stored, int64_t first_row, const PackedMatrix& matrix, std::byte* out);
 int64_t packed_row_step(const PackedMatrix& matrix);
+// Rows from one multiple of packed_part_rows() to another are bytes of their own of the result, from packed_begin() of
+// the first to packed_begin() of the second; that of N is packed_bytes(). A multiple of packed_row_step().
+int64_t packed_part_rows(const PackedMatrix& matrix);
+size_t packed_begin(const PackedMatrix& matrix, int64_t row);
 
 // The dtype that x must have: F32 also for BF16 weights where BF16 is multiplied in float32. Rounding is the caller's:
 // for BF16 operands it writes rounded floats.

@@ -214,6 +214,26 @@ int64_t onednn_row_step(const PackedMatrix& matrix) {
   return step == 0 ? kSlab : step;
 }
 
+// The step where a block of pairs lies in one piece; else a slab does.
+int64_t onednn_part_rows(const PackedMatrix& matrix) {
+  for (const Slab& slab : slabs_of(matrix)) {
+    if (slab.rows == 0) break;
+    const auto blocks = pair_blocks(packed_desc(slab.rows, matrix.k));
+    if (!blocks || blocks->column_stride < ceil_div(matrix.k, kPairTerms) * blocks->term_stride) return kSlab;
+  }
+  return onednn_row_step(matrix);
+}
+
+size_t onednn_packed_begin(const PackedMatrix& matrix, int64_t row) {
+  const std::vector<Slab> slabs = slabs_of(matrix);
+  const Slab& slab = slabs[static_cast<size_t>(row / kSlab)];
+  if (row == slab.row) return static_cast<size_t>(slab.offset);
+  const auto blocks = pair_blocks(packed_desc(slab.rows, matrix.k));
+  ZT_CHECK(blocks.has_value(), "row {} of a slab in one piece", row);
+  const int64_t elements = (row - slab.row) / blocks->columns * blocks->column_stride;
+  return static_cast<size_t>(slab.offset) + static_cast<size_t>(elements) * sizeof(BFloat16);
+}
+
 void onednn_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out) {
   const StoredRows source(stored, matrix.k);
   std::vector<BFloat16> rounded;

@@ -20,6 +20,8 @@ bool onednn_bf16_is_fast();
 std::string onednn_layout_name(const PackedMatrix& matrix);  // equal where the order of elements is
 size_t onednn_packed_bytes(const PackedMatrix& matrix);
 int64_t onednn_row_step(const PackedMatrix& matrix);
+int64_t onednn_part_rows(const PackedMatrix& matrix);
+size_t onednn_packed_begin(const PackedMatrix& matrix, int64_t row);  // a multiple of these
 void onednn_pack(std::span<const TensorView> stored, IndexRange rows, const PackedMatrix& matrix, std::byte* out);
 // The rounded matrix [N, K], contiguous.
 void onednn_unpack(const PackedMatrix& matrix, BFloat16* out);

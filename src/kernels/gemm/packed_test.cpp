@@ -307,6 +307,37 @@ void expect_same_in_pieces(std::span<const TensorView> stored, const Packed& who
       << name_of(matrix.layout);
 }
 
+// Parts of rows are bytes of their own: each is packed into memory that holds nothing else, and taken from there.
+TEST(Pack, PartsOfRowsLieSideBySide) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{150, 40}, {1536, 96}, {1100, 1536}}) {
+      const Tensor stored = test::random_tensor(DType::kF32, {n, k}, 3);
+      for (const PackedLayout layout : packed_layouts(dtype)) {
+        const TensorView all = stored.view();
+        const Packed whole({&all, 1}, dtype, layout);
+        const PackedMatrix& matrix = whole.matrix;
+        const int64_t step = packed_part_rows(matrix);
+        EXPECT_EQ(step % packed_row_step(matrix), 0);
+        const auto size = static_cast<int64_t>(packed_bytes(matrix));
+        const Tensor joined(DType::kU8, {size}), alone(DType::kU8, {size});
+        std::memset(joined.view().raw(), 0x7f, packed_bytes(matrix));
+        for (int64_t row = 0; row < n; row += 2 * step) {
+          const int64_t end = std::min(n, row + 2 * step);
+          std::memset(alone.view().raw(), 0x7f, packed_bytes(matrix));
+          const TensorView rows = all.slice(0, row, end);
+          pack_rows({&rows, 1}, row, matrix, static_cast<std::byte*>(alone.view().raw()));
+          const size_t first = packed_begin(matrix, row), last = packed_begin(matrix, end);
+          std::memcpy(static_cast<std::byte*>(joined.view().raw()) + first,
+                      static_cast<const std::byte*>(alone.view().raw()) + first, last - first);
+        }
+        EXPECT_EQ(std::memcmp(joined.view().raw(), whole.memory.view().raw(), packed_bytes(matrix)), 0)
+            << name_of(layout);
+        EXPECT_EQ(packed_begin(matrix, n), packed_bytes(matrix));
+      }
+    }
+  }
+}
+
 // Several matrices under one another, of any stored dtype, at any byte; blocks of 16 rows, tiles of 64 k
 // and panels whole and cut.
 TEST(Pack, PutsEveryElementInItsPlace) {

@@ -53,12 +53,15 @@ int64_t packed_from_bytes(const ModelConfigs& configs) {
 namespace {
 
 planner::Workload::Expert expert_of(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
-                                    int64_t branches, int64_t tokens, int64_t frames, int rank_threads) {
+                                    int64_t branches, int64_t tokens, int64_t frames, int rank_threads, int shards) {
   planner::Workload::Expert expert;
   const io::TensorTable table = transformer_tensors(config);
   expert.weights = weights_of(table, configs.stored.transformer);
   expert.weights.resident = Bytes(transformer_weight_bytes(table, size.transformer));
-  if (size.weight_memory > 0) {
+  if (shards > 1) {
+    const Bytes own(sharded_weight_bytes(config, size.transformer, shards));
+    expert.weights.resident = std::min(expert.weights.resident, own);
+  } else if (size.weight_memory > 0) {
     expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory));
   } else if (size.as_stored) {
     const Bytes file =
@@ -282,6 +285,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t shard = ceil_div(tokens, layout.of_sequence().ranks());
   const int64_t element = size_of(size.transformer);
   const auto rank_threads = static_cast<int>(std::max(1, size.threads / std::max(1, ranks_here)));
+  const int shards = ranks_here > 1 ? 1 : layout.weight_shards;
 
   w.layout = layout;
   w.ranks_here = ranks_here;
@@ -305,7 +309,7 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.text = text_encoder_of(configs, size, layout.text_ranks, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {
     const int64_t frames = cells / frame_cells / config.patch_size[0];
-    w.experts.push_back(expert_of(expert, configs, size, branches, shard, frames, rank_threads));
+    w.experts.push_back(expert_of(expert, configs, size, branches, shard, frames, rank_threads, shards));
     w.experts.back().name = w.experts.size() == 1 ? "transformer" : "transformer_2";
   }
   w.attention = {size.branches_apart ? 1 : branches, tokens, config.num_attention_heads, config.attention_head_dim,

@@ -100,6 +100,8 @@ class Reader {
     weight.layout = kernels::packed_layout_name(packed) + form.suffix();
     weight.bytes = kernels::packed_bytes(packed);
     weight.row_step = kernels::packed_row_step(packed);
+    weight.part_rows = kernels::packed_part_rows(packed);
+    weight.begin = [packed](int64_t row) { return kernels::packed_begin(packed, row); };
     weight.pack = [packed, form](std::span<const TensorView> stored, int64_t first_row, std::byte* out) {
       std::vector<Tensor> made;
       std::vector<TensorView> matrices;
@@ -289,6 +291,10 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
   return weights;
 }
 
+void TransformerWeights::settle() const {
+  if (stream_ != nullptr) stream_->settle();
+}
+
 io::WeightStream::Use TransformerWeights::use(size_t part) const {
   return stream_ == nullptr ? io::WeightStream::Use() : stream_->use(part);
 }
@@ -330,20 +336,39 @@ int64_t transformer_weight_bytes(const io::TensorTable& table, DType dtype) {
   return bytes;
 }
 
-StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from) {
+namespace {
+
+// Bytes of packed matrices.
+struct PackedParts {
+  int64_t blocks = 0, largest = 0, others = 0;  // of all blocks, the largest of them, what is in none
+};
+PackedParts packed_parts(const TransformerConfig& config, DType dtype) {
   std::map<std::string, int64_t> parts;
-  int64_t largest = 0, others = 0;
+  PackedParts sums;
   for (const io::TensorSpec& spec : transformer_tensors(config)) {
     if (!is_packed(spec)) continue;
     const std::string part = stream_part(spec.name);
-    int64_t& sum = part.empty() ? others : parts[part];
-    sum += bytes_of(spec, dtype);
-    if (!part.empty()) largest = std::max(largest, sum);
+    const int64_t bytes = bytes_of(spec, dtype);
+    (part.empty() ? sums.others : sums.blocks) += bytes;
+    if (!part.empty()) sums.largest = std::max(sums.largest, parts[part] += bytes);
   }
+  return sums;
+}
+
+}  // namespace
+
+StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from) {
+  const PackedParts parts = packed_parts(config, dtype);
   // Of two weights of a block, which threads pack at the same time.
   const int64_t d = config.inner_dim();
-  others += 2 * std::max(3 * d * d, config.ffn_dim * d) * packed_from;
-  return {others + 2 * largest, others + 3 * largest};
+  const int64_t others = parts.others + 2 * std::max(3 * d * d, config.ffn_dim * d) * packed_from;
+  return {others + 2 * parts.largest, others + 3 * parts.largest};
+}
+
+int64_t sharded_weight_bytes(const TransformerConfig& config, DType dtype, int shards) {
+  const PackedParts parts = packed_parts(config, dtype);
+  const int64_t all = transformer_weight_bytes(transformer_tensors(config), dtype);
+  return all - parts.blocks + (parts.blocks + parts.others) / shards + 2 * parts.largest;
 }
 
 }  // namespace zoetrope::wan

@@ -101,6 +101,7 @@ class TransformerWeights {
   io::WeightStream::Use use_block(size_t block) const;              // all but the keys; as in `blocks`
   io::WeightStream::Use use_keys(size_t block) const;               // `keys` of a block
   io::WeightStream::Use use_adapter(size_t index) const;            // as in face.adapters
+  void settle() const;                                              // io::WeightStream::settle()
   const io::WeightStream* stream() const { return stream_.get(); }  // null: all weights are in memory
 
   TransformerConfig config;
@@ -137,5 +138,7 @@ struct StreamedBytes {
   int64_t usual;  // and with which blocks are read ahead: three
 };
 StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from);
+// Of one of `shards` ranks that share the blocks: its part of all, two blocks, and what is in no block.
+int64_t sharded_weight_bytes(const TransformerConfig& config, DType dtype, int shards);
 
 }  // namespace zoetrope::wan
