@@ -92,6 +92,7 @@ class Subject {
     q.hardware = machine.hardware;
     q.ranks_here = machine.shares_process ? std::min(ranks, std::max(1, machine.hardware.devices_per_host)) : 1;
     if (options_.ranks_per_process) q.ranks_here = std::min(ranks, *options_.ranks_per_process);
+    q.work.weights.ranks_here = q.ranks_here;
     q.objective = options_.objective;
     if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));
     q.work.name = name();

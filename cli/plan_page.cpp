@@ -37,6 +37,7 @@ constexpr StepPart kStepParts[] = {
     {"merging ring blocks", [](const Breakdown& b) { return b.merge; }},
     {"waiting for the exchange", [](const Breakdown& b) { return b.exposed_exchange; }},
     {"waiting for the ring", [](const Breakdown& b) { return b.exposed_ring; }},
+    {"waiting for weights", [](const Breakdown& b) { return b.weights; }},
     {"gathering the velocity", [](const Breakdown& b) { return b.gather; }},
     {"idle: others have more", [](const Breakdown& b) { return b.idle; }},
 };

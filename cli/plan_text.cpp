@@ -24,7 +24,7 @@ constexpr Column kColumns[] = {
     {"tokens", [](const planner::Breakdown& b) { return b.tokens + b.overhead; }},
     {"exchange", [](const planner::Breakdown& b) { return b.exposed_exchange; }},
     {"ring", [](const planner::Breakdown& b) { return b.exposed_ring + b.merge; }},
-    {"other", [](const planner::Breakdown& b) { return b.gather + b.idle; }},
+    {"other", [](const planner::Breakdown& b) { return b.weights + b.gather + b.idle; }},
 };
 
 using SplitKey = std::tuple<int, int, int, int, int>;

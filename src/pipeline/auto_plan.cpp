@@ -130,7 +130,7 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   AutoPlan plan;
   if (profile.known()) {
     question.hardware = profile.hardware;
-    question.ranks_here = q.job.ranks_here();
+    question.ranks_here = question.work.weights.ranks_here = q.job.ranks_here();
     if (q.available) question.memory_limit = *q.available / question.ranks_here;
     plan = plan_of(question, profile, text_of_run);
     // Tiles are decoded by one rank.

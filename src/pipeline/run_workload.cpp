@@ -85,6 +85,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + (o.frames_in_memory ? 1 : 0);
   // Segments are encoded and decoded between the steps of others.
   size.sharers = question.sharers;
+  size.weight_cache = !o.weight_cache.empty();
   size.as_stored = o.weights_in_memory == WeightsInMemory::kAsStored;
   if (o.weight_memory) size.weight_memory = static_cast<int64_t>(*o.weight_memory * 1e9);
   size.keeps_transformer = o.keep_weights != KeepWeights::kNone || segments.count > 1;

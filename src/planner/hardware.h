@@ -87,6 +87,7 @@ struct HardwareProfile {
   std::vector<int64_t> block_q_choices;  // tiles worth trying; empty: block_q alone
   int64_t block_kv = 0;                  // keys that a block is rounded up to; 0: none
   double host_read = 0;                  // bytes/s from files into the memory of one host
+  double disk_read = 0;                  // bytes/s from a host's disk, which its page cache does not have; 0: unknown
   int devices_per_host = 1;
   double price_per_hour = 0;  // of all devices, any currency; 0: unknown
   double model_error = 0.05;  // relative: times closer than this are ties

@@ -15,12 +15,13 @@ constexpr Bounds::Zero kZeroToo = Bounds::Zero::kZeroToo;
 
 constexpr Bounds kFraction{1e-6, 1};
 constexpr Bounds kShare{0, 1};
-constexpr Bounds kPeak{1e-4, 1e5};               // TFLOP/s: a slow core … far beyond any chip
-constexpr Bounds kMemory{0.01, 1e5};             // GB
-constexpr Bounds kMemoryBandwidth{0.1, 1e5};     // GB/s
-constexpr Bounds kLinkBandwidth{1e-4, 1e5};      // GB/s: 1 Mbit/s …
-constexpr Bounds kHostRead{1e-3, 1e4};           // GB/s
-constexpr Bounds kLatency{1e-3, 1e6, kZeroToo};  // microseconds: no message takes less than a nanosecond
+constexpr Bounds kPeak{1e-4, 1e5};                // TFLOP/s: a slow core … far beyond any chip
+constexpr Bounds kMemory{0.01, 1e5};              // GB
+constexpr Bounds kMemoryBandwidth{0.1, 1e5};      // GB/s
+constexpr Bounds kLinkBandwidth{1e-4, 1e5};       // GB/s: 1 Mbit/s …
+constexpr Bounds kHostRead{1e-3, 1e4};            // GB/s
+constexpr Bounds kDiskRead{1e-3, 1e4, kZeroToo};  // GB/s
+constexpr Bounds kLatency{1e-3, 1e6, kZeroToo};   // microseconds: no message takes less than a nanosecond
 constexpr Bounds kOverhead{1e-2, 1e8, kZeroToo};
 constexpr Bounds kTokenTime{1e-5, 1e6, kZeroToo};
 constexpr Bounds kDevices{1, kMostDevices};
@@ -258,6 +259,8 @@ const std::vector<Figure<HardwareProfile>>& figures() {
       {"block_kv", &P::block_kv, Unit::kNone, kTile, Need::kOptional, "keys that a block is rounded up to; 0: none"},
       {"host_read", &P::host_read, Unit::kGigabytesPerSecond, kHostRead, Need::kRequired,
        "from files into memory, per host"},
+      {"disk_read", &P::disk_read, Unit::kGigabytesPerSecond, kDiskRead, Need::kOptional,
+       "from a host's disk, of files that its page cache does not have; 0: unknown, then host_read is used"},
       {"devices_per_host", &P::devices_per_host, Unit::kNone, kDevices, Need::kRequired,
        "devices whose weights one host reads"},
       {"price_per_hour",

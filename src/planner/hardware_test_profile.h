@@ -15,6 +15,7 @@ memory_bandwidth: 3350
 layer_overhead: 100
 token_seconds: 0.3
 host_read: 5
+disk_read: 2.5
 devices_per_host: 4
 price_per_hour: 16
 bf16: {peak: 989.4, gemm: 0.7, attention: {64: 0.2, 128: 0.3, 4096: 0.6}}

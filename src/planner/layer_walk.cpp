@@ -97,7 +97,8 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       ring_slowdown_(ranks_, 0.0),
       parts_(ranks_),
       exposed_exchange_(hardware.links.size(), 0.0),
-      exposed_ring_(hardware.links.size(), 0.0) {
+      exposed_ring_(hardware.links.size(), 0.0),
+      link_seconds_(hardware.links.size() * ranks_, 0.0) {
   read_programs();
 }
 
@@ -177,6 +178,8 @@ void LayerWalk::post(Transfer& transfer, bool during_compute) {
   const bool takes_time = during_compute && transfer.kind != Kind::kStatistics;
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const Arrival& arrival = transfer.arrivals[rank];
+    if (arrival.level >= 0)
+      link_seconds_[static_cast<size_t>(arrival.level) * ranks_ + rank] += arrival.end - arrival.begin;
     if (takes_time) (transfer.on_ring ? ring_slowdown_ : exchange_slowdown_)[rank] += arrival.slowdown;
     if (records_ && arrival.level >= 0)
       spans_.push_back({static_cast<int>(rank), TimelineSpan::Lane::kTransfer, transfer_name(transfer.kind),

@@ -51,6 +51,10 @@ class LayerWalk {
   // Exposed seconds of all ranks, by link level.
   const std::vector<double>& exposed_exchange() const { return exposed_exchange_; }
   const std::vector<double>& exposed_ring() const { return exposed_ring_; }
+  // Seconds in which a rank's links of a level carried the layer's transfers, hidden or not.
+  double link_seconds(int level, int rank) const {
+    return link_seconds_[static_cast<size_t>(level) * ranks_ + static_cast<size_t>(rank)];
+  }
   std::vector<TimelineSpan> take_spans() { return std::move(spans_); }
 
  private:
@@ -102,6 +106,7 @@ class LayerWalk {
   double seconds_ = 0;
   std::vector<Breakdown> parts_;
   Seconds exposed_exchange_, exposed_ring_;
+  Seconds link_seconds_;  // [level, rank]
   std::vector<TimelineSpan> spans_;
 };
 

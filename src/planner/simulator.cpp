@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "parallel/shards.h"
 #include "planner/layer_walk.h"
+#include "planner/weight_wait.h"
 
 namespace zoetrope::planner {
 namespace {
@@ -112,6 +113,7 @@ std::string StepPrediction::limited_by() const {
                                          [&](const auto& a, const auto& b) { return all.*a.seconds < all.*b.seconds; });
   const std::string level = largest->seconds == &Breakdown::exposed_exchange ? exchange_level
                             : largest->seconds == &Breakdown::exposed_ring   ? ring_level
+                            : largest->seconds == &Breakdown::weights        ? weights_level
                                                                              : std::string();
   return fmt::format("{}{} ({:.0f} %)", largest->name, level.empty() ? "" : fmt::format(" over '{}'", level),
                      seconds > 0 ? 100 * all.*largest->seconds / seconds : 0.0);
@@ -134,6 +136,9 @@ StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, 
   step.layer_seconds = walk.seconds();
   for (const Breakdown& part : walk.parts()) step.ranks.push_back(times(part, layers));
   step.seconds = layers * walk.seconds();
+  const WeightWait weights = wait_for_weights(work, hardware, layout, routes, walk);
+  step.seconds += add_together(step.ranks, weights.seconds, &Breakdown::weights);
+  step.weights_level = weights.level;
   step.seconds += add_together(step.ranks, ends_of_forward(work, hardware, configuration), &Breakdown::linear);
   step.seconds += add_together(step.ranks, gather_velocity(work, hardware, layout, routes), &Breakdown::gather);
   const auto slowest = std::min_element(step.ranks.begin(), step.ranks.end(),

@@ -44,8 +44,9 @@ struct Breakdown {
   double merge = 0;             // of ring blocks' outputs
   double exposed_exchange = 0;  // both Ulysses all-to-alls, or the gather of K/V, not hidden by compute
   double exposed_ring = 0;
-  double gather = 0;  // velocity at the end of a step
-  double idle = 0;    // waiting for ranks with more tokens or heads
+  double weights = 0;  // weights that are read, packed or gathered as they are used, as far as no compute hides it
+  double gather = 0;   // velocity at the end of a step
+  double idle = 0;     // waiting for ranks with more tokens or heads
 
   double total() const;
 };
@@ -64,6 +65,7 @@ inline constexpr BreakdownPart kBreakdownParts[] = {
     {&Breakdown::merge, "merge", "merging ring blocks"},
     {&Breakdown::exposed_exchange, "exposed_exchange", "exchange"},
     {&Breakdown::exposed_ring, "exposed_ring", "ring"},
+    {&Breakdown::weights, "weights", "waiting for weights"},
     {&Breakdown::gather, "gather", "gathering the velocity"},
     {&Breakdown::idle, "idle", "waiting for ranks with more work"},
 };
@@ -86,6 +88,7 @@ struct StepPrediction {
   std::vector<TimelineSpan> layer;         // one layer of one branch, where asked for
   double layer_seconds = 0;                // of one layer, with the branches that run together
   std::string exchange_level, ring_level;  // the link levels with most of the waiting
+  std::string weights_level;               // the same, or "disk"; empty where packing takes longest
 };
 
 enum class Timeline : uint8_t { kNone, kLayer };

@@ -32,6 +32,18 @@ struct Work {
   int64_t steps = 0;
   int64_t latent_bytes = 0;  // of the velocity that ranks gather at the end of a step, one branch
 
+  // What of a layer's packed weights is not in memory when a forward needs it. Weights that every prompt meets once, as
+  // those of the text's keys, are not among them.
+  struct LayerWeights {
+    Bytes layer;               // of a layer: what ranks that share weights gather
+    int64_t fetched = 0;       // layers of a forward that are fetched from files, while those before are computed
+    Bytes read;                // from these, of each of them
+    bool packed_anew = false;  // from what was read; else the files have them as they are computed with
+    bool in_memory = false;    // the files are, so that no disk is read
+    int ranks_here = 0;        // ranks that fetch together, as those of a process do; 0: all of a host
+  } weights;
+  bool samples_apart = false;  // samples of a batch go through the layers one after another
+
   // Before and after.
   double text_flop = 0;  // all prompts
   int64_t text_element_bytes = 2;
@@ -54,6 +66,8 @@ struct Work {
 
   // Samples that go through the layers together where the branches are divided among `data` parts.
   int64_t batch(int data) const { return videos * branches / data; }
+  // Passes over the layers in a step.
+  int64_t forwards(int data) const { return samples_apart ? batch(data) : 1; }
   parallel::Sizes sizes(int64_t batch) const { return {batch, tokens, heads, head_dim, element_bytes}; }
 };
 

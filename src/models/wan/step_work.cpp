@@ -1,10 +1,14 @@
 #include "models/wan/step_work.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "base/index_range.h"
 #include "models/encoders/cost.h"
 #include "models/wan/model_flops.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/face_encoder.h"
+#include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
@@ -51,6 +55,32 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
   work.image_flop = static_cast<double>(pictures) * encoders::image_encoder_flop(*configs.image_encoder);
 }
 
+// What a forward meets of packed weights, in layers that are all alike.
+planner::Work::LayerWeights layer_weights(const TransformerConfig& config, const ModelConfigs& configs,
+                                          const RunSize& size) {
+  planner::Work::LayerWeights weights;
+  const bool streams = size.weight_memory > 0 || size.as_stored;
+  weights.packed_anew = streams && !(size.weight_cache && configs.mapped);
+  const ForwardWeights forward =
+      streamed_forward(config, size.transformer, weights.packed_anew ? packed_from_bytes(configs) : 0,
+                       size.as_stored ? 0 : size.weight_memory);
+  const int64_t layers = config.block_count();
+  weights.layer = planner::Bytes(ceil_div(forward.bytes, layers));
+  if (!streams) return weights;
+  weights.fetched = std::llround(std::ceil(forward.fetched * static_cast<double>(layers)));
+  weights.in_memory = size.as_stored;
+  weights.read = weights.layer;
+  if (!weights.packed_anew) return weights;
+  // Files may hold less than the dtype that they are read as: quantised tensors.
+  const auto parameters = static_cast<double>(io::totals(transformer_tensors(config)).parameters);
+  const double of_element = configs.transformer_file_bytes > 0
+                                ? static_cast<double>(configs.transformer_file_bytes) / parameters
+                                : static_cast<double>(size_of(configs.stored.transformer));
+  const double elements = static_cast<double>(forward.elements) / static_cast<double>(layers);
+  weights.read = planner::Bytes(std::llround(elements * of_element));
+  return weights;
+}
+
 }  // namespace
 
 planner::Work work(const ModelConfigs& configs, const RunSize& size) {
@@ -69,6 +99,8 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.linear_flop = flop.linear;
   work.cross_flop = flop.cross_attention;
   work.ends_flop = flop.ends;
+  work.weights = layer_weights(config, configs, size);
+  work.samples_apart = size.branches_apart;
   work.videos = size.videos;
   work.branches = static_cast<int>(size.prompts / size.videos);
   work.steps = 1;

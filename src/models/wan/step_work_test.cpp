@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "io/weight_stream.h"
 #include "models/encoders/cost.h"
 #include "models/wan/model_flops.h"
+#include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 
@@ -168,6 +170,64 @@ TEST(StepWork, FollowsGuidanceDtypeAndExperts) {
   size.prompts = 1;
   size.prompt_tokens = {7};
   EXPECT_DOUBLE_EQ(work(two, size).text_flop, encoders::text_encoder_flop(two.text_encoder, 7));
+}
+
+// Without files: only what stays is asked.
+class NoStorage final : public io::WeightStream::Storage {
+  void read(std::span<const io::WeightStream::Range>) override {}
+  void release(const io::WeightStream::Range&) override {}
+};
+
+// What the planner prices is what the stream does, whatever the memory.
+TEST(StepWork, FetchesWhatAStreamDoesNotKeep) {
+  const ModelConfigs configs = model_1_3b();
+  const TransformerConfig& config = configs.experts[0];
+  RunSize size = video(480, 832);
+  size.weight_cache = true;
+  const planner::Work::LayerWeights all = work(configs, size).weights;
+  EXPECT_EQ(all.fetched, 0);
+  // 1536 × 1536: q, k, v, out of self-attention, q and out of cross-attention; two of 8960 × 1536. bf16, packed.
+  const int64_t elements = 6 * 1536 * 1536 + 2 * 8960 * 1536;
+  EXPECT_NEAR(static_cast<double>(all.layer.count()), 2.0 * elements, 0.02 * elements);
+  const auto block = static_cast<size_t>(all.layer.count());
+  const size_t keys = block * 2 * 1536 * 1536 / static_cast<size_t>(elements);
+  std::vector<io::WeightStream::Part> parts;
+  for (int i = 0; i < 30; ++i) parts.push_back({{{nullptr, block}}, true});
+  for (int i = 0; i < 30; ++i) parts.push_back({{{nullptr, keys}}, false});
+  const StreamedBytes least = streamed_bytes(config, size.transformer, 0);
+  const int64_t others = least.least - 2 * all.layer.count();
+  const int64_t most = others + 30 * static_cast<int64_t>(block + keys);
+  for (int64_t memory = least.least; memory <= most; memory += (most - least.least) / 50) {
+    size.weight_memory = memory;
+    const io::WeightStream stream(std::make_shared<NoStorage>(), parts, static_cast<size_t>(memory - others));
+    const planner::Work::LayerWeights streamed = work(configs, size).weights;
+    EXPECT_EQ(streamed.fetched, 30 - static_cast<int64_t>(stream.kept_parts())) << memory;
+    EXPECT_EQ(streamed.read, all.layer);
+    EXPECT_FALSE(streamed.packed_anew);
+  }
+}
+
+TEST(StepWork, PacksAnewFromWhatTheFilesHold) {
+  ModelConfigs configs = model_1_3b();
+  RunSize size = video(480, 832);
+  size.as_stored = true;
+  const planner::Work::LayerWeights stored = work(configs, size).weights;
+  EXPECT_TRUE(stored.packed_anew && stored.in_memory);
+  EXPECT_EQ(stored.fetched, 30);
+  const int64_t elements = 6 * 1536 * 1536 + 2 * 8960 * 1536;
+  EXPECT_EQ(stored.read.count(), 4 * elements);  // float32
+  size.as_stored = false;
+  size.weight_memory = 1'000'000'000;
+  const planner::Work::LayerWeights streamed = work(configs, size).weights;
+  EXPECT_TRUE(streamed.packed_anew && !streamed.in_memory);
+  EXPECT_GT(streamed.fetched, 15);
+  EXPECT_LT(streamed.fetched, 30);
+  // Quantised files are smaller than what they are read as.
+  configs.transformer_file_bytes = 1'500'000'000;
+  EXPECT_LT(work(configs, size).weights.read.count(), 5 * elements / 4);
+  size.branches_apart = true;
+  size.prompts = 2;
+  EXPECT_EQ(work(configs, size).forwards(1), 2);
 }
 
 TEST(StepWork, ABatchIsThatOfItsVideos) {

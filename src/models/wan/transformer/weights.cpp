@@ -315,6 +315,8 @@ int64_t bytes_of(const io::TensorSpec& spec, DType dtype) {
       {nullptr, spec.shape[0], spec.shape.size() / spec.shape[0], stored, kernels::packed_layout(stored)}));
 }
 
+constexpr const char* kKeys = ".keys";
+
 // The part that stream_parts() puts a matrix into, by name; empty: none.
 std::string stream_part(const std::string& name) {
   const size_t number = name.find('.'), end = name.find('.', number + 1);
@@ -323,7 +325,7 @@ std::string stream_part(const std::string& name) {
   if (module == "face_adapter") return part;
   if (module != "blocks" && module != "vace_blocks") return {};
   for (const char* keys : {"attn2.to_k.", "attn2.to_v.", "attn2.add_k_proj.", "attn2.add_v_proj."})
-    if (rest.starts_with(keys)) return part + ".keys";
+    if (rest.starts_with(keys)) return part + kKeys;
   const bool in_block = rest.starts_with("attn1.") || rest.starts_with("attn2.") || rest.starts_with("ffn.");
   return in_block ? part : std::string();
 }
@@ -341,6 +343,8 @@ namespace {
 // Bytes of packed matrices.
 struct PackedParts {
   int64_t blocks = 0, largest = 0, others = 0;  // of all blocks, the largest of them, what is in none
+  int64_t may_stay = 0;                         // parts that a forward uses
+  ForwardWeights forward;
 };
 PackedParts packed_parts(const TransformerConfig& config, DType dtype) {
   std::map<std::string, int64_t> parts;
@@ -350,19 +354,46 @@ PackedParts packed_parts(const TransformerConfig& config, DType dtype) {
     const std::string part = stream_part(spec.name);
     const int64_t bytes = bytes_of(spec, dtype);
     (part.empty() ? sums.others : sums.blocks) += bytes;
-    if (!part.empty()) sums.largest = std::max(sums.largest, parts[part] += bytes);
+    if (part.empty()) continue;
+    sums.largest = std::max(sums.largest, parts[part] += bytes);
+    if (part.ends_with(kKeys)) continue;
+    sums.forward.bytes += bytes;
+    sums.forward.elements += spec.shape.size();
   }
+  sums.may_stay =
+      std::count_if(parts.begin(), parts.end(), [](const auto& part) { return !part.first.ends_with(kKeys); });
   return sums;
+}
+
+}  // namespace
+
+namespace {
+
+// Beside the parts of a stream: what is in none, and two weights of a block, which threads pack at the same time.
+int64_t beside_parts(const PackedParts& parts, const TransformerConfig& config, int64_t packed_from) {
+  const int64_t d = config.inner_dim();
+  return parts.others + 2 * std::max(3 * d * d, config.ffn_dim * d) * packed_from;
 }
 
 }  // namespace
 
 StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from) {
   const PackedParts parts = packed_parts(config, dtype);
-  // Of two weights of a block, which threads pack at the same time.
-  const int64_t d = config.inner_dim();
-  const int64_t others = parts.others + 2 * std::max(3 * d * d, config.ffn_dim * d) * packed_from;
+  const int64_t others = beside_parts(parts, config, packed_from);
   return {others + 2 * parts.largest, others + 3 * parts.largest};
+}
+
+// As io::WeightStream divides its memory.
+ForwardWeights streamed_forward(const TransformerConfig& config, DType dtype, int64_t packed_from, int64_t memory) {
+  const PackedParts parts = packed_parts(config, dtype);
+  ForwardWeights forward = parts.forward;
+  if (parts.largest == 0 || parts.may_stay == 0) return forward;
+  const int64_t places = 3 * parts.largest;
+  const int64_t room = memory > 0 ? memory - beside_parts(parts, config, packed_from) : places;
+  const int64_t fit = std::max<int64_t>(0, room - places) / parts.largest;
+  const int64_t stay = room >= parts.blocks ? parts.may_stay : std::min(parts.may_stay, fit);
+  forward.fetched = static_cast<double>(parts.may_stay - stay) / static_cast<double>(parts.may_stay);
+  return forward;
 }
 
 int64_t sharded_weight_bytes(const TransformerConfig& config, DType dtype, int shards) {

@@ -138,6 +138,13 @@ struct StreamedBytes {
   int64_t usual;  // and with which blocks are read ahead: three
 };
 StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from);
+// What a forward uses of packed weights: all blocks and adapters, without the keys of the prompts.
+struct ForwardWeights {
+  int64_t bytes = 0, elements = 0;
+  double fetched = 0;  // share of it that is fetched anew in every forward
+};
+// Streamed with `memory` bytes for packed weights; 0: with the usual. `packed_from` as above.
+ForwardWeights streamed_forward(const TransformerConfig& config, DType dtype, int64_t packed_from, int64_t memory);
 // Of one of `shards` ranks that share the blocks: its part of all, two blocks, and what is in no block.
 int64_t sharded_weight_bytes(const TransformerConfig& config, DType dtype, int shards);
 

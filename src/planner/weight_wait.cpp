@@ -1,0 +1,73 @@
+#include "planner/weight_wait.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/index_range.h"
+
+namespace zoetrope::planner {
+namespace {
+
+double seconds_of(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
+
+// Neighbours that share weights; 1 where all ranks of a process have one copy.
+int sharing_ranks(const Work& work, const parallel::ParallelLayout& layout) {
+  return work.weights.ranks_here > 1 ? 1 : std::gcd(layout.weight_shards, layout.ranks());
+}
+
+WeightWait wait_for_gather(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
+                           const Routes& routes, const LayerWalk& walk) {
+  const int ranks = layout.ranks(), shards = sharing_ranks(work, layout);
+  std::vector<Routes::Group> groups(static_cast<size_t>(ranks / shards),
+                                    {{}, ceil_div(work.weights.layer.count(), int64_t{shards})});
+  for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank / shards)].devices.push_back(rank);
+  Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
+  const std::vector<Arrival> arrivals = wires.gather(groups, std::vector<double>(static_cast<size_t>(ranks), 0.0));
+  const auto layers = static_cast<double>(work.layers), forwards = static_cast<double>(work.forwards(layout.data));
+  const double compute = walk.seconds() / forwards;
+  WeightWait wait;
+  double longest = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Arrival& arrival = arrivals[static_cast<size_t>(rank)];
+    double exposed = 0;
+    if (arrival.level >= 0) {
+      const double links = arrival.end + walk.link_seconds(arrival.level, rank) / forwards;
+      exposed = std::max({0.0, arrival.slowdown, links - compute});
+    }
+    if (exposed > longest) {
+      longest = exposed;
+      wait.level = hardware.links[static_cast<size_t>(arrival.level)].name;
+    }
+    wait.seconds.push_back(layers * forwards * exposed);
+  }
+  return wait;
+}
+
+WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
+                          const LayerWalk& walk) {
+  const Work::LayerWeights& weights = work.weights;
+  const int here = std::min(layout.ranks(), std::max(1, hardware.devices_per_host));
+  const int copies = weights.ranks_here > 0 ? ceil_div(here, weights.ranks_here) : 1;
+  const auto forwards = static_cast<double>(work.forwards(layout.data));
+  const double compute = static_cast<double>(work.layers) * walk.seconds() / forwards;
+  const auto bytes = static_cast<double>((weights.read * weights.fetched).count());
+  const bool from_disk = hardware.disk_read > 0 && !weights.in_memory;
+  const double reading = seconds_of(bytes, from_disk ? hardware.disk_read : hardware.host_read);
+  const double packing = weights.packed_anew ? copies * seconds_of(bytes, hardware.host_read) : 0;
+  WeightWait wait;
+  const double exposed = std::max({0.0, packing, reading - compute});
+  wait.seconds.assign(static_cast<size_t>(layout.ranks()), forwards * exposed);
+  if (exposed > packing) wait.level = "disk";
+  return wait;
+}
+
+}  // namespace
+
+WeightWait wait_for_weights(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
+                            const Routes& routes, const LayerWalk& walk) {
+  if (sharing_ranks(work, layout) > 1) return wait_for_gather(work, hardware, layout, routes, walk);
+  if (work.weights.fetched > 0) return wait_for_files(work, hardware, layout, walk);
+  return {std::vector<double>(static_cast<size_t>(layout.ranks()), 0.0), {}};
+}
+
+}  // namespace zoetrope::planner
