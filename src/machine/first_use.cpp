@@ -159,14 +159,6 @@ bool settled(const Remembered& remembered) {
   return remembered.figures.core_share >= kIdle || remembered.measurements >= kMostMeasurements;
 }
 
-bool may_measure() {
-  const char* value = std::getenv("ZOETROPE_MEASURE");
-  if (value == nullptr || *value == 0) return true;
-  if (std::string_view(value) != "no")
-    fail("ZOETROPE_MEASURE={}: 'no' is the one value it takes, and leaves this machine unmeasured", value);
-  return false;
-}
-
 // What this process has measured: it never measures twice, even if the figures cannot be stored or the machine was
 // busy.
 struct Measured {
@@ -214,6 +206,14 @@ int64_t size_within(std::span<const int64_t> sizes, const std::function<double(i
 }
 
 Figures measure_machine(const Heartbeat& heartbeat) { return Meter(heartbeat).measure(); }
+
+bool may_measure() {
+  const char* value = std::getenv("ZOETROPE_MEASURE");
+  if (value == nullptr || *value == 0) return true;
+  if (std::string_view(value) != "no")
+    fail("ZOETROPE_MEASURE={}: 'no' is the one value it takes, and leaves this machine unmeasured", value);
+  return false;
+}
 
 std::optional<KnownMachine> known_machine(const FirstUse& use, std::vector<std::string>& notes) {
   const MachineKey key = this_machine();

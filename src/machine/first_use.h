@@ -73,6 +73,9 @@ struct KnownMachine {
 // value.
 std::optional<KnownMachine> known_machine(const FirstUse& use, std::vector<std::string>& notes);
 
+// False with ZOETROPE_MEASURE=no. Throws Error for another value.
+bool may_measure();
+
 // Call it if a run was much faster than these figures predict: they are measured again at the next use.
 void doubt_machine();
 
