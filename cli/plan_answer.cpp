@@ -15,6 +15,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/planned_run.h"
 #include "pipeline/profile_choice.h"
+#include "pipeline/weights_to_fit.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -85,18 +86,24 @@ class Subject {
  public:
   explicit Subject(const PlanOptions& options) : options_(options), run_(options.run) {}
 
-  planner::Question question(const Machine& machine, int ranks) const {
+  // As this program would run it: on CPUs weights that do not fit are streamed or shared.
+  pipeline::WeightsToFit question(const Machine& machine, int ranks) const {
     pipeline::MemoryQuestion memory = run_.memory();
     memory.options.threads = machine.threads;
+    const int of_host = std::min(ranks, std::max(1, machine.hardware.devices_per_host));
+    const int here = machine.shares_process ? of_host : 1;
+    memory.ranks_here = std::min(ranks, options_.ranks_per_process.value_or(here));
+    // Processes of a host keep one copy of the weights.
+    if (!machine.accelerators) memory.sharers = std::max(1, of_host / memory.ranks_here);
     planner::Question q = pipeline::run_question(run_.plan, run_.model, memory, ranks);
     q.hardware = machine.hardware;
-    q.ranks_here = machine.shares_process ? std::min(ranks, std::max(1, machine.hardware.devices_per_host)) : 1;
-    if (options_.ranks_per_process) q.ranks_here = std::min(ranks, *options_.ranks_per_process);
-    q.work.weights.ranks_here = q.ranks_here;
+    q.ranks_here = q.work.weights.ranks_here = memory.ranks_here;
     q.objective = options_.objective;
     if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));
     q.work.name = name();
-    return q;
+    std::optional<Bytes> available;
+    if (!machine.accelerators) available = q.limit() * q.ranks_here;
+    return pipeline::weights_to_fit({std::move(q), memory, available, memory.ranks_here == 1});
   }
 
   bool takes_pictures() const { return run_.model.kind.image.taken; }
@@ -124,12 +131,13 @@ class Subject {
   const pipeline::PlannedRun run_;
 };
 
-PlanPart part_of(const planner::Question& question, const pipeline::GenerateOptions& run) {
+PlanPart part_of(const pipeline::WeightsToFit& fitted, const pipeline::GenerateOptions& run) {
+  const planner::Question& question = fitted.question;
   PlanPart part;
   part.ranks = question.ranks;
   part.memory_limit = question.limit();
   part.hardware = question.hardware;
-  part.ranking = planner::search(question);
+  part.ranking = fitted.ranking;
   if (const Candidate* best = part.ranking.best()) {
     part.best_step =
         planner::simulate_step(question.work, question.hardware, best->configuration, planner::Timeline::kLayer);
@@ -142,6 +150,7 @@ PlanPart part_of(const planner::Question& question, const pipeline::GenerateOpti
       part.price = part.device_seconds * question.hardware.price_per_hour / question.hardware.devices / kHour;
     part.doubts = planner::doubts(question, part.ranking);
     part.settings = settings_of(*best, run);
+    if (fitted.weight_memory) part.settings.push_back(fmt::format("weight_memory={}", *fitted.weight_memory));
   }
   part.explanation = explanation_of(part);
   return part;
@@ -191,11 +200,12 @@ PlanReport plan_answer(const PlanOptions& options) {
   for (const int ranks : options.ranks) {
     const Machine machine = with_origins(*options.keys, [&] { return machine_of(options, ranks); });
     try {
-      const planner::Question question = subject.question(machine, ranks);
-      PlanPart part = part_of(question, options.run);
+      const pipeline::WeightsToFit fitted = subject.question(machine, ranks);
+      PlanPart part = part_of(fitted, options.run);
       if (const Candidate* best = part.ranking.best(); best != nullptr && machine.accelerators)
-        part.systems = other_systems(*best, question.work, subject.takes_pictures());
-      report.work = question.work;
+        part.systems = other_systems(*best, fitted.question.work, subject.takes_pictures());
+      report.work = fitted.question.work;
+      if (!fitted.note.empty()) report.notes.push_back(fmt::format("{}: {}", counted(ranks, "rank"), fitted.note));
       report.parts.push_back(std::move(part));
     } catch (const Error& error) {  // what the keys say may be possible for other numbers of ranks
       refusal = Error(options.keys->with_origins(error.what()));

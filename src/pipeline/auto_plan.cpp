@@ -11,6 +11,8 @@
 #include "pipeline/generate_options.h"
 #include "pipeline/layout_question.h"
 #include "pipeline/rank_heartbeat.h"
+#include "pipeline/streamed_disk.h"
+#include "pipeline/weights_to_fit.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -66,8 +68,7 @@ const planner::Candidate* next_of(const planner::Ranking& ranking, const Paralle
   return next;
 }
 
-AutoPlan plan_of(const Question& question, const ProfileChoice& profile, TextOf text_of) {
-  const planner::Ranking ranking = planner::search(question);
+AutoPlan plan_of(const planner::Ranking& ranking, const ProfileChoice& profile, TextOf text_of) {
   const planner::Candidate& chosen = chosen_of(ranking);
   AutoPlan plan;
   plan.layout = chosen.configuration.layout;
@@ -95,6 +96,21 @@ std::string parts_text(const planner::StepPrediction& step) {
   return fmt::to_string(fmt::join(words, ", "));
 }
 
+// Of a question that streams, on this machine: whether files stay in memory, else how fast their disk is. Profiles that
+// are named say it themselves.
+void add_disk(const RunQuestion& q, Question& question, const MemoryQuestion& memory, std::vector<std::string>& notes) {
+  if (!memory.options.hardware.empty() || question.hardware.disk_read > 0 || question.work.weights.in_memory) return;
+  const int processes = q.job.processes ? q.job.ranks_per_host : 1;
+  const std::vector<planner::MemoryLimit> limits =
+      planner::memory_limits(query_here(processes, q.job.threads * q.job.ranks_here()));
+  const planner::Bytes free = limits.empty() ? planner::Bytes() : limits.front().available;
+  const planner::Bytes room = (free - memory_plan(memory).peak().total()) * processes;
+  const StreamedDisk disk = streamed_disk(streamed_files(q.model, memory.options.weight_cache), room);
+  question.work.weights.in_memory = disk.in_memory;
+  question.hardware.disk_read = disk.bytes_per_second;
+  if (!disk.note.empty()) notes.push_back(disk.note);
+}
+
 }  // namespace
 
 std::string AutoPlan::text() const {
@@ -117,7 +133,11 @@ std::string AutoPlan::text() const {
 AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   const GenerateOptions& o = q.memory.options;
   ParallelLayout by_rule = layout_by_rule(o, q.plan, q.model, q.job.ranks);
-  Question question = run_question(q.plan, q.model, q.memory, q.job.ranks);
+  MemoryQuestion memory = q.memory;
+  memory.ranks_here = q.job.ranks_here();
+  // Processes of a host keep one copy of the weights.
+  if (q.job.processes) memory.sharers = q.job.ranks_per_host;
+  Question question = run_question(q.plan, q.model, memory, q.job.ranks);
   leave_tiles_to_kernels(question);
   std::vector<std::string> notes;
   if (const int shards = question.request.weight_shards.value_or(1); shards > 1 && !q.job.processes) {
@@ -132,7 +152,10 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
     question.hardware = profile.hardware;
     question.ranks_here = question.work.weights.ranks_here = q.job.ranks_here();
     if (q.available) question.memory_limit = *q.available / question.ranks_here;
-    plan = plan_of(question, profile, text_of_run);
+    const auto disk = [&](Question& streaming, const MemoryQuestion& of) { add_disk(q, streaming, of, notes); };
+    const WeightsToFit weights = weights_to_fit({question, memory, q.available, q.job.processes, disk});
+    if (!weights.note.empty()) notes.push_back(weights.note);
+    plan = plan_of(weights.ranking, profile, text_of_run);
     // Tiles are decoded by one rank.
     plan.layout.vae_ranks = std::min(plan.layout.vae_ranks, by_rule.vae_ranks);
   } else {
@@ -156,7 +179,7 @@ AutoPlan choose_attention(const attention::Problem& problem, const attention::St
   // There are no layers around it, and nothing between them.
   question.hardware.layer_overhead = question.hardware.token_seconds = 0;
   question.ranks_here = job.ranks_here();
-  AutoPlan plan = plan_of(question, profile, text_of_attention);
+  AutoPlan plan = plan_of(planner::search(question), profile, text_of_attention);
   plan.per.clear();
   plan.bytes_per_rank = {};  // of the engine alone: a caller has more
   return plan;

@@ -53,7 +53,8 @@ struct RunQuestion {
   std::optional<planner::Bytes> available;  // to a process; unset: not known
 };
 
-// Keys that are set are not searched over, and with deterministic=true none is: what somebody measured must not change
+// Where not all weights fit, and the keys leave it open, they are streamed or shared by ranks (weights_to_fit.h). Keys
+// that are set are not searched over, and with deterministic=true none is: what somebody measured must not change
 // a bit, nor where no profile speaks of this machine. Where nothing fits it is the most frugal that was looked at, for
 // admission to refuse. Throws Error where the options contradict themselves or the job, with the legal values.
 // `heartbeat` is called while that takes long, which it does where the machine is measured first.

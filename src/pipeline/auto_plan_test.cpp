@@ -208,6 +208,84 @@ TEST_F(AutoPlanTest, WhatDoesNotFitIsNotChosen) {
   EXPECT_FALSE(nothing.next.has_value());
 }
 
+// With weights of its own size: twelve layers of 1.3B.
+class WeightPlanTest : public AutoPlanTest {
+ protected:
+  WeightPlanTest() { options.guidance_scale = 1; }
+  AutoPlan choose(const Job& job, std::optional<planner::Bytes> available = {}) const {
+    return choose_run({plan_run(options, large_), large_, memory(), job, available});
+  }
+  MemoryQuestion memory() const { return {options, model_configs(large_)}; }
+  static Job processes(int ranks, int hosts) {
+    Job job;
+    job.ranks = ranks;
+    job.hosts = hosts;
+    job.ranks_per_host = ranks / hosts;
+    job.processes = true;
+    return job;
+  }
+
+  const ModelFolder large_ = ModelFolder::open_random(ZOETROPE_SOURCE_DIR "/configs/wan2.1_t2v_1.3b", 0, 12);
+};
+
+// Four processes, each on a host of its own, that can hold less than all weights.
+TEST_F(WeightPlanTest, WhatDoesNotFitIsStreamedOrSharedWhicheverIsFaster) {
+  Job job = processes(4, 4);
+  const TransformerMemory weights = transformer_memory(memory());
+  const planner::Bytes less((weights.asked - weights.least) / 2);
+  const auto with = [&](double links, double read, bool short_of_memory = true) {
+    options.hardware = folder_.write("any.yml", machine(links, 0, read));
+    std::optional<planner::Bytes> available;
+    if (short_of_memory) available = choose(job).bytes_per_rank - less;
+    return choose(job, available);
+  };
+  EXPECT_EQ(with(1000, 5, false).layout.weight_shards, 1);
+  EXPECT_THAT(with(1000, 5, false).text(), Not(HasSubstr("memory is short")));
+  const AutoPlan shared = with(1000, 0.001), streamed = with(0.001, 10);
+  EXPECT_GT(shared.layout.weight_shards, 1) << shared.text();
+  EXPECT_THAT(shared.text(), HasSubstr("memory is short of all weights: fsdp_parallelism="));
+  EXPECT_THAT(shared.text(), HasSubstr("weight_memory="));
+  EXPECT_EQ(streamed.layout.weight_shards, 1) << streamed.text();
+  EXPECT_THAT(streamed.text(), HasSubstr("memory is short of all weights: weight_memory="));
+  EXPECT_THAT(streamed.text(), HasSubstr(" a step, where fsdp_parallelism="));
+  EXPECT_GT(streamed.predicted.step.critical().weights, 0) << streamed.text();
+  // What a key says is done, a cache on disk is read, and threads have one copy.
+  options.fsdp_parallelism = 1;
+  EXPECT_EQ(with(1000, 0.001).layout.weight_shards, 1);
+  options.fsdp_parallelism.reset();
+  options.weight_cache = folder_.path().string();
+  EXPECT_EQ(with(1000, 0.001).layout.weight_shards, 1);
+  options.weight_cache.clear();
+  job.processes = false;
+  EXPECT_EQ(with(1000, 0.001).layout.weight_shards, 1);
+}
+
+TEST_F(WeightPlanTest, WhatAKeyTakesOutOfMemoryIsPriced) {
+  options.hardware = folder_.write("any.yml", machine(0.001, 0, 0.001));
+  const auto waits = [&](const Job& job) { return choose(job).predicted.step.critical().weights; };
+  const Job one = processes(1, 1), two = processes(2, 2);
+  EXPECT_EQ(waits(one), 0);
+  options.weights_in_memory = WeightsInMemory::kAsStored;
+  const double as_stored = waits(one);
+  EXPECT_GT(as_stored, 0);
+  EXPECT_THAT(choose(one).text(), HasSubstr("waiting for weights"));
+  options.weights_in_memory = WeightsInMemory::kAuto;
+  options.weight_memory = static_cast<double>(transformer_memory(memory()).asked) * 0.7e-9;
+  EXPECT_GT(waits(one), 0);
+  EXPECT_LT(waits(one), as_stored);
+  options.weight_memory.reset();
+  options.fsdp_parallelism = 2;
+  EXPECT_GT(waits(two), 0);
+  EXPECT_EQ(choose(two).layout.weight_shards, 2);
+}
+
+// Of what would not fit into each of four processes of a host, a part is enough.
+TEST_F(WeightPlanTest, ProcessesOfAHostShareOneCopy) {
+  const planner::Bytes apart = choose(processes(4, 4)).bytes_per_rank;
+  EXPECT_LT(choose(processes(4, 1)).bytes_per_rank, apart);
+  EXPECT_THAT(choose(processes(4, 1), apart - planner::Bytes(100'000'000)).text(), Not(HasSubstr("memory is short")));
+}
+
 TEST_F(AutoPlanTest, SequencesThatStayWholeArePlannedToo) {
   options.flash_min_seq_length = 100000;
   const AutoPlan planned = choose(4);

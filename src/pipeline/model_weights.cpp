@@ -27,6 +27,10 @@ std::string cache_name(const std::filesystem::path& folder, const char* componen
 
 }  // namespace
 
+std::string weight_cache_name(const ModelFolder& model, int expert) {
+  return cache_name(model.folder, expert_name(expert), model.experts[static_cast<size_t>(expert)]);
+}
+
 std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
   const char* name = expert_name(expert);
   const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
@@ -36,7 +40,7 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
     // Of several processes, one writes.
     const auto access = reports ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
     shared.cache =
-        std::make_shared<io::WeightCache>(setup_.weight_cache, cache_name(setup_.model.folder, name, files), access);
+        std::make_shared<io::WeightCache>(setup_.weight_cache, weight_cache_name(setup_.model, expert), access);
   }
   io::Weights::Loading loading{shared.cache, {}, setup_.weight_memory, {}};
   if (setup_.every_rank_loads && setup_.weight_shards > 1)

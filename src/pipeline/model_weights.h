@@ -20,6 +20,9 @@ namespace zoetrope::pipeline {
 
 inline const char* expert_name(int expert) { return expert == 0 ? "transformer" : "transformer_2"; }
 
+// What names of files in weight_cache begin with.
+std::string weight_cache_name(const ModelFolder& model, int expert);
+
 // One expert, as the ranks of one process share it.
 struct SharedExpert {
   SharedOnce<const wan::TransformerWeights> weights;

@@ -15,6 +15,7 @@ constexpr int kNameColumn = 32;  // as in the timing summary
 constexpr const char* kDenoise = "denoise";
 constexpr const char* kWithin = "denoise: ";  // parts of it
 constexpr const char* kComputing = "denoise: computing";
+constexpr const char* kComputingAndWeights = "denoise: computing, weights";
 constexpr const char* kDecode = "VAE decode";
 
 bool within_denoise(const PredictedPart& part) { return part.part.rfind(kWithin, 0) == 0; }
@@ -70,7 +71,9 @@ std::vector<PredictedPart> predicted_parts(const planner::RunPrediction& predict
   const auto add = [&](const std::string& name, double before, double after) {
     if (before > 0 || after > 0) parts.push_back({name, before, after});
   };
-  add(kComputing, predicted.denoise - exchange - ring, measured.denoise - measured.exchange_wait - measured.ring_wait);
+  // What a run waits for weights is not measured apart.
+  add(step.weights > 0 ? kComputingAndWeights : kComputing, predicted.denoise - exchange - ring,
+      measured.denoise - measured.exchange_wait - measured.ring_wait);
   add("denoise: waiting for the exchange", exchange, measured.exchange_wait);
   add("denoise: waiting for the ring", ring, measured.ring_wait);
   if (measured.vae) parts.push_back({kDecode, predicted.vae, *measured.vae});

@@ -254,7 +254,7 @@ def other_systems_have_their_flags(cwd):
 
 @test
 def memory_is_counted_per_process_or_per_rank_and_says_which(cwd):
-    few = ["wan2.1_t2v_14b", "hardware=cpu", "ranks=4", "memory_limit=6", "json=plan.json"]
+    few = ["wan2.1_t2v_14b", "hardware=cpu", "ranks=4", "memory_limit=6", "weights_in_memory=bf16", "json=plan.json"]
     for keys, who in (([], "a process of 4 ranks needs "), (["ranks_per_process=1"], "a rank needs ")):
         result = plan(cwd, *few, *keys)
         assert result.returncode == 1 and who in result.stdout, result.stdout
