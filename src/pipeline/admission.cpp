@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/index_range.h"
+#include "base/words.h"
 #include "comm/launcher.h"
 #include "pipeline/agreement.h"
 #include "pipeline/generate_options.h"
@@ -110,8 +111,8 @@ MemoryQuestion smallest(const MemoryQuestion& question) {
 // One search for what fits. `available` is what a process may have.
 class Search {
  public:
-  Search(const MemoryQuestion& question, Bytes available)
-      : asked_(question.options), question_(question), available_(available) {}
+  Search(const MemoryQuestion& question, Bytes available, const StepSeconds& step_seconds)
+      : asked_(question.options), question_(question), available_(available), step_seconds_(step_seconds) {}
 
   std::vector<std::string> run() {
     std::vector<std::string> found;
@@ -121,11 +122,14 @@ class Search {
     const std::optional<std::string> settings = change_settings();
     add(settings);
     add(streamed_weights());
+    add(stored_weights());
+    const std::optional<std::string> shared = shared_weights();
     // Where no settings are enough, the sizes are looked for with the most frugal ones.
     if (!settings) economise();
     add(fewer_frames());
     add(smaller_frames());
     if (found.empty()) add(fewer_and_smaller());
+    add(shared);
     add(more_hosts());
     return found;
   }
@@ -146,15 +150,61 @@ class Search {
     return std::nullopt;
   }
 
+  // Where weights are is all that changes, so that the costs can be compared.
+  std::string with_cost(const std::string& words, const MemoryQuestion& question) const {
+    const std::optional<double> seconds = step_seconds_ ? step_seconds_(question) : std::nullopt;
+    if (!seconds) return with_peak(words, peak_of(question));
+    return fmt::format("{} ({}, {} a step)", words, peak_of(question).text(), duration_text(*seconds));
+  }
+
+  // With weights of its own for every process, and what of the keys must be left out for that.
+  std::pair<MemoryQuestion, std::string> without_shards() const {
+    MemoryQuestion own = question_;
+    own.layout.weight_shards = 1;
+    own.options.fsdp_parallelism.reset();
+    return {own, asked_.fsdp_parallelism.value_or(1) == 1 ? "" : " fsdp_parallelism=1"};
+  }
+
   std::optional<std::string> streamed_weights() const {
-    const std::optional<double> gigabytes = largest_weight_memory(question_, available_);
+    auto [other, leaving] = without_shards();
+    const std::optional<double> gigabytes = largest_weight_memory(other, available_);
     if (!gigabytes) return std::nullopt;
-    MemoryQuestion other = question_;
     const bool left_open = asked_.weights_in_memory == WeightsInMemory::kAuto;
     other.options.weights_in_memory = WeightsInMemory::kAuto;
     other.options.weight_memory = gigabytes;
-    return with_peak(left_open ? fmt::format("weight_memory={}", *gigabytes) : "weights_in_memory=auto",
-                     peak_of(other));
+    return with_cost((left_open ? fmt::format("weight_memory={}", *gigabytes) : "weights_in_memory=auto") + leaving,
+                     other);
+  }
+
+  // As in their files, where these are smaller than what is computed with.
+  std::optional<std::string> stored_weights() const {
+    if (asked_.weights_in_memory == WeightsInMemory::kAsStored || asked_.weight_memory || !asked_.weight_cache.empty())
+      return std::nullopt;
+    auto [other, leaving] = without_shards();
+    other.options.weights_in_memory = WeightsInMemory::kAsStored;
+    if (peak_of(other) > available_) return std::nullopt;
+    return with_cost("weights_in_memory=as_stored" + leaving, other);
+  }
+
+  // By as few as can of the ranks that there are, if these are processes, or of more, each with a host of its own.
+  std::optional<std::string> shared_weights() const {
+    if (asked_.weights_in_memory == WeightsInMemory::kAsStored || asked_.weight_memory || !asked_.weight_cache.empty())
+      return std::nullopt;
+    MemoryQuestion other = question_;
+    const int ranks = question_.layout.ranks();
+    for (int shards = question_.layout.weight_shards + 1; question_.ranks_here == 1 && shards <= ranks; ++shards) {
+      if (ranks % shards != 0) continue;
+      other.layout.weight_shards = shards;
+      if (peak_of(other) <= available_) return with_cost(fmt::format("fsdp_parallelism={}", shards), other);
+    }
+    for (int hosts = 2; hosts <= kMostHosts; hosts *= 2) {
+      if (hosts % question_.layout.data != 0) continue;
+      other = over_hosts(hosts);
+      other.layout.weight_shards = hosts;
+      if (peak_of(other) > available_) continue;
+      return with_peak(fmt::format("fsdp_parallelism={} over {}", hosts, of_hosts(hosts)), peak_of(other));
+    }
+    return std::nullopt;
   }
 
   // Changes everything that can be: the sizes are looked for among the most frugal runs.
@@ -232,23 +282,31 @@ class Search {
         other);
   }
 
-  // Each rank a process with a host of its own: tokens, frames and the text encoder's layers are divided, weights not.
-  std::optional<std::string> more_hosts() const {
-    constexpr int kMost = 64;
+  static constexpr int kMostHosts = 64;
+  static std::string of_hosts(int hosts) { return fmt::format("{} MPI processes, each on a host of its own", hosts); }
+
+  // Each rank a process with a host of its own, as many as the parts of the data divide: tokens, frames and the text
+  // encoder's layers are divided, weights not.
+  MemoryQuestion over_hosts(int hosts) const {
+    const int context = hosts / question_.layout.data;
+    MemoryQuestion other = question_;
+    other.ranks_here = other.sharers = 1;
     const int64_t heads = question_.configs.experts.front().num_attention_heads;
-    const int data = question_.layout.data;
-    for (int hosts = 2; hosts <= kMost; hosts *= 2) {
-      if (hosts % data != 0) continue;
-      const int context = hosts / data;
-      MemoryQuestion other = question_;
-      other.ranks_here = 1;
-      const int ulysses = parallel::legal_ulysses(context, heads).back();
-      other.layout.context.ulysses = ulysses;
-      other.layout.context.ring = context / ulysses;
-      other.layout.context.gather = 1;
-      other.layout.text_ranks = prompt_ranks(asked_.strategy.deterministic, hosts);
-      other.layout.vae_ranks = static_cast<int>(std::min<int64_t>(asked_.vae_parallel.value_or(hosts), hosts));
-      if (fits(other)) return with_settings(fmt::format("{} MPI processes, each on a host of its own", hosts), other);
+    const int ulysses = parallel::legal_ulysses(context, heads).back();
+    other.layout.context.ulysses = ulysses;
+    other.layout.context.ring = context / ulysses;
+    other.layout.context.gather = 1;
+    other.layout.weight_shards = 1;
+    other.layout.text_ranks = prompt_ranks(asked_.strategy.deterministic, hosts);
+    other.layout.vae_ranks = static_cast<int>(std::min<int64_t>(asked_.vae_parallel.value_or(hosts), hosts));
+    return other;
+  }
+
+  std::optional<std::string> more_hosts() const {
+    for (int hosts = 2; hosts <= kMostHosts; hosts *= 2) {
+      if (hosts % question_.layout.data != 0) continue;
+      const MemoryQuestion other = over_hosts(hosts);
+      if (fits(other)) return with_settings(of_hosts(hosts), other);
     }
     return std::nullopt;
   }
@@ -256,15 +314,18 @@ class Search {
   const GenerateOptions asked_;
   MemoryQuestion question_;  // with the settings that the sizes are looked for with
   const Bytes available_;
+  const StepSeconds& step_seconds_;
 };
 
 }  // namespace
 
-std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes available) {
-  return Search(question, available).run();
+std::vector<std::string> what_would_fit(const MemoryQuestion& question, Bytes available,
+                                        const StepSeconds& step_seconds) {
+  return Search(question, available, step_seconds).run();
 }
 
-std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits) {
+std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits,
+                    const StepSeconds& step_seconds) {
   const planner::MemoryPlan plan = memory_plan(question);
   const planner::MemoryPhase& peak = plan.peak();
   if (limits.empty()) return {};
@@ -272,7 +333,7 @@ std::string refusal(const MemoryQuestion& question, const std::vector<planner::M
   if (peak_of(as_it_fits(question, limit.available)) <= limit.available) return {};
   std::string text = fmt::format("memory: this run needs {} in phase '{}' ({}), but {} are available, because of {}; ",
                                  peak.total().text(), peak.name, peak.text(), limit.available.text(), limit.what);
-  const std::vector<std::string> ways = what_would_fit(question, limit.available);
+  const std::vector<std::string> ways = what_would_fit(question, limit.available, step_seconds);
   if (!ways.empty()) return text + fmt::format("what would fit: {}", fmt::join(ways, ", or "));
   const planner::MemoryPlan least = memory_plan(smallest(question));
   return text + fmt::format("the least that this model needs is {}, in phase '{}'", least.peak().total().text(),
@@ -297,8 +358,8 @@ std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, co
   return planner::memory_limits(query);
 }
 
-void admit(const MemoryQuestion& question, comm::Communicator& world) {
-  fail_together(world, refusal(question, limits_here(question, &world)), "admission");
+void admit(const MemoryQuestion& question, comm::Communicator& world, const StepSeconds& step_seconds) {
+  fail_together(world, refusal(question, limits_here(question, &world), step_seconds), "admission");
 }
 
 }  // namespace zoetrope::pipeline

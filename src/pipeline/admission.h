@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,11 +17,17 @@
 
 namespace zoetrope::pipeline {
 
-// Empty where the run fits into the tightest of `limits`, if need be with a part of its weights.
-std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits);
+// Predicted seconds of a step of a run, whose layout is one of this job; unset where nobody knows.
+using StepSeconds = std::function<std::optional<double>(const MemoryQuestion&)>;
 
-// Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most five.
-std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner::Bytes available);
+// Empty where the run fits into the tightest of `limits`, if need be with a part of its weights.
+std::string refusal(const MemoryQuestion& question, const std::vector<planner::MemoryLimit>& limits,
+                    const StepSeconds& step_seconds = {});
+
+// Changes of the options that make it fit, the mildest of each kind: "dtype=bf16 (3.41 GB)". At most seven. Those of
+// where weights are say what they cost: "weight_memory=1.2 (3.41 GB, 5.1 s a step)".
+std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner::Bytes available,
+                                        const StepSeconds& step_seconds = {});
 
 // What planner::memory_limits() asks about a process like this one, of which `processes` share the host, and which will
 // start `threads` compute threads.
@@ -29,6 +37,6 @@ planner::AvailableQuery query_here(int processes, int threads);
 std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world);
 
 // Collective. Throws Error on every rank where the memory of one is too little.
-void admit(const MemoryQuestion& question, comm::Communicator& world);
+void admit(const MemoryQuestion& question, comm::Communicator& world, const StepSeconds& step_seconds = {});
 
 }  // namespace zoetrope::pipeline

@@ -1,7 +1,7 @@
 #include "pipeline/admission.h"
 
 #include <fmt/ranges.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <atomic>
@@ -163,6 +163,47 @@ TEST(Admission, RanksOfOtherHostsHelpWhereActivationsAreTooMuch) {
     return way.find("MPI processes, each on a host of its own") != std::string::npos;
   });
   EXPECT_TRUE(offered) << fmt::format("{}", fmt::join(ways, ", or "));
+}
+
+std::string ways_text(const MemoryQuestion& question, Bytes available, const StepSeconds& cost = {}) {
+  return fmt::format("{}", fmt::join(what_would_fit(question, available, cost), ", or "));
+}
+
+// Where weights may be is said for each place with what it costs, as far as that is known.
+TEST(Admission, SaysWhatOtherPlacesOfTheWeightsCost) {
+  MemoryQuestion question = question_1_3b();
+  question.layout.context.ring = 4;
+  const Bytes available = peak(question) - Bytes(1'500'000'000);
+  const auto cost = [](const MemoryQuestion& other) -> std::optional<double> {
+    return other.layout.weight_shards > 1 ? 7.0 : other.options.weight_memory ? 5.0 : 3.0;
+  };
+  const std::string text = ways_text(question, available, cost);
+  EXPECT_THAT(text, testing::ContainsRegex("weights_in_memory=auto \\([0-9.]+ GB, 5 s a step\\)"));
+  EXPECT_THAT(text, testing::ContainsRegex("fsdp_parallelism=2 \\([0-9.]+ GB, 7 s a step\\)"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("as_stored")));  // float32 as stored is no smaller
+  question.configs.transformer_file_bytes = 1'400'000'000;           // of one byte a weight
+  EXPECT_THAT(ways_text(question, available, cost),
+              testing::ContainsRegex("weights_in_memory=as_stored \\([0-9.]+ GB, 3 s a step\\)"));
+  EXPECT_THAT(ways_text(question, available), testing::ContainsRegex("fsdp_parallelism=2 \\([0-9.]+ GB\\)"));
+  // Ranks of one process have one copy: others are needed, on hosts of which nobody knows.
+  question.ranks_here = 4;
+  EXPECT_THAT(ways_text(question, available, cost),
+              testing::ContainsRegex("fsdp_parallelism=[0-9]+ over [0-9]+ MPI processes, each on a host of its own "
+                                     "\\([0-9.]+ GB\\)"));
+}
+
+// What the keys say of weights is left out where it contradicts.
+TEST(Admission, OtherPlacesOfTheWeightsGoWithTheKeys) {
+  MemoryQuestion question = question_1_3b();
+  question.options.weights_in_memory = WeightsInMemory::kAuto;
+  question.layout.context.ring = question.layout.weight_shards = 2;
+  question.options.fsdp_parallelism = 2;
+  const Bytes available = peak(question) - Bytes(50'000'000);
+  EXPECT_THAT(ways_text(question, available), testing::ContainsRegex("weight_memory=[0-9.]+ fsdp_parallelism=1 \\("));
+  question.options.fsdp_parallelism.reset();
+  question.layout.weight_shards = 1;
+  question.options.weight_cache = "cache";
+  EXPECT_THAT(ways_text(question, available), testing::Not(testing::HasSubstr("fsdp_parallelism")));
 }
 
 // A rank that cannot is no reason for the others to wait: all give up, with the same words.

@@ -130,6 +130,16 @@ std::string AutoPlan::text() const {
   return text;
 }
 
+std::optional<double> AutoPlan::step_seconds(const MemoryQuestion& question) const {
+  if (hardware == nullptr || question.layout.ranks() > hardware->devices) return std::nullopt;
+  planner::Work work = work_of(question);
+  work.weights.ranks_here = question.ranks_here;
+  planner::Configuration configuration;
+  configuration.layout = question.layout;
+  configuration.softmax = softmax;
+  return planner::simulate_step(work, *hardware, configuration).seconds;
+}
+
 AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
   const GenerateOptions& o = q.memory.options;
   ParallelLayout by_rule = layout_by_rule(o, q.plan, q.model, q.job.ranks);
@@ -156,6 +166,7 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
     const WeightsToFit weights = weights_to_fit({question, memory, q.available, q.job.processes, disk});
     if (!weights.note.empty()) notes.push_back(weights.note);
     plan = plan_of(weights.ranking, profile, text_of_run);
+    plan.hardware = std::make_shared<const planner::HardwareProfile>(weights.question.hardware);
     // Tiles are decoded by one rank.
     plan.layout.vae_ranks = std::min(plan.layout.vae_ranks, by_rule.vae_ranks);
   } else {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,11 @@ struct AutoPlan {
     double slower = 0;  // the whole video, relative; below 0 where it is faster, but less simple or of a shorter ring
   };
   std::optional<Next> next;
+
+  // What was planned with; null as above.
+  std::shared_ptr<const planner::HardwareProfile> hardware;
+  // Of another run of this job, which differs in what of its weights is in memory and where; unset: not known.
+  std::optional<double> step_seconds(const MemoryQuestion& question) const;
 
   // False where no profile speaks of this machine, so that rules decided, and on ranks that did not plan.
   bool priced() const { return !profile.empty(); }

@@ -218,7 +218,7 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   }
   for (MemoryQuestion& question : questions) {
     question.options.weight_memory = streaming.weight_memory;
-    admit(question, world);
+    admit(question, world, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
   }
   const size_t in_memory = weight_memory_bytes(streaming);
   // Tried now, before anything long begins, and not after the run.

@@ -60,7 +60,7 @@ planner::Work::LayerWeights layer_weights(const TransformerConfig& config, const
                                           const RunSize& size) {
   planner::Work::LayerWeights weights;
   const bool streams = size.weight_memory > 0 || size.as_stored;
-  weights.packed_anew = streams && !(size.weight_cache && configs.mapped);
+  weights.packed_anew = streams && !size.weight_cache;
   const ForwardWeights forward =
       streamed_forward(config, size.transformer, weights.packed_anew ? packed_from_bytes(configs) : 0,
                        size.as_stored ? 0 : size.weight_memory);
