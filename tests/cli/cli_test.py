@@ -547,10 +547,7 @@ refused_option("ulysses_degree_below_one", ["ulysses_shards=0", "1, 2, 4"], "ran
 refused_option("a_negative_ulysses_degree", ["ulysses_shards=-2", "1, 2, 4"], "ranks=4", "ulysses_shards=-2")
 refused_option("degrees_that_do_not_make_the_ranks", ["3"], "ranks=4", "context_parallelism=3")
 refused_option("tensor_parallelism_is_not_built", ["tensor"], "ranks=2", "tensor_parallelism=2")
-refused_option("weights_over_ranks_that_do_not_divide", ["fsdp_parallelism=2", "does not divide the 3 ranks", "1, 3"],
-               "ranks=3", "fsdp_parallelism=2")
-refused_option("weights_over_ranks_and_from_the_disk", ["fsdp_parallelism=2", "weight_memory=1"], "ranks=2",
-               "fsdp_parallelism=2", "weight_memory=1")
+refused_option("fsdp_that_does_not_divide", ["does not divide the 3 ranks", "1, 3"], "ranks=3", "fsdp_parallelism=2")
 refused_option("data_parallelism_without_guidance", ["guidance"], "ranks=2", "data_parallelism=2", "guidance_scale=1")
 refused_option("an_unknown_strategy_names_the_nearest", ["ulyses_ring", "ulysses_ring"], "ranks=2",
                "attention=ulyses_ring")

@@ -104,6 +104,86 @@ def processes_of_a_host_keep_one_copy(cwd):
     assert not shared_copies(output)
 
 
+def anonymous_kilobytes(name):
+    """Of each process that writes `name`."""
+    found = {}
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            if name not in (process / "cmdline").read_text() or "mpirun" in (process / "comm").read_text():
+                continue
+            rollup = (process / "smaps_rollup").read_text()
+        except (OSError, NotADirectoryError):
+            continue
+        found[process.name] = int(re.search(r"Anonymous: +([0-9]+) kB", rollup).group(1))
+    return found
+
+
+@test
+def ranks_share_the_blocks(cwd):
+    if shutil.which("mpirun") is None:
+        raise harness.Skip("no mpirun")
+    deep = deep_model(cwd, 8)
+    experts = pathlib.Path(harness.MODEL).parent / "wan22_t2v"
+    for model, ranks, shards, *words in (
+            (deep, 2, -1, "weights=random"), (deep, 3, 3, "weights=random", "dtype=bf16"),
+            (deep, 4, 2, "weights=random"), (deep, 7, 7, "weights=random"),
+            (deep, 2, 2, "weights=random", "num_videos=2", "keep_weights=all"),
+            (deep, 2, 2, "weights=random", "num_inference_steps=6", "cache=cfg"),
+            (experts, 3, 3, "num_inference_steps=4")):
+        made = []
+        for name, command in (("threads", [PROGRAM, "generate", model, *harness.SMALL, *words, f"ranks={ranks}"]),
+                              ("processes", ["mpirun", "-n", str(ranks), PROGRAM, "generate", model, *harness.SMALL,
+                                             *words, f"fsdp_parallelism={shards}"])):
+            folder = pathlib.Path(cwd) / name
+            folder.mkdir()
+            dump = [] if "num_videos=2" in words else ["dump=dump"]
+            result = run([*command, "attention=ring", "deterministic=true", "output=a.png", *dump], folder,
+                         env=harness.MPI_ENV)
+            assert result.returncode == 0, result.stderr
+            over = f"weights over {ranks if shards == -1 else shards}"
+            assert (over in result.stdout + result.stderr) == (name == "processes"), result.stderr
+            made.append(latents(str(folder / "dump")) if dump else None)  # two videos have no dump
+            shutil.rmtree(folder)
+        assert made[0] == made[1], words
+    note = generate(cwd, "weights=random", "output=a.png", "ranks=2", "fsdp_parallelism=2", model=deep)
+    assert "the ranks of one process have one copy" in note.stdout + note.stderr, note.stderr
+
+
+@test
+def a_rank_has_its_part_and_two_blocks(cwd):
+    if shutil.which("mpirun") is None:
+        raise harness.Skip("no mpirun")
+    layers, ranks = 32, 4
+    model = deep_model(cwd, layers)
+    words = [w for w in harness.SMALL if not str(w).startswith("num_inference_steps")]
+    output = f"{pathlib.Path(cwd).name}.png"
+
+    def anonymous(processes, *more):
+        """The most that a process has while it computes, kB."""
+        command = ["mpirun", "-n", str(processes), PROGRAM, "generate", model, *words, "num_inference_steps=1000",
+                   "weights=random", "attention=ring", f"output={output}", *more]
+        said = pathlib.Path(cwd) / "said"
+        with open(said, "wb") as out:
+            job = subprocess.Popen(command, cwd=cwd, env={**os.environ, **harness.MPI_ENV}, stdout=out, stderr=out)
+        try:
+            end = time.monotonic() + 120 * harness.SLOWER
+            while b"step 1 of" not in said.read_bytes() and time.monotonic() < end and job.poll() is None:
+                time.sleep(0.02)
+            samples = [anonymous_kilobytes(output) for _ in range(20)]
+            assert all(len(sample) == processes for sample in samples), said.read_text()
+            return max(max(sample.values()) for sample in samples)
+        finally:
+            job.terminate()
+            job.wait()
+
+    d, ffn = 512, 2048
+    block = (4 * d * d + 2 * d * d + 2 * d * ffn) * 4 / 1024  # kB, without the keys
+    all_blocks = layers * (block + 2 * d * d * 4 / 1024)
+    saved = anonymous(1) - anonymous(ranks, f"fsdp_parallelism={ranks}")
+    # Ranks compute with less of everything; processes of MPI have buffers of their own.
+    assert saved > 0.95 * (all_blocks * (1 - 1 / ranks) - 2 * block), (saved, all_blocks, block)
+
+
 @test
 def short_memory_streams_by_itself(cwd):
     model = deep_model(cwd, 40)
@@ -138,6 +218,9 @@ def streams_without_room_are_refused(cwd):
     refused(cwd, run_with("weights_in_memory=as_stored", "weight_cache=c"), "as_stored", "weight_cache",
             left=("configs",))
     refused(cwd, run_with("weights_in_memory=bf16", "weight_memory=0.05"), "bf16", left=("configs",))
+    for other in ("weight_memory=0.05", "weights_in_memory=as_stored", "weight_cache=c"):
+        refused(cwd, run_with("ranks=2", "fsdp_parallelism=2", other), "fsdp_parallelism=2", other.split("=")[0],
+                "leave one of them out", left=("configs",))
     refused(cwd, run_with("weights_in_memory=bf16", "dtype=float32"), "float32", "auto", left=("configs",))
     refused(cwd, run_with("weight_cache=c", "weight_memory=0"), "weight_memory", "0", left=("configs",))
     result = run_with("weight_cache=c", "weight_memory=0.002")
