@@ -91,7 +91,7 @@ bool each_value(const io::TensorFile& file, const std::string& name, Look&& look
     std::vector<float> values(format->elements);
     const std::byte* block = file.bytes(name);
     for (uint64_t first = 0; first < static_cast<uint64_t>(info.shape.size()); first += format->elements) {
-      format->decode(block, values.data());
+      format->decode(block, 1, values.data());
       block += format->bytes;
       for (uint64_t i = 0; i < format->elements; ++i) look(values[i], first + i);
     }

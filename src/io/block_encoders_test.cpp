@@ -26,7 +26,7 @@ std::vector<std::byte> encoded(const std::string& name, const Values& values) {
 
 Values round_trip(const std::string& name, const Values& values) {
   Values out;
-  find_block_format(name)->decode(encoded(name, values).data(), out.data());
+  find_block_format(name)->decode(encoded(name, values).data(), 1, out.data());
   return out;
 }
 

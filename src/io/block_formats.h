@@ -12,9 +12,9 @@ struct BlockFormat {
   const char* name;   // as GGUF files spell it: "Q8_0", "Q4_K"
   uint64_t elements;  // of a block, along a row
   uint64_t bytes;     // of a block
-  // Writes the block's `elements` values. They have the bits of the format's definition, gguf's `quants.dequantize`:
-  // a block whose scale is NaN or infinite has values that are.
-  void (*decode)(const std::byte* block, float* values);
+  // Writes the values of `count` blocks, `elements` of each. They have the bits of the format's definition, gguf's
+  // `quants.dequantize`: a block whose scale is NaN or infinite has values that are.
+  void (*decode)(const std::byte* blocks, int64_t count, float* values);
 };
 
 // Null for any other name.

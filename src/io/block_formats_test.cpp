@@ -22,7 +22,7 @@ std::vector<float> decoded(const TensorFile& file, const std::string& name, cons
   const std::byte* stored = file.bytes(name);
   std::vector<float> values(static_cast<size_t>(file.info(name).shape.size()));
   for (size_t i = 0; i < values.size() / format.elements; ++i) {
-    format.decode(stored + i * format.bytes, values.data() + i * format.elements);
+    format.decode(stored + i * format.bytes, 1, values.data() + i * format.elements);
   }
   return values;
 }

@@ -27,12 +27,8 @@ class BlockTensor final : public QuantisedTensor {
  private:
   void decode(int64_t, IndexRange columns, float* out) const override {
     const auto elements = static_cast<int64_t>(format_.elements);
-    const std::byte* block = bytes_ + columns.begin / elements * static_cast<int64_t>(format_.bytes);
-    for (int64_t at = columns.begin; at < columns.end; at += elements) {
-      format_.decode(block, out);
-      block += format_.bytes;
-      out += elements;
-    }
+    const std::byte* const first = bytes_ + columns.begin / elements * static_cast<int64_t>(format_.bytes);
+    format_.decode(first, columns.size() / elements, out);
   }
 
   const std::byte* bytes_;

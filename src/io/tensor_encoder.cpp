@@ -53,7 +53,7 @@ class BlockTensorEncoder final : public TensorEncoder {
     for (int64_t i = 0; i < range.size(); i += kSmallBlock) encode_(values + i, codes + bytes(i));
   }
   void decode(IndexRange range, const std::byte* codes, float* values) const override {
-    for (int64_t i = 0; i < range.size(); i += kSmallBlock) format_.decode(codes + bytes(i), values + i);
+    format_.decode(codes, range.size() / kSmallBlock, values);
   }
 
  private:

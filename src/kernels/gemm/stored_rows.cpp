@@ -1,5 +1,7 @@
 #include "kernels/gemm/stored_rows.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -22,6 +24,25 @@ void round_row(const std::byte* from, BFloat16* to, int64_t count) {
       to[i] = to_bfloat16(to_float(value));
     }
   }
+}
+
+// One by one they took four times as long as what a vector instruction widens.
+template <>
+void round_row<Float16>(const std::byte* from, BFloat16* to, int64_t count) {
+  constexpr int64_t kAtOnce = 8;
+  const auto round_eight = [](const std::byte* eight, BFloat16* rounded) {
+    float values[kAtOnce];
+    _mm256_storeu_ps(values, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(eight))));
+    for (int64_t j = 0; j < kAtOnce; ++j) rounded[j] = to_bfloat16(values[j]);
+  };
+  int64_t at = 0;
+  for (; at + kAtOnce <= count; at += kAtOnce) round_eight(from + at * static_cast<int64_t>(sizeof(Float16)), to + at);
+  std::byte last[kAtOnce * sizeof(Float16)] = {};
+  BFloat16 rounded[kAtOnce];
+  std::memcpy(last, from + at * static_cast<int64_t>(sizeof(Float16)),
+              static_cast<size_t>(count - at) * sizeof(Float16));
+  round_eight(last, rounded);
+  std::copy_n(rounded, count - at, to + at);
 }
 
 }  // namespace
