@@ -334,6 +334,21 @@ def a_small_run_measures_predicts_and_leaves_nothing(cwd):
 
 
 @test
+def a_command_runs_on_every_host(cwd):
+    need_rights()
+    result = run([FOLDER / "command.py", "hosts=3", "mbit=500", "--", "sh", "-c", "cat /proc/sys/kernel/hostname"], cwd,
+                 env=place(cwd))
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.split()) == ["host0", "host1", "host2"], result.stdout
+    for words, said in ((["--"], "the command is missing"), (["hosts=2", "true"], "the command is missing"),
+                        (["rate=2", "--", "true"], "'rate=2'"), (["--", "no_such_program"], "no such program"),
+                        (["hosts=2", "--", "false"], "ended with 1")):
+        result = run([FOLDER / "command.py", *words], cwd, env=place(cwd))
+        assert result.returncode == 1 and said in result.stderr, (words, result.stderr)
+    assert nothing(traces(cwd)), traces(cwd)
+
+
+@test
 def a_failure_inside_is_one_sentence_and_leaves_nothing(cwd):
     need_rights()
     line = refusal(cwd, *SMALL, "program=/bin/false", "core_share=none")
