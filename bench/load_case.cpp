@@ -74,6 +74,7 @@ class LoadBench : private ModelCase {
       first_ = 0;
       forward_ = kNever;
       measure("first", dtype, "", repeats());
+      measure_on_use(dtype);
       if (settings_.weight_cache.empty()) continue;
       // A folder per dtype, so that the start that writes it is the first to use it.
       const std::string folder = (std::filesystem::path(settings_.weight_cache) / dtype).string();
@@ -88,7 +89,8 @@ class LoadBench : private ModelCase {
         "of a second such forward, preparation included. GB/s are of the tensors as stored, also where the cache is "
         "read instead; 'of copy' compares them with what all threads copy in memory (memcpy, measured before). 'writes "
         "cache' is a start with an empty cache (written while the forward runs), 'from cache' one with a full cache; "
-        "'of the first' compares with a start without a cache.";
+        "'of the first' compares with a start without a cache. 'on use' converts all blocks as a forward does with "
+        "weights_in_memory=as_stored, without computing: what that adds to a step at most.";
     section.table = std::move(table_);
     return section;
   }
@@ -148,6 +150,39 @@ class LoadBench : private ModelCase {
                                 : spec.shape.size() * static_cast<int64_t>(sizeof(float));
     }
     return bytes;
+  }
+
+  // A pass over all blocks without weights in memory: each is converted, ahead of its use, and released.
+  void measure_on_use(const std::string& dtype) {
+    const DType type = pipeline::dtype_of(dtype);
+    const wan::TransformerConfig& config = model_.transformer();
+    forget_peak_resident();
+    const auto weights = wan::TransformerWeights::load(
+        config,
+        std::make_shared<io::Weights>(model_.source(Part::kTransformer, threads_),
+                                      io::Weights::Loading{nullptr, {}, io::Weights::kFewestParts, {}}),
+        type, {}, threads_);
+    const auto pass = [&] {
+      const double begin = wall_seconds();
+      for (size_t block = 0; block < weights->blocks.size(); ++block) static_cast<void>(weights->use_block(block));
+      return wall_seconds() - begin;
+    };
+    pass();  // the order is learned
+    std::vector<double> seconds;
+    for (int64_t i = 0; i < repeats(); ++i) {
+      say(fmt::format("conversion on use, {}, {} of {}", dtype, i + 1, repeats()));
+      seconds.push_back(pass());
+    }
+    const int64_t bytes = stored_bytes();
+    table_.begin_row({"on use", dtype, config.num_layers, int64_t{threads_}, bytes});
+    table_.set("seconds_min", minimum(seconds));
+    table_.set("seconds_median", median(seconds));
+    table_.set("gbs", static_cast<double>(bytes) / median(seconds) * 1e-9);
+    table_.set("copy_gbs", copy_ * 1e-9);
+    table_.set("fraction", static_cast<double>(bytes) / median(seconds) / copy_);
+    table_.set("of_first", median(seconds) / first_);
+    table_.set("peak_bytes", peak_resident_bytes());
+    table_.set("weight_bytes", model_.weight_bytes(Part::kTransformer, type));
   }
 
   // `folder`: of the cache; empty: none.

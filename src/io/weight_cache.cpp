@@ -74,6 +74,7 @@ class MappedCache final : public WeightCache::Kept {
     return checksum(data() + entries_[entry].offset, entries_[entry].bytes) == sums_[entry];
   }
   std::string name() const override { return path_.string(); }
+  int descriptor() const override { return descriptor_.value(); }
   size_t bytes() const override { return stamp_.bytes - kDataOffset; }
   void release(size_t entry) const override {
     release_pages({data() + entries_[entry].offset, entries_[entry].bytes}, {file_, stamp_.bytes});
@@ -112,7 +113,8 @@ class MappedCache final : public WeightCache::Kept {
   }
 
  private:
-  MappedCache(const fs::path& path, const InputFile& file, bool whole) : path_(path), stamp_(file.stamp()) {
+  MappedCache(const fs::path& path, const InputFile& file, bool whole)
+      : path_(path), stamp_(file.stamp()), descriptor_(::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 0)) {
     if (stamp_.bytes == 0) return;  // cannot be mapped
     void* mapped = ::mmap(nullptr, stamp_.bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
     if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), system_message(errno));
@@ -122,6 +124,7 @@ class MappedCache final : public WeightCache::Kept {
 
   fs::path path_;
   FileStamp stamp_;
+  Descriptor descriptor_;
   std::byte* file_ = nullptr;
   std::vector<WeightCache::Entry> entries_;
   std::vector<uint64_t> sums_;  // of the entries, then of these
@@ -134,12 +137,12 @@ class MadeCache final : public WeightCache::Made {
       : contents_(contents), bytes_(header_of(contents).file_bytes), sums_(contents.entries.size()), named_(named) {
     name_ = path.string();
     file_.emplace(path);
-    const Descriptor descriptor(::open(file_->temporary().c_str(), O_RDWR | O_CLOEXEC));
-    if (descriptor.value() < 0) refuse("cannot be opened", errno);
+    descriptor_.emplace(::open(file_->temporary().c_str(), O_RDWR | O_CLOEXEC));
+    if (descriptor() < 0) refuse("cannot be opened", errno);
     // All of it now: a disk that becomes full in the middle would end the process.
-    if (const int error = ::posix_fallocate(descriptor.value(), 0, static_cast<off_t>(bytes_)); error != 0)
+    if (const int error = ::posix_fallocate(descriptor(), 0, static_cast<off_t>(bytes_)); error != 0)
       refuse(fmt::format("{:.3f} GB cannot be reserved", static_cast<double>(bytes_) * 1e-9), error);
-    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.value(), 0);
+    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor(), 0);
     if (mapped == MAP_FAILED) refuse("cannot be mapped", errno);
     mapped_ = static_cast<std::byte*>(mapped);
   }
@@ -149,6 +152,7 @@ class MadeCache final : public WeightCache::Made {
 
   std::byte* data() const override { return mapped_ + kDataOffset; }
   std::string name() const override { return name_; }
+  int descriptor() const override { return descriptor_->value(); }
   size_t bytes() const override { return bytes_ - kDataOffset; }
   void finish(size_t entry) override {
     const WeightCache::Entry& weight = contents_.entries[entry];
@@ -179,6 +183,7 @@ class MadeCache final : public WeightCache::Made {
   bool named_;
   std::string name_;
   std::optional<AtomicFile> file_;
+  std::optional<Descriptor> descriptor_;
   std::byte* mapped_ = nullptr;
 };
 
@@ -213,6 +218,8 @@ void write_file(AtomicFile& file, const WeightCache::Contents& contents, const s
 }
 
 }  // namespace
+
+uint64_t WeightCache::MappedFile::begin() { return kDataOffset; }
 
 WeightCache::WeightCache(fs::path folder, std::string name, Access access)
     : folder_(std::move(folder)), name_(std::move(name)), access_(access) {}

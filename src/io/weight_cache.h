@@ -45,6 +45,9 @@ class WeightCache {
    public:
     virtual std::string name() const = 0;
     virtual size_t bytes() const = 0;  // from data() on
+    // To read the same from, and where data() begins in it.
+    virtual int descriptor() const = 0;
+    static uint64_t begin();
   };
   // A cache file that fits, mapped read-only and not verified yet.
   class Kept : public MappedFile {

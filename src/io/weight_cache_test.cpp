@@ -111,9 +111,13 @@ class WeightCacheTest : public testing::Test {
     }
     loader.run(1, [&](int64_t, int64_t) { ++loaded.ticks; });
     EXPECT_EQ(told, 2 * kCount * 4);
+    const WeightStream::Part a{{{places["a"], kCount * 4}}}, b{{{places["b"], kCount * 4}}};
+    const auto stream = loaded.weights->stream({a, b});
+    size_t part = 0;
     for (const char* name : {"a", "b"}) {
       const Tensor expected(DType::kF32, {kCount});
       source->read(name, expected);
+      const auto use = stream == nullptr ? WeightStream::Use() : stream->use(part++);
       EXPECT_EQ(std::memcmp(places[name], expected.view().raw(), kCount * 4), 0) << name;
     }
     cache->finish();
@@ -121,9 +125,9 @@ class WeightCacheTest : public testing::Test {
     return loaded;
   }
 
-  // With room for half of the weights.
+  // With room for as few weights as it takes.
   Loaded load_streamed(WeightCache::Access access = WeightCache::Access::kReadWrite) {
-    return load(checkpoint_source(Checkpoint::open(folder_.path(), "model")), "copy", access, kCount * 4);
+    return load(checkpoint_source(Checkpoint::open(folder_.path(), "model")), "copy", access, Weights::kFewestParts);
   }
 
   TestFolder folder_;

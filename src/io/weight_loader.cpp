@@ -108,10 +108,13 @@ void WeightLoader::run(int threads, const Tick& tick) {
   std::unique_ptr<WeightCache::Made> making =
       kept == nullptr && memory > 0 && disk != nullptr ? disk->make(contents) : nullptr;
   WeightCache::Made* made = making.get();
+  std::unique_ptr<WeightBuffer> used;  // where a stream copies what is in the file; null: packed weights stay in place
   if (const WeightCache::MappedFile* file = kept != nullptr ? static_cast<const WeightCache::MappedFile*>(kept) : made;
       file != nullptr && memory > 0) {
-    const WeightStream::Range mapping{file->data(), file->bytes()};
-    cache.streamed = {file->name(), mapping, mapped_storage(file->name(), mapping)};
+    used = WeightBuffer::reserved(file->bytes());
+    cache.streamed = {file->name(),
+                      {used->data(), file->bytes()},
+                      file_storage(file->name(), file->descriptor(), file->begin(), used->data())};
   }
   std::unique_ptr<WeightBuffer> buffer;
   if (kept != nullptr) buffer = std::move(opened);
@@ -121,12 +124,14 @@ void WeightLoader::run(int threads, const Tick& tick) {
   const bool shared = host != nullptr && kept == nullptr && buffer != nullptr;
   const size_t sharers = shared ? static_cast<size_t>(host->size()) : 1;
   if (buffer == nullptr) buffer = WeightBuffer::anonymous(contents.bytes);
-  std::vector<const std::byte*> places(jobs.size());
+  std::vector<const std::byte*> places(jobs.size()), packed(jobs.size());  // for use, and where they are made
   std::vector<PackingThreads::Job> packing;
   std::vector<size_t> own, others;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    std::byte* const at = buffer->data() + contents.entries[i].offset;
-    places[i] = at;
+    const uint64_t offset = contents.entries[i].offset;
+    std::byte* const at = buffer->data() + offset;
+    packed[i] = at;
+    places[i] = used != nullptr ? used->data() + offset : at;
     if (shared && i % sharers != static_cast<size_t>(host->rank())) {
       others.push_back(i);
       continue;
@@ -142,9 +147,10 @@ void WeightLoader::run(int threads, const Tick& tick) {
     // What others pack is taken to be as far as what is packed here.
     auto other = others.begin();
     for (size_t i = 0; i < own.size(); ++i) {
-      const size_t job = pool.take();
-      places[own[job]] = pool.place(job);
-      placed(*jobs[own[job]], places[own[job]]);
+      const size_t job = pool.take(), weight = own[job];
+      // A damaged one was packed elsewhere, and stays there.
+      if (pool.place(job) != packed[weight]) places[weight] = packed[weight] = pool.place(job);
+      placed(*jobs[weight], places[weight]);
       for (size_t n = 1; n < sharers && other != others.end(); ++n, ++other) placed(*jobs[*other], places[*other]);
     }
     for (; other != others.end(); ++other) placed(*jobs[*other], places[*other]);
@@ -158,9 +164,10 @@ void WeightLoader::run(int threads, const Tick& tick) {
   }
   if (!repacked.empty()) disk->note_damaged(contents);
   if (made != nullptr) made->complete();
-  else if (disk != nullptr && (kept == nullptr || !repacked.empty())) disk->write(contents, places);
+  else if (disk != nullptr && (kept == nullptr || !repacked.empty())) disk->write(contents, packed);
   for (size_t i = 0; i < jobs.size(); ++i) cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = places[i];
   cache.buffers.push_back(std::move(buffer));
+  if (used != nullptr) cache.buffers.push_back(std::move(used));
   std::move(repacked.begin(), repacked.end(), std::back_inserter(cache.buffers));
   jobs_.clear();
   const std::lock_guard lock(cache.mutex);

@@ -1,5 +1,6 @@
 #include "io/weight_stream.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -7,16 +8,13 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 
 namespace zoetrope::io {
 namespace {
 
 constexpr size_t kPlaces = 3;  // one in use, one ready, one being read
-
-#ifndef MADV_POPULATE_READ
-constexpr int MADV_POPULATE_READ = 22;  // Linux 5.14
-#endif
 
 struct Pages {
   std::byte* begin;
@@ -50,44 +48,45 @@ size_t largest_part(const std::vector<WeightStream::Part>& parts) {
   return largest;
 }
 
-// Reads the file's pages of a range into memory. False where that fails.
-bool read_pages(const WeightStream::Range& range) {
-  if (range.bytes == 0) return true;
-  constexpr size_t kPiece = size_t{8} << 20;  // the disk reads the next one while this one is mapped
-  const Pages pages = pages_of(range, page_size());
-  ::madvise(pages.begin, pages.bytes, MADV_WILLNEED);
-  for (size_t at = 0; at < pages.bytes; at += kPiece) {
-    if (::madvise(pages.begin + at, std::min(kPiece, pages.bytes - at), MADV_POPULATE_READ) == 0) continue;
-    if (errno != EINVAL) return false;
-    // An older kernel. Each page is touched.
-    const size_t end = std::min(pages.bytes, at + kPiece);
-    for (size_t page = at; page < end; page += page_size())
-      static_cast<void>(*static_cast<volatile std::byte*>(pages.begin + page));
-  }
-  return true;
-}
-
-class MappedStorage final : public WeightStream::Storage {
+class FileStorage final : public WeightStream::Storage {
  public:
-  MappedStorage(std::string file, const WeightStream::Range& mapping) : file_(std::move(file)), mapping_(mapping) {}
+  FileStorage(std::string name, int descriptor, uint64_t begin, std::byte* places)
+      : name_(std::move(name)),
+        file_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)),
+        begin_(static_cast<off_t>(begin)),
+        places_(places) {}
 
   void read(std::span<const WeightStream::Range> ranges) override {
     for (const WeightStream::Range& range : ranges) {
-      if (!read_pages(range))
-        fail("{}: cannot be read; the disk fails, or the file was cut off while it was in use", file_);
+      const std::ptrdiff_t at = range.begin - places_;
+      ::posix_fadvise(file_.value(), begin_ + at, static_cast<off_t>(range.bytes), POSIX_FADV_WILLNEED);
+      std::byte* to = places_ + at;
+      for (size_t left = range.bytes; left > 0;) {
+        const ssize_t got = ::pread(file_.value(), to, left, begin_ + (to - places_));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+          fail("{}: cannot be read ({}); weights must stay as they are while they are in use", name_,
+               got < 0 ? system_message(errno) : "it was cut off");
+        }
+        to += got;
+        left -= static_cast<size_t>(got);
+      }
     }
   }
-  void release(const WeightStream::Range& range) override { release_pages(range, mapping_); }
+  void release(const WeightStream::Range& range) override { release_whole_pages(range); }
 
  private:
-  std::string file_;
-  WeightStream::Range mapping_;
+  std::string name_;
+  Descriptor file_;
+  off_t begin_;
+  std::byte* places_;
 };
 
 }  // namespace
 
-std::shared_ptr<WeightStream::Storage> mapped_storage(std::string file, const WeightStream::Range& mapping) {
-  return std::make_shared<MappedStorage>(std::move(file), mapping);
+std::shared_ptr<WeightStream::Storage> file_storage(std::string name, int descriptor, uint64_t begin,
+                                                    std::byte* places) {
+  return std::make_shared<FileStorage>(std::move(name), descriptor, begin, places);
 }
 
 void release_pages(const WeightStream::Range& range, const WeightStream::Range& mapping) {

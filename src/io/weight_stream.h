@@ -35,7 +35,7 @@ class WeightStream {
     bool may_stay = true;  // false: used too seldom to be kept for good
     size_t bytes() const;
   };
-  // Where the bytes come from: a mapped file (mapped_storage()), or packing (pack_on_use.h).
+  // Where the bytes come from: a file (file_storage()), packing (pack_on_use.h), or ranks (gather_on_use.h).
   class Storage {
    public:
     virtual ~Storage() = default;
@@ -127,8 +127,11 @@ class WeightStream {
   std::jthread reader_;
 };
 
-// Of a mapped file, which `file` names in errors.
-std::shared_ptr<WeightStream::Storage> mapped_storage(std::string file, const WeightStream::Range& mapping);
+// A file, which `name` names in errors, is copied from byte `begin` on to `places`, anonymous memory. Weights that lay
+// in its map, in pages of 4 kB, made steps up to 4 % longer (two Zen 5 cores); copying to huge pages costs nothing that
+// can be told from noise. A file that is cut off is an error; in a map it would end the process.
+std::shared_ptr<WeightStream::Storage> file_storage(std::string name, int descriptor, uint64_t begin,
+                                                    std::byte* places);
 // Unmaps the pages of a range and of what a page fault may have mapped around it; the next use maps them again.
 void release_pages(const WeightStream::Range& range, const WeightStream::Range& mapping);
 // Of anonymous memory: the pages that lie in the range as a whole, for others hold neighbours. They are zeros then.

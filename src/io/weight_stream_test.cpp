@@ -4,21 +4,23 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/test_folder.h"
+#include "io/weight_buffer.h"
 
 namespace zoetrope::io {
 namespace {
@@ -26,57 +28,52 @@ namespace {
 using testing::HasSubstr;
 
 constexpr size_t kPart = size_t{8} << 20;
-// The system may map a whole folio of the page cache where one page of it is touched: up to 2 MiB beyond either end.
-constexpr size_t kBeyondAPart = size_t{4} << 20;
-
-// A mapped file of parts, each filled with its number.
+// A file of parts, each filled with its number.
 class WeightStreamTest : public testing::Test {
  protected:
   void make(size_t parts, size_t seldom = 0) {
     std::string bytes;
     for (size_t i = 0; i < parts + seldom; ++i) bytes.append(kPart, static_cast<char>('a' + i));
     path_ = folder_.write("weights", bytes);
-    const int descriptor = ::open(path_.c_str(), O_RDWR);
-    void* mapped = ::mmap(nullptr, bytes.size(), PROT_READ, MAP_SHARED, descriptor, 0);
-    ASSERT_NE(mapped, MAP_FAILED);
-    ::close(descriptor);
-    mapping_ = {static_cast<const std::byte*>(mapped), bytes.size()};
+    file_.emplace(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_GE(file_->value(), 0);
+    bytes_ = bytes.size();
+    places_ = WeightBuffer::reserved(bytes.size());
     // Of two ranges each, as the weights of a block.
     for (size_t i = 0; i < parts + seldom; ++i) {
-      const std::byte* at = mapping_.begin + i * kPart;
+      const std::byte* at = places_->data() + i * kPart;
       parts_.push_back({{{at + kPart / 2, kPart / 2}, {at, kPart / 2}}, i < parts});
     }
   }
-  void TearDown() override {
-    if (mapping_.bytes > 0) ::munmap(const_cast<std::byte*>(mapping_.begin), mapping_.bytes);
-  }
   std::unique_ptr<WeightStream> stream(size_t parts_in_memory) {
-    return std::make_unique<WeightStream>(mapped_storage(path_.string(), mapping_), parts_, parts_in_memory * kPart);
+    return std::make_unique<WeightStream>(file_storage(path_.string(), file_->value(), 0, places_->data()), parts_,
+                                          parts_in_memory * kPart);
   }
   bool is_right(size_t part) const {
-    const auto* at = reinterpret_cast<const char*>(mapping_.begin + part * kPart);
+    const auto* at = reinterpret_cast<const char*>(places_->data() + part * kPart);
     return at[0] == static_cast<char>('a' + part) && at[kPart - 1] == static_cast<char>('a' + part);
   }
-  // Of the mapping, as the system counts it.
-  size_t mapped_bytes() const {
+  // Of the memory from `begin` on, as the system counts it.
+  static size_t resident_bytes(const std::byte* begin, size_t bytes) {
+    const auto first = reinterpret_cast<uintptr_t>(begin);
     std::ifstream smaps("/proc/self/smaps");
-    const auto begin = fmt_hex(reinterpret_cast<uintptr_t>(mapping_.begin));
+    size_t sum = 0;
     bool here = false;
     for (std::string line; std::getline(smaps, line);) {
-      if (line.starts_with(begin)) here = true;
-      if (here && line.starts_with("Rss:")) return std::stoul(line.substr(4)) * 1024;
+      uintptr_t from = 0, to = 0;
+      char dash = 0;
+      std::istringstream text(line);
+      if (text >> std::hex >> from >> dash >> to && dash == '-') here = from < first + bytes && first < to;
+      if (here && line.starts_with("Rss:")) sum += std::stoul(line.substr(4)) * 1024;
     }
-    return 0;
-  }
-  static std::string fmt_hex(uintptr_t value) {
-    std::ostringstream text;
-    text << std::hex << value << '-';
-    return text.str();
+    return sum;
   }
 
   TestFolder folder_;
   std::filesystem::path path_;
-  WeightStream::Range mapping_{nullptr, 0};
+  std::optional<Descriptor> file_;
+  size_t bytes_ = 0;
+  std::unique_ptr<WeightBuffer> places_;
   std::vector<WeightStream::Part> parts_;
 };
 
@@ -88,8 +85,9 @@ TEST_F(WeightStreamTest, NoMoreThanItsMemoryIsMapped) {
       const auto use = s->use(part);
       EXPECT_TRUE(is_right(part));
       EXPECT_LE(s->resident_bytes(), 4 * kPart);
-      EXPECT_LE(mapped_bytes(), 4 * (kPart + kBeyondAPart));
-      EXPECT_GE(mapped_bytes(), kPart);
+      const size_t used = resident_bytes(places_->data(), bytes_);
+      EXPECT_LE(used, 4 * kPart);
+      EXPECT_GE(used, kPart);
     }
   }
 }
