@@ -1,10 +1,17 @@
 #include "pipeline/weight_ranks.h"
 
+#include <algorithm>
+#include <deque>
 #include <utility>
 #include <vector>
 
 namespace zoetrope::pipeline {
 namespace {
+
+// Of a rank's bytes, pieces of this size are under way, this many at once: what attention sends over the same link
+// waits for no more, and the link has work while a busy core comes to post the next.
+constexpr size_t kAtOnce = size_t{1} << 20;
+constexpr size_t kUnderWay = 4;
 
 class Shards final : public io::WeightShards {
  public:
@@ -15,17 +22,36 @@ class Shards final : public io::WeightShards {
   void stop() override { ranks_->stop(); }
 
   void gather(std::span<const Piece> pieces) override {
-    std::vector<comm::Segment> sends, receives;
+    std::vector<std::vector<comm::Segment>> of(static_cast<size_t>(size()));  // by owner
     for (const Piece& piece : pieces) {
-      if (piece.owner != rank()) {
-        receives.push_back({piece.owner, piece.data, piece.bytes});
-        continue;
-      }
-      // Not all to the same rank first.
-      for (int distance = 1; distance < size(); ++distance)
-        sends.push_back({(rank() + distance) % size(), piece.data, piece.bytes});
+      auto& segments = of[static_cast<size_t>(piece.owner)];
+      for (size_t at = 0; at < piece.bytes; at += kAtOnce)
+        segments.push_back({piece.owner, piece.data + at, std::min(kAtOnce, piece.bytes - at)});
     }
-    ranks_->exchange(sends, receives, "weight gather").wait();
+    std::deque<comm::Work> under_way;
+    for (size_t round = 0;; ++round) {
+      std::vector<comm::Segment> sends, receives;
+      for (const std::vector<comm::Segment>& segments : of) {
+        if (round >= segments.size()) continue;
+        comm::Segment segment = segments[round];
+        if (segment.peer != rank()) {
+          receives.push_back(segment);
+          continue;
+        }
+        // Not all to the same rank first.
+        for (int distance = 1; distance < size(); ++distance) {
+          segment.peer = (rank() + distance) % size();
+          sends.push_back(segment);
+        }
+      }
+      const bool any = !sends.empty() || !receives.empty();
+      if (any) under_way.push_back(ranks_->exchange(sends, receives, "weight gather"));
+      while (under_way.size() >= (any ? kUnderWay : 1)) {
+        under_way.front().wait();
+        under_way.pop_front();
+      }
+      if (!any) return;
+    }
   }
 
  private:
