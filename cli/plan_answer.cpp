@@ -97,6 +97,7 @@ class Subject {
     if (!machine.accelerators) memory.sharers = std::max(1, of_host / memory.ranks_here);
     planner::Question q = pipeline::run_question(run_.plan, run_.model, memory, ranks);
     q.hardware = machine.hardware;
+    if (memory.ranks_here > 1) q.request.weight_shards = 1;  // threads have one copy
     q.ranks_here = q.work.weights.ranks_here = memory.ranks_here;
     q.objective = options_.objective;
     if (run_.options.memory_limit) q.memory_limit = Bytes(static_cast<int64_t>(*run_.options.memory_limit * 1e9));

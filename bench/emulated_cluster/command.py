@@ -35,8 +35,12 @@ def settings(words):
     found = {"hosts": "2", "mbit": "1000"}
     for word in words:
         key, _, value = word.partition("=")
-        if key not in found or not value.replace(".", "", 1).isdigit():
-            raise run.Refusal(f"'{word}' is neither hosts=NUMBER nor mbit=NUMBER")
+        try:
+            number = int(value) if key == "hosts" else float(value)
+        except ValueError:
+            number = 0
+        if key not in found or not 0 < number < 1e6 or number > 200 and key == "hosts":
+            raise run.Refusal(f"'{word}' is neither hosts=NUMBER, of 1 to 200, nor mbit=NUMBER")
         found[key] = value
     return found
 

@@ -76,7 +76,7 @@ PackingThreads::Pieces PackingThreads::pieces_of(const Job& job) const {
     in_parts = in_parts && (source_.mapped(weight.names[i]) || source_.reads_parts(weight.names[i]));
   }
   const IndexRange all = job.rows.value_or(IndexRange{0, rows});
-  if (!in_parts || all.size() == 0) return {all.size(), 1, all, all.size() == rows};
+  if (!in_parts || all.size() == 0) return {all.size(), 1, all, true};
   const int64_t row = std::max<int64_t>(1, weight.shapes[0].size() / std::max<int64_t>(1, weight.shapes[0][0]));
   const int64_t each = round_up(std::max<int64_t>(1, kPieceElements / row), weight.row_step);
   const int64_t count = ceil_div(all.size(), each);
@@ -137,8 +137,10 @@ void PackingThreads::work() {
     while (take_piece(taken)) {
       const size_t job = taken.job;
       if (disk_.kept == nullptr) {
-        for (; taken.ahead < taken.ahead_end; ++taken.ahead)
+        for (; taken.ahead < taken.ahead_end; ++taken.ahead) {
+          if (pieces_[taken.ahead].all.size() == 0) continue;
           for (const std::string& name : jobs_[taken.ahead].weight->names) source_.will_need(name);
+        }
         pack(job, taken.piece, scratch);
       } else if (!disk_.kept->verify(job)) {
         repack(job, scratch);
@@ -179,11 +181,32 @@ void PackingThreads::repack(size_t job, Scratch& scratch) {
 void PackingThreads::pack(size_t job, int64_t piece, Scratch& scratch) {
   const PackedWeight& weight = *jobs_[job].weight;
   if (pieces_[job].all.size() == 0) return;
-  if (pieces_[job].whole) pack_whole(weight, jobs_[job].place);
+  if (pieces_[job].whole) pack_whole(weight, pieces_[job].all, jobs_[job].place);
   else pack_piece(weight, pieces_[job][piece], jobs_[job].place, scratch);
 }
 
-void PackingThreads::pack_whole(const PackedWeight& weight, std::byte* out) {
+namespace {
+
+// Rows of tensors that are joined.
+struct RowPart {
+  size_t tensor;
+  IndexRange rows;  // of the tensor
+};
+std::vector<RowPart> parts_of(const PackedWeight& weight, IndexRange rows) {
+  std::vector<RowPart> parts;
+  int64_t first = 0;
+  for (size_t i = 0; i < weight.names.size(); ++i) {
+    const int64_t extent = weight.shapes[i].rank() > 0 ? weight.shapes[i][0] : 1;
+    const IndexRange part{std::max(rows.begin, first) - first, std::min(rows.end, first + extent) - first};
+    first += extent;
+    if (part.begin < part.end) parts.push_back({i, part});
+  }
+  return parts;
+}
+
+}  // namespace
+
+void PackingThreads::pack_whole(const PackedWeight& weight, IndexRange rows, std::byte* out) {
   std::vector<TensorView> stored(weight.names.size());
   int64_t unmapped = 0;
   for (size_t i = 0; i < stored.size(); ++i) {
@@ -198,28 +221,26 @@ void PackingThreads::pack_whole(const PackedWeight& weight, std::byte* out) {
     stored[i] = computed.back();
     source_.read(weight.names[i], stored[i]);
   }
-  weight.pack(stored, 0, out);
+  std::vector<TensorView> wanted;
+  for (const RowPart& part : parts_of(weight, rows)) {
+    const TensorView& tensor = stored[part.tensor];
+    const bool all = tensor.rank() == 0 || part.rows.size() == tensor.extent(0);
+    wanted.push_back(all ? tensor : tensor.slice(0, part.rows.begin, part.rows.end));
+  }
+  weight.pack(wanted, rows.begin, out);
 }
 
 // A piece may hold rows of several tensors.
 void PackingThreads::pack_piece(const PackedWeight& weight, IndexRange rows, std::byte* out, Scratch& scratch) const {
-  struct Part {
-    size_t tensor;
-    IndexRange rows;  // of the tensor
-  };
-  std::vector<Part> parts;
-  int64_t first = 0, elements = 0;
-  for (size_t i = 0; i < weight.names.size(); ++i) {
-    const int64_t extent = weight.shapes[i][0], begin = std::max(rows.begin, first) - first,
-                  end = std::min(rows.end, first + extent) - first;
-    first += extent;
-    if (begin >= end) continue;
-    parts.push_back({i, {begin, end}});
-    elements += (end - begin) * (weight.shapes[i].size() / extent);
+  const std::vector<RowPart> parts = parts_of(weight, rows);
+  int64_t elements = 0;
+  for (const RowPart& part : parts) {
+    const Shape& shape = weight.shapes[part.tensor];
+    elements += part.rows.size() * (shape.size() / shape[0]);
   }
   float* decoded = scratch.floats(elements);
   std::vector<TensorView> stored;
-  for (const Part& part : parts) {
+  for (const RowPart& part : parts) {
     const std::string& name = weight.names[part.tensor];
     if (const TensorView mapped = source_.mapped(name)) {
       stored.push_back(mapped.slice(0, part.rows.begin, part.rows.end));

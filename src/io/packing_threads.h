@@ -53,7 +53,7 @@ class PackingThreads {
   struct Pieces {
     int64_t rows, count;
     IndexRange all;
-    bool whole;  // one piece, of all rows of the weight
+    bool whole;  // one piece, for which tensors are read as a whole
     IndexRange operator[](int64_t piece) const {
       return {all.begin + piece * rows, piece + 1 == count ? all.end : all.begin + (piece + 1) * rows};
     }
@@ -72,7 +72,7 @@ class PackingThreads {
   bool finish_piece(size_t job);
   void repack(size_t job, Scratch& scratch);
   void pack_piece(const PackedWeight& weight, IndexRange rows, std::byte* out, Scratch& scratch) const;
-  void pack_whole(const PackedWeight& weight, std::byte* out);
+  void pack_whole(const PackedWeight& weight, IndexRange rows, std::byte* out);
   void pack(size_t job, int64_t piece, Scratch& scratch);
   void release(const PackedWeight& weight) const;
 

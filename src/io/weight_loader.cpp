@@ -33,6 +33,25 @@ uint64_t hash_of(const PackedWeight& weight) {
   return hash;
 }
 
+// Ranks on unlike CPUs pack for different kernels, and would take each other's bytes for something else.
+void require_like_layouts(const std::vector<const PackedWeight*>& weights, WeightShards& shards) {
+  std::vector<uint64_t> hashes(static_cast<size_t>(shards.size()));
+  uint64_t& own = hashes[static_cast<size_t>(shards.rank())];
+  for (const PackedWeight* weight : weights)
+    own = fnv1a64(fmt::format("{} {} {}", hash_of(*weight), weight->bytes, weight->part_rows), own);
+  std::vector<WeightShards::Piece> pieces;
+  for (size_t rank = 0; rank < hashes.size(); ++rank)
+    pieces.push_back({static_cast<int>(rank), reinterpret_cast<std::byte*>(&hashes[rank]), sizeof(uint64_t)});
+  shards.gather(pieces);
+  for (size_t rank = 1; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    fail(
+        "fsdp_parallelism: of the {} ranks that are to share weights, the first and the {}. pack them for different "
+        "CPUs; let like hosts share them, or leave it out",
+        hashes.size(), rank + 1);
+  }
+}
+
 }  // namespace
 
 WeightLoader::WeightLoader(std::shared_ptr<const Weights> weights) : weights_(std::move(weights)) {}
@@ -196,6 +215,9 @@ void WeightLoader::pack_shard(const std::vector<Job*>& jobs, const WeightCache::
   Weights::Cache& cache = *weights_->cache_;
   const WeightSource& source = *weights_->source_;
   const std::shared_ptr<WeightShards>& shards = weights_->loading_.shards;
+  std::vector<const PackedWeight*> all;
+  for (const Job* job : jobs) all.push_back(&job->weight);
+  require_like_layouts(all, *shards);
   std::unique_ptr<WeightBuffer> buffer = WeightBuffer::reserved(contents.bytes);
   std::vector<GatherOnUse::Weight> weights;
   std::vector<size_t> own;  // where they begin
@@ -205,7 +227,6 @@ void WeightLoader::pack_shard(const std::vector<Job*>& jobs, const WeightCache::
     weights.push_back(GatherOnUse::divide(jobs[i]->weight, i, place, *shards));
     own.push_back(own_bytes);
     own_bytes += static_cast<size_t>(round_up(static_cast<int64_t>(weights.back().own_bytes), kAlignment));
-    cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = place;
   }
   std::unique_ptr<WeightBuffer> kept = WeightBuffer::anonymous(own_bytes);
   std::vector<PackingThreads::Job> packing;
@@ -225,11 +246,15 @@ void WeightLoader::pack_shard(const std::vector<Job*>& jobs, const WeightCache::
     }
   }
   source.require_unchanged();
+  for (size_t i = 0; i < jobs.size(); ++i)
+    cache.packed[{jobs[i]->weight.names, jobs[i]->weight.layout}] = weights[i].place;
   cache.streamed = {source.where(jobs[0]->weight.names[0]),
                     {buffer->data(), contents.bytes},
                     std::make_shared<GatherOnUse>(shards, std::move(weights))};
   cache.buffers.push_back(std::move(buffer));
   cache.buffers.push_back(std::move(kept));
+  const std::lock_guard lock(cache.mutex);
+  cache.bytes += own_bytes;
 }
 
 }  // namespace zoetrope::io

@@ -24,7 +24,8 @@ class WeightLoader {
   void add(PackedWeight weight, std::function<void(const std::byte*)> placed);
 
   // Packs what was added on `threads` threads while the caller waits. Pages are prefetched and released after use. With
-  // memory for a part of the weights and no cache, nothing is packed before a stream of the Weights does. `tick(done,
+  // memory for a part of the weights and no cache, nothing is packed before a stream of the Weights does; with shards,
+  // this rank's rows are. `tick(done,
   // total)`, in bytes of stored tensors, is called once per weight on the calling thread. When it throws, or a weight
   // cannot be packed, the threads stop and the exception is passed on; the addresses given so far are invalid then.
   using Tick = std::function<void(int64_t done_bytes, int64_t total_bytes)>;

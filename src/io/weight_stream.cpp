@@ -29,7 +29,7 @@ Pages pages_of(const WeightStream::Range& range, uintptr_t unit) {
 
 uintptr_t page_size() { return static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)); }
 
-// Ranges side by side, up to their alignment, become one: each end of a range costs page faults.
+// Ranges side by side, up to their alignment, become one: each range costs a call, and shares the pages at its ends.
 void join_neighbours(std::vector<WeightStream::Range>& ranges) {
   constexpr std::ptrdiff_t kGap = 64;
   std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });

@@ -76,8 +76,8 @@ class WeightStream {
   // Waits until the part is in memory. Any thread; one that uses a part must not ask for another. Throws what read()
   // of the storage threw.
   Use use(size_t part);
-  // Where reads are collective, returns when the last one that was begun has ended: a rank that leaves before it would
-  // keep others waiting.
+  // Where reads are collective, returns when all that follow from the uses so far have ended: a rank that leaves before
+  // would keep others waiting.
   void settle();
 
   size_t kept_parts() const;      // that stay for good

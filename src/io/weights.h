@@ -111,8 +111,9 @@ class Weights {
   void will_need(const std::string& name) const;  // prefetches a mapped tensor
   void release(const std::string& name) const;    // releases its mapped pages; views stay valid
   void require_unchanged() const;                 // see WeightSource
-  // Parts of the packed weights to be read as they are used, after a WeightLoader; null without Loading::memory. What
-  // is in no part stays in memory. Throws Error where the memory is too small. Valid as long as the Weights.
+  // Parts of the packed weights to be read as they are used, after a WeightLoader; null without Loading::memory and
+  // Loading::shards. What is in no part stays in memory. Throws Error where the memory is too small. Valid as long as
+  // the Weights.
   std::unique_ptr<WeightStream> stream(std::vector<WeightStream::Part> parts) const;
   size_t copied_bytes() const;  // of conversions, joins and packed weights
 

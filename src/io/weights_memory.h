@@ -46,7 +46,7 @@ struct Weights::Cache {
     WeightStream::Range mapping;
     std::shared_ptr<WeightStream::Storage> storage;
   };
-  std::optional<Streamed> streamed;  // with Loading::memory: what the last loader packed or will pack
+  std::optional<Streamed> streamed;  // with Loading::memory or shards: what the last loader packed or will pack
 };
 
 }  // namespace zoetrope::io

@@ -183,7 +183,9 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer(
           "fsdp_parallelism", o.fsdp_parallelism, {-1, 4096},
           "ranks, each a process, that share the transformer's blocks: each keeps a part, and gathers a block before "
-          "its use; divides the ranks; -1: all of them; unset: 1, or as many as it takes to fit")
+          "its use; divides the ranks; -1: all of them; unset: 1, or where weights do not fit the fastest that does, "
+          "unless "
+          "reading them from files is faster")
       .integer("tensor_parallelism", o.tensor_parallelism, {-1, 4096}, "only 1 so far")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
                "sequences shorter than this stay unsharded (every rank computes the same)")

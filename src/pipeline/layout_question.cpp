@@ -85,7 +85,8 @@ struct DataKeys {
 
 DataKeys data_keys(const GenerateOptions& o, int data, int ranks) {
   constexpr const char* kOne = "data_parallelism=1";
-  const std::string own = fmt::format("data_parallelism={}", o.data_parallelism.value_or(data));
+  std::string own = fmt::format("data_parallelism={}", o.data_parallelism.value_or(data));
+  if (said_of_data(o, ranks) != o.data_parallelism) own += fmt::format(" × fsdp_parallelism={}", *o.fsdp_parallelism);
   if (o.context_parallelism == -1) return {own, kOne};
   const std::string whole = fmt::format("context_parallelism={}", ranks);
   if (o.data_parallelism.value_or(-1) != -1) return {own, fmt::format("{} and {}", kOne, whole)};

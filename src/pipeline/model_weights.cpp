@@ -43,9 +43,13 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
         std::make_shared<io::WeightCache>(setup_.weight_cache, weight_cache_name(setup_.model, expert), access);
   }
   io::Weights::Loading loading{shared.cache, {}, setup_.weight_memory, {}};
-  if (setup_.every_rank_loads && setup_.weight_shards > 1)
-    loading.shards = weight_shards(world_.split(world_.rank() / setup_.weight_shards, world_.rank()));
-  else if (setup_.every_rank_loads) loading.sharing = share_host(world_);
+  if (setup_.every_rank_loads && setup_.weight_shards > 1) {
+    auto ranks = world_.split(world_.rank() / setup_.weight_shards, world_.rank());
+    ranks->set_trace(nullptr);  // they may outlive this run, and a thread of their own waits
+    loading.shards = weight_shards(std::move(ranks));
+  } else if (setup_.every_rank_loads) {
+    loading.sharing = share_host(world_);
+  }
   if (reports && setup_.callbacks.load) {
     loading.progress = [load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
     loading.progress(0, 0);

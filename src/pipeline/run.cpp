@@ -210,7 +210,8 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   if (options_.compare_one_rank) questions.push_back(memory_question({}));  // which shares with nobody
   GenerateOptions streaming = options_;
   if (free) streaming.weight_memory = weight_memory(questions, *free, world);
-  if (streaming.weight_memory != options_.weight_memory && world.rank() == 0 && callbacks.note) {
+  const bool streams = streaming.weight_memory != options_.weight_memory && layout.weight_shards == 1;
+  if (streams && world.rank() == 0 && callbacks.note) {
     callbacks.note(fmt::format(
         "Memory is short: {} GB of the transformer's converted weights stay in it, the rest is {} when it is used "
         "(weight_memory={})",

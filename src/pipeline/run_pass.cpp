@@ -273,7 +273,14 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
   std::vector<Video> results(videos_.size());
   for (int64_t segment = 0; segment < plan_.segments.count; ++segment) {
     const bool last = segment + 1 == plan_.segments.count;
-    denoise_segment(s, segment);
+    try {
+      denoise_segment(s, segment);
+    } catch (...) {
+      // Ranks that stopped at different blocks would gather different ones the next time.
+      for (int expert = 0; pass.layout.weight_shards > 1 && expert < 2; ++expert)
+        pass.experts[expert].weights.release_kept();
+      throw;
+    }
     // Waits for all ranks: those of this process share the weights until the last one releases them.
     s.memory.gather();
     Tensor kept;

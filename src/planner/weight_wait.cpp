@@ -52,12 +52,14 @@ WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, con
   const double compute = static_cast<double>(work.layers) * walk.seconds() / forwards;
   const auto bytes = static_cast<double>((weights.read * weights.fetched).count());
   const bool from_disk = hardware.disk_read > 0 && !weights.in_memory;
-  const double reading = seconds_of(bytes, from_disk ? hardware.disk_read : hardware.host_read);
+  // Once from the disk, and by each process from the page cache.
+  const double disk = from_disk ? seconds_of(bytes, hardware.disk_read) : 0;
+  const double reading = std::max(disk, copies * seconds_of(bytes, hardware.host_read));
   const double packing = weights.packed_anew ? copies * seconds_of(bytes, hardware.host_read) : 0;
   WeightWait wait;
   const double exposed = std::max({0.0, packing, reading - compute});
   wait.seconds.assign(static_cast<size_t>(layout.ranks()), forwards * exposed);
-  if (exposed > packing) wait.level = "disk";
+  if (exposed > packing && disk == reading) wait.level = "disk";
   return wait;
 }
 

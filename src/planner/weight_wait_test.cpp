@@ -79,8 +79,18 @@ TEST(WeightWait, ASlowDiskTakesItsBytesOverItsBandwidth) {
 
 TEST(WeightWait, AFastDiskAddsNothing) {
   HardwareProfile hardware = machine(1);
-  hardware.disk_read = 1e11;
+  hardware.disk_read = hardware.host_read = 1e11;
   EXPECT_DOUBLE_EQ(step_of(streamed(), hardware).seconds, step_of(work_of(), hardware).seconds);
+}
+
+TEST(WeightWait, EachProcessCopiesWhatTheDiskGivesOnce) {
+  HardwareProfile hardware = machine(4);
+  hardware.disk_read = kRead;
+  Work work = streamed();
+  work.weights.ranks_here = 1;
+  const StepPrediction step = step_of(work, hardware, layout(1, 4));
+  EXPECT_NEAR(step.seconds, 4 * 3 * 1e7 / kRead, 1e-12);
+  EXPECT_EQ(step.weights_level, "");
 }
 
 TEST(WeightWait, WithoutAFigureOfTheDiskFilesAreReadAsTheyAreLoaded) {

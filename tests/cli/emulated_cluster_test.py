@@ -341,7 +341,8 @@ def a_command_runs_on_every_host(cwd):
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.split()) == ["host0", "host1", "host2"], result.stdout
     for words, said in ((["--"], "the command is missing"), (["hosts=2", "true"], "the command is missing"),
-                        (["rate=2", "--", "true"], "'rate=2'"), (["--", "no_such_program"], "no such program"),
+                        (["rate=2", "--", "true"], "'rate=2'"),
+                        (["hosts=2.5", "--", "true"], "'hosts=2.5'"), (["mbit=0", "--", "true"], "'mbit=0'"), (["--", "no_such_program"], "no such program"),
                         (["hosts=2", "--", "false"], "ended with 1")):
         result = run([FOLDER / "command.py", *words], cwd, env=place(cwd))
         assert result.returncode == 1 and said in result.stderr, (words, result.stderr)

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <deque>
 #include <numeric>
+#include <optional>
+#include <thread>
 
 #include "zoetrope/mpi.h"
 
@@ -69,6 +71,7 @@ class MpiCommunicator final : public Communicator {
     exchange->name = operation;
     exchange->tag = tag_;
     exchange->stopped = stopped_;
+    exchange->rank_thread = rank_thread_;
     exchange->trace = trace_;
     for (const Segment& segment : sends) add(*exchange, segment, true);
     for (const Segment& segment : receives) add(*exchange, segment, false);
@@ -94,7 +97,9 @@ class MpiCommunicator final : public Communicator {
     for (const int member : group.members) members.push_back(world_rank(member));
     RankOptions options = options_;
     options.trace = trace_;
-    return std::make_unique<MpiCommunicator>(options, std::move(members), group.rank, static_cast<int>(tag));
+    auto made = std::make_unique<MpiCommunicator>(options, std::move(members), group.rank, static_cast<int>(tag));
+    made->rank_thread_ = std::this_thread::get_id();
+    return made;
   }
 
   Counters counters() const override { return *counters_; }
@@ -149,6 +154,7 @@ class MpiCommunicator final : public Communicator {
   trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
   const std::shared_ptr<std::atomic<bool>> stopped_ = std::make_shared<std::atomic<bool>>(false);
+  std::optional<std::thread::id> rank_thread_;  // that split it off
   LocalQueue local_;
   std::vector<uint64_t> sent_, received_;  // messages to and from each member
 };

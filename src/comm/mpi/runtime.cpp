@@ -423,8 +423,7 @@ void Runtime::wait(Exchange& exchange, double timeout_seconds) {
   };
   bool in_time = ready();
   if (!in_time) {
-    // Another thread waits for what the rank needs later.
-    const bool rank = std::this_thread::get_id() == rank_thread_;
+    const bool rank = exchange.rank_thread.value_or(std::this_thread::get_id()) == std::this_thread::get_id();
     if (rank) {
       rank_waits_ = wait_began_ = true;
       work_.notify_all();

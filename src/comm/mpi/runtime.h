@@ -51,6 +51,8 @@ struct Exchange {
   bool cancelled = false;
   std::string error;
   std::shared_ptr<std::atomic<bool>> stopped;  // of its communicator
+  // The rank's, where it is known: others wait for what the rank needs later.
+  std::optional<std::thread::id> rank_thread;
   trace::Trace* trace = nullptr;
   int64_t bytes = 0;  // to and from other ranks
   Clock::time_point posted;
@@ -146,7 +148,6 @@ class Runtime {
   std::vector<std::shared_ptr<Exchange>> cancelled_;
   bool rank_waits_ = false;
   bool wait_began_ = false;  // and the progress thread has not seen it
-  const std::thread::id rank_thread_ = std::this_thread::get_id();
   bool initialised_ = false;
   bool finish_ = false;   // by finish()
   bool abandon_ = false;  // the process exits in the middle
