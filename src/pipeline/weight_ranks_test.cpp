@@ -33,7 +33,7 @@ struct Blocks {
   std::vector<const std::byte*> places = std::vector<const std::byte*>(kBlocks * kMatrices);
   std::unique_ptr<io::WeightStream> stream;
 
-  Blocks(std::shared_ptr<io::WeightShards> shards, std::atomic<int64_t>& packed_rows) {
+  Blocks(std::shared_ptr<io::WeightShards> shards, std::atomic<int64_t>& packed_rows, const char* layout = "copy") {
     std::map<std::string, io::Formula> formulas;
     for (int block = 0; block < kBlocks; ++block)
       for (int matrix = 0; matrix < kMatrices; ++matrix)
@@ -47,7 +47,7 @@ struct Blocks {
         io::PackedWeight weight;
         weight.names = {name_of(block, matrix)};
         weight.shapes = {{kRows, kColumns}};
-        weight.layout = "copy";
+        weight.layout = layout;
         weight.bytes = kBytes;
         weight.row_step = weight.part_rows = kStep;
         weight.begin = [](int64_t row) { return static_cast<size_t>(row * kColumns) * sizeof(float); };
@@ -102,6 +102,24 @@ TEST(WeightRanks, BlocksAreWholeOn2) { blocks_are_whole(2); }
 TEST(WeightRanks, BlocksAreWholeOn3) { blocks_are_whole(3); }
 TEST(WeightRanks, BlocksAreWholeOn4) { blocks_are_whole(4); }
 TEST(WeightRanks, BlocksAreWholeOn7) { blocks_are_whole(7); }
+
+// As on CPUs with other instructions: the sizes may be the same, and the bytes mean something else.
+TEST(WeightRanks, RanksThatPackOtherwiseAreRefused) {
+  std::atomic<int64_t> packed_rows = 0;
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    auto shards = weight_shards(world.split(0, world.rank()));
+    const std::string error = [&]() -> std::string {
+      try {
+        Blocks(std::move(shards), packed_rows, world.rank() == 2 ? "other" : "copy");
+      } catch (const Error& refused) {
+        return refused.what();
+      }
+      return "no error";
+    }();
+    EXPECT_THAT(error, HasSubstr("the first and the 3. pack them for different CPUs"));
+  });
+  EXPECT_EQ(packed_rows, 0);
+}
 
 // A rank that fails does not wait for gathers that others will never join, and ends the run at once.
 TEST(WeightRanks, ARankThatFailsEndsTheRun) {
