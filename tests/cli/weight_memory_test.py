@@ -123,13 +123,14 @@ def ranks_share_the_blocks(cwd):
     if shutil.which("mpirun") is None:
         raise harness.Skip("no mpirun")
     deep = deep_model(cwd, 8)
-    experts = pathlib.Path(harness.MODEL).parent / "wan22_t2v"
+    golden = pathlib.Path(harness.MODEL)
+    experts, lora = golden.parent / "wan22_t2v", golden.parent.parent / "loras/original.safetensors"
     for model, ranks, shards, *words in (
             (deep, 2, -1, "weights=random"), (deep, 3, 3, "weights=random", "dtype=bf16"),
             (deep, 4, 2, "weights=random"), (deep, 7, 7, "weights=random"),
             (deep, 2, 2, "weights=random", "num_videos=2", "keep_weights=all"),
             (deep, 2, 2, "weights=random", "num_inference_steps=6", "cache=cfg"),
-            (experts, 3, 3, "num_inference_steps=4")):
+            (experts, 3, 3, "num_inference_steps=4"), (golden, 3, 3, f"lora={lora}", "dtype=bf16")):
         made = []
         for name, command in (("threads", [PROGRAM, "generate", model, *harness.SMALL, *words, f"ranks={ranks}"]),
                               ("processes", ["mpirun", "-n", str(ranks), PROGRAM, "generate", model, *harness.SMALL,
