@@ -44,22 +44,27 @@ def deep_model(cwd, layers):
     return model
 
 
+def memory_maps(name, file):
+    """(PID, text of `file` in /proc) of each process that writes `name`."""
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            if name in (process / "cmdline").read_text() and "mpirun" not in (process / "comm").read_text():
+                yield process.name, (process / file).read_text()
+        except (OSError, NotADirectoryError):
+            continue
+
+
 def shared_copies(name):
     """Of each process that maps packed weights in common: their inode and size, what of them it has mapped, and its
     share of that; kB."""
     found = {}
-    for process in pathlib.Path("/proc").iterdir():
-        try:
-            if name not in (process / "cmdline").read_text() or "mpirun" in (process / "comm").read_text():
-                continue
-            lines = (process / "smaps").read_text().splitlines()
-        except (OSError, NotADirectoryError):
-            continue
+    for process, text in memory_maps(name, "smaps"):
+        lines = text.splitlines()
         for at, line in enumerate(lines):
             if "/memfd:zoetrope weights" in line:
                 sizes = [next(int(entry.split()[1]) for entry in lines[at:] if entry.startswith(key))
                          for key in ("Size:", "Rss:", "Pss:")]
-                found[process.name] = (line.split()[4], *sizes)
+                found[process] = (line.split()[4], *sizes)
     return found
 
 
@@ -106,16 +111,8 @@ def processes_of_a_host_keep_one_copy(cwd):
 
 def anonymous_kilobytes(name):
     """Of each process that writes `name`."""
-    found = {}
-    for process in pathlib.Path("/proc").iterdir():
-        try:
-            if name not in (process / "cmdline").read_text() or "mpirun" in (process / "comm").read_text():
-                continue
-            rollup = (process / "smaps_rollup").read_text()
-        except (OSError, NotADirectoryError):
-            continue
-        found[process.name] = int(re.search(r"Anonymous: +([0-9]+) kB", rollup).group(1))
-    return found
+    return {process: int(re.search(r"Anonymous: +([0-9]+) kB", text).group(1))
+            for process, text in memory_maps(name, "smaps_rollup") if "Anonymous:" in text}
 
 
 @test
