@@ -12,6 +12,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/descriptor.h"
+
 namespace zoetrope::machine {
 namespace {
 
@@ -23,25 +25,20 @@ constexpr size_t kAlignment = 4096;  // that reads past the page cache need
 class File {
  public:
   File(const std::filesystem::path& path, int flags) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags)) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int fd() const { return fd_; }
+  int fd() const { return fd_.value(); }
   // 0 for what is not a file, too.
   int64_t bytes() const {
     struct stat info {};
-    return fd_ >= 0 && ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode) ? int64_t{info.st_size} : 0;
+    return fd() >= 0 && ::fstat(fd(), &info) == 0 && S_ISREG(info.st_mode) ? int64_t{info.st_size} : 0;
   }
   // Whether the system tells this user which pages are in memory.
   bool tells_pages(const std::filesystem::path& path) const {
     struct stat info {};
-    return ::fstat(fd_, &info) == 0 && (info.st_uid == ::geteuid() || ::access(path.c_str(), W_OK) == 0);
+    return ::fstat(fd(), &info) == 0 && (info.st_uid == ::geteuid() || ::access(path.c_str(), W_OK) == 0);
   }
 
  private:
-  int fd_;
+  Descriptor fd_;
 };
 
 // bytes/s of the middle of a file; 0 where a read is refused.

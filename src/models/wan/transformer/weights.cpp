@@ -365,12 +365,8 @@ PackedParts packed_parts(const TransformerConfig& config, DType dtype) {
   return sums;
 }
 
-}  // namespace
-
-namespace {
-
-// Beside the parts of a stream: what is in none, and two weights of a block, which threads pack at the same time.
-int64_t beside_parts(const PackedParts& parts, const TransformerConfig& config, int64_t packed_from) {
+// Of a stream, apart from its parts: what is in none, and two weights of a block, which threads pack at the same time.
+int64_t bytes_in_no_part(const PackedParts& parts, const TransformerConfig& config, int64_t packed_from) {
   const int64_t d = config.inner_dim();
   return parts.others + 2 * std::max(3 * d * d, config.ffn_dim * d) * packed_from;
 }
@@ -379,7 +375,7 @@ int64_t beside_parts(const PackedParts& parts, const TransformerConfig& config, 
 
 StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from) {
   const PackedParts parts = packed_parts(config, dtype);
-  const int64_t others = beside_parts(parts, config, packed_from);
+  const int64_t others = bytes_in_no_part(parts, config, packed_from);
   return {others + 2 * parts.largest, others + 3 * parts.largest};
 }
 
@@ -389,7 +385,7 @@ ForwardWeights streamed_forward(const TransformerConfig& config, DType dtype, in
   ForwardWeights forward = parts.forward;
   if (parts.largest == 0 || parts.may_stay == 0) return forward;
   const int64_t places = 3 * parts.largest;
-  const int64_t room = memory > 0 ? memory - beside_parts(parts, config, packed_from) : places;
+  const int64_t room = memory > 0 ? memory - bytes_in_no_part(parts, config, packed_from) : places;
   const int64_t fit = std::max<int64_t>(0, room - places) / parts.largest;
   const int64_t stay = room >= parts.blocks ? parts.may_stay : std::min(parts.may_stay, fit);
   forward.fetched = static_cast<double>(parts.may_stay - stay) / static_cast<double>(parts.may_stay);
