@@ -67,6 +67,15 @@ class TableScope {
     matrix(name, out, in_features);
     bias(name, out);
   }
+  // Ranks that share the layer divide its outputs, or its inputs; then each has a part of every output's sum.
+  void linear_by_outputs(const TensorName& name, int64_t out, int64_t in_features, int64_t unit) const {
+    matrix(name, out, in_features).shard_axis = ShardAxis{0, unit};
+    bias(name, out).shard_axis = ShardAxis{0, unit};
+  }
+  void linear_by_inputs(const TensorName& name, int64_t out, int64_t in_features, int64_t unit) const {
+    matrix(name, out, in_features).shard_axis = ShardAxis{1, unit};
+    bias(name, out);
+  }
   void convolution(const TensorName& name, const Shape& shape) const {
     weight(name, shape, TensorRole::kConvolution);
     bias(name, shape[0]);

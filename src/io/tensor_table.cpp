@@ -13,6 +13,13 @@ IndexRange TensorSpec::shard(int parts, int part) const {
   return {units.begin * unit, units.end * unit};
 }
 
+TensorTable part_of(const TensorTable& table, int parts, int part) {
+  TensorTable of = table;
+  for (TensorSpec& spec : of)
+    if (spec.shard_axis) spec.shape[spec.shard_axis->axis] = spec.shard(parts, part).size();
+  return of;
+}
+
 TensorIndex::TensorIndex(const TensorTable& table) {
   for (const TensorSpec& spec : table) specs_.emplace(spec.name, &spec);
 }

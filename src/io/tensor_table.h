@@ -75,6 +75,9 @@ struct TensorSpec {
 // In the order of the model, every name once.
 using TensorTable = std::vector<TensorSpec>;
 
+// That of part `part` of `parts`: what is divided has the shape of its part.
+TensorTable part_of(const TensorTable& table, int parts, int part);
+
 // By `name`; valid as long as the table stays where it is.
 class TensorIndex {
  public:

@@ -35,6 +35,13 @@ TEST(TensorTable, ShardsAreWholeUnits) {
   }
 }
 
+TEST(TensorTable, APartHasThePartsShapes) {
+  const TensorTable table{{.name = "w", .shape = {5, 21}, .shard_axis = ShardAxis{1, 3}}, {.name = "n", .shape = {8}}};
+  EXPECT_EQ(part_of(table, 2, 0)[0].shape, (Shape{5, 9}));
+  EXPECT_EQ(part_of(table, 2, 1)[0].shape, (Shape{5, 12}));
+  EXPECT_EQ(part_of(table, 2, 1)[1].shape, (Shape{8}));
+}
+
 TEST(TensorTable, CountsBytesByWhatIsKeptInFloat32) {
   const TensorTable table{{.name = "w", .shape = {4, 8}},
                           {.name = "n", .shape = {8}, .role = TensorRole::kNorm, .keep_float32 = true}};

@@ -26,8 +26,14 @@ const char* direction_name(Direction direction) {
 const char* softmax_name(Softmax softmax) { return softmax == Softmax::kFixedMax ? "fixed_max" : "online"; }
 
 LayoutRequest LayoutRequest::exactly(const ParallelLayout& layout) {
-  return {layout.data,       layout.context.ranks(), false, ContextRequest::exactly(layout.context), layout.vae_ranks,
-          layout.text_ranks, layout.weight_shards};
+  return {layout.data,
+          layout.context.ranks(),
+          false,
+          ContextRequest::exactly(layout.context),
+          layout.vae_ranks,
+          layout.text_ranks,
+          layout.weight_shards,
+          layout.tensor};
 }
 
 void check_ulysses(int64_t ulysses, int ranks, int64_t heads) {
@@ -39,6 +45,19 @@ void check_ulysses(int64_t ulysses, int ranks, int64_t heads) {
     fail("ulysses_shards={} does not divide the context degree {}; legal values: {}", ulysses, ranks, values);
   fail("ulysses_shards={} is more than the {} heads, and a rank cannot attend less than one head; legal values: {}",
        ulysses, heads, values);
+}
+
+std::vector<int> legal_tensor(int ranks, int64_t heads) {
+  std::vector<int> legal = legal_ulysses(ranks, heads);
+  std::erase_if(legal, [&](int parts) { return heads % parts != 0; });
+  return legal;
+}
+
+void check_tensor(int64_t tensor, int ranks, int64_t heads) {
+  const std::vector<int> legal = legal_tensor(ranks, heads);
+  if (std::find(legal.begin(), legal.end(), tensor) != legal.end()) return;
+  fail("tensor_parallelism={} is not possible with {} and {}, of which every rank has equally many; legal values: {}",
+       tensor, counted(ranks, "rank"), counted(heads, "head"), fmt::join(legal, ", "));
 }
 
 void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads) {
@@ -94,14 +113,20 @@ void check(const ContextLayout& layout, int ranks, int64_t heads) {
 }
 
 void check(const ParallelLayout& layout, int ranks, int64_t heads) {
-  if (layout.data < 1 || ranks % layout.data != 0)
-    fail("data_parallelism={} does not divide the {} ranks", layout.data, ranks);
-  check(layout.context, ranks / layout.data, heads);
+  check_tensor(layout.tensor, ranks, heads);
+  const int places = ranks / layout.tensor;
+  if (layout.data < 1 || places % layout.data != 0) {
+    fail("data_parallelism={} does not divide the {} ranks{}", layout.data, places,
+         layout.tensor > 1 ? fmt::format(" that tensor_parallelism={} leaves of {}", layout.tensor, ranks) : "");
+  }
+  check(layout.context, places / layout.data, heads / layout.tensor);
   for (const auto& [name, count] :
        {std::pair{"the rows of a frame", layout.vae_ranks}, std::pair{"the text encoder's layers", layout.text_ranks}})
     if (count < 1 || count > ranks) fail("{} of {} ranks cannot share {}", count, ranks, name);
-  if (layout.weight_shards < 1 || ranks % layout.weight_shards != 0)
-    fail("fsdp_parallelism={} does not divide the {}", layout.weight_shards, counted(ranks, "rank"));
+  if (layout.weight_shards < 1 || places % layout.weight_shards != 0) {
+    fail("fsdp_parallelism={} does not divide the {}{}", layout.weight_shards, counted(places, "rank"),
+         layout.tensor > 1 ? fmt::format(" that tensor_parallelism={} leaves of {}", layout.tensor, ranks) : "");
+  }
 }
 
 ContextLayout filled(const ContextRequest& request, int ranks, int64_t heads) {
@@ -150,11 +175,12 @@ std::string text(const ContextLayout& layout, Softmax softmax) {
 
 std::string text(const ParallelLayout& layout, Softmax softmax) {
   const int context = layout.context.ranks();
+  const std::string tensor = layout.tensor > 1 ? fmt::format(" x tensor {}", layout.tensor) : "";
   if (!layout.sharded && context > 1) {
-    return fmt::format("data {} x context 1 ({}), each sequence whole on {} ranks, as flash_min_seq_length says",
-                       layout.data, text(layout.of_sequence(), softmax), context);
+    return fmt::format("data {} x context 1 ({}){}, each sequence whole on {} ranks, as flash_min_seq_length says",
+                       layout.data, text(layout.of_sequence(), softmax), tensor, context);
   }
-  return fmt::format("data {} x context {} ({}){}", layout.data, context, text(layout.context, softmax),
+  return fmt::format("data {} x context {} ({}){}{}", layout.data, context, text(layout.context, softmax), tensor,
                      layout.weight_shards > 1 ? fmt::format(", weights over {}", layout.weight_shards) : "");
 }
 

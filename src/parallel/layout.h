@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "zoetrope/context_layout.h"
 
@@ -14,8 +15,9 @@ namespace zoetrope::parallel {
 // More chunks than heads leave empty ones; no run needs this many.
 inline constexpr int kMostHeadChunks = 4096;
 
-// ranks = data × context. A context is a run of neighbours (one node, one chip), which is where attention sends; the
-// data axis, which exchanges once a step, crosses the slow links.
+// ranks = data × context × tensor. Ranks of one tensor group are neighbours, for they add up activations several times
+// a layer. A context is every tensor-th rank of a run of neighbours (one node, one chip), which is where attention
+// sends; the data axis, which exchanges once a step, crosses the slow links.
 struct ParallelLayout {
   int data = 1;           // parts that the guidance branches are dealt to
   ContextLayout context;  // of the sequence of one part
@@ -25,10 +27,16 @@ struct ParallelLayout {
   // Neighbours that share the transformer's blocks: each keeps a part, and gathers a block before it is used. Ranks of
   // one process have one copy whatever it says.
   int weight_shards = 1;
+  // Neighbours that compute the same tokens, each with its share of the heads and of the feed-forward.
+  int tensor = 1;
 
-  constexpr int ranks() const { return data * context.ranks(); }
-  constexpr int data_index(int rank) const { return rank / context.ranks(); }
-  constexpr int context_index(int rank) const { return rank % context.ranks(); }
+  constexpr int ranks() const { return data * context.ranks() * tensor; }
+  constexpr int data_index(int rank) const { return rank / (context.ranks() * tensor); }
+  constexpr int context_index(int rank) const { return rank / tensor % context.ranks(); }
+  constexpr int tensor_index(int rank) const { return rank % tensor; }
+  constexpr int rank_of(int data_index, int context_index, int tensor_index) const {
+    return (data_index * context.ranks() + context_index) * tensor + tensor_index;
+  }
   // What attention spreads a sequence over: one rank where sequences stay whole.
   constexpr ContextLayout of_sequence() const { return sharded ? context : context.alone(); }
   friend constexpr bool operator==(const ParallelLayout&, const ParallelLayout&) = default;
@@ -39,13 +47,17 @@ struct LayoutRequest {
   std::optional<int> data, context_ranks;
   bool one_context = false;  // data 1 wherever the context can take all ranks
   ContextRequest context;
-  std::optional<int> vae_ranks, text_ranks, weight_shards;
+  std::optional<int> vae_ranks, text_ranks, weight_shards, tensor;
 
   static LayoutRequest exactly(const ParallelLayout& layout);
 };
 
 // Throws Error where `ulysses` is not one of legal_ulysses(), which it lists.
 void check_ulysses(int64_t ulysses, int ranks, int64_t heads);
+// Over how many of `ranks` ranks a model with `heads` heads can be divided by tensors: what divides both.
+std::vector<int> legal_tensor(int ranks, int64_t heads);
+// Throws Error where `tensor` is not one of legal_tensor(), which it lists.
+void check_tensor(int64_t tensor, int ranks, int64_t heads);
 // Throws Error where `ranks` ranks have no split with U > 1 and R > 1, or none with the given U.
 void check_two_dimensional(std::optional<int64_t> ulysses, int ranks, int64_t heads);
 // Throws Error, with the legal values, for what `ranks` ranks cannot do with `heads` heads.
@@ -63,6 +75,7 @@ int count_changed(const ContextLayout& layout);
 std::string degrees_text(const ContextLayout& layout);
 // The degrees, and after these what is not the default: the ring's direction, the softmax, the head chunks.
 std::string text(const ContextLayout& layout, Softmax softmax);
-std::string text(const ParallelLayout& layout, Softmax softmax);  // "data 1 x context 4 (Ulysses 2 x ring 2)"
+// "data 1 x context 4 (Ulysses 2 x ring 2) x tensor 2"
+std::string text(const ParallelLayout& layout, Softmax softmax);
 
 }  // namespace zoetrope::parallel

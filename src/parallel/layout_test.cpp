@@ -101,6 +101,23 @@ TEST(Check, RefusesWhatTheRanksCannotDo) {
   EXPECT_THAT(of({.context = {1, 8}, .text_ranks = 0}), HasSubstr("0 of 8 ranks cannot share the text encoder's"));
 }
 
+TEST(Check, TensorRanksDivideRanksAndHeads) {
+  EXPECT_EQ(legal_tensor(12, 40), (std::vector<int>{1, 2, 4}));
+  EXPECT_EQ(legal_tensor(6, 12), (std::vector<int>{1, 2, 3, 6}));
+  const auto of = [](const ParallelLayout& layout) { return error_of([&] { check(layout, 8, 4); }); };
+  EXPECT_EQ(of({.context = {1, 2}, .weight_shards = 2, .tensor = 4}), "no error");
+  EXPECT_THAT(of({.context = {}, .tensor = 8}),
+              HasSubstr("tensor_parallelism=8 is not possible with 8 ranks and 4 heads, of which "
+                        "every rank has equally many; legal values: 1, 2, 4"));
+  EXPECT_THAT(of({.context = {}, .tensor = 3}), HasSubstr("legal values: 1, 2, 4"));
+  // A rank attends to its own heads alone.
+  EXPECT_THAT(of({.context = {4, 1}, .tensor = 2}), HasSubstr("more than the 2 heads"));
+  EXPECT_THAT(of({.data = 4, .context = {1, 1}, .tensor = 4}),
+              HasSubstr("data_parallelism=4 does not divide the 2 ranks that tensor_parallelism=4 leaves of 8"));
+  EXPECT_THAT(of({.context = {1, 2}, .weight_shards = 4, .tensor = 4}),
+              HasSubstr("fsdp_parallelism=4 does not divide the 2 ranks that tensor_parallelism=4 leaves of 8"));
+}
+
 // Every rank has coordinates of its own, and neighbours in rank are neighbours in a context.
 TEST(Coordinates, AreABijectionWithContextFast) {
   const ParallelLayout layout{.data = 2, .context = {3, 1}};
@@ -111,6 +128,15 @@ TEST(Coordinates, AreABijectionWithContextFast) {
     seen.insert({layout.data_index(rank), layout.context_index(rank)});
   }
   EXPECT_EQ(seen.size(), 6u);
+}
+
+TEST(Coordinates, TensorRanksAreNeighbours) {
+  const ParallelLayout layout{.data = 2, .context = {3, 1}, .tensor = 2};
+  EXPECT_EQ(layout.ranks(), 12);
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    EXPECT_EQ(layout.rank_of(layout.data_index(rank), layout.context_index(rank), layout.tensor_index(rank)), rank);
+    EXPECT_EQ(layout.tensor_index(rank), rank % 2);
+  }
 }
 
 TEST(Text, SaysWhatIsNotTheDefault) {
@@ -124,6 +150,8 @@ TEST(Text, SaysWhatIsNotTheDefault) {
   const ParallelLayout gathers{.data = 2, .context = {.gather = 4}};
   EXPECT_EQ(gathers.ranks(), 8);
   EXPECT_EQ(text(gathers, Softmax::kOnline), "data 2 x context 4 (gather 4)");
+  EXPECT_EQ(text({.context = {2, 1}, .weight_shards = 2, .tensor = 4}, Softmax::kOnline),
+            "data 1 x context 2 (Ulysses 2 x ring 1) x tensor 4, weights over 2");
   layout.sharded = false;
   EXPECT_EQ(text(layout, Softmax::kOnline),
             "data 2 x context 1 (Ulysses 1 x ring 1, 3 head chunks), each sequence whole on 2 ranks, as "

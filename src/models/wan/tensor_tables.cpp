@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -18,30 +19,37 @@ using io::TensorTable;
 
 // ---- transformer ----
 
-void attention_tensors(const TableScope& attention, int64_t d) {
-  attention.linear({"to_q", "q"}, d, d);
-  attention.linear({"to_k", "k"}, d, d);
-  attention.linear({"to_v", "v"}, d, d);
-  attention.linear({"to_out.0", "o"}, d, d);
-  attention.rms_norm("norm_q", d);
-  attention.rms_norm("norm_k", d);
+// Ranks divide heads. A norm is over all of them, and has a factor for each of its own.
+void norm_of_heads(const TableScope& attention, const io::TensorName& name, const TransformerConfig& config) {
+  attention.weight(name, {config.inner_dim()}, TensorRole::kNorm).shard_axis = {0, config.attention_head_dim};
+}
+
+void attention_tensors(const TableScope& attention, const TransformerConfig& config) {
+  const int64_t d = config.inner_dim(), head = config.attention_head_dim;
+  attention.linear_by_outputs({"to_q", "q"}, d, d, head);
+  attention.linear_by_outputs({"to_k", "k"}, d, d, head);
+  attention.linear_by_outputs({"to_v", "v"}, d, d, head);
+  attention.linear_by_inputs({"to_out.0", "o"}, d, d, head);
+  norm_of_heads(attention, "norm_q", config);
+  norm_of_heads(attention, "norm_k", config);
 }
 
 void block_tensors(const TableScope& block, const TransformerConfig& config) {
   const int64_t d = config.inner_dim();
   block.modulation({"scale_shift_table", "modulation"}, 6, d);
-  attention_tensors(block.in({"attn1", "self_attn"}), d);
+  attention_tensors(block.in({"attn1", "self_attn"}), config);
   const TableScope cross = block.in({"attn2", "cross_attn"});
-  attention_tensors(cross, d);
+  attention_tensors(cross, config);
   if (config.added_kv_proj_dim) {
-    cross.linear({"add_k_proj", "k_img"}, d, *config.added_kv_proj_dim);
-    cross.linear({"add_v_proj", "v_img"}, d, *config.added_kv_proj_dim);
-    cross.rms_norm({"norm_added_k", "norm_k_img"}, d);
+    cross.linear_by_outputs({"add_k_proj", "k_img"}, d, *config.added_kv_proj_dim, config.attention_head_dim);
+    cross.linear_by_outputs({"add_v_proj", "v_img"}, d, *config.added_kv_proj_dim, config.attention_head_dim);
+    norm_of_heads(cross, {"norm_added_k", "norm_k_img"}, config);
   }
   if (config.cross_attn_norm)
     block.in_float32().layer_norm({"norm2", "norm3"}, d);  // of three, the one with parameters
-  block.linear({"ffn.net.0.proj", "ffn.0"}, config.ffn_dim, d);
-  block.linear({"ffn.net.2", "ffn.2"}, d, config.ffn_dim);
+  const int64_t unit = hidden_unit(config.ffn_dim);
+  block.linear_by_outputs({"ffn.net.0.proj", "ffn.0"}, config.ffn_dim, d, unit);
+  block.linear_by_inputs({"ffn.net.2", "ffn.2"}, d, config.ffn_dim, unit);
 }
 
 void image_embedder_tensors(const TableScope& embedder, const TransformerConfig& config) {
@@ -191,6 +199,14 @@ TensorTable transformer_tensors(const TransformerConfig& config) {
   root.modulation({"scale_shift_table", "head.modulation"}, 2, d);
   root.linear({"proj_out", "head.head"}, config.patch_output_dim(), d);
   return table;
+}
+
+// Whole panels of packed weights, where that leaves enough units to divide.
+int64_t hidden_unit(int64_t ffn_dim) {
+  constexpr int64_t kPanel = 64, kFewest = 64;
+  int64_t unit = std::gcd(ffn_dim, kPanel);
+  while (unit > 1 && ffn_dim / unit < kFewest) unit /= 2;
+  return unit;
 }
 
 TensorTable vae_encoder_tensors(const VaeConfig& config) {

@@ -7,7 +7,10 @@
 
 namespace zoetrope::wan {
 
-io::TensorTable transformer_tensors(const TransformerConfig& config);  // of every class
+// Of every class. Ranks that share the layers of a block (io::part_of()) divide heads, and the feed-forward in units of
+// hidden_unit() rows.
+io::TensorTable transformer_tensors(const TransformerConfig& config);
+int64_t hidden_unit(int64_t ffn_dim);
 
 // Both generations: vae_layout.h. Throw Error for a VAE that cannot be laid out.
 io::TensorTable vae_tensors(const VaeConfig& config);

@@ -49,6 +49,51 @@ TEST(TensorTables, Vae21) {
   expect_totals(vae_tensors(tiny), 146, 13'861);
 }
 
+// ---- how ranks divide them ----
+
+// Of every attention the heads, of the feed-forward its width; what is added up has all outputs, and the parts together
+// are the whole.
+TEST(TensorTables, RanksDivideHeadsAndFeedForward) {
+  TransformerConfig config;  // 40 heads of 128, 13 824
+  config.added_kv_proj_dim = config.inner_dim();
+  config.num_layers = 1;
+  const io::TensorTable whole = transformer_tensors(config);
+  for (const int parts : {2, 5, 8}) {
+    int64_t hidden = 0;
+    for (int part = 0; part < parts; ++part) {
+      const io::TensorTable table = io::part_of(whole, parts, part);
+      const io::TensorIndex index(table);
+      const auto shape = [&](const std::string& name) { return index["blocks.0." + name].shape; };
+      const int64_t d = config.inner_dim(), heads = d / parts, wide = shape("ffn.net.0.proj.weight")[0];
+      for (const char* name : {"attn1.to_q", "attn1.to_k", "attn1.to_v", "attn2.to_q", "attn2.to_k", "attn2.to_v",
+                               "attn2.add_k_proj", "attn2.add_v_proj"}) {
+        EXPECT_EQ(shape(std::string(name) + ".weight"), (Shape{heads, d})) << name;
+        EXPECT_EQ(shape(std::string(name) + ".bias"), (Shape{heads})) << name;
+      }
+      for (const char* name : {"attn1.norm_q", "attn1.norm_k", "attn2.norm_q", "attn2.norm_k", "attn2.norm_added_k"})
+        EXPECT_EQ(shape(std::string(name) + ".weight"), (Shape{heads})) << name;
+      for (const char* name : {"attn1.to_out.0", "attn2.to_out.0"}) {
+        EXPECT_EQ(shape(std::string(name) + ".weight"), (Shape{d, heads})) << name;
+        EXPECT_EQ(shape(std::string(name) + ".bias"), (Shape{d})) << name;
+      }
+      EXPECT_EQ(wide % 64, 0);
+      EXPECT_EQ(shape("ffn.net.0.proj.bias"), (Shape{wide}));
+      EXPECT_EQ(shape("ffn.net.2.weight"), (Shape{d, wide}));
+      EXPECT_EQ(shape("norm2.weight"), (Shape{d}));
+      EXPECT_EQ(shape("scale_shift_table"), (Shape{1, 6, d}));
+      hidden += wide;
+    }
+    EXPECT_EQ(hidden, config.ffn_dim);
+  }
+}
+
+TEST(TensorTables, EveryPartOfANarrowFeedForwardHasSome) {
+  EXPECT_EQ(hidden_unit(8960), 64);
+  EXPECT_EQ(hidden_unit(64), 1);
+  EXPECT_EQ(hidden_unit(72), 1);
+  EXPECT_EQ(hidden_unit(1024), 16);
+}
+
 // ---- what the tensors are ----
 
 // A transformer with everything that any of the family has.
