@@ -36,9 +36,16 @@ struct RmsNormRope {
   TensorView sin;     // [S, D/2] F32
   float eps = 1e-6f;
   std::span<const HeadSlot> slots;  // cover [0, H)
+  // Where these are some of the heads that the norm is over: the sum of x² over all of them, [B·S] F32, and how many
+  // they are.
+  TensorView squares = {};
+  int64_t all_heads = 0;
   std::string implementation;
 };
 void rms_norm_rope(Stream& stream, const RmsNormRope& args);
+
+// out[i] = Σ x[i]², as rms_norm_rope() adds it up. x [M, K] F32 or BF16, last axis contiguous; out [M] F32.
+void sum_of_squares(Stream& stream, const TensorView& x, const TensorView& out);
 
 // y = weight · cast(x·rsqrt(mean(x²) + eps)) per row, as in T5: cast before it is multiplied by the weight
 // (wan.md 5.2).

@@ -326,6 +326,46 @@ TEST(RmsNormRope, StatisticSpansHeadsAtAnyStride) {
   }
 }
 
+// Heads of which others have the rest: with the squares of all, each part of the heads is what it is of the whole.
+TEST(RmsNormRope, PartsOfTheHeadsAreAsInTheWhole) {
+  constexpr int64_t kHeads = 5, kFirst = 2;
+  for (DType dtype : kDtypes) {
+    const RopeNormData data(2, 7, kHeads, 12, dtype, DType::kF32);
+    const std::vector<double> expected = data.expected({});
+    const Tensor out(dtype, {2, 7, kHeads, 12});
+    Stream stream(2);
+    const IndexRange parts[] = {{0, kFirst}, {kFirst, kHeads}};
+    Tensor squares(DType::kF32, {2 * 7}), some(DType::kF32, {2 * 7});
+    for (const IndexRange part : parts) {
+      const Tensor rows(dtype, {2, 7, part.size(), 12});
+      copy(stream, rows, data.x.slice(2, part.begin, part.end));
+      sum_of_squares(stream, rows.view().reshape({2 * 7, part.size() * 12}), some);
+      for (int64_t i = 0; i < some.size(); ++i) squares.data<float>()[i] += some.data<float>()[i];
+    }
+    for (const char* name : kNames) {
+      for (const IndexRange part : parts) {
+        const HeadSlot slot{{0, part.size()}, out.view().slice(2, part.begin, part.end)};
+        RmsNormRope a = data.args({}, {&slot, 1}, name);
+        a.x = data.x.slice(2, part.begin, part.end);
+        a.weight = data.weight.view().slice(0, part.begin * 12, part.end * 12);
+        a.squares = squares, a.all_heads = kHeads;
+        rms_norm_rope(stream, a);
+      }
+      EXPECT_TRUE(close(out, expected, tolerance(dtype))) << name;
+    }
+    // The squares of these heads alone are another norm.
+    const HeadSlot slot{{0, kFirst}, out.view().slice(2, 0, kFirst)};
+    RmsNormRope a = data.args({}, {&slot, 1}, "");
+    a.x = data.x.slice(2, 0, kFirst);
+    a.weight = data.weight.view().slice(0, 0, kFirst * 12);
+    rms_norm_rope(stream, a);
+    EXPECT_FALSE(close(out, expected, tolerance(dtype)));
+    a.squares = squares, a.all_heads = kFirst - 1;
+    EXPECT_NE(error_of([&] { rms_norm_rope(stream, a); }).find("sums of squares must be contiguous F32 [14]"),
+              std::string::npos);
+  }
+}
+
 // The comparison sees one value off by ten times its bound, a pair rotated the wrong way, and two heads exchanged.
 TEST(RmsNormRope, WrongResultsFailTheComparison) {
   const RopeNormData data(1, 5, 2, 12, DType::kF32, DType::kF32);

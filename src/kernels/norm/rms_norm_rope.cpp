@@ -50,6 +50,8 @@ void write_head(const T* x, T* out, int64_t d, Floats scale, const float* weight
   simd::store(out + i, y, rest);
 }
 
+int64_t normed_heads(const RmsNormRope& a) { return a.squares ? a.all_heads : a.x.extent(2); }
+
 template <bool kNorm, bool kRotate, typename T>
 void write_rows(Stream& stream, const RmsNormRope& a, const float* weight, const HeadTarget* targets) {
   const TensorView& x = a.x;
@@ -63,10 +65,11 @@ void write_rows(Stream& stream, const RmsNormRope& a, const float* weight, const
       Floats scale = simd::set(1.0f);
       if constexpr (kNorm) {
         double squares = 0;
-        if (one_run) squares = simd::sum_of_squares(from, heads * d);
+        if (a.squares) squares = static_cast<double>(a.squares.data<float>()[row]);
+        else if (one_run) squares = simd::sum_of_squares(from, heads * d);
         else
           for (int64_t h = 0; h < heads; ++h) squares += simd::sum_of_squares(from + h * x.stride(2), d);
-        const double mean = squares / static_cast<double>(heads * d);
+        const double mean = squares / static_cast<double>(normed_heads(a) * d);
         scale = simd::set(static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(a.eps))));
       }
       const float* cos = kRotate ? a.cos.data<float>() + s * a.cos.stride(0) : nullptr;
@@ -119,7 +122,9 @@ void rms_norm_rope_reference(Stream&, const RmsNormRope& a) {
         value = element(a.x, b * a.x.stride(0) + s * a.x.stride(1) + i / d * a.x.stride(2) + i % d);
         square += value * value;
       }
-      const double scale = 1 / std::sqrt(square / static_cast<double>(heads * d) + static_cast<double>(a.eps));
+      if (a.squares) square = element(a.squares, b * a.x.extent(1) + s);
+      const double mean = square / static_cast<double>(normed_heads(a) * d);
+      const double scale = 1 / std::sqrt(mean + static_cast<double>(a.eps));
       if (a.weight)
         for (int64_t i = 0; i < heads * d; ++i) y[static_cast<size_t>(i)] *= scale * element(a.weight, i);
       if (a.cos)
@@ -182,6 +187,14 @@ void check(const RmsNormRope& a) {
       fail("rms_norm_rope: cos and sin must be F32 [{}, {}], not {} {}", tokens, d / 2, dtype_name(t->dtype()),
            t->shape().to_string());
   }
+  const int64_t rows = a.x.extent(0) * tokens;
+  if (a.squares && (!a.weight || a.squares.dtype() != DType::kF32 || !(a.squares.shape() == Shape{rows}) ||
+                    !a.squares.contiguous() || a.all_heads < heads)) {
+    fail(
+        "rms_norm_rope: the sums of squares must be contiguous F32 [{}] of at least {} heads, next to a weight, not {} "
+        "{} of {}",
+        rows, heads, dtype_name(a.squares.dtype()), a.squares.shape().to_string(), a.all_heads);
+  }
   check_slots(a);
 }
 
@@ -202,6 +215,21 @@ void rms_norm_rope(Stream& stream, const RmsNormRope& args) {
     return;
   }
   implementation.function(stream, args);
+}
+
+void sum_of_squares(Stream& stream, const TensorView& x, const TensorView& out) {
+  ZT_CHECK(x.rank() == 2 && (x.extent(1) < 2 || x.stride(1) == 1), "x is {}", x.shape().to_string());
+  ZT_CHECK(out.dtype() == DType::kF32 && out.shape() == Shape{x.extent(0)} && out.contiguous());
+  with_compute_type(x.dtype(), "sum_of_squares' x", [&](auto type) {
+    using T = typename decltype(type)::type;
+    constexpr int64_t kGrain = 16;
+    stream.team().parallel_for(x.extent(0), kGrain, [&](IndexRange range, int) {
+      for (int64_t row = range.begin; row < range.end; ++row) {
+        const T* from = x.data<T>() + row * x.stride(0);
+        out.data<float>()[row] = static_cast<float>(simd::sum_of_squares(from, x.extent(1)));
+      }
+    });
+  });
 }
 
 }  // namespace zoetrope::kernels
