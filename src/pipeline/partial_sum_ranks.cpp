@@ -5,57 +5,65 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/index_range.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
-comm::Segment segment(int peer, float* data, int64_t count) {
-  return {.peer = peer, .data = data, .bytes = static_cast<size_t>(count) * sizeof(float)};
+// The rows of [M, …] that a rank adds up, and their bytes.
+comm::Segment segment(int peer, const TensorView& all, IndexRange rows) {
+  const TensorView part = all.slice(0, rows.begin, rows.end);
+  return {.peer = peer, .data = part.raw(), .bytes = part.bytes()};
 }
 
 }  // namespace
 
-void PartialSumRanks::add_up(const TensorView& values) {
-  ZT_CHECK(values.dtype() == DType::kF32 && values.contiguous());
-  const int ranks = world_.size(), me = world_.rank();
-  if (ranks == 1 || values.size() == 0) return;
-  float* all = values.data<float>();
-  const auto share = [&](int rank) { return split_range(values.size(), ranks, rank); };
+IndexRange PartialSumRanks::add_up_rows(Stream& stream, const TensorView& values) {
+  ZT_CHECK(values.dtype() == DType::kF32 && values.contiguous() && values.rank() > 0);
+  const int ranks = ranks_.size(), me = ranks_.rank();
+  const auto share = [&](int rank) { return split_range(values.extent(0), ranks, rank); };
   const IndexRange mine = share(me);
-  if (!received_ || received_.size() < (ranks - 1) * mine.size()) {
-    received_ = Tensor::uninitialized(DType::kF32, {(ranks - 1) * mine.size()});
-  }
+  if (ranks == 1 || values.size() == 0) return mine;
+  const int64_t width = values.size() / values.extent(0), count = mine.size() * width;
+  if (!received_ || received_.size() < (ranks - 1) * count)
+    received_ = Tensor::uninitialized(DType::kF32, {(ranks - 1) * count});
   // Of every other rank, in rank order.
-  const auto from = [&](int rank) { return received_.data<float>() + (rank < me ? rank : rank - 1) * mine.size(); };
+  const auto from = [&](int rank) { return received_.data<float>() + (rank < me ? rank : rank - 1) * count; };
 
   std::vector<comm::Segment> sends, receives;
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == me) continue;
-    sends.push_back(segment(rank, all + share(rank).begin, share(rank).size()));
-    receives.push_back(segment(rank, from(rank), mine.size()));
+    sends.push_back(segment(rank, values, share(rank)));
+    receives.push_back({.peer = rank, .data = from(rank), .bytes = static_cast<size_t>(count) * sizeof(float)});
   }
-  world_.exchange(sends, receives, kSharesOperation).wait();
-  float* own = all + mine.begin;
+  ranks_.exchange(sends, receives, operations_.shares).wait();
+  float* own = values.data<float>() + mine.begin * width;
   constexpr int64_t kPiece = 4096;  // stays in cache while the ranks' values are added to it
-  for (int64_t begin = 0; begin < mine.size(); begin += kPiece) {
-    const int64_t count = std::min(kPiece, mine.size() - begin);
-    float sum[kPiece];
-    for (int rank = 0; rank < ranks; ++rank) {
-      const float* value = (rank == me ? own : from(rank)) + begin;
-      for (int64_t i = 0; i < count; ++i) sum[i] = rank == 0 ? value[i] : sum[i] + value[i];
+  stream.team().parallel_for(ceil_div(count, kPiece), 1, [&](IndexRange pieces, int) {
+    for (int64_t begin = pieces.begin * kPiece; begin < std::min(count, pieces.end * kPiece); begin += kPiece) {
+      const int64_t size = std::min(kPiece, count - begin);
+      float sum[kPiece];
+      for (int rank = 0; rank < ranks; ++rank) {
+        const float* value = (rank == me ? own : from(rank)) + begin;
+        for (int64_t i = 0; i < size; ++i) sum[i] = rank == 0 ? value[i] : sum[i] + value[i];
+      }
+      std::copy_n(sum, size, own + begin);
     }
-    std::copy_n(sum, count, own + begin);
-  }
+  });
+  return mine;
+}
 
-  sends.clear();
-  receives.clear();
+void PartialSumRanks::gather_rows(const TensorView& rows) {
+  ZT_CHECK(rows.contiguous() && rows.rank() > 0);
+  const int ranks = ranks_.size(), me = ranks_.rank();
+  if (ranks == 1 || rows.size() == 0) return;
+  const auto share = [&](int rank) { return split_range(rows.extent(0), ranks, rank); };
+  std::vector<comm::Segment> sends, receives;
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == me) continue;
-    sends.push_back(segment(rank, own, mine.size()));
-    receives.push_back(segment(rank, all + share(rank).begin, share(rank).size()));
+    sends.push_back(segment(rank, rows, share(me)));
+    receives.push_back(segment(rank, rows, share(rank)));
   }
-  world_.exchange(sends, receives, kSumsOperation).wait();
+  ranks_.exchange(sends, receives, operations_.sums).wait();
 }
 
 }  // namespace zoetrope::pipeline

@@ -1,5 +1,5 @@
-// The sum over ranks that a text encoder is handed: each rank adds up a share of the values, in rank order, and the
-// shares are passed round, so that every rank has the same bits.
+// The sum over ranks that a text encoder or a transformer is handed: each rank adds up a share of the rows, in rank
+// order, and the shares are passed round, so that every rank has the same bits.
 #pragma once
 
 #include "zoetrope/communicator.h"
@@ -11,21 +11,26 @@ namespace zoetrope::pipeline {
 
 class PartialSumRanks final : public encoders::PartialSum {
  public:
-  // Part r belongs to rank r of `world`, which must outlive this.
-  explicit PartialSumRanks(comm::Communicator& world) : world_(world) {}
+  // What its messages are called in traces, in errors and by tests that spoil them. Literals.
+  struct Operations {
+    const char *shares, *sums;
+  };
+  static constexpr Operations kTextEncoder{"text encoder: shares of a sum", "text encoder: sums"};
+  static constexpr Operations kTransformer{"tensor parallel: shares of a sum", "tensor parallel: sums"};
 
-  int parts() const override { return world_.size(); }
-  int part() const override { return world_.rank(); }
-  // Sends 2·(P − 1)/P of the values. Waits for the slowest rank: twice a layer, so that one wait is half a layer's work
-  // and reading at most, however long the whole takes.
-  void add_up(const TensorView& values) override;
+  // Part r belongs to rank r of `ranks`, which must outlive this.
+  PartialSumRanks(comm::Communicator& ranks, const Operations& operations) : ranks_(ranks), operations_(operations) {}
 
-  // Names of its messages, in traces, in errors and for tests that spoil them.
-  static constexpr const char* kSharesOperation = "text encoder: shares of a sum";
-  static constexpr const char* kSumsOperation = "text encoder: sums";
+  int parts() const override { return ranks_.size(); }
+  int part() const override { return ranks_.rank(); }
+  // Each sends (P − 1)/P of the bytes, and waits for the slowest rank: as often as a layer adds up, so that one wait is
+  // a part of a layer's work at most, however long the whole takes.
+  IndexRange add_up_rows(Stream& stream, const TensorView& values) override;
+  void gather_rows(const TensorView& rows) override;
 
  private:
-  comm::Communicator& world_;
+  comm::Communicator& ranks_;
+  Operations operations_;
   Tensor received_;  // [P − 1][values of this rank's share]; kept between calls
 };
 

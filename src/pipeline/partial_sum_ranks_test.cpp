@@ -19,6 +19,7 @@
 #include "models/encoders/tensor_tables.h"
 #include "models/encoders/umt5.h"
 #include "models/testing/golden.h"
+#include "tensor/half.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -29,14 +30,28 @@ float value_of(int rank, int64_t i) {
 }
 
 void check_sums(comm::Communicator& world) {
-  PartialSumRanks sum(world);
+  PartialSumRanks sum(world, PartialSumRanks::kTextEncoder);
+  Stream stream(2);
   EXPECT_EQ(sum.parts(), world.size());
   EXPECT_EQ(sum.part(), world.rank());
   // Fewer values than ranks, pieces of unequal size, more than a piece of a rank's share, and shrinking again.
   for (const int64_t count : {1, 5, 8, 4095, 70000, 12}) {
     Tensor values(DType::kF32, {count, 1});
-    for (int64_t i = 0; i < count; ++i) values.data<float>()[i] = value_of(world.rank(), i);
-    sum.add_up(values);
+    const auto fill = [&] {
+      for (int64_t i = 0; i < count; ++i) values.data<float>()[i] = value_of(world.rank(), i);
+    };
+    fill();
+    Tensor rows(DType::kBF16, {count, 3});
+    const IndexRange mine = sum.add_up_rows(stream, values);
+    EXPECT_EQ(mine, split_range(count, world.size(), world.rank()));
+    for (int64_t i = 3 * mine.begin; i < 3 * mine.end; ++i)
+      rows.data<BFloat16>()[i] = to_bfloat16(static_cast<float>(i % 251));
+    sum.gather_rows(rows);
+    int64_t lost = 0;
+    for (int64_t i = 0; i < rows.size(); ++i) lost += to_float(rows.data<BFloat16>()[i]) != static_cast<float>(i % 251);
+    EXPECT_EQ(lost, 0) << count << " rows on rank " << world.rank();
+    fill();
+    sum.add_up(stream, values);
     int64_t wrong = 0;
     for (int64_t i = 0; i < count; ++i) {
       float expected = value_of(0, i);
@@ -50,11 +65,12 @@ void check_sums(comm::Communicator& world) {
 ZT_RANK_TEST(PartialSumRanks, AddsInRankOrderEverywhere) { check_sums(comm); }
 
 ZT_RANK_TEST(PartialSumRanks, SendsTwiceTheOthersShares) {
-  PartialSumRanks sum(comm);
+  PartialSumRanks sum(comm, PartialSumRanks::kTextEncoder);
+  Stream stream(1);
   const int64_t count = 420 * comm.size();
   const Tensor values(DType::kF32, {420, comm.size()});
   comm.reset_counters();
-  sum.add_up(values);
+  sum.add_up(stream, values);
   EXPECT_EQ(comm.counters().bytes_sent, 2 * 4 * count * (comm.size() - 1) / comm.size());
 }
 
@@ -85,7 +101,7 @@ double bf16_limit(const Case& c) { return 1.5 * c.recorded.noise("bf16_vs_f32", 
 
 ZT_RANK_TEST(TextEncoderRanks, ComputeWhatOneDoes) {
   const Case c;
-  PartialSumRanks sum(comm);
+  PartialSumRanks sum(comm, PartialSumRanks::kTextEncoder);
   const Tensor divided = c.encode(DType::kF32, &sum), alone = c.encode(DType::kF32, nullptr);
   const double error = golden::difference(divided, alone).rel_l2;
   EXPECT_LE(error, float32_limit(c));
@@ -106,10 +122,10 @@ ZT_RANK_TEST(TextEncoderRanks, AFlippedByteIsNoticed) {
   if (comm.size() == 1) return;  // nothing is sent
   const Case c;
   const Tensor alone = c.encode(DType::kF32, nullptr);
-  for (const char* operation : {PartialSumRanks::kSharesOperation, PartialSumRanks::kSumsOperation}) {
+  for (const char* operation : {PartialSumRanks::kTextEncoder.shares, PartialSumRanks::kTextEncoder.sums}) {
     // On one rank only: what it computes with from there on reaches the others.
     comm::FaultyCommunicator faulty(comm, operation, comm.rank() == 1 ? 0 : 1 << 30);
-    PartialSumRanks sum(faulty);
+    PartialSumRanks sum(faulty, PartialSumRanks::kTextEncoder);
     const double error = golden::difference(c.encode(DType::kF32, &sum), alone).rel_l2;
     if (comm.rank() == 1) {
       EXPECT_TRUE(faulty.flipped());
@@ -158,7 +174,7 @@ class Watched final : public io::WeightSource {
 
 ZT_RANK_TEST(TextEncoderRanks, TogetherReadEveryMatrixOnce) {
   const Case c;
-  PartialSumRanks sum(comm);
+  PartialSumRanks sum(comm, PartialSumRanks::kTextEncoder);
   const auto watched = std::make_shared<Watched>(c.source);
   const Tensor divided = c.encode(DType::kF32, &sum, watched);
   EXPECT_LE(golden::difference(divided, c.encode(DType::kF32, nullptr)).rel_l2, float32_limit(c));
@@ -180,7 +196,7 @@ TEST(TextEncoderRanks, AnErrorOnOneEndsAllWithItsSentence) {
     comm::run_ranks(3,
                     [&](comm::Communicator& world) {
                       const Case c;
-                      PartialSumRanks sum(world);
+                      PartialSumRanks sum(world, PartialSumRanks::kTextEncoder);
                       c.encode(DType::kF32, &sum,
                                world.rank() == 1 ? std::make_shared<Watched>(c.source, broken) : c.source);
                     },
@@ -196,16 +212,16 @@ TEST(TextEncoderRanks, ARankThatNeverComesIsNamed) {
     comm::run_ranks(2,
                     [&](comm::Communicator& world) {
                       const Case c;
-                      comm::StalledCommunicator stalled(world, PartialSumRanks::kSharesOperation, 1);
+                      comm::StalledCommunicator stalled(world, PartialSumRanks::kTextEncoder.shares, 1);
                       stalled.set_step("the prompt's encoding");
-                      PartialSumRanks sum(stalled);
+                      PartialSumRanks sum(stalled, PartialSumRanks::kTextEncoder);
                       c.encode(DType::kF32, &sum);
                     },
                     {.timeout_seconds = 0.5});
     FAIL() << "nobody waited";
   } catch (const Error& error) {
     const std::string what = error.what();
-    EXPECT_NE(what.find(PartialSumRanks::kSharesOperation), std::string::npos) << what;
+    EXPECT_NE(what.find(PartialSumRanks::kTextEncoder.shares), std::string::npos) << what;
     EXPECT_NE(what.find("the prompt's encoding"), std::string::npos) << what;
   }
 }

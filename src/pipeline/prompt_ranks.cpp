@@ -43,7 +43,7 @@ std::shared_ptr<const PromptEmbeddings> encode_prompts_over_ranks(const Stage& s
   if (all_know && world.ranks_in_this_process() == world.size()) return known;
   const bool shared = stage.layout.text_ranks > 1;
   const int here = shared ? world.ranks_in_this_process() : 1;
-  PartialSumRanks sum(world);
+  PartialSumRanks sum(world, PartialSumRanks::kTextEncoder);
   RankHeartbeat heartbeat(world, kHeartbeat);
   const auto tick = [&] {
     if (callbacks.cancelled && callbacks.cancelled())

@@ -28,13 +28,14 @@ void EncoderBlock::multiply(const TensorView& from, std::span<const kernels::Thi
 }
 
 void EncoderBlock::add_sums() {
-  if (sum_ != nullptr && sum_->parts() > 1) {
-    const trace::Span span(stream_.lane(), "sum over ranks");
-    sum_->add_up(sums);
-  }
-  const Shape shape{1, x.extent(0), x.extent(1)};
-  const TensorView stream = x.reshape(shape);
-  kernels::gated_add(stream_, stream, sums.reshape(shape), {}, stream);
+  const bool divided = sum_ != nullptr && sum_->parts() > 1;
+  const trace::Span span(divided ? stream_.lane() : trace::Lane(), "sum over ranks");
+  const IndexRange mine = divided ? sum_->add_up_rows(stream_, sums) : IndexRange{0, x.extent(0)};
+  const auto rows = [&](const TensorView& all) {
+    return all.slice(0, mine.begin, mine.end).reshape({1, mine.size(), x.extent(1)});
+  };
+  if (!mine.empty()) kernels::gated_add(stream_, rows(x), rows(sums), {}, rows(x));
+  if (divided) sum_->gather_rows(x);
 }
 
 }  // namespace zoetrope::encoders
