@@ -32,15 +32,26 @@ attention::Problem attention_problem(const Denoiser::Setup& setup, int64_t batch
   attention::Problem problem;
   problem.batch = batch;
   problem.tokens = setup.plan.tokens;
-  problem.heads = config.num_attention_heads;
+  problem.heads = config.num_attention_heads / setup.layout.tensor;
   problem.head_dim = config.attention_head_dim;
   problem.dtype = setup.plan.dtype;
   return problem;
 }
 
 std::unique_ptr<comm::Communicator> split_context(comm::Communicator& world, const parallel::ParallelLayout& layout) {
-  if (!layout.sharded) return world.split(world.rank(), 0);
-  return world.split(layout.data_index(world.rank()), layout.context_index(world.rank()));
+  const int rank = world.rank();
+  if (!layout.sharded) return world.split(rank, 0);
+  return world.split(layout.rank_of(layout.data_index(rank), 0, layout.tensor_index(rank)), layout.context_index(rank));
+}
+
+std::unique_ptr<comm::Communicator> split_data(comm::Communicator& world, const parallel::ParallelLayout& layout) {
+  const int rank = world.rank();
+  return world.split(layout.rank_of(0, layout.context_index(rank), layout.tensor_index(rank)), layout.data_index(rank));
+}
+
+std::unique_ptr<comm::Communicator> split_tensor(comm::Communicator& world, const parallel::ParallelLayout& layout) {
+  const int rank = world.rank();
+  return world.split(layout.rank_of(layout.data_index(rank), layout.context_index(rank), 0), rank);
 }
 
 }  // namespace
@@ -61,7 +72,9 @@ Denoiser::Denoiser(const Setup& setup, comm::Communicator& world, Stream& stream
       timing_(timing),
       world_(world),
       context_(split_context(world, setup.layout)),
-      data_(world.split(setup.layout.context_index(world.rank()), setup.layout.data_index(world.rank()))),
+      data_(split_data(world, setup.layout)),
+      tensor_(split_tensor(world, setup.layout)),
+      sum_(*tensor_, PartialSumRanks::kTransformer),
       reuse_(setup.plan, world, stream),
       input_(setup.conditions, setup.plan.latents()) {
   const trace::Timing::Scope scope(timing_, "Prepare");
@@ -122,13 +135,13 @@ void Denoiser::load_expert(int expert, const std::function<bool()>& cancelled) {
 
 void Denoiser::prepare_expert(int expert) {
   const trace::Timing::Scope scope(timing_, "Prepare");
-  transformer_ = std::make_unique<wan::Transformer>(expert_weights_, stream_);
+  transformer_ = std::make_unique<wan::Transformer>(expert_weights_, stream_, &sum_);
   wan::TransformerExtras extras;
   extras.timesteps = static_cast<int64_t>(timesteps_.size());
   extras.keeps_residual = reuse_.keeps_residual();
   transformer_->prepare(setup_.plan.latent, local_samples(), *attention_, extras);
   const int data = setup_.layout.data_index(world_.rank());
-  text_ = setup_.contexts.of[expert][data].get([&] {
+  text_ = setup_.contexts.of(expert, data, setup_.layout.tensor_index(world_.rank())).get([&] {
     const PromptEmbeddings& prompts = setup_.prompts;
     const TensorView rows = prompts.rows.view().slice(0, data * local_samples(), (data + 1) * local_samples());
     auto made = std::make_shared<SharedContext>();
@@ -277,6 +290,7 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     world_.set_step(step_);
     context_->set_step(step_);
     data_->set_step(step_);
+    tensor_->set_step(step_);
     // Asked before the step and between its blocks: a step of a large model takes minutes.
     const auto stop_if_cancelled = [&] {
       if (callbacks.cancelled()) fail("interrupted in {}; nothing was written", step_);

@@ -3,8 +3,11 @@
 // together: the transformer's samples are the conditional ones of all videos, then the unconditional ones.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "parallel/layout.h"
 #include "pipeline/conditions.h"
 #include "pipeline/model_weights.h"
+#include "pipeline/partial_sum_ranks.h"
 #include "pipeline/plan.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/shared_once.h"
@@ -33,9 +37,17 @@ struct SharedContext {
   std::unique_ptr<wan::TextContext> context;
 };
 
-// Of one run, by expert and data coordinate.
-struct SharedContexts {
-  SharedOnce<SharedContext> of[2][2];
+// Of one run, for any rank's thread.
+class SharedContexts {
+ public:
+  SharedOnce<SharedContext>& of(int expert, int data_index, int tensor_index) {
+    const std::lock_guard lock(mutex_);
+    return contexts_[{expert, data_index, tensor_index}];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::array<int, 3>, SharedOnce<SharedContext>> contexts_;
 };
 
 // What the transformer's blocks do in a step, per sample, the conditional one first. `keeps_residual`: for later steps.
@@ -94,8 +106,9 @@ class Denoiser {
   trace::Timing& timing_;
   comm::Communicator& world_;
   // The ranks that compute one sequence together: this one alone where sequences stay whole; and those of its place in
-  // the other parts of the data.
-  std::unique_ptr<comm::Communicator> context_, data_;
+  // the other parts of the data; and those that share its layers.
+  std::unique_ptr<comm::Communicator> context_, data_, tensor_;
+  PartialSumRanks sum_;  // over tensor_
   std::unique_ptr<attention::ContextAttention> attention_;
   StepReuse reuse_;
 

@@ -23,7 +23,7 @@ struct Axis {
 };
 
 // The ranks along an axis, where −1 on one of them means "what is left". Throws Error where a degree is no count, two
-// are −1, the product is not the number of ranks, or an axis is not built yet.
+// are −1, or the product is not the number of ranks.
 void fill_axes(std::array<Axis, 3>& axes, int ranks) {
   Axis* open = nullptr;
   int64_t product = 1;
@@ -49,8 +49,17 @@ void fill_axes(std::array<Axis, 3>& axes, int ranks) {
       degrees += fmt::format("{}{}={}", degrees.empty() ? "" : " × ", axis.key, axis.degree);
     fail("{} make {} ranks, but there are {}; one degree may be -1 for what is left", degrees, product, ranks);
   }
-  if (const Axis& tensor = axes[2]; tensor.degree > 1)
-    fail("{}={} is not built yet; the legal value is 1", tensor.key, tensor.degree);
+}
+
+// What one key says of the ranks that share layers; unset: open. Throws Error for what does not divide ranks and heads.
+std::optional<int> tensor_degree(const GenerateOptions& o, const ModelFolder& model, int ranks) {
+  if (!o.tensor_parallelism) return std::nullopt;
+  std::array axes{Axis{"data_parallelism", o.data_parallelism.value_or(1)},
+                  Axis{"context_parallelism", o.context_parallelism}, Axis{"tensor_parallelism", *o.tensor_parallelism}};
+  // What others say matters only where this is what they leave.
+  if (*o.tensor_parallelism == -1) fill_axes(axes, ranks);
+  parallel::check_tensor(axes[2].degree, ranks, model.experts[0].config.num_attention_heads);
+  return static_cast<int>(axes[2].degree);
 }
 
 // Over how many ranks the weights are spread; unset: the planner's to say. Throws Error for what does not divide them.
@@ -116,27 +125,26 @@ void check_data_degree(const GenerateOptions& o, int data, int ranks) {
 }
 
 ParallelLayout lay_out(const GenerateOptions& o, const RunPlan& plan, const ModelFolder& model, int ranks, int data) {
-  std::array axes{Axis{"data_parallelism", data_degree(o, plan, ranks, data)},
-                  Axis{"context_parallelism", o.context_parallelism}, Axis{"tensor_parallelism", o.tensor_parallelism}};
-  fill_axes(axes, ranks);
   ParallelLayout layout;
+  layout.tensor = tensor_degree(o, model, ranks).value_or(1);
+  const int places = ranks / layout.tensor;  // for data and context
+  std::array axes{Axis{"data_parallelism", data_degree(o, plan, places, data)},
+                  Axis{"context_parallelism", o.context_parallelism}, Axis{"tensor_parallelism", layout.tensor}};
+  fill_axes(axes, ranks);
   layout.data = static_cast<int>(axes[0].degree);
-  check_data_degree(o, layout.data, ranks);
-  const int64_t heads = model.experts[0].config.num_attention_heads;
+  check_data_degree(o, layout.data, places);
+  const int64_t heads = model.experts[0].config.num_attention_heads / layout.tensor;
   const int context = static_cast<int>(axes[1].degree);
   layout.context = filled(attention::parse_strategy(o.strategy, context, heads).layout, context, heads);
   layout.sharded = plan.tokens >= o.flash_min_seq_length;
   layout.vae_ranks = decoding_ranks(o, plan, model, ranks);
   layout.text_ranks = prompt_ranks(o.strategy.deterministic, ranks);
-  layout.weight_shards = weight_shards(o, ranks).value_or(1);
+  layout.weight_shards = weight_shards(o, places).value_or(1);
   return layout;
 }
 
 // Keys that contradict themselves or a name are refused here; the search checks degrees against the ranks.
-void check_keys(const GenerateOptions& o, int64_t heads, int ranks) {
-  std::array axes{Axis{"data_parallelism", 1}, Axis{"context_parallelism", -1},
-                  Axis{"tensor_parallelism", o.tensor_parallelism}};
-  fill_axes(axes, ranks);
+void check_keys(const GenerateOptions& o, int64_t heads) {
   constexpr int64_t kAbsurd = 1'000'000;
   if (const int64_t said = o.strategy.ulysses_shards.value_or(1); said > kAbsurd || said < -kAbsurd)
     fail("ulysses_shards={}: from 1 to the {} heads of this model", said, heads);
@@ -185,12 +193,14 @@ ParallelLayout layout_by_rule(const GenerateOptions& o, const RunPlan& plan, con
 
 planner::Question run_question(const RunPlan& plan, const ModelFolder& model, const MemoryQuestion& memory, int ranks) {
   const GenerateOptions& o = memory.options;
-  check_keys(o, model.experts[0].config.num_attention_heads, ranks);
+  check_keys(o, model.experts[0].config.num_attention_heads);
   planner::Question q;
   q.ranks = ranks;
+  q.request.tensor = tensor_degree(o, model, ranks);
+  const int places = ranks / q.request.tensor.value_or(1);  // for data and context
   q.sharded = plan.tokens >= o.flash_min_seq_length;
   fix_by_keys(q, o.strategy);
-  if (o.data_parallelism != -1) q.request.data = degree(said_of_data(o, ranks));
+  if (o.data_parallelism != -1) q.request.data = degree(said_of_data(o, places));
   if (o.context_parallelism != -1) q.request.context_ranks = degree(o.context_parallelism);
   // A named topology keeps its ranks.
   q.request.one_context =
@@ -198,8 +208,8 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
   if (computes_branches_in_turn(o)) {
     // What the context leaves is of data; a context that does not divide the ranks is the search's to refuse.
     const int context = q.request.context_ranks.value_or(0);
-    const bool leaves = context > 0 && ranks % context == 0;
-    check_data_degree(o, q.request.data.value_or(leaves ? ranks / context : 1), ranks);
+    const bool leaves = context > 0 && places % context == 0;
+    check_data_degree(o, q.request.data.value_or(leaves ? places / context : 1), places);
     q.request.data = 1;
   }
   q.request.vae_ranks = degree(o.vae_parallel);
@@ -208,7 +218,7 @@ planner::Question run_question(const RunPlan& plan, const ModelFolder& model, co
     q.request = parallel::LayoutRequest::exactly(layout_by_rule(o, plan, model, ranks));
     q.all_decode = !o.vae_parallel;
   }
-  q.request.weight_shards = weight_shards(o, ranks);
+  q.request.weight_shards = weight_shards(o, places);
   q.work.steps = priced_steps(plan);
   q.memory = workload_by_layout(memory);
   return q;

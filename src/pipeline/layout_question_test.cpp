@@ -118,13 +118,33 @@ TEST_F(LayoutQuestion, ImpossibleDegreesAreRefused) {
     EXPECT_THAT(error_of([&] { question(8); }), HasSubstr(why));
   }
   options.fsdp_parallelism.reset();
-  options.tensor_parallelism = 2;
-  EXPECT_THAT(with(1, -1, 8), HasSubstr("tensor_parallelism=2 is not built yet"));
+  options.tensor_parallelism = 3;
+  EXPECT_THAT(with(1, -1, 8), HasSubstr("tensor_parallelism=3 is not possible with 8 ranks"));
   options.tensor_parallelism = 1;
   options.strategy.ulysses_shards = 0;
   EXPECT_THAT(refusal(4), HasSubstr("ulysses_shards=0 must be at least 1; legal values: 1, 2, 4"));
   options.strategy.ulysses_shards = 3;
   EXPECT_THAT(refusal(4), HasSubstr("legal values: 1, 2, 4"));
+}
+
+TEST_F(LayoutQuestion, TensorRanksLeaveTheOthersToDataAndContext) {
+  EXPECT_EQ(layout(8).tensor, 1);
+  EXPECT_FALSE(question(8).request.tensor);
+  options.tensor_parallelism = 2;
+  EXPECT_EQ(layout(8).tensor, 2);
+  EXPECT_EQ(layout(8).context.ranks() * layout(8).data, 4);
+  EXPECT_EQ(layout(8).ranks(), 8);
+  EXPECT_EQ(question(8).request.tensor, 2);
+  options.fsdp_parallelism = -1;
+  EXPECT_EQ(layout(8).weight_shards, 4);
+  options.fsdp_parallelism.reset();
+  options.tensor_parallelism = -1;
+  EXPECT_THAT(refusal(8), HasSubstr("context_parallelism and tensor_parallelism are both -1"));
+  options.context_parallelism = 4;
+  EXPECT_EQ(layout(8).tensor, 2);
+  EXPECT_EQ(question(8).request.tensor, 2);
+  options.context_parallelism = 3;
+  EXPECT_THAT(refusal(8), HasSubstr("tensor_parallelism=-1 takes what is left, but 8 ranks do not divide by"));
 }
 
 TEST_F(LayoutQuestion, WeightsAreSharedByRanksOfOtherAxes) {

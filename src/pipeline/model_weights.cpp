@@ -1,5 +1,8 @@
 #include "pipeline/model_weights.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/launcher.h"
@@ -27,35 +30,66 @@ std::string cache_name(const std::filesystem::path& folder, const char* componen
 
 }  // namespace
 
-std::string weight_cache_name(const ModelFolder& model, int expert) {
-  return cache_name(model.folder, expert_name(expert), model.experts[static_cast<size_t>(expert)]);
+std::string weight_cache_name(const ModelFolder& model, int expert, wan::TensorPart part) {
+  const std::string whole = cache_name(model.folder, expert_name(expert), model.experts[static_cast<size_t>(expert)]);
+  return part.parts == 1 ? whole : fmt::format("{}-part{}of{}", whole, part.part + 1, part.parts);
+}
+
+SharedExpert& SharedExperts::of(int expert, wan::TensorPart part) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(experts_, [&](const auto& entry) { return entry.first[1] != part.parts; });
+  const auto [found, is_new] = experts_.try_emplace({expert, part.parts, part.part});
+  if (is_new) found->second.weights.keep(keeps_);
+  return found->second;
+}
+
+void SharedExperts::keep(bool keeps) { keeps_ = keeps; }
+
+bool SharedExperts::known() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(experts_.begin(), experts_.end(), [](auto& entry) { return entry.second.weights.known(); });
+}
+
+void SharedExperts::release_kept() {
+  // Outside the lock: a rank that loads holds its expert, and asks for it here.
+  std::vector<SharedExpert*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [key, expert] : experts_) all.push_back(&expert);
+  }
+  for (SharedExpert* expert : all) expert->weights.release_kept();
 }
 
 std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
   const char* name = expert_name(expert);
   const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
-  SharedExpert& shared = setup_.experts[expert];
-  const bool reports = !setup_.every_rank_loads || world_.rank() == 0;
+  SharedExpert& to = shared(expert);
+  const parallel::ParallelLayout& layout = setup_.layout;
+  // Of several processes that load the same, one.
+  const bool first = !setup_.every_rank_loads || world_.rank() < layout.tensor;
+  const bool reports = first && part_.part == 0;
   if (!setup_.weight_cache.empty()) {
-    // Of several processes, one writes.
-    const auto access = reports ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
-    shared.cache =
-        std::make_shared<io::WeightCache>(setup_.weight_cache, weight_cache_name(setup_.model, expert), access);
+    const auto access = first ? io::WeightCache::Access::kReadWrite : io::WeightCache::Access::kRead;
+    to.cache =
+        std::make_shared<io::WeightCache>(setup_.weight_cache, weight_cache_name(setup_.model, expert, part_), access);
   }
-  io::Weights::Loading loading{shared.cache, {}, setup_.weight_memory, {}};
-  if (setup_.every_rank_loads && setup_.weight_shards > 1) {
-    auto ranks = world_.split(world_.rank() / setup_.weight_shards, world_.rank());
+  io::Weights::Loading loading{to.cache, {}, setup_.weight_memory, {}};
+  if (setup_.every_rank_loads && layout.weight_shards > 1) {
+    const int place = world_.rank() / layout.tensor;
+    auto ranks = world_.split(place / layout.weight_shards * layout.tensor + part_.part, world_.rank());
     ranks->set_trace(nullptr);  // they may outlive this run, and a thread of their own waits
     loading.shards = weight_shards(std::move(ranks));
   } else if (setup_.every_rank_loads) {
-    loading.sharing = share_host(world_);
+    loading.sharing = share_host(*world_.split(part_.part, world_.rank()));
   }
   if (reports && setup_.callbacks.load) {
     loading.progress = [load = setup_.callbacks.load, name](int64_t done, int64_t total) { load(name, done, total); };
     loading.progress(0, 0);
   }
-  auto weights = std::make_shared<const io::Weights>(files.weights.source(setup_.threads), std::move(loading));
-  shared.source = weights;
+  auto weights = std::make_shared<const io::Weights>(
+      wan::TransformerWeights::source_of(files.weights.source(setup_.threads), files.config, part_),
+      std::move(loading));
+  to.source = weights;
   return weights;
 }
 
@@ -67,13 +101,13 @@ std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, c
     // together. The ranks of one process wait for the one that reads without a deadline.
     if (setup_.every_rank_loads) world_.barrier();
   };
-  SharedOnce<const wan::TransformerWeights>& shared = setup_.experts[expert].weights;
+  SharedOnce<const wan::TransformerWeights>& weights = shared(expert).weights;
   // Processes that load meet in barriers, so all of them load where one has to.
-  if (setup_.every_rank_loads && shared.keeps() && world_.all_reduce_max(shared.known() ? 0 : 1) > 0)
-    shared.release_kept();
+  if (setup_.every_rank_loads && weights.keeps() && world_.all_reduce_max(weights.known() ? 0 : 1) > 0)
+    weights.release_kept();
   const wan::TransformerConfig& config = setup_.model.experts[static_cast<size_t>(expert)].config;
-  return shared.get(
-      [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, setup_.threads); });
+  return weights.get(
+      [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, setup_.threads, part_); });
 }
 
 void ExpertWeights::require_unchanged(int expert) const {
@@ -81,16 +115,16 @@ void ExpertWeights::require_unchanged(int expert) const {
     if (const io::Checkpoint* checkpoint = files.weights.checkpoint()) checkpoint->require_unchanged();
   }
   if (const io::Checkpoint* files = setup_.model.vae.checkpoint()) files->require_unchanged();
-  if (const auto source = setup_.experts[expert].source.lock()) source->require_unchanged();
+  if (const auto source = shared(expert).source.lock()) source->require_unchanged();
 }
 
 void ExpertWeights::finish_cache(int expert) const {
-  if (world_.rank() == 0 && setup_.experts[expert].cache) setup_.experts[expert].cache->finish();
+  if (world_.rank() < setup_.layout.tensor && shared(expert).cache) shared(expert).cache->finish();
 }
 
 void ExpertWeights::report(int expert) const {
-  if (world_.rank() != 0 || !setup_.callbacks.note || !setup_.experts[expert].cache) return;
-  for (const std::string& note : setup_.experts[expert].cache->take_notes()) setup_.callbacks.note(note);
+  if (world_.rank() != 0 || !setup_.callbacks.note || !shared(expert).cache) return;
+  for (const std::string& note : shared(expert).cache->take_notes()) setup_.callbacks.note(note);
 }
 
 std::shared_ptr<const wan::VaeWeights> load_vae(const Stage& stage, SharedVae& shared, wan::VaeParts part) {

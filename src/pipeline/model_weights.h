@@ -1,8 +1,11 @@
 // The weights of a run's transformer and VAE: from files, from a cache on disk or by formula, loaded once per process.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "zoetrope/communicator.h"
@@ -12,6 +15,7 @@
 #include "io/weights.h"
 #include "models/wan/transformer/transformer.h"
 #include "models/wan/vae/vae_weights.h"
+#include "parallel/layout.h"
 #include "pipeline/model_folder.h"
 #include "pipeline/shared_once.h"
 #include "pipeline/stage.h"
@@ -20,10 +24,10 @@ namespace zoetrope::pipeline {
 
 inline const char* expert_name(int expert) { return expert == 0 ? "transformer" : "transformer_2"; }
 
-// What names of files in weight_cache begin with.
-std::string weight_cache_name(const ModelFolder& model, int expert);
+// What names of files in weight_cache begin with; of ranks that share the layers, each part has its own.
+std::string weight_cache_name(const ModelFolder& model, int expert, wan::TensorPart part = {});
 
-// One expert, as the ranks of one process share it.
+// One expert, or a part of its layers, as the ranks of one process share it.
 struct SharedExpert {
   SharedOnce<const wan::TransformerWeights> weights;
   // Set by the rank that loads, before the others have the weights.
@@ -31,21 +35,37 @@ struct SharedExpert {
   std::shared_ptr<io::WeightCache> cache;  // null without weight_cache
 };
 
+// Those of a model. For any rank's thread.
+class SharedExperts {
+ public:
+  // Divided as the ranks of a run divide it; kept parts of another division are given up.
+  SharedExpert& of(int expert, wan::TensorPart part);
+  void keep(bool keeps);  // before of(): whether they outlive the ranks that use them
+  bool known();           // whether any is in memory
+  void release_kept();
+
+ private:
+  std::mutex mutex_;
+  bool keeps_ = false;
+  std::map<std::array<int, 3>, SharedExpert> experts_;  // by expert, parts and part
+};
+
 // On one rank.
 class ExpertWeights {
  public:
   struct Setup {
     const ModelFolder& model;
-    SharedExpert* experts;     // [2]
-    DType dtype;               // to compute with
-    int threads;               // of this process, to load with
-    bool every_rank_loads;     // ranks are processes: each reads weights of its own
-    std::string weight_cache;  // folder; empty: none
-    size_t weight_memory;      // bytes for an expert's packed weights; 0: all
-    int weight_shards;         // neighbours that share them, where every rank loads
+    SharedExperts& experts;
+    DType dtype;                             // to compute with
+    int threads;                             // of this process, to load with
+    bool every_rank_loads;                   // ranks are processes: each reads weights of its own
+    std::string weight_cache;                // folder; empty: none
+    size_t weight_memory;                    // bytes for an expert's packed weights; 0: all
+    const parallel::ParallelLayout& layout;  // weight_shards: where every rank loads
     const Callbacks& callbacks;
   };
-  ExpertWeights(const Setup& setup, comm::Communicator& world) : setup_(setup), world_(world) {}
+  ExpertWeights(const Setup& setup, comm::Communicator& world)
+      : setup_(setup), world_(world), part_{setup.layout.tensor, setup.layout.tensor_index(world.rank())} {}
 
   // Collective. Throws Error when `cancelled` says so.
   std::shared_ptr<const wan::TransformerWeights> load(int expert, const std::function<bool()>& cancelled);
@@ -58,9 +78,11 @@ class ExpertWeights {
 
  private:
   std::shared_ptr<const io::Weights> open(int expert);
+  SharedExpert& shared(int expert) const { return setup_.experts.of(expert, part_); }
 
   Setup setup_;
   comm::Communicator& world_;
+  wan::TensorPart part_;  // that this rank computes with
 };
 
 // Half of the VAE, as the ranks of one process share it: the encoder for conditions, or the decoder for frames.

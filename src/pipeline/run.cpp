@@ -103,13 +103,13 @@ GenerateOptions of_batch(const std::vector<GenerateOptions>& videos) {
 }  // namespace
 
 OpenModel::OpenModel(const GenerateOptions& given) : options(given), folder(checked_model(given)) {
-  for (SharedExpert& expert : experts) expert.weights.keep(options.keep_weights != KeepWeights::kNone);
+  experts.keep(options.keep_weights != KeepWeights::kNone);
   for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->keep(options.keep_weights == KeepWeights::kAll);
 }
 
 void OpenModel::release_weights() {
   prompts.keep({}, nullptr);
-  for (SharedExpert& expert : experts) expert.weights.release_kept();
+  experts.release_kept();
   for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->release_kept();
 }
 
@@ -124,8 +124,8 @@ Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos)
       options_(of_batch(videos_)),
       plan_(plan_run(videos_, model_)),
       inputs_(read_inputs(options_, model_)),
-      weights_(model_.text_encoder.checkpoint() == nullptr || model.experts[0].weights.known() ? Weights::kNotRead
-                                                                                               : Weights::kFromFiles) {}
+      weights_(model_.text_encoder.checkpoint() == nullptr || model.experts.known() ? Weights::kNotRead
+                                                                                    : Weights::kFromFiles) {}
 
 std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const {
   VideoFormat format;
@@ -195,7 +195,8 @@ std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSin
   const ParallelLayout& layout = planned.layout;
   const int64_t heads = model_.experts[0].config.num_attention_heads;
   check(layout, world.size(), heads);
-  attention::Strategy strategy = attention::parse_strategy(options_.strategy, layout.context.ranks(), heads);
+  attention::Strategy strategy =
+      attention::parse_strategy(options_.strategy, layout.context.ranks(), heads / layout.tensor);
   strategy.softmax = planned.softmax;
   std::vector<int64_t> seeds;
   for (const GenerateOptions& video : videos_) seeds.push_back(agreed_seed(world, video.seed));
@@ -296,9 +297,10 @@ void Run::compare_with_one_rank(comm::Communicator& alone, const ParallelLayout&
   if (callbacks.note) callbacks.note("Denoising once more on one rank, to compare");
   // Its own contexts: the other ranks may still use theirs, whose batch is another where guidance was divided. Weights
   // of its own where those of the run are gone, or are shared by ranks.
-  SharedExpert own[2];
-  const bool kept = options_.keep_weights != KeepWeights::kNone && run_layout.weight_shards == 1;
-  SharedExpert* const experts = kept ? open_.experts : own;
+  SharedExperts own;
+  const bool kept =
+      options_.keep_weights != KeepWeights::kNone && run_layout.weight_shards == 1 && run_layout.tensor == 1;
+  SharedExperts& experts = kept ? open_.experts : own;
   SharedContexts contexts;
   const ParallelLayout layout;
   const attention::Strategy strategy;

@@ -35,7 +35,7 @@ struct OpenModel {
   const GenerateOptions options;
   const ModelFolder folder;
   const int64_t resident = trace::resident_bytes();  // before weights are read
-  SharedExpert experts[2];
+  SharedExperts experts;
   SharedVae vae_encoder, vae_decoder;
   KnownPrompts prompts;
 };
@@ -75,7 +75,7 @@ class Run {
   struct Pass {
     const parallel::ParallelLayout& layout;
     const attention::Strategy& strategy;
-    SharedExpert* experts;  // [2], shared by the ranks of this process
+    SharedExperts& experts;  // shared by the ranks of this process
     SharedContexts& contexts;
     KnownPrompts* prompts;  // null: the text encoder runs, and nothing is remembered
     Stop stop;

@@ -192,10 +192,10 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   s.memory.begin(planner::kTransformer);
   phase.emplace(lane, "phase: load and prepare");
   Stream stream(s.stage.threads_of_each(s.world.ranks_in_this_process()), {trace, s.world.rank(), trace::kComputeLane});
-  ExpertWeights weights({model_, experts, plan.dtype, comm::process_threads(options_.threads),
-                         s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache, weight_memory,
-                         layout.weight_shards, s.callbacks},
-                        s.world);
+  ExpertWeights weights(
+      {model_, experts, plan.dtype, comm::process_threads(options_.threads),
+       s.world.ranks_in_this_process() < s.world.size(), options_.weight_cache, weight_memory, layout, s.callbacks},
+      s.world);
   const Denoiser::Setup setup{model_,
                               plan,
                               layout,
@@ -277,8 +277,7 @@ std::vector<Video> Run::run_once(comm::Communicator& world, const Pass& pass, co
       denoise_segment(s, segment);
     } catch (...) {
       // Ranks that stopped at different blocks would gather different ones the next time.
-      for (int expert = 0; pass.layout.weight_shards > 1 && expert < 2; ++expert)
-        pass.experts[expert].weights.release_kept();
+      if (pass.layout.weight_shards > 1) pass.experts.release_kept();
       throw;
     }
     // Waits for all ranks: those of this process share the weights until the last one releases them.

@@ -266,7 +266,7 @@ void describe_upstream_options(OptionSet& set, GenerateOptions& o) {
   describe_degree(set, "context", [&o] { return std::optional(o.context_parallelism); });
   describe_degree(set, "data", [&o] { return o.data_parallelism; });
   describe_degree(set, "fsdp", [&o] { return o.fsdp_parallelism; });
-  describe_degree(set, "tensor", [&o] { return std::optional(o.tensor_parallelism); });
+  describe_degree(set, "tensor", [&o] { return o.tensor_parallelism; });
   describe_dtypes(set);
   describe_step_caches(set, o);
   set.alias(kMark, "model")

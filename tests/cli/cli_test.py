@@ -546,7 +546,7 @@ refused_option("ulysses_degree_above_the_heads", ["8", "1, 2, 4"], "ranks=8", "u
 refused_option("ulysses_degree_below_one", ["ulysses_shards=0", "1, 2, 4"], "ranks=4", "ulysses_shards=0")
 refused_option("a_negative_ulysses_degree", ["ulysses_shards=-2", "1, 2, 4"], "ranks=4", "ulysses_shards=-2")
 refused_option("degrees_that_do_not_make_the_ranks", ["3"], "ranks=4", "context_parallelism=3")
-refused_option("tensor_parallelism_is_not_built", ["tensor"], "ranks=2", "tensor_parallelism=2")
+refused_option("tensor_that_does_not_divide", ["tensor_parallelism=3", "1, 2, 4"], "ranks=4", "tensor_parallelism=3")
 refused_option("fsdp_that_does_not_divide", ["does not divide the 3 ranks", "1, 3"], "ranks=3", "fsdp_parallelism=2")
 refused_option("data_parallelism_without_guidance", ["guidance"], "ranks=2", "data_parallelism=2", "guidance_scale=1")
 refused_option("an_unknown_strategy_names_the_nearest", ["ulyses_ring", "ulysses_ring"], "ranks=2",

@@ -1,6 +1,6 @@
-// N ranks compute what one does: the final latents of whole runs of every kind of model, for every legal U × R and for
-// guidance branches on halves of the ranks, on threads and (same text, under mpirun) on processes. And the comparison
-// notices one wrong byte.
+// N ranks compute what one does: the final latents of whole runs of every kind of model, for every legal U × R, for
+// guidance branches on halves of the ranks and for ranks that share the layers, on threads and (same text, under
+// mpirun) on processes. And the comparison notices one wrong byte.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,11 +11,15 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/rank_test.h"
 #include "comm/testing.h"
+#include "parallel/layout.h"
+#include "parallel/shards.h"
 #include "pipeline/dtype_name.h"
 #include "pipeline/generate_options.h"
+#include "pipeline/partial_sum_ranks.h"
 #include "pipeline/run.h"
 #include "tensor/relative_l2.h"
 
@@ -65,8 +69,10 @@ constexpr Job kJobs[] = {
 };
 
 struct Layout {
-  int data, ulysses, ring;
-  int ranks() const { return data * ulysses * ring; }
+  int data, ulysses, ring, tensor = 1;
+  std::string text() const {
+    return fmt::format("data{}_U{}R{}{}", data, ulysses, ring, tensor > 1 ? fmt::format("_T{}", tensor) : "");
+  }
 };
 
 // Recorded models keep the frames of their video among other pictures; CMake puts them into a folder of their own.
@@ -149,11 +155,12 @@ Tensor run(const Job& job, const Layout& layout, const std::string& dtype, comm:
   std::shared_ptr<OpenRun> video;
   {
     const std::lock_guard lock(mutex);
-    auto& shared = open[fmt::format("{} {} {} {} {}", job.name, dtype, layout.data, layout.ulysses, layout.ring)];
+    auto& shared = open[fmt::format("{} {} {}", job.name, dtype, layout.text())];
     video = shared.lock();
     if (!video) {
       pipeline::GenerateOptions options = options_of(job, dtype);
       options.data_parallelism = layout.data;
+      options.tensor_parallelism = layout.tensor;
       options.strategy.ulysses_shards = layout.ulysses;
       options.strategy.ring_direction = job.direction;
       options.strategy.softmax = job.softmax;
@@ -185,19 +192,18 @@ void matches_one(const Job& job, const Layout& layout, comm::Communicator& world
   EXPECT_LE(own_error, kBf16Factor * job.recorded_bf16_error);
   if (world.rank() == 0) {
     fmt::print(
-        "{} n={} data={} U={} R={}: float32 {:.2g} off one rank; bf16 {:.2g} off one rank, {:.2g} off float32 "
-        "(one rank: {:.2g})\n",
-        job.name, world.size(), layout.data, layout.ulysses, layout.ring, float32_error, relative_l2(ours, rounded),
-        relative_l2(ours, exact), own_error);
+        "{} n={} {}: float32 {:.2g} off one rank; bf16 {:.2g} off one rank, {:.2g} off float32 (one rank: {:.2g})\n",
+        job.name, world.size(), layout.text(), float32_error, relative_l2(ours, rounded), relative_l2(ours, exact),
+        own_error);
   }
 }
 
 // One byte of one received piece is wrong: the run must leave its bound on some rank.
 void sees_a_flipped_byte(const Job& job, const Layout& layout, comm::Communicator& world) {
-  const std::pair<const char*, int> operations[] = {{"ulysses exchange", layout.ulysses},
-                                                    {"ring hop", layout.ring},
-                                                    {"ulysses return", layout.ulysses},
-                                                    {"guidance gather", layout.data}};
+  constexpr auto kSums = pipeline::PartialSumRanks::kTransformer;
+  const std::pair<const char*, int> operations[] = {
+      {"ulysses exchange", layout.ulysses}, {"ring hop", layout.ring},     {"ulysses return", layout.ulysses},
+      {"guidance gather", layout.data},     {kSums.shares, layout.tensor}, {kSums.sums, layout.tensor}};
   for (const auto& [operation, degree] : operations) {
     if (degree == 1) continue;
     SCOPED_TRACE(operation);
@@ -209,18 +215,25 @@ void sees_a_flipped_byte(const Job& job, const Layout& layout, comm::Communicato
   }
 }
 
+std::vector<std::pair<int, int>> data_and_tensor(int ranks, int64_t heads) {
+  std::vector<std::pair<int, int>> both;
+  for (const int tensor : parallel::legal_tensor(ranks, heads))
+    for (const int data : {1, 2})
+      if (ranks / tensor % data == 0) both.emplace_back(data, tensor);
+  return both;
+}
+
 const bool kRegistered = [] {
   for (const Job& job : kJobs) {
     for (const int ranks : {2, 3, 4, 6, 7}) {
       // More ranks than four differ in nothing that conditions have to do with.
       if (ranks > 4 && *job.inputs != '\0') continue;
       if (ranks == 6 && job.videos > 1) continue;
-      for (const int data : {1, 2}) {
-        if (ranks % data != 0) continue;
-        for (int ulysses = 1; ulysses <= ranks / data; ++ulysses) {
-          if (ranks / data % ulysses != 0 || ulysses > job.heads) continue;
-          const Layout layout{data, ulysses, ranks / data / ulysses};
-          const std::string name = fmt::format("{}_n{}_data{}_U{}R{}", job.name, ranks, data, ulysses, layout.ring);
+      for (const auto& [data, tensor] : data_and_tensor(ranks, job.heads)) {
+        const int context = ranks / data / tensor;
+        for (const int ulysses : parallel::legal_ulysses(context, job.heads / tensor)) {
+          const Layout layout{data, ulysses, context / ulysses, tensor};
+          const std::string name = fmt::format("{}_n{}_{}", job.name, ranks, layout.text());
           comm::register_rank_test("RanksMatchOne", name, {ranks}, __FILE__, __LINE__,
                                    [=](comm::Communicator& world) { matches_one(job, layout, world); });
           if (job.videos > 1) continue;  // pieces are larger, and otherwise the same

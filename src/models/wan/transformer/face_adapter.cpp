@@ -108,16 +108,16 @@ void Transformer::State::attend_faces(const Chunk& chunk, size_t adapter, const 
             for (int64_t e = 0; e < head_dim; ++e) dot += to_float(query[e]) * to_float(keys[i * d + e]);
             most = std::max(most, score[static_cast<size_t>(i)] = dot * scale);
           }
-          float sum = 0;
+          float total = 0;
           for (int64_t i = 0; i < width; ++i)
-            sum += score[static_cast<size_t>(i)] = std::exp(score[static_cast<size_t>(i)] - most);
+            total += score[static_cast<size_t>(i)] = std::exp(score[static_cast<size_t>(i)] - most);
           std::fill_n(sums.data(), head_dim, 0.0f);
           for (int64_t i = 0; i < width; ++i) {
             const float weight = score[static_cast<size_t>(i)];
             for (int64_t e = 0; e < head_dim; ++e) sums.data()[e] += weight * to_float(values[i * d + e]);
           }
           Value* out = o.data<Value>() + row * d + at;
-          for (int64_t e = 0; e < head_dim; ++e) out[e] = from_float<Value>(sums.data()[e] / sum);
+          for (int64_t e = 0; e < head_dim; ++e) out[e] = from_float<Value>(sums.data()[e] / total);
         }
       }
     });

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "zoetrope/attention.h"
 #include "zoetrope/head_slot.h"
 
+#include "base/error.h"
 #include "kernels/flash_attention/flash_attention.h"
 #include "kernels/gemm/packed.h"
 #include "kernels/rope/rope.h"
@@ -48,8 +50,15 @@ struct BlockCall {
 // Only the residual stream spans all tokens of a block; every other buffer is for one chunk of tokens. W: the model's
 // dtype, M: rows of a chunk.
 struct Transformer::State {
-  State(std::shared_ptr<const TransformerWeights> shared, Stream& rank_stream)
-      : weights(std::move(shared)), stream(rank_stream), config(weights->config), dtype(weights->dtype) {}
+  State(std::shared_ptr<const TransformerWeights> shared, Stream& rank_stream, encoders::PartialSum* over_ranks)
+      : weights(std::move(shared)),
+        stream(rank_stream),
+        sum(weights->part.parts > 1 ? over_ranks : nullptr),
+        config(weights->config),
+        dtype(weights->dtype) {
+    const TensorPart part = sum == nullptr ? TensorPart() : TensorPart{sum->parts(), sum->part()};
+    ZT_CHECK(weights->part == part, "weights of part {} of {}", weights->part.part, weights->part.parts);
+  }
 
   void plan_cross();
 
@@ -128,8 +137,10 @@ struct Transformer::State {
   }
   TensorView stream_of(IndexRange samples) const { return buffers.x.view().slice(0, samples.begin, samples.end); }
   TensorView heads(const TensorView& value) const {
-    return value.split_axis(value.rank() - 1, config.num_attention_heads, config.attention_head_dim);
+    return value.split_axis(value.rank() - 1, weights->heads(), config.attention_head_dim);
   }
+  // Where self-attention's result is, [G, S, A].
+  TensorView attended() const { return {buffers.o.view().raw(), dtype, {group, tokens_local, weights->heads_width()}}; }
   TensorView modulation(size_t block) const {  // [V, 6, d]
     return buffers.modulation.view().select(0, static_cast<int64_t>(block));
   }
@@ -150,17 +161,24 @@ struct Transformer::State {
   TensorView modulated(const char* span, const TensorView& x_rows, const Chunk& chunk, const TensorView& tables,
                        int64_t scale, int64_t shift) const;
   void multiply(const char* span, const TensorView& x, const LinearWeights& layer, kernels::PackedGemm call) const;
-  void add_to_stream(const char* span, const TensorView& n, const LinearWeights& layer, const TensorView& x,
-                     const TensorView& gate) const;
+  TensorView gate_of(const BlockCall& block, std::optional<ModulationRow> gate, int64_t set) const;
   void add_gated(const char* span, const TensorView& n, const LinearWeights& layer, const BlockCall& block,
-                 const Chunk& chunk, ModulationRow gate) const;
-  void write_heads(const TensorView& from, const TensorView& weight, const Chunk* rotate,
+                 const Chunk& chunk, std::optional<ModulationRow> gate) const;
+  void add_sum(const TensorView& sums, const BlockCall& block, const Chunk& chunk,
+               std::optional<ModulationRow> gate) const;
+  TensorView add_up_squares(std::initializer_list<TensorView> of) const;
+  struct HeadNorm {      // of all heads; none without a weight
+    TensorView weight;   // [A]
+    TensorView squares;  // [M], where ranks share the layer
+  };
+  void write_heads(const TensorView& from, const HeadNorm& norm, const Chunk* rotate,
                    std::span<const HeadSlot> slots) const;
-  void write_slots(const TensorView& from, const TensorView& weight, const Chunk& chunk, bool rotate,
+  void write_slots(const TensorView& from, const HeadNorm& norm, const Chunk& chunk, bool rotate,
                    std::span<const HeadSlot> slots);
 
   std::shared_ptr<const TransformerWeights> weights;
   Stream& stream;
+  encoders::PartialSum* sum;  // null: this rank has whole layers
   const TransformerConfig& config;
   DType dtype;
 

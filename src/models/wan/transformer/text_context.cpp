@@ -7,6 +7,7 @@
 #include "kernels/norm/norm.h"
 #include "kernels/pointwise/pointwise.h"
 #include "models/wan/transformer/linear.h"
+#include "tensor/copy_of.h"
 
 namespace zoetrope::wan {
 
@@ -79,48 +80,44 @@ void TextContext::take_image(const TensorView& image) {
 }
 
 void TextContext::add_source(int64_t batch, int64_t rows, std::vector<int64_t> key_lengths) {
-  const int64_t d = weights_->config.inner_dim();
+  const int64_t d = weights_->config.inner_dim(), blocks = weights_->config.block_count();
   Source source;
   source.batch = batch;
   source.rows = rows;
   source.key_lengths = std::move(key_lengths);
   source.embedding = Tensor::uninitialized(weights_->dtype, {batch, rows, d});
-  source.memory = Tensor::uninitialized(weights_->dtype, {weights_->config.block_count() * 2, batch, rows, d});
+  source.memory = Tensor::uninitialized(weights_->dtype, {blocks * 2, batch, rows, weights_->heads_width()});
+  if (weights_->part.parts > 1) source.squares = Tensor::uninitialized(DType::kF32, {blocks, batch * rows});
   sources_.push_back(std::move(source));
 }
 
 TextContext::KeyRows TextContext::keys(size_t source, size_t block, int64_t sample) const {
-  const TransformerConfig& config = weights_->config;
   const Source& from = sources_[source];
   const int64_t b = from.batch == 1 ? 0 : sample;
   const auto heads = [&](int64_t which) {
     return from.memory.view()
         .select(0, static_cast<int64_t>(block) * 2 + which)
         .slice(0, b, b + 1)
-        .split_axis(2, config.num_attention_heads, config.attention_head_dim);
+        .split_axis(2, weights_->heads(), weights_->config.attention_head_dim);
   };
   const std::span<const int64_t> lengths = from.key_lengths;
   return {heads(0), heads(1), lengths.empty() ? lengths : lengths.subspan(static_cast<size_t>(b), 1)};
 }
 
-void TextContext::join(Stream& stream, const Probe& probe) {
-  const size_t items = weights_->blocks.size() + 1;
+// Takes items until none is left, and returns when all are finished. `first_alone`: the others read what it makes.
+template <typename Body>
+void TextContext::share(Items& items, size_t count, bool first_alone, Body&& body) {
   std::unique_lock lock(mutex_);
-  while (done_items_ < items && !failure_) {
-    // Every block reads the embedding, so no block is taken before it is computed.
-    const bool can_take = next_item_ == 0 || (next_item_ < items && done_items_ > 0);
+  while (items.done < count && !failure_) {
+    const bool can_take = items.next < count && (items.next == 0 || !first_alone || items.done > 0);
     if (!can_take) {
       changed_.wait(lock);
       continue;
     }
-    const size_t item = next_item_++;
+    const size_t item = items.next++;
     lock.unlock();
     try {
-      if (item == 0) {
-        embed(stream, probe);
-      } else {
-        project(stream, item - 1);
-      }
+      body(item);
     } catch (const std::exception& error) {
       lock.lock();
       failure_ = error.what();
@@ -128,11 +125,24 @@ void TextContext::join(Stream& stream, const Probe& probe) {
       throw;
     }
     lock.lock();
-    if (++done_items_ == items)
-      for (Source& source : sources_) source.embedding = Tensor();
+    ++items.done;
     changed_.notify_all();
   }
   if (failure_) throw Error(*failure_);
+}
+
+void TextContext::join(Stream& stream, const Probe& probe, encoders::PartialSum* sum) {
+  const bool divided = weights_->part.parts > 1;
+  ZT_CHECK(divided == (sum != nullptr && sum->parts() > 1));
+  share(projections_, weights_->blocks.size() + 1, true, [&](size_t item) {
+    if (item == 0) embed(stream, probe);
+    else project(stream, item - 1);
+  });
+  {
+    const std::lock_guard lock(mutex_);
+    for (Source& source : sources_) source.embedding = Tensor();
+  }
+  if (divided) norm_after_sums(stream, *sum);
 }
 
 // Sample by sample, into the rows of its source.
@@ -174,33 +184,67 @@ void TextContext::embed_image(Stream& stream, const TensorView& rows, const Tens
 }
 
 void TextContext::project(Stream& stream, size_t block) {
-  const TransformerConfig& config = weights_->config;
-  const int64_t d = config.inner_dim();
   const io::WeightStream::Use use = weights_->use_keys(block);
   for (size_t i = 0; i < sources_.size(); ++i) {
     const Source& source = sources_[i];
     const KeyWeights& weights = weights_->blocks[block].keys[i];
     const Arena::Scope scope(stream.scratch());
     const int64_t rows = source.batch * source.rows;
-    const TensorView embedding = source.embedding.view().reshape({rows, d});
-    const TensorView raw_keys = stream.scratch().tensor(weights_->dtype, {rows, d});
-    linear(stream, embedding, weights.k, raw_keys);
+    const TensorView embedding = source.embedding.view().reshape({rows, weights_->config.inner_dim()});
     const auto out = [&](int64_t which) {
-      return source.memory.view().select(0, static_cast<int64_t>(block) * 2 + which).reshape({1, rows, d});
+      return source.memory.view()
+          .select(0, static_cast<int64_t>(block) * 2 + which)
+          .reshape({rows, weights_->heads_width()});
     };
-    const auto heads = [&](const TensorView& all) {
-      return all.split_axis(2, config.num_attention_heads, config.attention_head_dim);
-    };
-    const HeadSlot slot{{0, config.num_attention_heads}, heads(out(0))};
-    kernels::rms_norm_rope(stream, {.x = heads(one_sample(raw_keys)),
-                                    .weight = weights.norm,
-                                    .cos = {},
-                                    .sin = {},
-                                    .eps = static_cast<float>(config.eps),
-                                    .slots = {&slot, 1},
-                                    .implementation = {}});
-    linear(stream, embedding, weights.v, out(1).reshape({rows, d}));
+    linear(stream, embedding, weights.v, out(1));
+    if (source.squares) {
+      linear(stream, embedding, weights.k, out(0));
+      kernels::sum_of_squares(stream, out(0), source.squares.view().select(0, static_cast<int64_t>(block)));
+      continue;
+    }
+    const TensorView raw = stream.scratch().tensor(weights_->dtype, out(0).shape());
+    linear(stream, embedding, weights.k, raw);
+    norm_keys(stream, raw, weights.norm, {}, out(0));
   }
+}
+
+// [M, A]; `squares` [M] where these are some of the heads. `out` may be `raw`.
+void TextContext::norm_keys(Stream& stream, const TensorView& raw, const TensorView& weight, const TensorView& squares,
+                            const TensorView& out) const {
+  const TransformerConfig& config = weights_->config;
+  const auto heads = [&](const TensorView& rows) {
+    return one_sample(rows).split_axis(2, weights_->heads(), config.attention_head_dim);
+  };
+  const HeadSlot slot{{0, weights_->heads()}, heads(out)};
+  kernels::rms_norm_rope(stream, {.x = heads(raw),
+                                  .weight = weight,
+                                  .cos = {},
+                                  .sin = {},
+                                  .eps = static_cast<float>(config.eps),
+                                  .slots = {&slot, 1},
+                                  .squares = squares,
+                                  .all_heads = config.num_attention_heads,
+                                  .implementation = {}});
+}
+
+// The norm is over the heads of all parts. Each rank adds up the squares of all blocks with the ranks of the other
+// parts, however the blocks were dealt to the ranks of its own.
+void TextContext::norm_after_sums(Stream& stream, encoders::PartialSum& sum) {
+  std::vector<Tensor> all;
+  for (const Source& source : sources_) {
+    all.push_back(copy_of(source.squares));
+    sum.add_up(stream, all.back().view().reshape({all.back().size(), 1}));
+  }
+  share(norms_, weights_->blocks.size(), false, [&](size_t block) {
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const Source& source = sources_[i];
+      const TensorView keys = source.memory.view()
+                                  .select(0, static_cast<int64_t>(block) * 2)
+                                  .reshape({source.batch * source.rows, weights_->heads_width()});
+      norm_keys(stream, keys, weights_->blocks[block].keys[i].norm,
+                all[i].view().select(0, static_cast<int64_t>(block)), keys);
+    }
+  });
 }
 
 namespace {
@@ -212,8 +256,9 @@ int64_t all_rows(const TransformerConfig& config, const ContextRows& rows) {
 
 }  // namespace
 
-int64_t text_context_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype) {
-  return config.block_count() * 2 * batch * all_rows(config, rows) * config.inner_dim() *
+int64_t text_context_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype,
+                           int tensor) {
+  return config.block_count() * 2 * batch * all_rows(config, rows) * (config.inner_dim() / tensor) *
          static_cast<int64_t>(dtype_size(dtype));
 }
 

@@ -16,6 +16,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
+#include "models/encoders/partial_sum.h"
 #include "models/wan/transformer/weights.h"
 #include "tensor/probe.h"
 
@@ -33,8 +34,9 @@ class TextContext {
 
   // Computes blocks that no rank has taken yet, with the caller's threads, and returns when all blocks are finished.
   // Any rank may call, in any order; when one fails, the others fail with its message. The probe sees "text_embedding"
-  // [B, L, d] and "image_embedding" [B or 1, S, d] where this rank computed them.
-  void join(Stream& stream, const Probe& probe = {});
+  // [B, L, d] and "image_embedding" [B or 1, S, d] where this rank computed them. `sum`: over the ranks that share the
+  // layers of weights that are a part of them, each with a context of its part, which all join; null for whole ones.
+  void join(Stream& stream, const Probe& probe = {}, encoders::PartialSum* sum = nullptr);
 
   int64_t batch() const { return batch_; }
   // Sources of keys, each with its own softmax, whose results are added: the text, then the image where the model has
@@ -55,14 +57,25 @@ class TextContext {
     int64_t rows = 0;                  // per sample
     std::vector<int64_t> key_lengths;  // [batch] or empty
     Tensor embedding;                  // [batch, rows, d]; freed when the last block is done
-    Tensor memory;                     // [blocks, 2, batch, rows, d]
+    Tensor memory;                     // [blocks, 2, batch, rows, A]
+    // Where ranks share the layers, of the keys that are not normed yet: the part's sums of squares.
+    Tensor squares;  // [blocks, batch·rows] F32
   };
+  // Dealt to the ranks as they come.
+  struct Items {
+    size_t next = 0, done = 0;
+  };
+  template <typename Body>
+  void share(Items& items, size_t count, bool first_alone, Body&& body);
   void take_image(const TensorView& image);
   void add_source(int64_t batch, int64_t rows, std::vector<int64_t> key_lengths);
   void embed(Stream& stream, const Probe& probe);
   void embed_text(Stream& stream, const TensorView& rows, const TensorView& out) const;
   void embed_image(Stream& stream, const TensorView& rows, const TensorView& out) const;
   void project(Stream& stream, size_t block);
+  void norm_keys(Stream& stream, const TensorView& raw, const TensorView& weight, const TensorView& squares,
+                 const TensorView& out) const;
+  void norm_after_sums(Stream& stream, encoders::PartialSum& sum);
 
   std::shared_ptr<const TransformerWeights> weights_;
   TensorView text_;   // [B, L, text_dim]
@@ -70,11 +83,10 @@ class TextContext {
   int64_t batch_ = 0;
   std::vector<Source> sources_;
 
-  // Item 0 is the embedding, item i + 1 block i.
   std::mutex mutex_;
   std::condition_variable changed_;
-  size_t next_item_ = 0;
-  size_t done_items_ = 0;
+  Items projections_;                   // the embedding, then every block
+  Items norms_;                         // every block, where ranks share the layers
   std::optional<std::string> failure_;  // of the first rank that failed; an exception object is not shared by threads
 };
 
@@ -84,7 +96,9 @@ struct ContextRows {
   int64_t image = 0;  // of the image encoder; 0: the model looks at none
 };
 // Bytes of a context of `batch` samples, each with its own image; and the further bytes per rank while it is computed.
-int64_t text_context_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype);
+// `tensor` ranks share every layer.
+int64_t text_context_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype,
+                           int tensor = 1);
 int64_t text_context_making_bytes(const TransformerConfig& config, int64_t batch, const ContextRows& rows, DType dtype);
 
 }  // namespace zoetrope::wan

@@ -36,7 +36,7 @@ void Transformer::State::plan_cross() {
   for (size_t source = 0; source < context->sources(); ++source) {
     kernels::FlashProblem problem;
     problem.key_tokens = context->rows(source);
-    problem.heads = config.num_attention_heads;
+    problem.heads = weights->heads();
     problem.head_dim = config.attention_head_dim;
     problem.dtype = dtype;
     problem.scale = 1.0f / std::sqrt(static_cast<float>(config.attention_head_dim));
@@ -85,8 +85,8 @@ void Transformer::State::run_blocks(IndexRange samples, const Probe& probe) {
   }
 }
 
-Transformer::Transformer(std::shared_ptr<const TransformerWeights> weights, Stream& stream)
-    : state_(std::make_unique<State>(std::move(weights), stream)) {}
+Transformer::Transformer(std::shared_ptr<const TransformerWeights> weights, Stream& stream, encoders::PartialSum* sum)
+    : state_(std::make_unique<State>(std::move(weights), stream, sum)) {}
 Transformer::~Transformer() = default;
 Transformer::Transformer(Transformer&&) noexcept = default;
 
@@ -98,7 +98,7 @@ void Transformer::prepare(const Shape& latent, int64_t batch, attention::Context
   const TokenGrid grid = token_grid(s.config, latent);
   const attention::Problem& problem = attention.problem();
   ZT_CHECK(problem.batch > 0 && batch % problem.batch == 0 && problem.tokens == grid.tokens() &&
-               problem.heads == s.config.num_attention_heads && problem.head_dim == s.config.attention_head_dim &&
+               problem.heads == s.weights->heads() && problem.head_dim == s.config.attention_head_dim &&
                problem.dtype == s.dtype,
            "attention was planned for another model or size");
   s.batch = batch;
@@ -116,22 +116,23 @@ void Transformer::prepare(const Shape& latent, int64_t batch, attention::Context
                             .timesteps = s.most_timesteps,
                             .keeps_residual = extras.keeps_residual,
                             .frames = grid.frames,
-                            .dtype = s.dtype});
+                            .dtype = s.dtype,
+                            .tensor = s.weights->part.parts});
   if (extras.keeps_residual) std::fill_n(s.buffers.minus_one.data<float>(), s.buffers.minus_one.size(), -1.0f);
   s.control_latents = {};
   s.pose = {};
-  s.chunk_slots.reserve(static_cast<size_t>(s.config.num_attention_heads));
+  s.chunk_slots.reserve(static_cast<size_t>(s.weights->heads()));
   {
     const Arena::Scope scope(s.stream.scratch());  // books it
-    s.stream.scratch().allocate(
-        static_cast<size_t>(transformer_scratch_bytes(s.config, s.tokens_local, s.dtype, s.stream.team().size())));
+    s.stream.scratch().allocate(static_cast<size_t>(
+        transformer_scratch_bytes(s.config, s.tokens_local, s.dtype, s.stream.team().size(), s.weights->part.parts)));
   }
   if (s.context != nullptr && s.context->batch() != batch) s.context.reset();
   s.plan_cross();
 }
 
 void Transformer::set_context(std::shared_ptr<TextContext> context, const Probe& probe) {
-  context->join(state_->stream, probe);
+  context->join(state_->stream, probe, state_->sum);
   state_->context = std::move(context);
   state_->plan_cross();
 }

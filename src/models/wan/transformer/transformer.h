@@ -1,7 +1,7 @@
 // The Wan diffusion transformer on one rank: latents, timesteps and text in, velocity of the rank's tokens out
 // (wan.md section 2). Weights and the text's keys and values are shared by all ranks of a process; everything else
 // belongs to one rank. Knows no ranks and no messages: which tokens are its own and how attention reaches the others'
-// keys is behind attention::ContextAttention.
+// keys is behind attention::ContextAttention, the sum over ranks that share its layers behind encoders::PartialSum.
 //
 // Order of calls:
 //   auto weights = TransformerWeights::load(config, std::make_shared<io::Weights>(source), DType::kBF16);
@@ -20,6 +20,7 @@
 #include "zoetrope/tensor.h"
 
 #include "device/stream.h"
+#include "models/encoders/partial_sum.h"
 #include "models/wan/config.h"
 #include "models/wan/transformer/text_context.h"
 #include "models/wan/transformer/weights.h"
@@ -67,16 +68,18 @@ struct TransformerExtras {
 
 class Transformer {
  public:
-  Transformer(std::shared_ptr<const TransformerWeights> weights, Stream& stream);
+  // `sum`: over the ranks that share the layers of weights that are a part of them, which make the same calls; null for
+  // whole ones. It must outlive the transformer.
+  Transformer(std::shared_ptr<const TransformerWeights> weights, Stream& stream, encoders::PartialSum* sum = nullptr);
   ~Transformer();
   Transformer(Transformer&&) noexcept;
 
   const TransformerConfig& config() const;
   DType dtype() const;  // of the residual stream, and of what forward() writes
 
-  // For `batch` samples of latent size {F, H, W}. `attention` was planned for F·H·W/patch tokens, the config's heads
-  // and head_dim, dtype(), and a batch that divides this one: the samples go through the blocks in groups of that
-  // size. It must outlive the next prepare(). Books all memory that forward() uses.
+  // For `batch` samples of latent size {F, H, W}. `attention` was planned for F·H·W/patch tokens, the heads of the
+  // weights, the config's head_dim, dtype(), and a batch that divides this one: the samples go through the blocks in
+  // groups of that size. It must outlive the next prepare(). Books all memory that forward() uses.
   void prepare(const Shape& latent, int64_t batch, attention::ContextAttention& attention,
                const TransformerExtras& extras = {});
 

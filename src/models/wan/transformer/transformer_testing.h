@@ -21,10 +21,12 @@
 
 namespace zoetrope::wan::testing {
 
+inline std::shared_ptr<const io::WeightSource> open_source(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "weights.json")) return io::procedural_source(folder / "weights.json");
+  return io::checkpoint_source(io::Checkpoint::open(folder, "diffusion_pytorch_model"));
+}
 inline std::shared_ptr<const io::Weights> open_weights(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / "weights.json"))
-    return std::make_shared<io::Weights>(io::procedural_source(folder / "weights.json"));
-  return std::make_shared<io::Weights>(io::checkpoint_source(io::Checkpoint::open(folder, "diffusion_pytorch_model")));
+  return std::make_shared<io::Weights>(open_source(folder));
 }
 
 // One of the recorded models. Without a name text to video that exists as a formula only: 5 heads of 12, two blocks.
@@ -33,10 +35,12 @@ struct Model {
   TransformerConfig config;
   std::shared_ptr<const TransformerWeights> weights;
 
-  explicit Model(DType dtype = DType::kF32, const std::string& name = "transformer_odd")
+  explicit Model(DType dtype = DType::kF32, const std::string& name = "transformer_odd", TensorPart part = {})
       : folder(std::filesystem::path(ZOETROPE_GOLDEN_DIR) / name / "transformer"),
         config(TransformerConfig::load(folder / "config.json")),
-        weights(TransformerWeights::load(config, open_weights(folder), dtype)) {}
+        weights(TransformerWeights::load(
+            config, std::make_shared<io::Weights>(TransformerWeights::source_of(open_source(folder), config, part)),
+            dtype, {}, 0, part)) {}
 };
 
 // Every class: text to video, images by channels, by keys, with positions, a clean first frame, a control stream, a
@@ -119,20 +123,21 @@ inline attention::ContextAttention plan_attention(const Model& model, const Job&
                                                   Stream& stream) {
   return attention::plan({.batch = job.group > 0 ? job.group : job.batch,
                           .tokens = job.tokens(model),
-                          .heads = model.config.num_attention_heads,
+                          .heads = model.weights->heads(),
                           .head_dim = model.config.attention_head_dim,
                           .dtype = model.weights->dtype,
                           .scale = 0},
                          job.strategy, rank, stream);
 }
 
-// body(a transformer that is ready for forward(), this rank's tokens) on this rank.
+// body(a transformer that is ready for forward(), this rank's tokens) on this rank. `sum` as Transformer takes it.
 inline void with_transformer(const Model& model, const Job& job, const Inputs& inputs,
                              const std::shared_ptr<TextContext>& context, comm::Communicator& rank,
-                             const std::function<void(Transformer&, IndexRange)>& body) {
+                             const std::function<void(Transformer&, IndexRange)>& body,
+                             encoders::PartialSum* sum = nullptr) {
   Stream stream(1);
   attention::ContextAttention attention = plan_attention(model, job, rank, stream);
-  Transformer transformer(model.weights, stream);
+  Transformer transformer(model.weights, stream, sum);
   transformer.prepare(job.latent, job.batch, attention,
                       {.timesteps = static_cast<int64_t>(job.timesteps.size()), .keeps_residual = true});
   transformer.set_context(context);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device/thread_team.h"
+#include "io/part_source.h"
 #include "io/weight_loader.h"
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/motion_basis.h"
@@ -169,6 +170,11 @@ void read_block(TransformerBlockWeights& weights, const Reader& block, const Tra
   block.linear(weights.ffn_out, "ffn.net.2");
 }
 
+// Of products that are added up over the parts.
+void leave_biases_to_first(std::vector<TransformerBlockWeights>& blocks) {
+  for (TransformerBlockWeights& block : blocks) block.self_out.bias = block.cross_out.bias = block.ffn_out.bias = {};
+}
+
 void read_image_embedder(ImageEmbedderWeights& weights, const Reader& embedder, const TransformerConfig& config) {
   if (const auto length = config.pos_embed_seq_len)
     weights.positions = embedder.tensor("pos_embed").reshape({*length, *config.image_dim});
@@ -251,14 +257,16 @@ std::vector<io::WeightStream::Part> stream_parts(const TransformerWeights& weigh
 std::shared_ptr<const TransformerWeights> TransformerWeights::load(const TransformerConfig& config,
                                                                    std::shared_ptr<const io::Weights> source,
                                                                    DType dtype, const std::function<void()>& tick,
-                                                                   int threads) {
+                                                                   int threads, TensorPart share) {
   ZT_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   require_supported(config, "transformer/config.json");
   const std::shared_ptr<TransformerWeights> weights(new TransformerWeights());
   weights->config = config;
   weights->dtype = dtype;
+  weights->part = share;
+  ZT_CHECK(config.num_attention_heads % share.parts == 0, "{} heads over {}", config.num_attention_heads, share.parts);
   io::WeightLoader loader(source);
-  const io::TensorTable table = transformer_tensors(config);
+  const io::TensorTable table = io::part_of(transformer_tensors(config), share.parts, share.part);
   const io::TensorIndex index(table);
   const Reader root(index, *source, loader, dtype, tick);
   root.linear(weights->patch_embedding, "patch_embedding");
@@ -286,17 +294,25 @@ std::shared_ptr<const TransformerWeights> TransformerWeights::load(const Transfo
   loader.run(threads > 0 ? threads : available_threads(), [&](int64_t, int64_t) {
     if (tick) tick();
   });
+  if (share.part > 0) leave_biases_to_first(weights->blocks);
   weights->stream_ = source->stream(stream_parts(*weights));
   weights->source_ = std::move(source);
   return weights;
+}
+
+std::shared_ptr<const io::WeightSource> TransformerWeights::source_of(std::shared_ptr<const io::WeightSource> whole,
+                                                                      const TransformerConfig& config,
+                                                                      TensorPart share) {
+  if (share.parts == 1) return whole;
+  return io::part_source(std::move(whole), transformer_tensors(config), share.parts, share.part);
 }
 
 void TransformerWeights::settle() const {
   if (stream_ != nullptr) stream_->settle();
 }
 
-io::WeightStream::Use TransformerWeights::use(size_t part) const {
-  return stream_ == nullptr ? io::WeightStream::Use() : stream_->use(part);
+io::WeightStream::Use TransformerWeights::use(size_t streamed) const {
+  return stream_ == nullptr ? io::WeightStream::Use() : stream_->use(streamed);
 }
 io::WeightStream::Use TransformerWeights::use_block(size_t block) const { return use(block); }
 io::WeightStream::Use TransformerWeights::use_keys(size_t block) const { return use(blocks.size() + block); }
@@ -346,10 +362,10 @@ struct PackedParts {
   int64_t may_stay = 0;                         // parts that a forward uses
   ForwardWeights forward;
 };
-PackedParts packed_parts(const TransformerConfig& config, DType dtype) {
+PackedParts packed_parts(const TransformerConfig& config, DType dtype, int tensor) {
   std::map<std::string, int64_t> parts;
   PackedParts sums;
-  for (const io::TensorSpec& spec : transformer_tensors(config)) {
+  for (const io::TensorSpec& spec : io::part_of(transformer_tensors(config), tensor, tensor - 1)) {
     if (!is_packed(spec)) continue;
     const std::string part = stream_part(spec.name);
     const int64_t bytes = bytes_of(spec, dtype);
@@ -373,15 +389,16 @@ int64_t bytes_in_no_part(const PackedParts& parts, const TransformerConfig& conf
 
 }  // namespace
 
-StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from) {
-  const PackedParts parts = packed_parts(config, dtype);
+StreamedBytes streamed_bytes(const TransformerConfig& config, DType dtype, int64_t packed_from, int tensor) {
+  const PackedParts parts = packed_parts(config, dtype, tensor);
   const int64_t others = bytes_in_no_part(parts, config, packed_from);
   return {others + 2 * parts.largest, others + 3 * parts.largest};
 }
 
 // As io::WeightStream divides its memory.
-ForwardWeights streamed_forward(const TransformerConfig& config, DType dtype, int64_t packed_from, int64_t memory) {
-  const PackedParts parts = packed_parts(config, dtype);
+ForwardWeights streamed_forward(const TransformerConfig& config, DType dtype, int64_t packed_from, int64_t memory,
+                                int tensor) {
+  const PackedParts parts = packed_parts(config, dtype, tensor);
   ForwardWeights forward = parts.forward;
   if (parts.largest == 0 || parts.may_stay == 0) return forward;
   const int64_t places = 3 * parts.largest;
@@ -392,9 +409,9 @@ ForwardWeights streamed_forward(const TransformerConfig& config, DType dtype, in
   return forward;
 }
 
-int64_t sharded_weight_bytes(const TransformerConfig& config, DType dtype, int shards) {
-  const PackedParts parts = packed_parts(config, dtype);
-  const int64_t all = transformer_weight_bytes(transformer_tensors(config), dtype);
+int64_t sharded_weight_bytes(const TransformerConfig& config, DType dtype, int shards, int tensor) {
+  const PackedParts parts = packed_parts(config, dtype, tensor);
+  const int64_t all = transformer_weight_bytes(io::part_of(transformer_tensors(config), tensor, tensor - 1), dtype);
   return all - parts.blocks + (parts.blocks + parts.others) / shards + 2 * parts.largest;
 }
 

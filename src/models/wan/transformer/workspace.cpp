@@ -1,6 +1,7 @@
 #include "models/wan/transformer/workspace.h"
 
 #include "kernels/gemm/packed.h"
+#include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/linear.h"
 
 namespace zoetrope::wan {
@@ -8,6 +9,12 @@ namespace zoetrope::wan {
 namespace {
 
 int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size(dtype)); }
+
+// Of the feed-forward's hidden rows, those of the last of `tensor` ranks, which has the most.
+int64_t hidden_width(const TransformerConfig& config, int tensor) {
+  return split_range(config.ffn_dim / hidden_unit(config.ffn_dim), tensor, tensor - 1).size() *
+         hidden_unit(config.ffn_dim);
+}
 
 // body(buffer, dtype, shape) for each.
 template <typename Body>
@@ -17,10 +24,14 @@ void for_each_buffer(const TransformerConfig& config, const TransformerSize& siz
   const int64_t d = config.inner_dim(), rows = chunk_rows(size.tokens), values = size.timesteps;
   const int64_t patch = std::max(config.patch_input_dim(), config.vace() ? config.control_input_dim() : 0);
   const DType operand = kernels::operand_dtype({nullptr, 1, 1, dtype, kernels::packed_layout(dtype)});
-  const int64_t narrow = std::max(3 * d, patch) * size_of(dtype);
-  const int64_t hidden = (config.ffn_dim + kOperandPadding) * size_of(operand);
+  const bool divided = size.tensor > 1, whole = !divided || config.vace() || config.face;
+  const int64_t heads = d / size.tensor;  // width of this rank's
+  // q, k and v; or of cross-attention three of them, of whose room the control stream, the face and sums take more.
+  const int64_t narrow = std::max({3 * heads, divided ? d : 0, whole ? 3 * d : 0, patch}) * size_of(dtype);
+  const int64_t hidden = (hidden_width(config, size.tensor) + kOperandPadding) * size_of(operand);
   body(&B::x, dtype, Shape{size.batch, size.tokens, d});
-  body(&B::o, dtype, Shape{size.group, size.tokens, d});
+  body(&B::o, dtype, Shape{size.group, size.tokens, whole ? d : heads});
+  if (divided) body(&B::sums, DType::kF32, Shape{rows, d});
   if (config.vace()) body(&B::control, dtype, Shape{size.group, size.tokens, d});
   if (size.keeps_residual) {
     body(&B::residual, dtype, Shape{size.batch, size.tokens, d});
@@ -54,21 +65,23 @@ void TransformerBuffers::book(const TransformerConfig& config, const Transformer
   });
 }
 
-int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads) {
+int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads,
+                                  int tensor) {
   const int64_t d = config.inner_dim(), rows = chunk_rows(tokens_local);
   size_t most = 0;
   const auto matrix = [&](int64_t n, int64_t k) {
     const kernels::PackedMatrix packed{nullptr, n, k, dtype, kernels::packed_layout(dtype)};
     most = std::max(most, kernels::packed_gemm_scratch_bytes(packed, rows, threads));
   };
-  matrix(3 * d, d);
-  matrix(config.ffn_dim, d);
-  matrix(d, config.ffn_dim);
+  matrix(3 * d / tensor, d);
+  matrix(d, d / tensor);
+  matrix(hidden_width(config, tensor), d);
+  matrix(d, hidden_width(config, tensor));
   return static_cast<int64_t>(most);
 }
 
 int64_t transformer_workspace_bytes(const TransformerConfig& config, const TransformerSize& size, int threads) {
-  int64_t bytes = transformer_scratch_bytes(config, size.tokens, size.dtype, threads);
+  int64_t bytes = transformer_scratch_bytes(config, size.tokens, size.dtype, threads, size.tensor);
   bytes += size.tokens * config.attention_head_dim * size_of(DType::kF32);  // cos and sin, a half each
   for_each_buffer(config, size, [&](auto, DType type, const Shape& shape) { bytes += shape.size() * size_of(type); });
   return bytes;

@@ -33,18 +33,21 @@ struct TransformerSize {
   bool keeps_residual = false;
   int64_t frames = 0;         // of tokens, of all ranks: Animate has face tokens for each
   DType dtype = DType::kF32;  // W, the model's
+  int tensor = 1;             // ranks that share every layer: each has d / tensor columns of q, k, v and o
 };
 
 // C rows of a chunk, O what a matrix multiplication reads: W or F32.
 struct TransformerBuffers {
   Tensor x;          // [B, S, d] W: the residual stream
-  Tensor o;          // [G, S, d] W: self-attention's result; between blocks a hint of the control stream
+  Tensor o;          // [G, S, d] W: self-attention's result, [G, S, d / tensor] of it; between blocks of VACE a hint of
+                     // the control stream, of Animate what is added
   Tensor control;    // [G, S, d] W: VACE's second residual stream; else empty
   Tensor residual;   // [B, S, d] W: what the blocks added to x, where that is kept
   Tensor minus_one;  // [d] F32, with it
   Tensor face_keys;  // [adapters, 2, B, frames·face tokens, d] W: of Animate's face adapters; else empty
   Tensor operand;    // C·(max(d, patch) + padding) O: what a matrix multiplication of the chunk reads
   Tensor wide;       // bytes: q, k, v of the chunk, or the feed-forward's hidden rows
+  Tensor sums;       // [C, d] F32: of a chunk, what ranks that share a layer add up; else empty
 
   Tensor sinusoid;      // [V, freq_dim] F32
   Tensor time_hidden;   // [V, d] F32
@@ -63,6 +66,7 @@ struct TransformerBuffers {
 // Bytes of these buffers, of the rotary table and of the scratch of matrix multiplications on `threads` threads.
 int64_t transformer_workspace_bytes(const TransformerConfig& config, const TransformerSize& size, int threads);
 // The scratch alone: the largest of any matrix multiplication of a chunk.
-int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads);
+int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads,
+                                  int tensor = 1);
 
 }  // namespace zoetrope::wan
