@@ -11,6 +11,7 @@ int Configuration::complexity(const HardwareProfile& hardware) const {
   settings += softmax == parallel::Softmax::kFixedMax ? 1 : 0;
   settings += block_q != 0 && block_q != hardware.block_q ? 1 : 0;
   settings += context.ulysses > 1 && context.ring > 1 ? 1 : 0;
+  settings += layout.tensor > 1 ? 1 : 0;
   return settings;
 }
 

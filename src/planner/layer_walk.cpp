@@ -15,6 +15,7 @@ constexpr const char* kTokens = "norms, rope, modulation";
 constexpr const char* kOverhead = "layer overhead";
 constexpr const char* kBlock = "attention block";
 constexpr const char* kMerge = "merge of blocks";
+constexpr const char* kTensorSums = "sums over tensor ranks";
 constexpr const char* kLayerEnd = "slower ranks";
 
 // q, k and v are three tensors, each of which costs a latency; o is one.
@@ -28,6 +29,13 @@ void add_flow(std::vector<Flow>& flows, int from, int to, int64_t bytes) {
   } else {
     flows.push_back({from, to, bytes});
   }
+}
+
+// With the heads of one tensor coordinate.
+parallel::Sizes sizes_of(const Work& work, const parallel::ParallelLayout& layout) {
+  parallel::Sizes sizes = work.sizes(work.batch(layout.data));
+  sizes.heads /= layout.tensor;
+  return sizes;
 }
 
 }  // namespace
@@ -80,6 +88,16 @@ double Prices::merge(int64_t queries, int64_t heads, int64_t batch, int blocks) 
   return hardware_.merge_passes * blocks * bytes / hardware_.memory_bandwidth;
 }
 
+// Three products are added up, float32, and their sums sent in the model's dtype; and two sums of squares, of q and k,
+// and of q of cross-attention, for the norms over all heads. Chunk by chunk, and one sample after the other.
+TensorSums tensor_sums(const Work& work, int tensor, int64_t tokens, int64_t batch) {
+  constexpr int64_t kFloat = 4, kProducts = 3, kSquares = 3, kSums = 5, kExchanges = 2;
+  if (tensor == 1 || tokens == 0) return {};
+  const int64_t of_row = kProducts * work.width * (kFloat + work.element_bytes) + kSquares * kExchanges * kFloat;
+  const int64_t chunks = work.sum_rows > 0 ? ceil_div(tokens, work.sum_rows) : 1;
+  return {batch * ceil_div(tokens, int64_t{tensor}) * of_row, batch * chunks * kSums * kExchanges};
+}
+
 LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Configuration& configuration,
                      const Routes& routes, Timeline timeline)
     : work_(work),
@@ -89,7 +107,8 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       wires_(routes, static_cast<int>(hardware.links.size()), configuration.layout.ranks()),
       records_(timeline == Timeline::kLayer),
       topology_(configuration.layout.of_sequence()),
-      sizes_(work.sizes(work.batch(configuration.layout.data))),
+      tensor_(configuration.layout.tensor),
+      sizes_(sizes_of(work, configuration.layout)),
       ranks_(static_cast<size_t>(configuration.layout.ranks())),
       queries_(ranks_, 0),
       now_(ranks_, 0.0),
@@ -98,23 +117,26 @@ LayerWalk::LayerWalk(const Work& work, const HardwareProfile& hardware, const Co
       parts_(ranks_),
       exposed_exchange_(hardware.links.size(), 0.0),
       exposed_ring_(hardware.links.size(), 0.0),
+      exposed_tensor_(hardware.links.size(), 0.0),
       link_seconds_(hardware.links.size() * ranks_, 0.0) {
   read_programs();
 }
 
 // Only what is priced is kept of each program: the programs of a thousand ranks take hundreds of megabytes. All data
-// coordinates run the same programs on different devices.
+// and tensor coordinates run the same programs on different devices.
 void LayerWalk::read_programs() {
   for (int rank = 0; rank < topology_.ranks(); ++rank) {
     parallel::AttentionProgram program = attention_program(sizes_, topology_, configuration_.softmax, rank);
     transfers_.resize(program.transfers.size());
     folds_.resize(program.folds.size());
-    for (int first = 0; first < configuration_.layout.ranks(); first += topology_.ranks()) read(program, rank, first);
+    for (int group = 0; group < configuration_.layout.ranks(); group += topology_.ranks() * tensor_)
+      for (int index = 0; index < tensor_; ++index) read(program, rank, group + index);
     if (rank == 0) ops_ = std::move(program.ops);
   }
 }
 
 void LayerWalk::read(const parallel::AttentionProgram& program, int rank, int first) {
+  const int own_device = first + rank * tensor_;
   for (size_t i = 0; i < transfers_.size(); ++i) {
     const parallel::Transfer& own = program.transfers[i];
     Transfer& all = transfers_[i];
@@ -124,33 +146,38 @@ void LayerWalk::read(const parallel::AttentionProgram& program, int rank, int fi
     if (all.to_all) all.received.resize(ranks_);
     const std::span<const parallel::Message> sends = program.sends(own);
     const auto device = [&](const parallel::Message& message) {
-      return first + rank_of_peer(topology_, own, rank, message.peer);
+      return first + rank_of_peer(topology_, own, rank, message.peer) * tensor_;
     };
-    const auto is_lower = [&](const parallel::Message& message) { return device(message) < first + rank; };
+    const auto is_lower = [&](const parallel::Message& message) { return device(message) < own_device; };
     if (!all.to_all) {
-      for (const parallel::Message& send : sends) add_flow(all.flows, first + rank, device(send), send.at.bytes);
+      for (const parallel::Message& send : sends) add_flow(all.flows, own_device, device(send), send.at.bytes);
       continue;
     }
     int64_t largest = 0;
     for (const parallel::Message& receive : program.receives(own)) {
-      all.received[static_cast<size_t>(first + rank)] += receive.at.bytes;
+      all.received[static_cast<size_t>(own_device)] += receive.at.bytes;
       largest = std::max(largest, receive.at.bytes);
     }
     // The rank with the lowest number adds the group of those that send to each other; all count as the largest.
     if (sends.empty() || std::any_of(sends.begin(), sends.end(), is_lower)) continue;
     Routes::Group& group = all.groups.emplace_back();
     group.bytes = std::max(largest, sends.front().at.bytes);
-    group.devices.push_back(first + rank);
+    group.devices.push_back(own_device);
     for (const parallel::Message& send : sends) group.devices.push_back(device(send));
   }
-  queries_[static_cast<size_t>(first + rank)] = program.block.size();
+  queries_[static_cast<size_t>(own_device)] = program.block.size();
   for (size_t i = 0; i < folds_.size(); ++i)
     for (const parallel::KeyBlock& block : program.blocks_of(program.folds[i]))
-      folds_[i].push_back({first + rank, block.keys.size()});
+      folds_[i].push_back({own_device, block.keys.size()});
 }
 
-int64_t LayerWalk::heads_of(int rank, int chunk) const {
-  const IndexRange share = parallel::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(rank));
+int64_t LayerWalk::tokens_of(size_t device) const {
+  return parallel::token_shard(sizes_.tokens, topology_.ranks(), context_rank(device)).size();
+}
+
+int64_t LayerWalk::heads_of(size_t device, int chunk) const {
+  const IndexRange share =
+      parallel::head_share(sizes_.heads, topology_.ulysses, topology_.ulysses_index(context_rank(device)));
   return parallel::head_chunk(share, topology_.head_chunks, chunk).size();
 }
 
@@ -215,9 +242,8 @@ void LayerWalk::wait(Transfer& transfer) {
 
 void LayerWalk::before_attention() {
   for (size_t rank = 0; rank < ranks_; ++rank) {
-    const int context = static_cast<int>(rank) % topology_.ranks();
-    const int64_t tokens = parallel::token_shard(sizes_.tokens, topology_.ranks(), context).size();
-    const double flop = work_.linear_flop + work_.cross_flop;
+    const int64_t tokens = tokens_of(rank);
+    const double flop = work_.layer_flop(tensor_);
     const double share = static_cast<double>(tokens * sizes_.batch) / static_cast<double>(sizes_.tokens);
     compute(rank, kGemm, prices_.gemm(flop, tokens, sizes_.batch), &Breakdown::linear, flop * share);
     compute(rank, kTokens, prices_.tokens(tokens, sizes_.batch), &Breakdown::tokens);
@@ -225,11 +251,41 @@ void LayerWalk::before_attention() {
   }
 }
 
+// All sums of the layer at once, between neighbours. They have the same to do, so that none waits for another.
+void LayerWalk::sum_over_tensor_ranks() {
+  if (tensor_ == 1) return;
+  std::vector<Routes::Group> groups;
+  int64_t exchanges = 0;
+  for (size_t first = 0; first < ranks_; first += static_cast<size_t>(tensor_)) {
+    const TensorSums sums = tensor_sums(work_, tensor_, tokens_of(first), sizes_.batch);
+    exchanges = std::max(exchanges, sums.exchanges);
+    Routes::Group& group = groups.emplace_back();
+    group.bytes = sums.bytes;
+    for (int index = 0; index < tensor_; ++index) group.devices.push_back(static_cast<int>(first) + index);
+  }
+  const std::vector<Arrival> arrivals = wires_.gather(groups, now_, exchanges);
+  for (size_t rank = 0; rank < ranks_; ++rank) {
+    const Arrival& arrival = arrivals[rank];
+    if (arrival.level < 0) continue;
+    const auto level = static_cast<size_t>(arrival.level);
+    const double begin = now_[rank], seconds = arrival.end - begin;
+    now_[rank] = arrival.end;
+    parts_[rank].tensor += seconds;
+    exposed_tensor_[level] += seconds;
+    link_seconds_[level * ranks_ + rank] += seconds;
+    if (!records_) continue;
+    using Lane = TimelineSpan::Lane;
+    for (const auto& [lane, bytes] : {std::pair(Lane::kTransfer, arrival.bytes), std::pair(Lane::kWait, int64_t{0})})
+      spans_.push_back({static_cast<int>(rank), lane, kTensorSums, begin, arrival.end, bytes, 0});
+  }
+}
+
 void LayerWalk::fold(int chunk, const std::vector<Keys>& keys) {
   for (const Keys& block : keys) {
-    const int64_t queries = queries_[static_cast<size_t>(block.rank)], heads = heads_of(block.rank, chunk);
-    compute(static_cast<size_t>(block.rank), kBlock, prices_.attention(queries, block.tokens, heads, sizes_.batch),
-            &Breakdown::attention, prices_.attention_flop(queries, block.tokens, heads, sizes_.batch));
+    const auto device = static_cast<size_t>(block.rank);
+    const int64_t queries = queries_[device], heads = heads_of(device, chunk);
+    compute(device, kBlock, prices_.attention(queries, block.tokens, heads, sizes_.batch), &Breakdown::attention,
+            prices_.attention_flop(queries, block.tokens, heads, sizes_.batch));
   }
   for (size_t rank = 0; rank < ranks_; ++rank) {
     compute(rank, transfer_name(parallel::Transfer::Kind::kExchange), exchange_slowdown_[rank],
@@ -241,7 +297,7 @@ void LayerWalk::fold(int chunk, const std::vector<Keys>& keys) {
 
 void LayerWalk::finish(int chunk) {
   for (size_t rank = 0; rank < ranks_; ++rank) {
-    const int64_t heads = heads_of(static_cast<int>(rank), chunk);
+    const int64_t heads = heads_of(rank, chunk);
     compute(rank, kMerge, prices_.merge(queries_[rank], heads, sizes_.batch, topology_.ring), &Breakdown::merge);
   }
 }
@@ -272,6 +328,7 @@ void LayerWalk::attention() {
 
 void LayerWalk::run() {
   before_attention();
+  sum_over_tensor_ranks();
   attention();
   seconds_ = *std::max_element(now_.begin(), now_.end());
   for (size_t rank = 0; rank < ranks_; ++rank) {

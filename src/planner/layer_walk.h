@@ -13,6 +13,14 @@
 
 namespace zoetrope::planner {
 
+// What the tensor ranks of a group send one another in a layer: to each of the others so many bytes in all, in so many
+// exchanges one after the other, two for each sum.
+struct TensorSums {
+  int64_t bytes = 0;
+  int64_t exchanges = 0;
+};
+TensorSums tensor_sums(const Work& work, int tensor, int64_t tokens, int64_t batch);
+
 // Rows in whole tiles, relative to `size`; 1 without a tile.
 double padding(int64_t size, int64_t tile);
 
@@ -51,6 +59,7 @@ class LayerWalk {
   // Exposed seconds of all ranks, by link level.
   const std::vector<double>& exposed_exchange() const { return exposed_exchange_; }
   const std::vector<double>& exposed_ring() const { return exposed_ring_; }
+  const std::vector<double>& exposed_tensor() const { return exposed_tensor_; }
   // Seconds in which a rank's links of a level carried the layer's transfers, hidden or not.
   double link_seconds(int level, int rank) const {
     return link_seconds_[static_cast<size_t>(level) * ranks_ + static_cast<size_t>(rank)];
@@ -75,11 +84,17 @@ class LayerWalk {
   };
 
   void read_programs();
+  // The program of a context rank, for the devices of one data and one tensor coordinate, the first of which is
+  // `first`.
   void read(const parallel::AttentionProgram& program, int rank, int first);
-  int64_t heads_of(int rank, int chunk) const;
+  // Of a device.
+  int context_rank(size_t device) const { return static_cast<int>(device) / tensor_ % topology_.ranks(); }
+  int64_t tokens_of(size_t device) const;
+  int64_t heads_of(size_t device, int chunk) const;
   bool computes_before_wait(size_t post) const;
 
   void before_attention();
+  void sum_over_tensor_ranks();
   void attention();
   // Each for all ranks, on the clocks in now_.
   void post(Transfer& transfer, bool during_compute);
@@ -95,7 +110,8 @@ class LayerWalk {
   Wires wires_;
   bool records_;
   parallel::ContextLayout topology_;  // one rank where every rank computes all tokens
-  parallel::Sizes sizes_;             // of one data coordinate
+  int tensor_;
+  parallel::Sizes sizes_;  // of one data and one tensor coordinate
   size_t ranks_;
   std::vector<parallel::Op> ops_;  // the same of all ranks
   std::vector<Transfer> transfers_;
@@ -105,7 +121,7 @@ class LayerWalk {
   Seconds exchange_slowdown_, ring_slowdown_;  // of the next block, from communication
   double seconds_ = 0;
   std::vector<Breakdown> parts_;
-  Seconds exposed_exchange_, exposed_ring_;
+  Seconds exposed_exchange_, exposed_ring_, exposed_tensor_;
   Seconds link_seconds_;  // [level, rank]
   std::vector<TimelineSpan> spans_;
 };

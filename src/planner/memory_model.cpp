@@ -101,7 +101,7 @@ class Builder {
     };
     common("load " + expert.name);
     add("file pages and weights being packed", expert.weights.in_flight);
-    const Bytes context = expert.context * std::min<int64_t>(w_.layout.data, ranks_);
+    const Bytes context = expert.context * std::min<int64_t>(int64_t{w_.layout.data} * w_.layout.tensor, ranks_);
     common("prompt of " + expert.name);
     add("prompt keys and values", context);
     add("workspace of prompt keys and values", expert.context_making * ranks_);
@@ -115,12 +115,13 @@ class Builder {
     add("kernel scratch", w_.kernel_scratch * ranks_);
   }
 
-  // For all ranks of this process, which are the first ones; all data coordinates are alike.
+  // For all ranks of this process, which are the first ones; all data coordinates are alike, and all tensor
+  // coordinates.
   Bytes attention_of_ranks() const {
     const parallel::ContextLayout layout = w_.layout.of_sequence();
     Bytes bytes;
     for (int rank = 0; rank < w_.ranks_here; ++rank)
-      bytes += attention_workspace(w_.attention, layout, w_.softmax, rank % layout.ranks());
+      bytes += attention_workspace(w_.attention, layout, w_.softmax, rank / w_.layout.tensor % layout.ranks());
     return bytes;
   }
 

@@ -10,7 +10,7 @@
 //   decode            weights                    workspace, frames
 //
 // each plus the program itself and what a rank keeps throughout. Ranks of one process share weights, and those of one
-// data coordinate share the prompt's keys and values; everything else is per rank.
+// data and one tensor coordinate share the prompt's keys and values; everything else is per rank.
 #pragma once
 
 #include <string>

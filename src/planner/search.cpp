@@ -90,7 +90,7 @@ class Search {
   Configuration configure(const ParallelLayout& split, const Kernel& kernel) {
     Configuration c{split, kernel.softmax, kernel.block_q, q_.block_kv.value_or(0)};
     c.layout.text_ranks = std::clamp(q_.request.text_ranks.value_or(split.ranks()), 1, split.ranks());
-    c.layout.weight_shards = std::gcd(q_.request.weight_shards.value_or(1), split.ranks());
+    c.layout.weight_shards = std::gcd(q_.request.weight_shards.value_or(1), split.ranks() / split.tensor);
     c.layout.vae_ranks = 1;
     c.layout.vae_ranks = best_vae(c);
     return c;
@@ -120,14 +120,14 @@ class Search {
     return vae_[ranks] = best;
   }
 
-  MemoryPlan memory_of(const Configuration& c) const {
-    const ParallelLayout& layout = c.layout;
-    Workload workload = memory_(layout, ranks_here(c));
+  MemoryPlan memory_of(const Configuration& c) const { return memory_of(c.layout, c.softmax, ranks_here(c)); }
+  MemoryPlan memory_of(const ParallelLayout& layout, parallel::Softmax softmax, int here) const {
+    Workload workload = memory_(layout, here);
     const int vae = workload.layout.vae_ranks;  // fewer where they cannot share
     workload.layout = layout;
     workload.layout.vae_ranks = vae;
-    workload.softmax = c.softmax;
-    workload.ranks_here = ranks_here(c);
+    workload.softmax = softmax;
+    workload.ranks_here = here;
     return memory_model(workload);
   }
 
@@ -152,7 +152,8 @@ class Search {
 
   // ---- what is tried ----
 
-  // Few ranks are simulated in a millisecond or two, so nothing is pruned.
+  // Few ranks are simulated in a millisecond or two, so nothing is pruned but what divides layers, which is rarely
+  // fast.
   static constexpr int kAlwaysSimulated = 64;
 
   void try_splits() {
@@ -168,7 +169,7 @@ class Search {
     std::stable_sort(splits.begin(), splits.end(),
                      [](const auto& a, const auto& b) { return a.first.value < b.first.value; });
     for (auto& [bound, trial] : splits) {
-      const bool many = bound.ranks() > kAlwaysSimulated;
+      const bool many = bound.ranks() > kAlwaysSimulated || divides_more(bound);
       if (many && (bound.value > within_error() || !can_fit(bound))) {
         trial.candidate = std::move(bound);
         pruned_.push_back(std::move(trial));
@@ -206,6 +207,7 @@ class Search {
     one.tokens = one.layers = 1;
     Configuration alone = c;
     alone.layout.data = 1;
+    alone.layout.tensor = 1;
     alone.layout.context = c.layout.context.alone();
     Candidate candidate;
     candidate.configuration = c;
@@ -328,9 +330,18 @@ class Search {
 
   // ---- the verdicts ----
 
+  // Whether its ranks share layers without a key that says so.
+  bool divides_more(const Candidate& c) const { return c.configuration.layout.tensor != q_.request.tensor.value_or(1); }
+  // No profile says how matrices do that are narrower, so a gain within the model's error is none.
+  bool worth_dividing(const Candidate& c) const {
+    return !divides_more(c) || c.value * (1 + q_.hardware.model_error) < undivided_;
+  }
+
   // The fastest comes first. Of those that take the same time: the simplest; where several runs share the machine, the
   // shortest run; in shared memory, the longest ring.
   bool better(const Candidate& a, const Candidate& b) const {
+    const bool a_worth = worth_dividing(a), b_worth = worth_dividing(b);
+    if (a_worth != b_worth) return a_worth;
     const bool a_fast = as_fast(a), b_fast = as_fast(b);
     if (a_fast != b_fast) return a_fast;
     if (!a_fast) return a.value < b.value;
@@ -341,13 +352,16 @@ class Search {
   }
 
   void find_fastest() {
-    double value = std::numeric_limits<double>::infinity();
-    for (const Trial& trial : trials_) {
-      const Candidate& c = trial.candidate;
-      if (!c.simulated || !fits(c) || c.value >= value) continue;
-      value = c.value;
-      fastest_data_ = c.configuration.layout.data;
-    }
+    const Candidate* fastest = nullptr;
+    const auto take_faster = [&](const Candidate& c, bool may) {
+      if (may && c.simulated && fits(c) && (fastest == nullptr || c.value < fastest->value)) fastest = &c;
+    };
+    for (const Trial& trial : trials_) take_faster(trial.candidate, !divides_more(trial.candidate));
+    if (fastest != nullptr) undivided_ = fastest->value;
+    for (const Trial& trial : trials_) take_faster(trial.candidate, worth_dividing(trial.candidate));
+    if (fastest == nullptr) return;
+    fastest_ = fastest->value;
+    fastest_data_ = fastest->configuration.layout.data;
   }
 
   // Ranks in shared memory also share caches, which the model does not include. Where the model predicts no difference,
@@ -412,7 +426,7 @@ class Search {
     }
     std::string text = fmt::format("{}{} {}", c.simulated ? "" : "at least ", by, word(1));
     if (!c.simulated)
-      return text + ", by matrix multiplications, tiles and the ring's keys and values alone (not simulated)";
+      return text + ", by matrix multiplications, tiles and what the ring and tensor ranks send alone (not simulated)";
     if (c.ranks() != best.ranks()) return text + fmt::format(": limited by {}", c.time.step.limited_by());
     const std::string more = c.time.step.seconds > best.time.step.seconds
                                  ? largest_increase(c.time.step, best.time.step)
@@ -458,6 +472,10 @@ class Search {
   std::pair<Bytes, std::string> least_memory(int ranks) {
     Question wider = q_;
     wider.ranks = ranks;
+    wider.request.tensor = fixed_tensor(q_.request);
+    wider.request.weight_shards.reset();
+    const int shards = q_.request.weight_shards.value_or(1);
+    const bool all_share = shards == q_.ranks / q_.request.tensor.value_or(1);
     wider.request.context_ranks.reset();
     wider.request.context.ulysses.reset();
     wider.request.context.ring.reset();
@@ -473,9 +491,9 @@ class Search {
       layout.context.head_chunks = 1;
       layout.text_ranks = std::min(q_.request.text_ranks.value_or(ranks), ranks);
       layout.vae_ranks = vae_ranks(wider, ranks).back();
-      const int shards = q_.request.weight_shards.value_or(1);
-      layout.weight_shards = shards == q_.ranks ? ranks : std::gcd(shards, ranks);
-      const MemoryPlan plan = memory_model(q_.memory(layout, here));
+      const int places = ranks / layout.tensor;
+      layout.weight_shards = all_share ? places : std::gcd(shards, places);
+      const MemoryPlan plan = memory_of(layout, parallel::Softmax::kOnline, here);
       const Bytes bytes = plan.peak().total() / here;
       if (bytes >= least) continue;
       least = bytes;
@@ -511,6 +529,7 @@ class Search {
   std::vector<Trial> pruned_;  // splits that were pruned by their bound
   std::map<int, int> vae_;     // by ranks
   double fastest_ = std::numeric_limits<double>::infinity();
+  double undivided_ = std::numeric_limits<double>::infinity();  // the fastest of what divides no more than keys say
   int fastest_data_ = 0;
   Ranking ranking_;
 };
@@ -519,10 +538,10 @@ class Search {
 
 std::function<Workload(const ParallelLayout&, int)> remembered(
     std::function<Workload(const ParallelLayout&, int)> memory) {
-  using Key = std::array<int, 6>;
+  using Key = std::array<int, 7>;
   return [memory = std::move(memory), known = std::make_shared<std::map<Key, Workload>>()](const ParallelLayout& layout,
                                                                                            int ranks_here) {
-    const Key key = {layout.data,       layout.context.ranks(), layout.vae_ranks,
+    const Key key = {layout.data,       layout.context.ranks(), layout.tensor, layout.vae_ranks,
                      layout.text_ranks, layout.weight_shards,   ranks_here};
     auto found = known->find(key);
     if (found == known->end()) found = known->emplace(key, memory(layout, ranks_here)).first;

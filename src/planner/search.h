@@ -2,10 +2,10 @@
 // list with its reason.
 //
 // Every split (data × Ulysses × ring, or data × gather) is simulated with its fastest kernel (softmax and tile), one
-// head chunk and a forward ring; with many ranks only those splits whose bound is within reach of the fastest. The
-// breakdown gives a bound for the split's directions and head chunks (search_space.h). What cannot come within the
-// model's error of the fastest is pruned and counted; all others are simulated. Other kernels are tried where they
-// would simplify the fastest, or one tied with it.
+// head chunk and a forward ring; with many ranks, and of those × tensor, only the splits whose bound is within reach of
+// the fastest. The breakdown gives a bound for the split's directions and head chunks (search_space.h). What cannot
+// come within the model's error of the fastest is pruned and counted; all others are simulated. Other kernels are tried
+// where they would simplify the fastest, or one tied with it.
 #pragma once
 
 #include <cstdint>

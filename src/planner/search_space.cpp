@@ -51,17 +51,40 @@ bool matches(const LayoutRequest& request, const ParallelLayout& layout) {
          (!request.context.two_dimensional || (layout.context.ulysses > 1 && layout.context.ring > 1));
 }
 
-// All splits of `ranks`, without the request.
-std::vector<ParallelLayout> all_splits(const Question& question, int ranks) {
+// All splits of `ranks` with `tensor`, without the rest of the request.
+std::vector<ParallelLayout> all_splits(const Question& question, int ranks, int tensor) {
   std::vector<ParallelLayout> splits;
-  for (int data = 1; data <= question.work.branches && data <= ranks; ++data) {
-    if (ranks % data != 0 || question.work.branches % data != 0) continue;
-    const int context = ranks / data;
-    for (const int ulysses : parallel::legal_ulysses(context, question.work.heads))
-      splits.push_back({.data = data, .context = {ulysses, context / ulysses}, .sharded = question.sharded});
-    if (context > 1) splits.push_back({.data = data, .context = {.gather = context}, .sharded = question.sharded});
+  const int places = ranks / tensor;
+  for (int data = 1; data <= question.work.branches && data <= places; ++data) {
+    if (places % data != 0 || question.work.branches % data != 0) continue;
+    const int context = places / data;
+    const auto add = [&](const ContextLayout& layout) {
+      splits.push_back({.data = data, .context = layout, .sharded = question.sharded, .tensor = tensor});
+    };
+    for (const int ulysses : parallel::legal_ulysses(context, question.work.heads / tensor))
+      add({ulysses, context / ulysses});
+    if (context > 1) add({.gather = context});
   }
   return splits;
+}
+
+// Whether keys say how a context is split, or that it has all ranks: then layers are divided only where a key says it.
+bool fixes_context(const LayoutRequest& request) {
+  const parallel::ContextRequest& context = request.context;
+  return request.one_context || context.ulysses || context.ring || context.two_dimensional ||
+         context.gather.value_or(1) > 1;
+}
+
+std::vector<int> tensor_degrees(const Question& question, int ranks) {
+  const std::optional<int> fixed = fixed_tensor(question.request);
+  std::vector<int> legal = parallel::legal_tensor(ranks, question.work.heads);
+  std::erase_if(legal, [&](int tensor) { return tensor != fixed.value_or(tensor); });
+  return legal;
+}
+
+// Whether so many ranks of a tensor coordinate can share weights as the key says.
+bool can_share(const LayoutRequest& request, int ranks, int tensor) {
+  return (ranks / tensor) % std::max(1, request.weight_shards.value_or(1)) == 0;
 }
 
 // The values of one field of the splits.
@@ -77,7 +100,8 @@ std::string text(const std::set<int>& found) { return fmt::format("{}", fmt::joi
 // Checks one fixed field after the other against the splits that the previous ones leave.
 class Narrowing {
  public:
-  Narrowing(const Question& question, int ranks) : left_(all_splits(question, ranks)), ranks_(ranks) {
+  Narrowing(const Question& question, int ranks, int tensor)
+      : left_(all_splits(question, ranks, tensor)), ranks_(ranks), tensor_(tensor) {
     // No key of its own says it: a name or a key of a ring leaves gathers out.
     if (const std::optional<int>& gather = question.request.context.gather)
       std::erase_if(left_, [&](const ParallelLayout& split) { return split.context.gather != *gather; });
@@ -88,7 +112,8 @@ class Narrowing {
   void narrow(const std::string& key, const std::optional<int>& wanted, const Field& field) {
     if (!wanted) return;
     if (legal(field).count(*wanted) == 0) {
-      fail("{}={} is not possible for {} rank{}{}; legal values: {}", key, *wanted, ranks_, ranks_ == 1 ? "" : "s",
+      fail("{}={} is not possible for {} rank{}{}{}; legal values: {}", key, *wanted, ranks_, ranks_ == 1 ? "" : "s",
+           tensor_ > 1 ? fmt::format(" with tensor_parallelism={}", tensor_) : "",
            left_.size() < all_ ? " with what else is fixed" : "", text(legal(field)));
     }
     std::erase_if(left_, [&](const ParallelLayout& split) { return field(split) != *wanted; });
@@ -110,7 +135,7 @@ class Narrowing {
  private:
   std::vector<ParallelLayout> left_;
   size_t all_ = 0;
-  int ranks_;
+  int ranks_, tensor_;
 };
 
 void check_splits(const Question& question, int ranks) {
@@ -122,23 +147,32 @@ void check_splits(const Question& question, int ranks) {
                        : fmt::format("are {} branches of guidance", branches),
          branches == 1 ? "1" : "1 or 2");
   }
+  const int tensor = fixed.tensor.value_or(1);
+  parallel::check_tensor(tensor, ranks, question.work.heads);
+  const int64_t heads = question.work.heads / tensor;
   const auto ulysses = [](const ParallelLayout& split) { return split.context.ulysses; };
-  Narrowing left(question, ranks);
+  Narrowing left(question, ranks, tensor);
   left.narrow("data_parallelism", fixed.data, [](const ParallelLayout& split) { return split.data; });
   const auto context_ranks = [](const ParallelLayout& split) { return split.context.ranks(); };
   left.narrow("context_parallelism", fixed.context_ranks, context_ranks);
   if (fixed.context.two_dimensional)
-    parallel::check_two_dimensional(fixed.context.ulysses, *left.legal(context_ranks).rbegin(), question.work.heads);
-  if (fixed.context.ulysses && *fixed.context.ulysses > question.work.heads) {
-    fail("ulysses_shards={} is more than the {} heads, and a rank cannot attend less than one head; legal values: {}",
-         *fixed.context.ulysses, question.work.heads, text(left.legal(ulysses)));
+    parallel::check_two_dimensional(fixed.context.ulysses, *left.legal(context_ranks).rbegin(), heads);
+  if (fixed.context.ulysses && *fixed.context.ulysses > heads) {
+    fail("ulysses_shards={} is more than the {} heads{}, and a rank cannot attend less than one head; legal values: {}",
+         *fixed.context.ulysses, heads,
+         tensor > 1 ? fmt::format(" that tensor_parallelism={} leaves a rank", tensor) : "", text(left.legal(ulysses)));
   }
   left.narrow("ulysses_shards", fixed.context.ulysses, ulysses);
   left.narrow("attention: ring", fixed.context.ring, [](const ParallelLayout& split) { return split.context.ring; });
-  left.check_settings(fixed.context, question.work.heads);
+  left.check_settings(fixed.context, heads);
 }
 
 }  // namespace
+
+std::optional<int> fixed_tensor(const LayoutRequest& request) {
+  if (request.tensor || !fixes_context(request)) return request.tensor;
+  return 1;
+}
 
 std::vector<int> run_sizes(const Question& question) {
   if (question.objective == Objective::kLatency) return {question.ranks};
@@ -149,15 +183,22 @@ std::vector<int> run_sizes(const Question& question) {
 }
 
 std::vector<ParallelLayout> legal_splits(const Question& question, int ranks) {
-  std::vector<ParallelLayout> splits = all_splits(question, ranks);
-  std::erase_if(splits, [&](const ParallelLayout& split) { return !matches(question.request, split); });
+  std::vector<ParallelLayout> splits;
+  for (const int tensor : tensor_degrees(question, ranks)) {
+    if (tensor > 1 && !question.request.tensor && !can_share(question.request, ranks, tensor)) continue;
+    for (const ParallelLayout& split : all_splits(question, ranks, tensor))
+      if (matches(question.request, split)) splits.push_back(split);
+    if (splits.empty()) break;
+  }
   const auto is_one_context = [](const ParallelLayout& split) { return split.data == 1; };
   if (question.request.one_context && std::any_of(splits.begin(), splits.end(), is_one_context))
     std::erase_if(splits, std::not_fn(is_one_context));
   for (ParallelLayout& split : splits) split = in_chunks(question, in_directions(question, split).front()).front();
   if (question.sharded) return splits;
   // Where every rank computes all tokens, how a context is split changes nothing.
-  const auto same = [](const ParallelLayout& a, const ParallelLayout& b) { return a.data == b.data; };
+  const auto same = [](const ParallelLayout& a, const ParallelLayout& b) {
+    return a.data == b.data && a.tensor == b.tensor;
+  };
   splits.erase(std::unique(splits.begin(), splits.end(), same), splits.end());
   return splits;
 }
@@ -166,20 +207,23 @@ std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks) {
   std::vector<IllegalSplit> illegal;
   const int branches = question.work.branches;
   const bool data_open = !question.request.data && !question.request.context_ranks;
-  const ParallelLayout halves{.data = 2, .context = {1, (ranks + 1) / 2}};
-  if (data_open && ranks > 1 && branches == 1)
+  const int tensor = question.request.tensor.value_or(1), places = ranks / tensor;
+  const int64_t heads = question.work.heads / tensor;
+  const ParallelLayout halves{.data = 2, .context = {1, (places + 1) / 2}, .tensor = tensor};
+  if (data_open && places > 1 && branches == 1)
     illegal.push_back({halves, "without guidance there is one branch to compute"});
-  if (data_open && branches == 2 && ranks > 1 && ranks % 2 != 0)
-    illegal.push_back({halves, fmt::format("{} ranks cannot be halved", ranks)});
+  if (data_open && branches == 2 && places > 1 && places % 2 != 0)
+    illegal.push_back({halves, fmt::format("{} ranks cannot be halved", places)});
   const parallel::ContextRequest& context_fixed = question.request.context;
   if (context_fixed.ulysses || context_fixed.ring || context_fixed.two_dimensional) return illegal;
-  for (const int context :
-       values(legal_splits(question, ranks), [](const ParallelLayout& s) { return s.context.ranks(); })) {
+  std::vector<ParallelLayout> legal = legal_splits(question, ranks);
+  std::erase_if(legal, [&](const ParallelLayout& split) { return split.tensor != tensor; });
+  for (const int context : values(legal, [](const ParallelLayout& s) { return s.context.ranks(); })) {
     for (const int ulysses : parallel::legal_ulysses(context, context)) {
-      if (ulysses <= question.work.heads) continue;
-      illegal.push_back({{.data = ranks / context, .context = {ulysses, context / ulysses}},
-                         fmt::format("{} Ulysses ranks, but {} heads, and a rank cannot attend less than one", ulysses,
-                                     question.work.heads)});
+      if (ulysses <= heads) continue;
+      illegal.push_back(
+          {{.data = places / context, .context = {ulysses, context / ulysses}, .tensor = tensor},
+           fmt::format("{} Ulysses ranks, but {} heads, and a rank cannot attend less than one", ulysses, heads)});
     }
   }
   return illegal;
@@ -193,8 +237,13 @@ void check_request(const Question& question) {
   if (!any) check_splits(question, question.ranks);
   if (fixed.context.head_chunks && *fixed.context.head_chunks < 1)
     fail("ulysses_attention_chunks={} must be at least 1, which is one group of all heads", *fixed.context.head_chunks);
-  if (const int shards = fixed.weight_shards.value_or(1); shards < 1 || question.ranks % shards != 0)
+  const int shards = fixed.weight_shards.value_or(1), tensor = fixed.tensor.value_or(1);
+  if (shards < 1 || question.ranks % shards != 0)
     fail("fsdp_parallelism={} does not divide the {} ranks", shards, question.ranks);
+  if (!can_share(fixed, question.ranks, tensor)) {
+    fail("fsdp_parallelism={} does not divide the {} ranks that tensor_parallelism={} leaves of {}", shards,
+         question.ranks / tensor, tensor, question.ranks);
+  }
   if (question.block_q && *question.block_q < 0) fail("block_q={} must be at least 1", *question.block_q);
   const auto rows = static_cast<int>(std::min<int64_t>(question.ranks, question.work.vae_rows));
   if (fixed.vae_ranks && (*fixed.vae_ranks < 1 || *fixed.vae_ranks > rows)) {
@@ -246,7 +295,7 @@ std::vector<ParallelLayout> in_chunks(const Question& question, const ParallelLa
   if (question.request.context.head_chunks) counts = {*question.request.context.head_chunks};
   else if (ulysses > 1)
     for (const int count : kMoreHeadChunks)
-      if (count <= ceil_div(question.work.heads, ulysses)) counts.push_back(count);
+      if (count <= ceil_div(question.work.heads / split.tensor, int64_t{ulysses})) counts.push_back(count);
   std::vector<ParallelLayout> layouts(counts.size(), split);
   for (size_t i = 0; i < layouts.size(); ++i) layouts[i].context.head_chunks = counts[i];
   return layouts;
@@ -263,14 +312,15 @@ std::vector<int> vae_ranks(const Question& question, int ranks) {
 
 StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware, const Configuration& configuration) {
   const Prices prices(work, hardware, configuration);
+  const int tensor = configuration.layout.tensor;
   const int64_t batch = work.batch(configuration.layout.data);
   const parallel::ContextLayout context = configuration.layout.of_sequence();
   const int64_t tokens = ceil_div(work.tokens, context.ranks());
   const int64_t block = work.tokens / context.ring, queries = block / context.gather;
-  const int64_t heads = ceil_div(work.heads, context.ulysses);
+  const int64_t heads = ceil_div(work.heads / tensor, int64_t{context.ulysses});
   const auto layers = static_cast<double>(work.layers);
   Breakdown least;
-  least.linear = layers * prices.gemm(work.linear_flop + work.cross_flop, tokens, batch);
+  least.linear = layers * prices.gemm(work.layer_flop(tensor), tokens, batch);
   least.tokens = layers * prices.tokens(tokens, batch);
   least.overhead = layers * hardware.layer_overhead * static_cast<double>(batch);
   least.attention = layers * context.ring * prices.attention(queries, block, heads, batch);
@@ -279,6 +329,10 @@ StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware,
     const auto bytes = static_cast<double>(parallel::kv_bytes(work.sizes(batch), {0, arriving}, heads));
     return layers * std::max(link.bandwidth > 0 ? bytes / link.bandwidth : 0, latencies * link.latency);
   };
+  const TensorSums sums = tensor_sums(work, tensor, tokens, batch);
+  const auto sent = static_cast<double>(sums.bytes * (tensor - 1));
+  least.tensor =
+      layers * ((link.bandwidth > 0 ? sent / link.bandwidth : 0) + static_cast<double>(sums.exchanges) * link.latency);
   const double ring = travel(block * (context.ring - 1), (context.ring - 1) / 2);
   least.exposed_ring = std::max(0.0, ring - least.attention);
   if (context.gather > 1) least.exposed_exchange = travel(queries * (context.gather - 1), 1);
@@ -295,7 +349,7 @@ double least_of_change(const StepPrediction& plain, const parallel::ContextLayou
   const double attention = before.direction != after.direction
                                ? std::max(c.attention, kLeftByDirection * c.exposed_ring)
                                : c.attention + kLeftByHeadChunks * c.exposed_ring;
-  return c.linear + c.tokens + c.overhead + c.gather + exchange + attention;
+  return c.linear + c.tokens + c.overhead + c.tensor + c.gather + exchange + attention;
 }
 
 }  // namespace zoetrope::planner

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,12 @@ struct IllegalSplit {
 // Descending.
 std::vector<int> run_sizes(const Question& question);
 
-// Splits of `ranks` (data × Ulysses × ring, data × gather) that match the request, each with its simplest settings;
-// empty if none is legal.
+// Ranks that share layers: as the request says, and 1 where it says how a context is split; unset: to be searched.
+std::optional<int> fixed_tensor(const parallel::LayoutRequest& request);
+
+// Splits of `ranks` (data × Ulysses × ring, data × gather; each × tensor) that match the request, each with its
+// simplest settings; empty if none is legal. A search over tensor ranks makes nothing legal that is not legal without
+// them.
 std::vector<parallel::ParallelLayout> legal_splits(const Question& question, int ranks);
 // Splits that a user may expect in the list, with the reason why they are not legal.
 std::vector<IllegalSplit> illegal_splits(const Question& question, int ranks);
@@ -45,7 +50,8 @@ std::vector<int> vae_ranks(const Question& question, int ranks);  // ascending
 // A bound holds for every direction and every number of head chunks of a split with one kernel.
 
 // Of a split that was not simulated: matrix multiplications, tiles and tokens of the rank with the most, and the ring's
-// K/V over all links of a device, or the latencies of its hops if these are more; a gather's K/V, or one latency.
+// K/V over all links of a device, or the latencies of its hops if these are more; a gather's K/V, or one latency; and
+// what tensor ranks send over all links of a device, with all latencies.
 StepPrediction least_of_split(const Work& work, const HardwareProfile& hardware, const Configuration& configuration);
 
 // Of a layout that differs only in direction or head chunks from `before`, which was simulated as `plain` with the same

@@ -327,7 +327,7 @@ TEST(Search, WithoutShardsOnlyTheBranchesAreSplit) {
   q.sharded = false;
   std::multiset<int> data;
   for (const Candidate& c : search(q).candidates)
-    if (c.configuration.layout.vae_ranks == 8) data.insert(c.configuration.layout.data);
+    if (const ParallelLayout& at = c.configuration.layout; at.vae_ranks == 8 && at.tensor == 1) data.insert(at.data);
   EXPECT_EQ(data, (std::multiset<int>{1, 2}));
   EXPECT_EQ(search(q).best()->configuration.layout.data, 2);
 }
@@ -537,7 +537,7 @@ TEST(Search, WhatDoesNotFitOfManyRanksIsABound) {
   q.memory_limit = Bytes(7'000'000'000);
   const Ranking ranking = search(q);
   EXPECT_EQ(ranking.best(), nullptr);
-  std::set<std::tuple<int, int, int>> splits;
+  std::set<std::tuple<int, int, int, int>> splits;
   for (const Candidate& c : ranking.candidates) {
     if (c.verdict == Verdict::kIllegal) continue;
     EXPECT_EQ(c.verdict, Verdict::kDoesNotFit);
@@ -545,7 +545,7 @@ TEST(Search, WhatDoesNotFitOfManyRanksIsABound) {
     EXPECT_GT(c.time.step.seconds, 0);
     EXPECT_THAT(c.reason, HasSubstr("more than 7.00 GB"));
     const ParallelLayout& layout = c.configuration.layout;
-    splits.insert({layout.data, layout.context.ulysses, layout.context.gather});
+    splits.insert({layout.data, layout.context.ulysses, layout.context.gather, layout.tensor});
   }
   EXPECT_EQ(splits.size(), legal_splits(q, q.ranks).size());
   EXPECT_THAT(ranking.least_that_fits, HasSubstr("never enough, for each of 2048 still needs"));

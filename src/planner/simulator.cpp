@@ -38,16 +38,17 @@ std::vector<double> ends_of_forward(const Work& work, const HardwareProfile& har
   const Prices prices(work, hardware, configuration);
   std::vector<double> seconds;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    const int ranks = layout.context.ranks();
     const int64_t tokens =
-        layout.sharded ? parallel::token_shard(work.tokens, ranks, rank % ranks).size() : work.tokens;
+        layout.sharded ? parallel::token_shard(work.tokens, layout.context.ranks(), layout.context_index(rank)).size()
+                       : work.tokens;
     seconds.push_back(prices.gemm(work.ends_flop, tokens, work.batch(layout.data)));
   }
   return seconds;
 }
 
 // As Denoiser::gather() does it: the tokens of all context ranks, one branch after the other, then the branches of all
-// data ranks. Every rank sends its part to all others; all parts count as the largest.
+// data ranks. Every rank sends its part to all others; all parts count as the largest. Ranks that share the layers each
+// gather the same.
 std::vector<double> gather_velocity(const Work& work, const HardwareProfile& hardware,
                                     const parallel::ParallelLayout& layout, const Routes& routes) {
   const int context = layout.context.ranks(), ranks = layout.ranks();
@@ -61,13 +62,17 @@ std::vector<double> gather_velocity(const Work& work, const HardwareProfile& har
   };
   if (layout.sharded && context > 1) {
     const int64_t part = ceil_div(work.tokens, context) * work.latent_bytes / work.tokens;
-    std::vector<Routes::Group> groups(static_cast<size_t>(layout.data), {{}, part});
-    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank / context)].devices.push_back(rank);
+    std::vector<Routes::Group> groups(static_cast<size_t>(layout.data * layout.tensor), {{}, part});
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int group = layout.data_index(rank) * layout.tensor + layout.tensor_index(rank);
+      groups[static_cast<size_t>(group)].devices.push_back(rank);
+    }
     for (int64_t branch = 0; branch < batch; ++branch) gather(groups);
   }
   if (layout.data > 1) {
-    std::vector<Routes::Group> groups(static_cast<size_t>(context), {{}, work.latent_bytes * batch});
-    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank % context)].devices.push_back(rank);
+    const int places = context * layout.tensor;
+    std::vector<Routes::Group> groups(static_cast<size_t>(places), {{}, work.latent_bytes * batch});
+    for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank % places)].devices.push_back(rank);
     gather(groups);
   }
   return now;
@@ -113,6 +118,7 @@ std::string StepPrediction::limited_by() const {
                                          [&](const auto& a, const auto& b) { return all.*a.seconds < all.*b.seconds; });
   const std::string level = largest->seconds == &Breakdown::exposed_exchange ? exchange_level
                             : largest->seconds == &Breakdown::exposed_ring   ? ring_level
+                            : largest->seconds == &Breakdown::tensor         ? tensor_level
                             : largest->seconds == &Breakdown::weights        ? weights_level
                                                                              : std::string();
   return fmt::format("{}{} ({:.0f} %)", largest->name, level.empty() ? "" : fmt::format(" over '{}'", level),
@@ -125,8 +131,11 @@ StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, 
   ZT_CHECK(hardware.devices >= layout.ranks(), "{} ranks on {} devices", layout.ranks(), hardware.devices);
   ZT_CHECK(layout.data >= 1 && work.branches % layout.data == 0, "{} branches over data {}", work.branches,
            layout.data);
-  ZT_CHECK(work.tokens > 0 && work.heads >= layout.context.ulysses, "{} tokens, {} heads over Ulysses {}", work.tokens,
-           work.heads, layout.context.ulysses);
+  ZT_CHECK(layout.tensor >= 1 && work.heads % layout.tensor == 0, "{} heads over {} tensor ranks", work.heads,
+           layout.tensor);
+  ZT_CHECK(work.tokens > 0 && work.heads / layout.tensor >= layout.context.ulysses,
+           "{} tokens, {} heads over {} tensor ranks and Ulysses {}", work.tokens, work.heads, layout.tensor,
+           layout.context.ulysses);
   const Routes routes(hardware);
   LayerWalk walk(work, hardware, configuration, routes, timeline);
   walk.run();
@@ -146,6 +155,7 @@ StepPrediction simulate_step(const Work& work, const HardwareProfile& hardware, 
   step.slowest = static_cast<int>(slowest - step.ranks.begin());
   step.exchange_level = largest_level(hardware, walk.exposed_exchange());
   step.ring_level = largest_level(hardware, walk.exposed_ring());
+  step.tensor_level = largest_level(hardware, walk.exposed_tensor());
   step.layer = walk.take_spans();
   return step;
 }

@@ -6,6 +6,8 @@
 //   linear, tokens │ wait │ K0      │ K1      │wait│ K2      │ merge │ wait │ linear …
 //                  │ exch │ hop 0   │ hop 1        │         │       │ back │
 //
+// Ranks that share a layer's matrices add up their products before the next; nothing is computed meanwhile.
+//
 // Flows of one phase share links: a transfer takes the time of the most loaded link on its route. All layers of a model
 // are alike, so one is simulated and counted `layers` times; embedding and projection are added.
 #pragma once
@@ -29,7 +31,7 @@ struct Configuration {
   int64_t block_kv = 0;
 
   // How many settings make it less simple than it could be: a direction that is not forward, head chunks, fixed-max
-  // softmax, a tile that is not the profile's, Ulysses and a ring together.
+  // softmax, a tile that is not the profile's, Ulysses and a ring together, layers that ranks share.
   int complexity(const HardwareProfile& hardware) const;
   std::string text() const;  // "data 2 x context 4 (Ulysses 2 x ring 2, softmax fixed_max), block_q 4096"
   friend bool operator==(const Configuration&, const Configuration&) = default;
@@ -44,6 +46,7 @@ struct Breakdown {
   double merge = 0;             // of ring blocks' outputs
   double exposed_exchange = 0;  // both Ulysses all-to-alls, or the gather of K/V, not hidden by compute
   double exposed_ring = 0;
+  double tensor = 0;   // sums over tensor ranks, which no compute hides
   double weights = 0;  // weights that are read, packed or gathered as they are used, as far as no compute hides it
   double gather = 0;   // velocity at the end of a step
   double idle = 0;     // waiting for ranks with more tokens or heads
@@ -65,6 +68,7 @@ inline constexpr BreakdownPart kBreakdownParts[] = {
     {&Breakdown::merge, "merge", "merging ring blocks"},
     {&Breakdown::exposed_exchange, "exposed_exchange", "exchange"},
     {&Breakdown::exposed_ring, "exposed_ring", "ring"},
+    {&Breakdown::tensor, "tensor", "sums over tensor ranks"},
     {&Breakdown::weights, "weights", "waiting for weights"},
     {&Breakdown::gather, "gather", "gathering the velocity"},
     {&Breakdown::idle, "idle", "waiting for ranks with more work"},
@@ -84,11 +88,11 @@ struct StepPrediction {
   std::vector<Breakdown> ranks;  // of each
   int slowest = 0;               // the critical rank: the one that waits least
   const Breakdown& critical() const { return ranks[static_cast<size_t>(slowest)]; }
-  std::string limited_by() const;          // "attention (71 %)", "exchange over 'node' (31 %)"
-  std::vector<TimelineSpan> layer;         // one layer of one branch, where asked for
-  double layer_seconds = 0;                // of one layer, with the branches that run together
-  std::string exchange_level, ring_level;  // the link levels with most of the waiting
-  std::string weights_level;               // the same, or "disk"; empty where packing takes longest
+  std::string limited_by() const;                        // "attention (71 %)", "exchange over 'node' (31 %)"
+  std::vector<TimelineSpan> layer;                       // one layer of one branch, where asked for
+  double layer_seconds = 0;                              // of one layer, with the branches that run together
+  std::string exchange_level, ring_level, tensor_level;  // the link levels with most of the waiting
+  std::string weights_level;                             // the same, or "disk"; empty where packing takes longest
 };
 
 enum class Timeline : uint8_t { kNone, kLayer };

@@ -10,17 +10,25 @@ namespace {
 
 double seconds_of(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
 
-// Neighbours that share weights; 1 where all ranks of a process have one copy.
+// Neighbours of a tensor coordinate that share weights; 1 where all ranks of a process have one copy.
 int sharing_ranks(const Work& work, const parallel::ParallelLayout& layout) {
-  return work.weights.ranks_here > 1 ? 1 : std::gcd(layout.weight_shards, layout.ranks());
+  return work.weights.ranks_here > 1 ? 1 : std::gcd(layout.weight_shards, layout.ranks() / layout.tensor);
+}
+
+// A process has one part in so many of every layer: those of its tensor ranks.
+int parts_of_layer(const Work& work, const parallel::ParallelLayout& layout) {
+  return ceil_div(layout.tensor, std::clamp(work.weights.ranks_here, 1, layout.tensor));
 }
 
 WeightWait wait_for_gather(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
                            const Routes& routes, const LayerWalk& walk) {
   const int ranks = layout.ranks(), shards = sharing_ranks(work, layout);
-  std::vector<Routes::Group> groups(static_cast<size_t>(ranks / shards),
-                                    {{}, ceil_div(work.weights.layer.count(), int64_t{shards})});
-  for (int rank = 0; rank < ranks; ++rank) groups[static_cast<size_t>(rank / shards)].devices.push_back(rank);
+  const int64_t layer = work.weights.part(parts_of_layer(work, layout)).layer.count();
+  std::vector<Routes::Group> groups(static_cast<size_t>(ranks / shards), {{}, ceil_div(layer, int64_t{shards})});
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int group = rank / layout.tensor / shards * layout.tensor + layout.tensor_index(rank);
+    groups[static_cast<size_t>(group)].devices.push_back(rank);
+  }
   Wires wires(routes, static_cast<int>(hardware.links.size()), ranks);
   const std::vector<Arrival> arrivals = wires.gather(groups, std::vector<double>(static_cast<size_t>(ranks), 0.0));
   const auto layers = static_cast<double>(work.layers), forwards = static_cast<double>(work.forwards(layout.data));
@@ -46,14 +54,16 @@ WeightWait wait_for_gather(const Work& work, const HardwareProfile& hardware, co
 WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
                           const LayerWalk& walk) {
   const Work::LayerWeights& weights = work.weights;
+  const int parts = parts_of_layer(work, layout);
+  const Work::LayerWeights::Part part = weights.part(parts);
   const int here = std::min(layout.ranks(), std::max(1, hardware.devices_per_host));
   const int copies = weights.ranks_here > 0 ? ceil_div(here, weights.ranks_here) : 1;
   const auto forwards = static_cast<double>(work.forwards(layout.data));
   const double compute = static_cast<double>(work.layers) * walk.seconds() / forwards;
-  const auto bytes = static_cast<double>((weights.read * weights.fetched).count());
+  const auto bytes = static_cast<double>((part.read * part.fetched).count());
   const bool from_disk = hardware.disk_read > 0 && !weights.in_memory;
-  // Once from the disk, and by each process from the page cache.
-  const double disk = from_disk ? seconds_of(bytes, hardware.disk_read) : 0;
+  // Every part once from the disk, and by each process from the page cache.
+  const double disk = from_disk ? std::min(parts, copies) * seconds_of(bytes, hardware.disk_read) : 0;
   const double reading = std::max(disk, copies * seconds_of(bytes, hardware.host_read));
   const double packing = weights.packed_anew ? copies * seconds_of(bytes, hardware.host_read) : 0;
   WeightWait wait;
@@ -68,7 +78,7 @@ WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, con
 WeightWait wait_for_weights(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
                             const Routes& routes, const LayerWalk& walk) {
   if (sharing_ranks(work, layout) > 1) return wait_for_gather(work, hardware, layout, routes, walk);
-  if (work.weights.fetched > 0) return wait_for_files(work, hardware, layout, walk);
+  if (work.weights.part(parts_of_layer(work, layout)).fetched > 0) return wait_for_files(work, hardware, layout, walk);
   return {std::vector<double>(static_cast<size_t>(layout.ranks()), 0.0), {}};
 }
 

@@ -21,6 +21,8 @@ struct WeightWait {
 //   computing n layers, and what the arrival of k costs the compute: packing, on the same cores; copies (link overlap)
 //   reading k layers from the disk, once for a host: what one process read, others have from its page cache
 //   gathering n layers over links that also carry the transfers of attention
+//
+// Where processes have different parts of every layer (tensor ranks), each of its own.
 WeightWait wait_for_weights(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
                             const Routes& routes, const LayerWalk& walk);
 

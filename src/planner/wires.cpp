@@ -19,7 +19,8 @@ std::vector<Arrival> nothing_sent(const std::vector<double>& posted) {
 
 }  // namespace
 
-std::vector<Arrival> Wires::gather(const std::vector<Routes::Group>& groups, const std::vector<double>& posted) {
+std::vector<Arrival> Wires::gather(const std::vector<Routes::Group>& groups, const std::vector<double>& posted,
+                                   int64_t times) {
   std::vector<Arrival> arrivals = nothing_sent(posted);
   const std::vector<Passage> passages = routes_.gathers(groups);
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -30,11 +31,11 @@ std::vector<Arrival> Wires::gather(const std::vector<Routes::Group>& groups, con
       met = std::max(met, posted[static_cast<size_t>(rank)]);
       begin = std::max({begin, met, busy_until(passage.level, rank)});
     }
-    const double end = begin + passage.seconds;
+    const double seconds = passage.seconds + static_cast<double>(times - 1) * passage.latency, end = begin + seconds;
     for (const int rank : groups[g].devices) {
       Arrival& arrival = arrivals[static_cast<size_t>(rank)];
       const auto received = static_cast<int64_t>(groups[g].devices.size() - 1) * groups[g].bytes;
-      arrival = {arrival.posted, met, begin, end, (1 - passage.overlap) * passage.seconds, passage.level, received};
+      arrival = {arrival.posted, met, begin, end, (1 - passage.overlap) * seconds, passage.level, received};
       busy_until(passage.level, rank) = end;
     }
   }

@@ -28,8 +28,9 @@ class Wires {
   // level have ended: two exchanges of a rank use its links one after the other. Each flow is `messages` messages
   // (three for q, k and v), each of which costs the latency.
   std::vector<Arrival> carry(const std::vector<Flow>& flows, const std::vector<double>& posted, int messages);
-  // The same where in every group each rank sends to all others.
-  std::vector<Arrival> gather(const std::vector<Routes::Group>& groups, const std::vector<double>& posted);
+  // The same where in every group each rank sends to all others; `times` in a row, of which each costs the latency.
+  std::vector<Arrival> gather(const std::vector<Routes::Group>& groups, const std::vector<double>& posted,
+                              int64_t times = 1);
 
  private:
   double& busy_until(int level, int rank) { return busy_until_[static_cast<size_t>(level * ranks_ + rank)]; }

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
-#include <vector>
 
+#include "base/index_range.h"
 #include "parallel/shards.h"
 #include "planner/bytes.h"
 
@@ -25,6 +26,10 @@ struct Work {
   double linear_flop = 0;  // of a layer: all its matrix multiplications, all tokens
   double cross_flop = 0;   // of a layer: cross-attention's q·kᵀ and p·v, all tokens
   double ends_flop = 0;    // patch embedding and projection, once a forward, all tokens
+  // Tensor ranks divide linear_flop and cross_flop by heads, but of linear_flop this part in so many units; 0: evenly.
+  double hidden_flop = 0;
+  int64_t hidden_units = 0;
+  int64_t sum_rows = 0;  // most rows of a sample that tensor ranks add up at a time; 0: all at once
   // Self-attention, 4·S²·H·D a layer, follows from the sizes.
 
   int64_t videos = 1;  // of a batch, denoised together; they share the steps and what comes before
@@ -41,6 +46,19 @@ struct Work {
     bool packed_anew = false;  // from what was read; else the files have them as they are computed with
     bool in_memory = false;    // the files are, so that no disk is read
     int ranks_here = 0;        // ranks that fetch together, as those of a process do; 0: all of a host
+
+    // The same where a process has one of several equal parts of every layer, by their number.
+    struct Part {
+      Bytes layer;
+      int64_t fetched = 0;
+      Bytes read;
+    };
+    std::map<int, Part> parts;
+    // Where they are not known, every byte is divided.
+    Part part(int of) const {
+      const auto known = parts.find(of);
+      return known != parts.end() ? known->second : Part{layer / of, fetched, read / of};
+    }
   } weights;
   bool samples_apart = false;  // samples of a batch go through the layers one after another
 
@@ -62,6 +80,16 @@ struct Work {
     const double attention = 4 * s * s * static_cast<double>(heads * head_dim);
     const double forward = static_cast<double>(layers) * (linear_flop + cross_flop + attention) + ends_flop;
     return static_cast<double>(steps * batch(1)) * forward + text_flop + image_flop + condition_flop + vae_flop;
+  }
+
+  // Of a layer's matrix multiplications and cross-attention, that of the tensor rank with most.
+  double layer_flop(int tensor) const {
+    if (tensor == 1) return linear_flop + cross_flop;
+    const double hidden = hidden_units == 0
+                              ? hidden_flop / tensor
+                              : hidden_flop * static_cast<double>(ceil_div(hidden_units, int64_t{tensor})) /
+                                    static_cast<double>(hidden_units);
+    return (linear_flop - hidden_flop + cross_flop) / tensor + hidden;
   }
 
   // Samples that go through the layers together where the branches are divided among `data` parts.

@@ -51,18 +51,20 @@ struct Workload {
 
   // Experts take turns; one is resident.
   struct Expert {
-    std::string name;  // "transformer", "transformer_2"
-    WeightBytes weights;
-    Bytes context;         // keys and values of the prompts of one data coordinate; shared by its ranks in a process
+    std::string name;     // "transformer", "transformer_2"
+    WeightBytes weights;  // resident: of a process, the parts of all its tensor coordinates
+    // Keys and values of the prompts of one data and one tensor coordinate; shared by its ranks in a process.
+    Bytes context;
     Bytes context_making;  // in addition while they are computed, of a rank
     Bytes workspace;       // of a rank, booked for a size
   };
   std::vector<Expert> experts;
 
   // Of a rank while denoising.
-  parallel::Sizes attention;  // the tokens of all context ranks, the batch of one data coordinate
-  Bytes kernel_scratch;       // packed keys and tiles of its threads
-  Bytes step;                 // the velocity of its own tokens, of all tokens, of the latents
+  // The tokens of all context ranks, the batch of one data and the heads of one tensor coordinate.
+  parallel::Sizes attention;
+  Bytes kernel_scratch;  // packed keys and tiles of its threads
+  Bytes step;            // the velocity of its own tokens, of all tokens, of the latents
 
   struct Vae {
     WeightBytes weights;

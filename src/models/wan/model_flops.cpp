@@ -24,6 +24,7 @@ ForwardFlop forward_flop(const TransformerConfig& config, int64_t tokens, int64_
   const double rows = real(text_rows + (config.image_dim ? image_rows : 0));
   ForwardFlop flop;
   flop.linear = 2 * n * (6 * d * d + 2 * d * real(config.ffn_dim));
+  flop.feed_forward = 2 * n * 2 * d * real(config.ffn_dim);
   flop.self_attention = 4 * n * n * d;
   flop.cross_attention = 4 * n * rows * d;
   flop.ends = 2 * n * d * real(config.patch_input_dim() + config.patch_output_dim());

@@ -11,7 +11,8 @@ namespace zoetrope::wan {
 // One forward of the transformer, N tokens, width d, L text rows, I rows of an image, batch 1.
 struct ForwardFlop {
   // Per layer.
-  double linear = 0;  // 2·N·(4d² + 2d² + 2·d·ffn): q, k, v, out; cross q and out; both of the feed-forward
+  double linear = 0;        // 2·N·(4d² + 2d² + 2·d·ffn): q, k, v, out; cross q and out; both of the feed-forward
+  double feed_forward = 0;  // of these, 2·N·2·d·ffn
   double self_attention = 0;   // 4·N²·d
   double cross_attention = 0;  // 4·N·(L + I)·d
   // Once per forward.

@@ -9,6 +9,7 @@
 #include "models/wan/tensor_tables.h"
 #include "models/wan/transformer/face_encoder.h"
 #include "models/wan/transformer/weights.h"
+#include "models/wan/transformer/workspace.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
@@ -55,29 +56,46 @@ void add_conditions(planner::Work& work, const ModelConfigs& configs, const RunS
   work.image_flop = static_cast<double>(pictures) * encoders::image_encoder_flop(*configs.image_encoder);
 }
 
-// What a forward meets of packed weights, in layers that are all alike.
-planner::Work::LayerWeights layer_weights(const TransformerConfig& config, const ModelConfigs& configs,
-                                          const RunSize& size) {
-  planner::Work::LayerWeights weights;
-  const bool streams = size.weight_memory > 0 || size.as_stored;
-  weights.packed_anew = streams && !size.weight_cache;
+bool streams(const RunSize& size) { return size.weight_memory > 0 || size.as_stored; }
+bool packs_anew(const RunSize& size) { return streams(size) && !size.weight_cache; }
+
+// What a forward meets of packed weights, in layers that are all alike, of a part of each of `tensor` parts.
+planner::Work::LayerWeights::Part part_of_layer(const TransformerConfig& config, const ModelConfigs& configs,
+                                                const RunSize& size, int tensor) {
+  planner::Work::LayerWeights::Part part;
   const ForwardWeights forward =
-      streamed_forward(config, size.transformer, weights.packed_anew ? packed_from_bytes(configs) : 0,
-                       size.as_stored ? 0 : size.weight_memory);
+      streamed_forward(config, size.transformer, packs_anew(size) ? packed_from_bytes(configs) : 0,
+                       size.as_stored ? 0 : size.weight_memory, tensor);
   const int64_t layers = config.block_count();
-  weights.layer = planner::Bytes(ceil_div(forward.bytes, layers));
-  if (!streams) return weights;
-  weights.fetched = std::llround(std::ceil(forward.fetched * static_cast<double>(layers)));
-  weights.in_memory = size.as_stored;
-  weights.read = weights.layer;
-  if (!weights.packed_anew) return weights;
+  part.layer = planner::Bytes(ceil_div(forward.bytes, layers));
+  if (!streams(size)) return part;
+  part.fetched = std::llround(std::ceil(forward.fetched * static_cast<double>(layers)));
+  part.read = part.layer;
+  if (!packs_anew(size)) return part;
   // Files may hold less than the dtype that they are read as: quantised tensors.
   const auto parameters = static_cast<double>(io::totals(transformer_tensors(config)).parameters);
   const double of_element = configs.transformer_file_bytes > 0
                                 ? static_cast<double>(configs.transformer_file_bytes) / parameters
                                 : static_cast<double>(size_of(configs.stored.transformer));
   const double elements = static_cast<double>(forward.elements) / static_cast<double>(layers);
-  weights.read = planner::Bytes(std::llround(elements * of_element));
+  part.read = planner::Bytes(std::llround(elements * of_element));
+  return part;
+}
+
+planner::Work::LayerWeights layer_weights(const TransformerConfig& config, const ModelConfigs& configs,
+                                          const RunSize& size) {
+  planner::Work::LayerWeights weights;
+  for (int64_t tensor = 1; tensor <= config.num_attention_heads; ++tensor) {
+    if (config.num_attention_heads % tensor != 0) continue;
+    const auto of = static_cast<int>(tensor);
+    weights.parts[of] = part_of_layer(config, configs, size, of);
+  }
+  const planner::Work::LayerWeights::Part& all = weights.parts[1];
+  weights.layer = all.layer;
+  weights.fetched = all.fetched;
+  weights.read = all.read;
+  weights.packed_anew = packs_anew(size);
+  weights.in_memory = size.as_stored;
   return weights;
 }
 
@@ -99,6 +117,9 @@ planner::Work work(const ModelConfigs& configs, const RunSize& size) {
   work.linear_flop = flop.linear;
   work.cross_flop = flop.cross_attention;
   work.ends_flop = flop.ends;
+  work.hidden_flop = flop.feed_forward;
+  work.hidden_units = config.ffn_dim / hidden_unit(config.ffn_dim);
+  work.sum_rows = kMostChunkRows;
   work.weights = layer_weights(config, configs, size);
   work.samples_apart = size.branches_apart;
   work.videos = size.videos;

@@ -36,10 +36,10 @@ WeightBytes weights_of(const io::TensorTable& table, DType stored) {
 // ---- transformer ----
 
 // Elements of the tensors that `threads` threads pack at the same time: the modulation of all blocks, which exists
-// once, and the widest of the blocks.
-int64_t widest_packed(const TransformerConfig& config, int threads) {
+// once for each of a process's parts of the model, and the widest of the blocks.
+int64_t widest_packed(const TransformerConfig& config, int threads, int parts) {
   const int64_t d = config.inner_dim();
-  return 6 * d * d + (threads - 1) * std::max(3 * d * d, config.ffn_dim * d);
+  return parts * 6 * d * d + std::max(0, threads - parts) * std::max(3 * d * d, config.ffn_dim * d);
 }
 
 }  // namespace
@@ -52,25 +52,47 @@ int64_t packed_from_bytes(const ModelConfigs& configs) {
 
 namespace {
 
+// How a process has the weights of a transformer.
+struct WeightParts {
+  int shards = 1;     // processes that share them
+  int tensor = 1;     // ranks that divide every layer
+  int here = 1;       // of these, those in one process: each has its part
+  int processes = 1;  // over which a copy is spread by that
+};
+
+WeightParts weight_parts(const parallel::ParallelLayout& layout, int ranks_here) {
+  WeightParts parts;
+  parts.shards = ranks_here > 1 ? 1 : layout.weight_shards;
+  parts.tensor = layout.tensor;
+  parts.here = std::clamp(ranks_here, 1, layout.tensor);
+  parts.processes = static_cast<int>(ceil_div(layout.tensor, parts.here));
+  return parts;
+}
+
 planner::Workload::Expert expert_of(const TransformerConfig& config, const ModelConfigs& configs, const RunSize& size,
-                                    int64_t branches, int64_t tokens, int64_t frames, int rank_threads, int shards) {
+                                    int64_t branches, int64_t tokens, int64_t frames, int rank_threads,
+                                    const WeightParts& parts) {
   planner::Workload::Expert expert;
   const io::TensorTable table = transformer_tensors(config);
   expert.weights = weights_of(table, configs.stored.transformer);
-  expert.weights.resident = Bytes(transformer_weight_bytes(table, size.transformer));
-  if (shards > 1) {
-    const Bytes own(sharded_weight_bytes(config, size.transformer, shards));
+  // Of its parts, all as large as the last.
+  const io::TensorTable part = io::part_of(table, parts.tensor, parts.tensor - 1);
+  expert.weights.resident = Bytes(transformer_weight_bytes(part, size.transformer)) * parts.here;
+  if (parts.shards > 1) {
+    const Bytes own(sharded_weight_bytes(config, size.transformer, parts.shards, parts.tensor));
     expert.weights.resident = std::min(expert.weights.resident, own);
   } else if (size.weight_memory > 0) {
     expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory));
   } else if (size.as_stored) {
     const Bytes file =
         configs.transformer_file_bytes > 0 ? Bytes(configs.transformer_file_bytes) : expert.weights.stored;
-    expert.weights.resident = file + Bytes(streamed_bytes(config, size.transformer, packed_from_bytes(configs)).usual);
+    const StreamedBytes packed = streamed_bytes(config, size.transformer, packed_from_bytes(configs), parts.tensor);
+    expert.weights.resident = file + Bytes(packed.usual) * parts.here;
   } else {
-    expert.weights.resident = expert.weights.resident / size.sharers;
+    // Processes with the same part have one copy of it.
+    expert.weights.resident = expert.weights.resident / std::max(1, size.sharers / parts.processes);
   }
-  const int64_t widest = widest_packed(config, size.threads);
+  const int64_t widest = widest_packed(config, size.threads, parts.here);
   expert.weights.in_flight = Bytes(widest) * size_of(configs.stored.transformer);
   if (configs.merge_scratch > 0) {
     // The sum of the stored weight and its change is computed in a buffer, like formulas.
@@ -78,7 +100,7 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
     expert.weights.in_flight += Bytes(configs.merge_scratch) * (kFloat * size.threads);
   }
   const ContextRows rows{size.text_rows, image_rows(config, size)};
-  expert.context = Bytes(text_context_bytes(config, branches, rows, size.transformer)) +
+  expert.context = Bytes(text_context_bytes(config, branches, rows, size.transformer, parts.tensor)) +
                    Bytes(branches * rows.text * config.text_dim * kFloat) +
                    Bytes(branches * rows.image * config.image_dim.value_or(0) * kFloat);
   expert.context_making = Bytes(text_context_making_bytes(config, branches, rows, size.transformer));
@@ -96,6 +118,7 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
   buffers.keeps_residual = size.keeps_residual;
   buffers.frames = frames;
   buffers.dtype = size.transformer;
+  buffers.tensor = parts.tensor;
   expert.workspace = Bytes(transformer_workspace_bytes(config, buffers, rank_threads));
   return expert;
 }
@@ -285,7 +308,6 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   const int64_t shard = ceil_div(tokens, layout.of_sequence().ranks());
   const int64_t element = size_of(size.transformer);
   const auto rank_threads = static_cast<int>(std::max(1, size.threads / std::max(1, ranks_here)));
-  const int shards = ranks_here > 1 ? 1 : layout.weight_shards;
 
   w.layout = layout;
   w.ranks_here = ranks_here;
@@ -309,11 +331,12 @@ planner::Workload workload(const ModelConfigs& configs, const RunSize& size, con
   w.text = text_encoder_of(configs, size, layout.text_ranks, rank_threads);
   for (const TransformerConfig& expert : configs.experts) {
     const int64_t frames = cells / frame_cells / config.patch_size[0];
-    w.experts.push_back(expert_of(expert, configs, size, branches, shard, frames, rank_threads, shards));
+    w.experts.push_back(
+        expert_of(expert, configs, size, branches, shard, frames, rank_threads, weight_parts(layout, ranks_here)));
     w.experts.back().name = w.experts.size() == 1 ? "transformer" : "transformer_2";
   }
-  w.attention = {size.branches_apart ? 1 : branches, tokens, config.num_attention_heads, config.attention_head_dim,
-                 element};
+  w.attention = {size.branches_apart ? 1 : branches, tokens, config.num_attention_heads / layout.tensor,
+                 config.attention_head_dim, element};
   // A head's keys and values, packed.
   w.kernel_scratch = Bytes(tokens) * (2 * config.attention_head_dim * kFloat) + Bytes(kKernelScratch) * rank_threads;
   w.step = Bytes(branches * shard + size.prompts * tokens) * (config.patch_output_dim() * element) +
