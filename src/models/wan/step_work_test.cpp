@@ -207,6 +207,26 @@ TEST(StepWork, FetchesWhatAStreamDoesNotKeep) {
   }
 }
 
+TEST(StepWork, TensorRanksReadTheirPartOfALayer) {
+  const ModelConfigs configs = model_1_3b();
+  RunSize size = video(480, 832);
+  const planner::Work whole = work(configs, size);
+  EXPECT_EQ(whole.weights.parts.size(), 6U);  // divisors of twelve heads
+  EXPECT_EQ(whole.weights.part(1).layer, whole.weights.layer);
+  EXPECT_EQ(whole.weights.part(4).layer.count(), whole.weights.layer.count() / 4);
+  // 140 units of the feed-forward over twelve ranks: eleven or twelve each.
+  const double d = 1536, n = static_cast<double>(whole.tokens);
+  EXPECT_DOUBLE_EQ(whole.layer_flop(12), 2 * n * (6 * d * d / 12 + 2 * d * 8960 * 12 / 140) + whole.cross_flop / 12);
+  EXPECT_DOUBLE_EQ(whole.layer_flop(4), whole.layer_flop(1) / 4);
+  // With as much memory a rank keeps more layers of its part.
+  size.weight_memory = 1'000'000'000;
+  const planner::Work::LayerWeights streamed = work(configs, size).weights;
+  EXPECT_GT(streamed.fetched, 15);
+  EXPECT_EQ(streamed.part(1).fetched, streamed.fetched);
+  EXPECT_LT(streamed.part(2).fetched, streamed.fetched);
+  EXPECT_EQ(streamed.part(6).fetched, 0);
+}
+
 TEST(StepWork, PacksAnewFromWhatTheFilesHold) {
   ModelConfigs configs = model_1_3b();
   RunSize size = video(480, 832);

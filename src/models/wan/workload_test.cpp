@@ -4,6 +4,7 @@
 
 #include "io/random_weights.h"
 #include "models/wan/tensor_tables.h"
+#include "models/wan/transformer/weights.h"
 #include "models/wan/vae/vae.h"
 #include "planner/memory_model.h"
 
@@ -122,6 +123,47 @@ TEST(Workload, MoreOfEverythingNeedsMore) {
   // Where activations make the peak.
   EXPECT_LT(peak(longer, four), peak(longer, {}));
   EXPECT_LT(peak(longer, four, 4), peak(longer, {}) + peak(longer, {}) / 4);
+}
+
+// Ranks that share every layer have a part of its matrices each, and all of what is not in blocks.
+TEST(Workload, TensorRanksHaveAPartOfEveryLayer) {
+  const ModelConfigs model = model_1_3b();
+  RunSize size = small_video();
+  const auto expert = [&](int tensor, int ranks_here) {
+    return workload(model, size, {.context = {}, .tensor = tensor}, ranks_here).experts.at(0);
+  };
+  const auto resident = [&](int tensor, int ranks_here) { return expert(tensor, ranks_here).weights.resident.count(); };
+  const int64_t whole = resident(1, 1), quarter = resident(4, 1);
+  const auto rest = [&](const io::TensorTable& table) {
+    io::TensorTable undivided = table;
+    std::erase_if(undivided, [](const io::TensorSpec& spec) { return spec.shard_axis.has_value(); });
+    return transformer_weight_bytes(undivided, size.transformer);
+  };
+  const int64_t undivided = rest(transformer_tensors(model.experts[0]));
+  EXPECT_LT(undivided, whole / 10);
+  EXPECT_EQ(quarter, (whole - undivided) / 4 + undivided);
+  // Threads: one copy of what is divided, and the rest of each.
+  EXPECT_EQ(resident(4, 4), whole + 3 * undivided);
+  EXPECT_EQ(resident(4, 2), 2 * quarter);
+  // Processes of a host with the same part keep it once.
+  size.sharers = 8;
+  EXPECT_EQ(resident(4, 1), quarter / 2);
+  size.sharers = 2;
+  EXPECT_EQ(resident(4, 1), quarter);
+  size.sharers = 1;
+  EXPECT_EQ(workload(model, size, {.context = {}, .tensor = 4}).attention.heads, 3);
+  // Keys and values of three heads; the rows of the prompt are each rank's.
+  const int64_t rows = 512 * 4096 * 4;
+  EXPECT_EQ(expert(4, 1).context.count() - rows, (expert(1, 1).context.count() - rows) / 4);
+  // Of a chunk the hidden rows are a fourth, and the sums are added up in a buffer.
+  EXPECT_NE(expert(4, 1).workspace, expert(1, 1).workspace);
+  size.weight_memory = 1'000'000'000;
+  EXPECT_EQ(resident(4, 1), quarter);
+  EXPECT_EQ(resident(1, 1), 1'000'000'000);
+  size.weight_memory = 0;
+  EXPECT_EQ(
+      workload(model, size, {.context = {.ring = 2}, .weight_shards = 2, .tensor = 4}).experts[0].weights.resident,
+      planner::Bytes(std::min(quarter, sharded_weight_bytes(model.experts[0], size.transformer, 2, 4))));
 }
 
 // What the classes of the family hold beyond text to video, by hand: 14B, bf16, one branch.
