@@ -123,13 +123,14 @@ class Search {
     add(settings);
     add(streamed_weights());
     add(stored_weights());
-    const std::optional<std::string> shared = shared_weights();
+    const std::optional<std::string> shared = shared_weights(), divided = divided_layers();
     // Where no settings are enough, the sizes are looked for with the most frugal ones.
     if (!settings) economise();
     add(fewer_frames());
     add(smaller_frames());
     if (found.empty()) add(fewer_and_smaller());
     add(shared);
+    add(divided);
     add(more_hosts());
     return found;
   }
@@ -191,20 +192,44 @@ class Search {
     if (asked_.weights_in_memory == WeightsInMemory::kAsStored || asked_.weight_memory || !asked_.weight_cache.empty())
       return std::nullopt;
     MemoryQuestion other = question_;
-    const int ranks = question_.layout.ranks();
+    const int ranks = question_.layout.ranks() / question_.layout.tensor;
     for (int shards = question_.layout.weight_shards + 1; question_.ranks_here == 1 && shards <= ranks; ++shards) {
       if (ranks % shards != 0) continue;
       other.layout.weight_shards = shards;
       if (peak_of(other) <= available_) return with_cost(fmt::format("fsdp_parallelism={}", shards), other);
     }
     for (int hosts = 2; hosts <= kMostHosts; hosts *= 2) {
-      if (hosts % question_.layout.data != 0) continue;
+      if (!divides(hosts)) continue;
       other = over_hosts(hosts);
-      other.layout.weight_shards = hosts;
+      other.layout.weight_shards = hosts / other.layout.tensor;
       if (peak_of(other) > available_) continue;
       return with_peak(fmt::format("fsdp_parallelism={} over {}", hosts, of_hosts(hosts)), peak_of(other));
     }
     return std::nullopt;
+  }
+
+  // Every layer by as few as can of the ranks that there are, if these are processes.
+  std::optional<std::string> divided_layers() const {
+    const parallel::ParallelLayout& now = question_.layout;
+    const int64_t heads = question_.configs.experts.front().num_attention_heads;
+    for (const int tensor : parallel::legal_tensor(now.ranks(), heads)) {
+      const int places = now.ranks() / tensor;
+      if (question_.ranks_here > 1 || tensor <= now.tensor || places % now.weight_shards != 0) continue;
+      MemoryQuestion other = question_;
+      other.layout.tensor = tensor;
+      if (places % now.data != 0) other.layout.data = 1;
+      split_context(other.layout, places / other.layout.data);
+      if (peak_of(other) <= available_) return with_cost(fmt::format("tensor_parallelism={}", tensor), other);
+    }
+    return std::nullopt;
+  }
+
+  // As few exchanges as can be: Ulysses for as many ranks as have heads.
+  void split_context(parallel::ParallelLayout& layout, int ranks) const {
+    const int64_t heads = question_.configs.experts.front().num_attention_heads / layout.tensor;
+    layout.context.ulysses = parallel::legal_ulysses(ranks, heads).back();
+    layout.context.ring = ranks / layout.context.ulysses;
+    layout.context.gather = 1;
   }
 
   // Changes everything that can be: the sizes are looked for among the most frugal runs.
@@ -285,17 +310,14 @@ class Search {
   static constexpr int kMostHosts = 64;
   static std::string of_hosts(int hosts) { return fmt::format("{} MPI processes, each on a host of its own", hosts); }
 
-  // Each rank a process with a host of its own, as many as the parts of the data divide: tokens, frames and the text
-  // encoder's layers are divided, weights not.
+  bool divides(int hosts) const { return hosts % (question_.layout.data * question_.layout.tensor) == 0; }
+
+  // Each rank a process with a host of its own, as many as the parts of the data and of the layers divide: tokens,
+  // frames and the text encoder's layers are divided, weights only by tensor ranks.
   MemoryQuestion over_hosts(int hosts) const {
-    const int context = hosts / question_.layout.data;
     MemoryQuestion other = question_;
     other.ranks_here = other.sharers = 1;
-    const int64_t heads = question_.configs.experts.front().num_attention_heads;
-    const int ulysses = parallel::legal_ulysses(context, heads).back();
-    other.layout.context.ulysses = ulysses;
-    other.layout.context.ring = context / ulysses;
-    other.layout.context.gather = 1;
+    split_context(other.layout, hosts / (question_.layout.data * question_.layout.tensor));
     other.layout.weight_shards = 1;
     other.layout.text_ranks = prompt_ranks(asked_.strategy.deterministic, hosts);
     other.layout.vae_ranks = static_cast<int>(std::min<int64_t>(asked_.vae_parallel.value_or(hosts), hosts));
@@ -304,7 +326,7 @@ class Search {
 
   std::optional<std::string> more_hosts() const {
     for (int hosts = 2; hosts <= kMostHosts; hosts *= 2) {
-      if (hosts % question_.layout.data != 0) continue;
+      if (!divides(hosts)) continue;
       const MemoryQuestion other = over_hosts(hosts);
       if (fits(other)) return with_settings(of_hosts(hosts), other);
     }

@@ -175,11 +175,13 @@ TEST(Admission, SaysWhatOtherPlacesOfTheWeightsCost) {
   question.layout.context.ring = 4;
   const Bytes available = peak(question) - Bytes(1'500'000'000);
   const auto cost = [](const MemoryQuestion& other) -> std::optional<double> {
+    if (other.layout.tensor > 1) return 9.0;
     return other.layout.weight_shards > 1 ? 7.0 : other.options.weight_memory ? 5.0 : 3.0;
   };
   const std::string text = ways_text(question, available, cost);
   EXPECT_THAT(text, testing::ContainsRegex("weights_in_memory=auto \\([0-9.]+ GB, 5 s a step\\)"));
   EXPECT_THAT(text, testing::ContainsRegex("fsdp_parallelism=2 \\([0-9.]+ GB, 7 s a step\\)"));
+  EXPECT_THAT(text, testing::ContainsRegex("tensor_parallelism=2 \\([0-9.]+ GB, 9 s a step\\)"));
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("as_stored")));  // float32 as stored is no smaller
   question.configs.transformer_file_bytes = 1'400'000'000;           // of one byte a weight
   EXPECT_THAT(ways_text(question, available, cost),
@@ -190,6 +192,7 @@ TEST(Admission, SaysWhatOtherPlacesOfTheWeightsCost) {
   EXPECT_THAT(ways_text(question, available, cost),
               testing::ContainsRegex("fsdp_parallelism=[0-9]+ over [0-9]+ MPI processes, each on a host of its own "
                                      "\\([0-9.]+ GB\\)"));
+  EXPECT_THAT(ways_text(question, available, cost), testing::Not(testing::HasSubstr("tensor_parallelism")));
 }
 
 // What the keys say of weights is left out where it contradicts.

@@ -62,7 +62,8 @@ const planner::Candidate* next_of(const planner::Ranking& ranking, const Paralle
   for (const planner::Candidate& candidate : ranking.candidates) {
     const bool runs = candidate.verdict == Verdict::kTie || candidate.verdict == Verdict::kSlower;
     const ParallelLayout& other = candidate.configuration.layout;
-    if (!runs || (other.data == layout.data && other.context == layout.context)) continue;
+    const bool same = other.data == layout.data && other.context == layout.context && other.tensor == layout.tensor;
+    if (!runs || same) continue;
     if (next == nullptr || candidate.value < next->value) next = &candidate;
   }
   return next;
@@ -179,6 +180,7 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
 AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat) {
   Question question = attention_question(problem, keys, job.ranks);
+  question.request.tensor = 1;  // there are no layers to divide
   leave_tiles_to_kernels(question);
   const ProfileChoice profile = choose_profile(hardware, job, {question.work.flop(), heartbeat});
   if (!profile.known()) {

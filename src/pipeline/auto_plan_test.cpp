@@ -247,7 +247,8 @@ TEST_F(WeightPlanTest, WhatDoesNotFitIsStreamedOrSharedWhicheverIsFaster) {
   EXPECT_THAT(shared.text(), HasSubstr("weight_memory="));
   EXPECT_EQ(streamed.layout.weight_shards, 1) << streamed.text();
   EXPECT_THAT(streamed.text(), HasSubstr("memory is short of all weights: weight_memory="));
-  EXPECT_THAT(streamed.text(), HasSubstr(" a step, where fsdp_parallelism="));
+  EXPECT_THAT(streamed.text(), HasSubstr(" a step, where tensor_parallelism=2 would take "));
+  EXPECT_THAT(streamed.text(), HasSubstr(" and fsdp_parallelism="));
   EXPECT_GT(streamed.predicted.step.critical().weights, 0) << streamed.text();
   // What a key says is done, a cache on disk is read, and threads have one copy.
   options.fsdp_parallelism = 1;
@@ -258,6 +259,25 @@ TEST_F(WeightPlanTest, WhatDoesNotFitIsStreamedOrSharedWhicheverIsFaster) {
   options.weight_cache.clear();
   job.processes = false;
   EXPECT_EQ(with(1000, 0.001).layout.weight_shards, 1);
+}
+
+// Over links that take longer with a layer's weights than with its sums, for few tokens.
+TEST_F(WeightPlanTest, LayersAreDividedWhereThatIsFaster) {
+  Job job = processes(4, 4);
+  options.hardware = folder_.write("any.yml", machine(0.5, 0, 0.001));
+  EXPECT_EQ(choose(job).layout.tensor, 1) << choose(job).text();
+  const TransformerMemory weights = transformer_memory(memory());
+  const planner::Bytes available = choose(job).bytes_per_rank - planner::Bytes((weights.asked - weights.least) / 2);
+  const AutoPlan divided = choose(job, available);
+  EXPECT_GT(divided.layout.tensor, 1) << divided.text();
+  EXPECT_EQ(divided.layout.weight_shards, 1);
+  EXPECT_LE(divided.bytes_per_rank, available);
+  EXPECT_THAT(divided.text(), HasSubstr("memory is short of all weights: tensor_parallelism="));
+  EXPECT_THAT(divided.text(), HasSubstr("fsdp_parallelism="));
+  EXPECT_GT(divided.predicted.step.critical().tensor, 0);
+  // Threads have one copy whatever divides it.
+  job.processes = false;
+  EXPECT_EQ(choose(job, available).layout.tensor, 1);
 }
 
 TEST_F(WeightPlanTest, WhatAKeyTakesOutOfMemoryIsPriced) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -12,28 +13,28 @@
 namespace zoetrope::pipeline {
 namespace {
 
-// One way of having the weights, as a user would write it.
+// One way of having the weights.
 struct Way {
-  std::string key;
   planner::Question question;
   planner::Ranking ranking;
   std::optional<double> weight_memory = {};
 
   const planner::Candidate& best() const { return *ranking.best(); }
+  int tensor() const { return best().configuration.layout.tensor; }
 };
 
 // Of all that does not fit what needs least: a stream has most room in it. Null where nothing is legal.
-const planner::Candidate* most_frugal(const planner::Ranking& ranking) {
+const planner::Candidate* most_frugal(const planner::Ranking& ranking, int tensor) {
   const planner::Candidate* least = nullptr;
   for (const planner::Candidate& candidate : ranking.candidates) {
-    if (candidate.verdict != planner::Verdict::kDoesNotFit) continue;
+    if (candidate.verdict != planner::Verdict::kDoesNotFit || candidate.configuration.layout.tensor != tensor) continue;
     if (least == nullptr || candidate.bytes_per_rank < least->bytes_per_rank) least = &candidate;
   }
   return least;
 }
 
-std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking& without) {
-  const planner::Candidate* frugal = most_frugal(without);
+std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking& without, int tensor) {
+  const planner::Candidate* frugal = most_frugal(without, tensor);
   if (frugal == nullptr) return std::nullopt;
   MemoryQuestion memory = asked.memory;
   memory.layout = frugal->configuration.layout;
@@ -42,7 +43,8 @@ std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking
   const std::optional<double> gigabytes = weight_memory_to_fit(memory, *asked.available);
   if (!gigabytes) return std::nullopt;
   memory.options.weight_memory = gigabytes;
-  Way way{fmt::format("weight_memory={}", *gigabytes), asked.question, {}, gigabytes};
+  Way way{asked.question, {}, gigabytes};
+  way.question.request.tensor = tensor;
   const int ranks_here = way.question.work.weights.ranks_here;
   way.question.work.weights = work_of(memory).weights;
   way.question.work.weights.ranks_here = ranks_here;
@@ -52,9 +54,10 @@ std::optional<Way> streamed(const WeightsQuestion& asked, const planner::Ranking
   return way;
 }
 
-std::optional<Way> shared(const WeightsQuestion& asked, int shards) {
-  Way way{fmt::format("fsdp_parallelism={}", shards), asked.question, {}};
+Way shared(const WeightsQuestion& asked, int shards, int tensor) {
+  Way way{asked.question, {}};
   way.question.request.weight_shards = shards;
+  way.question.request.tensor = tensor;
   way.ranking = planner::search(way.question);
   return way;
 }
@@ -66,13 +69,50 @@ bool may_share(const WeightsQuestion& asked) {
          !o.weight_memory && o.weight_cache.empty();
 }
 
-std::string note_of(const std::vector<Way>& ways) {
+// Whether a rank can have all weights, without dividing layers more than keys say.
+bool all_fit(const WeightsQuestion& asked, const planner::Ranking& ranking) {
+  const int tensor = asked.question.request.tensor.value_or(1);
+  return std::any_of(ranking.candidates.begin(), ranking.candidates.end(), [&](const planner::Candidate& candidate) {
+    const bool fits =
+        candidate.verdict != planner::Verdict::kDoesNotFit && candidate.verdict != planner::Verdict::kIllegal;
+    return fits && candidate.configuration.layout.tensor == tensor;
+  });
+}
+
+// Over how many ranks layers may be divided: as the keys say, or where they leave it open what can fit.
+std::vector<int> tensor_degrees(const WeightsQuestion& asked, const planner::Ranking& ranking) {
+  if (asked.question.request.tensor) return {*asked.question.request.tensor};
+  std::set<int> degrees{1};
+  for (const planner::Candidate& candidate : ranking.candidates)
+    if (asked.processes && candidate.verdict != planner::Verdict::kIllegal)
+      degrees.insert(candidate.configuration.layout.tensor);
+  return {degrees.begin(), degrees.end()};
+}
+
+// As a user would write it.
+std::string key_of(const Way& way, const WeightsQuestion& asked) {
+  const parallel::ParallelLayout& layout = way.best().configuration.layout;
+  std::string key;
+  const auto add = [&](const std::string& word) { key += (key.empty() ? "" : " ") + word; };
+  if (way.weight_memory) add(fmt::format("weight_memory={}", *way.weight_memory));
+  if (layout.weight_shards > 1) add(fmt::format("fsdp_parallelism={}", layout.weight_shards));
+  if (layout.tensor > 1 && !asked.question.request.tensor) add(fmt::format("tensor_parallelism={}", layout.tensor));
+  return key;
+}
+
+// What was chosen, and what else there was: of what divides layers without being told to, the fastest.
+std::string note_of(const std::vector<Way>& ways, const WeightsQuestion& asked) {
   std::string text = "memory is short of all weights";
-  for (size_t i = 0; i < ways.size(); ++i) {
-    const std::string step = duration_text(ways[i].best().time.step.seconds);
-    text += i == 0   ? fmt::format(": {} takes {} a step", ways[i].key, step)
-            : i == 1 ? fmt::format(", where {} would take {}", ways[i].key, step)
-                     : fmt::format(" and {} {}", ways[i].key, step);
+  bool divides = false;
+  int named = 0;
+  for (const Way& way : ways) {
+    const bool tensor = way.tensor() > 1 && !asked.question.request.tensor;
+    if (tensor && std::exchange(divides, true)) continue;
+    const std::string step = duration_text(way.best().time.step.seconds), key = key_of(way, asked);
+    text += named == 0   ? fmt::format(": {} takes {} a step", key, step)
+            : named == 1 ? fmt::format(", where {} would take {}", key, step)
+                         : fmt::format(" and {} {}", key, step);
+    ++named;
   }
   return text;
 }
@@ -83,19 +123,26 @@ WeightsToFit weights_to_fit(const WeightsQuestion& asked) {
   WeightsToFit choice{asked.question, {}, {}, {}};
   if (asked.add_disk && choice.question.work.weights.fetched > 0) asked.add_disk(choice.question, asked.memory);
   choice.ranking = planner::search(choice.question);
-  if (choice.ranking.best() != nullptr || !asked.available) return choice;
+  if (!asked.available || all_fit(asked, choice.ranking)) return choice;
   std::vector<Way> ways;
   const auto add = [&](std::optional<Way> way) {
     if (way && way->ranking.best() != nullptr) ways.push_back(*std::move(way));
   };
-  add(streamed(asked, choice.ranking));
-  const int ranks = asked.question.ranks;
-  for (int shards = 2; may_share(asked) && shards <= ranks; ++shards)
-    if (ranks % shards == 0) add(shared(asked, shards));
+  add(Way{choice.question, choice.ranking});  // with layers that are divided
+  for (const int tensor : tensor_degrees(asked, choice.ranking)) {
+    add(streamed(asked, choice.ranking, tensor));
+    const int ranks = asked.question.ranks / tensor;
+    for (int shards = 2; may_share(asked) && shards <= ranks; ++shards)
+      if (ranks % shards == 0) add(shared(asked, shards, tensor));
+  }
   if (ways.empty()) return choice;
-  std::stable_sort(ways.begin(), ways.end(),
-                   [](const Way& a, const Way& b) { return a.best().value < b.best().value; });
-  choice.note = note_of(ways);
+  // Layers are divided for more than a gain within the model's error, as in planner::search().
+  const auto value = [&](const Way& way) {
+    const bool divides = way.tensor() > asked.question.request.tensor.value_or(1);
+    return way.best().value * (divides ? 1 + asked.question.hardware.model_error : 1);
+  };
+  std::stable_sort(ways.begin(), ways.end(), [&](const Way& a, const Way& b) { return value(a) < value(b); });
+  choice.note = note_of(ways, asked);
   choice.weight_memory = ways.front().weight_memory;
   choice.question = std::move(ways.front().question);
   choice.ranking = std::move(ways.front().ranking);

@@ -1,5 +1,6 @@
-// How the weights of a run are had where not all of them fit: streamed from files, or shared by ranks that are
-// processes, whichever is predicted to be faster. What memory a stream may have is weight_memory.h.
+// How the weights of a run are had where not all of them fit: streamed from files, or by ranks that are processes,
+// which share them or divide the layers, whichever is predicted to be faster. What memory a stream may have is
+// weight_memory.h.
 #pragma once
 
 #include <functional>
