@@ -33,11 +33,8 @@ Json value_json(parallel::Direction value) { return direction_name(value); }
 
 Json candidate_json(const Candidate& c, const planner::HardwareProfile& hardware) {
   const parallel::ParallelLayout& layout = c.configuration.layout;
-  Json json{{"ranks", c.ranks()},
-            {"data", layout.data},
-            {"ulysses", layout.context.ulysses},
-            {"ring", layout.context.ring},
-            {"verdict", planner::verdict_name(c.verdict)},
+  Json json{{"ranks", c.ranks()},          {"data", layout.data},     {"ulysses", layout.context.ulysses},
+            {"ring", layout.context.ring}, {"tensor", layout.tensor}, {"verdict", planner::verdict_name(c.verdict)},
             {"reason", c.reason}};
   if (c.verdict == planner::Verdict::kIllegal) return json;
   layout.context.for_each([&](const char* name, auto value) { json[name] = value_json(value); });
@@ -82,6 +79,7 @@ Json doubts_json(const PlanPart& part) {
                       {"ulysses", layout.context.ulysses},
                       {"ring", layout.context.ring},
                       {"gather", layout.context.gather},
+                      {"tensor", layout.tensor},
                       {"configuration", doubt.best.text()},
                       {"ahead", doubt.ahead}});
   }

@@ -25,21 +25,24 @@ using planner::Verdict;
 constexpr size_t kMostBars = 10;  // candidates in the plot; the table has all
 constexpr int kMostTimelineRanks = 16;
 
-// The parts of a step, in the same order and colour everywhere.
+// The parts of a step, in the same order and colour everywhere. There are more than colours: what adds up parts of a
+// result has one.
 struct StepPart {
   const char* name;
   double (*seconds)(const Breakdown&);
+  size_t colour;
 };
 constexpr StepPart kStepParts[] = {
-    {"attention", [](const Breakdown& b) { return b.attention; }},
-    {"matrix multiplication", [](const Breakdown& b) { return b.linear; }},
-    {"norms, copies, fixed", [](const Breakdown& b) { return b.tokens + b.overhead; }},
-    {"merging ring blocks", [](const Breakdown& b) { return b.merge; }},
-    {"waiting for the exchange", [](const Breakdown& b) { return b.exposed_exchange; }},
-    {"waiting for the ring", [](const Breakdown& b) { return b.exposed_ring; }},
-    {"waiting for weights", [](const Breakdown& b) { return b.weights; }},
-    {"gathering the velocity", [](const Breakdown& b) { return b.gather; }},
-    {"idle: others have more", [](const Breakdown& b) { return b.idle; }},
+    {"attention", [](const Breakdown& b) { return b.attention; }, 0},
+    {"matrix multiplication", [](const Breakdown& b) { return b.linear; }, 1},
+    {"norms, copies, fixed", [](const Breakdown& b) { return b.tokens + b.overhead; }, 2},
+    {"merging ring blocks", [](const Breakdown& b) { return b.merge; }, 3},
+    {"waiting for the exchange", [](const Breakdown& b) { return b.exposed_exchange; }, 4},
+    {"waiting for the ring", [](const Breakdown& b) { return b.exposed_ring; }, 5},
+    {"sums over tensor ranks", [](const Breakdown& b) { return b.tensor; }, 3},
+    {"waiting for weights", [](const Breakdown& b) { return b.weights; }, 6},
+    {"gathering the velocity", [](const Breakdown& b) { return b.gather; }, 7},
+    {"idle: others have more", [](const Breakdown& b) { return b.idle; }, 8},
 };
 
 RowPlot row_plot(std::string title, std::string label, std::string unit, bool sums) {
@@ -59,11 +62,10 @@ struct NamedStep {
 RowPlot step_plot(const char* title, const std::vector<NamedStep>& steps) {
   RowPlot plot = row_plot(title, "seconds per step", "s", true);
   for (const NamedStep& step : steps) plot.rows.push_back(step.name);
-  for (size_t slot = 0; slot < std::size(kStepParts); ++slot) {
-    const StepPart& part = kStepParts[slot];
+  for (const StepPart& part : kStepParts) {
     if (std::none_of(steps.begin(), steps.end(), [&](const NamedStep& s) { return part.seconds(*s.step) > 0; }))
       continue;
-    plot.kinds.push_back({part.name, slot});
+    plot.kinds.push_back({part.name, part.colour});
     for (size_t row = 0; row < steps.size(); ++row)
       plot.append(row, plot.kinds.size() - 1, part.seconds(*steps[row].step));
   }
@@ -82,13 +84,14 @@ constexpr const char* kMemoryKinds[] = {"attention",
                                         "all else"};
 
 // Of a timeline: the part of a step that a span belongs to, by its name.
-constexpr size_t kExchange = 4, kRing = 5, kIdle = 7;
+constexpr size_t kExchange = 4, kRing = 5, kSums = 6, kIdle = 9;
 size_t part_of_step(const std::string& span) {
   if (span.starts_with("attention")) return 0;
   if (span.starts_with("matrix multiplications")) return 1;
   if (span.starts_with("merge")) return 3;
   if (span.starts_with("ulysses") || span.starts_with("key gather")) return kExchange;
   if (span.starts_with("ring")) return kRing;
+  if (span.starts_with("sums")) return kSums;
   if (span.starts_with("slower")) return kIdle;
   return 2;
 }
@@ -151,9 +154,10 @@ RowPlot timeline(const planner::StepPrediction& step) {
     row_of[{span.rank, static_cast<int>(span.lane)}] = 0;
     kind_of[part_of_step(span.name)] = 0;
   }
-  for (auto& [slot, kind] : kind_of) {
+  for (auto& [part, kind] : kind_of) {
     kind = plot.kinds.size();
-    plot.kinds.push_back({slot == kExchange ? "exchange" : slot == kRing ? "ring" : kStepParts[slot].name, slot});
+    const StepPart& of = kStepParts[part];
+    plot.kinds.push_back({part == kExchange ? "exchange" : part == kRing ? "ring" : of.name, of.colour});
   }
   for (auto& [key, row] : row_of) {
     row = plot.rows.size();
@@ -177,7 +181,7 @@ bench::Table candidate_table(const PlanPart& part) {
                    {"seconds", "video", Format::kText},
                    {"seconds_per_step", "step", Format::kText},
                    {"attention", "attention", Format::kPercent},
-                   {"communication", "exchange, ring", Format::kPercent},
+                   {"communication", "exchange, ring, sums", Format::kPercent},
                    {"memory", "memory per rank", Format::kText},
                    {"reason", "why", Format::kText, false, true}};
   for (size_t i = 0; i < part.ranking.candidates.size(); ++i) {
@@ -194,7 +198,7 @@ bench::Table candidate_table(const PlanPart& part) {
     if (priced(c)) {
       const Breakdown& b = c.time.step.critical();
       row[4] = b.attention / b.total();
-      row[5] = (b.exposed_exchange + b.exposed_ring) / b.total();
+      row[5] = (b.exposed_exchange + b.exposed_ring + b.tensor) / b.total();
     }
     row[7] = reason_text(part, i);
     table.add(std::move(row));

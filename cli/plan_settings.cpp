@@ -13,11 +13,11 @@ using planner::Candidate;
 
 // The split of one run.
 struct Split {
-  int data, ulysses, ring, gather;
-  int64_t heads, tokens;
+  int data, ulysses, ring, gather, tensor;
+  int64_t heads, tokens;  // heads of a tensor rank
 
   int context() const { return ulysses * ring * gather; }
-  int ranks() const { return data * context(); }
+  int ranks() const { return data * context() * tensor; }
   bool uneven_heads() const { return heads % ulysses != 0; }
   bool uneven_tokens() const { return tokens % context() != 0; }
 };
@@ -31,6 +31,8 @@ OtherSystem diffusers(const Split& split) {
   const bool one_way = split.ulysses == 1 || split.ring == 1;
   if (split.data > 1) {
     system.note = "it does not split the guidance branches";
+  } else if (split.tensor > 1) {
+    system.note = "its ContextParallelConfig divides the sequence alone";
   } else if (split.ranks() == 1) {
     system.flags = "one process, without enable_parallelism";
   } else if (split.uneven_heads() && split.ring > 1) {
@@ -59,6 +61,8 @@ OtherSystem xdit(const Split& split, int vae, bool pictures) {
   OtherSystem system{"xDiT", "", ""};
   if (split.data > 1 && !pictures) {
     system.note = "it splits the guidance branches only of Wan's image-to-video models";
+  } else if (split.tensor > 1) {
+    system.note = "it does not divide the layers of Wan's models";
   } else if (split.gather > 1) {
     system.note = kNoGather;
   } else if (split.uneven_heads()) {
@@ -78,8 +82,9 @@ OtherSystem sglang(const Split& split) {
   } else if (split.uneven_heads()) {
     system.note = uneven_heads(split);
   } else {
-    system.flags = fmt::format("--num-gpus {} --ulysses-degree {} --ring-degree {}{}", split.ranks(), split.ulysses,
-                               split.ring, split.data > 1 ? " --enable-cfg-parallel" : "");
+    system.flags = fmt::format("--num-gpus {} --ulysses-degree {} --ring-degree {}{}{}", split.ranks(), split.ulysses,
+                               split.ring, split.tensor > 1 ? fmt::format(" --tp-size {}", split.tensor) : "",
+                               split.data > 1 ? " --enable-cfg-parallel" : "");
   }
   return system;
 }
@@ -105,8 +110,8 @@ OtherSystem maxdiffusion(const Split& split, const planner::Configuration& confi
       split.context() == 1 ? "flash" : maxdiffusion_attention(split, context.direction, fixed_max);
   system.flags = fmt::format(
       "attention={} ici_data_parallelism={} ici_fsdp_parallelism=1 ici_context_parallelism={} "
-      "ici_tensor_parallelism=1 per_device_batch_size={}",
-      attention, split.data, split.context(), static_cast<double>(videos) / split.ranks());
+      "ici_tensor_parallelism={} per_device_batch_size={}",
+      attention, split.data, split.context(), split.tensor, static_cast<double>(videos) / split.ranks());
   if (attention.starts_with("ulysses_ring")) system.flags += fmt::format(" ulysses_shards={}", split.ulysses);
   if (context.head_chunks > 1) system.flags += fmt::format(" ulysses_attention_chunks={}", context.head_chunks);
   if (fixed_max && !attention.ends_with("fixed_m")) system.note = "with online softmax";
@@ -129,6 +134,7 @@ std::vector<std::string> settings_of(const Candidate& candidate, const pipeline:
   if (candidate.configuration.block_q > 0)
     settings.push_back(fmt::format("flash_block_sizes={{block_q: {}}}", candidate.configuration.block_q));
   settings.push_back(fmt::format("vae_parallel={}", layout.vae_ranks));
+  if (layout.tensor > 1) settings.push_back(fmt::format("tensor_parallelism={}", layout.tensor));
   if (layout.weight_shards > 1) settings.push_back(fmt::format("fsdp_parallelism={}", layout.weight_shards));
   if (run.layers) settings.push_back(fmt::format("layers={}", *run.layers));
   if (run.batch_size > 1) {
@@ -154,7 +160,9 @@ std::string system_text(const OtherSystem& system) {
 std::vector<OtherSystem> other_systems(const Candidate& candidate, const planner::Work& work, bool pictures) {
   const parallel::ParallelLayout& layout = candidate.configuration.layout;
   const parallel::ContextLayout& context = layout.context;
-  const Split split{layout.data, context.ulysses, context.ring, context.gather, work.heads, work.tokens};
+  const Split split{layout.data,    context.ulysses, context.ring,
+                    context.gather, layout.tensor,   work.heads / layout.tensor,
+                    work.tokens};
   return {diffusers(split), xdit(split, layout.vae_ranks, pictures), sglang(split),
           maxdiffusion(split, candidate.configuration, work.videos)};
 }

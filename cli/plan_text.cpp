@@ -22,15 +22,15 @@ constexpr Column kColumns[] = {
     {"linear", [](const planner::Breakdown& b) { return b.linear; }},
     {"attent.", [](const planner::Breakdown& b) { return b.attention; }},
     {"tokens", [](const planner::Breakdown& b) { return b.tokens + b.overhead; }},
-    {"exchange", [](const planner::Breakdown& b) { return b.exposed_exchange; }},
+    {"exchange", [](const planner::Breakdown& b) { return b.exposed_exchange + b.tensor; }},
     {"ring", [](const planner::Breakdown& b) { return b.exposed_ring + b.merge; }},
     {"other", [](const planner::Breakdown& b) { return b.weights + b.gather + b.idle; }},
 };
 
-using SplitKey = std::tuple<int, int, int, int, int>;
+using SplitKey = std::tuple<int, int, int, int, int, int>;
 SplitKey split_of(const Candidate& c) {
   const parallel::ParallelLayout& layout = c.configuration.layout;
-  return {c.ranks(), layout.data, layout.context.ulysses, layout.context.ring, layout.context.gather};
+  return {c.ranks(), layout.data, layout.context.ulysses, layout.context.ring, layout.context.gather, layout.tensor};
 }
 
 bool runs(const Candidate& c) { return c.verdict != Verdict::kDoesNotFit && c.verdict != Verdict::kIllegal; }

@@ -18,7 +18,7 @@ std::string percent(double share) { return fmt::format("{:.0f} %", kPercent * sh
 // How much a step could gain at most from faster compute or faster links.
 std::string worth_of_links(const planner::StepPrediction& step) {
   const planner::Breakdown& b = step.critical();
-  const double links = (b.exposed_exchange + b.exposed_ring + b.gather) / step.seconds;
+  const double links = (b.exposed_exchange + b.exposed_ring + b.tensor + b.gather) / step.seconds;
   const double compute = (b.linear + b.attention) / step.seconds;
   return fmt::format(
       "Of a step {} is matrix multiplication and attention, which only faster or more devices shorten, and {} is "
