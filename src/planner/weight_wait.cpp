@@ -15,15 +15,10 @@ int sharing_ranks(const Work& work, const parallel::ParallelLayout& layout) {
   return work.weights.ranks_here > 1 ? 1 : std::gcd(layout.weight_shards, layout.ranks() / layout.tensor);
 }
 
-// A process has one part in so many of every layer: those of its tensor ranks.
-int parts_of_layer(const Work& work, const parallel::ParallelLayout& layout) {
-  return ceil_div(layout.tensor, std::clamp(work.weights.ranks_here, 1, layout.tensor));
-}
-
 WeightWait wait_for_gather(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
                            const Routes& routes, const LayerWalk& walk) {
   const int ranks = layout.ranks(), shards = sharing_ranks(work, layout);
-  const int64_t layer = work.weights.part(parts_of_layer(work, layout)).layer.count();
+  const int64_t layer = work.weights.part(layout.tensor).layer.count();
   std::vector<Routes::Group> groups(static_cast<size_t>(ranks / shards), {{}, ceil_div(layer, int64_t{shards})});
   for (int rank = 0; rank < ranks; ++rank) {
     const int group = rank / layout.tensor / shards * layout.tensor + layout.tensor_index(rank);
@@ -54,18 +49,19 @@ WeightWait wait_for_gather(const Work& work, const HardwareProfile& hardware, co
 WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
                           const LayerWalk& walk) {
   const Work::LayerWeights& weights = work.weights;
-  const int parts = parts_of_layer(work, layout);
-  const Work::LayerWeights::Part part = weights.part(parts);
+  const Work::LayerWeights::Part part = weights.part(layout.tensor);
   const int here = std::min(layout.ranks(), std::max(1, hardware.devices_per_host));
-  const int copies = weights.ranks_here > 0 ? ceil_div(here, weights.ranks_here) : 1;
+  // Of a host: those of each process, of which each tensor rank has one.
+  const int together = weights.ranks_here > 0 ? std::min(weights.ranks_here, here) : here;
+  const int streams = static_cast<int>(ceil_div(here, together)) * std::min(layout.tensor, together);
   const auto forwards = static_cast<double>(work.forwards(layout.data));
   const double compute = static_cast<double>(work.layers) * walk.seconds() / forwards;
   const auto bytes = static_cast<double>((part.read * part.fetched).count());
   const bool from_disk = hardware.disk_read > 0 && !weights.in_memory;
-  // Every part once from the disk, and by each process from the page cache.
-  const double disk = from_disk ? std::min(parts, copies) * seconds_of(bytes, hardware.disk_read) : 0;
-  const double reading = std::max(disk, copies * seconds_of(bytes, hardware.host_read));
-  const double packing = weights.packed_anew ? copies * seconds_of(bytes, hardware.host_read) : 0;
+  // Every part once from the disk, and by each stream from the page cache.
+  const double disk = from_disk ? std::min(layout.tensor, streams) * seconds_of(bytes, hardware.disk_read) : 0;
+  const double reading = std::max(disk, streams * seconds_of(bytes, hardware.host_read));
+  const double packing = weights.packed_anew ? streams * seconds_of(bytes, hardware.host_read) : 0;
   WeightWait wait;
   const double exposed = std::max({0.0, packing, reading - compute});
   wait.seconds.assign(static_cast<size_t>(layout.ranks()), forwards * exposed);
@@ -78,7 +74,7 @@ WeightWait wait_for_files(const Work& work, const HardwareProfile& hardware, con
 WeightWait wait_for_weights(const Work& work, const HardwareProfile& hardware, const parallel::ParallelLayout& layout,
                             const Routes& routes, const LayerWalk& walk) {
   if (sharing_ranks(work, layout) > 1) return wait_for_gather(work, hardware, layout, routes, walk);
-  if (work.weights.part(parts_of_layer(work, layout)).fetched > 0) return wait_for_files(work, hardware, layout, walk);
+  if (work.weights.part(layout.tensor).fetched > 0) return wait_for_files(work, hardware, layout, walk);
   return {std::vector<double>(static_cast<size_t>(layout.ranks()), 0.0), {}};
 }
 

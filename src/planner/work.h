@@ -47,7 +47,8 @@ struct Work {
     bool in_memory = false;    // the files are, so that no disk is read
     int ranks_here = 0;        // ranks that fetch together, as those of a process do; 0: all of a host
 
-    // The same where a process has one of several equal parts of every layer, by their number.
+    // The same of one of several equal parts of every layer, by their number: a tensor rank's, which ranks of a process
+    // each fetch for themselves.
     struct Part {
       Bytes layer;
       int64_t fetched = 0;

@@ -82,7 +82,7 @@ planner::Workload::Expert expert_of(const TransformerConfig& config, const Model
     const Bytes own(sharded_weight_bytes(config, size.transformer, parts.shards, parts.tensor));
     expert.weights.resident = std::min(expert.weights.resident, own);
   } else if (size.weight_memory > 0) {
-    expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory));
+    expert.weights.resident = std::min(expert.weights.resident, Bytes(size.weight_memory) * parts.here);
   } else if (size.as_stored) {
     const Bytes file =
         configs.transformer_file_bytes > 0 ? Bytes(configs.transformer_file_bytes) : expert.weights.stored;

@@ -160,6 +160,8 @@ TEST(Workload, TensorRanksHaveAPartOfEveryLayer) {
   size.weight_memory = 1'000'000'000;
   EXPECT_EQ(resident(4, 1), quarter);
   EXPECT_EQ(resident(1, 1), 1'000'000'000);
+  size.weight_memory = 300'000'000;
+  EXPECT_EQ(resident(4, 4), 4 * 300'000'000);
   size.weight_memory = 0;
   EXPECT_EQ(
       workload(model, size, {.context = {.ring = 2}, .weight_shards = 2, .tensor = 4}).experts[0].weights.resident,
