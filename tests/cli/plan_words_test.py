@@ -138,8 +138,8 @@ def unknown_hardware_names_the_profiles_there_are(cwd):
 # ---- what to type ----
 
 def split_of(candidate):
-    return [candidate[key] for key in ("ranks", "data", "ulysses", "ring", "gather", "direction", "head_chunks", "softmax",
-                                       "vae_ranks")]
+    return [candidate[key] for key in ("ranks", "data", "ulysses", "ring", "gather", "tensor", "direction", "head_chunks",
+                                       "softmax", "vae_ranks")]
 
 
 @test
@@ -253,6 +253,23 @@ def other_systems_have_their_flags(cwd):
 # ---- memory ----
 
 @test
+def layers_are_divided_where_weights_do_not_fit(cwd):
+    keys = [*LARGE, "hardware=rtx4090_8", "ranks=2"]
+    document = answer(cwd, *keys)
+    part, first = document["plans"][0], best(document)
+    assert first["tensor"] == 2 and first["breakdown"]["tensor"] > 0, first
+    whole = [c for c in part["candidates"] if c["tensor"] == 1 and c["verdict"] != "illegal"]
+    assert whole and all(c["verdict"] == "does_not_fit" for c in whole), whole
+    assert "tensor_parallelism=2" in part["settings"], part["settings"]
+    systems = part["other_systems"]
+    assert "ici_context_parallelism=1 ici_tensor_parallelism=2 " in systems["MaxDiffusion"]["flags"], systems
+    assert systems["SGLang"]["flags"] == "--num-gpus 2 --ulysses-degree 1 --ring-degree 1 --tp-size 2", systems
+    for name, why in (("diffusers", "divides the sequence alone"), ("xDiT", "does not divide the layers")):
+        assert not systems[name]["possible"] and why in systems[name]["note"], systems
+    assert "sums over tensor ranks" in page_of(cwd, *keys)
+
+
+@test
 def memory_is_counted_per_process_or_per_rank_and_says_which(cwd):
     few = ["wan2.1_t2v_14b", "hardware=cpu", "ranks=4", "memory_limit=6", "weights_in_memory=bf16", "json=plan.json"]
     for keys, who in (([], "a process of 4 ranks needs "), (["ranks_per_process=1"], "a rank needs ")):
@@ -295,10 +312,10 @@ def the_page_shows_all_of_it(cwd):
 
 @test
 def the_page_shows_what_does_not_fit(cwd):
-    page = page_of(cwd, *LARGE, "hardware=rtx4090_8", "ranks=8", "dtype=float32")
+    page = page_of(cwd, *LARGE, "hardware=rtx4090_8", "ranks=8", "dtype=float32", "memory_limit=6")
     assert page.count("Nothing fits; the least hardware that would: ") == 1
     assert "The least hardware that would do" not in page
-    assert "Memory of a rank, phase by phase, of what needs least: " in page and "limit 24 GB" in page
+    assert "Memory of a rank, phase by phase, of what needs least: " in page and "limit 6 GB" in page
 
 
 @test
