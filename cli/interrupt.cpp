@@ -1,13 +1,16 @@
 #include "cli/interrupt.h"
 
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 
 #include "zoetrope/mpi.h"
 
+#include "base/file_map.h"
 #include "base/unfinished_files.h"
 
 namespace zoetrope::cli {
@@ -31,6 +34,23 @@ void on_signal(int number) {
   std::raise(number);
 }
 
+void write_error(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
+
+// A page of a mapped file that is not there. Nothing of the thread can go on, so the process ends here, as by an error.
+void on_lost_page(int number, siginfo_t* info, void*) {
+  const char* const name = name_of_file_mapped_at(info->si_addr);
+  remove_unfinished_files();
+  if (name == nullptr) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+    return;
+  }
+  write_error("zoetrope: ");
+  write_error(name);
+  write_error(": became shorter while it was in use, or its disk fails; start again when the file is complete\n");
+  ::_exit(1);
+}
+
 }  // namespace
 
 void catch_signals() {
@@ -40,6 +60,10 @@ void catch_signals() {
     std::signal(number, on_signal);
   }
   std::signal(SIGXFSZ, SIG_IGN);
+  struct sigaction lost_page {};
+  lost_page.sa_sigaction = on_lost_page;
+  lost_page.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &lost_page, nullptr);
   // Without this, ranks would notice the end of mpirun only at their next message.
   if (comm::launched_by_mpi()) prctl(PR_SET_PDEATHSIG, SIGTERM);
 }

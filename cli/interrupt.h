@@ -6,7 +6,7 @@ namespace zoetrope::cli {
 
 // For the whole program. Signals that were ignored at its start stay ignored (nohup). A file that exceeds its size
 // limit is an error of the write, a pipe without a reader ends the process, and a rank of an MPI job ends with its
-// launcher.
+// launcher. A mapped file that is cut off is named before the process ends.
 void catch_signals();
 // For commands that check interrupted() regularly.
 void stop_at_safe_points();

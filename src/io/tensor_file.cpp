@@ -27,19 +27,13 @@ bool is_pickle(const std::filesystem::path& path) {
 
 TensorFile::TensorFile(std::filesystem::path path) : path_(std::move(path)), file_(path_) {}
 
-TensorFile::~TensorFile() {
-  if (data_ != nullptr) ::munmap(data_, file_.bytes());
-}
-
 std::shared_ptr<const TensorFile> TensorFile::open(const std::filesystem::path& path) {
   const std::shared_ptr<TensorFile> file(new TensorFile(path));
   const uint64_t size = file->file_.bytes();
   std::string_view contents;
   if (size > 0) {  // an empty file cannot be mapped
-    void* mapped = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file->file_.descriptor(), 0);
-    if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), system_message(errno));
-    file->data_ = static_cast<std::byte*>(mapped);
-    contents = {static_cast<const char*>(mapped), size};
+    file->map_ = FileMap(file->file_.descriptor(), size, path.string());
+    contents = {reinterpret_cast<const char*>(file->map_.data()), size};
   }
   if (is_pickle(path)) {
     fail("{}: is a PyTorch pickle; use the .safetensors or .gguf version of this model", path.string());
@@ -61,12 +55,12 @@ const MetadataList* TensorFile::list(const std::string& key) const {
 }
 
 std::string_view TensorFile::bytes(const MetadataList& list) const {
-  return {reinterpret_cast<const char*>(data_) + list.offset, list.bytes};
+  return {reinterpret_cast<const char*>(map_.data()) + list.offset, list.bytes};
 }
 
 std::string_view TensorFile::metadata_entry(const std::string& key) const {
   const FileRange& range = header_.entries.at(key);
-  return {reinterpret_cast<const char*>(data_) + range.offset, range.bytes};
+  return {reinterpret_cast<const char*>(map_.data()) + range.offset, range.bytes};
 }
 
 const TensorInfo& TensorFile::info(const std::string& name) const {
@@ -83,7 +77,7 @@ TensorView TensorFile::flat(const std::string& name) const {
     fail("{}: tensor '{}' has dtype {}, which cannot be computed with; store it as F32, BF16 or F16", path_.string(),
          name, found.dtype_name);
   }
-  return {data_ + found.offset, *found.dtype, {found.shape.size()}};
+  return {map_.data() + found.offset, *found.dtype, {found.shape.size()}};
 }
 
 TensorView TensorFile::tensor(const std::string& name) const {
@@ -96,13 +90,13 @@ TensorView TensorFile::tensor(const std::string& name) const {
   return elements.reshape(found.shape);
 }
 
-const std::byte* TensorFile::bytes(const std::string& name) const { return data_ + info(name).offset; }
+const std::byte* TensorFile::bytes(const std::string& name) const { return map_.data() + info(name).offset; }
 
 void TensorFile::will_need(const std::string& name) const {
   const TensorInfo& found = info(name);
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t begin = found.offset / page * page;
-  if (found.bytes > 0) ::madvise(data_ + begin, found.offset + found.bytes - begin, MADV_WILLNEED);
+  if (found.bytes > 0) ::madvise(map_.data() + begin, found.offset + found.bytes - begin, MADV_WILLNEED);
 }
 
 // A page fault maps up to two megabytes of the file around it that lie together in the page cache, so the first touch
@@ -114,7 +108,7 @@ void TensorFile::release(const std::string& name) const {
   if (found.bytes == 0) return;
   const uint64_t begin = found.offset / kAround * kAround;
   const uint64_t end = std::min(file_.bytes(), (found.offset + found.bytes + kAround - 1) / kAround * kAround);
-  ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
+  ::madvise(map_.data() + begin, end - begin, MADV_DONTNEED);
 }
 
 void TensorFile::require_unchanged() const {
@@ -138,7 +132,7 @@ std::string TensorFile::identity() const {
 
 uint64_t TensorFile::hash(Sample sample) const {
   constexpr uint64_t kBlock = 4096, kPiece = uint64_t{1} << 20;
-  uint64_t hash = fnv1a64({reinterpret_cast<const char*>(data_), header_.bytes});
+  uint64_t hash = fnv1a64({reinterpret_cast<const char*>(map_.data()), header_.bytes});
   std::vector<std::byte> bytes;
   const auto add = [&](uint64_t offset, uint64_t count) {
     bytes.resize(count);

@@ -15,6 +15,7 @@
 
 #include "zoetrope/tensor.h"
 
+#include "base/file_map.h"
 #include "base/input_file.h"
 
 namespace zoetrope::io {
@@ -51,14 +52,13 @@ struct TensorHeader {
 };
 
 // Fully validated by open(): tensor() cannot fail on a bad file later. The file must not be truncated by others while
-// it is open (as with any mapping, the process would receive SIGBUS).
+// it is open (as with any mapping, the process would receive SIGBUS: base/file_map.h).
 class TensorFile {
  public:
   // Error "PATH: …" for a file that is damaged or of no known container.
   static std::shared_ptr<const TensorFile> open(const std::filesystem::path& path);
   TensorFile(const TensorFile&) = delete;
   TensorFile& operator=(const TensorFile&) = delete;
-  ~TensorFile();
 
   const std::filesystem::path& path() const { return path_; }
   const std::string& container() const { return header_.container; }
@@ -98,7 +98,7 @@ class TensorFile {
 
   std::filesystem::path path_;
   InputFile file_;
-  std::byte* data_ = nullptr;
+  FileMap map_;  // of nothing where the file is empty
   TensorHeader header_;
 };
 

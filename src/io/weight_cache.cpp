@@ -14,6 +14,7 @@
 #include "base/atomic_file.h"
 #include "base/descriptor.h"
 #include "base/error.h"
+#include "base/file_map.h"
 #include "base/hash.h"
 #include "base/input_file.h"
 #include "io/checksum.h"
@@ -67,9 +68,8 @@ class MappedCache final : public WeightCache::Kept {
   MappedCache(const fs::path& path, bool whole) : MappedCache(path, InputFile(path, InputFile::Kind::kCache), whole) {}
   MappedCache(const MappedCache&) = delete;
   MappedCache& operator=(const MappedCache&) = delete;
-  ~MappedCache() override { ::munmap(file_, stamp_.bytes); }
 
-  std::byte* data() const override { return file_ + kDataOffset; }
+  std::byte* data() const override { return map_.data() + kDataOffset; }
   bool verify(size_t entry) const override {
     return checksum(data() + entries_[entry].offset, entries_[entry].bytes) == sums_[entry];
   }
@@ -77,7 +77,7 @@ class MappedCache final : public WeightCache::Kept {
   int descriptor() const override { return descriptor_.value(); }
   size_t bytes() const override { return stamp_.bytes - kDataOffset; }
   void release(size_t entry) const override {
-    release_pages({data() + entries_[entry].offset, entries_[entry].bytes}, {file_, stamp_.bytes});
+    release_pages({data() + entries_[entry].offset, entries_[entry].bytes}, {map_.data(), stamp_.bytes});
   }
   // Only writes into this very file matter: a new file of the same name is another one.
   void require_unchanged() const override {
@@ -90,7 +90,7 @@ class MappedCache final : public WeightCache::Kept {
   std::string defect(const WeightCache::Contents& contents) {
     if (stamp_.bytes < kDataOffset) return "is cut off";
     Header found, wanted = header_of(contents);
-    std::memcpy(&found, file_, sizeof found);
+    std::memcpy(&found, map_.data(), sizeof found);
     if (std::memcmp(found.magic, wanted.magic, sizeof found.magic) != 0 ||
         found.check != checksum(reinterpret_cast<const std::byte*>(&found), offsetof(Header, check))) {
       return "is no weight cache of this version";
@@ -116,16 +116,14 @@ class MappedCache final : public WeightCache::Kept {
   MappedCache(const fs::path& path, const InputFile& file, bool whole)
       : path_(path), stamp_(file.stamp()), descriptor_(::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 0)) {
     if (stamp_.bytes == 0) return;  // cannot be mapped
-    void* mapped = ::mmap(nullptr, stamp_.bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-    if (mapped == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), system_message(errno));
-    file_ = static_cast<std::byte*>(mapped);
-    if (whole) ::madvise(mapped, stamp_.bytes, MADV_WILLNEED);
+    map_ = FileMap(file.descriptor(), stamp_.bytes, path.string());
+    if (whole) ::madvise(map_.data(), stamp_.bytes, MADV_WILLNEED);
   }
 
   fs::path path_;
   FileStamp stamp_;
   Descriptor descriptor_;
-  std::byte* file_ = nullptr;
+  FileMap map_;
   std::vector<WeightCache::Entry> entries_;
   std::vector<uint64_t> sums_;  // of the entries, then of these
 };
@@ -142,15 +140,12 @@ class MadeCache final : public WeightCache::Made {
     // All of it now: a disk that becomes full in the middle would end the process.
     if (const int error = ::posix_fallocate(descriptor(), 0, static_cast<off_t>(bytes_)); error != 0)
       refuse(fmt::format("{:.3f} GB cannot be reserved", static_cast<double>(bytes_) * 1e-9), error);
-    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor(), 0);
-    if (mapped == MAP_FAILED) refuse("cannot be mapped", errno);
-    mapped_ = static_cast<std::byte*>(mapped);
+    map_ = FileMap(descriptor(), bytes_, name_, FileMap::Access::kReadWrite);
   }
   MadeCache(const MadeCache&) = delete;
   MadeCache& operator=(const MadeCache&) = delete;
-  ~MadeCache() override { ::munmap(mapped_, bytes_); }
 
-  std::byte* data() const override { return mapped_ + kDataOffset; }
+  std::byte* data() const override { return map_.data() + kDataOffset; }
   std::string name() const override { return name_; }
   int descriptor() const override { return descriptor_->value(); }
   size_t bytes() const override { return bytes_ - kDataOffset; }
@@ -158,17 +153,17 @@ class MadeCache final : public WeightCache::Made {
     const WeightCache::Entry& weight = contents_.entries[entry];
     file_->check_not_stopped();
     sums_[entry] = checksum(data() + weight.offset, weight.bytes);
-    release_pages({data() + weight.offset, weight.bytes}, {mapped_, bytes_});
+    release_pages({data() + weight.offset, weight.bytes}, {map_.data(), bytes_});
   }
   void complete() override {
     sums_.push_back(checksum(reinterpret_cast<const std::byte*>(sums_.data()), sums_.size() * sizeof(uint64_t)));
     std::memcpy(data() + contents_.bytes, sums_.data(), table_bytes(contents_.entries.size()));
     const Header header = header_of(contents_);
-    std::memcpy(mapped_, &header, sizeof header);
-    if (::msync(mapped_, bytes_, MS_SYNC) != 0) refuse("cannot be written", errno);
+    std::memcpy(map_.data(), &header, sizeof header);
+    if (::msync(map_.data(), bytes_, MS_SYNC) != 0) refuse("cannot be written", errno);
     if (named_) file_->commit();
     file_.reset();
-    ::mprotect(mapped_, bytes_, PROT_READ);
+    ::mprotect(map_.data(), bytes_, PROT_READ);
   }
 
  private:
@@ -184,7 +179,7 @@ class MadeCache final : public WeightCache::Made {
   std::string name_;
   std::optional<AtomicFile> file_;
   std::optional<Descriptor> descriptor_;
-  std::byte* mapped_ = nullptr;
+  FileMap map_;
 };
 
 void write_file(AtomicFile& file, const WeightCache::Contents& contents, const std::vector<const std::byte*>& places) {

@@ -5,13 +5,16 @@
     broken_files_test.py --list                the names
 """
 import json
+import os
+import random
 import shutil
 import struct
 import sys
+import time
 
 sys.dont_write_bytecode = True
 import harness  # noqa: E402
-from harness import copy_model, generate, refused, rewrite, run_script  # noqa: E402
+from harness import MANY_STEPS, SMALL, Paused, copy_model, generate, refused, rewrite, run_script  # noqa: E402
 
 TESTS = {}
 
@@ -84,6 +87,23 @@ refused_file("a_tensor_is_missing", ["decoder.conv_in.bias", "missing"],
 refused_file("a_tensor_has_the_wrong_shape", ["decoder.conv_in.bias", "[6, 2]", "[12]"],
              lambda p: rewrite(p, lambda t: t.update({"decoder.conv_in.bias": (
                  "F32", [6, 2], t["decoder.conv_in.bias"][2])})))
+
+
+@test
+def a_file_that_is_cut_off_while_it_is_read(cwd):
+    """At any moment: between steps the size tells, within one only the page that is missing."""
+    model = copy_model(cwd)
+    file = model / "transformer/diffusion_pytorch_model-00002-of-00003.safetensors"
+    whole = file.read_bytes()
+    for _ in range(12):
+        with Paused(cwd, [harness.PROGRAM, "generate", model, *SMALL, *MANY_STEPS, "weights_in_memory=as_stored",
+                          "output=clip.mp4"]) as paused:
+            paused.until("Denoise: step")
+            time.sleep(random.random() * 0.01)
+            os.truncate(file, 4096)
+            result = paused.release()
+        refused(cwd, result, file.name, "start", left=["model"])
+        file.write_bytes(whole)
 
 
 def edit_json(change):
