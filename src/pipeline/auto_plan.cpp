@@ -180,7 +180,6 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
 AutoPlan choose_attention(const attention::Problem& problem, const attention::StrategyOptions& keys,
                           const std::string& hardware, const Job& job, const machine::Heartbeat& heartbeat) {
   Question question = attention_question(problem, keys, job.ranks);
-  question.request.tensor = 1;  // there are no layers to divide
   leave_tiles_to_kernels(question);
   const ProfileChoice profile = choose_profile(hardware, job, {question.work.flop(), heartbeat});
   if (!profile.known()) {

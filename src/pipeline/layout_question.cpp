@@ -55,7 +55,8 @@ void fill_axes(std::array<Axis, 3>& axes, int ranks) {
 std::optional<int> tensor_degree(const GenerateOptions& o, const ModelFolder& model, int ranks) {
   if (!o.tensor_parallelism) return std::nullopt;
   std::array axes{Axis{"data_parallelism", o.data_parallelism.value_or(1)},
-                  Axis{"context_parallelism", o.context_parallelism}, Axis{"tensor_parallelism", *o.tensor_parallelism}};
+                  Axis{"context_parallelism", o.context_parallelism},
+                  Axis{"tensor_parallelism", *o.tensor_parallelism}};
   // What others say matters only where this is what they leave.
   if (*o.tensor_parallelism == -1) fill_axes(axes, ranks);
   parallel::check_tensor(axes[2].degree, ranks, model.experts[0].config.num_attention_heads);
@@ -243,7 +244,7 @@ planner::Question attention_question(const attention::Problem& problem, const at
   q.ranks = ranks;
   fix_by_keys(q, keys);
   if (keys.deterministic) q.request.context = by_rule.layout;
-  q.request.data = q.request.text_ranks = 1;
+  q.request.data = q.request.text_ranks = q.request.tensor = 1;
   q.work = attention_work(problem);
   q.memory = [sizes = q.work.sizes(problem.batch)](const ParallelLayout& layout, int ranks_here) {
     planner::Workload workload;

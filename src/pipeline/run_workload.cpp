@@ -115,9 +115,10 @@ TransformerMemory transformer_memory(const MemoryQuestion& question) {
   const int64_t packed_from = question.options.weight_cache.empty() ? wan::packed_from_bytes(question.configs) : 0;
   TransformerMemory memory;
   for (const wan::TransformerConfig& config : question.configs.experts) {
-    memory.asked =
-        std::max(memory.asked, wan::transformer_weight_bytes(wan::transformer_tensors(config), size.transformer));
-    memory.least = std::max(memory.least, wan::streamed_bytes(config, size.transformer, packed_from).least);
+    const int tensor = question.layout.tensor;
+    const io::TensorTable part = io::part_of(wan::transformer_tensors(config), tensor, tensor - 1);
+    memory.asked = std::max(memory.asked, wan::transformer_weight_bytes(part, size.transformer));
+    memory.least = std::max(memory.least, wan::streamed_bytes(config, size.transformer, packed_from, tensor).least);
   }
   if (size.weight_memory > 0) memory.asked = std::min(memory.asked, size.weight_memory);
   return memory;

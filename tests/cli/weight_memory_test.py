@@ -148,6 +148,37 @@ def ranks_share_the_blocks(cwd):
 
 
 @test
+def ranks_share_the_layers(cwd):
+    """However a rank has its part of the weights, and whether ranks are threads or processes: the same bits."""
+    if shutil.which("mpirun") is None:
+        raise harness.Skip("no mpirun")
+    golden = pathlib.Path(harness.MODEL)
+    experts, lora = golden.parent / "wan22_t2v", golden.parent.parent / "loras/original.safetensors"
+    for model, ranks, tensor, *words in (
+            (experts, 4, 2, "num_inference_steps=4", "data_parallelism=1"), (golden, 2, 2, f"lora={lora}", "dtype=bf16"),
+            (golden, 4, 4, "num_videos=2", "keep_weights=all")):
+        made = []
+        processes, threads = ["mpirun", "-n", str(ranks), PROGRAM], [PROGRAM]
+        for command, *more in (
+                (threads, f"ranks={ranks}"), (processes,), (processes, "weights_in_memory=as_stored"),
+                (processes, "weight_cache=cache"), (processes, "weight_cache=cache", "weight_memory=0.001"),
+                (threads, f"ranks={ranks}", "weight_cache=cache"),
+                *([(processes, "fsdp_parallelism=2")] if ranks > tensor else [])):
+            dump = [] if "num_videos=2" in words else ["dump=dump"]
+            result = run([*command, "generate", model, *harness.SMALL, *words, *more, f"tensor_parallelism={tensor}",
+                          "attention=ring", "deterministic=true", "output=a.png", *dump], cwd, env=harness.MPI_ENV)
+            assert result.returncode == 0, (more, result.stderr)
+            assert f"tensor {tensor}" in result.stdout + result.stderr, result.stderr
+            if dump:
+                made.append(latents(f"{cwd}/dump"))
+                shutil.rmtree(pathlib.Path(cwd) / "dump")
+        assert all(one == made[0] for one in made), words
+        parts = [f for f in (pathlib.Path(cwd) / "cache").iterdir() if f"of{tensor}-" in f.name]
+        assert len(parts) == tensor * (2 if model == experts else 1), parts
+        shutil.rmtree(pathlib.Path(cwd) / "cache")
+
+
+@test
 def a_rank_has_its_part_and_two_blocks(cwd):
     if shutil.which("mpirun") is None:
         raise harness.Skip("no mpirun")

@@ -90,7 +90,7 @@ void Transformer::State::add_gated(const char* span_name, const TensorView& n, c
 // x that are this rank's to finish, which the others get from it.
 void Transformer::State::add_sum(const TensorView& sums, const BlockCall& block, const Chunk& chunk,
                                  std::optional<ModulationRow> gate) const {
-  const trace::Span span(stream.lane(), "sum over ranks");
+  const trace::Span span(stream.lane(), "sums over tensor ranks");
   const IndexRange mine = sum->add_up_rows(stream, sums);
   Chunk part = chunk;
   part.begin = chunk.begin + mine.begin;
@@ -113,7 +113,7 @@ void Transformer::State::add_sum(const TensorView& sums, const BlockCall& block,
 // The sums of x² over all heads of each of these tensors [M, A], as rows of [n, M] F32; empty where this rank has all.
 TensorView Transformer::State::add_up_squares(std::initializer_list<TensorView> of) const {
   if (sum == nullptr) return {};
-  const trace::Span span(stream.lane(), "squares over ranks");
+  const trace::Span span(stream.lane(), "sums over tensor ranks: squares");
   const int64_t m = of.begin()->extent(0), count = static_cast<int64_t>(of.size());
   const TensorView squares(buffers.sums.view().raw(), DType::kF32, {count, m});
   int64_t i = 0;
