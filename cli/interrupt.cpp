@@ -1,12 +1,14 @@
 #include "cli/interrupt.h"
 
 #include <sys/prctl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <iterator>
 
 #include "zoetrope/mpi.h"
 
@@ -34,20 +36,25 @@ void on_signal(int number) {
   std::raise(number);
 }
 
-void write_error(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
+std::atomic_flag page_lost = ATOMIC_FLAG_INIT;
 
-// A page of a mapped file that is not there. Nothing of the thread can go on, so the process ends here, as by an error.
+// A page of a mapped file is not there. The thread cannot go on without it, so the process ends here, as by an error.
+// Several threads may find it; the first one says so.
 void on_lost_page(int number, siginfo_t* info, void*) {
   const char* const name = name_of_file_mapped_at(info->si_addr);
+  if (name != nullptr && page_lost.test_and_set())
+    for (;;) ::pause();
   remove_unfinished_files();
   if (name == nullptr) {
     std::signal(number, SIG_DFL);
     std::raise(number);
     return;
   }
-  write_error("zoetrope: ");
-  write_error(name);
-  write_error(": became shorter while it was in use, or its disk fails; start again when the file is complete\n");
+  const auto part = [](const char* text) { return iovec{const_cast<char*>(text), std::strlen(text)}; };
+  const iovec sentence[] = {
+      part("zoetrope: "), part(name),
+      part(": became shorter while it was in use, or its disk fails; start again when the file is complete\n")};
+  static_cast<void>(!::writev(STDERR_FILENO, sentence, std::size(sentence)));
   ::_exit(1);
 }
 

@@ -88,12 +88,12 @@ struct ModelOptions {
   std::string hardware;  // the profile it plans with: a name of configs/hardware/ or a file;
                          // empty: what was measured on this machine
   attention::StrategyOptions strategy;
-  int64_t context_parallelism = -1;         // ranks that share a sequence; −1: what is left
-  std::optional<int64_t> data_parallelism;  // groups of ranks that the guidance branches are divided among
-  std::optional<int64_t> fsdp_parallelism;  // ranks that share the weights, each keeping a part
-  std::optional<int64_t> tensor_parallelism;  // ranks that share every layer; −1: what is left
-  int64_t flash_min_seq_length = 0;         // shorter sequences are not divided
-  std::optional<int64_t> vae_parallel;      // ranks that share the rows of a frame in the VAE
+  int64_t context_parallelism = -1;           // ranks that share a sequence; −1: what is left
+  std::optional<int64_t> data_parallelism;    // groups of ranks that the guidance branches are divided among
+  std::optional<int64_t> fsdp_parallelism;    // ranks that share the weights, each keeping a part
+  std::optional<int64_t> tensor_parallelism;  // ranks that share every layer; −1: what is left; unset: as planned
+  int64_t flash_min_seq_length = 0;           // shorter sequences are not divided
+  std::optional<int64_t> vae_parallel;        // ranks that share the rows of a frame in the VAE
 };
 
 // One video.

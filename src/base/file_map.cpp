@@ -68,7 +68,8 @@ FileMap& FileMap::operator=(FileMap&& other) noexcept {
 
 FileMap::~FileMap() {
   if (data_ == nullptr) return;
-  slot_->end = slot_->begin = 0;
+  slot_->end = 0;  // first, so that the range is empty at any moment
+  slot_->begin = 0;
   ::munmap(data_, bytes_);
   slot_->used = false;
 }

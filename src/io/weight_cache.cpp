@@ -140,7 +140,11 @@ class MadeCache final : public WeightCache::Made {
     // All of it now: a disk that becomes full in the middle would end the process.
     if (const int error = ::posix_fallocate(descriptor(), 0, static_cast<off_t>(bytes_)); error != 0)
       refuse(fmt::format("{:.3f} GB cannot be reserved", static_cast<double>(bytes_) * 1e-9), error);
-    map_ = FileMap(descriptor(), bytes_, name_, FileMap::Access::kReadWrite);
+    try {
+      map_ = FileMap(descriptor(), bytes_, name_, FileMap::Access::kReadWrite);
+    } catch (const Error&) {
+      refuse("cannot be mapped", errno);
+    }
   }
   MadeCache(const MadeCache&) = delete;
   MadeCache& operator=(const MadeCache&) = delete;

@@ -201,15 +201,18 @@ class Search {
     for (int hosts = 2; hosts <= kMostHosts; hosts *= 2) {
       if (!divides(hosts)) continue;
       other = over_hosts(hosts);
-      other.layout.weight_shards = hosts / other.layout.tensor;
-      if (peak_of(other) > available_) continue;
-      return with_peak(fmt::format("fsdp_parallelism={} over {}", hosts, of_hosts(hosts)), peak_of(other));
+      const int shards = other.layout.weight_shards = hosts / other.layout.tensor;
+      if (shards == 1 || peak_of(other) > available_) continue;
+      return with_peak(fmt::format("fsdp_parallelism={} over {}", shards, of_hosts(hosts)), peak_of(other));
     }
     return std::nullopt;
   }
 
   // Every layer by as few as can of the ranks that there are, if these are processes.
   std::optional<std::string> divided_layers() const {
+    if (asked_.data_parallelism.value_or(1) > 1 || asked_.context_parallelism != -1 || asked_.strategy.ulysses_shards ||
+        asked_.tensor_parallelism)
+      return std::nullopt;  // keys that leave no ranks for it
     const parallel::ParallelLayout& now = question_.layout;
     const int64_t heads = question_.configs.experts.front().num_attention_heads;
     for (const int tensor : parallel::legal_tensor(now.ranks(), heads)) {

@@ -189,7 +189,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .integer(
           "tensor_parallelism", o.tensor_parallelism, {-1, 4096},
           "neighbouring ranks that share every layer, each with a part of the heads and of the feed-forward; divides "
-          "the ranks and the heads; -1: what the other degrees leave; unset: 1, or as the planner chooses")
+          "the ranks and the heads; -1: what context_parallelism and data_parallelism leave; unset: 1, or as the "
+          "planner chooses")
       .integer("flash_min_seq_length", o.flash_min_seq_length, {0, INT64_MAX},
                "sequences shorter than this stay unsharded (every rank computes the same)")
       .number("comm_timeout", o.comm_timeout, {0.01, 1e7}, "seconds that a wait for another rank may last")

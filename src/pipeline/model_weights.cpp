@@ -38,26 +38,26 @@ std::string weight_cache_name(const ModelFolder& model, int expert, wan::TensorP
 SharedExpert& SharedExperts::of(int expert, wan::TensorPart part) {
   const std::lock_guard lock(mutex_);
   std::erase_if(experts_, [&](const auto& entry) { return entry.first[1] != part.parts; });
-  const auto [found, is_new] = experts_.try_emplace({expert, part.parts, part.part});
-  if (is_new) found->second.weights.keep(keeps_);
-  return found->second;
+  return experts_.try_emplace({expert, part.parts, part.part}, keeps_).first->second;
 }
 
 void SharedExperts::keep(bool keeps) { keeps_ = keeps; }
 
-bool SharedExperts::known() {
+// To be asked without the lock: a rank that loads holds its expert, and calls of() meanwhile.
+std::vector<SharedExpert*> SharedExperts::all() {
   const std::lock_guard lock(mutex_);
-  return std::any_of(experts_.begin(), experts_.end(), [](auto& entry) { return entry.second.weights.known(); });
+  std::vector<SharedExpert*> found;
+  for (auto& [key, expert] : experts_) found.push_back(&expert);
+  return found;
+}
+
+bool SharedExperts::known() {
+  const std::vector<SharedExpert*> experts = all();
+  return std::any_of(experts.begin(), experts.end(), [](SharedExpert* expert) { return expert->weights.known(); });
 }
 
 void SharedExperts::release_kept() {
-  // Outside the lock: a rank that loads holds its expert, and asks for it here.
-  std::vector<SharedExpert*> all;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& [key, expert] : experts_) all.push_back(&expert);
-  }
-  for (SharedExpert* expert : all) expert->weights.release_kept();
+  for (SharedExpert* expert : all()) expert->weights.release_kept();
 }
 
 std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
@@ -106,8 +106,10 @@ std::shared_ptr<const wan::TransformerWeights> ExpertWeights::load(int expert, c
   if (setup_.every_rank_loads && weights.keeps() && world_.all_reduce_max(weights.known() ? 0 : 1) > 0)
     weights.release_kept();
   const wan::TransformerConfig& config = setup_.model.experts[static_cast<size_t>(expert)].config;
+  // The parts of a process are loaded at the same time.
+  const int loading = setup_.every_rank_loads ? 1 : part_.parts, threads = std::max(1, setup_.threads / loading);
   return weights.get(
-      [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, setup_.threads, part_); });
+      [&] { return wan::TransformerWeights::load(config, open(expert), setup_.dtype, tick, threads, part_); });
 }
 
 void ExpertWeights::require_unchanged(int expert) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "zoetrope/communicator.h"
 #include "zoetrope/model.h"
@@ -29,6 +30,7 @@ std::string weight_cache_name(const ModelFolder& model, int expert, wan::TensorP
 
 // One expert, or a part of its layers, as the ranks of one process share it.
 struct SharedExpert {
+  explicit SharedExpert(bool keeps) : weights(keeps) {}
   SharedOnce<const wan::TransformerWeights> weights;
   // Set by the rank that loads, before the others have the weights.
   std::weak_ptr<const io::Weights> source;
@@ -45,6 +47,8 @@ class SharedExperts {
   void release_kept();
 
  private:
+  std::vector<SharedExpert*> all();
+
   std::mutex mutex_;
   bool keeps_ = false;
   std::map<std::array<int, 3>, SharedExpert> experts_;  // by expert, parts and part

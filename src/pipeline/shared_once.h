@@ -10,6 +10,8 @@ namespace zoetrope::pipeline {
 template <typename T>
 class SharedOnce {
  public:
+  explicit SharedOnce(bool keeps = false) : keeps_(keeps) {}
+
   // make() → std::shared_ptr<T>; ranks that ask meanwhile wait for it. When make() throws, the next to ask tries again.
   template <typename Make>
   std::shared_ptr<T> get(Make&& make) {
@@ -40,7 +42,7 @@ class SharedOnce {
 
  private:
   std::mutex mutex_;
-  bool keeps_ = false;
+  bool keeps_;
   std::weak_ptr<T> value_;
   std::shared_ptr<T> kept_;
 };

@@ -42,7 +42,12 @@ void check_weight_memory(const GenerateOptions& options, const ModelFolder& mode
     fail("weight_memory={}: weights_in_memory={} says already what stays in memory; leave one of them out",
          *options.weight_memory, as_stored ? "as_stored" : "bf16");
   }
-  const int64_t least = transformer_memory({options, model_configs(model)}).least;
+  MemoryQuestion question{options, model_configs(model)};
+  // What other degrees leave is known later: then loading says it.
+  const int64_t heads = question.configs.experts.front().num_attention_heads,
+                parts = options.tensor_parallelism.value_or(1);
+  question.layout.tensor = static_cast<int>(parts == -1 || parts > heads || heads % parts != 0 ? heads : parts);
+  const int64_t least = transformer_memory(question).least;
   if (static_cast<int64_t>(weight_memory_bytes(options)) >= least) return;
   // Rounded up: what is named is enough.
   const double gigabytes = std::ceil(static_cast<double>(least) * 1e-6) * 1e-3;

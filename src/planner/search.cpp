@@ -99,10 +99,11 @@ class Search {
   int ranks_here(const Configuration& c) const { return std::min(q_.ranks_here, c.layout.ranks()); }
 
   // The number of ranks that decodes fastest and fits; the one that needs the least memory if none fits. It depends
-  // only on the number of ranks.
+  // only on the number of ranks, and on the weights that a process keeps meanwhile.
   int best_vae(const Configuration& configuration) {
     const int ranks = configuration.layout.ranks();
-    if (const auto known = vae_.find(ranks); known != vae_.end()) return known->second;
+    const std::pair key{ranks, configuration.layout.tensor};
+    if (const auto known = vae_.find(key); known != vae_.end()) return known->second;
     const std::vector<int> counts = vae_ranks(q_, ranks);
     int best = counts.back();
     double fastest = std::numeric_limits<double>::infinity();
@@ -117,7 +118,7 @@ class Search {
       fastest = seconds;
       best = count;
     }
-    return vae_[ranks] = best;
+    return vae_[key] = best;
   }
 
   MemoryPlan memory_of(const Configuration& c) const { return memory_of(c.layout, c.softmax, ranks_here(c)); }
@@ -475,7 +476,8 @@ class Search {
     wider.request.tensor = fixed_tensor(q_.request);
     wider.request.weight_shards.reset();
     const int shards = q_.request.weight_shards.value_or(1);
-    const bool all_share = shards == q_.ranks / q_.request.tensor.value_or(1);
+    const int tensor = q_.request.tensor.value_or(1);
+    const bool all_share = shards == q_.ranks / tensor && (shards > 1 || tensor == 1);
     wider.request.context_ranks.reset();
     wider.request.context.ulysses.reset();
     wider.request.context.ring.reset();
@@ -524,10 +526,10 @@ class Search {
   const Question& q_;
   const Bytes limit_;
   const std::function<Workload(const ParallelLayout&, int)> memory_;
-  std::vector<Trial> bases_;   // the simplest settings of every split that was simulated
-  std::vector<Trial> trials_;  // everything that was simulated
-  std::vector<Trial> pruned_;  // splits that were pruned by their bound
-  std::map<int, int> vae_;     // by ranks
+  std::vector<Trial> bases_;                // the simplest settings of every split that was simulated
+  std::vector<Trial> trials_;               // everything that was simulated
+  std::vector<Trial> pruned_;               // splits that were pruned by their bound
+  std::map<std::pair<int, int>, int> vae_;  // by ranks, and tensor ranks of them
   double fastest_ = std::numeric_limits<double>::infinity();
   double undivided_ = std::numeric_limits<double>::infinity();  // the fastest of what divides no more than keys say
   int fastest_data_ = 0;

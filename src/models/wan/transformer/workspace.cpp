@@ -26,7 +26,7 @@ void for_each_buffer(const TransformerConfig& config, const TransformerSize& siz
   const DType operand = kernels::operand_dtype({nullptr, 1, 1, dtype, kernels::packed_layout(dtype)});
   const bool divided = size.tensor > 1, whole = !divided || config.vace() || config.face;
   const int64_t heads = d / size.tensor;  // width of this rank's
-  // q, k and v; or of cross-attention three of them, of whose room the control stream, the face and sums take more.
+  // q, k and v of this rank's heads; rounded sums; of the control stream and of a face, tensors of all heads; patches.
   const int64_t narrow = std::max({3 * heads, divided ? d : 0, whole ? 3 * d : 0, patch}) * size_of(dtype);
   const int64_t hidden = (hidden_width(config, size.tensor) + kOperandPadding) * size_of(operand);
   body(&B::x, dtype, Shape{size.batch, size.tokens, d});
@@ -83,6 +83,9 @@ int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t token
 int64_t transformer_workspace_bytes(const TransformerConfig& config, const TransformerSize& size, int threads) {
   int64_t bytes = transformer_scratch_bytes(config, size.tokens, size.dtype, threads, size.tensor);
   bytes += size.tokens * config.attention_head_dim * size_of(DType::kF32);  // cos and sin, a half each
+  // What the sum over ranks receives of the others, of its share of the rows.
+  const int64_t own_rows = ceil_div(chunk_rows(size.tokens), int64_t{size.tensor});
+  bytes += (size.tensor - 1) * own_rows * config.inner_dim() * size_of(DType::kF32);
   for_each_buffer(config, size, [&](auto, DType type, const Shape& shape) { bytes += shape.size() * size_of(type); });
   return bytes;
 }

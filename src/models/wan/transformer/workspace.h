@@ -63,7 +63,8 @@ struct TransformerBuffers {
   void book(const TransformerConfig& config, const TransformerSize& size);
 };
 
-// Bytes of these buffers, of the rotary table and of the scratch of matrix multiplications on `threads` threads.
+// Bytes of these buffers, of the rotary table, of the scratch of matrix multiplications on `threads` threads, and of
+// what a sum over tensor ranks receives.
 int64_t transformer_workspace_bytes(const TransformerConfig& config, const TransformerSize& size, int threads);
 // The scratch alone: the largest of any matrix multiplication of a chunk.
 int64_t transformer_scratch_bytes(const TransformerConfig& config, int64_t tokens_local, DType dtype, int threads,
