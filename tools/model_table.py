@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The tables of README.md: every model of configs/, the command that runs it, and what the planner says that it holds on
-one device and on each of eight; and how much of its weights stays in the memory of small machines.
+one device and on each of eight; and what of its weights stays in the memory of small machines, by the format of its
+files, with the time of a step.
 
-    model_table.py PROGRAM [HARDWARE]    prints both as Markdown; HARDWARE is a name of configs/hardware (h100_8). The
-                                         second needs a machine with 24 GB of free memory.
+    model_table.py PROGRAM [MODEL…]    prints both as Markdown, of all models or of these names of configs/. The second
+                                       takes minutes, 6 GB of disk for a while, and 24 GB of free memory.
 """
 import json
 import pathlib
@@ -12,10 +13,20 @@ import subprocess
 import sys
 import tempfile
 
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
+sys.dont_write_bytecode = True
+import sparse_model  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "configs"
+HARDWARE = "h100_8"
 DEVICES = (1, 8)
-MACHINES = (8, 16, 24, 64)  # GB of memory, of which the system has one
+MACHINES = (8, 16, 24, 64)  # GB of memory
+SYSTEM = 1  # GB of it that others have
+SEGMENT = 77  # frames that Animate denoises together
 FRUGAL = ("vae_tiling=true", "text_encoder_dtype=bf16")
+# Two cores of Zen 4 or 5, which multiply bf16 twice as fast as the profile's core.
+CORES = ("hardware=cpu", "threads=2", "what_if.bf16.peak=x2")
+PICTURE = ROOT / "tests/golden/pipelines/wan21_i2v/inputs/image.png"
 # What a model is called, where its folder is on the hub, and what its command has in addition to the prompt.
 MODELS = (
     ("wan2.1_t2v_1.3b", "2.1 text to video 1.3B", "Wan2.1-T2V-1.3B-Diffusers", ""),
@@ -53,10 +64,105 @@ def download(program, name):
     return sum(float(size) for size in re.findall(r"parameters, ([0-9.]+) GB in ", text))
 
 
-def inspect(program, name, *words):
-    command = [program, "inspect", name, "height=704" if "5b" in name else "height=480",
-               "width=1280" if "5b" in name else "width=832", *FRUGAL, *words]
-    return subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+def described(text):
+    """The size that a plan's title names."""
+    return ", ".join(text.split(", ")[1:3])
+
+
+def size_words(name):
+    return ("height=704", "width=1280") if "5b" in name else ("height=480", "width=832")
+
+
+def step_hours(program, name):
+    """Of a step on CORES: with the least memory of MACHINES that is enough, and with the most."""
+    hours = []
+    for gigabytes in MACHINES:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "plan.json"
+            result = subprocess.run([program, "plan", name, *CORES, *size_words(name), *FRUGAL, f"json={path}",
+                                     f"memory_limit={gigabytes - SYSTEM}"], stdout=subprocess.DEVNULL,
+                                    stderr=subprocess.DEVNULL)
+            if result.returncode == 0:
+                best = json.loads(path.read_text())["plans"][0]["candidates"][0]
+                hours.append(best["seconds_per_step"] / 3600)
+    first, last = (f"{h:.2f}" for h in (max(hours), min(hours)))
+    return f"{last} h" if first == last else f"{last} to {first} h"
+
+
+def input_words(name, folder):
+    """Pictures and videos that a run cannot be without; what they show does not matter."""
+    if "animate" in name:
+        video = folder / "video"
+        if not video.exists():
+            video.mkdir()
+            for frame in range(SEGMENT):
+                (video / f"{frame:03}.png").symlink_to(PICTURE)
+        return (f"image={PICTURE}", f"pose_video={video}", f"face_video={video}")
+    if "flf2v" in name:
+        return (f"image={PICTURE}", f"last_image={PICTURE}")
+    return (f"image={PICTURE}",) if "i2v" in name and "ti2v" not in name else ()
+
+
+class Files:
+    """Of one model, without values, and what the program says of them."""
+
+    def __init__(self, program, name, folder):
+        self.program, self.name, self.folder = program, name, pathlib.Path(folder)
+        shapes = sparse_model.model_shapes(program, CONFIGS / name, self.folder / "synthesized")
+        self.transformer, self.path = shapes.pop("transformer"), None  # of the file that `of` wrote last
+        self.words = [*size_words(name), *FRUGAL, *input_words(name, self.folder), f"tokenizer={CONFIGS / 'tokenizer'}"]
+        for component, tensors in shapes.items():
+            path = self.folder / f"{component}.safetensors"
+            sparse_model.write_safetensors(path, tensors)
+            self.words.append(f"{component}={path}")
+
+    def of(self, format):
+        """Words that name the transformer in this format."""
+        keys = ["transformer", "transformer_2"] if (CONFIGS / self.name / "transformer_2").is_dir() else ["transformer"]
+        words = []
+        for key, noise in zip(keys, ("high_noise", "low_noise")):
+            folder = self.folder / noise
+            folder.mkdir(exist_ok=True)
+            self.path = sparse_model.write_transformer(folder, self.transformer, format)
+            words.append(f"{key}={self.path}")
+        return words
+
+    def inspect(self, *words):
+        command = [self.program, "inspect", self.name, *self.words, *words]
+        said = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if "peak: " not in said.stdout:
+            sys.exit(said.stderr)
+        return said.stdout
+
+    def peak_as_stored(self, *words):
+        """GB. `generate` says it when it has too little, before it reads a value."""
+        command = [self.program, "generate", CONFIGS / f"{self.name}.yml", f"model={self.name}", *self.words, *words,
+                   "hardware=cpu", "prompt=x", "memory_limit=0.5", "weights_in_memory=as_stored",
+                   f"output={self.folder / 'none.mp4'}"]
+        said = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        needs = re.search(r"this run needs ([0-9.]+) GB", said.stderr)
+        if needs is None:
+            sys.exit(said.stderr)
+        return float(needs[1])
+
+    def cells(self, format):
+        """What stays in memory, for each of MACHINES."""
+        words = self.of(format)
+        text = self.inspect(*words, "weights_in_memory=bf16")
+        peak, weights = peak_and_weights(text)
+        as_stored = self.peak_as_stored(*words) if format != "bf16" and peak > MACHINES[0] - SYSTEM else peak
+        cells = []
+        for gigabytes in MACHINES:
+            if peak <= gigabytes - SYSTEM:
+                cells.append("all")
+            elif as_stored <= gigabytes - SYSTEM:
+                cells.append("file")
+            else:
+                text = self.inspect(*words, f"memory_limit={gigabytes - SYSTEM}")
+                fewer = re.search(r"what would fit: .*?(?:num_frames|segment_frame_length)=([0-9]+) ", text)
+                cells.append(f"{peak_and_weights(text)[1]:.1f} of {weights:.1f} GB" if "admitted here" in text else
+                             f"{fewer[1]} frames" if fewer else "—")
+        return cells
 
 
 def peak_and_weights(text):
@@ -66,36 +172,51 @@ def peak_and_weights(text):
     return [float(m[1]) * (1 if m[2] == "G" else 1e-3) for m in (peak, weights)]
 
 
-def in_memory(program, name, gigabytes):
-    """What stays in the memory of such a machine: "all" or "8.1 of 28.6 GB"; "—" where the run does not fit."""
-    peak, weights = peak_and_weights(inspect(program, name, "weights_in_memory=bf16"))
-    if peak <= gigabytes - 1:
-        return "all"
-    text = inspect(program, name, f"memory_limit={gigabytes - 1}")
-    if "admitted here" not in text:
-        return "—"
-    return f"{peak_and_weights(text)[1]:.1f} of {weights:.1f} GB"
+def memory_rows(program, name):
+    """(formats and sizes of a file, cells…, step) of a model: formats with the same cells share a row."""
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files = Files(program, name, folder)
+        for format in sparse_model.FORMATS:
+            cells = tuple(files.cells(format))
+            rows.setdefault(cells, []).append(f"{format} {files.path.stat().st_size * 1e-9:.1f} GB")
+    step = step_hours(program, name)
+    return tuple((", ".join(formats), *cells, step) for cells, formats in rows.items())
+
+
+def print_run_table(program, models):
+    print("| Wan | size | folder on the hub, `Wan-AI/…` | `zoetrope generate …` | download | one device | each of eight |")
+    print("|---|---|---|---|---|---|---|")
+    for name, title, folder, inputs in models:
+        text, best = plan(program, name, HARDWARE)
+        command = " ".join(word for word in (f"configs/{name}.yml", "model=…", inputs, "prompt=…") if word)
+        memory = [f"{best[n]['bytes_per_rank'] * 1e-9:.1f} GB" if best.get(n) else "does not fit" for n in DEVICES]
+        print(f"| {title} | {described(text)} | `{folder}` | `{command}` | {download(program, name):.0f} GB | "
+              f"{' | '.join(memory)} |")
+
+
+def print_memory_table(program, models):
+    alike = {}
+    for name, title, *_ in models:
+        alike.setdefault(memory_rows(program, name), []).append(title)
+    print("| Wan | weights | " + " | ".join(f"{gigabytes} GB" for gigabytes in MACHINES) + " | a step |")
+    print("|---|---|" + "---|" * len(MACHINES) + "---|")
+    for rows, titles in alike.items():
+        for i, row in enumerate(rows):
+            print(f"| {'; '.join(titles) if i == 0 else ''} | {' | '.join(row)} |")
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    program, hardware = sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else "h100_8"
-    unknown = {path.parent.name for path in CONFIGS.glob("*/model_index.json")} - {model[0] for model in MODELS}
-    if unknown:
+    program, *names = sys.argv[1:]
+    known = {model[0] for model in MODELS}
+    if unknown := ({path.parent.name for path in CONFIGS.glob("*/model_index.json")} | set(names)) - known:
         sys.exit("not in the table: " + ", ".join(sorted(unknown)))
-    print("| Wan | size | folder on the hub, `Wan-AI/…` | `zoetrope generate …` | download | one device | each of eight |")
-    print("|---|---|---|---|---|---|---|")
-    for name, title, folder, inputs in MODELS:
-        described, best = plan(program, name, hardware)
-        size = ", ".join(described.split(", ")[1:3])
-        command = " ".join(word for word in (f"configs/{name}.yml", "model=…", inputs, "prompt=…") if word)
-        memory = [f"{best[n]['bytes_per_rank'] * 1e-9:.1f} GB" if best.get(n) else "does not fit" for n in DEVICES]
-        print(f"| {title} | {size} | `{folder}` | `{command}` | {download(program, name):.0f} GB | {' | '.join(memory)} |")
-    print("\n| Wan | " + " | ".join(f"{gigabytes} GB" for gigabytes in MACHINES) + " |")
-    print("|---|" + "---|" * len(MACHINES))
-    for name, title, _, _ in MODELS:
-        print(f"| {title} | " + " | ".join(in_memory(program, name, gigabytes) for gigabytes in MACHINES) + " |")
+    models = [model for model in MODELS if not names or model[0] in names]
+    print_run_table(program, models)
+    print()
+    print_memory_table(program, models)
 
 
 if __name__ == "__main__":
