@@ -176,8 +176,7 @@ class Inspection {
     return whole;
   }
 
-  // The dtype that most of each component is stored as.
-  const std::map<std::string, DType>& stored() const { return stored_; }
+  const StoredWeights& stored() const { return stored_; }
 
  private:
   bool inspect(const std::string& name, const std::string& class_name) {
@@ -189,12 +188,13 @@ class Inspection {
       return there;
     }
     const auto config = JsonObject::load(folder_ / name / "config.json");
-    return weights(pipeline::component_of(name, class_name, config));
+    const bool in_file = name == "image_encoder" && files_.count(name) != 0;
+    return weights(pipeline::component_of(name, in_file ? pipeline::kClassOfImageEncoder : class_name, config));
   }
 
   bool weights(const pipeline::Component& component) {
     const auto& [name, stem, expected, files_of_it] = component;
-    DType& stored = stored_[name];
+    DType& stored = stored_.dtypes[name];
     const io::TensorTotals totals = io::totals(expected);
     if (configs_only_) {
       stored = published_dtype(folder_ / name / "config.json");
@@ -206,6 +206,7 @@ class Inspection {
     if (named != files_.end()) {
       const io::Checkpoint file = pipeline::open_component(named->second, component);
       stored = main_dtype(file);
+      count_bytes(name, file);
       print("  {:<14} {:>5} tensors in {} ({}), {}\n", name, file.names().size(), printable(named->second.string()),
             dtypes_text(file), bytes_text(file));
       pipeline::names_of(file, component, pipeline::used_tensors(component, folder_));
@@ -213,6 +214,7 @@ class Inspection {
     }
     const io::Checkpoint checkpoint = io::Checkpoint::open(folder_ / name, stem);
     stored = main_dtype(checkpoint);
+    count_bytes(name, checkpoint);
     const size_t files = checkpoint.files().size();
     print("  {:<14} {:>5} tensors in {} file{} ({}), {}\n", name, checkpoint.names().size(), files,
           files == 1 ? "" : "s", dtypes_text(checkpoint), bytes_text(checkpoint));
@@ -230,15 +232,22 @@ class Inspection {
     return defects.none();
   }
 
+  void count_bytes(const std::string& component, const io::Checkpoint& checkpoint) {
+    if (!component.starts_with("transformer")) return;
+    int64_t bytes = 0;
+    for (const auto& file : checkpoint.files()) bytes += static_cast<int64_t>(fs::file_size(file->path()));
+    stored_.transformer_bytes = std::max(stored_.transformer_bytes, bytes);
+  }
+
   fs::path folder_;
   std::map<std::string, fs::path> files_;
   bool configs_only_ = false;
-  std::map<std::string, DType> stored_;
+  StoredWeights stored_;
 };
 
 // The memory of a run; a model that `generate` would refuse with the same keys is an Error after all is said.
-void print_memory(const fs::path& folder, const std::vector<std::string>& words,
-                  const std::map<std::string, DType>& stored, comm::Communicator* world) {
+void print_memory(const fs::path& folder, const std::vector<std::string>& words, const StoredWeights& stored,
+                  comm::Communicator* world) {
   const MemoryLines memory = memory_lines(folder, words, stored, world);
   if (world == nullptr || world->rank() == 0) print("{}", memory.text);
   if (!memory.admitted) fail("{}: refused here; see the last line above", folder.string());

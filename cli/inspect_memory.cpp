@@ -39,7 +39,7 @@ pipeline::AutoPlan plan_of_run(pipeline::RunQuestion question, const std::vector
   return world != nullptr ? pipeline::agreed_plan(*world, decide) : decide({});
 }
 
-MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<std::string, DType>& stored,
+MemoryLines memory_lines(const pipeline::GenerateOptions& given, const StoredWeights& stored,
                          comm::Communicator* world) {
   const pipeline::PlannedRun run(given);
   const pipeline::GenerateOptions& options = run.options;
@@ -49,7 +49,8 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
   const int ranks = world != nullptr ? world->size() : static_cast<int>(options.ranks.value_or(1));
   pipeline::MemoryQuestion question = run.memory();
   if (question.configs.mapped) {
-    for (const auto& [component, dtype] : stored) {
+    question.configs.transformer_file_bytes = stored.transformer_bytes;
+    for (const auto& [component, dtype] : stored.dtypes) {
       auto& in = question.configs.stored;
       (component == "text_encoder"    ? in.text_encoder
        : component == "image_encoder" ? in.image_encoder
@@ -90,8 +91,8 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const std::map<
 
 }  // namespace
 
-MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words,
-                         const std::map<std::string, DType>& stored, comm::Communicator* world) {
+MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>& words, const StoredWeights& stored,
+                         comm::Communicator* world) {
   pipeline::GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
   parse(folder, words, set);

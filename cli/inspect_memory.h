@@ -2,6 +2,7 @@
 // Needs configs only.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -12,13 +13,19 @@
 
 namespace zoetrope::cli {
 
-// `words` are key=value as generate takes them. `stored` says what dtypes the components have in files. `world` as in
-// Command::run. Throws Error for a model that cannot run and for sizes that it cannot make.
+// What a model's files hold.
+struct StoredWeights {
+  std::map<std::string, DType> dtypes;  // that most of each component is stored as
+  int64_t transformer_bytes = 0;        // of the files of the largest; 0: not known
+};
+
+// `words` are key=value as generate takes them. `world` as in Command::run. Throws Error for a model that cannot run
+// and for sizes that it cannot make.
 struct MemoryLines {
   std::string text;
   bool admitted;  // of this process
 };
 MemoryLines memory_lines(const std::filesystem::path& folder, const std::vector<std::string>& words,
-                         const std::map<std::string, DType>& stored, comm::Communicator* world);
+                         const StoredWeights& stored, comm::Communicator* world);
 
 }  // namespace zoetrope::cli

@@ -134,23 +134,12 @@ class Files:
             sys.exit(said.stderr)
         return said.stdout
 
-    def peak_as_stored(self, *words):
-        """GB. `generate` says it when it has too little, before it reads a value."""
-        command = [self.program, "generate", CONFIGS / f"{self.name}.yml", f"model={self.name}", *self.words, *words,
-                   "hardware=cpu", "prompt=x", "memory_limit=0.5", "weights_in_memory=as_stored",
-                   f"output={self.folder / 'none.mp4'}"]
-        said = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        needs = re.search(r"this run needs ([0-9.]+) GB", said.stderr)
-        if needs is None:
-            sys.exit(said.stderr)
-        return float(needs[1])
-
     def cells(self, format):
         """What stays in memory, for each of MACHINES."""
         words = self.of(format)
         text = self.inspect(*words, "weights_in_memory=bf16")
         peak, weights = peak_and_weights(text)
-        as_stored = self.peak_as_stored(*words) if format != "bf16" and peak > MACHINES[0] - SYSTEM else peak
+        as_stored = peak if format == "bf16" else peak_and_weights(self.inspect(*words, "weights_in_memory=as_stored"))[0]
         cells = []
         for gigabytes in MACHINES:
             if peak <= gigabytes - SYSTEM:

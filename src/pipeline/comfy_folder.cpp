@@ -94,7 +94,9 @@ bool is_transformer(const fs::path& file) {
 }
 
 Component component_in(const fs::path& configs, const Place& place, const std::string& class_name) {
-  return component_of(place.component, class_name, JsonObject::load(configs / place.component / "config.json"));
+  const bool pictures = std::string_view(place.component) == "image_encoder";
+  return component_of(place.component, pictures ? kClassOfImageEncoder : class_name,
+                      JsonObject::load(configs / place.component / "config.json"));
 }
 
 // Why a file is not the component of the model; empty where it is.

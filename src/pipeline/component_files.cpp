@@ -111,9 +111,6 @@ io::TensorTable needed_tensors(const Component& component, const JsonObject& con
   return encoders::clip_vision_tensors(encoders::ClipVisionConfig::from_json(config), encoders::ClipTensors::kUsed);
 }
 
-// Of files in which the projection may be there or not.
-constexpr const char* kClassOfImageEncoder = "CLIPVisionModelWithProjection";
-
 bool has_names(const io::WeightSource& stored, const Component& component, const io::TensorTable& used) {
   try {
     io::names_in_file(stored, component.tensors, used, component.files);

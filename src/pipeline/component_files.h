@@ -57,6 +57,9 @@ struct ComponentAlone {
   io::NamesInFile names;
   std::filesystem::path config;  // that describes it
 };
+// Of an image encoder in a file of its own, where the projection may be there or not.
+inline constexpr const char* kClassOfImageEncoder = "CLIPVisionModelWithProjection";
+
 // `path`: a component's folder with its config.json, or a file. `model`: a folder with configs, or a name of configs/,
 // whose component a file is; empty: the known model that has its tensors. Throws Error for a folder of another kind,
 // for a file of no component or of none of these models, and where tensors are missing or left over.

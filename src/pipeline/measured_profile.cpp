@@ -25,7 +25,10 @@ void fit(planner::ComputeFigures& compute, const machine::DtypeRates& rates) {
   const double attention = rates.attention / (compute.attention.at(tokens) * keys);
   const double best_attention =
       attention * most(compute.attention) * most(compute.attention_keys) * std::max(1.0, compute.fixed_max_gain);
-  compute.peak = std::max({rates.peak, rates.convolution, gemm * most(compute.gemm), best_attention});
+  // The fraction of the fastest is 1 but for rounding, which must not make it more.
+  constexpr double kRounding = 1 + 1e-12;
+  compute.peak =
+      std::max(rates.peak, kRounding * std::max({rates.convolution, gemm * most(compute.gemm), best_attention}));
   compute.gemm.scale(gemm / compute.peak);
   compute.attention.scale(attention / compute.peak);
   compute.convolution = rates.convolution / compute.peak;

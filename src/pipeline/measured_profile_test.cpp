@@ -46,6 +46,18 @@ TEST(MeasuredProfile, TheFastestOperationIsThePeak) {
   EXPECT_NEAR(profile.bf16.peak * profile.bf16.gemm.at(1024) / machine.figures.bf16.gemm, 1, 1e-9);
 }
 
+// Of any rates: a fraction of the peak that rounding makes more than 1 would be refused.
+TEST(MeasuredProfile, RoundingMakesNoFractionMoreThanOne) {
+  const planner::HardwareProfile any_cpu = find_profile("cpu");
+  for (int i = 0; i < 500; ++i) {
+    machine::KnownMachine machine = machine_of(1);
+    machine.figures.bf16.gemm *= 3 + i / 7.0;
+    machine.figures.float32.attention *= 40 + i / 11.0;
+    const planner::HardwareProfile profile = measured_profile(any_cpu, machine);
+    EXPECT_LE(profile.bf16.gemm.at(1024), 1);
+  }
+}
+
 TEST(MeasuredProfile, IsSharedOutToTheRanksOfAHost) {
   const planner::HardwareProfile whole = measured_profile(find_profile("cpu"), machine_of(1));
   const planner::HardwareProfile four = planner::for_ranks(whole, 4, 2, 8);

@@ -212,7 +212,9 @@ TEST(TextEncoderRanks, ARankThatNeverComesIsNamed) {
     comm::run_ranks(2,
                     [&](comm::Communicator& world) {
                       const Case c;
-                      comm::StalledCommunicator stalled(world, PartialSumRanks::kTextEncoder.shares, 1);
+                      // Nor sends what comes next, which would be taken for this.
+                      comm::StalledCommunicator later(world, PartialSumRanks::kTextEncoder.sums, 1);
+                      comm::StalledCommunicator stalled(later, PartialSumRanks::kTextEncoder.shares, 1);
                       stalled.set_step("the prompt's encoding");
                       PartialSumRanks sum(stalled, PartialSumRanks::kTextEncoder);
                       c.encode(DType::kF32, &sum);
