@@ -9,7 +9,7 @@
 #include <set>
 #include <tuple>
 
-#include "base/error.h"
+#include "base/test_folder.h"
 #include "planner/search_space.h"
 
 namespace zoetrope::planner {
@@ -88,12 +88,7 @@ const Candidate* find(const Ranking& ranking, Verdict verdict) {
 }
 
 std::string refusal(const Question& q) {
-  try {
-    search(q);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { search(q); });
 }
 
 TEST(Search, OneRankHasOneSplit) {

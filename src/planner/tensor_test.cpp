@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "base/test_folder.h"
 #include "planner/layer_walk.h"
 #include "planner/memory_model.h"
 #include "planner/search.h"
@@ -270,12 +270,7 @@ Question question(int ranks, double bandwidth, double latency = 0) {
 }
 
 std::string refusal(const Question& q) {
-  try {
-    search(q);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { search(q); });
 }
 
 TEST(TensorSearch, EverySplitOfEveryDegreeIsLegal) {
