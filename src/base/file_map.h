@@ -20,7 +20,6 @@ class FileMap {
   ~FileMap();
 
   std::byte* data() const { return data_; }  // null where there is none
-  size_t bytes() const { return bytes_; }
 
   struct Slot;
 
