@@ -28,6 +28,12 @@ set(ZOETROPE_TEST_MEASURES ZOETROPE_MEASURE=set:no)
 # ranks against one, MPI), cli (the program as a user runs it), and slow in place of them where a test takes more than a
 # few seconds. `./run test quick` runs unit and parity.
 #
+# zoetrope_compiles_fast(NAME): for programs of tests. They are half of the source, and their own code is short beside
+# what they call: -O1 and the parsed headers of GoogleTest take a third off the time of the build.
+function(zoetrope_compiles_fast name)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # zoetrope_test(NAME SOURCES … LIBRARIES … [LABEL unit] [PROPERTIES …]): a GoogleTest program, each of its tests a ctest
 # of its own with these properties.
 function(zoetrope_test name)
@@ -38,6 +44,17 @@ function(zoetrope_test name)
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE zoetrope_flags ${TEST_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock
                                         GTest::gtest_main)
+  zoetrope_compiles_fast(${name})
+  if(NOT TARGET zoetrope_test_headers)
+    # A program, because headers parsed for libraries (-fPIC) do not serve programs (-fPIE).
+    file(WRITE ${PROJECT_BINARY_DIR}/test_headers.cpp "")
+    add_executable(zoetrope_test_headers EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/test_headers.cpp)
+    target_link_libraries(zoetrope_test_headers PRIVATE zoetrope_flags fmt::fmt GTest::gtest GTest::gmock
+                                                        GTest::gtest_main)
+    zoetrope_compiles_fast(zoetrope_test_headers)
+    target_precompile_headers(zoetrope_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM zoetrope_test_headers)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${ZOETROPE_TEST_TIMEOUT} ENVIRONMENT ${ZOETROPE_TEST_ENVIRONMENT}
                                   ENVIRONMENT_MODIFICATION ${ZOETROPE_TEST_MEASURES}

@@ -26,9 +26,6 @@ add_library(zoetrope_flags INTERFACE)
 target_compile_options(zoetrope_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align ${ZOETROPE_FLOOR}
   $<$<CXX_COMPILER_ID:GNU>:-Werror>)  # clang, which only fuzzes, warns of other things
-if(CMAKE_BUILD_TYPE STREQUAL "Release")
-  target_compile_options(zoetrope_flags INTERFACE -O3)
-endif()
 if(ZOETROPE_SANITIZE)
   add_compile_options(-fsanitize=${ZOETROPE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${ZOETROPE_SANITIZE})
