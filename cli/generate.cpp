@@ -12,7 +12,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "cli/run_settings.h"
+#include "pipeline/run_settings.h"
 
 namespace zoetrope::cli {
 namespace {
@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 
 void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions& options, OptionSet& set) {
   for (const std::string& word : arguments) {
-    if (const fs::path file = config_file(word); !file.empty()) {
-      load_config(file, options, set);
+    if (const fs::path file = pipeline::config_file(word); !file.empty()) {
+      pipeline::load_config(file, options, set);
     } else if (word.find('=') != std::string::npos) {
       set.set_argument(word);
     } else if (fs::is_directory(word)) {
@@ -34,12 +34,37 @@ void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions&
 }
 
 std::string help() {
-  RunSettings settings;
+  pipeline::RunSettings settings;
   return fmt::format(
       "Keys, in a YAML file or as key=value (later wins; key=default takes back what was set before):\n{}\n"
       "Example:\n  zoetrope generate configs/wan2.1_t2v_1.3b.yml model=Wan2.1-T2V-1.3B-Diffusers \\\n"
       "      prompt=\"a red cat on a market\" ranks=4 output=cat.mp4\n",
-      describe(settings).help());
+      pipeline::describe(settings).help());
+}
+
+// clip.mp4 → clip.preview.gif; of a folder likewise.
+fs::path preview_file(const std::string& output) {
+  const fs::path path = fs::path(output).has_filename() ? fs::path(output) : fs::path(output).parent_path();
+  return path.parent_path() / (path.stem().string() + ".preview.gif");
+}
+
+// An animated picture that is replaced by each preview.
+std::function<void(int64_t, const Tensor&)> preview_writer(const std::string& output) {
+  return [file = preview_file(output)](int64_t, const Tensor& frames) {
+    constexpr double kFps = 4;  // each frame is a latent frame: four frames of the clip
+    const Shape& shape = frames.shape();
+    VideoFormat format;
+    format.width = static_cast<int>(shape[2]);
+    format.height = static_cast<int>(shape[1]);
+    format.fps = kFps;
+    try {
+      const std::unique_ptr<FrameSink> sink = video_file(file)(format);
+      for (int64_t f = 0; f < shape[0]; ++f) sink->add_frame(frames.view().select(0, f).data<uint8_t>());
+      sink->finish();
+    } catch (const Error& error) {  // no reason to lose the video
+      print_error("Note: no preview: {}\n", printable(error.what()));
+    }
+  };
 }
 
 Callbacks make_callbacks(bool speaks) {
@@ -78,8 +103,8 @@ Callbacks make_callbacks(bool speaks) {
 }
 
 double timeout(const std::vector<std::string>& arguments) {
-  RunSettings settings;
-  OptionSet set = describe(settings);
+  pipeline::RunSettings settings;
+  OptionSet set = pipeline::describe(settings);
   try {
     parse(arguments, settings.run, set);
   } catch (const std::exception&) {
@@ -88,7 +113,7 @@ double timeout(const std::vector<std::string>& arguments) {
   return settings.run.comm_timeout;
 }
 
-void print_summary(const pipeline::GenerateResult& result, const RunSettings& settings) {
+void print_summary(const pipeline::GenerateResult& result, const pipeline::RunSettings& settings) {
   if (settings.summary == "none") return;
   if (result.videos > 1) print("Video {} of {}: seed {}\n", result.number, result.videos, result.seed);
   print("{}", settings.summary == "full" ? result.timing : result.summary);
@@ -102,13 +127,15 @@ void print_summary(const pipeline::GenerateResult& result, const RunSettings& se
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  RunSettings settings;
-  OptionSet set = describe(settings);
+  pipeline::RunSettings settings;
+  OptionSet set = pipeline::describe(settings);
   parse(arguments, settings.run, set);
+  pipeline::read_prompt_files(settings.run);
   stop_at_safe_points();
   const bool speaks = world == nullptr || world->rank() == 0;
-  const Callbacks callbacks = make_callbacks(speaks);
-  if (const std::string note = ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
+  Callbacks callbacks = make_callbacks(speaks);
+  if (speaks) callbacks.preview = preview_writer(settings.run.output);
+  if (const std::string note = pipeline::ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
   const bool several = !settings.run.prompts.empty() || settings.run.num_videos > 1;
   if (several && set.origin("keep_weights").empty()) settings.run.keep_weights = KeepWeights::kAll;
   const pipeline::VideoDone done = [&](const pipeline::GenerateResult& result) { print_summary(result, settings); };

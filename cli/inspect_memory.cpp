@@ -12,6 +12,7 @@
 #include "pipeline/hosts.h"
 #include "pipeline/lora_options.h"
 #include "pipeline/planned_run.h"
+#include "pipeline/run_settings.h"
 #include "pipeline/weight_memory.h"
 
 namespace zoetrope::cli {
@@ -96,6 +97,7 @@ MemoryLines memory_lines(const fs::path& folder, const std::vector<std::string>&
   pipeline::GenerateOptions options;
   OptionSet set = pipeline::describe_options(options);
   parse(folder, words, set);
+  pipeline::read_prompt_files(options);
   options.model = folder.string();
   return with_origins(set, [&] { return memory_lines(options, stored, world); });
 }

@@ -101,7 +101,8 @@ struct Request {
   std::string prompt;
   std::string negative_prompt;
   // What the video follows next to the prompt, for models that take it; another model refuses it and says what it
-  // takes. Pictures are PNG or JPEG files; a video is a file or a folder of pictures with num_frames frames or more.
+  // takes. Pictures are PNG, JPEG or WebP files; a video is a file or a folder of pictures with num_frames frames or
+  // more.
   std::string image;                          // first frame: image to video, first and last frame, text and image
   std::string last_image;                     // last frame
   std::string control_video;                  // VACE: followed frame by frame
@@ -135,10 +136,12 @@ struct Request {
   std::vector<double> timesteps;      // the same times 1000 (num_train_timesteps)
   int64_t seed = 0;                   // −1: one is drawn, see Video::seed
   std::string latents;                // safetensors file with the initial noise, instead of a seed
+  bool decode = true;                 // false: the run ends with Video::latents, without frames; has no key
   int64_t max_sequence_length = 512;  // tokens of the prompt
   bool mask_padding_tokens = false;   // cross-attention sees the prompt's own tokens only
   bool vae_tiling = false;            // overlapping tiles that are blended, as the reference cuts them
   int64_t fps = 16;                   // what a file of the frames says
+  std::optional<int64_t> preview;     // steps from one Callbacks::preview to the next; unset: none
 
   // Steps that reuse what an earlier one computed (docs/caches.md). Unset: as published for the model.
   sampling::StepCacheKind cache = sampling::StepCacheKind::kNone;
@@ -164,8 +167,14 @@ struct Callbacks {
   std::function<void(const std::string& component, int64_t done, int64_t total)> load;
   // Denoising step `done` of `total` has ended; it took `seconds`. Called with done = 0 when denoising begins.
   std::function<void(int64_t done, int64_t total, double seconds)> step;
+  // Denoising step `step` (from 0) at `timestep` has ended with these latents, [videos, C, T, h, w] F32, normalised,
+  // which the function may change: the next step goes on with what it leaves. Set on every process of a job or on none.
+  std::function<void(int64_t step, double timestep, const TensorView& latents)> latents;
   // `done` of `total` layers of the current step are computed; a layer of two separate guidance branches counts twice.
   std::function<void(int64_t done, int64_t total)> layer;
+  // With Request::preview, between steps: what the clip is expected to look like after `done` of them, few and small
+  // frames [n, height, width, 3] U8; of a batch the first video's. Set on rank 0 or on none.
+  std::function<void(int64_t done, const Tensor& frames)> preview;
   // `done` of `total` frames are decoded; 0 when decoding begins.
   std::function<void(int64_t done, int64_t total)> frames;
   // Returns true when the run should stop, which then throws Error. Asked between layers and between decoded frames, on

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "zoetrope/api.h"
@@ -16,9 +17,14 @@ struct VideoFormat {
   int width = 0;   // pixels
   int height = 0;  // pixels
   double fps = 16;
-  // What the clip was made from (prompt, seed, model, version, …). An .mp4 carries it as container tags, which ffprobe
-  // shows under the same keys; a .png as tEXt blocks; a .gif has no place for it and drops it.
+  // What the clip was made from (prompt, seed, model, version, …). An .mp4, .mov or .webm carries it as container tags,
+  // which ffprobe shows under the same keys; a .png as tEXt blocks; .gif and .webp have no place for it and drop it.
   std::map<std::string, std::string> metadata;
+  // Of .mp4 and .mov: "h264" (unless set) or "h265"; of .webm "vp9".
+  std::string codec{};
+  // Constant quality as the encoder counts it, 0 the best: of h264 and h265 to 51, of vp9 to 63. Unset: visually
+  // lossless (17, 20, 20).
+  std::optional<int> crf{};
 };
 
 // How a value of [0, 1] becomes a byte. The reference's video writer truncates 255·x, its image writer rounds it (half
@@ -31,6 +37,9 @@ enum class PixelRounding : uint8_t { kTruncate, kRound };
 class ZOETROPE_API FrameSink {
  public:
   virtual ~FrameSink();
+  // The same frame before its values are rounded to bytes, right before add_frame() and like it: [height, width, 3] in
+  // [0, 1]. Unless overridden, nothing.
+  virtual void add_values(const float* rgb);
   virtual void add_frame(const uint8_t* rgb) = 0;  // [height, width, 3]; valid during the call
   virtual void finish() = 0;                       // after the last frame
   virtual PixelRounding rounding() const;          // unless overridden, truncating
@@ -40,8 +49,10 @@ class ZOETROPE_API FrameSink {
 using OpenSink = std::function<std::unique_ptr<FrameSink>(const VideoFormat& format)>;
 
 // A file or folder, by the name of `output`:
-//   x.mp4         H.264 4:2:0 (BT.709, visually lossless). An odd width or height gets one more column or row, a copy
-//                 of the last, as 4:2:0 has even sizes only.
+//   x.mp4, x.mov  H.264 or H.265 4:2:0 (BT.709). An odd width or height gets one more column or row, a copy of the
+//                 last, as 4:2:0 has even sizes only.
+//   x.webm        VP9, likewise
+//   x.webp        animation, endless loop
 //   x.gif         256 colours chosen for the whole clip, ordered dither, endless loop; at most 50 frames a second.
 //                 All frames are kept in memory until finish().
 //   x%04d.png     one file per frame, counted from 0; the pattern is in the last part of the path

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "zoetrope/error.h"
+
 namespace zoetrope {
 
 // The legal values; the ends are included.
@@ -172,6 +174,16 @@ std::string dtype_word(std::string_view word);
 // one with the smallest edit distance, where swapping two neighbouring letters is one edit. Empty if the distance is
 // more than a third of the letters.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
+
+// Returns function(); in its errors each key=value is followed by the file or command line that set it.
+template <typename Function>
+auto with_origins(const OptionSet& set, Function&& function) {
+  try {
+    return function();
+  } catch (const Error& error) {
+    throw Error(set.with_origins(error.what()));
+  }
+}
 
 template <typename Field, typename Value>
 OptionSet& OptionSet::choice(const char* name, Field& field, const std::vector<std::pair<std::string, Value>>& words,

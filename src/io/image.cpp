@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kMaxFileBytes = size_t{1} << 30;  // 100 megapixels of four 16-bit values are less
 constexpr std::string_view kPngSignature("\x89PNG\r\n\x1a\n", 8);
 constexpr std::string_view kJpegStart("\xff\xd8\xff", 3);
+constexpr std::string_view kRiff = "RIFF", kWebp = "WEBP";  // at 0 and at 8
 
 }  // namespace
 
@@ -31,7 +32,8 @@ Tensor read_image(const std::filesystem::path& path) {
   std::optional<StoredImage> stored;
   if (file.starts_with(kPngSignature)) stored = decode_png(file, path);
   if (file.starts_with(kJpegStart)) stored = decode_jpeg(file, path);
-  if (!stored) fail("{}: is not a picture: PNG and JPEG can be read", path.string());
+  if (file.starts_with(kRiff) && file.find(kWebp, 8) == 8) stored = decode_webp(file, path);
+  if (!stored) fail("{}: is not a picture: PNG, JPEG and WebP can be read", path.string());
   return upright(std::move(stored->pixels), exif_orientation(stored->exif));
 }
 

@@ -19,10 +19,10 @@ struct ImageSize {
 // The most pixels of a picture or frame; more is refused before anything is decoded.
 inline constexpr int64_t kMaxImagePixels = 100'000'000;
 
-// A PNG or JPEG file as [H, W, 3] U8 RGB: alpha is dropped, palettes and grey are expanded, of 16 bits the upper 8 are
-// kept (grey of 16 bits is clipped at 255, as the reference has it), and EXIF orientation is applied. Decoded by libpng
-// and libjpeg-turbo. What is absent, no PNG or JPEG, broken (also where only a row is missing), of CMYK, or too large
-// is an Error naming it.
+// A PNG, JPEG or WebP file as [H, W, 3] U8 RGB: alpha is dropped, palettes and grey are expanded, of 16 bits the upper
+// 8 are kept (grey of 16 bits is clipped at 255, as the reference has it), and EXIF orientation is applied. Decoded by
+// libpng, libjpeg-turbo and libwebp. What is absent, none of these, an animation, broken (also where only a row is
+// missing), of CMYK, or too large is an Error naming it.
 Tensor read_image(const std::filesystem::path& path);
 
 enum class ResizeFilter : uint8_t { kBicubic, kLanczos };

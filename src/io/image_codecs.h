@@ -1,4 +1,5 @@
-// The files that hold one picture, decoded by libpng and libjpeg-turbo, and which way up it is. Private to the module.
+// The files that hold one picture, decoded by libpng, libjpeg-turbo and libwebp, and which way up it is. Private to the
+// module.
 #pragma once
 
 #include <filesystem>
@@ -18,6 +19,7 @@ struct StoredImage {
 // is for errors.
 StoredImage decode_png(std::string_view file, const std::filesystem::path& path);   // by libpng
 StoredImage decode_jpeg(std::string_view file, const std::filesystem::path& path);  // by libjpeg-turbo
+StoredImage decode_webp(std::string_view file, const std::filesystem::path& path);  // by libwebp; no animation
 
 // Error unless both sides are at least 1 and the pixels no more than kMaxImagePixels.
 void check_image_size(int64_t height, int64_t width, const std::filesystem::path& path);

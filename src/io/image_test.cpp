@@ -345,7 +345,7 @@ TEST(ReadImage, RefusesInOneSentence) {
   };
   EXPECT_THAT(error_of([&] { read_image(folder / "none.png"); }), HasSubstr("none.png: no such file"));
   EXPECT_THAT(error_of([&] { read_image(folder.path()); }), HasSubstr("regular file"));
-  EXPECT_THAT(refusal("a.png", ""), AllOf(HasSubstr("a.png: is not a picture"), HasSubstr("PNG and JPEG")));
+  EXPECT_THAT(refusal("a.png", ""), AllOf(HasSubstr("a.png: is not a picture"), HasSubstr("PNG, JPEG and WebP")));
   EXPECT_THAT(refusal("a.jpg", "text"), HasSubstr("a.jpg: is not a picture"));
   EXPECT_THAT(refusal("a.gif", "GIF89a\1\0\1\0"), HasSubstr("not a picture"));
   EXPECT_THAT(refusal("b.png", png_start(0, 7)), HasSubstr("0 x 7 pixels"));

@@ -73,18 +73,24 @@ std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& outp
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   std::error_code ignored;
-  if (extension.empty() || std::filesystem::is_directory(output, ignored) || extension == ".png") {
-    return open_png(output, format);
+  const bool folder = extension.empty() || std::filesystem::is_directory(output, ignored);
+  if (!folder && ffmpeg_writes(extension)) return open_ffmpeg(output, extension, format);
+  if (!folder && extension != ".png" && extension != ".gif") {
+    fail(
+        "{}: unknown extension '{}'; use .mp4, .mov, .webm, .webp, .gif, .png (with a number such as %04d for "
+        "several), or a folder",
+        output.string(), extension);
   }
-  if (extension == ".mp4") return open_mp4(output, format);
-  if (extension == ".gif") return open_gif(output, format);
-  fail("{}: unknown extension '{}'; use .mp4, .gif, .png (with a number such as %04d for several), or a folder",
-       output.string(), extension);
+  if (!format.codec.empty() || format.crf) {
+    fail("{}: codec and crf are of .mp4, .mov and .webm; leave them out", output.string());
+  }
+  return folder || extension == ".png" ? open_png(output, format) : open_gif(output, format);
 }
 
 }  // namespace zoetrope::io
 
 zoetrope::FrameSink::~FrameSink() = default;
+void zoetrope::FrameSink::add_values(const float*) {}
 zoetrope::PixelRounding zoetrope::FrameSink::rounding() const { return PixelRounding::kTruncate; }
 
 zoetrope::OpenSink zoetrope::video_file(std::filesystem::path output) {

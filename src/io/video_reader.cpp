@@ -193,11 +193,12 @@ std::vector<std::filesystem::path> pictures_of(const std::filesystem::path& fold
     std::string ending = entry.path().extension().string();
     std::transform(ending.begin(), ending.end(), ending.begin(),
                    [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-    if (entry.is_regular_file(error) && (ending == ".png" || ending == ".jpg" || ending == ".jpeg")) {
+    if (entry.is_regular_file(error) &&
+        (ending == ".png" || ending == ".jpg" || ending == ".jpeg" || ending == ".webp")) {
       pictures.push_back(entry.path());
     }
   }
-  if (pictures.empty()) fail("{}{}: this folder holds no .png, .jpg or .jpeg file", what, folder.string());
+  if (pictures.empty()) fail("{}{}: this folder holds no .png, .jpg, .jpeg or .webp file", what, folder.string());
   std::sort(pictures.begin(), pictures.end(),
             [](const auto& a, const auto& b) { return in_order(a.filename().string(), b.filename().string()); });
   return pictures;

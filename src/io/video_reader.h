@@ -29,7 +29,7 @@ Clip read_clip(const std::filesystem::path& path, int64_t max_frames = 10'000);
 using SizeRule = std::function<ImageSize(ImageSize own)>;
 
 // The control clip of a run, which `what` names for errors ("video=", "mask="): a video file, or a folder whose
-// pictures (PNG, JPEG) are its frames in the order of their names, "frame2" before "frame10".
+// pictures (PNG, JPEG, WebP) are its frames in the order of their names, "frame2" before "frame10".
 struct ControlClip {
   Tensor frames;          // [F, H, W, 3] U8, RGB
   int64_t available = 0;  // frames the file or folder has: F or more

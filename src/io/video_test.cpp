@@ -253,7 +253,7 @@ TEST(FrameWriter, RefusesAtOnce) {
     return error_of([&] { FrameWriter::open(folder / name, format); });
   };
   const VideoFormat good = format_of(16, 16);
-  EXPECT_THAT(refusal("x.avi", good), AllOf(HasSubstr("'.avi'"), HasSubstr(".mp4, .gif, .png")));
+  EXPECT_THAT(refusal("x.avi", good), AllOf(HasSubstr("'.avi'"), HasSubstr(".mp4, .mov, .webm, .webp, .gif, .png")));
   EXPECT_THAT(refusal("x.mp4", format_of(0, 16)), HasSubstr("0 x 16"));
   EXPECT_THAT(refusal("x.mp4", format_of(16, 100'000)), HasSubstr("100000"));
   EXPECT_THAT(refusal("x.mp4", format_of(16, 16, 0)), HasSubstr("0 frames per second"));

@@ -3,12 +3,16 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "io/video.h"
 
 namespace zoetrope::io {
 
-std::unique_ptr<FrameWriter> open_mp4(const std::filesystem::path& path, const VideoFormat& format);
+// One file whose extension (".mp4", lower case) FFmpeg's encoders write: mp4, mov, webm, webp.
+bool ffmpeg_writes(const std::string& extension);
+std::unique_ptr<FrameWriter> open_ffmpeg(const std::filesystem::path& path, const std::string& extension,
+                                         const VideoFormat& format);
 std::unique_ptr<FrameWriter> open_gif(const std::filesystem::path& path, const VideoFormat& format);
 std::unique_ptr<FrameWriter> open_png(const std::filesystem::path& path, const VideoFormat& format);
 

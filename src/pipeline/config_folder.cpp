@@ -1,5 +1,7 @@
 #include "pipeline/config_folder.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -14,10 +16,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::array<fs::path, 3> config_places() {
+// The shared object that this code is in, or the program.
+fs::path this_object() {
+  Dl_info info{};
+  static const int here = 0;
+  const fs::path file = dladdr(&here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+  return file.is_absolute() ? file : fs::path();  // of a program it is the name by which it was called
+}
+
+std::array<fs::path, 4> config_places() {
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  return {(program.parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(), ZOETROPE_CONFIGS_INSTALLED,
+  return {this_object().parent_path() / "configs",
+          (program.parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(), ZOETROPE_CONFIGS_INSTALLED,
           ZOETROPE_CONFIGS_SOURCE};
 }
 
@@ -35,7 +46,7 @@ std::string name_of_published(const std::string& repository) {
 std::optional<fs::path> find_config_folder() {
   std::error_code ignored;
   for (const fs::path& place : config_places())
-    if (fs::is_directory(place, ignored)) return place;
+    if (place.is_absolute() && fs::is_directory(place, ignored)) return place;
   return std::nullopt;
 }
 
@@ -43,9 +54,10 @@ fs::path config_folder() {
   if (const std::optional<fs::path> folder = find_config_folder()) return *folder;
   const auto places = config_places();
   fail(
-      "the configurations of known models and machines are in none of {}, {} and {}; name a checkpoint folder, and a "
+      "the configurations of known models and machines are in none of {}, {}, {} and {}; name a checkpoint folder, and "
+      "a "
       "machine as hardware=FILE",
-      places[0].string(), places[1].string(), places[2].string());
+      places[0].string(), places[1].string(), places[2].string(), places[3].string());
 }
 
 std::vector<std::string> config_names() {

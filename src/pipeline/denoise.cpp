@@ -310,7 +310,8 @@ void Denoiser::run(const TensorView& latents, const Callbacks& callbacks) {
     const double seconds = std::chrono::duration<double>(trace::Clock::now() - begin).count();
     timing_.add("Inference/Denoise", seconds);
     reuse_.count(decision, seconds);
-    if (callbacks.step) callbacks.step(i, velocity_, latents, seconds);
+    if (callbacks.step)
+      callbacks.step({i, timestep, solver->sigmas()[static_cast<size_t>(i) + 1], velocity_, latents, seconds});
   }
   for (int64_t video = 0; video < setup_.plan.videos; ++video)
     put_given_frames(setup_.conditions, latents.slice(0, video, video + 1));

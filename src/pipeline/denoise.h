@@ -73,10 +73,17 @@ class Denoiser {
   // Collective. Reads the expert's weights now instead of at its first step; throws Error when `cancelled` says so.
   void load_expert(int expert, const std::function<bool()>& cancelled);
 
+  // A step that has ended, counted from 0.
+  struct StepDone {
+    int64_t step;
+    double timestep, noise;        // before and after it: the latents now have `noise`, 0 after the last
+    TensorView velocity, latents;  // latents may be changed, on every rank alike
+    double seconds;
+  };
   struct Callbacks {
     std::function<bool()> cancelled;
     std::function<void(int64_t done, int64_t total)> layer;  // of a step
-    std::function<void(int64_t step, const TensorView& velocity, const TensorView& latents, double seconds)> step;
+    std::function<void(const StepDone&)> step;
   };
   // latents [videos, C, T, h, w] F32, noise on entry, the final latents after. With check_finite an Error, on all ranks
   // alike, for the first value, step and rank that is NaN or infinite.

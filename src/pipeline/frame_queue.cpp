@@ -1,7 +1,6 @@
 #include "pipeline/frame_queue.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
@@ -132,17 +131,16 @@ void FrameQueue::work() {
 void FrameQueue::write(const TensorView& frame, int64_t index) {
   const trace::Span span(lane_, "convert and encode");
   std::vector<uint8_t> bytes(static_cast<size_t>(frame.size()));
-  std::array<float, kPiece> unit;
   for (int64_t begin = 0; begin < frame.size(); begin += kPiece) {
-    const int64_t count = std::min(kPiece, frame.size() - begin);
-    const float* from = frame.data<float>() + begin;
-    for (int64_t i = 0; i < count; ++i) unit[static_cast<size_t>(i)] = std::clamp(0.5f * from[i] + 0.5f, 0.0f, 1.0f);
-    const std::span<const float> piece(unit.data(), static_cast<size_t>(count));
+    const std::span<float> piece(frame.data<float>() + begin,
+                                 static_cast<size_t>(std::min(kPiece, frame.size() - begin)));
+    for (float& value : piece) value = std::clamp(0.5f * value + 0.5f, 0.0f, 1.0f);
     io::to_u8(output_.sink.rounding(), piece, bytes.data() + begin);
     if (!output_.floats) continue;
     std::copy(piece.begin(), piece.end(), output_.floats.select(0, index).data<float>() + begin);
     io::to_u8(PixelRounding::kTruncate, piece, output_.bytes.select(0, index).data<uint8_t>() + begin);
   }
+  output_.sink.add_values(frame.data<float>());
   output_.sink.add_frame(bytes.data());
 }
 

@@ -32,6 +32,7 @@ class NotedFile final : public FrameSink {
  public:
   NotedFile(const std::string& output, const VideoFormat& format, bool& complete)
       : file_(video_file(output)(format)), complete_(complete) {}
+  void add_values(const float* rgb) override { file_->add_values(rgb); }
   void add_frame(const uint8_t* rgb) override { file_->add_frame(rgb); }
   void finish() override {
     file_->finish();
@@ -68,7 +69,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_si
                     const Callbacks& callbacks, const VideoDone& done, RunVideos&& run) {
   for (const GenerateOptions& video : videos) {
     check_options(video);
-    if (video.output.empty()) fail("output: name a file (NAME.mp4, NAME.gif, NAME.png) or a folder");
+    if (video.output.empty()) fail("output: name a file (NAME.mp4, .mov, .webm, .webp, .gif, .png) or a folder");
   }
   OpenModel model(videos.front());
   const size_t count = videos.size(), batch = static_cast<size_t>(batch_size);

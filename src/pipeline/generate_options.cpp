@@ -9,8 +9,10 @@
 #include "models/sampling/solver.h"
 #include "pipeline/best_table.h"
 #include "pipeline/lora_options.h"
+#include "pipeline/recipes.h"
 #include "pipeline/step_cache_options.h"
 #include "pipeline/upstream_options.h"
+#include "text/prompt.h"
 
 namespace zoetrope::pipeline {
 namespace {
@@ -101,7 +103,7 @@ OptionSet describe_options(GenerateOptions& o) {
       .value<Loras>("lora_high", o.lora_high, "text", parse_loras, loras_text,
                     "the same for the high-noise expert alone")
       .value<Loras>("lora_low", o.lora_low, "text", parse_loras, loras_text, "the same for the low-noise expert alone")
-      .text("prompt", o.prompt, "what the video shows")
+      .text("prompt", o.prompt, "what the video shows; @FILE: what this file holds")
       .text("negative_prompt", o.negative_prompt, "what it should not show")
       .lines("prompts", o.prompts,
              "several prompts instead of one: a file with one per line, in UTF-8; in YAML also a list")
@@ -109,8 +111,8 @@ OptionSet describe_options(GenerateOptions& o) {
                "videos of each prompt, with the seeds seed, seed+1, …; several videos are numbered: clip_000.mp4")
       .integer("batch_size", o.batch_size, {1, 64},
                "videos that are denoised together; each has the bits of its own run")
-      .text("image", o.image, "PNG or JPEG that the video begins with (image to video, text and image to video)")
-      .text("last_image", o.last_image, "PNG or JPEG that the video ends with (first and last frame to video)")
+      .text("image", o.image, "PNG, JPEG or WebP that the video begins with (image to video, text and image to video)")
+      .text("last_image", o.last_image, "PNG, JPEG or WebP that the video ends with (first and last frame to video)")
       .text("control_video", o.control_video, "video file or folder of pictures that the video follows (VACE)")
       .text("mask", o.mask,
             "video, folder or picture; white parts of control_video are regenerated, black parts stay (VACE, "
@@ -147,14 +149,30 @@ OptionSet describe_options(GenerateOptions& o) {
                "noise level of each step before the shift, falling, without the final 0, instead of "
                "num_inference_steps of a grid")
       .numbers("timesteps", o.timesteps, {0, 1e6}, "the same as timesteps, 1000 times the noise levels")
+      .value<std::string>(
+          "recipe", o.recipe, fmt::format("{}", fmt::join(recipe_names(), ", ")),
+          [&o](std::string_view name) {
+            apply_recipe(std::string(name), o);
+            return std::string();
+          },
+          [](const std::string&) { return std::string(); },
+          "settings that a distilled model was made for, as if they stood here; lightning_4: four steps without "
+          "guidance, for the Lightning LoRA files of lightx2v")
       .integer("seed", o.seed, {-1, INT64_MAX},
                "seed of the initial noise, as PyTorch's CPU generator draws it; -1 draws one and prints it")
       .integer("max_sequence_length", o.max_sequence_length, {1, 512}, "most tokens of a prompt; the rest is cut off")
       .flag("mask_padding_tokens", o.mask_padding_tokens,
             "let cross-attention see the prompt's own tokens only; the reference attends to the padding too")
       .text("latents", o.latents, "safetensors file with the initial noise (latents.init, or its only tensor)")
-      .text("output", o.output, "NAME.mp4, NAME.gif, NAME.png (numbered) or a folder for numbered PNGs")
+      .text("output", o.output, "NAME.mp4, .mov, .webm, .webp, .gif, .png (numbered) or a folder for numbered PNGs")
+      .choice("codec", o.codec, {"auto", "h264", "h265", "vp9"},
+              "of .mp4 and .mov: h264 or h265; of .webm: vp9; auto: the first")
+      .integer("crf", o.crf, {0, 63},
+               "quality of .mp4, .mov and .webm as the encoder counts it, 0 the best; unset: visually lossless")
       .integer("fps", o.fps, {1, 240}, "frames per second of the file")
+      .integer("preview", o.preview, {1, 1000},
+               "steps after which small frames of what is being made are written to NAME.preview.gif, again and again; "
+               "unset: none")
       .text("dump", o.dump, "folder for run.safetensors: prompt embeddings, every step's latents, frames")
       .text("trace", o.trace, "file for a Chrome/Perfetto trace of all ranks");
   describe_step_cache_options(set, o);
@@ -218,6 +236,15 @@ std::map<std::string, std::string> changed_settings(const GenerateOptions& optio
 
 namespace {
 
+void check_unweighted(const char* key, const std::string& prompt) {
+  const std::string_view part = text::weighted_part(prompt);
+  if (part.empty()) return;
+  fail(
+      "{}: '{}' asks for a weight, which Wan's text encoder does not have; write the words alone, and what matters "
+      "first",
+      key, part);
+}
+
 void check_multiple(const char* key, int64_t value, int64_t unit) {
   if (value % unit == 0) return;
   const int64_t below = value / unit * unit;
@@ -255,6 +282,8 @@ void check_model_options(const GenerateOptions& o) {
 void check_options(const GenerateOptions& o) {
   check_model_options(o);
   if (o.prompt.empty()) fail("prompt: say what the video shows, as prompt=\"a red cat on a market\"");
+  check_unweighted("prompt", o.prompt);
+  check_unweighted("negative_prompt", o.negative_prompt);
   check_multiple("height", o.height, 16);
   check_multiple("width", o.width, 16);
   if (o.prev_segment_conditioning_frames != 1 && o.prev_segment_conditioning_frames != 5) {

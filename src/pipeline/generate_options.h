@@ -22,7 +22,10 @@ struct GenerateOptions : ModelOptions, Request {
   std::string prompts;             // instead of prompt: a file of lines, or lines that each end in a line feed
   int64_t num_videos = 1;          // of each prompt, with seeds that follow one another; videos.h
   int64_t batch_size = 1;          // videos that are denoised together; in a Run all of them
+  std::string recipe;              // stays empty: what a recipe says is in the fields (recipes.h)
   std::string output = "out.mp4";  // see video_file()
+  std::string codec = "auto";      // of the file, see VideoFormat; auto: its default
+  std::optional<int64_t> crf;      // likewise
   std::string dump;                // folder for run.safetensors
   bool frames_in_memory = false;   // no key: the caller wants Video::frames
 };

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "pipeline/generate.h"
 #include "pipeline/test_model.h"
+#include "tensor/copy_of.h"
 #include "tensor/relative_l2.h"
 
 namespace zoetrope {
@@ -253,6 +254,110 @@ TEST(Model, FramesGoIntoASink) {
   EXPECT_EQ(seen.height, 32);
   EXPECT_EQ(seen.fps, 24);
   EXPECT_EQ(seen.metadata.at("prompt"), "a red cat");
+}
+
+// Keeps the bytes of all frames, and what it makes of their values.
+class RoundingSink final : public FrameSink {
+ public:
+  RoundingSink(size_t size, std::vector<uint8_t>& bytes, std::vector<uint8_t>& rounded)
+      : size_(size), bytes_(bytes), rounded_(rounded) {}
+  void add_values(const float* rgb) override {
+    for (size_t i = 0; i < size_; ++i) rounded_.push_back(static_cast<uint8_t>(255.0f * rgb[i]));
+  }
+  void add_frame(const uint8_t* rgb) override { bytes_.insert(bytes_.end(), rgb, rgb + size_); }
+  void finish() override {}
+
+ private:
+  const size_t size_;
+  std::vector<uint8_t>&bytes_, &rounded_;
+};
+
+TEST(Model, ASinkSeesTheValuesBehindTheBytes) {
+  Model model = Model::open(recorded_model("wan21_t2v"), on_threads(2));
+  std::vector<uint8_t> bytes, rounded;
+  model.generate(request("a red cat"), [&](const VideoFormat& format) {
+    return std::make_unique<RoundingSink>(static_cast<size_t>(format.width * format.height * 3), bytes, rounded);
+  });
+  EXPECT_EQ(bytes.size(), size_t{5 * 32 * 48 * 3});
+  EXPECT_EQ(bytes, rounded);
+}
+
+// With almost no noise left, a preview shows the clip: its first frame is that of the clip, and the next latent frame
+// is decoded as a first one.
+TEST(Model, PreviewsShowWhatIsBeingMade) {
+  for (const int64_t ranks : {1, 3}) {
+    Model model = Model::open(recorded_model("wan21_t2v"), on_threads(ranks));
+    Request r = request("a red cat");
+    r.sigmas = {1, 0.5, 1e-6};
+    const Video without = model.generate(r);
+    r.preview = 1;
+    std::vector<int64_t> steps;
+    std::vector<Tensor> shown;
+    Callbacks callbacks;
+    callbacks.preview = [&](int64_t done, const Tensor& frames) {
+      steps.push_back(done);
+      shown.push_back(copy_of(frames));
+    };
+    const Video video = model.generate(r, callbacks);
+    EXPECT_TRUE(same(video.frames, without.frames)) << "a preview changes nothing";
+    ASSERT_THAT(steps, ElementsAre(1, 2)) << ranks << " ranks";
+    EXPECT_EQ(shown[1].shape(), (Shape{2, 32, 48, 3}));
+    const auto farthest_of_first_frames = [&](const Tensor& frames) {
+      int most = 0;
+      for (int64_t i = 0; i < 32 * 48 * 3; ++i)
+        most = std::max(most, std::abs(frames.data<uint8_t>()[i] - video.frames.data<uint8_t>()[i]));
+      return most;
+    };
+    EXPECT_LE(farthest_of_first_frames(shown[1]), 1);
+    EXPECT_GT(farthest_of_first_frames(shown[0]), 20);
+    r.preview = 2;
+    steps.clear();
+    model.generate(r, callbacks);
+    EXPECT_THAT(steps, ElementsAre(2));
+  }
+}
+
+TEST(Model, LatentsAloneAreThoseOfTheVideo) {
+  for (const int64_t ranks : {1, 3}) {
+    Model model = Model::open(recorded_model("wan21_t2v"), on_threads(ranks));
+    Request r = request("a red cat");
+    const Video whole = model.generate(r);
+    r.decode = false;
+    std::vector<std::string> told;
+    const Video alone = model.generate(r, [&](const VideoFormat&) { return std::make_unique<CountingSink>(told); });
+    EXPECT_TRUE(same(alone.latents, whole.latents)) << ranks << " ranks";
+    EXPECT_TRUE(alone.frames.view().empty());
+    EXPECT_THAT(told, testing::IsEmpty());
+  }
+}
+
+// All ranks go on with what the callback on rank 0 leaves.
+TEST(Model, ACallbackMayChangeTheLatents) {
+  const auto changed = [](int64_t ranks) {
+    ModelOptions options = on_threads(ranks);
+    options.dtype = DType::kF32;
+    Model model = Model::open(recorded_model("wan21_t2v"), options);
+    std::vector<int64_t> steps;
+    std::vector<double> timesteps;
+    Callbacks callbacks;
+    callbacks.latents = [&](int64_t step, double timestep, const TensorView& latents) {
+      steps.push_back(step);
+      timesteps.push_back(timestep);
+      if (step == 0)
+        for (int64_t i = 0; i < latents.size(); ++i) latents.data<float>()[i] *= -0.5f;
+    };
+    Video video = model.generate(request("a red cat"), callbacks);
+    EXPECT_THAT(steps, ElementsAre(0, 1));
+    EXPECT_EQ(timesteps.size(), 2u);
+    EXPECT_GT(timesteps[0], timesteps[1]);
+    return std::move(video.latents);
+  };
+  const Tensor one = changed(1);
+  EXPECT_LT(relative_l2(changed(3), one), 1e-4);
+  ModelOptions options = on_threads(1);
+  options.dtype = DType::kF32;
+  const Video unchanged = Model::open(recorded_model("wan21_t2v"), options).generate(request("a red cat"));
+  EXPECT_GT(relative_l2(unchanged.latents, one), 0.1);
 }
 
 TEST(Model, AnErrorLeavesTheModelAsItWas) {

@@ -132,6 +132,8 @@ std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, 
   format.width = static_cast<int>(options_.width);
   format.height = static_cast<int>(options_.height);
   format.fps = static_cast<double>(options_.fps);
+  if (options_.codec != "auto") format.codec = options_.codec;
+  if (options_.crf) format.crf = static_cast<int>(*options_.crf);
   // What makes the clip again. The model by its name alone: its folder is this machine's.
   format.metadata = changed_settings(videos_[video]);
   format.metadata.erase("output");
@@ -180,6 +182,7 @@ AutoPlan Run::plan_ranks(const Job& job, std::optional<planner::Bytes> available
 std::vector<Video> Run::run(comm::Communicator& world, const std::vector<OpenSink>& sinks, const Callbacks& callbacks,
                             Stop stop) {
   const comm::RecordingScope recording(world, trace_.get());
+  if (!options_.decode) stop = Stop::kAfterDenoise;
   // The trace is of this run, not of the one that it is compared with.
   const bool records_later = trace_ && options_.cache_compare;
   if (records_later) world.set_trace(nullptr);
@@ -330,6 +333,31 @@ std::string Run::inputs_text() const {
 
 std::string Run::describe(int ranks) const {
   return describe(plan_ranks(job_of(ranks, options_.threads), available(nullptr)), ranks);
+}
+
+Forecast Run::forecast(int ranks) const {
+  const std::vector<planner::MemoryLimit> limits = limits_here(memory_question({}), nullptr);
+  const auto free = limits.empty() ? std::nullopt : std::optional(limits.front().available);
+  const AutoPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
+  MemoryQuestion question = memory_question(planned.layout, planned.softmax);
+  Forecast forecast;
+  forecast.layout = planned.layout_text;
+  forecast.width = options_.width;
+  forecast.height = options_.height;
+  forecast.num_frames = options_.num_frames;
+  if (planned.priced()) {
+    const planner::RunPrediction& predicted = planned.predicted;
+    forecast.seconds = predicted.total() - (weights_ == Weights::kNotRead ? predicted.load : 0);
+  }
+  forecast.refusal =
+      refusal(question, limits, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
+  if (free) {
+    const std::optional<double> asked = question.options.weight_memory;
+    question = as_it_fits(question, *free);
+    forecast.streams = question.options.weight_memory != asked;
+  }
+  forecast.memory = memory_plan(question).peak().total();
+  return forecast;
 }
 
 std::string Run::describe(const AutoPlan& planned, int ranks) const {

@@ -40,6 +40,16 @@ struct OpenModel {
   KnownPrompts prompts;
 };
 
+// What the planner says of a run before it begins, on this machine as it is now.
+struct Forecast {
+  std::optional<double> seconds;                  // of the whole; unset where no profile speaks of this machine
+  planner::Bytes memory;                          // the most that a process needs
+  bool streams = false;                           // not all weights fit: some are read or converted in every step
+  std::string layout;                             // how the ranks are used, in words
+  std::string refusal;                            // why it does not fit, with what would; empty: it fits
+  int64_t width = 0, height = 0, num_frames = 0;  // with max_area and pose_video after their files
+};
+
 // Throws Error for options that do not go together or with the model, and for videos that cannot be a batch. Reads no
 // input but the image that max_area follows.
 void check_batch(const OpenModel& model, const std::vector<GenerateOptions>& videos);
@@ -58,6 +68,8 @@ class Run {
   std::vector<Video> run_on_threads(const std::vector<OpenSink>& sinks, const Callbacks& callbacks);
   // One line per fact: model, size, degrees, values that override the checkpoint's.
   std::string describe(int ranks) const;
+  // For a job of `ranks` ranks, of which this process would be one, or all where it is not under mpirun.
+  Forecast forecast(int ranks) const;
   // Where options.trace records, for comm::RankOptions; null without it.
   trace::Trace* recorder() const { return trace_.get(); }
 

@@ -17,6 +17,7 @@
 #include "pipeline/memory_report.h"
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
+#include "pipeline/preview.h"
 #include "pipeline/prompt_context.h"
 #include "pipeline/prompt_ranks.h"
 #include "pipeline/run.h"
@@ -109,7 +110,7 @@ void add_wholes(trace::Timing& timing) {
                                            timing.seconds("Inference/Conditioning/VAE encode") +
                                            timing.seconds("Inference/Conditioning/face encoder"));
   timing.add("Inference", timing.seconds("Inference/Conditioning") + timing.seconds("Inference/Denoise") +
-                              timing.seconds("Inference/VAE decode"));
+                              timing.seconds("Inference/Preview") + timing.seconds("Inference/VAE decode"));
   timing.add("Load",
              timing.seconds("Load/transformer") + timing.seconds("Load/transformer_2") + timing.seconds("Load/VAE"));
 }
@@ -211,12 +212,17 @@ void Run::denoise_segment(PassState& s, int64_t segment) {
   const int64_t before = segment * plan.steps();
   Denoiser::Callbacks inner;
   inner.cancelled = s.callbacks.cancelled;
-  inner.step = [&](int64_t step, const TensorView& velocity, const TensorView& now, double seconds) {
+  Preview preview(s.stage, s.world, open_.vae_decoder);
+  inner.step = [&](const Denoiser::StepDone& done) {
     for (int64_t v = 0; v < plan_.videos; ++v) {
-      s.dump(v).add(fmt::format("{}velocity.{}", prefix, step), velocity.slice(0, v, v + 1));
-      s.dump(v).add(fmt::format("{}latents.{}", prefix, step), now.slice(0, v, v + 1));
+      s.dump(v).add(fmt::format("{}velocity.{}", prefix, done.step), done.velocity.slice(0, v, v + 1));
+      s.dump(v).add(fmt::format("{}latents.{}", prefix, done.step), done.latents.slice(0, v, v + 1));
     }
-    if (first && s.callbacks.step) s.callbacks.step(before + step + 1, plan_.total_steps(), seconds);
+    if (first && s.callbacks.step) s.callbacks.step(before + done.step + 1, plan_.total_steps(), done.seconds);
+    preview.after(done, before);
+    if (!s.callbacks.latents) return;
+    if (first) s.callbacks.latents(before + done.step, done.timestep, done.latents);
+    s.world.broadcast(0, done.latents.raw(), done.latents.bytes(), "latents of a callback");
   };
   if (first) inner.layer = s.callbacks.layer;
   if (first && s.callbacks.step && segment == 0) s.callbacks.step(0, plan_.total_steps(), 0);

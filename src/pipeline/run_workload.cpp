@@ -75,6 +75,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   size.text_encoder = o.text_encoder_dtype;
   size.vae = o.vae_dtype;
   size.vae_tiling = o.vae_tiling;
+  size.previews = o.preview.has_value();
   const std::optional<sampling::StepWork> reuse = step_cache_reuse(o);
   size.keeps_residual = reuse == sampling::StepWork::kReuseResidual;
   size.keeps_latents = reuse == sampling::StepWork::kReuseVelocity;

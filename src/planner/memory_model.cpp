@@ -98,6 +98,7 @@ class Builder {
       add("velocity", w_.step * ranks_);
       if (second) add("attention", attention);
       if (second) add("kernel scratch", w_.kernel_scratch * ranks_);
+      if (second) add("decoder of previews", w_.vae.preview);
     };
     common("load " + expert.name);
     add("file pages and weights being packed", expert.weights.in_flight);
@@ -113,6 +114,7 @@ class Builder {
     add("activations", expert.workspace * ranks_);
     add("attention", attention);
     add("kernel scratch", w_.kernel_scratch * ranks_);
+    add("decoder of previews", w_.vae.preview);
   }
 
   // For all ranks of this process, which are the first ones; all data coordinates are alike, and all tensor

@@ -71,6 +71,7 @@ struct Workload {
     Bytes workspace;  // of a rank: caches and frames in work
     Bytes output;     // of rank 0: frames on their way into the file
     Bytes kept;       // of rank 0: frames kept to the end (dump)
+    Bytes preview;    // of rank 0 while denoising: the decoder and its frames for previews; zero without
   } vae;
 };
 

@@ -134,4 +134,21 @@ std::string clean_prompt(std::string_view utf8) {
   return collapse_spaces(unescape_html(unescape_html(fix_text(to_utf16(utf8))))).toUTF8String(clean);
 }
 
+std::string_view weighted_part(std::string_view prompt) {
+  constexpr std::string_view kDigits = "0123456789";
+  for (size_t end = prompt.find(')'); end != std::string_view::npos; end = prompt.find(')', end + 1)) {
+    const size_t colon = prompt.rfind(':', end);
+    if (colon == std::string_view::npos) continue;
+    const std::string_view weight = prompt.substr(colon + 1, end - colon - 1);
+    const size_t begin = prompt.rfind('(', colon);
+    if (begin == std::string_view::npos || prompt.find(')', begin) != end) continue;
+    const std::string_view words = prompt.substr(begin + 1, colon - begin - 1);
+    const bool number = weight.find_first_of(kDigits) != std::string_view::npos &&
+                        weight.find_first_not_of("0123456789. ") == std::string_view::npos;
+    if (number && !words.empty() && kDigits.find(words.back()) == std::string_view::npos)
+      return prompt.substr(begin, end - begin + 1);
+  }
+  return {};
+}
+
 }  // namespace zoetrope::text

@@ -12,4 +12,8 @@ namespace zoetrope::text {
 // Throws Error on bytes that are not UTF-8.
 std::string clean_prompt(std::string_view utf8);
 
+// The first part of a prompt that asks for a weight as other programs write it, "(red cat:1.3)"; empty where none does.
+// Ratios such as "(16:9)" are none.
+std::string_view weighted_part(std::string_view prompt);
+
 }  // namespace zoetrope::text

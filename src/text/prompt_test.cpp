@@ -11,6 +11,15 @@
 namespace zoetrope::text {
 namespace {
 
+TEST(Prompt, AskedWeightsAreFound) {
+  EXPECT_EQ(weighted_part("a (red cat:1.3) on a mat"), "(red cat:1.3)");
+  EXPECT_EQ(weighted_part("(blue)(dog: 2)"), "(dog: 2)");
+  EXPECT_EQ(weighted_part("(a:.)(b:.5)"), "(b:.5)");
+  for (const char* prompt : {"", "a red cat", "(a red cat)", "a screen (16:9)", "at noon (note: 3 cats)", "(cat:)",
+                             "cat:1.3", "cat:1.3)", "(cat):1.3", "(:1.3)", "(see: cat)"})
+    EXPECT_EQ(weighted_part(prompt), "") << prompt;
+}
+
 TEST(Prompt, RecordedPromptsAreEqual) {
   for (const char* name : {"tokenizer.json", "tokenizer_identity.json"}) {
     std::ifstream file(std::string(ZOETROPE_GOLDEN_DIR "/umt5/") + name);

@@ -10,6 +10,7 @@
 #include "models/wan/transformer/text_context.h"
 #include "models/wan/transformer/weights.h"
 #include "models/wan/transformer/workspace.h"
+#include "models/wan/vae/preview_latents.h"
 #include "models/wan/vae/vae_cost.h"
 #include "models/wan/vae/vae_layout.h"
 #include "models/wan/vae/vae_tiling.h"
@@ -186,6 +187,12 @@ planner::Workload::Vae vae_of(const ModelConfigs& configs, const RunSize& size, 
   const int64_t height = tiled ? std::min(size.height, TileSizes().height) : size.height;
   const int64_t width = tiled ? std::min(size.width, TileSizes().width) : size.width;
   vae.workspace = coder_workspace(configs, size, sharers, ranks_here, height, width, VaeParts::kDecoder);
+  if (size.previews) {
+    const int64_t cells = preview_cells(config, size.height / spatial, size.width / spatial);
+    const auto side = [&](int64_t pixels) { return ceil_div(pixels / spatial, cells) * spatial; };
+    vae.preview = vae.weights.resident + vae.weights.in_flight +
+                  coder_workspace(configs, size, 1, 1, side(size.height), side(size.width), VaeParts::kDecoder);
+  }
   const Bytes frame = Bytes(size.height * size.width * pixel_channels(config, config.out_channels)) * kFloat;
   vae.output = frame * size.frames_waiting;
   if (tiled) {

@@ -51,6 +51,7 @@ struct RunSize {
   std::vector<int64_t> prompt_tokens;         // of each prompt, where they are known: text_rows at most
   DType transformer = DType::kBF16, text_encoder = DType::kF32, vae = DType::kF32;
   bool vae_tiling = false;
+  bool previews = false;           // are decoded between steps
   int64_t kept_frame_bytes = 0;    // per value of a frame, to the end: 4 + 1 in a dump, 1 in memory
   bool keeps_transformer = false;  // weights between runs
   bool keeps_vae = false;

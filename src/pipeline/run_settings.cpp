@@ -1,4 +1,4 @@
-#include "cli/run_settings.h"
+#include "pipeline/run_settings.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,12 +9,16 @@
 #include <utility>
 #include <vector>
 
-namespace zoetrope::cli {
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/utf8.h"
+
+namespace zoetrope::pipeline {
 
 namespace fs = std::filesystem;
 
 OptionSet describe(RunSettings& settings) {
-  OptionSet set = pipeline::describe_options(settings.run);
+  OptionSet set = describe_options(settings.run);
   set.choice("summary", settings.summary, {"full", "short", "none"},
              "the report after a run: every phase, component and prediction, ten lines at most, or nothing");
   return set;
@@ -50,15 +54,17 @@ void look_beside(const fs::path& yaml, std::vector<Named>& all) {
   for (Named& named : all) look_beside(yaml, named);
 }
 
+bool names_file(const std::string& prompt) { return prompt.starts_with('@') && !prompt.starts_with("@@"); }
+
 }  // namespace
 
-void load_config(const fs::path& file, pipeline::GenerateOptions& options, OptionSet& set) {
+void load_config(const fs::path& file, GenerateOptions& options, OptionSet& set) {
   set.load_yaml(file);
   // Keys that an earlier file or word set are none of this file's.
   const auto beside = [&](const char* key, auto& named) {
     if (set.origin(key).starts_with(file.string() + " line ")) look_beside(file, named);
   };
-  for (const auto& [key, named] : pipeline::file_keys()) beside(key.c_str(), options.*named);
+  for (const auto& [key, named] : file_keys()) beside(key.c_str(), options.*named);
   for (const auto& [key, named] :
        std::initializer_list<std::pair<const char*, std::string*>>{{"model", &options.model},
                                                                    {"prompts", &options.prompts},
@@ -76,6 +82,31 @@ void load_config(const fs::path& file, pipeline::GenerateOptions& options, Optio
            {"lora", &options.lora}, {"lora_high", &options.lora_high}, {"lora_low", &options.lora_low}})
     beside(key, *named);
   beside("reference_images", options.reference_images);
+  for (const auto& [key, prompt] : std::initializer_list<std::pair<const char*, std::string*>>{
+           {"prompt", &options.prompt}, {"negative_prompt", &options.negative_prompt}}) {
+    if (!names_file(*prompt)) continue;
+    std::string named = prompt->substr(1);
+    beside(key, named);
+    *prompt = "@" + named;
+  }
+}
+
+void read_prompt_files(GenerateOptions& options) {
+  constexpr size_t kMostBytes = 1 << 20;  // far more than the tokens that a model sees
+  for (const auto& [key, prompt] : std::initializer_list<std::pair<const char*, std::string*>>{
+           {"prompt", &options.prompt}, {"negative_prompt", &options.negative_prompt}}) {
+    if (names_file(*prompt)) {
+      const std::string name = prompt->substr(1);
+      if (name.empty()) fail("{}=@: name the file that holds it, as {}=@prompt.txt", key, key);
+      std::string text = read_file(name, kMostBytes);
+      while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+      if (text.empty()) fail("{}=@{}: holds no prompt", key, name);
+      decode_utf8_or_fail(text, fmt::format("{}=@{}", key, name));
+      *prompt = std::move(text);
+    } else if (prompt->starts_with('@')) {
+      prompt->erase(0, 1);
+    }
+  }
 }
 
 std::string ignored_note(const OptionSet& set) {
@@ -89,4 +120,4 @@ std::string ignored_note(const OptionSet& set) {
           : "");
 }
 
-}  // namespace zoetrope::cli
+}  // namespace zoetrope::pipeline

@@ -7,11 +7,11 @@
 #include "base/options.h"
 #include "pipeline/generate_options.h"
 
-namespace zoetrope::cli {
+namespace zoetrope::pipeline {
 
 // The keys of the run, and how much is said of it afterwards.
 struct RunSettings {
-  pipeline::GenerateOptions run;
+  GenerateOptions run;
   std::string summary = "short";
 };
 
@@ -23,9 +23,13 @@ std::filesystem::path config_file(const std::string& word);
 
 // Sets what a YAML file says. Relative paths in it that are read (model, weights, LoRA files, pictures, videos) are
 // looked for beside that file, then from where the program was called. Throws Error with file and line.
-void load_config(const std::filesystem::path& file, pipeline::GenerateOptions& options, OptionSet& set);
+void load_config(const std::filesystem::path& file, GenerateOptions& options, OptionSet& set);
+
+// Puts what the files of prompt=@FILE and negative_prompt=@FILE hold (UTF-8, without line feeds at the end) in their
+// place; @@ stands for a prompt that begins with @.
+void read_prompt_files(GenerateOptions& options);
 
 // The keys of another program that were set and change nothing here, in one line; empty where there were none.
 std::string ignored_note(const OptionSet& set);
 
-}  // namespace zoetrope::cli
+}  // namespace zoetrope::pipeline
