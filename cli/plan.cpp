@@ -14,6 +14,8 @@
 #include "trace/trace.h"
 
 namespace zoetrope::cli {
+
+using namespace plan_report;
 namespace {
 
 // All layers are alike: a few are enough to see the pattern.

@@ -13,6 +13,8 @@
 #include "cli/plan.h"
 
 namespace zoetrope::cli {
+
+using namespace plan_report;
 namespace {
 
 using bench::Format;

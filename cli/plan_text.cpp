@@ -8,6 +8,8 @@
 #include "cli/plan.h"
 
 namespace zoetrope::cli {
+
+using namespace plan_report;
 namespace {
 
 using planner::Candidate;

@@ -13,6 +13,7 @@ class Counter final : public FrameSink {
   Counter(int64_t& bytes, int64_t frame) : bytes_(bytes), frame_(frame) {}
   void add_frame(const uint8_t*) override { bytes_ += frame_; }
   void finish() override {}
+  void add_values(const float* rgb) override { FrameSink::add_values(rgb); }
   PixelRounding rounding() const override { return FrameSink::rounding(); }
 
  private:

@@ -1,0 +1,27 @@
+# Python and nanobind, where both are found or demanded. ZOETROPE_HAVE_PYTHON says whether the package is built.
+#
+# `./run test` makes a virtual environment in build/python; without one nanobind may be any interpreter's own.
+set(ZOETROPE_PYTHON AUTO CACHE STRING "Build the Python package: AUTO (where nanobind is installed), ON or OFF")
+set(environment ${PROJECT_SOURCE_DIR}/build/python/bin/python)
+if(NOT DEFINED Python_EXECUTABLE AND EXISTS ${environment})
+  set(Python_EXECUTABLE ${environment})
+endif()
+set(ZOETROPE_HAVE_PYTHON FALSE)
+if(ZOETROPE_PYTHON STREQUAL "ON" OR (ZOETROPE_PYTHON STREQUAL "AUTO" AND NOT ZOETROPE_SANITIZE))
+  if(ZOETROPE_PYTHON STREQUAL "ON")
+    set(need REQUIRED)
+  else()
+    set(need QUIET)
+  endif()
+  find_package(Python 3.11 ${need} COMPONENTS Interpreter Development.Module)
+  if(Python_FOUND)
+    execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_VARIABLE nanobind_found ERROR_QUIET
+                    OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(nanobind_found)
+      find_package(nanobind CONFIG REQUIRED PATHS ${nanobind_found} NO_DEFAULT_PATH)
+      set(ZOETROPE_HAVE_PYTHON TRUE)
+    elseif(ZOETROPE_PYTHON STREQUAL "ON")
+      message(FATAL_ERROR "ZOETROPE_PYTHON=ON: ${Python_EXECUTABLE} has no nanobind; install it there with pip")
+    endif()
+  endif()
+endif()

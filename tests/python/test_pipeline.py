@@ -1,0 +1,364 @@
+"""WanPipeline on the small model, against the program with the same keys."""
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy
+import pytest
+import zoetrope
+from zoetrope import _core
+from conftest import MODEL, PROMPT, SMALL, SOURCE, TINY, program, settings, tensors_of
+
+PIPELINES = SOURCE / "tests" / "golden" / "pipelines"
+
+
+def test_is_what_the_program_makes(pipe, dump):
+    out = pipe(prompt=PROMPT, generator=7, **SMALL)
+    assert out.frames.shape == (1, 9, 64, 64, 3) and out.frames.dtype == numpy.float32
+    assert (out.frames[0] == dump["frames"]).all()
+    assert ((out.frames[0] * 255).astype(numpy.uint8) == dump["frames_u8"]).all()
+    assert (out.latents[0] == dump["latents.2"]).all()
+    assert out.seeds == [7] and "denoise" in out.summaries[0]
+    assert out[0] is out.frames and out["seeds"] == [7]
+    assert pipe(prompt=PROMPT, generator=7, return_dict=False, **SMALL)[0].tobytes() == out.frames.tobytes()
+
+
+def test_bytes_of_a_file(pipe, tmp_path):
+    """The PNGs that the program writes, rounded as Pillow's pictures of diffusers are."""
+    Image = pytest.importorskip("PIL.Image")
+    program("generate", TINY, f"prompt={PROMPT}", "seed=7", *settings({**MODEL, **SMALL}),
+            f"output={tmp_path / 'clip'}")
+    pictures = pipe(prompt=PROMPT, generator=7, output_type="pil", **SMALL).frames[0]
+    assert len(pictures) == 9
+    for number, picture in enumerate(pictures):
+        with Image.open(tmp_path / "clip" / f"{number:04}.png") as file:
+            assert picture.tobytes() == file.tobytes()
+
+
+def test_latents_alone(pipe, dump):
+    latents = pipe(prompt=PROMPT, generator=7, output_type="latent", **SMALL).frames
+    assert (numpy.asarray(latents) == dump["latents.2"]).all()
+
+
+def test_given_noise(pipe, dump, tmp_path):
+    out = pipe(prompt=PROMPT, latents=dump["latents.init"], **SMALL)
+    assert (out.frames[0] == dump["frames"]).all() and out.seeds == [None]
+    file = tmp_path / "noise.safetensors"
+    _core.write_latents(str(file), dump["latents.init"])
+    out = zoetrope.WanPipeline.from_pretrained(TINY, latents=file, **MODEL)(PROMPT, **SMALL)
+    assert (out.frames[0] == dump["frames"]).all() and out.seeds == [None]
+
+
+def test_ranks_and_strategies(dump):
+    keys = {"ranks": 4, "attention": "ulysses_ring", "ulysses_shards": 2}
+    with zoetrope.WanPipeline.from_pretrained(TINY, **keys, **MODEL) as four:
+        out = four(prompt=PROMPT, generator=7, **SMALL)
+        assert "Ulysses 2" in four.describe(PROMPT, **SMALL)
+    assert numpy.abs(out.frames[0] - dump["frames"]).max() < 1e-3
+
+
+def test_several_videos(pipe, dump):
+    prompts = [PROMPT, "a red ball bounces on a black background"]
+    out = pipe(prompt=prompts, negative_prompt=["", "blue"], generator=7, num_videos_per_prompt=2, **SMALL)
+    assert out.frames.shape == (4, 9, 64, 64, 3) and out.seeds == [7, 8, 9, 10]
+    assert (out.frames[0] == dump["frames"]).all()
+    alone = pipe(prompt=prompts[1], negative_prompt="blue", generator=10, **SMALL)
+    assert (out.frames[3] == alone.frames[0]).all()
+    together = pipe(prompt=prompts, generator=[7, 7], batch_size=2, **SMALL)
+    assert (together.frames[0] == dump["frames"]).all() and together.seeds == [7, 7]
+    assert not (together.frames[1] == dump["frames"]).all()
+
+
+def test_seeds(dump):
+    again = zoetrope.WanPipeline.from_pretrained(TINY, seed=7, **MODEL, **SMALL)
+    assert (again(PROMPT).frames[0] == dump["frames"]).all()
+    assert again(PROMPT, seed=9, num_videos_per_prompt=2).seeds == [9, 10]
+    drawn = zoetrope.WanPipeline.from_pretrained(TINY, **MODEL, **SMALL)
+    first, second = drawn(PROMPT).seeds + drawn(PROMPT).seeds
+    assert first != second and first >= 0
+    assert drawn(PROMPT, seed=7).seeds == [7]
+
+
+def test_keys_of_a_video(pipe, dump):
+    out = pipe(prompt=PROMPT, generator=7, flow_shift=1.0, scheduler="flow_match_euler", **SMALL)
+    assert not (out.frames[0] == dump["frames"]).all()
+    assert "cache" not in out.summaries[0].lower()
+    cached = pipe(prompt=PROMPT, generator=7, cache="mag", cache_ratios="wan2.1_t2v_14b", **SMALL)
+    assert "MagCache" in cached.summaries[0]
+
+
+def test_the_callback_sees_every_step(pipe, dump):
+    seen = []
+
+    def callback(pipeline, step, timestep, tensors):
+        assert pipeline is pipe
+        seen.append((step, timestep))
+        assert (numpy.asarray(tensors["latents"]) == dump[f"latents.{step}"]).all()
+
+    out = pipe(prompt=PROMPT, generator=7, callback_on_step_end=callback, **SMALL)
+    assert (out.frames[0] == dump["frames"]).all()
+    assert [step for step, _ in seen] == [0, 1, 2]
+    assert [t for _, t in seen] == sorted((t for _, t in seen), reverse=True)
+    pipe(prompt=PROMPT, callback_on_step_end=lambda p, s, t, tensors: seen.append(tensors),
+         callback_on_step_end_tensor_inputs=[], **SMALL)
+    assert seen[3:] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_callback_changes_latents(ranks):
+    some = zoetrope.WanPipeline.from_pretrained(TINY, ranks=ranks, **MODEL)
+
+    def callback(pipeline, step, timestep, tensors):
+        return {"latents": tensors["latents"] * 0 + 0.25} if step == 2 else {}
+
+    latents = some(PROMPT, generator=7, output_type="latent", callback_on_step_end=callback, **SMALL).frames
+    assert (numpy.asarray(latents) == 0.25).all()
+
+
+class Wrong(Exception):
+    pass
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_exception_of_the_callback_ends_the_run(ranks):
+    some = zoetrope.WanPipeline.from_pretrained(TINY, ranks=ranks, keep_weights="all", **MODEL)
+    steps = []
+
+    def callback(pipeline, step, timestep, tensors):
+        steps.append(step)
+        raise Wrong("enough")
+
+    with pytest.raises(Wrong, match="enough"):
+        some(PROMPT, generator=7, callback_on_step_end=callback, **SMALL)
+    assert steps == [0]
+    assert some(PROMPT, generator=7, **SMALL).frames.shape == (1, 9, 64, 64, 3)
+
+
+@pytest.mark.parametrize("returned", [{"prompt_embeds": 1}, [1], {"latents": numpy.zeros((1, 2), numpy.float32)},
+                                      {"latents": "none"}, {"latents": numpy.zeros((1, 16, 3, 8, 8))}])
+def test_what_the_callback_may_not_return(pipe, returned):
+    with pytest.raises((TypeError, zoetrope.Error)) as raised:
+        pipe(PROMPT, callback_on_step_end=lambda *_: returned, **SMALL)
+    assert "callback" in str(raised.value)
+
+
+def test_ctrl_c_ends_a_run():
+    """In a process of its own, whose callback sends the signal: the run has 1000 steps, of which few are computed."""
+    code = textwrap.dedent(f"""
+        import os, signal, sys, zoetrope
+        pipe = zoetrope.WanPipeline.from_pretrained({TINY!r}, threads=1, ranks=int(sys.argv[1]), keep_weights="all")
+        steps = []
+        def callback(pipeline, step, timestep, tensors):
+            steps.append(step)
+            if step == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+        small = dict(height=64, width=64, num_frames=9)
+        try:
+            pipe("a cat", num_inference_steps=1000, callback_on_step_end=callback, **small)
+        except KeyboardInterrupt:
+            assert 2 <= len(steps) < 1000, len(steps)
+            assert pipe("a cat", num_inference_steps=1, **small).frames.shape[0] == 1
+            print("interrupted")
+        """)
+    for ranks in ("1", "2"):
+        done = subprocess.run([sys.executable, "-c", code, ranks], capture_output=True, text=True, timeout=300)
+        assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_other_threads_run_meanwhile(pipe):
+    """The lock of the interpreter is free while the engine computes: the callback waits for another thread."""
+    turn, answered = threading.Event(), threading.Event()
+
+    def other():
+        turn.wait(60)
+        answered.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    pipe(PROMPT, callback_on_step_end=lambda *_: turn.set(), **SMALL)
+    thread.join(60)
+    assert answered.is_set()
+
+
+def test_calls_from_several_threads(pipe, dump):
+    results = [None] * 3
+
+    def run(i):
+        results[i] = pipe(prompt=PROMPT, generator=7, **SMALL).frames[0]
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        assert (result == dump["frames"]).all()
+
+
+def test_after_close(dump):
+    some = zoetrope.WanPipeline.from_pretrained(TINY, **MODEL)
+    frames = some(PROMPT, generator=7, **SMALL).frames
+    some.close()
+    some.close()
+    for use in (lambda: some(PROMPT, **SMALL), lambda: some.describe(PROMPT), some.release_weights):
+        with pytest.raises(zoetrope.Error, match="closed"):
+            use()
+    del some
+    gc.collect()
+    assert (frames[0] == dump["frames"]).all()
+
+
+def test_close_while_it_runs(dump):
+    some = zoetrope.WanPipeline.from_pretrained(TINY, **MODEL)
+    frames = some(PROMPT, generator=7, callback_on_step_end=lambda pipeline, *_: pipeline.close(), **SMALL).frames
+    assert (frames[0] == dump["frames"]).all()
+
+
+def test_pictures_of_every_kind(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    pixels = numpy.random.default_rng(3).integers(0, 256, (40, 56, 3), numpy.uint8)
+    file = tmp_path / "picture.png"
+    Image.fromarray(pixels).save(file)
+    small = dict(height=48, width=64, num_frames=5, num_inference_steps=2)
+    model = PIPELINES / "wan21_flf2v"
+    keys = {"dtype": "float32", "threads": 2, "deterministic": True}
+    program("generate", str(model), "prompt=a cat", "seed=3", *settings({**keys, **small}), f"image={file}",
+            f"last_image={file}", f"output={tmp_path / 'frames'}", f"dump={tmp_path / 'dump'}")
+    wanted = tensors_of(tmp_path / "dump" / "run.safetensors")["frames"]
+    some = zoetrope.WanImageToVideoPipeline.from_pretrained(model, keep_weights="all", **keys)
+    with_alpha = Image.fromarray(numpy.dstack([pixels, numpy.full((40, 56), 9, numpy.uint8)]))
+    for picture in (file, str(file), Image.fromarray(pixels), with_alpha, pixels, pixels[::-1][::-1]):
+        assert (some(picture, "a cat", last_image=picture, generator=3, **small).frames[0] == wanted).all()
+    for wrong, words in ((pixels / 255, "float64"), (pixels[..., 0], r"\[40, 56\]"), ([pixels], "list"), (3, "int")):
+        with pytest.raises(TypeError, match=words):
+            some(wrong, "a cat", last_image=file, **small)
+    with pytest.raises(zoetrope.Error, match="last_image"):
+        some(file, "a cat", **small)
+
+
+def opened(error, words, folder=TINY, **options):
+    with pytest.raises(error) as raised:
+        zoetrope.WanPipeline.from_pretrained(folder, **options)
+    assert words in str(raised.value), str(raised.value)
+
+
+def test_refusals_when_opened():
+    error = zoetrope.Error
+    opened(error, "no/such/folder", "no/such/folder")
+    opened(error, "name a checkpoint folder", None)
+    opened(TypeError, "", 3)
+    opened(error, "did you mean 'ranks'", rank=2)
+    opened(error, "ranks", ranks=0)
+    opened(error, "dtype", torch_dtype="float16")
+    opened(error, "say the same", torch_dtype="bf16", dtype={"default": "bf16"})
+    opened(error, "torch_dtype has 'unet'", torch_dtype={"unet": "bf16"})
+    opened(error, "is a key of the program alone; frames", output="x.mp4")
+    opened(error, "call with num_videos_per_prompt", num_videos_per_prompt=2)
+    opened(TypeError, "lora: a value of type set", lora={1, 2})
+    opened(ValueError, "has a comma", lora={"a,b.safetensors": 1})
+    opened(error, "a.safetensors", lora={"a.safetensors": 0.5})
+    opened(error, "vae is an object of type object", vae=object())
+    for name in ("device_map", "revision", "variant", "quantization_config", "cache_dir", "low_cpu_mem_usage"):
+        opened(error, f"{name} is not possible", **{name: "x"})
+
+
+def test_a_strategy_that_is_none(dump):
+    with pytest.raises(zoetrope.Error, match="attention.*did you mean"):
+        zoetrope.WanPipeline.from_pretrained(TINY, attention="rings", **MODEL)(PROMPT, **SMALL)
+
+
+def test_names_that_change_nothing_are_said():
+    with pytest.warns(UserWarning, match="remat_policy"):
+        zoetrope.WanPipeline.from_pretrained(TINY, remat_policy="NONE")
+
+
+def test_refusals_when_called(pipe):
+    def refused(error, words, *arguments, **keys):
+        with pytest.raises(error) as raised:
+            pipe(*arguments, **{**SMALL, **keys})
+        assert words in str(raised.value), str(raised.value)
+
+    error = zoetrope.Error
+    refused(error, "prompt is missing")
+    refused(error, "empty list", [])
+    refused(error, "prompt", "")
+    refused(TypeError, "int is no text", [1])
+    refused(TypeError, "", 1)
+    refused(error, "negative_prompt has 2 entries for 1", "a", negative_prompt=["b", "c"])
+    refused(TypeError, "negative_prompt", "a", negative_prompt=object())
+    refused(error, "height=50", "a", height=50)
+    refused(error, "width", "a", width=0)
+    refused(error, "num_frames=8", "a", num_frames=8)
+    refused(error, "num_inference_steps", "a", num_inference_steps=0)
+    refused(error, "guidance_scale", "a", guidance_scale=float("nan"))
+    refused(error, "guidance_scale_2", "a", guidance_scale_2=-1)
+    refused(error, "num_videos_per_prompt", "a", num_videos_per_prompt=0)
+    refused(error, "batch_size", "a", batch_size=0)
+    refused(error, "batch_size", "a", batch_size=1.5)
+    refused(error, "max_sequence_length", "a", max_sequence_length=513)
+    refused(error, "output_type", "a", output_type="mp4")
+    refused(TypeError, "generator: is of type str", "a", generator="7")
+    refused(TypeError, "generator: is of type bool", "a", generator=True)
+    refused(error, "generator=-1", "a", generator=-1)
+    refused(error, "generator has 2 entries for 1", "a", generator=[1, 2])
+    refused(error, "generator and seed", "a", generator=1, seed=2)
+    refused(error, "generator and latents", "a", generator=1, latents=numpy.zeros((1, 16, 3, 8, 8), numpy.float32))
+    refused(ValueError, "(1, 16, 3, 8, 8)", "a", latents=numpy.zeros((1, 16, 3, 8, 9), numpy.float32))
+    refused(TypeError, "float64", "a", latents=numpy.zeros((1, 16, 3, 8, 8)))
+    refused(TypeError, "list", "a", latents=[1])
+    refused(error, "latents", "a", latents=numpy.full((1, 16, 3, 8, 8), numpy.nan, numpy.float32))
+    refused(error, "image (call): this model", "a", image=str(SOURCE / "no.png"))
+    refused(TypeError, "callback_on_step_end", "a", callback_on_step_end=3)
+    refused(error, "'prompt_embeds'", "a", callback_on_step_end=print,
+            callback_on_step_end_tensor_inputs=["prompt_embeds"])
+    refused(error, "did you mean 'flow_shift'", "a", flow_shif=3)
+    refused(error, "is fixed when the model is opened", "a", ranks=2)
+    refused(error, "is fixed when the model", "a", model="other")
+    refused(error, "is a key of the program alone; frames", "a", output="x.mp4")
+    for name in ("prompt_embeds", "negative_prompt_embeds", "image_embeds", "attention_kwargs"):
+        refused(error, f"{name} is not possible", "a", **{name: object()})
+
+    class Callback:
+        tensor_inputs = ["latents"]
+
+        def __call__(self, *_):
+            return {}
+
+    refused(error, "diffusers' own classes", "a", callback_on_step_end=Callback())
+
+
+def test_what_diffusers_has_and_this_has_not(pipe):
+    for name, words in (("enable_model_cpu_offload", "weight_memory"), ("load_lora_weights", "lora="),
+                        ("unet", "no unet")):
+        with pytest.raises(AttributeError, match=words):
+            getattr(pipe, name)
+    assert pipe.to("cpu") is pipe
+    with pytest.raises(zoetrope.Error, match="cuda"):
+        pipe.to("cuda")
+
+
+def test_weights_from_a_name_of_configs():
+    some = zoetrope.WanPipeline.from_pretrained("wan2.1_t2v_1.3b", weights="random", layers=1)
+    assert "30" in some.describe("a cat") or "1 of" in some.describe("a cat")
+
+
+def test_no_file_is_left(pipe, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    import tempfile
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(zoetrope.Error):
+        pipe(PROMPT, latents=numpy.full((1, 16, 3, 8, 8), numpy.inf, numpy.float32), **SMALL)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_example(tmp_path):
+    pytest.importorskip("PIL")
+    example = SOURCE / "examples" / "generate_clip.py"
+    done = subprocess.run([sys.executable, example, TINY, PROMPT, tmp_path / "clip"], capture_output=True, text=True)
+    assert done.returncode == 0 and "step 20" in done.stdout, done.stderr
+    assert len(list((tmp_path / "clip").glob("*.png"))) == 9
+    done = subprocess.run([sys.executable, example, "no/model", PROMPT, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 1 and "generate_clip: " in done.stderr and "no/model" in done.stderr
