@@ -23,16 +23,6 @@ struct Command {
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
 };
 
-// Returns function(); in its errors each key=value is followed by the file or command line that set it.
-template <typename Function>
-auto with_origins(const OptionSet& set, Function&& function) {
-  try {
-    return function();
-  } catch (const Error& error) {
-    throw Error(set.with_origins(error.what()));
-  }
-}
-
 extern const Command kAttention;
 extern const Command kBench;
 extern const Command kCalibrate;
@@ -40,6 +30,7 @@ extern const Command kConvert;
 extern const Command kGenerate;
 extern const Command kInspect;
 extern const Command kPlan;
+extern const Command kServe;
 extern const Command kSynthesize;
 extern const Command kTune;
 

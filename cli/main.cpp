@@ -21,8 +21,8 @@
 namespace zoetrope::cli {
 namespace {
 
-constexpr const Command* kCommands[] = {&kAttention, &kBench, &kCalibrate,  &kConvert, &kGenerate,
-                                        &kInspect,   &kPlan,  &kSynthesize, &kTune};
+constexpr const Command* kCommands[] = {&kAttention, &kBench, &kCalibrate, &kConvert,    &kGenerate,
+                                        &kInspect,   &kPlan,  &kServe,     &kSynthesize, &kTune};
 
 // `--key value` and `--key=value` as key=value, with _ for each - of the key; other words as they are. Throws Error for
 // a key without a value.

@@ -1,0 +1,562 @@
+#include "server/job_queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/print.h"
+#include "base/unfinished_files.h"
+#include "base/words.h"
+#include "server/api_error.h"
+
+namespace zoetrope::server {
+namespace {
+
+using nlohmann::json;
+using pipeline::Forecast;
+using pipeline::GenerateOptions;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr int kLeastRetry = 1, kMostRetry = 3600, kUnknownRetry = 10;  // seconds
+
+int64_t unix_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+ApiError not_found(const std::string& id) {
+  return {404, "not_found", fmt::format("there is no video '{}'", printable(id)), "id"};
+}
+
+ApiError shutting_down() {
+  ApiError error(503, "shutting_down", "the server is shutting down; ask again when it has started");
+  error.fields["Retry-After"] = fmt::to_string(kUnknownRetry);
+  return error;
+}
+
+void replace_all(std::string& text, const std::string& what) {
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at)) text.erase(at, what.size());
+}
+
+json forecast_json(const ServedModel& model, const GenerateOptions& options, const Forecast& forecast) {
+  return {{"object", "video.plan"},
+          {"model", model.name},
+          {"size", fmt::format("{}x{}", forecast.width, forecast.height)},
+          {"num_frames", forecast.num_frames},
+          {"fps", options.fps},
+          {"num_inference_steps", options.num_inference_steps},
+          {"predicted_seconds", forecast.seconds ? json(*forecast.seconds) : json()},
+          {"predicted_memory_bytes", forecast.memory.count()},
+          {"streams_weights", forecast.streams},
+          {"layout", forecast.layout},
+          {"fits", forecast.refusal.empty()},
+          {"reason", forecast.refusal.empty() ? json() : json(forecast.refusal)}};
+}
+
+// The field that a message of the engine begins with: "num_frames=6: …" or "prompt: …"; empty: none.
+std::string field_of(const std::string& message) {
+  const std::string name = message.substr(0, message.find_first_of("=:"));
+  const KeyUse use = use_of_key(name);
+  return use == KeyUse::kRequest || use == KeyUse::kUpload ? name : "";
+}
+
+ApiError refused_by_engine(const std::string& message) { return {400, "invalid_value", message, field_of(message)}; }
+
+// Gives up its place of the queue.
+class Place {
+ public:
+  Place(std::mutex& mutex, int64_t& count) : mutex_(mutex), count_(count) {}
+  ~Place() {
+    const std::lock_guard lock(mutex_);
+    --count_;
+  }
+
+ private:
+  std::mutex& mutex_;
+  int64_t& count_;
+};
+
+// The bytes of an animated picture; `file` is gone afterwards.
+std::string gif_of(const Tensor& frames, const std::filesystem::path& file) {
+  constexpr double kFps = 4;  // of latent frames, each four frames of the clip
+  VideoFormat format;
+  format.height = static_cast<int>(frames.shape()[1]);
+  format.width = static_cast<int>(frames.shape()[2]);
+  format.fps = kFps;
+  const std::unique_ptr<FrameSink> sink = video_file(file)(format);
+  for (int64_t f = 0; f < frames.shape()[0]; ++f) sink->add_frame(frames.view().select(0, f).data<uint8_t>());
+  sink->finish();
+  std::string bytes = read_file(file);
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  return bytes;
+}
+
+}  // namespace
+
+JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptions options)
+    : models_(models), store_(store), metrics_(metrics), options_(std::move(options)) {
+  std::vector<std::string> notes;
+  for (JobRecord& record : store_.load(notes)) {
+    const auto job = std::make_shared<Job>();
+    if (record.status == JobStatus::kInProgress) record.status = JobStatus::kQueued;
+    job->record = std::move(record);
+    jobs_[job->record.id] = by_number_[job->record.number] = job;
+    next_number_ = job->record.number + 1;
+  }
+  for (const std::string& note : notes) options_.log(note);
+}
+
+JobQueue::~JobQueue() { stop(); }
+
+void JobQueue::start() {
+  worker_ = std::thread([this] { work(); });
+}
+
+void JobQueue::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changes_.notify_all();
+  }
+  if (worker_.joinable()) worker_.join();
+}
+
+// From a signal on no file can be completed, a moment before anybody calls stop().
+bool JobQueue::stopping() const { return stopping_ || unfinished_files_removed(); }
+
+// ---- requests -------------------------------------------------------------------------------------------------------
+
+JobQueue::Checked JobQueue::checked(const VideoRequest& request) const {
+  const ServedModel& model = models_.find(request.model);
+  GenerateOptions options = model.options;
+  apply(request, options_.lora_folder, options);
+  return {model, options};
+}
+
+void JobQueue::check_place() const {
+  if (stopping()) throw shutting_down();
+  int64_t waiting = being_added_;
+  for (const auto& [number, job] : by_number_) waiting += job->record.status == JobStatus::kQueued ? 1 : 0;
+  if (waiting < options_.most_waiting) return;
+  ApiError full(429, "queue_full",
+                fmt::format("the queue is full: {} wait; ask again when one has ended", counted(waiting, "job")));
+  std::optional<double> seconds;
+  for (const auto& [number, job] : by_number_)
+    if (job->record.status == JobStatus::kInProgress) seconds = job->progress.seconds_left;
+  full.fields["Retry-After"] = fmt::to_string(
+      seconds ? std::clamp(static_cast<int>(std::min(*seconds, 1e6)), kLeastRetry, kMostRetry) : kUnknownRetry);
+  throw full;
+}
+
+std::string JobQueue::without_folder(const std::string& id, std::string text) const {
+  replace_all(text, store_.folder_of(id).string() + "/");
+  if (!options_.lora_folder.empty()) replace_all(text, options_.lora_folder.string() + "/");
+  return text;
+}
+
+// As options of a run, with the files where they are.
+GenerateOptions JobQueue::options_of(const JobRecord& record) const {
+  GenerateOptions options = models_.find(record.model).options;
+  static_cast<Request&>(options) = Request{};
+  apply_settings(record.settings, options_.lora_folder, options);
+  const std::map<std::string, std::string*> files = {{"image", &options.image},
+                                                     {"last_image", &options.last_image},
+                                                     {"mask", &options.mask},
+                                                     {"control_video", &options.control_video},
+                                                     {"pose_video", &options.pose_video},
+                                                     {"background_video", &options.background_video},
+                                                     {"face_video", &options.face_video},
+                                                     {"latents", &options.latents}};
+  for (const auto& [key, name] : record.uploads) {
+    const std::string path = (store_.folder_of(record.id) / name).string();
+    if (key == "reference_images") options.reference_images.push_back(path);
+    else *files.at(key) = path;
+  }
+  options.output = store_.video_of(record.id).string();
+  constexpr int64_t kPreviews = 6;
+  if (!options.preview) options.preview = (options.num_inference_steps + kPreviews - 1) / kPreviews;
+  return options;
+}
+
+json JobQueue::create(const VideoRequest& request) {
+  const auto job = std::make_shared<Job>();
+  JobRecord& record = job->record;
+  {
+    const std::lock_guard lock(mutex_);
+    check_place();
+    ++being_added_;
+  }
+  const Place place(mutex_, being_added_);
+  const Checked asked = checked(request);
+  record.id = new_job_id();
+  record.model = asked.model.name;
+  record.settings = settings_to_keep(request, asked.options);
+  bool saved = false;
+  const auto give_up = [&] {
+    if (!saved) store_.remove(record.id);
+  };
+  try {
+    store_.add_uploads(record, request.uploads);
+    GenerateOptions options = options_of(record);
+    const Forecast forecast = models_.forecast(asked.model, options);
+    if (!forecast.refusal.empty()) throw ApiError(422, "does_not_fit", forecast.refusal);
+    record.width = forecast.width;
+    record.height = forecast.height;
+    record.num_frames = forecast.num_frames;
+    record.fps = options.fps;
+    record.created_at = unix_now();
+    record.predicted_seconds = forecast.seconds;
+    record.predicted_bytes = forecast.memory.count();
+    const std::string id = record.id;
+    json answer;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping()) throw shutting_down();
+      record.number = next_number_++;
+      store_.save(record);
+      saved = true;
+      jobs_[record.id] = by_number_[record.number] = job;
+      answer = shown(*job);
+      changes_.notify_all();
+    }
+    options_.log(fmt::format("{}: queued, {}x{}, {} frames, model {}", id, forecast.width, forecast.height,
+                             forecast.num_frames, asked.model.name));
+    return answer;
+  } catch (const ApiError&) {
+    give_up();
+    throw;
+  } catch (const Error& error) {
+    give_up();
+    if (stopping()) throw shutting_down();
+    throw refused_by_engine(without_folder(record.id, error.what()));
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
+json JobQueue::plan(const VideoRequest& request) {
+  const Checked asked = checked(request);
+  JobRecord record;
+  record.id = new_job_id();
+  record.model = asked.model.name;
+  record.settings = settings_to_keep(request, asked.options);
+  struct Remove {
+    JobStore& store;
+    const std::string& id;
+    ~Remove() { store.remove(id); }
+  };
+  const Remove remove{store_, record.id};
+  try {
+    if (!request.uploads.empty()) store_.add_uploads(record, request.uploads);
+    const GenerateOptions options = options_of(record);
+    return forecast_json(asked.model, options, models_.forecast(asked.model, options));
+  } catch (const ApiError&) {
+    throw;
+  } catch (const Error& error) {
+    throw refused_by_engine(without_folder(record.id, error.what()));
+  }
+}
+
+JobQueue::JobPointer JobQueue::find(const std::string& id) const {
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) throw not_found(id);
+  return found->second;
+}
+
+// Until the job of this number begins; unset where that of one before it is not predicted.
+std::optional<double> JobQueue::seconds_until(int64_t number) const {
+  double seconds = 0;
+  for (const auto& [each, job] : by_number_) {
+    if (each >= number) break;
+    std::optional<double> takes = 0;
+    if (job->record.status == JobStatus::kQueued) takes = job->record.predicted_seconds;
+    if (job->record.status == JobStatus::kInProgress)
+      takes = job->progress.seconds_left ? job->progress.seconds_left : job->record.predicted_seconds;
+    if (!takes) return std::nullopt;
+    seconds += *takes;
+  }
+  return seconds;
+}
+
+json JobQueue::shown(const Job& job) const {
+  int64_t position = 0;
+  if (job.record.status == JobStatus::kQueued) {
+    for (const auto& [number, other] : by_number_) {
+      if (number >= job.record.number) break;
+      if (other->record.status <= JobStatus::kInProgress) ++position;
+    }
+  }
+  return video_object(job, position, seconds_until(job.record.number));
+}
+
+json JobQueue::get(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  return shown(*find(id));
+}
+
+json JobQueue::list(const Page& page) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<JobPointer> jobs;
+  for (const auto& [number, job] : by_number_) jobs.push_back(job);
+  if (!page.ascending) std::reverse(jobs.begin(), jobs.end());
+  size_t begin = 0;
+  if (!page.after.empty()) {
+    const auto after = jobs_.find(page.after);
+    if (after == jobs_.end())
+      throw ApiError(400, "invalid_value", fmt::format("after={}: there is no such video", printable(page.after)),
+                     "after");
+    begin = static_cast<size_t>(std::find(jobs.begin(), jobs.end(), after->second) - jobs.begin()) + 1;
+  }
+  const size_t end = std::min(jobs.size(), begin + static_cast<size_t>(page.limit));
+  json data = json::array();
+  for (size_t i = begin; i < end; ++i) data.push_back(shown(*jobs[i]));
+  json answer = {{"object", "list"}, {"has_more", end < jobs.size()}};
+  answer["first_id"] = data.empty() ? json() : data.front()["id"];
+  answer["last_id"] = data.empty() ? json() : data.back()["id"];
+  answer["data"] = std::move(data);
+  return answer;
+}
+
+json JobQueue::remove(const std::string& id) {
+  bool running = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const JobPointer job = find(id);
+    running = job->record.status == JobStatus::kInProgress;
+    job->deleted = true;
+    job->cancelled = true;
+    jobs_.erase(id);
+    by_number_.erase(job->record.number);
+    changed(*job);
+  }
+  // Of one that runs the files are in use: the thread that runs it removes them.
+  std::error_code ignored;
+  if (running) std::filesystem::remove(store_.folder_of(id) / "job.json", ignored);
+  else store_.remove(id);
+  options_.log(fmt::format("{}: deleted{}", id, running ? ", and cancelled" : ""));
+  return {{"id", id}, {"object", "video.deleted"}, {"deleted", true}};
+}
+
+std::filesystem::path JobQueue::video(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const JobRecord& record = find(id)->record;
+  if (record.status == JobStatus::kFailed)
+    throw ApiError(404, "video_failed", fmt::format("video '{}' failed: {}", id, record.error), "id");
+  if (record.status != JobStatus::kCompleted)
+    throw ApiError(409, "video_not_ready",
+                   fmt::format("video '{}' is {}; ask again when it is completed", id, status_word(record.status)),
+                   "id");
+  return store_.video_of(id);
+}
+
+std::string JobQueue::preview(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const Job& job = *find(id);
+  if (job.preview.empty())
+    throw ApiError(404, "no_preview", fmt::format("there is no preview of video '{}'", id), "id");
+  return job.preview;
+}
+
+std::optional<JobQueue::Event> JobQueue::next_event(const std::string& id, int64_t& revision,
+                                                    SteadyClock::time_point deadline) const {
+  std::unique_lock lock(mutex_);
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return Event{"deleted", json({{"id", id}}).dump(), true};
+  const JobPointer job = found->second;
+  const auto news = [&] { return job->revision != revision || stopping_; };
+  if (!changes_.wait_until(lock, deadline, news)) return std::nullopt;
+  revision = job->revision;
+  Event event{"progress", shown(*job).dump(-1, ' ', false, json::error_handler_t::replace)};
+  if (job->deleted) event.name = "deleted";
+  else if (job->record.status == JobStatus::kCompleted || job->record.status == JobStatus::kFailed)
+    event.name = status_word(job->record.status);
+  else if (stopping_) event.name = "stopping";
+  event.last = event.name != "progress";
+  return event;
+}
+
+void JobQueue::fill(Gauges& gauges) const {
+  const std::lock_guard lock(mutex_);
+  for (const JobStatus status : {JobStatus::kQueued, JobStatus::kInProgress, JobStatus::kCompleted, JobStatus::kFailed})
+    gauges.jobs[status_word(status)] = 0;
+  for (const auto& [number, job] : by_number_) ++gauges.jobs[status_word(job->record.status)];
+  gauges.queue_length = gauges.jobs[status_word(JobStatus::kQueued)];
+  gauges.queue_limit = options_.most_waiting;
+}
+
+// ---- runs -----------------------------------------------------------------------------------------------------------
+
+// With the mutex held.
+void JobQueue::changed(Job& job) {
+  ++job.revision;
+  changes_.notify_all();
+}
+
+void JobQueue::work() {
+  const auto next = [this]() -> JobPointer {
+    for (const auto& [number, job] : by_number_)
+      if (job->record.status == JobStatus::kQueued) return job;
+    return nullptr;
+  };
+  for (;;) {
+    JobPointer job;
+    {
+      std::unique_lock lock(mutex_);
+      changes_.wait(lock, [&] { return stopping_ || next() != nullptr; });
+      if (stopping_) return;
+      job = next();
+      // Its file goes on saying that it is queued, which it is when this process ends.
+      job->record.status = JobStatus::kInProgress;
+      job->progress.phase = "loading";
+      changed(*job);
+    }
+    run(job);
+  }
+}
+
+Callbacks JobQueue::callbacks_of(const JobPointer& job) {
+  struct Times {
+    SteadyClock::time_point begin;
+    int64_t first = 0;
+  };
+  const auto times = std::make_shared<Times>();
+  // Until the run ends: the rest of this phase at its rate so far, and what the planner says of none.
+  const auto left = [times](double done, double total) -> std::optional<double> {
+    const double counted = done - static_cast<double>(times->first);
+    if (counted <= 0) return std::nullopt;
+    const double seconds = std::chrono::duration<double>(SteadyClock::now() - times->begin).count();
+    return seconds / counted * (total - done);
+  };
+  Callbacks callbacks;
+  callbacks.cancelled = [this, job] { return job->cancelled || stopping_; };
+  callbacks.note = [this, job](const std::string& line) { options_.log(fmt::format("{}: {}", job->record.id, line)); };
+  callbacks.load = [this, job](const std::string&, int64_t, int64_t) {
+    const std::lock_guard lock(mutex_);
+    if (job->progress.phase == "waiting") job->progress.phase = "loading";
+  };
+  callbacks.step = [this, job, times, left](int64_t done, int64_t total, double) {
+    if (done > 0) metrics_.add_step();
+    const std::lock_guard lock(mutex_);
+    Progress& progress = job->progress;
+    if (progress.phase != "denoising") *times = {SteadyClock::now(), done};
+    progress.phase = "denoising";
+    progress.step = done;
+    progress.steps = total;
+    progress.layer = 0;
+    progress.seconds_left = left(static_cast<double>(done), static_cast<double>(total));
+    changed(*job);
+  };
+  callbacks.layer = [this, job, left](int64_t done, int64_t total) {
+    const std::lock_guard lock(mutex_);
+    Progress& progress = job->progress;
+    progress.layer = done;
+    progress.layers = total;
+    const double part = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0;
+    progress.seconds_left = left(static_cast<double>(progress.step) + part, static_cast<double>(progress.steps));
+    changed(*job);
+  };
+  callbacks.frames = [this, job, times, left](int64_t done, int64_t total) {
+    const std::lock_guard lock(mutex_);
+    Progress& progress = job->progress;
+    if (progress.phase != "decoding") *times = {SteadyClock::now(), done};
+    progress.phase = "decoding";
+    progress.layer = 0;
+    progress.frame = done;
+    progress.frames = total;
+    progress.seconds_left = left(static_cast<double>(done), static_cast<double>(total));
+    changed(*job);
+  };
+  callbacks.preview = [this, job](int64_t, const Tensor& frames) {
+    std::string picture;
+    try {
+      picture = gif_of(frames, store_.folder_of(job->record.id) / "preview.gif");
+    } catch (const Error& error) {  // no reason to lose the video
+      options_.log(fmt::format("{}: no preview: {}", job->record.id, printable(error.what())));
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    job->preview = std::move(picture);
+    ++job->progress.previews;
+    changed(*job);
+  };
+  return callbacks;
+}
+
+Video JobQueue::run_model(const JobPointer& job) {
+  const GenerateOptions options = options_of(job->record);
+  const std::string prefix = store_.folder_of(job->record.id).string() + "/";
+  // The tags of the file name no folder of this machine.
+  const OpenSink sink = [output = options.output, prefix](const VideoFormat& format) {
+    VideoFormat cleaned = format;
+    for (auto& tag : cleaned.metadata) replace_all(tag.second, prefix);
+    return video_file(output)(cleaned);
+  };
+  return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job));
+}
+
+void JobQueue::run(const JobPointer& job) {
+  const SteadyClock::time_point begin = SteadyClock::now();
+  options_.log(fmt::format("{}: started", job->record.id));
+  std::string failure;
+  double denoise = 0, decode = 0;
+  try {
+    const Video video = run_model(job);
+    denoise = video.denoise_seconds;
+    for (const TimedPhase& phase : video.phases)
+      if (phase.phase == "Inference/VAE decode") decode = phase.seconds;
+    const std::lock_guard lock(mutex_);
+    job->record.seed = video.seed;
+  } catch (const std::exception& error) {  // Error, or memory that ran out
+    failure = printable(without_folder(job->record.id, error.what()));
+    if (failure.empty()) failure = "the run failed";
+  }
+  std::string how = failure.empty() ? "completed" : "failed";
+  JobRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    if (job->deleted || (stopping() && !failure.empty())) {
+      how = "cancelled";
+    } else {
+      const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
+      record = job->record;
+      record.seconds_taken = seconds;
+      record.completed_at = unix_now();
+      record.status = failure.empty() ? JobStatus::kCompleted : JobStatus::kFailed;
+      record.error = failure;
+    }
+  }
+  metrics_.add_run(how, denoise, decode);
+  if (how == "cancelled") {
+    const bool deleted = [&] {
+      const std::lock_guard lock(mutex_);
+      return job->deleted;
+    }();
+    if (deleted) store_.remove(job->record.id);
+    options_.log(
+        fmt::format("{}: {}", job->record.id, deleted ? "cancelled" : "stopped; it is queued for the next start"));
+    return;
+  }
+  // Before anybody is told: what is said to be completed stays so.
+  try {
+    store_.save(record);
+  } catch (const Error& error) {
+    options_.log(fmt::format("{}: {}", record.id, error.what()));
+  }
+  options_.log(failure.empty() ? fmt::format("{}: completed in {}", record.id, duration_text(*record.seconds_taken))
+                               : fmt::format("{}: failed: {}", record.id, failure));
+  bool deleted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    job->record = record;
+    job->preview.clear();
+    deleted = job->deleted;
+    changed(*job);
+  }
+  if (deleted) store_.remove(record.id);  // meanwhile
+}
+
+}  // namespace zoetrope::server

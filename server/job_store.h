@@ -1,0 +1,42 @@
+// The state folder: a folder per job with its file job.json, its uploads and its video. Not the queue, and no thread of
+// its own; functions for different jobs may be called at once.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "server/job.h"
+#include "server/video_request.h"
+
+namespace zoetrope::server {
+
+class JobStore {
+ public:
+  // Creates the folder, whose parent must exist. Without a name a temporary one, which goes with this object. Throws
+  // Error where that is not possible, and where another server uses it.
+  explicit JobStore(const std::filesystem::path& folder);
+  JobStore(const JobStore&) = delete;
+  JobStore& operator=(const JobStore&) = delete;
+  ~JobStore();
+
+  const std::filesystem::path& folder() const { return folder_; }
+  std::filesystem::path folder_of(const std::string& id) const { return folder_ / id; }
+  std::filesystem::path video_of(const std::string& id) const { return folder_ / id / "video.mp4"; }
+
+  // Writes the uploads into the folder of a new job, and names them in its record. The job is there once it is saved.
+  void add_uploads(JobRecord& job, const std::vector<Upload>& uploads);
+  void save(const JobRecord& job);
+  // All of it. What is left after a crash in between is removed by the next load().
+  void remove(const std::string& id) noexcept;
+
+  // The jobs in the order of their numbers. `notes`: a line for each folder that was damaged, and is now in damaged/.
+  std::vector<JobRecord> load(std::vector<std::string>& notes);
+
+ private:
+  std::filesystem::path folder_;
+  bool temporary_ = false;
+  int lock_ = -1;
+};
+
+}  // namespace zoetrope::server

@@ -1,0 +1,52 @@
+// The models of a server: each opened once to plan with, which reads no weights, and on demand to run, with the weights
+// that keep_weights keeps. The one that was used least recently is closed where memory does not hold all.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "pipeline/run.h"
+#include "server/serve.h"
+
+namespace zoetrope::server {
+
+class Models {
+ public:
+  // Throws Error where one is no model.
+  explicit Models(std::vector<ServedModel> models);
+
+  const std::vector<ServedModel>& all() const { return models_; }
+  // The first for an empty name. Throws ApiError for one that is not served.
+  const ServedModel& find(const std::string& name) const;
+
+  // What a run of `model` with these options needs. Checks all of them, and reads its pictures and videos; throws
+  // Error. On any thread.
+  pipeline::Forecast forecast(const ServedModel& model, const pipeline::GenerateOptions& options);
+
+  // One video. From one thread.
+  Video run(const ServedModel& model, const pipeline::GenerateOptions& options, const OpenSink& sink,
+            const Callbacks& callbacks);
+
+  // Names of those that are open to run, with a line for each that is opened or closed into `log`.
+  std::function<void(const std::string&)> log;
+
+ private:
+  // LoRA files are merged into the weights, so other ones are another model.
+  struct Open {
+    std::string key;
+    std::unique_ptr<pipeline::OpenModel> model;
+  };
+  Open& opened(const ServedModel& model, const pipeline::GenerateOptions& options);
+  void close_oldest();
+
+  const std::vector<ServedModel> models_;
+  std::mutex planning_;
+  std::vector<std::unique_ptr<pipeline::OpenModel>> to_plan_;  // as models_
+  std::list<Open> open_;                                       // the last used first
+};
+
+}  // namespace zoetrope::server

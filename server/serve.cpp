@@ -1,0 +1,135 @@
+#include "server/serve.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/print.h"
+#include "base/words.h"
+#include "server/api.h"
+#include "server/http_server.h"
+#include "server/job_queue.h"
+#include "server/job_store.h"
+#include "server/metrics.h"
+#include "server/models.h"
+
+namespace zoetrope::server {
+namespace {
+
+constexpr auto kBetweenQuestions = std::chrono::milliseconds(100);
+constexpr size_t kMaxTokenBytes = 4096;
+
+char lower(unsigned char c) { return static_cast<char>(std::tolower(c)); }
+
+std::vector<std::string> listed(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) names.push_back(text.substr(begin, end - begin));
+    // As heads of requests are compared.
+    if (end > begin) std::transform(names.back().begin(), names.back().end(), names.back().begin(), lower);
+    begin = end + 1;
+  }
+  return names;
+}
+
+std::string token_of(const ServeOptions& options) {
+  if (options.token_file.empty()) return options.token;
+  if (!options.token.empty()) fail("token_file={}: leave out token, or this", options.token_file);
+  std::string token = read_file(options.token_file, kMaxTokenBytes);
+  token.erase(token.find_last_not_of(" \t\r\n") + 1);
+  if (token.empty()) fail("token_file={}: is empty; write the token into it", options.token_file);
+  return token;
+}
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+void check_names(const std::vector<ServedModel>& models) {
+  if (models.empty()) fail("serve: name a checkpoint folder, or a YAML file that names one");
+  for (const ServedModel& model : models) {
+    const auto same = [&](const ServedModel& other) { return other.name == model.name; };
+    if (std::count_if(models.begin(), models.end(), same) > 1)
+      fail("serve: two models have the name '{}'; the name is that of the folder or YAML file, so rename one",
+           model.name);
+  }
+}
+
+}  // namespace
+
+OptionSet describe_serve_options(ServeOptions& o) {
+  OptionSet set;
+  set.text("host", o.host, "address that is listened on; 0.0.0.0: all of this machine")
+      .integer("port", o.port, {0, 65535}, "0: any that is free, which is printed")
+      .text("state", o.state,
+            "folder of the jobs, their uploads and videos, with which a later start goes on; unset: a temporary one")
+      .integer("queue", o.queue, {1, 100000}, "jobs that may wait; a request beyond them is refused with 429")
+      .text("token", o.token, "what requests must carry as Authorization: Bearer TOKEN; unset: nothing")
+      .text("token_file", o.token_file, "file with the token, which other users of the machine cannot see then")
+      .text("allowed_hosts", o.allowed_hosts,
+            "names under which the server may be asked, next to IP addresses and localhost, as a.example,b.example")
+      .text("lora_folder", o.lora_folder, "folder of the .safetensors files that requests may name as lora")
+      .integer("max_upload", o.max_upload, {1, 4096}, "MB of the body of a request")
+      .integer("connections", o.connections, {2, 4096}, "that are open at once; half of them may be streams of events")
+      .number("request_timeout", o.request_timeout, {0.1, 3600},
+              "seconds in which a request must arrive; 64 KB more take one more each")
+      .choice("log", o.log, {"none", "jobs", "requests"}, "what is written to standard error");
+  return set;
+}
+
+void serve(const ServeOptions& options, std::vector<ServedModel> served, const std::function<bool()>& stopped) {
+  check_names(served);
+  const std::string token = token_of(options);
+  const auto log = [&](const std::string& line) {
+    if (options.log != "none") print_error("{} {}\n", utc_now_text(), printable(line));
+  };
+  Metrics metrics;
+  Models models(std::move(served));
+  models.log = log;
+  JobStore store(options.state);
+  JobQueue queue(models, store, metrics, {options.queue, options.lora_folder, log});
+  Api api(queue, models, metrics, {token, listed(options.allowed_hosts), options.connections / 2});
+  HttpServer::Handlers handlers;
+  handlers.admit = [&](const RequestHead& head) { api.admit(head); };
+  handlers.answer = [&](const httplib::Request& request, httplib::Response& response) {
+    api.answer(request, response);
+  };
+  handlers.refused = [&] { metrics.add_refused_connection(); };
+  handlers.done = [&](const RequestHead& head, int status, double seconds) {
+    metrics.add_request(head.method.empty() ? "none" : head.method, status);
+    if (options.log == "requests")
+      log(fmt::format("{} {}: {} in {}", head.method, head.target, status, duration_text(seconds)));
+  };
+  constexpr size_t kMega = 1'000'000;
+  HttpServer http({.host = options.host,
+                   .port = static_cast<int>(options.port),
+                   .connections = static_cast<size_t>(options.connections),
+                   .request_timeout = options.request_timeout,
+                   .most_body = static_cast<size_t>(options.max_upload) * kMega},
+                  handlers);
+  api.connections = [&] { return http.connections(); };
+  if (token.empty() && !is_loopback(options.host))
+    log(fmt::format("Note: host={} without a token: whoever reaches this machine may start jobs", options.host));
+  queue.start();
+  http.start();
+  std::vector<std::string> names;
+  for (const ServedModel& model : models.all()) names.push_back(model.name);
+  const bool six = options.host.find(':') != std::string::npos;
+  print("Serving {} at http://{}{}{}:{}\n", printable(fmt::format("{}", fmt::join(names, ", "))), six ? "[" : "",
+        options.host, six ? "]" : "", http.port());
+  print("Jobs are in {}{}\n", printable(store.folder().string()),
+        options.state.empty() ? ", which goes when the server ends; state=DIR keeps them" : "");
+  finish_output();
+  while (!stopped()) std::this_thread::sleep_for(kBetweenQuestions);
+  log("Shutting down: no new jobs; what waits or runs is queued for the next start");
+  queue.stop();
+  http.stop();
+  log("Ended");
+}
+
+}  // namespace zoetrope::server

@@ -1,0 +1,207 @@
+"""What the scripts of this folder share: a server of its own for each test, on a port that it picked, and requests over
+Python's http.client and plain sockets. Has no test of its own. A test waits for a status, never for a time.
+"""
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+import zlib
+
+SLOWER = int(os.environ.get("ZOETROPE_TEST_TIMEOUT_SCALE", "1"))  # sanitizers
+PATIENCE = 120 * SLOWER  # seconds until a test gives up
+PROGRAM = MODEL = None
+SMALL = {"prompt": "a red ball", "size": "32x32", "num_frames": 5, "num_inference_steps": 2}
+LONG = {**SMALL, "num_inference_steps": 1000}
+
+
+def run_script(tests):
+    """Lists the tests, or runs the one named last in a folder of its own: PROGRAM MODEL NAME."""
+    global PROGRAM, MODEL
+    if sys.argv[1:] == ["--list"]:
+        print(";".join(tests))
+        return 0
+    PROGRAM, MODEL, name = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="zoetrope_server_") as folder:
+        tests[name](pathlib.Path(folder))
+    print(f"{name}: passed")
+    return 0
+
+
+class Answer:
+    def __init__(self, response):
+        self.status, self.body = response.status, response.read()
+        self.fields = {name.lower(): value for name, value in response.getheaders()}
+
+    def json(self):
+        return json.loads(self.body)
+
+    def refused(self, status, code, *words, param=None):
+        """An error object of OpenAI's API, with one sentence that holds every word."""
+        assert self.status == status, f"{self.status} instead of {status}: {self.body[:400]}"
+        error = self.json()["error"]
+        assert set(error) == {"message", "type", "code", "param"}, error
+        assert error["code"] == code, error
+        assert error["param"] == param, error
+        assert "\n" not in error["message"] and error["message"], error
+        for word in words:
+            assert word in error["message"], f"'{word}' is not in: {error['message']}"
+        return self
+
+    def ok(self):
+        assert self.status == 200, f"{self.status}: {self.body[:400]}"
+        return self.json()
+
+
+class Server:
+    """`zoetrope serve`, until the end of the block."""
+
+    def __init__(self, folder, *settings, models=None):
+        self.folder = pathlib.Path(folder)
+        self.command = [PROGRAM, "serve", *(models or [MODEL]), "port=0", f"state={self.folder / 'state'}", "threads=1",
+                        *settings]
+        self.errors = open(self.folder / "errors.txt", "ab")
+        self.process = subprocess.Popen([str(word) for word in self.command], stdout=subprocess.PIPE,
+                                        stderr=self.errors, text=True)
+        line = self.process.stdout.readline()
+        found = re.search(r"http://\S+:(\d+)$", line.strip())
+        assert found, f"no address in '{line}':\n{self.log()}"
+        self.port = int(found[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+        log = self.log()
+        for words in ("Sanitizer: ", "runtime error: "):
+            assert words not in log, f"a sanitizer's report:\n{log}"
+
+    def log(self):
+        return (self.folder / "errors.txt").read_text(errors="replace")
+
+    def ask(self, method, path, body=None, fields=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        fields = dict(fields or {})
+        if isinstance(body, (dict, list)):
+            body = json.dumps(body).encode()
+            fields.setdefault("Content-Type", "application/json")
+        try:
+            connection.request(method, path, body=body, headers=fields)
+            return Answer(connection.getresponse())
+        finally:
+            connection.close()
+
+    def get(self, path, **options):
+        return self.ask("GET", path, **options)
+
+    def create(self, settings=None, **more):
+        return self.ask("POST", "/v1/videos", body={**(settings or SMALL), **more})
+
+    def form(self, parts, path="/v1/videos", fields=None):
+        body, content_type = form_body(parts)
+        return self.ask("POST", path, body=body, fields={"Content-Type": content_type, **(fields or {})})
+
+    def video(self, identity):
+        return self.get(f"/v1/videos/{identity}").ok()
+
+    def until(self, identity, *statuses):
+        """The video when it has one of these statuses."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            video = self.video(identity)
+            if video["status"] in statuses:
+                return video
+            assert video["status"] in ("queued", "in_progress"), video
+            assert time.monotonic() < end, video
+            time.sleep(0.02)
+
+    def until_computing(self, identity):
+        """When the job is in its steps. With LONG it stays there for a thousand."""
+        end = time.monotonic() + PATIENCE
+        while self.video(identity).get("run", {}).get("step", 0) < 1:
+            assert time.monotonic() < end, self.video(identity)
+            time.sleep(0.02)
+
+    def socket(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+
+    def raw(self, data):
+        """What the server answers to these bytes, until it closes the connection."""
+        with self.socket() as wire:
+            try:
+                wire.sendall(data)
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            return read_all(wire)
+
+    def metric(self, name):
+        text = self.get("/metrics").body.decode()
+        found = re.search(rf"^zoetrope_{re.escape(name)} (\S+)$", text, re.M)
+        return float(found[1]) if found else 0.0
+
+    def until_metric(self, name, value):
+        """Requests are counted after their answers."""
+        end = time.monotonic() + PATIENCE
+        while self.metric(name) != value:
+            assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
+
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(timeout=PATIENCE)
+
+
+def read_all(wire):
+    data = b""
+    while True:
+        try:
+            part = wire.recv(65536)
+        except ConnectionResetError:
+            return data
+        if not part:
+            return data
+        data += part
+
+
+def form_body(parts):
+    """multipart/form-data of (name, text) and (name, bytes, filename)."""
+    boundary, body = uuid.uuid4().hex, b""
+    for name, value, *file in parts:
+        named = f'; filename="{file[0]}"' if file else ""
+        body += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{named}\r\n'.encode()
+        body += (b"Content-Type: application/octet-stream\r\n\r\n" if file else b"\r\n")
+        body += (value if isinstance(value, bytes) else str(value).encode()) + b"\r\n"
+    return body + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
+
+
+def png(width, height):
+    """A picture of one colour."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + b"\x40\x80\xc0" * width for _ in range(height))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def events_of(data):
+    """(name, video) of each event of a stream."""
+    events = []
+    for block in data.decode().split("\n\n"):
+        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+        if not lines:
+            continue
+        assert lines[0].startswith("event: ") and all(line.startswith("data: ") for line in lines[1:]), block
+        events.append((lines[0][7:], json.loads("\n".join(line[6:] for line in lines[1:]))))
+    return events

@@ -1,0 +1,198 @@
+"""The page in a browser without a window, driven over Chromium's debugging pipe; skipped where it is not installed.
+
+page_test.py PROGRAM MODEL NAME
+"""
+import base64
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import harness
+from harness import LONG, PATIENCE, SMALL, Server, run_script
+
+SKIPPED = 77
+
+
+class Browser:
+    """Chromium at the page of a server. Everything that it reports as wrong is in `complaints`."""
+
+    def __init__(self, folder, server, width=1280, height=1000, dark=False):
+        program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        if program is None:
+            print("skipped: chromium is not installed")
+            sys.exit(SKIPPED)
+        to_browser, self.out = os.pipe()
+        self.answers, from_browser = os.pipe()
+        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                   f"--user-data-dir={folder / 'browser'}", "--remote-debugging-pipe", "about:blank"]
+        # The pipe is at descriptors 3 and 4.
+        shell = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
+        self.process = subprocess.Popen(["sh", "-c", shell, "sh", *command], pass_fds=(to_browser, from_browser),
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(to_browser)
+        os.close(from_browser)
+        self.number, self.buffer, self.complaints, self.session, self.asked = 0, b"", [], None, []
+        try:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self.call(domain + ".enable")
+            self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+            self.call("Emulation.setEmulatedMedia",
+                      features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+            self.call("Page.navigate", url=f"http://127.0.0.1:{server.port}/")
+            self.until("document.readyState === 'complete' && document.getElementById('model') !== null")
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.out)
+        os.close(self.answers)
+
+    def receive(self):
+        while b"\0" not in self.buffer:
+            part = os.read(self.answers, 65536)
+            assert part, "the browser has ended"
+            self.buffer += part
+        message, _, self.buffer = self.buffer.partition(b"\0")
+        message = json.loads(message)
+        method, given = message.get("method"), message.get("params", {})
+        if method == "Runtime.exceptionThrown":
+            self.complaints.append(given["exceptionDetails"])
+        elif method == "Log.entryAdded" and "status of 404" not in given["entry"]["text"]:  # no preview yet
+            self.complaints.append(given["entry"]["text"])
+        elif method == "Network.requestWillBeSent":
+            self.asked.append(given["request"]["url"])
+        return message
+
+    def call(self, method, **given):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": given}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self.receive()
+            if answer.get("id") == self.number:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def value(self, expression):
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, userGesture=True)
+        assert "exceptionDetails" not in answer, (expression, answer["exceptionDetails"])
+        return answer["result"].get("value")
+
+    def until(self, expression):
+        end = time.monotonic() + PATIENCE
+        while not (value := self.value(expression)):
+            assert time.monotonic() < end, f"never: {expression}\n{self.value('document.body.innerText')}\n{self.complaints}"
+            time.sleep(0.05)
+        return value
+
+    def fill(self, identity, text):
+        self.value(f"""(() => {{ const field = document.getElementById({json.dumps(identity)}); field.value = {json.dumps(text)};
+                    field.dispatchEvent(new Event("input", {{bubbles: true}})); }})()""")
+
+    def picture(self, path):
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
+
+
+SMALL_FORM = {"width": "32", "height": "32", "fps": "8", "seconds": "0.5", "steps": "2"}
+
+
+def a_video_by_hand(folder):
+    with Server(folder) as server, Browser(folder, server) as page:
+        page.until("document.getElementById('model').value !== ''")
+        page.fill("prompt", "<img src=x onerror=alert(1)> & a \"red\" ball")
+        for identity, text in SMALL_FORM.items():
+            page.fill(identity, text)
+        page.until("document.getElementById('plan').innerText.includes('of memory')")
+        assert "5 frames of 32x32, 2 steps" in page.value("document.getElementById('plan').innerText")
+        page.value("document.getElementById('create').click()")
+        page.until("document.querySelectorAll('#gallery li').length === 1")
+        assert page.value("document.querySelector('#gallery .job-prompt').textContent") == "<img src=x onerror=alert(1)> & a \"red\" ball"
+        assert page.value("document.querySelectorAll('#gallery img').length") == 0, "a prompt became markup"
+        page.until("document.querySelector('#gallery video').readyState >= 1")
+        page.value("[...document.querySelectorAll('#gallery button')].find(b => b.textContent === 'Copy command').click()")
+        page.until("document.querySelector('#gallery code').textContent.startsWith('zoetrope generate model=')")
+        page.fill("prompt", "other")
+        page.value("[...document.querySelectorAll('#gallery button')].find(b => b.textContent === 'Use settings').click()")
+        assert page.value("document.getElementById('prompt').value").startswith("<img")
+        page.value("[...document.querySelectorAll('#gallery button')].find(b => b.textContent === 'Delete').click()")
+        page.until("document.querySelectorAll('#gallery li').length === 0")
+        assert server.get("/v1/videos").ok()["data"] == []
+        assert not page.complaints, page.complaints
+        assert all(url.startswith((f"http://127.0.0.1:{server.port}/", "blob:", "about:", "data:")) for url in page.asked), page.asked
+
+
+def the_queue_is_followed(folder):
+    with Server(folder) as server:
+        first, second = server.create(LONG).ok()["id"], server.create(prompt="the second").ok()["id"]
+        with Browser(folder, server, width=390, height=844, dark=True) as page:
+            page.until("document.querySelectorAll('#queue li').length === 2")
+            page.until("/Step [0-9]+ of 1000/.test(document.querySelector('#queue .job-line').textContent)")
+            before = page.value("document.querySelector('#queue .job-line').textContent")
+            page.until(f"document.querySelector('#queue .job-line').textContent !== {json.dumps(before)}")
+            assert page.value("document.documentElement.scrollWidth") <= 390, "wider than a phone"
+            assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(22, 21, 19)"
+            page.value("document.querySelector('#queue button').click()")
+            page.until("document.querySelectorAll('#gallery li').length === 1")
+            server.get(f"/v1/videos/{first}").refused(404, "not_found", param="id")
+            assert server.video(second)["status"] == "completed"
+            assert not page.complaints, page.complaints
+
+
+def refusals_are_shown(folder):
+    with Server(folder) as server, Browser(folder, server) as page:
+        page.until("document.getElementById('model').value !== ''")
+        page.fill("prompt", "a")
+        page.fill("width", "16384")
+        page.fill("height", "16384")
+        page.fill("seconds", "200")
+        page.until("document.getElementById('plan').innerText.includes('memory: this run needs')")
+        assert page.value("document.getElementById('create').disabled")
+        for identity, text in {**SMALL_FORM, "fps": "7"}.items():
+            page.fill(identity, text)
+        page.until("document.getElementById('plan').innerText.includes('of memory')")
+        assert not page.value("document.getElementById('create').disabled")
+
+
+def the_token_is_asked_for(folder):
+    with Server(folder, "token=abc") as server:
+        with Browser(folder, server) as page:
+            page.until("document.getElementById('token-dialog').open")
+            page.fill("token", "abc")
+            page.value("document.querySelector('#token-form button').click()")
+            page.until("document.getElementById('model').value !== ''")
+            for identity, text in {"prompt": "a ball", **SMALL_FORM}.items():
+                page.fill(identity, text)
+            page.value("document.getElementById('create').click()")
+            page.until("document.querySelector('#gallery video') && document.querySelector('#gallery video').src.startsWith('blob:')")
+
+
+def everything_has_a_name(folder):
+    with Server(folder) as server:
+        server.until(server.create().ok()["id"], "completed")
+        with Browser(folder, server) as page:
+            page.until("document.querySelectorAll('#gallery li').length === 1")
+            nameless = page.value("""[...document.querySelectorAll('input, select, textarea, button, video, progress')].filter(
+                (e) => !(e.labels && e.labels.length) && !e.textContent.trim() && !e.getAttribute('aria-label')).map((e) => e.outerHTML)""")
+            assert nameless == [], nameless
+            assert page.value("document.documentElement.lang") == "en"
+
+
+TESTS = {test.__name__: test for test in (
+    a_video_by_hand, the_queue_is_followed, refusals_are_shown, the_token_is_asked_for, everything_has_a_name)}
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS))

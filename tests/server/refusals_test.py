@@ -1,0 +1,304 @@
+"""What a server refuses: fields of the API with random values, bodies that are too large or end early, slow clients,
+foreign pages, wrong tokens, paths that are none. It answers each in JSON, and goes on.
+
+refusals_test.py PROGRAM MODEL NAME
+"""
+import base64
+import http.client
+import json
+import random
+import socket
+import sys
+
+import harness
+from harness import LONG, SMALL, Server, form_body, png, read_all, run_script
+
+FIELDS = ["prompt", "negative_prompt", "model", "size", "seconds", "num_frames", "fps", "num_inference_steps", "guidance_scale",
+          "guidance_scale_2", "flow_shift", "seed", "lora", "lora_high", "lora_low", "width", "height", "max_area", "mode",
+          "conditioning_scale", "segment_frame_length", "prev_segment_conditioning_frames", "boundary_ratio", "scheduler",
+          "sigma_grid", "sigmas", "timesteps", "max_sequence_length", "mask_padding_tokens", "cache", "cache_threshold",
+          "cache_max_skips", "cache_retention", "cache_ratios", "cache_coefficients", "cache_retention_steps",
+          "cache_interval", "vae_tiling", "image", "input_reference", "last_image", "control_video", "mask",
+          "reference_images", "pose_video", "face_video", "background_video", "latents"]
+VALUES = [None, True, False, 0, 1, -1, 5, 7, 2**31, 2**63, -2**63, 2**64, 1e308, 0.5, -0.0, "", " ", "0", "-1", "1e9", "nan", "inf",
+          "-inf", "default", "true", "32x32", "32X32", "0x0", "x", "99999x99999", "-32x32", "1.5", "../../etc/passwd", "/etc/passwd",
+          "a\u0000b", "\ufffd\u202e", "\x1b[31m", "é" * 300, "x" * 40000, [], [1], [1, 0.5], ["a"], [[1]], {}, {"name": "x"},
+          {"name": "../x", "scale": 1}, {"image_url": "file:///etc/passwd"}, {"image_url": "http://127.0.0.1/"},
+          {"image_url": "data:image/png;base64,AAAA"}, "data:image/png;base64,!!!!", "data:image/png;base64,",
+          "unipc", "mag", "cfg", "tea", "animate", "replace", "legacy", "1,0.5,0.25", "Wan2.1-T2V-1.3B"]
+
+
+def is_answer(answer):
+    """JSON in the form of the API, no error of the server's own."""
+    assert answer.status < 500 or answer.status == 503, (answer.status, answer.body[:300])
+    document = answer.json()
+    if answer.status != 200:
+        error = document["error"]
+        assert set(error) == {"message", "type", "code", "param"} and error["message"], document
+        assert all(ord(c) >= 32 for c in error["message"]), document
+    return answer
+
+
+def every_field_with_random_values(folder):
+    generator = random.Random(20261125)
+    with Server(folder) as server:
+        codes = {}
+        for number in range(700):
+            body = dict(SMALL)
+            for _ in range(generator.choice((1, 1, 1, 2, 3))):
+                body[generator.choice(FIELDS)] = generator.choice(VALUES)
+            answer = is_answer(server.ask("POST", "/v1/videos/plan", body=body))
+            codes[answer.status] = codes.get(answer.status, 0) + 1
+        # Both happen often enough for the test to say something.
+        assert codes.get(200, 0) >= 30 and codes.get(400, 0) > 300, codes
+        for name in FIELDS:  # none of them is unknown
+            answer = server.ask("POST", "/v1/videos/plan", body={**SMALL, name: {"a": 1}})
+            assert answer.status == 400 and answer.json()["error"]["code"] != "unknown_parameter", (name, answer.body)
+        server.until(server.create().ok()["id"], "completed")
+        assert sorted(p.name for p in (folder / "state").iterdir() if p.is_dir())[1:] == []
+
+
+def fields_that_there_are_not(folder):
+    with Server(folder) as server:
+        for name, near in (("num_frame", "num_frames"), ("steps", "num_inference_steps"), ("promt", "prompt"),
+                           ("Prompt", "prompt")):
+            server.create(**{name: 1}).refused(400, "unknown_parameter", f"'{name}'", near, param=name)
+        for name in ("ranks", "memory_limit", "model_path", "output", "dump", "trace", "prompts", "num_videos", "batch_size",
+                     "attention", "transformer", "weight_cache", "n", "user", "__proto__", ""):
+            answer = server.create(**{name: 1})
+            assert answer.status == 400 and answer.json()["error"]["code"] == "unknown_parameter", (name, answer.body)
+        server.create(prompt="").refused(400, "invalid_value", "prompt", param="prompt")
+        server.create(prompt=None).refused(400, "invalid_value", "prompt", param="prompt")
+        server.create(prompt=5).refused(400, "invalid_value", "prompt: must be text", param="prompt")
+        server.create(size="33x32").refused(400, "invalid_value", "width=33", "multiple of 16", param="width")
+        server.create(size="32x32", width=32).refused(400, "invalid_value", "leave out width", param="size")
+        server.create(num_frames=6).refused(400, "invalid_value", "num_frames=6", "4k + 1", param="num_frames")
+        server.create(num_inference_steps=0).refused(400, "invalid_value", "num_inference_steps=0", param="num_inference_steps")
+        server.create(lora="style").refused(400, "invalid_value", "lora_folder", param="lora")
+        server.create(prompt="default").ok()  # a word of key=value, and no prompt of it
+        for parts in ([("prompt", "a"), ("prompt", "b")], [("size", "32x32"), ("width", "32"), ("prompt", "a")],
+                      [("prompt", "a", "x.txt")], [("prompt", b"\xff\xfe")], [("image", "text"), ("prompt", "a")],
+                      [("image", b"", "x.png"), ("prompt", "a")], [("image", b"GIF89a", "x.png"), ("prompt", "a")],
+                      [("control_video", b"#EXTM3U\nfile:///etc/passwd\n", "x.mp4"), ("prompt", "a")]):
+            is_answer(server.form(parts)).refused(400, "invalid_value", param=server.form(parts).json()["error"]["param"])
+
+
+def bodies_that_are_none(folder):
+    with Server(folder, "max_upload=1") as server:
+        def ask(body, kind="application/json"):
+            return is_answer(server.ask("POST", "/v1/videos", body=body, fields={"Content-Type": kind}))
+        for body in (b"", b"{", b"[]", b"1", b'"x"', b'{"prompt": "a", "prompt": "b"}', b"\xff", b"{" * 100000, b'{"a": ' * 500,
+                     b'{"prompt": "\xff"}', b"nul", b'{"prompt": 1e999}'):
+            answer = ask(body)
+            assert answer.status == 400, (body[:50], answer.status)
+        ask(b"x", "text/plain").refused(415, "unsupported_content_type")
+        ask(b"prompt=a", "application/x-www-form-urlencoded").refused(415, "unsupported_content_type")
+        ask(b"x", "multipart/form-data").refused(400, "malformed_request")
+        ask(b"x", "multipart/form-data; boundary=").refused(400, "malformed_request")
+        ask(b"x", "multipart/form-data; boundary=b").refused(400, "malformed_request")
+        large = server.ask("POST", "/v1/videos", body=b"x" * 1_000_001).refused(413, "body_too_large", "1000001")
+        assert large.fields["connection"] == "close"
+        server.form([("prompt", "a"), ("image", b"x" * 2_000_000, "x.png")]).refused(413, "body_too_large")
+        body, kind = form_body([("x" * 8000, "y"), ("prompt", "a")])
+        is_answer(server.ask("POST", "/v1/videos", body=body, fields={"Content-Type": kind}))
+        body, kind = form_body([(f"f{i}", "y") for i in range(3000)])
+        is_answer(server.ask("POST", "/v1/videos", body=body, fields={"Content-Type": kind}))
+        picture = "data:image/png;base64," + base64.b64encode(png(16, 16)).decode()
+        server.create(input_reference=picture).refused(400, "invalid_value", "image: this model", param="image")
+        server.create(input_reference={"image_url": picture}).refused(400, "invalid_value", "image: this model", param="image")
+
+
+def requests_that_are_none(folder):
+    generator = random.Random(7)
+    with Server(folder) as server:
+        def status(data):
+            answer = server.raw(data)
+            return int(answer.split(b" ")[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+        host = b"Host: localhost\r\n"
+        for data, wanted in ((b"GET / HTTP/1.1\r\n\r\n", 400), (b"GET /\r\n\r\n", 400), (b"\r\n\r\n", 400), (b"\0\0\0\0\r\n\r\n", 400),
+                             (b"GET  / HTTP/1.1\r\n" + host + b"\r\n", 400), (b"GET / HTTP/2\r\n" + host + b"\r\n", 400),
+                             (b"GET http://localhost/ HTTP/1.1\r\n" + host + b"\r\n", 400), (b"BREW / HTTP/1.1\r\n" + host + b"\r\n", 501),
+                             (b"GET /health HTTP/1.1\r\n" + host + host + b"\r\n", 400), (b"GET /health HTTP/1.1\r\n" + host + b" a: b\r\n\r\n", 400),
+                             (b"GET /health HTTP/1.1\r\n" + host + b"A\0: b\r\n\r\n", 400),
+                             (b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n" + host + b"\r\n", 414),
+                             (b"GET /health HTTP/1.1\r\n" + host + b"A: " + b"a" * 40000 + b"\r\n\r\n", 431),
+                             (b"GET /health HTTP/1.1\r\n" + host + b"A: b\r\n" * 9000 + b"\r\n", 431),
+                             (b"POST /v1/videos HTTP/1.1\r\n" + host + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
+                             (b"POST /v1/videos HTTP/1.1\r\n" + host + b"Content-Length: 5\r\nContent-Encoding: gzip\r\n\r\nabcde", 415),
+                             (b"POST /v1/videos HTTP/1.1\r\n" + host + b"Content-Length: -1\r\n\r\n", 400),
+                             (b"POST /v1/videos HTTP/1.1\r\n" + host + b"Content-Length: 1e3\r\n\r\n", 400),
+                             (b"POST /v1/videos HTTP/1.1\r\n" + host + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
+                             (b"POST /v1/videos HTTP/1.1\r\n" + host + b"Content-Length: 99999999999999999999\r\n\r\n", 413),
+                             (b"GET /health HTTP/1.0\r\n" + host + b"\r\n", 200), (b"GET /health HTTP/1.1\r\n" + host + b"\r\nmore", 200),
+                             (b"GET /health HTTP/1.1\r\n" + host + b"Range: bytes=5-2,1-\r\n\r\n", 200)):
+            assert status(data) == wanted, (data[:80], status(data), wanted)
+        whole = b"POST /v1/videos/plan HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n"
+        whole += b'{"prompt": "a", "seed": 12345}'
+        for _ in range(200):
+            data = bytearray(whole)
+            for _ in range(generator.randint(1, 4)):
+                data[generator.randrange(len(data))] = generator.randrange(256)
+            with server.socket() as wire:
+                wire.sendall(data)
+                wire.shutdown(socket.SHUT_WR)
+                answer = read_all(wire)
+                assert not answer or answer.startswith(b"HTTP/1.1 "), answer[:80]
+                assert b"HTTP/1.1 500" not in answer, answer
+        server.get("/health").ok()
+
+
+def paths_that_are_none(folder):
+    with Server(folder) as server:
+        identity = server.create().ok()["id"]
+        server.until(identity, "completed")
+        (folder / "secret").write_text("secret")
+        for path in ("/v1", "/v1/", "/v1/video", "/v1/videos/", "/v1/videos/x/y", f"/v1/videos/{identity}/", f"/v1/videos/{identity}/job.json",
+                     f"/v1/videos/{identity}/content/", "/v1/videos/../../secret", "/v1/videos/..%2f..%2fsecret/content",
+                     "/v1/videos/%2e%2e/content", "/v1/videos/%2e%2e%2fsecret", "//etc/passwd", "/page.css/../../secret", "/%00",
+                     "/v1/videos/%0a", "/v1/videos/%ff%fe", f"/v1/videos/{identity}%00/content", "/..", "/.", "/index.html%0d%0aX:y",
+                     f"/v1/videos/{identity.upper()}", "/v1/videos/lock/content", "/v1/videos/damaged"):
+            answer = server.get(path)
+            assert answer.status == 404, (path, answer.status)
+            assert b"secret" not in answer.body.replace(path.encode(), b"") or "secret" in path
+            answer.json()
+        for method, path, allowed in (("POST", "/health", "GET"), ("DELETE", "/v1/videos", "GET, POST"), ("PUT", "/v1/videos", "GET, POST"),
+                                      ("PATCH", f"/v1/videos/{identity}", "GET, DELETE"), ("POST", f"/v1/videos/{identity}", "GET, DELETE"),
+                                      ("GET", "/v1/videos/plan", "POST"), ("OPTIONS", "/v1/videos", "GET, POST")):
+            answer = server.ask(method, path).refused(405, "method_not_allowed")
+            assert answer.fields["allow"] == allowed and "access-control-allow-origin" not in answer.fields, answer.fields
+
+
+def foreign_pages(folder):
+    with Server(folder, "allowed_hosts=videos.example") as server:
+        def plan(**fields):
+            return server.ask("POST", "/v1/videos/plan", body=SMALL, fields={k.replace("_", "-"): v for k, v in fields.items()})
+        port = server.port
+        plan(Host="evil.example").refused(403, "host_not_allowed", "evil.example")
+        plan(Host=f"localhost.evil.example:{port}").refused(403, "host_not_allowed")
+        plan(Host="127.0.0.1.evil.example").refused(403, "host_not_allowed")
+        for host in ("localhost", f"LOCALHOST:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "videos.example", "10.1.2.3"):
+            plan(Host=host).ok()
+        here = f"127.0.0.1:{port}"
+        plan(Host=here, Origin=f"http://{here}").ok()
+        for origin in ("http://evil.example", "null", f"http://127.0.0.1:{port + 1}", f"http://localhost:{port}", "file://", f"ftp://{here}",
+                       f"http://{here}.evil.example"):
+            plan(Host=here, Origin=origin).refused(403, "origin_not_allowed")
+        for site in ("cross-site", "same-site"):
+            plan(Sec_Fetch_Site=site).refused(403, "origin_not_allowed")
+            server.get("/v1/videos", fields={"Sec-Fetch-Site": site}).refused(403, "origin_not_allowed")
+            assert server.get("/", fields={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}).status == 200
+        plan(Sec_Fetch_Site="same-origin").ok()
+
+
+def tokens(folder):
+    (folder / "token").write_text("s3cret token\n")
+    with Server(folder, f"token_file={folder / 'token'}") as server:
+        server.get("/health").ok()
+        for path in ("/v1/videos", "/metrics", "/v1/models", "/none"):
+            answer = server.get(path).refused(401, "invalid_api_key", "Authorization")
+            assert answer.fields["www-authenticate"] == "Bearer", answer.fields
+        for wrong in ("Bearer", "Bearer ", "Bearer s3cret", "Bearer s3cret token2", "Basic s3cret token", "s3cret token", "Bearer S3CRET TOKEN"):
+            server.get("/v1/videos", fields={"Authorization": wrong}).refused(401, "invalid_api_key")
+        server.get("/v1/videos", fields={"Authorization": "Bearer s3cret token"}).ok()
+        server.get("/v1/videos", fields={"Authorization": "bearer s3cret token"}).ok()
+        # Refused before its body is read.
+        answer = server.raw(b"POST /v1/videos HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 401"), answer
+        assert "s3cret" not in server.log()
+
+
+def a_full_queue(folder):
+    with Server(folder, "queue=2") as server:
+        first = server.create(LONG).ok()["id"]
+        server.until_computing(first)
+        waiting = [server.create().ok()["id"] for _ in range(2)]
+        full = server.create().refused(429, "queue_full", "2 jobs wait")
+        assert 1 <= int(full.fields["retry-after"]) <= 3600
+        server.ask("DELETE", f"/v1/videos/{waiting[0]}").ok()
+        server.create().ok()
+        server.create().refused(429, "queue_full")
+        assert server.metric("queue_length") == server.metric("queue_limit") == 2
+
+
+def slow_and_vanishing_clients(folder):
+    with Server(folder, "connections=4", "request_timeout=1") as server:
+        # More than there are places, none of which ever sends a request: others are still served.
+        wires = [server.socket() for _ in range(12)]
+        for wire in wires:
+            wire.sendall(b"GET /health HTTP/1.1\r\n")
+        end = 0
+        while end < 20:
+            try:
+                end += server.get("/health").status == 200
+            except (ConnectionError, http.client.HTTPException):
+                pass  # beyond the limit, until the first have had their second
+        answers = [read_all(wire) for wire in wires]
+        assert all(not a or a.startswith((b"HTTP/1.1 408", b"HTTP/1.1 503")) for a in answers), answers
+        # Half a body, then nothing; then gone.
+        half = b'POST /v1/videos HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"prompt":'
+        for closes in (False, True):
+            answer = b"HTTP/1.1 503"
+            while answer.startswith(b"HTTP/1.1 503"):  # the first ones still have their places
+                with server.socket() as wire:
+                    wire.sendall(half)
+                    if closes:
+                        wire.shutdown(socket.SHUT_WR)
+                    answer = read_all(wire)
+            assert answer.startswith(b"HTTP/1.1 400"), answer
+        with server.socket() as wire:
+            wire.sendall(half)
+        for wire in wires:
+            wire.close()
+        while (answer := server.get("/v1/videos")).status == 503:
+            pass
+        assert answer.ok()["data"] == []
+
+
+def streams_leave_places_for_requests(folder):
+    with Server(folder, "connections=6") as server:
+        identity = server.create(LONG).ok()["id"]
+        server.until_computing(identity)
+        wires, codes = [], []
+        for _ in range(5):
+            wire = server.socket()
+            wire.sendall(f"GET /v1/videos/{identity}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            codes.append(wire.recv(12))
+            wires.append(wire)
+        assert codes == [b"HTTP/1.1 200"] * 3 + [b"HTTP/1.1 503"] * 2, codes
+        server.get("/health").ok()
+        for wire in wires:
+            wire.close()
+
+
+def control_characters_in_the_log(folder):
+    with Server(folder, "log=requests") as server:
+        server.get("/v1/videos/%1b%5b31m").refused(404, "not_found", "\\x1b", param="id")
+        server.get("/v1/videos/%1b%5b31m%0aforged").refused(404, "not_found")
+        server.get("/%0aforged%1b[2J").refused(404, "not_found")
+        server.stop()
+        log = server.log()
+        assert "/v1/videos/%1b%5b31m%0aforged: 404" in log, log
+        assert "\x1b" not in log and not any(line.startswith("forged") for line in log.splitlines()), log
+
+
+def named_loras(folder):
+    (folder / "loras").mkdir()
+    (folder / "loras" / "style.safetensors").write_bytes(b"not a file of tensors")
+    (folder / "outside.safetensors").write_bytes(b"x")
+    with Server(folder, f"lora_folder={folder / 'loras'}") as server:
+        for name in ("other", "../outside", "/etc/passwd", "..", "style.txt"):
+            server.create(lora=name).refused(400, "invalid_value", "there are: style", param="lora")
+        server.create(lora={"name": "../outside", "scale": 1}).refused(400, "invalid_value", param="lora")
+        server.create(lora={"path": "/etc/passwd"}).refused(400, "invalid_value", "name", param="lora")
+        for lora in ("style:0.5", {"name": "style", "scale": 0.5}, [{"name": "style"}], "style.safetensors"):
+            answer = server.create(lora=lora).refused(400, "invalid_value", "style.safetensors")
+            assert str(folder) not in answer.body.decode(), answer.body
+
+
+TESTS = {test.__name__: test for test in (
+    every_field_with_random_values, fields_that_there_are_not, bodies_that_are_none, requests_that_are_none,
+    paths_that_are_none, foreign_pages, tokens, a_full_queue, slow_and_vanishing_clients,
+    streams_leave_places_for_requests, control_characters_in_the_log, named_loras)}
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS))

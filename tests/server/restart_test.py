@@ -1,0 +1,177 @@
+"""What becomes of jobs when the server ends, by any signal, and starts again; and what keeps it from starting.
+
+restart_test.py PROGRAM MODEL NAME
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import harness
+from harness import LONG, SMALL, Server, run_script
+
+MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+
+def restart_after(folder, number):
+    """The job that ran and those that waited are run by the next server, in order, with the bits that they have alone."""
+    with Server(folder) as server:
+        done = server.create(seed=1).ok()["id"]
+        server.until(done, "completed")
+        alone = server.get(f"/v1/videos/{done}/content").body
+        ids = [server.create({**LONG, "num_inference_steps": 300}, seed=2).ok()["id"]]
+        ids += [server.create(seed=seed).ok()["id"] for seed in (1, 3)]
+        server.until_computing(ids[0])
+        code = server.stop(number)
+        assert code == (0 if number != signal.SIGKILL else -signal.SIGKILL), code
+        if number != signal.SIGKILL:
+            assert "it is queued for the next start" in server.log(), server.log()
+    with Server(folder) as server:
+        listed = server.get("/v1/videos?order=asc").ok()["data"]
+        assert [video["id"] for video in listed] == [done, *ids], listed
+        assert server.get(f"/v1/videos/{done}/content").body == alone
+        server.ask("DELETE", f"/v1/videos/{done}").ok()
+        videos = [server.until(identity, "completed") for identity in ids]
+        finished = [video["completed_at"] for video in videos]
+        assert finished == sorted(finished), finished
+        assert server.get(f"/v1/videos/{ids[1]}/content").body == alone
+        new = server.create().ok()["id"]
+        assert server.get("/v1/videos").ok()["data"][0]["id"] == new
+
+
+def after_sigterm(folder):
+    restart_after(folder, signal.SIGTERM)
+
+
+def after_sigint(folder):
+    restart_after(folder, signal.SIGINT)
+
+
+def after_sigkill(folder):
+    restart_after(folder, signal.SIGKILL)
+
+
+def streams_end_with_the_server(folder):
+    with Server(folder) as server:
+        identity = server.create(LONG).ok()["id"]
+        server.until_computing(identity)
+        with server.socket() as wire, server.socket() as half:
+            wire.sendall(f"GET /v1/videos/{identity}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            data = b""
+            while b"event: progress" not in data:
+                data += wire.recv(65536)
+            half.sendall(b"POST /v1/videos HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+            assert server.stop() == 0
+            data += harness.read_all(wire)
+            assert b"event: stopping" in data, data[-400:]
+
+
+def a_deleted_one_stays_deleted(folder):
+    with Server(folder) as server:
+        first, second = server.create(LONG).ok()["id"], server.create(LONG).ok()["id"]
+        server.until_computing(first)
+        server.ask("DELETE", f"/v1/videos/{first}").ok()
+        server.stop(signal.SIGKILL)
+    with Server(folder) as server:
+        assert [video["id"] for video in server.get("/v1/videos").ok()["data"]] == [second]
+
+
+def damaged_jobs_are_set_aside(folder):
+    with Server(folder) as server:
+        good = server.create(seed=1).ok()["id"]
+        server.until(good, "completed")
+        damaged = [server.create(LONG).ok()["id"]]
+        damaged += [server.create().ok()["id"] for _ in range(12)]
+        server.stop(signal.SIGKILL)
+    state = folder / "state"
+
+    def change(identity, **values):
+        path = state / identity / "job.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    (state / damaged[0] / "job.json").write_bytes(b"")
+    (state / damaged[1] / "job.json").write_bytes(b"\0" * 4096)
+    whole = (state / damaged[2] / "job.json").read_bytes()
+    (state / damaged[2] / "job.json").write_bytes(whole[:len(whole) // 2])
+    (state / damaged[3] / "job.json").write_text("[]")
+    change(damaged[4], status="resting")
+    change(damaged[5], number=-1)
+    change(damaged[6], id=good)
+    change(damaged[7], settings={"output": "/etc/passwd"})
+    change(damaged[8], uploads=[{"key": "image", "file": "../../lock"}])
+    change(damaged[9], uploads=[{"key": "image", "file": "image.png"}])
+    change(damaged[10], status="completed")
+    change(damaged[11], number=json.loads((state / good / "job.json").read_text())["number"])
+    change(damaged[12], settings="x")
+    (state / "video_0").mkdir()
+    (state / "note.txt").write_text("mine")
+    unfinished = state / ("video_" + "0" * 32)
+    unfinished.mkdir()
+    (unfinished / "image.png").write_text("half")
+    with Server(folder) as server:
+        left = [video["id"] for video in server.get("/v1/videos").ok()["data"]]
+        assert len(left) == 1 and left[0] in (good, damaged[11]), left
+        for identity in damaged[:11]:
+            assert (state / "damaged" / identity).is_dir(), identity
+            assert identity in server.log(), identity
+        assert not unfinished.exists() and (state / "note.txt").exists()
+        server.until(server.create().ok()["id"], "completed")
+
+
+def a_setting_that_is_no_longer_legal(folder):
+    with Server(folder) as server:
+        server.create(LONG).ok()
+        bad = server.create().ok()["id"]
+        server.stop(signal.SIGKILL)
+    path = folder / "state" / bad / "job.json"
+    job = json.loads(path.read_text())
+    path.write_text(json.dumps({**job, "settings": {**job["settings"], "num_frames": "6"}}))
+    other = json.loads(path.read_text())
+    assert other["settings"]["num_frames"] == "6"
+    with Server(folder) as server:
+        first = [v["id"] for v in server.get("/v1/videos").ok()["data"] if v["id"] != bad][0]
+        server.ask("DELETE", f"/v1/videos/{first}").ok()
+        video = server.until(bad, "failed")
+        assert video["error"]["code"] == "generation_failed" and "num_frames=6" in video["error"]["message"], video
+        server.get(f"/v1/videos/{bad}/content").refused(404, "video_failed", "num_frames=6", param="id")
+
+
+def refused_to_start(folder):
+    def refused(*words, arguments, code=1):
+        result = subprocess.run([str(word) for word in (harness.PROGRAM, "serve", *arguments)], stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, timeout=harness.PATIENCE)
+        lines = [line for line in result.stderr.splitlines() if line.startswith("zoetrope: ")]
+        assert result.returncode == code and len(lines) == 1, (result.returncode, result.stderr)
+        for word in words:
+            assert word in lines[0], (word, lines[0])
+    with Server(folder) as server:
+        refused(f"port={server.port}", "in use", arguments=[harness.MODEL, f"port={server.port}"])
+        refused("state=", "another server", arguments=[harness.MODEL, "port=0", f"state={folder / 'state'}"])
+    model = harness.MODEL
+    refused("name a checkpoint folder", arguments=["port=0"])
+    refused("neither a YAML file", arguments=["nowhere", "port=0"])
+    refused("two models have the name", arguments=[model, model, "port=0"])
+    refused("port=65536", arguments=[model, "port=65536"])
+    refused("no address of this machine", arguments=[model, "host=not a host", "port=0"])
+    refused("state=", "must exist", arguments=[model, "port=0", f"state={folder / 'a' / 'b'}"])
+    refused("prompt=x", "requests bring it", arguments=[model, "port=0", "prompt=x"])
+    refused("output=x.mp4", arguments=[model, "port=0", "output=x.mp4"])
+    refused("unknown key 'prot'", arguments=[model, "prot=1"])
+    refused("no such file", arguments=[model, "port=0", f"token_file={folder / 'none'}"])
+    (folder / "empty").write_text("\n")
+    refused("token_file", "empty", arguments=[model, "port=0", f"token_file={folder / 'empty'}"])
+    if shutil.which("mpirun"):
+        result = subprocess.run(["mpirun", "-n", "2", harness.PROGRAM, "serve", model, "port=0"], text=True, timeout=harness.PATIENCE,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **MPI_ENV})
+        assert result.returncode != 0 and "serve: runs in one process" in result.stdout, result.stdout
+    (folder / "no-model").mkdir()
+    refused("model_index.json", arguments=[folder / "no-model", "port=0"])
+
+
+TESTS = {test.__name__: test for test in (
+    after_sigterm, after_sigint, after_sigkill, streams_end_with_the_server, a_deleted_one_stays_deleted,
+    damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, refused_to_start)}
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS))
