@@ -5,4 +5,4 @@ command -v clang-format >/dev/null 2>&1 || {
   exit 77
 }
 cd "$1" || exit 1
-find include src cli tests bench problems examples -name '*.h' -o -name '*.cpp' | xargs clang-format --dry-run --Werror
+find include src cli server python tests bench problems examples -name '*.h' -o -name '*.cpp' | xargs clang-format --dry-run --Werror

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 
-CODE = ("include", "src", "cli", "bench", "problems", "examples", "tests", "tools", "configs", "cmake")
+CODE = ("include", "src", "cli", "server", "bench", "problems", "examples", "tests", "tools", "configs", "cmake")
 CODE_SUFFIXES = {".h", ".cpp", ".inc", ".py", ".sh", ".cmake", ".yml", ".txt"}
 RECORDED = "tests/golden/"
 SECTION = re.compile(r"\b([a-z-]+)\.md,? (?:section )?(\d+(?:\.\d+)?)\b")

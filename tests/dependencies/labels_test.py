@@ -8,7 +8,8 @@ import json
 import subprocess
 import sys
 
-LABELS = {"unit", "parity", "ranks", "cli", "slow"}
+LABELS = {"unit", "parity", "ranks", "cli", "server", "python", "slow"}
+MAY_BE_ABSENT = {"python"}  # where nanobind is not installed
 
 listed = subprocess.run(["ctest", "--show-only=json-v1"], cwd=sys.argv[1], check=True, stdout=subprocess.PIPE)
 count = collections.Counter()
@@ -20,4 +21,4 @@ for test in json.loads(listed.stdout)["tests"]:
     else:
         wrong.append(f"{test['name']}: labels {labels}")
 print("\n".join(wrong) or ", ".join(f"{n} {label}" for label, n in sorted(count.items())))
-sys.exit(1 if wrong or set(count) != LABELS else 0)
+sys.exit(1 if wrong or set(count) | MAY_BE_ABSENT != LABELS else 0)
