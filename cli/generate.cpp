@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "pipeline/preview_file.h"
 #include "pipeline/run_settings.h"
 
 namespace zoetrope::cli {
@@ -51,16 +52,8 @@ fs::path preview_file(const std::string& output) {
 // An animated picture that is replaced by each preview.
 std::function<void(int64_t, const Tensor&)> preview_writer(const std::string& output) {
   return [file = preview_file(output)](int64_t, const Tensor& frames) {
-    constexpr double kFps = 4;  // each frame is a latent frame: four frames of the clip
-    const Shape& shape = frames.shape();
-    VideoFormat format;
-    format.width = static_cast<int>(shape[2]);
-    format.height = static_cast<int>(shape[1]);
-    format.fps = kFps;
     try {
-      const std::unique_ptr<FrameSink> sink = video_file(file)(format);
-      for (int64_t f = 0; f < shape[0]; ++f) sink->add_frame(frames.view().select(0, f).data<uint8_t>());
-      sink->finish();
+      pipeline::write_preview(frames, file);
     } catch (const Error& error) {  // no reason to lose the video
       print_error("Note: no preview: {}\n", printable(error.what()));
     }

@@ -10,6 +10,7 @@
 #include "base/print.h"
 #include "base/unfinished_files.h"
 #include "base/words.h"
+#include "pipeline/preview_file.h"
 #include "server/api_error.h"
 
 namespace zoetrope::server {
@@ -80,14 +81,7 @@ class Place {
 
 // The bytes of an animated picture; `file` is gone afterwards.
 std::string gif_of(const Tensor& frames, const std::filesystem::path& file) {
-  constexpr double kFps = 4;  // of latent frames, each four frames of the clip
-  VideoFormat format;
-  format.height = static_cast<int>(frames.shape()[1]);
-  format.width = static_cast<int>(frames.shape()[2]);
-  format.fps = kFps;
-  const std::unique_ptr<FrameSink> sink = video_file(file)(format);
-  for (int64_t f = 0; f < frames.shape()[0]; ++f) sink->add_frame(frames.view().select(0, f).data<uint8_t>());
-  sink->finish();
+  pipeline::write_preview(frames, file);
   std::string bytes = read_file(file);
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
