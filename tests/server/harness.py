@@ -1,6 +1,7 @@
 """What the scripts of this folder share: a server of its own for each test, on a port that it picked, and requests over
 Python's http.client and plain sockets. Has no test of its own. A test waits for a status, never for a time.
 """
+import errno
 import http.client
 import json
 import os
@@ -161,6 +162,15 @@ class Server:
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)
         return self.process.wait(timeout=PATIENCE)
+
+
+def end_sending(wire):
+    """Closes our half of the connection. A server that has answered and closed before resets it: shutdown then fails."""
+    try:
+        wire.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
 
 
 def read_all(wire):
