@@ -1,5 +1,7 @@
 #include "base/folders.h"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <system_error>
 #include <utility>
@@ -47,6 +49,18 @@ void make_parent_folders(const fs::path& file) {
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
   if (error) fail("{}: cannot make this folder: {}", file.parent_path().string(), error.message());
+}
+
+fs::path own_library() {
+  Dl_info info{};
+  static const int here = 0;
+  const fs::path file = dladdr(&here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+  return file.is_absolute() && file != own_program() ? file : fs::path();  // a program's is the word that called it
+}
+
+fs::path own_program() {
+  std::error_code ignored;
+  return fs::read_symlink("/proc/self/exe", ignored);
 }
 
 }  // namespace zoetrope

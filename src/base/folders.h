@@ -1,4 +1,5 @@
-// Folders that the program creates: those that keys name for output files, and its part of the user's cache folder.
+// Folders that the program creates: those that keys name for output files, and its part of the user's cache folder. And
+// where the program itself is.
 #pragma once
 
 #include <filesystem>
@@ -28,5 +29,10 @@ std::filesystem::path in_user_cache(const std::string& file);
 
 // Creates all folders of the path of `file`. Throws Error if one cannot be created.
 void make_parent_folders(const std::filesystem::path& file);
+
+// The shared object that this code is in; empty where it is in the program.
+std::filesystem::path own_library();
+// The file of the running program; empty where the system does not say.
+std::filesystem::path own_program();
 
 }  // namespace zoetrope

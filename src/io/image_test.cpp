@@ -14,10 +14,10 @@
 #include <vector>
 // libjpeg asks for what it uses to be there.
 #include <jpeglib.h>
+#include <png.h>
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "io/ffmpeg.h"
 #include "io/image_test_data.h"
 #include "io/test_files.h"
 #include "io/video.h"
@@ -121,55 +121,52 @@ TEST(Resize, RowsMayLieApartAndTheSameSizeIsACopy) {
 
 // ---- PNG ----
 
-// A PNG of one frame whose rows hold these bytes.
-void write_png(const std::filesystem::path& path, AVPixelFormat format, int width, const std::vector<uint8_t>& row) {
-  Encoder encoder("png", path);
-  encoder->width = width;
-  encoder->height = 1;
-  encoder->pix_fmt = format;
-  encoder->time_base = {1, 1};
-  encoder.open();
-  const FFmpegPtr<AVFrame> frame = make_frame(format, width, 1);
-  std::copy(row.begin(), row.end(), frame->data[0]);
-  if (format == AV_PIX_FMT_PAL8) {
-    const uint32_t palette[] = {0xff102030, 0x80ff8001, 0x00fefdfc};
-    std::memset(frame->data[1], 0, 1024);
-    std::memcpy(frame->data[1], palette, sizeof palette);
+// A PNG of one row that holds these bytes.
+void write_png(const std::filesystem::path& path, int colours, int bits, png_uint_32 width, std::vector<uint8_t> row) {
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+  png_infop info = png_create_info_struct(png);
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  png_init_io(png, file);
+  png_set_IHDR(png, info, width, 1, bits, colours, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
+  if (colours == PNG_COLOR_TYPE_PALETTE) {
+    const png_color palette[] = {{16, 32, 48}, {255, 128, 1}, {254, 253, 252}};
+    const png_byte alpha[] = {255, 128, 0};
+    png_set_PLTE(png, info, palette, 3);
+    png_set_tRNS(png, info, alpha, 3, nullptr);
   }
-  std::string file;
-  const auto sink = [&](AVPacket* packet) {
-    file.append(reinterpret_cast<char*>(packet->data), static_cast<size_t>(packet->size));
-  };
-  encoder.encode(frame.get(), sink);
-  encoder.encode(nullptr, sink);
-  std::ofstream(path, std::ios::binary) << file;
+  png_write_info(png, info);
+  png_write_row(png, row.data());
+  png_write_end(png, info);
+  std::fclose(file);
+  png_destroy_write_struct(&png, &info);
 }
 
 TEST(ReadImage, EveryKindOfPngBecomesRgb) {
   const TestFolder folder;
   const std::filesystem::path path = folder / "x.png";
   struct Case {
-    AVPixelFormat format;
+    int colours, bits;
     std::vector<uint8_t> row, rgb;
   };
   const std::vector<Case> cases{
-      {AV_PIX_FMT_GRAY8, {0, 7, 255}, {0, 0, 0, 7, 7, 7, 255, 255, 255}},
-      {AV_PIX_FMT_YA8, {9, 0, 200, 77}, {9, 9, 9, 200, 200, 200}},
-      {AV_PIX_FMT_YA16BE, {9, 250, 0, 1, 200, 3, 9, 9}, {9, 9, 9, 200, 200, 200}},
-      {AV_PIX_FMT_GRAY16BE, {0, 255, 1, 0, 0, 3, 200, 1}, {255, 255, 255, 255, 255, 255, 3, 3, 3, 255, 255, 255}},
-      {AV_PIX_FMT_MONOBLACK, {0xa0}, {255, 255, 255, 0, 0, 0, 255, 255, 255}},
-      {AV_PIX_FMT_RGB24, {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},
-      {AV_PIX_FMT_RGBA, {1, 2, 3, 0, 4, 5, 6, 255}, {1, 2, 3, 4, 5, 6}},
-      {AV_PIX_FMT_RGB48BE, {1, 200, 2, 201, 3, 202}, {1, 2, 3}},
-      {AV_PIX_FMT_RGBA64BE, {1, 200, 2, 201, 3, 202, 0, 0}, {1, 2, 3}},
-      {AV_PIX_FMT_PAL8, {2, 0, 1}, {254, 253, 252, 16, 32, 48, 255, 128, 1}},
+      {PNG_COLOR_TYPE_GRAY, 8, {0, 7, 255}, {0, 0, 0, 7, 7, 7, 255, 255, 255}},
+      {PNG_COLOR_TYPE_GRAY_ALPHA, 8, {9, 0, 200, 77}, {9, 9, 9, 200, 200, 200}},
+      {PNG_COLOR_TYPE_GRAY_ALPHA, 16, {9, 250, 0, 1, 200, 3, 9, 9}, {9, 9, 9, 200, 200, 200}},
+      {PNG_COLOR_TYPE_GRAY, 16, {0, 255, 1, 0, 0, 3, 200, 1}, {255, 255, 255, 255, 255, 255, 3, 3, 3, 255, 255, 255}},
+      {PNG_COLOR_TYPE_GRAY, 1, {0xa0}, {255, 255, 255, 0, 0, 0, 255, 255, 255}},
+      {PNG_COLOR_TYPE_RGB, 8, {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},
+      {PNG_COLOR_TYPE_RGB_ALPHA, 8, {1, 2, 3, 0, 4, 5, 6, 255}, {1, 2, 3, 4, 5, 6}},
+      {PNG_COLOR_TYPE_RGB, 16, {1, 200, 2, 201, 3, 202}, {1, 2, 3}},
+      {PNG_COLOR_TYPE_RGB_ALPHA, 16, {1, 200, 2, 201, 3, 202, 0, 0}, {1, 2, 3}},
+      {PNG_COLOR_TYPE_PALETTE, 8, {2, 0, 1}, {254, 253, 252, 16, 32, 48, 255, 128, 1}},
   };
   for (const Case& c : cases) {
     const auto width = static_cast<int64_t>(c.rgb.size() / 3);
-    write_png(path, c.format, static_cast<int>(width), c.row);
+    write_png(path, c.colours, c.bits, static_cast<png_uint_32>(width), c.row);
     const Tensor image = read_image(path);
-    ASSERT_EQ(image.shape(), (Shape{1, width, 3})) << c.format;
-    EXPECT_EQ(std::vector<uint8_t>(image.data<uint8_t>(), image.data<uint8_t>() + image.size()), c.rgb) << c.format;
+    ASSERT_EQ(image.shape(), (Shape{1, width, 3})) << c.colours << ", " << c.bits;
+    EXPECT_EQ(std::vector<uint8_t>(image.data<uint8_t>(), image.data<uint8_t>() + image.size()), c.rgb)
+        << c.colours << ", " << c.bits;
   }
 }
 

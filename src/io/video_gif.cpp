@@ -1,16 +1,16 @@
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "base/error.h"
-#include "io/ffmpeg.h"
 #include "io/palette.h"
+#include "io/video_plugin_host.h"
 #include "io/video_writers.h"
 
 namespace zoetrope::io {
 
 namespace {
 
+constexpr int kTicks = 100;        // of a second
 constexpr double kMaxGifFps = 50;  // delays count hundredths of a second, and players slow down below two
 
 // Ordered dither by Bayer's 8 × 8 matrix: it is the same in every frame, where error diffusion would flicker.
@@ -24,24 +24,27 @@ constexpr int kDitherSteps = 4;
 // Around 0, from −kDitherSteps to kDitherSteps.
 int dither(int x, int y) { return (kDitherSteps * (2 * kBayer[y % 8][x % 8] - 63) + 32) >> 6; }
 
+EncodedFormat gif(const std::filesystem::path& path, const VideoFormat& format) {
+  if (format.fps > kMaxGifFps) {
+    fail("{}: a .gif shows at most {} frames per second, but {} are requested", path.string(), kMaxGifFps, format.fps);
+  }
+  return {.container = "gif",
+          .encoder = "gif",
+          .codec_tag = "",
+          .pixels = kVideoPalette,
+          .width = format.width,
+          .height = format.height,
+          .fps = format.fps,
+          .ticks = kTicks,
+          .encoder_options = {},
+          .container_options = {{"loop", "0"}},  // for ever
+          .tags = {}};
+}
+
 class GifWriter final : public FrameWriter {
  public:
   GifWriter(const std::filesystem::path& path, const VideoFormat& format)
-      : FrameWriter(format), path_(path), muxer_("gif", path), encoder_("gif", path) {
-    if (format.fps > kMaxGifFps) {
-      fail("{}: a .gif shows at most {} frames per second, but {} are requested", path.string(), kMaxGifFps,
-           format.fps);
-    }
-    encoder_->width = format.width;
-    encoder_->height = format.height;
-    encoder_->pix_fmt = AV_PIX_FMT_PAL8;
-    encoder_->time_base = {1, 100};
-    encoder_->framerate = av_d2q(format.fps, 1000);
-    encoder_.open();
-    AVDictionary* options = nullptr;
-    av_dict_set(&options, "loop", "0", 0);  // for ever
-    muxer_.start(encoder_, &options);
-  }
+      : FrameWriter(format), path_(path), encoder_(path, gif(path, format)) {}
 
   PixelRounding rounding() const override { return PixelRounding::kTruncate; }
 
@@ -53,49 +56,37 @@ class GifWriter final : public FrameWriter {
   void finish() override {
     if (frames_.empty()) fail("{}: no frame was added, so there is nothing to write", path_.string());
     Palette palette(histogram_);
-    for (size_t i = 0; i < frames_.size(); ++i) encode(static_cast<int64_t>(i), palette);
-    encoder_.encode(nullptr, sink());
-    muxer_.finish();
-  }
-
- private:
-  int64_t time(int64_t index) const { return std::llround(static_cast<double>(index) * 100 / format_.fps); }
-
-  Encoder::Sink sink() {
-    return [this](AVPacket* packet) {
-      packet->duration = time(written_ + 1) - time(written_);
-      ++written_;
-      muxer_.write(encoder_, packet);
-    };
-  }
-
-  void encode(int64_t index, Palette& palette) {
-    // A frame of its own each time: the encoder keeps the last one to store differences only.
-    const FFmpegPtr<AVFrame> frame = make_frame(AV_PIX_FMT_PAL8, format_.width, format_.height);
     uint32_t colours[Palette::kColours] = {};
     for (size_t i = 0; i < Palette::kColours; ++i) {
       const Rgb c = i < palette.colours().size() ? palette.colours()[i] : Rgb{};
       colours[i] = 0xff000000u | static_cast<uint32_t>(c.r) << 16 | static_cast<uint32_t>(c.g) << 8 | c.b;
     }
-    std::memcpy(frame->data[1], colours, sizeof colours);
-    const uint8_t* rgb = frames_[static_cast<size_t>(index)].data();
+    for (size_t i = 0; i < frames_.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      encoder_.add_frame(indices_of(frames_[i].data(), palette), colours, time(index), time(index + 1) - time(index));
+    }
+    encoder_.finish();
+  }
+
+ private:
+  int64_t time(int64_t index) const { return std::llround(static_cast<double>(index) * kTicks / format_.fps); }
+
+  const uint8_t* indices_of(const uint8_t* rgb, Palette& palette) {
+    indices_.clear();
     for (int y = 0; y < format_.height; ++y) {
-      uint8_t* row = frame->data[0] + static_cast<ptrdiff_t>(y) * frame->linesize[0];
       for (int x = 0; x < format_.width; ++x, rgb += 3) {
         const int shift = dither(x, y);
-        row[x] = palette.nearest(rgb[0] + shift, rgb[1] + shift, rgb[2] + shift);
+        indices_.push_back(palette.nearest(rgb[0] + shift, rgb[1] + shift, rgb[2] + shift));
       }
     }
-    frame->pts = time(index);
-    encoder_.encode(frame.get(), sink());
+    return indices_.data();
   }
 
   const std::filesystem::path path_;
-  Muxer muxer_;
-  Encoder encoder_;
+  VideoEncoder encoder_;
   std::vector<std::vector<uint8_t>> frames_;
   Palette::Histogram histogram_;
-  int64_t written_ = 0;
+  std::vector<uint8_t> indices_;  // of a frame
 };
 
 }  // namespace

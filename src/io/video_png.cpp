@@ -1,6 +1,5 @@
-extern "C" {
-#include <libavutil/crc.h>
-}
+#include <png.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,10 +10,10 @@ extern "C" {
 #include <string_view>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/folders.h"
 #include "base/run_files.h"
-#include "io/ffmpeg.h"
 #include "io/video_writers.h"
 
 namespace zoetrope::io {
@@ -66,9 +65,24 @@ std::string text_chunk(const std::string& key, const std::string& value) {
   std::string chunk;
   append_be32(chunk, static_cast<uint32_t>(body.size() - 4));
   chunk += body;
-  const AVCRC* table = av_crc_get_table(AV_CRC_32_IEEE_LE);
-  append_be32(chunk, av_crc(table, ~0u, reinterpret_cast<const uint8_t*>(body.data()), body.size()) ^ ~0u);
+  const auto* bytes = reinterpret_cast<const Bytef*>(body.data());
+  append_be32(chunk, static_cast<uint32_t>(crc32(0, bytes, static_cast<uInt>(body.size()))));
   return chunk;
+}
+
+// `file` [its first `size` bytes] becomes the PNG of these pixels. It keeps its length, so that one serves many frames.
+void encode_png(const uint8_t* rgb, const VideoFormat& format, const fs::path& path, std::string& file, size_t& size) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(format.width);
+  image.height = static_cast<png_uint_32>(format.height);
+  image.format = PNG_FORMAT_RGB;
+  file.resize(PNG_IMAGE_PNG_SIZE_MAX(image));
+  png_alloc_size_t bytes = file.size();
+  if (png_image_write_to_memory(&image, file.data(), &bytes, 0, rgb, 3 * format.width, nullptr) == 0) {
+    fail("{}: cannot encode a frame: {}", path.string(), image.message);
+  }
+  size = bytes;
 }
 
 class PngWriter final : public FrameWriter {
@@ -92,30 +106,18 @@ class PngWriter final : public FrameWriter {
     for (const auto& [key, value] : format.metadata) {
       if (!key.empty()) text_ += text_chunk(key, value);
     }
-    encoder_.emplace("png", path);
-    (*encoder_)->width = format.width;
-    (*encoder_)->height = format.height;
-    (*encoder_)->pix_fmt = AV_PIX_FMT_RGB24;
-    (*encoder_)->time_base = {1, 1};
-    encoder_->set_option("pred", "paeth");
-    encoder_->open();
-    frame_ = make_frame(AV_PIX_FMT_RGB24, format.width, format.height);
   }
 
   PixelRounding rounding() const override { return PixelRounding::kRound; }
 
   void add_frame(const uint8_t* rgb) override {
-    check_ffmpeg(av_frame_make_writable(frame_.get()), path_, "encode a frame");
-    const int row = 3 * format_.width;
-    av_image_copy_plane(frame_->data[0], frame_->linesize[0], rgb, row, row, format_.height);
-    frame_->pts = static_cast<int64_t>(frames_.size());
+    size_t size = 0;
+    encode_png(rgb, format_, path_, encoded_, size);
+    ZT_CHECK(size > kHeaderBytes);
     AtomicFile file(folder_ / numbering_.name(frames_.size()));
-    encoder_->encode(frame_.get(), [&](AVPacket* packet) {
-      ZT_CHECK(packet->size > static_cast<int>(kHeaderBytes));
-      file.write(packet->data, kHeaderBytes);
-      file.write(text_.data(), text_.size());
-      file.write(packet->data + kHeaderBytes, static_cast<size_t>(packet->size) - kHeaderBytes);
-    });
+    file.write(encoded_.data(), kHeaderBytes);
+    file.write(text_.data(), text_.size());
+    file.write(encoded_.data() + kHeaderBytes, size - kHeaderBytes);
     file.close();
     frames_.push_back(std::move(file));
   }
@@ -160,8 +162,7 @@ class PngWriter final : public FrameWriter {
   Numbering numbering_;
   std::optional<fs::path> single_;  // the name if only one frame comes
   std::string text_;                // metadata chunks, the same in every frame
-  std::optional<Encoder> encoder_;
-  FFmpegPtr<AVFrame> frame_;
+  std::string encoded_;             // a frame
   std::vector<AtomicFile> frames_;  // closed, under temporary names
 };
 

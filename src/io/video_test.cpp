@@ -18,17 +18,19 @@
 
 #include "base/disk_limit.h"
 #include "base/unfinished_files.h"
-#include "io/ffmpeg.h"
 #include "io/palette.h"
 #include "io/tensor_file.h"
 #include "io/test_files.h"
 #include "io/video_reader.h"
+#include "video_plugin/ffmpeg.h"
 
 namespace zoetrope::io {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using video_plugin::check;
+using video_plugin::FFmpegPtr;
 
 VideoFormat format_of(int width, int height, double fps = 16) { return {width, height, fps, {}}; }
 
@@ -410,39 +412,54 @@ TEST(VideoReader, OtherAnglesAreRefused) {
   EXPECT_THAT(refusal({0, 0, 0, 0}), HasSubstr("display matrix"));
 }
 
-// A video of `frames` small frames by an encoder of that name. `written` follows each packet and may write more of
-// them.
-using Written = std::function<void(Muxer& muxer, const Encoder& encoder, int64_t frame)>;
+// A video of `frames` small frames by an encoder of that name. `written` follows each packet and may give one more.
+using Written = std::function<FFmpegPtr<AVPacket>(int64_t frame)>;
 void encode_clip(const std::filesystem::path& path, const char* container, const char* codec, int64_t frames,
                  const Written& written = {}) {
-  Muxer muxer(container, path);
-  Encoder encoder(codec, path);
+  AVFormatContext* muxer = nullptr;
+  check(avformat_alloc_output_context2(&muxer, nullptr, container, path.c_str()), "make the container");
+  check(avio_open(&muxer->pb, path.c_str(), AVIO_FLAG_WRITE), "be written");
+  const AVCodec* kind = avcodec_find_encoder_by_name(codec);
+  const FFmpegPtr<AVCodecContext> encoder(avcodec_alloc_context3(kind));
   encoder->width = 48;
   encoder->height = 32;
   encoder->pix_fmt = AV_PIX_FMT_YUV420P;
   encoder->framerate = {16, 1};
   encoder->time_base = {1, 16};
-  if (muxer.needs_global_header()) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
-  encoder.open();
-  AVDictionary* none = nullptr;
-  muxer.start(encoder, &none);
+  if ((muxer->oformat->flags & AVFMT_GLOBALHEADER) != 0) encoder->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+  check(avcodec_open2(encoder.get(), kind, nullptr), "open the encoder");
+  AVStream* stream = avformat_new_stream(muxer, nullptr);
+  check(avcodec_parameters_from_context(stream->codecpar, encoder.get()), "be set up");
+  stream->time_base = encoder->time_base;
+  stream->avg_frame_rate = encoder->framerate;
+  check(avformat_write_header(muxer, nullptr), "be written");
+  const auto write = [&](AVPacket* packet) {
+    av_packet_rescale_ts(packet, encoder->time_base, stream->time_base);
+    check(av_interleaved_write_frame(muxer, packet), "be written");
+  };
   int64_t packets = 0;
-  const auto sink = [&](AVPacket* packet) {
-    muxer.write(encoder, packet);
-    if (written) written(muxer, encoder, packets);
-    ++packets;
+  const auto encode = [&](const AVFrame* frame) {
+    check(avcodec_send_frame(encoder.get(), frame), "encode a frame");
+    const FFmpegPtr<AVPacket> packet(av_packet_alloc());
+    while (avcodec_receive_packet(encoder.get(), packet.get()) >= 0) {
+      write(packet.get());
+      if (const FFmpegPtr<AVPacket> more = written ? written(packets) : nullptr) write(more.get());
+      ++packets;
+    }
   };
   for (int64_t index = 0; index < frames; ++index) {
-    const FFmpegPtr<AVFrame> frame = make_frame(AV_PIX_FMT_YUV420P, 48, 32);
+    const FFmpegPtr<AVFrame> frame = video_plugin::make_frame(AV_PIX_FMT_YUV420P, 48, 32);
     for (int plane = 0; plane < 3; ++plane) {
       const int64_t bytes = int64_t{plane == 0 ? 32 : 16} * frame->linesize[plane];
       for (int64_t i = 0; i < bytes; ++i) frame->data[plane][i] = static_cast<uint8_t>(30 + i / 16 + 8 * index);
     }
     frame->pts = 2 * index;  // every other tick is left for more packets
-    encoder.encode(frame.get(), sink);
+    encode(frame.get());
   }
-  encoder.encode(nullptr, sink);
-  muxer.finish();
+  encode(nullptr);
+  check(av_write_trailer(muxer), "be written");
+  check(avio_closep(&muxer->pb), "be written");
+  avformat_free_context(muxer);
 }
 
 // A stream may say it itself, in a message before a frame, where its container has no place for it.
@@ -464,16 +481,16 @@ TEST(VideoReader, FollowsTheOrientationInAStream) {
 TEST(VideoReader, CountsFramesAndNotPackets) {
   const TestFolder folder;
   constexpr int64_t kFrames = 6;
-  const auto drop = [](Muxer& muxer, const Encoder& encoder, int64_t frame) {
-    if (frame != 1 && frame != 4) return;
-    const FFmpegPtr<AVPacket> packet(av_packet_alloc());
+  const auto drop = [](int64_t frame) -> FFmpegPtr<AVPacket> {
+    if (frame != 1 && frame != 4) return nullptr;
+    FFmpegPtr<AVPacket> packet(av_packet_alloc());
     // A predicted picture (01) of this second (0) with nothing coded: time in ticks of a 16th, and the flag at the end.
     const auto time = static_cast<uint8_t>(2 * frame + 1);
     const uint8_t bytes[] = {0, 0, 1, 0xb6, static_cast<uint8_t>(0x50 | time), 0x9f};
-    ASSERT_EQ(av_new_packet(packet.get(), sizeof bytes), 0);
+    check(av_new_packet(packet.get(), sizeof bytes), "be made");
     std::memcpy(packet->data, bytes, sizeof bytes);
     packet->pts = packet->dts = time;
-    muxer.write(encoder, packet.get());
+    return packet;
   };
   encode_clip(folder / "x.mp4", "mp4", "mpeg4", kFrames, drop);
   EXPECT_EQ(read_clip(folder / "x.mp4").frames.extent(0), kFrames);

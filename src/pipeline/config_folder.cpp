@@ -1,13 +1,12 @@
 #include "pipeline/config_folder.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/folders.h"
 #include "base/options.h"
 
 namespace zoetrope::pipeline {
@@ -16,19 +15,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The shared object that this code is in, or the program.
-fs::path this_object() {
-  Dl_info info{};
-  static const int here = 0;
-  const fs::path file = dladdr(&here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
-  return file.is_absolute() ? file : fs::path();  // of a program it is the name by which it was called
-}
-
 std::array<fs::path, 4> config_places() {
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  return {this_object().parent_path() / "configs",
-          (program.parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(), ZOETROPE_CONFIGS_INSTALLED,
+  return {own_library().parent_path() / "configs",
+          (own_program().parent_path() / ZOETROPE_CONFIGS_FROM_PROGRAM).lexically_normal(), ZOETROPE_CONFIGS_INSTALLED,
           ZOETROPE_CONFIGS_SOURCE};
 }
 

@@ -1,0 +1,124 @@
+#include "video_plugin/reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace zoetrope::video_plugin {
+
+Reader::Reader(const char* file, int64_t most_pixels) {
+  AVDictionary* options = nullptr;
+  av_dict_set(&options, "protocol_whitelist", "file", 0);  // a playlist must not reach the network
+  const int code = avformat_open_input(&container_, ("file:" + std::string(file)).c_str(), nullptr, &options);
+  av_dict_free(&options);
+  check(code, "be read as a picture or video");
+  try {
+    open_codec(most_pixels);
+  } catch (...) {
+    avformat_close_input(&container_);
+    throw;
+  }
+}
+
+Reader::~Reader() { avformat_close_input(&container_); }
+
+void Reader::open_codec(int64_t most_pixels) {
+  check(avformat_find_stream_info(container_, nullptr), "be read as a picture or video");
+  const AVCodec* codec = nullptr;
+  const int index = av_find_best_stream(container_, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0);
+  if (index == AVERROR_STREAM_NOT_FOUND) {
+    throw std::runtime_error("holds no picture or video, only other streams such as sound");
+  }
+  check(index, "be read as a picture or video");
+  stream_ = container_->streams[index];
+  decoder_.reset(avcodec_alloc_context3(codec));
+  packet_.reset(av_packet_alloc());
+  frame_.reset(av_frame_alloc());
+  if (!decoder_ || !packet_ || !frame_) throw std::bad_alloc();
+  check(avcodec_parameters_to_context(decoder_.get(), stream_->codecpar), "be decoded");
+  decoder_->max_pixels = most_pixels;
+  decoder_->err_recognition = AV_EF_CAREFUL | AV_EF_EXPLODE | AV_EF_CRCCHECK;  // damage is an error, not grey blocks
+  check(avcodec_open2(decoder_.get(), codec, nullptr), "be decoded");
+}
+
+double Reader::fps() const { return stream_->avg_frame_rate.den == 0 ? 0 : av_q2d(stream_->avg_frame_rate); }
+
+bool Reader::tag(int index, const char** key, const char** value) const {
+  const AVDictionaryEntry* entry = nullptr;
+  for (int i = 0; i <= index; ++i) {
+    entry = av_dict_get(container_->metadata, "", entry, AV_DICT_IGNORE_SUFFIX);
+    if (entry == nullptr) return false;
+  }
+  *key = entry->key;
+  *value = entry->value;
+  return true;
+}
+
+bool Reader::decode() {
+  for (;;) {
+    const int received = avcodec_receive_frame(decoder_.get(), frame_.get());
+    if (received >= 0) return true;
+    if (received == AVERROR_EOF) return false;
+    if (received != AVERROR(EAGAIN)) check(received, "be decoded");
+    const int read = av_read_frame(container_, packet_.get());
+    if (read == AVERROR_EOF) {
+      check(avcodec_send_packet(decoder_.get(), nullptr), "be decoded");
+      continue;
+    }
+    check(read, "be read to its end");
+    const bool own = packet_->stream_index == stream_->index;
+    const int sent = own ? avcodec_send_packet(decoder_.get(), packet_.get()) : 0;
+    av_packet_unref(packet_.get());
+    check(sent, "be decoded");
+  }
+}
+
+bool Reader::next_frame(VideoPluginFrame& frame) {
+  if (!decode()) return false;
+  convert();
+  get_matrix(frame);
+  frame.rgb = rgb_->data[0];
+  frame.stride = rgb_->linesize[0];
+  frame.width = rgb_->width;
+  frame.height = rgb_->height;
+  av_frame_unref(frame_.get());
+  return true;
+}
+
+// By the matrix and range that the frame states (JPEG: full range; untagged video: BT.601).
+void Reader::convert() {
+  const AVFrame& frame = *frame_;
+  const auto format = static_cast<AVPixelFormat>(frame.format);
+  const FFmpegPtr<SwsContext> scaler(
+      sws_getContext(frame.width, frame.height, format, frame.width, frame.height, AV_PIX_FMT_RGB24,
+                     SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, nullptr, nullptr, nullptr));
+  if (!scaler) throw std::runtime_error("its pixel format cannot be converted to RGB");
+  const int* matrix = sws_getCoefficients(frame.colorspace == AVCOL_SPC_BT709 ? SWS_CS_ITU709 : SWS_CS_DEFAULT);
+  const int full_range = frame.color_range == AVCOL_RANGE_JPEG || format == AV_PIX_FMT_YUVJ420P ||
+                         format == AV_PIX_FMT_YUVJ422P || format == AV_PIX_FMT_YUVJ444P;
+  sws_setColorspaceDetails(scaler.get(), matrix, full_range, matrix, 1, 0, 1 << 16, 1 << 16);
+  rgb_ = make_frame(AV_PIX_FMT_RGB24, frame.width, frame.height);
+  sws_scale(scaler.get(), frame.data, frame.linesize, 0, frame.height, rgb_->data, rgb_->linesize);
+}
+
+void Reader::get_matrix(VideoPluginFrame& frame) const {
+  const AVFrameSideData* own = av_frame_get_side_data(frame_.get(), AV_FRAME_DATA_DISPLAYMATRIX);
+  const uint8_t* data = own != nullptr ? own->data : nullptr;
+  if (data == nullptr) data = av_stream_get_side_data(stream_, AV_PKT_DATA_DISPLAYMATRIX, nullptr);
+  frame.turned = data != nullptr ? 1 : 0;
+  if (data != nullptr) std::memcpy(frame.matrix, data, sizeof frame.matrix);
+}
+
+// Counting packets would be faster, but packets are not frames: a field may have one of its own, and some only hold
+// references for later frames.
+int64_t Reader::count_rest() {
+  decoder_->skip_loop_filter = decoder_->skip_idct = AVDISCARD_ALL;
+  decoder_->err_recognition &= ~AV_EF_CRCCHECK;  // checksums of pixels that are not decoded
+  int64_t count = 0;
+  try {
+    for (; decode(); ++count) av_frame_unref(frame_.get());
+  } catch (const std::runtime_error&) {
+  }
+  return count;
+}
+
+}  // namespace zoetrope::video_plugin
