@@ -116,6 +116,7 @@ void print_summary(const pipeline::GenerateResult& result, const pipeline::RunSe
   }
   if (result.videos == 1) print("Seed {}\n", result.seed);
   print("Wrote {}{}\n", printable(result.written), result.replaced ? ", which replaces the file of that name" : "");
+  if (!result.grid.empty()) print("Wrote {}, which shows all {}\n", printable(result.grid), result.videos);
   if (result.videos > 1) finish_output();  // the next one takes its time
 }
 

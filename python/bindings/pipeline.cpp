@@ -202,6 +202,7 @@ void check_no_files(const GenerateOptions& o) {
         std::tuple("num_videos", o.num_videos != unset.num_videos, "call with num_videos_per_prompt"),
         std::tuple("batch_size", o.batch_size != unset.batch_size, "call with batch_size"),
         std::tuple("output", o.output != unset.output, "frames are returned; write them as you like"),
+        std::tuple("grid", !o.grid.empty(), "frames are returned; put them together as you like"),
         std::tuple("dump", !o.dump.empty(), "latents and frames are returned")}) {
     if (given) fail("{}: is a key of the program alone; {}", key, instead);
   }

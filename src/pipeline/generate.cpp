@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "base/atomic_file.h"
@@ -11,29 +12,37 @@
 #include "pipeline/agreement.h"
 #include "pipeline/dump.h"
 #include "pipeline/run.h"
+#include "pipeline/video_grid.h"
 #include "pipeline/videos.h"
 
 namespace zoetrope::pipeline {
 namespace {
 
-// Opens every output and abandons it: what cannot be written is said before the first video is computed.
-void try_outputs(const GenerateOptions& video) {
+VideoFormat format_of(const GenerateOptions& video) {
   VideoFormat format;
   format.width = static_cast<int>(video.width);
   format.height = static_cast<int>(video.height);
   format.fps = static_cast<double>(video.fps);
-  video_file(video.output)(format);
+  return format;
+}
+
+// Opens every output and abandons it: what cannot be written is said before the first video is computed.
+void try_outputs(const GenerateOptions& video) {
+  video_file(video.output)(format_of(video));
   const Dump dump(video.dump);
   if (!video.trace.empty()) check_writable(video.trace);
 }
 
-// A file that says when it is complete.
+// A file that says when it is complete, and gives the grid its frames.
 class NotedFile final : public FrameSink {
  public:
-  NotedFile(const std::string& output, const VideoFormat& format, bool& complete)
-      : file_(video_file(output)(format)), complete_(complete) {}
+  NotedFile(const std::string& output, const VideoFormat& format, bool& complete, VideoGrid* grid, size_t number)
+      : file_(video_file(output)(format)), complete_(complete), grid_(grid), number_(number) {}
   void add_values(const float* rgb) override { file_->add_values(rgb); }
-  void add_frame(const uint8_t* rgb) override { file_->add_frame(rgb); }
+  void add_frame(const uint8_t* rgb) override {
+    file_->add_frame(rgb);
+    if (grid_ != nullptr) grid_->add_frame(number_ - 1, rgb);
+  }
   void finish() override {
     file_->finish();
     complete_ = true;
@@ -43,15 +52,18 @@ class NotedFile final : public FrameSink {
  private:
   const std::unique_ptr<FrameSink> file_;
   bool& complete_;
+  VideoGrid* const grid_;
+  const size_t number_;
 };
 
 struct FileResult : GenerateResult {
   bool complete = false;
 
-  OpenSink sink() {
-    return [this](const VideoFormat& format) {
+  OpenSink sink(VideoGrid* shown_in) {
+    return [this, shown_in](const VideoFormat& format) {
       seed = parse_integer(format.metadata.at("seed"), {});
-      return std::make_unique<NotedFile>(written, format, complete);
+      if (shown_in != nullptr) shown_in->begin_video(number - 1, format);
+      return std::make_unique<NotedFile>(written, format, complete, shown_in, number);
     };
   }
 };
@@ -65,14 +77,14 @@ std::string batch_text(size_t begin, size_t end, size_t count) {
 
 // `run`: this process' part of one Run, with its frames into files. `first`: whether rank 0 is here.
 template <typename RunVideos>
-void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_size, bool first,
+void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOptions& options, bool first,
                     const Callbacks& callbacks, const VideoDone& done, RunVideos&& run) {
   for (const GenerateOptions& video : videos) {
     check_options(video);
     if (video.output.empty()) fail("output: name a file (NAME.mp4, .mov, .webm, .webp, .gif, .png) or a folder");
   }
   OpenModel model(videos.front());
-  const size_t count = videos.size(), batch = static_cast<size_t>(batch_size);
+  const size_t count = videos.size(), batch = static_cast<size_t>(options.batch_size);
   const auto batch_at = [&](size_t begin) {
     const auto from = videos.begin() + static_cast<std::ptrdiff_t>(begin);
     return std::vector<GenerateOptions>(from, from + static_cast<std::ptrdiff_t>(std::min(batch, count - begin)));
@@ -82,6 +94,8 @@ void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_si
     if (first)
       for (const GenerateOptions& video : videos) try_outputs(video);
   }
+  std::optional<VideoGrid> grid;
+  if (first && !options.grid.empty()) grid.emplace(options.grid, count, format_of(videos.front()));
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
     std::vector<FileResult> results(now.size());
@@ -97,7 +111,7 @@ void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_si
       results[i].videos = count;
       results[i].replaced = std::filesystem::is_regular_file(video.output, ignored);
       results[i].written = video.output;
-      files.push_back(results[i].sink());
+      files.push_back(results[i].sink(grid ? &*grid : nullptr));
     }
     try {
       Run one(model, now);
@@ -108,6 +122,10 @@ void generate_files(const std::vector<GenerateOptions>& videos, int64_t batch_si
       for (FileResult& result : results)
         if (done && result.complete) done(std::move(result));
       fail("{}: {}", batch_text(begin, begin + now.size(), count), error.what());
+    }
+    if (grid && begin + now.size() == count) {
+      grid->write();
+      results.back().grid = grid->file();
     }
     if (!first || !done) continue;
     for (FileResult& result : results) done(std::move(result));
@@ -124,7 +142,7 @@ std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batc
 }  // namespace
 
 void generate(const GenerateOptions& options, const Callbacks& callbacks, const VideoDone& done) {
-  generate_files(videos_of(options), options.batch_size, true, callbacks, done,
+  generate_files(videos_of(options), options, true, callbacks, done,
                  [&](Run& run, const std::vector<OpenSink>& files) { return run.run_on_threads(files, callbacks); });
 }
 
@@ -132,7 +150,7 @@ void generate(comm::Communicator& world, const GenerateOptions& options, const C
               const VideoDone& done) {
   const std::vector<GenerateOptions> videos = videos_of(options);
   require_agreement(world, series_text(videos, options.batch_size));
-  generate_files(videos, options.batch_size, world.rank() == 0, callbacks, done,
+  generate_files(videos, options, world.rank() == 0, callbacks, done,
                  [&](Run& run, const std::vector<OpenSink>& files) { return run.run(world, files, callbacks); });
 }
 

@@ -16,6 +16,7 @@ struct GenerateResult : Video {
   std::string written;
   bool replaced = false;          // a file of that name was there before
   size_t number = 1, videos = 1;  // this is video `number` of so many
+  std::string grid;               // of the last video: the file that shows all of them; empty: there is none
 };
 
 // Called on rank 0 for each video after its batch, when the files are complete. What is said of the whole batch

@@ -165,6 +165,7 @@ OptionSet describe_options(GenerateOptions& o) {
             "let cross-attention see the prompt's own tokens only; the reference attends to the padding too")
       .text("latents", o.latents, "safetensors file with the initial noise (latents.init, or its only tensor)")
       .text("output", o.output, "NAME.mp4, .mov, .webm, .webp, .gif, .png (numbered) or a folder for numbered PNGs")
+      .text("grid", o.grid, "file, named like output, that shows all videos of several beside each other")
       .choice("codec", o.codec, {"auto", "h264", "h265", "vp9"},
               "of .mp4 and .mov: h264 or h265; of .webm: vp9; auto: the first")
       .integer("crf", o.crf, {0, 63},
@@ -294,7 +295,8 @@ void check_options(const GenerateOptions& o) {
     fail("num_frames={}: must be 4k + 1; the nearest are {} and {}", o.num_frames, below, below + 4);
   }
   const std::string hardware = if_exists(o.hardware);
-  check_files_differ({{"hardware", hardware}, {"latents", o.latents}, {"output", o.output}, {"trace", o.trace}});
+  check_files_differ(
+      {{"hardware", hardware}, {"latents", o.latents}, {"output", o.output}, {"grid", o.grid}, {"trace", o.trace}});
 }
 
 }  // namespace zoetrope::pipeline

@@ -24,6 +24,7 @@ struct GenerateOptions : ModelOptions, Request {
   int64_t batch_size = 1;          // videos that are denoised together; in a Run all of them
   std::string recipe;              // stays empty: what a recipe says is in the fields (recipes.h)
   std::string output = "out.mp4";  // see video_file()
+  std::string grid;                // file that holds all videos of several, beside each other
   std::string codec = "auto";      // of the file, see VideoFormat; auto: its default
   std::optional<int64_t> crf;      // likewise
   std::string dump;                // folder for run.safetensors

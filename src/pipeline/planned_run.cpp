@@ -13,9 +13,19 @@ namespace zoetrope::pipeline {
 namespace {
 
 // They change values, files and waiting, but not how much is stored or computed.
-constexpr const char* kOfRunning[] = {
-    "weights_seed",        "conditioning_scale", "seed",  "latents",      "output",           "fps",
-    "mask_padding_tokens", "comm_timeout",       "trace", "check_finite", "compare_one_rank", "prompts"};
+constexpr const char* kOfRunning[] = {"weights_seed",
+                                      "conditioning_scale",
+                                      "seed",
+                                      "latents",
+                                      "output",
+                                      "fps",
+                                      "mask_padding_tokens",
+                                      "comm_timeout",
+                                      "trace",
+                                      "check_finite",
+                                      "compare_one_rank",
+                                      "prompts",
+                                      "grid"};
 
 ModelFolder checked_model(const GenerateOptions& options) {
   ModelFolder model = ModelFolder::open_random(options.model, 0, options.layers);

@@ -65,17 +65,21 @@ void check_series(const GenerateOptions& o, size_t count) {
   if (o.seed > INT64_MAX - o.num_videos)
     fail("seed={}: the last of num_videos={} would be above {}; take a smaller one", o.seed, o.num_videos, INT64_MAX);
   check_batch_size(o, static_cast<int64_t>(count));
+  if (count == 1 && !o.grid.empty())
+    fail("grid={}: shows several videos, and one is to be made; leave it out, or give prompts or num_videos", o.grid);
   if (count == 1) return;
   if (o.compare_one_rank) fail("compare_one_rank: compares one video; leave out prompts and num_videos");
-  for (const auto& [key, path] : {std::pair("output", &o.output), std::pair("trace", &o.trace)}) {
+  for (const auto& [key, path] :
+       {std::pair("output", &o.output), std::pair("grid", &o.grid), std::pair("trace", &o.trace)}) {
     if (!path->empty() && place_of(*path).stream)
       fail("{}={}: a pipe or device takes one video; name a file, which gets a number for each", key, *path);
   }
 }
 
 // Names can lead to the same file by links.
-void check_outputs_differ(const std::vector<GenerateOptions>& videos) {
+void check_outputs_differ(const std::vector<GenerateOptions>& videos, const std::string& grid) {
   std::map<fs::path, std::string> seen;
+  if (!grid.empty()) seen.emplace(place_of(grid).path, grid);
   for (const GenerateOptions& video : videos) {
     for (const std::string* name : {&video.output, &video.dump, &video.trace}) {
       if (name->empty()) continue;
@@ -124,12 +128,13 @@ std::vector<GenerateOptions> videos_of(const GenerateOptions& options) {
   for (size_t i = 0; i < count; ++i) {
     GenerateOptions& video = videos.emplace_back(options);
     video.prompts.clear();
+    video.grid.clear();
     video.num_videos = video.batch_size = 1;
     video.prompt = prompts[i / seeds];
     if (video.seed >= 0) video.seed += static_cast<int64_t>(i % seeds);
     for (std::string* file : {&video.output, &video.dump, &video.trace}) *file = numbered(*file, i, count);
   }
-  if (count > 1) check_outputs_differ(videos);
+  if (count > 1) check_outputs_differ(videos, options.grid);
   return videos;
 }
 

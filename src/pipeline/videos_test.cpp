@@ -51,9 +51,11 @@ TEST(Videos, EveryPromptHasEverySeedAndFilesOfItsOwn) {
   options.seed = 5;
   options.dump = "tensors";
   options.trace = "out/t.json";
+  options.grid = "all.mp4";
   std::vector<std::string> seen;
   for (const GenerateOptions& v : videos_of(options)) {
     EXPECT_TRUE(v.prompts.empty());
+    EXPECT_TRUE(v.grid.empty());
     EXPECT_EQ(v.num_videos, 1);
     seen.push_back(fmt::format("{} {} {} {} {}", v.prompt, v.seed, v.output, v.dump, v.trace));
   }
@@ -113,6 +115,9 @@ TEST(Videos, RefusesWhatDoesNotGoTogether) {
   GenerateOptions compares = options_of("a cat\n", 2);
   compares.compare_one_rank = true;
   EXPECT_THAT(refusal(compares), HasSubstr("compare_one_rank"));
+  GenerateOptions grid = options_of("a cat\n", 1);
+  grid.grid = "all.mp4";
+  EXPECT_THAT(refusal(grid), AllOf(HasSubstr("grid=all.mp4"), HasSubstr("num_videos")));
   GenerateOptions stream = options_of("a cat\n", 2);
   stream.output = "/dev/null";
   EXPECT_THAT(refusal(stream), AllOf(HasSubstr("output=/dev/null"), HasSubstr("device")));

@@ -418,8 +418,8 @@ DEMO = pathlib.Path(__file__).resolve().parents[2] / "configs" / "demo.yml"
 
 @test
 def the_demo_runs_ulysses_and_a_ring_with_both_branches(cwd):
-    result = run([harness.PROGRAM, "generate", DEMO, "num_inference_steps=2", "output=a.gif", "trace=t.json", "summary=full"],
-                 cwd)
+    result = run([harness.PROGRAM, "generate", DEMO, "prompts=default", "prompt=a red ball", "num_inference_steps=2",
+                  "output=a.gif", "trace=t.json", "summary=full"], cwd)
     assert result.returncode == 0, result.stderr
     assert "Ranks 4: data 1 x context 4 (Ulysses 2 x ring 2" in result.stderr, result.stderr
     assert result.stdout.startswith("Timing of attention=ulysses_ring, data 1 x context 4 (Ulysses 2 x ring 2"), result.stdout

@@ -10,6 +10,8 @@ import signal
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+from check_demo import read_png  # noqa: E402
 import harness  # noqa: E402
 from harness import (MANY_STEPS, MPI_ENV, SMALL, Paused, files_in, generate, mpirun, read_tensors, refused, run,
                      run_script)  # noqa: E402
@@ -63,6 +65,28 @@ def yaml_may_list_the_prompts(cwd):
     assert result.returncode == 0, result.stderr
     assert "Video 2 of 2: seed 0, 'two blue dogs" in result.stderr, result.stderr
     assert {"frames_000/0000.png", "frames_001/0004.png"} <= set(files_in(cwd)), files_in(cwd)
+
+
+@test
+def a_grid_shows_all_videos(cwd):
+    here = pathlib.Path(cwd)
+    for ranks in ("ranks=1", "ranks=3"):
+        result = series(cwd, "prompt=a red cat", "num_videos=3", "batch_size=2", "output=f/", "grid=all/", ranks)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.endswith("Wrote f_002/\nWrote all/, which shows all 3\n"), result.stdout
+        grid, alone = read_png(here / "all/0002.png"), [read_png(here / f"f_{i:03}/0002.png") for i in range(3)]
+        (height, width) = (len(alone[0]), len(alone[0][0]))
+        assert (len(grid), len(grid[0])) == (2 * height + 2, 2 * width + 2)
+        for i, frame in enumerate(alone):
+            top, left = i // 2 * (height + 2), i % 2 * (width + 2)
+            # Of PNG files values are rounded, of the grid's too.
+            assert [row[left:left + width] for row in grid[top:top + height]] == frame, i
+    kept = sorted(files_in(cwd))
+    refused(cwd, generate(cwd, "grid=one.mp4"), "grid=one.mp4", "several videos", left=kept)
+    refused(cwd, generate(cwd, "num_videos=2", "output=a.mp4", "grid=a_001.mp4"), "a_001.mp4 is the same file", left=kept)
+    refused(cwd, generate(cwd, "num_videos=2", "output=a.mp4", "grid=no/a.mp4"), "no/a.mp4", left=kept)
+    result = generate(cwd, "num_videos=2", "output=a.mp4", "codec=h265", "grid=b.gif")  # the grid is coded by default
+    assert result.returncode == 0 and "b.gif" in files_in(cwd), result.stderr
 
 
 @test
