@@ -21,6 +21,7 @@ using pipeline::Forecast;
 using pipeline::GenerateOptions;
 using SteadyClock = std::chrono::steady_clock;
 
+constexpr int64_t kMostStarts = 3;
 constexpr int kLeastRetry = 1, kMostRetry = 3600, kUnknownRetry = 10;  // seconds
 
 int64_t unix_now() {
@@ -96,11 +97,23 @@ JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptio
   for (JobRecord& record : store_.load(notes)) {
     const auto job = std::make_shared<Job>();
     if (record.status == JobStatus::kInProgress) record.status = JobStatus::kQueued;
+    const int64_t starts = store_.starts(record.id);
+    if (record.status == JobStatus::kQueued && starts >= kMostStarts) {
+      record.status = JobStatus::kFailed;
+      record.completed_at = unix_now();
+      record.error = fmt::format(
+          "the server ended {} times while it made this video, so it is not begun again; the system's log may say why "
+          "(memory that ran out?)",
+          starts);
+      store_.save(record);
+      notes.push_back(fmt::format("{}: failed: {}", record.id, record.error));
+    }
     job->record = std::move(record);
     jobs_[job->record.id] = by_number_[job->record.number] = job;
     next_number_ = job->record.number + 1;
   }
   for (const std::string& note : notes) options_.log(note);
+  delete_oldest();
 }
 
 JobQueue::~JobQueue() { stop(); }
@@ -408,7 +421,31 @@ void JobQueue::work() {
       job->progress.phase = "loading";
       changed(*job);
     }
+    store_.count_start(job->record.id);
     run(job);
+    store_.clear_starts(job->record.id);
+    delete_oldest();
+  }
+}
+
+void JobQueue::delete_oldest() {
+  std::vector<std::string> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<JobPointer> finished;
+    for (const auto& [number, job] : by_number_)
+      if (job->record.status > JobStatus::kInProgress) finished.push_back(job);
+    for (size_t i = 0; i + static_cast<size_t>(options_.most_finished) < finished.size(); ++i) {
+      finished[i]->deleted = true;
+      jobs_.erase(finished[i]->record.id);
+      by_number_.erase(finished[i]->record.number);
+      changed(*finished[i]);
+      ids.push_back(finished[i]->record.id);
+    }
+  }
+  for (const std::string& id : ids) {
+    store_.remove(id);
+    options_.log(fmt::format("{}: deleted: of finished videos the last {} are kept", id, options_.most_finished));
   }
 }
 

@@ -25,13 +25,15 @@ namespace zoetrope::server {
 
 struct QueueOptions {
   int64_t most_waiting = 64;
+  int64_t most_finished = 1000;  // the oldest beyond them are deleted
   std::filesystem::path lora_folder;
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
 
 class JobQueue {
  public:
-  // Queues again what the state folder holds unfinished; all three must outlive this. Nothing runs before start().
+  // Queues again what the state folder holds unfinished, but for jobs that ended a server again and again; all three
+  // must outlive this. Nothing runs before start().
   JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptions options);
   JobQueue(const JobQueue&) = delete;
   JobQueue& operator=(const JobQueue&) = delete;
@@ -87,6 +89,7 @@ class JobQueue {
   nlohmann::json shown(const Job& job) const;
   std::optional<double> seconds_until(int64_t number) const;
   void changed(Job& job);
+  void delete_oldest();
   void work();
   void run(const JobPointer& job);
   Video run_model(const JobPointer& job);

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kJobFile = "job.json";
+constexpr const char* kStartsFile = "starts";
 constexpr const char* kDamaged = "damaged";
 constexpr size_t kMostJobBytes = size_t{1} << 20;
 
@@ -81,6 +82,25 @@ void JobStore::save(const JobRecord& job) {
   if (text.size() > kMostJobBytes)
     fail("the settings of the video are longer than {} bytes; shorten them", kMostJobBytes);
   write_file(folder_of(job.id) / kJobFile, text);
+}
+
+// A byte for each.
+void JobStore::count_start(const std::string& id) noexcept {
+  const int file = ::open((folder_of(id) / kStartsFile).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(file, "s", 1);
+  ::close(file);
+}
+
+void JobStore::clear_starts(const std::string& id) noexcept {
+  std::error_code ignored;
+  fs::remove(folder_of(id) / kStartsFile, ignored);
+}
+
+int64_t JobStore::starts(const std::string& id) const noexcept {
+  std::error_code none;
+  const std::uintmax_t size = fs::file_size(folder_of(id) / kStartsFile, none);
+  return none ? 0 : static_cast<int64_t>(size);
 }
 
 void JobStore::remove(const std::string& id) noexcept {

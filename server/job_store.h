@@ -27,6 +27,12 @@ class JobStore {
   // Writes the uploads into the folder of a new job, and names them in its record. The job is there once it is saved.
   void add_uploads(JobRecord& job, const std::vector<Upload>& uploads);
   void save(const JobRecord& job);
+  // Runs of a job that have begun and not ended: those that were running when their server was killed. A plain file,
+  // since from a signal on no other can be written.
+  void count_start(const std::string& id) noexcept;
+  void clear_starts(const std::string& id) noexcept;
+  int64_t starts(const std::string& id) const noexcept;
+
   // All of it. What is left after a crash in between is removed by the next load().
   void remove(const std::string& id) noexcept;
 

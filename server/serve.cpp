@@ -69,6 +69,8 @@ OptionSet describe_serve_options(ServeOptions& o) {
       .text("state", o.state,
             "folder of the jobs, their uploads and videos, with which a later start goes on; unset: a temporary one")
       .integer("queue", o.queue, {1, 100000}, "jobs that may wait; a request beyond them is refused with 429")
+      .integer("keep", o.keep, {1, 1000000},
+               "finished videos that are kept; the oldest beyond them are deleted with their files")
       .text("token", o.token, "what requests must carry as Authorization: Bearer TOKEN; unset: nothing")
       .text("token_file", o.token_file, "file with the token, which other users of the machine cannot see then")
       .text("allowed_hosts", o.allowed_hosts,
@@ -92,7 +94,7 @@ void serve(const ServeOptions& options, std::vector<ServedModel> served, const s
   Models models(std::move(served));
   models.log = log;
   JobStore store(options.state);
-  JobQueue queue(models, store, metrics, {options.queue, options.lora_folder, log});
+  JobQueue queue(models, store, metrics, {options.queue, options.keep, options.lora_folder, log});
   Api api(queue, models, metrics, {token, listed(options.allowed_hosts), options.connections / 2});
   HttpServer::Handlers handlers;
   handlers.admit = [&](const RequestHead& head) { api.admit(head); };

@@ -25,6 +25,7 @@ struct ServeOptions {
   int64_t port = 8000;
   std::string state;
   int64_t queue = 64;
+  int64_t keep = 1000;
   std::string token, token_file;
   std::string allowed_hosts;
   std::string lora_folder;

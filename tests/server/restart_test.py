@@ -78,6 +78,37 @@ def a_deleted_one_stays_deleted(folder):
         assert [video["id"] for video in server.get("/v1/videos").ok()["data"]] == [second]
 
 
+def what_kills_the_server_again_and_again_is_given_up(folder):
+    with Server(folder) as server:
+        poison, after = server.create(LONG).ok()["id"], server.create().ok()["id"]
+        server.until_computing(poison)
+        server.stop(signal.SIGTERM)  # in order: not counted
+    for _ in range(3):
+        with Server(folder) as server:
+            server.until_computing(poison)
+            server.stop(signal.SIGKILL)
+    with Server(folder) as server:
+        video = server.until(poison, "failed")
+        assert "ended 3 times while it made this video" in video["error"]["message"], video
+        server.until(after, "completed")
+    with Server(folder) as server:
+        assert server.video(poison)["status"] == "failed"
+
+
+def the_oldest_finished_ones_are_deleted(folder):
+    with Server(folder, "keep=2") as server:
+        ids = [server.create(seed=i).ok()["id"] for i in range(4)]
+        server.until(ids[3], "completed")
+        server.until_metric('jobs{status="completed"}', 2)
+        assert [video["id"] for video in server.get("/v1/videos").ok()["data"]] == [ids[3], ids[2]]
+        server.get(f"/v1/videos/{ids[0]}").refused(404, "not_found", param="id")
+        assert f"{ids[0]}: deleted: of finished videos the last 2 are kept" in server.log()
+        assert not (folder / "state" / ids[0]).exists() and (folder / "state" / ids[2] / "video.mp4").is_file()
+        server.stop()
+    with Server(folder, "keep=1") as server:
+        assert [video["id"] for video in server.get("/v1/videos").ok()["data"]] == [ids[3]]
+
+
 def damaged_jobs_are_set_aside(folder):
     with Server(folder) as server:
         good = server.create(seed=1).ok()["id"]
@@ -171,6 +202,7 @@ def refused_to_start(folder):
 
 TESTS = {test.__name__: test for test in (
     after_sigterm, after_sigint, after_sigkill, streams_end_with_the_server, a_deleted_one_stays_deleted,
+    what_kills_the_server_again_and_again_is_given_up, the_oldest_finished_ones_are_deleted,
     damaged_jobs_are_set_aside, a_setting_that_is_no_longer_legal, refused_to_start)}
 
 if __name__ == "__main__":
