@@ -21,14 +21,17 @@ struct Command {
   double (*timeout)(const std::vector<std::string>& arguments);
   // Runs with the arguments after the name. `world` is this process' rank of an MPI job, or null. Throws Error.
   int (*run)(const std::vector<std::string>& arguments, comm::Communicator* world);
+  bool takes_keys_of_generate = false;  // next to those that help() describes
 };
 
 extern const Command kAttention;
 extern const Command kBench;
 extern const Command kCalibrate;
+extern const Command kCompletion;
 extern const Command kConvert;
 extern const Command kGenerate;
 extern const Command kInspect;
+extern const Command kMan;
 extern const Command kPlan;
 extern const Command kServe;
 extern const Command kSynthesize;

@@ -314,6 +314,7 @@ const Command kInspect = {"inspect",
                           "Say what a checkpoint folder holds and lacks, and what memory a run needs",
                           help,
                           nullptr,
-                          run};
+                          run,
+                          true};
 
 }  // namespace zoetrope::cli

@@ -16,13 +16,11 @@
 #include "base/print.h"
 #include "base/run_files.h"
 #include "cli/command.h"
+#include "cli/help_text.h"
 #include "cli/interrupt.h"
 
 namespace zoetrope::cli {
 namespace {
-
-constexpr const Command* kCommands[] = {&kAttention, &kBench, &kCalibrate, &kConvert,    &kGenerate,
-                                        &kInspect,   &kPlan,  &kServe,     &kSynthesize, &kTune};
 
 // `--key value` and `--key=value` as key=value, with _ for each - of the key; other words as they are. Throws Error for
 // a key without a value.
@@ -84,7 +82,7 @@ std::string help() {
   std::string text =
       "Text to video with the Wan diffusion models, on one or many ranks.\n\n"
       "Usage: zoetrope COMMAND [WORD…]\n       zoetrope COMMAND --help\n       zoetrope --version\n\nCommands:\n";
-  for (const Command* command : kCommands) text += fmt::format("  {:<11} {}\n", command->name, command->summary);
+  for (const Command* command : commands()) text += fmt::format("  {:<11} {}\n", command->name, command->summary);
   return text;
 }
 
@@ -95,7 +93,7 @@ std::string help_of(const Command& command) {
 
 int refuse_command(const std::string& word) {
   std::vector<std::string> names;
-  for (const Command* command : kCommands) names.emplace_back(command->name);
+  for (const Command* command : commands()) names.emplace_back(command->name);
   const std::string near = nearest_name(word, names);
   print_error("zoetrope: there is no command '{}'{}; there are: {}\n", printable(word),
               near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), fmt::join(names, ", "));
@@ -115,8 +113,8 @@ int run(const std::vector<std::string>& words) {
     return finished(0);
   }
   const auto named = [&](const Command* command) { return words[0] == command->name; };
-  const auto command = std::find_if(std::begin(kCommands), std::end(kCommands), named);
-  if (command == std::end(kCommands)) return refuse_command(words[0]);
+  const auto command = std::find_if(commands().begin(), commands().end(), named);
+  if (command == commands().end()) return refuse_command(words[0]);
   const std::vector<std::string> rest(words.begin() + 1, words.end());
   if (std::any_of(rest.begin(), rest.end(), asks_for_help)) {
     print_text(help_of(**command));
@@ -126,6 +124,14 @@ int run(const std::vector<std::string>& words) {
 }
 
 }  // namespace
+
+const std::vector<const Command*>& commands() {
+  static const std::vector<const Command*> all{&kAttention, &kBench,    &kCalibrate,  &kCompletion,
+                                               &kConvert,   &kGenerate, &kInspect,    &kMan,
+                                               &kPlan,      &kServe,    &kSynthesize, &kTune};
+  return all;
+}
+
 }  // namespace zoetrope::cli
 
 int main(int argc, char** argv) { return zoetrope::cli::run({argv + 1, argv + argc}); }

@@ -59,6 +59,7 @@ const Command kPlan = {"plan",
                        "Say which configuration to use on which hardware, how fast it is, and why",
                        plan_help,
                        nullptr,
-                       run};
+                       run,
+                       true};
 
 }  // namespace zoetrope::cli

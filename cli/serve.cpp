@@ -102,7 +102,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
 
 }  // namespace
 
-const Command kServe = {"serve", "MODEL_DIR|CONFIG.yml… key=value…", "Turn prompts into videos by HTTP", help, timeout,
-                        run};
+const Command kServe = {
+    "serve", "MODEL_DIR|CONFIG.yml… key=value…", "Turn prompts into videos by HTTP", help, timeout, run, true};
 
 }  // namespace zoetrope::cli

@@ -25,8 +25,9 @@ std::string shards_text(const std::optional<int64_t>& shards) { return shards ? 
 void describe_layout_options(OptionSet& set, StrategyOptions& o) {
   auto softmaxes = words(parallel::kSoftmaxes, parallel::softmax_name);
   softmaxes.emplace_back("auto", std::nullopt);
-  set.text("attention", o.attention,
-           "strategy: auto, flash, gather, ring, ulysses, ulysses_ring (docs/attention.md lists all names)")
+  const auto as_it_is = [](const auto& text) { return std::string(text); };
+  set.value<std::string>("attention", o.attention, "auto, flash, gather, ring, ulysses, ulysses_ring, …", as_it_is,
+                         as_it_is, "strategy; docs/attention.md lists all names")
       .value<std::optional<int64_t>>(
           "ulysses_shards", o.ulysses_shards, "integer", parse_shards, shards_text,
           "Ulysses degree inside the context axis, a divisor of it that is <= the heads; unset or -1: as the planner "

@@ -18,15 +18,13 @@ namespace {
 
 constexpr const char* kLibrary = "libzoetrope_video.so";
 
-// Beside the library that holds this code (installed, or in a package for Python), else in the libraries' folder that
-// belongs to the program's, as built or as installed.
+// Where the library is: beside the library that holds this code (as built, or in a package for Python) or in zoetrope/
+// there (as installed); else in the libraries' folder that belongs to the program's, likewise.
 std::vector<std::filesystem::path> places() {
   const std::filesystem::path library = own_library();
-  if (!library.empty()) return {library.parent_path()};
+  if (!library.empty()) return {library.parent_path(), library.parent_path() / "zoetrope"};
   const std::filesystem::path above = own_program().parent_path().parent_path();
-  std::vector<std::filesystem::path> folders{above / "lib"};
-  if (above / ZOETROPE_LIBRARY_FOLDER != folders[0]) folders.push_back(above / ZOETROPE_LIBRARY_FOLDER);
-  return folders;
+  return {above / "lib", above / ZOETROPE_LIBRARY_FOLDER / "zoetrope"};
 }
 
 // Null, and `reason` says why, where there is none.

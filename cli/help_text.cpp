@@ -1,0 +1,102 @@
+#include "cli/help_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace zoetrope::cli {
+namespace {
+
+using Kind = HelpPart::Kind;
+
+// The words of "… [auto, ring; default auto]"; empty where values are no words.
+std::vector<std::string> choices_in(const std::string& text) {
+  const size_t open = text.rfind(" [");
+  if (open == std::string::npos || !text.ends_with(']')) return {};
+  std::string range = text.substr(open + 2, text.size() - open - 3);
+  range.resize(std::min(range.find("; default"), range.size()));
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < range.size();) {
+    const size_t end = std::min(range.find(", ", begin), range.size());
+    if (const std::string word = range.substr(begin, end - begin); word != "…") words.push_back(word);
+    begin = end + 2;
+  }
+  const auto is_no_word = [](const std::string& word) {
+    return word == "file" || word == "text" || word == "list" || word == "integer" || word == "number" ||
+           word.find_first_of(" =<>{") != std::string::npos;
+  };
+  if (words.empty() || std::any_of(words.begin(), words.end(), is_no_word)) return {};
+  return words;
+}
+
+bool is_command_line(std::string_view line) {
+  return line.starts_with("  zoetrope ") || line == "  zoetrope" || line.starts_with("  mpirun ");
+}
+
+std::string_view trimmed(std::string_view line) {
+  const size_t begin = std::min(line.find_first_not_of(' '), line.size());
+  return line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
+}
+
+}  // namespace
+
+std::vector<HelpPart> parts_of_help(std::string_view text) {
+  std::vector<HelpPart> parts;
+  bool goes_on = false;  // the last part, on the next line
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (trimmed(line).empty()) {
+      goes_on = false;
+      continue;
+    }
+    const size_t gap = line.find("  ", 2);
+    const bool indented = line.starts_with("  "), deeper = line.starts_with("    ");
+    if (is_command_line(line)) {
+      parts.push_back({Kind::kExample, "", std::string(trimmed(line)), {}});
+      goes_on = line.ends_with('\\');
+    } else if (goes_on && parts.back().kind == Kind::kExample) {
+      parts.back().text += fmt::format("\n    {}", trimmed(line));
+      goes_on = line.ends_with('\\');
+    } else if (indented && !deeper && gap != line.npos) {
+      parts.push_back(
+          {Kind::kKey, std::string(trimmed(line.substr(0, gap))), std::string(trimmed(line.substr(gap))), {}});
+      goes_on = true;
+    } else if (goes_on && (parts.back().kind == Kind::kText ? !indented : deeper)) {
+      parts.back().text += fmt::format(" {}", trimmed(line));
+    } else {
+      parts.push_back({Kind::kText, "", std::string(trimmed(line)), {}});
+      goes_on = true;
+    }
+  }
+  for (HelpPart& part : parts)
+    if (part.kind == Kind::kKey) part.choices = choices_in(part.text);
+  return parts;
+}
+
+std::vector<HelpPart> keys_of(const Command& command) {
+  std::vector<HelpPart> keys;
+  std::set<std::string> known;
+  const auto is_key = [](const HelpPart& part) {
+    return part.kind == Kind::kKey && part.text.ends_with(']') && part.name.find_first_of(" ,=.") == std::string::npos;
+  };
+  const auto add = [&](const Command& from) {
+    for (HelpPart& part : parts_of_help(from.help()))
+      if (is_key(part) && known.insert(part.name).second) keys.push_back(std::move(part));
+  };
+  add(command);
+  if (command.takes_keys_of_generate) add(kGenerate);
+  return keys;
+}
+
+std::vector<std::string> words_of(const Command& command) {
+  if (&command == &kCompletion) return {"bash", "zsh", "fish"};
+  std::vector<std::string> words;
+  if (&command != &kMan) return words;
+  for (const Command* each : commands()) words.emplace_back(each->name);
+  return words;
+}
+
+}  // namespace zoetrope::cli

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Man pages and completions, which are made from --help: complete, without warnings, and at work in real shells.
+
+    manual_test.py PROGRAM NAME    runs one test (exit 77: skipped, with the reason)
+    manual_test.py --list          the names
+"""
+import pathlib
+import re
+import shutil
+import sys
+
+sys.dont_write_bytecode = True
+import harness  # noqa: E402
+from harness import Skip, refused, run, run_script  # noqa: E402
+
+TESTS = {}
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def printed(cwd, *words):
+    result = run([harness.PROGRAM, *words], cwd)
+    assert result.returncode == 0 and result.stdout, result.stderr
+    return result.stdout
+
+
+def commands(cwd):
+    return re.findall(r"^  (\w+) ", printed(cwd, "--help"), re.M)
+
+
+def needs(shell):
+    if shutil.which(shell) is None:
+        raise Skip(f"{shell} is not installed")
+
+
+@test
+def every_key_is_in_its_man_page_and_in_each_completion(cwd):
+    names = commands(cwd)
+    assert "generate" in names and len(names) >= 12, names
+    scripts = {shell: printed(cwd, "completion", shell) for shell in ("bash", "zsh", "fish")}
+    page = printed(cwd, "man")
+    for command in names:
+        assert f"zoetrope\\-{command} (1)" in page, command
+        own = printed(cwd, "man", command)
+        keys = re.findall(r"^  (\w+)  .*\]$", printed(cwd, command, "--help"), re.M)
+        assert keys or command in ("inspect", "completion", "man"), command
+        for key in keys:
+            assert f"\n.B {key}\n" in own, (command, key)
+            line = next(line for line in scripts["bash"].splitlines() if line.startswith(f"    {command}) keys="))
+            assert f" {key}=" in line, (command, key)
+            assert f"'{key}:" in scripts["zsh"] and f"{key}=" in scripts["fish"], (command, key)
+    # Those of generate, where it has them too.
+    for command in ("plan", "inspect", "serve"):
+        assert re.search(rf"^    {command}\) keys=.* num_frames=", scripts["bash"], re.M), command
+
+
+@test
+def man_pages_have_no_warning(cwd):
+    needs("groff")
+    for command in ["", *commands(cwd)]:
+        (pathlib.Path(cwd) / "page.1").write_text(printed(cwd, "man", *command.split()))
+        result = run(["groff", "-man", "-Tutf8", "-k", "-ww", "page.1"], cwd)
+        assert result.returncode == 0 and not result.stderr, (command, result.stderr)
+        # What roff would take for a request, or for an escape, is there as text.
+        assert command != "generate" or all(
+            words in re.sub(r"\s+", " ", re.sub(".\b", "", result.stdout)) for words in (".mov, .webm", "4k + 1", "1 … 4093"))
+
+
+@test
+def bash_completes_commands_keys_and_values(cwd):
+    (pathlib.Path(cwd) / "models").mkdir()
+    (pathlib.Path(cwd) / "run.yml").touch()
+    (pathlib.Path(cwd) / "complete.bash").write_text(f"""
+source <({harness.PROGRAM} completion bash)
+compopt() {{ :; }}
+for line in "$@"; do
+  COMP_LINE=$line COMP_POINT=${{#line}}
+  _zoetrope
+  echo "${{COMPREPLY[*]}}"
+done
+""")
+
+    def complete(*lines, breaks="COMP_WORDBREAKS=$' \\t\\n\"=<>;|&(:'"):
+        result = run(["bash", "-c", f"{breaks}; source complete.bash \"$@\"", "bash", *lines], cwd)
+        assert result.returncode == 0 and not result.stderr, result.stderr
+        return result.stdout.split("\n")[:-1]
+    assert complete("zoetrope ge", "zoetrope generate soft", "zoetrope generate softmax=f", "zoetrope man pl",
+                    "zoetrope completion z", "zoetrope generate mod", "zoetrope generate model=mod", "zoetrope generate run",
+                    'zoetrope generate prompt="a red ball" heig', "zoetrope generate nothing_like_this") == [
+        "generate", "softmax=", "fixed_max", "plan", "zsh", "model= mode=", "models", "run.yml", "height=", ""]
+    assert complete("zoetrope generate softmax=f", breaks="COMP_WORDBREAKS=' '") == ["softmax=fixed_max"]
+    assert set(complete("zoetrope generate attention=")[0].split()) == {"auto", "flash", "gather", "ring", "ulysses", "ulysses_ring"}
+    assert complete("zoetrope generate num_frames=")[0].split() == ["complete.bash", "models", "run.yml"]
+    assert complete("zoetrope ")[0].split() == [*commands(cwd), "--help", "--version"]
+
+
+@test
+def fish_completes_commands_keys_and_values(cwd):
+    needs("fish")
+    for line, wanted in (("zoetrope ge", "generate"), ("zoetrope generate softmax=f", "softmax=fixed_max"),
+                         ("zoetrope man pl", "plan"), ("zoetrope plan obj", "objective=")):
+        script = f"{harness.PROGRAM} completion fish | source; complete -C '{line}'"
+        result = run(["fish", "-c", script], cwd, env={"HOME": str(cwd)})
+        assert wanted in [word.split("\t")[0] for word in result.stdout.splitlines()], (line, result.stdout, result.stderr)
+
+
+@test
+def zsh_takes_the_completion(cwd):
+    needs("zsh")
+    script = f"autoload -U compinit; compinit -u -D; source <({harness.PROGRAM} completion zsh); print $_comps[zoetrope]"
+    result = run(["zsh", "-f", "-c", script], cwd)
+    assert result.stdout == "_zoetrope\n" and not result.stderr, (result.stdout, result.stderr)
+
+
+@test
+def other_words_are_refused(cwd):
+    refused(cwd, run([harness.PROGRAM, "completion", "tcsh"], cwd), "'tcsh'", "bash, zsh, fish")
+    refused(cwd, run([harness.PROGRAM, "completion"], cwd), "one word", "bash, zsh or fish")
+    refused(cwd, run([harness.PROGRAM, "man", "generat"], cwd), "no command 'generat'")
+    refused(cwd, run([harness.PROGRAM, "man", "plan", "tune"], cwd), "one command")
+
+
+def use(program):
+    harness.PROGRAM = program
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(TESTS, use))
