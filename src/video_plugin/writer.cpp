@@ -110,7 +110,8 @@ void Writer::set_scaler() {
     sws_setColorspaceDetails(scaler_.get(), bt709, 1, bt709, 0, 0, 1 << 16, 1 << 16);
   }
   frame_ = make_frame(target, width_, height_);
-  padded_.resize(static_cast<size_t>(width_) * static_cast<size_t>(height_) * 3);
+  constexpr size_t kVector = 64;  // swscale reads whole vectors, beyond the last pixel too
+  padded_.resize(static_cast<size_t>(width_) * static_cast<size_t>(height_) * 3 + kVector);
 }
 
 void Writer::add_frame(const uint8_t* pixels, const uint32_t* colours, int64_t time, int64_t duration) {
