@@ -41,7 +41,7 @@ ApiError wrong(const std::string& param, const std::string& message, const char*
 const std::vector<std::string>& unused_keys() {
   static const std::vector<std::string> keys = {"model", "prompts", "num_videos",    "batch_size",       "output",
                                                 "dump",  "trace",   "cache_compare", "compare_one_rank", "codec",
-                                                "crf",   "recipe",  "grid"};
+                                                "crf",   "grid"};
   return keys;
 }
 
@@ -208,6 +208,7 @@ const std::vector<std::string>& request_keys() {
                                                 "sigmas",
                                                 "timesteps",
                                                 "seed",
+                                                "recipe",
                                                 "max_sequence_length",
                                                 "mask_padding_tokens",
                                                 "fps",
@@ -300,18 +301,24 @@ void apply_settings(const std::map<std::string, std::string>& settings, const fs
   OptionSet set = pipeline::describe_options(options);
   const std::map<std::string, std::vector<LoraFile>*> loras = {
       {"lora", &options.lora}, {"lora_high", &options.lora_high}, {"lora_low", &options.lora_low}};
+  const auto set_key = [&](const std::string& key, const std::string& value) {
+    try {
+      set.set(key, value, kOrigin);
+    } catch (const Error& error) {
+      throw wrong(key, error.what());
+    }
+  };
+  // The others change what it says, in whatever order a request names them.
+  if (const auto recipe = settings.find("recipe"); recipe != settings.end()) set_key(recipe->first, recipe->second);
   for (const auto& [key, value] : settings) {
+    if (key == "recipe") continue;
     // Texts not by OptionSet, to which "default" is a word of its own.
     if (key == "prompt" || key == "negative_prompt") {
       (key == "prompt" ? options.prompt : options.negative_prompt) = checked_text(key, value);
       continue;
     }
     if (key == "cache_ratios" || key == "cache_coefficients") check_cache_numbers(key, value);
-    try {
-      set.set(key, value, kOrigin);
-    } catch (const Error& error) {
-      throw wrong(key, error.what());
-    }
+    set_key(key, value);
     if (const auto named = loras.find(key); named != loras.end() && value != kDefaultValue)
       for (LoraFile& lora : *named->second) lora = named_lora(key, lora, lora_folder);
   }

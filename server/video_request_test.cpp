@@ -14,6 +14,7 @@ namespace zoetrope::server {
 namespace {
 
 using pipeline::GenerateOptions;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
@@ -49,7 +50,7 @@ TEST(VideoRequest, EveryKeyOfGenerateHasOneUse) {
   EXPECT_EQ(use_of_key("weights"), KeyUse::kModel);
   EXPECT_EQ(use_of_key("ranks"), KeyUse::kModel);
   EXPECT_EQ(use_of_key("output"), KeyUse::kNone);
-  EXPECT_EQ(fixed.size() + request_keys().size() + upload_keys().size() + 13, known.size());
+  EXPECT_EQ(fixed.size() + request_keys().size() + upload_keys().size() + 12, known.size());
   for (const char* key : {"prompt", "fps", "vae_tiling", "cache", "image", "trace"}) EXPECT_FALSE(fixed.contains(key));
 }
 
@@ -65,6 +66,18 @@ TEST(VideoRequest, FieldsBecomeOptions) {
   EXPECT_EQ(o.seed, -1);
   EXPECT_THAT(o.sigmas, ElementsAre(1, 0.5));
   EXPECT_TRUE(o.vae_tiling);
+}
+
+TEST(VideoRequest, ARecipeIsChangedByTheOtherFields) {
+  const GenerateOptions recipe = options_from(R"({"recipe": "lightning_4"})", {});
+  EXPECT_EQ(recipe.guidance_scale, 1);
+  EXPECT_THAT(recipe.sigmas, ElementsAre(1, 0.75, 0.5, 0.25));
+  // Also those that come before it, by name or in the body.
+  const GenerateOptions changed = options_from(R"({"guidance_scale": 2, "recipe": "lightning_4"})", {});
+  EXPECT_EQ(changed.guidance_scale, 2);
+  EXPECT_EQ(changed.sigmas, recipe.sigmas);
+  EXPECT_THAT(refusal_of([] { options_from(R"({"recipe": "lightning"})", {}); }),
+              AllOf(HasSubstr("400 invalid_value recipe"), HasSubstr("lightning_4")));
 }
 
 TEST(VideoRequest, SecondsAreRoundedToFramesThatAModelMakes) {

@@ -15,7 +15,7 @@ from harness import LONG, SMALL, Server, end_sending, form_body, png, read_all, 
 
 FIELDS = ["prompt", "negative_prompt", "model", "size", "seconds", "num_frames", "fps", "num_inference_steps", "guidance_scale",
           "guidance_scale_2", "flow_shift", "seed", "lora", "lora_high", "lora_low", "width", "height", "max_area", "mode",
-          "conditioning_scale", "segment_frame_length", "prev_segment_conditioning_frames", "boundary_ratio", "scheduler",
+          "conditioning_scale", "segment_frame_length", "prev_segment_conditioning_frames", "boundary_ratio", "scheduler", "recipe",
           "sigma_grid", "sigmas", "timesteps", "max_sequence_length", "mask_padding_tokens", "cache", "cache_threshold",
           "cache_max_skips", "cache_retention", "cache_ratios", "cache_coefficients", "cache_retention_steps",
           "cache_interval", "vae_tiling", "image", "input_reference", "last_image", "control_video", "mask",
@@ -25,7 +25,7 @@ VALUES = [None, True, False, 0, 1, -1, 5, 7, 2**31, 2**63, -2**63, 2**64, 1e308,
           "a\u0000b", "\ufffd\u202e", "\x1b[31m", "é" * 300, "x" * 40000, [], [1], [1, 0.5], ["a"], [[1]], {}, {"name": "x"},
           {"name": "../x", "scale": 1}, {"image_url": "file:///etc/passwd"}, {"image_url": "http://127.0.0.1/"},
           {"image_url": "data:image/png;base64,AAAA"}, "data:image/png;base64,!!!!", "data:image/png;base64,",
-          "unipc", "mag", "cfg", "tea", "animate", "replace", "legacy", "1,0.5,0.25", "Wan2.1-T2V-1.3B"]
+          "unipc", "lightning_4", "mag", "cfg", "tea", "animate", "replace", "legacy", "1,0.5,0.25", "Wan2.1-T2V-1.3B"]
 
 
 def is_answer(answer):
