@@ -6,8 +6,8 @@
     check_demo.py --self-test                         measures drawn clips of every scene, and expects each to be named
 
 Needs Python alone. Colours are the nearest of those that the checkpoint was trained on (train_demo.py). A shape is named
-by the share of its bounding box that it fills: a square all of it, a ball pi/4, a triangle half. Its way is that of its
-centre from the first to the last frame.
+after the drawn one of the same area and centre that overlaps it most. Its way is that of its centre from the first to
+the last frame.
 """
 import pathlib
 import random
@@ -20,7 +20,8 @@ import zlib
 DRAWN = 48  # pixels of a side of drawn clips: half of the checkpoint's, which is quicker
 COLOURS = {"red": (230, 31, 31), "green": (31, 191, 51), "blue": (31, 64, 217), "yellow": (242, 217, 26)}
 BACKGROUNDS = {"white": (242, 242, 242), "black": (15, 15, 15)}
-SHAPES = {"triangle": 0.5, "ball": 0.785, "square": 1.0}
+SHAPES = ("triangle", "ball", "square")
+LEAST_OVERLAP = 0.7  # intersection over union with a shape of another class is up to 0.83
 WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 LEAST_TRAVEL = 0.2  # of the frame's width
 WANTED = 0.9
@@ -109,8 +110,30 @@ def largest_part(mask):
     return best
 
 
+def inside(shape, dx, dy, radius):
+    """Whether a point beside the middle of a drawn shape is in it."""
+    if shape == "ball":
+        return dx * dx + dy * dy < radius * radius
+    if shape == "square":
+        return max(abs(dx), abs(dy)) < 0.88 * radius
+    return dy < 0.75 * radius and 2 * abs(dx) - dy < 1.25 * radius
+
+
+def overlaps(part, centre):
+    """Intersection over union of the points with each drawn shape of their area and centre of mass."""
+    area, found = len(part), {}
+    for shape in SHAPES:
+        radius = {"ball": (area / 3.14159) ** 0.5, "square": area ** 0.5 / 2 / 0.88, "triangle": (area / 2) ** 0.5}[shape]
+        lower = radius * (0.75 - 2 / 3) if shape == "triangle" else 0  # of its centre of mass below its middle
+        reach = range(-int(2 * radius), int(2 * radius) + 2)
+        drawn = {(round(centre[0]) + i, round(centre[1]) + j) for i in reach for j in reach
+                 if inside(shape, round(centre[0]) + i - centre[0], round(centre[1]) + j - centre[1] + lower, radius)}
+        found[shape] = len(part & drawn) / len(part | drawn)
+    return found
+
+
 def measure_frame(rows):
-    """(background, colour, share of the bounding box, centre) of one frame; None where no single shape is seen."""
+    """(background, colour, overlaps, centre) of one frame; None where no single shape is seen."""
     height, width = len(rows), len(rows[0])
     edge = rows[0] + rows[-1] + [row[0] for row in rows] + [row[-1] for row in rows]
     ground = tuple(median([pixel[c] for pixel in edge]) for c in range(3))
@@ -124,7 +147,8 @@ def measure_frame(rows):
     if not 0.6 < wide / high < 1.7:
         return None
     inner = [rows[y][x] for x, y in part if {(x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)} <= part]
-    return ground, mean(inner), len(part) / (wide * high), (sum(xs) / len(xs) / width, sum(ys) / len(ys) / height)
+    centre = (sum(xs) / len(xs), sum(ys) / len(ys))
+    return ground, mean(inner), overlaps(part, centre), (centre[0] / width, centre[1] / height)
 
 
 def measure(frames):
@@ -137,8 +161,10 @@ def measure(frames):
     way = max(WAYS, key=lambda name: dx * WAYS[name][0] + dy * WAYS[name][1])
     if max(abs(dx), abs(dy)) < LEAST_TRAVEL or min(abs(dx), abs(dy)) > 0.5 * max(abs(dx), abs(dy)):
         way = "none"
-    share = median([frame[2] for frame in seen])
-    shape = min(SHAPES, key=lambda name: abs(SHAPES[name] - share))
+    overlap = {name: sum(frame[2][name] for frame in seen) / len(seen) for name in SHAPES}
+    shape = max(SHAPES, key=overlap.get)
+    if overlap[shape] < LEAST_OVERLAP:
+        shape = "none"
     colours, grounds = [nearest(frame[1], COLOURS) for frame in seen], [nearest(frame[0], BACKGROUNDS) for frame in seen]
     return (colours[0] if len(set(colours)) == 1 else "none", shape, way, grounds[0] if len(set(grounds)) == 1 else "none")
 
@@ -188,9 +214,7 @@ def drawn(scene, random_state):
             row = []
             for x in range(DRAWN):
                 dx, dy = x + 0.5 - x0, y + 0.5 - y0
-                inside = {"ball": dx * dx + dy * dy < radius * radius, "square": max(abs(dx), abs(dy)) < 0.88 * radius,
-                          "triangle": dy < 0.75 * radius and 2 * abs(dx) - dy < 1.25 * radius}[shape]
-                row.append(COLOURS[colour] if inside else BACKGROUNDS[ground])
+                row.append(COLOURS[colour] if inside(shape, dx, dy, radius) else BACKGROUNDS[ground])
             frame.append(row)
         frames.append(frame)
     return frames
