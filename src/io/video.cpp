@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "io/video_plugin_host.h"
 #include "io/video_writers.h"
 
 namespace zoetrope::io {
@@ -59,6 +60,22 @@ void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes
   else convert<PixelRounding::kRound>(values, bytes);
 }
 
+namespace {
+
+std::string extension_of(const std::filesystem::path& output) {
+  std::string extension = output.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension;
+}
+
+}  // namespace
+
+void load_writer_of(const std::filesystem::path& output) {
+  const std::string extension = extension_of(output);
+  if (ffmpeg_writes(extension) || extension == ".gif") load_video_library();
+}
+
 std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {
   if (format.width < 1 || format.width > kMaxSize || format.height < 1 || format.height > kMaxSize) {
     fail("{}: frames of {} x {} cannot be written; each side must be from 1 to {}", output.string(), format.width,
@@ -69,9 +86,7 @@ std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& outp
          kMaxFps);
   }
   if (output.empty()) fail("the name of the video to write is empty");
-  std::string extension = output.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string extension = extension_of(output);
   std::error_code ignored;
   const bool folder = extension.empty() || std::filesystem::is_directory(output, ignored);
   if (!folder && ffmpeg_writes(extension)) return open_ffmpeg(output, extension, format);

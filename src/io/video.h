@@ -18,6 +18,9 @@ uint8_t to_u8_round(float value);
 // The same for many values: bytes [values.size()].
 void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes);
 
+// Loads now what writing this file will need, if it can be: code that is loaded later would count as memory of the run.
+void load_writer_of(const std::filesystem::path& output);
+
 // A sink that writes a file or a folder; zoetrope/video.h says which.
 class FrameWriter : public FrameSink {
  public:

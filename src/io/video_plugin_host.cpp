@@ -52,11 +52,22 @@ const VideoPlugin* load(std::string& reason) {
   return nullptr;
 }
 
+struct Loaded {
+  std::string reason;
+  const VideoPlugin* plugin = load(reason);
+};
+
+const Loaded& loaded() {
+  static const Loaded once;
+  return once;
+}
+
 const VideoPlugin& plugin_for(const std::filesystem::path& path) {
-  static std::string reason;
-  static const VideoPlugin* const plugin = load(reason);
-  if (plugin == nullptr) fail("{}: videos other than PNG files need a library: {}", path.string(), reason);
-  return *plugin;
+  const Loaded& library = loaded();
+  if (library.plugin == nullptr) {
+    fail("{}: videos other than PNG files need a library: {}", path.string(), library.reason);
+  }
+  return *library.plugin;
 }
 
 // Keys and values in turn, with a null at the end; points into `pairs`.
@@ -92,6 +103,8 @@ int orientation_of(const int32_t (&matrix)[9], const std::filesystem::path& path
 }
 
 }  // namespace
+
+void load_video_library() { loaded(); }
 
 VideoEncoder::VideoEncoder(const std::filesystem::path& path, const EncodedFormat& format)
     : file_(path), writer_(nullptr, plugin_for(path).close_writer) {

@@ -16,6 +16,9 @@
 
 namespace zoetrope::io {
 
+// Loads the library; nothing where there is none, which who needs it is told.
+void load_video_library();
+
 struct EncodedFormat {
   std::string container, encoder;  // as FFmpeg names them
   std::string codec_tag;           // four letters; empty: the container's own

@@ -12,6 +12,7 @@
 #include "base/words.h"
 #include "comm/gather_trace.h"
 #include "comm/launcher.h"
+#include "io/video.h"
 #include "pipeline/admission.h"
 #include "pipeline/agreement.h"
 #include "pipeline/auto_plan.h"
@@ -60,6 +61,7 @@ class FramesInMemory final : public FrameSink {
 
 ModelFolder checked_model(const GenerateOptions& options) {
   check_model_options(options);
+  io::load_writer_of(options.output);  // before OpenModel::resident
   return ModelFolder::open(options);
 }
 

@@ -535,7 +535,7 @@ def bad_models_are_refused(cwd):
         refused(cwd, bench(cwd, mode, *TINY, "dtype=f16"), "'f16'", "bf16")
         refused(cwd, bench(cwd, mode, *TINY, "threads=-1"), "threads")
     refused(cwd, bench(cwd, "model", "model=wan2.1_t2v_1.3b", "weights=checkpoint"), "wan2.1_t2v_1.3b")
-    refused(cwd, bench(cwd, "model", *TINY, "layers=5"), "layers=5", "4")
+    refused(cwd, bench(cwd, "model", *TINY, "layers=7"), "layers=7", "6")
     refused(cwd, bench(cwd, "model", *TINY, "height=40"), "height=40", "16")
     refused(cwd, bench(cwd, "model", *TINY, *SMALL, "num_frames=1,4"), "num_frames=4", "4 times", "plus 1")
     refused(cwd, bench(cwd, "vae", *TINY, "width=52"), "width=52", "8")
