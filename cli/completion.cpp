@@ -72,7 +72,7 @@ _zoetrope() {{
       [[ ${{COMPREPLY[0]}} != *= ]] || compopt -o nospace 2>/dev/null
     else
       compopt -o filenames 2>/dev/null
-      COMPREPLY=($(compgen -f -- "$word"))
+      mapfile -t COMPREPLY < <(compgen -f -- "$word")
     fi
     return
   fi
@@ -85,7 +85,7 @@ _zoetrope() {{
     COMPREPLY=($(compgen -P "$before" -W "$values" -- "${{word#*=}}"))
   else
     compopt -o filenames 2>/dev/null
-    COMPREPLY=($(compgen -P "$before" -f -- "${{word#*=}}"))
+    mapfile -t COMPREPLY < <(compgen -P "$before" -f -- "${{word#*=}}")
   fi
 }}
 complete -F _zoetrope zoetrope
@@ -149,13 +149,13 @@ std::string fish() {
   }
   for (const Command* command : commands()) {
     if (const std::vector<std::string> own = words_of(*command); !own.empty()) {
-      text += fmt::format("complete -c zoetrope -n '__fish_seen_subcommand_from {}' -f -a {}\n", command->name,
+      text += fmt::format("complete -c zoetrope -n 'test (commandline -opc)[2] = {}' -f -a {}\n", command->name,
                           fish_quoted(fmt::format("{}", fmt::join(own, " "))));
     }
     for (const HelpPart& key : keys_of(*command)) {
       std::string words = key.name + "=";
       for (const std::string& choice : key.choices) words += fmt::format(" {}={}", key.name, choice);
-      text += fmt::format("complete -c zoetrope -n '__fish_seen_subcommand_from {}' -a {} -d {}\n", command->name,
+      text += fmt::format("complete -c zoetrope -n 'test (commandline -opc)[2] = {}' -a {} -d {}\n", command->name,
                           fish_quoted(words), fish_quoted(key.text));
     }
   }

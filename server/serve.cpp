@@ -70,7 +70,7 @@ OptionSet describe_serve_options(ServeOptions& o) {
             "folder of the jobs, their uploads and videos, with which a later start goes on; unset: a temporary one")
       .integer("queue", o.queue, {1, 100000}, "jobs that may wait; a request beyond them is refused with 429")
       .integer("keep", o.keep, {1, 1000000},
-               "finished videos that are kept; the oldest beyond them are deleted with their files")
+               "jobs that ended, failed ones too, that are kept; the oldest beyond them are deleted with their files")
       .text("token", o.token, "what requests must carry as Authorization: Bearer TOKEN; unset: nothing")
       .text("token_file", o.token_file, "file with the token, which other users of the machine cannot see then")
       .text("allowed_hosts", o.allowed_hosts,

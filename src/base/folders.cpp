@@ -1,6 +1,7 @@
 #include "base/folders.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
 #include <system_error>
@@ -53,9 +54,12 @@ void make_parent_folders(const fs::path& file) {
 
 fs::path own_library() {
   Dl_info info{};
+  link_map* map = nullptr;
   static const int here = 0;
-  const fs::path file = dladdr(&here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
-  return file.is_absolute() && file != own_program() ? file : fs::path();  // a program's is the word that called it
+  if (dladdr1(&here, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 || map == nullptr) return {};
+  const std::string name = map->l_name;  // empty for the program
+  std::error_code ignored;
+  return name.empty() ? fs::path() : fs::absolute(name, ignored);
 }
 
 fs::path own_program() {

@@ -124,8 +124,14 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
       fail("{}: {}", batch_text(begin, begin + now.size(), count), error.what());
     }
     if (grid && begin + now.size() == count) {
-      grid->write();
-      results.back().grid = grid->file();
+      try {
+        grid->write();
+        results.back().grid = grid->file();
+      } catch (const Error&) {
+        for (FileResult& result : results)
+          if (done) done(std::move(result));
+        throw;
+      }
     }
     if (!first || !done) continue;
     for (FileResult& result : results) done(std::move(result));

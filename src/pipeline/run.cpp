@@ -61,7 +61,8 @@ class FramesInMemory final : public FrameSink {
 
 ModelFolder checked_model(const GenerateOptions& options) {
   check_model_options(options);
-  io::load_writer_of(options.output);  // before OpenModel::resident
+  for (const std::string& file : {options.output, options.grid})
+    io::load_writer_of(file);  // before OpenModel::resident
   return ModelFolder::open(options);
 }
 

@@ -56,6 +56,7 @@ OutputPlace place_of(const std::string& name) {
   const bool is_folder = !fs::path(name).has_filename() || fs::is_directory(name, ignored);
   OutputPlace place = is_folder ? OutputPlace{name} : output_place(name);
   place.path = fs::weakly_canonical(fs::absolute(place.path), ignored);
+  if (!place.path.has_filename()) place.path = place.path.parent_path();  // frames/ is frames
   return place;
 }
 

@@ -302,7 +302,7 @@ def model_is_verified_and_timed_in_every_dtype_and_length(cwd):
     assert [row["tokens"] for row in found["model"]] == [6, 12, 6, 12], found["model"]  # 16 x 16 pixels each
     for row in found["model"]:
         check_model_row(row)
-        assert row["layers"] == 4 and row["above_weights_bytes"] == row["peak_bytes"] - row["weight_bytes"], row
+        assert row["layers"] == 6 and row["above_weights_bytes"] == row["peak_bytes"] - row["weight_bytes"], row
     check_operations(found["model_operations"], [{"dtype": d, "num_frames": f} for d, f in cases])
 
 

@@ -1,5 +1,5 @@
 # The installed program without libzoetrope_video.so: PNG files are written, an .mp4 is refused in one sentence before
-# anything is computed, and so is one that is to be read.
+# anything is computed.
 #
 # cmake -DPREFIX=… -DBINDIR=… -DLIBDIR=… -DMODEL=… -DFOLDER=… -P no_videos.cmake
 file(REMOVE_RECURSE ${FOLDER})
@@ -27,4 +27,12 @@ file(COPY ${PREFIX}/${LIBDIR}/zoetrope DESTINATION ${FOLDER}/${LIBDIR})
 generate(0 "" output=out.mp4)
 if(NOT EXISTS ${FOLDER}/out.mp4)
   message(FATAL_ERROR "there is no video")
+endif()
+# Also where the program is called by another name.
+file(CREATE_LINK ${FOLDER}/bin/zoetrope ${FOLDER}/linked SYMBOLIC)
+execute_process(COMMAND ${FOLDER}/linked generate ${MODEL} prompt=cat height=32 width=32 num_frames=5
+                        num_inference_steps=1 output=linked.mp4
+                WORKING_DIRECTORY ${FOLDER} RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE errors)
+if(NOT code EQUAL 0)
+  message(FATAL_ERROR "called by a link it ended with ${code}: ${errors}")
 endif()
