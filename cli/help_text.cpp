@@ -10,12 +10,20 @@ namespace {
 
 using Kind = HelpPart::Kind;
 
-// The words of "… [auto, ring; default auto]"; empty where values are no words.
-std::vector<std::string> choices_in(const std::string& text) {
+bool is_key(const HelpPart& part) {
+  return part.text.ends_with(']') && part.name.find_first_of(" ,=.") == std::string::npos;
+}
+
+// "auto, ring" of "… [auto, ring; default auto]".
+std::string range_in(const std::string& text) {
   const size_t open = text.rfind(" [");
-  if (open == std::string::npos || !text.ends_with(']')) return {};
-  std::string range = text.substr(open + 2, text.size() - open - 3);
-  range.resize(std::min(range.find("; default"), range.size()));
+  if (open == std::string::npos) return "";
+  const std::string range = text.substr(open + 2, text.size() - open - 3);
+  return range.substr(0, range.find("; default"));
+}
+
+// The words of such a range; empty where values are no words.
+std::vector<std::string> choices_in(const std::string& range) {
   std::vector<std::string> words;
   for (size_t begin = 0; begin < range.size();) {
     const size_t end = std::min(range.find(", ", begin), range.size());
@@ -48,43 +56,43 @@ std::vector<HelpPart> parts_of_help(std::string_view text) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = text.substr(begin, end - begin);
     begin = end + 1;
-    if (trimmed(line).empty()) {
+    if (trimmed(line).empty() || line == "Example:" || line == "Examples:") {
       goes_on = false;
       continue;
     }
     const size_t gap = line.find("  ", 2);
     const bool indented = line.starts_with("  "), deeper = line.starts_with("    ");
     if (is_command_line(line)) {
-      parts.push_back({Kind::kExample, "", std::string(trimmed(line)), {}});
+      parts.push_back({Kind::kExample, "", std::string(trimmed(line))});
       goes_on = line.ends_with('\\');
     } else if (goes_on && parts.back().kind == Kind::kExample) {
       parts.back().text += fmt::format("\n    {}", trimmed(line));
       goes_on = line.ends_with('\\');
     } else if (indented && !deeper && gap != line.npos) {
-      parts.push_back(
-          {Kind::kKey, std::string(trimmed(line.substr(0, gap))), std::string(trimmed(line.substr(gap))), {}});
+      parts.push_back({Kind::kTerm, std::string(trimmed(line.substr(0, gap))), std::string(trimmed(line.substr(gap)))});
       goes_on = true;
     } else if (goes_on && (parts.back().kind == Kind::kText ? !indented : deeper)) {
       parts.back().text += fmt::format(" {}", trimmed(line));
     } else {
-      parts.push_back({Kind::kText, "", std::string(trimmed(line)), {}});
+      parts.push_back({Kind::kText, "", std::string(trimmed(line))});
       goes_on = true;
     }
   }
-  for (HelpPart& part : parts)
-    if (part.kind == Kind::kKey) part.choices = choices_in(part.text);
+  for (HelpPart& part : parts) {
+    if (part.kind != Kind::kTerm || !is_key(part)) continue;
+    part.kind = Kind::kKey;
+    const std::string range = range_in(part.text);
+    part.choices = choices_in(range);
+  }
   return parts;
 }
 
 std::vector<HelpPart> keys_of(const Command& command) {
   std::vector<HelpPart> keys;
   std::set<std::string> known;
-  const auto is_key = [](const HelpPart& part) {
-    return part.kind == Kind::kKey && part.text.ends_with(']') && part.name.find_first_of(" ,=.") == std::string::npos;
-  };
   const auto add = [&](const Command& from) {
     for (HelpPart& part : parts_of_help(from.help()))
-      if (is_key(part) && known.insert(part.name).second) keys.push_back(std::move(part));
+      if (part.kind == Kind::kKey && known.insert(part.name).second) keys.push_back(std::move(part));
   };
   add(command);
   if (command.takes_keys_of_generate) add(kGenerate);

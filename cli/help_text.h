@@ -14,14 +14,14 @@ namespace zoetrope::cli {
 const std::vector<const Command*>& commands();
 
 struct HelpPart {
-  enum class Kind : uint8_t { kText, kKey, kExample };
+  enum class Kind : uint8_t { kText, kKey, kTerm, kExample };
   Kind kind = Kind::kText;
-  std::string name;                  // of a key, or of another thing that is explained beside its name
-  std::string text;                  // a paragraph; what the key is for, with its values in brackets; a command line
-  std::vector<std::string> choices;  // of a key whose values are words
+  std::string name;  // of a key, or of a term: anything else that is explained next to its name
+  std::string text;  // a paragraph; what the key is for, with its values in brackets; a command line
+  std::vector<std::string> choices = {};  // of a key whose values are words
 };
 
-// Paragraphs, "  name  explanation" and example commands, in their order.
+// Paragraphs, "  name  explanation" and example commands, in their order; without the line "Example:".
 std::vector<HelpPart> parts_of_help(std::string_view text);
 
 // The keys of a command, those of generate included where it takes them too.

@@ -265,6 +265,14 @@ pipeline::GenerateOptions options_of(const std::string& model, const std::vector
   return pipeline::with_found_files(options);
 }
 
+// Of a single file.
+OptionSet describe_file_options(bool& check_values) {
+  OptionSet set;
+  set.flag("check_values", check_values,
+           "read every value, quantised ones too, and end with an error that names the first NaN or infinity");
+  return set;
+}
+
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   std::vector<std::string> models, words;
   constexpr std::string_view kModel = "model=";
@@ -275,8 +283,7 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
   if (models.size() != 1) fail("inspect takes one checkpoint folder: zoetrope inspect MODEL_DIR [key=value…]");
   if (fs::is_regular_file(models[0])) {
     bool with_values = false;
-    OptionSet set;
-    set.flag("check_values", with_values, "read every value, and refuse NaN and infinity");
+    OptionSet set = describe_file_options(with_values);
     for (const std::string& word : words) set.set_argument(word);
     if (world == nullptr || world->rank() == 0) print_file(models[0], with_values);
     return 0;
@@ -292,19 +299,22 @@ int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
 }
 
 std::string help() {
-  return "MODEL_DIR is a checkpoint folder, a folder with its configs alone, ComfyUI's folder of models, or a name of "
-         "configs/. Prints components, "
-         "tensor\n"
-         "counts, dtypes, bytes and parameters; then what a run would hold in memory in each of its phases, and "
-         "whether this\n"
-         "machine has it. Ends with an error where generate would refuse the model with the same keys, which are those "
-         "of generate\n"
-         "as far as memory depends on them: sizes (with max_area the picture's), dtypes, LoRA files, the step cache, "
-         "pictures and\n"
-         "videos that are given, ranks, memory_limit. Others are refused. Reads no weights but LoRA files.\n"
-         "Of a single safetensors or GGUF file it prints tensor counts, types, bytes and metadata;\n"
-         "with check_values=true it reads every value, quantised ones too, and names the first that is not finite.\n\n"
-         "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n";
+  bool check_values = false;
+  return fmt::format(
+      "MODEL_DIR is a checkpoint folder, a folder with its configs alone, ComfyUI's folder of models, or a name of "
+      "configs/. Prints components, "
+      "tensor\n"
+      "counts, dtypes, bytes and parameters; then what a run would hold in memory in each of its phases, and "
+      "whether this\n"
+      "machine has it. Ends with an error where generate would refuse the model with the same keys, which are those "
+      "of generate\n"
+      "as far as memory depends on them: sizes (with max_area the picture's), dtypes, LoRA files, the step cache, "
+      "pictures and\n"
+      "videos that are given, ranks, memory_limit. Others are refused. Reads no weights but LoRA files.\n"
+      "Of a single safetensors or GGUF file it prints tensor counts, types, bytes and metadata.\n\n"
+      "Key for a single file:\n{}\n"
+      "Example:\n  zoetrope inspect wan2.1_t2v_14b height=720 width=1280 num_frames=81 ranks=4\n",
+      describe_file_options(check_values).help());
 }
 
 }  // namespace

@@ -7,6 +7,10 @@
 namespace zoetrope::cli {
 namespace {
 
+using Kind = HelpPart::Kind;
+
+constexpr std::string_view kParagraph = ".PP\n";
+
 // Text as roff takes it: every character means itself.
 std::string escaped(std::string_view text) {
   std::string roff;
@@ -47,32 +51,54 @@ std::string example(const std::string& command) {
     lines += escaped(command.substr(begin, end - begin)) + "\n";
     begin = end + 1;
   }
-  return fmt::format(".PP\n.nf\n.RS 4\n{}.RE\n.fi\n", lines);
+  return fmt::format("{}.nf\n.RS 4\n{}.RE\n.fi\n", kParagraph, lines);
 }
 
 std::string heading(const std::string& name) {
-  return fmt::format(".TH {} 1 \"\" \"zoetrope {}\" \"User Commands\"\n", escaped(name), version());
+  return fmt::format(".TH {} 1 \"{}\" \"zoetrope {}\" \"User Commands\"\n", escaped(name), ZOETROPE_DATE, version());
 }
+
+// The first paragraph below a heading is none of its own for roff.
+std::string section_of(const std::string& name, std::string body) {
+  if (body.starts_with(kParagraph)) body.erase(0, kParagraph.size());
+  return body.empty() ? "" : fmt::format(".SH {}\n{}", name, body);
+}
+
+// The bodies of the sections that the text of --help is sorted into.
+struct Sections {
+  std::string description, keys, notes, examples;
+};
 
 std::string of_command(const Command& command) {
   std::string text = heading(fmt::format("zoetrope-{}", command.name));
   text += fmt::format(".SH NAME\nzoetrope\\-{} \\- {}\n", command.name, escaped(command.summary));
   text += fmt::format(".SH SYNOPSIS\n.B zoetrope {}\n{}\n", command.name, escaped(command.synopsis));
-  text += ".SH DESCRIPTION\n.B \\-\\-key value\nand\n.B \\-\\-key=value\nstand for\n.BR key=value .\n";
-  for (const HelpPart& part : parts_of_help(command.help())) {
+  Sections sections;
+  const std::vector<HelpPart> parts = parts_of_help(command.help());
+  std::string* section = &sections.description;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const HelpPart& part = parts[i];
     switch (part.kind) {
-      case HelpPart::Kind::kText:
-        text += fmt::format(".PP\n{}\n", escaped(part.text));
+      case Kind::kText:  // a heading of keys, where one follows
+        if (i + 1 < parts.size() && parts[i + 1].kind == Kind::kKey) section = &sections.keys;
+        else if (section == &sections.keys) section = &sections.notes;
+        *section += fmt::format("{}{}\n", kParagraph, escaped(part.text));
         break;
-      case HelpPart::Kind::kKey:
-        text += fmt::format(".TP\n.B {}\n{}\n", escaped(part.name), escaped(part.text));
+      case Kind::kKey:
+      case Kind::kTerm:
+        *section += fmt::format(".TP\n.B {}\n{}\n", escaped(part.name), escaped(part.text));
         break;
-      case HelpPart::Kind::kExample:
-        text += example(part.text);
+      case Kind::kExample:
+        sections.examples += example(part.text);
         break;
     }
   }
-  return text;
+  text += fmt::format(".SH DESCRIPTION\n{}.\n{}", escaped(command.summary), sections.description);
+  if (!sections.keys.empty()) {
+    text += fmt::format(".SH KEYS\n.B \\-\\-key value\nand\n.B \\-\\-key=value\nstand for\n.BR key=value .\n{}",
+                        sections.keys);
+  }
+  return text + section_of("NOTES", sections.notes) + section_of("EXAMPLES", sections.examples);
 }
 
 std::string of_program() {

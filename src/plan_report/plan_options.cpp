@@ -184,9 +184,9 @@ std::string plan_help() {
       "vae_dtype,\nvae_tiling, memory_limit in GB per device) and what is fixed (attention, ulysses_shards, "
       "ulysses_attention_chunks,\nring_direction, softmax, flash_block_sizes, data_parallelism, context_parallelism,\n"
       "tensor_parallelism, vae_parallel); so do LoRA files,\nthe step cache, and pictures and videos. Keys that change "
-      "neither memory nor time are refused.\nKeys of plan:\n{}"
+      "neither memory nor time are refused.\n\nKeys of plan:\n{}"
       "  what_if.KEY=VALUE   the profile with another figure: what_if.links.node.bandwidth=900, what_if.memory=x2\n\n"
-      "Exit code 1 where nothing fits. Example:\n"
+      "Exit code 1 where nothing fits.\n\nExample:\n"
       "  zoetrope plan wan2.2_t2v_a14b hardware=h100_8 ranks=1,2,4,8 report=plan.html\n",
       describe(options, words).help());
 }
