@@ -27,70 +27,82 @@ std::string fish_quoted(const std::string& text) {
   return out + "'";
 }
 
-// "COMMAND.KEY) DOES; ;;" for every key whose values are words.
+// Files that are words of their own: settings and weights. Folders are too.
+constexpr std::string_view kFiles[] = {"yml", "yaml", "safetensors", "gguf"};
+
+// "COMMAND.KEY) DOES; ;;" for every key whose values are words, and for those whose values may be files.
 template <typename Does>
-std::string cases_of_choices(const Does& does) {
+std::string cases_of_values(const Does& does, std::string_view files) {
   std::string text;
+  std::vector<std::string> with_files;
   for (const Command* command : commands()) {
     for (const HelpPart& key : keys_of(*command)) {
-      if (key.choices.empty()) continue;
-      text += fmt::format("    {}.{}) {} ;;\n", command->name, key.name, does(key.choices));
+      const std::string name = fmt::format("{}.{}", command->name, key.name);
+      if (key.any_text) with_files.push_back(name);
+      if (!key.choices.empty()) text += fmt::format("    {}) {} ;;\n", name, does(key.choices));
     }
   }
-  return text;
+  return text + fmt::format("    {}) {} ;;\n", fmt::join(with_files, "|"), files);
 }
 
 std::string bash() {
-  std::string names, keys;
+  std::string names, words;
   for (const Command* command : commands()) {
-    names += fmt::format("{}{}", names.empty() ? "" : " ", command->name);
-    std::string own;
-    for (const std::string& word : words_of(*command)) own += fmt::format(" {}", word);
-    for (const HelpPart& key : keys_of(*command)) own += fmt::format(" {}=", key.name);
-    keys += fmt::format("    {}) keys='{}' ;;\n", command->name, own);
+    names += fmt::format("{} ", command->name);
+    std::vector<std::string> own = words_of(*command);
+    for (const HelpPart& key : keys_of(*command)) own.push_back(key.name + "=");
+    words += fmt::format("    {}) words='{}'{} ;;\n", command->name, fmt::join(own, " "),
+                         takes_files(*command) ? " files=yes" : "");
   }
-  const std::string values =
-      cases_of_choices([](const auto& choices) { return fmt::format("values='{}'", fmt::join(choices, " ")); });
+  const std::string values = cases_of_values(
+      [](const auto& choices) { return fmt::format("words='{}'", fmt::join(choices, " ")); }, "files=yes");
   // Readline takes what follows = for a word of its own, unless COMP_WORDBREAKS is changed.
   return fmt::format(R"(# bash completion of zoetrope: source <(zoetrope completion bash)
 _zoetrope() {{
   local line=${{COMP_LINE:0:COMP_POINT}}
   local word=${{line##*[[:space:]]}}
-  local -a words
-  read -ra words <<<"$line"
-  local command=${{words[1]}} keys='' values='' key before
+  local command words='' files='' key value before='' file
+  local -a names=()
   COMPREPLY=()
-  if ((${{#words[@]}} < 2)) || [[ ${{#words[@]}} -eq 2 && -n $word ]]; then
-    COMPREPLY=($(compgen -W '{} --help --version' -- "$word"))
-    return
-  fi
-  if [[ $word != *=* ]]; then
+  read -r _ command _ <<<"$line"
+  if [[ $line =~ ^[[:space:]]*[^[:space:]]+[[:space:]]+[^[:space:]]*$ ]]; then
+    mapfile -t COMPREPLY < <(compgen -W '{}--help --version' -- "$word")
+  elif [[ $word == *=* ]]; then
+    key=${{word%%=*}} value=${{word#*=}}
+    [[ $COMP_WORDBREAKS == *=* ]] || before="$key="
+    case $command.$key in
+{}    esac
+    if [[ -n $words ]]; then
+      mapfile -t COMPREPLY < <(compgen -P "$before" -W "$words" -- "$value")
+    elif [[ -n $files ]]; then
+      [[ -n $before ]] || compopt -o filenames 2>/dev/null
+      mapfile -t COMPREPLY < <(compgen -P "$before" -f -- "$value")
+    fi
+  else
     case $command in
 {}    esac
-    COMPREPLY=($(compgen -W "$keys" -- "$word"))
-    if ((${{#COMPREPLY[@]}})); then
-      [[ ${{COMPREPLY[0]}} != *= ]] || compopt -o nospace 2>/dev/null
-    else
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+    [[ -z $files ]] || mapfile -t names < <(
+      compgen -d -- "$word"
+      for file in {}; do compgen -f -X "!*.$file" -- "$word"; done
+    )
+    if ((${{#COMPREPLY[@]}} == 0)); then
       compopt -o filenames 2>/dev/null
-      mapfile -t COMPREPLY < <(compgen -f -- "$word")
+      COMPREPLY=("${{names[@]}}")
+      return
     fi
-    return
-  fi
-  key=${{word%%=*}}
-  before=''
-  [[ $COMP_WORDBREAKS == *=* ]] || before="$key="
-  case $command.$key in
-{}  esac
-  if [[ -n $values ]]; then
-    COMPREPLY=($(compgen -P "$before" -W "$values" -- "${{word#*=}}"))
-  else
-    compopt -o filenames 2>/dev/null
-    mapfile -t COMPREPLY < <(compgen -P "$before" -f -- "${{word#*=}}")
+    # With -o filenames Readline would quote the = of keys: names next to them are quoted here.
+    for file in "${{names[@]}}"; do
+      [[ ! -d $file ]] || file+=/
+      printf -v file %q "$file"
+      COMPREPLY+=("$file")
+    done
+    [[ ${{COMPREPLY[0]}} != *= ]] || compopt -o nospace 2>/dev/null
   fi
 }}
 complete -F _zoetrope zoetrope
 )",
-                     names, keys, values);
+                     names, values, words, fmt::join(kFiles, " "));
 }
 
 // A word of _describe: "name:what it is", with colons in the name escaped (there are none).
@@ -100,20 +112,18 @@ std::string zsh() {
   std::string names, keys;
   for (const Command* command : commands()) {
     names += fmt::format("    {}\n", described(command->name, command->summary));
-    if (const std::vector<std::string> own = words_of(*command); !own.empty()) {
-      keys += fmt::format("    {}) compadd -- {}; return ;;\n", command->name, fmt::join(own, " "));
-      continue;
-    }
     std::string own;
     for (const HelpPart& key : keys_of(*command)) own += fmt::format("      {}\n", described(key.name, key.text));
-    keys += fmt::format("    {}) keys=(\n{}    ) ;;\n", command->name, own);
+    keys += fmt::format("    {}) own=({}) files={} keys=(\n{}    ) ;;\n", command->name,
+                        fmt::join(words_of(*command), " "), takes_files(*command) ? "yes" : "", own);
   }
-  const std::string values =
-      cases_of_choices([](const auto& choices) { return fmt::format("compadd -- {}", fmt::join(choices, " ")); });
+  const std::string values = cases_of_values(
+      [](const auto& choices) { return fmt::format("compadd -- {}", fmt::join(choices, " ")); }, "_files");
   return fmt::format(R"(#compdef zoetrope
 # zsh completion of zoetrope: in a folder of $fpath as _zoetrope, or source <(zoetrope completion zsh)
 _zoetrope() {{
-  local -a commands keys
+  local -a commands keys own
+  local files
   commands=(
 {})
   if (( CURRENT == 2 )); then
@@ -123,14 +133,14 @@ _zoetrope() {{
   local command=$words[2] key=${{words[CURRENT]%%=*}}
   if compset -P '*='; then
     case $command.$key in
-{}    *) _files ;;
-    esac
+{}    esac
     return
   fi
   case $command in
 {}  esac
-  _describe -t keys key keys -S =
-  _files
+  (( $#own )) && compadd -- $own
+  (( $#keys )) && _describe -t keys key keys -S =
+  [[ -n $files ]] && _files -g '*.({})'
 }}
 if [[ $funcstack[1] == _zoetrope ]]; then
   _zoetrope "$@"
@@ -138,7 +148,7 @@ elif (( $+functions[compdef] )); then
   compdef _zoetrope zoetrope
 fi
 )",
-                     names, values, keys);
+                     names, values, keys, fmt::join(kFiles, "|"));
 }
 
 std::string fish() {

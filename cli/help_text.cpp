@@ -83,6 +83,7 @@ std::vector<HelpPart> parts_of_help(std::string_view text) {
     part.kind = Kind::kKey;
     const std::string range = range_in(part.text);
     part.choices = choices_in(range);
+    part.any_text = range == "text" || range.starts_with("file");
   }
   return parts;
 }
@@ -102,9 +103,22 @@ std::vector<HelpPart> keys_of(const Command& command) {
 std::vector<std::string> words_of(const Command& command) {
   if (&command == &kCompletion) return {"bash", "zsh", "fish"};
   std::vector<std::string> words;
-  if (&command != &kMan) return words;
-  for (const Command* each : commands()) words.emplace_back(each->name);
+  if (&command == &kMan)
+    for (const Command* each : commands()) words.emplace_back(each->name);
+  // Modes have a heading each: "bench kernel: …".
+  const std::string start = fmt::format("{} ", command.name);
+  if (&command == &kBench) {
+    for (const HelpPart& part : parts_of_help(command.help())) {
+      if (part.kind == Kind::kText && part.text.starts_with(start))
+        words.push_back(part.text.substr(start.size(), part.text.find(':') - start.size()));
+    }
+  }
   return words;
+}
+
+bool takes_files(const Command& command) {
+  const std::string_view synopsis = command.synopsis;
+  return synopsis.starts_with("MODEL") || synopsis.starts_with("CONFIG") || synopsis.starts_with("IN ");
 }
 
 }  // namespace zoetrope::cli

@@ -19,6 +19,7 @@ struct HelpPart {
   std::string name;  // of a key, or of a term: anything else that is explained next to its name
   std::string text;  // a paragraph; what the key is for, with its values in brackets; a command line
   std::vector<std::string> choices = {};  // of a key whose values are words
+  bool any_text = false;                  // of a key whose value may be the name of a file
 };
 
 // Paragraphs, "  name  explanation" and example commands, in their order; without the line "Example:".
@@ -27,8 +28,11 @@ std::vector<HelpPart> parts_of_help(std::string_view text);
 // The keys of a command, those of generate included where it takes them too.
 std::vector<HelpPart> keys_of(const Command& command);
 
-// What may follow a command as a whole word: the shells of completion, the commands of man.
+// What may follow a command as a whole word: the shells of completion, the commands of man, the modes of bench.
 std::vector<std::string> words_of(const Command& command);
+
+// Whether folders and files may follow as whole words.
+bool takes_files(const Command& command);
 
 // A man page (roff, man(7)) of one command, or of the program for null.
 std::string man_page(const Command* command);
