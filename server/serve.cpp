@@ -8,6 +8,8 @@
 #include <chrono>
 #include <thread>
 
+#include "zoetrope/video.h"
+
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/print.h"
@@ -94,6 +96,8 @@ void serve(const ServeOptions& options, std::vector<ServedModel> served, const s
   Models models(std::move(served));
   models.log = log;
   JobStore store(options.state);
+  // Every job writes one: where none can be written, that is said now.
+  video_file(store.folder() / "try.mp4")({16, 16, 16, {}});
   JobQueue queue(models, store, metrics, {options.queue, options.keep, options.lora_folder, log});
   Api api(queue, models, metrics, {token, listed(options.allowed_hosts), options.connections / 2});
   HttpServer::Handlers handlers;

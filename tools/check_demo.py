@@ -186,9 +186,11 @@ def check(program, model, clips, seed):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "prompts.txt").write_text("".join(prompt_of(scene) + "\n" for scene in chosen))
-        subprocess.run([program, "generate", str(pathlib.Path(__file__).parent.parent / "configs/demo.yml"), f"model={model}",
+        run = subprocess.run([program, "generate", str(pathlib.Path(__file__).parent.parent / "configs/demo.yml"), f"model={model}",
                         f"prompts={folder}/prompts.txt", f"output={folder}/clip/", f"seed={seed}", "summary=none"],
-                       check=True, stderr=subprocess.DEVNULL)
+                       stderr=subprocess.PIPE, text=True)
+        if run.returncode != 0:
+            raise SystemExit(run.stderr.strip().split("\n")[-1])
         seen = [measure_folder(folder / f"clip_{i:03}" if clips > 1 else folder / "clip") for i in range(clips)]
     right = [0] * 5
     for scene, found in zip(chosen, seen):

@@ -22,6 +22,11 @@ generate(1 "out.gif: ${refusal}" output=out.gif)
 if(NOT EXISTS ${FOLDER}/frames/0004.png OR EXISTS ${FOLDER}/out.mp4)
   message(FATAL_ERROR "there is no frame, or there is a video")
 endif()
+execute_process(COMMAND ${FOLDER}/bin/zoetrope serve ${MODEL} port=0 TIMEOUT 60
+                RESULT_VARIABLE code ERROR_VARIABLE errors OUTPUT_QUIET)
+if(NOT code EQUAL 1 OR NOT errors MATCHES "${refusal}")
+  message(FATAL_ERROR "the server ended with ${code}: ${errors}")
+endif()
 # With it beside the program the same command writes the video.
 file(COPY ${PREFIX}/${LIBDIR}/zoetrope DESTINATION ${FOLDER}/${LIBDIR})
 generate(0 "" output=out.mp4)
