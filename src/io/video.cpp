@@ -60,16 +60,12 @@ void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes
   else convert<PixelRounding::kRound>(values, bytes);
 }
 
-namespace {
-
-std::string extension_of(const std::filesystem::path& output) {
-  std::string extension = output.extension().string();
+std::string extension_of(const std::filesystem::path& file) {
+  std::string extension = file.extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return extension;
 }
-
-}  // namespace
 
 void load_writer_of(const std::filesystem::path& output) {
   const std::string extension = extension_of(output);

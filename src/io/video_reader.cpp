@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/run_files.h"
 #include "io/video_plugin_host.h"
+#include "io/video_writers.h"
 
 namespace zoetrope::io {
 
@@ -46,9 +47,7 @@ std::vector<std::filesystem::path> pictures_of(const std::filesystem::path& fold
   const std::filesystem::directory_iterator entries(folder, error);
   if (error) fail("{}{}: this folder cannot be read: {}", what, folder.string(), error.message());
   for (const auto& entry : entries) {
-    std::string ending = entry.path().extension().string();
-    std::transform(ending.begin(), ending.end(), ending.begin(),
-                   [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+    const std::string ending = extension_of(entry.path());
     if (entry.is_regular_file(error) &&
         (ending == ".png" || ending == ".jpg" || ending == ".jpeg" || ending == ".webp")) {
       pictures.push_back(entry.path());
