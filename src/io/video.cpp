@@ -3,11 +3,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <string>
 
 #include "base/error.h"
+#include "io/extension.h"
 #include "io/video_plugin_host.h"
 #include "io/video_writers.h"
 
@@ -58,13 +58,6 @@ void convert(std::span<const float> values, uint8_t* bytes) {
 void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes) {
   if (rounding == PixelRounding::kTruncate) convert<PixelRounding::kTruncate>(values, bytes);
   else convert<PixelRounding::kRound>(values, bytes);
-}
-
-std::string extension_of(const std::filesystem::path& file) {
-  std::string extension = file.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension;
 }
 
 void load_writer_of(const std::filesystem::path& output) {

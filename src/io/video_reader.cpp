@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/run_files.h"
+#include "io/extension.h"
 #include "io/video_plugin_host.h"
-#include "io/video_writers.h"
 
 namespace zoetrope::io {
 
@@ -47,11 +47,7 @@ std::vector<std::filesystem::path> pictures_of(const std::filesystem::path& fold
   const std::filesystem::directory_iterator entries(folder, error);
   if (error) fail("{}{}: this folder cannot be read: {}", what, folder.string(), error.message());
   for (const auto& entry : entries) {
-    const std::string ending = extension_of(entry.path());
-    if (entry.is_regular_file(error) &&
-        (ending == ".png" || ending == ".jpg" || ending == ".jpeg" || ending == ".webp")) {
-      pictures.push_back(entry.path());
-    }
+    if (entry.is_regular_file(error) && has_picture_name(entry.path())) pictures.push_back(entry.path());
   }
   if (pictures.empty()) fail("{}{}: this folder holds no .png, .jpg, .jpeg or .webp file", what, folder.string());
   std::sort(pictures.begin(), pictures.end(),

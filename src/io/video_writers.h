@@ -9,9 +9,6 @@
 
 namespace zoetrope::io {
 
-// ".mp4" of clip.MP4: in lower case.
-std::string extension_of(const std::filesystem::path& file);
-
 // One file whose extension (".mp4", lower case) FFmpeg's encoders write: mp4, mov, webm, webp.
 bool ffmpeg_writes(const std::string& extension);
 std::unique_ptr<FrameWriter> open_ffmpeg(const std::filesystem::path& path, const std::string& extension,

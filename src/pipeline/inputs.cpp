@@ -1,13 +1,13 @@
 #include "pipeline/inputs.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <filesystem>
 #include <span>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "io/extension.h"
 #include "io/image.h"
 #include "io/video_reader.h"
 #include "models/encoders/clip_pixels.h"
@@ -30,13 +30,6 @@ std::string text(ImageSize size) { return fmt::format("{} x {}", size.width, siz
 // What a picture is resized by before it is made to fit a canvas.
 constexpr int64_t kReferenceUnit = 8;
 constexpr int64_t kColours = 3;
-
-bool is_picture(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
-}
 
 // Of one run.
 class Reader {
@@ -110,7 +103,7 @@ class Reader {
     }
     inputs_.control_video = std::move(clip.frames);
     if (o_.mask.empty()) return;
-    if (is_picture(o_.mask)) {
+    if (io::has_picture_name(o_.mask)) {
       const Tensor still = io::read_image(o_.mask);
       inputs_.mask = Tensor::uninitialized(DType::kU8, {1, frame_.height, frame_.width, kColours});
       const Tensor resized = io::resize(still, frame_, io::ResizeFilter::kLanczos);
@@ -203,7 +196,7 @@ int64_t inputs_bytes(const GenerateOptions& o, int64_t face_size) {
   int64_t frames = static_cast<int64_t>(reference_paths(o).size() * sizeof(float));
   for (const std::string* picture : {&o.image, &o.last_image}) frames += picture->empty() ? 0 : 1;
   if (!o.control_video.empty()) frames += o.num_frames;
-  if (!o.mask.empty()) frames += is_picture(o.mask) ? 1 : o.num_frames;
+  if (!o.mask.empty()) frames += io::has_picture_name(o.mask) ? 1 : o.num_frames;
   return frames * frame;
 }
 

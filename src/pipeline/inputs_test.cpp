@@ -98,6 +98,9 @@ TEST_F(InputFiles, OnePictureMasksAllFrames) {
   const TensorView mask = inputs.mask_frames(5);
   EXPECT_EQ(mask.shape(), (Shape{5, 32, 48, 3}));
   EXPECT_EQ(mask.select(0, 4).raw(), mask.select(0, 0).raw());
+  write_clip(folder / "mask.WebP", 1, 48, 32);
+  options.mask = (folder / "mask.WebP").string();
+  EXPECT_EQ(read_inputs(options, vace).mask.extent(0), 1);
   EXPECT_EQ(inputs_bytes(options), 6 * 32 * 48 * 3);
 }
 
