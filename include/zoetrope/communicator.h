@@ -80,8 +80,9 @@ class ZOETROPE_API Communicator {
   // What this rank is doing ("step 3"), for time-out messages. Shared with the communicators split from this one.
   virtual void set_step(std::string step) = 0;
 
-  // Any thread: waits of others on this communicator, and those to come, throw Error unless all has arrived. What was
-  // sent or received by then is undefined. A communicator that is not used by another thread need not do anything.
+  // Any thread: this rank's waits on this communicator and on those split from it, and those to come, throw Error
+  // unless all has arrived. What was sent or received by then is undefined. Where all ranks stop, they can go on with
+  // other communicators. A communicator that is not used by another thread need not do anything.
   virtual void stop() {}
 
   // Where this communicator, and those split from it afterwards, record waits and transfers; null: nowhere. Takes the

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 
+#include "zoetrope/error.h"
 #include "zoetrope/mpi.h"
 
 #include "comm/payload.h"
@@ -226,6 +228,44 @@ ZT_RANK_TEST(Exchange, LargePiecesAtOddPlaces) {
     EXPECT_TRUE(is_payload({begin, in[i].end()}, {from, me, static_cast<int>(i)}));
     EXPECT_EQ(std::count(in[i].begin(), begin, 'x'), static_cast<int64_t>(2 * i + 1));
   }
+}
+
+// What is on its way when all ranks stop holds nobody up: not the senders of messages that nobody receives, which would
+// be waited for one after another, and not what comes afterwards on other communicators.
+ZT_RANK_TEST(Stop, EndsWaitsAndLeavesOtherCommunicatorsUsable) {
+  const int n = comm.size();
+  const int me = comm.rank();
+  const int to = (me + 1) % n, from = (me + n - 1) % n;
+  constexpr size_t kBytes = size_t{1} << 20;
+  for (int round = 0; round < 2; ++round) {
+    const std::unique_ptr<Communicator> root = comm.split(0, me);
+    const std::unique_ptr<Communicator> early = root->split(0, me), late = early->split(0, -me);
+    std::unique_ptr<Communicator> gone = root->split(0, me);
+    std::vector<char> out(kBytes), in(kBytes);
+    std::vector<Work> works;
+    for (int i = 0; i < 40; ++i) {
+      const Segment send{to, out.data(), kBytes};
+      works.push_back((i % 2 == 0 ? *root : *early).exchange({&send, 1}, {}, "send that nobody receives"));
+    }
+    const Segment send{to, out.data(), kBytes};
+    works.push_back(gone->exchange({&send, 1}, {}, "send on what goes first"));
+    gone.reset();
+    const Segment receive{n - 1 - from, in.data(), 8};
+    works.push_back(late->exchange({}, {&receive, 1}, "receive that nobody sends"));
+    std::thread stopper([&] { root->stop(); });
+    EXPECT_THROW(works.back().wait(), Error);
+    stopper.join();
+    EXPECT_THROW(static_cast<void>(late->exchange({}, {&receive, 1}, "receive after the stop")), Error);
+    EXPECT_THROW(static_cast<void>(root->split(0, me)), Error);
+    works.clear();
+    comm.barrier();
+  }
+  const std::unique_ptr<Communicator> next = comm.split(0, me);
+  const std::vector<char> out = make_payload({me, to, 1}, kBytes);
+  std::vector<char> in(kBytes);
+  const Segment send{to, const_cast<char*>(out.data()), kBytes}, receive{from, in.data(), kBytes};
+  next->exchange({&send, 1}, {&receive, 1}, "exchange").wait();
+  EXPECT_TRUE(is_payload(in, {from, me, 1}));
 }
 
 }  // namespace

@@ -47,6 +47,10 @@ std::chrono::steady_clock::time_point deadline_after(double seconds) {
 
 std::string at_step(const std::string& step) { return step.empty() ? std::string() : " at " + step; }
 
+void throw_if_stopped(const StopState& state, const char* operation) {
+  if (state.stopped) throw Error(fmt::format("'{}' was stopped", operation));
+}
+
 std::string timeout_message(int rank, double seconds, int peer, const std::string& operation, const std::string& step,
                             const std::string& detail) {
   return fmt::format("rank {} waited {:g} s for rank {} in '{}'{}: {}", rank, seconds, peer, operation, at_step(step),

@@ -48,11 +48,11 @@ void World::set_failed(int rank, std::string why) {
 class Operation final : public Work::Operation {
  public:
   Operation(std::shared_ptr<World> world, std::shared_ptr<Group> group, std::shared_ptr<Counters> counters,
-            std::shared_ptr<const bool> stopped, trace::Trace* trace, int rank, const char* name)
+            std::shared_ptr<const StopState> stop, trace::Trace* trace, int rank, const char* name)
       : world_(std::move(world)),
         group_(std::move(group)),
         counters_(std::move(counters)),
-        stopped_(std::move(stopped)),
+        stop_(std::move(stop)),
         trace_(trace),
         rank_(rank),
         world_rank_(group_->world_ranks[static_cast<size_t>(rank)]),
@@ -80,7 +80,7 @@ class Operation final : public Work::Operation {
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<Counters> counters_;
-  const std::shared_ptr<const bool> stopped_;  // under the world's mutex
+  const std::shared_ptr<const StopState> stop_;  // under the world's mutex
   trace::Trace* const trace_;
   const int rank_;        // in the group
   const int world_rank_;  // in the job
@@ -97,6 +97,7 @@ class Operation final : public Work::Operation {
 void Operation::post(std::span<const Segment> sends, std::span<const Segment> receives) {
   Lock lock(world_->mutex);
   throw_if_failed();
+  throw_if_stopped(*stop_, name_);
   world_->ranks[static_cast<size_t>(world_rank_)].last_operation = name_;
   transfers_.reserve(sends.size() + receives.size());
   posted_ = Clock::now();
@@ -239,7 +240,7 @@ void Operation::wait_locked(Lock& lock) {
     if (!error_.empty()) throw Error(error_);
     throw_if_failed();
     if (unfinished_ == 0) return;
-    if (*stopped_) throw Error(fmt::format("'{}' was stopped", name_));
+    throw_if_stopped(*stop_, name_);
     if (!ready_receives_.empty() || !ready_sends_.empty()) {
       copy_ready(lock);
       continue;
@@ -322,7 +323,7 @@ class InprocCommunicator final : public Communicator {
 
   Work exchange(std::span<const Segment> sends, std::span<const Segment> receives, const char* operation) override {
     for (const std::span<const Segment> pieces : {sends, receives}) check_pieces(pieces, size(), operation);
-    auto work = std::make_unique<Operation>(world_, group_, counters_, stopped_, trace_, rank_, operation);
+    auto work = std::make_unique<Operation>(world_, group_, counters_, stop_, trace_, rank_, operation);
     work->post(sends, receives);
     return Work(std::move(work));
   }
@@ -335,7 +336,10 @@ class InprocCommunicator final : public Communicator {
     // Kept as long as its parent: a few hundred bytes a split, and no reference counting.
     std::shared_ptr<Group>& child = group_->children[{splits_++, color}];
     if (child == nullptr) child = std::make_shared<Group>(std::move(members));
-    return make_communicator(world_, child, mine.rank, trace_);
+    auto made = std::make_unique<InprocCommunicator>(world_, child, mine.rank, trace_);
+    stop_->split_off.push_back(made->stop_);
+    made->stop_->stopped = stop_->stopped;
+    return made;
   }
 
   Counters counters() const override { return *counters_; }
@@ -344,7 +348,7 @@ class InprocCommunicator final : public Communicator {
 
   void stop() override {
     const std::lock_guard lock(world_->mutex);
-    *stopped_ = true;
+    stop_->each([](StopState& state) { state.stopped = true; });
     world_->wake(world_rank(rank_));
   }
 
@@ -359,7 +363,7 @@ class InprocCommunicator final : public Communicator {
   const int rank_;
   trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
-  const std::shared_ptr<bool> stopped_ = std::make_shared<bool>(false);
+  const std::shared_ptr<StopState> stop_ = std::make_shared<StopState>();
   int splits_ = 0;
 };
 

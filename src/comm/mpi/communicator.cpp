@@ -70,7 +70,7 @@ class MpiCommunicator final : public Communicator {
     auto exchange = std::make_shared<Exchange>();
     exchange->name = operation;
     exchange->tag = tag_;
-    exchange->stopped = stopped_;
+    exchange->stop = stop_;
     exchange->rank_thread = rank_thread_;
     exchange->trace = trace_;
     for (const Segment& segment : sends) add(*exchange, segment, true);
@@ -99,13 +99,14 @@ class MpiCommunicator final : public Communicator {
     options.trace = trace_;
     auto made = std::make_unique<MpiCommunicator>(options, std::move(members), group.rank, static_cast<int>(tag));
     made->rank_thread_ = std::this_thread::get_id();
+    runtime.note_split(*stop_, made->stop_);
     return made;
   }
 
   Counters counters() const override { return *counters_; }
   void reset_counters() override { *counters_ = {}; }
   void set_step(std::string step) override { Runtime::instance().set_step(std::move(step)); }
-  void stop() override { Runtime::instance().stop(*stopped_); }
+  void stop() override { Runtime::instance().stop(*stop_); }
   void set_trace(trace::Trace* trace) override { trace_ = trace; }
 
  private:
@@ -153,7 +154,7 @@ class MpiCommunicator final : public Communicator {
   const int tag_;
   trace::Trace* trace_;
   const std::shared_ptr<Counters> counters_;
-  const std::shared_ptr<std::atomic<bool>> stopped_ = std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<StopState> stop_ = std::make_shared<StopState>();
   std::optional<std::thread::id> rank_thread_;  // that split it off
   LocalQueue local_;
   std::vector<uint64_t> sent_, received_;  // messages to and from each member

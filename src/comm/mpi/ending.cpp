@@ -102,6 +102,7 @@ void Ending::handle(const Control& message, int sender) {
       runtime_.send_control(sender, Control::Kind::kPong, rank_);
       break;
     case Control::Kind::kPong:
+    case Control::Kind::kGivenUp:
       break;
   }
 }

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <set>
+#include <utility>
 
 #include "base/available_cores.h"
 #include "base/error.h"
@@ -46,6 +48,10 @@ constexpr auto kLongestNap = milliseconds(5);           // while the rank comput
 constexpr auto kLongestWaitingNap = microseconds(200);  // while it waits
 // While the rank waits and its core is otherwise idle: polls without sleeping first.
 constexpr int kEagerPolls = 100;
+// Until a buffer that the rank is about to free is not in use any more.
+constexpr auto kPatience = milliseconds(1000);
+// What a sender has given up is dropped for as long: it was posted before the receiver heard of it.
+constexpr auto kDropFor = milliseconds(10000);
 // Without messages in transit: how often control messages are polled.
 constexpr auto kIdleSleep = milliseconds(20);
 
@@ -234,6 +240,7 @@ void Runtime::loop() {
     }
     for (const std::shared_ptr<Exchange>& exchange : submitted) start(exchange);
     cancel_requests();
+    drop_given_up();
     const bool moved = poll() || !submitted.empty();
     {
       const std::lock_guard lock(mutex_);
@@ -309,10 +316,11 @@ void Runtime::receive_control() {
   slots_.push_back({nullptr, 0, nullptr, true});
 }
 
-void Runtime::send_control(int peer, Control::Kind kind, int about_rank, const std::string& text) {
+void Runtime::send_control(int peer, Control::Kind kind, int about_rank, const std::string& text, int tag) {
   auto message = std::make_unique<Control>();
   message->kind = kind;
   message->rank = about_rank;
+  message->tag = tag;
   text.copy(message->text, sizeof message->text - 1);
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Isend(message.get(), sizeof *message, MPI_BYTE, peer, kControlTag, control_, &request);
@@ -357,6 +365,7 @@ void Runtime::complete(Slot& slot, const MPI_Status& status, int error) {
   if (slot.control_receive) {
     const Control message = incoming_;
     receive_control();
+    if (message.kind == Control::Kind::kGivenUp) given_up_[{status.MPI_SOURCE, message.tag}] = Clock::now() + kDropFor;
     ending_->handle(message, status.MPI_SOURCE);
     if (ending_->released()) done_.notify_all();
     return;
@@ -398,19 +407,42 @@ void Runtime::note_done(Exchange& exchange) {
 }
 
 void Runtime::cancel_requests() {
-  std::vector<std::shared_ptr<Exchange>> cancelled;
-  {
-    const std::lock_guard lock(mutex_);
-    cancelled.swap(cancelled_);
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<Exchange>& exchange : std::exchange(cancelled_, {})) {
+    std::set<int> peers;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].exchange != exchange) continue;
+      const Piece& piece = exchange->pieces[slots_[i].piece];
+      if (piece.sends) peers.insert(piece.peer);
+      else MPI_Cancel(&requests_[i]);
+    }
+    for (const int peer : peers) send_control(peer, Control::Kind::kGivenUp, rank_, {}, exchange->tag);
   }
-  for (const std::shared_ptr<Exchange>& exchange : cancelled)
-    for (size_t i = 0; i < slots_.size(); ++i)
-      if (slots_[i].exchange == exchange && !exchange->pieces[slots_[i].piece].sends) MPI_Cancel(&requests_[i]);
+}
+
+// Receives what senders have given up: their buffers are in use until it is.
+void Runtime::drop_given_up() {
+  const Clock::time_point now = Clock::now();
+  std::erase_if(given_up_, [&](const auto& entry) { return entry.second < now; });
+  for (const auto& [from, until] : given_up_) {
+    while (true) {
+      int found = 0;
+      MPI_Message message = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      MPI_Improbe(from.first, from.second, data_, &found, &message, &status);
+      if (found == 0) break;
+      int bytes = 0;
+      MPI_Get_count(&status, MPI_BYTE, &bytes);
+      std::vector<std::byte> nobodys(static_cast<size_t>(bytes));
+      MPI_Mrecv(nobodys.data(), bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE);
+    }
+  }
 }
 
 void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
   const std::lock_guard lock(mutex_);
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange->name, failed_rank_, failure_));
+  throw_if_stopped(*exchange->stop, exchange->name);
   exchange->posted = Clock::now();
   submitted_.push_back(exchange);
   work_.notify_all();
@@ -419,7 +451,7 @@ void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
 void Runtime::wait(Exchange& exchange, double timeout_seconds) {
   Lock lock(mutex_);
   const auto ready = [&] {
-    return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0 || *exchange.stopped;
+    return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0 || exchange.stop->stopped;
   };
   bool in_time = ready();
   if (!in_time) {
@@ -433,7 +465,7 @@ void Runtime::wait(Exchange& exchange, double timeout_seconds) {
   }
   if (!exchange.error.empty()) throw Error(exchange.error);
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange.name, failed_rank_, failure_));
-  if (*exchange.stopped && exchange.unfinished > 0) throw Error(fmt::format("'{}' was stopped", exchange.name));
+  if (exchange.unfinished > 0) throw_if_stopped(*exchange.stop, exchange.name);
   if (in_time) return;
   // Small sends end without their receiver, so a receive says more.
   const auto unfinished = [](bool sends) {
@@ -447,10 +479,16 @@ void Runtime::wait(Exchange& exchange, double timeout_seconds) {
                                            : fmt::format("its {} bytes did not arrive", piece->bytes)));
 }
 
-void Runtime::stop(std::atomic<bool>& stopped) {
+void Runtime::stop(StopState& state) {
   const std::lock_guard lock(mutex_);
-  stopped = true;
+  state.each([](StopState& each) { each.stopped = true; });
   done_.notify_all();
+}
+
+void Runtime::note_split(StopState& from, const std::shared_ptr<StopState>& made) {
+  const std::lock_guard lock(mutex_);
+  from.split_off.push_back(made);
+  made->stopped = from.stopped;
 }
 
 void Runtime::cancel(const std::shared_ptr<Exchange>& exchange) {
@@ -459,14 +497,21 @@ void Runtime::cancel(const std::shared_ptr<Exchange>& exchange) {
   exchange->cancelled = true;
   cancelled_.push_back(exchange);
   work_.notify_all();
-  const auto done = [&] {
-    return std::all_of(exchange->pieces.begin(), exchange->pieces.end(),
-                       [](const Piece& piece) { return piece.done || piece.local; });
+  const auto in_use = [&] {
+    return std::count_if(exchange->pieces.begin(), exchange->pieces.end(),
+                         [](const Piece& piece) { return !piece.done && !piece.local; });
   };
   // What has begun to arrive cannot be cancelled, nor can a send, whose buffer a peer may read by itself; but both end
-  // soon. Where they do not, the run is about to be killed.
-  while (!done())
-    if (done_.wait_for(lock, milliseconds(1000)) == std::cv_status::timeout) return;
+  // soon: the peer drops what it has not received yet. Where they do not, the run is about to be killed.
+  auto pieces = in_use();
+  for (Clock::time_point moved = Clock::now(); pieces > 0;) {
+    if (Clock::now() - moved >= kPatience) return;
+    done_.wait_until(lock, moved + kPatience);
+    if (const auto left = in_use(); left != pieces) {
+      pieces = left;
+      moved = Clock::now();
+    }
+  }
 }
 
 void Runtime::complete_local(Exchange& exchange, size_t piece) {

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,6 +26,8 @@
 #include <vector>
 
 #include "zoetrope/communicator.h"
+
+#include "comm/transport.h"
 
 namespace zoetrope::comm::mpi {
 
@@ -50,7 +53,7 @@ struct Exchange {
   size_t unfinished = 0;
   bool cancelled = false;
   std::string error;
-  std::shared_ptr<std::atomic<bool>> stopped;  // of its communicator
+  std::shared_ptr<const StopState> stop;  // of its communicator
   // The rank's, where it is known: others wait for what the rank needs later.
   std::optional<std::thread::id> rank_thread;
   trace::Trace* trace = nullptr;
@@ -67,9 +70,11 @@ struct Control {
     kRelease,  // from the collector: all have ended, finalise
     kPing,     // are you there?
     kPong,
+    kGivenUp,  // I have given up what I sent you with this tag: receive and drop it, so that my buffers are free
   };
   Kind kind = Kind::kPing;
   int rank = 0;  // the failed one (kFailed, kStop), else the sender
+  int tag = 0;   // of kGivenUp
   char text[3000] = {};
 };
 
@@ -91,9 +96,10 @@ class Runtime {
   // Until the exchange is finished; throws Error when it failed, it was stopped, the run failed, or the deadline
   // passed.
   void wait(Exchange& exchange, double timeout_seconds);
-  // Waits for an exchange whose flag this is, which is set here, end.
-  void stop(std::atomic<bool>& stopped);
-  // The buffers are about to be freed: cancels what has not arrived.
+  // Waits of these communicators end.
+  void stop(StopState& state);
+  void note_split(StopState& from, const std::shared_ptr<StopState>& made);
+  // The buffers are about to be freed: cancels what has not arrived, and has peers drop what was sent to them.
   void cancel(const std::shared_ptr<Exchange>& exchange);
 
   // A local piece has been copied.
@@ -109,7 +115,7 @@ class Runtime {
   bool finishing();  // finish() was called
 
   // For Ending, on the progress thread with the mutex held.
-  void send_control(int peer, Control::Kind kind, int about_rank, const std::string& text = {});
+  void send_control(int peer, Control::Kind kind, int about_rank, const std::string& text = {}, int tag = 0);
   void set_failed(int rank, const std::string& why);
 
  private:
@@ -137,6 +143,7 @@ class Runtime {
   void complete(Slot& slot, const MPI_Status& status, int error);
   void note_done(Exchange& exchange);
   void cancel_requests();
+  void drop_given_up();
   bool poll();
   void pause(bool moved);
   Clock::duration nap(Clock::time_point now) const;
@@ -171,6 +178,7 @@ class Runtime {
   Clock::time_point quiet_since_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
+  std::map<std::pair<int, int>, Clock::time_point> given_up_;  // by sender and tag: until when its messages are dropped
 
   int rank_ = 0;
   int size_ = 1;
