@@ -44,7 +44,7 @@ Settings parse(const std::vector<std::string>& arguments) {
 }
 
 // The options of one model: its YAML file, then the command line. Requests change what is theirs.
-server::ServedModel served_model(const std::string& word, const std::vector<std::string>& of_all_models) {
+server::ServedModel served_model(const std::string& word, const std::vector<std::string>& of_all_models, bool speaks) {
   server::ServedModel model;
   pipeline::GenerateOptions& options = model.options;
   OptionSet set = pipeline::describe_options(options);
@@ -73,7 +73,7 @@ server::ServedModel served_model(const std::string& word, const std::vector<std:
   options.output = unset.output;
   options.cache_compare = options.compare_one_rank = false;
   if (set.origin("keep_weights").empty()) options.keep_weights = KeepWeights::kAll;
-  if (const std::string note = pipeline::ignored_note(set); !note.empty()) print_error("Note: {}\n", note);
+  if (const std::string note = pipeline::ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
   return model;
 }
 
@@ -87,16 +87,26 @@ std::string help() {
       server::describe_serve_options(options).help());
 }
 
-double timeout(const std::vector<std::string>&) { return pipeline::GenerateOptions().comm_timeout; }
+double timeout(const std::vector<std::string>& arguments) {
+  pipeline::GenerateOptions options;
+  OptionSet set = pipeline::describe_options(options);
+  for (const std::string& word : arguments) {
+    if (!word.starts_with("comm_timeout=")) continue;
+    try {
+      set.set_argument(word);
+    } catch (const Error&) {  // which run() says
+    }
+  }
+  return options.comm_timeout;
+}
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  if (world != nullptr && world->size() > 1)
-    fail("serve: runs in one process, whose ranks are threads; start it without mpirun, with ranks={}", world->size());
+  const bool speaks = world == nullptr || world->rank() == 0;
   const Settings settings = parse(arguments);
   std::vector<server::ServedModel> models;
-  for (const std::string& word : settings.models) models.push_back(served_model(word, settings.of_all_models));
+  for (const std::string& word : settings.models) models.push_back(served_model(word, settings.of_all_models, speaks));
   stop_at_safe_points();
-  server::serve(settings.serve, std::move(models), interrupted);
+  server::serve(settings.serve, std::move(models), interrupted, world, timeout(arguments));
   return 0;
 }
 

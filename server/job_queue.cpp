@@ -549,7 +549,7 @@ void JobQueue::run(const JobPointer& job) {
   JobRecord record;
   {
     const std::lock_guard lock(mutex_);
-    if (job->deleted || (stopping() && !failure.empty())) {
+    if (job->deleted || ((stopping() || !models_.lost().empty()) && !failure.empty())) {
       how = "cancelled";
     } else {
       const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();

@@ -5,7 +5,10 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
 
+#include "base/error.h"
 #include "pipeline/lora_options.h"
 #include "server/api_error.h"
 
@@ -16,17 +19,45 @@ using pipeline::GenerateOptions;
 using pipeline::OpenModel;
 using pipeline::Run;
 
+constexpr const char* kOrigin = "order of rank 0";
+
 std::string loras_of(const GenerateOptions& o) {
   return fmt::format("{};{};{}", pipeline::loras_text(o.lora), pipeline::loras_text(o.lora_high),
                      pipeline::loras_text(o.lora_low));
 }
 
-int ranks_of(const GenerateOptions& options) { return static_cast<int>(options.ranks.value_or(1)); }
+// What the other ranks need to know of a video.
+std::string order_of(const std::string& model, const GenerateOptions& options) {
+  return nlohmann::json({{"model", model}, {"settings", pipeline::changed_settings(options)}}).dump();
+}
+
+std::pair<std::string, GenerateOptions> parse_order(const std::string& order) {
+  const auto parsed = nlohmann::json::parse(order);
+  GenerateOptions options;
+  OptionSet set = pipeline::describe_options(options);
+  for (const auto& [key, value] : parsed.at("settings").items()) set.set(key, value.get<std::string>(), kOrigin);
+  // Whatever it says: `default` is a word like others.
+  options.prompt = parsed.at("settings").value("prompt", "");
+  return {parsed.at("model"), options};
+}
 
 }  // namespace
 
-Models::Models(std::vector<ServedModel> models) : models_(std::move(models)) {
-  for (const ServedModel& model : models_) to_plan_.push_back(std::make_unique<OpenModel>(model.options));
+Models::Models(std::vector<ServedModel> models, RankJobs* ranks) : models_(std::move(models)), ranks_(ranks) {
+  for (const ServedModel& model : models_) {
+    if (ranks != nullptr && model.options.ranks.value_or(ranks->size()) != ranks->size())
+      fail("ranks={}: mpirun started {} ranks; leave it out", *model.options.ranks, ranks->size());
+    to_plan_.push_back(std::make_unique<OpenModel>(model.options));
+  }
+  // What is sharded was gathered over the communicator of the job that failed.
+  if (ranks != nullptr)
+    ranks->failed = [this] {
+      for (const Open& open : open_) open.model->experts.release_shards();
+    };
+}
+
+int Models::ranks_of(const GenerateOptions& options) const {
+  return ranks_ != nullptr ? ranks_->size() : static_cast<int>(options.ranks.value_or(1));
 }
 
 const ServedModel& Models::find(const std::string& name) const {
@@ -70,24 +101,49 @@ void Models::close_oldest() {
   ::malloc_trim(0);  // what was freed in small pieces counts as used until it is given back
 }
 
-Video Models::run(const ServedModel& model, const GenerateOptions& options, const OpenSink& sink,
-                  const Callbacks& callbacks) {
+// A run on a model that is open then. With `ranks` collective: they open and close alike.
+std::unique_ptr<Run> Models::prepared(const ServedModel& model, const GenerateOptions& options,
+                                      comm::Communicator* ranks) {
   for (;;) {
     Open& open = opened(model, options);
     auto run = std::make_unique<Run>(*open.model, std::vector{options});
+    bool close = false;
     if (open_.size() > 1) {
       const pipeline::Forecast forecast = run->forecast(ranks_of(options));
-      if (!forecast.refusal.empty() || forecast.streams) {
-        run.reset();
-        close_oldest();
-        // What was resident when it was opened counts as the program's own, and is gone: where it has no weights yet it
-        // is opened again.
-        if (!open.model->experts.known()) open_.pop_front();
-        continue;
-      }
+      close = !forecast.refusal.empty() || forecast.streams;
     }
-    return std::move(run->run_on_threads({sink}, callbacks).front());
+    if (ranks != nullptr) close = ranks->all_reduce_max(close ? 1 : 0) > 0;
+    if (!close) return run;
+    run.reset();
+    if (open_.size() == 1) continue;
+    close_oldest();
+    // What was resident when it was opened counts as the program's own, and is gone: where it has no weights yet it is
+    // opened again.
+    if (!open.model->experts.known()) open_.pop_front();
   }
+}
+
+Video Models::run(const ServedModel& model, const GenerateOptions& options, const OpenSink& sink,
+                  const Callbacks& callbacks) {
+  if (ranks_ == nullptr) return std::move(prepared(model, options, nullptr)->run_on_threads({sink}, callbacks).front());
+  Video video;
+  ranks_->run(order_of(model.name, options), [&](comm::Communicator& ranks, const std::function<bool()>& stopped) {
+    Callbacks either = callbacks;
+    either.cancelled = [&] { return stopped() || callbacks.cancelled(); };
+    video = std::move(prepared(model, options, &ranks)->run(ranks, {sink}, either).front());
+  });
+  return video;
+}
+
+void Models::follow() {
+  ranks_->follow([this](const std::string& order) {
+    return [this, order](comm::Communicator& ranks, const std::function<bool()>& stopped) {
+      const auto [model, options] = parse_order(order);
+      Callbacks callbacks;
+      callbacks.cancelled = stopped;
+      prepared(find(model), options, &ranks)->run(ranks, {OpenSink()}, callbacks);
+    };
+  });
 }
 
 }  // namespace zoetrope::server

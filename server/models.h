@@ -10,14 +10,16 @@
 #include <vector>
 
 #include "pipeline/run.h"
+#include "server/rank_jobs.h"
 #include "server/serve.h"
 
 namespace zoetrope::server {
 
 class Models {
  public:
-  // Throws Error where one is no model.
-  explicit Models(std::vector<ServedModel> models);
+  // `ranks`: of a server that was started with mpirun, which must outlive this; null: ranks are threads. Throws Error
+  // where one is no model.
+  explicit Models(std::vector<ServedModel> models, RankJobs* ranks = nullptr);
 
   const std::vector<ServedModel>& all() const { return models_; }
   // The first for an empty name. Throws ApiError for one that is not served.
@@ -27,9 +29,13 @@ class Models {
   // Error. On any thread.
   pipeline::Forecast forecast(const ServedModel& model, const pipeline::GenerateOptions& options);
 
-  // One video. From one thread.
+  // One video, on rank 0. From one thread.
   Video run(const ServedModel& model, const pipeline::GenerateOptions& options, const OpenSink& sink,
             const Callbacks& callbacks);
+  // On the other ranks: their parts of the videos, until rank 0 ends.
+  void follow();
+  // Why no further video can be made, as RankJobs::lost().
+  std::string lost() const { return ranks_ == nullptr ? "" : ranks_->lost(); }
 
   // Names of those that are open to run, with a line for each that is opened or closed into `log`.
   std::function<void(const std::string&)> log;
@@ -40,10 +46,14 @@ class Models {
     std::string key;
     std::unique_ptr<pipeline::OpenModel> model;
   };
+  int ranks_of(const pipeline::GenerateOptions& options) const;
+  std::unique_ptr<pipeline::Run> prepared(const ServedModel& model, const pipeline::GenerateOptions& options,
+                                          comm::Communicator* ranks);
   Open& opened(const ServedModel& model, const pipeline::GenerateOptions& options);
   void close_oldest();
 
   const std::vector<ServedModel> models_;
+  RankJobs* const ranks_;
   std::mutex planning_;
   std::vector<std::unique_ptr<pipeline::OpenModel>> to_plan_;  // as models_
   std::list<Open> open_;                                       // the last used first

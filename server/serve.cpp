@@ -20,6 +20,7 @@
 #include "server/job_store.h"
 #include "server/metrics.h"
 #include "server/models.h"
+#include "server/rank_jobs.h"
 
 namespace zoetrope::server {
 namespace {
@@ -86,14 +87,20 @@ OptionSet describe_serve_options(ServeOptions& o) {
   return set;
 }
 
-void serve(const ServeOptions& options, std::vector<ServedModel> served, const std::function<bool()>& stopped) {
+void serve(const ServeOptions& options, std::vector<ServedModel> served, const std::function<bool()>& stopped,
+           comm::Communicator* world, double timeout_seconds) {
   check_names(served);
+  std::optional<RankJobs> ranks;
+  if (world != nullptr && world->size() > 1) {
+    ranks.emplace(*world, timeout_seconds);
+    if (world->rank() > 0) return Models(std::move(served), &*ranks).follow();
+  }
   const std::string token = token_of(options);
   const auto log = [&](const std::string& line) {
     if (options.log != "none") print_error("{} {}\n", utc_now_text(), printable(line));
   };
   Metrics metrics;
-  Models models(std::move(served));
+  Models models(std::move(served), ranks ? &*ranks : nullptr);
   models.log = log;
   JobStore store(options.state);
   // Every job writes one: where none can be written, that is said now.
@@ -131,11 +138,12 @@ void serve(const ServeOptions& options, std::vector<ServedModel> served, const s
   print("Jobs are in {}{}\n", printable(store.folder().string()),
         options.state.empty() ? ", which goes when the server ends; state=DIR keeps them" : "");
   finish_output();
-  while (!stopped()) std::this_thread::sleep_for(kBetweenQuestions);
+  while (!stopped() && models.lost().empty()) std::this_thread::sleep_for(kBetweenQuestions);
   log("Shutting down: no new jobs; what waits or runs is queued for the next start");
   queue.stop();
   http.stop();
   log("Ended");
+  if (!models.lost().empty()) fail("{}", models.lost());
 }
 
 }  // namespace zoetrope::server

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "zoetrope/communicator.h"
+
 #include "base/options.h"
 #include "pipeline/generate_options.h"
 
@@ -39,7 +41,9 @@ struct ServeOptions {
 OptionSet describe_serve_options(ServeOptions& options);
 
 // Serves until stopped() says so, which is asked ten times a second. The job that then runs is cancelled and waits for
-// the next start. Throws Error for what keeps it from starting.
-void serve(const ServeOptions& options, std::vector<ServedModel> models, const std::function<bool()>& stopped);
+// the next start. Throws Error for what keeps it from starting. `world`: the ranks that mpirun started, of which rank 0
+// serves and all make the videos, with waits of at most `timeout_seconds`; null: ranks are threads.
+void serve(const ServeOptions& options, std::vector<ServedModel> models, const std::function<bool()>& stopped,
+           comm::Communicator* world, double timeout_seconds);
 
 }  // namespace zoetrope::server

@@ -60,6 +60,11 @@ void SharedExperts::release_kept() {
   for (SharedExpert* expert : all()) expert->weights.release_kept();
 }
 
+void SharedExperts::release_shards() {
+  for (SharedExpert* expert : all())
+    if (expert->sharded) expert->weights.release_kept();
+}
+
 std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
   const char* name = expert_name(expert);
   const Expert& files = setup_.model.experts[static_cast<size_t>(expert)];
@@ -74,7 +79,8 @@ std::shared_ptr<const io::Weights> ExpertWeights::open(int expert) {
         std::make_shared<io::WeightCache>(setup_.weight_cache, weight_cache_name(setup_.model, expert, part_), access);
   }
   io::Weights::Loading loading{to.cache, {}, setup_.weight_memory, {}};
-  if (setup_.every_rank_loads && layout.weight_shards > 1) {
+  to.sharded = setup_.every_rank_loads && layout.weight_shards > 1;
+  if (to.sharded) {
     const int place = world_.rank() / layout.tensor;
     auto ranks = world_.split(place / layout.weight_shards * layout.tensor + part_.part, world_.rank());
     ranks->set_trace(nullptr);  // they may outlive this run, and a thread of their own waits

@@ -35,6 +35,7 @@ struct SharedExpert {
   // Set by the rank that loads, before the others have the weights.
   std::weak_ptr<const io::Weights> source;
   std::shared_ptr<io::WeightCache> cache;  // null without weight_cache
+  bool sharded = false;                    // other processes keep parts of it
 };
 
 // Those of a model. For any rank's thread.
@@ -45,6 +46,7 @@ class SharedExperts {
   void keep(bool keeps);  // before of(): whether they outlive the ranks that use them
   bool known();           // whether any is in memory
   void release_kept();
+  void release_shards();  // those that other processes keep parts of
 
  private:
   std::vector<SharedExpert*> all();

@@ -65,13 +65,13 @@ class Answer:
 class Server:
     """`zoetrope serve`, until the end of the block."""
 
-    def __init__(self, folder, *settings, models=None):
+    def __init__(self, folder, *settings, models=None, launcher=(), environment=None):
         self.folder = pathlib.Path(folder)
-        self.command = [PROGRAM, "serve", *(models or [MODEL]), "port=0", f"state={self.folder / 'state'}", "threads=1",
+        self.command = [*launcher, PROGRAM, "serve", *(models or [MODEL]), "port=0", f"state={self.folder / 'state'}", "threads=1",
                         *settings]
         self.errors = open(self.folder / "errors.txt", "ab")
         self.process = subprocess.Popen([str(word) for word in self.command], stdout=subprocess.PIPE,
-                                        stderr=self.errors, text=True)
+                                        stderr=self.errors, text=True, env={**os.environ, **(environment or {})})
         line = self.process.stdout.readline()
         found = re.search(r"http://\S+:(\d+)$", line.strip())
         assert found, f"no address in '{line}':\n{self.log()}"

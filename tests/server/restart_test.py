@@ -3,16 +3,12 @@
 restart_test.py PROGRAM MODEL NAME
 """
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
 
 import harness
 from harness import LONG, SMALL, Server, run_script
-
-MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
 
 def restart_after(folder, number):
@@ -192,10 +188,6 @@ def refused_to_start(folder):
     refused("no such file", arguments=[model, "port=0", f"token_file={folder / 'none'}"])
     (folder / "empty").write_text("\n")
     refused("token_file", "empty", arguments=[model, "port=0", f"token_file={folder / 'empty'}"])
-    if shutil.which("mpirun"):
-        result = subprocess.run(["mpirun", "-n", "2", harness.PROGRAM, "serve", model, "port=0"], text=True, timeout=harness.PATIENCE,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **MPI_ENV})
-        assert result.returncode != 0 and "serve: runs in one process" in result.stdout, result.stdout
     (folder / "no-model").mkdir()
     refused("model_index.json", arguments=[folder / "no-model", "port=0"])
 

@@ -1,0 +1,84 @@
+// Jobs that end well, fail on one rank and are given up, on threads and under mpirun.
+#include "server/rank_jobs.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "zoetrope/error.h"
+
+#include "comm/rank_test.h"
+
+namespace zoetrope::server {
+namespace {
+
+using Stopped = std::function<bool()>;
+
+constexpr size_t kBytes = size_t{1} << 20;
+
+// What every rank does with an order.
+void work(const std::string& order, comm::Communicator& ranks, const Stopped& stopped) {
+  const int n = ranks.size(), me = ranks.rank();
+  const auto child = ranks.split(0, me), other = child->split(0, me);
+  if (order == "the last fails" && me == n - 1) throw Error("the last rank has no memory");
+  if (order == "rank 0 gives up" && me == 0) {
+    // Messages are on their way that nobody receives.
+    std::vector<char> data(kBytes);
+    std::vector<comm::Work> sends;
+    for (int peer = 1; peer < n; ++peer) {
+      const comm::Segment send{peer, data.data(), data.size()};
+      sends.push_back(other->exchange({&send, 1}, {}, "send of a job"));
+    }
+    throw Error("interrupted");
+  }
+  if (order == "all compute until they are stopped" && me > 0) {
+    while (!stopped()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    throw Error("was stopped");
+  }
+  if (order == "all compute until they are stopped") throw Error("enough");
+  // Waits for whoever has failed.
+  if (child->all_reduce_sum(1) != n) throw Error("ranks are missing");
+}
+
+ZT_RANK_TEST(RankJobs, AFailureEndsOneJobAndNotTheNext) {
+  RankJobs jobs(comm, 60);
+  int failures = 0, parts = 0;
+  jobs.failed = [&] { ++failures; };
+  if (comm.rank() > 0) {
+    jobs.follow([&](const std::string& order) -> RankJobs::Part {
+      return [&, order](comm::Communicator& ranks, const Stopped& stopped) {
+        ++parts;
+        work(order, ranks, stopped);
+      };
+    });
+  } else {
+    const auto failure = [&](const std::string& order) -> std::string {
+      try {
+        jobs.run(order, [&](comm::Communicator& ranks, const Stopped& stopped) {
+          ++parts;
+          work(order, ranks, stopped);
+        });
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "";
+    };
+    EXPECT_EQ(failure("well"), "");
+    EXPECT_EQ(failure("the last fails"), "the last rank has no memory");
+    EXPECT_EQ(failure("well"), "");
+    EXPECT_EQ(failure("rank 0 gives up"), "interrupted");
+    EXPECT_EQ(failure("all compute until they are stopped"), "enough");
+    EXPECT_EQ(failure("well"), "");
+    EXPECT_EQ(failure("well"), "");
+    EXPECT_EQ(jobs.lost(), "");
+  }
+  EXPECT_EQ(parts, 7);
+  EXPECT_EQ(failures, 3);
+}
+
+}  // namespace
+}  // namespace zoetrope::server

@@ -1,0 +1,165 @@
+"""`mpirun -n 3 zoetrope serve`: rank 0 serves, and all ranks make the videos.
+
+mpi_test.py PROGRAM MODEL NAME
+"""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import harness
+from harness import LONG, Server, run_script
+
+RANKS = 3
+MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+           "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+
+
+def serving(folder, *settings, **options):
+    return Server(folder, *settings, launcher=["mpirun", "-n", str(RANKS)], environment=MPI_ENV, **options)
+
+
+def compressed_frames(mp4):
+    """What the file's mdat box holds: all of its frames, and nothing of the tags."""
+    at = 0
+    while at < len(mp4):
+        size = int.from_bytes(mp4[at:at + 4], "big")
+        if mp4[at + 4:at + 8] == b"mdat":
+            return mp4[at + 8:at + size]
+        at += size
+    raise AssertionError("the file has no frames")
+
+
+def content(server, identity):
+    server.until(identity, "completed")
+    return compressed_frames(server.get(f"/v1/videos/{identity}/content").body)
+
+
+def the_same_frames_as_ranks_that_are_threads(folder):
+    (folder / "threads").mkdir()
+    with Server(folder / "threads", f"ranks={RANKS}") as server:
+        wanted = [content(server, server.create(seed=seed).ok()["id"]) for seed in (1, 2)]
+    assert wanted[0] != wanted[1]
+    with serving(folder) as server:
+        ids = [server.create(seed=seed).ok()["id"] for seed in (1, 2, 1)]
+        assert [content(server, identity) for identity in ids] == [*wanted, wanted[0]]
+        plan = server.ask("POST", "/v1/videos/plan", body=harness.SMALL).ok()
+        assert f"{RANKS}" in plan["layout"], plan
+
+
+def a_prompt_that_is_the_word_default(folder):
+    with serving(folder) as server:
+        server.until(server.create(prompt="default").ok()["id"], "completed")
+
+
+def cancelled_on_all_ranks(folder):
+    """Again and again, in the steps and before them, and the model stays open with its weights."""
+    with serving(folder) as server:
+        for _ in range(3):
+            first = server.create(LONG).ok()["id"]
+            server.until_computing(first)
+            server.ask("DELETE", f"/v1/videos/{first}").ok()
+            hasty = server.create(LONG).ok()["id"]
+            server.ask("DELETE", f"/v1/videos/{hasty}").ok()
+            server.until(server.create().ok()["id"], "completed")
+        assert server.metric("steps_total") < 3 * 900, "a cancelled run went on"
+        assert server.log().count("opened") == 1, server.log()
+
+
+def weights_that_ranks_share(folder):
+    """Each rank keeps a part of the weights for the others, also after a job that was cancelled."""
+    with serving(folder, f"fsdp_parallelism={RANKS}", f"context_parallelism={RANKS}") as server:
+        ids = [server.create(seed=1).ok()["id"]]
+        first = server.create(LONG).ok()["id"]
+        server.until_computing(first)
+        server.ask("DELETE", f"/v1/videos/{first}").ok()
+        ids += [server.create(seed=1).ok()["id"] for _ in range(2)]
+        files = [content(server, identity) for identity in ids]
+        assert files[0] == files[1] == files[2]
+
+
+def two_models(folder):
+    other = folder / "other"
+    shutil.copytree(harness.MODEL, other)
+    with serving(folder, models=[harness.MODEL, other]) as server:
+        names = [model["id"] for model in server.get("/v1/models").ok()["data"]]
+        ids = [server.create(seed=1, model=name).ok()["id"] for name in (*names, names[0])]
+        files = [content(server, identity) for identity in ids]
+        assert files[0] == files[1] == files[2]
+
+
+def a_file_that_one_rank_lacks(folder):
+    """The job fails with that rank's sentence, and the server goes on."""
+    model = pathlib.Path(__file__).resolve().parents[1] / "golden" / "pipelines" / "wan21_i2v"
+    hidden = folder / "state"
+    # The last rank sees an empty folder where the jobs' files are.
+    serve = " ".join([harness.PROGRAM, "serve", str(model), "port=0", f"state={hidden}", "threads=1"])
+    script = f'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then exec unshare -m sh -c "mount -t tmpfs none {hidden} && exec {serve}"; fi; exec {serve}'
+    hidden.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:
+        print("skipped in part: no mount namespaces")
+        return
+    with Server(folder, launcher=["mpirun", "-n", "2", "sh", "-c", script], environment=MPI_ENV, models=[model]) as server:
+        parts = [("prompt", "a red ball"), ("size", "32x32"), ("num_frames", "5"), ("num_inference_steps", "2")]
+        identity = server.form([*parts, ("image", harness.png(32, 32), "x.png")]).ok()["id"]
+        failed = server.until(identity, "failed")
+        assert "image.png" in failed["error"]["message"], failed
+        assert server.get("/health").status == 200
+
+
+def ended_and_started_again(folder):
+    with serving(folder) as server:
+        identity = server.create({**LONG, "num_inference_steps": 300}).ok()["id"]
+        server.until_computing(identity)
+        server.stop(signal.SIGTERM)
+    with serving(folder) as server:
+        server.until(identity, "completed")
+
+
+def processes_of(server):
+    """The ranks' process ids, rank 0 first."""
+    ids = []
+    for folder in pathlib.Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and (folder / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(server.process.pid):
+                values = dict(line.split("=", 1) for line in (folder / "environ").read_text().split("\0") if "=" in line)
+                ids.append((int(values["OMPI_COMM_WORLD_RANK"]), int(folder.name)))
+        except OSError:  # ended meanwhile
+            pass
+    assert len(ids) == RANKS, ids
+    return [process for _, process in sorted(ids)]
+
+
+def a_rank_that_does_not_answer(folder):
+    """While nothing runs, and in a job, which the next server takes up again."""
+    for job in (False, True):
+        with serving(folder, "comm_timeout=2") as server:
+            identity = server.create(LONG).ok()["id"] if job else None
+            if job:
+                server.until_computing(identity)
+            os.kill(processes_of(server)[2], signal.SIGSTOP)
+            code = server.process.wait(timeout=harness.PATIENCE)
+            assert code != 0 and "waited 2 s for rank" in server.log(), f"{code}\n{server.log()}"
+    with Server(folder) as server:
+        assert server.video(identity)["status"] in ("queued", "in_progress")
+
+
+def refused_where_ranks_is_another_number(folder):
+    result = subprocess.run(["mpirun", "-n", "2", harness.PROGRAM, "serve", str(harness.MODEL), "port=0", "ranks=4"], text=True,
+                            timeout=harness.PATIENCE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            env={**os.environ, **MPI_ENV}, cwd=folder)
+    assert result.returncode != 0 and result.stdout.count("ranks=4: mpirun started 2 ranks") == 1, result.stdout
+
+
+TESTS = {test.__name__: test for test in (
+    the_same_frames_as_ranks_that_are_threads, a_prompt_that_is_the_word_default, cancelled_on_all_ranks,
+    weights_that_ranks_share, two_models, a_file_that_one_rank_lacks, a_rank_that_does_not_answer,
+    ended_and_started_again, refused_where_ranks_is_another_number)}
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--list"] and not shutil.which("mpirun"):
+        print("mpirun is not installed")
+        sys.exit(77)
+    sys.exit(run_script(TESTS))
