@@ -36,7 +36,7 @@ MODULES = {
     "problems": [],
     "bench": ["problems", "pipeline", "machine", *MODELS, "planner", "io", "attention", "parallel", "kernels", "comm", "device", "trace", "tensor",
               "base"],
-    "server": ["pipeline", "models/sampling", "io", "trace", "tensor", "base"],
+    "server": ["pipeline", "models/sampling", "io", "comm", "trace", "tensor", "base"],
     "python": ["plan_report", "pipeline", "attention", "io", "comm", "tensor", "base"],
     "cli": ["server", "bench", "text", "problems", "plan_report", "pipeline", "machine", *MODELS, "planner", "attention", "kernels", "io", "comm",
             "parallel", "device", "tensor", "trace", "base"],
