@@ -32,7 +32,8 @@ struct Counters {
 };
 
 // A posted operation. Must be waited for before its buffers are touched again (sent data: not changed; received: not
-// read).
+// read). One that is destroyed unfinished gives its messages up: its buffers are free then, peers that wait for it get
+// an Error or nothing at all, and the communicator is of no further use.
 class [[nodiscard]] ZOETROPE_API Work {
  public:
   class Operation {

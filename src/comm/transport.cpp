@@ -47,8 +47,12 @@ std::chrono::steady_clock::time_point deadline_after(double seconds) {
 
 std::string at_step(const std::string& step) { return step.empty() ? std::string() : " at " + step; }
 
+bool is_stopped(const StopState& state) {
+  return state.stopped || (state.parent != nullptr && is_stopped(*state.parent));
+}
+
 void throw_if_stopped(const StopState& state, const char* operation) {
-  if (state.stopped) throw Error(fmt::format("'{}' was stopped", operation));
+  if (is_stopped(state)) throw Error(fmt::format("'{}' was stopped", operation));
 }
 
 std::string timeout_message(int rank, double seconds, int peer, const std::string& operation, const std::string& step,

@@ -15,20 +15,13 @@ namespace zoetrope::comm {
 // Error where a piece names a rank outside [0, ranks), or memory that a CPU transport cannot reach.
 void check_pieces(std::span<const Segment> pieces, int ranks, const char* operation);
 
-// Whether this rank has stopped a communicator, and those that were split from it, which stop with it. Guarded by its
-// transport's mutex.
+// Whether this rank has stopped a communicator. Guarded by its transport's mutex.
 struct StopState {
   bool stopped = false;
-  std::vector<std::shared_ptr<StopState>> split_off;
-
-  // Calls visit(state) on this one and all split from it.
-  template <typename Visit>
-  void each(const Visit& visit) {
-    visit(*this);
-    for (const std::shared_ptr<StopState>& state : split_off) state->each(visit);
-  }
+  std::shared_ptr<const StopState> parent;  // of the communicator that it was split from, which stops it too
 };
 
+bool is_stopped(const StopState& state);
 void throw_if_stopped(const StopState& state, const char* operation);
 
 struct SplitGroup {

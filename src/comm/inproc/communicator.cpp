@@ -337,8 +337,7 @@ class InprocCommunicator final : public Communicator {
     std::shared_ptr<Group>& child = group_->children[{splits_++, color}];
     if (child == nullptr) child = std::make_shared<Group>(std::move(members));
     auto made = std::make_unique<InprocCommunicator>(world_, child, mine.rank, trace_);
-    stop_->split_off.push_back(made->stop_);
-    made->stop_->stopped = stop_->stopped;
+    made->stop_->parent = stop_;
     return made;
   }
 
@@ -348,7 +347,7 @@ class InprocCommunicator final : public Communicator {
 
   void stop() override {
     const std::lock_guard lock(world_->mutex);
-    stop_->each([](StopState& state) { state.stopped = true; });
+    stop_->stopped = true;
     world_->wake(world_rank(rank_));
   }
 

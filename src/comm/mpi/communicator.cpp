@@ -31,7 +31,7 @@ class Operation final : public Work::Operation {
  public:
   Operation(std::shared_ptr<Exchange> exchange, std::shared_ptr<Counters> counters, double timeout_seconds)
       : exchange_(std::move(exchange)), counters_(std::move(counters)), timeout_seconds_(timeout_seconds) {}
-  ~Operation() override { Runtime::instance().cancel(exchange_); }
+  ~Operation() override { Runtime::instance().cancel(exchange_, timeout_seconds_); }
 
   void wait() override {
     const Clock::time_point begin = Clock::now();
@@ -59,6 +59,7 @@ class MpiCommunicator final : public Communicator {
         counters_(std::make_shared<Counters>()),
         sent_(members_.size()),
         received_(members_.size()) {}
+  ~MpiCommunicator() override { Runtime::instance().close(*stop_, tag_); }
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
@@ -99,7 +100,7 @@ class MpiCommunicator final : public Communicator {
     options.trace = trace_;
     auto made = std::make_unique<MpiCommunicator>(options, std::move(members), group.rank, static_cast<int>(tag));
     made->rank_thread_ = std::this_thread::get_id();
-    runtime.note_split(*stop_, made->stop_);
+    made->stop_->parent = stop_;
     return made;
   }
 

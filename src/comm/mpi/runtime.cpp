@@ -45,11 +45,12 @@ constexpr int64_t kBusyCallNs = 5000;
 constexpr int kNapFraction = 8;
 constexpr auto kShortestNap = microseconds(20);
 constexpr auto kLongestNap = milliseconds(5);           // while the rank computes
-constexpr auto kLongestWaitingNap = microseconds(200);  // while it waits
+constexpr auto kLongestWaitingNap = microseconds(200);  // while it waits, or this fraction of the time that it has:
+constexpr int kWaitingNapFraction = 200;
 // While the rank waits and its core is otherwise idle: polls without sleeping first.
 constexpr int kEagerPolls = 100;
-// Until a buffer that the rank is about to free is not in use any more.
-constexpr auto kPatience = milliseconds(1000);
+// Until a buffer that the rank is about to free is not in use any more, where its peer may have ended.
+constexpr std::chrono::duration<double> kPatience(1);
 // What a sender has given up is dropped for as long: it was posted before the receiver heard of it.
 constexpr auto kDropFor = milliseconds(10000);
 // Without messages in transit: how often control messages are polled.
@@ -231,15 +232,17 @@ void Runtime::finalise() {
 
 void Runtime::loop() {
   while (true) {
-    std::vector<std::shared_ptr<Exchange>> submitted;
+    std::vector<std::shared_ptr<Exchange>> submitted, cancelled;
     {
       const std::lock_guard lock(mutex_);
       if (abandon_) return;
       if (finish_ && submitted_.empty()) break;
+      // Both at once: what is cancelled has begun.
       submitted.swap(submitted_);
+      cancelled.swap(cancelled_);
     }
     for (const std::shared_ptr<Exchange>& exchange : submitted) start(exchange);
-    cancel_requests();
+    cancel_requests(cancelled);
     drop_given_up();
     const bool moved = poll() || !submitted.empty();
     {
@@ -270,8 +273,8 @@ void Runtime::pause(bool moved) {
   }
   const Clock::time_point now = Clock::now();
   if (quiet_polls_++ == 0) quiet_since_ = now;
-  const bool idle =
-      std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.exchange != nullptr; });
+  const bool idle = std::none_of(slots_.begin(), slots_.end(),
+                                 [](const Slot& slot) { return slot.exchange != nullptr || slot.dropped != nullptr; });
   Lock lock(mutex_);
   if (std::exchange(wait_began_, false)) {
     quiet_polls_ = 1;
@@ -289,8 +292,11 @@ void Runtime::pause(bool moved) {
 }
 
 Clock::duration Runtime::nap(Clock::time_point now) const {
-  const Clock::duration longest = rank_waits_ ? Clock::duration(kLongestWaitingNap) : Clock::duration(kLongestNap);
-  return std::clamp((now - quiet_since_) / kNapFraction, Clock::duration(kShortestNap), longest);
+  const Clock::duration quiet = now - quiet_since_;
+  const Clock::duration longest =
+      rank_waits_ ? std::clamp<Clock::duration>(quiet / kWaitingNapFraction, kLongestWaitingNap, kLongestNap)
+                  : kLongestNap;
+  return std::clamp<Clock::duration>(quiet / kNapFraction, kShortestNap, longest);
 }
 
 void Runtime::start(const std::shared_ptr<Exchange>& exchange) {
@@ -305,7 +311,7 @@ void Runtime::start(const std::shared_ptr<Exchange>& exchange) {
                              : MPI_Irecv(piece.data, bytes, MPI_BYTE, piece.peer, exchange->tag, data_, &request);
       ZT_CHECK(code == MPI_SUCCESS, "{}", mpi_error(code));
       requests_.push_back(request);
-      slots_.push_back({exchange, i, nullptr, false});
+      slots_.push_back({.exchange = exchange, .piece = i, .control = {}, .dropped = {}});
     }
 }
 
@@ -313,7 +319,7 @@ void Runtime::receive_control() {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, kControlTag, control_, &request);
   requests_.push_back(request);
-  slots_.push_back({nullptr, 0, nullptr, true});
+  slots_.push_back({.exchange = {}, .control = {}, .control_receive = true, .dropped = {}});
 }
 
 void Runtime::send_control(int peer, Control::Kind kind, int about_rank, const std::string& text, int tag) {
@@ -325,7 +331,7 @@ void Runtime::send_control(int peer, Control::Kind kind, int about_rank, const s
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Isend(message.get(), sizeof *message, MPI_BYTE, peer, kControlTag, control_, &request);
   requests_.push_back(request);
-  slots_.push_back({nullptr, 0, std::move(message), false});
+  slots_.push_back({.exchange = {}, .control = std::move(message), .dropped = {}});
 }
 
 void Runtime::test() {
@@ -389,7 +395,7 @@ void Runtime::complete(Slot& slot, const MPI_Status& status, int error) {
   }
   piece.done = true;
   note_done(exchange);
-  if (exchange.unfinished == 0 || !exchange.error.empty()) done_.notify_all();
+  if (exchange.unfinished == 0 || exchange.cancelled || !exchange.error.empty()) done_.notify_all();
 }
 
 void Runtime::note_done(Exchange& exchange) {
@@ -406,9 +412,9 @@ void Runtime::note_done(Exchange& exchange) {
                                   std::move(messages));
 }
 
-void Runtime::cancel_requests() {
+void Runtime::cancel_requests(const std::vector<std::shared_ptr<Exchange>>& cancelled) {
   const std::lock_guard lock(mutex_);
-  for (const std::shared_ptr<Exchange>& exchange : std::exchange(cancelled_, {})) {
+  for (const std::shared_ptr<Exchange>& exchange : cancelled) {
     std::set<int> peers;
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (slots_[i].exchange != exchange) continue;
@@ -420,8 +426,10 @@ void Runtime::cancel_requests() {
   }
 }
 
-// Receives what senders have given up: their buffers are in use until it is.
+// Receives what senders have given up, whose buffers are in use until then, and what nobody here will receive.
 void Runtime::drop_given_up() {
+  const std::lock_guard lock(mutex_);
+  if (given_up_.empty()) return;
   const Clock::time_point now = Clock::now();
   std::erase_if(given_up_, [&](const auto& entry) { return entry.second < now; });
   for (const auto& [from, until] : given_up_) {
@@ -429,12 +437,19 @@ void Runtime::drop_given_up() {
       int found = 0;
       MPI_Message message = MPI_MESSAGE_NULL;
       MPI_Status status;
-      MPI_Improbe(from.first, from.second, data_, &found, &message, &status);
-      if (found == 0) break;
+      if (MPI_Improbe(from.first, from.second, data_, &found, &message, &status) != MPI_SUCCESS || found == 0) break;
       int bytes = 0;
       MPI_Get_count(&status, MPI_BYTE, &bytes);
-      std::vector<std::byte> nobodys(static_cast<size_t>(bytes));
-      MPI_Mrecv(nobodys.data(), bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE);
+      // Not cleared: no page of it is used before the message arrives.
+      std::unique_ptr<std::byte[]> dropped(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (dropped == nullptr || MPI_Imrecv(dropped.get(), bytes, MPI_BYTE, &message, &request) != MPI_SUCCESS) {
+        set_failed(rank_, fmt::format("a message of {} bytes that rank {} has given up could not be received", bytes,
+                                      status.MPI_SOURCE));
+        return;
+      }
+      requests_.push_back(request);
+      slots_.push_back({.exchange = {}, .control = {}, .dropped = std::move(dropped)});
     }
   }
 }
@@ -451,7 +466,7 @@ void Runtime::submit(const std::shared_ptr<Exchange>& exchange) {
 void Runtime::wait(Exchange& exchange, double timeout_seconds) {
   Lock lock(mutex_);
   const auto ready = [&] {
-    return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0 || exchange.stop->stopped;
+    return exchange.unfinished == 0 || !exchange.error.empty() || failed_rank_ >= 0 || is_stopped(*exchange.stop);
   };
   bool in_time = ready();
   if (!in_time) {
@@ -467,6 +482,7 @@ void Runtime::wait(Exchange& exchange, double timeout_seconds) {
   if (failed_rank_ >= 0) throw Error(stopped_message(rank_, exchange.name, failed_rank_, failure_));
   if (exchange.unfinished > 0) throw_if_stopped(*exchange.stop, exchange.name);
   if (in_time) return;
+  exchange.timed_out = true;
   // Small sends end without their receiver, so a receive says more.
   const auto unfinished = [](bool sends) {
     return [sends](const Piece& piece) { return !piece.done && piece.sends == sends; };
@@ -481,17 +497,18 @@ void Runtime::wait(Exchange& exchange, double timeout_seconds) {
 
 void Runtime::stop(StopState& state) {
   const std::lock_guard lock(mutex_);
-  state.each([](StopState& each) { each.stopped = true; });
+  state.stopped = true;
   done_.notify_all();
 }
 
-void Runtime::note_split(StopState& from, const std::shared_ptr<StopState>& made) {
+void Runtime::close(const StopState& state, int tag) {
   const std::lock_guard lock(mutex_);
-  from.split_off.push_back(made);
-  made->stopped = from.stopped;
+  if (!is_stopped(state) || finished_) return;
+  given_up_[{MPI_ANY_SOURCE, tag}] = Clock::now() + kDropFor;
+  work_.notify_all();
 }
 
-void Runtime::cancel(const std::shared_ptr<Exchange>& exchange) {
+void Runtime::cancel(const std::shared_ptr<Exchange>& exchange, double timeout_seconds) {
   Lock lock(mutex_);
   if (exchange->unfinished == 0 || finished_) return;
   exchange->cancelled = true;
@@ -502,16 +519,21 @@ void Runtime::cancel(const std::shared_ptr<Exchange>& exchange) {
                          [](const Piece& piece) { return !piece.done && !piece.local; });
   };
   // What has begun to arrive cannot be cancelled, nor can a send, whose buffer a peer may read by itself; but both end
-  // soon: the peer drops what it has not received yet. Where they do not, the run is about to be killed.
+  // when the peer answers: it drops what it has not received yet. A failed run is about to be killed, so it waits less.
+  const auto patience = [&] {
+    return exchange->timed_out || failed_rank_ >= 0 ? kPatience : std::chrono::duration<double>(timeout_seconds);
+  };
   auto pieces = in_use();
-  for (Clock::time_point moved = Clock::now(); pieces > 0;) {
-    if (Clock::now() - moved >= kPatience) return;
-    done_.wait_until(lock, moved + kPatience);
+  for (Clock::time_point moved = Clock::now(); pieces > 0 && Clock::now() - moved < patience();) {
+    done_.wait_for(lock, kPatience);
     if (const auto left = in_use(); left != pieces) {
       pieces = left;
       moved = Clock::now();
     }
   }
+  // Nothing may come of what is made with this memory from now on.
+  if (pieces > 0 && failed_rank_ < 0)
+    set_failed(rank_, fmt::format("a message of '{}' that it has given up is still on its way", exchange->name));
 }
 
 void Runtime::complete_local(Exchange& exchange, size_t piece) {

@@ -52,6 +52,7 @@ struct Exchange {
   std::vector<Piece> pieces;
   size_t unfinished = 0;
   bool cancelled = false;
+  bool timed_out = false;  // its wait
   std::string error;
   std::shared_ptr<const StopState> stop;  // of its communicator
   // The rank's, where it is known: others wait for what the rank needs later.
@@ -96,11 +97,13 @@ class Runtime {
   // Until the exchange is finished; throws Error when it failed, it was stopped, the run failed, or the deadline
   // passed.
   void wait(Exchange& exchange, double timeout_seconds);
-  // Waits of these communicators end.
+  // Waits of this communicator, and of those split from it, end.
   void stop(StopState& state);
-  void note_split(StopState& from, const std::shared_ptr<StopState>& made);
-  // The buffers are about to be freed: cancels what has not arrived, and has peers drop what was sent to them.
-  void cancel(const std::shared_ptr<Exchange>& exchange);
+  // A communicator goes away: where it was stopped, what still arrives for it is dropped.
+  void close(const StopState& state, int tag);
+  // The buffers are about to be freed: cancels what has not arrived, and has peers drop what was sent to them. Where
+  // they are in use even so when nothing has moved for `timeout_seconds`, this rank counts as failed.
+  void cancel(const std::shared_ptr<Exchange>& exchange, double timeout_seconds);
 
   // A local piece has been copied.
   void complete_local(Exchange& exchange, size_t piece);
@@ -131,6 +134,7 @@ class Runtime {
     size_t piece = 0;
     std::unique_ptr<Control> control;  // of a control send
     bool control_receive = false;
+    std::unique_ptr<std::byte[]> dropped;  // of a message that nobody wants
   };
 
   void run();
@@ -142,7 +146,7 @@ class Runtime {
   void test();
   void complete(Slot& slot, const MPI_Status& status, int error);
   void note_done(Exchange& exchange);
-  void cancel_requests();
+  void cancel_requests(const std::vector<std::shared_ptr<Exchange>>& cancelled);
   void drop_given_up();
   bool poll();
   void pause(bool moved);
@@ -153,6 +157,8 @@ class Runtime {
   std::condition_variable done_;  // for the rank and what it has other threads do
   std::vector<std::shared_ptr<Exchange>> submitted_;
   std::vector<std::shared_ptr<Exchange>> cancelled_;
+  // By sender (or MPI_ANY_SOURCE) and tag: until when its messages are dropped.
+  std::map<std::pair<int, int>, Clock::time_point> given_up_;
   bool rank_waits_ = false;
   bool wait_began_ = false;  // and the progress thread has not seen it
   bool initialised_ = false;
@@ -178,7 +184,6 @@ class Runtime {
   Clock::time_point quiet_since_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
-  std::map<std::pair<int, int>, Clock::time_point> given_up_;  // by sender and tag: until when its messages are dropped
 
   int rank_ = 0;
   int size_ = 1;
