@@ -59,12 +59,13 @@ MemoryLines memory_lines(const pipeline::GenerateOptions& given, const StoredWei
                                       : in.transformer) = dtype;
     }
   }
-  const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, world);
+  const int processes_here = world == nullptr ? 1 : pipeline::processes_on_this_host(*world);
+  const std::vector<planner::MemoryLimit> limits = pipeline::limits_here(question, processes_here);
   const pipeline::AutoPlan planned = plan_of_run({plan, model, question, job_of(options, world), {}}, limits, world);
   question.layout = planned.layout;
   question.options.strategy.softmax = planned.softmax;
   question.ranks_here = world != nullptr ? 1 : ranks;
-  if (world != nullptr) question.sharers = pipeline::processes_on_this_host(*world);
+  question.sharers = processes_here;
   if (!limits.empty()) question = pipeline::as_it_fits(question, limits.front().available);
   const planner::MemoryPlan memory = pipeline::memory_plan(question);
   std::string text =

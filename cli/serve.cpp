@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -44,7 +46,8 @@ Settings parse(const std::vector<std::string>& arguments) {
 }
 
 // The options of one model: its YAML file, then the command line. Requests change what is theirs.
-server::ServedModel served_model(const std::string& word, const std::vector<std::string>& of_all_models, bool speaks) {
+server::ServedModel served_model(const std::string& word, const std::vector<std::string>& of_all_models,
+                                 bool prints_notes) {
   server::ServedModel model;
   pipeline::GenerateOptions& options = model.options;
   OptionSet set = pipeline::describe_options(options);
@@ -73,7 +76,8 @@ server::ServedModel served_model(const std::string& word, const std::vector<std:
   options.output = unset.output;
   options.cache_compare = options.compare_one_rank = false;
   if (set.origin("keep_weights").empty()) options.keep_weights = KeepWeights::kAll;
-  if (const std::string note = pipeline::ignored_note(set); speaks && !note.empty()) print_error("Note: {}\n", note);
+  if (const std::string note = pipeline::ignored_note(set); prints_notes && !note.empty())
+    print_error("Note: {}\n", note);
   return model;
 }
 
@@ -88,23 +92,24 @@ std::string help() {
 }
 
 double timeout(const std::vector<std::string>& arguments) {
-  pipeline::GenerateOptions options;
-  OptionSet set = pipeline::describe_options(options);
-  for (const std::string& word : arguments) {
-    if (!word.starts_with("comm_timeout=")) continue;
-    try {
-      set.set_argument(word);
-    } catch (const Error&) {  // which run() says
+  std::optional<double> longest;
+  try {
+    const Settings settings = parse(arguments);
+    for (const std::string& word : settings.models) {
+      const double timeout = served_model(word, settings.of_all_models, false).options.comm_timeout;
+      longest = std::max(longest.value_or(timeout), timeout);
     }
+  } catch (const std::exception&) {  // which run() says
   }
-  return options.comm_timeout;
+  return longest.value_or(pipeline::GenerateOptions().comm_timeout);
 }
 
 int run(const std::vector<std::string>& arguments, comm::Communicator* world) {
-  const bool speaks = world == nullptr || world->rank() == 0;
+  const bool prints_notes = world == nullptr || world->rank() == 0;
   const Settings settings = parse(arguments);
   std::vector<server::ServedModel> models;
-  for (const std::string& word : settings.models) models.push_back(served_model(word, settings.of_all_models, speaks));
+  for (const std::string& word : settings.models)
+    models.push_back(served_model(word, settings.of_all_models, prints_notes));
   stop_at_safe_points();
   server::serve(settings.serve, std::move(models), interrupted, world, timeout(arguments));
   return 0;

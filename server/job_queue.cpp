@@ -127,6 +127,10 @@ void JobQueue::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     changes_.notify_all();
+    // Now, since mpirun may kill the process before the run has ended.
+    if (models_.lost().empty())
+      for (const auto& [number, job] : by_number_)
+        if (job->record.status == JobStatus::kInProgress) store_.clear_starts(job->record.id);
   }
   if (worker_.joinable()) worker_.join();
 }
@@ -423,6 +427,7 @@ void JobQueue::work() {
     }
     store_.count_start(job->record.id);
     run(job);
+    if (!models_.lost().empty()) return;  // the next start counts it
     store_.clear_starts(job->record.id);
     delete_oldest();
   }

@@ -5,12 +5,12 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "pipeline/lora_options.h"
 #include "server/api_error.h"
+#include "server/video_order.h"
 
 namespace zoetrope::server {
 namespace {
@@ -19,31 +19,15 @@ using pipeline::GenerateOptions;
 using pipeline::OpenModel;
 using pipeline::Run;
 
-constexpr const char* kOrigin = "order of rank 0";
-
 std::string loras_of(const GenerateOptions& o) {
   return fmt::format("{};{};{}", pipeline::loras_text(o.lora), pipeline::loras_text(o.lora_high),
                      pipeline::loras_text(o.lora_low));
 }
 
-// What the other ranks need to know of a video.
-std::string order_of(const std::string& model, const GenerateOptions& options) {
-  return nlohmann::json({{"model", model}, {"settings", pipeline::changed_settings(options)}}).dump();
-}
-
-std::pair<std::string, GenerateOptions> parse_order(const std::string& order) {
-  const auto parsed = nlohmann::json::parse(order);
-  GenerateOptions options;
-  OptionSet set = pipeline::describe_options(options);
-  for (const auto& [key, value] : parsed.at("settings").items()) set.set(key, value.get<std::string>(), kOrigin);
-  // Whatever it says: `default` is a word like others.
-  options.prompt = parsed.at("settings").value("prompt", "");
-  return {parsed.at("model"), options};
-}
-
 }  // namespace
 
-Models::Models(std::vector<ServedModel> models, RankJobs* ranks) : models_(std::move(models)), ranks_(ranks) {
+Models::Models(std::vector<ServedModel> models, RankJobs* ranks, int processes_here)
+    : models_(std::move(models)), ranks_(ranks), processes_here_(processes_here) {
   for (const ServedModel& model : models_) {
     if (ranks != nullptr && model.options.ranks.value_or(ranks->size()) != ranks->size())
       fail("ranks={}: mpirun started {} ranks; leave it out", *model.options.ranks, ranks->size());
@@ -51,13 +35,14 @@ Models::Models(std::vector<ServedModel> models, RankJobs* ranks) : models_(std::
   }
   // What is sharded was gathered over the communicator of the job that failed.
   if (ranks != nullptr)
-    ranks->failed = [this] {
+    ranks->on_failure = [this] {
       for (const Open& open : open_) open.model->experts.release_shards();
     };
 }
 
-int Models::ranks_of(const GenerateOptions& options) const {
-  return ranks_ != nullptr ? ranks_->size() : static_cast<int>(options.ranks.value_or(1));
+pipeline::Forecast Models::forecast(const Run& run, const GenerateOptions& options) const {
+  return run.forecast(ranks_ != nullptr ? ranks_->size() : static_cast<int>(options.ranks.value_or(1)),
+                      processes_here_);
 }
 
 const ServedModel& Models::find(const std::string& name) const {
@@ -74,9 +59,9 @@ const ServedModel& Models::find(const std::string& name) const {
 pipeline::Forecast Models::forecast(const ServedModel& model, const GenerateOptions& options) {
   const std::lock_guard lock(planning_);
   OpenModel& plain = *to_plan_[static_cast<size_t>(&model - models_.data())];
-  if (loras_of(options) == loras_of(model.options)) return Run(plain, {options}).forecast(ranks_of(options));
+  if (loras_of(options) == loras_of(model.options)) return forecast(Run(plain, {options}), options);
   OpenModel changed(options);
-  return Run(changed, {options}).forecast(ranks_of(options));
+  return forecast(Run(changed, {options}), options);
 }
 
 Models::Open& Models::opened(const ServedModel& model, const GenerateOptions& options) {
@@ -109,8 +94,8 @@ std::unique_ptr<Run> Models::prepared(const ServedModel& model, const GenerateOp
     auto run = std::make_unique<Run>(*open.model, std::vector{options});
     bool close = false;
     if (open_.size() > 1) {
-      const pipeline::Forecast forecast = run->forecast(ranks_of(options));
-      close = !forecast.refusal.empty() || forecast.streams;
+      const pipeline::Forecast needs = forecast(*run, options);
+      close = !needs.refusal.empty() || needs.streams;
     }
     if (ranks != nullptr) close = ranks->all_reduce_max(close ? 1 : 0) > 0;
     if (!close) return run;
@@ -127,7 +112,7 @@ Video Models::run(const ServedModel& model, const GenerateOptions& options, cons
                   const Callbacks& callbacks) {
   if (ranks_ == nullptr) return std::move(prepared(model, options, nullptr)->run_on_threads({sink}, callbacks).front());
   Video video;
-  ranks_->run(order_of(model.name, options), [&](comm::Communicator& ranks, const std::function<bool()>& stopped) {
+  ranks_->run(text_of({model.name, options}), [&](comm::Communicator& ranks, const std::function<bool()>& stopped) {
     Callbacks either = callbacks;
     either.cancelled = [&] { return stopped() || callbacks.cancelled(); };
     video = std::move(prepared(model, options, &ranks)->run(ranks, {sink}, either).front());
@@ -138,7 +123,7 @@ Video Models::run(const ServedModel& model, const GenerateOptions& options, cons
 void Models::follow() {
   ranks_->follow([this](const std::string& order) {
     return [this, order](comm::Communicator& ranks, const std::function<bool()>& stopped) {
-      const auto [model, options] = parse_order(order);
+      const auto [model, options] = parse_video_order(order);
       Callbacks callbacks;
       callbacks.cancelled = stopped;
       prepared(find(model), options, &ranks)->run(ranks, {OpenSink()}, callbacks);

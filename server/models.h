@@ -17,9 +17,9 @@ namespace zoetrope::server {
 
 class Models {
  public:
-  // `ranks`: of a server that was started with mpirun, which must outlive this; null: ranks are threads. Throws Error
-  // where one is no model.
-  explicit Models(std::vector<ServedModel> models, RankJobs* ranks = nullptr);
+  // `ranks`: of a server that was started with mpirun, which must outlive this, `processes_here` of them on this host;
+  // null: ranks are threads. Throws Error where one is no model.
+  explicit Models(std::vector<ServedModel> models, RankJobs* ranks = nullptr, int processes_here = 1);
 
   const std::vector<ServedModel>& all() const { return models_; }
   // The first for an empty name. Throws ApiError for one that is not served.
@@ -46,7 +46,7 @@ class Models {
     std::string key;
     std::unique_ptr<pipeline::OpenModel> model;
   };
-  int ranks_of(const pipeline::GenerateOptions& options) const;
+  pipeline::Forecast forecast(const pipeline::Run& run, const pipeline::GenerateOptions& options) const;
   std::unique_ptr<pipeline::Run> prepared(const ServedModel& model, const pipeline::GenerateOptions& options,
                                           comm::Communicator* ranks);
   Open& opened(const ServedModel& model, const pipeline::GenerateOptions& options);
@@ -54,6 +54,7 @@ class Models {
 
   const std::vector<ServedModel> models_;
   RankJobs* const ranks_;
+  const int processes_here_;
   std::mutex planning_;
   std::vector<std::unique_ptr<pipeline::OpenModel>> to_plan_;  // as models_
   std::list<Open> open_;                                       // the last used first

@@ -4,23 +4,18 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "pipeline/agreement.h"
 
 namespace zoetrope::server {
 namespace {
 
+using pipeline::broadcast_text;
 using std::chrono::milliseconds;
 
 constexpr auto kBetweenStates = milliseconds(100);
+constexpr double kLongestSilence = 5;  // seconds without a question to the other ranks
 constexpr const char* kOrders = "order of the server";
 constexpr const char* kStates = "state of a job";
-
-std::string broadcast_text(comm::Communicator& ranks, int root, std::string text, const char* operation) {
-  int64_t bytes = std::ssize(text);
-  ranks.broadcast(root, &bytes, sizeof bytes, operation);
-  text.resize(static_cast<size_t>(bytes));
-  ranks.broadcast(root, text.data(), text.size(), operation);
-  return text;
-}
 
 }  // namespace
 
@@ -42,43 +37,57 @@ RankJobs::RankJobs(comm::Communicator& world, double timeout_seconds)
       timeout_seconds_(timeout_seconds),
       orders_(world.split(0, world.rank())),
       states_(world.split(0, world.rank())) {
-  if (world.rank() == 0) waiting_ = std::thread([this] { keep_waiting(); });
+  if (world.rank() == 0) asking_ = std::thread([this] { ask_now_and_then(); });
 }
 
 RankJobs::~RankJobs() {
-  if (!waiting_.joinable()) return;
+  if (!asking_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
     changed_.notify_all();
   }
-  waiting_.join();
+  asking_.join();
   if (!lost_.empty()) return;  // nobody listens
   try {
-    say(Word::kEnd);
+    send(Order::kEnd);
   } catch (const Error&) {  // the end of this process is theirs
   }
 }
 
-// A wait for the next job may be as long as it likes, and still a rank that does not answer is found.
-void RankJobs::keep_waiting() {
-  const auto between = std::chrono::duration<double>(std::min(1.0, timeout_seconds_ / 4));
-  std::unique_lock lock(mutex_);
-  while (!ends_ && lost_.empty()) {
-    changed_.wait_for(lock, between, [&] { return ends_; });
-    if (ends_ || job_runs_ || !lost_.empty()) continue;
+// So that the wait for the next job may be as long as it likes, and a rank that has gone is found even so.
+void RankJobs::ask_now_and_then() {
+  const auto between = std::chrono::duration<double>(std::min(kLongestSilence, timeout_seconds_ / 4));
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, between, [&] { return ends_; });
+      if (ends_ || !lost_.empty()) return;
+    }
+    const std::lock_guard sending(sending_);
+    {
+      const std::lock_guard lock(mutex_);
+      if (job_runs_) continue;
+    }
     try {
-      say(Word::kWait);
+      send(Order::kNone);
     } catch (const Error& error) {
-      lost_ = error.what();
+      note_lost(error.what());
     }
   }
 }
 
-void RankJobs::say(Word word, const std::string& order) {
-  orders_->broadcast(0, &word, sizeof word, kOrders);
-  if (word == Word::kJob) broadcast_text(*orders_, 0, order, kOrders);
-  if (word == Word::kWait) orders_->barrier();  // which needs an answer of all
+void RankJobs::send(Order order, const std::string& text) {
+  orders_->broadcast(0, &order, sizeof order, kOrders);
+  if (order == Order::kJob) broadcast_text(*orders_, 0, text, kOrders);
+  if (order == Order::kNone) answer();
+}
+
+// All ranks to all, so that whoever waits names the rank that is missing and not one that waits for it too.
+void RankJobs::answer() {
+  const std::byte mine{1};
+  std::vector<std::byte> all(static_cast<size_t>(world_.size()));
+  orders_->all_gather(&mine, all.data(), sizeof mine, kOrders);
 }
 
 std::string RankJobs::lost() const {
@@ -92,19 +101,17 @@ void RankJobs::note_lost(const char* why) {
 }
 
 void RankJobs::run(const std::string& order, const Part& part) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!lost_.empty()) throw Error(lost_);
-    job_runs_ = true;
-    try {
-      say(Word::kJob, order);
-    } catch (const Error& error) {
-      lost_ = error.what();
-      throw;
-    }
-  }
   std::string failure;
   try {
+    {
+      const std::lock_guard sending(sending_);
+      {
+        const std::lock_guard lock(mutex_);
+        if (!lost_.empty()) throw Error(lost_);
+        job_runs_ = true;
+      }
+      send(Order::kJob, order);
+    }
     failure = perform(part);
   } catch (const std::exception& error) {
     note_lost(error.what());
@@ -119,15 +126,15 @@ void RankJobs::run(const std::string& order, const Part& part) {
 
 void RankJobs::follow(const std::function<Part(const std::string& order)>& part) {
   while (true) {
-    Word word = Word::kWait;
-    orders_->broadcast(0, &word, sizeof word, kOrders);
-    if (word == Word::kEnd) return;
-    if (word == Word::kWait) {
-      orders_->barrier();
+    Order order = Order::kNone;
+    orders_->broadcast(0, &order, sizeof order, kOrders);
+    if (order == Order::kEnd) return;
+    if (order == Order::kNone) {
+      answer();
       continue;
     }
-    const std::string order = broadcast_text(*orders_, 0, {}, kOrders);
-    perform([&](comm::Communicator& ranks, const std::function<bool()>& stopped) { part(order)(ranks, stopped); });
+    const std::string text = broadcast_text(*orders_, 0, {}, kOrders);
+    perform([&](comm::Communicator& ranks, const std::function<bool()>& stopped) { part(text)(ranks, stopped); });
   }
 }
 
@@ -152,7 +159,7 @@ std::string RankJobs::perform(const Part& part) {
   if (job.broken) std::rethrow_exception(job.broken);
   if (job.first_failed < 0) return "";
   ranks_.reset();
-  failed();
+  on_failure();
   return broadcast_text(*states_, job.first_failed, failure, kStates);
 }
 

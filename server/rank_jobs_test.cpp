@@ -47,7 +47,7 @@ void work(const std::string& order, comm::Communicator& ranks, const Stopped& st
 ZT_RANK_TEST(RankJobs, AFailureEndsOneJobAndNotTheNext) {
   RankJobs jobs(comm, 60);
   int failures = 0, parts = 0;
-  jobs.failed = [&] { ++failures; };
+  jobs.on_failure = [&] { ++failures; };
   if (comm.rank() > 0) {
     jobs.follow([&](const std::string& order) -> RankJobs::Part {
       return [&, order](comm::Communicator& ranks, const Stopped& stopped) {

@@ -14,6 +14,7 @@
 #include "base/input_file.h"
 #include "base/print.h"
 #include "base/words.h"
+#include "pipeline/hosts.h"
 #include "server/api.h"
 #include "server/http_server.h"
 #include "server/job_queue.h"
@@ -91,16 +92,18 @@ void serve(const ServeOptions& options, std::vector<ServedModel> served, const s
            comm::Communicator* world, double timeout_seconds) {
   check_names(served);
   std::optional<RankJobs> ranks;
+  int processes_here = 1;
   if (world != nullptr && world->size() > 1) {
+    processes_here = pipeline::processes_on_this_host(*world);
     ranks.emplace(*world, timeout_seconds);
-    if (world->rank() > 0) return Models(std::move(served), &*ranks).follow();
+    if (world->rank() > 0) return Models(std::move(served), &*ranks, processes_here).follow();
   }
   const std::string token = token_of(options);
   const auto log = [&](const std::string& line) {
     if (options.log != "none") print_error("{} {}\n", utc_now_text(), printable(line));
   };
   Metrics metrics;
-  Models models(std::move(served), ranks ? &*ranks : nullptr);
+  Models models(std::move(served), ranks ? &*ranks : nullptr, processes_here);
   models.log = log;
   JobStore store(options.state);
   // Every job writes one: where none can be written, that is said now.

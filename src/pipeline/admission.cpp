@@ -376,15 +376,15 @@ planner::AvailableQuery query_here(int processes, int threads) {
   return query;
 }
 
-std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world) {
-  planner::AvailableQuery query = query_here(world == nullptr ? 1 : processes_on_this_host(*world),
-                                             comm::process_threads(question.options.threads));
+std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, int processes_here) {
+  planner::AvailableQuery query = query_here(processes_here, comm::process_threads(question.options.threads));
   query.user_limit = question.options.memory_limit;
   return planner::memory_limits(query);
 }
 
 void admit(const MemoryQuestion& question, comm::Communicator& world, const StepSeconds& step_seconds) {
-  fail_together(world, refusal(question, limits_here(question, &world), step_seconds), "admission");
+  const std::vector<planner::MemoryLimit> limits = limits_here(question, processes_on_this_host(world));
+  fail_together(world, refusal(question, limits, step_seconds), "admission");
 }
 
 }  // namespace zoetrope::pipeline

@@ -33,8 +33,8 @@ std::vector<std::string> what_would_fit(const MemoryQuestion& question, planner:
 // start `threads` compute threads.
 planner::AvailableQuery query_here(int processes, int threads);
 
-// What a process may have here. Collective over `world`, or null: processes of one host share its memory.
-std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, comm::Communicator* world);
+// What a process may have here, where it shares the host's memory with the others of its job: `processes_here` in all.
+std::vector<planner::MemoryLimit> limits_here(const MemoryQuestion& question, int processes_here);
 
 // Collective. Throws Error on every rank where the memory of one is too little.
 void admit(const MemoryQuestion& question, comm::Communicator& world, const StepSeconds& step_seconds = {});

@@ -10,6 +10,8 @@
 namespace zoetrope::pipeline {
 namespace {
 
+constexpr const char* kAgreement = "agreement";
+
 // The first line in which the two differ, as a sentence.
 std::string difference(int rank, const std::string& mine, const std::string& first) {
   std::istringstream a(mine), b(first);
@@ -26,25 +28,25 @@ std::string difference(int rank, const std::string& mine, const std::string& fir
   }
 }
 
-std::string broadcast_text(comm::Communicator& world, int root, std::string text) {
-  int64_t bytes = static_cast<int64_t>(text.size());
-  world.broadcast(root, &bytes, sizeof(bytes), "agreement");
+}  // namespace
+
+std::string broadcast_text(comm::Communicator& world, int root, std::string text, const char* operation) {
+  int64_t bytes = std::ssize(text);
+  world.broadcast(root, &bytes, sizeof bytes, operation);
   text.resize(static_cast<size_t>(bytes));
-  world.broadcast(root, text.data(), text.size(), "agreement");
+  world.broadcast(root, text.data(), text.size(), operation);
   return text;
 }
 
-}  // namespace
-
 void require_agreement(comm::Communicator& world, const std::string& values) {
   if (world.size() == 1) return;
-  const std::string sentence = difference(world.rank(), values, broadcast_text(world, 0, values));
+  const std::string sentence = difference(world.rank(), values, broadcast_text(world, 0, values, kAgreement));
   const uint8_t differs = sentence.empty() ? 0 : 1;
   std::vector<uint8_t> all(static_cast<size_t>(world.size()));
-  world.all_gather(&differs, all.data(), 1, "agreement");
+  world.all_gather(&differs, all.data(), 1, kAgreement);
   for (int rank = 0; rank < world.size(); ++rank) {
     if (all[static_cast<size_t>(rank)] == 0) continue;
-    throw Error(broadcast_text(world, rank, sentence));
+    throw Error(broadcast_text(world, rank, sentence, kAgreement));
   }
 }
 

@@ -10,6 +10,9 @@
 
 namespace zoetrope::pipeline {
 
+// Rank `root`'s text, of any length, on every rank. Collective. `operation` (a string literal) names the waits.
+std::string broadcast_text(comm::Communicator& world, int root, std::string text, const char* operation);
+
 // `values` is one "key=value" a line. Collective. Throws the same Error on every rank where a rank's values differ from
 // rank 0's, naming the rank, the key and both values.
 void require_agreement(comm::Communicator& world, const std::string& values);

@@ -168,7 +168,8 @@ MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<
 
 // To each process of the job, the least of them; none where it is not known.
 std::optional<planner::Bytes> Run::available(comm::Communicator* world) const {
-  const std::vector<planner::MemoryLimit> limits = limits_here(memory_question({}), world);
+  const std::vector<planner::MemoryLimit> limits =
+      limits_here(memory_question({}), world == nullptr ? 1 : processes_on_this_host(*world));
   const planner::Bytes mine = limits.empty() ? planner::Bytes::most() : limits.front().available;
   if (world == nullptr) return limits.empty() ? std::nullopt : std::optional(mine);
   const double least = -world->all_reduce_max(-mine.gigabytes());
@@ -338,11 +339,12 @@ std::string Run::describe(int ranks) const {
   return describe(plan_ranks(job_of(ranks, options_.threads), available(nullptr)), ranks);
 }
 
-Forecast Run::forecast(int ranks) const {
-  const std::vector<planner::MemoryLimit> limits = limits_here(memory_question({}), nullptr);
+Forecast Run::forecast(int ranks, int processes_here) const {
+  const std::vector<planner::MemoryLimit> limits = limits_here(memory_question({}), processes_here);
   const auto free = limits.empty() ? std::nullopt : std::optional(limits.front().available);
   const AutoPlan planned = plan_ranks(job_of(ranks, options_.threads), free);
   MemoryQuestion question = memory_question(planned.layout, planned.softmax);
+  question.sharers = processes_here;
   Forecast forecast;
   forecast.layout = planned.layout_text;
   forecast.width = options_.width;

@@ -68,8 +68,9 @@ class Run {
   std::vector<Video> run_on_threads(const std::vector<OpenSink>& sinks, const Callbacks& callbacks);
   // One line per fact: model, size, degrees, values that override the checkpoint's.
   std::string describe(int ranks) const;
-  // For a job of `ranks` ranks, of which this process would be one, or all where it is not under mpirun.
-  Forecast forecast(int ranks) const;
+  // For a job of `ranks` ranks, of which this process would be one, or all where it is not under mpirun;
+  // `processes_here`: of the job on this host.
+  Forecast forecast(int ranks, int processes_here = 1) const;
   // Where options.trace records, for comm::RankOptions; null without it.
   trace::Trace* recorder() const { return trace_.get(); }
 

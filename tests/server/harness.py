@@ -82,6 +82,12 @@ class Server:
 
     def __exit__(self, *_):
         if self.process.poll() is None:
+            if self.command[0] == "mpirun":  # which ends its processes only where it can
+                self.process.terminate()
+                try:
+                    self.process.wait(timeout=PATIENCE)
+                except subprocess.TimeoutExpired:
+                    pass
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()

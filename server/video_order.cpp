@@ -1,0 +1,62 @@
+#include "server/video_order.h"
+
+#include <nlohmann/json.hpp>
+
+namespace zoetrope::server {
+namespace {
+
+using nlohmann::json;
+using pipeline::GenerateOptions;
+
+constexpr const char* kOrigin = "order of rank 0";
+
+// Calls visit(key, field) on what a text of a setting may not bring back: `default` is a prompt like others, and names
+// of files may hold the commas of lists.
+template <typename Options, typename Visit>
+void each_of_its_own(Options& options, const Visit& visit) {
+  visit("prompt", options.prompt);
+  visit("negative_prompt", options.negative_prompt);
+  visit("reference_images", options.reference_images);
+  visit("lora", options.lora);
+  visit("lora_high", options.lora_high);
+  visit("lora_low", options.lora_low);
+}
+
+json json_of(const std::string& text) { return text; }
+json json_of(const std::vector<std::string>& names) { return names; }
+json json_of(const std::vector<LoraFile>& loras) {
+  json list = json::array();
+  for (const LoraFile& lora : loras) list.push_back({{"file", lora.file.string()}, {"strength", lora.strength}});
+  return list;
+}
+
+void read(const json& value, std::string& text) { text = value; }
+void read(const json& value, std::vector<std::string>& names) { names = value; }
+void read(const json& value, std::vector<LoraFile>& loras) {
+  loras.clear();
+  for (const json& each : value) loras.push_back({each.at("file").get<std::string>(), each.at("strength")});
+}
+
+}  // namespace
+
+std::string text_of(const VideoOrder& order) {
+  auto settings = pipeline::changed_settings(order.options);
+  json own = json::object();
+  each_of_its_own(order.options, [&](const char* key, const auto& field) {
+    settings.erase(key);
+    own[key] = json_of(field);
+  });
+  return json({{"model", order.model}, {"settings", settings}, {"own", own}}).dump();
+}
+
+VideoOrder parse_video_order(const std::string& text) {
+  const json parsed = json::parse(text);
+  VideoOrder order;
+  order.model = parsed.at("model");
+  OptionSet set = pipeline::describe_options(order.options);
+  for (const auto& [key, value] : parsed.at("settings").items()) set.set(key, value.get<std::string>(), kOrigin);
+  each_of_its_own(order.options, [&](const char* key, auto& field) { read(parsed.at("own").at(key), field); });
+  return order;
+}
+
+}  // namespace zoetrope::server
