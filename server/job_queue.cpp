@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "zoetrope/video.h"
+
 #include "base/error.h"
-#include "base/input_file.h"
 #include "base/print.h"
 #include "base/unfinished_files.h"
 #include "base/words.h"
-#include "pipeline/preview_file.h"
 #include "server/api_error.h"
 
 namespace zoetrope::server {
@@ -23,10 +24,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr int64_t kMostStarts = 3;
 constexpr int kLeastRetry = 1, kMostRetry = 3600, kUnknownRetry = 10;  // seconds
-
-int64_t unix_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 ApiError not_found(const std::string& id) {
   return {404, "not_found", fmt::format("there is no video '{}'", printable(id)), "id"};
@@ -80,15 +77,6 @@ class Place {
   int64_t& count_;
 };
 
-// The bytes of an animated picture; `file` is gone afterwards.
-std::string gif_of(const Tensor& frames, const std::filesystem::path& file) {
-  pipeline::write_preview(frames, file);
-  std::string bytes = read_file(file);
-  std::error_code ignored;
-  std::filesystem::remove(file, ignored);
-  return bytes;
-}
-
 }  // namespace
 
 JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptions options)
@@ -100,7 +88,7 @@ JobQueue::JobQueue(Models& models, JobStore& store, Metrics& metrics, QueueOptio
     const int64_t starts = store_.starts(record.id);
     if (record.status == JobStatus::kQueued && starts >= kMostStarts) {
       record.status = JobStatus::kFailed;
-      record.completed_at = unix_now();
+      record.completed_at = std::time(nullptr);
       record.error = fmt::format(
           "the server ended {} times while it made this video, so it is not begun again; the system's log may say why "
           "(memory that ran out?)",
@@ -138,8 +126,6 @@ void JobQueue::stop() {
 // From a signal on no file can be completed, a moment before anybody calls stop().
 bool JobQueue::stopping() const { return stopping_ || unfinished_files_removed(); }
 
-// ---- requests -------------------------------------------------------------------------------------------------------
-
 JobQueue::Checked JobQueue::checked(const VideoRequest& request) const {
   const ServedModel& model = models_.find(request.model);
   GenerateOptions options = model.options;
@@ -171,7 +157,10 @@ std::string JobQueue::without_folder(const std::string& id, std::string text) co
 // As options of a run, with the files where they are.
 GenerateOptions JobQueue::options_of(const JobRecord& record) const {
   GenerateOptions options = models_.find(record.model).options;
-  static_cast<Request&>(options) = Request{};
+  const GenerateOptions unset;
+  static_cast<Request&>(options) = unset;
+  options.codec = unset.codec;
+  options.crf = unset.crf;
   apply_settings(record.settings, options_.lora_folder, options);
   const std::map<std::string, std::string*> files = {{"image", &options.image},
                                                      {"last_image", &options.last_image},
@@ -190,6 +179,21 @@ GenerateOptions JobQueue::options_of(const JobRecord& record) const {
   constexpr int64_t kPreviews = 6;
   if (!options.preview) options.preview = (options.num_inference_steps + kPreviews - 1) / kPreviews;
   return options;
+}
+
+// Where a request says how its file is encoded: throws ApiError where files of this kind cannot be.
+void JobQueue::check_encoding(const GenerateOptions& options, const Forecast& forecast) {
+  VideoFormat format = pipeline::video_format(options);
+  format.width = static_cast<int>(forecast.width);
+  format.height = static_cast<int>(forecast.height);
+  if (format.codec.empty() && !format.crf) return;
+  try {
+    video_file(options.output)(format);
+  } catch (const Error& error) {
+    std::string text = error.what();
+    if (const std::string file = options.output + ": "; text.starts_with(file)) text.erase(0, file.size());
+    throw refused_by_engine(text);
+  }
 }
 
 json JobQueue::create(const VideoRequest& request) {
@@ -214,11 +218,12 @@ json JobQueue::create(const VideoRequest& request) {
     GenerateOptions options = options_of(record);
     const Forecast forecast = models_.forecast(asked.model, options);
     if (!forecast.refusal.empty()) throw ApiError(422, "does_not_fit", forecast.refusal);
+    check_encoding(options, forecast);
     record.width = forecast.width;
     record.height = forecast.height;
     record.num_frames = forecast.num_frames;
     record.fps = options.fps;
-    record.created_at = unix_now();
+    record.created_at = std::time(nullptr);
     record.predicted_seconds = forecast.seconds;
     record.predicted_bytes = forecast.memory.count();
     const std::string id = record.id;
@@ -264,7 +269,9 @@ json JobQueue::plan(const VideoRequest& request) {
   try {
     if (!request.uploads.empty()) store_.add_uploads(record, request.uploads);
     const GenerateOptions options = options_of(record);
-    return forecast_json(asked.model, options, models_.forecast(asked.model, options));
+    const Forecast forecast = models_.forecast(asked.model, options);
+    check_encoding(options, forecast);
+    return forecast_json(asked.model, options, forecast);
   } catch (const ApiError&) {
     throw;
   } catch (const Error& error) {
@@ -397,202 +404,6 @@ void JobQueue::fill(Gauges& gauges) const {
   for (const auto& [number, job] : by_number_) ++gauges.jobs[status_word(job->record.status)];
   gauges.queue_length = gauges.jobs[status_word(JobStatus::kQueued)];
   gauges.queue_limit = options_.most_waiting;
-}
-
-// ---- runs -----------------------------------------------------------------------------------------------------------
-
-// With the mutex held.
-void JobQueue::changed(Job& job) {
-  ++job.revision;
-  changes_.notify_all();
-}
-
-void JobQueue::work() {
-  const auto next = [this]() -> JobPointer {
-    for (const auto& [number, job] : by_number_)
-      if (job->record.status == JobStatus::kQueued) return job;
-    return nullptr;
-  };
-  for (;;) {
-    JobPointer job;
-    {
-      std::unique_lock lock(mutex_);
-      changes_.wait(lock, [&] { return stopping_ || next() != nullptr; });
-      if (stopping_) return;
-      job = next();
-      // Its file goes on saying that it is queued, which it is when this process ends.
-      job->record.status = JobStatus::kInProgress;
-      job->progress.phase = "loading";
-      changed(*job);
-    }
-    store_.count_start(job->record.id);
-    run(job);
-    if (!models_.lost().empty()) return;  // the next start counts it
-    store_.clear_starts(job->record.id);
-    delete_oldest();
-  }
-}
-
-void JobQueue::delete_oldest() {
-  std::vector<std::string> ids;
-  {
-    const std::lock_guard lock(mutex_);
-    std::vector<JobPointer> finished;
-    for (const auto& [number, job] : by_number_)
-      if (job->record.status > JobStatus::kInProgress) finished.push_back(job);
-    for (size_t i = 0; i + static_cast<size_t>(options_.most_finished) < finished.size(); ++i) {
-      finished[i]->deleted = true;
-      jobs_.erase(finished[i]->record.id);
-      by_number_.erase(finished[i]->record.number);
-      changed(*finished[i]);
-      ids.push_back(finished[i]->record.id);
-    }
-  }
-  for (const std::string& id : ids) {
-    store_.remove(id);
-    options_.log(fmt::format("{}: deleted: of finished videos the last {} are kept", id, options_.most_finished));
-  }
-}
-
-Callbacks JobQueue::callbacks_of(const JobPointer& job) {
-  struct Times {
-    SteadyClock::time_point begin;
-    int64_t first = 0;
-  };
-  const auto times = std::make_shared<Times>();
-  // Until the run ends: the rest of this phase at its rate so far, and what the planner says of none.
-  const auto left = [times](double done, double total) -> std::optional<double> {
-    const double counted = done - static_cast<double>(times->first);
-    if (counted <= 0) return std::nullopt;
-    const double seconds = std::chrono::duration<double>(SteadyClock::now() - times->begin).count();
-    return seconds / counted * (total - done);
-  };
-  Callbacks callbacks;
-  callbacks.cancelled = [this, job] { return job->cancelled || stopping_; };
-  callbacks.note = [this, job](const std::string& line) { options_.log(fmt::format("{}: {}", job->record.id, line)); };
-  callbacks.load = [this, job](const std::string&, int64_t, int64_t) {
-    const std::lock_guard lock(mutex_);
-    if (job->progress.phase == "waiting") job->progress.phase = "loading";
-  };
-  callbacks.step = [this, job, times, left](int64_t done, int64_t total, double) {
-    if (done > 0) metrics_.add_step();
-    const std::lock_guard lock(mutex_);
-    Progress& progress = job->progress;
-    if (progress.phase != "denoising") *times = {SteadyClock::now(), done};
-    progress.phase = "denoising";
-    progress.step = done;
-    progress.steps = total;
-    progress.layer = 0;
-    progress.seconds_left = left(static_cast<double>(done), static_cast<double>(total));
-    changed(*job);
-  };
-  callbacks.layer = [this, job, left](int64_t done, int64_t total) {
-    const std::lock_guard lock(mutex_);
-    Progress& progress = job->progress;
-    progress.layer = done;
-    progress.layers = total;
-    const double part = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0;
-    progress.seconds_left = left(static_cast<double>(progress.step) + part, static_cast<double>(progress.steps));
-    changed(*job);
-  };
-  callbacks.frames = [this, job, times, left](int64_t done, int64_t total) {
-    const std::lock_guard lock(mutex_);
-    Progress& progress = job->progress;
-    if (progress.phase != "decoding") *times = {SteadyClock::now(), done};
-    progress.phase = "decoding";
-    progress.layer = 0;
-    progress.frame = done;
-    progress.frames = total;
-    progress.seconds_left = left(static_cast<double>(done), static_cast<double>(total));
-    changed(*job);
-  };
-  callbacks.preview = [this, job](int64_t, const Tensor& frames) {
-    std::string picture;
-    try {
-      picture = gif_of(frames, store_.folder_of(job->record.id) / "preview.gif");
-    } catch (const Error& error) {  // no reason to lose the video
-      options_.log(fmt::format("{}: no preview: {}", job->record.id, printable(error.what())));
-      return;
-    }
-    const std::lock_guard lock(mutex_);
-    job->preview = std::move(picture);
-    ++job->progress.previews;
-    changed(*job);
-  };
-  return callbacks;
-}
-
-Video JobQueue::run_model(const JobPointer& job) {
-  const GenerateOptions options = options_of(job->record);
-  const std::string prefix = store_.folder_of(job->record.id).string() + "/";
-  // The tags of the file name no folder of this machine.
-  const OpenSink sink = [output = options.output, prefix](const VideoFormat& format) {
-    VideoFormat cleaned = format;
-    for (auto& tag : cleaned.metadata) replace_all(tag.second, prefix);
-    return video_file(output)(cleaned);
-  };
-  return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job));
-}
-
-void JobQueue::run(const JobPointer& job) {
-  const SteadyClock::time_point begin = SteadyClock::now();
-  options_.log(fmt::format("{}: started", job->record.id));
-  std::string failure;
-  double denoise = 0, decode = 0;
-  try {
-    const Video video = run_model(job);
-    denoise = video.denoise_seconds;
-    for (const TimedPhase& phase : video.phases)
-      if (phase.phase == "Inference/VAE decode") decode = phase.seconds;
-    const std::lock_guard lock(mutex_);
-    job->record.seed = video.seed;
-  } catch (const std::exception& error) {  // Error, or memory that ran out
-    failure = printable(without_folder(job->record.id, error.what()));
-    if (failure.empty()) failure = "the run failed";
-  }
-  std::string how = failure.empty() ? "completed" : "failed";
-  JobRecord record;
-  {
-    const std::lock_guard lock(mutex_);
-    if (job->deleted || ((stopping() || !models_.lost().empty()) && !failure.empty())) {
-      how = "cancelled";
-    } else {
-      const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
-      record = job->record;
-      record.seconds_taken = seconds;
-      record.completed_at = unix_now();
-      record.status = failure.empty() ? JobStatus::kCompleted : JobStatus::kFailed;
-      record.error = failure;
-    }
-  }
-  metrics_.add_run(how, denoise, decode);
-  if (how == "cancelled") {
-    const bool deleted = [&] {
-      const std::lock_guard lock(mutex_);
-      return job->deleted;
-    }();
-    if (deleted) store_.remove(job->record.id);
-    options_.log(
-        fmt::format("{}: {}", job->record.id, deleted ? "cancelled" : "stopped; it is queued for the next start"));
-    return;
-  }
-  // Before anybody is told: what is said to be completed stays so.
-  try {
-    store_.save(record);
-  } catch (const Error& error) {
-    options_.log(fmt::format("{}: {}", record.id, error.what()));
-  }
-  options_.log(failure.empty() ? fmt::format("{}: completed in {}", record.id, duration_text(*record.seconds_taken))
-                               : fmt::format("{}: failed: {}", record.id, failure));
-  bool deleted = false;
-  {
-    const std::lock_guard lock(mutex_);
-    job->record = record;
-    job->preview.clear();
-    deleted = job->deleted;
-    changed(*job);
-  }
-  if (deleted) store_.remove(record.id);  // meanwhile
 }
 
 }  // namespace zoetrope::server

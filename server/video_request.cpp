@@ -40,8 +40,7 @@ ApiError wrong(const std::string& param, const std::string& message, const char*
 
 const std::vector<std::string>& unused_keys() {
   static const std::vector<std::string> keys = {"model", "prompts", "num_videos",    "batch_size",       "output",
-                                                "dump",  "trace",   "cache_compare", "compare_one_rank", "codec",
-                                                "crf",   "grid"};
+                                                "dump",  "trace",   "cache_compare", "compare_one_rank", "grid"};
   return keys;
 }
 
@@ -212,6 +211,8 @@ const std::vector<std::string>& request_keys() {
                                                 "max_sequence_length",
                                                 "mask_padding_tokens",
                                                 "fps",
+                                                "codec",
+                                                "crf",
                                                 "cache",
                                                 "cache_threshold",
                                                 "cache_max_skips",

@@ -225,6 +225,16 @@ OptionSet describe_options(GenerateOptions& o) {
   return set;
 }
 
+VideoFormat video_format(const GenerateOptions& options) {
+  VideoFormat format;
+  format.width = static_cast<int>(options.width);
+  format.height = static_cast<int>(options.height);
+  format.fps = static_cast<double>(options.fps);
+  if (options.codec != "auto") format.codec = options.codec;
+  if (options.crf) format.crf = static_cast<int>(*options.crf);
+  return format;
+}
+
 std::map<std::string, std::string> changed_settings(const GenerateOptions& options) {
   GenerateOptions given = options, unset;
   const auto defaults = describe_options(unset).settings();

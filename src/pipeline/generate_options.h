@@ -36,6 +36,9 @@ const std::map<std::string, std::string GenerateOptions::*>& file_keys();
 // The files that are named so.
 std::map<std::string, std::filesystem::path> named_files(const GenerateOptions& options);
 
+// Of the file with the frames; without the tags that say what it shows.
+VideoFormat video_format(const GenerateOptions& options);
+
 // What a dtype is called in settings: "bf16" or "float32".
 const char* dtype_word(DType dtype);
 

@@ -131,12 +131,7 @@ Run::Run(OpenModel& model, const std::vector<GenerateOptions>& videos)
                                                                                     : Weights::kFromFiles) {}
 
 std::unique_ptr<FrameSink> Run::open_output(const OpenSink& sink, size_t video, int64_t seed, Tensor& frames) const {
-  VideoFormat format;
-  format.width = static_cast<int>(options_.width);
-  format.height = static_cast<int>(options_.height);
-  format.fps = static_cast<double>(options_.fps);
-  if (options_.codec != "auto") format.codec = options_.codec;
-  if (options_.crf) format.crf = static_cast<int>(*options_.crf);
+  VideoFormat format = video_format(options_);
   // What makes the clip again. The model by its name alone: its folder is this machine's.
   format.metadata = changed_settings(videos_[video]);
   format.metadata.erase("output");

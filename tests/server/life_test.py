@@ -44,6 +44,22 @@ def the_same_settings_make_the_same_bytes(folder):
         assert a == b and a != c
 
 
+def how_the_file_is_encoded(folder):
+    with Server(folder, "crf=40") as server:
+        kept, best, other = (server.create(seed=3, **more).ok()["id"] for more in ({}, {"crf": 0}, {"codec": "h265"}))
+        for identity in (kept, best, other):
+            server.until(identity, "completed")
+        small, large, h265 = (server.get(f"/v1/videos/{identity}/content").body for identity in (kept, best, other))
+        assert len(small) < len(large), (len(small), len(large))
+        assert b"avc1" in large and b"hvc1" in h265
+        assert "crf=0" in server.video(best)["command"] and "codec=h265" in server.video(other)["command"]
+        for path in ("/v1/videos", "/v1/videos/plan"):
+            for settings, param, says in (({"codec": "vp9"}, "codec", "h264 or h265"), ({"crf": 52}, "crf", "51"),
+                                          ({"codec": "h266"}, "codec", "h265")):
+                refused = server.ask("POST", path, body={**SMALL, **settings})
+                refused.refused(400, "invalid_value", says, param=param)
+
+
 def ranges_of_a_file(folder):
     with Server(folder) as server:
         identity = server.create().ok()["id"]
@@ -279,7 +295,7 @@ def MODEL():
 
 
 TESTS = {test.__name__: test for test in (
-    a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, ranges_of_a_file, pages_of_the_list,
+    a_video_from_prompt_to_file, the_same_settings_make_the_same_bytes, how_the_file_is_encoded, ranges_of_a_file, pages_of_the_list,
     cancelled_within_a_step, a_waiting_one_is_deleted, events_until_the_end, events_end_where_a_job_is_deleted,
     a_vanished_watcher_leaves_nothing, a_plan_runs_nothing, seconds_and_frames, one_model_and_another, what_is_counted,
     a_preview_while_it_runs, pictures_for_models_that_take_none, a_video_from_a_picture)}

@@ -1,0 +1,226 @@
+// The thread that runs the jobs of the queue.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "zoetrope/video.h"
+
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/print.h"
+#include "base/words.h"
+#include "pipeline/preview_file.h"
+#include "server/job_queue.h"
+
+namespace zoetrope::server {
+namespace {
+
+using pipeline::GenerateOptions;
+using SteadyClock = std::chrono::steady_clock;
+
+// The bytes of an animated picture; `file` is gone afterwards.
+std::string gif_of(const Tensor& frames, const std::filesystem::path& file) {
+  pipeline::write_preview(frames, file);
+  std::string bytes = read_file(file);
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  return bytes;
+}
+
+}  // namespace
+
+// With the mutex held.
+void JobQueue::changed(Job& job) {
+  ++job.revision;
+  changes_.notify_all();
+}
+
+void JobQueue::work() {
+  const auto next = [this]() -> JobPointer {
+    for (const auto& [number, job] : by_number_)
+      if (job->record.status == JobStatus::kQueued) return job;
+    return nullptr;
+  };
+  for (;;) {
+    JobPointer job;
+    {
+      std::unique_lock lock(mutex_);
+      changes_.wait(lock, [&] { return stopping_ || next() != nullptr; });
+      if (stopping_) return;
+      job = next();
+      // Its file goes on saying that it is queued, which it is when this process ends.
+      job->record.status = JobStatus::kInProgress;
+      job->progress.phase = "loading";
+      changed(*job);
+    }
+    store_.count_start(job->record.id);
+    run(job);
+    if (!models_.lost().empty()) return;  // the next start counts it
+    store_.clear_starts(job->record.id);
+    delete_oldest();
+  }
+}
+
+void JobQueue::delete_oldest() {
+  std::vector<std::string> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<JobPointer> finished;
+    for (const auto& [number, job] : by_number_)
+      if (job->record.status > JobStatus::kInProgress) finished.push_back(job);
+    for (size_t i = 0; i + static_cast<size_t>(options_.most_finished) < finished.size(); ++i) {
+      finished[i]->deleted = true;
+      jobs_.erase(finished[i]->record.id);
+      by_number_.erase(finished[i]->record.number);
+      changed(*finished[i]);
+      ids.push_back(finished[i]->record.id);
+    }
+  }
+  for (const std::string& id : ids) {
+    store_.remove(id);
+    options_.log(fmt::format("{}: deleted: of finished videos the last {} are kept", id, options_.most_finished));
+  }
+}
+
+Callbacks JobQueue::callbacks_of(const JobPointer& job) {
+  struct Times {
+    SteadyClock::time_point begin;
+    int64_t first = 0;
+  };
+  const auto times = std::make_shared<Times>();
+  // Until the run ends: the rest of this phase at its rate so far, and what the planner says of none.
+  const auto left = [times](double done, double total) -> std::optional<double> {
+    const double counted = done - static_cast<double>(times->first);
+    if (counted <= 0) return std::nullopt;
+    const double seconds = std::chrono::duration<double>(SteadyClock::now() - times->begin).count();
+    return seconds / counted * (total - done);
+  };
+  Callbacks callbacks;
+  callbacks.cancelled = [this, job] { return job->cancelled || stopping_; };
+  callbacks.note = [this, job](const std::string& line) { options_.log(fmt::format("{}: {}", job->record.id, line)); };
+  callbacks.load = [this, job](const std::string&, int64_t, int64_t) {
+    const std::lock_guard lock(mutex_);
+    if (job->progress.phase == "waiting") job->progress.phase = "loading";
+  };
+  callbacks.step = [this, job, times, left](int64_t done, int64_t total, double) {
+    if (done > 0) metrics_.add_step();
+    const std::lock_guard lock(mutex_);
+    Progress& progress = job->progress;
+    if (progress.phase != "denoising") *times = {SteadyClock::now(), done};
+    progress.phase = "denoising";
+    progress.step = done;
+    progress.steps = total;
+    progress.layer = 0;
+    progress.seconds_left = left(static_cast<double>(done), static_cast<double>(total));
+    changed(*job);
+  };
+  callbacks.layer = [this, job, left](int64_t done, int64_t total) {
+    const std::lock_guard lock(mutex_);
+    Progress& progress = job->progress;
+    progress.layer = done;
+    progress.layers = total;
+    const double part = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0;
+    progress.seconds_left = left(static_cast<double>(progress.step) + part, static_cast<double>(progress.steps));
+    changed(*job);
+  };
+  callbacks.frames = [this, job, times, left](int64_t done, int64_t total) {
+    const std::lock_guard lock(mutex_);
+    Progress& progress = job->progress;
+    if (progress.phase != "decoding") *times = {SteadyClock::now(), done};
+    progress.phase = "decoding";
+    progress.layer = 0;
+    progress.frame = done;
+    progress.frames = total;
+    progress.seconds_left = left(static_cast<double>(done), static_cast<double>(total));
+    changed(*job);
+  };
+  callbacks.preview = [this, job](int64_t, const Tensor& frames) {
+    std::string picture;
+    try {
+      picture = gif_of(frames, store_.folder_of(job->record.id) / "preview.gif");
+    } catch (const Error& error) {  // no reason to lose the video
+      options_.log(fmt::format("{}: no preview: {}", job->record.id, printable(error.what())));
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    job->preview = std::move(picture);
+    ++job->progress.previews;
+    changed(*job);
+  };
+  return callbacks;
+}
+
+Video JobQueue::run_model(const JobPointer& job) {
+  const GenerateOptions options = options_of(job->record);
+  // The tags of the file name no folder of this machine.
+  const OpenSink sink = [&](const VideoFormat& format) {
+    VideoFormat cleaned = format;
+    for (auto& tag : cleaned.metadata) tag.second = without_folder(job->record.id, tag.second);
+    return video_file(options.output)(cleaned);
+  };
+  return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job));
+}
+
+void JobQueue::run(const JobPointer& job) {
+  const SteadyClock::time_point begin = SteadyClock::now();
+  options_.log(fmt::format("{}: started", job->record.id));
+  std::string failure;
+  double denoise = 0, decode = 0;
+  try {
+    const Video video = run_model(job);
+    denoise = video.denoise_seconds;
+    for (const TimedPhase& phase : video.phases)
+      if (phase.phase == "Inference/VAE decode") decode = phase.seconds;
+    const std::lock_guard lock(mutex_);
+    job->record.seed = video.seed;
+  } catch (const std::exception& error) {  // Error, or memory that ran out
+    failure = printable(without_folder(job->record.id, error.what()));
+    if (failure.empty()) failure = "the run failed";
+  }
+  std::string how = failure.empty() ? "completed" : "failed";
+  JobRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    if (job->deleted || ((stopping() || !models_.lost().empty()) && !failure.empty())) {
+      how = "cancelled";
+    } else {
+      const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
+      record = job->record;
+      record.seconds_taken = seconds;
+      record.completed_at = std::time(nullptr);
+      record.status = failure.empty() ? JobStatus::kCompleted : JobStatus::kFailed;
+      record.error = failure;
+    }
+  }
+  metrics_.add_run(how, denoise, decode);
+  if (how == "cancelled") {
+    const bool deleted = [&] {
+      const std::lock_guard lock(mutex_);
+      return job->deleted;
+    }();
+    if (deleted) store_.remove(job->record.id);
+    options_.log(
+        fmt::format("{}: {}", job->record.id, deleted ? "cancelled" : "stopped; it is queued for the next start"));
+    return;
+  }
+  // Before anybody is told: what is said to be completed stays so.
+  try {
+    store_.save(record);
+  } catch (const Error& error) {
+    options_.log(fmt::format("{}: {}", record.id, error.what()));
+  }
+  options_.log(failure.empty() ? fmt::format("{}: completed in {}", record.id, duration_text(*record.seconds_taken))
+                               : fmt::format("{}: failed: {}", record.id, failure));
+  bool deleted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    job->record = record;
+    job->preview.clear();
+    deleted = job->deleted;
+    changed(*job);
+  }
+  if (deleted) store_.remove(record.id);  // meanwhile
+}
+
+}  // namespace zoetrope::server
