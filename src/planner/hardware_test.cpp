@@ -255,6 +255,19 @@ TEST(Hardware, IsFoundByNameAndByPath) {
   EXPECT_THAT(error_of([&] { find_hardware("other/big_8.yml", folder.path()); }), HasSubstr("no such file"));
 }
 
+TEST(Hardware, IsThatOfTheFileAsItIsNow) {
+  const TestFolder folder;
+  HardwareProfile h = load_profile(kTwoNodes);
+  for (const double peak : {1e12, 2e12, 3e12}) {  // of one length
+    h.bf16.peak = peak;
+    const auto path = folder.write("x.yml", hardware_yaml(h));
+    EXPECT_EQ(load_hardware(path).bf16.peak, peak);
+    EXPECT_EQ(load_hardware(path).bf16.peak, peak);
+  }
+  std::filesystem::remove(folder / "x.yml");
+  EXPECT_THAT(error_of([&] { load_hardware(folder / "x.yml"); }), HasSubstr("no such file"));
+}
+
 TEST(Hardware, WhatIsAssumedHasItsTwoEnds) {
   const TestFolder folder;
   const auto with = [&](const std::string& lines) { return folder.write("x.yml", std::string(kTwoNodes) + lines); };

@@ -1,8 +1,11 @@
 // Profiles as files: reading, finding and writing them. What a file may have is the table of hardware_figures.h.
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <set>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/options.h"
 #include "base/yaml.h"
 #include "planner/hardware.h"
@@ -189,11 +192,8 @@ void check_remarks(const HardwareProfile& profile, const std::vector<std::pair<s
   for (const auto& remark : remarks) ZT_CHECK(keys.count(remark.first) == 1, "a remark on '{}'", remark.first);
 }
 
-}  // namespace
-
-HardwareProfile load_hardware(const fs::path& path) {
+HardwareProfile parsed_hardware(const fs::path& path) {
   const std::string origin = path.string();
-  if (fs::is_directory(path)) fail("{}: is a folder; name a hardware profile in it", origin);
   const YAML::Node root = read_yaml(path);
   HardwareProfile profile;
   try {
@@ -204,6 +204,24 @@ HardwareProfile load_hardware(const fs::path& path) {
   profile.name = path.stem().string();
   check_hardware(profile, origin);
   profile.assumed = read_assumed(root["assumed"], profile, origin);
+  return profile;
+}
+
+}  // namespace
+
+// A server plans with the same file at every request, and parsing is a good part of that: it is parsed once a version.
+HardwareProfile load_hardware(const fs::path& path) {
+  static std::mutex mutex;
+  static std::map<fs::path, std::pair<FileStamp, HardwareProfile>> known;
+  if (fs::is_directory(path)) fail("{}: is a folder; name a hardware profile in it", path.string());
+  const FileStamp stamp = InputFile(path).stamp();
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(path); found != known.end() && found->second.first == stamp)
+    return found->second.second;
+  wait_until_past(stamp);
+  const HardwareProfile profile = parsed_hardware(path);
+  // Unless it was replaced meanwhile.
+  if (stamp_of(path) == stamp) known.insert_or_assign(path, std::pair(stamp, profile));
   return profile;
 }
 
