@@ -23,7 +23,7 @@ function(zoetrope_module name)
     zoetrope_precompile_headers(zoetrope_headers)
   endif()
   if(NOT "OpenMP::OpenMP_CXX" IN_LIST MODULE_LIBRARIES)  # which is compiled in another way
-    cmake_language(EVAL CODE "cmake_language(DEFER CALL zoetrope_precompile_headers ${target} zoetrope_headers)")
+    zoetrope_precompile_headers(${target} zoetrope_headers)
   endif()
   if(BUILD_TESTING AND MODULE_TESTS)
     zoetrope_test(${name}_test SOURCES ${MODULE_TESTS} LIBRARIES ${target} ${MODULE_TEST_LIBRARIES})
@@ -36,8 +36,11 @@ set(ZOETROPE_PARSED_ONCE <fmt/format.h> <algorithm> <filesystem> <functional> <m
     <vector>)
 
 # zoetrope_precompile_headers(TARGET [FROM]): with headers of its own, or with those of FROM, which compiles as it does.
-# Called at the end of a folder's CMakeLists.txt, when it is known which sources are compiled in other ways.
-function(zoetrope_precompile_headers target)
+# Done at the end of the folder's CMakeLists.txt, when it is known which sources are compiled in other ways.
+function(zoetrope_precompile_headers)
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL zoetrope_precompile_headers_now ${ARGN})")
+endfunction()
+function(zoetrope_precompile_headers_now target)
   if(ZOETROPE_SANITIZE)
     return()
   endif()
