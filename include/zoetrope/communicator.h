@@ -32,8 +32,9 @@ struct Counters {
 };
 
 // A posted operation. Must be waited for before its buffers are touched again (sent data: not changed; received: not
-// read). One that is destroyed unfinished gives its messages up: its buffers are free then, peers that wait for it get
-// an Error or nothing at all, and the communicator is of no further use.
+// read). One that is destroyed unfinished gives its messages up, for which a transport may wait as long as for any
+// other: its buffers are free then, peers that wait for it get an Error or nothing at all, and the communicator is of
+// no further use. Where a peer does not answer even so, all later waits of this process throw Error.
 class [[nodiscard]] ZOETROPE_API Work {
  public:
   class Operation {

@@ -59,7 +59,9 @@ class MpiCommunicator final : public Communicator {
         counters_(std::make_shared<Counters>()),
         sent_(members_.size()),
         received_(members_.size()) {}
-  ~MpiCommunicator() override { Runtime::instance().close(*stop_, tag_); }
+  ~MpiCommunicator() override {
+    if (Runtime::started()) Runtime::instance().close(stop_, tag_);
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }

@@ -2,21 +2,18 @@
 
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/statvfs.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <set>
 #include <utility>
 
 #include "base/available_cores.h"
 #include "base/error.h"
-#include "comm/launcher.h"
 #include "comm/mpi/ending.h"
+#include "comm/mpi/library_settings.h"
 #include "comm/transport.h"
 #include "trace/trace.h"
 
@@ -45,14 +42,16 @@ constexpr int64_t kBusyCallNs = 5000;
 constexpr int kNapFraction = 8;
 constexpr auto kShortestNap = microseconds(20);
 constexpr auto kLongestNap = milliseconds(5);           // while the rank computes
-constexpr auto kLongestWaitingNap = microseconds(200);  // while it waits, or this fraction of the time that it has:
-constexpr int kWaitingNapFraction = 200;
+constexpr auto kLongestWaitingNap = microseconds(200);  // while it waits; later a two-hundredth of its wait so far,
+constexpr int kWaitingNapFraction = 200;                // up to kLongestNap
 // While the rank waits and its core is otherwise idle: polls without sleeping first.
 constexpr int kEagerPolls = 100;
 // Until a buffer that the rank is about to free is not in use any more, where its peer may have ended.
 constexpr std::chrono::duration<double> kPatience(1);
-// What a sender has given up is dropped for as long: it was posted before the receiver heard of it.
+// What nobody will receive is dropped for as long: it was sent before the sender heard of it, or has said so.
 constexpr auto kDropFor = milliseconds(10000);
+// Communicators that went away last, whose messages may still arrive.
+constexpr size_t kMostClosed = 256;
 // Without messages in transit: how often control messages are polled.
 constexpr auto kIdleSleep = milliseconds(20);
 
@@ -61,47 +60,6 @@ std::string mpi_error(int code) {
   int length = 0;
   MPI_Error_string(code, text, &length);
   return std::string(text, static_cast<size_t>(length));
-}
-
-// For where messages go through shared memory in fragments, a few a call of the library, each of which the other end
-// has to answer. 4 ranks on 2 cores, 16 MB and 20 ms of kernel a hop, share of the run spent waiting (median, while
-// others used the machine too): 0.50 with fragments of 32 KB, the default; 0.51 with 128 KB, 0.32 to 0.41 with 256 KB,
-// 0.19 with 512 KB, 0.03 to 0.09 with 1 MB. The library starts only where its segment, 4 MB by default, holds them all.
-void choose_fragments() {
-  constexpr const char* kFragment = "OMPI_MCA_btl_vader_max_send_size";
-  constexpr const char* kSegment = "OMPI_MCA_btl_vader_segment_size";
-  constexpr uint64_t kFragmentBytes = uint64_t{1} << 20, kSegmentBytes = uint64_t{16} << 20;
-  if (std::getenv(kFragment) != nullptr || std::getenv(kSegment) != nullptr) return;
-  struct statvfs memory {};
-  if (statvfs("/dev/shm", &memory) != 0) return;
-  const uint64_t needed = 2 * kSegmentBytes * static_cast<uint64_t>(launched_ranks());
-  if (uint64_t{memory.f_bavail} * memory.f_frsize < needed) return;
-  setenv(kFragment, std::to_string(kFragmentBytes).c_str(), /*overwrite=*/0);
-  setenv(kSegment, std::to_string(kSegmentBytes).c_str(), /*overwrite=*/0);
-}
-
-// Open MPI copies between processes with process_vm_readv without asking whether this container allows it, and then
-// prints an error a message. Asked here, before it starts; the user can override it by setting the variable.
-void choose_copy_mechanism() {
-  constexpr const char* kMechanism = "OMPI_MCA_btl_vader_single_copy_mechanism";
-  const char source = 1;
-  char destination = 0;
-  iovec local{&destination, 1};
-  iovec remote{const_cast<char*>(&source), 1};
-  if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1) setenv(kMechanism, "none", /*overwrite=*/0);
-  const char* chosen = std::getenv(kMechanism);
-  if (chosen != nullptr && std::string(chosen) == "none") choose_fragments();
-}
-
-// By default the receiver of a long TCP message asks for it piece by piece, and what it asks queues behind its own
-// message in the connection, so that an exchange in both directions takes turns, now and then or throughout. Without
-// that way (put) the sender sends on by itself. Four hosts with links of 83 to 93 Mbit/s, U2 R2, for which 2.7 to 3.0 s
-// would fill the links: 3.4 s (median of six) so, 3.6 to 3.7 s asking for pieces of 128 KB; an all-to-all of 16 MB a
-// rank that would take 0.84 s took 1.66 s by default. The user can override it by setting the variable.
-void choose_tcp_protocol() {
-  constexpr int kSend = 1, kInplace = 8, kNeedAck = 16, kNeedChecksum = 32, kHeterogeneousRdma = 256;  // btl.h
-  constexpr int kWithoutPut = kSend | kInplace | kNeedAck | kNeedChecksum | kHeterogeneousRdma;
-  setenv("OMPI_MCA_btl_tcp_flags", std::to_string(kWithoutPut).c_str(), /*overwrite=*/0);
 }
 
 int64_t thread_cpu_ns() {
@@ -153,6 +111,7 @@ Runtime::~Runtime() {
     work_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+  g_runtime = nullptr;
 }
 
 void Runtime::run() {
@@ -181,8 +140,7 @@ void Runtime::initialise() {
   owns_mpi_ = running == 0;
   int provided = MPI_THREAD_SINGLE;
   if (owns_mpi_) {
-    choose_copy_mechanism();
-    choose_tcp_protocol();
+    choose_library_settings();
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
         provided < MPI_THREAD_FUNNELED)
       fail("MPI does not start with MPI_THREAD_FUNNELED, which its progress thread needs");
@@ -243,7 +201,7 @@ void Runtime::loop() {
     }
     for (const std::shared_ptr<Exchange>& exchange : submitted) start(exchange);
     cancel_requests(cancelled);
-    drop_given_up();
+    drop_unwanted();
     const bool moved = poll() || !submitted.empty();
     {
       const std::lock_guard lock(mutex_);
@@ -371,7 +329,7 @@ void Runtime::complete(Slot& slot, const MPI_Status& status, int error) {
   if (slot.control_receive) {
     const Control message = incoming_;
     receive_control();
-    if (message.kind == Control::Kind::kGivenUp) given_up_[{status.MPI_SOURCE, message.tag}] = Clock::now() + kDropFor;
+    if (message.kind == Control::Kind::kGivenUp) dropped_[{status.MPI_SOURCE, message.tag}] = Clock::now() + kDropFor;
     ending_->handle(message, status.MPI_SOURCE);
     if (ending_->released()) done_.notify_all();
     return;
@@ -427,29 +385,37 @@ void Runtime::cancel_requests(const std::vector<std::shared_ptr<Exchange>>& canc
 }
 
 // Receives what senders have given up, whose buffers are in use until then, and what nobody here will receive.
-void Runtime::drop_given_up() {
-  const std::lock_guard lock(mutex_);
-  if (given_up_.empty()) return;
-  const Clock::time_point now = Clock::now();
-  std::erase_if(given_up_, [&](const auto& entry) { return entry.second < now; });
-  for (const auto& [from, until] : given_up_) {
-    while (true) {
-      int found = 0;
+void Runtime::drop_unwanted() {
+  std::vector<std::pair<int, int>> senders_and_tags;
+  {
+    const std::lock_guard lock(mutex_);
+    const Clock::time_point now = Clock::now();
+    std::erase_if(dropped_, [&](const auto& entry) { return entry.second < now; });
+    for (const auto& [from, until] : dropped_) senders_and_tags.push_back(from);
+  }
+  for (const auto& [sender, tag] : senders_and_tags) {
+    int found = 1;
+    while (found != 0) {
       MPI_Message message = MPI_MESSAGE_NULL;
       MPI_Status status;
-      if (MPI_Improbe(from.first, from.second, data_, &found, &message, &status) != MPI_SUCCESS || found == 0) break;
-      int bytes = 0;
-      MPI_Get_count(&status, MPI_BYTE, &bytes);
-      // Not cleared: no page of it is used before the message arrives.
-      std::unique_ptr<std::byte[]> dropped(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
       MPI_Request request = MPI_REQUEST_NULL;
-      if (dropped == nullptr || MPI_Imrecv(dropped.get(), bytes, MPI_BYTE, &message, &request) != MPI_SUCCESS) {
-        set_failed(rank_, fmt::format("a message of {} bytes that rank {} has given up could not be received", bytes,
-                                      status.MPI_SOURCE));
+      int bytes = 0;
+      int code = MPI_Improbe(sender, tag, data_, &found, &message, &status);
+      if (code == MPI_SUCCESS && found == 0) break;
+      if (code == MPI_SUCCESS) MPI_Get_count(&status, MPI_BYTE, &bytes);
+      // Not cleared: no page of it is used before the message arrives.
+      std::unique_ptr<std::byte[]> nobodys(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
+      if (code == MPI_SUCCESS && nobodys != nullptr)
+        code = MPI_Imrecv(nobodys.get(), bytes, MPI_BYTE, &message, &request);
+      if (code != MPI_SUCCESS || nobodys == nullptr) {
+        const std::lock_guard lock(mutex_);
+        const std::string why = nobodys == nullptr ? fmt::format("no memory for {} bytes", bytes) : mpi_error(code);
+        if (failed_rank_ >= 0) return;
+        set_failed(rank_, fmt::format("a message that nobody waits for could not be dropped: {}", why));
         return;
       }
       requests_.push_back(request);
-      slots_.push_back({.exchange = {}, .control = {}, .dropped = std::move(dropped)});
+      slots_.push_back({.exchange = {}, .control = {}, .dropped = std::move(nobodys)});
     }
   }
 }
@@ -498,13 +464,27 @@ void Runtime::wait(Exchange& exchange, double timeout_seconds) {
 void Runtime::stop(StopState& state) {
   const std::lock_guard lock(mutex_);
   state.stopped = true;
+  std::erase_if(closed_, [&](const Closed& closed) {
+    if (is_stopped(*closed.parent)) drop_all(closed.tag);
+    return is_stopped(*closed.parent);
+  });
   done_.notify_all();
 }
 
-void Runtime::close(const StopState& state, int tag) {
+void Runtime::close(const std::shared_ptr<const StopState>& state, int tag) {
   const std::lock_guard lock(mutex_);
-  if (!is_stopped(state) || finished_) return;
-  given_up_[{MPI_ANY_SOURCE, tag}] = Clock::now() + kDropFor;
+  if (finished_) return;
+  if (is_stopped(*state)) {
+    drop_all(tag);
+  } else if (state->parent != nullptr) {
+    closed_.push_back({state->parent, tag});
+    if (closed_.size() > kMostClosed) closed_.pop_front();
+  }
+}
+
+// With the mutex held.
+void Runtime::drop_all(int tag) {
+  dropped_[{MPI_ANY_SOURCE, tag}] = Clock::now() + kDropFor;
   work_.notify_all();
 }
 
@@ -514,26 +494,28 @@ void Runtime::cancel(const std::shared_ptr<Exchange>& exchange, double timeout_s
   exchange->cancelled = true;
   cancelled_.push_back(exchange);
   work_.notify_all();
-  const auto in_use = [&] {
-    return std::count_if(exchange->pieces.begin(), exchange->pieces.end(),
-                         [](const Piece& piece) { return !piece.done && !piece.local; });
-  };
+  const auto is_in_use = [](const Piece& piece) { return !piece.done && !piece.local; };
+  const auto in_use = [&] { return std::count_if(exchange->pieces.begin(), exchange->pieces.end(), is_in_use); };
   // What has begun to arrive cannot be cancelled, nor can a send, whose buffer a peer may read by itself; but both end
-  // when the peer answers: it drops what it has not received yet. A failed run is about to be killed, so it waits less.
-  const auto patience = [&] {
-    return exchange->timed_out || failed_rank_ >= 0 ? kPatience : std::chrono::duration<double>(timeout_seconds);
-  };
+  // when the peer answers: it drops what it has not received yet. A peer that has not for as long as a wait lasts will
+  // hardly do so now, nor in a run that has failed, whose processes are about to be killed.
+  const Clock::time_point deadline =
+      exchange->posted + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_seconds));
   auto pieces = in_use();
-  for (Clock::time_point moved = Clock::now(); pieces > 0 && Clock::now() - moved < patience();) {
+  for (Clock::time_point moved = Clock::now(); pieces > 0;) {
+    const Clock::time_point now = Clock::now();
+    const bool waits = failed_rank_ < 0 && !exchange->timed_out && now < deadline;
+    if (!waits && now - moved >= kPatience) break;
     done_.wait_for(lock, kPatience);
     if (const auto left = in_use(); left != pieces) {
       pieces = left;
       moved = Clock::now();
     }
   }
-  // Nothing may come of what is made with this memory from now on.
-  if (pieces > 0 && failed_rank_ < 0)
-    set_failed(rank_, fmt::format("a message of '{}' that it has given up is still on its way", exchange->name));
+  if (pieces == 0 || failed_rank_ >= 0) return;
+  // MPI may still read or write the memory. So nothing may come of what this process does from now on.
+  const auto piece = std::find_if(exchange->pieces.begin(), exchange->pieces.end(), is_in_use);
+  set_failed(piece->peer, fmt::format("it has not answered in '{}'", exchange->name));
 }
 
 void Runtime::complete_local(Exchange& exchange, size_t piece) {

@@ -85,7 +85,7 @@ class Runtime {
  public:
   // The one of this process; started by the first call.
   static Runtime& instance();
-  static bool started();
+  static bool started();  // and not yet gone, as it is for communicators that outlive main()
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -99,10 +99,12 @@ class Runtime {
   void wait(Exchange& exchange, double timeout_seconds);
   // Waits of this communicator, and of those split from it, end.
   void stop(StopState& state);
-  // A communicator goes away: where it was stopped, what still arrives for it is dropped.
-  void close(const StopState& state, int tag);
-  // The buffers are about to be freed: cancels what has not arrived, and has peers drop what was sent to them. Where
-  // they are in use even so when nothing has moved for `timeout_seconds`, this rank counts as failed.
+  // A communicator goes away: once it or one that it comes from is stopped, what still arrives for it is dropped.
+  void close(const std::shared_ptr<const StopState>& state, int tag);
+  // The buffers are about to be freed: cancels what has not arrived, and has peers drop what was sent to them. Returns
+  // when MPI has let go of the buffers, or when a peer has not answered: `timeout_seconds` after the exchange was made,
+  // and a second where that is over, a wait for it has timed out, or the run has failed. Then MPI may still use them,
+  // and all later waits of this process throw.
   void cancel(const std::shared_ptr<Exchange>& exchange, double timeout_seconds);
 
   // A local piece has been copied.
@@ -117,8 +119,9 @@ class Runtime {
   void finish();
   bool finishing();  // finish() was called
 
-  // For Ending, on the progress thread with the mutex held.
+  // For Ending, on the progress thread. With the mutex held.
   void send_control(int peer, Control::Kind kind, int about_rank, const std::string& text = {}, int tag = 0);
+  // All waits throw from now on. With the mutex held.
   void set_failed(int rank, const std::string& why);
 
  private:
@@ -147,7 +150,8 @@ class Runtime {
   void complete(Slot& slot, const MPI_Status& status, int error);
   void note_done(Exchange& exchange);
   void cancel_requests(const std::vector<std::shared_ptr<Exchange>>& cancelled);
-  void drop_given_up();
+  void drop_unwanted();
+  void drop_all(int tag);
   bool poll();
   void pause(bool moved);
   Clock::duration nap(Clock::time_point now) const;
@@ -158,7 +162,12 @@ class Runtime {
   std::vector<std::shared_ptr<Exchange>> submitted_;
   std::vector<std::shared_ptr<Exchange>> cancelled_;
   // By sender (or MPI_ANY_SOURCE) and tag: until when its messages are dropped.
-  std::map<std::pair<int, int>, Clock::time_point> given_up_;
+  std::map<std::pair<int, int>, Clock::time_point> dropped_;
+  struct Closed {
+    std::shared_ptr<const StopState> parent;  // of the communicator that has gone
+    int tag;
+  };
+  std::deque<Closed> closed_;  // while nothing was stopped, the last ones
   bool rank_waits_ = false;
   bool wait_began_ = false;  // and the progress thread has not seen it
   bool initialised_ = false;
