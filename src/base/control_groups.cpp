@@ -28,13 +28,12 @@ std::optional<Mount> find_mount(const fs::path& root, const std::string& type, c
   std::ifstream file(root / "proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
     const size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
+    if (dash == std::string::npos || !std::string_view(line).substr(dash + 3).starts_with(type + ' ')) continue;
     std::istringstream before(line.substr(0, dash)), after(line.substr(dash + 3));
-    std::string skip, top, point, found, source, options;
+    std::string skip, top, point, source, options;
     before >> skip >> skip >> skip >> top >> point;
-    after >> found >> source >> options;
-    const bool has = controller.empty() || lists(options, controller);
-    if (found == type && has) return Mount{root / fs::path(point).relative_path(), top};
+    after >> skip >> source >> options;
+    if (controller.empty() || lists(options, controller)) return Mount{root / fs::path(point).relative_path(), top};
   }
   return std::nullopt;
 }

@@ -105,7 +105,8 @@ GenerateOptions of_batch(const std::vector<GenerateOptions>& videos) {
 
 }  // namespace
 
-OpenModel::OpenModel(const GenerateOptions& given) : options(given), folder(checked_model(given)) {
+OpenModel::OpenModel(const GenerateOptions& given)
+    : options(given), folder(checked_model(given)), memory{options, model_configs(folder)} {
   experts.keep(options.keep_weights != KeepWeights::kNone);
   for (SharedVae* half : {&vae_encoder, &vae_decoder}) half->keep(options.keep_weights == KeepWeights::kAll);
 }
@@ -153,7 +154,7 @@ KnownPrompts* Run::kept_prompts() const {
 }
 
 MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<parallel::Softmax> softmax) const {
-  MemoryQuestion question{options_,       model_configs(model_),
+  MemoryQuestion question{options_,       open_.memory.configs,
                           layout,         token_counts(plan_),
                           open_.resident, comm::launched_by_mpi() ? 1 : layout.ranks()};
   if (softmax) question.options.strategy.softmax = softmax;
@@ -349,14 +350,12 @@ Forecast Run::forecast(int ranks, int processes_here) const {
     const planner::RunPrediction& predicted = planned.predicted;
     forecast.seconds = predicted.total() - (weights_ == Weights::kNotRead ? predicted.load : 0);
   }
-  forecast.refusal =
-      refusal(question, limits, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
-  if (free) {
-    const std::optional<double> asked = question.options.weight_memory;
-    question = as_it_fits(question, *free);
-    forecast.streams = question.options.weight_memory != asked;
-  }
-  forecast.memory = memory_plan(question).peak().total();
+  const MemoryQuestion fitting = free ? as_it_fits(question, *free) : question;
+  forecast.streams = fitting.options.weight_memory != question.options.weight_memory;
+  forecast.memory = memory_plan(fitting).peak().total();
+  if (free && forecast.memory > *free)
+    forecast.refusal =
+        refusal(question, limits, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });
   return forecast;
 }
 

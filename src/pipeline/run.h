@@ -21,6 +21,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/predicted_report.h"
 #include "pipeline/prompt_context.h"
+#include "pipeline/run_workload.h"
 #include "trace/resident.h"
 
 namespace zoetrope::pipeline {
@@ -34,6 +35,7 @@ struct OpenModel {
   const RunFiles reads;  // before anything is read
   const GenerateOptions options;
   const ModelFolder folder;
+  const MemoryQuestion memory;                       // of a run with these options
   const int64_t resident = trace::resident_bytes();  // before weights are read
   SharedExperts experts;
   SharedVae vae_encoder, vae_decoder;

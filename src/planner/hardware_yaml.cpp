@@ -215,13 +215,16 @@ HardwareProfile load_hardware(const fs::path& path) {
   static std::map<fs::path, std::pair<FileStamp, HardwareProfile>> known;
   if (fs::is_directory(path)) fail("{}: is a folder; name a hardware profile in it", path.string());
   const FileStamp stamp = InputFile(path).stamp();
-  const std::lock_guard lock(mutex);
-  if (const auto found = known.find(path); found != known.end() && found->second.first == stamp)
-    return found->second.second;
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = known.find(path); found != known.end() && found->second.first == stamp)
+      return found->second.second;
+  }
   wait_until_past(stamp);
   const HardwareProfile profile = parsed_hardware(path);
-  // Unless it was replaced meanwhile.
-  if (stamp_of(path) == stamp) known.insert_or_assign(path, std::pair(stamp, profile));
+  if (stamp_of(path) != stamp) return profile;  // it was replaced meanwhile
+  const std::lock_guard lock(mutex);
+  known.insert_or_assign(path, std::pair(stamp, profile));
   return profile;
 }
 
