@@ -6,8 +6,6 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "zoetrope/video.h"
-
 #include "base/error.h"
 #include "base/print.h"
 #include "base/unfinished_files.h"
@@ -62,6 +60,17 @@ std::string field_of(const std::string& message) {
 }
 
 ApiError refused_by_engine(const std::string& message) { return {400, "invalid_value", message, field_of(message)}; }
+
+// Throws ApiError for a codec or crf that the file of a job cannot have.
+void check_encoding(const GenerateOptions& options) {
+  try {
+    pipeline::check_output_format(options);
+  } catch (const Error& error) {
+    std::string text = error.what();
+    if (const std::string file = options.output + ": "; text.starts_with(file)) text.erase(0, file.size());
+    throw refused_by_engine(text);
+  }
+}
 
 // Gives up its place of the queue.
 class Place {
@@ -181,21 +190,6 @@ GenerateOptions JobQueue::options_of(const JobRecord& record) const {
   return options;
 }
 
-// Where a request says how its file is encoded: throws ApiError where files of this kind cannot be.
-void JobQueue::check_encoding(const GenerateOptions& options, const Forecast& forecast) {
-  VideoFormat format = pipeline::video_format(options);
-  format.width = static_cast<int>(forecast.width);
-  format.height = static_cast<int>(forecast.height);
-  if (format.codec.empty() && !format.crf) return;
-  try {
-    video_file(options.output)(format);
-  } catch (const Error& error) {
-    std::string text = error.what();
-    if (const std::string file = options.output + ": "; text.starts_with(file)) text.erase(0, file.size());
-    throw refused_by_engine(text);
-  }
-}
-
 json JobQueue::create(const VideoRequest& request) {
   const auto job = std::make_shared<Job>();
   JobRecord& record = job->record;
@@ -216,9 +210,9 @@ json JobQueue::create(const VideoRequest& request) {
   try {
     store_.add_uploads(record, request.uploads);
     GenerateOptions options = options_of(record);
+    check_encoding(options);
     const Forecast forecast = models_.forecast(asked.model, options);
     if (!forecast.refusal.empty()) throw ApiError(422, "does_not_fit", forecast.refusal);
-    check_encoding(options, forecast);
     record.width = forecast.width;
     record.height = forecast.height;
     record.num_frames = forecast.num_frames;
@@ -269,9 +263,8 @@ json JobQueue::plan(const VideoRequest& request) {
   try {
     if (!request.uploads.empty()) store_.add_uploads(record, request.uploads);
     const GenerateOptions options = options_of(record);
-    const Forecast forecast = models_.forecast(asked.model, options);
-    check_encoding(options, forecast);
-    return forecast_json(asked.model, options, forecast);
+    check_encoding(options);
+    return forecast_json(asked.model, options, models_.forecast(asked.model, options));
   } catch (const ApiError&) {
     throw;
   } catch (const Error& error) {

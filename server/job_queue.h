@@ -83,7 +83,6 @@ class JobQueue {
   };
   Checked checked(const VideoRequest& request) const;
   pipeline::GenerateOptions options_of(const JobRecord& record) const;
-  static void check_encoding(const pipeline::GenerateOptions& options, const pipeline::Forecast& forecast);
   std::string without_folder(const std::string& id, std::string text) const;
   void check_place() const;
   JobPointer find(const std::string& id) const;

@@ -54,7 +54,6 @@ void JobQueue::work() {
       job->progress.phase = "loading";
       changed(*job);
     }
-    store_.count_start(job->record.id);
     run(job);
     if (!models_.lost().empty()) return;  // the next start counts it
     store_.clear_starts(job->record.id);
@@ -159,7 +158,12 @@ Video JobQueue::run_model(const JobPointer& job) {
     for (auto& tag : cleaned.metadata) tag.second = without_folder(job->record.id, tag.second);
     return video_file(options.output)(cleaned);
   };
-  return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job));
+  // Not where the queue ends meanwhile: then it is no crash of this job.
+  const auto begins = [&] {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) store_.count_start(job->record.id);
+  };
+  return models_.run(models_.find(job->record.model), options, sink, callbacks_of(job), begins);
 }
 
 void JobQueue::run(const JobPointer& job) {

@@ -109,10 +109,14 @@ std::unique_ptr<Run> Models::prepared(const ServedModel& model, const GenerateOp
 }
 
 Video Models::run(const ServedModel& model, const GenerateOptions& options, const OpenSink& sink,
-                  const Callbacks& callbacks) {
-  if (ranks_ == nullptr) return std::move(prepared(model, options, nullptr)->run_on_threads({sink}, callbacks).front());
+                  const Callbacks& callbacks, const std::function<void()>& begins) {
+  if (ranks_ == nullptr) {
+    begins();
+    return std::move(prepared(model, options, nullptr)->run_on_threads({sink}, callbacks).front());
+  }
   Video video;
   ranks_->run(text_of({model.name, options}), [&](comm::Communicator& ranks, const std::function<bool()>& stopped) {
+    begins();
     Callbacks either = callbacks;
     either.cancelled = [&] { return stopped() || callbacks.cancelled(); };
     video = std::move(prepared(model, options, &ranks)->run(ranks, {sink}, either).front());

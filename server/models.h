@@ -17,8 +17,8 @@ namespace zoetrope::server {
 
 class Models {
  public:
-  // `ranks`: of a server that was started with mpirun, which must outlive this, `processes_here` of them on this host;
-  // null: ranks are threads. Throws Error where one is no model.
+  // Throws Error where one is no model. `ranks`, which must outlive this: of a server that was started with mpirun;
+  // null: ranks are threads. `processes_here`: of the ranks that share the memory of a host.
   explicit Models(std::vector<ServedModel> models, RankJobs* ranks = nullptr, int processes_here = 1);
 
   const std::vector<ServedModel>& all() const { return models_; }
@@ -29,9 +29,9 @@ class Models {
   // Error. On any thread.
   pipeline::Forecast forecast(const ServedModel& model, const pipeline::GenerateOptions& options);
 
-  // One video, on rank 0. From one thread.
+  // One video, on rank 0. From one thread. `begins` is called when all ranks have heard of it.
   Video run(const ServedModel& model, const pipeline::GenerateOptions& options, const OpenSink& sink,
-            const Callbacks& callbacks);
+            const Callbacks& callbacks, const std::function<void()>& begins);
   // On the other ranks: their parts of the videos, until rank 0 ends.
   void follow();
   // Why no further video can be made, as RankJobs::lost().

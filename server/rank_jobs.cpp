@@ -13,7 +13,9 @@ using pipeline::broadcast_text;
 using std::chrono::milliseconds;
 
 constexpr auto kBetweenStates = milliseconds(100);
-constexpr double kLongestSilence = 5;  // seconds without a question to the other ranks
+// Seconds without a question to the other ranks. Well below what the end of a failed run waits for a rank that has not
+// heard of it, 5 s.
+constexpr double kLongestSilence = 1;
 constexpr const char* kOrders = "order of the server";
 constexpr const char* kStates = "state of a job";
 
@@ -70,7 +72,7 @@ void RankJobs::ask_now_and_then() {
       if (job_runs_) continue;
     }
     try {
-      send(Order::kNone);
+      send(Order::kQuestion);
     } catch (const Error& error) {
       note_lost(error.what());
     }
@@ -80,11 +82,11 @@ void RankJobs::ask_now_and_then() {
 void RankJobs::send(Order order, const std::string& text) {
   orders_->broadcast(0, &order, sizeof order, kOrders);
   if (order == Order::kJob) broadcast_text(*orders_, 0, text, kOrders);
-  if (order == Order::kNone) answer();
+  if (order == Order::kQuestion) gather_answers();
 }
 
 // All ranks to all, so that whoever waits names the rank that is missing and not one that waits for it too.
-void RankJobs::answer() {
+void RankJobs::gather_answers() {
   const std::byte mine{1};
   std::vector<std::byte> all(static_cast<size_t>(world_.size()));
   orders_->all_gather(&mine, all.data(), sizeof mine, kOrders);
@@ -126,11 +128,11 @@ void RankJobs::run(const std::string& order, const Part& part) {
 
 void RankJobs::follow(const std::function<Part(const std::string& order)>& part) {
   while (true) {
-    Order order = Order::kNone;
+    Order order = Order::kQuestion;
     orders_->broadcast(0, &order, sizeof order, kOrders);
     if (order == Order::kEnd) return;
-    if (order == Order::kNone) {
-      answer();
+    if (order == Order::kQuestion) {
+      gather_answers();
       continue;
     }
     const std::string text = broadcast_text(*orders_, 0, {}, kOrders);
@@ -156,6 +158,7 @@ std::string RankJobs::perform(const Part& part) {
     job.changed.notify_all();
   }
   watching.join();
+  // Names the rank that is missing; the part may have waited for one that waited for that.
   if (job.broken) std::rethrow_exception(job.broken);
   if (job.first_failed < 0) return "";
   ranks_.reset();

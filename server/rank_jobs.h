@@ -48,14 +48,14 @@ class RankJobs {
   std::string lost() const;
 
  private:
-  enum class Order : uint8_t { kNone, kJob, kEnd };  // kNone: are you there?
+  enum class Order : uint8_t { kQuestion, kJob, kEnd };  // kQuestion: are you there?
   enum class State : uint8_t { kRuns, kEnded, kFailed };
   struct Job;
   std::string perform(const Part& part);
   void watch(Job& job);
   void ask_now_and_then();
   void send(Order order, const std::string& text = {});
-  void answer();
+  void gather_answers();
   void note_lost(const char* why);
 
   comm::Communicator& world_;

@@ -64,6 +64,13 @@ void check_names(const std::vector<ServedModel>& models) {
   }
 }
 
+// That the jobs' files can be coded as the server's settings say.
+void check_format(const ServedModel& model) {
+  pipeline::GenerateOptions options = model.options;
+  options.output = "video.mp4";
+  pipeline::check_output_format(options);
+}
+
 }  // namespace
 
 OptionSet describe_serve_options(ServeOptions& o) {
@@ -94,7 +101,8 @@ void serve(const ServeOptions& options, std::vector<ServedModel> served, const s
   std::optional<RankJobs> ranks;
   int processes_here = 1;
   if (world != nullptr && world->size() > 1) {
-    processes_here = pipeline::processes_on_this_host(*world);
+    // Of the host with the most: one plan is made for all.
+    processes_here = static_cast<int>(world->all_reduce_max(pipeline::processes_on_this_host(*world)));
     ranks.emplace(*world, timeout_seconds);
     if (world->rank() > 0) return Models(std::move(served), &*ranks, processes_here).follow();
   }
@@ -108,6 +116,7 @@ void serve(const ServeOptions& options, std::vector<ServedModel> served, const s
   JobStore store(options.state);
   // Every job writes one: where none can be written, that is said now.
   video_file(store.folder() / "try.mp4")({16, 16, 16, {}});
+  for (const ServedModel& model : models.all()) check_format(model);
   JobQueue queue(models, store, metrics, {options.queue, options.keep, options.lora_folder, log});
   Api api(queue, models, metrics, {token, listed(options.allowed_hosts), options.connections / 2});
   HttpServer::Handlers handlers;

@@ -13,7 +13,7 @@ constexpr const char* kOrigin = "order of rank 0";
 // Calls visit(key, field) on what a text of a setting may not bring back: `default` is a prompt like others, and names
 // of files may hold the commas of lists.
 template <typename Options, typename Visit>
-void each_of_its_own(Options& options, const Visit& visit) {
+void each_verbatim(Options& options, const Visit& visit) {
   visit("prompt", options.prompt);
   visit("negative_prompt", options.negative_prompt);
   visit("reference_images", options.reference_images);
@@ -41,12 +41,12 @@ void read(const json& value, std::vector<LoraFile>& loras) {
 
 std::string text_of(const VideoOrder& order) {
   auto settings = pipeline::changed_settings(order.options);
-  json own = json::object();
-  each_of_its_own(order.options, [&](const char* key, const auto& field) {
+  json verbatim = json::object();
+  each_verbatim(order.options, [&](const char* key, const auto& field) {
     settings.erase(key);
-    own[key] = json_of(field);
+    verbatim[key] = json_of(field);
   });
-  return json({{"model", order.model}, {"settings", settings}, {"own", own}}).dump();
+  return json({{"model", order.model}, {"settings", settings}, {"verbatim", verbatim}}).dump();
 }
 
 VideoOrder parse_video_order(const std::string& text) {
@@ -55,7 +55,7 @@ VideoOrder parse_video_order(const std::string& text) {
   order.model = parsed.at("model");
   OptionSet set = pipeline::describe_options(order.options);
   for (const auto& [key, value] : parsed.at("settings").items()) set.set(key, value.get<std::string>(), kOrigin);
-  each_of_its_own(order.options, [&](const char* key, auto& field) { read(parsed.at("own").at(key), field); });
+  each_verbatim(order.options, [&](const char* key, auto& field) { read(parsed.at("verbatim").at(key), field); });
   return order;
 }
 

@@ -1,5 +1,4 @@
-// What rank 0 of a server tells the other ranks of a video: the model's name and the settings that are not the
-// defaults, as text.
+// What rank 0 of a server tells the other ranks of a video, as text: the model's name and the settings.
 #pragma once
 
 #include <string>

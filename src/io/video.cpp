@@ -60,12 +60,21 @@ void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes
   else convert<PixelRounding::kRound>(values, bytes);
 }
 
+namespace {
+
+bool is_folder(const std::filesystem::path& output) {
+  std::error_code ignored;
+  return extension_of(output).empty() || std::filesystem::is_directory(output, ignored);
+}
+
+}  // namespace
+
 void load_writer_of(const std::filesystem::path& output) {
   const std::string extension = extension_of(output);
   if (ffmpeg_writes(extension) || extension == ".gif") load_video_library();
 }
 
-std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {
+void check_video_format(const std::filesystem::path& output, const VideoFormat& format) {
   if (format.width < 1 || format.width > kMaxSize || format.height < 1 || format.height > kMaxSize) {
     fail("{}: frames of {} x {} cannot be written; each side must be from 1 to {}", output.string(), format.width,
          format.height, kMaxSize);
@@ -76,9 +85,8 @@ std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& outp
   }
   if (output.empty()) fail("the name of the video to write is empty");
   const std::string extension = extension_of(output);
-  std::error_code ignored;
-  const bool folder = extension.empty() || std::filesystem::is_directory(output, ignored);
-  if (!folder && ffmpeg_writes(extension)) return open_ffmpeg(output, extension, format);
+  const bool folder = is_folder(output);
+  if (!folder && ffmpeg_writes(extension)) return check_ffmpeg(output, extension, format);
   if (!folder && extension != ".png" && extension != ".gif") {
     fail(
         "{}: unknown extension '{}'; use .mp4, .mov, .webm, .webp, .gif, .png (with a number such as %04d for "
@@ -88,7 +96,13 @@ std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& outp
   if (!format.codec.empty() || format.crf) {
     fail("{}: codec and crf are of .mp4, .mov and .webm; leave them out", output.string());
   }
-  return folder || extension == ".png" ? open_png(output, format) : open_gif(output, format);
+}
+
+std::unique_ptr<FrameWriter> FrameWriter::open(const std::filesystem::path& output, const VideoFormat& format) {
+  check_video_format(output, format);
+  const std::string extension = extension_of(output);
+  if (is_folder(output) || extension == ".png") return open_png(output, format);
+  return extension == ".gif" ? open_gif(output, format) : open_ffmpeg(output, extension, format);
 }
 
 }  // namespace zoetrope::io

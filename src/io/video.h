@@ -21,6 +21,9 @@ void to_u8(PixelRounding rounding, std::span<const float> values, uint8_t* bytes
 // Loads now what writing this file will need, if it can be: code that is loaded later would count as memory of the run.
 void load_writer_of(const std::filesystem::path& output);
 
+// Throws Error for a format that files of this name cannot have, whether or not they can be written. Opens nothing.
+void check_video_format(const std::filesystem::path& output, const VideoFormat& format);
+
 // A sink that writes a file or a folder; zoetrope/video.h says which.
 class FrameWriter : public FrameSink {
  public:

@@ -107,6 +107,10 @@ bool ffmpeg_writes(const std::string& extension) {
                      [&](const Coding& coding) { return coding.extension == extension; });
 }
 
+void check_ffmpeg(const std::filesystem::path& path, const std::string& extension, const VideoFormat& format) {
+  coding_of(path, extension, format);
+}
+
 std::unique_ptr<FrameWriter> open_ffmpeg(const std::filesystem::path& path, const std::string& extension,
                                          const VideoFormat& format) {
   return std::make_unique<FFmpegWriter>(path, format, coding_of(path, extension, format));

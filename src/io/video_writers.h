@@ -11,6 +11,8 @@ namespace zoetrope::io {
 
 // One file whose extension (".mp4", lower case) FFmpeg's encoders write: mp4, mov, webm, webp.
 bool ffmpeg_writes(const std::string& extension);
+// Throws Error for a codec or crf that such a file cannot have.
+void check_ffmpeg(const std::filesystem::path& path, const std::string& extension, const VideoFormat& format);
 std::unique_ptr<FrameWriter> open_ffmpeg(const std::filesystem::path& path, const std::string& extension,
                                          const VideoFormat& format);
 std::unique_ptr<FrameWriter> open_gif(const std::filesystem::path& path, const VideoFormat& format);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/index_range.h"
 #include "base/run_files.h"
+#include "io/video.h"
 #include "models/sampling/solver.h"
 #include "pipeline/best_table.h"
 #include "pipeline/lora_options.h"
@@ -233,6 +234,10 @@ VideoFormat video_format(const GenerateOptions& options) {
   if (options.codec != "auto") format.codec = options.codec;
   if (options.crf) format.crf = static_cast<int>(*options.crf);
   return format;
+}
+
+void check_output_format(const GenerateOptions& options) {
+  io::check_video_format(options.output, video_format(options));
 }
 
 std::map<std::string, std::string> changed_settings(const GenerateOptions& options) {

@@ -38,6 +38,8 @@ std::map<std::string, std::filesystem::path> named_files(const GenerateOptions& 
 
 // Of the file with the frames; without the tags that say what it shows.
 VideoFormat video_format(const GenerateOptions& options);
+// Throws Error where a file of the name `output` cannot be of the format that the options say. Opens nothing.
+void check_output_format(const GenerateOptions& options);
 
 // What a dtype is called in settings: "bf16" or "float32".
 const char* dtype_word(DType dtype);

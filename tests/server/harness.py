@@ -142,6 +142,12 @@ class Server:
             assert time.monotonic() < end, self.video(identity)
             time.sleep(0.02)
 
+    def until_phase(self, identity, phase):
+        """When the job is in this phase. It must last longer than a request takes."""
+        while self.video(identity).get("run", {}).get("phase") != phase:
+            assert self.video(identity)["status"] in ("queued", "in_progress"), f"it ended before {phase} was seen"
+            time.sleep(0.002)
+
     def socket(self):
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 

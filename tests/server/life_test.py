@@ -58,6 +58,8 @@ def how_the_file_is_encoded(folder):
                                           ({"codec": "h266"}, "codec", "h265")):
                 refused = server.ask("POST", path, body={**SMALL, **settings})
                 refused.refused(400, "invalid_value", says, param=param)
+        for settings in ({}, {"codec": "h265", "crf": 30}):
+            assert server.ask("POST", "/v1/videos/plan", body={**SMALL, **settings}).ok()["fits"]
 
 
 def ranges_of_a_file(folder):
