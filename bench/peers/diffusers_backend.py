@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""diffusers' transformer of Wan 2.1 1.3B with PyTorch's own attention and with Zoetrope's as its backend, in turns.
+"""A diffusers transformer with PyTorch's own attention and with Zoetrope's as its backend, in turns.
 
-    diffusers_backend.py [--layers 4] [--frames 17] [--height 480] [--width 832] [--dtypes bf16,float32] [--repeat 3]
-                         [--threads N] [--json FILE]
+    diffusers_backend.py [--model wan|flux] [--layers 4] [--frames 17] [--height 480] [--width 832]
+                         [--dtypes bf16,float32] [--repeat 3] [--threads N] [--json FILE]
+
+wan: the layers of Wan 2.1 1.3B. flux: those of FLUX.1, half of them of its second kind, for one picture.
 
 Needs the Python package, torch and diffusers (docs/python.md). Random weights, no download. The backends alternate, so
 that what else the machine does meets both; the least time and the median ratio of the pairs are what to compare. The
@@ -24,11 +26,54 @@ import zoetrope.torch
 DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 # How far results in each dtype may be apart, as relative L2: roundings of some hundred sums.
 BOUNDS = {"bf16": 3e-2, "float32": 1e-4}
-HEADS, HEAD_DIM, FFN_DIM, TEXT_DIM, TEXT_TOKENS = 12, 128, 8960, 4096, 512
+HEAD_DIM, TEXT_DIM, TEXT_TOKENS = 128, 4096, 512
+
+
+class Wan:
+    heads = 12
+
+    def __init__(self, given):
+        self.layers = given.layers
+        self.latents = (1, 16, (given.frames - 1) // 4 + 1, given.height // 8, given.width // 8)
+        self.tokens = self.latents[2] * (self.latents[3] // 2) * (self.latents[4] // 2)
+
+    def model(self):
+        return diffusers.WanTransformer3DModel(
+            num_attention_heads=self.heads, attention_head_dim=HEAD_DIM, ffn_dim=8960, text_dim=TEXT_DIM,
+            num_layers=self.layers)
+
+    def inputs(self, draw):
+        return {"hidden_states": draw(*self.latents), "timestep": torch.tensor([500]),
+                "encoder_hidden_states": draw(1, TEXT_TOKENS, TEXT_DIM)}
+
+
+class Flux:
+    heads, channels, pooled = 24, 64, 768
+
+    def __init__(self, given):
+        self.layers = given.layers
+        self.rows, self.columns = given.height // 16, given.width // 16
+        self.tokens = self.rows * self.columns
+
+    def model(self):
+        return diffusers.FluxTransformer2DModel(
+            num_layers=self.layers // 2, num_single_layers=self.layers - self.layers // 2)
+
+    def inputs(self, draw):
+        places = torch.zeros(self.rows, self.columns, 3)
+        places[..., 1] += torch.arange(self.rows)[:, None]
+        places[..., 2] += torch.arange(self.columns)[None, :]
+        return {"hidden_states": draw(1, self.tokens, self.channels), "timestep": torch.tensor([0.5]),
+                "encoder_hidden_states": draw(1, TEXT_TOKENS, TEXT_DIM), "pooled_projections": draw(1, self.pooled),
+                "img_ids": places.reshape(-1, 3), "txt_ids": torch.zeros(TEXT_TOKENS, 3)}
+
+
+MODELS = {"wan": Wan, "flux": Flux}
 
 
 def words():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, default="wan")
     for name, value in (("layers", 4), ("frames", 17), ("height", 480), ("width", 832), ("repeat", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -42,13 +87,6 @@ def cpu():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return "unknown"
-
-
-def model_of(layers, dtype):
-    torch.manual_seed(0)
-    return diffusers.WanTransformer3DModel(
-        num_attention_heads=HEADS, attention_head_dim=HEAD_DIM, ffn_dim=FFN_DIM, text_dim=TEXT_DIM,
-        num_layers=layers).to(dtype).eval()
 
 
 def with_backend(on, function):
@@ -85,26 +123,25 @@ def compare(name, function, repeat, bound):
 def main():
     given = words()
     torch.set_num_threads(given.threads)
-    latents = (1, 16, (given.frames - 1) // 4 + 1, given.height // 8, given.width // 8)
-    tokens = latents[2] * (latents[3] // 2) * (latents[4] // 2)
+    case = MODELS[given.model](given)
     print(f"{cpu()}, {given.threads} threads; torch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()}), "
-          f"diffusers {diffusers.__version__}, zoetrope {zoetrope.__version__}; {given.layers} layers, {tokens} tokens")
+          f"diffusers {diffusers.__version__}, zoetrope {zoetrope.__version__}; {given.model}, {given.layers} layers, {case.tokens} tokens")
     lines = []
     with torch.no_grad():
         for dtype in given.dtypes.split(","):
             generator = torch.Generator().manual_seed(1)
             draw = lambda *shape: torch.randn(*shape, generator=generator).to(DTYPES[dtype])  # noqa: E731
-            q, k, v = (draw(1, tokens, HEADS, HEAD_DIM) for _ in range(3))
+            q, k, v = (draw(1, case.tokens, case.heads, HEAD_DIM) for _ in range(3))
             attend = diffusers.models.attention_dispatch.dispatch_attention_fn
             lines.append(compare(f"{dtype} attention", lambda: attend(q, k, v), given.repeat, BOUNDS[dtype]))
-            model = model_of(given.layers, DTYPES[dtype])
-            inputs = {"hidden_states": draw(*latents), "timestep": torch.tensor([500]),
-                      "encoder_hidden_states": draw(1, TEXT_TOKENS, TEXT_DIM), "return_dict": False}
-            lines.append(compare(f"{dtype} transformer", lambda: model(**inputs)[0], given.repeat, BOUNDS[dtype]))
+            torch.manual_seed(0)
+            model, inputs = case.model().to(DTYPES[dtype]).eval(), case.inputs(draw)
+            lines.append(compare(f"{dtype} transformer", lambda: model(**inputs, return_dict=False)[0], given.repeat,
+                                 BOUNDS[dtype]))
     if zoetrope.torch.reasons():
         raise SystemExit(f"attention was handed to PyTorch: {zoetrope.torch.reasons()}")
     if given.json:
-        given.json.write_text(json.dumps({"cpu": cpu(), "torch": torch.__version__, "tokens": tokens, "cases": lines},
+        given.json.write_text(json.dumps({"cpu": cpu(), "torch": torch.__version__, "model": given.model, "tokens": case.tokens, "cases": lines},
                                          indent=2) + "\n", encoding="utf-8")
 
 
