@@ -157,7 +157,7 @@ AutoPlan choose_run(const RunQuestion& q, const machine::Heartbeat& heartbeat) {
                     *o.fsdp_parallelism));
     question.request.weight_shards = by_rule.weight_shards = 1;
   }
-  const ProfileChoice profile = choose_profile(o.hardware, q.job, {question.work.flop(), heartbeat});
+  const ProfileChoice profile = choose_profile(o.hardware, q.job, {question.work.flop(), heartbeat, q.available});
   AutoPlan plan;
   if (profile.known()) {
     question.hardware = profile.hardware;

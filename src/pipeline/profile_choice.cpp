@@ -75,10 +75,13 @@ std::optional<ProfileChoice> measured(const planner::HardwareProfile& any_cpu, c
 }
 
 // Only the machine itself says how much memory it has: a profile's figure is of another day or machine.
-void set_memory(planner::HardwareProfile& hardware, const Job& job) {
-  const std::vector<planner::MemoryLimit> limits =
-      planner::memory_limits(query_here(job.processes ? job.ranks_per_host : 1, job.threads * job.ranks_here()));
-  if (!limits.empty()) hardware.device_memory = limits.front().available / job.ranks_here();
+void set_memory(planner::HardwareProfile& hardware, const Job& job, std::optional<planner::Bytes> available) {
+  if (!available) {
+    const std::vector<planner::MemoryLimit> limits =
+        planner::memory_limits(query_here(job.processes ? job.ranks_per_host : 1, job.threads * job.ranks_here()));
+    if (!limits.empty()) available = limits.front().available;
+  }
+  if (available) hardware.device_memory = *available / job.ranks_here();
 }
 
 ProfileChoice named(const std::string& hardware, const Job& job) {
@@ -237,7 +240,7 @@ ProfileChoice choose_profile(const std::string& hardware, const Job& job, const 
                     kAnyCpu, kMeasures));
   }
   choice->notes.insert(choice->notes.begin(), notes.begin(), notes.end());
-  if (choice->known()) set_memory(choice->hardware, job);
+  if (choice->known()) set_memory(choice->hardware, job, what.available);
   return *std::move(choice);
 }
 

@@ -56,6 +56,7 @@ struct ProfileChoice {
 struct ProfileUse {
   double flop = std::numeric_limits<double>::infinity();  // of all that is predicted; unset: the answer is a prediction
   machine::Heartbeat heartbeat = {};
+  std::optional<planner::Bytes> available = {};  // to a process; unset: the machine is asked
 };
 
 // `hardware` as above; empty: what was calibrated on this machine by a job of this shape or the nearest to it; where
