@@ -18,17 +18,9 @@
 namespace zoetrope::pipeline {
 namespace {
 
-VideoFormat format_of(const GenerateOptions& video) {
-  VideoFormat format;
-  format.width = static_cast<int>(video.width);
-  format.height = static_cast<int>(video.height);
-  format.fps = static_cast<double>(video.fps);
-  return format;
-}
-
 // Opens every output and abandons it: what cannot be written is said before the first video is computed.
 void try_outputs(const GenerateOptions& video) {
-  video_file(video.output)(format_of(video));
+  video_file(video.output)(video_format(video));
   const Dump dump(video.dump);
   if (!video.trace.empty()) check_writable(video.trace);
 }
@@ -95,7 +87,10 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
       for (const GenerateOptions& video : videos) try_outputs(video);
   }
   std::optional<VideoGrid> grid;
-  if (first && !options.grid.empty()) grid.emplace(options.grid, count, format_of(videos.front()));
+  if (first && !options.grid.empty()) {
+    grid.emplace(options.grid, count, video_format(videos.front()));
+    model.kept_frames = grid->bytes(videos.front().num_frames);
+  }
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
     std::vector<FileResult> results(now.size());

@@ -158,7 +158,7 @@ MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<
                           layout,         token_counts(plan_),
                           open_.resident, comm::launched_by_mpi() ? 1 : layout.ranks()};
   if (softmax) question.options.strategy.softmax = softmax;
-  question.known_prompts = open_.prompts.bytes();
+  question.kept = open_.prompts.bytes() + open_.kept_frames;
   return question;
 }
 
@@ -350,9 +350,12 @@ Forecast Run::forecast(int ranks, int processes_here) const {
     const planner::RunPrediction& predicted = planned.predicted;
     forecast.seconds = predicted.total() - (weights_ == Weights::kNotRead ? predicted.load : 0);
   }
-  const MemoryQuestion fitting = free ? as_it_fits(question, *free) : question;
-  forecast.streams = fitting.options.weight_memory != question.options.weight_memory;
-  forecast.memory = memory_plan(fitting).peak().total();
+  forecast.memory = memory_plan(question).peak().total();
+  if (free && forecast.memory > *free) {
+    const MemoryQuestion fitting = as_it_fits(question, *free);
+    forecast.streams = fitting.options.weight_memory != question.options.weight_memory;
+    forecast.memory = memory_plan(fitting).peak().total();
+  }
   if (free && forecast.memory > *free)
     forecast.refusal =
         refusal(question, limits, [&](const MemoryQuestion& other) { return planned.step_seconds(other); });

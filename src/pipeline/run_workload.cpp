@@ -66,7 +66,7 @@ wan::RunSize run_size(const MemoryQuestion& question) {
     size.image_rows = config.pos_embed_seq_len.value_or(question.configs.image_encoder->tokens());
   constexpr int64_t kStepAndClean = 2;
   if (size.image && config.in_channels == question.configs.vae.z_dim) size.timesteps = kStepAndClean;
-  size.inputs_bytes = inputs_bytes(o, config.face ? config.face->image_size : 0) + question.known_prompts;
+  size.inputs_bytes = inputs_bytes(o, config.face ? config.face->image_size : 0) + question.kept;
   size.videos = o.batch_size;
   size.prompts = o.batch_size * (o.guidance_scale > 1 ? 2 : 1);
   size.text_rows = o.max_sequence_length;

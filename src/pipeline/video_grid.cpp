@@ -49,6 +49,10 @@ void VideoGrid::add_frame(size_t video, const uint8_t* rgb) {
   videos_[video].emplace_back(rgb, rgb + size_of(format_.width) * size_of(format_.height) * 3);
 }
 
+int64_t VideoGrid::bytes(int64_t frames) const {
+  return std::ssize(videos_) * frames * format_.width * format_.height * 3;
+}
+
 void VideoGrid::write() const {
   size_t frames = std::numeric_limits<size_t>::max();
   for (const auto& video : videos_) frames = std::min(frames, video.size());

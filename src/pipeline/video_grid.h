@@ -24,6 +24,8 @@ class VideoGrid {
   void write() const;
 
   const std::string& file() const { return file_; }
+  // That are kept, of all videos with this many frames each.
+  int64_t bytes(int64_t frames) const;
   size_t columns() const { return columns_; }
   size_t rows() const { return rows_; }
 

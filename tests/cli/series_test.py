@@ -82,6 +82,8 @@ def a_grid_shows_all_videos(cwd):
             # Of PNG files values are rounded, of the grid's too.
             assert [row[left:left + width] for row in grid[top:top + height]] == frame, i
     kept = sorted(files_in(cwd))
+    large = ("num_videos=200", "width=512", "height=512", "num_frames=81", "memory_limit=8")  # 200 x 64 MB
+    refused(cwd, generate(cwd, *large, "output=a.mp4", "grid=b.mp4"), "memory: this run needs", "12.", left=kept)
     refused(cwd, generate(cwd, "grid=one.mp4"), "grid=one.mp4", "several videos", left=kept)
     refused(cwd, generate(cwd, "num_videos=2", "output=a.mp4", "grid=a_001.mp4"), "a_001.mp4 is the same file", left=kept)
     refused(cwd, generate(cwd, "num_videos=2", "output=b/", "grid=b_001"), "is the same file", left=kept)
