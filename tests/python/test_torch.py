@@ -100,13 +100,26 @@ def test_a_query_without_a_key():
     assert not of_torch(q, q, q, attn_mask=mask).any()
 
 
+def test_a_mask_without_dimensions_is_torchs_to_take_or_to_refuse():
+    def outcome(attend):
+        q = draw(1, 2, 6, 8)
+        try:
+            return attend(q, q, q, attn_mask=torch.tensor(True))
+        except (IndexError, RuntimeError) as error:
+            return type(error)
+
+    with pytest.warns(UserWarning, match="masks that are not boolean"):
+        got = outcome(scaled_dot_product_attention)
+    wanted = outcome(of_torch)
+    assert torch.equal(got, wanted) if isinstance(wanted, torch.Tensor) else got is wanted
+
+
 @pytest.mark.parametrize("reason, change", [
     ("causal attention", {"is_causal": True}),
     ("dropout", {"dropout_p": 0.5}),
     ("masks that are not boolean", {"attn_mask": torch.zeros(6, 6)}),
     ("masks that are not boolean", {"attn_mask": torch.ones(6, 6, dtype=torch.bool).tril()}),
     ("masks that are not boolean", {"attn_mask": torch.ones(1, 2, 1, 6, dtype=torch.bool)}),
-    ("masks that are not boolean", {"attn_mask": torch.tensor(True)}),
     ("scales that are not above 0", {"scale": -0.3}),
     ("dtypes other", {"dtype": torch.float64}),
     ("head dimensions above 256", {"dim": 257}),
