@@ -39,10 +39,10 @@ SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket
   return group;
 }
 
-std::chrono::steady_clock::time_point deadline_after(double seconds) {
+std::chrono::steady_clock::time_point deadline_after(double seconds, std::chrono::steady_clock::time_point from) {
   using Clock = std::chrono::steady_clock;
   const std::chrono::duration<double> wait(std::clamp(seconds, 0.0, 1e8));
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+  return from + std::chrono::duration_cast<Clock::duration>(wait);
 }
 
 std::string at_step(const std::string& step) { return step.empty() ? std::string() : " at " + step; }

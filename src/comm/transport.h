@@ -34,8 +34,9 @@ struct SplitGroup {
 // the largest of all ranks of the parent.
 SplitGroup gather_split(Communicator& parent, int color, int key, int64_t ticket = 0);
 
-// Now + seconds; about three years where that is more.
-std::chrono::steady_clock::time_point deadline_after(double seconds);
+// `from` + seconds; about three years where that is more.
+std::chrono::steady_clock::time_point deadline_after(
+    double seconds, std::chrono::steady_clock::time_point from = std::chrono::steady_clock::now());
 
 // "rank 2 waited 300 s for rank 1 in 'ring hop' at step 3: DETAIL"; ranks are those of the job.
 std::string timeout_message(int rank, double seconds, int peer, const std::string& operation, const std::string& step,

@@ -48,6 +48,8 @@ constexpr int kWaitingNapFraction = 200;                // up to kLongestNap
 constexpr int kEagerPolls = 100;
 // Until a buffer that the rank is about to free is not in use any more, where its peer may have ended.
 constexpr std::chrono::duration<double> kPatience(1);
+// Seconds in which a peer answers that has too little of a core.
+constexpr double kAnswer = 4;
 // What nobody will receive is dropped for as long: it was sent before the sender heard of it, or has said so.
 constexpr auto kDropFor = milliseconds(10000);
 // Communicators that went away last, whose messages may still arrive.
@@ -500,7 +502,7 @@ void Runtime::cancel(const std::shared_ptr<Exchange>& exchange, double timeout_s
   // when the peer answers: it drops what it has not received yet. A peer that has not for as long as a wait lasts will
   // hardly do so now, nor in a run that has failed, whose processes are about to be killed.
   const Clock::time_point deadline =
-      exchange->posted + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_seconds));
+      std::max(deadline_after(timeout_seconds, exchange->posted), deadline_after(std::min(timeout_seconds, kAnswer)));
   auto pieces = in_use();
   for (Clock::time_point moved = Clock::now(); pieces > 0;) {
     const Clock::time_point now = Clock::now();

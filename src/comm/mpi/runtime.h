@@ -102,9 +102,9 @@ class Runtime {
   // A communicator goes away: once it or one that it comes from is stopped, what still arrives for it is dropped.
   void close(const std::shared_ptr<const StopState>& state, int tag);
   // The buffers are about to be freed: cancels what has not arrived, and has peers drop what was sent to them. Returns
-  // when MPI has let go of the buffers, or when a peer has not answered: `timeout_seconds` after the exchange was made,
-  // and a second where that is over, a wait for it has timed out, or the run has failed. Then MPI may still use them,
-  // and all later waits of this process throw.
+  // when MPI has let go of the buffers, or when a peer has not answered: `timeout_seconds` after the exchange was made
+  // or a few seconds from now, whichever is later; a second where a wait for it has timed out or the run has failed.
+  // Then MPI may still use them, and all later waits of this process throw.
   void cancel(const std::shared_ptr<Exchange>& exchange, double timeout_seconds);
 
   // A local piece has been copied.
