@@ -37,7 +37,8 @@ void parse(const std::vector<std::string>& arguments, pipeline::GenerateOptions&
 std::string help() {
   pipeline::RunSettings settings;
   return fmt::format(
-      "Keys, in a YAML file or as key=value (later wins; key=default takes back what was set before):\n{}\n"
+      "Keys, in a YAML file or as key=value (later wins; key=default takes back what was set before, an empty text a "
+      "prompt):\n{}\n"
       "Example:\n  zoetrope generate configs/wan2.1_t2v_1.3b.yml model=Wan2.1-T2V-1.3B-Diffusers \\\n"
       "      prompt=\"a red cat on a market\" ranks=4 output=cat.mp4\n",
       pipeline::describe(settings).help());

@@ -10,19 +10,15 @@ using pipeline::GenerateOptions;
 
 constexpr const char* kOrigin = "order of rank 0";
 
-// Calls visit(key, field) on what a text of a setting may not bring back: `default` is a prompt like others, and names
-// of files may hold the commas of lists.
+// Calls visit(key, field) on lists of files, whose names may hold the commas of a list that is text.
 template <typename Options, typename Visit>
 void each_verbatim(Options& options, const Visit& visit) {
-  visit("prompt", options.prompt);
-  visit("negative_prompt", options.negative_prompt);
   visit("reference_images", options.reference_images);
   visit("lora", options.lora);
   visit("lora_high", options.lora_high);
   visit("lora_low", options.lora_low);
 }
 
-json json_of(const std::string& text) { return text; }
 json json_of(const std::vector<std::string>& names) { return names; }
 json json_of(const std::vector<LoraFile>& loras) {
   json list = json::array();
@@ -30,7 +26,6 @@ json json_of(const std::vector<LoraFile>& loras) {
   return list;
 }
 
-void read(const json& value, std::string& text) { text = value; }
 void read(const json& value, std::vector<std::string>& names) { names = value; }
 void read(const json& value, std::vector<LoraFile>& loras) {
   loras.clear();

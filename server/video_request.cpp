@@ -124,11 +124,10 @@ Field file_of(const std::string& name, const json& value) {
   return {.name = name, .value = std::move(*bytes), .file = true};
 }
 
-std::string checked_text(const std::string& key, const std::string& value) {
+void check_text(const std::string& key, const std::string& value) {
   if (value.size() > kMaxPromptBytes)
     throw wrong(key, fmt::format("{}: has {} bytes, more than {}", key, value.size(), kMaxPromptBytes));
   if (value.find('\0') != std::string::npos) throw wrong(key, fmt::format("{}: holds a NUL character", key));
-  return value;
 }
 
 void set_size(const std::string& value, std::map<std::string, std::string>& settings) {
@@ -313,11 +312,7 @@ void apply_settings(const std::map<std::string, std::string>& settings, const fs
   if (const auto recipe = settings.find("recipe"); recipe != settings.end()) set_key(recipe->first, recipe->second);
   for (const auto& [key, value] : settings) {
     if (key == "recipe") continue;
-    // Texts not by OptionSet, to which "default" is a word of its own.
-    if (key == "prompt" || key == "negative_prompt") {
-      (key == "prompt" ? options.prompt : options.negative_prompt) = checked_text(key, value);
-      continue;
-    }
+    if (key == "prompt" || key == "negative_prompt") check_text(key, value);
     if (key == "cache_ratios" || key == "cache_coefficients") check_cache_numbers(key, value);
     set_key(key, value);
     if (const auto named = loras.find(key); named != loras.end() && value != kDefaultValue)

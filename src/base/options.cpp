@@ -149,6 +149,12 @@ OptionSet& OptionSet::text(const char* name, std::string& field, const char* hel
   return *this;
 }
 
+OptionSet& OptionSet::prose(const char* name, std::string& field, const char* help) {
+  text(name, field, help);
+  options_.back().prose = true;
+  return *this;
+}
+
 OptionSet& OptionSet::integer(const char* name, int64_t& field, IntegerRange range, const char* help) {
   add(
       name, help, field, range_text(range),
@@ -349,7 +355,7 @@ void OptionSet::set(std::string_view key, std::string_view value, const std::str
     for (const auto& [target, text] : *settings) set(target, text, fmt::format("{}, as {}", origin, key));
     return;
   }
-  if (value == kDefaultValue) {
+  if (value == kDefaultValue && !option->prose) {
     if (option->reset) option->reset();
     option->origin.clear();
     return;

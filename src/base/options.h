@@ -36,6 +36,8 @@ inline constexpr const char* kDefaultValue = "default";
 class OptionSet {
  public:
   OptionSet& text(const char* name, std::string& field, const char* help);
+  // What people write in their own words, in which kDefaultValue is a word like others.
+  OptionSet& prose(const char* name, std::string& field, const char* help);
   OptionSet& integer(const char* name, int64_t& field, IntegerRange range, const char* help);
   OptionSet& integer(const char* name, std::optional<int64_t>& field, IntegerRange range, const char* help);
   OptionSet& number(const char* name, double& field, NumberRange range, const char* help);
@@ -85,7 +87,8 @@ class OptionSet {
   OptionSet& ignored_beside(const char* mark, const char* name, std::vector<std::string> values);
 
   // Throws Error for an unknown key (naming the nearest known one) or a value that does not fit; `origin` says where it
-  // was written ("command line", "wan.yml line 3"). kDefaultValue resets the field to its value at binding time.
+  // was written ("command line", "wan.yml line 3"). kDefaultValue resets the field to its value at binding time, unless
+  // it is prose.
   void set(std::string_view key, std::string_view value, const std::string& origin);
   // "key=value".
   void set_argument(std::string_view argument);
@@ -120,6 +123,7 @@ class OptionSet {
     std::string origin;
     std::string alias_of;
     bool ignored = false;
+    bool prose = false;
     std::function<std::optional<Settings>(std::string_view)> translate;
     std::function<Settings(std::string_view)> brings;
     bool mapping = false;                         // YAML may give a mapping of scalars

@@ -132,6 +132,22 @@ TEST(Options, DefaultTakesBackWhatWasSet) {
   EXPECT_EQ(e.height, 480);
 }
 
+TEST(Options, ProseMayBeTheWordDefault) {
+  std::string prompt = "a cat", name = "x";
+  OptionSet set;
+  set.prose("prompt", prompt, "what to show").text("name", name, "of the file");
+  set.set_argument("prompt=default");
+  set.set_argument("name=y");
+  set.set_argument("name=default");
+  EXPECT_EQ(prompt, "default");
+  EXPECT_EQ(name, "x");
+  const std::string path = testing::TempDir() + "options_prose.yml";
+  std::ofstream(path) << "prompt: default\n";
+  prompt.clear();
+  set.load_yaml(path);
+  EXPECT_EQ(prompt, "default");
+}
+
 TEST(Options, AnErrorSaysWhereEachValueThatItNamesWasWritten) {
   const std::string path = testing::TempDir() + "options_origins.yml";
   std::ofstream(path) << "height: 128\nflow_shift: 3.5\n";

@@ -104,8 +104,8 @@ OptionSet describe_options(GenerateOptions& o) {
       .value<Loras>("lora_high", o.lora_high, "text", parse_loras, loras_text,
                     "the same for the high-noise expert alone")
       .value<Loras>("lora_low", o.lora_low, "text", parse_loras, loras_text, "the same for the low-noise expert alone")
-      .text("prompt", o.prompt, "what the video shows; @FILE: what this file holds")
-      .text("negative_prompt", o.negative_prompt, "what it should not show")
+      .prose("prompt", o.prompt, "what the video shows; @FILE: what this file holds")
+      .prose("negative_prompt", o.negative_prompt, "what it should not show")
       .lines("prompts", o.prompts,
              "several prompts instead of one: a file with one per line, in UTF-8; in YAML also a list")
       .integer("num_videos", o.num_videos, {1, 100000},

@@ -119,8 +119,8 @@ std::string numbered(const std::string& path, size_t index, size_t count) {
 std::vector<GenerateOptions> videos_of(const GenerateOptions& options) {
   if (!options.prompts.empty() && !options.prompt.empty())
     fail(
-        "prompts: gives every prompt, so there is no place for prompt; leave one of the two out; prompt=default takes "
-        "back a file's");
+        "prompts: gives every prompt, so there is no place for prompt; leave one of the two out; an empty prompt= "
+        "takes back a file's");
   const std::vector<std::string> prompts =
       options.prompts.empty() ? std::vector<std::string>{options.prompt} : listed_prompts(options);
   const size_t seeds = static_cast<size_t>(options.num_videos), count = prompts.size() * seeds;

@@ -195,7 +195,7 @@ def a_file_with_many_videos_is_planned(cwd):
     assert abs(float(shown) - whole / 4) < 6e-4, (shown, whole)
     assert "layers=1" in part["settings"] and "batch_size=4" in part["settings"], part["settings"]
     assert not any(word.startswith("num_videos=") for word in part["settings"]), part["settings"]  # there are prompts
-    typed = answer(cwd, "run.yml", "prompts=default", "negative_prompt=default", "num_videos=3", "batch_size=2")
+    typed = answer(cwd, "run.yml", "prompts=default", "negative_prompt=", "num_videos=3", "batch_size=2")
     assert typed["plans"][0]["settings"][-2:] == ["num_videos=3", "batch_size=2"], typed["plans"][0]["settings"]
     (pathlib.Path(cwd) / "plan.json").unlink()
     (pathlib.Path(cwd) / "run.yml").write_text(

@@ -82,6 +82,11 @@ def test_seeds(dump):
     assert drawn(PROMPT, seed=7).seeds == [7]
 
 
+def test_a_prompt_may_be_the_word_default(pipe, dump):
+    out = pipe(prompt="default", negative_prompt="default", generator=7, **SMALL)
+    assert out.frames.shape == pipe(prompt=PROMPT, generator=7, **SMALL).frames.shape
+
+
 def test_keys_of_a_video(pipe, dump):
     out = pipe(prompt=PROMPT, generator=7, flow_shift=1.0, scheduler="flow_match_euler", **SMALL)
     assert not (out.frames[0] == dump["frames"]).all()
