@@ -47,18 +47,20 @@ int bound_socket(const HttpOptions& options) {
       code != 0)
     fail("{}: is no address of this machine: {}", place, ::gai_strerror(code));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
-  const int socket = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) fail("{}: {}", place, system_message(errno));
-  const int on = 1;
-  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(socket, found->ai_addr, found->ai_addrlen) != 0 || ::listen(socket, kBacklog) != 0) {
-    const int code = errno;
-    ::close(socket);
+  // A name may have addresses of which this machine does not have all: localhost is ::1, too, where there is no IPv6.
+  int code = 0;
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    const int socket = ::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int on = 1;
+    if (socket >= 0) ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (socket >= 0 && ::bind(socket, address->ai_addr, address->ai_addrlen) == 0 && ::listen(socket, kBacklog) == 0)
+      return socket;
+    code = errno;
+    if (socket >= 0) ::close(socket);
     if (code == EADDRINUSE)
       fail("{}: the port is in use by another program; name another one, or port=0 for any that is free", place);
-    fail("{}: cannot listen there: {}", place, system_message(code));
   }
-  return socket;
+  fail("{}: cannot listen there: {}", place, system_message(code));
 }
 
 int port_of(int socket) {
