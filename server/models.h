@@ -29,7 +29,7 @@ class Models {
   // Error. On any thread.
   pipeline::Forecast forecast(const ServedModel& model, const pipeline::GenerateOptions& options);
 
-  // One video, on rank 0. From one thread. `begins` is called when all ranks have heard of it.
+  // One video, on rank 0. From one thread. `begins` is called when it begins here.
   Video run(const ServedModel& model, const pipeline::GenerateOptions& options, const OpenSink& sink,
             const Callbacks& callbacks, const std::function<void()>& begins);
   // On the other ranks: their parts of the videos, until rank 0 ends.

@@ -98,6 +98,7 @@ FramesKey frames_key(const MemoryQuestion& question) {
 // The least that this model can be asked to do.
 MemoryQuestion smallest(const MemoryQuestion& question) {
   MemoryQuestion least = question;
+  least.grid_frames = 0;
   for (const Change& change : kChanges) change.apply(least.options);
   const auto& config = question.configs.experts.front();
   const int64_t spatial = question.configs.vae.spatial_factor();
@@ -358,7 +359,13 @@ std::string refusal(const MemoryQuestion& question, const std::vector<planner::M
   if (peak_of(as_it_fits(question, limit.available)) <= limit.available) return {};
   std::string text = fmt::format("memory: this run needs {} in phase '{}' ({}), but {} are available, because of {}; ",
                                  peak.total().text(), peak.name, peak.text(), limit.available.text(), limit.what);
-  const std::vector<std::string> ways = what_would_fit(question, limit.available, step_seconds);
+  std::vector<std::string> ways = what_would_fit(question, limit.available, step_seconds);
+  if (question.grid_frames > 0) {
+    MemoryQuestion without = question;
+    without.grid_frames = 0;
+    if (const Bytes needed = peak_of(as_it_fits(without, limit.available)); needed <= limit.available)
+      ways.insert(ways.begin(), with_peak("no grid, whose frames are kept to the last video", needed));
+  }
   if (!ways.empty()) return text + fmt::format("what would fit: {}", fmt::join(ways, ", or "));
   const planner::MemoryPlan least = memory_plan(smallest(question));
   return text + fmt::format("the least that this model needs is {}, in phase '{}'", least.peak().total().text(),

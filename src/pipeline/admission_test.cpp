@@ -87,7 +87,7 @@ TEST(Admission, WeightsAreSharedByTheProcessesOfAHost) {
 TEST(Admission, EmbeddingsOfTheLastRunArePlanned) {
   MemoryQuestion question = question_1_3b();
   const planner::MemoryPlan without = memory_plan(question);
-  question.kept = 5'000'000;
+  question.known_prompts = 5'000'000;
   const planner::MemoryPlan with = memory_plan(question);
   ASSERT_EQ(with.phases.size(), without.phases.size());
   for (size_t i = 0; i < with.phases.size(); ++i)

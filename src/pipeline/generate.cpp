@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "pipeline/agreement.h"
 #include "pipeline/dump.h"
+#include "pipeline/hosts.h"
+#include "pipeline/inputs.h"
 #include "pipeline/run.h"
 #include "pipeline/video_grid.h"
 #include "pipeline/videos.h"
@@ -70,7 +72,7 @@ std::string batch_text(size_t begin, size_t end, size_t count) {
 // `run`: this process' part of one Run, with its frames into files. `first`: whether rank 0 is here.
 template <typename RunVideos>
 void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOptions& options, bool first,
-                    const Callbacks& callbacks, const VideoDone& done, RunVideos&& run) {
+                    int processes_here, const Callbacks& callbacks, const VideoDone& done, RunVideos&& run) {
   for (const GenerateOptions& video : videos) {
     check_options(video);
     if (video.output.empty()) fail("output: name a file (NAME.mp4, .mov, .webm, .webp, .gif, .png) or a folder");
@@ -87,9 +89,11 @@ void generate_files(const std::vector<GenerateOptions>& videos, const GenerateOp
       for (const GenerateOptions& video : videos) try_outputs(video);
   }
   std::optional<VideoGrid> grid;
-  if (first && !options.grid.empty()) {
-    grid.emplace(options.grid, count, video_format(videos.front()));
-    model.kept_frames = grid->bytes(videos.front().num_frames);
+  if (!options.grid.empty()) {
+    const GenerateOptions one = with_size_of_inputs(videos.front(), model.folder);
+    // Of the first process, but what is compared with it is a share of the host's memory.
+    model.grid_frames = VideoGrid::bytes(count, one.num_frames, video_format(one)) / processes_here;
+    if (first) grid.emplace(options.grid, count, video_format(one));
   }
   for (size_t begin = 0; begin < count; begin += batch) {
     const std::vector<GenerateOptions> now = batch_at(begin);
@@ -143,7 +147,7 @@ std::string series_text(const std::vector<GenerateOptions>& videos, int64_t batc
 }  // namespace
 
 void generate(const GenerateOptions& options, const Callbacks& callbacks, const VideoDone& done) {
-  generate_files(videos_of(options), options, true, callbacks, done,
+  generate_files(videos_of(options), options, true, 1, callbacks, done,
                  [&](Run& run, const std::vector<OpenSink>& files) { return run.run_on_threads(files, callbacks); });
 }
 
@@ -151,7 +155,7 @@ void generate(comm::Communicator& world, const GenerateOptions& options, const C
               const VideoDone& done) {
   const std::vector<GenerateOptions> videos = videos_of(options);
   require_agreement(world, series_text(videos, options.batch_size));
-  generate_files(videos, options, world.rank() == 0, callbacks, done,
+  generate_files(videos, options, world.rank() == 0, processes_on_this_host(world), callbacks, done,
                  [&](Run& run, const std::vector<OpenSink>& files) { return run.run(world, files, callbacks); });
 }
 

@@ -158,7 +158,8 @@ MemoryQuestion Run::memory_question(const ParallelLayout& layout, std::optional<
                           layout,         token_counts(plan_),
                           open_.resident, comm::launched_by_mpi() ? 1 : layout.ranks()};
   if (softmax) question.options.strategy.softmax = softmax;
-  question.kept = open_.prompts.bytes() + open_.kept_frames;
+  question.known_prompts = open_.prompts.bytes();
+  question.grid_frames = open_.grid_frames;
   return question;
 }
 

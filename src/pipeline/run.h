@@ -40,7 +40,7 @@ struct OpenModel {
   SharedExperts experts;
   SharedVae vae_encoder, vae_decoder;
   KnownPrompts prompts;
-  int64_t kept_frames = 0;  // bytes of videos that the caller will keep until the last run
+  int64_t grid_frames = 0;  // bytes of videos that the caller keeps to the last run: this process's share of a host's
 };
 
 // What the planner says of a run before it begins, on this machine as it is now.

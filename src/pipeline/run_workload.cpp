@@ -66,7 +66,9 @@ wan::RunSize run_size(const MemoryQuestion& question) {
     size.image_rows = config.pos_embed_seq_len.value_or(question.configs.image_encoder->tokens());
   constexpr int64_t kStepAndClean = 2;
   if (size.image && config.in_channels == question.configs.vae.z_dim) size.timesteps = kStepAndClean;
-  size.inputs_bytes = inputs_bytes(o, config.face ? config.face->image_size : 0) + question.kept;
+  const int64_t inputs = inputs_bytes(o, config.face ? config.face->image_size : 0);
+  size.inputs_bytes =
+      inputs * (config.animate() && !o.dump.empty() ? 2 : 1) + question.known_prompts + question.grid_frames;
   size.videos = o.batch_size;
   size.prompts = o.batch_size * (o.guidance_scale > 1 ? 2 : 1);
   size.text_rows = o.max_sequence_length;
@@ -82,7 +84,6 @@ wan::RunSize run_size(const MemoryQuestion& question) {
   // The run to compare with takes both branches together.
   size.branches_apart = reuse == sampling::StepWork::kConditionalOnly && !o.cache_compare;
   const int64_t dumped = 4 + 1 + (config.animate() ? 4 : 0);  // F32 and U8; each segment as it was decoded
-  if (config.animate() && !o.dump.empty()) size.inputs_bytes *= 2;
   size.kept_frame_bytes = (o.dump.empty() ? 0 : dumped) + (o.frames_in_memory ? 1 : 0);
   // Segments are encoded and decoded between the steps of others.
   size.sharers = question.sharers;

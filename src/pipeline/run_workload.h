@@ -28,8 +28,8 @@ struct MemoryQuestion {
   // Processes of this host, which keep one copy of a transformer's weights where all of them stay in memory: of that
   // each has a part. What a process measures of itself is all of it: 1.
   int sharers = 1;
-  // Bytes that the process keeps from run to run: embeddings of the last one with keep_weights, frames of a grid.
-  int64_t kept = 0;
+  int64_t known_prompts = 0;  // bytes of the last run's embeddings, which keep_weights leaves in the process
+  int64_t grid_frames = 0;    // bytes of frames that the process keeps for a grid
 };
 
 wan::ModelConfigs model_configs(const ModelFolder& model);

@@ -49,8 +49,8 @@ void VideoGrid::add_frame(size_t video, const uint8_t* rgb) {
   videos_[video].emplace_back(rgb, rgb + size_of(format_.width) * size_of(format_.height) * 3);
 }
 
-int64_t VideoGrid::bytes(int64_t frames) const {
-  return std::ssize(videos_) * frames * format_.width * format_.height * 3;
+int64_t VideoGrid::bytes(size_t count, int64_t frames, const VideoFormat& video) {
+  return static_cast<int64_t>(count) * frames * video.width * video.height * 3;
 }
 
 void VideoGrid::write() const {

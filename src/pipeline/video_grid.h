@@ -24,8 +24,8 @@ class VideoGrid {
   void write() const;
 
   const std::string& file() const { return file_; }
-  // That are kept, of all videos with this many frames each.
-  int64_t bytes(int64_t frames) const;
+  // That are kept of `count` videos with this many frames each.
+  static int64_t bytes(size_t count, int64_t frames, const VideoFormat& video);
   size_t columns() const { return columns_; }
   size_t rows() const { return rows_; }
 

@@ -115,8 +115,8 @@ struct HardwareProfile {
 // profile that is read or changed here has passed it; one that a program has filled should.
 void check_hardware(const HardwareProfile& profile, const std::string& origin);
 
-// Reads and checks a profile. Throws Error naming file and key where a figure is missing, unknown or absurd. The same
-// version of a file is parsed once a process. Any thread.
+// Reads and checks a profile. Throws Error naming file and key where a figure is missing, unknown or absurd. A version
+// of a file that was parsed is remembered. Any thread.
 HardwareProfile load_hardware(const std::filesystem::path& path);
 // `name`: a path, or a name of configs/hardware/. Throws Error with the nearest names.
 HardwareProfile find_hardware(const std::string& name, const std::filesystem::path& folder);

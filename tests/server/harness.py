@@ -144,7 +144,9 @@ class Server:
 
     def until_phase(self, identity, phase):
         """When the job is in this phase. It must last longer than a request takes."""
+        end = time.monotonic() + PATIENCE
         while self.video(identity).get("run", {}).get("phase") != phase:
+            assert time.monotonic() < end, self.video(identity)
             assert self.video(identity)["status"] in ("queued", "in_progress"), f"it ended before {phase} was seen"
             time.sleep(0.002)
 
